@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+#   make          build everything, optimised
+#   make demo     install what is missing, record the demo workload, print tables, write report.html
+#   make test     install what is missing, check and run everything that can be tested
+#   make bench    measure, in one run, against the peers
+#   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
+#   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+KPRISM := $(TARGET)/release/kprism
+RUN ?= kprism.data
+HTML ?= report.html
+
+.PHONY: all demo test bench fuzz install setup-demo setup-test
+
+all:
+	$(CARGO) build --release --workspace
+
+setup-demo:
+	@sh scripts/setup.sh --yes demo
+
+setup-test:
+	@sh scripts/setup.sh --yes test
+
+demo: setup-demo
+	$(CARGO) build --release --workspace
+	@KPRISM=$(KPRISM) RUN=$(RUN) HTML=$(HTML) sh scripts/demo.sh
+
+test: setup-test
+	@CARGO="$(CARGO)" sh scripts/test.sh
+
+bench: setup-test
+	@CARGO="$(CARGO)" sh scripts/bench.sh
+
+fuzz:
+	@CARGO="$(CARGO)" SECONDS_EACH=$(FUZZ_SECONDS) sh scripts/fuzz.sh
+
+install: all
+	install -Dm755 $(KPRISM) $(DESTDIR)$(PREFIX)/bin/kprism
+	install -Dm755 $(TARGET)/release/libkprism_observer.so $(DESTDIR)$(PREFIX)/lib/kprism/libkprism_observer.so
+	install -Dm755 $(TARGET)/release/kprism-agent $(DESTDIR)$(PREFIX)/lib/kprism/kprism-agent
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	$(KPRISM) man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	$(KPRISM) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/kprism
+	$(KPRISM) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_kprism

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Bringing the guest up: file systems, modules, the loopback device.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use kprism_agent::{DEPMOD_WANTED, MODULE_LIST};
+
+/// What is mounted: (type, place, options, needed).
+const MOUNTS: [(&str, &str, &str, bool); 9] = [
+    ("proc", "/proc", "", true),
+    ("sysfs", "/sys", "", true),
+    ("devtmpfs", "/dev", "", true),
+    ("tmpfs", "/tmp", "mode=1777", true),
+    ("tmpfs", "/run", "mode=755", true),
+    ("devpts", "/dev/pts", "", false),
+    ("tmpfs", "/dev/shm", "mode=1777", false),
+    ("debugfs", "/sys/kernel/debug", "", false),
+    ("tracefs", "/sys/kernel/tracing", "", false),
+];
+
+/// Mounts what a command expects to find.
+pub fn mount_all() -> io::Result<()> {
+    for (kind, place, options, needed) in MOUNTS {
+        let result = fs::create_dir_all(place).and_then(|()| mount(kind, place, options));
+        match result {
+            // A kernel may have mounted /dev itself.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+            Err(error) if needed => return Err(io::Error::other(format!("mount {place}: {error}"))),
+            _ => {}
+        }
+    }
+    for (link, target) in [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")]
+    {
+        std::os::unix::fs::symlink(target, Path::new("/dev").join(link)).ok();
+    }
+    Ok(())
+}
+
+fn mount(kind: &str, place: &str, options: &str) -> io::Result<()> {
+    let text = |text: &str| CString::new(text).map_err(io::Error::other);
+    let (kind, place, options) = (text(kind)?, text(place)?, text(options)?);
+    // SAFETY: all four strings end in NUL and outlive the call.
+    let result =
+        unsafe { libc::mount(kind.as_ptr(), place.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Loads the modules that the initramfs lists. One that is there already is no error.
+pub fn load_modules() -> io::Result<()> {
+    if Path::new(DEPMOD_WANTED).exists() {
+        // Without kmod in the guest, insmod's full paths still work.
+        Command::new("/usr/sbin/depmod").arg("-a").stderr(Stdio::null()).status().ok();
+    }
+    let Ok(list) = fs::read_to_string(MODULE_LIST) else { return Ok(()) };
+    for path in list.lines().filter(|line| !line.is_empty()) {
+        let file = File::open(path).map_err(|error| io::Error::other(format!("{path}: {error}")))?;
+        // SAFETY: the parameters end in NUL; the kernel checks everything else.
+        let result = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
+        if result != 0 {
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() != Some(libc::EEXIST) {
+                return Err(io::Error::other(format!("loading {path}: {error}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the kernel's random numbers ready. There is no hardware to get any from, and without this the first
+/// program that asks would spin for a second in the kernel's gathering of jitter. The lab keeps no secrets, and
+/// wants the same numbers every time.
+pub fn seed_random() {
+    /// `struct rand_pool_info` of include/uapi/linux/random.h.
+    #[repr(C)]
+    struct PoolInfo {
+        entropy_bits: libc::c_int,
+        bytes: libc::c_int,
+        buffer: [u8; 64],
+    }
+    const RNDADDENTROPY: libc::c_ulong = 0x4008_5203;
+    let Ok(device) = File::open("/dev/urandom") else { return };
+    let info = PoolInfo {
+        entropy_bits: 512,
+        bytes: 64,
+        buffer: *b"kprism runs are the same every time, random numbers and all!1234",
+    };
+    // SAFETY: the structure is what the call reads, and lives through it.
+    unsafe { libc::ioctl(device.as_raw_fd(), RNDADDENTROPY, &info) };
+}
+
+/// Names the machine and brings `lo` up, for commands that talk to themselves. No failure matters.
+pub fn set_up_network() {
+    fs::write("/proc/sys/kernel/hostname", "kprism").ok();
+    // SAFETY: a plain socket, and an ifreq that lives through both calls.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if socket < 0 {
+            return;
+        }
+        let mut request: libc::ifreq = std::mem::zeroed();
+        request.ifr_name[0] = b'l' as libc::c_char;
+        request.ifr_name[1] = b'o' as libc::c_char;
+        if libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &mut request) == 0 {
+            request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
+            libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &request);
+        }
+        libc::close(socket);
+    }
+}
+
+/// Whether any BPF program is loaded.
+pub fn has_bpf_programs() -> bool {
+    const BPF_PROG_GET_NEXT_ID: libc::c_int = 11;
+    // The part of union bpf_attr that the command reads: start_id, next_id, open_flags.
+    let mut attributes = [0u32; 3];
+    // SAFETY: the attributes live through the call and are as long as is said.
+    unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_PROG_GET_NEXT_ID, attributes.as_mut_ptr(), size_of_val(&attributes))
+            == 0
+    }
+}
+
+/// The kernel's GNU build ID from `/sys/kernel/notes`, lower-case hex; empty if there is none.
+pub fn build_id() -> String {
+    let notes = fs::read("/sys/kernel/notes").unwrap_or_default();
+    let mut at = 0;
+    while let Some(header) = notes.get(at..at + 12) {
+        let field =
+            |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]) as usize;
+        let (name_size, size, kind) = (field(0), field(4), field(8));
+        let name = at + 12;
+        let contents = name + name_size.next_multiple_of(4);
+        let (Some(name), Some(bytes)) =
+            (notes.get(name..name + name_size), notes.get(contents..contents + size))
+        else {
+            break;
+        };
+        if kind == 3 && name == b"GNU\0" {
+            return bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        }
+        at = contents + size.next_multiple_of(4);
+    }
+    String::new()
+}
+
+/// Waits until the kernel's own start-up work is over (self-tests of crypto algorithms run on for seconds), so
+/// that no run begins in the middle of it: less than 2 % busy for half a second, at most half a minute.
+pub fn settle() {
+    const ROUND: Duration = Duration::from_millis(500);
+    let mut last = idle_and_total();
+    for _ in 0..60 {
+        std::thread::sleep(ROUND);
+        let now = idle_and_total();
+        let (idle, total) = (now.0.saturating_sub(last.0), now.1.saturating_sub(last.1));
+        if total > 0 && (total - idle.min(total)) * 50 < total {
+            return;
+        }
+        last = now;
+    }
+}
+
+/// Idle and all ticks since boot, from the first line of `/proc/stat`.
+fn idle_and_total() -> (u64, u64) {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks: Vec<u64> =
+        stat.lines().next().unwrap_or("").split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal; the guest times after these are in user's already.
+    (ticks.get(3).copied().unwrap_or(0), ticks.iter().take(8).sum())
+}

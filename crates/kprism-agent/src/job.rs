@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Running one job: the commands before, the command between its marks, its output.
+
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use kprism_agent::{Job, MARK_BEGIN, MARK_END, Message, STDERR_PORT, STDOUT_PORT};
+
+use crate::ports;
+
+/// Runs the commands before and then the command itself; gives its exit code as a shell would.
+pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<u8> {
+    let children = ChildSignal::new()?;
+    for line in &job.before {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", line]);
+        set_up(&mut shell, job);
+        // Only the command's own output is the run's output.
+        let status =
+            spawn_and_wait(&mut shell, &children, [STDERR_PORT, STDERR_PORT], |_| {}).map_err(|error| {
+                io::Error::other(format!("/bin/sh, to run `{line}` before the command: {error}"))
+            })?;
+        if !status.success() {
+            return Err(io::Error::other(format!("`{line}`, run before the command, ended with {status}")));
+        }
+    }
+    let [program, arguments @ ..] = &job.argv[..] else {
+        return Err(io::Error::other("the job has no command"));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    set_up(&mut command, job);
+    // SAFETY: the closure makes system calls and executes CPUID, both fine between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            ports::allow_ports(false)?;
+            ports::mark(MARK_BEGIN, std::process::id());
+            Ok(())
+        });
+    }
+    let status = spawn_and_wait(&mut command, &children, [STDOUT_PORT, STDERR_PORT], |pid| {
+        say(Message::Started { pid });
+    });
+    match status {
+        Ok(status) => Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8),
+        Err(error) => {
+            // Begin was marked if the fork went well: an end without a begin does no harm.
+            ports::mark(MARK_END, 0);
+            ports::write(STDERR_PORT, format!("kprism: {program}: {error}\n").as_bytes());
+            Ok(if error.kind() == ErrorKind::NotFound { 127 } else { 126 })
+        }
+    }
+}
+
+fn set_up(command: &mut Command, job: &Job) {
+    command.env_clear().envs(job.env.iter().map(|(name, value)| (name, value)));
+    command.current_dir(if job.cwd.is_empty() { "/root" } else { &job.cwd });
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: sigprocmask and setsid are async-signal-safe; the set is ours.
+    unsafe {
+        command.pre_exec(|| {
+            let mut none = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+            libc::setsid();
+            Ok(())
+        });
+    }
+}
+
+/// Starts `command`, forwards its output to the two `ports` and waits for it. The end mark comes with its end,
+/// before the rest of its output is drained.
+fn spawn_and_wait(
+    command: &mut Command,
+    children: &ChildSignal,
+    ports: [u16; 2],
+    started: impl FnOnce(u32),
+) -> io::Result<ExitStatus> {
+    let mut child = command.spawn()?;
+    started(child.id());
+    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err(io::Error::other("a pipe is missing"));
+    };
+    let mut pipes = [Some((OwnedFd::from(stdout), ports[0])), Some((OwnedFd::from(stderr), ports[1]))];
+    for (pipe, _) in pipes.iter().flatten() {
+        // SAFETY: sets a flag on a pipe end that is ours alone.
+        unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+    }
+    loop {
+        let fd = |pipe: &Option<(OwnedFd, u16)>| pipe.as_ref().map_or(-1, |(pipe, _)| pipe.as_raw_fd());
+        wait_for([fd(&pipes[0]), fd(&pipes[1]), children.0.as_raw_fd()]);
+        let status = children.take().then(|| reap(&mut child)).flatten();
+        if status.is_some() {
+            ports::mark(MARK_END, child.id());
+        }
+        pipes.iter_mut().for_each(forward);
+        if let Some(status) = status {
+            return Ok(status);
+        }
+    }
+}
+
+/// Copies what the pipe has to its port; forgets the pipe at its end.
+fn forward(slot: &mut Option<(OwnedFd, u16)>) {
+    let mut buffer = [0; 65536];
+    while let Some((pipe, port)) = slot {
+        // SAFETY: `buffer` is as long as is said.
+        match unsafe { libc::read(pipe.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) } {
+            count if count > 0 => ports::write(*port, &buffer[..count as usize]),
+            0 => *slot = None,
+            _ => return,
+        }
+    }
+}
+
+/// Buries every dead process, as PID 1 must; gives the status of `child` if it is among them.
+fn reap(child: &mut Child) -> Option<ExitStatus> {
+    let mut found = None;
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` lives through the call. The child's own `wait` is never used.
+        match unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) } {
+            pid if pid <= 0 => return found,
+            pid if pid as u32 == child.id() => found = Some(ExitStatus::from_raw(status)),
+            _ => {}
+        }
+    }
+}
+
+/// Sleeps until one of the descriptors can be read; negative ones are left out.
+fn wait_for(descriptors: [RawFd; 3]) {
+    let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // SAFETY: the array is as long as is said.
+    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+}
+
+/// SIGCHLD as a file.
+struct ChildSignal(std::fs::File);
+
+impl ChildSignal {
+    fn new() -> io::Result<Self> {
+        // SAFETY: the set is ours; the descriptor is fresh and owned from here on.
+        unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGCHLD);
+            libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            let fd = libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Self(std::fs::File::from_raw_fd(fd)))
+        }
+    }
+
+    /// Whether a signal had come.
+    fn take(&self) -> bool {
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        (&self.0).read(&mut record).is_ok_and(|count| count > 0)
+    }
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The guest's init: brings the guest up, waits for a job, runs it, reports, ends the machine.
+
+mod boot;
+mod job;
+mod ports;
+mod unpack;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use kprism_agent::{CONTROL_PORT, EXIT_PORT, JOB_FILE, Job, Message, PAUSE, PAUSE_PORT, SHARE_FILE};
+
+fn main() {
+    if std::process::id() != 1 {
+        eprintln!("kprism-agent is the init of a guest of `kprism lab`; it does nothing elsewhere");
+        std::process::exit(2);
+    }
+    if let Err(error) = serve() {
+        say(&Message::Failed { what: error.to_string() });
+    }
+    loop {
+        ports::write(EXIT_PORT, &[0]);
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn serve() -> io::Result<()> {
+    ports::allow_ports(true)?;
+    boot::mount_all()?;
+    fs::write("/proc/sys/kernel/kptr_restrict", "0").ok();
+    fs::create_dir_all("/root")?;
+    boot::seed_random();
+    boot::set_up_network();
+    boot::load_modules()?;
+    let before = modules();
+    let job = wait_for_job(&before)?;
+    say(&Message::Accepted);
+    if job.share {
+        let (selector, size) = ports::find_file(SHARE_FILE)
+            .ok_or_else(|| io::Error::other("the shared files are missing from fw_cfg"))?;
+        unpack::unpack(&ports::read_file(selector, size)?, Path::new("/"))?;
+    }
+    let code = job::run(&job, |message| say(&message))?;
+    let after = modules();
+    // Reading kallsyms takes a second of the guest: only if there is something new in it.
+    if module_names(&after) != module_names(&before) || boot::has_bpf_programs() {
+        let kallsyms = read("/proc/kallsyms");
+        let lines =
+            kallsyms.lines().filter(|line| line.ends_with(']')).flat_map(|line| [line, "\n"]).collect();
+        say(&Message::Modules { modules: after, kallsyms: lines });
+    }
+    say(&Message::Exit { code });
+    Ok(())
+}
+
+/// Gets the job from fw_cfg. If there is none at once, a snapshot will be taken: the guest says that it is ready,
+/// shows its symbols, and stops. Once it goes on there is one.
+fn wait_for_job(modules: &str) -> io::Result<Job> {
+    let mut shown = None;
+    loop {
+        if let Some((selector, size)) = ports::find_file(JOB_FILE) {
+            drop(shown);
+            let text = ports::read_file(selector, size)?;
+            return serde_json::from_slice(&text).map_err(io::Error::other);
+        }
+        if shown.is_none() {
+            boot::settle();
+            shown = Some(show_symbols(modules)?);
+            ports::write(PAUSE_PORT, &[PAUSE]);
+            continue;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Says [`Message::Ready`]; the buffers hold what it points at.
+fn show_symbols(modules: &str) -> io::Result<Vec<ports::PinnedBuffer>> {
+    let mut buffers = Vec::new();
+    let mut show = |path: &str| -> io::Result<Option<kprism_agent::Region>> {
+        let Ok(contents) = fs::read(path) else { return Ok(None) };
+        let buffer = ports::PinnedBuffer::holding(&contents)?;
+        let region = buffer.region(contents.len())?;
+        buffers.push(buffer);
+        Ok(Some(region))
+    };
+    let kallsyms = show("/proc/kallsyms")?;
+    let btf = show("/sys/kernel/btf/vmlinux")?;
+    let release = read("/proc/sys/kernel/osrelease").trim().to_owned();
+    say(&Message::Ready { release, kallsyms, btf, modules: modules.to_owned(), build_id: boot::build_id() });
+    Ok(buffers)
+}
+
+fn modules() -> String {
+    read("/proc/modules")
+}
+
+/// Name and address of each module: reference counts may change without a module coming or going.
+fn module_names(modules: &str) -> Vec<(&str, &str)> {
+    let mut names: Vec<_> = modules
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?, words.find(|word| word.starts_with("0x"))?))
+        })
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+fn read(path: &str) -> String {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+fn say(message: &Message) {
+    if let Ok(mut line) = serde_json::to_vec(message) {
+        line.push(b'\n');
+        ports::write(CONTROL_PORT, &line);
+    }
+}

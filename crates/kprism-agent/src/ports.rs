@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Port I/O, marks, and physical addresses: the agent's side of QEMU's devices.
+
+use std::arch::asm;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use kprism_agent::{CONTROL_PORT, EXIT_PORT, MARK_LEAF, PAUSE_PORT, Region};
+
+/// First port of fw_cfg's own range; the last used is 0x51b.
+const FW_CFG: u16 = 0x510;
+const PAGE: usize = 4096;
+
+/// Gets (or gives up) the right to use the ports of `lib.rs` and of fw_cfg. A child inherits the right and
+/// should give it up: with it, each switch to the child would load a port bitmap.
+pub fn allow_ports(allow: bool) -> io::Result<()> {
+    // The three output ports lie in a row.
+    for (from, count) in [(CONTROL_PORT, 3), (EXIT_PORT, 1), (PAUSE_PORT, 1), (FW_CFG, 12)] {
+        // SAFETY: ioperm changes nothing but this thread's port rights.
+        if unsafe { libc::ioperm(from.into(), count, i32::from(allow)) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` to `port`, one byte at a time as far as the device can tell.
+pub fn write(port: u16, bytes: &[u8]) {
+    // SAFETY: reads `bytes` only; the port is one of ours, allowed by `allow_ports`.
+    unsafe {
+        asm!("rep outsb", in("dx") port, inout("rsi") bytes.as_ptr() => _, inout("rcx") bytes.len() => _,
+             options(nostack, readonly, preserves_flags));
+    }
+}
+
+fn out16(port: u16, value: u16) {
+    // SAFETY: an allowed port of fw_cfg.
+    unsafe { asm!("out dx, ax", in("dx") port, in("ax") value, options(nostack, nomem, preserves_flags)) }
+}
+
+/// Not `nomem`: the write makes the device change memory.
+fn out32(port: u16, value: u32) {
+    // SAFETY: an allowed port of fw_cfg.
+    unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nostack, preserves_flags)) }
+}
+
+fn in8(port: u16) -> u8 {
+    let value: u8;
+    // SAFETY: an allowed port of fw_cfg.
+    unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nostack, nomem, preserves_flags)) }
+    value
+}
+
+/// Executes the CPUID that the observer takes as a mark.
+#[inline(never)]
+pub fn mark(what: u32, pid: u32) {
+    // SAFETY: CPUID has no effect but on the four registers; RBX, which the compiler reserves, is put back.
+    unsafe {
+        asm!("xchg {pid}, rbx", "cpuid", "xchg {pid}, rbx", pid = inout(reg) u64::from(pid) => _,
+             inout("eax") MARK_LEAF => _, inout("ecx") what => _, out("edx") _,
+             options(nostack, nomem, preserves_flags));
+    }
+}
+
+/// Finds `name` in fw_cfg's directory: its selector and size (QEMU docs/specs/fw_cfg.rst, "File Directory").
+pub fn find_file(name: &str) -> Option<(u16, u32)> {
+    out16(FW_CFG, 0x19);
+    let mut count = [0; 4];
+    count.fill_with(|| in8(FW_CFG + 1));
+    for _ in 0..u32::from_be_bytes(count) {
+        let mut entry = [0; 64];
+        entry.fill_with(|| in8(FW_CFG + 1));
+        let end = entry[8..].iter().position(|&byte| byte == 0).unwrap_or(56);
+        if &entry[8..8 + end] == name.as_bytes() {
+            let size = u32::from_be_bytes([entry[0], entry[1], entry[2], entry[3]]);
+            return Some((u16::from_be_bytes([entry[4], entry[5]]), size));
+        }
+    }
+    None
+}
+
+/// Reads the fw_cfg file `selector` by the device's DMA interface, which is done when the `out` is.
+pub fn read_file(selector: u16, size: u32) -> io::Result<Vec<u8>> {
+    const READ: u32 = 2;
+    const SELECT: u32 = 8;
+    let mut buffer = PinnedBuffer::new(size as usize + PAGE)?;
+    // The first page holds the command: a big-endian {control u32, length u32, address u64}.
+    let command = buffer.physical(0)?;
+    let mut at = 0;
+    while at < size as usize {
+        let length = (size as usize - at).min(PAGE);
+        let control = READ | if at == 0 { SELECT | (u32::from(selector) << 16) } else { 0 };
+        let address = buffer.physical(PAGE + at)?;
+        let bytes = buffer.bytes();
+        bytes[0..4].copy_from_slice(&control.to_be_bytes());
+        bytes[4..8].copy_from_slice(&(length as u32).to_be_bytes());
+        bytes[8..16].copy_from_slice(&address.to_be_bytes());
+        out32(FW_CFG + 4, ((command >> 32) as u32).to_be());
+        out32(FW_CFG + 8, (command as u32).to_be());
+        if buffer.bytes()[0..4] != [0; 4] {
+            return Err(io::Error::other("fw_cfg DMA failed"));
+        }
+        at += length;
+    }
+    Ok(buffer.bytes()[PAGE..PAGE + size as usize].to_vec())
+}
+
+/// Memory that stays where it is, whose physical address is known.
+pub struct PinnedBuffer {
+    address: *mut u8,
+    length: usize,
+    pagemap: File,
+}
+
+impl PinnedBuffer {
+    /// Maps and locks at least `length` bytes, zeroed.
+    pub fn new(length: usize) -> io::Result<Self> {
+        // Locked pages may still be moved by compaction, unless this says no.
+        std::fs::write("/proc/sys/vm/compact_unevictable_allowed", "0").ok();
+        let length = length.next_multiple_of(PAGE).max(PAGE);
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+        let address = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | libc::MAP_LOCKED;
+            libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { address: address.cast(), length, pagemap: File::open("/proc/self/pagemap")? })
+    }
+
+    /// A buffer that holds `contents`.
+    pub fn holding(contents: &[u8]) -> io::Result<Self> {
+        let mut buffer = Self::new(contents.len())?;
+        buffer.bytes()[..contents.len()].copy_from_slice(contents);
+        Ok(buffer)
+    }
+
+    /// The memory.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is ours alone and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.address, self.length) }
+    }
+
+    /// The physical address of byte `offset` (Documentation/admin-guide/mm/pagemap.rst).
+    fn physical(&self, offset: usize) -> io::Result<u64> {
+        let address = self.address as usize + offset;
+        let mut entry = [0; 8];
+        self.pagemap.read_exact_at(&mut entry, (address / PAGE * 8) as u64)?;
+        let entry = u64::from_le_bytes(entry);
+        let frame = entry & ((1 << 55) - 1);
+        if entry >> 63 == 0 || frame == 0 {
+            return Err(io::Error::other("a locked page is not in memory"));
+        }
+        Ok(frame * PAGE as u64 + (address % PAGE) as u64)
+    }
+
+    /// The physical pieces of the first `len` bytes.
+    pub fn region(&self, len: usize) -> io::Result<Region> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for offset in (0..len).step_by(PAGE) {
+            let address = self.physical(offset)?;
+            let bytes = (len - offset).min(PAGE) as u64;
+            match runs.last_mut() {
+                Some((start, length)) if *start + *length == address => *length += bytes,
+                _ => runs.push((address, bytes)),
+            }
+        }
+        Ok(Region { len: len as u64, runs })
+    }
+}
+
+impl Drop for PinnedBuffer {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and no reference into it outlives `self`.
+        unsafe { libc::munmap(self.address.cast(), self.length) };
+    }
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Builds blocks from code bytes, and forgets them when code or symbols change.
+
+use kprism_image::Image;
+use kprism_image::code::{GRANULE, Granule};
+use kprism_image::insn::{Far, Insn, Kind, Mode, classify, plain_run};
+use kprism_image::resolve::{FuncRef, Resolve};
+
+use crate::block::{Block, Blocks, Cold, End, Key, NONE, WATCHED};
+use crate::event::{Event, EventKind, flag};
+use crate::readers::Readers;
+
+/// A block is cut after this many instructions, jumps or events, so that endless loops end.
+const MAX_INSNS: u32 = 512;
+const MAX_JUMPS: u32 = 24;
+const MAX_OPS: usize = 24;
+
+/// Where one stands when code is looked at: image version and symbol time.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Position {
+    /// Absolute stream offset.
+    pub offset: u64,
+    /// Time, ns.
+    pub ns: u64,
+}
+
+/// Size of [`Cache::recent`], a power of two.
+const RECENT: usize = 1024;
+
+/// An entry of [`Cache::funcs`] that matches no address.
+const NO_FUNC_REF: (u64, FuncRef) = (0, FuncRef { id: 0, entry: 0, known: false, start: 1, end: 0 });
+
+const UNKNOWN_ROLE: u8 = 0xff;
+
+/// Functions with a higher number are asked for their role every time.
+const MAX_ROLES: u32 = 1 << 24;
+
+#[derive(Clone, Copy)]
+struct Recent<'a> {
+    asid: u64,
+    base: u64,
+    granule: Option<&'a Granule>,
+}
+
+impl Recent<'_> {
+    /// No granule starts at an odd address.
+    const EMPTY: Self = Self { asid: 0, base: 1, granule: None };
+}
+
+/// Why there is no next instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoCode;
+
+/// Code, symbols, and the blocks made of them.
+pub(crate) struct Cache<'a, R> {
+    pub blocks: Blocks,
+    image: &'a Image,
+    resolver: &'a R,
+    /// Entry of this address (the kernel's task switch) is an event.
+    watch: Option<u64>,
+    keep_ips: bool,
+    /// Granules looked up lately, direct-mapped by address: neighbours in code are neighbours in time.
+    recent: Vec<Recent<'a>>,
+    /// Functions looked up lately, direct-mapped by address.
+    funcs: Vec<(u64, FuncRef)>,
+    last_func: (u64, FuncRef),
+    /// Functions by the low bits of their number.
+    by_id: Vec<(u64, FuncRef)>,
+    /// [`role`] by function; [`UNKNOWN_ROLE`] until asked for.
+    roles: Vec<u8>,
+    /// Blocks by the granules they read; kept only if code or symbols ever change.
+    by_granule: Option<Readers>,
+    /// Scratch: granules of the block being built.
+    granules: Vec<u64>,
+    next_conflict: usize,
+    next_change: usize,
+    /// Counts clearings, which void all block indices held outside.
+    pub epoch: u32,
+}
+
+impl<'a, R: Resolve> Cache<'a, R> {
+    pub fn new(image: &'a Image, resolver: &'a R, watch: Option<u64>, keep_ips: bool) -> Self {
+        let changing = !image.conflicts().is_empty() || !resolver.changes().is_empty();
+        Self {
+            blocks: Blocks::new(),
+            image,
+            resolver,
+            watch,
+            keep_ips,
+            recent: vec![Recent::EMPTY; RECENT],
+            funcs: vec![NO_FUNC_REF; RECENT],
+            last_func: NO_FUNC_REF,
+            by_id: vec![NO_FUNC_REF; RECENT],
+            roles: Vec::new(),
+            by_granule: changing.then(Readers::default),
+            granules: Vec::new(),
+            next_conflict: 0,
+            next_change: 0,
+            epoch: 0,
+        }
+    }
+
+    /// Address space of `va` under this CR3.
+    #[inline]
+    pub fn space(&self, cr3: u64, va: u64) -> u64 {
+        self.image.space(cr3, va)
+    }
+
+    /// Offset from which on [`Cache::apply_conflicts`] has something to do.
+    #[inline]
+    pub fn conflict_at(&self) -> u64 {
+        self.image.conflicts().get(self.next_conflict).map_or(u64::MAX, |c| c.offset)
+    }
+
+    /// Time from which on [`Cache::apply_changes`] has something to do.
+    #[inline]
+    pub fn change_at(&self) -> u64 {
+        self.resolver.changes().get(self.next_change).map_or(u64::MAX, |c| c.at_ns)
+    }
+
+    /// Voids the blocks whose bytes changed at or before `offset`.
+    pub fn apply_conflicts(&mut self, offset: u64) {
+        self.recent.fill(Recent::EMPTY);
+        while let Some(c) = self.image.conflicts().get(self.next_conflict).filter(|c| c.offset <= offset) {
+            self.void(c.asid, c.va);
+            self.next_conflict += 1;
+        }
+    }
+
+    /// Voids the blocks whose functions changed at or before `ns`.
+    pub fn apply_changes(&mut self, ns: u64) {
+        while let Some(c) = self.resolver.changes().get(self.next_change).filter(|c| c.at_ns <= ns) {
+            self.void_range(self.image.space(c.asid, c.start), c.start, c.end);
+            self.next_change += 1;
+        }
+        self.funcs.fill(NO_FUNC_REF);
+        self.by_id.fill(NO_FUNC_REF);
+        self.last_func = NO_FUNC_REF;
+    }
+
+    fn void(&mut self, asid: u64, granule: u64) {
+        let Some(readers) = &mut self.by_granule else { return };
+        readers.take(asid, granule, |block| self.blocks.kill(block));
+    }
+
+    fn void_range(&mut self, asid: u64, start: u64, end: u64) {
+        let Some(readers) = &self.by_granule else { return };
+        for va in readers.within(asid, start, end) {
+            self.void(asid, va);
+        }
+    }
+
+    /// The function at `ip`, and its [`flag`] bits for an arrival there.
+    pub fn func_at(&mut self, asid: u64, ip: u64, at: Position) -> (FuncRef, u8) {
+        let slot = (ip / 64) as usize % RECENT;
+        let holds = |(space, func): &(u64, FuncRef)| *space == asid && func.start <= ip && ip < func.end;
+        // Code is met function by function, so it is mostly the one asked for last.
+        if !holds(&self.last_func) {
+            if !holds(&self.funcs[slot]) {
+                self.funcs[slot] = (asid, self.resolver.function_at(asid, ip, at.ns));
+            }
+            self.last_func = self.funcs[slot];
+            self.by_id[self.last_func.1.id as usize % RECENT] = self.last_func;
+        }
+        let func = self.last_func.1;
+        let role = if func.known { self.role(func.id) } else { 0 };
+        let place = match func {
+            FuncRef { known: false, .. } => 0,
+            FuncRef { entry, .. } if entry == ip => flag::ENTRY,
+            _ => flag::INNER,
+        };
+        (func, role | place)
+    }
+
+    /// The next address asked for probably lies in this function.
+    #[inline]
+    pub fn expect(&mut self, func: u32) {
+        let known = &self.by_id[func as usize % RECENT];
+        if known.1.id == func {
+            self.last_func = *known;
+        }
+    }
+
+    fn role(&mut self, id: u32) -> u8 {
+        match self.roles.get(id as usize) {
+            Some(&role) if role != UNKNOWN_ROLE => role,
+            Some(_) => {
+                let role = role(&self.resolver.describe(id).name);
+                self.roles[id as usize] = role;
+                role
+            }
+            None if id < MAX_ROLES => {
+                self.roles.resize(id as usize + 1, UNKNOWN_ROLE);
+                self.role(id)
+            }
+            None => role(&self.resolver.describe(id).name),
+        }
+    }
+
+    /// Known code bytes from `ip` on, up to its granule's end.
+    #[inline]
+    fn code(&mut self, asid: u64, ip: u64, at: Position) -> &'a [u8] {
+        let base = ip - ip % GRANULE;
+        let slot = &mut self.recent[(base / GRANULE) as usize % RECENT];
+        if slot.base != base || slot.asid != asid {
+            *slot = Recent { asid, base, granule: self.image.granule(asid, base, at.offset) };
+        }
+        slot.granule.map_or(&[], |granule| granule.bytes(ip))
+    }
+
+    /// The instruction at `ip`.
+    pub fn insn(&mut self, asid: u64, ip: u64, mode: Mode, at: Position) -> Result<Insn, NoCode> {
+        let bytes = self.code(asid, ip, at);
+        if bytes.len() >= 15 {
+            return classify(bytes, ip, mode).map_err(|_| NoCode);
+        }
+        let mut buf = [0; 15];
+        let len = self.image.fetch(asid, ip, at.offset, &mut buf);
+        classify(&buf[..len], ip, mode).map_err(|_| NoCode)
+    }
+
+    /// Whether the instruction at `ip` is `int 0x80`.
+    pub fn is_int80(&self, asid: u64, ip: u64, at: Position) -> bool {
+        let mut buf = [0; 2];
+        self.image.fetch(asid, ip, at.offset, &mut buf) == 2 && buf == [0xcd, 0x80]
+    }
+
+    /// The block at `key`, built if need be.
+    pub fn get(&mut self, key: Key, at: Position) -> u32 {
+        if let Some(index) = self.blocks.find(&key) {
+            return index;
+        }
+        if self.blocks.is_full() {
+            self.blocks.clear();
+            self.epoch += 1;
+            if let Some(index) = &mut self.by_granule {
+                index.clear();
+            }
+        }
+        if key.crossed { self.build_crossed(key, at) } else { self.build(key, at) }
+    }
+
+    /// The same block as without `crossed`, but beginning with the arrival in its function.
+    fn build_crossed(&mut self, key: Key, at: Position) -> u32 {
+        let plain = self.get(Key { crossed: false, ..key }, at) as usize;
+        let (mut hot, mut cold) = (self.blocks.hot[plain], self.blocks.cold[plain]);
+        let from = hot.ops as usize..hot.ops as usize + usize::from(hot.nops);
+        hot.ops = self.blocks.ops.len() as u32;
+        let mut tail = Event::new(EventKind::Tail, hot.start_func, key.ip);
+        tail.flags = hot.flags & !WATCHED | flag::DIRECT;
+        self.blocks.ops.push(tail);
+        hot.nops += 1;
+        if hot.flags & WATCHED != 0 {
+            self.blocks.ops.push(Event::new(EventKind::Switch, hot.start_func, key.ip));
+            hot.nops += 1;
+        }
+        self.blocks.ops.extend_from_within(from);
+        // The template of an indirect call lies behind the events.
+        self.blocks.ops.push(Event::new(EventKind::Call, 0, cold.next_ip));
+        cold.key = key;
+        cold.twin = NONE;
+        hot.next = [NONE, NONE];
+        let index = self.blocks.insert(hot, cold);
+        self.blocks.cold[plain].twin = index;
+        index
+    }
+
+    fn build(&mut self, key: Key, at: Position) -> u32 {
+        let Key { mut ip, asid, mode, .. } = key;
+        let (mut func, flags) = self.func_at(asid, ip, at);
+        let watched = if self.watch == Some(ip) { WATCHED } else { 0 };
+        let (first_op, first_ip) = (self.blocks.ops.len(), self.blocks.ips.len());
+        let start_func = func.id;
+        let mut granules = std::mem::take(&mut self.granules);
+        granules.clear();
+        let (mut insns, mut all, mut jumps) = (0u32, 0u32, 0u32);
+        let (mut target, mut next_ip) = (0, ip);
+        let (mut code, mut base): (&[u8], u64) = (&[], ip);
+        let end = loop {
+            let granule = ip / GRANULE * GRANULE;
+            if self.by_granule.is_some() && !granules.contains(&granule) {
+                granules.push(granule);
+            }
+            let nops = self.blocks.ops.len() - first_op;
+            if all >= MAX_INSNS || jumps >= MAX_JUMPS || nops >= MAX_OPS {
+                target = ip;
+                break End::Chain;
+            }
+            // The granule in hand serves until the code leaves it.
+            let mut rest = code.get(ip.wrapping_sub(base) as usize..).unwrap_or_default();
+            if rest.is_empty() {
+                (code, base) = (self.code(asid, ip, at), ip);
+                rest = code;
+            }
+            if !self.keep_ips && mode == Mode::Bits64 {
+                let (count, len) = plain_run(rest, MAX_INSNS - all);
+                if count > 0 {
+                    insns += count;
+                    all += count;
+                    ip = ip.wrapping_add(len as u64);
+                    next_ip = ip;
+                    continue;
+                }
+            }
+            let insn = match classify(rest, ip, mode) {
+                Err(_) if rest.len() < 15 => self.insn(asid, ip, mode, at),
+                insn => insn.map_err(|_| NoCode),
+            };
+            let Ok(insn) = insn else {
+                // The bytes that are missing may be the next granule's: when they change, so does this.
+                let last = ip.wrapping_add(14) / GRANULE * GRANULE;
+                if self.by_granule.is_some() && !granules.contains(&last) {
+                    granules.push(last);
+                }
+                break End::Unknown;
+            };
+            next_ip = advance(ip, insn.len, mode);
+            let last = next_ip.wrapping_sub(1) / GRANULE * GRANULE;
+            if self.by_granule.is_some() && last != granule && !granules.contains(&last) {
+                granules.push(last);
+            }
+            insns += 1;
+            all += 1;
+            if self.keep_ips {
+                self.blocks.ips.push(ip);
+            }
+            match insn.kind {
+                Kind::CondJump { target: t } => {
+                    target = t;
+                    break End::Cond;
+                }
+                Kind::Ret => break End::Ret,
+                Kind::IndirectJump => break End::IndirectJump,
+                Kind::IndirectCall => break End::IndirectCall,
+                Kind::Far(Far::Int) if self.is_int80(asid, ip, at) => break End::Int80,
+                Kind::Far(far) => break End::Far(far),
+                Kind::Jump { target } | Kind::Call { target } => {
+                    let op = self.direct_op(insn.kind, &mut func, asid, target, next_ip, at);
+                    if let Some(mut op) = op {
+                        op.insns = insns;
+                        insns = 0;
+                        let sees = op.kind != EventKind::Push;
+                        self.blocks.ops.push(op);
+                        if self.watch == Some(target) && sees {
+                            self.blocks.ops.push(Event::new(EventKind::Switch, func.id, target));
+                        }
+                    }
+                    jumps += 1;
+                    ip = target;
+                }
+                _ => ip = next_ip,
+            }
+        };
+        let nops = (self.blocks.ops.len() - first_op) as u16;
+        // Template of the event that an indirect call makes; what is missing comes from the TIP.
+        self.blocks.ops.push(Event::new(EventKind::Call, 0, next_ip));
+        let ips = (first_ip as u32, (self.blocks.ips.len() - first_ip) as u32);
+        let hot = Block {
+            next: [NONE, NONE],
+            insns,
+            ops: first_op as u32,
+            func: func.id,
+            start_func,
+            context: self.blocks.context(asid, mode),
+            nops,
+            end,
+            flags: flags | watched,
+        };
+        let index = self.blocks.insert(hot, Cold { key, end_ip: ip, next_ip, target, ips, twin: NONE });
+        self.register(index, asid, &granules);
+        self.granules = granules;
+        index
+    }
+
+    /// The event of a direct jump or call, if it is one. Moves `func` to the target's function.
+    pub fn direct_op(
+        &mut self,
+        kind: Kind,
+        func: &mut FuncRef,
+        asid: u64,
+        target: u64,
+        next_ip: u64,
+        at: Position,
+    ) -> Option<Event> {
+        let (to, flags) = self.func_at(asid, target, at);
+        let from = std::mem::replace(func, to);
+        let mut event = match kind {
+            Kind::Call { .. } if target == next_ip => return None,
+            Kind::Call { .. } if is_inner_call(from.id, to, target) => {
+                Event::new(EventKind::Push, to.id, next_ip)
+            }
+            Kind::Call { .. } => Event::new(EventKind::Call, to.id, next_ip),
+            _ if from.id != to.id => Event::new(EventKind::Tail, to.id, target),
+            _ => return None,
+        };
+        event.flags = flags | flag::DIRECT;
+        Some(event)
+    }
+
+    fn register(&mut self, index: u32, asid: u64, granules: &[u64]) {
+        if let Some(readers) = &mut self.by_granule {
+            for &granule in granules {
+                readers.add(asid, granule, index);
+            }
+        }
+    }
+
+    /// Whether blocks keep their instructions' addresses.
+    pub fn keep_ips(&self) -> bool {
+        self.keep_ips
+    }
+
+    /// The watched address.
+    pub fn watch(&self) -> Option<u64> {
+        self.watch
+    }
+}
+
+/// A call into the middle of the function it is in: a way to get one's address or to fill the return
+/// predictor (retpolines), not a call in the sense of the source.
+pub(crate) fn is_inner_call(from: u32, to: FuncRef, target: u64) -> bool {
+    to.known && from == to.id && target != to.entry
+}
+
+/// `ip` after an instruction of `len` bytes; wraps as the mode's instruction pointer does.
+pub(crate) fn advance(ip: u64, len: u8, mode: Mode) -> u64 {
+    let next = ip.wrapping_add(len.into());
+    match mode {
+        Mode::Bits64 => next,
+        Mode::Bits32 => next & 0xffff_ffff,
+        Mode::Bits16 => next & 0xffff,
+    }
+}
+
+/// [`flag`] bits that a function's name implies: the naming of Linux, arch/x86/include/asm/syscall_wrapper.h
+/// and idtentry.h.
+fn role(name: &str) -> u8 {
+    const BODIES: [&str; 4] = ["__x64_sys_", "__ia32_sys_", "__ia32_compat_sys_", "__x64_compat_sys_"];
+    if let Some(call) = BODIES.iter().find_map(|prefix| name.strip_prefix(prefix)) {
+        let forks = matches!(call, "fork" | "vfork" | "clone" | "clone3");
+        flag::SYSCALL_BODY | if forks { flag::FORK } else { 0 }
+    } else if name.starts_with("asm_exc_") && name != "asm_exc_nmi" {
+        flag::EXCEPTION
+    } else {
+        0
+    }
+}

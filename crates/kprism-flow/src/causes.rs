@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the beginning of a span does to the stack of its task: the part of call-stack keeping that needs the
+//! whole stack, as [`crate::stack`] is the part that does not.
+
+use kprism_image::resolve::Resolve;
+
+use crate::event::flag;
+use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, is_kernel, search};
+use crate::model::FrameKind;
+use crate::stack::{Cause, SPACE, Span, resumes};
+use crate::stitch::{Forked, MAX_FORKS, Stitcher};
+
+impl<R: Resolve> Stitcher<'_, R> {
+    /// Does to the task's stack what began the span.
+    pub(crate) fn apply(&mut self, task: usize, span: &Span, cpu: u16) {
+        let now = span.start_ns;
+        match span.cause {
+            Cause::Begin | Cause::Switch => {}
+            Cause::Resume { ip, .. } => self.resume(task, span, ip, cpu),
+            Cause::Ret { ip } => {
+                match search(&self.threads[task].stack, |f| f.ret_ip == ip && !f.is_entry()) {
+                    Found::At(index) => self.truncate(task, index, now, cpu),
+                    _ => self.jump(task, span, ip, cpu),
+                }
+            }
+            Cause::Jump { ip } => self.jump(task, span, ip, cpu),
+            Cause::Exit { ip, entry } => self.exit(task, span, ip, entry, cpu),
+            Cause::Body | Cause::Fork => {
+                let entry = self.threads[task].stack.iter_mut().rev().find(|f| f.is_entry());
+                if let Some(entry) = entry
+                    && entry.kind == FrameKind::Syscall
+                    && entry.body == NO_FUNC
+                {
+                    entry.body = span.func;
+                }
+                if span.flags & flag::FORK != 0 {
+                    self.fork(task);
+                }
+            }
+        }
+    }
+
+    /// A jump to the span's function, as [`crate::stack`] does it inside a chunk, with the whole stack known.
+    fn jump(&mut self, task: usize, span: &Span, _ip: u64, cpu: u16) {
+        let now = span.start_ns;
+        if span.flags & flag::INNER != 0
+            && let Found::At(i) = search(&self.threads[task].stack, |f| f.func == span.func && !f.is_entry())
+        {
+            return self.truncate(task, i + 1, now, cpu);
+        }
+        let Some(&top) = self.threads[task].stack.last() else {
+            let known = span.flags & flag::ENTRY != 0;
+            let kind = if known { FrameKind::Tail } else { FrameKind::Resumed };
+            return self.push(task, span.func, kind, NO_RETURN, now);
+        };
+        if top.func == span.func {
+            return;
+        }
+        let ret_ip = if top.is_entry() { NO_RETURN } else { top.ret_ip };
+        if !top.is_entry() {
+            self.pop(task, now, cpu);
+        }
+        let kind = match top.kind {
+            FrameKind::Signal => FrameKind::Signal,
+            _ => FrameKind::Tail,
+        };
+        self.push(task, span.func, kind, ret_ip, now);
+        if kind == FrameKind::Signal
+            && let Some(new) = self.threads[task].stack.last_mut()
+        {
+            new.aux = top.aux;
+        }
+    }
+
+    /// Known again after a gap: the frames that still fit stay.
+    fn resume(&mut self, task: usize, span: &Span, ip: u64, cpu: u16) {
+        let now = span.start_ns;
+        if span.flags & (flag::ENTRY | flag::INNER) == 0 && !self.threads[task].stack.is_empty() {
+            // Without symbols nothing is known of the frames either.
+            return;
+        }
+        let stack = &self.threads[task].stack;
+        if let Some(i) = stack.iter().rposition(|f| f.func == span.func) {
+            return self.truncate(task, i + 1, now, cpu);
+        }
+        if !is_kernel(ip) {
+            self.leave_kernel(task, now, cpu);
+        }
+        self.push(task, span.func, FrameKind::Resumed, NO_RETURN, now);
+    }
+
+    /// Drops the kernel's frames down to user code.
+    fn leave_kernel(&mut self, task: usize, now: u64, cpu: u16) {
+        let stack = &self.threads[task].stack;
+        let keep = stack.iter().rposition(|f| !f.kernel).map_or(0, |i| i + 1);
+        self.truncate(task, keep, now, cpu);
+    }
+
+    /// Out of a kernel entry to another place than where it came from, or the entry lies below the chunk.
+    fn exit(&mut self, task: usize, span: &Span, ip: u64, entry: Option<Frame>, cpu: u16) {
+        let now = span.start_ns;
+        let user = !is_kernel(ip);
+        let entry = match entry {
+            Some(entry) => Some(entry),
+            None => {
+                let stack = &self.threads[task].stack;
+                let found = stack.iter().rposition(|f| f.is_entry() && !(user && is_kernel(f.ret_ip)));
+                let entry = found.map(|i| stack[i]);
+                match found {
+                    Some(i) => self.truncate(task, i, now, cpu),
+                    None if user => self.leave_kernel(task, now, cpu),
+                    None => {}
+                }
+                entry
+            }
+        };
+        let Some(entry) = entry else {
+            if user && self.threads[task].stack.is_empty() {
+                self.first_user_code(task, span, ip);
+            } else if !user {
+                self.jump(task, span, ip, cpu);
+            }
+            return;
+        };
+        if resumes(&entry, ip) {
+            return;
+        }
+        if !user {
+            return self.jump(task, span, ip, cpu);
+        }
+        if entry.aux != span.space & SPACE {
+            // Another address space: the task executes a new program.
+            self.truncate(task, 0, now, cpu);
+            return self.push(task, span.func, FrameKind::Call, NO_RETURN, now);
+        }
+        let stack = &self.threads[task].stack;
+        let interrupted =
+            |f: &Frame| f.kind == FrameKind::Signal && (f.aux == ip || f.aux.wrapping_sub(2) == ip);
+        if let Some(i) = stack.iter().rposition(interrupted) {
+            return self.truncate(task, i, now, cpu);
+        }
+        if span.flags & flag::INNER != 0 {
+            return self.jump(task, span, ip, cpu);
+        }
+        self.push(task, span.func, FrameKind::Signal, NO_RETURN, now);
+        if let Some(top) = self.threads[task].stack.last_mut() {
+            top.aux = entry.ret_ip;
+        }
+    }
+
+    /// A running task makes another: keeps what the child will have on its stack.
+    fn fork(&mut self, task: usize) {
+        let thread = &self.threads[task];
+        let Some(at) = thread.stack.iter().rposition(|f| f.kind == FrameKind::Syscall) else { return };
+        let entry = thread.stack[at];
+        self.forks.push_back(Forked {
+            ip: entry.ret_ip,
+            space: entry.aux,
+            tgid: thread.tgid,
+            stack: thread.stack[..at].to_vec(),
+        });
+        if self.forks.len() > MAX_FORKS {
+            self.forks.pop_front();
+        }
+    }
+
+    /// A new task's first user code: the child of a fork goes on in a copy of its parent's stack, a thread
+    /// in the function that made it.
+    fn first_user_code(&mut self, task: usize, span: &Span, ip: u64) {
+        let now = span.start_ns;
+        if let Some(i) = self.forks.iter().position(|f| f.ip == ip)
+            && let Some(forked) = self.forks.remove(i)
+        {
+            let shared = forked.space == span.space & SPACE || forked.tgid == self.threads[task].tgid;
+            let from = if shared { forked.stack.len().saturating_sub(1) } else { 0 };
+            for frame in &forked.stack[from..] {
+                self.push(task, frame.func, FrameKind::Resumed, frame.ret_ip, now);
+            }
+        }
+        if self.threads[task].stack.is_empty() {
+            let kind = if span.flags & flag::ENTRY != 0 { FrameKind::Call } else { FrameKind::Resumed };
+            self.push(task, span.func, kind, NO_RETURN, now);
+        }
+    }
+}

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The decoder: packets in, events out, the code followed in between.
+//!
+//! The decoder is lazy: it walks code only when a packet says where the walk leads, so code is always read
+//! as of the packet that decides it. A PSB starts everything afresh, hence each stretch from one PSB to the
+//! next can be decoded alone. Where the flow is lost, it goes on at the next packet with a whole address.
+
+use kprism_image::Image;
+use kprism_image::insn::Mode;
+use kprism_image::resolve::Resolve;
+use kprism_pt::{IpPayload, LastIp, Packet, PacketReader, find_psb};
+
+use crate::block::NONE;
+use crate::build::{Cache, Position};
+use crate::clock::{Clock, ClockConfig};
+use crate::error::{Fault, FaultKind};
+use crate::event::{Event, EventKind, Sink};
+use crate::retstack::RetStack;
+use crate::walk::Steps;
+
+/// Faults kept with their place; beyond, they are only counted.
+const MAX_FAULTS: usize = 4096;
+
+/// What a decode needs beside the bytes.
+pub struct Setup<'a, R> {
+    /// Code of this CPU's stream.
+    pub image: &'a Image,
+    /// Functions.
+    pub resolver: &'a R,
+    /// Clock facts of the recording.
+    pub clock: ClockConfig,
+    /// Address whose entry is reported as [`EventKind::Switch`]: the kernel's `__switch_to`.
+    pub watch: Option<u64>,
+}
+
+impl<R> Clone for Setup<'_, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Setup<'_, R> {}
+
+/// What was counted over a range.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Instructions executed.
+    pub instructions: u64,
+    /// TNT bits and TIPs used up.
+    pub branches: u64,
+    /// Faults, overflows not among them.
+    pub errors: u64,
+    /// Overflow packets.
+    pub overflows: u64,
+    /// Bytes of the stream passed over without knowing the flow.
+    pub lost_bytes: u64,
+    /// First and last time, ns; 0 without timing packets.
+    pub first_ns: u64,
+    /// Last time, ns.
+    pub last_ns: u64,
+    /// The first faults and overflows with their places.
+    pub faults: Vec<Fault>,
+}
+
+/// Whether and how the flow is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Tracing is on and the place is known.
+    On,
+    /// Tracing is off.
+    Off,
+    /// The place is unknown since this offset.
+    Lost(u64),
+}
+
+/// A PSB+ under way: from PSB to PSBEND.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PsbPlus {
+    /// Offset of its PSB.
+    pub offset: u64,
+    /// Where the flow stands, if tracing is on.
+    pub ip: Option<u64>,
+}
+
+/// Decodes ranges of one CPU's stream, in increasing order. Keeps its blocks from range to range.
+pub struct Decoder<'a, R> {
+    pub(crate) cache: Cache<'a, R>,
+    bytes: &'a [u8],
+    clock: ClockConfig,
+}
+
+impl<'a, R: Resolve> Decoder<'a, R> {
+    /// A decoder of the stream `bytes`, with no block built. `keep_ips` is for listeners that want every
+    /// address.
+    pub fn new(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool) -> Self {
+        let cache = Cache::new(setup.image, setup.resolver, setup.watch, keep_ips);
+        Self { cache, bytes, clock: setup.clock }
+    }
+
+    /// Decodes from `from`, a PSB or the stream's start, up to `to`, the offset of another PSB or the
+    /// stream's length.
+    ///
+    /// At `to` the code is followed up to the address that the PSB there names, so that ranges side by side
+    /// neither miss an instruction nor count one twice.
+    pub fn run<S: Sink>(&mut self, from: usize, to: usize, sink: &mut S) -> Stats {
+        debug_assert!(self.cache.keep_ips() || !S::IPS);
+        let to = to.min(self.bytes.len());
+        let at_psb = find_psb(&self.bytes[..to.min(from + 16)], from) == Some(from);
+        let mut flow = Flow {
+            cache: &mut self.cache,
+            sink,
+            bytes: self.bytes,
+            end: to,
+            reader: PacketReader::at(self.bytes, from),
+            cur: NONE,
+            phase: if at_psb { Phase::Off } else { Phase::Lost(from as u64) },
+            hot: false,
+            due: false,
+            in_block: false,
+            acc: 0,
+            pos: from as u64,
+            conflict_at: 0,
+            change_at: 0,
+            ret: RetStack::new(),
+            clock: Clock::new(self.clock),
+            ns: 0,
+            mode: Mode::Bits64,
+            cr3: 0,
+            last_ip: LastIp(0),
+            pending: None,
+            abort: false,
+            bound: false,
+            overflow: false,
+            psb: None,
+            fresh: false,
+            stats: Stats::default(),
+            steps: Steps::default(),
+        };
+        flow.conflict_at = flow.cache.conflict_at();
+        flow.change_at = flow.cache.change_at();
+        flow.run(to);
+        flow.finish(to);
+        flow.stats
+    }
+}
+
+/// One decode under way.
+pub(crate) struct Flow<'f, 'a, R, S> {
+    pub cache: &'f mut Cache<'a, R>,
+    pub sink: &'f mut S,
+    pub bytes: &'a [u8],
+    /// Where this decode ends.
+    pub end: usize,
+    pub reader: PacketReader<'a>,
+    /// Block the flow stands before; [`NONE`] unless [`Phase::On`].
+    pub cur: u32,
+    pub phase: Phase,
+    /// On, and no packet waits for a partner: the usual case, in one flag.
+    pub hot: bool,
+    /// A block of BIP packets may be open.
+    in_block: bool,
+    /// The clock moved, and the listener learns of it after the next packet.
+    pub due: bool,
+    /// Instructions not reported yet.
+    pub acc: u64,
+    /// Offset of the packet in hand.
+    pub pos: u64,
+    pub conflict_at: u64,
+    pub change_at: u64,
+    pub ret: RetStack,
+    pub clock: Clock,
+    /// Time last reported.
+    pub ns: u64,
+    pub mode: Mode,
+    pub cr3: u64,
+    pub last_ip: LastIp,
+    /// Source of an asynchronous event whose TIP is to come.
+    pub pending: Option<u64>,
+    /// The event is a transaction's abort.
+    pub abort: bool,
+    /// The next FUP belongs to a packet before it, not to an event.
+    pub bound: bool,
+    /// The next FUP or TIP.PGE tells where an overflow ended.
+    pub overflow: bool,
+    pub psb: Option<PsbPlus>,
+    /// Nothing came since PSB+.
+    pub fresh: bool,
+    pub stats: Stats,
+    pub steps: Steps,
+}
+
+impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
+    fn run(&mut self, to: usize) {
+        while self.reader.offset() < to {
+            if !self.in_block {
+                self.run_frequent(to);
+                if self.reader.offset() >= to {
+                    break;
+                }
+            }
+            match self.reader.next() {
+                Some(Ok((offset, packet))) => {
+                    self.stand_at(offset);
+                    self.packet(packet);
+                }
+                Some(Err(error)) => {
+                    self.pos = error.offset as u64;
+                    self.fault(FaultKind::Packet(error.kind));
+                    self.psb = None;
+                    self.in_block = false;
+                    if self.reader.resync().is_none_or(|psb| psb >= to) {
+                        break;
+                    }
+                }
+                None => break,
+            }
+        }
+    }
+
+    /// Takes the packets that make up nearly all of a stream (PAD, short TNT, short CYC, MTC, TIP) straight from
+    /// the bytes, up to the first other one. Only outside BIP blocks, which give opcodes other meanings.
+    #[inline(always)]
+    fn run_frequent(&mut self, to: usize) {
+        let mut at = self.reader.offset();
+        let start = at;
+        while at < to {
+            let byte = self.bytes[at];
+            if byte & 1 == 0 && byte > 2 && self.hot {
+                self.stand_at(at);
+                let n = 6 - byte.leading_zeros();
+                let bits = u64::from(byte >> 1) & !(1 << n);
+                let (bits, len, next) = self.gather(bits, n as u8, at + 1);
+                at = next;
+                self.reader = PacketReader::at(self.bytes, at);
+                self.tnt(bits, len);
+                if self.due {
+                    self.tick();
+                }
+                // Deferred TIPs are read on the way.
+                at = self.reader.offset();
+            } else if byte & 3 == 3 {
+                let more = self.bytes.get(at + 1).copied().unwrap_or(1);
+                let (cycles, len) = match byte & 4 {
+                    0 => (u64::from(byte >> 3), 1),
+                    _ if more & 1 == 0 => (u64::from(byte >> 3) | u64::from(more >> 1) << 5, 2),
+                    _ => break,
+                };
+                if at + len > to {
+                    break;
+                }
+                self.clock.on_cyc(cycles);
+                self.due = true;
+                at += len;
+            } else if byte & 0x1f == 0x0d && byte >> 5 != 0 && self.hot {
+                let Some((payload, len)) = short_ip(self.bytes.get(at..to).unwrap_or_default()) else {
+                    break;
+                };
+                self.stand_at(at);
+                at += len;
+                self.reader = PacketReader::at(self.bytes, at);
+                self.tip(payload);
+                if self.due {
+                    self.tick();
+                }
+            } else if byte == 0x59 && at + 1 < to {
+                self.clock.on_mtc(self.bytes[at + 1]);
+                self.due = true;
+                at += 2;
+            } else if byte == 0 {
+                at += 1;
+            } else {
+                break;
+            }
+        }
+        if at != start {
+            self.reader = PacketReader::at(self.bytes, at);
+        }
+    }
+
+    /// The packet at `offset` is in hand.
+    #[inline(always)]
+    pub fn stand_at(&mut self, offset: usize) {
+        self.pos = offset as u64;
+        if self.pos >= self.conflict_at {
+            self.apply_conflicts();
+        }
+    }
+
+    #[inline(always)]
+    fn packet(&mut self, packet: Packet) {
+        match packet {
+            Packet::Pad => return,
+            Packet::Tnt { bits, len } => {
+                if !self.hot {
+                    if !matches!(self.phase, Phase::On) || self.psb.is_some() {
+                        return self.tnt_while_not_on();
+                    }
+                    self.settle();
+                }
+                self.in_block = false;
+                self.tnt(bits, len);
+            }
+            Packet::Cyc { cycles } => {
+                self.clock.on_cyc(cycles);
+                self.due = true;
+                return;
+            }
+            Packet::Mtc { ctc } => {
+                // Comes when the crystal says so, in the middle of the branches that the next TNT will report.
+                self.clock.on_mtc(ctc);
+                self.due = true;
+                return;
+            }
+            Packet::Tip(payload) => {
+                self.in_block = false;
+                self.tip(payload);
+            }
+            _ => return self.rare(packet),
+        }
+        if self.due {
+            self.tick();
+        }
+    }
+
+    #[inline(never)]
+    fn rare(&mut self, packet: Packet) {
+        match packet {
+            Packet::Psb => {
+                self.in_block = false;
+                return self.psb_begin();
+            }
+            Packet::PsbEnd => self.psb_end(),
+            Packet::Fup(payload) => self.fup(payload),
+            Packet::TipPge(payload) => self.pge(payload),
+            Packet::TipPgd(payload) => self.pgd(payload),
+            Packet::ModeExec { cs_l, cs_d, .. } => self.mode = Mode::from_cs(cs_l, cs_d),
+            Packet::ModeTsx { abort, .. } if self.psb.is_none() => {
+                (self.abort, self.bound) = (abort, !abort);
+                self.hot = false;
+            }
+            Packet::Pip { cr3, .. } => self.pip(cr3),
+            Packet::Tsc { tsc } => {
+                self.clock.on_tsc(tsc);
+                self.due = true;
+                return;
+            }
+            Packet::Tma { ctc, fast } => {
+                self.clock.on_tma(ctc, fast);
+                return;
+            }
+            Packet::Cbr { ratio } => {
+                self.clock.on_cbr(ratio);
+                return;
+            }
+            Packet::Ovf => self.overflow(),
+            Packet::TraceStop => self.go_off(),
+            Packet::Ptw { ip, .. } | Packet::Exstop { ip } => self.bound |= ip,
+            Packet::Bbp { .. } => self.in_block = true,
+            Packet::Bep { ip } => {
+                self.in_block = false;
+                self.bound |= ip;
+            }
+            // The FUP of these names the instruction that did it, and is no event's source: IRET, RSM, SIPI,
+            // VM entry, UIRET (SDM, "Control Flow Event (CFE) Packet").
+            Packet::Cfe { typ, ip, .. } => self.bound |= ip && matches!(typ, 2 | 4 | 5 | 7 | 0xd),
+            _ => {}
+        }
+        if self.due && self.psb.is_none() {
+            self.tick();
+        }
+    }
+
+    /// Where and when the packet in hand stands.
+    #[inline(always)]
+    pub fn at(&self) -> Position {
+        Position { offset: self.pos, ns: self.ns }
+    }
+
+    /// Code that changes at a PSB changes after it: the way to the address that its FUP states is still the old
+    /// code's. So [`Flow::psb_end`] comes here once it went that way.
+    #[cold]
+    fn apply_conflicts(&mut self) {
+        if self.psb.is_some() || self.bytes[self.pos as usize..].starts_with(&[0x02, 0x82]) {
+            return;
+        }
+        self.cache.apply_conflicts(self.pos);
+        self.conflict_at = self.cache.conflict_at();
+    }
+
+    /// Reports the time.
+    #[inline]
+    pub fn tick(&mut self) {
+        self.due = false;
+        let ns = self.clock.ns().max(self.ns);
+        if self.stats.first_ns == 0 {
+            self.stats.first_ns = ns;
+        }
+        self.ns = ns;
+        self.stats.last_ns = ns;
+        if ns >= self.change_at {
+            self.cache.apply_changes(ns);
+            self.change_at = self.cache.change_at();
+        }
+        let insns = self.take_insns();
+        self.sink.time(insns, ns);
+    }
+
+    /// Instructions to report with the next event or time.
+    #[inline(always)]
+    pub fn take_insns(&mut self) -> u32 {
+        let insns = std::mem::take(&mut self.acc);
+        self.stats.instructions += insns;
+        if insns > u64::from(u32::MAX) {
+            return self.report_many(insns);
+        }
+        insns as u32
+    }
+
+    /// More than an event can carry.
+    #[cold]
+    fn report_many(&mut self, mut insns: u64) -> u32 {
+        while insns > u64::from(u32::MAX) {
+            self.sink.event(Event { insns: u32::MAX, ..Event::new(EventKind::Count, 0, 0) });
+            insns -= u64::from(u32::MAX);
+        }
+        insns as u32
+    }
+
+    /// Records a fault at the packet in hand; the flow is lost from here.
+    #[cold]
+    pub fn fault(&mut self, kind: FaultKind) {
+        let ip = if self.cur == NONE { 0 } else { self.cache.blocks.cold[self.cur as usize].key.ip };
+        match kind {
+            FaultKind::Overflow => self.stats.overflows += 1,
+            _ => self.stats.errors += 1,
+        }
+        if self.stats.faults.len() < MAX_FAULTS {
+            self.stats.faults.push(Fault { offset: self.pos, ns: self.ns, ip, kind });
+        }
+        self.lose();
+    }
+
+    /// The flow is unknown from the packet in hand on.
+    pub fn lose(&mut self) {
+        if !matches!(self.phase, Phase::Lost(_)) {
+            self.stop();
+            self.phase = Phase::Lost(self.pos);
+        }
+        self.pending = None;
+        self.hot = false;
+        self.ret.clear();
+    }
+
+    /// Tracing is off from here on.
+    pub fn go_off(&mut self) {
+        self.found(self.pos);
+        if matches!(self.phase, Phase::On) {
+            self.stop();
+        }
+        self.phase = Phase::Off;
+        self.pending = None;
+        self.abort = false;
+        self.hot = false;
+    }
+
+    fn stop(&mut self) {
+        let insns = self.take_insns();
+        self.sink.event(Event { insns, ..Event::new(EventKind::Stop, 0, 0) });
+        self.cur = NONE;
+    }
+
+    /// Ends a loss, if there is one: the flow is known again at offset `at`.
+    pub fn found(&mut self, at: u64) {
+        if let Phase::Lost(from) = self.phase {
+            self.stats.lost_bytes += at.saturating_sub(from);
+            self.phase = Phase::Off;
+        }
+    }
+
+    /// The end of the range: up to the address that the next PSB names.
+    fn finish(&mut self, to: usize) {
+        // The way there is still the code before that PSB.
+        self.pos = (to as u64).saturating_sub(1);
+        let mut end = None;
+        if matches!(self.phase, Phase::On) && self.pending.is_none() && self.psb.is_none() {
+            let mut last_ip = LastIp(0);
+            for packet in PacketReader::at(self.bytes, to).map_while(Result::ok) {
+                match packet.1 {
+                    Packet::PsbEnd => break,
+                    Packet::Fup(payload) => end = last_ip.apply(payload),
+                    Packet::Tsc { tsc } => {
+                        self.clock.on_tsc(tsc);
+                        self.due = true;
+                    }
+                    Packet::Tma { .. } | Packet::Cbr { .. } | Packet::Psb | Packet::Pad => {}
+                    Packet::Cyc { .. } | Packet::Mtc { .. } | Packet::ModeExec { .. } => {}
+                    Packet::ModeTsx { .. } | Packet::Pip { .. } | Packet::Vmcs { .. } => {}
+                    _ => break,
+                }
+            }
+        }
+        if let Some(end) = end {
+            self.walk_to_psb(end);
+        }
+        self.pos = to as u64;
+        if self.due {
+            self.tick();
+        }
+        let insns = self.take_insns();
+        if insns > 0 {
+            self.sink.event(Event { insns, ..Event::new(EventKind::Count, 0, 0) });
+        }
+        if let Phase::Lost(from) = self.phase {
+            self.stats.lost_bytes += self.pos.saturating_sub(from);
+        }
+    }
+}
+
+/// The payload and length of a packet with an address, for the three commonest forms of it.
+#[inline(always)]
+fn short_ip(bytes: &[u8]) -> Option<(IpPayload, usize)> {
+    match (bytes[0] >> 5, bytes) {
+        (1, [_, a, b, ..]) => Some((IpPayload::Update16(u16::from_le_bytes([*a, *b])), 3)),
+        (2, [_, a, b, c, d, ..]) => Some((IpPayload::Update32(u32::from_le_bytes([*a, *b, *c, *d])), 5)),
+        (3, [_, a, b, c, d, e, f, ..]) => {
+            Some((IpPayload::Sext48(u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0])), 7))
+        }
+        _ => None,
+    }
+}

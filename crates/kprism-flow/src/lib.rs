@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From Intel PT packets and code images to the flow of instructions, call stacks and a profile.
+
+mod block;
+mod build;
+mod causes;
+pub mod clock;
+pub mod decode;
+pub mod digest;
+pub mod error;
+pub mod event;
+mod frames;
+pub mod model;
+mod packets;
+pub mod parallel;
+mod readers;
+mod retstack;
+mod stack;
+mod stitch;
+mod tnt;
+mod walk;
+
+pub use model::Profile;
+pub use parallel::{Options, Stream, profile};

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What each packet does to the flow. Section names are those of the SDM's Intel PT chapter.
+
+use kprism_image::insn::Far;
+use kprism_image::resolve::Resolve;
+use kprism_pt::IpPayload;
+
+use crate::block::{Block, End, Key, NONE, WATCHED};
+use crate::build::is_inner_call;
+use crate::decode::{Flow, Phase, PsbPlus};
+use crate::error::FaultKind;
+use crate::event::{Event, EventKind, Sink, flag};
+use crate::retstack::Return;
+use crate::walk::{Until, walk};
+
+impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
+    /// A TIP: the end of the walk to an indirect branch, or of an asynchronous event.
+    pub fn tip(&mut self, payload: IpPayload) {
+        let Some(ip) = self.last_ip.apply(payload) else {
+            return self.fault(FaultKind::Unexpected("TIP without an address"));
+        };
+        self.fresh = false;
+        self.overflow = false;
+        if !self.hot {
+            match (self.phase, self.pending) {
+                (Phase::Lost(_), _) => return self.resume(ip, EventKind::Resume),
+                (Phase::Off, _) => {
+                    self.fault(FaultKind::Unexpected("TIP while tracing is off"));
+                    return self.resume(ip, EventKind::Resume);
+                }
+                (Phase::On, Some(from)) => {
+                    if self.due {
+                        self.tick();
+                    }
+                    return self.async_to(from, ip);
+                }
+                (Phase::On, None) => self.settle(),
+            }
+        }
+        if self.walk_to_indirect() {
+            if self.due {
+                // The packet's time is that of the arrival.
+                self.tick();
+            }
+            self.stats.branches += 1;
+            self.branch_to(ip);
+        }
+    }
+
+    /// Forgets what waited for a partner that did not come.
+    pub fn settle(&mut self) {
+        self.pending = None;
+        self.abort = false;
+        self.bound = false;
+        self.overflow = false;
+        self.psb = None;
+        self.fresh = false;
+        self.hot = true;
+    }
+
+    /// "Far" and near indirect branches: runs the current block, whose end takes the TIP.
+    fn walk_to_indirect(&mut self) -> bool {
+        for _ in 0..1 << 12 {
+            self.run_block(self.cur);
+            let block = self.cache.blocks.hot[self.cur as usize];
+            match block.end {
+                End::Chain | End::Dead => self.cur = self.follow(self.cur, 1),
+                End::Cond => {
+                    self.fault(FaultKind::Mismatch("an address where a branch outcome is due"));
+                    return false;
+                }
+                End::Unknown => {
+                    self.no_code();
+                    return false;
+                }
+                _ => return true,
+            }
+        }
+        self.fault(FaultKind::Endless);
+        false
+    }
+
+    pub fn no_code(&mut self) {
+        let ip = self.cache.blocks.cold[self.cur as usize].end_ip;
+        self.fault(FaultKind::NoCode(ip));
+    }
+
+    /// From the indirect branch that ends the current block, already walked, to `ip`.
+    #[inline]
+    pub fn branch_to(&mut self, ip: u64) {
+        let from = self.cur as usize;
+        let Block { end, func, ops, nops, next, .. } = self.cache.blocks.hot[from];
+        let asid = self.cache.space(self.cr3, ip);
+        let key = Key { ip, asid, mode: self.mode, crossed: false };
+        // The last way it went is often the next one.
+        let to = if next[1] != NONE
+            && self.cache.blocks.cold[next[1] as usize].key == key
+            && self.cache.blocks.hot[next[1] as usize].end != End::Dead
+        {
+            next[1]
+        } else {
+            let epoch = self.cache.epoch;
+            let to = self.cache.get(key, self.at());
+            if epoch == self.cache.epoch {
+                self.cache.blocks.hot[from].next[1] = to;
+            }
+            to
+        };
+        let target = self.cache.blocks.hot[to as usize];
+        let site = ops + u32::from(nops);
+        let event = match end {
+            End::IndirectCall => {
+                let call = self.cache.blocks.ops[site as usize];
+                if call.ip != ip {
+                    self.ret.push(Return { ip: call.ip, site, epoch: self.cache.epoch });
+                }
+                self.inner_call(func, ip, target).then_some((EventKind::Call, call.ip))
+            }
+            End::Ret => Some((EventKind::Ret, ip)),
+            End::IndirectJump => (func != target.start_func).then_some((EventKind::Tail, ip)),
+            End::Int80 => Some((EventKind::Syscall, self.cache.blocks.cold[from].next_ip)),
+            End::Far(far) => self.far(far, from, func, ip, target),
+            End::Cond | End::Chain | End::Unknown | End::Dead => None,
+        };
+        self.cur = to;
+        if let Some((kind, ip)) = event {
+            self.arrive(kind, ip, target);
+        } else if target.flags & WATCHED != 0 {
+            self.arrive(EventKind::Count, ip, target);
+        }
+    }
+
+    /// Whether a call from `func` to `ip` is one in the sense of the source.
+    fn inner_call(&mut self, func: u32, ip: u64, target: Block) -> bool {
+        func != target.start_func || target.flags & flag::ENTRY != 0 || {
+            let asid = self.cache.space(self.cr3, ip);
+            let (to, _) = self.cache.func_at(asid, ip, self.at());
+            !is_inner_call(func, to, ip)
+        }
+    }
+
+    fn far(&self, far: Far, from: usize, func: u32, ip: u64, target: Block) -> Option<(EventKind, u64)> {
+        let next_ip = self.cache.blocks.cold[from].next_ip;
+        match far {
+            Far::Syscall | Far::Sysenter => Some((EventKind::Syscall, next_ip)),
+            Far::Int => Some((EventKind::Async, next_ip)),
+            Far::Sysret | Far::Sysexit | Far::Iret => Some((EventKind::Exit, ip)),
+            Far::Segment | Far::Vm | Far::Rsm => (func != target.start_func).then_some((EventKind::Tail, ip)),
+        }
+    }
+
+    /// Reports how the flow got to `target`.
+    #[inline(always)]
+    pub fn arrive(&mut self, kind: EventKind, ip: u64, target: Block) {
+        let insns = self.take_insns();
+        let flags = target.flags & !WATCHED;
+        self.sink.event(Event { insns, flags, ..Event::new(kind, target.start_func, ip) });
+        if target.flags & WATCHED != 0 {
+            self.sink.event(Event::new(EventKind::Switch, target.start_func, ip));
+        }
+    }
+
+    /// Asynchronous event: from `from`, where the flow stands, to its handler.
+    fn async_to(&mut self, from: u64, ip: u64) {
+        let asid = self.cache.space(self.cr3, ip);
+        let key = Key { ip, asid, mode: self.mode, crossed: false };
+        let before = self.cache.blocks.hot[self.cur as usize].start_func;
+        self.cur = self.cache.get(key, self.at());
+        let target = self.cache.blocks.hot[self.cur as usize];
+        let aborts = std::mem::take(&mut self.abort);
+        self.settle();
+        self.stats.branches += 1;
+        if !aborts && ip >> 63 == 1 {
+            self.arrive(EventKind::Async, from, target);
+        } else if before != target.start_func || target.flags & WATCHED != 0 {
+            self.arrive(EventKind::Tail, ip, target);
+        }
+    }
+
+    /// The flow starts (again) at `ip`.
+    fn resume(&mut self, ip: u64, kind: EventKind) {
+        self.found(self.pos);
+        let asid = self.cache.space(self.cr3, ip);
+        let key = Key { ip, asid, mode: self.mode, crossed: false };
+        self.cur = self.cache.get(key, self.at());
+        self.phase = Phase::On;
+        self.settle();
+        let target = self.cache.blocks.hot[self.cur as usize];
+        let insns = self.take_insns();
+        self.sink.event(Event {
+            insns,
+            flags: target.flags & !WATCHED,
+            ..Event::new(kind, target.start_func, ip)
+        });
+    }
+
+    /// "Packet Generation Enable (TIP.PGE)".
+    pub fn pge(&mut self, payload: IpPayload) {
+        let Some(ip) = self.last_ip.apply(payload) else {
+            return self.fault(FaultKind::Unexpected("TIP.PGE without an address"));
+        };
+        match self.phase {
+            Phase::Lost(_) => self.resume(ip, EventKind::Resume),
+            Phase::Off => self.resume(ip, EventKind::Start),
+            // Erratum BDM70: PSB+ claims that tracing is on right before it is switched on.
+            Phase::On if self.fresh => self.resume(ip, EventKind::Start),
+            Phase::On => {
+                self.fault(FaultKind::Unexpected("TIP.PGE while tracing is on"));
+                self.resume(ip, EventKind::Resume);
+            }
+        }
+    }
+
+    /// "Packet Generation Disable (TIP.PGD)".
+    pub fn pgd(&mut self, payload: IpPayload) {
+        let ip = self.last_ip.apply(payload);
+        if matches!(self.phase, Phase::On)
+            && self.pending.is_none()
+            && let Err(kind) = self.walk_until(Until::Off(ip))
+        {
+            self.fault(kind);
+        }
+        self.go_off();
+        self.bound = false;
+        self.overflow = false;
+        self.fresh = false;
+    }
+
+    /// "Flow Update (FUP)": alone it is the source of an event; else it belongs to a packet before it.
+    pub fn fup(&mut self, payload: IpPayload) {
+        let ip = self.last_ip.apply(payload);
+        if let Some(psb) = &mut self.psb {
+            psb.ip = ip;
+            return;
+        }
+        self.fresh = false;
+        if std::mem::take(&mut self.bound) {
+            self.hot = matches!(self.phase, Phase::On) && self.pending.is_none() && !self.abort;
+            return;
+        }
+        let Some(ip) = ip else {
+            return self.fault(FaultKind::Unexpected("FUP without an address"));
+        };
+        let overflow = std::mem::take(&mut self.overflow);
+        match self.phase {
+            Phase::Lost(_) => {
+                let abort = self.abort;
+                self.resume(ip, EventKind::Resume);
+                self.abort = abort;
+            }
+            Phase::Off => return,
+            Phase::On => {
+                if let Err(kind) = self.walk_to(ip) {
+                    self.fault(kind);
+                    self.resume(ip, EventKind::Resume);
+                }
+            }
+        }
+        if !overflow {
+            self.pending = Some(ip);
+            self.hot = false;
+        }
+    }
+
+    /// "Paging Information (PIP)": the new CR3 counts from the next address on.
+    pub fn pip(&mut self, cr3: u64) {
+        self.cr3 = cr3;
+        let insns = self.take_insns();
+        let space = self.cache.space(cr3, 0);
+        self.sink.event(Event { insns, ..Event::new(EventKind::Space, 0, space) });
+    }
+
+    /// "Internal Buffer Overflow (OVF)".
+    pub fn overflow(&mut self) {
+        self.psb = None;
+        self.fault(FaultKind::Overflow);
+        self.abort = false;
+        self.bound = false;
+        self.overflow = true;
+    }
+
+    pub fn psb_begin(&mut self) {
+        self.psb = Some(PsbPlus { offset: self.pos, ip: None });
+        self.last_ip.reset();
+        self.hot = false;
+    }
+
+    pub fn psb_end(&mut self) {
+        let Some(psb) = self.psb.take() else { return };
+        self.bound = false;
+        self.abort = false;
+        let was_lost = matches!(self.phase, Phase::Lost(_));
+        self.found(psb.offset);
+        let end = std::mem::replace(&mut self.pos, psb.offset.saturating_sub(1));
+        if let (Phase::On, Some(ip)) = (self.phase, psb.ip) {
+            self.walk_to_psb(ip);
+        }
+        let lost = was_lost || matches!(self.phase, Phase::Lost(_));
+        self.stand_at(end as usize);
+        match (self.phase, psb.ip) {
+            (Phase::On, Some(ip)) => {
+                let key = self.cache.blocks.cold[self.cur as usize].key;
+                self.cur = self.cache.get(Key { ip, crossed: false, ..key }, self.at());
+                self.settle();
+            }
+            (_, None) => self.go_off(),
+            (_, Some(ip)) => self.resume(ip, if lost { EventKind::Resume } else { EventKind::Start }),
+        }
+        self.ret.clear();
+        self.fresh = true;
+    }
+
+    /// Up to the address at which the flow stands when a PSB is sent.
+    pub fn walk_to_psb(&mut self, ip: u64) {
+        if let Err(kind) = self.walk_to(ip) {
+            self.fault(kind);
+        }
+    }
+
+    /// Follows the code to just before `ip`, where the flow then stands.
+    fn walk_to(&mut self, ip: u64) -> Result<(), FaultKind> {
+        let key = self.cache.blocks.cold[self.cur as usize].key;
+        if key.ip == ip && !key.crossed {
+            return Ok(());
+        }
+        self.walk_until(Until::At(ip))?;
+        self.cur = self.cache.get(Key { ip, crossed: false, ..key }, self.at());
+        Ok(())
+    }
+
+    /// Walks and, if that leads where it should, reports what was met.
+    fn walk_until(&mut self, until: Until) -> Result<(), FaultKind> {
+        let key = self.cache.blocks.cold[self.cur as usize].key;
+        let mut steps = std::mem::take(&mut self.steps);
+        let result = walk(self.cache, key, until, self.at(), &mut steps);
+        if result.is_ok() {
+            if S::IPS {
+                self.sink.ips(&steps.ips);
+            }
+            for op in &steps.ops {
+                self.acc += u64::from(op.insns);
+                if matches!(op.kind, EventKind::Call | EventKind::Push) {
+                    self.ret.push(Return { ip: op.ip, site: 0, epoch: u32::MAX });
+                }
+                if op.kind != EventKind::Push {
+                    let insns = self.take_insns();
+                    self.sink.event(Event { insns, ..*op });
+                }
+            }
+            self.acc += u64::from(steps.insns);
+        }
+        self.steps = steps;
+        result
+    }
+
+    /// TNT where there can be none.
+    #[cold]
+    pub fn tnt_while_not_on(&mut self) {
+        if matches!(self.phase, Phase::Off) {
+            self.fault(FaultKind::Unexpected("TNT while tracing is off"));
+        } else if self.psb.take().is_some() {
+            // A PSB+ without its end; the branches are those of the code before it.
+            self.fault(FaultKind::Unexpected("TNT inside PSB+"));
+        }
+    }
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The whole job: streams in, [`Profile`] out, on as many threads as asked for.
+//!
+//! Each stream is cut at PSBs into chunks whose size depends on the stream alone; threads take them in
+//! order, and the results are put together in order. So the profile is the same for any number of threads.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+
+use kprism_image::Image;
+use kprism_image::resolve::Resolve;
+use kprism_image::sideband::{Record, Switch};
+use kprism_pt::find_psb;
+
+use crate::clock::ClockConfig;
+use crate::decode::{Decoder, Setup, Stats};
+use crate::model::{CpuTotals, FlowError, Profile, Task, Totals};
+use crate::stack::{Chunk, Stacks};
+use crate::stitch::{Lane, Need, Stitcher};
+
+/// One CPU's stream and its code.
+#[derive(Debug, Clone, Copy)]
+pub struct Stream<'a> {
+    /// CPU number.
+    pub cpu: u16,
+    /// The packets.
+    pub bytes: &'a [u8],
+    /// The code they ran through.
+    pub image: &'a Image,
+}
+
+/// How to decode.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Threads to use; 0 for as many as there are CPUs.
+    pub threads: usize,
+    /// Calls of at least this many ns become [`Profile::slices`]; system calls and interrupts always do.
+    pub slice_ns: u64,
+    /// Clock facts of the recording.
+    pub clock: ClockConfig,
+    /// Stream bytes a thread takes at once, up to the next PSB; 0 for a size that fits the stream. The profile
+    /// may depend on it where frames were lost, never on the number of threads.
+    pub chunk: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { threads: 0, slice_ns: 10_000, clock: ClockConfig::default(), chunk: 0 }
+    }
+}
+
+/// Chunks are as many as this, as far as [`MIN_CHUNK`] and [`MAX_CHUNK`] bytes allow.
+const CHUNKS: usize = 64;
+const MIN_CHUNK: usize = 64 << 10;
+const MAX_CHUNK: usize = 1 << 20;
+
+/// Places of a stream, for the order of jobs.
+const PACE: u64 = 1 << 20;
+
+/// Cuts a stream at PSBs. The first chunk starts at 0 even if there is no PSB.
+fn cut(bytes: &[u8], size: usize) -> Vec<(usize, usize)> {
+    let size = if size == 0 { (bytes.len() / CHUNKS).clamp(MIN_CHUNK, MAX_CHUNK) } else { size };
+    let mut chunks = Vec::new();
+    let mut from = 0;
+    while from < bytes.len() {
+        let to = find_psb(bytes, from.saturating_add(size)).unwrap_or(bytes.len());
+        chunks.push((from, to));
+        from = to;
+    }
+    chunks
+}
+
+struct Job {
+    stream: usize,
+    from: usize,
+    to: usize,
+}
+
+/// Decodes all streams of one run into a profile.
+///
+/// `progress` is told how many more bytes are done, from any thread. Faults never end the decode: they are
+/// counted and listed in [`Profile::errors`].
+pub fn profile<R: Resolve>(
+    streams: &[Stream<'_>],
+    resolver: &R,
+    sideband: &[Record],
+    options: &Options,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Profile {
+    let switches: Vec<&Switch> = sideband
+        .iter()
+        .filter_map(|r| match r {
+            Record::Switch(switch) => Some(switch),
+            _ => None,
+        })
+        .collect();
+    let watch = switches.first().map(|s| s.ip);
+    let mut jobs = Vec::new();
+    for (stream, s) in streams.iter().enumerate() {
+        jobs.extend(cut(s.bytes, options.chunk).into_iter().map(|(from, to)| Job { stream, from, to }));
+    }
+    // All CPUs at about the same pace, as they are stitched together in order of time.
+    jobs.sort_by_key(|j| (j.from as u64 * PACE / (streams[j.stream].bytes.len() as u64).max(1), j.stream));
+    let lanes: Vec<Lane<'_>> = streams
+        .iter()
+        .map(|s| {
+            let switches: Vec<&Switch> =
+                switches.iter().copied().filter(|w| w.cpu == u32::from(s.cpu)).collect();
+            let first = first_task(s.cpu, &switches, sideband);
+            Lane::new(s.cpu, switches, first)
+        })
+        .collect();
+    let work = Work {
+        streams,
+        resolver,
+        watch,
+        options,
+        jobs,
+        progress,
+        next: AtomicUsize::new(0),
+        done: Mutex::default(),
+        changed: Condvar::new(),
+    };
+    let mut stitcher = Stitcher::new(lanes, resolver, options.slice_ns);
+    let threads = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        n => n,
+    };
+    let stats = std::thread::scope(|scope| {
+        for _ in 1..threads.min(work.jobs.len()) {
+            scope.spawn(|| {
+                let mut decoders = Vec::new();
+                while work.decode_next(&mut decoders, Chunk::default()) {}
+            });
+        }
+        work.stitch_all(&mut stitcher)
+    });
+    let stitched = stitcher.finish();
+    let mut totals = Totals { per_cpu: streams.iter().map(|_| CpuTotals::default()).collect() };
+    let mut errors = Vec::new();
+    for (job, stats) in work.jobs.iter().zip(stats) {
+        let cpu = streams[job.stream].cpu;
+        add(&mut totals.per_cpu[job.stream], &stats);
+        errors.extend(stats.faults.into_iter().map(|f| FlowError {
+            cpu,
+            offset: f.offset,
+            ns: f.ns,
+            ip: f.ip,
+            kind: f.kind.to_string(),
+        }));
+    }
+    errors.sort_by_key(|e| (e.cpu, e.offset));
+    let mut tasks = stitched.tasks;
+    name_tasks(&mut tasks, sideband);
+    Profile {
+        funcs: stitched.funcs,
+        tasks,
+        nodes: stitched.tree.nodes,
+        syscalls: stitched.syscalls,
+        slices: stitched.slices,
+        errors,
+        totals,
+    }
+}
+
+/// What all threads share.
+struct Work<'a, R> {
+    streams: &'a [Stream<'a>],
+    resolver: &'a R,
+    watch: Option<u64>,
+    options: &'a Options,
+    jobs: Vec<Job>,
+    progress: &'a (dyn Fn(u64) + Sync),
+    /// The job to take next.
+    next: AtomicUsize,
+    /// Results not stitched yet, by job.
+    done: Mutex<HashMap<usize, (Chunk, Stats)>>,
+    /// Signals a new result.
+    changed: Condvar,
+}
+
+/// Hands a result over when it goes, so that nobody waits for one that a panic prevented.
+struct Deliver<'w, 'a, R> {
+    work: &'w Work<'a, R>,
+    index: usize,
+    result: (Chunk, Stats),
+}
+
+impl<R> Drop for Deliver<'_, '_, R> {
+    fn drop(&mut self) {
+        let result = std::mem::take(&mut self.result);
+        self.work.done.lock().unwrap_or_else(|e| e.into_inner()).insert(self.index, result);
+        self.work.changed.notify_one();
+    }
+}
+
+impl<'a, R: Resolve> Work<'a, R> {
+    /// Decodes one more job, if there is one. `decoders` are the calling thread's, one for each stream.
+    fn decode_next(&self, decoders: &mut Vec<Option<Decoder<'a, R>>>, room: Chunk) -> bool {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let Some(job) = self.jobs.get(index) else { return false };
+        decoders.resize_with(self.streams.len(), || None);
+        let decoder = decoders[job.stream].get_or_insert_with(|| {
+            let Stream { bytes, image, .. } = self.streams[job.stream];
+            let Self { resolver, watch, .. } = *self;
+            Decoder::new(bytes, Setup { image, resolver, clock: self.options.clock, watch }, false)
+        });
+        let mut result = Deliver { work: self, index, result: <(Chunk, Stats)>::default() };
+        let mut sink = Stacks::new(self.options.slice_ns, room);
+        result.result.1 = decoder.run(job.from, job.to, &mut sink);
+        result.result.0 = sink.finish();
+        drop(result);
+        (self.progress)((job.to - job.from) as u64);
+        true
+    }
+
+    /// Stitches all chunks in order, and decodes while there is nothing to stitch. Returns what was counted,
+    /// by job.
+    fn stitch_all(&self, stitcher: &mut Stitcher<'a, R>) -> Vec<Stats> {
+        let mut stats: Vec<Stats> = self.jobs.iter().map(|_| Stats::default()).collect();
+        let mut decoders = Vec::new();
+        // Jobs of each stream, in order.
+        let mut ahead: Vec<_> = (0..self.streams.len())
+            .map(|stream| (0..self.jobs.len()).filter(move |&j| self.jobs[j].stream == stream))
+            .collect();
+        while let Need::Chunk(lane) = stitcher.advance() {
+            let Some(index) = ahead[lane].next() else {
+                stitcher.feed(lane, None);
+                continue;
+            };
+            let (chunk, counted) = loop {
+                let done = self.done.lock().unwrap_or_else(|e| e.into_inner()).remove(&index);
+                if let Some(done) = done {
+                    break done;
+                }
+                if !self.decode_next(&mut decoders, stitcher.spare()) {
+                    // All are taken, so some thread is at it.
+                    let done = self.done.lock().unwrap_or_else(|e| e.into_inner());
+                    let wait = self.changed.wait_while(done, |done| !done.contains_key(&index));
+                    drop(wait);
+                }
+            };
+            stats[index] = counted;
+            stitcher.feed(lane, Some(chunk));
+        }
+        stats
+    }
+}
+
+fn add(totals: &mut CpuTotals, stats: &Stats) {
+    totals.instructions += stats.instructions;
+    totals.branches += stats.branches;
+    totals.errors += stats.errors + stats.overflows;
+    totals.lost_bytes += stats.lost_bytes;
+    if totals.first_ns == 0 {
+        totals.first_ns = stats.first_ns;
+    }
+    totals.last_ns = totals.last_ns.max(stats.last_ns);
+}
+
+/// Who runs on a CPU before its first switch.
+fn first_task(cpu: u16, switches: &[&Switch], sideband: &[Record]) -> Option<(u32, u32, String)> {
+    if let Some(first) = switches.first() {
+        return Some((first.prev_pid, first.prev_tgid, first.prev_comm.clone()));
+    }
+    sideband.iter().find_map(|record| match record {
+        Record::Mark(mark) if mark.cpu == u32::from(cpu) => Some((mark.pid, mark.pid, String::new())),
+        _ => None,
+    })
+}
+
+/// Gives every task the last name it had.
+fn name_tasks(tasks: &mut [Task], sideband: &[Record]) {
+    let by_id: HashMap<(u32, u32), usize> =
+        tasks.iter().enumerate().map(|(i, t)| ((t.pid, t.tgid), i)).collect();
+    for record in sideband {
+        let (pid, tgid, comm) = match record {
+            Record::Comm(c) => (c.pid, c.tgid, &c.comm),
+            Record::Switch(s) if s.pid != 0 => (s.pid, s.tgid, &s.comm),
+            _ => continue,
+        };
+        if let Some(&task) = by_id.get(&(pid, tgid)) {
+            tasks[task].comm.clone_from(comm);
+        }
+    }
+}

@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Call stacks of one chunk of one CPU's stream: decoder events in, a [`Chunk`] out.
+//!
+//! A chunk knows nothing of what came before it, so its stack stands on an unknown base. Whatever reaches
+//! below the base (a return without its call, a task switch, a signal) ends the current [`Span`] and begins
+//! a new one; [`crate::stitch`] later applies the spans in order to the tasks' whole stacks. Inside a span
+//! everything is resolved here, in parallel with other chunks.
+//!
+//! Times: the decoder reports the time packet by packet, with some branches in between. What happens between two
+//! reports is timed by the pace of the interval before, instruction by instruction; where that falls short, the
+//! rest is the function's that runs at the report (which is right for one that waits), and where it runs ahead,
+//! later time makes up for it. At one instruction a tick, as recordings that count instructions have it, every
+//! event gets its exact time.
+
+use crate::event::{Event, EventKind, Sink, flag};
+use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, Tree, is_kernel, search};
+use crate::model::FrameKind;
+
+/// One ns an instruction, in the unit of [`Stacks::pace`].
+const EXACT: u64 = 1 << 32;
+
+/// An interval slower than this says nothing of the pace of running code: the CPU slept.
+const SLOWEST: u64 = 8;
+
+/// PCID and flags are no part of an address space's identity, nor is the bit by which page-table isolation
+/// tells the user half's tables (Linux, arch/x86/entry/calling.h).
+pub(crate) const SPACE: u64 = !0x1fff;
+
+/// Why a span begins, and so what is to be done to the task's stack first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Cause {
+    /// The chunk begins.
+    Begin,
+    /// Flow known again after tracing was off, or (`lost`) after data was lost.
+    Resume { ip: u64, lost: bool },
+    /// A return to `ip` that matches no frame of the chunk.
+    Ret { ip: u64 },
+    /// A jump into the span's function that reaches below the base.
+    Jump { ip: u64 },
+    /// `iret` or `sysret` to `ip`. `entry` is the kernel entry it leaves, when that lies in the chunk.
+    Exit { ip: u64, entry: Option<Frame> },
+    /// The kernel switches tasks.
+    Switch,
+    /// The span's function is the body of a system call that began below the base.
+    Body,
+    /// A system call that makes a task runs: its child will need a copy of the stack.
+    Fork,
+}
+
+/// A stretch of one task's execution that needs the stack below its base only at its start.
+#[derive(Debug)]
+pub(crate) struct Span {
+    pub cause: Cause,
+    /// Function in which it begins, and flags of its arrival.
+    pub func: u32,
+    pub flags: u8,
+    /// Address space in which it begins.
+    pub space: u64,
+    /// Its first node, which stands for the frame at its base; the one after it stands for that frame's
+    /// parent. Its nodes are those up to the next span's.
+    pub root: u32,
+    /// The node and function to which the frame at its base jumped, if it did.
+    pub base: Option<(u32, u32)>,
+    pub start_ns: u64,
+    /// Chunk counters at its start.
+    pub insns: u64,
+    pub cpu: u64,
+    /// Frames still open at its end.
+    pub frames: Vec<Frame>,
+    /// Lists of the chunk at its start.
+    pub syscalls: usize,
+    pub slices: usize,
+}
+
+/// A frame that ended inside its span.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Done {
+    pub frame: Frame,
+    /// Frames of the span below it.
+    pub depth: usize,
+    pub end_ns: u64,
+    pub insns: u64,
+    pub cpu: u64,
+}
+
+/// What a chunk leaves behind. Functions are the resolver's ids.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    pub spans: Vec<Span>,
+    pub tree: Tree,
+    pub syscalls: Vec<Done>,
+    pub slices: Vec<Done>,
+    /// Counters at the end.
+    pub insns: u64,
+    pub cpu: u64,
+    pub end_ns: u64,
+}
+
+impl Chunk {
+    fn cleared(mut self) -> Self {
+        self.tree.clear_to_remember();
+        self.spans.clear();
+        self.syscalls.clear();
+        self.slices.clear();
+        Self { insns: 0, cpu: 0, end_ns: 0, ..self }
+    }
+}
+
+/// The listener that builds a [`Chunk`].
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    out: Chunk,
+    stack: Vec<Frame>,
+    /// Time, counted on from the last report; runs ahead of the next one at times. 0 before the first.
+    now: u64,
+    /// Expected ns an instruction, 32.32; 0 while nothing is known of the time.
+    pace: u64,
+    /// The pace of the last interval, and where that began: time, and instructions of the chunk.
+    measured: u64,
+    since: (u64, u64),
+    /// Node of the top frame.
+    node: u32,
+    /// Tracing is on: time counts.
+    on: bool,
+    space: u64,
+    slice_ns: u64,
+}
+
+impl Sink for Stacks {
+    #[inline]
+    fn event(&mut self, event: Event) {
+        self.run(event.insns);
+        // The two that make up nearly all.
+        match event.kind {
+            EventKind::Call if event.flags & flag::SYSCALL_BODY == 0 => {
+                self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), self.now);
+            }
+            EventKind::Ret
+                if self.stack.last().is_some_and(|top| top.ret_ip == event.ip && !top.is_entry()) =>
+            {
+                self.pop(self.now);
+            }
+            _ => self.apply(&event, self.now),
+        }
+    }
+
+    #[inline]
+    fn time(&mut self, insns: u32, ns: u64) {
+        self.run(insns);
+        let (before, insns_before) = self.since;
+        self.since = (ns, self.out.insns);
+        if self.pace == 0 {
+            // The first report: nothing before it has a time.
+            self.now = ns;
+            (self.pace, self.measured) = (EXACT, EXACT);
+            self.begin_time(ns);
+            return;
+        }
+        self.measure(ns - before, self.out.insns - insns_before);
+        if ns > self.now {
+            if self.on {
+                self.out.tree.nodes[self.node as usize].ns += ns - self.now;
+                self.out.cpu += ns - self.now;
+            }
+            self.now = ns;
+        }
+    }
+}
+
+impl Stacks {
+    /// Listens to a new chunk; `room` is an old one whose memory serves again.
+    pub fn new(slice_ns: u64, room: Chunk) -> Self {
+        let mut stacks = Self {
+            out: room.cleared(),
+            stack: Vec::with_capacity(128),
+            now: 0,
+            pace: 0,
+            measured: 0,
+            since: (0, 0),
+            node: 0,
+            on: false,
+            space: 0,
+            slice_ns,
+        };
+        stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
+        stacks
+    }
+
+    /// The chunk is over.
+    pub fn finish(mut self) -> Chunk {
+        self.close_span();
+        self.out.end_ns = self.now;
+        self.out
+    }
+
+    /// The first time is known, and what came before it happened then.
+    fn begin_time(&mut self, ns: u64) {
+        self.out.spans.iter_mut().for_each(|span| span.start_ns = ns);
+        self.stack.iter_mut().for_each(|frame| frame.start_ns = ns);
+    }
+
+    /// Learns the pace: the faster of the last two intervals, as one may have begun with a rest.
+    #[inline]
+    fn measure(&mut self, ns: u64, insns: u64) {
+        let measured = match ns {
+            _ if insns == 0 => return,
+            _ if ns == insns => EXACT,
+            _ if ns < insns.saturating_mul(SLOWEST) && ns < 1 << 31 => (ns << 32) / insns,
+            _ => return,
+        };
+        self.pace = measured.min(self.measured).max(1);
+        self.measured = measured;
+    }
+
+    /// The top frame executes instructions.
+    #[inline]
+    fn run(&mut self, insns: u32) {
+        let ns = ((u128::from(insns) * u128::from(self.pace)) >> 32) as u64;
+        let node = &mut self.out.tree.nodes[self.node as usize];
+        node.insns += u64::from(insns);
+        self.out.insns += u64::from(insns);
+        if self.on {
+            node.ns += ns;
+            self.out.cpu += ns;
+            self.now += ns;
+        }
+    }
+
+    #[inline(never)]
+    fn apply(&mut self, event: &Event, now: u64) {
+        match event.kind {
+            EventKind::Call => {
+                self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), now);
+                self.body(event, now);
+            }
+            EventKind::Ret => self.unmatched_ret(event, now),
+            EventKind::Tail => self.jump(event, now),
+            EventKind::Syscall => self.enter(event, FrameKind::Syscall, now),
+            EventKind::Async if event.flags & flag::EXCEPTION != 0 => {
+                self.enter(event, FrameKind::Exception, now);
+            }
+            EventKind::Async => self.enter(event, FrameKind::Interrupt, now),
+            EventKind::Exit => self.exit(event, now),
+            EventKind::Switch => self.new_span(Cause::Switch, event.func, event.flags, now),
+            EventKind::Space => self.space = event.ip & SPACE,
+            EventKind::Start | EventKind::Resume => {
+                self.on = true;
+                let known = self.stack.last().map(|top| top.func);
+                if known != Some(event.func) || event.kind == EventKind::Resume {
+                    let lost = event.kind == EventKind::Resume;
+                    self.new_span(Cause::Resume { ip: event.ip, lost }, event.func, event.flags, now);
+                }
+            }
+            EventKind::Stop => self.on = false,
+            EventKind::Count | EventKind::Push => {}
+        }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, func: u32, kind: FrameKind, ret_ip: u64, kernel: bool, now: u64) {
+        let node = self.out.tree.child(self.node, func, kind);
+        self.out.tree.nodes[node as usize].calls += 1;
+        self.node = node;
+        self.stack.push(Frame {
+            ret_ip,
+            start_ns: now,
+            start_insns: self.out.insns,
+            start_cpu: self.out.cpu,
+            aux: 0,
+            node,
+            func,
+            home: node,
+            body: NO_FUNC,
+            kind,
+            kernel,
+        });
+    }
+
+    #[inline(always)]
+    fn pop(&mut self, now: u64) {
+        if let Some(frame) = self.stack.pop() {
+            self.node = match self.stack.last() {
+                Some(below) => below.node,
+                None => self.base_node(),
+            };
+            if now - frame.start_ns >= self.slice_ns || frame.is_entry() {
+                self.record(frame, now);
+            }
+        }
+    }
+
+    /// The node of the frame below the chunk.
+    fn base_node(&self) -> u32 {
+        self.out.spans.last().map_or(0, |span| span.base.map_or(span.root, |base| base.0))
+    }
+
+    fn record(&mut self, frame: Frame, now: u64) {
+        let done = Done {
+            frame,
+            depth: self.stack.len(),
+            end_ns: now,
+            insns: self.out.insns - frame.start_insns,
+            cpu: self.out.cpu - frame.start_cpu,
+        };
+        if frame.kind == FrameKind::Syscall {
+            self.out.syscalls.push(done);
+        }
+        self.out.slices.push(done);
+    }
+
+    fn truncate(&mut self, len: usize, now: u64) {
+        while self.stack.len() > len {
+            self.pop(now);
+        }
+    }
+
+    /// Into the kernel.
+    fn enter(&mut self, event: &Event, kind: FrameKind, now: u64) {
+        self.push(event.func, kind, event.ip, true, now);
+        if let Some(top) = self.stack.last_mut() {
+            top.aux = self.space;
+        }
+    }
+
+    /// The first call of a system call's body names the system call.
+    fn body(&mut self, event: &Event, now: u64) {
+        let Some(entry) = self.stack.iter_mut().rev().find(|f| f.is_entry()) else {
+            return self.new_span(Cause::Body, event.func, event.flags, now);
+        };
+        if entry.kind == FrameKind::Syscall && entry.body == NO_FUNC {
+            entry.body = event.func;
+        }
+        if event.flags & flag::FORK != 0 {
+            self.new_span(Cause::Fork, event.func, event.flags, now);
+        }
+    }
+
+    /// A return that is not the top frame's: out of several frames at once, below the base, or no return at
+    /// all but a jump by way of the stack.
+    fn unmatched_ret(&mut self, event: &Event, now: u64) {
+        match search(&self.stack, |f| f.ret_ip == event.ip && !f.is_entry()) {
+            Found::At(index) => self.truncate(index, now),
+            // No call returns to a function's first instruction.
+            _ if event.flags & flag::ENTRY != 0 => self.jump(event, now),
+            Found::BehindEntry => self.jump(event, now),
+            Found::Nothing => {
+                self.new_span(Cause::Ret { ip: event.ip }, event.func, event.flags, now);
+            }
+        }
+    }
+
+    /// A jump to another function: a tail call, into the middle of one that is under way (`longjmp`,
+    /// unwinding), or back from a piece of code that the compiler put elsewhere.
+    fn jump(&mut self, event: &Event, now: u64) {
+        let inner = event.flags & flag::INNER != 0;
+        let direct = event.flags & flag::DIRECT != 0;
+        if inner && !direct {
+            match search(&self.stack, |f| f.func == event.func && !f.is_entry()) {
+                Found::At(index) => return self.truncate(index + 1, now),
+                Found::BehindEntry => {}
+                Found::Nothing if self.base_func() == event.func => return self.truncate(0, now),
+                Found::Nothing => {
+                    return self.new_span(Cause::Jump { ip: event.ip }, event.func, event.flags, now);
+                }
+            }
+        }
+        match self.stack.last().copied() {
+            None => self.jump_at_base(event),
+            Some(top) if top.func == event.func => {}
+            Some(top) if inner && self.out.tree.nodes[top.home as usize].func == event.func => {
+                if let Some(frame) = self.stack.last_mut() {
+                    (frame.func, frame.node) = (event.func, top.home);
+                }
+                self.node = top.home;
+            }
+            Some(top) => self.tail(top, event, now),
+        }
+        if event.flags & flag::SYSCALL_BODY != 0 && event.flags & flag::ENTRY != 0 {
+            self.body(event, now);
+        }
+    }
+
+    /// Replaces the top frame's function. A kernel entry stays: it is left by `iret`, whatever was jumped to
+    /// meanwhile.
+    fn tail(&mut self, top: Frame, event: &Event, now: u64) {
+        let ret_ip = if top.is_entry() { NO_RETURN } else { top.ret_ip };
+        if !top.is_entry() {
+            self.pop(now);
+        }
+        self.push(event.func, FrameKind::Tail, ret_ip, top.kernel, now);
+        if event.flags & flag::INNER != 0 {
+            self.out.tree.nodes[self.node as usize].calls -= 1;
+        }
+        if let Some(new) = self.stack.last_mut()
+            && !top.is_entry()
+        {
+            new.home = top.home;
+            new.aux = top.aux;
+        }
+    }
+
+    /// The same for the frame below the chunk.
+    fn jump_at_base(&mut self, event: &Event) {
+        if self.base_func() == event.func {
+            return;
+        }
+        let Some(span) = self.out.spans.last_mut() else { return };
+        let inner = event.flags & flag::INNER != 0;
+        if inner && span.func == event.func {
+            span.base = Some((span.root, event.func));
+            self.node = span.root;
+            return;
+        }
+        let above = span.root + 1;
+        self.node = self.out.tree.child(above, event.func, FrameKind::Tail);
+        self.out.tree.nodes[self.node as usize].calls += u64::from(!inner);
+        span.base = Some((self.node, event.func));
+    }
+
+    /// The function of the frame below the chunk, as far as known.
+    fn base_func(&self) -> u32 {
+        self.out.spans.last().map_or(NO_FUNC, |span| span.base.map_or(span.func, |base| base.1))
+    }
+
+    /// Out of the kernel, or out of an interrupt of the kernel.
+    fn exit(&mut self, event: &Event, now: u64) {
+        let user = !is_kernel(event.ip);
+        // The innermost entry; when that was from the kernel and this goes to user mode, one further down.
+        let found = self.stack.iter().rposition(|f| f.is_entry() && !(user && is_kernel(f.ret_ip)));
+        let Some(index) = found else {
+            return self.new_span(Cause::Exit { ip: event.ip, entry: None }, event.func, event.flags, now);
+        };
+        let entry = self.stack[index];
+        self.truncate(index, now);
+        if resumes(&entry, event.ip) {
+            return;
+        }
+        if user {
+            let entry = Some(entry);
+            self.new_span(Cause::Exit { ip: event.ip, entry }, event.func, event.flags, now);
+        } else {
+            // A fault with a fix-up: goes on elsewhere, mostly in the same function.
+            self.jump(event, now);
+        }
+    }
+
+    fn new_span(&mut self, cause: Cause, func: u32, flags: u8, now: u64) {
+        self.close_span();
+        self.open_span(cause, func, flags, now);
+    }
+
+    fn close_span(&mut self) {
+        if let Some(span) = self.out.spans.last_mut() {
+            span.frames = std::mem::take(&mut self.stack);
+        }
+    }
+
+    fn open_span(&mut self, cause: Cause, func: u32, flags: u8, now: u64) {
+        let root = self.out.tree.add_root();
+        self.out.tree.add_root();
+        self.node = root;
+        self.out.spans.push(Span {
+            cause,
+            func,
+            flags,
+            space: self.space,
+            root,
+            base: None,
+            start_ns: now,
+            insns: self.out.insns,
+            cpu: self.out.cpu,
+            frames: Vec::new(),
+            syscalls: self.out.syscalls.len(),
+            slices: self.out.slices.len(),
+        });
+    }
+}
+
+/// Whether `ip` is where a kernel entry's interrupted code goes on: for system calls also the call itself,
+/// to be restarted (Linux sets the address back by the two bytes of `syscall` or `int 0x80`).
+pub(crate) fn resumes(entry: &Frame, ip: u64) -> bool {
+    entry.ret_ip == ip || entry.kind == FrameKind::Syscall && entry.ret_ip.wrapping_sub(2) == ip
+}

@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Puts the chunks of all CPUs together: spans in order of time onto the stacks of the tasks they belong to.
+//!
+//! A span says what happens to the stack below it ([`Cause`]); the sideband says which task each switch
+//! entered. What a span's own nodes counted is added below the node where it starts, and the frames it left
+//! open go onto the task's stack, from where the task's next span, on whatever CPU, goes on.
+
+use std::collections::{HashMap, VecDeque};
+
+use kprism_image::resolve::Resolve;
+use kprism_image::sideband::Switch;
+
+use crate::frames::{Frame, NO_FUNC, NO_RETURN, Tree};
+use crate::model::{FrameKind, Func, Slice, Syscall, Task};
+use crate::stack::{Cause, Chunk, Done, Span};
+
+/// Functions told apart.
+const MAX_FUNCS: usize = 1 << 26;
+
+/// Stacks kept for children not seen yet; the oldest goes first.
+pub(crate) const MAX_FORKS: usize = 256;
+
+/// One task's state.
+#[derive(Debug, Default)]
+pub(crate) struct Thread {
+    pub pid: u32,
+    pub tgid: u32,
+    pub comm: String,
+    pub root: u32,
+    pub stack: Vec<Frame>,
+    pub insns: u64,
+    pub cpu: u64,
+}
+
+/// The stack of a task that made another, as the child will need it.
+pub(crate) struct Forked {
+    /// Where the child's first return to user mode goes.
+    pub ip: u64,
+    pub space: u64,
+    pub tgid: u32,
+    pub stack: Vec<Frame>,
+}
+
+/// One CPU's chunks that are still to be stitched, and what the sideband knows of the CPU.
+pub(crate) struct Lane<'a> {
+    pub cpu: u16,
+    pub switches: Vec<&'a Switch>,
+    /// The task that runs before the first switch, if known: (pid, tgid, comm).
+    pub first: Option<(u32, u32, String)>,
+    /// The chunk in hand; none while the next one is decoded.
+    chunk: Option<Chunk>,
+    /// No more chunks will come.
+    over: bool,
+    /// Next span of the chunk.
+    span: usize,
+    task: usize,
+    next_switch: usize,
+}
+
+impl<'a> Lane<'a> {
+    pub fn new(cpu: u16, switches: Vec<&'a Switch>, first: Option<(u32, u32, String)>) -> Self {
+        Self { cpu, switches, first, chunk: None, over: false, span: 0, task: 0, next_switch: 0 }
+    }
+}
+
+/// What stitching gives; the rest of the profile is counted elsewhere.
+pub(crate) struct Stitched {
+    pub funcs: Vec<Func>,
+    pub tasks: Vec<Task>,
+    pub tree: Tree,
+    pub syscalls: Vec<Syscall>,
+    pub slices: Vec<Slice>,
+}
+
+/// What a [`Stitcher`] needs to go on.
+pub(crate) enum Need {
+    /// The next chunk of this lane, or word that there is none.
+    Chunk(usize),
+    /// Nothing: all lanes are over.
+    Nothing,
+}
+
+/// Puts chunks together as they come.
+pub(crate) struct Stitcher<'a, R> {
+    resolver: &'a R,
+    lanes: Vec<Lane<'a>>,
+    /// Chunks done with, whose room serves again.
+    spare: Vec<Chunk>,
+    end_ns: u64,
+    /// From the resolver's ids to own ones, which count up in order of appearance.
+    func_ids: Vec<u32>,
+    funcs: Vec<Func>,
+    pub(crate) threads: Vec<Thread>,
+    /// Tasks by (pid, tgid, CPU for idle tasks).
+    by_id: HashMap<(u32, u32, u16), usize>,
+    tree: Tree,
+    syscalls: Vec<Syscall>,
+    slices: Vec<Slice>,
+    slice_ns: u64,
+    pub(crate) forks: VecDeque<Forked>,
+    /// Scratch: global node of each local one.
+    map: Vec<u32>,
+    /// Scratch: which of them are new.
+    made: Vec<bool>,
+}
+
+impl<'a, R: Resolve> Stitcher<'a, R> {
+    pub fn new(lanes: Vec<Lane<'a>>, resolver: &'a R, slice_ns: u64) -> Self {
+        let mut st = Self {
+            resolver,
+            lanes: Vec::new(),
+            spare: Vec::new(),
+            end_ns: 0,
+            func_ids: Vec::new(),
+            funcs: Vec::new(),
+            threads: Vec::new(),
+            by_id: HashMap::new(),
+            tree: Tree::default(),
+            syscalls: Vec::new(),
+            slices: Vec::new(),
+            slice_ns,
+            forks: VecDeque::new(),
+            map: Vec::new(),
+            made: Vec::new(),
+        };
+        for mut lane in lanes {
+            let (pid, tgid, comm) = lane.first.clone().unwrap_or_default();
+            lane.task = st.thread(pid, tgid, &comm, lane.cpu);
+            st.lanes.push(lane);
+        }
+        st
+    }
+
+    /// Hands over what [`Stitcher::advance`] asked for.
+    pub fn feed(&mut self, lane: usize, chunk: Option<Chunk>) {
+        let lane = &mut self.lanes[lane];
+        lane.over = chunk.is_none();
+        lane.chunk = chunk;
+        lane.span = 0;
+    }
+
+    /// Room for another chunk's results.
+    pub fn spare(&mut self) -> Chunk {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Stitches on, span by span: the earliest of all lanes next, of several the first lane's.
+    pub fn advance(&mut self) -> Need {
+        loop {
+            let mut next: Option<(u64, usize)> = None;
+            for i in 0..self.lanes.len() {
+                let lane = &mut self.lanes[i];
+                let start = lane.chunk.as_ref().and_then(|c| c.spans.get(lane.span)).map(|s| s.start_ns);
+                match start {
+                    Some(start) if next.is_none_or(|(ns, _)| start < ns) => next = Some((start, i)),
+                    Some(_) => {}
+                    None if lane.over => {}
+                    None => {
+                        if let Some(chunk) = lane.chunk.take() {
+                            self.end_ns = self.end_ns.max(chunk.end_ns);
+                            self.spare.push(chunk);
+                        }
+                        return Need::Chunk(i);
+                    }
+                }
+            }
+            let Some((_, i)) = next else { return Need::Nothing };
+            if let Some(chunk) = self.lanes[i].chunk.take() {
+                let index = self.lanes[i].span;
+                self.lanes[i].span += 1;
+                self.span(i, &chunk, index);
+                self.lanes[i].chunk = Some(chunk);
+            }
+        }
+    }
+
+    /// What came of it all.
+    pub fn finish(mut self) -> Stitched {
+        self.close();
+        let task = |t: Thread| Task { pid: t.pid, tgid: t.tgid, comm: t.comm, root: t.root };
+        Stitched {
+            tasks: self.threads.into_iter().map(task).collect(),
+            funcs: self.funcs,
+            tree: self.tree,
+            syscalls: self.syscalls,
+            slices: self.slices,
+        }
+    }
+
+    fn thread(&mut self, pid: u32, tgid: u32, comm: &str, cpu: u16) -> usize {
+        // Every CPU has an idle task of its own, and all have pid 0.
+        let key = (pid, tgid, if pid == 0 { cpu } else { 0 });
+        let index = match self.by_id.get(&key) {
+            Some(&index) => index,
+            None => {
+                let root = self.tree.add_root();
+                self.threads.push(Thread { pid, tgid, root, ..Thread::default() });
+                self.by_id.insert(key, self.threads.len() - 1);
+                self.threads.len() - 1
+            }
+        };
+        if !comm.is_empty() {
+            self.threads[index].comm = comm.to_owned();
+        }
+        index
+    }
+
+    fn func(&mut self, id: u32) -> u32 {
+        let next = self.funcs.len() as u32;
+        // The resolver's numbers are dense; one beyond all reason shares the last place.
+        let place = (id as usize).min(MAX_FUNCS);
+        if place >= self.func_ids.len() {
+            self.func_ids.resize(place + 1, NO_FUNC);
+        }
+        let mut own = self.func_ids[place];
+        if own == NO_FUNC {
+            own = next;
+            self.func_ids[place] = own;
+            let info = self.resolver.describe(id);
+            self.funcs.push(Func {
+                name: info.name,
+                module: info.module,
+                start: info.start,
+                kernel: info.kernel,
+            });
+        }
+        own
+    }
+
+    fn span(&mut self, lane: usize, chunk: &Chunk, index: usize) {
+        let span = &chunk.spans[index];
+        let next = chunk.spans.get(index + 1);
+        if let Cause::Switch = span.cause {
+            self.switch(lane);
+        } else if let Cause::Resume { lost: true, .. } = span.cause {
+            self.catch_up(lane, span.start_ns);
+        }
+        let Lane { cpu, task, .. } = self.lanes[lane];
+        if span.func != NO_FUNC {
+            self.apply(task, span, cpu);
+        }
+        let end = next.map_or(chunk.tree.nodes.len(), |n| n.root as usize);
+        self.graft(task, span, chunk, end);
+        let to = next.map_or((chunk.insns, chunk.cpu), |n| (n.insns, n.cpu));
+        let base = self.threads[task].stack.len();
+        // Chunk counters become the task's by a constant.
+        let (insns, cpu_ns) = (self.threads[task].insns, self.threads[task].cpu);
+        let lists = (
+            span.syscalls..next.map_or(chunk.syscalls.len(), |n| n.syscalls),
+            span.slices..next.map_or(chunk.slices.len(), |n| n.slices),
+        );
+        for done in &chunk.syscalls[lists.0] {
+            let node = self.map[(done.frame.node - span.root) as usize];
+            self.syscall(task, cpu, done, node);
+        }
+        for done in &chunk.slices[lists.1] {
+            self.slice(task, cpu, done, base + done.depth);
+        }
+        for frame in &span.frames {
+            let mut frame = *frame;
+            frame.node = self.map[(frame.node - span.root) as usize];
+            frame.home = self.map[(frame.home - span.root) as usize];
+            frame.start_insns = insns + (frame.start_insns - span.insns);
+            frame.start_cpu = cpu_ns + (frame.start_cpu - span.cpu);
+            self.threads[task].stack.push(frame);
+        }
+        let thread = &mut self.threads[task];
+        thread.insns += to.0 - span.insns;
+        thread.cpu += to.1 - span.cpu;
+    }
+
+    /// The next task by the sideband.
+    fn switch(&mut self, lane: usize) {
+        let Lane { cpu, task, next_switch, .. } = self.lanes[lane];
+        let Some(&record) = self.lanes[lane].switches.get(next_switch) else { return };
+        if !record.prev_comm.is_empty() {
+            self.threads[task].comm = record.prev_comm.clone();
+        }
+        let task = self.thread(record.pid, record.tgid, &record.comm, cpu);
+        let lane = &mut self.lanes[lane];
+        lane.next_switch += 1;
+        lane.task = task;
+    }
+
+    /// After a loss: switches up to now happened unseen.
+    fn catch_up(&mut self, lane: usize, ns: u64) {
+        let unseen = |lane: &Lane<'_>| lane.switches.get(lane.next_switch).is_some_and(|s| s.t < ns);
+        while unseen(&self.lanes[lane]) {
+            self.switch(lane);
+        }
+    }
+
+    /// Adds a span's own nodes below the task's top frame.
+    fn graft(&mut self, task: usize, span: &Span, chunk: &Chunk, end: usize) {
+        let nodes = &chunk.tree.nodes[span.root as usize..end];
+        if self.threads[task].stack.is_empty() && nodes.iter().any(|n| n.insns > 0 || n.calls > 0) {
+            let func = span.func;
+            if func != NO_FUNC {
+                self.push(task, func, FrameKind::Resumed, NO_RETURN, span.start_ns);
+            }
+        }
+        let thread = &self.threads[task];
+        let top = thread.stack.last();
+        let node = top.map_or(thread.root, |f| f.node);
+        // What the frame at the base jumped to lies beside it, but below a kernel entry, which stays.
+        let above = match top {
+            Some(frame) if !frame.is_entry() => self.tree.nodes[node as usize].parent,
+            _ => node,
+        };
+        self.map.clear();
+        self.made.clear();
+        self.made.extend([false, false]);
+        for (i, node_in) in nodes.iter().enumerate() {
+            let into = match i {
+                0 => node,
+                1 => above,
+                _ => {
+                    let parent = self.map[(node_in.parent - span.root) as usize];
+                    let func = self.func(node_in.func);
+                    // What lies below a new node is new.
+                    let (into, made) = if self.made[(node_in.parent - span.root) as usize] {
+                        (self.tree.add_child(parent, func, node_in.kind), true)
+                    } else {
+                        self.tree.child_slow(parent, func, node_in.kind)
+                    };
+                    self.made.push(made);
+                    into
+                }
+            };
+            self.map.push(into);
+            let sum = &mut self.tree.nodes[into as usize];
+            sum.calls += node_in.calls;
+            sum.insns += node_in.insns;
+            sum.ns += node_in.ns;
+        }
+        if let Some((node, func)) = span.base {
+            self.rebase(task, self.map[(node - span.root) as usize], func, span.start_ns);
+        }
+    }
+
+    /// The frame at a span's base jumped to another function.
+    fn rebase(&mut self, task: usize, node: u32, func: u32, now: u64) {
+        match self.threads[task].stack.last_mut() {
+            Some(top) if !top.is_entry() => (top.node, top.func) = (node, func),
+            _ => {
+                self.push(task, func, FrameKind::Tail, NO_RETURN, now);
+                if let Some(top) = self.threads[task].stack.last_mut() {
+                    self.tree.nodes[top.node as usize].calls -= 1;
+                    top.node = node;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn push(&mut self, task: usize, func: u32, kind: FrameKind, ret_ip: u64, now: u64) {
+        let own = self.func(func);
+        let kernel = self.funcs[own as usize].kernel;
+        let thread = &mut self.threads[task];
+        let parent = thread.stack.last().map_or(thread.root, |f| f.node);
+        let node = self.tree.child(parent, own, kind);
+        // A resumed function was called before the trace, or in the parent of a fork.
+        self.tree.nodes[node as usize].calls += u64::from(kind != FrameKind::Resumed);
+        thread.stack.push(Frame {
+            ret_ip,
+            start_ns: now,
+            start_insns: thread.insns,
+            start_cpu: thread.cpu,
+            aux: 0,
+            node,
+            func,
+            home: node,
+            body: NO_FUNC,
+            kind,
+            kernel,
+        });
+    }
+
+    pub(crate) fn pop(&mut self, task: usize, now: u64, cpu: u16) {
+        let thread = &mut self.threads[task];
+        let Some(frame) = thread.stack.pop() else { return };
+        let done = Done {
+            frame,
+            depth: thread.stack.len(),
+            end_ns: now,
+            insns: thread.insns - frame.start_insns,
+            cpu: thread.cpu - frame.start_cpu,
+        };
+        if frame.kind == FrameKind::Syscall {
+            self.syscall(task, cpu, &done, frame.node);
+        }
+        if frame.is_entry() || now.saturating_sub(frame.start_ns) >= self.slice_ns {
+            self.slice(task, cpu, &done, done.depth);
+        }
+    }
+
+    pub(crate) fn truncate(&mut self, task: usize, len: usize, now: u64, cpu: u16) {
+        while self.threads[task].stack.len() > len {
+            self.pop(task, now, cpu);
+        }
+    }
+
+    fn syscall(&mut self, task: usize, cpu: u16, done: &Done, node: u32) {
+        let frame = &done.frame;
+        let func = self.func(if frame.body == NO_FUNC { frame.func } else { frame.body });
+        self.syscalls.push(Syscall {
+            task: task as u32,
+            cpu,
+            func,
+            start_ns: frame.start_ns,
+            wall_ns: done.end_ns.saturating_sub(frame.start_ns),
+            on_cpu_ns: done.cpu,
+            insns: done.insns,
+            node,
+        });
+    }
+
+    fn slice(&mut self, task: usize, cpu: u16, done: &Done, depth: usize) {
+        let func = self.func(done.frame.func);
+        self.slices.push(Slice {
+            task: task as u32,
+            cpu,
+            func,
+            depth: depth.min(usize::from(u16::MAX)) as u16,
+            start_ns: done.frame.start_ns,
+            // Across chunks time may step back: a TSC packet corrects what was reckoned before it.
+            end_ns: done.end_ns.max(done.frame.start_ns),
+            insns: done.insns,
+            kind: done.frame.kind,
+        });
+    }
+
+    /// The trace is over: long calls still open get slices that end with it. System calls do not: their end
+    /// was not seen.
+    fn close(&mut self) {
+        let end = self.end_ns;
+        for task in 0..self.threads.len() {
+            while let Some(frame) = self.threads[task].stack.pop() {
+                let thread = &self.threads[task];
+                let done = Done {
+                    frame,
+                    depth: thread.stack.len(),
+                    end_ns: end,
+                    insns: thread.insns - frame.start_insns,
+                    cpu: thread.cpu - frame.start_cpu,
+                };
+                if end.saturating_sub(frame.start_ns) >= self.slice_ns && frame.kind != FrameKind::Resumed {
+                    self.slice(task, 0, &done, done.depth);
+                }
+            }
+        }
+        self.syscalls.sort_by_key(|s| (s.start_ns, s.cpu));
+        self.slices.sort_by_key(|s| (s.start_ns, s.cpu, s.depth));
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The hot loop: branch outcomes against blocks.
+
+use kprism_image::resolve::Resolve;
+use kprism_pt::Packet;
+
+use crate::block::{Block, End, Key, NONE};
+use crate::decode::Flow;
+use crate::error::FaultKind;
+use crate::event::{Event, EventKind, Sink};
+use crate::retstack::Return;
+
+/// Blocks that may be passed for one TNT packet without using a bit up.
+const MAX_IDLE: u32 = 1 << 12;
+
+impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
+    /// Joins the short TNT packets at `at` to the outcomes in hand, so that the loop below runs longer.
+    /// Returns the joint outcomes and the offset behind them.
+    #[inline(always)]
+    pub fn gather(&mut self, mut bits: u64, mut len: u8, mut at: usize) -> (u64, u8, usize) {
+        // Code may change between packets, and a clock update belongs to one packet.
+        if self.due || self.conflict_at != u64::MAX {
+            return (bits, len, at);
+        }
+        while len <= 64 - 6 && at < self.end {
+            let byte = self.bytes[at];
+            if byte & 1 == 0 && byte > 2 {
+                let n = 6 - byte.leading_zeros();
+                bits = bits << n | (u64::from(byte >> 1) & !(1 << n));
+                len += n as u8;
+            } else if byte != 0 {
+                break;
+            }
+            at += 1;
+        }
+        (bits, len, at)
+    }
+
+    /// Follows `len` branch outcomes, oldest first in the low bits of `bits`.
+    #[inline]
+    pub fn tnt(&mut self, bits: u64, len: u8) {
+        let mut left = u32::from(len);
+        // Oldest outcome in the top bit.
+        let mut bits = bits << (64 - left.max(1));
+        let mut cur = self.cur;
+        let mut acc = self.acc;
+        let mut idle = 0;
+        while left > 0 {
+            let block = &self.cache.blocks.hot[cur as usize];
+            if S::IPS {
+                let (start, n) = self.cache.blocks.cold[cur as usize].ips;
+                self.sink.ips(&self.cache.blocks.ips[start as usize..(start + n) as usize]);
+            }
+            if block.is_plain() {
+                acc += u64::from(block.insns);
+                let taken = (bits >> 63) as usize;
+                bits <<= 1;
+                left -= 1;
+                let next = block.next[taken];
+                cur = if next == NONE { self.link(cur, taken) } else { next };
+                continue;
+            }
+            let block = *block;
+            (self.acc, self.cur) = (acc, cur);
+            self.run_ops(&block);
+            match block.end {
+                End::Cond => {
+                    let taken = (bits >> 63) as usize;
+                    bits <<= 1;
+                    left -= 1;
+                    cur = self.follow(cur, taken);
+                }
+                End::Ret => {
+                    if bits >> 63 == 0 {
+                        return self.fault(FaultKind::Mismatch("a branch not taken where a return is due"));
+                    }
+                    bits <<= 1;
+                    left -= 1;
+                    match self.ret.pop() {
+                        Some(entry) => cur = self.return_to(entry),
+                        None => return self.fault(FaultKind::NoCall),
+                    }
+                }
+                End::Chain | End::Dead => {
+                    idle += 1;
+                    if idle > MAX_IDLE {
+                        return self.fault(FaultKind::Endless);
+                    }
+                    cur = self.follow(cur, 1);
+                }
+                End::Unknown => return self.no_code(),
+                End::IndirectJump | End::IndirectCall | End::Far(_) | End::Int80 => {
+                    // "Deferred TIPs": the address comes behind the outcomes of later branches.
+                    if !self.deferred_tip() {
+                        return;
+                    }
+                    cur = self.cur;
+                }
+            }
+            acc = self.acc;
+        }
+        self.stats.branches += u64::from(len);
+        (self.acc, self.cur) = (acc, cur);
+    }
+
+    /// Everything a block does except its end.
+    #[inline(always)]
+    fn run_ops(&mut self, block: &Block) {
+        let first = block.ops as usize;
+        for site in first..first + usize::from(block.nops) {
+            let op = self.cache.blocks.ops[site];
+            self.acc += u64::from(op.insns);
+            if matches!(op.kind, EventKind::Call | EventKind::Push) {
+                self.ret.push(Return { ip: op.ip, site: site as u32, epoch: self.cache.epoch });
+            }
+            if op.kind != EventKind::Push {
+                let insns = self.take_insns();
+                self.sink.event(Event { insns, ..op });
+            }
+        }
+        self.acc += u64::from(block.insns);
+    }
+
+    /// Walks a whole block, its end not decided.
+    #[inline]
+    pub fn run_block(&mut self, cur: u32) {
+        if S::IPS {
+            let (start, n) = self.cache.blocks.cold[cur as usize].ips;
+            self.sink.ips(&self.cache.blocks.ips[start as usize..(start + n) as usize]);
+        }
+        let block = self.cache.blocks.hot[cur as usize];
+        self.run_ops(&block);
+    }
+
+    /// The successor of a block with direct ways on.
+    #[inline(always)]
+    pub fn follow(&mut self, cur: u32, way: usize) -> u32 {
+        match self.cache.blocks.hot[cur as usize].next[way] {
+            NONE => self.link(cur, way),
+            next => next,
+        }
+    }
+
+    /// Finds a successor for the first time.
+    #[cold]
+    #[inline(never)]
+    fn link(&mut self, from: u32, way: usize) -> u32 {
+        let (hot, cold) = (self.cache.blocks.hot[from as usize], self.cache.blocks.cold[from as usize]);
+        let epoch = self.cache.epoch;
+        let at = self.at();
+        self.cache.expect(hot.func);
+        let to = if hot.end == End::Dead {
+            self.cache.get(cold.key, at)
+        } else {
+            let ip = if way == 0 { cold.next_ip } else { cold.target };
+            let key = Key { ip, crossed: false, ..cold.key };
+            let to = self.cache.get(key, at);
+            if self.cache.blocks.hot[to as usize].start_func == hot.func {
+                to
+            } else {
+                self.cache.get(Key { crossed: true, ..key }, at)
+            }
+        };
+        if epoch == self.cache.epoch {
+            self.cache.blocks.hot[from as usize].next[way] = to;
+        }
+        to
+    }
+
+    /// A compressed return.
+    #[inline]
+    fn return_to(&mut self, entry: Return) -> u32 {
+        let known = entry.epoch == self.cache.epoch;
+        let mut to = if known { self.cache.blocks.ops[entry.site as usize].link } else { NONE };
+        // The same call site in another address space has blocks of its own.
+        let blocks = &self.cache.blocks.hot;
+        let stale = to == NONE || blocks[to as usize].context != blocks[self.cur as usize].context;
+        if stale {
+            let asid = self.cache.space(self.cr3, entry.ip);
+            let key = Key { ip: entry.ip, asid, mode: self.mode, crossed: false };
+            let epoch = self.cache.epoch;
+            to = self.cache.get(key, self.at());
+            if known && epoch == self.cache.epoch {
+                self.cache.blocks.ops[entry.site as usize].link = to;
+            }
+        }
+        let target = self.cache.blocks.hot[to as usize];
+        self.cur = to;
+        self.arrive(EventKind::Ret, entry.ip, target);
+        to
+    }
+
+    /// Takes the TIP that follows the TNT in hand and branches there.
+    #[cold]
+    fn deferred_tip(&mut self) -> bool {
+        while let Some(Ok((offset, packet))) = self.reader.next() {
+            self.pos = offset as u64;
+            match packet {
+                Packet::Pad => {}
+                Packet::Cyc { cycles } => {
+                    self.clock.on_cyc(cycles);
+                    self.due = true;
+                }
+                Packet::Mtc { ctc } => {
+                    self.clock.on_mtc(ctc);
+                    self.due = true;
+                }
+                Packet::Cbr { ratio } => self.clock.on_cbr(ratio),
+                Packet::Tip(payload) => {
+                    let Some(ip) = self.last_ip.apply(payload) else { break };
+                    self.stats.branches += 1;
+                    self.branch_to(ip);
+                    return true;
+                }
+                _ => break,
+            }
+        }
+        self.fault(FaultKind::Mismatch("branch outcomes where an address is due"));
+        false
+    }
+}

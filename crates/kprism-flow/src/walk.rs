@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Walking code without the help of packets: to the address of an event, or to where tracing went off.
+
+use kprism_image::insn::Kind;
+use kprism_image::resolve::{FuncRef, Resolve};
+
+use crate::block::Key;
+use crate::build::{Cache, Position, advance};
+use crate::error::FaultKind;
+use crate::event::{Event, EventKind, flag};
+
+/// Most instructions walked for one packet; beyond, the code loops without end.
+const MAX_STEPS: u32 = 1 << 16;
+
+/// Where a walk ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Until {
+    /// Before the instruction at this address.
+    At(u64),
+    /// After the instruction that turned tracing off, which goes to the address where it is known.
+    Off(Option<u64>),
+}
+
+/// What a walk met. Kept between walks for its buffers.
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    /// Events, each with the instructions before it.
+    pub ops: Vec<Event>,
+    /// Instructions after the last event.
+    pub insns: u32,
+    /// Every instruction.
+    pub ips: Vec<u64>,
+}
+
+/// Walks from the start of the block with `key` and fills `steps`.
+pub(crate) fn walk<R: Resolve>(
+    cache: &mut Cache<'_, R>,
+    key: Key,
+    until: Until,
+    at: Position,
+    steps: &mut Steps,
+) -> Result<(), FaultKind> {
+    steps.ops.clear();
+    steps.ips.clear();
+    steps.insns = 0;
+    let Key { mut ip, asid, mode, crossed } = key;
+    let mut func: Option<FuncRef> = None;
+    if crossed {
+        let (arrived, flags) = cache.func_at(asid, ip, at);
+        func = Some(arrived);
+        steps.ops.push(Event { flags: flags | flag::DIRECT, ..Event::new(EventKind::Tail, arrived.id, ip) });
+        if cache.watch() == Some(ip) {
+            steps.ops.push(Event::new(EventKind::Switch, arrived.id, ip));
+        }
+    }
+    // Without packets the way depends on the address alone, so one met again is met for ever. A mark set at
+    // each power of two finds that within a few rounds.
+    let mut mark = ip;
+    for step in 0..MAX_STEPS {
+        if matches!(until, Until::At(end) if end == ip) {
+            return Ok(());
+        }
+        if step > 0 && ip == mark {
+            return Err(FaultKind::Endless);
+        }
+        if step.is_power_of_two() {
+            mark = ip;
+        }
+        let insn = cache.insn(asid, ip, mode, at).map_err(|_| FaultKind::NoCode(ip))?;
+        let next_ip = advance(ip, insn.len, mode);
+        steps.insns += 1;
+        steps.ips.push(ip);
+        match insn.kind {
+            Kind::Jump { target } | Kind::Call { target } => {
+                let mut from = match func {
+                    Some(func) => func,
+                    None => cache.func_at(asid, key.ip, at).0,
+                };
+                let op = cache.direct_op(insn.kind, &mut from, asid, target, next_ip, at);
+                func = Some(from);
+                if let Some(mut op) = op {
+                    op.insns = std::mem::take(&mut steps.insns);
+                    steps.ops.push(op);
+                    if cache.watch() == Some(target) && op.kind != EventKind::Push {
+                        steps.ops.push(Event::new(EventKind::Switch, op.func, target));
+                    }
+                }
+                if matches!(until, Until::Off(Some(end)) if end == target) {
+                    return Ok(());
+                }
+                ip = target;
+            }
+            Kind::MovCr3 if matches!(until, Until::Off(None)) => return Ok(()),
+            kind if kind.falls_through() => ip = next_ip,
+            _ => {
+                return match until {
+                    Until::Off(_) => Ok(()),
+                    Until::At(end) => Err(FaultKind::NotReached(end)),
+                };
+            }
+        }
+    }
+    Err(FaultKind::Endless)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Real captures, decoded by libipt too: same instruction counts, same error counts. The archives are unpacked
+//! into a scratch folder by `tar`. Without them the tests pass and say so.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kprism_flow::clock::ClockConfig;
+use kprism_flow::decode::{Decoder, Setup, Stats};
+use kprism_flow::digest::segment_digests;
+use kprism_flow::event::Null;
+use kprism_flow::{Options, Stream, profile};
+use kprism_image::Image;
+use kprism_image::resolve::Regions;
+
+/// Where the captures are: `$KPRISM_TEST_DATA/pt`, or beside the workspace.
+fn captures() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().ok()?;
+    let data = std::env::var_os("KPRISM_TEST_DATA").map_or(root.join("../shared/data"), PathBuf::from);
+    let pt = data.join("pt");
+    if pt.join("oracle.tsv").exists() {
+        return Some(pt);
+    }
+    println!("skipped: no captures");
+    None
+}
+
+fn unpack(archive: &Path, name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&dir).expect("a scratch folder");
+    let status = Command::new("tar").arg("xf").arg(archive).arg("-C").arg(&dir).status();
+    assert!(status.expect("tar").success(), "cannot unpack {archive:?}");
+    dir
+}
+
+fn load(dir: &Path) -> Image {
+    let mut image = Image::flat();
+    for line in std::fs::read_to_string(dir.join("xpages.txt")).expect("xpages.txt").lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let va = u64::from_str_radix(fields[1], 16).expect("an address");
+        image.add(0, va, &std::fs::read(dir.join(fields[3])).expect("a code page"));
+    }
+    image
+}
+
+fn decode(pt: &[u8], image: &Image) -> Stats {
+    let resolver = Regions::default();
+    let setup = Setup { image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
+    Decoder::new(pt, setup, false).run(0, pt.len(), &mut Null)
+}
+
+#[test]
+fn counts_are_libipts() {
+    let Some(data) = captures() else { return };
+    let dir = unpack(&data.join("arcus-user-traces.tar.xz"), "arcus");
+    let table = std::fs::read_to_string(data.join("oracle.tsv")).expect("oracle.tsv");
+    let mut seen = 0;
+    for line in table.lines().skip(1).filter(|l| !l.is_empty()) {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [trace_dir, trace, bytes, insns, errors, ..] = fields[..] else { panic!("{line}") };
+        let pt = std::fs::read(dir.join(trace_dir).join(trace)).expect("a capture");
+        assert_eq!(pt.len().to_string(), bytes);
+        let image = load(&dir.join(trace_dir));
+        let stats = decode(&pt, &image);
+        assert_eq!(stats.instructions.to_string(), insns, "{trace_dir}");
+        assert_eq!(stats.errors.to_string(), errors, "{trace_dir}: {:?}", stats.faults);
+        assert_eq!((stats.lost_bytes, stats.overflows), (0, 0), "{trace_dir}");
+
+        // Segment by segment it adds up to the same, and so does the profile.
+        let resolver = Regions::default();
+        let setup = Setup { image: &image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
+        let sum: u64 = segment_digests(&pt, setup).iter().map(|d| d.instructions).sum();
+        assert_eq!(sum, stats.instructions);
+        let streams = [Stream { cpu: 0, bytes: &pt, image: &image }];
+        let profile = profile(&streams, &resolver, &[], &Options::default(), &|_| ());
+        assert_eq!(profile.totals.instructions(), stats.instructions);
+        assert_eq!(profile.nodes.iter().map(|n| n.insns).sum::<u64>(), stats.instructions);
+        seen += 1;
+    }
+    assert!(seen >= 6);
+}
+
+/// The one text segment of a non-relocatable 64-bit ELF file, read by hand: program headers of type LOAD with
+/// the execute flag.
+fn add_elf(image: &mut Image, elf: &[u8], bias: u64) {
+    let word = |at: usize, n: usize| elf[at..at + n].iter().rev().fold(0u64, |w, &b| w << 8 | u64::from(b));
+    let (headers, size, count) = (word(0x20, 8) as usize, word(0x36, 2) as usize, word(0x38, 2) as usize);
+    for at in (0..count).map(|i| headers + i * size) {
+        if word(at, 4) == 1 && word(at + 4, 4) & 1 == 1 {
+            let (offset, va, len) = (word(at + 8, 8) as usize, word(at + 16, 8), word(at + 32, 8) as usize);
+            image.add(0, bias + va, &elf[offset..offset + len]);
+        }
+    }
+}
+
+#[test]
+fn small_captures_of_other_tools() {
+    let Some(data) = captures() else { return };
+    let dir = unpack(&data.join("lldb-traces.tar.xz"), "lldb").join("lldb/intelpt-trace");
+    let mut image = Image::flat();
+    add_elf(&mut image, &std::fs::read(dir.join("a.out")).expect("a.out"), 0);
+    let stats = decode(&std::fs::read(dir.join("3842849.trace")).expect("a capture"), &image);
+    // LLDB's own test of this capture names the same number.
+    assert_eq!((stats.instructions, stats.errors), (21, 0), "{:?}", stats.faults);
+
+    let dir = unpack(&data.join("dynamorio-test-simple.tar.xz"), "dynamorio");
+    let dir = dir.join("dynamorio/test_simple.raw");
+    let mut image = Image::flat();
+    add_elf(&mut image, &std::fs::read(dir.join("hello")).expect("hello"), 0);
+    let stats = decode(&std::fs::read(dir.join("pt.bin")).expect("a capture"), &image);
+    assert_eq!((stats.instructions, stats.errors), (8, 0), "{:?}", stats.faults);
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One packet sequence each, written out.
+
+mod hand;
+
+use hand::{Code, Pt};
+use kprism_flow::error::FaultKind;
+use kprism_pt::Packet;
+
+const U: u64 = 0x40_0000;
+const K: u64 = 0xffff_ffff_8100_0000;
+
+/// nop; nop; je +1; nop; ret at [`U`].
+fn small() -> Code {
+    let mut code = Code::default();
+    code.func("f", U, &[0x90, 0x90, 0x74, 0x01, 0x90, 0xc3]);
+    code
+}
+
+/// A loop: nop; jne back; syscall; nop; jmp back. The kernel: nop; sysret. And an interrupt: nop; iret.
+fn looping() -> Code {
+    let mut code = Code::default();
+    code.func("main", U, &[0x90, 0x75, 0xfd, 0x0f, 0x05, 0x90, 0xeb, 0xf8]);
+    code.func("entry_SYSCALL_64", K, &[0x90, 0x48, 0x0f, 0x07]);
+    code.func("asm_sysvec_timer", K + 0x100, &[0x90, 0x48, 0xcf]);
+    code
+}
+
+fn check(code: &Code, pt: &Pt, want: &[u64]) {
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!(stats.faults, []);
+    assert_eq!(ips, want);
+    assert_eq!(stats.instructions, want.len() as u64);
+    assert_eq!(stats.lost_bytes, 0);
+}
+
+#[test]
+fn nothing_but_a_start() {
+    let mut pt = Pt::new();
+    pt.psb(U);
+    check(&small(), &pt, &[]);
+}
+
+#[test]
+fn branches_and_an_uncompressed_return() {
+    let mut pt = Pt::new();
+    pt.psb(U).tnt("n").tip(U).tnt("t").tip(U + 2).tnt("t");
+    check(&small(), &pt, &[U, U + 1, U + 2, U + 4, U + 5, U, U + 1, U + 2, U + 5, U + 2]);
+}
+
+#[test]
+fn off_and_on_again() {
+    let mut pt = Pt::new();
+    // By a system call, with and without an address; then asynchronously.
+    pt.psb_off().pge(U).tnt("n").pgd(None).pge(U + 5).tnt("n").pgd(Some(U + 0x5000)).pge(U + 5);
+    pt.fup(U).pgd(None).pge(U).tnt("tn");
+    let twice = [U, U + 1, U + 3];
+    let want = [&twice[..], &[U + 5, U + 6], &twice, &[U + 5, U + 6], &[U, U + 1], &[U, U + 1]].concat();
+    check(&looping(), &pt, &want);
+}
+
+#[test]
+fn erratum_bdm70() {
+    let mut pt = Pt::new();
+    pt.psb(U + 3).pge(U).tnt("t");
+    check(&looping(), &pt, &[U, U + 1]);
+}
+
+#[test]
+fn system_call_and_interrupt() {
+    let mut pt = Pt::new();
+    pt.psb(U).tnt("n").tip(K).tip(U + 5).fup(U).tip(K + 0x100).tip(U).tnt("t");
+    check(&looping(), &pt, &[U, U + 1, U + 3, K, K + 1, U + 5, U + 6, K + 0x100, K + 0x101, U, U + 1]);
+}
+
+#[test]
+fn overflow_then_fup_or_pge() {
+    let code = looping();
+    let mut pt = Pt::new();
+    pt.psb(U).tnt("tt").put(Packet::Ovf).fup(U + 5).tnt("t");
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!(ips, [U, U + 1, U, U + 1, U + 5, U + 6, U, U + 1]);
+    assert_eq!((stats.errors, stats.overflows), (0, 1));
+    assert_eq!(stats.faults[0].kind, FaultKind::Overflow);
+    let mut pt = Pt::new();
+    pt.psb(U).tnt("t").put(Packet::Ovf).pge(U + 5).tnt("t");
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!(ips, [U, U + 1, U + 5, U + 6, U, U + 1]);
+    assert_eq!((stats.errors, stats.overflows), (0, 1));
+}
+
+#[test]
+fn packets_that_own_a_fup() {
+    let mut pt = Pt::new();
+    pt.psb(U);
+    pt.put(Packet::Ptw { payload: 1, size: 8, ip: true }).fup(U + 5);
+    pt.tnt("t");
+    pt.put(Packet::Ptw { payload: 1, size: 4, ip: false });
+    pt.put(Packet::Exstop { ip: true }).fup(U + 0x999);
+    pt.put(Packet::Mwait { hints: 1, ext: 0 }).put(Packet::Pwre { state: 1, sub_state: 0, hw: false });
+    pt.put(Packet::Pwrx { last: 1, deepest: 1, reason: 1 });
+    pt.put(Packet::Bbp { typ: 4, size4: false }).put(Packet::Bip { id: 3, payload: 0x1c, size: 8 });
+    pt.put(Packet::Cyc { cycles: 3 });
+    pt.put(Packet::Bep { ip: true }).fup(U + 0x999);
+    pt.put(Packet::Mnt { payload: 7 }).put(Packet::Vmcs { base: 0x1000 });
+    pt.put(Packet::Evd { typ: 0, payload: 0xdead });
+    pt.tnt("t");
+    // An interrupt, with an event packet of its own; IRET's event names the instruction only.
+    pt.put(Packet::Cfe { typ: 1, vector: 0x20, ip: true }).fup(U).tip(K + 0x100);
+    pt.put(Packet::Cfe { typ: 2, vector: 0, ip: true }).fup(K + 0x101).tip(U).tnt("t");
+    check(&looping(), &pt, &[U, U + 1, U, U + 1, K + 0x100, K + 0x101, U, U + 1]);
+}
+
+#[test]
+fn transactions() {
+    let mut code = Code::default();
+    // xbegin +1 (to the ret); nop; jne to the nop; ret
+    code.func("f", U, &[0xc7, 0xf8, 3, 0, 0, 0, 0x90, 0x75, 0xfd, 0xc3]);
+    let mut pt = Pt::new();
+    pt.psb(U).put(Packet::ModeTsx { in_tx: true, abort: false }).fup(U).tnt("t");
+    pt.put(Packet::ModeTsx { in_tx: false, abort: true }).fup(U + 7).tip(U + 9).tip(U + 6).tnt("t");
+    check(&code, &pt, &[U, U + 6, U + 7, U + 6, U + 9, U + 6, U + 7]);
+}
+
+#[test]
+fn deferred_tips() {
+    let mut code = Code::default();
+    // je +0; jmp *rax
+    code.func("f", U, &[0x74, 0x00, 0xff, 0xe0]);
+    let mut pt = Pt::new();
+    pt.psb(U).tnt("ntn").tip(U).cyc(1).tip(U).tip(U + 2).tip(U);
+    check(&code, &pt, &[U, U + 2, U, U + 2, U, U + 2, U + 2]);
+}
+
+#[test]
+fn the_same_address_in_two_spaces() {
+    let mut code = looping();
+    // jne to itself
+    code.func_in(0x2000, "other", U, &[0x75, 0xfe]);
+    let mut pt = Pt::new();
+    pt.psb(U).tnt("n").tip(K).pip(0x2000).tip(U).tnt("tt").fup(U).tip(K + 0x100);
+    pt.pip(0x1000).tip(U).tnt("t");
+    check(&code, &pt, &[U, U + 1, U + 3, K, K + 1, U, U, K + 0x100, K + 0x101, U, U + 1]);
+}
+
+#[test]
+fn a_call_to_the_next_instruction_is_not_pushed() {
+    let mut code = Code::default();
+    // call g; jne .. | g: call +0; pop rax; ret
+    code.func("f", U, &[0xe8, 0x0b, 0, 0, 0, 0x75, 0xf9]);
+    code.func("g", U + 0x10, &[0xe8, 0, 0, 0, 0, 0x58, 0xc3]);
+    let mut pt = Pt::new();
+    pt.psb(U).tnt("tt").tnt("t");
+    check(&code, &pt, &[U, U + 0x10, U + 0x15, U + 0x16, U + 5, U, U + 0x10, U + 0x15, U + 0x16]);
+}
+
+#[test]
+fn legacy_modes() {
+    let mut code = Code::default();
+    // 32-bit: inc eax (a REX prefix in 64-bit mode); je +0
+    code.func("f", U, &[0x40, 0x74, 0x00, 0xc3]);
+    let mut pt = Pt::new();
+    pt.psb_off()
+        .put(Packet::ModeExec { cs_l: false, cs_d: true, if_flag: true })
+        .pge(U)
+        .tnt("n")
+        .tip(U)
+        .tnt("t");
+    check(&code, &pt, &[U, U + 1, U + 3, U, U + 1]);
+}
+
+#[test]
+fn time_by_every_packet() {
+    let code = looping();
+    let mut pt = Pt::new();
+    pt.psb_at(U, 1_000_000);
+    // CTC 0x1003: three ticks past the last multiple of 8, and 7 TSC ticks more.
+    let tma = Packet::Tma { ctc: 0x1003, fast: 7 };
+    let end = pt.bytes.len() - 2;
+    let mut bytes = pt.bytes[..end].to_vec();
+    tma.encode(&mut bytes);
+    Packet::PsbEnd.encode(&mut bytes);
+    let base = 1_000_000 - 7 - 3 * 40;
+    let at = |more: &[Packet]| {
+        let mut bytes = bytes.clone();
+        more.iter().for_each(|p| p.encode(&mut bytes));
+        code.decode(&bytes).1.last_ns
+    };
+    let tnt = Packet::Tnt { bits: 1, len: 1 };
+    assert_eq!(at(&[]), 1_000_000);
+    assert_eq!(at(&[Packet::Cyc { cycles: 5000 }, tnt]), 1_005_000);
+    assert_eq!(at(&[Packet::Cbr { ratio: 20 }, Packet::Cyc { cycles: 5000 }, tnt]), 1_002_500);
+    assert_eq!(at(&[Packet::Mtc { ctc: 1 }]), base + 8 * 40);
+    assert_eq!(at(&[Packet::Mtc { ctc: 255 }, Packet::Mtc { ctc: 4 }]), base + 260 * 8 * 40);
+    assert_eq!(at(&[Packet::Mtc { ctc: 1 }, Packet::Cyc { cycles: 9 }, tnt]), base + 8 * 40 + 9);
+    // Time never goes back.
+    assert_eq!(at(&[Packet::Cyc { cycles: 300 }, tnt, Packet::Mtc { ctc: 1 }]), 1_000_300);
+    assert_eq!(at(&[Packet::Cyc { cycles: 300 }, tnt, Packet::Tsc { tsc: 1_000_100 }]), 1_000_300);
+}
+
+#[test]
+fn no_code_then_on_at_the_next_address() {
+    let code = looping();
+    let mut pt = Pt::new();
+    pt.psb(U).tnt("t").tip(U + 0x7000);
+    let at = pt.bytes.len() as u64;
+    // The walk from U needs an outcome, not an address: an error there, and on at the TIP itself.
+    pt.tnt("tt").tip(U).tnt("t");
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!(stats.errors, 2 - 1, "{:?}", stats.faults);
+    assert!(matches!(stats.faults[0].kind, FaultKind::Mismatch(_)));
+    assert!(ips.ends_with(&[U, U + 1]), "{ips:x?}");
+    assert!(stats.lost_bytes > 0 && stats.faults[0].offset < at);
+
+    let mut pt = Pt::new();
+    pt.psb(U + 0x7000).tnt("t").tnt("nn").tip(U).tnt("t");
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!(stats.faults[0].kind, FaultKind::NoCode(U + 0x7000));
+    assert_eq!((stats.errors, &ips[..]), (1, &[U, U + 1][..]));
+    assert_eq!(stats.lost_bytes, 2);
+}
+
+#[test]
+fn an_endless_loop_ends() {
+    let mut code = Code::default();
+    code.func("f", U, &[0xeb, 0xfe]);
+    let mut pt = Pt::new();
+    pt.psb(U).tnt("t").fup(U).fup(U + 1).tip(U).tnt("tttt").pgd(None);
+    let (_, stats) = code.decode(&pt.bytes);
+    assert!(stats.faults.iter().any(|f| f.kind == FaultKind::Endless));
+    // A loop without branches is interrupted where it is.
+    let mut pt = Pt::new();
+    pt.psb(U).fup(U).tip(U);
+    assert_eq!(code.decode(&pt.bytes).1.errors, 0);
+}

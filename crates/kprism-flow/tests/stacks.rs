@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Call stacks in the cases that a random program does not reach: signals, exec, fork, unwinding, retpolines,
+//! tasks that move between CPUs.
+
+mod hand;
+
+use hand::{CLOCK, Code, Pt};
+use kprism_flow::model::{FrameKind, NO_PARENT, Profile};
+use kprism_flow::{Options, Stream, profile};
+use kprism_image::sideband::{Record, Switch};
+
+const MAIN: u64 = 0x40_0000;
+const F: u64 = 0x40_1000;
+const G: u64 = 0x40_2000;
+const ENTRY: u64 = 0xffff_ffff_8100_0000;
+const BODY: u64 = 0xffff_ffff_8100_1000;
+const TIMER: u64 = 0xffff_ffff_8100_2000;
+const SWITCH: u64 = 0xffff_ffff_8100_3000;
+const FORKED: u64 = 0xffff_ffff_8100_4000;
+const HELPER: u64 = 0xffff_ffff_8100_5000;
+const RESTORER: u64 = 0x40_3000;
+
+/// A program and a kernel in which every way on is the trace's choice:
+/// main: call f; nop; syscall; nop; jmp *rax. f: nop; call *rax; nop; ret. g: nop; ret; nop; syscall; ret;
+/// jmp *rdx. restorer: nop; syscall. The system call's entry calls its body, which calls a helper.
+fn code(body: &'static str) -> Code {
+    let mut code = Code::default();
+    for asid in [0x1000, 0x2000] {
+        code.func_in(asid, "main", MAIN, &[0xe8, 0xfb, 0x0f, 0, 0, 0x90, 0x0f, 0x05, 0x90, 0xff, 0xe0]);
+        code.func_in(asid, "f", F, &[0x90, 0xff, 0xd0, 0x90, 0xc3]);
+        code.func_in(asid, "g", G, &[0x90, 0xc3, 0x90, 0x0f, 0x05, 0xc3, 0xff, 0xe2]);
+    }
+    code.func("restorer", RESTORER, &[0x90, 0x0f, 0x05]);
+    code.func("entry_SYSCALL_64", ENTRY, &[0x90, 0xff, 0xd0, 0x48, 0x0f, 0x07]);
+    code.func(body, BODY, &[0x90, 0xff, 0xd0, 0xc3]);
+    code.func("asm_sysvec_timer", TIMER, &[0x90, 0x48, 0xcf]);
+    code.func("__switch_to", SWITCH, &[0x90, 0xc3]);
+    code.func("ret_from_fork", FORKED, &[0x90, 0x48, 0xcf]);
+    code.func("helper", HELPER, &[0x90, 0xc3]);
+    code
+}
+
+fn run_with(code: &Code, pts: &[&Pt], sideband: &[Record]) -> Profile {
+    let streams: Vec<Stream<'_>> = pts
+        .iter()
+        .enumerate()
+        .map(|(cpu, pt)| Stream { cpu: cpu as u16, bytes: &pt.bytes, image: &code.image })
+        .collect();
+    let options = Options { threads: 1, slice_ns: 0, clock: CLOCK, chunk: 0 };
+    let profile = profile(&streams, code, sideband, &options, &|_| ());
+    assert_eq!(profile.errors, []);
+    profile
+}
+
+/// `task path kind calls instructions` of every node that ran, by path.
+fn tree(profile: &Profile) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (i, node) in profile.nodes.iter().enumerate() {
+        let (mut path, mut at) = (Vec::new(), i);
+        while profile.nodes[at].parent != NO_PARENT {
+            path.push(profile.funcs[profile.nodes[at].func as usize].name.as_str());
+            at = profile.nodes[at].parent as usize;
+        }
+        if path.is_empty() {
+            continue;
+        }
+        path.reverse();
+        let task = profile.tasks.iter().find(|t| t.root == at as u32).unwrap();
+        let kind = format!("{:?}", node.kind);
+        lines.push(format!("{} {} {kind} {} {}", task.pid, path.join("/"), node.calls, node.insns));
+    }
+    lines.sort();
+    lines
+}
+
+#[test]
+fn a_system_call_with_its_body() {
+    let code = code("__x64_sys_read");
+    let mut pt = Pt::new();
+    pt.psb_at(MAIN, 1000).cyc(3).tip(G).cyc(4).tnt("tt").cyc(2).tip(ENTRY);
+    pt.cyc(2).tip(BODY).cyc(2).tip(HELPER).cyc(3).tnt("tt").cyc(11).tip(MAIN + 8);
+    let p = run_with(&code, &[&pt], &[]);
+    assert_eq!(
+        tree(&p),
+        [
+            "0 main Resumed 0 3",
+            "0 main/entry_SYSCALL_64 Syscall 1 3",
+            "0 main/entry_SYSCALL_64/__x64_sys_read Call 1 3",
+            "0 main/entry_SYSCALL_64/__x64_sys_read/helper Call 1 2",
+            "0 main/f Call 1 4",
+            "0 main/f/g Call 1 2",
+        ]
+    );
+    let call = &p.syscalls[0];
+    assert_eq!(p.funcs[call.func as usize].name, "__x64_sys_read");
+    assert_eq!((call.start_ns, call.wall_ns, call.on_cpu_ns, call.insns), (1009, 18, 18, 8));
+    // Every call is a slice, as the threshold is 0.
+    assert_eq!(p.slices.len(), 5);
+    let depths: Vec<u16> = p.slices.iter().map(|s| s.depth).collect();
+    assert_eq!(depths, [1, 2, 1, 2, 3]);
+    assert!(p.slices.iter().all(|s| s.start_ns <= s.end_ns));
+}
+
+#[test]
+fn a_signal_and_its_return() {
+    let code = code("__x64_sys_rt_sigreturn");
+    let mut pt = Pt::new();
+    // f is interrupted; the kernel goes to the handler g, which returns to the restorer; that calls sigreturn,
+    // and the kernel goes back to where the signal hit.
+    pt.psb(MAIN).fup(F).tip(TIMER).tip(G).tip(RESTORER).tip(ENTRY).tip(BODY).tip(HELPER).tnt("tt").tip(F);
+    // f calls g as if nothing had been, and returns.
+    pt.tip(G).tnt("t").tip(MAIN + 5);
+    let p = run_with(&code, &[&pt], &[]);
+    assert_eq!(
+        tree(&p),
+        [
+            "0 main Resumed 0 1",
+            "0 main/f Call 1 4",
+            "0 main/f/asm_sysvec_timer Interrupt 1 2",
+            "0 main/f/g Call 1 2",
+            "0 main/f/g Signal 1 2",
+            "0 main/f/restorer Tail 1 2",
+            "0 main/f/restorer/entry_SYSCALL_64 Syscall 1 3",
+            "0 main/f/restorer/entry_SYSCALL_64/__x64_sys_rt_sigreturn Call 1 3",
+            "0 main/f/restorer/entry_SYSCALL_64/__x64_sys_rt_sigreturn/helper Call 1 2",
+        ]
+    );
+}
+
+#[test]
+fn a_signal_in_a_system_call() {
+    let code = code("__x64_sys_read");
+    let mut pt = Pt::new();
+    // The system call leads to the handler, whose return restarts it, with the call's own address.
+    pt.psb(MAIN + 6).tip(ENTRY).tip(BODY).tip(HELPER).tnt("tt").tip(G).tip(RESTORER).tip(ENTRY).tip(BODY);
+    pt.tip(HELPER).tnt("tt").tip(MAIN + 6).tip(ENTRY).tip(BODY).tip(HELPER).tnt("tt").tip(MAIN + 8);
+    pt.tip(MAIN + 8);
+    let p = run_with(&code, &[&pt], &[]);
+    let lines = tree(&p);
+    assert!(lines.contains(&"0 main Resumed 0 4".to_owned()), "{lines:#?}");
+    assert!(lines.contains(&"0 main/g Signal 1 2".to_owned()), "{lines:#?}");
+    assert!(lines.contains(&"0 main/entry_SYSCALL_64 Syscall 2 6".to_owned()), "{lines:#?}");
+}
+
+#[test]
+fn exec_starts_afresh() {
+    let mut code = code("__x64_sys_execve");
+    code.func_in(0x2000, "_start", 0x50_0000, &[0x90, 0xff, 0xe0]);
+    let mut pt = Pt::new();
+    pt.psb(MAIN + 6).tip(ENTRY).tip(BODY).tip(HELPER).pip(0x2000).tnt("tt").tip(0x50_0000).tip(0x50_0000);
+    let p = run_with(&code, &[&pt], &[]);
+    let lines = tree(&p);
+    assert!(lines.contains(&"0 _start Call 1 2".to_owned()), "{lines:#?}");
+    assert_eq!(p.syscalls.len(), 1);
+    assert_eq!(p.funcs[p.syscalls[0].func as usize].name, "__x64_sys_execve");
+}
+
+fn switch(cpu: u32, t: u64, prev: u32, next: u32) -> Record {
+    Record::Switch(Switch {
+        t,
+        cpu,
+        ip: SWITCH,
+        prev_pid: prev,
+        prev_tgid: prev,
+        prev_comm: format!("t{prev}"),
+        pid: next,
+        tgid: next,
+        comm: format!("t{next}"),
+    })
+}
+
+#[test]
+fn a_child_goes_on_in_its_parents_stack() {
+    let code = code("__x64_sys_clone");
+    let mut pt = Pt::new();
+    // main calls f; f calls g, which forks. The parent is switched out inside the system call.
+    pt.psb_at(MAIN, 1000).cyc(3).tip(G + 2).cyc(2).tip(ENTRY).cyc(2).tip(BODY).cyc(2).tip(SWITCH);
+    // The child starts in ret_from_fork, enters user mode where the system call returns, and returns to f.
+    pt.cyc(2).tip(FORKED).pip(0x2000).cyc(2).tip(G + 5).cyc(1).tip(F + 3).cyc(2).tip(MAIN + 5);
+    let p = run_with(&code, &[&pt], &[switch(0, 1009, 7, 8)]);
+    assert_eq!(
+        tree(&p),
+        [
+            "7 main Resumed 0 1",
+            "7 main/f Call 1 2",
+            "7 main/f/g Call 1 2",
+            "7 main/f/g/entry_SYSCALL_64 Syscall 1 2",
+            "7 main/f/g/entry_SYSCALL_64/__x64_sys_clone Call 1 2",
+            "7 main/f/g/entry_SYSCALL_64/__x64_sys_clone/__switch_to Call 1 0",
+            "8 __switch_to Resumed 0 2",
+            "8 main Resumed 0 0",
+            "8 main/f Resumed 0 2",
+            "8 main/f/g Resumed 0 1",
+            "8 ret_from_fork Tail 1 2",
+        ]
+    );
+}
+
+#[test]
+fn a_task_moves_to_another_cpu() {
+    let code = code("__x64_sys_nanosleep");
+    // CPU 0: task 7 goes to sleep in a system call, task 8 comes.
+    let mut zero = Pt::new();
+    zero.psb_at(MAIN + 6, 1000).cyc(1).tip(ENTRY).cyc(2).tip(BODY).cyc(2).tip(SWITCH).cyc(50).tip(FORKED);
+    // CPU 1: task 9 runs, then 7 goes on from its sleep and returns to user mode.
+    let mut one = Pt::new();
+    one.psb_at(BODY, 1000)
+        .cyc(500)
+        .tip(SWITCH)
+        .cyc(2)
+        .tip(BODY + 3)
+        .cyc(1)
+        .tip(ENTRY + 3)
+        .cyc(1)
+        .tip(MAIN + 8);
+    let p = run_with(&code, &[&zero, &one], &[switch(0, 1005, 7, 8), switch(1, 1500, 9, 7)]);
+    let lines = tree(&p);
+    assert!(lines.contains(&"7 main/entry_SYSCALL_64 Syscall 1 3".to_owned()), "{lines:#?}");
+    assert_eq!(p.syscalls.len(), 1, "{lines:#?}");
+    let call = &p.syscalls[0];
+    assert_eq!((call.start_ns, call.wall_ns), (1001, 503));
+    // 4 ns on CPU 0, 4 on CPU 1.
+    assert_eq!((call.on_cpu_ns, call.insns), (8, 8));
+    assert_eq!(p.tasks[call.task as usize].pid, 7);
+}
+
+#[test]
+fn unwinding_and_jumps_into_frames() {
+    let code = code("__x64_sys_read");
+    let mut pt = Pt::new();
+    // main calls f, f calls g, which jumps into the middle of main; main jumps into f's middle: a tail call.
+    pt.psb(MAIN).tip(G + 6).tip(MAIN + 8).tip(F + 3);
+    let p = run_with(&code, &[&pt], &[]);
+    assert_eq!(tree(&p), ["0 f Tail 1 0", "0 main Resumed 0 3", "0 main/f Call 1 2", "0 main/f/g Call 1 1"]);
+}
+
+#[test]
+fn retpolines_are_calls_of_their_target() {
+    let mut code = code("__x64_sys_read");
+    // main2: call thunk; nop; jmp *rax. The thunk: call 2f; 1: pause; jmp 1b; 2: mov [rsp], rax; ret
+    code.func("main2", 0x41_0000, &[0xe8, 0xfb, 0x0f, 0, 0, 0x90, 0xff, 0xe0]);
+    code.func(
+        "__x86_indirect_thunk_rax",
+        0x41_1000,
+        &[0xe8, 4, 0, 0, 0, 0xf3, 0x90, 0xeb, 0xfc, 0x48, 0x89, 0x04, 0x24, 0xc3],
+    );
+    code.func("target", 0x41_2000, &[0x90, 0xc3]);
+    let mut pt = Pt::new();
+    pt.psb(0x41_0000).tip(0x41_2000).tip(0x41_0005).tip(0x41_0005);
+    let p = run_with(&code, &[&pt], &[]);
+    assert_eq!(
+        tree(&p),
+        ["0 main2 Resumed 0 3", "0 main2/__x86_indirect_thunk_rax Call 1 3", "0 main2/target Tail 1 2",]
+    );
+    assert_eq!(p.nodes.iter().filter(|n| n.kind == FrameKind::Tail).count(), 1);
+}

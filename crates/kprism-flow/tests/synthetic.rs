@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Random programs, traced and decoded: the decoder must find exactly what ran.
+
+mod machine;
+
+use std::collections::BTreeMap;
+
+use kprism_flow::clock::ClockConfig;
+use kprism_flow::decode::{Decoder, Setup};
+use kprism_flow::digest::segments;
+use kprism_flow::event::{Event, Sink};
+use kprism_flow::model::{NO_PARENT, Profile};
+use kprism_flow::{Options, Stream, profile};
+use machine::program::Program;
+use machine::{Machine, Rng, Settings, Truth};
+
+const CLOCK: ClockConfig =
+    ClockConfig { tsc_hz: 1_000_000_000, art_num: 40, art_den: 1, mtc_freq: 3, nom_ratio: 10 };
+
+fn settings(seed: u64) -> Settings {
+    let mut rng = Rng(seed ^ 0x5e77);
+    Settings {
+        ret_compression: rng.chance(70),
+        defer_tips: rng.chance(30),
+        long_tnt: rng.chance(30),
+        timing: rng.chance(70),
+        interrupts: [0, 5, 30][rng.below(3)],
+        psb: [100, 1000, 10_000][rng.below(3)],
+        tasks: 1 + rng.below(3),
+        longjmps: rng.chance(50),
+        insns: 20_000,
+    }
+}
+
+fn make(seed: u64, settings: Settings) -> Option<(Program, Truth)> {
+    let program = Program::random(&mut Rng(seed), settings.longjmps, settings.tasks > 1);
+    let truth = Machine::run(&program, settings, seed)?;
+    Some((program, truth))
+}
+
+#[derive(Default)]
+struct Ips(Vec<u64>);
+
+impl Sink for Ips {
+    const IPS: bool = true;
+    fn event(&mut self, _: Event) {}
+    fn time(&mut self, _: u32, _: u64) {}
+    fn ips(&mut self, ips: &[u64]) {
+        self.0.extend(ips);
+    }
+}
+
+#[test]
+fn every_segment_decodes_to_what_ran() {
+    let mut total = 0;
+    for seed in 0..400 {
+        let settings = settings(seed);
+        let Some((program, truth)) = make(seed, settings) else { continue };
+        let setup = Setup { image: &program.image, resolver: &program, clock: CLOCK, watch: None };
+        let starts = segments(&truth.pt);
+        assert_eq!(starts.len(), truth.segments.len(), "seed {seed}");
+        // Blocks kept from segment to segment, and last segment first with none.
+        let mut decoder = Decoder::new(&truth.pt, setup, true);
+        for (i, &from) in starts.iter().enumerate() {
+            let to = starts.get(i + 1).copied().unwrap_or(truth.pt.len());
+            for fresh in [false, true] {
+                let mut ips = Ips::default();
+                let stats = if fresh {
+                    Decoder::new(&truth.pt, setup, true).run(from, to, &mut ips)
+                } else {
+                    decoder.run(from, to, &mut ips)
+                };
+                assert_eq!(stats.faults, [], "seed {seed} {settings:?}");
+                let want = &truth.segments[i];
+                let differs = ips.0.iter().zip(want).position(|(a, b)| a != b);
+                if let Some(at) = differs {
+                    let around = at.saturating_sub(3)..at + 2;
+                    panic!(
+                        "seed {seed} segment {i} {settings:?}: instruction {at}: {:x?}, not {:x?}",
+                        ips.0.get(around.clone()),
+                        want.get(around)
+                    );
+                }
+                assert_eq!(ips.0.len(), want.len(), "seed {seed} segment {i} {settings:?}");
+                assert_eq!(stats.instructions, want.len() as u64);
+            }
+        }
+        // All at once.
+        let stats =
+            Decoder::new(&truth.pt, setup, false).run(0, truth.pt.len(), &mut kprism_flow::event::Null);
+        assert_eq!(stats.instructions, truth.segments.iter().map(|s| s.len() as u64).sum::<u64>());
+        total += stats.instructions;
+    }
+    assert!(total > 500_000, "only {total} instructions in all: programs end too soon");
+}
+
+/// A context by name: its task, and the hash of its path of function addresses.
+type Context = (usize, u64);
+
+/// (calls, own instructions, the function's address) by context.
+type Contexts = BTreeMap<Context, (u64, u64, u64)>;
+
+fn below(parent: u64, func: u64) -> u64 {
+    (parent.rotate_left(9) ^ func).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn real_contexts(truth: &Truth, program: &Program) -> Contexts {
+    let mut hashes = Vec::new();
+    let mut contexts = Contexts::new();
+    for node in &truth.nodes {
+        let entry = program.funcs[node.func].entry;
+        let hash = below(node.parent.map_or(1, |p| hashes[p]), entry);
+        hashes.push(hash);
+        // How outermost functions were entered is not always in the trace.
+        let calls = if node.parent.is_some() { node.calls } else { 0 };
+        contexts.insert((node.task, hash), (calls, node.insns, entry));
+    }
+    contexts
+}
+
+/// The same of a profile. How a frame was entered does not matter here.
+fn found_contexts(profile: &Profile) -> Contexts {
+    let mut named: Vec<Context> = Vec::new();
+    let mut contexts = Contexts::new();
+    for (i, node) in profile.nodes.iter().enumerate() {
+        if node.parent == NO_PARENT {
+            assert_eq!(node.insns, 0, "instructions outside of any function");
+            let task = profile.tasks.iter().find(|t| t.root == i as u32).expect("a task for each root");
+            named.push((task.pid.saturating_sub(100) as usize, 1));
+            continue;
+        }
+        let func = profile.funcs[node.func as usize].start;
+        let (task, parent) = named[node.parent as usize];
+        named.push((task, below(parent, func)));
+        let sum = contexts.entry((task, below(parent, func))).or_insert((0, 0, func));
+        sum.0 += if parent == 1 { 0 } else { node.calls };
+        sum.1 += node.insns;
+    }
+    contexts.retain(|_, n| *n != (0, 0, n.2));
+    contexts
+}
+
+#[test]
+fn call_stacks_are_what_they_were() {
+    for seed in 0..400 {
+        let settings = settings(seed);
+        let Some((program, truth)) = make(seed, settings) else { continue };
+        let streams = [Stream { cpu: 0, bytes: &truth.pt, image: &program.image }];
+        let want = real_contexts(&truth, &program);
+        let run = |threads, chunk| {
+            let options = Options { threads, chunk, clock: CLOCK, slice_ns: 200 };
+            profile(&streams, &program, &truth.sideband, &options, &|_| ())
+        };
+        let whole = run(1, usize::MAX);
+        assert_eq!(whole.errors, [], "seed {seed}");
+        let found = found_contexts(&whole);
+        for key in want.keys().chain(found.keys()) {
+            assert_eq!(found.get(key), want.get(key), "seed {seed} {settings:x?} {key:x?}");
+        }
+        // The stack is found again behind every PSB, by any number of threads.
+        for chunk in [1, 3000] {
+            let one = run(1, chunk);
+            let other = found_contexts(&one);
+            for key in found.keys().chain(other.keys()) {
+                assert_eq!(other.get(key), found.get(key), "seed {seed} chunk {chunk} {settings:?} {key:x?}");
+            }
+            assert!(one == run(3, chunk), "seed {seed} chunk {chunk}: differs with threads");
+        }
+        // With deferred TIPs a packet's time is not that of its branch.
+        if settings.timing && !settings.defer_tips {
+            let mut calls: Vec<_> = whole
+                .syscalls
+                .iter()
+                .map(|s| {
+                    let task = whole.tasks[s.task as usize].pid.saturating_sub(100) as usize;
+                    let func = whole.funcs[s.func as usize].start as usize;
+                    (s.start_ns, s.wall_ns, s.insns, task, func)
+                })
+                .collect();
+            let mut real: Vec<_> = truth
+                .syscalls
+                .iter()
+                .map(|&(task, body, start, wall, insns)| {
+                    (start, wall, insns, task, program.funcs[body].entry as usize)
+                })
+                .collect();
+            calls.sort();
+            real.sort();
+            assert_eq!(calls, real, "seed {seed} {settings:?}");
+        }
+    }
+}

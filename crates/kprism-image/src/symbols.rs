@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Functions by (address space, address, time).
+//!
+//! In: kallsyms text, sideband records, and the ELF files the guest mapped. Out: for an address at a time
+//! the function it belongs to and the range of addresses that stay within it. A [`FunctionId`] names one
+//! function of one file: processes that map the file at different addresses share it.
+//!
+//! This stands on `object`, not on blazesym: the flow wants *ranges* (one lookup per new code block, then
+//! none while it stays inside) over address spaces of a machine that is gone, with mappings that change in
+//! time, PLT entries, and functions of stripped files told apart. blazesym answers single addresses
+//! of a live process or of one file, and its choice among aliases is not ours to fix.
+//!
+//! Addresses of kernel functions are as they ran; of user functions as their file was linked.
+
+pub mod elf;
+pub mod kallsyms;
+pub mod maps;
+pub mod names;
+pub mod table;
+
+use std::path::{Component, Path, PathBuf};
+
+use crate::resolve::{Change, FuncInfo, FuncRef, Resolve};
+use crate::sideband::Record;
+use elf::ElfSymbols;
+use kallsyms::{KallsymsError, Kernel};
+use maps::{Mapping, Maps};
+
+/// Number of a function within its [`Symbols`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FunctionId(pub u32);
+
+/// Addresses `start..end` of an address space that belong to one function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Located {
+    /// The function.
+    pub func: FunctionId,
+    /// First address of the range (not always the entry: see [`Function::start`]).
+    pub start: u64,
+    /// One past its last address.
+    pub end: u64,
+    /// The function's entry as mapped in this address space.
+    pub entry: u64,
+    /// Whether a symbol covers the address; else the function stands for a file without symbols.
+    pub known: bool,
+}
+
+/// What a function is called and where it lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Demangled name.
+    pub name: String,
+    /// `[kernel]`, `[module]`, `[vdso]`, or the path of the file.
+    pub module: String,
+    /// Entry: kernel address, or link-time address within the file.
+    pub start: u64,
+    /// Whether it is kernel code.
+    pub kernel: bool,
+}
+
+/// A file that was mapped but gave no symbols.
+#[derive(Debug)]
+pub struct MissingFile {
+    /// Path in the guest.
+    pub path: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// All functions of a run.
+#[derive(Debug, Default)]
+pub struct Symbols {
+    functions: Vec<Function>,
+    kernel: Kernel,
+    maps: Maps,
+    /// One for each path of `maps`.
+    files: Vec<File>,
+    missing: Vec<MissingFile>,
+    changes: Vec<Change>,
+    /// Stand for addresses that no symbol or mapping knows.
+    nowhere: Nowhere,
+}
+
+#[derive(Debug, Default)]
+struct Nowhere {
+    kernel: FunctionId,
+    user: FunctionId,
+}
+
+/// Symbols of one mapped file.
+#[derive(Debug)]
+struct File {
+    /// Its number of the first function of `elf`; or the number of the one function that stands for a
+    /// file without symbols.
+    base: u32,
+    elf: Option<ElfSymbols>,
+    /// Stands for code of the file outside any function.
+    rest: FunctionId,
+}
+
+impl Symbols {
+    /// Reads everything. `kallsyms` may be empty (kernel functions stay unknown); `root` is the folder
+    /// under which the guest's files lie at their guest paths.
+    ///
+    /// Files that cannot be read or understood are no error: they are listed by [`Symbols::missing`], and
+    /// their code counts as one function named `[unknown]`.
+    ///
+    /// # Errors
+    /// A kallsyms text that is none.
+    pub fn load(kallsyms: &[u8], records: &[Record], root: Option<&Path>) -> Result<Self, KallsymsError> {
+        let kernel = kallsyms::parse(kallsyms)?;
+        let mut functions: Vec<Function> = (kernel.table.functions().iter().zip(&kernel.module_of))
+            .map(|(f, &module)| Function {
+                name: f.name.clone(),
+                module: kernel.modules[module as usize].clone(),
+                start: f.start,
+                kernel: true,
+            })
+            .collect();
+        let maps = Maps::new(records);
+        let mut missing = Vec::new();
+        let mut files = Vec::new();
+        for path in maps.paths() {
+            let elf = match read_elf(root, path) {
+                Ok(elf) => Some(elf),
+                Err(reason) => {
+                    missing.push(MissingFile { path: path.clone(), reason });
+                    None
+                }
+            };
+            files.push(add_file(&mut functions, path, elf));
+        }
+        let nowhere = Nowhere {
+            kernel: unknown(&mut functions, "[kernel]", true),
+            user: unknown(&mut functions, "", false),
+        };
+        let changes = maps.changes();
+        Ok(Symbols { functions, kernel, maps, files, missing, changes, nowhere })
+    }
+
+    /// The function at `va` of address space `asid` (ignored for kernel addresses) at time `ns`.
+    #[must_use]
+    pub fn locate(&self, asid: u64, va: u64, ns: u64) -> Option<Located> {
+        if va >= 1 << 63 {
+            let range = self.kernel.table.find(va)?;
+            let entry = self.functions[range.func as usize].start;
+            return Some(Located {
+                func: FunctionId(range.func),
+                start: range.start,
+                end: range.end,
+                entry,
+                known: true,
+            });
+        }
+        let mapping = self.maps.find(asid, va, ns)?;
+        let file = &self.files[mapping.file? as usize];
+        Some(locate_in_file(file, &self.functions, &mapping, va))
+    }
+
+    /// The function of this number.
+    #[must_use]
+    pub fn function(&self, id: FunctionId) -> &Function {
+        &self.functions[id.0 as usize]
+    }
+
+    /// How many functions there are; their numbers are `0..len()`.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.functions.len()
+    }
+
+    /// Whether no function is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.functions.is_empty()
+    }
+
+    /// Mapped files without symbols, in order of first mapping.
+    #[must_use]
+    pub fn missing(&self) -> &[MissingFile] {
+        &self.missing
+    }
+}
+
+impl Resolve for Symbols {
+    fn function_at(&self, asid: u64, va: u64, at_ns: u64) -> FuncRef {
+        match self.locate(asid, va, at_ns) {
+            Some(at) if at.known => {
+                FuncRef { id: at.func.0, entry: at.entry, known: true, start: at.start, end: at.end }
+            }
+            // Between symbols the next address may have one.
+            Some(at) => {
+                FuncRef { id: at.func.0, entry: at.entry, known: false, start: va, end: va.saturating_add(1) }
+            }
+            None => {
+                let id = if va >= 1 << 63 { self.nowhere.kernel } else { self.nowhere.user };
+                FuncRef { id: id.0, entry: va, known: false, start: va, end: va.saturating_add(1) }
+            }
+        }
+    }
+
+    fn describe(&self, id: u32) -> FuncInfo {
+        let Some(f) = self.functions.get(id as usize) else { return FuncInfo::default() };
+        FuncInfo { name: f.name.clone(), module: f.module.clone(), start: f.start, kernel: f.kernel }
+    }
+
+    fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+}
+
+/// Adds the function that stands for code without symbols in `module`.
+fn unknown(functions: &mut Vec<Function>, module: &str, kernel: bool) -> FunctionId {
+    let name = if module == "[vdso]" { module } else { "[unknown]" };
+    functions.push(Function { name: name.to_owned(), module: module.to_owned(), start: 0, kernel });
+    FunctionId(functions.len() as u32 - 1)
+}
+
+fn locate_in_file(file: &File, functions: &[Function], mapping: &Mapping, va: u64) -> Located {
+    let whole = Located {
+        func: file.rest,
+        start: mapping.start,
+        end: mapping.end,
+        entry: mapping.start,
+        known: false,
+    };
+    let Some(elf) = &file.elf else { return whole };
+    let offset = mapping.pgoff.wrapping_add(va - mapping.start);
+    let Some(address) = elf.address_of(offset) else { return whole };
+    // Loaded minus linked; wraps for files linked high and loaded low.
+    let bias = va.wrapping_sub(address);
+    match elf.table.find(address) {
+        Some(range) => {
+            let func = file.base + range.func;
+            Located {
+                func: FunctionId(func),
+                start: range.start.wrapping_add(bias).clamp(mapping.start, va),
+                end: range.end.wrapping_add(bias).clamp(va, mapping.end),
+                entry: functions[func as usize].start.wrapping_add(bias),
+                known: true,
+            }
+        }
+        // A gap between functions: only this address is certain.
+        None => Located { func: file.rest, start: va, end: va + 1, entry: mapping.start, known: false },
+    }
+}
+
+fn add_file(functions: &mut Vec<Function>, path: &str, elf: Option<ElfSymbols>) -> File {
+    let module = if path.is_empty() { "[anon]" } else { path };
+    let base = functions.len() as u32;
+    if let Some(elf) = &elf {
+        functions.extend(elf.table.functions().iter().map(|f| Function {
+            name: f.name.clone(),
+            module: module.to_owned(),
+            start: f.start,
+            kernel: false,
+        }));
+    }
+    let rest = unknown(functions, module, false);
+    File { base, elf, rest }
+}
+
+/// The place of a guest path under `root`, which it cannot leave.
+fn under_root(root: &Path, path: &str) -> Option<PathBuf> {
+    let mut place = root.to_owned();
+    for part in Path::new(path).components() {
+        match part {
+            Component::Normal(name) => place.push(name),
+            Component::RootDir | Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(place)
+}
+
+/// Larger files are not read: no program needs it, and the reader's memory stays bounded.
+const MAX_ELF_BYTES: u64 = 1 << 30;
+
+fn read_elf(root: Option<&Path>, path: &str) -> Result<ElfSymbols, String> {
+    let root = root.ok_or("no folder of guest files was given")?;
+    // The kernel marks files that were removed while mapped.
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    if path.is_empty() || path == "//anon" || path == "[anon]" {
+        return Err("anonymous memory".to_owned());
+    }
+    let place = under_root(root, path).ok_or("the path leaves the root folder")?;
+    let size = std::fs::metadata(&place).map_err(|e| format!("{}: {e}", place.display()))?.len();
+    if size > MAX_ELF_BYTES {
+        return Err(format!("{}: {size} bytes are more than {MAX_ELF_BYTES}", place.display()));
+    }
+    let bytes = std::fs::read(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+    let name = Path::new(path).file_name().map_or_else(|| path.into(), |n| n.to_string_lossy().into_owned());
+    elf::parse(&bytes, &name).map_err(|e| format!("{}: {e}", place.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sideband::Mmap;
+
+    fn mmap(asid: u64, start: u64, path: &str) -> Record {
+        let end = start + 0x10_0000_0000;
+        let path = path.to_owned();
+        Record::Mmap(Mmap { t: 0, cpu: 0, pid: 1, tgid: 1, asid, start, end, pgoff: 0, exec: true, path })
+    }
+
+    #[inline(never)]
+    fn landmark(n: u64) -> u64 {
+        std::hint::black_box(n) + 2
+    }
+
+    /// The same library at two addresses gives one function; kernel addresses ignore the space.
+    #[test]
+    fn one_function_for_all_processes() {
+        assert_eq!(landmark(1), 3);
+        let exe = std::env::current_exe().unwrap();
+        let path = exe.to_str().unwrap();
+        let records = [mmap(0x1000, 0x5000_0000_0000, path), mmap(0x2000, 0x6000_0000_0000, path)];
+        let symbols =
+            Symbols::load(b"ffffffff81000000 T startup_64\n", &records, Some(Path::new("/"))).unwrap();
+        let me = (0..symbols.len() as u32)
+            .map(FunctionId)
+            .find(|&id| symbols.function(id).name.ends_with("symbols::tests::landmark"))
+            .unwrap();
+        // Loaded at 0: file offset and link address differ by the segment's own shift.
+        let bytes = std::fs::read(&exe).unwrap();
+        let elf = elf::parse(&bytes, "me").unwrap();
+        let start = symbols.function(me).start;
+        let offset = (0..bytes.len() as u64).find(|&o| elf.address_of(o) == Some(start)).unwrap();
+        let a = symbols.locate(0x1000, 0x5000_0000_0000 + offset, 1).unwrap();
+        let b = symbols.locate(0x2000, 0x6000_0000_0000 + offset, 1).unwrap();
+        assert_eq!((a.func, b.func), (me, me));
+        assert_eq!(a.start, 0x5000_0000_0000 + offset);
+        assert_eq!(b.start - a.start, 0x1000_0000_0000);
+        assert!(symbols.locate(7, 0xffff_ffff_8100_0001, 1).is_some());
+        assert!(symbols.missing().is_empty());
+    }
+
+    #[test]
+    fn files_without_symbols_are_one_function() {
+        let records = [mmap(0x1000, 0x10000, "/no/such/file"), mmap(0x2000, 0x20_0000_0000, "[vdso]")];
+        let symbols = Symbols::load(b"", &records, Some(Path::new("/"))).unwrap();
+        let at = symbols.locate(0x1000, 0x10400, 1).unwrap();
+        assert_eq!(symbols.function(at.func).module, "/no/such/file");
+        assert_eq!(symbols.function(at.func).name, "[unknown]");
+        assert_eq!(at.start, 0x10000);
+        let vdso = symbols.locate(0x2000, 0x20_0000_0010, 1).unwrap();
+        assert_eq!(symbols.function(vdso.func).name, "[vdso]");
+        assert_eq!(symbols.missing().len(), 2);
+        assert!(symbols.locate(0x9000, 0x1, 1).is_none());
+        let nowhere = symbols.function_at(0x9000, 0x1, 1);
+        assert!(!nowhere.known);
+        assert_eq!(symbols.describe(nowhere.id).name, "[unknown]");
+        let kernel = symbols.function_at(0, u64::MAX, 1);
+        assert!(symbols.describe(kernel.id).kernel);
+        assert_eq!(symbols.changes().len(), 2);
+    }
+
+    #[test]
+    fn guest_paths_cannot_leave_the_root() {
+        assert_eq!(under_root(Path::new("/r"), "/a/b"), Some(PathBuf::from("/r/a/b")));
+        assert_eq!(under_root(Path::new("/r"), "/../etc/passwd"), None);
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kernel functions from the text of `/proc/kallsyms`.
+//!
+//! Lines are `address type name` with an optional tab and `[module]` (kernel/kallsyms.c, `s_show`);
+//! BPF programs are listed as module `[bpf]`. Types are those of `nm`: `t T w W` are code, others are
+//! data and serve as bounds only. kallsyms has no sizes, so a function reaches up to the next symbol of
+//! any type, and the last symbol of a module to the end of its page.
+
+use super::names::Binding;
+use super::table::{Symbol, Table};
+
+/// What is wrong with a kallsyms text.
+#[derive(Debug, thiserror::Error)]
+pub enum KallsymsError {
+    /// A line that is not `address type name [module]`.
+    #[error("kallsyms line {line}: expected `address type name [module]`, found {found:?}")]
+    Line {
+        /// Line, from 1.
+        line: usize,
+        /// Its first characters.
+        found: String,
+    },
+    /// All addresses are 0: the reader lacked the right to see them.
+    #[error(
+        "kallsyms: every address is 0; it was read without the right to see addresses \
+         (read it as root, or with kernel.kptr_restrict=0)"
+    )]
+    Hidden,
+}
+
+/// Functions of the kernel and its modules.
+#[derive(Debug, Default)]
+pub struct Kernel {
+    /// Ranges over kernel addresses.
+    pub table: Table,
+    /// For each function of the table, an index into `modules`.
+    pub module_of: Vec<u32>,
+    /// `[kernel]` first, then `[module]` names in order of appearance.
+    pub modules: Vec<String>,
+}
+
+const PAGE: u64 = 4096;
+
+/// Reads one or more kallsyms texts put together (later lines add to earlier ones).
+///
+/// # Errors
+/// A line of another shape, or a text whose addresses are all hidden.
+pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
+    let mut modules = vec!["[kernel]".to_owned()];
+    let mut entries: Vec<(Symbol, u32)> = Vec::new();
+    let mut seen = 0usize;
+    for (i, raw) in text.split(|&b| b == b'\n').enumerate() {
+        let line = String::from_utf8_lossy(raw);
+        if line.trim().is_empty() {
+            continue;
+        }
+        let (symbol, module) = parse_line(&line)
+            .ok_or_else(|| KallsymsError::Line { line: i + 1, found: line.chars().take(60).collect() })?;
+        seen += 1;
+        // Per-CPU symbols are offsets, not addresses; user addresses cannot be kernel code.
+        if symbol.start < 1 << 63 {
+            continue;
+        }
+        let module = match module {
+            None => 0,
+            // Modules are listed together, so the last one is nearly always the one.
+            Some(name) => match modules.iter().rposition(|m| m == name) {
+                Some(i) => i as u32,
+                None => {
+                    modules.push(name.to_owned());
+                    (modules.len() - 1) as u32
+                }
+            },
+        };
+        entries.push((symbol, module));
+    }
+    if entries.is_empty() && seen > 0 {
+        return Err(KallsymsError::Hidden);
+    }
+    entries.sort_by_key(|(symbol, _)| symbol.start);
+    keep_last_module(&mut entries);
+    let symbols = bounded(&entries);
+    let limit = entries.last().map_or(0, |(s, _)| page_end(s.start));
+    let table = Table::build(symbols, limit);
+    let module_of = table.functions().iter().map(|f| module_at(&entries, f.start)).collect();
+    Ok(Kernel { table, module_of, modules })
+}
+
+/// Where modules share an address, one was loaded at the place of another: the last one listed stays.
+fn keep_last_module(entries: &mut Vec<(Symbol, u32)>) {
+    let mut kept: Vec<(Symbol, u32)> = Vec::with_capacity(entries.len());
+    for (symbol, module) in entries.drain(..) {
+        while kept.last().is_some_and(|(s, m)| s.start == symbol.start && *m != module) {
+            kept.pop();
+        }
+        kept.push((symbol, module));
+    }
+    *entries = kept;
+}
+
+/// Symbols with an end mark after each module's last one, so that it does not reach into another.
+fn bounded(entries: &[(Symbol, u32)]) -> Vec<Symbol> {
+    let mut symbols: Vec<Symbol> = Vec::with_capacity(entries.len() + 64);
+    for (i, (symbol, module)) in entries.iter().enumerate() {
+        symbols.push(symbol.clone());
+        if let Some((next, next_module)) = entries.get(i + 1)
+            && next_module != module
+            && next.start > page_end(symbol.start)
+        {
+            symbols.push(Symbol {
+                start: page_end(symbol.start),
+                size: 0,
+                name: String::new(),
+                binding: Binding::Local,
+                code: false,
+            });
+        }
+    }
+    symbols
+}
+
+fn page_end(address: u64) -> u64 {
+    (address | (PAGE - 1)).saturating_add(1)
+}
+
+/// The module of the code symbol at `start`. At an address shared by modules the first wins.
+fn module_at(entries: &[(Symbol, u32)], start: u64) -> u32 {
+    let first = entries.partition_point(|(s, _)| s.start < start);
+    let here = entries[first..].iter().take_while(|(s, _)| s.start == start);
+    here.filter(|(s, _)| s.code).map(|&(_, module)| module).next().unwrap_or(0)
+}
+
+fn parse_line(line: &str) -> Option<(Symbol, Option<&str>)> {
+    let mut words = line.split_ascii_whitespace();
+    let address = u64::from_str_radix(words.next()?, 16).ok()?;
+    let kind = words.next().filter(|k| k.len() == 1 && k.is_ascii())?.as_bytes()[0];
+    let name = words.next()?;
+    let module = words.next();
+    if words.next().is_some() || module.is_some_and(|m| !(m.starts_with('[') && m.ends_with(']'))) {
+        return None;
+    }
+    let binding = match kind {
+        b'w' | b'W' => Binding::Weak,
+        k if k.is_ascii_uppercase() => Binding::Global,
+        _ => Binding::Local,
+    };
+    let code = matches!(kind, b't' | b'T' | b'w' | b'W');
+    Some((Symbol { start: address, size: 0, name: name.to_owned(), binding, code }, module))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"0000000000000000 A fixed_percpu_data
+ffffffff81000000 T startup_64
+ffffffff81000000 T _stext
+ffffffff81000100 t vfs_read
+ffffffff81000200 T __x64_sys_getpid
+ffffffff81000200 t __do_sys_getpid
+ffffffff81000240 t vfs_read.cold
+ffffffff81000300 D some_data
+ffffffffc0200000 t ext4_a\t[ext4]
+ffffffffc0200800 t ext4_b\t[ext4]
+ffffffffc0300000 t bpf_prog_6deef7357e7b4530_x\t[bpf]
+";
+
+    fn at(kernel: &Kernel, address: u64) -> (&str, &str) {
+        let Some(range) = kernel.table.find(address) else { return ("-", "-") };
+        let func = range.func as usize;
+        (&kernel.table.functions()[func].name, &kernel.modules[kernel.module_of[func] as usize])
+    }
+
+    #[test]
+    fn kernel_modules_and_bpf() {
+        let kernel = parse(TEXT).unwrap();
+        assert_eq!(at(&kernel, 0xffff_ffff_8100_0004), ("startup_64", "[kernel]"));
+        assert_eq!(at(&kernel, 0xffff_ffff_8100_01ff), ("vfs_read", "[kernel]"));
+        assert_eq!(at(&kernel, 0xffff_ffff_8100_0210), ("__x64_sys_getpid", "[kernel]"));
+        assert_eq!(at(&kernel, 0xffff_ffff_8100_0250), ("vfs_read", "[kernel]"));
+        assert_eq!(at(&kernel, 0xffff_ffff_8100_0300), ("-", "-"));
+        assert_eq!(at(&kernel, 0xffff_ffff_c020_0900), ("ext4_b", "[ext4]"));
+        assert_eq!(at(&kernel, 0xffff_ffff_c020_1000), ("-", "-"));
+        assert_eq!(at(&kernel, 0xffff_ffff_c030_0fff), ("bpf_prog_6deef7357e7b4530_x", "[bpf]"));
+        assert_eq!(at(&kernel, 0xffff_ffff_c030_1000), ("-", "-"));
+    }
+
+    #[test]
+    fn the_last_module_at_an_address_wins() {
+        let text = b"ffffffffc0200000 t old_init\t[old]\nffffffffc0200000 t new_init\t[new]\n";
+        assert_eq!(at(&parse(text).unwrap(), 0xffff_ffff_c020_0000), ("new_init", "[new]"));
+    }
+
+    #[test]
+    fn hidden_addresses_are_explained() {
+        let err = parse(b"0000000000000000 T a\n0000000000000000 t b\n").unwrap_err();
+        assert!(err.to_string().contains("kptr_restrict"), "{err}");
+    }
+
+    #[test]
+    fn other_text_is_refused_with_its_line() {
+        for bad in
+            ["hello", "zz T a", "ffffffff81000000 TT a", "ffffffff81000000 T", "ffffffff81000000 T a b"]
+        {
+            let text = format!("ffffffff81000000 T ok\n{bad}\n");
+            let err = parse(text.as_bytes()).unwrap_err();
+            assert!(err.to_string().contains("line 2"), "{err}");
+        }
+        assert!(parse(b"").unwrap().table.ranges().is_empty());
+    }
+}

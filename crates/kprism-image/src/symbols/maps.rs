@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which file lay where in which address space, and when.
+//!
+//! In: the sideband's `mmap` and `fork` records. Out: for (address space, address, time) the mapping that
+//! was in force. Rules:
+//! - a later mapping replaces what it overlaps from its time on;
+//! - a mapping made by another thread group than the one before begins a new life of the address space:
+//!   the page of its page table was freed and used again, nothing of before is valid;
+//! - a forked child has a copy of its parent's mappings, but no records of its own before it calls `execve`
+//!   or `mmap`. Where the recorder could not tell the parent, the newest mapping of any other address space
+//!   at that address stands in: address space randomisation makes that nearly always the parent's.
+//! - times within a packet stream are estimates, so where nothing is in force yet the next mapping at
+//!   that address counts.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::resolve::Change;
+use crate::sideband::{Mmap, Record};
+
+/// One executable mapping (or, with `file` `None`, a replacement by memory that is not code).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// Offset of `start` in the file, bytes.
+    pub pgoff: u64,
+    /// Index of the path, in [`Maps::paths`].
+    pub file: Option<u32>,
+    /// In force from this time on, ns.
+    pub from: u64,
+}
+
+#[derive(Debug, Default)]
+struct Space {
+    /// Lives of the address space: (thread group, first time, mappings in time order).
+    lives: Vec<Life>,
+}
+
+#[derive(Debug)]
+struct Life {
+    tgid: u32,
+    from: u64,
+    mappings: Vec<Mapping>,
+}
+
+/// Every executable mapping of a run.
+#[derive(Debug, Default)]
+pub struct Maps {
+    spaces: HashMap<u64, Space>,
+    /// All mappings of all spaces in time order, for children without records.
+    all: Vec<Mapping>,
+    paths: Vec<String>,
+}
+
+impl Maps {
+    /// Reads the mappings from sideband records.
+    #[must_use]
+    pub fn new(records: &[Record]) -> Self {
+        let mut maps = Maps::default();
+        let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+        for record in records {
+            match record {
+                Record::Mmap(m) if m.start < m.end => {
+                    let file = m.exec.then(|| {
+                        *numbers.entry(&m.path).or_insert_with(|| {
+                            maps.paths.push(m.path.clone());
+                            (maps.paths.len() - 1) as u32
+                        })
+                    });
+                    maps.add(m, file);
+                }
+                Record::Fork(f) => {
+                    if let (Some(child), Some(parent)) = (f.asid, f.parent_asid)
+                        && child != parent
+                    {
+                        maps.copy(parent, child, f.tgid, f.t);
+                    }
+                }
+                _ => {}
+            }
+        }
+        maps.all.sort_by_key(|m| m.from);
+        maps
+    }
+
+    fn add(&mut self, m: &Mmap, file: Option<u32>) {
+        let lives = &mut self.spaces.entry(m.asid).or_default().lives;
+        if lives.last().is_none_or(|life| life.tgid != m.tgid) {
+            lives.push(Life { tgid: m.tgid, from: m.t, mappings: Vec::new() });
+        }
+        let Some(life) = lives.last_mut() else { return };
+        // Data mappings matter only where they hide code.
+        let hides = |old: &Mapping| old.file.is_some() && old.start < m.end && m.start < old.end;
+        if file.is_none() && !life.mappings.iter().any(hides) {
+            return;
+        }
+        let mapping = Mapping { start: m.start, end: m.end, pgoff: m.pgoff, file, from: m.t };
+        life.mappings.push(mapping);
+        if file.is_some() {
+            self.all.push(mapping);
+        }
+    }
+
+    fn copy(&mut self, parent: u64, child: u64, tgid: u32, t: u64) {
+        let Some(life) = self.spaces.get(&parent).and_then(|s| s.lives.last()) else { return };
+        let mappings = life.mappings.iter().map(|m| Mapping { from: t, ..*m }).collect();
+        self.spaces.entry(child).or_default().lives.push(Life { tgid, from: t, mappings });
+    }
+
+    /// The mapping in force at `va` in address space `asid` at time `ns`.
+    #[must_use]
+    pub fn find(&self, asid: u64, va: u64, ns: u64) -> Option<Mapping> {
+        if let Some(space) = self.spaces.get(&asid) {
+            let i = space.lives.partition_point(|life| life.from <= ns);
+            if let Some(life) = i.checked_sub(1).map(|i| &space.lives[i])
+                && let Some(found) = newest(&life.mappings, va, ns)
+            {
+                return found.file.map(|_| *found);
+            }
+            // Just before its record by the estimated time: this life's, or the next one's first.
+            let soon = space.lives[i.saturating_sub(1)..].iter().take(2).flat_map(|l| &l.mappings);
+            if let Some(next) =
+                soon.filter(|m| m.from > ns && m.start <= va && va < m.end).min_by_key(|m| m.from)
+            {
+                return next.file.map(|_| *next);
+            }
+        }
+        let covers = |m: &&Mapping| m.start <= va && va < m.end;
+        newest(&self.all, va, ns).or_else(|| self.all.iter().find(covers)).copied()
+    }
+
+    /// Every time at which [`Maps::find`] may begin to answer otherwise for a range, in time order.
+    #[must_use]
+    pub fn changes(&self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (&asid, space) in &self.spaces {
+            let change = |at_ns, m: &Mapping| Change { at_ns, asid, start: m.start, end: m.end };
+            for (i, life) in space.lives.iter().enumerate() {
+                changes.extend(life.mappings.iter().map(|m| change(m.from, m)));
+                // What an earlier life had mapped ends with it.
+                let before = i.checked_sub(1).map(|i| &space.lives[i]);
+                changes.extend(before.iter().flat_map(|l| &l.mappings).map(|m| change(life.from, m)));
+            }
+        }
+        changes.sort_unstable();
+        changes.dedup();
+        changes
+    }
+
+    /// Paths by the numbers in [`Mapping::file`], in order of first mapping.
+    #[must_use]
+    pub fn paths(&self) -> &[String] {
+        &self.paths
+    }
+}
+
+fn newest(mappings: &[Mapping], va: u64, ns: u64) -> Option<&Mapping> {
+    mappings.iter().rev().find(|m| m.from <= ns && m.start <= va && va < m.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mmap(t: u64, tgid: u32, asid: u64, start: u64, end: u64, path: &str) -> Record {
+        let exec = !path.starts_with('-');
+        let path = path.trim_start_matches('-').to_owned();
+        Record::Mmap(Mmap { t, cpu: 0, pid: tgid, tgid, asid, start, end, pgoff: 0, exec, path })
+    }
+
+    fn path(maps: &Maps, asid: u64, va: u64, ns: u64) -> &str {
+        maps.find(asid, va, ns).map_or("-", |m| &maps.paths()[m.file.unwrap() as usize])
+    }
+
+    #[test]
+    fn later_mappings_replace_earlier_ones() {
+        let maps = Maps::new(&[
+            mmap(10, 1, 0x1000, 0x10000, 0x20000, "/bin/a"),
+            mmap(20, 1, 0x1000, 0x14000, 0x15000, "/lib/b"),
+            mmap(30, 1, 0x1000, 0x10000, 0x11000, "-data"),
+        ]);
+        assert_eq!(path(&maps, 0x1000, 0x14000, 15), "/bin/a");
+        assert_eq!(path(&maps, 0x1000, 0x14000, 25), "/lib/b");
+        assert_eq!(path(&maps, 0x1000, 0x15000, 25), "/bin/a");
+        assert_eq!(path(&maps, 0x1000, 0x10000, 25), "/bin/a");
+        assert_eq!(path(&maps, 0x1000, 0x10000, 35), "-");
+    }
+
+    #[test]
+    fn a_reused_address_space_begins_anew() {
+        let maps = Maps::new(&[
+            mmap(10, 1, 0x1000, 0x10000, 0x20000, "/bin/a"),
+            mmap(50, 2, 0x1000, 0x40000, 0x50000, "/bin/b"),
+        ]);
+        assert_eq!(path(&maps, 0x1000, 0x40000, 60), "/bin/b");
+        assert_eq!(path(&maps, 0x1000, 0x10000, 40), "/bin/a");
+    }
+
+    #[test]
+    fn children_see_their_parents_mappings() {
+        let guess = Maps::new(&[mmap(10, 1, 0x1000, 0x10000, 0x20000, "/bin/sh")]);
+        assert_eq!(path(&guess, 0x2000, 0x10000, 20), "/bin/sh");
+        assert_eq!(path(&guess, 0x2000, 0x20000, 20), "-");
+        let fork = crate::sideband::Fork {
+            t: 20,
+            cpu: 0,
+            pid: 2,
+            tgid: 2,
+            ppid: 1,
+            asid: Some(0x2000),
+            parent_asid: Some(0x1000),
+        };
+        let told = Maps::new(&[
+            mmap(5, 9, 0x2000, 0x10000, 0x20000, "/bin/old"),
+            mmap(10, 1, 0x1000, 0x10000, 0x20000, "/bin/sh"),
+            Record::Fork(fork),
+        ]);
+        assert_eq!(path(&told, 0x2000, 0x10000, 15), "/bin/old");
+        assert_eq!(path(&told, 0x2000, 0x10000, 25), "/bin/sh");
+    }
+
+    #[test]
+    fn slightly_early_times_find_the_coming_mapping() {
+        let maps = Maps::new(&[mmap(10, 1, 0x1000, 0x10000, 0x20000, "/bin/a")]);
+        assert_eq!(path(&maps, 0x1000, 0x10000, 9), "/bin/a");
+    }
+}

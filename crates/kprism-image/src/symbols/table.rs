@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A table of function ranges: sorted, without overlaps, searched by bisection.
+//!
+//! In: symbols as a symbol table lists them: aliases at one address, labels inside functions, functions
+//! without a size, functions within functions. Out: [`Range`]s, each of which belongs to exactly one
+//! function. Several ranges may belong to one function: a `.cold` part, or the rest of a function after
+//! another that lies within it.
+
+use std::collections::HashMap;
+
+use super::names::{self, Binding};
+
+/// One symbol of a symbol table.
+#[derive(Debug, Clone)]
+pub struct Symbol {
+    /// First address.
+    pub start: u64,
+    /// Size in bytes; 0: unknown, the function reaches up to the next symbol.
+    pub size: u64,
+    /// The name as the table has it.
+    pub name: String,
+    /// How it binds.
+    pub binding: Binding,
+    /// Whether code of this name can be shown. Others (data, end marks) only bound their neighbours.
+    pub code: bool,
+}
+
+/// Addresses `start..end` belong to function number `func` of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// Index into [`Table::functions`].
+    pub func: u32,
+}
+
+/// A function: its name to show and its entry address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Demangled name.
+    pub name: String,
+    /// Address of its first instruction, in the table's addresses.
+    pub start: u64,
+}
+
+/// Function ranges of one file or of the kernel.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    functions: Vec<Function>,
+    ranges: Vec<Range>,
+}
+
+impl Table {
+    /// Builds the table. `limit` ends a last symbol that has no size.
+    #[must_use]
+    pub fn build(mut symbols: Vec<Symbol>, limit: u64) -> Self {
+        // Best name first within an address, so that `dedup` keeps it; the largest size goes with it.
+        symbols.sort_by(|a, b| {
+            a.start.cmp(&b.start).then(b.code.cmp(&a.code)).then_with(|| {
+                names::preference(&b.name, b.binding).cmp(&names::preference(&a.name, a.binding))
+            })
+        });
+        symbols.dedup_by(|later, kept| {
+            let same = later.start == kept.start;
+            if same && later.code == kept.code {
+                kept.size = kept.size.max(later.size);
+            }
+            same
+        });
+        let mut table = Table::default();
+        table.sweep(&symbols, limit);
+        table.fold_parts();
+        table
+    }
+
+    /// Turns sorted symbols into ranges: inner functions interrupt outer ones, which resume after them;
+    /// a label without size inside a sized function is part of that function.
+    fn sweep(&mut self, symbols: &[Symbol], limit: u64) {
+        // Functions whose end lies ahead, outermost first: (end, function; None for data).
+        let mut open: Vec<(u64, Option<u32>)> = Vec::new();
+        let mut at = 0u64;
+        for (i, symbol) in symbols.iter().enumerate() {
+            at = self.close(&mut open, at, symbol.start);
+            if symbol.size == 0 && !open.is_empty() {
+                continue;
+            }
+            let next = symbols.get(i + 1).map_or(limit.max(symbol.start), |s| s.start);
+            let end = if symbol.size == 0 { next } else { symbol.start.saturating_add(symbol.size) };
+            let func = symbol.code.then(|| {
+                self.functions.push(Function { name: names::demangle(&symbol.name), start: symbol.start });
+                (self.functions.len() - 1) as u32
+            });
+            // An inner function cannot outlive its outer one by much in honest tables; in others, the
+            // inner one wins and the outer one's end is reached while the inner one is open.
+            open.retain(|&(outer_end, _)| outer_end > end);
+            open.push((end, func));
+        }
+        self.close(&mut open, at, u64::MAX);
+    }
+
+    /// Emits ranges from `at` to `until` for the functions that are open; returns `until`.
+    fn close(&mut self, open: &mut Vec<(u64, Option<u32>)>, mut at: u64, until: u64) -> u64 {
+        while let Some(&(end, func)) = open.last() {
+            let stop = end.min(until);
+            if let Some(func) = func
+                && stop > at
+            {
+                self.ranges.push(Range { start: at, end: stop, func });
+            }
+            at = at.max(stop);
+            if end > until {
+                break;
+            }
+            open.pop();
+        }
+        until
+    }
+
+    /// Gives `foo.cold` and the like to `foo` where exactly one `foo` exists.
+    fn fold_parts(&mut self) {
+        let mut by_name: HashMap<&str, (u32, bool)> = HashMap::new();
+        for (i, function) in self.functions.iter().enumerate() {
+            by_name.entry(&function.name).and_modify(|e| e.1 = false).or_insert((i as u32, true));
+        }
+        let parent: Vec<u32> = (self.functions.iter().enumerate())
+            .map(|(i, f)| match names::part_of(&f.name).and_then(|base| by_name.get(base)) {
+                Some(&(parent, true)) => parent,
+                _ => i as u32,
+            })
+            .collect();
+        for range in &mut self.ranges {
+            range.func = parent[range.func as usize];
+        }
+    }
+
+    /// The range that holds `address`.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, address: u64) -> Option<Range> {
+        let i = self.ranges.partition_point(|r| r.start <= address);
+        self.ranges[..i].last().copied().filter(|r| address < r.end)
+    }
+
+    /// Every function, in address order.
+    #[must_use]
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// Every range, in address order.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sym(start: u64, size: u64, name: &str) -> Symbol {
+        Symbol { start, size, name: name.into(), binding: Binding::Local, code: true }
+    }
+
+    fn name_at(table: &Table, address: u64) -> &str {
+        table.find(address).map_or("-", |r| &table.functions()[r.func as usize].name)
+    }
+
+    #[test]
+    fn unsized_symbols_reach_up_to_the_next() {
+        let table = Table::build(vec![sym(0x20, 0, "b"), sym(0x10, 0, "a")], 0x30);
+        assert_eq!(name_at(&table, 0xf), "-");
+        assert_eq!(name_at(&table, 0x1f), "a");
+        assert_eq!(name_at(&table, 0x2f), "b");
+        assert_eq!(name_at(&table, 0x30), "-");
+    }
+
+    #[test]
+    fn data_bounds_but_is_not_shown() {
+        let mut data = sym(0x20, 0, "table");
+        data.code = false;
+        let table = Table::build(vec![sym(0x10, 0, "a"), data], 0x30);
+        assert_eq!(name_at(&table, 0x1f), "a");
+        assert_eq!(name_at(&table, 0x20), "-");
+    }
+
+    #[test]
+    fn outer_functions_resume_and_labels_are_ignored() {
+        let table = Table::build(
+            vec![
+                sym(0x10, 0x30, "outer"),
+                sym(0x20, 8, "inner"),
+                sym(0x18, 0, "label"),
+                sym(0x40, 8, "next"),
+            ],
+            0x50,
+        );
+        for (address, name) in [
+            (0x10, "outer"),
+            (0x18, "outer"),
+            (0x20, "inner"),
+            (0x28, "outer"),
+            (0x3f, "outer"),
+            (0x40, "next"),
+        ] {
+            assert_eq!(name_at(&table, address), name, "{address:#x}");
+        }
+        assert_eq!(name_at(&table, 0x48), "-");
+    }
+
+    #[test]
+    fn cold_parts_belong_to_their_function() {
+        let table =
+            Table::build(vec![sym(0x10, 8, "f"), sym(0x90, 8, "f.cold"), sym(0x98, 8, "g.cold")], 0x100);
+        assert_eq!(table.find(0x90).unwrap().func, table.find(0x10).unwrap().func);
+        assert_eq!(name_at(&table, 0x98), "g.cold");
+        let two = Table::build(vec![sym(0x10, 8, "f"), sym(0x20, 8, "f"), sym(0x90, 8, "f.cold")], 0x100);
+        assert_eq!(name_at(&two, 0x90), "f.cold");
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_never_overlap(list in prop::collection::vec((0u64..200, 0u64..60, 0u8..3), 0..40)) {
+            let symbols = list.iter().map(|&(start, size, kind)| Symbol { code: kind > 0, ..sym(start, size, "x") });
+            let table = Table::build(symbols.collect(), 300);
+            prop_assert!(table.ranges().iter().all(|r| r.start < r.end));
+            prop_assert!(table.ranges().windows(2).all(|w| w[0].end <= w[1].start));
+            // The entry of every code symbol that stands alone at its address belongs to itself or an
+            // enclosing function.
+            for &(start, size, kind) in &list {
+                if kind > 0 && size > 0 {
+                    prop_assert!(table.find(start).is_some());
+                }
+            }
+        }
+
+        #[test]
+        fn any_addresses_are_safe(list in prop::collection::vec((any::<u64>(), any::<u64>()), 0..20), limit: u64) {
+            let table = Table::build(list.iter().map(|&(s, z)| sym(s, z, "x")).collect(), limit);
+            prop_assert!(table.ranges().windows(2).all(|w| w[0].end <= w[1].start));
+        }
+    }
+}

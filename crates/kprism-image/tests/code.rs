@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Code versions: what is visible where from which stream offset on.
+
+use kprism_image::code::{Conflict, GRANULE, Image};
+use kprism_image::maps::{Dict, MapRecord, image, parse_map};
+
+fn at(image: &Image, asid: u64, va: u64, offset: u64, n: usize) -> Vec<u8> {
+    let mut buf = vec![0; n];
+    let got = image.fetch(asid, va, offset, &mut buf);
+    buf.truncate(got);
+    buf
+}
+
+#[test]
+fn known_bytes_accumulate_and_gaps_stay_gaps() {
+    let mut i = Image::new();
+    i.add(0, 0x1010, &[1, 2, 3]);
+    i.add(0, 0x1014, &[5]);
+    assert_eq!(at(&i, 0, 0x1010, 0, 15), [1, 2, 3]);
+    assert_eq!(at(&i, 0, 0x1013, 0, 15), [0u8; 0]);
+    i.add(0, 0x1012, &[9, 4]); // 3 is known and stays
+    assert_eq!(at(&i, 0, 0x1010, 0, 15), [1, 2, 3, 4, 5]);
+    assert_eq!(at(&i, 0x5000, 0x1010, 0, 15), [0u8; 0]);
+}
+
+#[test]
+fn runs_cross_granules() {
+    let mut i = Image::new();
+    let text: Vec<u8> = (0..=255).cycle().take(1000).collect();
+    i.add(7, 3 * GRANULE - 10, &text);
+    assert_eq!(at(&i, 7, 3 * GRANULE - 10, 0, 2000), text);
+    assert_eq!(i.bytes(7, 3 * GRANULE, 0), &text[10..10 + GRANULE as usize]);
+    let mut top = Image::new();
+    top.add(0, u64::MAX - 1, &[1, 2]);
+    assert_eq!(at(&top, 0, u64::MAX - 1, 0, 15), [1, 2]);
+}
+
+#[test]
+fn a_conflict_starts_a_version_at_its_offset() {
+    let mut i = Image::new();
+    i.add(0, 0x2000, &[0x90; 8]);
+    i.replace(0, 0x2002, &[0xcc], 100);
+    i.add(0, 0x2008, &[0x11]);
+    i.replace(0, 0x2002, &[0xe9], 200);
+    assert_eq!(at(&i, 0, 0x2000, 99, 15), [0x90; 8]);
+    assert_eq!(at(&i, 0, 0x2002, 100, 3), [0xcc, 0x90, 0x90]);
+    assert_eq!(at(&i, 0, 0x2002, 199, 15), [0xcc, 0x90, 0x90, 0x90, 0x90, 0x90, 0x11]);
+    assert_eq!(at(&i, 0, 0x2002, u64::MAX, 2), [0xe9, 0x90]);
+    let want = [100, 200].map(|offset| Conflict { offset, asid: 0, va: 0x2000 });
+    assert_eq!(i.conflicts(), want);
+}
+
+#[test]
+fn flat_images_ignore_spaces() {
+    let mut i = Image::flat();
+    i.add(0x1000, 0x40_0000, &[0xc3]);
+    assert_eq!(i.space(0xdead_b000, 0x40_0000), 0);
+    assert_eq!(at(&i, 0, 0x40_0000, 0, 4), [0xc3]);
+    assert_eq!(Image::new().space(0x1234_5fff, 0x40_0000), 0x1234_5000);
+    assert_eq!(Image::new().space(0x1234_5fff, 1 << 63), 0);
+}
+
+#[test]
+fn files_of_a_run() {
+    let mut dict = b"KPDICT01".to_vec();
+    for (id, bytes) in [(0u32, &[0x90u8, 0xc3][..]), (1, &[0xcc])] {
+        dict.extend(id.to_le_bytes());
+        dict.extend((bytes.len() as u16).to_le_bytes());
+        dict.extend([0; 2]);
+        dict.extend(0x1000u64.to_le_bytes());
+        dict.extend(bytes);
+    }
+    let mut map = b"KPMAP001".to_vec();
+    for (offset, id, flags) in [(0u64, 0u32, 0u32), (50, 1, 1), (60, 9, 0)] {
+        map.extend(offset.to_le_bytes());
+        map.extend(0u64.to_le_bytes());
+        map.extend(0x1000u64.to_le_bytes());
+        map.extend(id.to_le_bytes());
+        map.extend(flags.to_le_bytes());
+    }
+    let (fragments, fault) = Dict::parse(&dict);
+    assert_eq!((fragments.len(), fault), (2, None));
+    let (records, fault) = parse_map(&map);
+    assert_eq!(fault, None);
+    assert_eq!(records[1], MapRecord { offset: 50, asid: 0, va: 0x1000, id: 1, flags: 1 });
+    let (i, missing) = image(&fragments, &records);
+    assert_eq!(missing, 1);
+    assert_eq!(at(&i, 0, 0x1000, 0, 15), [0x90, 0xc3]);
+    assert_eq!(at(&i, 0, 0x1000, 50, 15), [0xcc, 0xc3]);
+
+    // Cut anywhere, both give what is whole and say where they stopped.
+    for n in 0..dict.len() {
+        assert!(Dict::parse(&dict[..n]).0.len() < 2);
+    }
+    for n in 0..map.len() {
+        let (records, fault) = parse_map(&map[..n]);
+        assert_eq!(records.len(), n.saturating_sub(8) / 32);
+        assert_eq!(fault.is_none(), n >= 8 && (n - 8) % 32 == 0);
+    }
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Executable segments of ELF files.
+
+use std::path::Path;
+
+use object::elf::{PF_X, PT_LOAD};
+use object::read::elf::{ElfFile64, ProgramHeader};
+
+use crate::ImportError;
+
+/// An executable segment as the loader maps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// Virtual address as the file says, without load bias.
+    pub va: u64,
+    /// Offset in the file.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// What is needed to place a file in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Elf {
+    /// Lowest address of all segments, page-aligned: where a debugger says that the module is loaded.
+    pub base: u64,
+    /// Executable segments.
+    pub code: Vec<Segment>,
+}
+
+/// Whether the bytes begin like an ELF file.
+pub(crate) fn is_elf(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"\x7fELF")
+}
+
+/// Reads the segments of a 64-bit ELF file.
+pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Elf, ImportError> {
+    let bad = |error: object::Error| ImportError::format(path, "ELF header", format!("64-bit ELF ({error})"));
+    let file = ElfFile64::<object::Endianness>::parse(bytes).map_err(bad)?;
+    let endian = file.endian();
+    let loads = || file.elf_program_headers().iter().filter(|h| h.p_type(endian) == PT_LOAD);
+    let base = loads().map(|h| h.p_vaddr(endian)).min().unwrap_or(0) & !0xfff;
+    let mut code = Vec::new();
+    for header in loads().filter(|h| h.p_flags(endian).contains(PF_X)) {
+        let bytes = header.data(endian, bytes).map_err(|()| {
+            ImportError::format(path, "program headers", "segments that lie inside the file")
+        })?;
+        code.push(Segment {
+            va: header.p_vaddr(endian),
+            offset: header.p_offset(endian),
+            bytes: bytes.to_vec(),
+        });
+    }
+    if code.is_empty() {
+        return Err(ImportError::format(path, "program headers", "an executable PT_LOAD segment"));
+    }
+    Ok(Elf { base, code })
+}

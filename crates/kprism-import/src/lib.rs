@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Intel PT recorded elsewhere, turned into a run's streams.
+//!
+//! **In:** what other tools leave behind, told apart by [`detect`]:
+//!
+//! | [`Source`] | what is there |
+//! |---|---|
+//! | `Pages` | `*.pt` and `xpages.txt`, lines `tgid va_hex size file`: dumps of the executable pages |
+//! | `Raw` | one PT file, code named by the caller: raw bytes or ELF, at an address |
+//! | `Drpt2trace` | DynamoRIO's `pt.bin` with `*.sideband.pevent` (perf records) and the mapped files |
+//! | `Lldb` | LLDB's `trace.json` bundle, one stream per thread or per core |
+//!
+//! **Out:** a [`Capture`], plain data, which [`write()`] lays down in the form of a recorded run: `cpuN.pt`,
+//! `code.dict`, `cpuN.map`, `sideband.jsonl`, `counts.json`, and the ELF files for symbols.
+//!
+//! **Why one form:** everything after this (decoder, tables, report) then knows one kind of run only. What a
+//! source does not tell stays unknown, never guessed: a stream without time packets gets the clock `none`, and
+//! a conversion that is not given is 0.
+//!
+//! User code is written in address space 0, which means "whichever": such captures hold one process per
+//! stream and mostly no CR3.
+
+#![forbid(unsafe_code)]
+
+mod capture;
+mod elf;
+mod error;
+mod lldb;
+mod pages;
+mod perf;
+mod raw;
+mod source;
+mod write;
+
+pub use capture::{Capture, Clock, CpuModel, Module, Region, Stream, Task};
+pub use error::ImportError;
+pub use raw::CodeFile;
+pub use source::{Source, detect, read};
+pub use write::write;

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! LLDB's trace bundles: a JSON description beside PT files and modules (LLDB's documentation, "Tracing with
+//! Intel Processor Trace" and the schema printed by `trace schema intel-pt`).
+//!
+//! Either each thread has its own stream (`iptTrace` of a thread), or each core (`cpus`), whose context
+//! switches are perf records in a file of their own. A core's stream sees the modules of all processes; where
+//! two of them disagree about an address the first one listed is kept and a note says so.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::elf::parse;
+use crate::error::{read_file, read_text};
+use crate::perf::find_file;
+use crate::{Capture, Clock, CpuModel, ImportError, Module, Stream, Task};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Bundle {
+    #[serde(rename = "type")]
+    kind: String,
+    cpu_info: Option<CpuInfo>,
+    #[serde(default)]
+    cpus: Vec<Cpu>,
+    #[serde(default)]
+    processes: Vec<Process>,
+    tsc_perf_zero_conversion: Option<Conversion>,
+}
+
+#[derive(Deserialize)]
+struct CpuInfo {
+    family: Number,
+    model: Number,
+    stepping: Number,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Cpu {
+    id: Number,
+    ipt_trace: String,
+}
+
+#[derive(Deserialize)]
+struct Process {
+    pid: Number,
+    #[serde(default)]
+    threads: Vec<Thread>,
+    #[serde(default)]
+    modules: Vec<ModuleEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Thread {
+    tid: Number,
+    ipt_trace: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ModuleEntry {
+    system_path: Option<String>,
+    file: Option<String>,
+    load_address: Number,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Conversion {
+    time_mult: Number,
+    time_shift: Number,
+}
+
+/// LLDB writes large integers as strings, since JSON readers lose bits of them.
+#[derive(Deserialize, Clone)]
+#[serde(untagged)]
+enum Number {
+    Plain(u64),
+    Text(String),
+}
+
+impl Number {
+    fn get(&self, json: &Path, field: &str) -> Result<u64, ImportError> {
+        let parsed = match self {
+            Number::Plain(value) => Some(*value),
+            Number::Text(text) => match text.strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16).ok(),
+                None => text.parse().ok(),
+            },
+        };
+        parsed.ok_or_else(|| ImportError::format(json, field, "an unsigned integer"))
+    }
+
+    fn get_u32(&self, json: &Path, field: &str) -> Result<u32, ImportError> {
+        u32::try_from(self.get(json, field)?)
+            .map_err(|_| ImportError::format(json, field, "an integer below 2^32"))
+    }
+}
+
+/// Reads a bundle by its description file.
+pub(crate) fn read(json: &Path) -> Result<Capture, ImportError> {
+    let text = read_text(json)?;
+    let bundle: Bundle = serde_json::from_str(&text).map_err(|error| {
+        ImportError::format(
+            json,
+            format!("line {} column {}", error.line(), error.column()),
+            format!("LLDB's trace description ({error})"),
+        )
+    })?;
+    if bundle.kind != "intel-pt" {
+        return Err(ImportError::format(json, "field `type`", "\"intel-pt\""));
+    }
+    let dir = json.parent().unwrap_or(Path::new("."));
+    let mut capture = Capture::default();
+    if let Some(info) = &bundle.cpu_info {
+        capture.cpu = Some(CpuModel {
+            family: info.family.get_u32(json, "family")? as u16,
+            model: info.model.get_u32(json, "model")? as u8,
+            stepping: info.stepping.get_u32(json, "stepping")? as u8,
+        });
+    }
+    if let Some(conversion) = &bundle.tsc_perf_zero_conversion {
+        let mult = conversion.time_mult.get(json, "timeMult")?;
+        capture.clock.tsc_hz = Clock::hz_from_perf(mult, conversion.time_shift.get(json, "timeShift")?);
+    }
+    for process in &bundle.processes {
+        read_process(json, dir, process, &mut capture)?;
+    }
+    for cpu in &bundle.cpus {
+        let label = format!("cpu {}", cpu.id.get(json, "id")?);
+        let regions = without_overlaps(&mut capture);
+        capture.streams.push(Stream { label, pt: read_file(&dir.join(&cpu.ipt_trace))?, regions });
+    }
+    if capture.streams.is_empty() {
+        return Err(ImportError::format(json, "fields `cpus` and `processes`", "an `iptTrace`"));
+    }
+    Ok(capture)
+}
+
+fn read_process(
+    json: &Path,
+    dir: &Path,
+    process: &Process,
+    capture: &mut Capture,
+) -> Result<(), ImportError> {
+    let pid = process.pid.get_u32(json, "pid")?;
+    let mut regions = Vec::new();
+    for entry in &process.modules {
+        let path = entry.system_path.as_ref().or(entry.file.as_ref());
+        let path = path.ok_or_else(|| ImportError::format(json, "modules", "`systemPath` or `file`"))?;
+        let address = entry.load_address.get(json, "loadAddress")?;
+        let found = [entry.file.as_ref(), Some(path)].into_iter().flatten().find_map(|f| find_file(dir, f));
+        let Some(file) = found else {
+            capture.notes.push(format!("{path}: not in the capture"));
+            continue;
+        };
+        let elf = parse(&file, &read_file(&file)?)?;
+        for segment in elf.code {
+            let start = segment.va.wrapping_sub(elf.base).wrapping_add(address);
+            capture.modules.push(Module {
+                path: path.clone(),
+                file: Some(file.clone()),
+                pid,
+                start,
+                end: start.saturating_add(segment.bytes.len() as u64),
+                pgoff: segment.offset,
+            });
+            regions.push(capture.add_region(start, segment.bytes));
+        }
+    }
+    for thread in &process.threads {
+        let tid = thread.tid.get_u32(json, "tid")?;
+        capture.tasks.push(Task { pid: tid, tgid: pid, comm: String::new() });
+        if let Some(trace) = &thread.ipt_trace {
+            let pt = read_file(&dir.join(trace))?;
+            capture.streams.push(Stream { label: format!("thread {tid}"), pt, regions: regions.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// All regions, less those that overlap an earlier one with other bytes.
+fn without_overlaps(capture: &mut Capture) -> Vec<usize> {
+    let mut kept: Vec<usize> = Vec::new();
+    for (i, region) in capture.regions.iter().enumerate() {
+        let end = |r: &crate::Region| r.va.saturating_add(r.bytes.len() as u64);
+        let clash = kept
+            .iter()
+            .map(|&k| &capture.regions[k])
+            .any(|other| other != region && region.va < end(other) && other.va < end(region));
+        if clash {
+            let note = format!("code at {:#x} belongs to several processes: first one kept", region.va);
+            if !capture.notes.contains(&note) {
+                capture.notes.push(note);
+            }
+        } else {
+            kept.push(i);
+        }
+    }
+    kept
+}

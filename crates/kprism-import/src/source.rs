@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which kind of capture a path holds.
+
+use std::path::{Path, PathBuf};
+
+use crate::{Capture, CodeFile, ImportError, lldb, pages, perf, raw};
+
+/// A kind of capture and where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A folder with `*.pt` and `xpages.txt`.
+    Pages(PathBuf),
+    /// One PT file.
+    Raw(PathBuf),
+    /// A drpt2trace folder.
+    Drpt2trace(PathBuf),
+    /// An LLDB bundle's description file.
+    Lldb(PathBuf),
+}
+
+/// Looks at a path. A folder is known by its files, a `.json` file is an LLDB bundle, any other file is PT.
+///
+/// # Errors
+/// [`ImportError::Unknown`] when nothing fits.
+pub fn detect(path: &Path) -> Result<Source, ImportError> {
+    if path.is_dir() {
+        let has = |name: &str| path.join(name).is_file();
+        if has("xpages.txt") {
+            return Ok(Source::Pages(path.to_owned()));
+        } else if has("pt.bin") {
+            return Ok(Source::Drpt2trace(path.to_owned()));
+        } else if has("trace.json") {
+            return Ok(Source::Lldb(path.join("trace.json")));
+        }
+    } else if path.is_file() {
+        let json = path.extension().is_some_and(|e| e == "json");
+        return Ok(if json { Source::Lldb(path.to_owned()) } else { Source::Raw(path.to_owned()) });
+    }
+    Err(ImportError::Unknown { path: path.to_owned() })
+}
+
+/// Reads a capture. `code` names further code: all there is for [`Source::Raw`], what the capture lacks (a
+/// library, say) for the others.
+///
+/// # Errors
+/// [`ImportError`], with the file and the place in it.
+pub fn read(source: &Source, code: &[CodeFile]) -> Result<Capture, ImportError> {
+    let mut capture = match source {
+        Source::Pages(dir) => pages::read(dir)?,
+        Source::Raw(file) => raw::read(file, code)?,
+        Source::Drpt2trace(dir) => perf::read(dir)?,
+        Source::Lldb(json) => lldb::read(json)?,
+    };
+    raw::add_code(&mut capture, code)?;
+    capture.look_for_time();
+    Ok(capture)
+}

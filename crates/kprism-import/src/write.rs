@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A capture in the form of a recorded run.
+
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::json;
+
+use crate::{Capture, ImportError, Module};
+
+/// Fragments of the dictionary carry a 16-bit length.
+const FRAGMENT: usize = 1 << 15;
+
+/// Writes `cpuN.pt`, `cpuN.map`, `code.dict`, `sideband.jsonl` and `counts.json` into `streams`, and copies the
+/// mapped ELF files below `root` under their paths on the traced machine. Both folders are made if missing.
+///
+/// # Errors
+/// [`ImportError::Io`] with the file that could not be written.
+pub fn write(capture: &Capture, streams: &Path, root: &Path) -> Result<(), ImportError> {
+    make_dir(streams)?;
+    let fragments = write_dict(capture, &streams.join("code.dict"))?;
+    for (cpu, stream) in capture.streams.iter().enumerate() {
+        let pt = streams.join(format!("cpu{cpu}.pt"));
+        fs::write(&pt, &stream.pt).map_err(at(&pt))?;
+        let map = stream.regions.iter().flat_map(|&region| &fragments[region]);
+        write_map(&streams.join(format!("cpu{cpu}.map")), map)?;
+    }
+    let path = streams.join("sideband.jsonl");
+    fs::write(&path, sideband(capture)).map_err(at(&path))?;
+    let path = streams.join("counts.json");
+    fs::write(&path, format!("{:#}\n", counts(capture))).map_err(at(&path))?;
+    capture.modules.iter().try_for_each(|module| copy_module(module, root))
+}
+
+/// Where a fragment lies.
+struct Fragment {
+    id: u32,
+    va: u64,
+}
+
+fn write_dict(capture: &Capture, path: &Path) -> Result<Vec<Vec<Fragment>>, ImportError> {
+    let mut out = BufWriter::new(fs::File::create(path).map_err(at(path))?);
+    let mut all = Vec::new();
+    let mut id = 0u32;
+    out.write_all(b"KPDICT01").map_err(at(path))?;
+    for region in &capture.regions {
+        let mut fragments = Vec::new();
+        let mut va = region.va;
+        for bytes in region.bytes.chunks(FRAGMENT) {
+            out.write_all(&id.to_le_bytes()).map_err(at(path))?;
+            out.write_all(&(bytes.len() as u32).to_le_bytes()).map_err(at(path))?; // length u16, padding u16
+            out.write_all(&va.to_le_bytes()).map_err(at(path))?;
+            out.write_all(bytes).map_err(at(path))?;
+            fragments.push(Fragment { id, va });
+            id += 1;
+            va = va.wrapping_add(bytes.len() as u64);
+        }
+        all.push(fragments);
+    }
+    out.flush().map_err(at(path))?;
+    Ok(all)
+}
+
+/// All code is there from offset 0, in address space 0, without conflicts.
+fn write_map<'a>(path: &Path, fragments: impl Iterator<Item = &'a Fragment>) -> Result<(), ImportError> {
+    let mut out = b"KPMAP001".to_vec();
+    for fragment in fragments {
+        for word in [0, 0, fragment.va, u64::from(fragment.id)] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+    fs::write(path, out).map_err(at(path))
+}
+
+fn sideband(capture: &Capture) -> String {
+    let mut lines = String::new();
+    for task in &capture.tasks {
+        let line =
+            json!({"k": "comm", "t": 0, "cpu": 0, "pid": task.pid, "tgid": task.tgid, "comm": task.comm});
+        lines += &format!("{line}\n");
+    }
+    for m in &capture.modules {
+        let line = json!({
+            "k": "mmap", "t": 0, "cpu": 0, "pid": m.pid, "tgid": m.pid, "asid": 0, "start": m.start,
+            "end": m.end, "pgoff": m.pgoff, "exec": true, "path": m.path,
+        });
+        lines += &format!("{line}\n");
+    }
+    lines
+}
+
+fn counts(capture: &Capture) -> serde_json::Value {
+    let vcpus: Vec<_> = capture
+        .streams
+        .iter()
+        .enumerate()
+        .map(|(cpu, stream)| json!({"cpu": cpu, "label": stream.label}))
+        .collect();
+    let clock = &capture.clock;
+    let cpu = capture.cpu.map(
+        |c| json!({"vendor": "GenuineIntel", "family": c.family, "model": c.model, "stepping": c.stepping}),
+    );
+    json!({
+        "vcpus": vcpus,
+        "clock": {
+            "name": if clock.timed { "tsc" } else { "none" },
+            "tsc_hz": clock.tsc_hz, "art_num": clock.art_num, "art_den": clock.art_den,
+            "mtc_freq": clock.mtc_freq, "nom_ratio": clock.nom_ratio,
+        },
+        "cpu": cpu,
+        "notes": capture.notes,
+        "stopped": null,
+    })
+}
+
+fn copy_module(module: &Module, root: &Path) -> Result<(), ImportError> {
+    let Some(file) = &module.file else { return Ok(()) };
+    let inside: PathBuf =
+        Path::new(&module.path).components().filter(|c| matches!(c, Component::Normal(_))).collect();
+    let to = root.join(inside);
+    if to == root || to.exists() {
+        return Ok(());
+    }
+    make_dir(to.parent().unwrap_or(root))?;
+    fs::copy(file, &to).map(|_| ()).map_err(at(file))
+}
+
+fn make_dir(dir: &Path) -> Result<(), ImportError> {
+    fs::create_dir_all(dir).map_err(at(dir))
+}
+
+fn at(path: &Path) -> impl FnOnce(std::io::Error) -> ImportError + use<> {
+    let path = path.to_owned();
+    move |source| ImportError::Io { path, source }
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Real captures, where the machine has them, and their decode through the flow decoder.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kprism_flow::clock::ClockConfig;
+use kprism_flow::decode::{Decoder, Setup, Stats};
+use kprism_flow::event::{Event, Sink};
+use kprism_image::Image;
+use kprism_image::resolve::Regions;
+use kprism_import::{Capture, Stream, detect, read};
+use kprism_pt::find_psb;
+
+/// The folder of test data: `KPRISM_TEST_DATA`, or `../shared/data` beside the workspace.
+pub fn data() -> Option<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let dir = std::env::var_os("KPRISM_TEST_DATA").map_or(workspace.join("../shared/data"), PathBuf::from);
+    let dir = dir.join("pt");
+    if !dir.join("oracle.tsv").is_file() {
+        println!("skipped: no captures");
+        return None;
+    }
+    Some(dir)
+}
+
+/// Unpacks one of the archives.
+pub fn unpack(data: &Path, archive: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let status = Command::new("tar").arg("-xf").arg(data.join(archive)).arg("-C").arg(dir.path()).status();
+    assert!(status.expect("tar").success(), "unpacking {archive}");
+    dir
+}
+
+pub fn capture(path: &Path) -> Capture {
+    read(&detect(path).expect("a capture"), &[]).expect("a readable capture")
+}
+
+/// The code a stream may run.
+pub fn image(capture: &Capture, stream: &Stream) -> Image {
+    let mut image = Image::flat();
+    for region in stream.regions.iter().map(|&i| &capture.regions[i]) {
+        image.add(0, region.va, &region.bytes);
+    }
+    image
+}
+
+/// Counts and hashes addresses: 64-bit FNV-1a over their little-endian bytes.
+pub struct Hash {
+    pub count: u64,
+    pub fnv: u64,
+}
+
+impl Sink for Hash {
+    const IPS: bool = true;
+    fn event(&mut self, _event: Event) {}
+    fn time(&mut self, _insns: u32, _ns: u64) {}
+    fn ips(&mut self, ips: &[u64]) {
+        self.count += ips.len() as u64;
+        for byte in ips.iter().flat_map(|ip| ip.to_le_bytes()) {
+            self.fnv = (self.fnv ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+}
+
+/// One PSB segment as decoded.
+pub struct Segment {
+    pub offset: usize,
+    pub hash: Hash,
+    pub stats: Stats,
+}
+
+/// Decodes each PSB segment by itself.
+pub fn segments(capture: &Capture, stream: &Stream) -> Vec<Segment> {
+    let image = image(capture, stream);
+    let resolver = Regions::default();
+    let setup = Setup { image: &image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
+    let mut segments = Vec::new();
+    let mut next = find_psb(&stream.pt, 0);
+    while let Some(offset) = next {
+        next = find_psb(&stream.pt, offset + 16);
+        let mut hash = Hash { count: 0, fnv: 0xcbf2_9ce4_8422_2325 };
+        let end = next.unwrap_or(stream.pt.len());
+        let stats = Decoder::new(&stream.pt, setup, true).run(offset, end, &mut hash);
+        segments.push(Segment { offset, hash, stats });
+    }
+    segments
+}

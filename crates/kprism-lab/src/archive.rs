@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `newc` cpio archives: the initramfs and the shared folders. The same files give the same bytes.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use cpio::newc::{Builder, trailer};
+
+use crate::error::{Context, Error, Result};
+
+const FOLDER: u32 = 0o040000;
+const FILE: u32 = 0o100000;
+const LINK: u32 = 0o120000;
+const CHARACTER_DEVICE: u32 = 0o020000;
+
+/// Writes an archive; everything in it belongs to root and has no date.
+pub(crate) struct Archive<W: Write> {
+    output: W,
+    inode: u32,
+}
+
+impl<W: Write> Archive<W> {
+    pub fn new(output: W) -> Self {
+        Self { output, inode: 0 }
+    }
+
+    /// Adds a file.
+    pub fn file(&mut self, name: &str, permissions: u32, contents: &[u8]) -> io::Result<()> {
+        self.entry(name, FILE | permissions, contents, (0, 0))
+    }
+
+    /// Adds a folder.
+    pub fn folder(&mut self, name: &str, permissions: u32) -> io::Result<()> {
+        self.entry(name, FOLDER | permissions, &[], (0, 0))
+    }
+
+    /// Adds the folders that lead to `name`, without it.
+    pub fn parents(&mut self, name: &str) -> io::Result<()> {
+        for (at, _) in name.match_indices('/').filter(|&(at, _)| at > 0) {
+            self.folder(&name[..at], 0o755)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a character device; making one in a file system would take root.
+    pub fn device(&mut self, name: &str, permissions: u32, major: u32, minor: u32) -> io::Result<()> {
+        self.entry(name, CHARACTER_DEVICE | permissions, &[], (major, minor))
+    }
+
+    fn entry(&mut self, name: &str, mode: u32, contents: &[u8], device: (u32, u32)) -> io::Result<()> {
+        self.inode += 1;
+        let size = u32::try_from(contents.len())
+            .map_err(|_| io::Error::other(format!("{name} is larger than 4 GiB, which no cpio can hold")))?;
+        let builder =
+            Builder::new(name).ino(self.inode).mode(mode).nlink(if mode & FOLDER != 0 { 2 } else { 1 });
+        let mut writer = builder.rdev_major(device.0).rdev_minor(device.1).write(&mut self.output, size);
+        writer.write_all(contents)?;
+        writer.finish()?;
+        Ok(())
+    }
+
+    /// Adds what is at `path`, with all below it, under the name `name` (empty: only what is below).
+    /// Sockets, pipes and devices are left out.
+    pub fn tree(&mut self, path: &Path, name: &str) -> Result<()> {
+        let found = fs::symlink_metadata(path).at("read", path)?;
+        let permissions = found.mode() & 0o7777;
+        if found.is_dir() {
+            if !name.is_empty() {
+                self.folder(name, permissions).at("archive", path)?;
+            }
+            let mut names = Vec::new();
+            for entry in fs::read_dir(path).at("read", path)? {
+                names.push(entry.at("read", path)?.file_name());
+            }
+            names.sort_unstable();
+            for child in names {
+                let text = child.to_str().ok_or_else(|| Error::BadFile {
+                    path: path.join(&child),
+                    reason: "a name that is not UTF-8 cannot be given to the guest".into(),
+                })?;
+                let below = if name.is_empty() { text.to_owned() } else { format!("{name}/{text}") };
+                self.tree(&path.join(&child), &below)?;
+            }
+            Ok(())
+        } else if found.is_symlink() {
+            let target = fs::read_link(path).at("read", path)?;
+            self.entry(name, LINK | 0o777, target.as_os_str().as_bytes(), (0, 0)).at("archive", path)
+        } else if found.is_file() {
+            if permissions & 0o400 == 0 {
+                // A package may ship a file that its owner cannot read; we unpacked it, so we own it.
+                fs::set_permissions(path, fs::Permissions::from_mode(permissions | 0o400)).ok();
+            }
+            let contents = fs::read(path).at("read", path)?;
+            self.file(name, permissions, &contents).at("archive", path)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Ends the archive.
+    pub fn finish(self) -> io::Result<W> {
+        trailer(self.output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_reads_back_the_same_every_time() {
+        let folder = std::env::temp_dir().join(format!("kprism-archive-{}", std::process::id()));
+        fs::create_dir_all(folder.join("sub")).unwrap();
+        fs::write(folder.join("sub/file"), "content").unwrap();
+        std::os::unix::fs::symlink("sub/file", folder.join("link")).ok();
+        let make = || {
+            let mut archive = Archive::new(Vec::new());
+            archive.parents("a/b").unwrap();
+            archive.tree(&folder, "a/b").unwrap();
+            archive.device("a/null", 0o666, 1, 3).unwrap();
+            archive.finish().unwrap()
+        };
+        let bytes = make();
+        assert_eq!(bytes, make());
+        let mut input = io::Cursor::new(bytes);
+        let mut names = Vec::new();
+        loop {
+            let reader = cpio::newc::Reader::new(input).unwrap();
+            if reader.entry().is_trailer() {
+                break;
+            }
+            names.push((reader.entry().name().to_owned(), reader.entry().mode() & 0o170000));
+            input = reader.finish().unwrap();
+        }
+        let expected = [
+            ("a", FOLDER),
+            ("a/b", FOLDER),
+            ("a/b/link", LINK),
+            ("a/b/sub", FOLDER),
+            ("a/b/sub/file", FILE),
+            ("a/null", CHARACTER_DEVICE),
+        ];
+        assert_eq!(names, expected.map(|(name, mode)| (name.to_owned(), mode)));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

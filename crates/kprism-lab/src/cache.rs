@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cache folder: everything that can be made again from apt and this program.
+//!
+//! An entry is a folder `KIND/KEY`, where the key tells the content. It is built in `KIND/.KEY.new` under a lock
+//! and renamed into place, so a reader sees it whole or not at all, and two builders do the work once.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{Context, Error, Result};
+
+/// How often a taken lock is asked for.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// The cache folder.
+#[derive(Debug, Clone)]
+pub struct Cache(PathBuf);
+
+impl Cache {
+    /// `$XDG_CACHE_HOME/kprism`, or `~/.cache/kprism`; made if missing.
+    pub fn open() -> Result<Self> {
+        let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache"))).ok_or_else(
+            || Error::Option("neither XDG_CACHE_HOME nor HOME names a folder: set one, for the cache".into()),
+        )?;
+        Self::at(base.join("kprism"))
+    }
+
+    /// A cache in `folder`; made if missing.
+    pub fn at(folder: PathBuf) -> Result<Self> {
+        fs::create_dir_all(&folder).at("create", &folder)?;
+        Ok(Self(folder))
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// The entry `kind/key`, built by `build` in an empty folder if it is not there. `need_mib` is what building
+    /// takes on the disk.
+    pub fn entry(
+        &self,
+        kind: &str,
+        key: &str,
+        need_mib: u64,
+        build: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
+        let folder = self.0.join(kind);
+        let place = folder.join(key);
+        if place.exists() {
+            return Ok(place);
+        }
+        fs::create_dir_all(&folder).at("create", &folder)?;
+        let _lock = Lock::take(&folder.join(format!(".{key}.lock")))?;
+        if place.exists() {
+            return Ok(place);
+        }
+        require_space(&folder, need_mib)?;
+        let staging = folder.join(format!(".{key}.new"));
+        remove(&staging)?;
+        fs::create_dir(&staging).at("create", &staging)?;
+        let built = build(&staging).and_then(|()| fs::rename(&staging, &place).at("rename", &staging));
+        if let Err(error) = built {
+            remove(&staging).ok();
+            return Err(match error {
+                Error::NoSpace { path, .. } => Error::NoSpace { path, need_mib },
+                other => other,
+            });
+        }
+        Ok(place)
+    }
+
+    /// A remembered answer: the file `kind/name.current`, made by `find` if it is not there or `again`.
+    pub fn remembered(
+        &self,
+        kind: &str,
+        name: &str,
+        again: bool,
+        find: impl FnOnce() -> Result<String>,
+    ) -> Result<String> {
+        let folder = self.0.join(kind);
+        let file = folder.join(format!("{name}.current"));
+        if let (false, Ok(text)) = (again, fs::read_to_string(&file)) {
+            return Ok(text);
+        }
+        fs::create_dir_all(&folder).at("create", &folder)?;
+        let _lock = Lock::take(&folder.join(format!(".{name}.current.lock")))?;
+        if let (false, Ok(text)) = (again, fs::read_to_string(&file)) {
+            return Ok(text);
+        }
+        let text = find()?;
+        let staging = folder.join(format!(".{name}.current.{}", std::process::id()));
+        fs::write(&staging, &text).at("write", &staging)?;
+        fs::rename(&staging, &file).at("rename", &staging)?;
+        Ok(text)
+    }
+
+    /// Marks the entry as used now and removes all but the `keep` most recently used of its kind.
+    pub fn keep_recent(&self, kind: &str, used: &Path, keep: usize) {
+        if let Ok(folder) = File::open(used) {
+            folder.set_modified(SystemTime::now()).ok();
+        }
+        let Ok(entries) = fs::read_dir(self.0.join(kind)) else { return };
+        let mut dated: Vec<(SystemTime, PathBuf)> = entries
+            .flatten()
+            .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
+            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+            .collect();
+        dated.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, path) in dated.iter().skip(keep).filter(|(_, path)| path != used) {
+            remove(path).ok();
+        }
+    }
+}
+
+/// A lock file held until drop, also against other processes; the system frees it if we die.
+#[derive(Debug)]
+struct Lock(#[expect(dead_code, reason = "held for its lock")] File);
+
+impl Lock {
+    fn take(path: &Path) -> Result<Self> {
+        let file = File::create(path).at("create", path)?;
+        // Asked again and again rather than waited for: a Ctrl-C must get through.
+        loop {
+            // SAFETY: flock on a descriptor that is ours.
+            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+                return Ok(Self(file));
+            }
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted if crate::interrupt::requested() => {
+                    return Err(Error::Interrupted);
+                }
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => std::thread::sleep(RETRY),
+                _ => return Err(Error::Io { what: "lock", path: path.to_owned(), source: error }),
+            }
+        }
+    }
+}
+
+/// Removes a folder and all in it, whatever its modes; absent is fine.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.at("remove", path),
+    }
+}
+
+/// Fails early if the disk under `path` has less than `need_mib` MiB for us.
+pub(crate) fn require_space(path: &Path, need_mib: u64) -> Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(name) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return Ok(()) };
+    // SAFETY: an all-zero statvfs is valid, and is only filled in; the name ends in NUL.
+    let (result, stat) = unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(name.as_ptr(), &mut stat), stat)
+    };
+    if result == 0 && stat.f_bavail.saturating_mul(stat.f_frsize) >> 20 < need_mib {
+        return Err(Error::NoSpace { path: path.to_owned(), need_mib });
+    }
+    Ok(())
+}
+
+/// Collects what a key must tell, and makes it one.
+#[derive(Default)]
+pub(crate) struct Key(Sha256);
+
+impl Key {
+    /// Adds one part; parts cannot run into each other.
+    pub fn add(mut self, part: impl AsRef<[u8]>) -> Self {
+        let part = part.as_ref();
+        self.0.update((part.len() as u64).to_le_bytes());
+        self.0.update(part);
+        self
+    }
+
+    /// 24 hex digits.
+    pub fn finish(self) -> String {
+        self.0.finalize()[..12].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> Cache {
+        let folder = std::env::temp_dir().join(format!("kprism-cache-{name}-{}", std::process::id()));
+        remove(&folder).unwrap();
+        Cache::at(folder).unwrap()
+    }
+
+    #[test]
+    fn an_entry_is_built_once_by_many() {
+        let cache = scratch("once");
+        let built = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let build = |folder: &Path| {
+                        built.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                        std::thread::sleep(std::time::Duration::from_millis(20));
+                        fs::write(folder.join("file"), "content").at("write", folder)
+                    };
+                    let place = cache.entry("kind", "key", 1, build).unwrap();
+                    assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "content");
+                });
+            }
+        });
+        assert_eq!(built.into_inner(), 1);
+        remove(cache.folder()).unwrap();
+    }
+
+    #[test]
+    fn a_failed_build_leaves_nothing() {
+        let cache = scratch("failed");
+        let fail = |folder: &Path| {
+            fs::write(folder.join("half"), "x").unwrap();
+            Err(Error::Interrupted)
+        };
+        assert!(cache.entry("kind", "key", 1, fail).is_err());
+        assert!(
+            cache
+                .entry("kind", "key", 1, |folder| {
+                    assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+                    Ok(())
+                })
+                .is_ok()
+        );
+        remove(cache.folder()).unwrap();
+    }
+
+    #[test]
+    fn too_little_space_is_said_before_the_work() {
+        let cache = scratch("space");
+        let error = cache.entry("kind", "key", u64::MAX >> 20, |_| unreachable!()).unwrap_err();
+        assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+        remove(cache.folder()).unwrap();
+    }
+
+    #[test]
+    fn the_oldest_entries_go() {
+        let cache = scratch("recent");
+        for key in ["a", "b", "c"] {
+            let place = cache.entry("kind", key, 1, |_| Ok(())).unwrap();
+            cache.keep_recent("kind", &place, 2);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert!(!cache.folder().join("kind/a").exists());
+        assert!(cache.folder().join("kind/b").exists() && cache.folder().join("kind/c").exists());
+        remove(cache.folder()).unwrap();
+    }
+}

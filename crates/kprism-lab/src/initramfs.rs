@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The initramfs: the root file system (or the user's initramfs), and over it the agent as /init, modules and
+//! the first device nodes.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use kprism_agent::{AGENT_FOLDER, DEPMOD_WANTED, MODULE_LIST};
+
+use crate::archive::Archive;
+use crate::cache::{Cache, Key};
+use crate::error::{Context, Result};
+use crate::modules::Module;
+use crate::rootfs::RootFs;
+
+/// What the lower layer is.
+pub(crate) enum Base<'a> {
+    /// Debian's programs.
+    Root(&'a RootFs),
+    /// A file of the user's, compressed or not.
+    File(&'a Path),
+}
+
+/// An initramfs in the cache.
+#[derive(Debug, Clone)]
+pub struct Initramfs {
+    /// The file to boot with.
+    pub image: PathBuf,
+    /// Tells its content.
+    pub key: String,
+}
+
+impl Initramfs {
+    /// Made if need be. `agent` is the program that becomes /init.
+    pub(crate) fn find(base: &Base<'_>, agent: &Path, modules: &[Module], cache: &Cache) -> Result<Self> {
+        let agent = fs::read(agent).at("read", agent)?;
+        let mut key = Key::default().add("layout 1").add(&agent);
+        let lower = match base {
+            Base::Root(rootfs) => {
+                key = key.add(&rootfs.key);
+                Vec::new()
+            }
+            Base::File(path) => {
+                let contents = fs::read(path).at("read", path)?;
+                key = key.add(&contents);
+                contents
+            }
+        };
+        for module in modules {
+            key = key.add(&module.guest).add(&module.contents).add([u8::from(module.load)]);
+        }
+        let key = key.finish();
+        let place = cache.entry("initramfs", &key, 150, |folder| {
+            let path = folder.join("initramfs");
+            let mut output = BufWriter::new(File::create(&path).at("create", &path)?);
+            let written = match base {
+                Base::Root(rootfs) => {
+                    let mut archive = Archive::new(&mut output);
+                    archive.tree(&rootfs.root, "")?;
+                    archive.finish().map(|_| ())
+                }
+                // The kernel unpacks archives one after the other; each begins at a multiple of 4.
+                Base::File(_) => {
+                    let padding = lower.len().next_multiple_of(4) - lower.len();
+                    output.write_all(&lower).and_then(|()| output.write_all(&[0; 3][..padding]))
+                }
+            };
+            written.at("write", &path)?;
+            overlay(&mut output, &agent, modules).and_then(|()| output.flush()).at("write", &path)
+        })?;
+        cache.keep_recent("initramfs", &place, 8);
+        Ok(Self { image: place.join("initramfs"), key })
+    }
+}
+
+fn overlay(output: &mut dyn Write, agent: &[u8], modules: &[Module]) -> std::io::Result<()> {
+    let mut archive = Archive::new(output);
+    archive.file("init", 0o755, agent)?;
+    archive.folder("dev", 0o755)?;
+    // The kernel opens this for init before anything can mount devtmpfs.
+    archive.device("dev/console", 0o600, 5, 1)?;
+    archive.device("dev/null", 0o666, 1, 3)?;
+    archive.folder(AGENT_FOLDER.trim_start_matches('/'), 0o755)?;
+    for module in modules {
+        archive.parents(&module.guest)?;
+        archive.file(&module.guest, 0o644, &module.contents)?;
+    }
+    let list: String =
+        modules.iter().filter(|module| module.load).map(|module| format!("/{}\n", module.guest)).collect();
+    archive.file(MODULE_LIST.trim_start_matches('/'), 0o644, list.as_bytes())?;
+    if !modules.is_empty() {
+        archive.file(DEPMOD_WANTED.trim_start_matches('/'), 0o644, &[])?;
+    }
+    archive.finish()?;
+    Ok(())
+}

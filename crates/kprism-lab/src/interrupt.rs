@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ctrl-C: the first asks every wait of this crate to end cleanly, the second ends the process at once (QEMU
+//! goes with it, see `qemu.rs`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// Takes SIGINT, SIGTERM and SIGHUP for the whole process. For programs; a library's user may rather call
+/// [`request`].
+pub fn catch_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let handler = on_signal as extern "C" fn(libc::c_int);
+        // SAFETY: the handler does nothing but an atomic swap and, at the second signal, _exit.
+        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+    }
+}
+
+/// Asks for a clean end, as the first Ctrl-C does.
+pub fn request() {
+    REQUESTED.store(true, Ordering::SeqCst);
+}
+
+/// Whether an end was asked for.
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::SeqCst)
+}
+
+extern "C" fn on_signal(signal: libc::c_int) {
+    if REQUESTED.swap(true, Ordering::SeqCst) {
+        // SAFETY: _exit is async-signal-safe.
+        unsafe { libc::_exit(128 + signal) };
+    }
+}

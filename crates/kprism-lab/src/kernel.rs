@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The guest's kernel: Debian's stock one from apt, or the user's file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::apt;
+use crate::cache::{Cache, Key};
+use crate::error::{Context, Error, Result};
+use crate::options::{Progress, Report};
+
+/// The series that everything is tested with.
+const SERIES: &str = "linux-image-6.12.";
+
+/// A kernel that can be booted.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// The bootable image.
+    pub image: PathBuf,
+    /// Its release, as `uname -r` will give it; empty if the image does not tell.
+    pub release: String,
+    /// `lib/modules/RELEASE` of its package, or of the host if that has the same release.
+    pub modules: Option<PathBuf>,
+    /// Tells its content: package and version, or a hash.
+    pub key: String,
+}
+
+impl Kernel {
+    /// The image given, or Debian's stock kernel, fetched if need be.
+    pub(crate) fn find(
+        given: Option<&Path>,
+        cache: &Cache,
+        refresh: bool,
+        report: Report<'_>,
+    ) -> Result<Self> {
+        if let Some(image) = given {
+            let contents = fs::read(image).at("read", image)?;
+            let release = release(&contents).unwrap_or_default();
+            let modules = Some(Path::new("/lib/modules").join(&release));
+            let modules = modules.filter(|folder| !release.is_empty() && folder.join("kernel").is_dir());
+            let key = Key::default().add(&contents).finish();
+            return Ok(Self { image: image.to_owned(), release, modules, key });
+        }
+        let key = cache.remembered("kernel", "debian", refresh, || fetch(cache, report))?;
+        let folder = cache.folder().join("kernel").join(&key);
+        if !folder.exists() {
+            // Someone cleaned up by hand: start over.
+            let key = cache.remembered("kernel", "debian", true, || fetch(cache, report))?;
+            return Self::from_folder(&cache.folder().join("kernel").join(&key), key);
+        }
+        Self::from_folder(&folder, key)
+    }
+
+    fn from_folder(folder: &Path, key: String) -> Result<Self> {
+        let modules = folder.join("lib/modules");
+        let modules = only_entry(&modules)?;
+        let release = modules.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self { image: folder.join("vmlinuz"), release, modules: Some(modules), key })
+    }
+}
+
+/// Downloads the newest kernel of the series; gives its key.
+fn fetch(cache: &Cache, report: Report<'_>) -> Result<String> {
+    let mut names: Vec<String> = apt::names(SERIES)?.into_iter().filter(|name| is_stock(name)).collect();
+    names.sort_unstable_by_key(|name| std::cmp::Reverse(version(name)));
+    let mut failure = Error::Apt {
+        package: format!("{SERIES}*-amd64"),
+        reason: "no such package is known".into(),
+        remedy: "Remedy: the kernel is in bookworm-backports; scripts/setup.sh adds it to apt's sources",
+    };
+    // The newest name may be known to apt without being there to fetch.
+    for name in names.iter().take(3) {
+        report(Progress::Step(&format!("downloading {name} (about 105 MB)")));
+        let scratch = cache.folder().join(format!(".download.{}", std::process::id()));
+        crate::cache::remove(&scratch)?;
+        fs::create_dir_all(&scratch).at("create", &scratch)?;
+        crate::cache::require_space(&scratch, 450)?;
+        let result = apt::download(std::slice::from_ref(name), &scratch).and_then(|files| {
+            let [package] = &files[..] else {
+                return Err(Error::BadFile {
+                    path: scratch.clone(),
+                    reason: "one package was to come".into(),
+                });
+            };
+            // NAME_VERSION_ARCH.deb, which is the key: a package's content never changes under its version.
+            let key = package.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            report(Progress::Step(&format!("unpacking {name}")));
+            cache.entry("kernel", &key, 350, |folder| unpack(package, folder))?;
+            Ok(key)
+        });
+        crate::cache::remove(&scratch)?;
+        match result {
+            Err(Error::Apt { package, reason, remedy }) if not_offered(&reason) => {
+                failure = Error::Apt { package, reason, remedy };
+            }
+            other => return other,
+        }
+    }
+    Err(failure)
+}
+
+/// Whether apt says that no source has the package, rather than that it could not be reached.
+fn not_offered(reason: &str) -> bool {
+    ["Unable to locate", "Can't find a source", "404"].iter().any(|words| reason.contains(words))
+}
+
+/// Keeps of a kernel package what a guest needs: `vmlinuz` and `lib/modules`.
+fn unpack(package: &Path, folder: &Path) -> Result<()> {
+    apt::unpack(package, folder)?;
+    let boot = folder.join("boot");
+    let image = fs::read_dir(&boot)
+        .at("read", &boot)?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))
+        .ok_or_else(|| Error::BadFile {
+            path: package.to_owned(),
+            reason: "no boot/vmlinuz-* in it".into(),
+        })?;
+    fs::rename(&image, folder.join("vmlinuz")).at("rename", &image)?;
+    crate::cache::remove(&boot)?;
+    // A merged /usr, as newer packages have it.
+    let merged = folder.join("usr/lib/modules");
+    if merged.exists() {
+        let place = folder.join("lib");
+        fs::create_dir_all(&place).at("create", &place)?;
+        fs::rename(&merged, place.join("modules")).at("rename", &merged)?;
+    }
+    crate::cache::remove(&folder.join("usr"))
+}
+
+/// The release in a bzImage's header: `kernel_version` (Documentation/arch/x86/boot.rst).
+fn release(image: &[u8]) -> Option<String> {
+    if image.get(0x202..0x206)? != b"HdrS" {
+        return None;
+    }
+    let at = 0x200 + usize::from(u16::from_le_bytes(image.get(0x20e..0x210)?.try_into().ok()?));
+    let text = image.get(at..(at + 256).min(image.len()))?;
+    let word = text.split(|&byte| byte == b' ' || byte == 0).next()?;
+    let good = |byte: &u8| byte.is_ascii_alphanumeric() || b".+-_~".contains(byte);
+    (!word.is_empty() && word.iter().all(good)).then(|| String::from_utf8_lossy(word).into_owned())
+}
+
+/// The stock flavour: not cloud, rt, unsigned or debugging symbols.
+fn is_stock(name: &str) -> bool {
+    name.strip_suffix("-amd64")
+        .is_some_and(|rest| !["cloud", "rt"].iter().any(|flavour| rest.ends_with(flavour)))
+        && name.starts_with(SERIES)
+}
+
+/// The numbers in a name, for comparing.
+fn version(name: &str) -> Vec<u64> {
+    name.trim_end_matches("-amd64")
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|number| number.parse().ok())
+        .collect()
+}
+
+fn only_entry(folder: &Path) -> Result<PathBuf> {
+    let mut entries = fs::read_dir(folder).at("read", folder)?.flatten().map(|entry| entry.path());
+    match (entries.next(), entries.next()) {
+        (Some(path), None) => Ok(path),
+        _ => Err(Error::BadFile {
+            path: folder.to_owned(),
+            reason: "one kernel release was to be here".into(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_is_read_from_a_boot_header_only() {
+        let mut image = vec![0; 0x400];
+        assert_eq!(release(&image), None);
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x20e..0x210].copy_from_slice(&0x100u16.to_le_bytes());
+        image[0x300..0x30c].copy_from_slice(b"6.1.0-x (me)");
+        assert_eq!(release(&image).as_deref(), Some("6.1.0-x"));
+        image[0x20e..0x210].copy_from_slice(&0xfff0u16.to_le_bytes());
+        assert_eq!(release(&image), None);
+    }
+
+    #[test]
+    fn the_stock_flavour_and_the_newest_version_are_chosen() {
+        assert!(is_stock("linux-image-6.12.117+deb12-amd64"));
+        for other in [
+            "linux-image-6.12.9+deb12-rt-amd64",
+            "linux-image-6.12.9+deb12-cloud-amd64",
+            "linux-image-6.12.9+deb12-amd64-dbg",
+            "linux-image-6.12.9+deb12-amd64-unsigned",
+        ] {
+            assert!(!is_stock(other), "{other}");
+        }
+        assert!(version("linux-image-6.12.117+deb12-amd64") > version("linux-image-6.12.95+deb12-amd64"));
+        assert!(version("linux-image-6.12.90+deb12.1-amd64") > version("linux-image-6.12.90+deb12-amd64"));
+    }
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Preparing a guest: everything up to the moment before a command runs.
+
+use std::path::Path;
+
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::initramfs::{Base, Initramfs};
+use crate::kernel::Kernel;
+use crate::options::{Options, Report};
+use crate::qemu::{Machine, Qemu};
+use crate::rootfs::RootFs;
+use crate::snapshot::{Boot, KernelFacts, Snapshot};
+use crate::{files, modules};
+
+/// A guest that is ready to be started, any number of times.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    pub(crate) qemu: Qemu,
+    pub(crate) machine: Machine,
+    pub(crate) kernel: Kernel,
+    pub(crate) rootfs: Option<RootFs>,
+    pub(crate) initramfs: Initramfs,
+    pub(crate) command_line: String,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) agent: std::path::PathBuf,
+}
+
+impl Prepared {
+    /// What the guest's kernel said of itself.
+    pub fn kernel(&self) -> &KernelFacts {
+        &self.snapshot.kernel
+    }
+
+    /// The kernel's command line.
+    pub fn command_line(&self) -> &str {
+        &self.command_line
+    }
+
+    /// QEMU's version line.
+    pub fn qemu_version(&self) -> &str {
+        &self.qemu.version
+    }
+
+    /// The folder with the guest's own programs, unless the user gave an initramfs.
+    pub fn root(&self) -> Option<&Path> {
+        self.rootfs.as_ref().map(|rootfs| rootfs.root.as_path())
+    }
+
+    /// The snapshot's folder: `kallsyms`, `btf`, `modules`, `hooks`, `console.log` of the boot.
+    pub fn snapshot_folder(&self) -> &Path {
+        &self.snapshot.folder
+    }
+
+    pub(crate) fn boot(&self) -> Boot<'_> {
+        Boot {
+            qemu: &self.qemu,
+            machine: &self.machine,
+            kernel: &self.kernel,
+            initramfs: &self.initramfs,
+            command_line: self.command_line.clone(),
+        }
+    }
+}
+
+/// Gets everything a guest needs, out of the cache or, the first time, from apt, and boots it up to the point
+/// where it waits for a command. Seconds to minutes the first time, milliseconds after.
+pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
+    check(options)?;
+    let qemu = Qemu::find()?;
+    let agent = files::find_agent()?;
+    let cache = Cache::open()?;
+    let kernel = Kernel::find(options.kernel.as_deref(), &cache, options.refresh, report)?;
+    let rootfs = match options.initrd {
+        Some(_) => None,
+        None => Some(RootFs::find(&options.packages, &cache, options.refresh, report)?),
+    };
+    let base = match (&rootfs, &options.initrd) {
+        (Some(rootfs), _) => Base::Root(rootfs),
+        (None, Some(path)) => Base::File(path),
+        (None, None) => return Err(Error::Option("no root file system".into())),
+    };
+    let modules = modules::collect(&kernel, &options.modules, &options.with_modules)?;
+    let initramfs = Initramfs::find(&base, &agent, &modules, &cache)?;
+    let machine = Machine { smp: options.smp, mem_mib: options.mem_mib, pace: options.pace };
+    let command_line = Machine::command_line(&options.append);
+    let boot = Boot {
+        qemu: &qemu,
+        machine: &machine,
+        kernel: &kernel,
+        initramfs: &initramfs,
+        command_line: command_line.clone(),
+    };
+    let snapshot = Snapshot::find(&boot, &cache, options.boot_timeout, report)?;
+    Ok(Prepared { qemu, machine, kernel, rootfs, initramfs, command_line, snapshot, agent })
+}
+
+fn check(options: &Options) -> Result<()> {
+    let wrong = |text: &str| Err(Error::Option(text.into()));
+    if !(1..=64).contains(&options.smp) {
+        return wrong("the number of CPUs must be 1 to 64");
+    }
+    if options.mem_mib < 256 {
+        return wrong("a guest with Debian's kernel needs 256 MiB of memory at least");
+    }
+    if options.initrd.is_some() && !options.packages.is_empty() {
+        return wrong("packages go into Debian's root file system, which the given initrd replaces");
+    }
+    Ok(())
+}

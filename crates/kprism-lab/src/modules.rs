@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kernel modules: found by name, unpacked, with what they need, in the order of loading.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use object::{Object, ObjectSection};
+
+use crate::error::{Context, Error, Result};
+use crate::kernel::Kernel;
+
+/// No module is larger; what claims to be is garbage.
+const LARGEST: u64 = 256 << 20;
+
+/// A module to put into the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Module {
+    /// Path in the guest, without a leading slash.
+    pub guest: String,
+    /// The unpacked .ko.
+    pub contents: Vec<u8>,
+    /// Loaded at boot.
+    pub load: bool,
+}
+
+/// What `load` and `present` name, and what those need, in an order in which they can be loaded.
+pub(crate) fn collect(kernel: &Kernel, load: &[String], present: &[String]) -> Result<Vec<Module>> {
+    if load.is_empty() && present.is_empty() {
+        return Ok(Vec::new());
+    }
+    let index = match &kernel.modules {
+        Some(folder) => index(folder)?,
+        None => BTreeMap::new(),
+    };
+    let mut collector = Collector { kernel, index, seen: BTreeSet::new(), modules: Vec::new() };
+    for name in load {
+        collector.add(name, true)?;
+    }
+    for name in present {
+        collector.add(name, false)?;
+    }
+    Ok(collector.modules)
+}
+
+struct Collector<'a> {
+    kernel: &'a Kernel,
+    index: BTreeMap<String, PathBuf>,
+    seen: BTreeSet<String>,
+    modules: Vec<Module>,
+}
+
+impl Collector<'_> {
+    fn add(&mut self, name: &str, load: bool) -> Result<()> {
+        let is_path = name.contains('/') || name.ends_with(".ko");
+        let path = if is_path {
+            PathBuf::from(name)
+        } else {
+            let missing = || Error::NoModule { name: name.to_owned(), kernel: self.kernel.key.clone() };
+            self.index.get(&plain(name)).ok_or_else(missing)?.clone()
+        };
+        if !self.seen.insert(plain(&stem(&path))) {
+            return Ok(());
+        }
+        let contents = unpack(&path)?;
+        let needs = needs(&contents).map_err(|reason| Error::BadFile { path: path.clone(), reason })?;
+        for need in needs {
+            // A module of the user's may need another of the user's, named before it.
+            if !self.seen.contains(&plain(&need)) {
+                self.add(&need, load)?;
+            }
+        }
+        let release = match self.kernel.release.as_str() {
+            "" => "unknown",
+            release => release,
+        };
+        let inside = match &self.kernel.modules {
+            Some(folder) if !is_path => path.strip_prefix(folder).map(|rest| rest.with_file_name("")).ok(),
+            _ => None,
+        };
+        let folder = inside.unwrap_or_else(|| "updates/".into());
+        let guest = format!("usr/lib/modules/{release}/{}{}.ko", folder.display(), stem(&path));
+        self.modules.push(Module { guest, contents, load });
+        Ok(())
+    }
+}
+
+/// Every module below `folder` by its plain name.
+fn index(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).at("read", &folder)? {
+            let entry = entry.at("read", &folder)?;
+            let path = entry.path();
+            if entry.file_type().at("read", &path)?.is_dir() {
+                folders.push(path);
+            } else if path.to_string_lossy().contains(".ko") {
+                found.insert(plain(&stem(&path)), path);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// File name up to `.ko`.
+fn stem(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split(".ko").next().unwrap_or_default().to_owned()
+}
+
+/// The kernel takes `-` and `_` in names as the same.
+fn plain(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+/// Reads a .ko, .ko.xz or .ko.zst.
+fn unpack(path: &Path) -> Result<Vec<u8>> {
+    let packed = fs::read(path).at("read", path)?;
+    let bad = |reason: String| Error::BadFile { path: path.to_owned(), reason };
+    let mut contents = Vec::new();
+    if packed.starts_with(b"\xfd7zXZ\0") {
+        let mut output = Limited(&mut contents);
+        lzma_rs::xz_decompress(&mut Cursor::new(packed), &mut output)
+            .map_err(|error| bad(format!("not a good .xz file: {error:?}")))?;
+    } else if packed.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        ruzstd::decoding::StreamingDecoder::new(Cursor::new(packed))
+            .map_err(|error| bad(format!("not a good .zst file: {error}")))?
+            .take(LARGEST)
+            .read_to_end(&mut contents)
+            .map_err(|error| bad(format!("not a good .zst file: {error}")))?;
+    } else {
+        contents = packed;
+    }
+    Ok(contents)
+}
+
+/// Takes up to [`LARGEST`] bytes.
+struct Limited<'a>(&'a mut Vec<u8>);
+
+impl std::io::Write for Limited<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() as u64 + bytes.len() as u64 > LARGEST {
+            return Err(std::io::Error::other("too large for a module"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Names of the modules that this one needs (`depends=` in its `.modinfo`).
+fn needs(contents: &[u8]) -> std::result::Result<Vec<String>, String> {
+    let file = object::File::parse(contents).map_err(|error| format!("not a kernel module: {error}"))?;
+    let section = file.section_by_name(".modinfo").ok_or("not a kernel module: it has no .modinfo")?;
+    let info = section.data().map_err(|error| format!("its .modinfo cannot be read: {error}"))?;
+    let line = info.split(|&byte| byte == 0).find_map(|line| line.strip_prefix(b"depends="));
+    let names = String::from_utf8_lossy(line.unwrap_or_default()).into_owned();
+    Ok(names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_compared_as_the_kernel_does() {
+        assert_eq!(plain(&stem(Path::new("/x/crc-ccitt.ko.xz"))), "crc_ccitt");
+    }
+
+    #[test]
+    fn garbage_is_no_module() {
+        assert!(needs(b"garbage").unwrap_err().contains("not a kernel module"));
+        let folder = std::env::temp_dir().join(format!("kprism-modules-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for (name, bytes) in
+            [("a.ko.xz", b"\xfd7zXZ\0garbage".as_slice()), ("b.ko.zst", b"\x28\xb5\x2f\xfdgarbage")]
+        {
+            fs::write(folder.join(name), bytes).unwrap();
+            assert!(matches!(unpack(&folder.join(name)), Err(Error::BadFile { .. })));
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

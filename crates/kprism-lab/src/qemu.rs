@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! QEMU: found, checked, told what machine to be, and never left behind.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use kprism_agent::{CONTROL_PORT, EXIT_PORT, PAUSE_PORT, STDERR_PORT, STDOUT_PORT};
+
+use crate::error::{Context, Error, Result};
+use crate::options::Pace;
+use crate::qmp::Qmp;
+
+const OLDEST: (u32, u32) = (10, 0);
+const INSTALL: &str =
+    "install qemu-system-x86 10.0 or later from bookworm-backports (scripts/setup.sh does it)";
+
+/// A QEMU that will do.
+#[derive(Debug, Clone)]
+pub struct Qemu {
+    /// The program.
+    pub program: PathBuf,
+    /// Its version line: snapshots are good for the very same QEMU only.
+    pub version: String,
+}
+
+impl Qemu {
+    /// `$KPRISM_QEMU`, or `qemu-system-x86_64` from the path; fails if it is missing or too old.
+    pub fn find() -> Result<Self> {
+        let program = std::env::var_os("KPRISM_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into());
+        let output =
+            Command::new(&program).arg("--version").output().map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => {
+                    Error::MissingProgram { program: program.to_string_lossy().into_owned(), remedy: INSTALL }
+                }
+                _ => Error::Io { what: "run", path: PathBuf::from(&program), source: error },
+            })?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = text.lines().next().unwrap_or_default().to_owned();
+        if parse_version(&version).is_none_or(|found| found < OLDEST) {
+            return Err(Error::OldQemu { found: version });
+        }
+        Ok(Self { program: program.into(), version })
+    }
+}
+
+/// (major, minor) of "QEMU emulator version 10.0.2 (Debian …)".
+fn parse_version(line: &str) -> Option<(u32, u32)> {
+    let mut numbers = line.split("version ").nth(1)?.split(['.', ' ']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// The machine: what must be the same when a snapshot is made and when it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Machine {
+    pub smp: u32,
+    pub mem_mib: u64,
+    pub pace: Pace,
+}
+
+impl Machine {
+    /// Only devices that act when the guest touches them: whatever has a thread or a queue in QEMU (virtio,
+    /// disks, network) would end determinism.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments: Vec<String> = ["-machine", "q35", "-accel", "tcg"].map(str::to_owned).to_vec();
+        // No random instructions; no 5-level paging, as on nearly every machine there is.
+        arguments.extend(["-cpu", "max,-rdrand,-rdseed,-la57"].map(str::to_owned));
+        arguments.extend(["-smp".into(), self.smp.to_string(), "-m".into(), format!("{}M", self.mem_mib)]);
+        match self.pace {
+            Pace::Exact => {
+                arguments.extend(["-icount", "shift=0,sleep=off"].map(str::to_owned));
+                arguments.extend(["-rtc", "base=2020-01-01,clock=vm", "-seed", "7"].map(str::to_owned));
+            }
+            Pace::Fast => {}
+        }
+        arguments.extend(["-nodefaults", "-no-user-config", "-display", "none"].map(str::to_owned));
+        arguments.extend(["-no-reboot", "-action", "panic=pause", "-device"].map(str::to_owned));
+        arguments.extend([format!("pvpanic,ioport={PAUSE_PORT}"), "-device".into()]);
+        arguments.push(format!("isa-debug-exit,iobase={EXIT_PORT},iosize=1"));
+        arguments
+    }
+
+    /// The kernel's command line.
+    pub fn command_line(append: &[String]) -> String {
+        // nokaslr: symbols are where the cache says. panic=-1: a panic ends QEMU at once, by -no-reboot.
+        let mut words = "console=ttyS0 nokaslr panic=-1 tsc=reliable".to_owned();
+        for word in append {
+            words.push(' ');
+            words.push_str(word);
+        }
+        words
+    }
+}
+
+/// Files that the guest's ports are written to.
+#[derive(Debug, Clone)]
+pub(crate) struct PortFiles {
+    pub console: PathBuf,
+    pub control: PathBuf,
+    pub stdout: PathBuf,
+    pub stderr: PathBuf,
+}
+
+impl PortFiles {
+    fn arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        arguments.extend(["-chardev".into(), option("file,id=console,path=", &self.console)]);
+        arguments.extend(["-serial".into(), "chardev:console".into()]);
+        for (id, path, port) in [
+            ("control", &self.control, CONTROL_PORT),
+            ("stdout", &self.stdout, STDOUT_PORT),
+            ("stderr", &self.stderr, STDERR_PORT),
+        ] {
+            arguments.extend(["-chardev".into(), option(&format!("file,id={id},path="), path)]);
+            arguments.extend(["-device".into(), format!("isa-debugcon,iobase={port},chardev={id}").into()]);
+        }
+        arguments
+    }
+}
+
+/// An option's value that ends in a path: QEMU wants commas doubled.
+pub(crate) fn option(start: &str, path: &Path) -> OsString {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let mut value = start.as_bytes().to_vec();
+    for &byte in path.as_os_str().as_bytes() {
+        value.push(byte);
+        if byte == b',' {
+            value.push(b',');
+        }
+    }
+    OsString::from_vec(value)
+}
+
+/// A running QEMU; killed on drop.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    /// Its control connection.
+    pub qmp: Qmp,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts QEMU, with its own messages in the file `log`.
+    pub fn start(
+        qemu: &Qemu,
+        machine: &Machine,
+        files: &PortFiles,
+        more: &[OsString],
+        log: &Path,
+    ) -> Result<Self> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().at("connect to", &qemu.program)?;
+        let theirs = OwnedFd::from(theirs);
+        let descriptor = theirs.as_raw_fd();
+        let mut command = Command::new(&qemu.program);
+        command.args(machine.arguments()).args(files.arguments()).args(more);
+        command.args(["-chardev".to_owned(), format!("socket,id=qmp,fd={descriptor}")]);
+        command.args(["-mon", "chardev=qmp,mode=control"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::create(log).at("write", log)?);
+        // Ctrl-C in a terminal goes to a whole process group: ending QEMU is for us to do.
+        command.process_group(0);
+        let parent = std::process::id();
+        // SAFETY: the closure makes only async-signal-safe system calls.
+        unsafe {
+            command.pre_exec(move || {
+                // If we die, however we die, QEMU dies.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() as u32 != parent {
+                    libc::_exit(1);
+                }
+                libc::fcntl(descriptor, libc::F_SETFD, 0);
+                Ok(())
+            });
+        }
+        let child = command.spawn().at("run", &qemu.program)?;
+        drop(theirs);
+        let mut running = Self { child, qmp: Qmp::new(ours), log: log.to_owned() };
+        if let Err(error) = running.qmp.greet() {
+            // It refused its arguments, most likely: its own words are better than ours.
+            running.wait(Duration::from_secs(2));
+            let said = running.said();
+            return Err(Error::Qemu { reason: if said.is_empty() { error.to_string() } else { said } });
+        }
+        Ok(running)
+    }
+
+    /// What QEMU wrote to its standard error.
+    pub fn said(&self) -> String {
+        std::fs::read(&self.log)
+            .map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
+            .unwrap_or_default()
+    }
+
+    /// Its status, if it has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits up to `limit` for its end.
+    fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            let ended = self.ended();
+            if ended.is_some() || start.elapsed() > limit {
+                return ended;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Asks QEMU to end, so that a plugin can write what it has; kills it if it does not within `patience`.
+    /// Says whether it ended by itself.
+    pub fn quit(&mut self, patience: Duration) -> bool {
+        self.qmp.send_quit();
+        let gently = self.wait(patience).is_some();
+        if !gently {
+            self.kill();
+        }
+        gently
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            self.kill();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert_eq!(parse_version("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)"), Some((10, 0)));
+        assert!(parse_version("QEMU emulator version 7.2.17 (Debian)").unwrap() < OLDEST);
+        assert_eq!(parse_version("something else"), None);
+    }
+
+    #[test]
+    fn commas_in_paths_are_doubled() {
+        assert_eq!(option("file,path=", Path::new("/a,b")), OsString::from("file,path=/a,,b"));
+    }
+}

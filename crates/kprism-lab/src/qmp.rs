@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! QEMU's control protocol (docs/interop/qmp-spec.rst): one request, one answer, events passed over.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+
+/// An answer never takes longer, unless QEMU hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection to one QEMU.
+#[derive(Debug)]
+pub(crate) struct Qmp(BufReader<UnixStream>);
+
+impl Qmp {
+    pub fn new(stream: UnixStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).ok();
+        stream.set_write_timeout(Some(PATIENCE)).ok();
+        Self(BufReader::new(stream))
+    }
+
+    /// Waits for QEMU's greeting and enters command mode.
+    pub fn greet(&mut self) -> Result<()> {
+        self.read()?;
+        self.call("qmp_capabilities", json!({})).map(|_| ())
+    }
+
+    /// Carries out `command`.
+    pub fn call(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        let request = json!({ "execute": command, "arguments": arguments });
+        self.0.get_mut().write_all(format!("{request}\n").as_bytes()).map_err(|error| lost(&error))?;
+        loop {
+            let mut answer = self.read()?;
+            if let Some(error) = answer.get("error") {
+                let text = error.get("desc").and_then(Value::as_str).unwrap_or("no reason given");
+                return Err(Error::Qemu { reason: format!("{command}: {text}") });
+            }
+            if let Some(value) = answer.get_mut("return") {
+                return Ok(value.take());
+            }
+        }
+    }
+
+    /// Asks QEMU to end, without waiting for an answer.
+    pub fn send_quit(&mut self) {
+        self.0.get_mut().write_all(b"{\"execute\":\"quit\"}\n").ok();
+    }
+
+    fn read(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        match self.0.read_line(&mut line) {
+            Ok(0) => Err(Error::Qemu { reason: "it closed its control connection".into() }),
+            Ok(_) => serde_json::from_str(&line).map_err(|error| Error::Qemu {
+                reason: format!("its control connection sent `{line}`: {error}"),
+            }),
+            Err(error) => Err(lost(&error)),
+        }
+    }
+}
+
+fn lost(error: &std::io::Error) -> Error {
+    Error::Qemu { reason: format!("its control connection failed: {error}") }
+}

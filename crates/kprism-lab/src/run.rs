@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Running one command in a prepared guest.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kprism_agent::{JOB_FILE, Message, SHARE_FILE};
+
+use crate::archive::Archive;
+use crate::error::{Context, Error, Result};
+use crate::lab::Prepared;
+use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Share, Span};
+use crate::qemu::{PortFiles, Running, option};
+use crate::snapshot;
+use crate::symbols;
+use crate::tail::{Lines, Tail, find_panic, last_lines};
+
+/// How long QEMU, asked to quit, may take to let the observer write what it has.
+const QUIT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a run ended. In all cases what was recorded is in the run folder and can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// The command ended by itself.
+    Normal,
+    /// The time was over.
+    Timeout,
+    /// The user asked.
+    Interrupted,
+    /// The guest's kernel panicked; its own words.
+    Panic(String),
+    /// The command could not be run, or QEMU ended; why.
+    Failed(String),
+}
+
+/// What came of a run.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// How it ended.
+    pub ended: Ended,
+    /// The command's exit code as a shell gives it, if it ended by itself.
+    pub exit_code: Option<u8>,
+    /// The command's process ID in the guest, once it was started.
+    pub pid: Option<u32>,
+    /// Last lines of the guest's console, if the end was not normal.
+    pub console_tail: String,
+    /// From the start of QEMU to its end.
+    pub wall: Duration,
+    /// From the start of QEMU until the guest read the command.
+    pub start: Duration,
+    /// Files that the guest mapped and that could not be copied to `symbols/root`: made in the guest.
+    pub missing_files: Vec<String>,
+}
+
+/// Runs `job` and writes below `folder`: `console.log`, `stdout`, `stderr`, with an observer `streams/`, and
+/// `symbols/`. The folder's other contents are left alone.
+///
+/// # Errors
+/// When the run could not begin: all that happens later is in the [`Outcome`].
+pub fn run(
+    prepared: &Prepared,
+    job: &Job,
+    folder: &Path,
+    observer: Option<&ObserverOptions>,
+    report: Report<'_>,
+) -> Result<Outcome> {
+    let folder = std::path::absolute(folder).at("find", folder)?;
+    fs::create_dir_all(&folder).at("create", &folder)?;
+    let scratch = Scratch::new(&folder)?;
+    let files = PortFiles {
+        console: folder.join("console.log"),
+        control: scratch.0.join("control"),
+        stdout: folder.join("stdout"),
+        stderr: folder.join("stderr"),
+    };
+    for file in [&files.console, &files.stdout, &files.stderr] {
+        // The files of a run before this one would be taken for its output.
+        File::create(file).at("create", file)?;
+    }
+    let mut arguments = job_arguments(job, &scratch.0)?;
+    let streams = folder.join("streams");
+    if let Some(observer) = observer {
+        fs::create_dir_all(&streams).at("create", &streams)?;
+        arguments.extend(plugin_arguments(prepared, job, observer, &streams)?);
+    }
+    match job.span {
+        Span::Command => arguments.extend(["-incoming", "defer", "-S"].map(OsString::from)),
+        Span::Boot => arguments.extend(prepared.boot().arguments()),
+    }
+    let start = Instant::now();
+    let log = scratch.0.join("qemu.log");
+    let mut qemu = Running::start(&prepared.qemu, &prepared.machine, &files, &arguments, &log)?;
+    if job.span == Span::Command
+        && let Err(error) = snapshot::restore(&mut qemu, &prepared.snapshot)
+    {
+        let (said, place) = (qemu.said(), prepared.snapshot.folder.display());
+        let reason = if said.is_empty() { error.to_string() } else { said };
+        return Err(Error::Qemu {
+            reason: format!("{reason}\nif this lasts, delete {place}: it will be made again"),
+        });
+    }
+    let mut watch = Watch::new(&files, start);
+    let ended = watch.until_the_end(&mut qemu, job.timeout, report);
+    drop(qemu);
+    let missing_files = symbols::collect(prepared, job, &folder, watch.modules.as_ref())?;
+    let console_tail = if ended == Ended::Normal { String::new() } else { last_lines(&files.console, 15) };
+    Ok(Outcome {
+        exit_code: watch.exit_code.filter(|_| ended == Ended::Normal),
+        ended,
+        pid: watch.pid,
+        console_tail,
+        wall: start.elapsed(),
+        start: watch.accepted.unwrap_or_default(),
+        missing_files,
+    })
+}
+
+/// A folder for what is of no use after the run; removed on drop.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(folder: &Path) -> Result<Self> {
+        let path = folder.join(format!(".lab.{}", std::process::id()));
+        crate::cache::remove(&path)?;
+        fs::create_dir(&path).at("create", &path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        crate::cache::remove(&self.0).ok();
+    }
+}
+
+/// What the guest learns of a run, while it runs.
+struct Watch<'a> {
+    files: &'a PortFiles,
+    control: Tail,
+    stdout: Tail,
+    stderr: Tail,
+    messages: Lines,
+    start: Instant,
+    accepted: Option<Duration>,
+    pid: Option<u32>,
+    exit_code: Option<u8>,
+    failed: Option<String>,
+    modules: Option<(String, String)>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(files: &'a PortFiles, start: Instant) -> Self {
+        Self {
+            files,
+            control: Tail::new(&files.control),
+            stdout: Tail::new(&files.stdout),
+            stderr: Tail::new(&files.stderr),
+            messages: Lines::default(),
+            start,
+            accepted: None,
+            pid: None,
+            exit_code: None,
+            failed: None,
+            modules: None,
+        }
+    }
+
+    /// Passes output on until QEMU has ended, for whatever reason.
+    fn until_the_end(&mut self, qemu: &mut Running, limit: Option<Duration>, report: Report<'_>) -> Ended {
+        loop {
+            // Asked before reading, so that nothing written before the end is missed.
+            let ended = qemu.ended();
+            self.follow(report);
+            if let Some(status) = ended {
+                return self.judge(&format!("QEMU ended ({status}) {}", qemu.said()));
+            }
+            let over = limit.is_some_and(|limit| self.start.elapsed() > limit);
+            if over || crate::interrupt::requested() {
+                qemu.quit(QUIT_PATIENCE);
+                self.follow(report);
+                // It may have ended in the meantime.
+                return match self.exit_code {
+                    Some(_) => Ended::Normal,
+                    None if over => Ended::Timeout,
+                    None => Ended::Interrupted,
+                };
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+
+    fn follow(&mut self, report: Report<'_>) {
+        self.stdout.follow(|bytes| report(Progress::Stdout(bytes)));
+        self.stderr.follow(|bytes| report(Progress::Stderr(bytes)));
+        let mut received = Vec::new();
+        self.control.follow(|bytes| {
+            self.messages.add(bytes, |line| received.push(serde_json::from_slice::<Message>(line)));
+        });
+        for message in received {
+            match message {
+                Ok(Message::Accepted) => self.accepted = Some(self.start.elapsed()),
+                Ok(Message::Started { pid }) => self.pid = Some(pid),
+                Ok(Message::Exit { code }) => self.exit_code = Some(code),
+                Ok(Message::Failed { what }) => self.failed = Some(what),
+                Ok(Message::Modules { modules, kallsyms }) => self.modules = Some((modules, kallsyms)),
+                Ok(Message::Ready { .. }) => {}
+                Err(error) => self.failed = Some(format!("the guest's agent sent nonsense: {error}")),
+            }
+        }
+    }
+
+    /// Why QEMU has ended.
+    fn judge(&mut self, otherwise: &str) -> Ended {
+        if let Some(what) = self.failed.take() {
+            Ended::Failed(what)
+        } else if self.exit_code.is_some() {
+            Ended::Normal
+        } else if let Some(words) = find_panic(&self.files.console) {
+            Ended::Panic(words)
+        } else {
+            Ended::Failed(otherwise.trim().to_owned())
+        }
+    }
+}
+
+/// Writes the job (and the shared folders) to `scratch`, and says where they are.
+fn job_arguments(job: &Job, scratch: &Path) -> Result<Vec<OsString>> {
+    let mut env: Vec<(String, String)> =
+        Job::ENVIRONMENT.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    for (name, value) in &job.env {
+        env.retain(|(known, _)| known != name);
+        env.push((name.clone(), value.clone()));
+    }
+    let message = kprism_agent::Job {
+        argv: job.argv.clone(),
+        env,
+        cwd: job.cwd.clone().unwrap_or_default(),
+        before: job.before.clone(),
+        share: !job.shares.is_empty(),
+    };
+    let path = scratch.join("job");
+    let text = serde_json::to_vec(&message).map_err(std::io::Error::other).at("write", &path)?;
+    fs::write(&path, text).at("write", &path)?;
+    let mut arguments = vec!["-fw_cfg".into(), option(&format!("name={JOB_FILE},file="), &path)];
+    if !job.shares.is_empty() {
+        let path = scratch.join("share");
+        write_shares(&job.shares, &path)?;
+        arguments.extend(["-fw_cfg".into(), option(&format!("name={SHARE_FILE},file="), &path)]);
+    }
+    Ok(arguments)
+}
+
+fn write_shares(shares: &[Share], path: &Path) -> Result<()> {
+    let mut archive = Archive::new(BufWriter::new(File::create(path).at("create", path)?));
+    for share in shares {
+        let place = share.guest.trim_matches('/');
+        if !share.guest.starts_with('/') || place.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err(Error::Option(format!("{}: a share's place must be an absolute path", share.guest)));
+        }
+        archive.parents(place).at("write", path)?;
+        archive.tree(&share.host, place)?;
+    }
+    archive.finish().and_then(|mut output| output.flush()).at("write", path)
+}
+
+fn plugin_arguments(
+    prepared: &Prepared,
+    job: &Job,
+    observer: &ObserverOptions,
+    streams: &Path,
+) -> Result<Vec<OsString>> {
+    let plugin = std::path::absolute(&observer.plugin).at("find", &observer.plugin)?;
+    fs::metadata(&plugin).at("read", &plugin)?;
+    let mut value = option("", &plugin);
+    value.push(",out=");
+    value.push(option("", streams));
+    value.push(",hooks=");
+    value.push(option("", &prepared.snapshot.folder.join("hooks")));
+    value.push(match job.span {
+        Span::Command => ",start=mark",
+        Span::Boot => ",start=boot",
+    });
+    value.push(match prepared.machine.pace {
+        Pace::Exact => ",icount=on",
+        Pace::Fast => ",icount=off",
+    });
+    for (name, argument) in &observer.arguments {
+        value.push(format!(",{name}={argument}"));
+    }
+    Ok(vec!["-plugin".into(), value])
+}

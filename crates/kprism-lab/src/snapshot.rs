@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A guest that is up and waits for a command, saved: the boot is paid for once per kind of guest.
+//!
+//! Beside the machine's memory the entry keeps what the kernel says of itself: `kallsyms`, `btf`, `modules`, and
+//! the observer's `hooks` made of them.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kprism_agent::{Message, Region};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::cache::{Cache, Key};
+use crate::error::{Context, Error, Result};
+use crate::initramfs::Initramfs;
+use crate::kernel::Kernel;
+use crate::options::{Progress, Report};
+use crate::qemu::{Machine, PortFiles, Qemu, Running};
+use crate::tail::{Lines, Tail, find_panic, last_lines};
+
+/// How many snapshots the cache keeps; each is 200 MB and more.
+const KEPT: usize = 8;
+
+/// A saved guest in the cache.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// The entry's folder.
+    pub folder: PathBuf,
+    /// What the kernel is.
+    pub kernel: KernelFacts,
+}
+
+/// What the guest's kernel said of itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct KernelFacts {
+    /// `uname -r`.
+    pub release: String,
+    /// GNU build ID, lower-case hex; may be empty.
+    pub build_id: String,
+}
+
+impl Snapshot {
+    /// Made by booting, if need be.
+    pub(crate) fn find(boot: &Boot<'_>, cache: &Cache, limit: Duration, report: Report<'_>) -> Result<Self> {
+        let place = cache.entry("snapshot", &boot.key(), boot.machine.mem_mib / 8 + 300, |folder| {
+            make(boot, folder, limit, report)
+        })?;
+        cache.keep_recent("snapshot", &place, KEPT);
+        let path = place.join("kernel.json");
+        let facts = fs::read(&path).at("read", &path)?;
+        let kernel = serde_json::from_slice(&facts).map_err(|error| Error::BadFile {
+            path: path.clone(),
+            reason: format!("{error}; delete {} and try again", place.display()),
+        })?;
+        Ok(Self { folder: place, kernel })
+    }
+
+    /// The machine's state, for QEMU.
+    pub(crate) fn memory(&self) -> PathBuf {
+        self.folder.join("memory")
+    }
+}
+
+/// All that a boot depends on.
+#[derive(Debug, Clone)]
+pub(crate) struct Boot<'a> {
+    pub qemu: &'a Qemu,
+    pub machine: &'a Machine,
+    pub kernel: &'a Kernel,
+    pub initramfs: &'a Initramfs,
+    pub command_line: String,
+}
+
+impl Boot<'_> {
+    fn key(&self) -> String {
+        Key::default()
+            .add("layout 1")
+            .add(&self.qemu.version)
+            .add(self.machine.arguments().join(" "))
+            .add(&self.kernel.key)
+            .add(&self.initramfs.key)
+            .add(&self.command_line)
+            .finish()
+    }
+
+    /// What boots the guest.
+    pub fn arguments(&self) -> Vec<OsString> {
+        vec![
+            "-kernel".into(),
+            self.kernel.image.clone().into(),
+            "-initrd".into(),
+            self.initramfs.image.clone().into(),
+            "-append".into(),
+            self.command_line.clone().into(),
+        ]
+    }
+}
+
+fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> Result<()> {
+    report(Progress::Step("booting the guest, once for this kind of guest"));
+    let files = PortFiles {
+        console: folder.join("console.log"),
+        control: folder.join("control"),
+        stdout: "/dev/null".into(),
+        stderr: "/dev/null".into(),
+    };
+    let mut qemu =
+        Running::start(boot.qemu, boot.machine, &files, &boot.arguments(), &folder.join("qemu.log"))?;
+    let Message::Ready { release, kallsyms, btf, modules, build_id } =
+        wait_ready(&mut qemu, &files, limit, report)?
+    else {
+        return Err(Error::Qemu { reason: "the guest's agent spoke out of turn".into() });
+    };
+    report(Progress::Step("saving the guest"));
+    // The guest stops itself, and always at the same instruction: the snapshot does not depend on the host's time.
+    wait_status(&mut qemu, "running", "guest-panicked")?;
+    let kallsyms = read_region(&mut qemu, kallsyms.as_ref(), folder)?;
+    let btf = read_region(&mut qemu, btf.as_ref(), folder)?;
+    let facts = serde_json::to_vec(&KernelFacts { release, build_id }).map_err(std::io::Error::other);
+    let hooks = crate::hooks::make(&kallsyms, &btf)?;
+    for (name, contents) in [
+        ("kallsyms", kallsyms),
+        ("btf", btf),
+        ("modules", modules.into_bytes()),
+        ("kernel.json", facts.at("write", folder)?),
+        ("hooks", hooks.into_bytes()),
+    ] {
+        let path = folder.join(name);
+        fs::write(&path, contents).at("write", &path)?;
+    }
+    save(&mut qemu, folder)?;
+    qemu.quit(Duration::from_secs(5));
+    for name in ["control", "qemu.log"] {
+        fs::remove_file(folder.join(name)).ok();
+    }
+    Ok(())
+}
+
+/// Waits for the agent's first message, which must be `Ready`.
+fn wait_ready(qemu: &mut Running, files: &PortFiles, limit: Duration, report: Report<'_>) -> Result<Message> {
+    let start = Instant::now();
+    let (mut control, mut console) = (Tail::new(&files.control), Tail::new(&files.console));
+    let (mut messages, mut lines) = (Lines::default(), Lines::default());
+    let failed = |reason: String| Error::Boot { reason, console: last_lines(&files.console, 15) };
+    loop {
+        let ended = qemu.ended();
+        let mut message = None;
+        control.follow(|bytes| messages.add(bytes, |line| message = Some(serde_json::from_slice(line))));
+        console.follow(|bytes| {
+            lines.add(bytes, |line| report(Progress::Console(&String::from_utf8_lossy(line))))
+        });
+        match message {
+            Some(Ok(Message::Failed { what })) => return Err(failed(what)),
+            Some(Ok(message)) => return Ok(message),
+            Some(Err(error)) => return Err(failed(format!("its agent sent nonsense: {error}"))),
+            None => {}
+        }
+        if let Some(status) = ended {
+            if let Some(panic) = find_panic(&files.console) {
+                return Err(failed(panic));
+            }
+            return Err(failed(format!("QEMU ended ({status}) {}", qemu.said()).trim().to_owned()));
+        }
+        if start.elapsed() > limit {
+            return Err(failed(format!("not ready after {} s", limit.as_secs())));
+        }
+        if crate::interrupt::requested() {
+            return Err(Error::Interrupted);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Copies a file of the guest from its memory.
+fn read_region(qemu: &mut Running, region: Option<&Region>, folder: &Path) -> Result<Vec<u8>> {
+    let piece = folder.join("piece");
+    let mut contents = Vec::new();
+    for &(address, length) in region.map_or(&[][..], |region| &region.runs) {
+        let filename = piece.to_string_lossy();
+        qemu.qmp.call("pmemsave", json!({ "val": address, "size": length, "filename": filename }))?;
+        contents.extend_from_slice(&fs::read(&piece).at("read", &piece)?);
+    }
+    fs::remove_file(&piece).ok();
+    Ok(contents)
+}
+
+/// Writes the stopped machine's state.
+fn save(qemu: &mut Running, folder: &Path) -> Result<()> {
+    set_capabilities(qemu)?;
+    let memory = folder.join("memory");
+    qemu.qmp.call("migrate", json!({ "uri": format!("file:{}", memory.display()) }))?;
+    loop {
+        let state = qemu.qmp.call("query-migrate", json!({}))?;
+        let text =
+            |name: &str| state.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
+        match text("status").as_str() {
+            "completed" => break,
+            "failed" | "cancelled" => {
+                let reason = text("error-desc");
+                if reason.contains("No space left") {
+                    return Err(Error::NoSpace { path: memory, need_mib: 600 });
+                }
+                return Err(Error::Qemu { reason: format!("saving the guest: {reason}") });
+            }
+            _ => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+    // Nothing half-written may outlive a power cut under a finished name.
+    let file = File::options().append(true).open(&memory).at("open", &memory)?;
+    (&file).flush().and_then(|()| file.sync_data()).at("write", &memory)
+}
+
+/// Makes QEMU write each page at its own place in the file: no stream, and quick to load.
+fn set_capabilities(qemu: &mut Running) -> Result<()> {
+    let mapped = json!({ "capability": "mapped-ram", "state": true });
+    qemu.qmp.call("migrate-set-capabilities", json!({ "capabilities": [mapped] })).map(|_| ())
+}
+
+/// Loads the state into a QEMU started with `-incoming defer -S`, and lets it go.
+pub(crate) fn restore(qemu: &mut Running, snapshot: &Snapshot) -> Result<()> {
+    set_capabilities(qemu)?;
+    // QEMU would announce the machine to a network, by timers of the host's time; near such a timer it cuts the
+    // CPUs' turns short, and with several CPUs the guest would tell.
+    qemu.qmp.call("migrate-set-parameters", json!({ "announce-rounds": 0 }))?;
+    qemu.qmp.call("migrate-incoming", json!({ "uri": format!("file:{}", snapshot.memory().display()) }))?;
+    wait_status(qemu, "inmigrate", "guest-panicked")?;
+    qemu.qmp.call("cont", json!({})).map(|_| ())
+}
+
+/// Waits until the machine's state, being `from`, becomes `to`. "guest-panicked" is what QEMU calls a guest that
+/// has stopped itself.
+fn wait_status(qemu: &mut Running, from: &str, to: &str) -> Result<()> {
+    loop {
+        let state = qemu.qmp.call("query-status", json!({}))?;
+        match state.get("status").and_then(|status| status.as_str()).unwrap_or("unknown") {
+            status if status == to => return Ok(()),
+            status if status == from => std::thread::sleep(Duration::from_millis(1)),
+            status => return Err(Error::Qemu { reason: format!("the guest is in the state `{status}`") }),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a run's addresses mean: the kernel's symbols, and copies of the programs that were mapped.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::error::{Context, Result};
+use crate::lab::Prepared;
+use crate::options::{Job, Share};
+
+/// The observer's records of mappings, as far as they matter here.
+#[derive(Deserialize)]
+struct Record {
+    k: String,
+    #[serde(default)]
+    exec: bool,
+    #[serde(default)]
+    path: String,
+}
+
+/// Writes `symbols/` of the run in `folder`; gives the mapped files that are not to be had.
+pub(crate) fn collect(
+    prepared: &Prepared,
+    job: &Job,
+    folder: &Path,
+    modules: Option<&(String, String)>,
+) -> Result<Vec<String>> {
+    let symbols = folder.join("symbols");
+    fs::create_dir_all(&symbols).at("create", &symbols)?;
+    write_kernel(prepared, &symbols, modules)?;
+    let root = symbols.join("root");
+    crate::cache::remove(&root)?;
+    let mut missing = Vec::new();
+    let mut paths = mapped_files(&folder.join("streams/sideband.jsonl"))?;
+    if !paths.is_empty() {
+        // The agent was mapped before anyone could record it.
+        paths.insert("/init".into());
+    }
+    for path in paths {
+        let Some(inside) = inside(&path) else { continue };
+        match find(prepared, job, &path, &inside) {
+            Some(source) => {
+                let target = root.join(&inside);
+                let parent = target.parent().unwrap_or(&root);
+                fs::create_dir_all(parent).at("create", parent)?;
+                fs::copy(&source, &target).at("copy", &source)?;
+            }
+            None => missing.push(path),
+        }
+    }
+    Ok(missing)
+}
+
+/// The snapshot's symbols; those of modules from after the run, if it changed any.
+fn write_kernel(prepared: &Prepared, symbols: &Path, modules: Option<&(String, String)>) -> Result<()> {
+    let (from, to) = (&prepared.snapshot.folder, symbols);
+    let Some((modules, lines)) = modules else {
+        for name in ["kallsyms", "modules"] {
+            fs::copy(from.join(name), to.join(name)).at("copy", &from.join(name))?;
+        }
+        return Ok(());
+    };
+    fs::write(to.join("modules"), modules).at("write", &to.join("modules"))?;
+    let path = from.join("kallsyms");
+    let old = fs::read(&path).at("read", &path)?;
+    let mut all = Vec::with_capacity(old.len() + lines.len());
+    // Unloaded modules stay: their code may have run before. Where both know an address, the newer line is
+    // the later one.
+    all.extend_from_slice(&old);
+    let known: BTreeSet<&str> =
+        std::str::from_utf8(&old).unwrap_or_default().lines().filter(|line| line.ends_with(']')).collect();
+    for line in lines.lines().filter(|line| !known.contains(line)) {
+        writeln!(all, "{line}").at("write", to)?;
+    }
+    fs::write(to.join("kallsyms"), all).at("write", to)
+}
+
+/// Every file that was mapped to be executed. A run without an observer has no list of them.
+fn mapped_files(sideband: &Path) -> Result<BTreeSet<String>> {
+    let Ok(file) = File::open(sideband) else { return Ok(BTreeSet::new()) };
+    let mut found = BTreeSet::new();
+    for line in BufReader::new(file).lines() {
+        // The last line may be cut short, if QEMU was killed: that is for the decoder to judge.
+        let Ok(record) = serde_json::from_str::<Record>(&line.at("read", sideband)?) else { continue };
+        if record.k == "mmap" && record.exec && record.path.starts_with('/') {
+            found.insert(record.path);
+        }
+    }
+    Ok(found)
+}
+
+/// The path as one below a root; none if it would lead out of it.
+fn inside(path: &str) -> Option<PathBuf> {
+    let relative = PathBuf::from(path.trim_start_matches('/'));
+    relative.components().all(|part| matches!(part, Component::Normal(_))).then_some(relative)
+}
+
+/// Where the guest's file came from.
+fn find(prepared: &Prepared, job: &Job, path: &str, inside: &Path) -> Option<PathBuf> {
+    if path == "/init" {
+        return Some(prepared.agent.clone());
+    }
+    let shared = job.shares.iter().filter_map(|share| shared(share, path));
+    let packaged = prepared.rootfs.iter().map(|rootfs| rootfs.root.join(inside));
+    shared.chain(packaged).find(|source| is_elf(source))
+}
+
+fn shared(share: &Share, path: &str) -> Option<PathBuf> {
+    let rest = path.strip_prefix(share.guest.trim_end_matches('/'))?;
+    match rest.strip_prefix('/') {
+        Some(below) => Some(share.host.join(below)),
+        None => rest.is_empty().then(|| share.host.clone()),
+    }
+}
+
+fn is_elf(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_leads_out() {
+        assert_eq!(inside("/usr/bin/ls"), Some("usr/bin/ls".into()));
+        assert_eq!(inside("/../etc/passwd"), None);
+    }
+
+    #[test]
+    fn a_shared_file_is_found_on_the_host() {
+        let share = Share::parse("/home/me/build:/work");
+        assert_eq!(shared(&share, "/work/a/b"), Some("/home/me/build/a/b".into()));
+        assert_eq!(shared(&share, "/workshop"), None);
+        assert_eq!(Share::parse("dir"), Share { host: "dir".into(), guest: "/share".into() });
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a user is told when something is missing. No guest is started; nothing is downloaded.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Runs `labrun true` with an empty cache and changes to its environment; gives what it says.
+fn complaint(name: &str, changes: &[(&str, &Path)]) -> String {
+    let own = std::env::current_exe().unwrap();
+    let labrun = own.parent().and_then(Path::parent).unwrap().join("examples/labrun");
+    assert!(labrun.exists(), "{} is not built: run `cargo build --examples`", labrun.display());
+    let scratch = scratch(name);
+    let mut command = Command::new(labrun);
+    command
+        .env("XDG_CACHE_HOME", scratch.join("cache"))
+        .env("KPRISM_QEMU", script(&scratch, "new", "10.0.2"));
+    // What stands for the agent is read only after everything that fails here.
+    command.env("KPRISM_AGENT", "/bin/true").envs(changes.iter().copied());
+    command.arg("--out").arg(scratch.join("out")).args(["--", "true"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    std::fs::remove_dir_all(scratch).unwrap();
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("kprism-faults-{name}-{}", std::process::id()));
+    std::fs::remove_dir_all(&path).ok();
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// A program that says it is QEMU of some version.
+fn script(folder: &Path, name: &str, version: &str) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let path = folder.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\necho 'QEMU emulator version {version} (Debian)'\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn assert_says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no `{word}` in: {text}");
+    }
+}
+
+#[test]
+fn no_qemu() {
+    let text = complaint("qemu", &[("KPRISM_QEMU", Path::new("/no/such/qemu"))]);
+    assert_says(&text, &["/no/such/qemu not found", "install qemu-system-x86", "scripts/setup.sh"]);
+}
+
+#[test]
+fn an_old_qemu() {
+    let folder = scratch("old-script");
+    let old = script(&folder, "old", "7.2.17");
+    assert_says(&complaint("old", &[("KPRISM_QEMU", &old)]), &["7.2.17", "too old", "backports"]);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn no_agent() {
+    let text = complaint("agent", &[("KPRISM_AGENT", Path::new("/no/such/agent"))]);
+    assert_says(&text, &["kprism-agent not found", "cargo build --release", "KPRISM_AGENT"]);
+}
+
+#[test]
+fn no_apt() {
+    // The script of a QEMU needs /bin/sh by its full path only.
+    let text = complaint("apt", &[("PATH", Path::new("/no/such/folder"))]);
+    assert_says(&text, &["apt-cache not found", "--kernel and --initrd"]);
+}
+
+#[test]
+fn no_network() {
+    if Command::new("apt-cache").arg("--version").output().is_err() {
+        eprintln!("skipped: no apt");
+        return;
+    }
+    let folder = scratch("network-config");
+    let config = folder.join("apt.conf");
+    let lines =
+        "Acquire::http::Proxy \"http://127.0.0.1:9\";\nAcquire::https::Proxy \"http://127.0.0.1:9\";\n";
+    std::fs::write(&config, lines).unwrap();
+    let text = complaint("network", &[("APT_CONFIG", &config)]);
+    assert_says(
+        &text,
+        &["apt cannot provide linux-image-6.12", "Remedy: check the network", "apt-get update"],
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn no_backports() {
+    if Command::new("apt-cache").arg("--version").output().is_err() {
+        eprintln!("skipped: no apt");
+        return;
+    }
+    let folder = scratch("sources");
+    let config = folder.join("apt.conf");
+    let state = folder.join("state");
+    std::fs::create_dir_all(state.join("lists/partial")).unwrap();
+    let lines = format!(
+        "Dir::State::lists \"{0}/lists\";\nDir::State::status \"/dev/null\";\nDir::Cache \"{0}/cache\";\n",
+        state.display()
+    );
+    std::fs::write(&config, lines).unwrap();
+    let text = complaint("backports", &[("APT_CONFIG", &config)]);
+    assert_says(&text, &["no such package", "bookworm-backports", "scripts/setup.sh"]);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn no_place_for_a_cache() {
+    let text = complaint("cache", &[("XDG_CACHE_HOME", Path::new("/proc/nowhere"))]);
+    assert_says(&text, &["create /proc/nowhere/kprism"]);
+}

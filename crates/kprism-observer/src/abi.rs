@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The part of QEMU's TCG plugin interface (API version 4, QEMU 10) that the observer uses, declared by
+//! hand. Everything here resolves against the QEMU process that loads the plugin; nothing is linked.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// `qemu_plugin_id_t`.
+pub type PluginId = u64;
+
+/// `enum qemu_plugin_cb_flags`: what a callback may do with registers.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum CbFlags {
+    /// Touches no register: QEMU need not write its cached values back.
+    NoRegs = 0,
+    /// May read registers.
+    ReadRegs = 1,
+}
+
+/// `struct qemu_plugin_tb`, opaque.
+#[repr(C)]
+pub struct Tb(c_void);
+/// `struct qemu_plugin_insn`, opaque.
+#[repr(C)]
+pub struct TbInsn(c_void);
+/// `struct qemu_plugin_register`, opaque.
+#[repr(C)]
+pub struct Register(c_void);
+
+/// `qemu_info_t`.
+#[repr(C)]
+pub struct Info {
+    pub target_name: *const c_char,
+    pub version_min: c_int,
+    pub version_cur: c_int,
+    pub system_emulation: bool,
+    pub smp_vcpus: c_int,
+    pub max_vcpus: c_int,
+}
+
+/// `qemu_plugin_reg_descriptor`.
+#[repr(C)]
+pub struct RegDescriptor {
+    pub handle: *mut Register,
+    pub name: *const c_char,
+    pub feature: *const c_char,
+}
+
+/// glib's `GArray` and `GByteArray` share this head.
+#[repr(C)]
+pub struct GArray {
+    pub data: *mut u8,
+    pub len: c_uint,
+}
+
+/// `qemu_plugin_vcpu_udata_cb_t`.
+pub type VcpuUdataCb = unsafe extern "C" fn(c_uint, *mut c_void);
+
+/// QEMU's clock ids (`QEMUClockType`): the guest's virtual time.
+pub const CLOCK_VIRTUAL: c_int = 1;
+
+unsafe extern "C" {
+    pub fn qemu_plugin_register_vcpu_init_cb(id: PluginId, cb: unsafe extern "C" fn(PluginId, c_uint));
+    pub fn qemu_plugin_register_vcpu_tb_trans_cb(id: PluginId, cb: unsafe extern "C" fn(PluginId, *mut Tb));
+    pub fn qemu_plugin_register_vcpu_tb_exec_cb(
+        tb: *mut Tb,
+        cb: VcpuUdataCb,
+        flags: CbFlags,
+        udata: *mut c_void,
+    );
+    pub fn qemu_plugin_register_vcpu_insn_exec_cb(
+        insn: *mut TbInsn,
+        cb: VcpuUdataCb,
+        flags: CbFlags,
+        udata: *mut c_void,
+    );
+    pub fn qemu_plugin_register_atexit_cb(
+        id: PluginId,
+        cb: unsafe extern "C" fn(PluginId, *mut c_void),
+        udata: *mut c_void,
+    );
+    pub fn qemu_plugin_tb_n_insns(tb: *const Tb) -> usize;
+    pub fn qemu_plugin_tb_vaddr(tb: *const Tb) -> u64;
+    pub fn qemu_plugin_tb_get_insn(tb: *const Tb, idx: usize) -> *mut TbInsn;
+    pub fn qemu_plugin_insn_data(insn: *const TbInsn, dest: *mut c_void, len: usize) -> usize;
+    pub fn qemu_plugin_insn_size(insn: *const TbInsn) -> usize;
+    pub fn qemu_plugin_get_registers() -> *mut GArray;
+    pub fn qemu_plugin_read_register(handle: *mut Register, buf: *mut GArray) -> c_int;
+    pub fn qemu_plugin_read_memory_vaddr(addr: u64, data: *mut GArray, len: usize) -> bool;
+    pub fn g_byte_array_new() -> *mut GArray;
+    pub fn g_byte_array_set_size(array: *mut GArray, len: c_uint) -> *mut GArray;
+}
+
+/// `qemu_clock_get_ns`: exported by QEMU's executable but no part of the plugin interface, so looked up at
+/// run time and optional.
+pub type ClockGetNs = unsafe extern "C" fn(c_int) -> i64;

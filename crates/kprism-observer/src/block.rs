@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Translation blocks: what QEMU translated (address, bytes, instruction starts) in, [`Block`] out: all
+//! the encoder needs to tell, from two block starts in a row, which instructions ran and which packets
+//! the transfer makes.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
+use kprism_image::insn::{Kind, Mode, classify};
+
+/// Set once the block's address is a gate of the IDT; the low byte of the flags then is its vector.
+pub const HANDLER: u32 = 1 << 8;
+/// Set once the block has an id in the code dictionary.
+pub const IN_DICT: u32 = 1 << 9;
+
+/// One distinct piece of straight-line code as QEMU translated it. Lives as long as the process.
+#[derive(Debug)]
+pub struct Block {
+    /// `HANDLER`, `IN_DICT` and the vector: the only things learnt after translation.
+    pub flags: AtomicU32,
+    /// Index in the code dictionary; valid once `IN_DICT` is set.
+    pub id: AtomicU32,
+    /// Virtual address at translation. User code can run at another one: QEMU shares a translation
+    /// between all mappings of a physical page.
+    pub va: u64,
+    /// Instruction bytes.
+    pub bytes: Box<[u8]>,
+    /// Offset of each instruction.
+    pub starts: Box<[u16]>,
+    /// How the last instruction transfers control (targets for `va`).
+    pub kind: Kind,
+    /// Code segment's mode.
+    pub mode: Mode,
+    /// Current privilege level, 0 or 3.
+    pub cpl: u8,
+    /// The last instruction is a string operation with a REP prefix.
+    pub rep: bool,
+    /// The last instruction is `hlt`: guest time may jump before the next block.
+    pub hlt: bool,
+    /// A cut by device access before an inner branch target can't be told from the branch itself, so the
+    /// last instruction reports that it ran.
+    pub ambiguous: bool,
+}
+
+impl Block {
+    /// Builds a block from its instructions' bytes. `lens` are the lengths in order.
+    pub fn new(va: u64, bytes: &[u8], lens: &[u8], mode: Mode, cpl: u8) -> Self {
+        let mut starts = Vec::with_capacity(lens.len());
+        let mut at = 0u16;
+        for &len in lens {
+            starts.push(at);
+            at += u16::from(len);
+        }
+        let last = starts.last().map_or(0, |&s| s as usize);
+        let last_bytes = &bytes[last..];
+        let kind = classify(last_bytes, va.wrapping_add(last as u64), mode).map_or(Kind::Other, |i| i.kind);
+        let mut block = Block {
+            flags: AtomicU32::new(0),
+            id: AtomicU32::new(u32::MAX),
+            va,
+            bytes: bytes.into(),
+            starts: starts.into(),
+            kind,
+            mode,
+            cpl,
+            rep: is_rep_string(last_bytes),
+            hlt: last_bytes.ends_with(&[0xf4]) && kind == Kind::Other && last_bytes.len() == 1,
+            ambiguous: false,
+        };
+        block.ambiguous = cpl == 0 && block.may_hide_cut();
+        block
+    }
+
+    /// Size in bytes.
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Number of instructions.
+    #[inline]
+    pub fn insns(&self) -> u64 {
+        self.starts.len() as u64
+    }
+
+    /// Offset of the last instruction.
+    #[inline]
+    pub fn last_start(&self) -> u64 {
+        self.starts.last().map_or(0, |&s| u64::from(s))
+    }
+
+    /// Index of the instruction that starts at byte `offset`, if one does.
+    pub fn index_at(&self, offset: u64) -> Option<usize> {
+        u16::try_from(offset).ok().and_then(|o| self.starts.binary_search(&o).ok())
+    }
+
+    /// The vector whose gate this block is.
+    #[inline]
+    pub fn vector(&self) -> Option<u8> {
+        let flags = self.flags.load(Ordering::Relaxed);
+        (flags & HANDLER != 0).then_some(flags as u8)
+    }
+
+    /// Whether a device access could end this block early exactly where its own branch may lead: the
+    /// branch goes (or may go) to an inner instruction whose predecessor touches memory.
+    fn may_hide_cut(&self) -> bool {
+        let touches = |k: usize| k > 0 && self.touches_memory(k - 1);
+        match self.kind {
+            Kind::CondJump { target } | Kind::Jump { target } | Kind::Call { target } => {
+                self.index_at(target.wrapping_sub(self.va)).is_some_and(touches)
+            }
+            Kind::IndirectJump => (1..self.starts.len()).any(touches),
+            _ => false,
+        }
+    }
+
+    fn touches_memory(&self, index: usize) -> bool {
+        let at = self.starts[index] as usize;
+        let mut decoder =
+            Decoder::with_ip(self.mode.bits(), &self.bytes[at..], self.va, DecoderOptions::NONE);
+        let mut insn = Instruction::default();
+        decoder.decode_out(&mut insn);
+        (0..insn.op_count()).any(|i| insn.op_kind(i) == OpKind::Memory) || insn.is_string_instruction()
+    }
+}
+
+/// `rep`/`repne` before ins, outs, movs, lods, stos, cmps, scas.
+fn is_rep_string(bytes: &[u8]) -> bool {
+    let mut rep = false;
+    for &b in bytes {
+        match b {
+            0xf2 | 0xf3 => rep = true,
+            0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 => {}
+            0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf => return rep,
+            _ => return false,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_its_shape() {
+        // mov (%rdi),%eax; add $1,%eax; jne <add>
+        let b = Block::new(0x1000, &[0x8b, 0x07, 0x83, 0xc0, 0x01, 0x75, 0xfb], &[2, 3, 2], Mode::Bits64, 0);
+        assert_eq!(b.kind, Kind::CondJump { target: 0x1002 });
+        assert_eq!((b.insns(), b.size(), b.index_at(2), b.index_at(3)), (3, 7, Some(1), None));
+        assert!(b.ambiguous, "the branch leads right behind a memory access");
+        let user = Block::new(0x1000, &b.bytes, &[2, 3, 2], Mode::Bits64, 3);
+        assert!(!user.ambiguous);
+    }
+
+    #[test]
+    fn finds_rep_and_hlt() {
+        assert!(Block::new(0, &[0xf3, 0x48, 0xab], &[3], Mode::Bits64, 0).rep);
+        assert!(!Block::new(0, &[0xf3, 0x90], &[2], Mode::Bits64, 0).rep, "pause");
+        assert!(Block::new(0, &[0xfb, 0xf4], &[1, 1], Mode::Bits64, 0).hlt);
+    }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The code image as it ran. A dictionary of code fragments is shared by all vCPUs; each vCPU's map says
+//! from which offset of its stream on a fragment was seen at which address of which address space.
+//!
+//! A record is written when a block is new to its address space. If it contradicts bytes seen there
+//! before (code patching, a reused page table), the page begins a new version: the stream gets a PSB there,
+//! and this and all later records of the page are flagged and carry that PSB's offset. So the code is the
+//! same all through a PSB segment, and no decoder has to find a change in the middle of a packet.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use crate::block::Block;
+
+/// First bytes of `code.dict`.
+pub const DICT_MAGIC: &[u8; 8] = b"KPDICT01";
+/// First bytes of `cpuN.map`.
+pub const MAP_MAGIC: &[u8; 8] = b"KPMAP001";
+/// Map record flag: the page's contents changed at the record's offset.
+pub const CONFLICT: u32 = 1;
+const PAGE: u64 = 4096;
+
+/// Writes one dictionary record.
+pub fn write_fragment(out: &mut impl Write, id: u32, va: u64, bytes: &[u8]) -> io::Result<()> {
+    out.write_all(&id.to_le_bytes())?;
+    out.write_all(&(bytes.len() as u16).to_le_bytes())?;
+    out.write_all(&[0; 2])?;
+    out.write_all(&va.to_le_bytes())?;
+    out.write_all(bytes)
+}
+
+/// Bytes known of one page.
+struct Page {
+    /// Stream offset of the PSB from which they hold, 0 if from the start.
+    from: u64,
+    bytes: [u8; PAGE as usize],
+    known: [u64; PAGE as usize / 64],
+}
+
+/// What one address space is known to hold, as seen by one vCPU.
+#[derive(Default)]
+struct View {
+    pages: HashMap<u64, Box<Page>>,
+    /// By dictionary id: the address (plus one) at which the fragment was found to agree.
+    agreed: Vec<u64>,
+}
+
+/// One vCPU's knowledge of all address spaces.
+pub struct CodeMap {
+    kernel: View,
+    users: HashMap<u64, View>,
+    user: View,
+    asid: u64,
+    /// Records not yet taken.
+    pub out: Vec<u8>,
+}
+
+/// Whether a block's bytes are news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum News {
+    /// Seen before, the same bytes.
+    Known,
+    /// Bytes not seen before.
+    New,
+    /// Other bytes were seen here before.
+    Conflict,
+}
+
+impl Default for CodeMap {
+    fn default() -> Self {
+        CodeMap {
+            kernel: View::default(),
+            users: HashMap::new(),
+            user: View::default(),
+            asid: 0,
+            out: MAP_MAGIC.to_vec(),
+        }
+    }
+}
+
+impl CodeMap {
+    /// The address space user addresses belong to from now on.
+    pub fn set_cr3(&mut self, cr3: u64) {
+        let asid = cr3 & !(PAGE - 1);
+        if asid != self.asid {
+            let next = self.users.remove(&asid).unwrap_or_default();
+            let old = std::mem::replace(&mut self.user, next);
+            self.users.insert(self.asid, old);
+            self.asid = asid;
+        }
+    }
+
+    /// Is `block`, about to run at `va`, known?
+    #[inline]
+    pub fn check(&mut self, block: &Block, id: u32, va: u64) -> News {
+        let view = self.view(va);
+        if view.agreed.get(id as usize).is_some_and(|&a| a == va + 1) {
+            return News::Known;
+        }
+        view.compare(block, id, va)
+    }
+
+    /// Learns a block that is news and writes its record. After a conflict, `psb` is the offset of the PSB
+    /// that stands right before the block.
+    pub fn learn(&mut self, block: &Block, id: u32, va: u64, psb: u64) {
+        let asid = if va >> 63 == 1 { 0 } else { self.asid };
+        let from = self.view(va).learn(block, id, va, psb);
+        for word in [from, asid, va] {
+            self.out.extend(word.to_le_bytes());
+        }
+        self.out.extend(id.to_le_bytes());
+        self.out.extend(if from > 0 { CONFLICT } else { 0 }.to_le_bytes());
+    }
+
+    fn view(&mut self, va: u64) -> &mut View {
+        if va >> 63 == 1 { &mut self.kernel } else { &mut self.user }
+    }
+
+    /// Bytes of memory held, roughly.
+    pub fn footprint(&self) -> usize {
+        let views = self.users.values().chain([&self.kernel, &self.user]);
+        views.map(|v| v.pages.len() * size_of::<Page>() + v.agreed.len() * 8).sum()
+    }
+}
+
+/// The parts of a block by page: page number, offset in the page, bytes.
+fn by_page(block: &Block, va: u64) -> impl Iterator<Item = (u64, usize, &[u8])> {
+    let at = (va % PAGE) as usize;
+    let (head, tail) = block.bytes.split_at(block.bytes.len().min(PAGE as usize - at));
+    let parts = [(va / PAGE, at, head), ((va / PAGE).wrapping_add(1), 0, tail)];
+    parts.into_iter().filter(|(_, _, bytes)| !bytes.is_empty())
+}
+
+impl Page {
+    fn new(from: u64) -> Box<Self> {
+        Box::new(Page { from, bytes: [0; PAGE as usize], known: [0; PAGE as usize / 64] })
+    }
+
+    fn knows(&self, at: usize) -> bool {
+        self.known[at / 64] & 1 << (at % 64) != 0
+    }
+
+    fn compare(&self, at: usize, bytes: &[u8]) -> News {
+        let mut news = News::Known;
+        for (i, &byte) in bytes.iter().enumerate() {
+            match (self.knows(at + i), self.bytes[at + i] == byte) {
+                (true, true) => {}
+                (true, false) => return News::Conflict,
+                (false, _) => news = News::New,
+            }
+        }
+        news
+    }
+}
+
+impl View {
+    #[cold]
+    fn compare(&mut self, block: &Block, id: u32, va: u64) -> News {
+        let news = by_page(block, va)
+            .map(|(page, at, bytes)| self.pages.get(&page).map_or(News::New, |p| p.compare(at, bytes)))
+            .max()
+            .unwrap_or(News::Known);
+        if news == News::Known {
+            self.agree(id, va);
+        }
+        news
+    }
+
+    /// Takes the block's bytes in; returns from which offset on they hold.
+    fn learn(&mut self, block: &Block, id: u32, va: u64, psb: u64) -> u64 {
+        let mut from = 0;
+        for (number, at, bytes) in by_page(block, va) {
+            let page = self.pages.entry(number).or_insert_with(|| Page::new(0));
+            if page.compare(at, bytes) == News::Conflict {
+                *page = Page::new(psb);
+                self.agreed.clear();
+            }
+            page.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+            for i in at..at + bytes.len() {
+                page.known[i / 64] |= 1 << (i % 64);
+            }
+            from = from.max(page.from);
+        }
+        self.agree(id, va);
+        from
+    }
+
+    fn agree(&mut self, id: u32, va: u64) {
+        let id = id as usize;
+        if self.agreed.len() <= id {
+            self.agreed.resize(id + 1, 0);
+        }
+        self.agreed[id] = va + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kprism_image::insn::Mode;
+
+    #[test]
+    fn tells_new_from_known_from_conflicting() {
+        let nop = Block::new(0x1ffe, &[0x90; 4], &[1; 4], Mode::Bits64, 3);
+        let half = Block::new(0x1fff, &[0x90; 2], &[1; 2], Mode::Bits64, 3);
+        let pause = Block::new(0x2000, &[0xf3, 0x90], &[2], Mode::Bits64, 3);
+        let mut map = CodeMap::default();
+        let see = |map: &mut CodeMap, block: &Block, id: u32, psb: u64| {
+            let news = map.check(block, id, block.va);
+            if news != News::Known {
+                map.learn(block, id, block.va, psb);
+            }
+            news
+        };
+        map.set_cr3(0x5000);
+        assert_eq!(see(&mut map, &nop, 0, 10), News::New);
+        assert_eq!(see(&mut map, &nop, 0, 20), News::Known);
+        assert_eq!(see(&mut map, &half, 1, 30), News::Known, "part of what is known");
+        map.set_cr3(0x6000);
+        assert_eq!(see(&mut map, &nop, 0, 40), News::New, "another address space");
+        map.set_cr3(0x5000);
+        assert_eq!(see(&mut map, &pause, 2, 50), News::Conflict);
+        assert_eq!(see(&mut map, &nop, 0, 60), News::Conflict, "the old code is back");
+        let offsets: Vec<u8> = map.out[8..].chunks(32).map(|r| r[0]).collect();
+        assert_eq!(offsets, [0, 0, 50, 60], "a first version holds from the start");
+    }
+}

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! From block starts to branches. QEMU reports where each block starts; whether the block before ran to its
+//! end, and which way it left, follows from where the next one starts:
+//!
+//! - through an IDT gate: the saved instruction pointer is where the old flow stopped. A fault's lies on
+//!   the instruction that did not run; an interrupt's is the next one to run.
+//! - inside the old block, at instruction k, where its own branch doesn't lead: only k instructions ran
+//!   (device access, self-modifying code, one round of a REP string operation at a time);
+//! - where the last instruction leads: all ran.
+//!
+//! Anything else is counted as unexplained and sent as an overflow, so that no decoder can be misled.
+//! An interrupted branch is settled with the saved address before the FUP is sent.
+
+use kprism_image::insn::{Far, Kind, Mode};
+
+use crate::block::Block;
+use crate::codemap::{CodeMap, News};
+use crate::options::Options;
+use crate::side::Side;
+use crate::tape::Entry;
+use crate::writer::Writer;
+use std::sync::atomic::Ordering;
+
+/// The observer's own count of what ran, independent of the packets.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Instructions retired. A REP string operation counts once; a faulting instruction does not count.
+    pub instructions: u64,
+    /// Blocks entered.
+    pub blocks: u64,
+    /// Blocks that did not run to their end.
+    pub cut: u64,
+    /// Block starts nothing explains.
+    pub unexplained: u64,
+    /// Interrupts and exceptions.
+    pub events: u64,
+    /// Largest difference between counted and read guest time, ns (deterministic mode; idle excluded).
+    pub drift_ns: u64,
+}
+
+/// The block that ran last and is not settled yet.
+#[derive(Clone, Copy)]
+struct Last {
+    block: &'static Block,
+    va: u64,
+    done: bool,
+}
+
+/// One vCPU's encoder.
+pub struct Encoder {
+    cpu: u32,
+    icount: bool,
+    /// Packets.
+    pub writer: Writer,
+    /// Code records.
+    pub map: CodeMap,
+    /// Sideband lines.
+    pub lines: Vec<u8>,
+    /// Ground truth.
+    pub counts: Counts,
+    last: Option<Last>,
+    at: Option<u64>,
+    event: Option<Gate>,
+    cr3: Option<u64>,
+    start: Option<(u64, u64)>,
+    time: Option<(u64, bool)>,
+    /// Guest time at the start of the last block, ns.
+    ns: u64,
+    /// Real-time mode: ns per instruction, 16.16 fixed point, from the last two time entries.
+    rate: u64,
+    since: (u64, u64),
+}
+
+/// An interrupt or exception: the gate it came through and where it struck.
+#[derive(Clone, Copy)]
+struct Gate {
+    vector: u8,
+    rip: u64,
+    mode: Mode,
+}
+
+impl Encoder {
+    /// An encoder for vCPU `cpu`.
+    pub fn new(cpu: u32, o: &Options) -> Self {
+        Encoder {
+            cpu,
+            icount: o.icount,
+            writer: Writer::new(o),
+            map: CodeMap::default(),
+            lines: Vec::new(),
+            counts: Counts::default(),
+            last: None,
+            at: None,
+            event: None,
+            cr3: None,
+            start: None,
+            time: None,
+            ns: 0,
+            rate: 1 << 16,
+            since: (0, 0),
+        }
+    }
+
+    /// Takes the tape's next entry.
+    #[inline]
+    pub fn entry(&mut self, entry: Entry) {
+        match entry {
+            Entry::Block(block) => self.block(block),
+            Entry::At(va) => self.at = Some(va),
+            Entry::Done => {
+                if let Some(last) = &mut self.last {
+                    last.done = true;
+                }
+            }
+            Entry::Time { ns, jump } => self.time = Some((ns, jump)),
+            Entry::Event { vector, rip, cs } => self.event = Some(Gate { vector, rip, mode: mode_of(cs) }),
+            Entry::Cr3(cr3) => self.cr3 = Some(cr3),
+            Entry::Start { ns, cr3 } => {
+                self.last = None;
+                self.start = Some((ns, cr3));
+            }
+            Entry::Stop { va } => self.stop(va),
+            Entry::End => self.finish(),
+            Entry::Side(side) => self.side(&side),
+        }
+    }
+
+    /// The tape is over; what ran last can't be known to have run, so it is not claimed.
+    pub fn finish(&mut self) {
+        if let Some(last) = self.last.take() {
+            self.writer.disable(last.va, self.ns);
+        }
+    }
+
+    /// Drops what was encoded: it can't be written.
+    pub fn discard(&mut self) {
+        self.writer.take();
+        self.map.out.clear();
+        self.lines.clear();
+    }
+
+    fn block(&mut self, block: &'static Block) {
+        let va = self.at.take().unwrap_or(block.va);
+        let id = block.id.load(Ordering::Relaxed);
+        self.counts.blocks += 1;
+        if let Some((ns, cr3)) = self.start.take() {
+            self.start(block, va, id, ns, cr3);
+        } else if let Some(last) = self.last {
+            let cr3 = self.cr3.take();
+            if let Some(cr3) = cr3 {
+                self.map.set_cr3(cr3);
+            }
+            match self.event.take() {
+                Some(gate) => self.event(last, gate, va, block.mode),
+                None => self.edge(last, va, block.mode),
+            }
+            if let Some(cr3) = cr3 {
+                self.writer.pip(cr3, self.ns);
+            }
+            match self.map.check(block, id, va) {
+                News::Known => {}
+                News::New => self.map.learn(block, id, va, 0),
+                News::Conflict => {
+                    let psb = self.writer.sync(va, self.ns);
+                    self.map.learn(block, id, va, psb);
+                }
+            }
+        } else {
+            return;
+        }
+        self.last = Some(Last { block, va, done: false });
+        if let Some((ns, jump)) = self.time.take() {
+            self.set_time(ns, jump);
+        }
+        self.writer.tick(va, self.ns);
+    }
+
+    fn start(&mut self, block: &'static Block, va: u64, id: u32, ns: u64, cr3: u64) {
+        self.ns = ns;
+        self.since = (ns, self.counts.instructions);
+        self.cr3 = None;
+        // The first block may be an interrupt's, but there is no flow yet that it could have struck.
+        self.event = None;
+        self.time = None;
+        self.map.set_cr3(cr3);
+        if self.map.check(block, id, va) != News::Known {
+            // Enabling begins with a PSB.
+            self.map.learn(block, id, va, self.writer.offset());
+        }
+        self.writer.enable(va, block.mode, cr3, ns);
+    }
+
+    fn stop(&mut self, va: u64) {
+        if let Some(last) = self.last.take() {
+            match self.event.take() {
+                Some(gate) => self.event(last, gate, va, Mode::Bits64),
+                None => self.edge(last, va, last.block.mode),
+            }
+            self.writer.disable(va, self.ns);
+        }
+        self.at = None;
+        self.event = None;
+        self.cr3 = None;
+        self.start = None;
+    }
+
+    /// The block before led to `va` without an interrupt.
+    #[inline]
+    fn edge(&mut self, last: Last, va: u64, mode: Mode) {
+        let block = last.block;
+        let delta = last.va.wrapping_sub(block.va);
+        let fall = last.va.wrapping_add(block.size());
+        // Its own branch may lead where a cut would: then only its word that it ran counts.
+        let whole = !block.ambiguous || last.done;
+        let inside = || block.index_at(va.wrapping_sub(last.va));
+        match block.kind {
+            kind if kind.falls_through() && va == fall => return self.ran_all(last),
+            Kind::CondJump { .. } if va == fall => {
+                self.ran_all(last);
+                return self.writer.branch(false, self.ns);
+            }
+            Kind::CondJump { target } if whole && va == target.wrapping_add(delta) => {
+                self.ran_all(last);
+                return self.writer.branch(true, self.ns);
+            }
+            Kind::Jump { target } if whole && va == target.wrapping_add(delta) => return self.ran_all(last),
+            Kind::Call { target } if whole && va == target.wrapping_add(delta) => {
+                self.ran_all(last);
+                if va != fall {
+                    self.writer.call(fall);
+                }
+                return;
+            }
+            Kind::IndirectJump if whole => {
+                self.ran_all(last);
+                return self.writer.tip(va, mode, self.ns);
+            }
+            // A return, call or far transfer into the middle of its own block can't be: the instruction
+            // before would have ended the block.
+            Kind::IndirectCall | Kind::Ret | Kind::Far(_) | Kind::IndirectJump
+                if inside().is_none_or(|k| k == 0) =>
+            {
+                self.ran_all(last);
+                return match block.kind {
+                    Kind::Ret => self.writer.ret(va, mode, self.ns),
+                    Kind::IndirectCall => {
+                        self.writer.tip(va, mode, self.ns);
+                        if va != fall {
+                            self.writer.call(fall);
+                        }
+                    }
+                    _ => self.writer.tip(va, mode, self.ns),
+                };
+            }
+            _ => {}
+        }
+        match inside() {
+            Some(k) => self.ran_until(k, block.rep && k + 1 == block.starts.len()),
+            None => {
+                self.counts.unexplained += 1;
+                self.ran_all(last);
+                self.writer.overflow(va, mode, self.ns);
+            }
+        }
+    }
+
+    /// The block before was left through a gate of the IDT.
+    #[cold]
+    fn event(&mut self, last: Last, gate: Gate, va: u64, mode: Mode) {
+        self.counts.events += 1;
+        let block = last.block;
+        if block.kind == Kind::Far(Far::Int) && gate.rip == last.va.wrapping_add(block.size()) {
+            self.ran_all(last);
+            return self.writer.tip(va, mode, self.ns);
+        }
+        let inside = block.index_at(gate.rip.wrapping_sub(last.va));
+        let in_rep = block.rep && gate.rip == last.va.wrapping_add(block.last_start());
+        match inside {
+            Some(k) if is_fault(gate.vector) => self.ran_until(k, false),
+            Some(k) if in_rep => self.ran_until(k, true),
+            _ => self.edge(last, gate.rip, gate.mode),
+        }
+        self.writer.event(gate.rip, va, mode, self.ns);
+    }
+
+    #[inline]
+    fn ran_all(&mut self, last: Last) {
+        let n = last.block.insns();
+        self.counts.instructions += n;
+        self.pass(n);
+    }
+
+    /// Only the first `k` instructions ran. `round`: also one round of a REP string operation that starts
+    /// over, which takes its time but does not retire yet.
+    #[cold]
+    fn ran_until(&mut self, k: usize, round: bool) {
+        self.counts.cut += 1;
+        self.counts.instructions += k as u64;
+        self.pass(k as u64 + u64::from(round));
+    }
+
+    #[inline]
+    fn pass(&mut self, insns: u64) {
+        self.ns += if self.icount { insns } else { (insns * self.rate) >> 16 };
+        self.writer.advance(self.ns);
+    }
+
+    /// Guest time was read: corrects the count. Time never runs backwards.
+    #[cold]
+    fn set_time(&mut self, ns: u64, jump: bool) {
+        if self.icount {
+            if !jump {
+                self.counts.drift_ns = self.counts.drift_ns.max(self.ns.abs_diff(ns));
+            }
+        } else {
+            let insns = self.counts.instructions - self.since.1;
+            if !jump && insns > 0 && ns > self.since.0 {
+                self.rate = (((ns - self.since.0) << 16) / insns).clamp(1 << 8, 1 << 24);
+            }
+            self.since = (ns, self.counts.instructions);
+        }
+        self.ns = self.ns.max(ns);
+    }
+
+    #[cold]
+    fn side(&mut self, side: &Side) {
+        if self.last.is_some() {
+            let line = side.what.line(self.ns + if self.icount { side.insns } else { 0 }, self.cpu);
+            self.lines.extend(line.as_bytes());
+            self.lines.push(b'\n');
+        }
+    }
+}
+
+/// Exceptions whose saved address is the instruction that did not complete (SDM vol. 3, table 6-1): all but
+/// #DB, NMI, #BP and #OF, which report the next one.
+fn is_fault(vector: u8) -> bool {
+    vector < 32 && !matches!(vector, 1..=4)
+}
+
+/// Mode of a code segment by Linux's selectors: `__USER32_CS` is 0x23, `__KERNEL32_CS` 0x08.
+fn mode_of(cs: u16) -> Mode {
+    match cs & !3 {
+        0x20 | 0x08 => Mode::Bits32,
+        _ => Mode::Bits64,
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Reading the guest: registers and memory of the vCPU whose callback runs, and its clock. All of it only
+//! reads; nothing here can change the guest.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::OnceLock;
+
+use crate::abi;
+
+/// Handles of the registers the observer reads.
+struct Registers(HashMap<String, usize>);
+
+static REGISTERS: OnceLock<Registers> = OnceLock::new();
+static CLOCK: OnceLock<Option<abi::ClockGetNs>> = OnceLock::new();
+
+thread_local! {
+    static BUFFER: Cell<*mut abi::GArray> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// Looks up the register handles. Call from a vCPU's init callback: the list needs a vCPU.
+pub fn init() {
+    REGISTERS.get_or_init(|| {
+        let mut map = HashMap::new();
+        // SAFETY: called in a vCPU context; QEMU returns a GArray of descriptors with C-string names.
+        unsafe {
+            let array = abi::qemu_plugin_get_registers();
+            let regs = (*array).data.cast::<abi::RegDescriptor>();
+            for i in 0..(*array).len as usize {
+                let reg = &*regs.add(i);
+                let name = CStr::from_ptr(reg.name).to_string_lossy().into_owned();
+                map.entry(name).or_insert(reg.handle as usize);
+            }
+        }
+        Registers(map)
+    });
+    CLOCK.get_or_init(|| {
+        // SAFETY: a plain symbol lookup in the running process; the type is QEMU's.
+        unsafe {
+            let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"qemu_clock_get_ns".as_ptr());
+            (!symbol.is_null()).then(|| std::mem::transmute::<*mut libc::c_void, abi::ClockGetNs>(symbol))
+        }
+    });
+}
+
+/// Guest virtual time in ns, if this QEMU tells. Only at the start of a block: inside one, deterministic
+/// mode has no exact time.
+pub fn clock_ns() -> Option<u64> {
+    // SAFETY: the function takes a clock id and may be called from a vCPU thread at a block's start.
+    CLOCK.get().copied().flatten().map(|f| unsafe { f(abi::CLOCK_VIRTUAL) } as u64)
+}
+
+fn with_buffer<R>(f: impl FnOnce(*mut abi::GArray) -> R) -> R {
+    BUFFER.with(|cell| {
+        if cell.get().is_null() {
+            // SAFETY: allocates an empty array, kept for the thread's life.
+            cell.set(unsafe { abi::g_byte_array_new() });
+        }
+        f(cell.get())
+    })
+}
+
+/// A register's value, by GDB's name for it; 0 if this QEMU doesn't have it.
+pub fn register(name: &str) -> u64 {
+    let Some(&handle) = REGISTERS.get().and_then(|r| r.0.get(name)) else { return 0 };
+    with_buffer(|buf| {
+        // SAFETY: handle and buffer come from QEMU and glib; the value is at most 8 bytes of `len`.
+        unsafe {
+            abi::g_byte_array_set_size(buf, 0);
+            abi::qemu_plugin_read_register(handle as *mut abi::Register, buf);
+            let bytes = std::slice::from_raw_parts((*buf).data, (*buf).len as usize);
+            bytes.iter().take(8).rev().fold(0, |v, &b| v << 8 | u64::from(b))
+        }
+    })
+}
+
+/// Fills `out` from guest virtual memory; `false` if any of it isn't mapped.
+pub fn memory(va: u64, out: &mut [u8]) -> bool {
+    with_buffer(|buf| {
+        // SAFETY: QEMU sizes the array to the length read; we copy no more than both hold.
+        unsafe {
+            abi::g_byte_array_set_size(buf, 0);
+            if !abi::qemu_plugin_read_memory_vaddr(va, buf, out.len()) || ((*buf).len as usize) < out.len() {
+                return false;
+            }
+            out.copy_from_slice(std::slice::from_raw_parts((*buf).data, out.len()));
+            true
+        }
+    })
+}
+
+/// A little-endian word of guest memory.
+pub fn word(va: u64) -> Option<u64> {
+    let mut b = [0; 8];
+    memory(va, &mut b).then(|| u64::from_le_bytes(b))
+}
+
+/// A half word (32 bits) of guest memory.
+pub fn dword(va: u64) -> Option<u32> {
+    let mut b = [0; 4];
+    memory(va, &mut b).then(|| u32::from_le_bytes(b))
+}
+
+/// A NUL-terminated string of at most `max` bytes.
+pub fn string(va: u64, max: usize) -> Option<String> {
+    let mut bytes = Vec::new();
+    while bytes.len() < max {
+        let at = va + bytes.len() as u64;
+        // Never read across a page the string may not reach into.
+        let n = (max - bytes.len()).min(32).min(4096 - (at % 4096) as usize);
+        let mut part = [0; 32];
+        if !memory(at, &mut part[..n]) {
+            return None;
+        }
+        if let Some(end) = part[..n].iter().position(|&b| b == 0) {
+            bytes.extend(&part[..end]);
+            break;
+        }
+        bytes.extend(&part[..n]);
+    }
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Kernel functions whose entry the observer looks in on, and where the kernel keeps what they're about.
+//! The lab derives addresses from kallsyms and offsets from BTF; here they come as `key=value` lines.
+//! A key that is missing switches its record off.
+
+use std::collections::HashMap;
+
+use crate::guest;
+use crate::side::{Task, What};
+
+const VM_EXEC: u64 = 4;
+const MAX_DEPTH: usize = 64;
+
+/// The functions hooked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// `__switch_to(prev, next)`.
+    SwitchTo,
+    /// `perf_event_mmap(vma)`: called for every mapping made, whether or not perf listens.
+    Mmap,
+    /// `__set_task_comm(task, name, exec)`.
+    SetComm,
+}
+
+/// Addresses and offsets.
+#[derive(Debug, Default)]
+pub struct Hooks {
+    values: HashMap<String, u64>,
+}
+
+impl Hooks {
+    /// Parses `key=value` lines, values decimal or 0x-hexadecimal.
+    ///
+    /// # Errors
+    /// The offending line.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut values = HashMap::new();
+        for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
+            let parsed = line.split_once('=').and_then(|(key, value)| {
+                let value = match value.strip_prefix("0x") {
+                    Some(hex) => u64::from_str_radix(hex, 16),
+                    None => value.parse(),
+                };
+                Some((key.to_string(), value.ok()?))
+            });
+            let (key, value) = parsed.ok_or_else(|| format!("hooks: '{line}': expected key=value"))?;
+            values.insert(key, value);
+        }
+        Ok(Hooks { values })
+    }
+
+    /// The hook at `va`, if there is one.
+    pub fn at(&self, va: u64) -> Option<Hook> {
+        let is = |key| self.values.get(key) == Some(&va);
+        if is("sym.__switch_to") {
+            Some(Hook::SwitchTo)
+        } else if is("sym.perf_event_mmap") {
+            Some(Hook::Mmap)
+        } else if is("sym.__set_task_comm") {
+            Some(Hook::SetComm)
+        } else {
+            None
+        }
+    }
+
+    fn off(&self, key: &str) -> Option<u64> {
+        self.values.get(&format!("off.{key}")).copied()
+    }
+
+    fn field(&self, base: u64, key: &str) -> Option<u64> {
+        guest::word(base.checked_add(self.off(key)?)?)
+    }
+
+    /// The task whose `task_struct` is at `va`.
+    pub fn task(&self, va: u64) -> Option<Task> {
+        Some(Task {
+            pid: guest::dword(va.checked_add(self.off("task_struct.pid")?)?)?,
+            tgid: guest::dword(va.checked_add(self.off("task_struct.tgid")?)?)?,
+            comm: guest::string(va.checked_add(self.off("task_struct.comm")?)?, 16)?,
+        })
+    }
+
+    /// `__switch_to` was entered at `ip`.
+    pub fn switch(&self, ip: u64) -> Option<What> {
+        let prev = self.task(guest::register("rdi"))?;
+        let next = self.task(guest::register("rsi"))?;
+        Some(What::Switch { ip, prev, next })
+    }
+
+    /// `__set_task_comm` was entered.
+    pub fn comm(&self) -> Option<What> {
+        let mut task = self.task(guest::register("rdi"))?;
+        task.comm = guest::string(guest::register("rsi"), 16)?;
+        task.comm.truncate(15);
+        Some(What::Comm(task))
+    }
+
+    /// `perf_event_mmap` was entered by `task`.
+    pub fn mmap(&self, task: Task, cr3: u64) -> Option<What> {
+        let vma = guest::register("rdi");
+        let file = self.field(vma, "vm_area_struct.vm_file")?;
+        let path = if file == 0 {
+            self.special_name(vma).unwrap_or_else(|| "[anon]".into())
+        } else {
+            self.path(self.field(file.checked_add(self.off("file.f_path")?)?, "path.dentry")?)?
+        };
+        Some(What::Mmap {
+            task,
+            asid: cr3 & !0xfff,
+            start: self.field(vma, "vm_area_struct.vm_start")?,
+            end: self.field(vma, "vm_area_struct.vm_end")?,
+            pgoff: self.field(vma, "vm_area_struct.vm_pgoff")?.wrapping_mul(4096),
+            exec: self.field(vma, "vm_area_struct.vm_flags")? & VM_EXEC != 0,
+            path,
+        })
+    }
+
+    /// Name of a special mapping (`[vdso]`): its `vm_special_mapping` begins with a name in brackets.
+    fn special_name(&self, vma: u64) -> Option<String> {
+        let special = self.field(vma, "vm_area_struct.vm_private_data").filter(|&p| p >> 63 == 1)?;
+        let name = guest::string(guest::word(special)?, 32)?;
+        (name.starts_with('[') && name.ends_with(']')).then_some(name)
+    }
+
+    /// Path of a dentry up to its file system's root.
+    fn path(&self, mut dentry: u64) -> Option<String> {
+        let mut parts = Vec::new();
+        for _ in 0..MAX_DEPTH {
+            let parent = self.field(dentry, "dentry.d_parent")?;
+            if parent == dentry {
+                break;
+            }
+            let qstr = dentry.checked_add(self.off("dentry.d_name")?)?;
+            parts.push(guest::string(self.field(qstr, "qstr.name")?, 256)?);
+            dentry = parent;
+        }
+        parts.reverse();
+        Some(format!("/{}", parts.join("/")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses() {
+        let h = Hooks::parse("# comment\nsym.__switch_to=0xffffffff81002000\noff.task_struct.pid=2504\n")
+            .unwrap();
+        assert_eq!(h.at(0xffff_ffff_8100_2000), Some(Hook::SwitchTo));
+        assert_eq!(h.at(1), None);
+        assert_eq!(h.off("task_struct.pid"), Some(2504));
+        assert!(Hooks::parse("sym.x").is_err());
+        assert!(Hooks::parse("sym.x=zz").is_err());
+    }
+}

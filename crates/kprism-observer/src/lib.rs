@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! kprism-observer: a QEMU plugin that watches a guest kernel from outside and writes what it did as
+//! genuine Intel PT.
+//!
+//! In: QEMU's callbacks (a block was translated, a block starts). Out, in the folder `out=`: one PT stream
+//! per vCPU (`cpuN.pt`), the code as it ran (`code.dict`, `cpuN.map`), which task ran and what it mapped
+//! (`sideband.jsonl`), and the observer's own exact instruction count (`counts.json`).
+//!
+//! It never changes the guest: it reads registers and memory, and in deterministic mode (icount) the guest
+//! cannot even notice that time passes. Memory is bounded by the amount of distinct code.
+//!
+//! The way of the data: `state` knows every `block`; `vcpu` writes one word a block to a `tape`;
+//! on a thread of its own the `encoder` settles what ran and the `writer` makes packets; `pump`
+//! writes files. `hooks` and `side` are the sideband, `idt` tells interrupts from jumps.
+
+#![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
+
+mod abi;
+mod block;
+mod codemap;
+mod encoder;
+mod finish;
+mod guest;
+mod hooks;
+mod idt;
+mod options;
+mod pump;
+mod side;
+mod state;
+mod tape;
+mod translate;
+mod turns;
+mod vcpu;
+mod writer;
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::sync::atomic::Ordering;
+
+use hooks::Hooks;
+use options::Options;
+use state::{MAX_VCPUS, STATE, State, lock};
+
+/// Plugin interface version this is written for: QEMU 10.0.
+#[unsafe(no_mangle)]
+pub static qemu_plugin_version: c_int = 4;
+
+/// QEMU's entry point.
+///
+/// # Safety
+/// Called by QEMU with its own arguments.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: abi::PluginId,
+    info: *const abi::Info,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: QEMU passes a valid info and `argc` C strings.
+    let (info, args) = unsafe {
+        let args: Vec<String> = (0..argc.max(0) as usize)
+            .map(|i| CStr::from_ptr(*argv.add(i)).to_string_lossy().into_owned())
+            .collect();
+        (&*info, args)
+    };
+    match install(info, &args) {
+        Ok(state) => {
+            if STATE.set(state).is_err() {
+                eprintln!("kprism-observer: loaded twice");
+                return 1;
+            }
+            // SAFETY: callbacks of the declared types, valid for the process's life.
+            unsafe {
+                abi::qemu_plugin_register_vcpu_init_cb(id, on_vcpu_init);
+                abi::qemu_plugin_register_vcpu_tb_trans_cb(id, translate::on_translate);
+                abi::qemu_plugin_register_atexit_cb(id, finish::on_exit, std::ptr::null_mut());
+            }
+            0
+        }
+        Err(e) => {
+            eprintln!("kprism-observer: {e}");
+            1
+        }
+    }
+}
+
+fn install(info: &abi::Info, args: &[String]) -> Result<State, String> {
+    // SAFETY: QEMU's own C string.
+    let target = unsafe { CStr::from_ptr(info.target_name) };
+    if target != c"x86_64" || !info.system_emulation {
+        return Err(format!("watches x86_64 machines, not {}", target.to_string_lossy()));
+    }
+    let smp = info.smp_vcpus.max(1) as usize;
+    if info.max_vcpus as usize > MAX_VCPUS {
+        return Err(format!("at most {MAX_VCPUS} vCPUs"));
+    }
+    let options = Options::parse(args.iter().map(String::as_str))?;
+    let hooks = match &options.hooks {
+        None => Hooks::default(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+            Hooks::parse(&text)?
+        }
+    };
+    State::new(options, hooks, smp)
+}
+
+unsafe extern "C" fn on_vcpu_init(_: abi::PluginId, cpu: c_uint) {
+    guest::init();
+    let Some(state) = STATE.get() else { return };
+    let Some(slot) = state.vcpus.get(cpu as usize) else { return };
+    match pump::start(state, cpu) {
+        Ok((vcpu, thread)) => {
+            slot.store(Box::into_raw(Box::new(vcpu)), Ordering::Release);
+            lock(&state.encoders).push(thread);
+        }
+        Err(e) => state.stop(format!("vCPU {cpu}: {e}")),
+    }
+}

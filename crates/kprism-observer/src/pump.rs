@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The encoder thread of a vCPU: tape chunks in, stream files out. Writes as it goes, so that a killed
+//! QEMU leaves usable streams.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use crate::encoder::{Counts, Encoder};
+use crate::options::Options;
+use crate::state::{STATE, State};
+use crate::tape;
+use crate::vcpu::Vcpu;
+
+/// Chunks in flight per vCPU: bounds memory, lets the two threads drift.
+const CHUNKS: usize = 8;
+
+/// What an encoder leaves behind.
+pub struct Done {
+    pub cpu: u32,
+    pub counts: Counts,
+    pub footprint: usize,
+    pub pt_bytes: u64,
+}
+
+struct Files {
+    pt: File,
+    map: File,
+    side: File,
+}
+
+impl Files {
+    fn create(dir: &Path, cpu: u32) -> io::Result<Self> {
+        Ok(Files {
+            pt: File::create(dir.join(format!("cpu{cpu}.pt")))?,
+            map: File::create(dir.join(format!("cpu{cpu}.map")))?,
+            side: File::create(dir.join(side_name(cpu)))?,
+        })
+    }
+
+    fn write(&mut self, e: &mut Encoder) -> io::Result<()> {
+        self.map.write_all(&e.map.out)?;
+        e.map.out.clear();
+        self.side.write_all(&e.lines)?;
+        e.lines.clear();
+        self.pt.write_all(&e.writer.out)?;
+        e.writer.take();
+        Ok(())
+    }
+}
+
+/// A vCPU's own sideband, merged into one file at the end.
+pub fn side_name(cpu: u32) -> String {
+    format!("cpu{cpu}.side.jsonl")
+}
+
+/// Starts a vCPU's encoder thread and returns the vCPU's half.
+pub fn start(state: &State, cpu: u32) -> io::Result<(Vcpu, JoinHandle<Done>)> {
+    let (full, chunks) = sync_channel(CHUNKS);
+    let (recycle, empty) = channel();
+    let files = Files::create(&state.options.out, cpu)?;
+    let options = state.options.clone();
+    let thread = std::thread::Builder::new()
+        .name(format!("kprism/{cpu}"))
+        .spawn(move || run(cpu, &options, files, &chunks, &recycle))?;
+    let full: SyncSender<Vec<u64>> = full;
+    Ok((Vcpu::new(full, empty), thread))
+}
+
+fn run(
+    cpu: u32,
+    options: &Options,
+    mut files: Files,
+    chunks: &Receiver<Vec<u64>>,
+    recycle: &Sender<Vec<u64>>,
+) -> Done {
+    block_signals();
+    let mut encoder = Encoder::new(cpu, options);
+    let mut failed = false;
+    let mut write = |encoder: &mut Encoder| {
+        if failed {
+            encoder.discard();
+        } else if let Err(e) = files.write(encoder) {
+            failed = true;
+            if let Some(state) = STATE.get() {
+                state.stop(format!("writing the streams of vCPU {cpu}: {e}"));
+            }
+        }
+    };
+    for words in chunks {
+        tape::read(&words, |entry| encoder.entry(entry));
+        // The vCPU may be gone already; then nobody wants the chunk back.
+        let _ = recycle.send(words);
+        write(&mut encoder);
+    }
+    encoder.finish();
+    write(&mut encoder);
+    Done {
+        cpu,
+        counts: encoder.counts,
+        footprint: encoder.map.footprint() + CHUNKS * tape::CHUNK * 8,
+        pt_bytes: encoder.writer.offset(),
+    }
+}
+
+/// QEMU steers its threads by signals; none of them is meant for this one.
+fn block_signals() {
+    // SAFETY: fills a local set and applies it to the calling thread only.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigfillset(&mut set);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+    }
+}

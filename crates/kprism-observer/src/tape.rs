@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The tape between a vCPU's thread and its encoder: a sequence of 64-bit words. A word with bit 0 clear is
+//! the address of the [`Block`] that starts; a word with bit 0 set opens an escape of fixed length. The
+//! common case is thus one word, one store.
+
+use crate::block::Block;
+use crate::side::Side;
+
+const AT: u64 = 1;
+const START: u64 = 3;
+const STOP: u64 = 5;
+const TIME: u64 = 7;
+const EVENT: u64 = 9;
+const CR3: u64 = 11;
+const DONE: u64 = 13;
+const SIDE: u64 = 15;
+const END: u64 = 17;
+
+/// One entry of the tape.
+#[derive(Debug)]
+pub enum Entry {
+    /// A block starts.
+    Block(&'static Block),
+    /// The next block runs at this address, not at the one it was translated for.
+    At(u64),
+    /// Tracing begins with the next block: guest time in ns, CR3.
+    Start { ns: u64, cr3: u64 },
+    /// Tracing ends; this is the address that would have run next.
+    Stop { va: u64 },
+    /// Tracing ended while another vCPU ran: what ran last here is not known to have ended.
+    End,
+    /// Guest time at the start of the next block, ns. `jump`: it may have passed without instructions
+    /// (idle, another vCPU's turn).
+    Time { ns: u64, jump: bool },
+    /// The next block was entered through IDT gate `vector`; `rip` and `cs` are what the processor saved.
+    Event { vector: u8, rip: u64, cs: u16 },
+    /// The last block loaded CR3.
+    Cr3(u64),
+    /// The last block ran to its end (reported only where it could not be told otherwise).
+    Done,
+    /// A hooked kernel function was entered, `insns` instructions into the last block.
+    Side(Box<Side>),
+}
+
+/// Appends entries; the inverse of [`read`].
+#[derive(Debug, Default)]
+pub struct Tape {
+    words: Vec<u64>,
+}
+
+/// Words in a chunk: 512 KiB.
+pub const CHUNK: usize = 64 * 1024;
+/// Room that must be left for one step's entries.
+const SLACK: usize = 64;
+
+impl Tape {
+    /// An empty chunk.
+    pub fn new() -> Self {
+        Tape { words: Vec::with_capacity(CHUNK) }
+    }
+
+    /// From a chunk that was read and can be written again.
+    pub fn reuse(mut words: Vec<u64>) -> Self {
+        words.clear();
+        Tape { words }
+    }
+
+    /// Time to hand the chunk over?
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.words.len() + SLACK > CHUNK
+    }
+
+    /// Nothing written yet.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// The words, for [`read`].
+    pub fn into_words(self) -> Vec<u64> {
+        self.words
+    }
+
+    /// A block starts at the address it was translated for.
+    #[inline]
+    pub fn block(&mut self, block: &'static Block) {
+        self.words.push(std::ptr::from_ref(block) as u64);
+    }
+
+    /// Any other entry.
+    pub fn push(&mut self, entry: Entry) {
+        match entry {
+            Entry::Block(b) => self.block(b),
+            Entry::At(va) => self.words.extend([AT, va]),
+            Entry::Start { ns, cr3 } => self.words.extend([START, ns, cr3]),
+            Entry::Stop { va } => self.words.extend([STOP, va]),
+            Entry::Time { ns, jump } => self.words.extend([TIME, ns, u64::from(jump)]),
+            Entry::Event { vector, rip, cs } => {
+                self.words.extend([EVENT, u64::from(vector) | u64::from(cs) << 8, rip]);
+            }
+            Entry::Cr3(v) => self.words.extend([CR3, v]),
+            Entry::Done => self.words.push(DONE),
+            Entry::End => self.words.push(END),
+            Entry::Side(s) => self.words.extend([SIDE, Box::into_raw(s) as u64]),
+        }
+    }
+}
+
+/// Reads a chunk's entries in order. Each chunk must be read exactly once: it owns its `Side` records.
+pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
+    let mut words = words.iter().copied();
+    let mut next = || words.next();
+    while let Some(word) = next() {
+        let mut arg = || next().expect("an escape is never split between chunks");
+        each(match word {
+            AT => Entry::At(arg()),
+            START => Entry::Start { ns: arg(), cr3: arg() },
+            STOP => Entry::Stop { va: arg() },
+            TIME => Entry::Time { ns: arg(), jump: arg() != 0 },
+            EVENT => {
+                let gate = arg();
+                Entry::Event { vector: gate as u8, cs: (gate >> 8) as u16, rip: arg() }
+            }
+            CR3 => Entry::Cr3(arg()),
+            DONE => Entry::Done,
+            END => Entry::End,
+            // SAFETY: written by `push` from `Box::into_raw`, read once.
+            SIDE => Entry::Side(unsafe { Box::from_raw(arg() as *mut Side) }),
+            // SAFETY: every even word was written by `block` from a reference that lives forever.
+            block => Entry::Block(unsafe { &*(block as *const Block) }),
+        });
+    }
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A block was translated: find or make its [`Block`] and ask QEMU for the callbacks it needs. Nearly all
+//! need one, at their start; a few instructions get one of their own: `mov cr3`, `lidt`, `cpuid` in user
+//! code (the agent's marks), hooked kernel functions.
+
+use std::ffi::{c_uint, c_void};
+use std::sync::atomic::Ordering;
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
+use kprism_image::insn::Mode;
+
+use crate::abi::{self, CbFlags, VcpuUdataCb};
+use crate::block::Block;
+use crate::guest;
+use crate::hooks::Hook;
+use crate::side::What;
+use crate::state::{STATE, State};
+use crate::tape::Entry;
+use crate::turns::Turn;
+use crate::vcpu::{Vcpu, may_leave_kernel};
+
+/// EAX of the agent's marks: "KPRI".
+const MARK: u64 = 0x4b50_5249;
+const MARK_BEGIN: u64 = 1;
+const MARK_END: u64 = 2;
+
+/// One instruction with a callback: what it is and where in its block.
+struct Spot {
+    insn: Instruction,
+    index: u64,
+}
+
+pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
+    let Some(state) = STATE.get() else { return };
+    let cs = guest::register("cs") as u16;
+    let cpl = (cs & 3) as u8;
+    let mode = match cs & !3 {
+        0x20 | 0x08 => Mode::Bits32,
+        _ => Mode::Bits64,
+    };
+    // SAFETY: `tb` and its instructions are valid during this callback; `data` is large enough for the
+    // longest instruction; user data given to QEMU lives as long as the process.
+    unsafe {
+        let n = abi::qemu_plugin_tb_n_insns(tb);
+        let va = abi::qemu_plugin_tb_vaddr(tb);
+        let mut bytes = Vec::with_capacity(n * 5);
+        let mut lens = Vec::with_capacity(n);
+        for i in 0..n {
+            let insn = abi::qemu_plugin_tb_get_insn(tb, i);
+            let mut data = [0u8; 16];
+            let len = abi::qemu_plugin_insn_size(insn).min(16);
+            abi::qemu_plugin_insn_data(insn, data.as_mut_ptr().cast(), len);
+            let at = va + bytes.len() as u64;
+            bytes.extend(&data[..len]);
+            lens.push(len as u8);
+            if let Some((cb, spot)) = special(state, at, &data[..len], mode, cpl, i) {
+                let udata = Box::into_raw(Box::new(spot)).cast();
+                abi::qemu_plugin_register_vcpu_insn_exec_cb(insn, cb, CbFlags::ReadRegs, udata);
+            }
+        }
+        let block = state.intern(va, &bytes, &lens, mode, cpl);
+        let udata = std::ptr::from_ref(block).cast_mut().cast::<c_void>();
+        if block.ambiguous {
+            let last = abi::qemu_plugin_tb_get_insn(tb, n - 1);
+            abi::qemu_plugin_register_vcpu_insn_exec_cb(last, on_done, CbFlags::NoRegs, udata);
+        }
+        let kernel = cpl == 0 && va >> 63 == 1;
+        let cb: VcpuUdataCb = match kernel {
+            true if may_leave_kernel(block) => on_leaving_block,
+            true => on_kernel_block,
+            false => on_user_block,
+        };
+        abi::qemu_plugin_register_vcpu_tb_exec_cb(tb, cb, CbFlags::ReadRegs, udata);
+    }
+}
+
+/// The callback an instruction needs, if any.
+fn special(
+    state: &State,
+    va: u64,
+    bytes: &[u8],
+    mode: Mode,
+    cpl: u8,
+    index: usize,
+) -> Option<(VcpuUdataCb, Spot)> {
+    let cb: VcpuUdataCb = match state.hooks.at(va) {
+        Some(Hook::SwitchTo) => on_switch,
+        Some(Hook::Mmap) => on_mmap,
+        Some(Hook::SetComm) => on_comm,
+        // Cheap test first: the second byte of a two-byte opcode, behind at most one prefix.
+        None if bytes.iter().take(2).any(|&b| b == 0x0f) => match decode(bytes, va, mode) {
+            i if i.mnemonic() == Mnemonic::Mov && i.op0_register() == Register::CR3 => on_cr3,
+            i if i.mnemonic() == Mnemonic::Lidt => on_lidt,
+            i if i.mnemonic() == Mnemonic::Cpuid && cpl == 3 => on_cpuid,
+            _ => return None,
+        },
+        None => return None,
+    };
+    Some((cb, Spot { insn: decode(bytes, va, mode), index: index as u64 }))
+}
+
+fn decode(bytes: &[u8], va: u64, mode: Mode) -> Instruction {
+    Decoder::with_ip(mode.bits(), bytes, va, DecoderOptions::NONE).decode()
+}
+
+/// The calling vCPU. Where vCPUs take turns on one thread, QEMU 10 passes the index of the vCPU that
+/// happened to translate the block, so there the thread's own record decides.
+///
+/// # Safety
+/// Only from a callback on a vCPU's thread, and not twice at a time.
+#[inline]
+unsafe fn me(cpu: c_uint) -> Option<(&'static State, &'static mut Vcpu)> {
+    let state = STATE.get()?;
+    let slot = match &state.turns {
+        None => cpu as usize,
+        Some(turns) => match turns.now() {
+            Turn::Same(slot) => slot,
+            Turn::New(slot) => {
+                // SAFETY: as below.
+                unsafe { state.vcpus.get(slot)?.load(Ordering::Relaxed).as_mut()? }.take_turn();
+                slot
+            }
+        },
+    };
+    // SAFETY: leaked at init, so it lives; only this vCPU's thread takes it mutably, and the shutdown only
+    // after `closed` has turned every callback away.
+    let vcpu = unsafe { state.vcpus.get(slot)?.load(Ordering::Relaxed).as_mut()? };
+    Some((state, vcpu))
+}
+
+macro_rules! callback {
+    ($name:ident, |$state:ident, $vcpu:ident, $data:ident: $ty:ty| $body:expr) => {
+        unsafe extern "C" fn $name(cpu: c_uint, udata: *mut c_void) {
+            // SAFETY: QEMU calls this on the vCPU's thread with the pointer registered beside it, which is
+            // of this type and lives forever.
+            let (me, $data) = unsafe { (me(cpu), &*udata.cast_const().cast::<$ty>()) };
+            if let Some(($state, $vcpu)) = me {
+                $body
+            }
+        }
+    };
+}
+
+callback!(on_kernel_block, |state, v, block: Block| v.kernel_block(state, block));
+callback!(on_user_block, |state, v, block: Block| v.user_block(state, block));
+callback!(on_leaving_block, |state, v, block: Block| {
+    v.forget();
+    v.kernel_block(state, block);
+});
+callback!(on_done, |_state, v, _block: Block| v.push(Entry::Done));
+callback!(on_cr3, |_state, v, spot: Spot| v.push(Entry::Cr3(register_value(spot.insn.op1_register()))));
+callback!(on_lidt, |state, _v, spot: Spot| {
+    let mut operand = [0; 10];
+    let va = spot.insn.virtual_address(0, 0, |reg, _, _| Some(register_value(reg)));
+    if va.is_some_and(|va| guest::memory(va, &mut operand)) {
+        state.set_idt(u64::from_le_bytes(operand[2..].try_into().expect("8 bytes")));
+    }
+});
+callback!(on_switch, |state, v, spot: Spot| {
+    if let Some(what) = state.hooks.switch(spot.insn.ip()) {
+        if let What::Switch { next, .. } = &what {
+            v.task.clone_from(next);
+        }
+        v.side(spot.index, what);
+    }
+});
+callback!(on_mmap, |state, v, spot: Spot| {
+    if v.on
+        && let Some(what) = state.hooks.mmap(v.task.clone(), guest::register("cr3"))
+    {
+        v.side(spot.index, what);
+    }
+});
+callback!(on_comm, |state, v, spot: Spot| {
+    if let Some(what) = state.hooks.comm() {
+        v.side(spot.index, what);
+    }
+});
+callback!(on_cpuid, |state, v, spot: Spot| {
+    if guest::register("rax") & 0xffff_ffff == MARK {
+        let pid = guest::register("rbx") as u32;
+        match guest::register("rcx") & 0xffff_ffff {
+            MARK_BEGIN => {
+                v.mark = Some(pid);
+                state.set_tracing(true);
+            }
+            MARK_END => {
+                v.side(spot.index, What::Mark { begin: false, pid });
+                state.set_tracing(false);
+                end_others(state, v);
+            }
+            _ => {}
+        }
+    }
+});
+
+/// Where vCPUs take turns, all of them end at the mark: when each would next run depends on the host.
+fn end_others(state: &State, me: &Vcpu) {
+    if state.turns.is_none() {
+        return;
+    }
+    for slot in &state.vcpus {
+        let vcpu = slot.load(Ordering::Acquire);
+        if !vcpu.is_null() && !std::ptr::eq(vcpu, me) {
+            // SAFETY: leaked at init; all vCPUs share this thread, so none of the others is in a callback.
+            unsafe { (*vcpu).end() };
+        }
+    }
+}
+
+/// Value of a general-purpose register by iced's name; segments count as flat.
+fn register_value(reg: Register) -> u64 {
+    match reg {
+        Register::None => 0,
+        _ if reg.is_segment_register() => 0,
+        _ => guest::register(&format!("{:?}", reg.full_register()).to_lowercase()),
+    }
+}

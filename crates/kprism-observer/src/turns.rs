@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Which vCPU runs, where all of them share one thread (deterministic mode with several vCPUs). QEMU 10's
+//! callbacks don't tell: the index they pass is a constant of the translation. QEMU's own thread-local
+//! `current_cpu` does; it is exported, though no part of the plugin interface.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use crate::state::MAX_VCPUS;
+
+/// What the last look showed.
+pub enum Turn {
+    /// The same vCPU as at the last look.
+    Same(usize),
+    /// Another one.
+    New(usize),
+}
+
+/// The one thread's record of whose turn it is.
+pub struct Turns {
+    get_cpu: unsafe extern "C" fn(c_int) -> *mut c_void,
+    /// Address of `current_cpu` of the vCPUs' thread.
+    current: AtomicPtr<*mut c_void>,
+    last: AtomicPtr<c_void>,
+    last_slot: AtomicUsize,
+}
+
+impl Turns {
+    /// Looks the two symbols up.
+    ///
+    /// # Errors
+    /// If this QEMU doesn't export them.
+    pub fn new() -> Result<Self, String> {
+        let get_cpu = symbol(c"qemu_get_cpu");
+        if get_cpu.is_null() || symbol(c"current_cpu").is_null() {
+            return Err(
+                "this QEMU does not tell which vCPU runs (no symbol current_cpu): use one vCPU, or no icount"
+                    .into(),
+            );
+        }
+        Ok(Turns {
+            // SAFETY: the type is QEMU's.
+            get_cpu: unsafe {
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *mut c_void>(get_cpu)
+            },
+            current: AtomicPtr::default(),
+            last: AtomicPtr::default(),
+            last_slot: AtomicUsize::new(0),
+        })
+    }
+
+    /// Whose turn it is, on the vCPUs' thread.
+    #[inline]
+    pub fn now(&self) -> Turn {
+        let mut at = self.current.load(Ordering::Relaxed);
+        if at.is_null() {
+            at = symbol(c"current_cpu").cast();
+            self.current.store(at, Ordering::Relaxed);
+        }
+        // SAFETY: the address of this thread's own thread-local variable.
+        let cpu = unsafe { *at };
+        if cpu == self.last.load(Ordering::Relaxed) {
+            return Turn::Same(self.last_slot.load(Ordering::Relaxed));
+        }
+        self.turn(cpu)
+    }
+
+    #[cold]
+    fn turn(&self, cpu: *mut c_void) -> Turn {
+        // SAFETY: looks an index up in QEMU's list of vCPUs; null past its end.
+        let is = |slot: &usize| unsafe { (self.get_cpu)(*slot as c_int) } == cpu;
+        let slot = (0..MAX_VCPUS).find(is).unwrap_or(0);
+        self.last.store(cpu, Ordering::Relaxed);
+        self.last_slot.store(slot, Ordering::Relaxed);
+        Turn::New(slot)
+    }
+}
+
+fn symbol(name: &std::ffi::CStr) -> *mut c_void {
+    // SAFETY: a symbol lookup in the running process; of a thread-local, the calling thread's own copy.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}

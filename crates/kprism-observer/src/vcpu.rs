@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What runs on a vCPU's thread each time a block starts. The common case stores one word; everything rare
+//! (first run of a block, interrupts, idle, user code at an unexpected address, tracing on or off) is told
+//! by one flag and goes the slow way.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
+
+use kprism_image::insn::{Far, Kind};
+
+use crate::block::{Block, HANDLER, IN_DICT};
+use crate::guest;
+use crate::idt;
+use crate::options::Start;
+use crate::side::{Side, Task, What};
+use crate::state::State;
+use crate::tape::{Entry, Tape};
+
+/// One vCPU, touched by its own thread only (`quick` excepted).
+pub struct Vcpu {
+    /// Tracing, and nothing special about the next block.
+    pub quick: AtomicBool,
+    /// Tracing is on for this vCPU.
+    pub on: bool,
+    /// The last block may be followed by a jump in time.
+    idle: bool,
+    /// Another vCPU ran on this thread since the last block.
+    turned: bool,
+    /// Addresses at which user code goes on if the last block was user code and ended in a direct branch.
+    fall: u64,
+    target: u64,
+    tape: Tape,
+    /// Task that runs, as of the last switch.
+    pub task: Task,
+    /// Mark to record once tracing is on.
+    pub mark: Option<u32>,
+    full: SyncSender<Vec<u64>>,
+    empty: Receiver<Vec<u64>>,
+}
+
+/// No user address.
+const NOWHERE: u64 = u64::MAX;
+
+impl Vcpu {
+    /// A vCPU that sends its chunks to `full` and takes emptied ones from `empty`.
+    pub fn new(full: SyncSender<Vec<u64>>, empty: Receiver<Vec<u64>>) -> Self {
+        Vcpu {
+            quick: AtomicBool::new(false),
+            on: false,
+            idle: false,
+            turned: false,
+            fall: NOWHERE,
+            target: NOWHERE,
+            tape: Tape::new(),
+            task: Task::default(),
+            mark: None,
+            full,
+            empty,
+        }
+    }
+
+    /// The next block comes after another vCPU's.
+    pub fn take_turn(&mut self) {
+        self.turned = true;
+        self.quick.store(false, Ordering::Relaxed);
+    }
+
+    /// A kernel block starts.
+    #[inline]
+    pub fn kernel_block(&mut self, state: &State, block: &'static Block) {
+        let plain = block.flags.load(Ordering::Relaxed) & (HANDLER | IN_DICT) == IN_DICT;
+        if plain && self.quick.load(Ordering::Relaxed) && !self.tape.is_full() {
+            self.tape.block(block);
+        } else {
+            self.slow(state, block, false);
+        }
+    }
+
+    /// The same for a block whose address must be checked: user code, or kernel code outside its own half.
+    #[inline]
+    pub fn user_block(&mut self, state: &State, block: &'static Block) {
+        let plain = block.flags.load(Ordering::Relaxed) & (HANDLER | IN_DICT) == IN_DICT;
+        let expected = block.va == self.fall || block.va == self.target;
+        if plain && expected && self.quick.load(Ordering::Relaxed) && !self.tape.is_full() {
+            self.tape.block(block);
+            self.expect(block, 0);
+        } else {
+            self.slow(state, block, true);
+        }
+    }
+
+    /// Where user code may go on after `block`, which ran `delta` beyond its translated address.
+    #[inline]
+    fn expect(&mut self, block: &Block, delta: u64) {
+        let at = |va: u64| va.wrapping_add(delta);
+        (self.fall, self.target) = match block.kind {
+            Kind::CondJump { target } => (at(block.va + block.size()), at(target)),
+            Kind::Jump { target } | Kind::Call { target } => (NOWHERE, at(target)),
+            kind if kind.falls_through() => (at(block.va + block.size()), NOWHERE),
+            _ => (NOWHERE, NOWHERE),
+        };
+    }
+
+    /// Kernel code is about to return to user code, which can be anywhere.
+    pub fn forget(&mut self) {
+        (self.fall, self.target) = (NOWHERE, NOWHERE);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn slow(&mut self, state: &State, block: &'static Block, check: bool) {
+        if state.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let tracing = state.tracing.load(Ordering::Relaxed);
+        if !tracing && !self.on {
+            return;
+        }
+        let va = if check { self.address(block) } else { block.va };
+        if !tracing {
+            self.note_event(block);
+            self.tape.push(Entry::Stop { va });
+            self.on = false;
+            self.quick.store(false, Ordering::Relaxed);
+            self.hand_over();
+            return;
+        }
+        if !self.on && state.options.start == Start::Boot && va >> 63 == 0 {
+            return;
+        }
+        self.make_room(state, block);
+        self.note_time(state, block);
+        self.note_event(block);
+        if va != block.va {
+            self.tape.push(Entry::At(va));
+        }
+        state.ensure_in_dict(block);
+        self.tape.block(block);
+        if let Some(pid) = self.mark.take() {
+            self.side(0, What::Mark { begin: true, pid });
+        }
+        if check {
+            self.expect(block, va.wrapping_sub(block.va));
+        }
+        self.idle = block.hlt;
+        // Tracing may have been switched off meanwhile; of the two orders one is seen by us, one by them.
+        self.quick.store(!block.hlt, Ordering::SeqCst);
+        if !state.tracing.load(Ordering::SeqCst) {
+            self.quick.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn address(&self, block: &Block) -> u64 {
+        if block.va == self.fall || block.va == self.target { block.va } else { guest::register("rip") }
+    }
+
+    /// Tape entries for a start of tracing, a jump in time, another vCPU's turn.
+    fn note_time(&mut self, state: &State, block: &Block) {
+        let turned = std::mem::take(&mut self.turned);
+        if self.on && !turned && !self.idle {
+            return;
+        }
+        let ns = state.clock_before(block);
+        if !self.on {
+            let cr3 = guest::register("cr3");
+            self.tape.push(Entry::Start { ns: ns.unwrap_or(0), cr3 });
+            self.on = true;
+        } else if let Some(ns) = ns {
+            self.tape.push(Entry::Time { ns, jump: true });
+        }
+    }
+
+    /// At a gate of the IDT, the processor has just pushed the interrupted address: SS, RSP, RFLAGS, CS, RIP and maybe a code.
+    fn note_event(&mut self, block: &Block) {
+        let Some(vector) = block.vector() else { return };
+        let frame = guest::register("rsp") + if idt::has_error_code(vector) { 8 } else { 0 };
+        let mut bytes = [0; 16];
+        if guest::memory(frame, &mut bytes) {
+            let rip = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+            let cs = u16::from_le_bytes([bytes[8], bytes[9]]);
+            self.tape.push(Entry::Event { vector, rip, cs });
+        }
+    }
+
+    /// Tracing ends while another vCPU runs on this thread.
+    pub fn end(&mut self) {
+        self.push(Entry::End);
+        self.on = false;
+        self.quick.store(false, Ordering::Relaxed);
+    }
+
+    /// Records what a hook saw, `insns` instructions into the current block.
+    pub fn side(&mut self, insns: u64, what: What) {
+        if self.on {
+            self.tape.push(Entry::Side(Box::new(Side { insns, what })));
+        }
+    }
+
+    /// Any other entry of the current block.
+    pub fn push(&mut self, entry: Entry) {
+        if self.on {
+            self.tape.push(entry);
+        }
+    }
+
+    /// Hands a full chunk over; the next one begins with a time check.
+    fn make_room(&mut self, state: &State, block: &Block) {
+        if self.tape.is_full() {
+            self.hand_over();
+            if let Some(ns) = state.clock_before(block).filter(|_| self.on) {
+                self.tape.push(Entry::Time { ns, jump: false });
+            }
+        }
+    }
+
+    /// Gives the chunk to the encoder. Waits if the encoder is behind: memory stays bounded, and the guest
+    /// doesn't notice.
+    pub fn hand_over(&mut self) {
+        if self.tape.is_empty() {
+            return;
+        }
+        let next = self.empty.try_recv().map_or_else(|_| Tape::new(), Tape::reuse);
+        let words = std::mem::replace(&mut self.tape, next).into_words();
+        // An encoder that is gone has said why; there is nobody left to tell.
+        let _ = self.full.send(words);
+    }
+}
+
+/// Whether user code may follow this kernel block.
+pub fn may_leave_kernel(block: &Block) -> bool {
+    matches!(block.kind, Kind::Far(Far::Iret | Far::Sysret | Far::Sysexit | Far::Segment))
+}

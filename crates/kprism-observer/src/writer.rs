@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Branches in, Intel PT bytes out: the packet-generating half of a processor's trace unit. Knows TNT
+//! buffering, IP compression, RET compression, PSB+ and the timing packets; knows nothing of blocks.
+//!
+//! The rules a decoder insists on (SDM vol. 3, "Intel Processor Trace"; see also `encoder`):
+//! last IP and the return stack are reset at PSB; a call to the next instruction is not pushed; an
+//! uncompressed return is sent at once.
+
+use kprism_image::insn::Mode;
+use kprism_pt::{LastIp, Packet};
+
+use crate::options::Options;
+
+/// TSC ticks per ART tick: TSC at 1 GHz, ART at 25 MHz (as CPUID.15H would say: EAX = 1, EBX = 40).
+pub const ART_RATIO: u64 = 40;
+/// Core to bus clock ratio, at 100 MHz bus clock: one cycle is one TSC tick, one nanosecond.
+pub const RATIO: u8 = 10;
+const RET_STACK: usize = 64;
+/// Beyond this many MTC periods without a packet the 8-bit counter of MTC could be misread, so a PSB+
+/// with the full time is sent instead, as after a deep sleep.
+const MAX_SILENT_MTC: u64 = 200;
+
+/// One vCPU's packet writer.
+#[derive(Debug)]
+pub struct Writer {
+    /// Bytes not yet taken.
+    pub out: Vec<u8>,
+    taken: u64,
+    last_ip: LastIp,
+    tnt: u64,
+    tnt_len: u8,
+    tnt_max: u8,
+    /// Time of the last branch in `tnt`.
+    tnt_ns: u64,
+    ret: Option<Box<RetStack>>,
+    psb_bytes: u64,
+    last_psb: u64,
+    cyc: bool,
+    /// MTC period, ns.
+    mtc_ns: Option<u64>,
+    next_mtc_ns: u64,
+    /// Time jumped further than MTC can tell: a PSB+ is due.
+    overslept: bool,
+    /// Time up to which the stream's timing packets reach.
+    said_ns: u64,
+    cr3: u64,
+    mode: Mode,
+}
+
+#[derive(Debug)]
+struct RetStack {
+    slots: [u64; RET_STACK],
+    top: usize,
+    len: usize,
+}
+
+impl Writer {
+    /// A writer with nothing sent yet.
+    pub fn new(o: &Options) -> Self {
+        Writer {
+            out: Vec::with_capacity(1 << 20),
+            taken: 0,
+            last_ip: LastIp(0),
+            tnt: 0,
+            tnt_len: 0,
+            tnt_max: o.tnt_max,
+            tnt_ns: 0,
+            ret: o.ret_compression.then(|| Box::new(RetStack { slots: [0; RET_STACK], top: 0, len: 0 })),
+            psb_bytes: o.psb_bytes,
+            last_psb: 0,
+            cyc: o.cyc,
+            mtc_ns: o.mtc_freq.map(|n| ART_RATIO << n),
+            next_mtc_ns: u64::MAX,
+            overslept: false,
+            said_ns: 0,
+            cr3: 0,
+            mode: Mode::Bits64,
+        }
+    }
+
+    /// Stream offset of the next byte.
+    pub fn offset(&self) -> u64 {
+        self.taken + self.out.len() as u64
+    }
+
+    /// Marks the bytes in `out` as written.
+    pub fn take(&mut self) {
+        self.taken += self.out.len() as u64;
+        self.out.clear();
+    }
+
+    fn put(&mut self, packet: Packet) {
+        packet.encode(&mut self.out);
+    }
+
+    /// Tracing begins at `ip` (PSB+ without an IP, then TIP.PGE).
+    pub fn enable(&mut self, ip: u64, mode: Mode, cr3: u64, ns: u64) {
+        self.cr3 = cr3;
+        self.mode = mode;
+        // Nothing to count cycles from yet.
+        self.said_ns = ns;
+        self.psb(None, ns);
+        let ip = self.last_ip.compress(ip);
+        self.put(Packet::TipPge(ip));
+    }
+
+    /// Tracing ends before the instruction at `ip` runs (FUP, TIP.PGD).
+    pub fn disable(&mut self, ip: u64, ns: u64) {
+        self.flush(ns);
+        let ip = self.last_ip.compress(ip);
+        self.put(Packet::Fup(ip));
+        self.put(Packet::TipPgd(kprism_pt::IpPayload::Suppressed));
+        self.clear_ret();
+    }
+
+    /// A conditional branch, or a compressed return (always taken).
+    #[inline]
+    pub fn branch(&mut self, taken: bool, ns: u64) {
+        self.tnt = self.tnt << 1 | u64::from(taken);
+        self.tnt_len += 1;
+        self.tnt_ns = ns;
+        if self.tnt_len == self.tnt_max {
+            self.flush_tnt();
+        }
+    }
+
+    /// A near call that returns to `ret`.
+    #[inline]
+    pub fn call(&mut self, ret: u64) {
+        if let Some(s) = &mut self.ret {
+            s.top = (s.top + 1) % RET_STACK;
+            s.slots[s.top] = ret;
+            s.len = (s.len + 1).min(RET_STACK);
+        }
+    }
+
+    /// A near return to `to`.
+    #[inline]
+    pub fn ret(&mut self, to: u64, mode: Mode, ns: u64) {
+        if let Some(s) = &mut self.ret
+            && s.len > 0
+            && s.slots[s.top] == to
+        {
+            s.top = (s.top + RET_STACK - 1) % RET_STACK;
+            s.len -= 1;
+            return self.branch(true, ns);
+        }
+        self.tip(to, mode, ns);
+    }
+
+    /// An indirect or far transfer to `ip`.
+    pub fn tip(&mut self, ip: u64, mode: Mode, ns: u64) {
+        self.flush(ns);
+        if mode != self.mode {
+            self.mode = mode;
+            self.put_mode();
+        }
+        let ip = self.last_ip.compress(ip);
+        self.put(Packet::Tip(ip));
+    }
+
+    /// An interrupt or exception: `from` would have run next, `to` runs instead.
+    pub fn event(&mut self, from: u64, to: u64, mode: Mode, ns: u64) {
+        self.flush(ns);
+        let ip = self.last_ip.compress(from);
+        self.put(Packet::Fup(ip));
+        self.tip(to, mode, ns);
+    }
+
+    /// Data was lost; the flow goes on at `ip`.
+    pub fn overflow(&mut self, ip: u64, mode: Mode, ns: u64) {
+        self.flush(ns);
+        self.put(Packet::Ovf);
+        self.clear_ret();
+        self.last_ip.reset();
+        self.mode = mode;
+        // A PSB+ right behind restores every piece of state the decoder may have lost.
+        self.psb(Some(ip), ns);
+    }
+
+    /// CR3 was loaded.
+    pub fn pip(&mut self, cr3: u64, ns: u64) {
+        self.flush(ns);
+        self.cr3 = cr3;
+        self.put(Packet::Pip { cr3: cr3 & !0x1f, non_root: false });
+    }
+
+    /// Sends pending branches, with time up to the last of them.
+    fn flush_tnt(&mut self) {
+        if self.tnt_len > 0 {
+            self.say_cycles(self.tnt_ns);
+            let packet = Packet::Tnt { bits: self.tnt, len: self.tnt_len };
+            self.put(packet);
+            self.tnt = 0;
+            self.tnt_len = 0;
+        }
+    }
+
+    fn flush(&mut self, ns: u64) {
+        self.flush_tnt();
+        self.say_cycles(ns);
+    }
+
+    fn say_cycles(&mut self, ns: u64) {
+        if self.cyc && ns > self.said_ns {
+            let cycles = ns - self.said_ns;
+            self.put(Packet::Cyc { cycles });
+            self.said_ns = ns;
+        }
+    }
+
+    /// Guest time has come to `ns`: sends the MTC packets due before anything that happens now.
+    #[inline]
+    pub fn advance(&mut self, ns: u64) {
+        if ns >= self.next_mtc_ns {
+            self.mtc(ns);
+        }
+    }
+
+    /// Before a block at `ip` at time `ns`: sends a PSB+ when due.
+    #[inline]
+    pub fn tick(&mut self, ip: u64, ns: u64) {
+        self.advance(ns);
+        if self.offset() - self.last_psb >= self.psb_bytes || self.overslept {
+            self.psb(Some(ip), ns);
+        }
+    }
+
+    fn mtc(&mut self, ns: u64) {
+        let Some(period) = self.mtc_ns else { return };
+        if (ns - self.next_mtc_ns) / period > MAX_SILENT_MTC {
+            self.overslept = true;
+            return;
+        }
+        while self.next_mtc_ns <= ns {
+            let boundary = self.next_mtc_ns;
+            // Branches taken before the boundary would be dated after it, so they go first.
+            self.flush(boundary);
+            self.said_ns = boundary;
+            self.put(Packet::Mtc { ctc: (boundary / period) as u8 });
+            self.next_mtc_ns += period;
+        }
+    }
+
+    fn put_mode(&mut self) {
+        let (cs_l, cs_d) = match self.mode {
+            Mode::Bits64 => (true, false),
+            Mode::Bits32 => (false, true),
+            Mode::Bits16 => (false, false),
+        };
+        self.put(Packet::ModeExec { cs_l, cs_d, if_flag: false });
+    }
+
+    /// Sends a PSB+ now, before the block at `ip`, and returns its offset.
+    pub fn sync(&mut self, ip: u64, ns: u64) -> u64 {
+        self.psb(Some(ip), ns);
+        self.last_psb
+    }
+
+    /// PSB+ (SDM: PSB, TSC, TMA, CBR, MODE.Exec, PIP, FUP if tracing, PSBEND).
+    fn psb(&mut self, ip: Option<u64>, ns: u64) {
+        self.flush(ns);
+        self.last_psb = self.offset();
+        self.put(Packet::Psb);
+        self.last_ip.reset();
+        self.clear_ret();
+        self.put(Packet::Tsc { tsc: ns });
+        if self.mtc_ns.is_some() {
+            let art = ns / ART_RATIO;
+            self.put(Packet::Tma { ctc: art as u16, fast: (ns % ART_RATIO) as u16 });
+        }
+        self.put(Packet::Cbr { ratio: RATIO });
+        self.put_mode();
+        let cr3 = self.cr3 & !0x1f;
+        self.put(Packet::Pip { cr3, non_root: false });
+        if let Some(ip) = ip {
+            let ip = self.last_ip.compress(ip);
+            self.put(Packet::Fup(ip));
+        }
+        self.put(Packet::PsbEnd);
+        self.said_ns = ns;
+        if let Some(period) = self.mtc_ns {
+            self.next_mtc_ns = (ns / period + 1) * period;
+        }
+        self.overslept = false;
+    }
+
+    fn clear_ret(&mut self) {
+        if let Some(s) = &mut self.ret {
+            s.len = 0;
+        }
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The packet iterator.
+
+use std::iter::FusedIterator;
+
+use crate::decode::{Decoded, WINDOW, bip, decode};
+use crate::opcode::{BIP, EXT, EXT_EXT2, EXT_TNT64};
+use crate::{PSB, Packet, PacketError, PacketErrorKind, find_psb};
+
+/// Whether a block of BIP items is open, and their width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Closed,
+    Open { size4: bool },
+}
+
+/// Iterates over a stream's packets: `(offset, packet)` or an error that names the offset.
+///
+/// After an error the iterator is exhausted, as packets have no common length field to skip by; go on with
+/// [`PacketReader::resync`], which always makes progress. A reader may start anywhere, but the bytes mean
+/// something only from a packet boundary on; PSB is the one that can be found.
+#[derive(Debug, Clone)]
+pub struct PacketReader<'a> {
+    bytes: &'a [u8],
+    pos: usize,
+    block: Block,
+    failed: bool,
+}
+
+impl<'a> PacketReader<'a> {
+    /// Reads from the first byte.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self::at(bytes, 0)
+    }
+
+    /// Reads from `offset`, which the caller knows to be a packet boundary outside a BIP block. Offsets past
+    /// the end read as the end.
+    pub fn at(bytes: &'a [u8], offset: usize) -> Self {
+        Self { bytes, pos: offset.min(bytes.len()), block: Block::Closed, failed: false }
+    }
+
+    /// Offset of the next packet; after an error, of the packet at fault.
+    #[inline]
+    pub fn offset(&self) -> usize {
+        self.pos
+    }
+
+    /// Moves to the next PSB at or after [`PacketReader::offset`] and returns its offset. `None` when there
+    /// is none; the reader is then at the end.
+    pub fn resync(&mut self) -> Option<usize> {
+        let psb = find_psb(self.bytes, self.pos);
+        *self = Self::at(self.bytes, psb.unwrap_or(self.bytes.len()));
+        psb
+    }
+
+    /// Within 16 bytes of the end: decodes a zero-padded copy and checks the length afterwards.
+    #[cold]
+    fn decode_tail(&self) -> Decoded {
+        let rest = &self.bytes[self.pos..];
+        let mut window = [0; WINDOW];
+        window[..rest.len()].copy_from_slice(rest);
+        match self.decode_window(&window) {
+            Ok((_, len)) if len > rest.len() => Err(PacketErrorKind::Truncated),
+            Err(_) if is_cut_off(rest) => Err(PacketErrorKind::Truncated),
+            decoded => decoded,
+        }
+    }
+
+    #[inline(always)]
+    fn decode_window(&self, window: &[u8; WINDOW]) -> Decoded {
+        match self.block {
+            Block::Open { size4 } if window[0] & 7 == BIP => Ok(bip(window, size4)),
+            _ => decode(window),
+        }
+    }
+
+    /// Keeps track of BIP blocks. SDM, "Block Begin Packet (BBP)": the packets that may appear inside a
+    /// block leave it open, all others close it even without a BEP.
+    #[inline(always)]
+    fn track_block(&mut self, packet: &Packet) {
+        match packet {
+            Packet::Bbp { size4, .. } => self.block = Block::Open { size4: *size4 },
+            _ if self.block == Block::Closed => {}
+            Packet::Pad
+            | Packet::Tsc { .. }
+            | Packet::Tma { .. }
+            | Packet::Mtc { .. }
+            | Packet::Cyc { .. }
+            | Packet::Cbr { .. }
+            | Packet::Mnt { .. }
+            | Packet::Fup(_)
+            | Packet::Exstop { .. }
+            | Packet::Pwre { .. }
+            | Packet::Pwrx { .. }
+            | Packet::Bip { .. } => {}
+            _ => self.block = Block::Closed,
+        }
+    }
+}
+
+/// Whether `rest`, the stream's last bytes, failed to decode only because of the padding behind them: an
+/// incomplete opcode, or a payload of which the decoder demands more than zeros.
+fn is_cut_off(rest: &[u8]) -> bool {
+    match rest {
+        [EXT] | [EXT, EXT_EXT2] => true,
+        [EXT, EXT_TNT64, ..] => rest.len() < 8,
+        _ => PSB.starts_with(rest),
+    }
+}
+
+impl Iterator for PacketReader<'_> {
+    type Item = Result<(usize, Packet), PacketError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let offset = self.pos;
+        let rest = self.bytes.get(offset..)?;
+        let decoded = match rest.first_chunk::<WINDOW>() {
+            Some(window) if !self.failed => self.decode_window(window),
+            _ if rest.is_empty() || self.failed => return None,
+            _ => self.decode_tail(),
+        };
+        Some(match decoded {
+            Ok((packet, len)) => {
+                self.pos += len;
+                self.track_block(&packet);
+                Ok((offset, packet))
+            }
+            Err(kind) => {
+                self.failed = true;
+                Err(PacketError { offset, kind })
+            }
+        })
+    }
+}
+
+impl FusedIterator for PacketReader<'_> {}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Folded stacks: a line per call stack, `task;outer;inner weight`, as flame graph tools read them.
+
+use crate::calltree::Weight;
+use crate::filter::{Filter, task_of_nodes};
+use kprism_flow::Profile;
+use kprism_flow::model::NO_PARENT;
+use std::io::{self, Write};
+
+/// Writes one line per calling context that has a weight of its own. Kernel functions end in `_[k]`, the
+/// mark by which flame graph tools colour them.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(profile: &Profile, filter: &Filter, weight: Weight, out: &mut impl Write) -> io::Result<()> {
+    let taken = filter.tasks(profile);
+    let task_of = task_of_nodes(profile);
+    let mut stack = Vec::new();
+    for (i, node) in profile.nodes.iter().enumerate() {
+        let own = if weight == Weight::Time { node.ns } else { node.insns };
+        let Some(task) = task_of[i].filter(|&t| own > 0 && taken[t as usize]) else { continue };
+        stack.clear();
+        let mut at = i;
+        while profile.nodes[at].parent != NO_PARENT {
+            stack.push(profile.nodes[at].func);
+            at = profile.nodes[at].parent as usize;
+        }
+        let task = &profile.tasks[task as usize];
+        write!(out, "{}-{}", frame(&task.comm), task.pid)?;
+        for &func in stack.iter().rev() {
+            let func = &profile.funcs[func as usize];
+            write!(out, ";{}{}", frame(&func.name), if func.kernel { "_[k]" } else { "" })?;
+        }
+        writeln!(out, " {own}")?;
+    }
+    Ok(())
+}
+
+/// The format has no escapes: its separators must not occur in names.
+fn frame(name: &str) -> String {
+    name.chars()
+        .map(|c| {
+            if c == ';' {
+                ':'
+            } else if c.is_control() {
+                ' '
+            } else {
+                c
+            }
+        })
+        .collect()
+}

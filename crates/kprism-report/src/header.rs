@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lines above every report: what ran, on which clock, how much, and what was lost.
+
+use crate::table::Style;
+use crate::units;
+use kprism_flow::Profile;
+use kprism_store::Manifest;
+use serde_json::{Value, json};
+
+/// Errors named one by one in the header; all are in [`crate::tables::errors`].
+const ERRORS_SHOWN: usize = 3;
+
+/// Facts of a run as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The command as one would type it, or empty.
+    pub command: String,
+    /// Where the streams came from: `lab` or `import`.
+    pub source: String,
+    /// Release of the kernel, or empty.
+    pub kernel: String,
+    /// When, or empty.
+    pub created: String,
+    /// Name of the clock.
+    pub clock: String,
+    /// CPUs with a stream.
+    pub cpus: u64,
+    /// Instructions decoded.
+    pub instructions: u64,
+    /// From the first to the last time in any stream, nanoseconds.
+    pub span_ns: u64,
+    /// Bytes lost by the recorder or skipped by the decoder.
+    pub lost_bytes: u64,
+    /// Places that could not be decoded.
+    pub errors: u64,
+    /// Exit code of the command.
+    pub exit_code: Option<i32>,
+    /// Why recording ended early.
+    pub stopped: Option<String>,
+}
+
+impl Header {
+    /// Collects the facts.
+    pub fn new(manifest: &Manifest, profile: &Profile) -> Self {
+        let cpus = &profile.totals.per_cpu;
+        let active = || cpus.iter().filter(|c| c.last_ns > 0);
+        let first = active().map(|c| c.first_ns).min().unwrap_or(0);
+        let last = active().map(|c| c.last_ns).max().unwrap_or(0);
+        Header {
+            command: shell_words(&manifest.command),
+            source: format!("{:?}", manifest.kind).to_lowercase(),
+            kernel: manifest.kernel.as_ref().map(|k| k.release.clone()).unwrap_or_default(),
+            created: manifest.created.clone(),
+            clock: manifest.clock.name.clone(),
+            cpus: u64::from(manifest.vcpus).max(cpus.len() as u64),
+            instructions: profile.totals.instructions(),
+            span_ns: last.saturating_sub(first),
+            lost_bytes: manifest.lost_bytes.max(profile.totals.lost_bytes()),
+            errors: profile.totals.errors().max(profile.errors.len() as u64),
+            exit_code: manifest.exit_code,
+            stopped: manifest.stopped.clone(),
+        }
+    }
+
+    /// For people; names the first places that could not be decoded.
+    pub fn to_text(&self, profile: &Profile, style: Style) -> String {
+        let mut out = String::new();
+        let title =
+            if self.command.is_empty() { self.source.clone() } else { units::printable(&self.command) };
+        out.push_str(&style.bold(&title));
+        if !self.kernel.is_empty() {
+            out.push_str(&format!(" on {}", units::printable(&self.kernel)));
+        }
+        if let Some(code) = self.exit_code.filter(|&c| c != 0) {
+            out.push_str(&style.alert(&format!(", exit code {code}")));
+        }
+        let plural =
+            |n: u64, one: &str| format!("{} {one}{}", units::grouped(n), if n == 1 { "" } else { "s" });
+        out.push_str(&format!(
+            "\n{}, {} in {} ({} clock)",
+            plural(self.cpus, "CPU"),
+            plural(self.instructions, "instruction"),
+            units::duration(self.span_ns),
+            units::printable(&self.clock),
+        ));
+        for (n, one) in [(self.lost_bytes, "lost byte"), (self.errors, "decode error")] {
+            let text = plural(n, one);
+            out.push_str(", ");
+            out.push_str(&if n == 0 { text } else { style.alert(&text) });
+        }
+        out.push('\n');
+        if let Some(reason) = &self.stopped {
+            let text = format!("recording ended early: {}", units::printable(reason));
+            out.push_str(&style.alert(&text));
+            out.push('\n');
+        }
+        for e in profile.errors.iter().take(ERRORS_SHOWN) {
+            out.push_str(&format!(
+                "  CPU {} at stream byte {:#x}, {}, after {:#x}: {}\n",
+                e.cpu,
+                e.offset,
+                units::duration(e.ns),
+                e.ip,
+                units::printable(&e.kind)
+            ));
+        }
+        if profile.errors.len() > ERRORS_SHOWN {
+            let more = profile.errors.len() - ERRORS_SHOWN;
+            out.push_str(&format!("  … {more} more (`kprism report errors`)\n"));
+        }
+        out
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "command": self.command,
+            "source": self.source,
+            "kernel": self.kernel,
+            "created": self.created,
+            "clock": self.clock,
+            "vcpus": self.cpus,
+            "instructions": self.instructions,
+            "span_ns": self.span_ns,
+            "lost_bytes": self.lost_bytes,
+            "decode_errors": self.errors,
+            "exit_code": self.exit_code,
+            "stopped": self.stopped,
+        })
+    }
+}
+
+/// Words as a shell would take them back.
+fn shell_words(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    let quote = |w: &String| {
+        if !w.is_empty() && w.chars().all(plain) {
+            w.clone()
+        } else {
+            format!("'{}'", w.replace('\'', r"'\''"))
+        }
+    };
+    words.iter().map(quote).collect::<Vec<_>>().join(" ")
+}

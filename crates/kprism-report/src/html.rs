@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The HTML report: one file with the page's program, its style and the data, usable from `file://` on a
+//! machine without a network.
+//!
+//! What comes in: manifest and profile. What goes out: the file's text. The program is built from `ui/`
+//! and kept here as `assets/`, so that building kprism needs no Node. The data are pruned to stay within a
+//! [`Budget`]; the page says what was folded away. Names are untrusted: the data are JSON in which every
+//! `<` is escaped, so nothing in them can end the script element, and a content security policy keeps the
+//! page from loading or sending anything even if something else were wrong.
+
+mod embed;
+mod histogram;
+mod prune;
+
+use crate::header::Header;
+use askama::Template;
+use kprism_flow::Profile;
+use kprism_store::Manifest;
+
+/// How much to embed. The default keeps a file below 5 MB, usually far below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Calling contexts of the tree of all tasks.
+    pub contexts: usize,
+    /// Calling contexts over all trees of single tasks.
+    pub task_contexts: usize,
+    /// Calling contexts over all trees of single system calls.
+    pub syscall_contexts: usize,
+    /// Tasks and system calls that get a tree of their own, each.
+    pub trees: usize,
+    /// Rows of the function table, for all tasks together.
+    pub functions: usize,
+    /// Rows of the function tables of single tasks, in all.
+    pub task_functions: usize,
+    /// Rows of the system call tables of single tasks, in all.
+    pub task_syscalls: usize,
+    /// Decode errors listed.
+    pub errors: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget {
+            contexts: 20_000,
+            task_contexts: 20_000,
+            syscall_contexts: 15_000,
+            trees: 64,
+            functions: 6_000,
+            task_functions: 16_000,
+            task_syscalls: 3_000,
+            errors: 500,
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "report.html")]
+struct Page<'a> {
+    title: &'a str,
+    generator: &'a str,
+    css: &'a str,
+    js: &'a str,
+    data: &'a str,
+}
+
+/// Why no report could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum HtmlError {
+    /// The data could not be written as JSON.
+    #[error("embedding the data: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The page could not be filled in.
+    #[error("filling in the page: {0}")]
+    Template(#[from] askama::Error),
+}
+
+/// The report as one file.
+///
+/// # Errors
+/// [`HtmlError`]; neither kind depends on the profile.
+pub fn render(manifest: &Manifest, profile: &Profile, budget: &Budget) -> Result<String, HtmlError> {
+    let header = Header::new(manifest, profile);
+    let data = embed::Data::new(&header, profile, budget);
+    let data = inert(&serde_json::to_string(&data)?);
+    let title = if header.command.is_empty() { "imported trace" } else { &header.command };
+    let page = Page {
+        title,
+        generator: concat!("kprism ", env!("CARGO_PKG_VERSION")),
+        css: include_str!("../assets/report.css"),
+        js: include_str!("../assets/report.js"),
+        data: &data,
+    };
+    Ok(page.render()?)
+}
+
+/// JSON that is the same to a JSON parser and means nothing to an HTML parser. `<`, `>` and `&` occur only
+/// inside JSON strings, where an escape stands for the same character.
+fn inert(json: &str) -> String {
+    let mut out = String::with_capacity(json.len() + json.len() / 50);
+    for c in json.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => out.push_str(&format!("\\u{:04x}", c as u32)),
+            _ => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The data inside the page, in columns to be small. `ui/src/data.ts` reads them.
+
+use super::Budget;
+use super::histogram;
+use super::prune::{Folded, Kept, prune};
+use crate::Filter;
+use crate::header::Header;
+use crate::rows::{self, FunctionRow};
+use crate::tree::{self, Label, Tree};
+use kprism_flow::Profile;
+use kprism_flow::model::FrameKind;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::HashMap;
+
+/// Everything the page shows.
+#[derive(Serialize)]
+pub(super) struct Data {
+    header: Value,
+    funcs: Funcs,
+    modules: Vec<String>,
+    comms: Vec<String>,
+    tasks: Vec<Task>,
+    trees: Vec<EmbeddedTree>,
+    trees_omitted: Omitted,
+    functions: FunctionColumns,
+    functions_by_task: FunctionColumns,
+    syscalls: Vec<Syscall>,
+    errors: Vec<Error>,
+    errors_omitted: usize,
+    cpus: Vec<Cpu>,
+}
+
+#[derive(Default, Serialize)]
+struct Funcs {
+    name: Vec<String>,
+    module: Vec<u32>,
+    kernel: Vec<u8>,
+}
+
+#[derive(Serialize)]
+struct Task {
+    pid: u32,
+    tgid: u32,
+    comm: String,
+    user_insns: u64,
+    kernel_insns: u64,
+    ns: u64,
+    syscalls: u64,
+}
+
+#[derive(Serialize)]
+struct EmbeddedTree {
+    scope: &'static str,
+    id: u32,
+    label: String,
+    parent: Vec<u32>,
+    #[serde(rename = "ref")]
+    reference: Vec<i64>,
+    kind: Vec<u8>,
+    calls: Vec<u64>,
+    insns: Vec<u64>,
+    ns: Vec<u64>,
+    folded: Folded,
+}
+
+#[derive(Serialize)]
+struct Omitted {
+    tasks: usize,
+    syscalls: usize,
+}
+
+#[derive(Default, Serialize)]
+struct FunctionColumns {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    task: Vec<u32>,
+    func: Vec<u32>,
+    calls: Vec<u64>,
+    self_insns: Vec<u64>,
+    total_insns: Vec<u64>,
+    self_ns: Vec<u64>,
+    total_ns: Vec<u64>,
+    omitted: usize,
+}
+
+#[derive(Serialize)]
+struct Syscall {
+    task: i64,
+    func: u32,
+    name: String,
+    count: u64,
+    wall_ns: u64,
+    average_ns: u64,
+    p50_ns: u64,
+    p90_ns: u64,
+    p99_ns: u64,
+    max_ns: u64,
+    on_cpu_ns: u64,
+    insns: u64,
+    histogram: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct Error {
+    cpu: u16,
+    offset: String,
+    time_ns: u64,
+    ip: String,
+    kind: String,
+}
+
+#[derive(Serialize)]
+struct Cpu {
+    cpu: usize,
+    instructions: u64,
+    branches: u64,
+    errors: u64,
+    lost_bytes: u64,
+    first_ns: u64,
+    last_ns: u64,
+}
+
+/// Numbers functions, modules and task names as they are first needed, so that only those in use are
+/// embedded.
+#[derive(Default)]
+struct Names {
+    funcs: Funcs,
+    func_ids: HashMap<u32, u32>,
+    modules: Vec<String>,
+    module_ids: HashMap<String, u32>,
+    comms: Vec<String>,
+    comm_ids: HashMap<String, u32>,
+}
+
+impl Names {
+    fn func(&mut self, profile: &Profile, func: u32) -> u32 {
+        if let Some(&id) = self.func_ids.get(&func) {
+            return id;
+        }
+        let f = &profile.funcs[func as usize];
+        let module = intern(&mut self.modules, &mut self.module_ids, &f.module);
+        self.funcs.name.push(f.name.clone());
+        self.funcs.module.push(module);
+        self.funcs.kernel.push(f.kernel.into());
+        let id = self.funcs.name.len() as u32 - 1;
+        self.func_ids.insert(func, id);
+        id
+    }
+}
+
+fn intern(names: &mut Vec<String>, ids: &mut HashMap<String, u32>, name: &str) -> u32 {
+    if let Some(&id) = ids.get(name) {
+        return id;
+    }
+    names.push(name.to_string());
+    ids.insert(name.to_string(), names.len() as u32 - 1);
+    names.len() as u32 - 1
+}
+
+impl Data {
+    pub(super) fn new(header: &Header, profile: &Profile, budget: &Budget) -> Self {
+        let everyone = Filter::default();
+        let mut names = Names::default();
+        let tasks = rows::tasks(profile, &everyone);
+        let mut trees = vec![embed_tree(
+            profile,
+            &mut names,
+            ("all", 0, "All tasks".to_string()),
+            &tree::by_comm(profile, &everyone),
+            budget.contexts,
+        )];
+
+        let mut largest: Vec<&rows::TaskRow> = tasks.iter().collect();
+        largest.sort_by_key(|t| std::cmp::Reverse(t.user_insns.saturating_add(t.kernel_insns)));
+        largest.truncate(budget.trees);
+        let each = budget.task_contexts / largest.len().max(1);
+        for task in &largest {
+            let t = &profile.tasks[task.task as usize];
+            let label = format!("{} [{}]", t.comm, t.pid);
+            let whole = tree::of_task(profile, task.task);
+            trees.push(embed_tree(profile, &mut names, ("task", task.task, label), &whole, each));
+        }
+
+        let all_calls = rows::syscalls(profile, &everyone);
+        let mut longest: Vec<&rows::SyscallRow> = all_calls.iter().collect();
+        longest.sort_by_key(|r| std::cmp::Reverse(r.wall_total_ns()));
+        longest.truncate(budget.trees);
+        let each = budget.syscall_contexts / longest.len().max(1);
+        for call in &longest {
+            let whole = tree::of_function(profile, call.func, &everyone);
+            let id = names.func(profile, call.func);
+            trees.push(embed_tree(profile, &mut names, ("syscall", id, call.name.clone()), &whole, each));
+        }
+        let trees_omitted =
+            Omitted { tasks: tasks.len() - largest.len(), syscalls: all_calls.len() - longest.len() };
+
+        let functions = function_columns(
+            profile,
+            &mut names,
+            rows::functions(profile, &everyone).into_iter().map(|row| (None, row)).collect(),
+            budget.functions,
+        );
+        let by_task = rows::functions_by_task(profile, &everyone);
+        let shown = |task: u32| largest.iter().any(|t| t.task == task);
+        let by_task = by_task.into_iter().filter(|r| shown(r.task)).map(|r| (Some(r.task), r.row)).collect();
+        let functions_by_task = function_columns(profile, &mut names, by_task, budget.task_functions);
+
+        let mut syscalls: Vec<Syscall> =
+            all_calls.iter().map(|row| syscall(profile, &mut names, None, row)).collect();
+        let mut by_task = rows::syscalls_by_task(profile);
+        by_task.retain(|(task, _)| shown(*task));
+        by_task.sort_by_key(|(_, row)| std::cmp::Reverse(row.wall_total_ns()));
+        by_task.truncate(budget.task_syscalls);
+        syscalls.extend(by_task.iter().map(|(task, row)| syscall(profile, &mut names, Some(*task), row)));
+
+        Data {
+            header: header.to_json(),
+            tasks: tasks.iter().map(|row| embed_task(profile, row)).collect(),
+            trees,
+            trees_omitted,
+            functions,
+            functions_by_task,
+            syscalls,
+            errors: profile.errors.iter().take(budget.errors).map(embed_error).collect(),
+            errors_omitted: profile.errors.len().saturating_sub(budget.errors),
+            cpus: cpus(profile),
+            funcs: names.funcs,
+            modules: names.modules,
+            comms: names.comms,
+        }
+    }
+}
+
+fn embed_tree(
+    profile: &Profile,
+    names: &mut Names,
+    (scope, id, label): (&'static str, u32, String),
+    tree: &Tree,
+    limit: usize,
+) -> EmbeddedTree {
+    let (kept, folded) = prune(tree, limit);
+    let reference = |node: &Kept, names: &mut Names| match &node.label {
+        None => -2,
+        Some(Label::All | Label::Task(_)) => -1,
+        Some(Label::Comm(comm)) => -3 - i64::from(intern(&mut names.comms, &mut names.comm_ids, comm)),
+        Some(Label::Func(func)) => names.func(profile, *func).into(),
+    };
+    EmbeddedTree {
+        scope,
+        id,
+        label,
+        // The root's parent is never read; 0 is shorter than the largest number there is.
+        parent: kept.iter().enumerate().map(|(i, k)| if i == 0 { 0 } else { k.parent }).collect(),
+        reference: kept.iter().map(|k| reference(k, names)).collect(),
+        kind: kept.iter().map(|k| kind_number(k.kind)).collect(),
+        calls: kept.iter().map(|k| k.calls).collect(),
+        insns: kept.iter().map(|k| k.insns).collect(),
+        ns: kept.iter().map(|k| k.ns).collect(),
+        folded,
+    }
+}
+
+/// Index into `KINDS` of the page.
+fn kind_number(kind: FrameKind) -> u8 {
+    match kind {
+        FrameKind::Root => 0,
+        FrameKind::Call => 1,
+        FrameKind::Tail => 2,
+        FrameKind::Syscall => 3,
+        FrameKind::Interrupt => 4,
+        FrameKind::Exception => 5,
+        FrameKind::Signal => 6,
+        FrameKind::Resumed => 7,
+    }
+}
+
+fn function_columns(
+    profile: &Profile,
+    names: &mut Names,
+    mut rows: Vec<(Option<u32>, FunctionRow)>,
+    limit: usize,
+) -> FunctionColumns {
+    let omitted = rows.len().saturating_sub(limit);
+    rows.sort_by_key(|(_, row)| std::cmp::Reverse(row.total_insns));
+    rows.truncate(limit);
+    let mut columns = FunctionColumns { omitted, ..FunctionColumns::default() };
+    for (task, row) in rows {
+        columns.task.extend(task);
+        columns.func.push(names.func(profile, row.func));
+        columns.calls.push(row.calls);
+        columns.self_insns.push(row.self_insns);
+        columns.total_insns.push(row.total_insns);
+        columns.self_ns.push(row.self_ns);
+        columns.total_ns.push(row.total_ns);
+    }
+    columns
+}
+
+fn syscall(profile: &Profile, names: &mut Names, task: Option<u32>, row: &rows::SyscallRow) -> Syscall {
+    Syscall {
+        task: task.map_or(-1, i64::from),
+        func: names.func(profile, row.func),
+        name: row.name.clone(),
+        count: row.count(),
+        wall_ns: row.wall_total_ns(),
+        average_ns: row.average_ns(),
+        p50_ns: row.percentile_ns(50),
+        p90_ns: row.percentile_ns(90),
+        p99_ns: row.percentile_ns(99),
+        max_ns: row.percentile_ns(100),
+        on_cpu_ns: row.on_cpu_ns,
+        insns: row.insns,
+        histogram: histogram::bins(&row.wall_ns),
+    }
+}
+
+fn embed_task(profile: &Profile, row: &rows::TaskRow) -> Task {
+    let task = &profile.tasks[row.task as usize];
+    Task {
+        pid: task.pid,
+        tgid: task.tgid,
+        comm: task.comm.clone(),
+        user_insns: row.user_insns,
+        kernel_insns: row.kernel_insns,
+        ns: row.ns,
+        syscalls: row.syscalls,
+    }
+}
+
+fn embed_error(error: &kprism_flow::model::FlowError) -> Error {
+    Error {
+        cpu: error.cpu,
+        offset: format!("{:#x}", error.offset),
+        time_ns: error.ns,
+        ip: format!("{:#x}", error.ip),
+        kind: error.kind.clone(),
+    }
+}
+
+fn cpus(profile: &Profile) -> Vec<Cpu> {
+    let cpu = |(cpu, c): (usize, &kprism_flow::model::CpuTotals)| Cpu {
+        cpu,
+        instructions: c.instructions,
+        branches: c.branches,
+        errors: c.errors,
+        lost_bytes: c.lost_bytes,
+        first_ns: c.first_ns,
+        last_ns: c.last_ns,
+    };
+    profile.totals.per_cpu.iter().enumerate().map(cpu).collect()
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Views of a run: what people and other tools look at.
+//!
+//! What comes in: a [`Profile`](kprism_flow::Profile) and the run's [`Manifest`](kprism_store::Manifest),
+//! fresh from the decoder or loaded from the store. What goes out:
+//!
+//! | view | module | for |
+//! |---|---|---|
+//! | tables (text, JSON, CSV) of functions, system calls, tasks, errors | [`tables`], [`table`] | terminals, scripts |
+//! | the call tree | [`calltree`] | terminals |
+//! | folded stacks | [`folded`] | flame graph tools |
+//! | Perfetto trace | [`perfetto`] | ui.perfetto.dev, its trace processor |
+//! | one HTML file: sunburst, flame graph, tables | [`html`] | browsers, without a network |
+//!
+//! Why one crate: every view is a pure function of the same rows, so they cannot disagree. Names come
+//! from binaries and are untrusted; each view escapes them for its own medium.
+
+pub mod calltree;
+pub mod filter;
+pub mod folded;
+pub mod header;
+pub mod html;
+pub mod perfetto;
+pub mod rows;
+pub mod table;
+pub mod tables;
+pub mod tree;
+pub mod units;
+
+pub use filter::Filter;
+pub use table::{Style, Table, UnknownColumn};

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The numbers behind the tables: per function, per system call, per task.
+
+use crate::filter::{Filter, task_of_nodes};
+use crate::tree::subtree_sums;
+use crate::units;
+use kprism_flow::model::{NO_PARENT, Profile};
+use std::collections::BTreeMap;
+
+/// A function over the tasks taken. Times are on-CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FunctionRow {
+    /// Index into [`Profile::funcs`].
+    pub func: u32,
+    /// Times entered.
+    pub calls: u64,
+    /// Instructions in the function itself.
+    pub self_insns: u64,
+    /// Instructions with callees; recursion counted once.
+    pub total_insns: u64,
+    /// Nanoseconds in the function itself.
+    pub self_ns: u64,
+    /// Nanoseconds with callees; recursion counted once.
+    pub total_ns: u64,
+}
+
+/// A function in one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskFunctionRow {
+    /// Index into [`Profile::tasks`].
+    pub task: u32,
+    /// The numbers within that task.
+    pub row: FunctionRow,
+}
+
+/// Functions per task, by task and then function. The rows of a function add up over tasks.
+pub fn functions_by_task(profile: &Profile, filter: &Filter) -> Vec<TaskFunctionRow> {
+    let taken = filter.tasks(profile);
+    let task_of = task_of_nodes(profile);
+    let parents = || profile.nodes.iter().map(|n| n.parent);
+    let insns = subtree_sums(parents(), profile.nodes.iter().map(|n| n.insns));
+    let ns = subtree_sums(parents(), profile.nodes.iter().map(|n| n.ns));
+    let inner = recursive(profile);
+    let mut rows: BTreeMap<(u32, u32), FunctionRow> = BTreeMap::new();
+    for (i, node) in profile.nodes.iter().enumerate() {
+        let Some(task) = task_of[i].filter(|&t| taken[t as usize]) else { continue };
+        if node.parent == NO_PARENT {
+            continue;
+        }
+        let row = rows.entry((task, node.func)).or_default();
+        row.func = node.func;
+        row.calls = row.calls.saturating_add(node.calls);
+        row.self_insns = row.self_insns.saturating_add(node.insns);
+        row.self_ns = row.self_ns.saturating_add(node.ns);
+        if !inner[i] {
+            row.total_insns = row.total_insns.saturating_add(insns[i]);
+            row.total_ns = row.total_ns.saturating_add(ns[i]);
+        }
+    }
+    rows.into_iter().map(|((task, _), row)| TaskFunctionRow { task, row }).collect()
+}
+
+/// For each node, whether the same function is among its ancestors: its total is in theirs already.
+fn recursive(profile: &Profile) -> Vec<bool> {
+    let nodes = &profile.nodes;
+    let mut children: Vec<Vec<u32>> = vec![Vec::new(); nodes.len()];
+    let mut stack = Vec::new();
+    for (i, node) in nodes.iter().enumerate() {
+        match node.parent {
+            NO_PARENT => stack.push((i as u32, false)),
+            parent => children[parent as usize].push(i as u32),
+        }
+    }
+    let mut inner = vec![false; nodes.len()];
+    let mut active = vec![0u32; profile.funcs.len()];
+    while let Some((i, done)) = stack.pop() {
+        let node = &nodes[i as usize];
+        let active = if node.parent == NO_PARENT { None } else { active.get_mut(node.func as usize) };
+        if let Some(active) = active {
+            if done {
+                *active -= 1;
+            } else {
+                inner[i as usize] = *active > 0;
+                *active += 1;
+            }
+        }
+        if !done {
+            stack.push((i, true));
+            stack.extend(children[i as usize].iter().map(|&c| (c, false)));
+        }
+    }
+    inner
+}
+
+/// Functions over all tasks taken, by index.
+pub fn functions(profile: &Profile, filter: &Filter) -> Vec<FunctionRow> {
+    let mut rows: BTreeMap<u32, FunctionRow> = BTreeMap::new();
+    for TaskFunctionRow { row, .. } in functions_by_task(profile, filter) {
+        let sum = rows.entry(row.func).or_default();
+        sum.func = row.func;
+        sum.calls = sum.calls.saturating_add(row.calls);
+        sum.self_insns = sum.self_insns.saturating_add(row.self_insns);
+        sum.total_insns = sum.total_insns.saturating_add(row.total_insns);
+        sum.self_ns = sum.self_ns.saturating_add(row.self_ns);
+        sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
+    }
+    rows.into_values().collect()
+}
+
+/// A system call over the tasks taken. Wall times are from entry to return, waiting included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyscallRow {
+    /// Index of its entry function into [`Profile::funcs`].
+    pub func: u32,
+    /// Name as in the man page.
+    pub name: String,
+    /// Wall times of the single calls in nanoseconds, sorted.
+    pub wall_ns: Vec<u64>,
+    /// Sum of the time on a CPU.
+    pub on_cpu_ns: u64,
+    /// Sum of the kernel's instructions.
+    pub insns: u64,
+}
+
+impl SyscallRow {
+    /// Number of calls.
+    pub fn count(&self) -> u64 {
+        self.wall_ns.len() as u64
+    }
+
+    /// Sum of wall times.
+    pub fn wall_total_ns(&self) -> u64 {
+        self.wall_ns.iter().fold(0u64, |sum, &ns| sum.saturating_add(ns))
+    }
+
+    /// Mean wall time, cut to whole nanoseconds.
+    pub fn average_ns(&self) -> u64 {
+        self.wall_total_ns().checked_div(self.count()).unwrap_or(0)
+    }
+
+    /// The `percent`th percentile by nearest rank: the smallest measured value that at least `percent` of
+    /// the calls do not exceed. Always a value that occurred.
+    pub fn percentile_ns(&self, percent: u64) -> u64 {
+        let rank = (self.count() * percent).div_ceil(100).max(1);
+        self.wall_ns.get(rank as usize - 1).or(self.wall_ns.last()).copied().unwrap_or(0)
+    }
+}
+
+/// System calls over the tasks taken, by index of their function.
+pub fn syscalls(profile: &Profile, filter: &Filter) -> Vec<SyscallRow> {
+    let taken = filter.tasks(profile);
+    grouped_syscalls(profile, |task| taken[task as usize].then_some(()))
+        .into_iter()
+        .map(|(_, row)| row)
+        .collect()
+}
+
+/// System calls of each task, by task and function.
+pub fn syscalls_by_task(profile: &Profile) -> Vec<(u32, SyscallRow)> {
+    grouped_syscalls(profile, Some)
+}
+
+fn grouped_syscalls<K: Ord + Copy>(
+    profile: &Profile,
+    key: impl Fn(u32) -> Option<K>,
+) -> Vec<(K, SyscallRow)> {
+    let mut rows: BTreeMap<(K, u32), SyscallRow> = BTreeMap::new();
+    for call in &profile.syscalls {
+        let Some(key) = key(call.task) else { continue };
+        let row = rows.entry((key, call.func)).or_insert_with(|| SyscallRow {
+            func: call.func,
+            name: units::syscall_name(&profile.funcs[call.func as usize].name),
+            wall_ns: Vec::new(),
+            on_cpu_ns: 0,
+            insns: 0,
+        });
+        row.wall_ns.push(call.wall_ns);
+        row.on_cpu_ns = row.on_cpu_ns.saturating_add(call.on_cpu_ns);
+        row.insns = row.insns.saturating_add(call.insns);
+    }
+    for row in rows.values_mut() {
+        row.wall_ns.sort_unstable();
+    }
+    rows.into_iter().map(|((key, _), row)| (key, row)).collect()
+}
+
+/// A task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskRow {
+    /// Index into [`Profile::tasks`].
+    pub task: u32,
+    /// Instructions in user mode.
+    pub user_insns: u64,
+    /// Instructions in the kernel, on this task's stack.
+    pub kernel_insns: u64,
+    /// Nanoseconds on a CPU.
+    pub ns: u64,
+    /// System calls made.
+    pub syscalls: u64,
+}
+
+/// The tasks taken, in the profile's order.
+pub fn tasks(profile: &Profile, filter: &Filter) -> Vec<TaskRow> {
+    let taken = filter.tasks(profile);
+    let empty = |task| TaskRow { task, user_insns: 0, kernel_insns: 0, ns: 0, syscalls: 0 };
+    let mut rows: Vec<TaskRow> = (0..profile.tasks.len() as u32).map(empty).collect();
+    for (node, task) in profile.nodes.iter().zip(task_of_nodes(profile)) {
+        let Some(row) = task.map(|t| &mut rows[t as usize]) else { continue };
+        let kernel = node.parent != NO_PARENT && profile.funcs[node.func as usize].kernel;
+        let sum = if kernel { &mut row.kernel_insns } else { &mut row.user_insns };
+        *sum = sum.saturating_add(node.insns);
+        row.ns = row.ns.saturating_add(node.ns);
+    }
+    for call in &profile.syscalls {
+        rows[call.task as usize].syscalls += 1;
+    }
+    rows.retain(|row| taken[row.task as usize]);
+    rows
+}

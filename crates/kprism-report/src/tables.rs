@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tables: functions, system calls, tasks, decode errors. Each comes sorted by its first measure.
+
+use crate::filter::Filter;
+use crate::table::{Cell, Table};
+use crate::{rows, units};
+use kprism_flow::Profile;
+
+/// Functions by self instructions. Percent is of all instructions of the tasks taken.
+pub fn functions(profile: &Profile, filter: &Filter) -> Table {
+    let rows = rows::functions(profile, filter);
+    let whole = rows.iter().fold(0u64, |sum, r| sum.saturating_add(r.self_insns));
+    let cells = rows
+        .iter()
+        .map(|r| {
+            let func = &profile.funcs[r.func as usize];
+            vec![
+                Cell::Percent(units::percent(r.self_insns, whole)),
+                Cell::Count(r.self_insns),
+                Cell::Count(r.total_insns),
+                Cell::Ns(r.self_ns),
+                Cell::Ns(r.total_ns),
+                Cell::Int(r.calls),
+                Cell::Text(func.name.clone()),
+                Cell::Text(func.module.clone()),
+            ]
+        })
+        .collect();
+    sorted(
+        Table::new(
+            &[
+                ("self_percent", "self"),
+                ("self_instructions", "self insns"),
+                ("total_instructions", "total insns"),
+                ("self_ns", "self time"),
+                ("total_ns", "total time"),
+                ("calls", "calls"),
+                ("function", "function"),
+                ("module", "module"),
+            ],
+            cells,
+        ),
+        "self_instructions",
+    )
+}
+
+/// System calls by their wall time in all.
+pub fn syscalls(profile: &Profile, filter: &Filter) -> Table {
+    let cells = rows::syscalls(profile, filter)
+        .iter()
+        .map(|r| {
+            vec![
+                Cell::Int(r.count()),
+                Cell::Ns(r.wall_total_ns()),
+                Cell::Ns(r.average_ns()),
+                Cell::Ns(r.percentile_ns(50)),
+                Cell::Ns(r.percentile_ns(90)),
+                Cell::Ns(r.percentile_ns(99)),
+                Cell::Ns(r.percentile_ns(100)),
+                Cell::Ns(r.on_cpu_ns),
+                Cell::Count(r.insns),
+                Cell::Text(r.name.clone()),
+            ]
+        })
+        .collect();
+    sorted(
+        Table::new(
+            &[
+                ("count", "count"),
+                ("wall_ns", "wall"),
+                ("average_ns", "average"),
+                ("p50_ns", "p50"),
+                ("p90_ns", "p90"),
+                ("p99_ns", "p99"),
+                ("max_ns", "max"),
+                ("on_cpu_ns", "on CPU"),
+                ("kernel_instructions", "kernel insns"),
+                ("syscall", "syscall"),
+            ],
+            cells,
+        ),
+        "wall_ns",
+    )
+}
+
+/// Tasks by instructions.
+pub fn tasks(profile: &Profile, filter: &Filter) -> Table {
+    let rows = rows::tasks(profile, filter);
+    let both = |r: &rows::TaskRow| r.user_insns.saturating_add(r.kernel_insns);
+    let whole = rows.iter().fold(0u64, |sum, r| sum.saturating_add(both(r)));
+    let cells = rows
+        .iter()
+        .map(|r| {
+            let task = &profile.tasks[r.task as usize];
+            vec![
+                Cell::Percent(units::percent(both(r), whole)),
+                Cell::Count(both(r)),
+                Cell::Count(r.user_insns),
+                Cell::Count(r.kernel_insns),
+                Cell::Ns(r.ns),
+                Cell::Int(r.syscalls),
+                Cell::Int(task.pid.into()),
+                Cell::Int(task.tgid.into()),
+                Cell::Text(task.comm.clone()),
+            ]
+        })
+        .collect();
+    sorted(
+        Table::new(
+            &[
+                ("percent", "share"),
+                ("instructions", "insns"),
+                ("user_instructions", "user insns"),
+                ("kernel_instructions", "kernel insns"),
+                ("on_cpu_ns", "on CPU"),
+                ("syscalls", "syscalls"),
+                ("pid", "pid"),
+                ("tgid", "tgid"),
+                ("comm", "comm"),
+            ],
+            cells,
+        ),
+        "instructions",
+    )
+}
+
+/// Places that could not be decoded, in the order of the streams.
+pub fn errors(profile: &Profile) -> Table {
+    let cells = profile
+        .errors
+        .iter()
+        .map(|e| {
+            vec![
+                Cell::Int(e.cpu.into()),
+                Cell::Hex(e.offset),
+                Cell::Ns(e.ns),
+                Cell::Hex(e.ip),
+                Cell::Text(e.kind.clone()),
+            ]
+        })
+        .collect();
+    Table::new(
+        &[
+            ("cpu", "CPU"),
+            ("stream_offset", "stream offset"),
+            ("time_ns", "time"),
+            ("ip", "last ip"),
+            ("kind", "what"),
+        ],
+        cells,
+    )
+}
+
+fn sorted(mut table: Table, key: &'static str) -> Table {
+    let known = table.sort_by(key);
+    debug_assert!(known.is_ok(), "a table sorts by a column of its own");
+    table
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Numbers and names for people: scaled units with three decimals, names made safe for terminals.
+
+/// A duration: `999 ns`, `1.234 µs`, `12.345 ms`, `1.000 s`.
+pub fn duration(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => scaled(ns, 1_000, "µs"),
+        1_000_000..1_000_000_000 => scaled(ns, 1_000_000, "ms"),
+        _ => scaled(ns, 1_000_000_000, "s"),
+    }
+}
+
+/// A count: `999`, `1.234 k`, `12.345 M`, `1.000 G`.
+pub fn count(n: u64) -> String {
+    match n {
+        0..1_000 => n.to_string(),
+        1_000..1_000_000 => scaled(n, 1_000, "k"),
+        1_000_000..1_000_000_000 => scaled(n, 1_000_000, "M"),
+        _ => scaled(n, 1_000_000_000, "G"),
+    }
+}
+
+/// Cut off after three decimals, in integers: a value never shows larger than it is.
+fn scaled(value: u64, unit: u64, name: &str) -> String {
+    format!("{}.{:03} {name}", value / unit, value % unit / (unit / 1000))
+}
+
+/// An exact count with thousands separated: `1,234,567`.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `part` of `whole` in percent; 0 of nothing.
+pub fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+/// A name from a binary, safe to print: control characters (which could drive the terminal) and
+/// characters that break lines or reverse the direction of text are shown as escapes.
+pub fn printable(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for c in name.chars() {
+        let misleads = matches!(
+            c,
+            '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        );
+        if c.is_control() || misleads {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// The system call's name as in its man page: `__x64_sys_openat` is `openat`. Names of the 32-bit entry
+/// keep a mark, since they are other calls.
+pub fn syscall_name(symbol: &str) -> String {
+    // SYSCALL_DEFINEx of arch/x86/include/asm/syscall_wrapper.h makes these names.
+    for (prefix, suffix) in [
+        ("__x64_sys_", ""),
+        ("__se_sys_", ""),
+        ("__do_sys_", ""),
+        ("__ia32_compat_sys_", " (ia32)"),
+        ("__ia32_sys_", " (ia32)"),
+        ("__x64_compat_sys_", " (x32)"),
+        ("__x32_compat_sys_", " (x32)"),
+    ] {
+        if let Some(name) = symbol.strip_prefix(prefix) {
+            return format!("{name}{suffix}");
+        }
+    }
+    symbol.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_scale_with_three_decimals() {
+        assert_eq!(duration(0), "0 ns");
+        assert_eq!(duration(999), "999 ns");
+        assert_eq!(duration(1_234), "1.234 µs");
+        assert_eq!(duration(999_999_999), "999.999 ms");
+        assert_eq!(duration(u64::MAX), "18446744073.709 s");
+        assert_eq!(count(1_050), "1.050 k");
+        assert_eq!(count(12_345_678), "12.345 M");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(grouped(100), "100");
+    }
+
+    #[test]
+    fn names_cannot_drive_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\u{202e}c\n"), "a\\u{1b}[2Jb\\u{202e}c\\n");
+        assert_eq!(printable("größe☃"), "größe☃");
+    }
+
+    #[test]
+    fn syscalls_are_called_as_in_their_man_page() {
+        assert_eq!(syscall_name("__x64_sys_openat"), "openat");
+        assert_eq!(syscall_name("__ia32_compat_sys_open"), "open (ia32)");
+        assert_eq!(syscall_name("entry"), "entry");
+    }
+}

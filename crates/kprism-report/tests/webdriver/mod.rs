@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A browser for tests: the few commands of WebDriver (W3C) that they need, over HTTP to chromedriver.
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A headless Chromium with one page.
+pub struct Browser {
+    driver: Child,
+    session: String,
+    agent: ureq::Agent,
+}
+
+impl Browser {
+    /// Starts Chromium, or returns `None` where it or its driver is not installed.
+    pub fn start(profile: &Path, width: u32, height: u32) -> Option<Browser> {
+        let chromium = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"]
+            .into_iter()
+            .find(|path| Path::new(path).exists())?;
+        let driver =
+            Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut driver = driver.ok()?;
+        let stdout = driver.stdout.take().expect("stdout is piped");
+        let mut lines = BufReader::new(stdout).lines();
+        let port = lines.find_map(|line| {
+            let line = line.ok()?;
+            line.strip_suffix('.')?.rsplit_once("on port ")?.1.parse::<u16>().ok()
+        });
+        // The driver stops when its output is closed: go on reading.
+        std::thread::spawn(move || lines.for_each(drop));
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(120)))
+            .build();
+        let port = port.expect("chromedriver says its port");
+        let mut browser =
+            Browser { driver, session: format!("http://127.0.0.1:{port}/session"), agent: config.into() };
+        let arguments = [
+            "--headless=new".to_string(),
+            "--no-sandbox".to_string(), // the tests may run as root
+            "--disable-gpu".to_string(),
+            "--disable-dev-shm-usage".to_string(),
+            "--force-prefers-reduced-motion".to_string(),
+            format!("--window-size={width},{height}"),
+            format!("--user-data-dir={}", profile.display()),
+        ];
+        let reply = browser.post(
+            "",
+            json!({"capabilities": {"alwaysMatch": {
+                "goog:chromeOptions": {"binary": chromium, "args": arguments},
+                "goog:loggingPrefs": {"browser": "ALL"},
+            }}}),
+        );
+        let id = reply["sessionId"].as_str().expect("a session").to_string();
+        browser.session = format!("{}/{id}", browser.session);
+        Some(browser)
+    }
+
+    fn post(&self, path: &str, body: Value) -> Value {
+        let request = self.agent.post(format!("{}{path}", self.session)).content_type("application/json");
+        value(path, request.send(body.to_string()))
+    }
+
+    /// Opens a file.
+    pub fn open(&self, path: &Path) {
+        self.post("/url", json!({"url": format!("file://{}", path.display())}));
+    }
+
+    /// Runs JavaScript and returns what it returns.
+    pub fn run(&self, script: &str) -> Value {
+        self.post("/execute/sync", json!({"script": script, "args": []}))
+    }
+
+    /// Runs JavaScript until it returns something true.
+    pub fn wait(&self, script: &str) -> Value {
+        let start = Instant::now();
+        loop {
+            let value = self.run(script);
+            let nothing = value.is_null() || value == json!(false) || value == json!("");
+            if !nothing {
+                return value;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "waited in vain for: {script}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Clicks with the mouse, where the element is really on top.
+    pub fn click(&self, css: &str) {
+        // To the middle: at the top it would lie under the page's navigation.
+        self.run(&format!("document.querySelector({css:?})?.scrollIntoView({{block: 'center'}})"));
+        let element = self.post("/element", json!({"using": "css selector", "value": css}));
+        let id = element.as_object().and_then(|e| e.values().next()).and_then(Value::as_str);
+        let id = id.unwrap_or_else(|| panic!("no element {css}: {element}"));
+        self.post(&format!("/element/{id}/click"), json!({}));
+    }
+
+    /// Clicks with the mouse at a point of the window.
+    pub fn click_at(&self, x: f64, y: f64) {
+        let (x, y) = (x.round() as i64, y.round() as i64);
+        self.post(
+            "/actions",
+            json!({"actions": [{"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [
+                {"type": "pointerMove", "duration": 0, "x": x, "y": y, "origin": "viewport"},
+                {"type": "pointerDown", "button": 0},
+                {"type": "pointerUp", "button": 0},
+            ]}]}),
+        );
+    }
+
+    /// Presses and releases keys; see the table of key values of WebDriver for special ones.
+    pub fn keys(&self, keys: &str) {
+        let actions: Vec<Value> = keys
+            .chars()
+            .flat_map(|key| {
+                [json!({"type": "keyDown", "value": key}), json!({"type": "keyUp", "value": key})]
+            })
+            .collect();
+        self.post("/actions", json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]}));
+    }
+
+    /// Everything the page wrote to the console, and what the browser had to say about it.
+    pub fn console(&self) -> Vec<Value> {
+        let log = self.post("/se/log", json!({"type": "browser"}));
+        log.as_array().cloned().unwrap_or_default()
+    }
+
+    /// Saves what is to be seen, if `KPRISM_SCREENSHOTS` names a folder: for people who work on the page.
+    pub fn screenshot(&self, name: &str) {
+        let Some(folder) = std::env::var_os("KPRISM_SCREENSHOTS") else { return };
+        let reply = value("/screenshot", self.agent.get(format!("{}/screenshot", self.session)).call());
+        let file = Path::new(&folder).join(format!("{name}.png"));
+        std::fs::write(file, base64(reply.as_str().expect("a picture"))).expect("the folder can be written");
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.agent.delete(&self.session).call();
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+fn value(what: &str, reply: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Value {
+    let mut reply = reply.unwrap_or_else(|e| panic!("{what}: {e}"));
+    let status = reply.status();
+    let text = reply.body_mut().with_config().limit(1 << 28).read_to_string().expect("a reply");
+    assert!(status.is_success(), "{what}: {status} {}", &text[..text.len().min(800)]);
+    let mut json: Value = serde_json::from_str(&text).expect("a reply in JSON");
+    json["value"].take()
+}
+
+fn base64(text: &str) -> Vec<u8> {
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => Some(c - b'A'),
+        b'a'..=b'z' => Some(c - b'a' + 26),
+        b'0'..=b'9' => Some(c - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let digits: Vec<u32> = text.bytes().filter_map(digit).map(u32::from).collect();
+    let mut out = Vec::with_capacity(digits.len() * 3 / 4);
+    for group in digits.chunks(4) {
+        let bits = group.iter().fold(0, |bits, d| bits << 6 | d) << (6 * (4 - group.len()));
+        out.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
+    }
+    out
+}

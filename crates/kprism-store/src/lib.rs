@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The run folder: one directory that holds everything one run recorded and everything learned from it.
+//!
+//! What comes in: raw streams written by the recorders, a [`Manifest`] by whoever made the run, a
+//! [`Profile`](kprism_flow::Profile) by the flow instrument. What goes out: the same, from disk, so that
+//! reports and comparisons work without decoding again.
+//!
+//! ```text
+//! kprism.data/
+//!   manifest.json        what ran, where, with which clock; what was lost
+//!   streams/             raw: Intel PT, code dictionary, sideband
+//!   symbols/             kallsyms, modules, root/<mapped ELF files>
+//!   tables/*.parquet     the profile, readable by DuckDB, Polars, Spark, pandas
+//!   console.log stdout stderr
+//! ```
+//!
+//! Why Parquet: analysis of many runs is a job for tools that people have already. The tables carry no
+//! dates and no host names, so two identical runs have identical bytes; those facts are in the manifest.
+
+mod column;
+mod manifest;
+mod run;
+mod tables;
+
+pub use manifest::{Clock, Kernel, Manifest, RunKind};
+pub use run::{Run, TABLES};
+pub use tables::{load_profile, save_profile};
+
+use std::path::PathBuf;
+
+/// What can go wrong with a run folder. Every variant names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// File or folder concerned.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The folder is not a run.
+    #[error("{}: not a kprism run (no manifest.json); record one with `kprism lab run` or `kprism import`", path.display())]
+    NotARun {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The place for a new run is taken by something that is not a run.
+    #[error(
+        "{}: exists and is not a kprism run, so it is left alone; choose another place with -o",
+        path.display()
+    )]
+    Occupied {
+        /// The file or folder in the way.
+        path: PathBuf,
+    },
+    /// The manifest is not the JSON it should be.
+    #[error("{}: line {} column {}: {source}", path.display(), source.line(), source.column())]
+    Manifest {
+        /// The manifest.
+        path: PathBuf,
+        /// What the JSON reader found.
+        source: serde_json::Error,
+    },
+    /// A table is missing: the run was recorded but not yet analysed.
+    #[error("{}: no such table; the run has not been decoded yet", path.display())]
+    NoTable {
+        /// The table's file.
+        path: PathBuf,
+    },
+    /// A table's bytes are not Parquet or break a rule of it.
+    #[error("{}: {source}", path.display())]
+    Parquet {
+        /// The table's file.
+        path: PathBuf,
+        /// What the Parquet reader found.
+        source: parquet::errors::ParquetError,
+    },
+    /// A table is Parquet, but its contents break a rule of the profile.
+    #[error("{}: row {row}: {what}", path.display())]
+    Table {
+        /// The table's file.
+        path: PathBuf,
+        /// Zero-based row at which the rule is broken.
+        row: usize,
+        /// The rule.
+        what: String,
+    },
+}
+
+/// Shorthand for this crate.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// Attaches the path to an I/O error.
+pub(crate) fn io_at(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> StoreError + '_ {
+    move |source| StoreError::Io { path: path.to_path_buf(), source }
+}
+
+/// Writes a whole file so that readers see the old or the new contents, never a part.
+pub(crate) fn write_atomically(path: &std::path::Path, bytes: &[u8]) -> Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".part");
+    let part = path.with_file_name(name);
+    std::fs::write(&part, bytes).map_err(io_at(&part))?;
+    std::fs::rename(&part, path).map_err(io_at(path))
+}

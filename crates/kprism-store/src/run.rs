@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The folder itself: creating with rotation, opening, and where everything is.
+
+use crate::{Manifest, Result, StoreError, io_at, write_atomically};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Names of the tables, without folder and suffix.
+pub const TABLES: [&str; 7] = ["functions", "tasks", "nodes", "syscalls", "slices", "errors", "cpus"];
+
+/// An existing run folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    dir: PathBuf,
+}
+
+impl Run {
+    /// Makes a new, empty run at `dir`.
+    ///
+    /// A run that is already there is renamed to `dir.old`, and the one before it (`dir.old`) removed.
+    /// Anything that is not a run is left alone.
+    ///
+    /// # Errors
+    /// [`StoreError::Occupied`] if `dir` or `dir.old` is something else, [`StoreError::Io`] otherwise.
+    pub fn create(dir: &Path) -> Result<Run> {
+        if dir.symlink_metadata().is_ok() && !is_empty_dir(dir) {
+            let old = old_of(dir);
+            for taken in [dir, &old] {
+                if taken.symlink_metadata().is_ok() && !looks_like_run(taken) {
+                    return Err(StoreError::Occupied { path: taken.to_path_buf() });
+                }
+            }
+            if old.exists() {
+                fs::remove_dir_all(&old).map_err(io_at(&old))?;
+            }
+            fs::rename(dir, &old).map_err(io_at(dir))?;
+        }
+        let run = Run { dir: dir.to_path_buf() };
+        for folder in [run.streams(), run.symbols(), run.tables()] {
+            fs::create_dir_all(&folder).map_err(io_at(&folder))?;
+        }
+        Ok(run)
+    }
+
+    /// Opens a run that was recorded before.
+    ///
+    /// # Errors
+    /// [`StoreError::NotARun`] if there is no manifest.
+    pub fn open(dir: &Path) -> Result<Run> {
+        let run = Run { dir: dir.to_path_buf() };
+        match run.manifest_path().symlink_metadata() {
+            Ok(_) => Ok(run),
+            Err(_) => Err(StoreError::NotARun { path: dir.to_path_buf() }),
+        }
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// `manifest.json`.
+    pub fn manifest_path(&self) -> PathBuf {
+        self.dir.join("manifest.json")
+    }
+
+    /// Folder of the raw streams.
+    pub fn streams(&self) -> PathBuf {
+        self.dir.join("streams")
+    }
+
+    /// The Intel PT stream of a CPU.
+    pub fn pt(&self, cpu: u32) -> PathBuf {
+        self.streams().join(format!("cpu{cpu}.pt"))
+    }
+
+    /// When which code fragment became visible to a CPU's stream.
+    pub fn code_map(&self, cpu: u32) -> PathBuf {
+        self.streams().join(format!("cpu{cpu}.map"))
+    }
+
+    /// The code fragments as they ran.
+    pub fn code_dict(&self) -> PathBuf {
+        self.streams().join("code.dict")
+    }
+
+    /// Context switches, renames, mappings, marks: one JSON object a line.
+    pub fn sideband(&self) -> PathBuf {
+        self.streams().join("sideband.jsonl")
+    }
+
+    /// The recorder's own counts.
+    pub fn counts(&self) -> PathBuf {
+        self.streams().join("counts.json")
+    }
+
+    /// Folder of symbols.
+    pub fn symbols(&self) -> PathBuf {
+        self.dir.join("symbols")
+    }
+
+    /// Folder of the tables.
+    pub fn tables(&self) -> PathBuf {
+        self.dir.join("tables")
+    }
+
+    /// One table; `name` is one of [`TABLES`].
+    pub fn table(&self, name: &str) -> PathBuf {
+        self.tables().join(format!("{name}.parquet"))
+    }
+
+    /// The kernel's console.
+    pub fn console_log(&self) -> PathBuf {
+        self.dir.join("console.log")
+    }
+
+    /// The command's standard output.
+    pub fn stdout(&self) -> PathBuf {
+        self.dir.join("stdout")
+    }
+
+    /// The command's standard error.
+    pub fn stderr(&self) -> PathBuf {
+        self.dir.join("stderr")
+    }
+
+    /// Reads the manifest.
+    ///
+    /// # Errors
+    /// [`StoreError::Manifest`] with line and column if it is not the JSON expected.
+    pub fn manifest(&self) -> Result<Manifest> {
+        let path = self.manifest_path();
+        let bytes = fs::read(&path).map_err(io_at(&path))?;
+        serde_json::from_slice(&bytes).map_err(|source| StoreError::Manifest { path, source })
+    }
+
+    /// Writes the manifest in one step; a reader never sees half of it.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if the disk refuses.
+    pub fn write_manifest(&self, manifest: &Manifest) -> Result<()> {
+        let path = self.manifest_path();
+        let mut json = serde_json::to_vec_pretty(manifest)
+            .map_err(|source| StoreError::Manifest { path: path.clone(), source })?;
+        json.push(b'\n');
+        write_atomically(&path, &json)
+    }
+
+    /// Whether the tables are there, that is whether the run has been decoded.
+    pub fn has_tables(&self) -> bool {
+        TABLES.iter().all(|t| self.table(t).exists())
+    }
+}
+
+/// `dir` with `.old` appended to its last part.
+fn old_of(dir: &Path) -> PathBuf {
+    let mut name = dir.file_name().unwrap_or_default().to_os_string();
+    name.push(".old");
+    dir.with_file_name(name)
+}
+
+/// A recording cut short before its manifest was written still counts as a run, else it could never be
+/// rotated away.
+fn looks_like_run(dir: &Path) -> bool {
+    let is_real_dir = dir.symlink_metadata().is_ok_and(|m| m.is_dir());
+    is_real_dir
+        && (dir.join("manifest.json").exists()
+            || (dir.join("streams").is_dir() && dir.join("tables").is_dir()))
+}
+
+fn is_empty_dir(dir: &Path) -> bool {
+    fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A [`Profile`] as Parquet tables, and back.
+//!
+//! | table | one row is | columns |
+//! |---|---|---|
+//! | functions | a function | func, name, module, start, kernel |
+//! | tasks | a task | task, pid, tgid, comm, root |
+//! | nodes | a calling context | node, parent (NULL at roots), func (NULL at roots), kind, calls, insns, self_ns |
+//! | syscalls | a system call | task, cpu, func, start_ns, wall_ns, on_cpu_ns, insns, node |
+//! | slices | a call on the timeline | task, cpu, func, depth, kind, start_ns, end_ns, insns |
+//! | errors | a place not decoded | cpu, stream_offset, time_ns, ip, kind |
+//! | cpus | a CPU's stream | cpu, instructions, branches, errors, lost_bytes, first_ns, last_ns |
+//!
+//! `func`, `task` and `node` are row numbers of their own table, also written as its first column, so
+//! that SQL can join on them. Counts in `nodes` are of that context alone.
+
+use crate::column::{Column, Table, write_table};
+use crate::{Result, Run};
+use kprism_flow::model::{
+    CpuTotals, FlowError, FrameKind, Func, NO_PARENT, Node, Profile, Slice, Syscall, Task, Totals,
+};
+
+/// Writes all tables of a profile.
+///
+/// # Errors
+/// The first file the disk refuses; tables written before it stay.
+pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
+    std::fs::create_dir_all(run.tables()).map_err(crate::io_at(&run.tables()))?;
+    let f = &profile.funcs;
+    save(
+        run,
+        "functions",
+        vec![
+            ("func", row_numbers(f.len())),
+            ("name", Column::Str(f.iter().map(|f| f.name.clone()).collect())),
+            ("module", Column::Str(f.iter().map(|f| f.module.clone()).collect())),
+            ("start", u64s(f, |f| f.start)),
+            ("kernel", Column::Bool(f.iter().map(|f| f.kernel).collect())),
+        ],
+    )?;
+    let t = &profile.tasks;
+    save(
+        run,
+        "tasks",
+        vec![
+            ("task", row_numbers(t.len())),
+            ("pid", u32s(t, |t| t.pid)),
+            ("tgid", u32s(t, |t| t.tgid)),
+            ("comm", Column::Str(t.iter().map(|t| t.comm.clone()).collect())),
+            ("root", u32s(t, |t| t.root)),
+        ],
+    )?;
+    let n = &profile.nodes;
+    let unless_root = |n: &Node, value: u32| (n.parent != NO_PARENT).then_some(value);
+    save(
+        run,
+        "nodes",
+        vec![
+            ("node", row_numbers(n.len())),
+            ("parent", Column::OptU32(n.iter().map(|n| unless_root(n, n.parent)).collect())),
+            ("func", Column::OptU32(n.iter().map(|n| unless_root(n, n.func)).collect())),
+            ("kind", kinds(n.iter().map(|n| n.kind))),
+            ("calls", u64s(n, |n| n.calls)),
+            ("insns", u64s(n, |n| n.insns)),
+            ("self_ns", u64s(n, |n| n.ns)),
+        ],
+    )?;
+    let s = &profile.syscalls;
+    save(
+        run,
+        "syscalls",
+        vec![
+            ("task", u32s(s, |s| s.task)),
+            ("cpu", u32s(s, |s| s.cpu.into())),
+            ("func", u32s(s, |s| s.func)),
+            ("start_ns", u64s(s, |s| s.start_ns)),
+            ("wall_ns", u64s(s, |s| s.wall_ns)),
+            ("on_cpu_ns", u64s(s, |s| s.on_cpu_ns)),
+            ("insns", u64s(s, |s| s.insns)),
+            ("node", u32s(s, |s| s.node)),
+        ],
+    )?;
+    let s = &profile.slices;
+    save(
+        run,
+        "slices",
+        vec![
+            ("task", u32s(s, |s| s.task)),
+            ("cpu", u32s(s, |s| s.cpu.into())),
+            ("func", u32s(s, |s| s.func)),
+            ("depth", u32s(s, |s| s.depth.into())),
+            ("kind", kinds(s.iter().map(|s| s.kind))),
+            ("start_ns", u64s(s, |s| s.start_ns)),
+            ("end_ns", u64s(s, |s| s.end_ns)),
+            ("insns", u64s(s, |s| s.insns)),
+        ],
+    )?;
+    let e = &profile.errors;
+    save(
+        run,
+        "errors",
+        vec![
+            ("cpu", u32s(e, |e| e.cpu.into())),
+            ("stream_offset", u64s(e, |e| e.offset)),
+            ("time_ns", u64s(e, |e| e.ns)),
+            ("ip", u64s(e, |e| e.ip)),
+            ("kind", Column::Str(e.iter().map(|e| e.kind.clone()).collect())),
+        ],
+    )?;
+    let c = &profile.totals.per_cpu;
+    save(
+        run,
+        "cpus",
+        vec![
+            ("cpu", row_numbers(c.len())),
+            ("instructions", u64s(c, |c| c.instructions)),
+            ("branches", u64s(c, |c| c.branches)),
+            ("errors", u64s(c, |c| c.errors)),
+            ("lost_bytes", u64s(c, |c| c.lost_bytes)),
+            ("first_ns", u64s(c, |c| c.first_ns)),
+            ("last_ns", u64s(c, |c| c.last_ns)),
+        ],
+    )
+}
+
+fn save(run: &Run, name: &str, columns: Vec<(&str, Column)>) -> Result<()> {
+    write_table(&run.table(name), name, &columns)
+}
+
+fn row_numbers(rows: usize) -> Column {
+    Column::U32((0..rows as u32).collect())
+}
+
+fn u64s<T>(rows: &[T], get: impl Fn(&T) -> u64) -> Column {
+    Column::U64(rows.iter().map(get).collect())
+}
+
+fn u32s<T>(rows: &[T], get: impl Fn(&T) -> u32) -> Column {
+    Column::U32(rows.iter().map(get).collect())
+}
+
+const KINDS: [(FrameKind, &str); 8] = [
+    (FrameKind::Root, "root"),
+    (FrameKind::Call, "call"),
+    (FrameKind::Tail, "tail"),
+    (FrameKind::Syscall, "syscall"),
+    (FrameKind::Interrupt, "interrupt"),
+    (FrameKind::Exception, "exception"),
+    (FrameKind::Signal, "signal"),
+    (FrameKind::Resumed, "resumed"),
+];
+
+fn kinds(kinds: impl Iterator<Item = FrameKind>) -> Column {
+    let name = |kind| KINDS.iter().find(|(k, _)| *k == kind).map_or("call", |(_, name)| name);
+    Column::Str(kinds.map(|k| name(k).to_string()).collect())
+}
+
+fn parse_kinds(table: &Table) -> Result<Vec<FrameKind>> {
+    table
+        .str("kind")?
+        .iter()
+        .enumerate()
+        .map(|(row, text)| {
+            let known = KINDS.iter().find(|(_, name)| name == text);
+            known.map(|(kind, _)| *kind).ok_or_else(|| table.bad(row, format!("unknown kind {text:?}")))
+        })
+        .collect()
+}
+
+/// Puts columns of equal length together as rows; a shorter column is an error of the table.
+macro_rules! rows {
+    ($table:expr, $($field:ident : $column:expr),+ => $row:expr) => {{
+        let table = &$table;
+        $(let $field = $column;)+
+        let length = [$($field.len()),+];
+        if let Some(short) = length.iter().find(|l| **l != length[0]) {
+            return Err(table.bad(*short.min(&length[0]), "columns differ in length"));
+        }
+        let mut out = Vec::with_capacity(length[0]);
+        $(let mut $field = $field.into_iter();)+
+        for _ in 0..length[0] {
+            if let ($(Some($field),)+) = ($($field.next(),)+) {
+                out.push($row);
+            }
+        }
+        out
+    }};
+}
+
+/// Reads all tables of a run back.
+///
+/// # Errors
+/// [`StoreError::NoTable`](crate::StoreError::NoTable) if the run has not been decoded;
+/// [`StoreError::Table`](crate::StoreError::Table) if a row refers to one that does not exist, or a
+/// node comes before its parent.
+pub fn load_profile(run: &Run) -> Result<Profile> {
+    let path = run.table("functions");
+    let t = Table::open(&path)?;
+    let funcs = rows!(t, name: t.str("name")?, module: t.str("module")?, start: t.u64("start")?,
+        kernel: t.bool("kernel")? => Func { name, module, start, kernel });
+
+    let path = run.table("nodes");
+    let t = Table::open(&path)?;
+    let nodes = rows!(t, parent: t.opt_u32("parent")?, func: t.opt_u32("func")?, kind: parse_kinds(&t)?,
+        calls: t.u64("calls")?, insns: t.u64("insns")?, ns: t.u64("self_ns")?
+        => Node { parent: parent.unwrap_or(NO_PARENT), func: func.unwrap_or(0), calls, insns, ns, kind });
+    for (row, node) in nodes.iter().enumerate() {
+        if node.parent != NO_PARENT {
+            below(&t, row, "parent", node.parent, row)?;
+            below(&t, row, "func", node.func, funcs.len())?;
+        }
+    }
+
+    let path = run.table("tasks");
+    let t = Table::open(&path)?;
+    let tasks = rows!(t, pid: t.u32("pid")?, tgid: t.u32("tgid")?, comm: t.str("comm")?,
+        root: t.u32("root")? => Task { pid, tgid, comm, root });
+    for (row, task) in tasks.iter().enumerate() {
+        below(&t, row, "root", task.root, nodes.len())?;
+    }
+
+    let path = run.table("syscalls");
+    let t = Table::open(&path)?;
+    let syscalls = rows!(t, task: t.u32("task")?, cpu: t.u16("cpu")?, func: t.u32("func")?,
+        start_ns: t.u64("start_ns")?, wall_ns: t.u64("wall_ns")?, on_cpu_ns: t.u64("on_cpu_ns")?,
+        insns: t.u64("insns")?, node: t.u32("node")?
+        => Syscall { task, cpu, func, start_ns, wall_ns, on_cpu_ns, insns, node });
+    for (row, call) in syscalls.iter().enumerate() {
+        below(&t, row, "task", call.task, tasks.len())?;
+        below(&t, row, "func", call.func, funcs.len())?;
+        below(&t, row, "node", call.node, nodes.len())?;
+    }
+
+    let path = run.table("slices");
+    let t = Table::open(&path)?;
+    let slices = rows!(t, task: t.u32("task")?, cpu: t.u16("cpu")?, func: t.u32("func")?,
+        depth: t.u16("depth")?, kind: parse_kinds(&t)?, start_ns: t.u64("start_ns")?,
+        end_ns: t.u64("end_ns")?, insns: t.u64("insns")?
+        => Slice { task, cpu, func, depth, start_ns, end_ns, insns, kind });
+    for (row, slice) in slices.iter().enumerate() {
+        below(&t, row, "task", slice.task, tasks.len())?;
+        below(&t, row, "func", slice.func, funcs.len())?;
+    }
+
+    let path = run.table("errors");
+    let t = Table::open(&path)?;
+    let errors = rows!(t, cpu: t.u16("cpu")?, offset: t.u64("stream_offset")?, ns: t.u64("time_ns")?,
+        ip: t.u64("ip")?, kind: t.str("kind")? => FlowError { cpu, offset, ns, ip, kind });
+
+    let path = run.table("cpus");
+    let t = Table::open(&path)?;
+    let per_cpu = rows!(t, instructions: t.u64("instructions")?, branches: t.u64("branches")?,
+        errors: t.u64("errors")?, lost_bytes: t.u64("lost_bytes")?, first_ns: t.u64("first_ns")?,
+        last_ns: t.u64("last_ns")?
+        => CpuTotals { instructions, branches, errors, lost_bytes, first_ns, last_ns });
+    Ok(Profile { funcs, tasks, nodes, syscalls, slices, errors, totals: Totals { per_cpu } })
+}
+
+fn below(table: &Table, row: usize, what: &str, value: u32, limit: usize) -> Result<()> {
+    if (value as usize) < limit {
+        return Ok(());
+    }
+    Err(table.bad(row, format!("{what} {value} does not exist (there are {limit} before or in all)")))
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The run folder: rotation, the manifest, and tables that survive the round trip, corruption and
+//! another program's reader.
+
+use kprism_flow::model::*;
+use kprism_store::{Manifest, Run, RunKind, StoreError, TABLES, load_profile, save_profile};
+use proptest::prelude::*;
+use std::fs;
+use std::process::Command;
+
+fn small_profile() -> Profile {
+    let func = |name: &str, module: &str, start, kernel| Func {
+        name: name.into(),
+        module: module.into(),
+        start,
+        kernel,
+    };
+    let node = |parent, func, kind, insns| Node { parent, func, calls: 1, insns, ns: insns / 2, kind };
+    Profile {
+        funcs: vec![
+            func("main", "/usr/bin/ls", 0x5555_0000_1000, false),
+            func("__x64_sys_openat", "[kernel]", 0xffff_ffff_8130_0000, true),
+            func("größe\n\"☃", "[weird]", u64::MAX, true),
+        ],
+        tasks: vec![Task { pid: 41, tgid: 41, comm: "ls".into(), root: 0 }],
+        nodes: vec![
+            Node { parent: NO_PARENT, func: 0, calls: 0, insns: 0, ns: 0, kind: FrameKind::Root },
+            node(0, 0, FrameKind::Call, 100),
+            node(1, 1, FrameKind::Syscall, u64::MAX / 4),
+            node(2, 2, FrameKind::Interrupt, 9),
+        ],
+        syscalls: vec![Syscall {
+            task: 0,
+            cpu: 1,
+            func: 1,
+            start_ns: 10,
+            wall_ns: 500,
+            on_cpu_ns: 400,
+            insns: 77,
+            node: 2,
+        }],
+        slices: vec![Slice {
+            task: 0,
+            cpu: 1,
+            func: 0,
+            depth: 3,
+            start_ns: 5,
+            end_ns: 900,
+            insns: 1000,
+            kind: FrameKind::Call,
+        }],
+        errors: vec![FlowError { cpu: 1, offset: 4096, ns: 77, ip: 0x400000, kind: "no code".into() }],
+        totals: Totals {
+            per_cpu: vec![
+                CpuTotals::default(),
+                CpuTotals {
+                    instructions: 5,
+                    branches: 4,
+                    errors: 1,
+                    lost_bytes: 16,
+                    first_ns: 1,
+                    last_ns: 1_000,
+                },
+            ],
+        },
+    }
+}
+
+#[test]
+fn profile_survives_the_round_trip_with_identical_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    for profile in [small_profile(), Profile::default()] {
+        let a = Run::create(&dir.path().join("a")).unwrap();
+        let b = Run::create(&dir.path().join("b")).unwrap();
+        save_profile(&a, &profile).unwrap();
+        save_profile(&b, &profile).unwrap();
+        assert_eq!(load_profile(&a).unwrap(), profile);
+        assert!(a.has_tables());
+        for table in TABLES {
+            assert_eq!(fs::read(a.table(table)).unwrap(), fs::read(b.table(table)).unwrap(), "{table}");
+        }
+        for run in [a, b] {
+            run.write_manifest(&Manifest::new(RunKind::Lab, 2)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_large_table_spans_many_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::create(&dir.path().join("big")).unwrap();
+    let mut profile = small_profile();
+    for i in 0..200_000u64 {
+        let kind = FrameKind::Call;
+        profile.nodes.push(Node { parent: 3, func: (i % 3) as u32, calls: i, insns: i * i, ns: i, kind });
+    }
+    save_profile(&run, &profile).unwrap();
+    assert_eq!(load_profile(&run).unwrap(), profile);
+}
+
+#[test]
+fn a_run_is_rotated_and_strangers_are_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kprism.data");
+    for generation in 0..3u32 {
+        let run = Run::create(&path).unwrap();
+        run.write_manifest(&Manifest::new(RunKind::Lab, generation)).unwrap();
+    }
+    assert_eq!(Run::open(&path).unwrap().manifest().unwrap().vcpus, 2);
+    let old = dir.path().join("kprism.data.old");
+    assert_eq!(Run::open(&old).unwrap().manifest().unwrap().vcpus, 1);
+
+    let home = dir.path().join("home");
+    fs::create_dir(&home).unwrap();
+    fs::write(home.join("thesis.tex"), "years of work").unwrap();
+    assert!(matches!(Run::create(&home), Err(StoreError::Occupied { .. })));
+    assert!(home.join("thesis.tex").exists());
+
+    // Neither may a stranger under the name of the old run be removed.
+    fs::remove_dir_all(&old).unwrap();
+    fs::rename(&home, &old).unwrap();
+    assert!(matches!(Run::create(&path), Err(StoreError::Occupied { .. })));
+    assert!(old.join("thesis.tex").exists());
+}
+
+#[test]
+fn a_manifest_keeps_what_it_does_not_know() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::create(&dir.path().join("r")).unwrap();
+    assert!(matches!(Run::open(run.dir()), Err(StoreError::NotARun { .. })));
+    fs::write(run.manifest_path(), r#"{"version":1,"kind":"import","vcpus":4,"future":[1,2]}"#).unwrap();
+    let manifest = run.manifest().unwrap();
+    assert_eq!((manifest.kind, manifest.vcpus), (RunKind::Import, 4));
+    run.write_manifest(&manifest).unwrap();
+    assert!(fs::read_to_string(run.manifest_path()).unwrap().contains("\"future\""));
+
+    fs::write(run.manifest_path(), "{\n  \"version\": x").unwrap();
+    let message = run.manifest().unwrap_err().to_string();
+    assert!(message.contains("manifest.json: line 2 column"), "{message}");
+}
+
+#[test]
+fn tables_that_break_the_rules_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::create(&dir.path().join("r")).unwrap();
+    assert!(matches!(load_profile(&run), Err(StoreError::NoTable { .. })));
+    type Break = (&'static str, fn(&mut Profile));
+    let breaks: [Break; 4] = [
+        ("row 2: parent 2", |p| p.nodes[2].parent = 2),
+        ("row 3: func 9", |p| p.nodes[3].func = 9),
+        ("row 0: root 4", |p| p.tasks[0].root = 4),
+        ("row 0: node 40", |p| p.syscalls[0].node = 40),
+    ];
+    for (expected, apply) in breaks {
+        let mut profile = small_profile();
+        apply(&mut profile);
+        save_profile(&run, &profile).unwrap();
+        let message = load_profile(&run).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    /// Any damage gives a value or an error that names the file; never a panic.
+    #[test]
+    fn damaged_tables_never_panic(table in 0usize..TABLES.len(), at in any::<prop::sample::Index>(),
+                                  byte in any::<u8>(), cut in any::<prop::sample::Index>(), truncate in any::<bool>()) {
+        let dir = tempfile::tempdir().unwrap();
+        let run = Run::create(&dir.path().join("r")).unwrap();
+        save_profile(&run, &small_profile()).unwrap();
+        let path = run.table(TABLES[table]);
+        let mut bytes = fs::read(&path).unwrap();
+        let index = at.index(bytes.len());
+        bytes[index] = byte;
+        if truncate {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        fs::write(&path, &bytes).unwrap();
+        if let Err(error) = load_profile(&run) {
+            prop_assert!(error.to_string().contains(TABLES[table]), "{}", error);
+        }
+    }
+}
+
+/// DuckDB or pyarrow, in `$KPRISM_PYTHON` or the system's Python, must see the same rows as we do.
+#[test]
+fn another_reader_sees_the_same_rows() {
+    const SCRIPT: &str = r#"
+import sys
+d = sys.argv[1]
+empty = sys.argv[2]
+def rows(table, d=d):
+    path = f"{d}/{table}.parquet"
+    try:
+        import duckdb
+        return duckdb.sql(f"select * from '{path}'").fetchall()
+    except ImportError:
+        import pyarrow.parquet as pq
+        t = pq.read_table(path)
+        return list(zip(*(t.column(c).to_pylist() for c in t.column_names)))
+assert rows("functions")[2] == (2, "größe\n\"☃", "[weird]", 2**64 - 1, True), rows("functions")
+assert rows("nodes")[0] == (0, None, None, "root", 0, 0, 0), rows("nodes")
+assert rows("nodes")[2] == (2, 1, 1, "syscall", 1, (2**64 - 1) // 4, (2**64 - 1) // 4 // 2), rows("nodes")
+assert rows("syscalls") == [(0, 1, 1, 10, 500, 400, 77, 2)]
+assert rows("slices") == [(0, 1, 0, 3, "call", 5, 900, 1000)]
+assert rows("errors") == [(1, 4096, 77, 0x400000, "no code")]
+assert rows("cpus")[1] == (1, 5, 4, 1, 16, 1, 1000)
+assert rows("tasks") == [(0, 41, 41, "ls", 0)]
+for table in "functions tasks nodes syscalls slices errors cpus".split():
+    assert rows(table, empty) == [], table
+print("read")
+"#;
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::create(&dir.path().join("r")).unwrap();
+    save_profile(&run, &small_profile()).unwrap();
+    let empty = Run::create(&dir.path().join("empty")).unwrap();
+    save_profile(&empty, &Profile::default()).unwrap();
+    let python = std::env::var("KPRISM_PYTHON").unwrap_or_else(|_| "python3".into());
+    let usable = ["duckdb", "pyarrow.parquet"].iter().any(|module| {
+        let probe = Command::new(&python).args(["-c", &format!("import {module}")]).output();
+        probe.is_ok_and(|o| o.status.success())
+    });
+    if !usable {
+        println!("skipped: no Python with duckdb or pyarrow (set KPRISM_PYTHON to one that has it)");
+        return;
+    }
+    let out =
+        Command::new(&python).arg("-c").arg(SCRIPT).arg(run.tables()).arg(empty.tables()).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(out.stdout, b"read\n");
+}

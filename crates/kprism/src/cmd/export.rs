@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism export`: a run for other tools; the file's suffix picks the format.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kprism_flow::Profile;
+use kprism_report::calltree::{self, Options};
+use kprism_report::header::Header;
+use kprism_report::html::{self, Budget};
+use kprism_report::{Filter, folded, perfetto, tree};
+use kprism_store::{Manifest, Run};
+use serde_json::json;
+
+use super::report::{By, Select, Subject, table};
+use crate::exit::Outcome;
+use crate::pipeline;
+use crate::progress::Progress;
+
+const AFTER_HELP: &str = "\
+Formats by suffix of FILE:
+  .perfetto-trace .pftrace  timeline for ui.perfetto.dev
+  .folded                   call stacks for flame graph tools
+  .json                     the table of SUBJECT, or the tree
+  .csv                      the table of SUBJECT
+  .html                     the report of `kprism report --html`
+
+The tables of the run itself are Parquet files: RUN/tables/*.parquet";
+
+/// Options of `kprism export`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Table to write as .json or .csv
+    #[arg(value_enum, default_value_t = Subject::Functions)]
+    pub subject: Subject,
+    /// Run folder
+    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    pub input: PathBuf,
+    /// File to write; its suffix picks the format. `-.SUFFIX` writes to standard output
+    #[arg(short, long, value_name = "FILE", allow_hyphen_values = true)]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub select: Select,
+    /// Weigh folded stacks by instructions or by time on a CPU
+    #[arg(long, value_enum, default_value_t = By::Instructions)]
+    pub by: By,
+}
+
+enum Format {
+    Perfetto,
+    Folded,
+    Json,
+    Csv,
+    Html,
+}
+
+fn format(path: &Path) -> Result<Format> {
+    let suffix = path.extension().map(|s| s.to_string_lossy().to_ascii_lowercase());
+    Ok(match suffix.as_deref() {
+        Some("perfetto-trace" | "pftrace") => Format::Perfetto,
+        Some("folded") => Format::Folded,
+        Some("json") => Format::Json,
+        Some("csv") => Format::Csv,
+        Some("html") => Format::Html,
+        _ => bail!(
+            "{}: the suffix picks the format: one of .perfetto-trace .pftrace .folded .json .csv .html",
+            path.display()
+        ),
+    })
+}
+
+/// Writes it.
+pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    let format = format(&args.output)?;
+    let (run, profile) = pipeline::open(&args.input, progress)?;
+    let manifest = run.manifest()?;
+    progress.clear();
+    if args.output.to_string_lossy().starts_with("-.") {
+        write(&format, args, &run, &manifest, &profile, out)?;
+        return Ok(Outcome::Done);
+    }
+    let name = || args.output.display().to_string();
+    let mut file = BufWriter::new(std::fs::File::create(&args.output).with_context(name)?);
+    write(&format, args, &run, &manifest, &profile, &mut file)
+        .and_then(|()| Ok(file.flush()?))
+        .with_context(name)?;
+    progress.say(&format!("wrote {}", args.output.display()));
+    Ok(Outcome::Done)
+}
+
+fn write(
+    format: &Format,
+    args: &Args,
+    run: &Run,
+    manifest: &Manifest,
+    profile: &Profile,
+    mut out: &mut dyn Write,
+) -> Result<()> {
+    let filter: Filter = args.select.filter();
+    if matches!(format, Format::Perfetto | Format::Html) && filter != Filter::default() {
+        bail!("a timeline or report holds all tasks: leave out --task and --comm");
+    }
+    match format {
+        Format::Perfetto => perfetto::write(profile, &switches(run)?, &mut out)?,
+        Format::Folded => folded::write(profile, &filter, args.by.into(), &mut out)?,
+        Format::Html => out.write_all(html::render(manifest, profile, &Budget::default())?.as_bytes())?,
+        Format::Csv => match table(args.subject, profile, &filter) {
+            Some(table) => out.write_all(table.to_csv().as_bytes())?,
+            None => bail!("a tree is no table: write it as .json or .folded"),
+        },
+        Format::Json => {
+            let header = Header::new(manifest, profile).to_json();
+            let value = match table(args.subject, profile, &filter) {
+                Some(table) => json!({"run": header, "rows": table.to_json()}),
+                None => {
+                    let tree = tree::by_comm(profile, &filter);
+                    let whole = Options { weight: args.by.into(), min_percent: 0.0, max_depth: usize::MAX };
+                    json!({"run": header, "tree": calltree::to_json(profile, &tree, &whole)})
+                }
+            };
+            serde_json::to_writer(&mut out, &value)?;
+            writeln!(out)?;
+        }
+    }
+    Ok(())
+}
+
+/// Context switches, for the timeline of CPUs; none where the run has no sideband.
+fn switches(run: &Run) -> Result<Vec<perfetto::Switch>> {
+    let path = run.sideband();
+    match std::fs::File::open(&path) {
+        Ok(file) => {
+            perfetto::read_switches(std::io::BufReader::new(file)).with_context(|| path.display().to_string())
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(e).with_context(|| path.display().to_string()),
+    }
+}

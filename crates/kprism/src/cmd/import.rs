@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism import`: Intel PT recorded elsewhere becomes a run.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use kprism_import::{CodeFile, detect, read, write};
+use kprism_store::{Manifest, Run, RunKind};
+
+use crate::exit::Outcome;
+use crate::pipeline;
+use crate::progress::Progress;
+
+const AFTER_HELP: &str = "\
+PATH is told apart by what it holds:
+  a folder with *.pt and xpages.txt   lines `tgid va_hex size file`: dumps of code pages
+  a folder with trace.json            LLDB's trace bundle
+  a folder with pt.bin                DynamoRIO's drpt2trace input
+  a file                              Intel PT packets; name the code with --code";
+
+/// Options of `kprism import`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Recording
+    pub path: PathBuf,
+    /// Run folder to write; an older run there is renamed to RUN.old
+    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    pub output: PathBuf,
+    /// Code: an ELF file or raw bytes, and its address in hex (can be repeated)
+    #[arg(long, value_name = "FILE@VA")]
+    pub code: Vec<String>,
+    /// Do not decode yet
+    #[arg(long)]
+    pub no_decode: bool,
+}
+
+/// Reads, writes the run, decodes it.
+pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
+    let code = args.code.iter().map(|text| CodeFile::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    progress.step("reading the recording");
+    let capture = read(&detect(&args.path)?, &code)?;
+    for note in &capture.notes {
+        progress.say(&format!("note: {note}"));
+    }
+    let run = Run::create(&args.output)?;
+    write(&capture, &run.streams(), &run.symbols().join("root"))?;
+    let counts = pipeline::counts(&run).context("the run just written")?;
+    let mut manifest = Manifest::new(RunKind::Import, counts.vcpus);
+    counts.fill(&mut manifest);
+    manifest.created = pipeline::now();
+    manifest.options.insert("source".into(), args.path.display().to_string().into());
+    if !args.code.is_empty() {
+        manifest.options.insert("code".into(), args.code.clone().into());
+    }
+    run.write_manifest(&manifest)?;
+    if args.no_decode {
+        return Ok(Outcome::Done);
+    }
+    let profile = pipeline::decode(&run, progress)?;
+    progress.clear();
+    progress.say(&pipeline::summary(&run)?);
+    if profile.totals.instructions() == 0 {
+        progress.say(
+            "nothing could be decoded: is it Intel PT, and is it the right code? see: kprism report errors",
+        );
+        return Ok(Outcome::NothingMatched);
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism info`: what a run is, what was lost, whether it was decoded.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use kprism_report::units::grouped;
+use kprism_store::{Manifest, Run, RunKind};
+
+use crate::exit::Outcome;
+use crate::text::quoted;
+
+/// Options of `kprism info`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Run folder
+    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    pub input: PathBuf,
+    /// Print the manifest as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints it.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
+    let run = Run::open(&args.input)?;
+    let manifest = run.manifest()?;
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &manifest)?;
+        writeln!(out)?;
+    } else {
+        table(&run, &manifest, out)?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
+    let mut line = |name: &str, value: String| writeln!(out, "{name:<14}{value}");
+    line("run", run.dir().display().to_string())?;
+    line("kind", kind(m.kind).to_owned())?;
+    if !m.command.is_empty() {
+        line("command", quoted(&m.command))?;
+    }
+    if let Some(kernel) = &m.kernel {
+        let id = if kernel.build_id.is_empty() {
+            String::new()
+        } else {
+            format!(" (build id {})", kernel.build_id)
+        };
+        line("kernel", kernel.release.clone() + &id)?;
+    }
+    if !m.created.is_empty() {
+        line("created", m.created.clone())?;
+    }
+    line("tool", m.tool.clone())?;
+    line("clock", format!("{}, {} Hz", m.clock.name, grouped(m.clock.tsc_hz)))?;
+    line("vcpus", m.vcpus.to_string())?;
+    if let Some(code) = m.exit_code {
+        line("exit code", code.to_string())?;
+    }
+    line("instructions", m.instructions.map_or_else(|| "not decoded yet".into(), grouped))?;
+    if let Some(recorded) = m.instructions_recorded {
+        let same = if m.instructions == Some(recorded) { " (the same)" } else { "" };
+        line("  recorder's", grouped(recorded) + same)?;
+    }
+    line("decode errors", m.decode_errors.map_or_else(|| "not decoded yet".into(), grouped))?;
+    line("lost bytes", grouped(m.lost_bytes))?;
+    if let Some(why) = &m.stopped {
+        line("stopped", why.clone())?;
+    }
+    Ok(())
+}
+
+fn kind(kind: RunKind) -> &'static str {
+    match kind {
+        RunKind::Lab => "lab (guest seen by the observer)",
+        RunKind::Import => "import (Intel PT recorded elsewhere)",
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The commands, one file each.
+
+mod check;
+mod export;
+mod generate;
+mod import;
+mod info;
+mod lab;
+mod list;
+mod report;
+
+use std::io::Write;
+
+use anyhow::Result;
+
+use crate::exit::Outcome;
+use crate::progress::Progress;
+
+/// What kprism can be asked to do.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Run commands in a guest with a stock kernel, watched from outside
+    #[command(subcommand)]
+    Lab(lab::Command),
+    /// Show where the time went: tables, call tree, HTML
+    Report(report::Args),
+    /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
+    Export(export::Args),
+    /// Turn Intel PT recorded elsewhere into a run
+    Import(import::Args),
+    /// Show what a run is and what was lost
+    Info(info::Args),
+    /// List the runs in a folder
+    List(list::Args),
+    /// Show what this machine can do, and the remedy for the rest
+    Check(check::Args),
+    /// Print the completion script of a shell
+    Completions(generate::CompletionsArgs),
+    /// Print the man page, or write those of all commands
+    Man(generate::ManArgs),
+}
+
+impl Command {
+    /// Whether the exit code belongs to a command in the guest.
+    pub fn is_lab_run(&self) -> bool {
+        matches!(self, Command::Lab(lab::Command::Run(_)))
+    }
+}
+
+/// Does it. `out` is standard output.
+pub fn run(
+    command: &Command,
+    color: clap::ColorChoice,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    match command {
+        Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
+        Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
+        Command::Report(args) => report::run(args, color, progress, out),
+        Command::Export(args) => export::run(args, progress, out),
+        Command::Import(args) => import::run(args, progress),
+        Command::Info(args) => info::run(args, out),
+        Command::List(args) => list::run(args, out),
+        Command::Check(args) => check::run(args, out),
+        Command::Completions(args) => generate::completions(args, out),
+        Command::Man(args) => generate::man(args, out),
+    }
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism report`: tables, the call tree, the HTML report.
+
+use std::io::{IsTerminal as _, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use kprism_flow::Profile;
+use kprism_report::calltree::{self, Options, Weight};
+use kprism_report::header::Header;
+use kprism_report::html::{self, Budget};
+use kprism_report::{Filter, Style, Table, tables, tree};
+use serde_json::json;
+
+use crate::exit::Outcome;
+use crate::pipeline;
+use crate::progress::Progress;
+
+/// Options of `kprism report`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to show; an overview if not given
+    #[arg(value_enum)]
+    pub subject: Option<Subject>,
+    /// Run folder
+    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    pub input: PathBuf,
+    /// Write the report as one HTML file instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["subject", "json", "pids", "comms"])]
+    pub html: Option<PathBuf>,
+    /// Sort by this column, from large to small; `-COLUMN` turns it round
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
+    pub sort: Option<String>,
+    /// Show no more than this many rows; 0 shows all
+    #[arg(long, value_name = "ROWS", default_value_t = 40)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub select: Select,
+    /// Weigh the tree by instructions or by time on a CPU
+    #[arg(long, value_enum, default_value_t = By::Instructions)]
+    pub by: By,
+    /// Fold branches of the tree below this share
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    pub min_percent: f64,
+    /// Show no more than this many levels of the tree
+    #[arg(long, value_name = "LEVELS", default_value_t = 40)]
+    pub depth: usize,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which tasks to take.
+#[derive(Debug, clap::Args)]
+pub struct Select {
+    /// Only this process or thread id (can be repeated)
+    #[arg(long = "task", value_name = "PID")]
+    pub pids: Vec<u32>,
+    /// Only tasks of this name, `*` and `?` allowed (can be repeated)
+    #[arg(long = "comm", value_name = "GLOB")]
+    pub comms: Vec<String>,
+}
+
+impl Select {
+    /// As the views want it.
+    pub fn filter(&self) -> Filter {
+        Filter { pids: self.pids.clone(), comms: self.comms.clone() }
+    }
+}
+
+/// A view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Subject {
+    /// Calls, instructions and time of every function
+    Functions,
+    /// Count and latency of every system call
+    Syscalls,
+    /// Call stacks, weighted
+    Tree,
+    /// Instructions and time of every task
+    Tasks,
+    /// Places that could not be decoded
+    Errors,
+}
+
+/// What a tree is weighted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum By {
+    /// Retired instructions
+    Instructions,
+    /// Time on a CPU
+    Time,
+}
+
+impl From<By> for Weight {
+    fn from(by: By) -> Self {
+        match by {
+            By::Instructions => Weight::Instructions,
+            By::Time => Weight::Time,
+        }
+    }
+}
+
+/// The table of a subject; the tree is none.
+pub fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Table> {
+    match subject {
+        Subject::Functions => Some(tables::functions(profile, filter)),
+        Subject::Syscalls => Some(tables::syscalls(profile, filter)),
+        Subject::Tasks => Some(tables::tasks(profile, filter)),
+        Subject::Errors => Some(tables::errors(profile)),
+        Subject::Tree => None,
+    }
+}
+
+/// Shows it.
+pub fn run(
+    args: &Args,
+    color: clap::ColorChoice,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let (run, profile) = pipeline::open(&args.input, progress)?;
+    progress.clear();
+    let manifest = run.manifest()?;
+    let filter = args.select.filter();
+    if let Some(file) = &args.html {
+        let page = html::render(&manifest, &profile, &Budget::default()).context("HTML report")?;
+        std::fs::write(file, page).with_context(|| file.display().to_string())?;
+        progress.say(&format!("wrote {}", file.display()));
+        return Ok(Outcome::Done);
+    }
+    if !filter.tasks(&profile).contains(&true) {
+        progress.say("no task matches");
+        return Ok(Outcome::NothingMatched);
+    }
+    let style = Style { color: wants_color(color) };
+    let header = Header::new(&manifest, &profile);
+    let Some(subject) = args.subject else {
+        return overview(args, &profile, &header, style, out);
+    };
+    let Some(mut table) = table(subject, &profile, &filter) else {
+        return show_tree(args, &profile, &header, style, out);
+    };
+    if let Some(key) = &args.sort {
+        table.sort_by(key)?;
+    }
+    let outcome = if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
+    if args.limit > 0 {
+        table.limit(args.limit);
+    }
+    if args.json {
+        let value = json!({"run": header.to_json(), "rows": table.to_json(), "hidden": table.hidden});
+        print_json(&value, out)?;
+    } else {
+        write!(out, "{}\n{}", header.to_text(&profile, style), table.to_text(style))?;
+    }
+    Ok(outcome)
+}
+
+/// Header and the top of the main tables.
+fn overview(
+    args: &Args,
+    profile: &Profile,
+    header: &Header,
+    style: Style,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    if args.sort.is_some() {
+        bail!("--sort needs a table: functions, syscalls, tasks or errors");
+    }
+    let filter = args.select.filter();
+    let parts = [
+        ("functions", Subject::Functions, 20),
+        ("syscalls", Subject::Syscalls, 10),
+        ("tasks", Subject::Tasks, 10),
+    ];
+    let mut list = Vec::new();
+    for (name, subject, rows) in parts {
+        let Some(mut table) = table(subject, profile, &filter) else { continue };
+        table.limit(rows.min(if args.limit == 0 { rows } else { args.limit }));
+        list.push((name, table));
+    }
+    if args.json {
+        let mut value = json!({"run": header.to_json()});
+        for (name, table) in &list {
+            value[name] = table.to_json();
+        }
+        print_json(&value, out)?;
+        return Ok(Outcome::Done);
+    }
+    write!(out, "{}", header.to_text(profile, style))?;
+    for (name, table) in &list {
+        write!(out, "\n{}\n{}", style.bold(name), table.to_text(style))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn show_tree(
+    args: &Args,
+    profile: &Profile,
+    header: &Header,
+    style: Style,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    if args.sort.is_some() {
+        bail!("the tree is sorted by its weight: choose it with --by");
+    }
+    let tree = tree::by_comm(profile, &args.select.filter());
+    let options = Options { weight: args.by.into(), min_percent: args.min_percent, max_depth: args.depth };
+    if args.json {
+        let value = json!({"run": header.to_json(), "tree": calltree::to_json(profile, &tree, &options)});
+        print_json(&value, out)?;
+        return Ok(Outcome::Done);
+    }
+    let text = calltree::to_text(profile, &tree, &options, style);
+    writeln!(out, "{}", header.to_text(profile, style))?;
+    let keep = if args.limit == 0 { usize::MAX } else { args.limit + 1 };
+    let total = text.lines().count();
+    for line in text.lines().take(keep) {
+        writeln!(out, "{line}")?;
+    }
+    if total > keep {
+        writeln!(out, "{}", style.dim(&format!("… {} more lines (--limit 0 shows all)", total - keep)))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn print_json(value: &serde_json::Value, out: &mut dyn Write) -> Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    Ok(writeln!(out)?)
+}
+
+/// Colour goes to terminals only, and not where `NO_COLOR` asks for none (<https://no-color.org>).
+fn wants_color(choice: clap::ColorChoice) -> bool {
+    match choice {
+        clap::ColorChoice::Always => true,
+        clap::ColorChoice::Never => false,
+        clap::ColorChoice::Auto => {
+            let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+            !refused && std::io::stdout().is_terminal()
+        }
+    }
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line: parse, call, print.
+//!
+//! In: arguments. Out: text, files and an exit code (see [`exit`]). This is the only crate that writes to
+//! the terminal or ends the process; everything it shows is made by the libraries below it. Each command is
+//! a file in `cmd/`: its options and one function. What turns a recorded run into tables is in
+//! [`pipeline`].
+
+mod cmd;
+mod exit;
+mod pipeline;
+mod progress;
+mod text;
+
+use std::io::{BufWriter, Write as _};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use exit::Outcome;
+use progress::{Level, Progress};
+
+/// Where runs are written and read unless told otherwise.
+pub const DEFAULT_RUN: &str = "kprism.data";
+
+const AFTER_HELP: &str = "\
+Start with:
+  kprism check                      what this machine can do
+  kprism lab run -- ls -l /bin      run a command in a guest and watch its kernel
+  kprism report                     where the time went
+  kprism report --html report.html  the same to click through
+
+Exit codes: 0 done, 1 nothing matched, 2 error. `kprism lab run` ends with the
+command's own code, or 124 after --timeout, 125 if kprism failed, 130 after Ctrl-C.";
+
+/// See where a stock kernel's time went, instruction by instruction, from outside
+#[derive(Debug, Parser)]
+#[command(name = "kprism", version, after_help = AFTER_HELP, infer_subcommands = true)]
+pub struct Cli {
+    /// Say more
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    verbose: bool,
+    /// Say nothing but errors
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// When to use colour
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    color: clap::ColorChoice,
+    #[command(subcommand)]
+    command: cmd::Command,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let level = match (cli.quiet, cli.verbose) {
+        (true, _) => Level::Quiet,
+        (_, true) => Level::Verbose,
+        _ => Level::Normal,
+    };
+    let progress = Progress::new(level);
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let in_lab = cli.command.is_lab_run();
+    let result = cmd::run(&cli.command, cli.color, &progress, &mut out)
+        .and_then(|outcome| Ok(out.flush().map(|()| outcome)?));
+    progress.clear();
+    match result {
+        Ok(outcome) => outcome.into(),
+        Err(error) if exit::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kprism: {error:#}");
+            if in_lab { Outcome::Code(exit::LAB_FAILED).into() } else { ExitCode::from(2) }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The recorder's whole stream through Intel's own decoder: from every PSB, libipt must read the same
+//! instructions as kprism, without an error, and all of them must add up to the recorder's own count. The
+//! guest does what is hard to follow: two CPUs, interrupts, page faults, signals, fork and exec, a module
+//! coming and going, code patched while it runs. Needs what `scripts/setup.sh test` installs.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use kprism_flow::decode::Setup;
+use kprism_flow::digest::segment_digests;
+use kprism_image::maps::{self, Dict};
+use kprism_image::resolve::Regions;
+use serde_json::Value;
+
+/// All that the recorder must get right, in one guest.
+const HARD: &str = "/share/truth; ls /bin | sed s/a/z/g | sort | wc -l
+    modprobe dummy; modprobe -r dummy; sh -c 'kill -TERM $$'
+    cd /sys/kernel/tracing; echo 'vfs_*' > set_ftrace_filter; echo function > current_tracer; ls /proc > /dev/null
+    echo nop > current_tracer; true";
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a temporary path is UTF-8")
+}
+
+fn record(run: &Path, share: &Path, options: &[&str]) {
+    fs::create_dir_all(share).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/truth.c");
+    let built = Command::new("cc").args(["-O1", "-o"]).arg(share.join("truth")).arg(source).status();
+    assert!(built.expect("a C compiler is installed").success());
+    let output = Command::new(env!("CARGO_BIN_EXE_kprism"))
+        .args(["lab", "run", "-q", "--no-decode", "-o", text(run), "--share", text(share)])
+        .args(["--with-module", "dummy"])
+        .args(options)
+        .args(["--", "sh", "-c", HARD])
+        .output()
+        .expect("kprism runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Builds the program around libipt; its page says what it prints.
+fn oracle() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let made = Command::new("make").arg("-sC").arg(root.join("tests/oracle")).status().expect("make runs");
+    assert!(made.success(), "libipt-dev is installed by scripts/setup.sh test");
+    text(&root.join("target/ptoracle")).to_owned()
+}
+
+/// Compares the decoders on every stream of the run, and both with the recorder.
+fn compare(run: &Path, oracle: &str) {
+    let streams = run.join("streams");
+    let counts: Value = serde_json::from_slice(&fs::read(streams.join("counts.json")).unwrap()).unwrap();
+    let dict_bytes = fs::read(streams.join("code.dict")).unwrap();
+    let (dict, None) = Dict::parse(&dict_bytes) else { panic!("a damaged dictionary") };
+    for vcpu in counts["vcpus"].as_array().expect("vCPUs") {
+        let cpu = vcpu["cpu"].as_u64().unwrap();
+        assert_eq!(vcpu["unexplained"], 0, "CPU {cpu}: every block start is explained");
+        let bytes = fs::read(streams.join(format!("cpu{cpu}.pt"))).unwrap();
+        let (map, None) = maps::parse_map(&fs::read(streams.join(format!("cpu{cpu}.map"))).unwrap()) else {
+            panic!("a damaged map")
+        };
+        let (image, missing) = maps::image(&dict, &map);
+        assert_eq!(missing, 0);
+        let setup =
+            Setup { image: &image, resolver: &Regions::default(), clock: Default::default(), watch: None };
+        let ours = segment_digests(&bytes, setup);
+        let lines =
+            ours.iter().map(|d| format!("{} {} {:016x} {}", d.offset, d.instructions, d.hash, d.errors));
+        let output = Command::new(oracle).arg(&streams).arg(cpu.to_string()).output().expect("ptoracle runs");
+        let theirs = String::from_utf8(output.stdout).unwrap();
+        let mut segments = 0;
+        for (ours, theirs) in lines.zip(theirs.lines()) {
+            assert_eq!(ours, theirs, "CPU {cpu}: offset, instructions, hash, errors");
+            segments += 1;
+        }
+        assert_eq!(segments, ours.len());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let total: u64 = ours.iter().map(|d| d.instructions).sum();
+        assert_eq!(
+            Some(total),
+            vcpu["instructions"].as_u64(),
+            "CPU {cpu}: decoded, and counted by the recorder"
+        );
+        assert!(total > 1_000_000 && segments > 10, "CPU {cpu} did something: {total} in {segments}");
+    }
+}
+
+#[test]
+fn libipt_reads_the_same_from_every_psb() {
+    let oracle = oracle();
+    let modes: [&[&str]; 3] =
+        [&["--smp", "2"], &["--retc", "off", "--mtc", "off", "--cyc", "off"], &["--fast", "--smp", "2"]];
+    for options in modes {
+        let dir = tempfile::tempdir().unwrap();
+        record(&dir.path().join("run"), &dir.path().join("share"), options);
+        compare(&dir.path().join("run"), &oracle);
+    }
+}

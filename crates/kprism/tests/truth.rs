@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What kprism counts in a guest against what is known independently: a program whose calls, instructions
+//! and system calls are fixed by its source, the recorder's own instruction count, Intel's decoder, and the
+//! same guest unobserved. Needs what `scripts/setup.sh test` installs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Mutex;
+
+use serde_json::Value;
+
+/// Guests are large and the machine may be small: one at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn kprism(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs")
+}
+
+/// Runs kprism, which must succeed, and gives its standard output.
+fn ok(args: &[&str]) -> Vec<u8> {
+    let output = kprism(args);
+    assert!(output.status.success(), "kprism {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_slice(&ok(args)).expect("--json prints JSON")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a temporary path is UTF-8")
+}
+
+fn build(name: &str, dir: &Path, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth").join(name).with_extension("c");
+    let program = dir.join(name);
+    let status =
+        Command::new("cc").args(["-O1", "-g"]).args(flags).arg("-o").arg(&program).arg(source).status();
+    assert!(status.expect("a C compiler is installed").success());
+    program
+}
+
+/// Records `truth` under `options` and returns the run folder.
+fn record_truth(dir: &Path, flags: &[&str], options: &[&str]) -> PathBuf {
+    let share = dir.join("share");
+    fs::create_dir_all(&share).unwrap();
+    build("truth", &share, flags);
+    let run = dir.join("run");
+    let mut args = vec!["lab", "run", "-q", "-o", text(&run), "--share", text(&share)];
+    args.extend(options);
+    args.extend(["--", "/share/truth"]);
+    ok(&args);
+    run
+}
+
+/// A column of a report's row.
+fn value(report: &Value, name_column: &str, name: &str, column: &str) -> u64 {
+    let rows = report["rows"].as_array().expect("rows");
+    let row = rows.iter().find(|r| r[name_column] == name);
+    row.unwrap_or_else(|| panic!("no {name} in the report"))[column].as_u64().expect("a number")
+}
+
+/// leaf is called by repeat, recurse, interrupted, deep3 and jumper, tail and faulting.
+const LEAVES: u64 = 1000 + 7 + 5 + 2 * 20 + 30 + 3;
+/// spin is called by the signal handler and by the children.
+const SPINS: u64 = 5 + 4 * 11;
+
+/// `quiet`: no interrupt strikes inside the functions whose totals are checked, which a deterministic run repeats.
+fn check_truth(run: &Path, quiet: bool) {
+    let report = json(&["report", "functions", "--json", "--limit", "0", "--comm", "truth", "-i", text(run)]);
+    let calls = |name| value(&report, "function", name, "calls");
+    let known = [
+        ("leaf", LEAVES),
+        ("spin", SPINS),
+        ("repeat", 1),
+        ("recurse", 7 * 51),
+        ("interrupted", 5),
+        ("on_signal", 5),
+        ("on_signal_inner", 5),
+        ("jumper", 20),
+        ("deep1", 20),
+        ("deep2", 20),
+        ("deep3", 20),
+        ("tail", 30),
+        ("faulting", 3),
+        ("child", 4),
+        ("main", 1),
+        ("__x64_sys_getppid", 123),
+        ("__x64_sys_getpriority", 17),
+    ];
+    for (name, count) in known {
+        assert_eq!(calls(name), count, "calls of {name}");
+    }
+    let own = |name| value(&report, "function", name, "self_instructions");
+    assert_eq!(own("leaf"), LEAVES * 4);
+    assert_eq!(own("spin"), SPINS * (2 + 200 + 1));
+    assert_eq!(own("tail"), 30);
+    let total = |name| value(&report, "function", name, "total_instructions");
+    // The handler's own frame and what it calls, no more: the return to the interrupted code is its end.
+    let inner = own("on_signal_inner") + 5 * (2 + 200 + 1);
+    let recursive = own("recurse") + 7 * 4;
+    if quiet {
+        assert_eq!(total("on_signal_inner"), inner);
+        assert_eq!(total("recurse"), recursive, "a recursive total counts nothing twice");
+    } else {
+        // An interrupt or a page fault inside counts as well.
+        assert!(total("on_signal_inner") >= inner && total("recurse") >= recursive);
+    }
+
+    let syscalls =
+        json(&["report", "syscalls", "--json", "--limit", "0", "--comm", "truth", "-i", text(run)]);
+    let count = |name| value(&syscalls, "syscall", name, "count");
+    assert_eq!((count("getppid"), count("getpriority")), (123, 17));
+    assert_eq!((count("clone"), count("wait4"), count("tgkill")), (4, 4, 5));
+
+    let info = json(&["info", "--json", "-i", text(run)]);
+    assert_eq!((info["decode_errors"].as_u64(), info["lost_bytes"].as_u64()), (Some(0), Some(0)));
+    assert_eq!(info["instructions"], info["instructions_recorded"], "decoded, and counted by the recorder");
+}
+
+#[test]
+fn known_calls_are_counted_exactly() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let dir = tempfile::tempdir().unwrap();
+    check_truth(&record_truth(dir.path(), &["-static"], &[]), true);
+}
+
+#[test]
+fn known_calls_are_counted_exactly_in_every_mode() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let modes: [(&[&str], &[&str]); 4] = [
+        (&[], &["--smp", "2"]),
+        (&["-no-pie"], &["--retc", "off", "--cyc", "off"]),
+        (&[], &["--mtc", "off", "--cyc", "off", "--psb", "2048"]),
+        (&[], &["--fast", "--smp", "2"]),
+    ];
+    for (flags, options) in modes {
+        let dir = tempfile::tempdir().unwrap();
+        check_truth(&record_truth(dir.path(), flags, options), false);
+    }
+}
+
+/// Every file below `dir`, by path from there.
+fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.push((path.strip_prefix(dir).unwrap().to_owned(), fs::read(&path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The guest's own log and output, and how the runs' streams and tables compare.
+#[test]
+fn the_observer_is_deterministic_and_leaves_the_guest_alone() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    const TELLTALE: &str = "date +%s.%N; cat /proc/interrupts /proc/stat /proc/vmstat; ls /bin | sed s/a/z/g; echo log > /dev/kmsg";
+    for smp in ["1", "2"] {
+        let dir = tempfile::tempdir().unwrap();
+        let run = |name: &str, more: &[&str]| {
+            let folder = dir.path().join(name);
+            let mut args = vec!["lab", "run", "-q", "--smp", smp, "-o", text(&folder)];
+            args.extend(more);
+            args.extend(["--", "sh", "-c", TELLTALE]);
+            let stdout = ok(&args);
+            (folder.clone(), stdout, fs::read(folder.join("console.log")).unwrap())
+        };
+        let first = run("first", &[]);
+        let second = run("second", &[]);
+        let unobserved = run("unobserved", &["--unobserved"]);
+        for part in ["streams", "tables"] {
+            let (a, b) = (files(&first.0.join(part)), files(&second.0.join(part)));
+            assert!(a.len() > 4, "{part}");
+            for (a, b) in a.iter().zip(&b) {
+                assert!(a == b, "{smp} CPUs: {part}/{} differs between two runs", a.0.display());
+            }
+            assert_eq!(a.len(), b.len());
+        }
+        assert!(String::from_utf8_lossy(&first.2).contains("log"));
+        for other in [second, unobserved] {
+            assert!(first.1 == other.1, "{smp} CPUs: the guest's output differs");
+            assert!(first.2 == other.2, "{smp} CPUs: the guest's log differs");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Any bytes as code and a PT stream over it: decoding ends, counts agree however it is done, time does not run
+//! backwards, and the profile accounts for each instruction once. Input: see `src/input.rs`.
+#![no_main]
+
+#[path = "../src/input.rs"]
+#[allow(dead_code)]
+mod input;
+
+use kprism_flow::clock::ClockConfig;
+use kprism_flow::decode::{Decoder, Setup, Stats};
+use kprism_flow::event::{Event, Null, Sink};
+use kprism_flow::{Options, Stream, profile};
+use kprism_image::Image;
+use kprism_image::resolve::{FuncInfo, FuncRef, Resolve};
+use kprism_image::sideband::{Record, Switch};
+use kprism_pt::find_psb;
+use libfuzzer_sys::fuzz_target;
+
+/// An address in the seeds' kernel code that stands for the task switch.
+const SWITCH: u64 = 0xffff_ffff_8100_0006;
+
+const CLOCK: ClockConfig =
+    ClockConfig { tsc_hz: 3_000_000_000, art_num: 40, art_den: 1, mtc_freq: 3, nom_ratio: 10 };
+
+/// Eight bytes make a function; some are system calls, some exception entries, some unknown.
+struct Cells;
+
+impl Resolve for Cells {
+    fn function_at(&self, _asid: u64, va: u64, _at_ns: u64) -> FuncRef {
+        let id = (va >> 3) as u32 & 0x0fff_ffff | (va >> 63 << 28) as u32;
+        FuncRef { id, entry: va & !7, known: id % 5 != 0, start: va & !7, end: (va & !7).saturating_add(8) }
+    }
+
+    fn describe(&self, id: u32) -> FuncInfo {
+        let name = ["plain", "__x64_sys_x", "asm_exc_x", "asm_sysvec_x"][id as usize % 4].to_owned();
+        FuncInfo { name, module: String::new(), start: u64::from(id) << 3, kernel: id >> 28 != 0 }
+    }
+}
+
+/// Adds up what it is told, every address included.
+#[derive(Default)]
+struct Tally {
+    insns: u64,
+    ips: u64,
+    ns: u64,
+}
+
+impl Sink for Tally {
+    const IPS: bool = true;
+
+    fn event(&mut self, event: Event) {
+        self.insns += u64::from(event.insns);
+    }
+
+    fn time(&mut self, insns: u32, ns: u64) {
+        self.insns += u64::from(insns);
+        assert!(ns >= self.ns);
+        self.ns = ns;
+    }
+
+    fn ips(&mut self, ips: &[u64]) {
+        self.ips += ips.len() as u64;
+    }
+}
+
+fn run<S: Sink>(image: &Image, pt: &[u8], from: usize, to: usize, sink: &mut S) -> Stats {
+    let setup = Setup { image, resolver: &Cells, clock: CLOCK, watch: Some(SWITCH) };
+    Decoder::new(pt, setup, S::IPS).run(from, to, sink)
+}
+
+fn switches() -> Vec<Record> {
+    let switch = |t: u32| {
+        let comm = |pid: u32| format!("task{pid}");
+        let (prev_pid, pid) = (t % 3, (t + 1) % 3);
+        let (prev_comm, comm) = (comm(prev_pid), comm(pid));
+        let t = u64::from(t) * 100;
+        Record::Switch(Switch {
+            t,
+            cpu: 0,
+            ip: SWITCH,
+            prev_pid,
+            prev_tgid: 1,
+            prev_comm,
+            pid,
+            tgid: 1,
+            comm,
+        })
+    };
+    (0..8).map(switch).collect()
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((image, pt)) = input::read(bytes) else { return };
+    // The whole stream, with and without addresses.
+    let mut tally = Tally::default();
+    let stats = run(&image, pt, 0, pt.len(), &mut tally);
+    assert_eq!(tally.insns, stats.instructions);
+    assert_eq!(tally.ips, stats.instructions);
+    assert_eq!(run(&image, pt, 0, pt.len(), &mut Null), stats);
+    // Each segment alone.
+    let mut from = find_psb(pt, 0);
+    while let Some(at) = from {
+        from = find_psb(pt, at + 16);
+        let mut tally = Tally::default();
+        let stats = run(&image, pt, at, from.unwrap_or(pt.len()), &mut tally);
+        assert_eq!(tally.insns, stats.instructions);
+        assert_eq!(tally.ips, stats.instructions);
+    }
+    // Call stacks and all, in one piece and with each segment on its own.
+    for chunk in [0, 1] {
+        let instructions = account(&image, pt, chunk);
+        assert!(chunk == 1 || instructions == stats.instructions);
+    }
+});
+
+/// Makes a profile and checks that it is sound. Returns its instructions.
+fn account(image: &Image, pt: &[u8], chunk: usize) -> u64 {
+    let streams = [Stream { cpu: 0, bytes: pt, image }];
+    let options = Options { threads: 1, slice_ns: 10, clock: CLOCK, chunk };
+    let profile = profile(&streams, &Cells, &switches(), &options, &|_| {});
+    let instructions = profile.totals.per_cpu[0].instructions;
+    assert_eq!(profile.nodes.iter().map(|n| n.insns).sum::<u64>(), instructions);
+    for (i, node) in profile.nodes.iter().enumerate() {
+        assert!(node.parent == u32::MAX || (node.parent as usize) < i);
+        assert!((node.func as usize) < profile.funcs.len() || node.parent == u32::MAX);
+    }
+    for slice in &profile.slices {
+        assert!(slice.start_ns <= slice.end_ns);
+    }
+    instructions
+}

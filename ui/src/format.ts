@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Numbers for people, with the units and decimals of the terminal tables.
+
+import type { Weight } from "./data.ts";
+
+const TIME: [number, string][] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
+const COUNT: [number, string][] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
+function scaled(value: number, units: [number, string][], rest: string): string {
+  for (const [unit, name] of units) {
+    // Cut off, not rounded: a value never shows larger than it is.
+    if (value >= unit) return `${(Math.floor((value / unit) * 1000) / 1000).toFixed(3)} ${name}`;
+  }
+  return rest ? `${value} ${rest}` : `${value}`;
+}
+
+export const duration = (ns: number): string => scaled(ns, TIME, "ns");
+export const count = (n: number): string => scaled(n, COUNT, "");
+export const exact = (n: number): string => n.toLocaleString("en-US");
+export const share = (part: number, whole: number): number => (whole > 0 ? part / whole : 0);
+
+export function percent(fraction: number): string {
+  return `${(fraction * 100).toFixed(2)}%`;
+}
+
+/** A short duration for axis ticks: `1 µs`, `200 ns`. */
+export function tick(ns: number): string {
+  for (const [unit, name] of TIME) {
+    if (ns >= unit) return `${+(ns / unit).toPrecision(3)} ${name}`;
+  }
+  return `${ns} ns`;
+}
+
+export const weightName = (weight: Weight): string => (weight === "insns" ? "instructions" : "time");
+export const weighed = (value: number, weight: Weight): string => (weight === "insns" ? count(value) : duration(value));
+
+export function plural(n: number, one: string, many = `${one}s`): string {
+  return `${exact(n)} ${n === 1 ? one : many}`;
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The page: reads the embedded data, builds the sections, connects the controls.
+
+import "uplot/dist/uPlot.min.css";
+import "./style.css";
+import { Chart, type View, breadcrumbs } from "./chart.ts";
+import { ORIGINS, swatch } from "./color.ts";
+import { type Data, type Frame, type SyscallRow, type TaskRow, type TreeData, type Weight, readData, readTree } from "./data.ts";
+import { h, segmented } from "./dom.ts";
+import { count, duration, exact, percent, plural, share, weightName } from "./format.ts";
+import { Histogram } from "./histogram.ts";
+import { losses } from "./losses.ts";
+import { panel } from "./panel.ts";
+import { type FunctionRow, functionRows, syscallRows } from "./rows.ts";
+import { SortedTable } from "./tables.ts";
+
+function header(data: Data): HTMLElement {
+  const head = data.header;
+  const fact = (name: string, value: string, alert = false) => h("div", { class: alert ? "fact alert" : "fact" }, h("dt", {}, name), h("dd", {}, value));
+  const facts = h("dl", { class: "facts-line" },
+    fact("instructions", exact(head.instructions)),
+    fact("span", duration(head.span_ns)),
+    fact("clock", head.clock),
+    fact("CPUs", String(head.vcpus)),
+    fact("tasks", String(data.tasks.length)),
+    fact("lost bytes", exact(head.lost_bytes), head.lost_bytes > 0),
+    fact("decode errors", exact(head.decode_errors), head.decode_errors > 0));
+  if (head.exit_code !== null) facts.append(fact("exit code", String(head.exit_code), head.exit_code !== 0));
+  const theme = h("button", { type: "button", class: "theme", title: "Light or dark", "aria-label": "Switch between light and dark" }, "◐");
+  theme.addEventListener("click", () => {
+    const root = document.documentElement;
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    dispatchEvent(new Event("themechange"));
+  });
+  const about = [head.kernel && `Linux ${head.kernel}`, head.source === "lab" ? "seen from outside the guest" : "imported trace", head.created].filter(Boolean).join(" · ");
+  const warning = head.stopped ? h("p", { class: "warning" }, `Recording ended early: ${head.stopped}`) : null;
+  return h("header", {},
+    h("div", { class: "title" }, h("span", { class: "brand" }, "kprism"), h("h1", {}, head.command || "imported trace"), theme),
+    h("p", { class: "about" }, about), facts, warning);
+}
+
+function scopePicker(data: Data, pick: (index: number) => void): HTMLSelectElement {
+  const select = h("select", { id: "scope", "aria-label": "Scope" });
+  const groups: [TreeData["scope"], string][] = [["all", "Run"], ["task", "One task"], ["syscall", "One system call, all callers"]];
+  for (const [scope, label] of groups) {
+    const group = h("optgroup", { label });
+    data.trees.forEach((tree, i) => {
+      if (tree.scope === scope) group.append(h("option", { value: i }, tree.label));
+    });
+    if (group.childElementCount > 0) select.append(group);
+  }
+  select.addEventListener("change", () => pick(Number(select.value)));
+  return select;
+}
+
+interface FunctionTable {
+  element: HTMLElement;
+  /** Shows rows; shares are of `whole` instructions. */
+  show(rows: FunctionRow[], whole: number): void;
+}
+
+function functionTable(find: (name: string) => void): FunctionTable {
+  let whole = 0;
+  const table = new SortedTable<FunctionRow>({
+    caption: "functions",
+    columns: [
+      { head: "self", title: "Share of the instructions in the function itself", key: (r) => r.self_insns, show: (r) => percent(share(r.self_insns, whole)), bar: (r) => share(r.self_insns, whole) },
+      { head: "self insns", key: (r) => r.self_insns, show: (r) => count(r.self_insns) },
+      { head: "total insns", title: "With callees; recursion counted once", key: (r) => r.total_insns, show: (r) => count(r.total_insns), bar: (r) => share(r.total_insns, whole) },
+      { head: "self time", title: "On a CPU", key: (r) => r.self_ns, show: (r) => duration(r.self_ns) },
+      { head: "total time", title: "On a CPU, with callees; recursion counted once", key: (r) => r.total_ns, show: (r) => duration(r.total_ns) },
+      { head: "calls", key: (r) => r.calls, show: (r) => exact(r.calls) },
+      { head: "function", key: (r) => r.name, show: (r) => r.name },
+      { head: "module", key: (r) => r.module, show: (r) => r.module },
+    ],
+    sort: 1,
+    filter: (r) => `${r.name} ${r.module}`,
+    choose: (r) => find(r.name),
+    chooseLabel: "Highlight in the chart",
+    empty: "No function was decoded.",
+  });
+  const show = (rows: FunctionRow[], all: number) => {
+    whole = all;
+    table.setRows(rows);
+  };
+  return { element: table.element, show };
+}
+
+function syscallTable(show: (row: SyscallRow) => void): SortedTable<SyscallRow> {
+  const time = (head: string, key: (r: SyscallRow) => number, title = "") => ({ head, title, key, show: (r: SyscallRow) => duration(key(r)) });
+  return new SortedTable<SyscallRow>({
+    caption: "system calls",
+    columns: [
+      { head: "syscall", key: (r) => r.name, show: (r) => r.name },
+      { head: "count", key: (r) => r.count, show: (r) => exact(r.count) },
+      time("wall", (r) => r.wall_ns, "From entry to return, all calls together, waiting included"),
+      time("average", (r) => r.average_ns),
+      time("p50", (r) => r.p50_ns),
+      time("p90", (r) => r.p90_ns),
+      time("p99", (r) => r.p99_ns),
+      time("max", (r) => r.max_ns),
+      time("on CPU", (r) => r.on_cpu_ns, "The part of the wall time on a CPU"),
+      { head: "kernel insns", key: (r) => r.insns, show: (r) => count(r.insns) },
+    ],
+    sort: 2,
+    filter: (r) => r.name,
+    choose: show,
+    chooseLabel: "Show its latency histogram",
+    empty: "No system call in this scope.",
+  });
+}
+
+function taskTable(data: Data, choose: (task: number) => void): SortedTable<TaskRow> {
+  const both = (t: TaskRow) => t.user_insns + t.kernel_insns;
+  const whole = data.tasks.reduce((sum, t) => sum + both(t), 0);
+  const table = new SortedTable<TaskRow>({
+    caption: "tasks",
+    columns: [
+      { head: "comm", key: (t) => t.comm, show: (t) => t.comm },
+      { head: "pid", key: (t) => t.pid, show: (t) => String(t.pid) },
+      { head: "tgid", key: (t) => t.tgid, show: (t) => String(t.tgid) },
+      { head: "share", key: both, show: (t) => percent(share(both(t), whole)), bar: (t) => share(both(t), whole) },
+      { head: "instructions", key: both, show: (t) => count(both(t)) },
+      { head: "user", key: (t) => t.user_insns, show: (t) => count(t.user_insns) },
+      { head: "kernel", key: (t) => t.kernel_insns, show: (t) => count(t.kernel_insns) },
+      { head: "on CPU", key: (t) => t.ns, show: (t) => duration(t.ns) },
+      { head: "syscalls", key: (t) => t.syscalls, show: (t) => exact(t.syscalls) },
+    ],
+    sort: 4,
+    filter: (t) => `${t.comm} ${t.pid}`,
+    choose: (t) => choose(data.tasks.indexOf(t)),
+    chooseLabel: "Show this task alone",
+    empty: "No task was seen.",
+  });
+  table.setRows(data.tasks);
+  return table;
+}
+
+function main(): void {
+  const data = readData();
+  let weight: Weight = "insns";
+  let frames: Frame[] = [];
+  const trees = new Map<number, Frame[]>();
+
+  const crumbs = h("nav", { class: "crumbs", "aria-label": "Path to the focus" });
+  const side = h("aside", { class: "panel", "aria-live": "off" });
+  const found = h("output", { class: "found", for: "search" });
+  const folded = h("p", { class: "note", id: "folded" });
+  const scopeName = h("span", { class: "scope-name" });
+  const functionNote = h("p", { class: "note" });
+  const showPanel = (frame: Frame) => side.replaceChildren(panel(frame, frames[0], weight, (to) => chart.zoom(to)));
+  const chart = new Chart({
+    focus: (frame) => {
+      crumbs.replaceChildren(breadcrumbs(frame, (to) => chart.zoom(to)));
+      showPanel(frame);
+    },
+    point: (frame) => frames.length > 0 && showPanel(frame ?? chart.focus),
+  });
+  const search = h("input", { type: "search", id: "search", placeholder: "Search functions…  ( / )", "aria-label": "Search functions", autocomplete: "off", spellcheck: "false" });
+  const runSearch = () => {
+    const result = chart.search(search.value);
+    found.textContent = result ? `${plural(result.functions, "function")} in ${plural(result.contexts, "context")}, ${percent(result.fraction)} of ${weightName(weight)}` : "";
+  };
+  search.addEventListener("input", runSearch);
+  addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement) return;
+    event.preventDefault();
+    search.focus();
+  });
+
+  const histogram = new Histogram();
+  const functions = functionTable((name) => {
+    search.value = name;
+    runSearch();
+    document.getElementById("calls")?.scrollIntoView({ behavior: "auto", block: "start" });
+  });
+  const syscalls = syscallTable((row) => histogram.show(row));
+  const pick = (index: number) => {
+    const tree = data.trees[index];
+    frames = trees.get(index) ?? readTree(data, tree);
+    trees.set(index, frames);
+    chart.setTree(frames);
+    runSearch();
+    const { contexts, insns } = tree.folded;
+    folded.textContent = contexts > 0
+      ? `${plural(contexts, "small context")} with ${percent(share(insns, frames[0].total.insns))} of the instructions folded to keep this file small; the run folder has them all.`
+      : "";
+    const { rows, note } = functionRows(data, tree, frames);
+    functions.show(rows, frames[0].total.insns);
+    functionNote.textContent = note;
+    const calls = syscallRows(data, tree);
+    const first = calls.find((row) => tree.scope === "syscall" && row.func === tree.id) ?? calls.reduce<SyscallRow | null>((a, b) => (a && a.wall_ns >= b.wall_ns ? a : b), null);
+    syscalls.setRows(calls, first);
+    histogram.show(first);
+    scopeName.textContent = tree.scope === "all" ? "" : `within ${tree.label}`;
+  };
+  const picker = scopePicker(data, pick);
+  const tasks = taskTable(data, (task) => {
+    const index = data.trees.findIndex((tree) => tree.scope === "task" && tree.id === task);
+    if (index < 0) return;
+    picker.value = String(index);
+    pick(index);
+  });
+  const omitted = data.trees_omitted.tasks > 0 ? h("p", { class: "note" }, `The chart can show the ${data.trees.filter((t) => t.scope === "task").length} largest tasks one by one; ${plural(data.trees_omitted.tasks, "smaller one is", "smaller ones are")} only part of the whole.`) : null;
+
+  const legend = h("ul", { class: "legend", "aria-label": "Colours" });
+  for (const [origin, name] of ORIGINS) {
+    const dot = h("span", { class: "dot" });
+    dot.style.background = swatch(origin);
+    legend.append(h("li", {}, dot, name));
+  }
+  legend.append(h("li", {}, "nothing drawn: the caller itself"));
+  const controls = h("div", { class: "controls" }, picker,
+    segmented<Weight>("Weight", [["insns", "Instructions"], ["ns", "Time"]], weight, (value) => {
+      weight = value;
+      chart.setWeight(value);
+      runSearch();
+    }),
+    segmented<View>("View", [["sunburst", "Sunburst"], ["icicle", "Icicle"], ["flame", "Flame"]], "sunburst", (view) => chart.setView(view)),
+    h("div", { class: "search" }, search, found));
+
+  const section = (id: string, title: string, ...children: (Node | string | null)[]) =>
+    h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), ...children);
+  const nav = h("nav", { class: "sections", "aria-label": "Sections" }, ...([["calls", "Calls"], ["functions", "Functions"], ["syscalls", "System calls"], ["tasks", "Tasks"], ["losses", "Lost and undecoded"]] as const).map(([id, name]) => h("a", { href: `#${id}` }, name)));
+  const named = (part: HTMLElement) => {
+    part.querySelector("h2")?.append(" ", scopeName.cloneNode(true));
+    return part;
+  };
+  const functionSection = named(section("functions", "Functions", functionNote, functions.element));
+  const syscallSection = named(section("syscalls", "System calls", h("div", { class: "split" }, syscalls.element, histogram.element)));
+  document.body.prepend(header(data), nav, h("main", {},
+    section("calls", "Calls", controls, crumbs, h("div", { class: "stage" }, h("div", {}, chart.element, legend, folded), side)),
+    functionSection, syscallSection,
+    section("tasks", "Tasks", tasks.element, omitted),
+    section("losses", "Lost and undecoded", losses(data))));
+  new MutationObserver(() => {
+    for (const name of document.querySelectorAll("h2 .scope-name")) name.textContent = scopeName.textContent;
+  }).observe(scopeName, { childList: true });
+  addEventListener("themechange", () => histogram.redraw());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => histogram.redraw());
+  pick(0);
+}
+
+main();

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Sortable, filterable tables. Rows are made when they are shown, a page at a time.
+
+import { h } from "./dom.ts";
+import { exact } from "./format.ts";
+
+export interface Column<Row> {
+  head: string;
+  /** Explains the column. */
+  title?: string;
+  /** For sorting; numbers go from large to small first, names from a to z. */
+  key: (row: Row) => number | string;
+  show: (row: Row) => string;
+  /** Draws a bar of this part (0 to 1) behind the cell. */
+  bar?: (row: Row) => number;
+}
+
+export interface TableOptions<Row> {
+  caption: string;
+  columns: Column<Row>[];
+  sort: number;
+  /** Text to filter by; without it there is no filter box. */
+  filter?: (row: Row) => string;
+  /** What choosing a row does. */
+  choose?: (row: Row) => void;
+  /** Says what choosing does, for people who cannot see it. */
+  chooseLabel?: string;
+  empty: string;
+}
+
+const PAGE = 25;
+
+export class SortedTable<Row> {
+  readonly element: HTMLElement;
+  private readonly body = h("tbody");
+  private readonly heads: HTMLTableCellElement[];
+  private readonly foot = h("div", { class: "table-foot" });
+  private rows: Row[] = [];
+  private chosen: Row | null = null;
+  private sort: number;
+  private down = true;
+  private query = "";
+  private shown = PAGE;
+
+  constructor(private readonly options: TableOptions<Row>) {
+    this.sort = options.sort;
+    this.heads = options.columns.map((column, i) => {
+      const button = h("button", { type: "button", title: column.title ?? "", click: () => this.sortBy(i) }, column.head);
+      return h("th", { scope: "col" }, button);
+    });
+    const table = h("table", { class: "rows" }, h("caption", { class: "hidden" }, options.caption), h("thead", {}, h("tr", {}, ...this.heads)), this.body);
+    const filter = options.filter
+      ? h("input", { type: "search", class: "filter", placeholder: "Filter…", "aria-label": `Filter ${options.caption}`, input: (event: Event) => this.setQuery((event.target as HTMLInputElement).value) })
+      : null;
+    this.element = h("div", { class: "sorted-table" }, filter, h("div", { class: "scroll" }, table), this.foot);
+  }
+
+  setRows(rows: Row[], chosen: Row | null = null): void {
+    this.rows = rows;
+    this.chosen = chosen;
+    this.shown = PAGE;
+    this.draw();
+  }
+
+  private setQuery(query: string): void {
+    this.query = query.trim().toLowerCase();
+    this.shown = PAGE;
+    this.draw();
+  }
+
+  private sortBy(column: number): void {
+    this.down = this.sort === column ? !this.down : true;
+    this.sort = column;
+    this.draw();
+  }
+
+  private draw(): void {
+    const { columns, filter, choose } = this.options;
+    const key = columns[this.sort].key;
+    const order = (a: Row, b: Row) => {
+      const [x, y] = [key(a), key(b)];
+      return typeof x === "number" ? (y as number) - x : x < y ? -1 : x > y ? 1 : 0;
+    };
+    const rows = this.rows.filter((row) => !this.query || !filter || filter(row).toLowerCase().includes(this.query)).sort(order);
+    if (!this.down) rows.reverse();
+    this.heads.forEach((head, i) => {
+      const numbers = this.rows.length > 0 && typeof columns[i].key(this.rows[0]) === "number";
+      head.classList.toggle("text", !numbers);
+      head.setAttribute("aria-sort", i !== this.sort ? "none" : this.down === numbers ? "descending" : "ascending");
+    });
+    this.body.replaceChildren(...rows.slice(0, this.shown).map((row) => this.line(row, choose)));
+    const rest = rows.length - this.shown;
+    this.foot.replaceChildren();
+    if (rows.length === 0) this.foot.append(h("p", { class: "note" }, this.rows.length ? "Nothing matches." : this.options.empty));
+    if (rest > 0) {
+      const more = () => {
+        this.shown += PAGE * 4;
+        this.draw();
+      };
+      this.foot.append(h("button", { type: "button", class: "more", click: more }, `Show more (${exact(rest)} left)`));
+    }
+  }
+
+  private line(row: Row, choose?: (row: Row) => void): HTMLTableRowElement {
+    const cells = this.options.columns.map((column, i) => {
+      const text = column.show(row);
+      const name = typeof column.key(row) !== "number";
+      const content = choose && i === this.options.columns.findIndex((c) => typeof c.key(row) !== "number")
+        ? h("button", { type: "button", class: "choose", title: this.options.chooseLabel ?? "" }, text)
+        : text;
+      const cell = h("td", { class: name ? "text" : "" }, content);
+      if (name) cell.title = text;
+      if (column.bar) {
+        cell.classList.add("barred");
+        cell.style.setProperty("--part", `${column.bar(row) * 100}%`);
+      }
+      return cell;
+    });
+    const line = h("tr", { "aria-selected": row === this.chosen ? "true" : false }, ...cells);
+    if (choose) {
+      line.classList.add("can-choose");
+      line.addEventListener("click", () => {
+        this.chosen = row;
+        for (const other of this.body.children) other.removeAttribute("aria-selected");
+        line.setAttribute("aria-selected", "true");
+        choose(row);
+      });
+    }
+    return line;
+  }
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Builds the page into the assets that the report crate embeds, and writes a fingerprint of the sources
+// beside them: a test of that crate recomputes it, so a stale bundle fails even where there is no Node.
+import { readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { defineConfig } from "vite";
+
+const assets = "../crates/kprism-report/assets";
+
+/** FNV-1a, 64 bit, over names and contents of everything that goes into the bundle. */
+function fingerprint() {
+  const files = ["package.json", "package-lock.json", "tsconfig.json", "vite.config.js"];
+  files.push(...readdirSync("src").sort().map((name) => `src/${name}`));
+  let hash = 0xcbf29ce484222325n;
+  for (const file of files) {
+    for (const byte of Buffer.concat([Buffer.from(`${file}\0`), readFileSync(file), Buffer.from("\0")])) {
+      hash = ((hash ^ BigInt(byte)) * 0x100000001b3n) & 0xffffffffffffffffn;
+    }
+  }
+  return hash.toString(16).padStart(16, "0");
+}
+
+/** Licences of what is bundled, as a comment: every report carries copies of these packages. */
+function licences() {
+  const texts = ["d3-hierarchy", "d3-path", "d3-shape", "uplot"].map((name) => {
+    const { version, license } = JSON.parse(readFileSync(`node_modules/${name}/package.json`, "utf8"));
+    return `${name} ${version} (${license})\n${readFileSync(`node_modules/${name}/LICENSE`, "utf8").trim()}`;
+  });
+  return `/*!\n${texts.join("\n\n").replaceAll("*/", "* /")}\n*/\n`;
+}
+
+export default defineConfig({
+  build: {
+    outDir: assets,
+    emptyOutDir: false,
+    target: "es2022",
+    modulePreload: false,
+    lib: { entry: "src/main.ts", name: "kprism", formats: ["iife"], fileName: () => "report.js", cssFileName: "report" },
+  },
+  plugins: [
+    {
+      name: "licences-and-fingerprint",
+      generateBundle: (_options, bundle) => {
+        for (const file of Object.values(bundle)) if (file.type === "chunk") file.code = licences() + file.code;
+      },
+      writeBundle: () => writeFileSync(`${assets}/report.sources`, `${fingerprint()}\n`),
+    },
+  ],
+});
