@@ -11,6 +11,7 @@ use crate::decode::{Flow, Phase, PsbPlus};
 use crate::error::FaultKind;
 use crate::event::{Event, EventKind, Sink, flag};
 use crate::retstack::Return;
+use crate::tnt::Idle;
 use crate::walk::{Until, walk};
 
 impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
@@ -60,11 +61,18 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
 
     /// "Far" and near indirect branches: runs the current block, whose end takes the TIP.
     fn walk_to_indirect(&mut self) -> bool {
-        for _ in 0..1 << 12 {
+        let mut idle = Idle::default();
+        loop {
             self.run_block(self.cur);
             let block = self.cache.blocks.hot[self.cur as usize];
             match block.end {
-                End::Chain | End::Dead => self.cur = self.follow(self.cur, 1),
+                End::Chain | End::Dead => {
+                    if idle.is_endless(self.cur, 0) {
+                        self.fault(FaultKind::Endless);
+                        return false;
+                    }
+                    self.cur = self.follow(self.cur, 1);
+                }
                 End::Cond => {
                     self.fault(FaultKind::Mismatch("an address where a branch outcome is due"));
                     return false;
@@ -76,8 +84,6 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 _ => return true,
             }
         }
-        self.fault(FaultKind::Endless);
-        false
     }
 
     pub fn no_code(&mut self) {

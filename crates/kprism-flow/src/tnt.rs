@@ -10,8 +10,29 @@ use crate::error::FaultKind;
 use crate::event::{Event, EventKind, Sink};
 use crate::retstack::Return;
 
-/// Blocks that may be passed for one TNT packet without using a bit up.
+/// Blocks that may be passed for one packet without using it up.
 const MAX_IDLE: u32 = 1 << 12;
+
+/// Notices that the flow goes round without using up what the packet in hand says.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    passed: u32,
+    /// A block passed earlier, and how much of the packet was left then.
+    mark: (u32, u32),
+}
+
+impl Idle {
+    /// Counts the passing of a block that leaves the packet as it is. Such blocks have one way on, so one met
+    /// again is met for ever: a mark set at each power of two finds that within a few rounds.
+    pub fn is_endless(&mut self, block: u32, left: u32) -> bool {
+        let again = self.passed > 0 && (block, left) == self.mark;
+        self.passed += 1;
+        if self.passed.is_power_of_two() {
+            self.mark = (block, left);
+        }
+        again || self.passed > MAX_IDLE
+    }
+}
 
 impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// Joins the short TNT packets at `at` to the outcomes in hand, so that the loop below runs longer.
@@ -44,7 +65,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         let mut bits = bits << (64 - left.max(1));
         let mut cur = self.cur;
         let mut acc = self.acc;
-        let mut idle = 0;
+        let mut idle = Idle::default();
         while left > 0 {
             let block = &self.cache.blocks.hot[cur as usize];
             if S::IPS {
@@ -82,8 +103,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                     }
                 }
                 End::Chain | End::Dead => {
-                    idle += 1;
-                    if idle > MAX_IDLE {
+                    if idle.is_endless(cur, left) {
                         return self.fault(FaultKind::Endless);
                     }
                     cur = self.follow(cur, 1);
@@ -95,6 +115,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                         return;
                     }
                     cur = self.cur;
+                    idle = Idle::default();
                 }
             }
             acc = self.acc;
