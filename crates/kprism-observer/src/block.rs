@@ -12,11 +12,13 @@ use kprism_image::insn::{Kind, Mode, classify};
 pub const HANDLER: u32 = 1 << 8;
 /// Set once the block has an id in the code dictionary.
 pub const IN_DICT: u32 = 1 << 9;
+/// Flag: the time must be known exactly when the block starts.
+pub const TIMED: u32 = 1 << 10;
 
 /// One distinct piece of straight-line code as QEMU translated it. Lives as long as the process.
 #[derive(Debug)]
 pub struct Block {
-    /// `HANDLER`, `IN_DICT` and the vector: the only things learnt after translation.
+    /// `HANDLER`, `IN_DICT`, `TIMED` and the vector: the only things learnt after translation.
     pub flags: AtomicU32,
     /// Index in the code dictionary; valid once `IN_DICT` is set.
     pub id: AtomicU32,

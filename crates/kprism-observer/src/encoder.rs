@@ -66,8 +66,10 @@ pub struct Encoder {
     time: Option<(u64, bool)>,
     /// Guest time at the start of the last block, ns.
     ns: u64,
-    /// Real-time mode: ns per instruction, 16.16 fixed point, from the last two time entries.
+    /// Real-time mode: ns per instruction, 16.16 fixed point, from the last three time entries.
     rate: u64,
+    /// The same, from the last two alone.
+    measured: u64,
     since: (u64, u64),
 }
 
@@ -97,6 +99,7 @@ impl Encoder {
             time: None,
             ns: 0,
             rate: 1 << 16,
+            measured: 1 << 16,
             since: (0, 0),
         }
     }
@@ -315,7 +318,11 @@ impl Encoder {
         } else {
             let insns = self.counts.instructions - self.since.1;
             if !jump && insns > 0 && ns > self.since.0 {
-                self.rate = (((ns - self.since.0) << 16) / insns).clamp(1 << 8, 1 << 24);
+                // The faster of the last two: in one of them the host may have run something else, and time
+                // that runs ahead would put what happens here behind what it causes on other vCPUs.
+                let rate = (((ns - self.since.0) << 16) / insns).clamp(1 << 8, 1 << 24);
+                self.rate = rate.min(self.measured);
+                self.measured = rate;
             }
             self.since = (ns, self.counts.instructions);
         }

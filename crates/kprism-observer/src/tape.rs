@@ -43,32 +43,46 @@ pub enum Entry {
 }
 
 /// Appends entries; the inverse of [`read`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Tape {
     words: Vec<u64>,
+    /// Length at which something is due.
+    limit: usize,
 }
 
 /// Words in a chunk: 512 KiB.
 pub const CHUNK: usize = 64 * 1024;
 /// Room that must be left for one step's entries.
 const SLACK: usize = 64;
+/// Words between two looks at the clock where it must be asked: some microseconds.
+const CLOCK: usize = 256;
 
 impl Tape {
     /// An empty chunk.
     pub fn new() -> Self {
-        Tape { words: Vec::with_capacity(CHUNK) }
+        Tape { words: Vec::with_capacity(CHUNK), limit: CHUNK - SLACK }
     }
 
     /// From a chunk that was read and can be written again.
     pub fn reuse(mut words: Vec<u64>) -> Self {
         words.clear();
-        Tape { words }
+        Tape { words, limit: CHUNK - SLACK }
+    }
+
+    /// Time to hand the chunk over, or to look at the clock?
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.words.len() > self.limit
     }
 
     /// Time to hand the chunk over?
-    #[inline]
     pub fn is_full(&self) -> bool {
         self.words.len() + SLACK > CHUNK
+    }
+
+    /// The clock was looked at: the next look is due in a while.
+    pub fn clock_seen(&mut self) {
+        self.limit = (self.words.len() + CLOCK).min(CHUNK - SLACK);
     }
 
     /// Nothing written yet.

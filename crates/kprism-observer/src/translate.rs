@@ -10,7 +10,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 use kprism_image::insn::Mode;
 
 use crate::abi::{self, CbFlags, VcpuUdataCb};
-use crate::block::Block;
+use crate::block::{Block, TIMED};
 use crate::guest;
 use crate::hooks::Hook;
 use crate::side::What;
@@ -45,6 +45,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
         let va = abi::qemu_plugin_tb_vaddr(tb);
         let mut bytes = Vec::with_capacity(n * 5);
         let mut lens = Vec::with_capacity(n);
+        let mut timed = false;
         for i in 0..n {
             let insn = abi::qemu_plugin_tb_get_insn(tb, i);
             let mut data = [0u8; 16];
@@ -53,12 +54,16 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
             let at = va + bytes.len() as u64;
             bytes.extend(&data[..len]);
             lens.push(len as u8);
+            timed |= !state.options.icount && matches!(state.hooks.at(at), Some(Hook::SwitchTo));
             if let Some((cb, spot)) = special(state, at, &data[..len], mode, cpl, i) {
                 let udata = Box::into_raw(Box::new(spot)).cast();
                 abi::qemu_plugin_register_vcpu_insn_exec_cb(insn, cb, CbFlags::ReadRegs, udata);
             }
         }
         let block = state.intern(va, &bytes, &lens, mode, cpl);
+        if timed {
+            block.flags.fetch_or(TIMED, Ordering::Relaxed);
+        }
         let udata = std::ptr::from_ref(block).cast_mut().cast::<c_void>();
         if block.ambiguous {
             let last = abi::qemu_plugin_tb_get_insn(tb, n - 1);

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use kprism_image::insn::{Far, Kind};
 
-use crate::block::{Block, HANDLER, IN_DICT};
+use crate::block::{Block, HANDLER, IN_DICT, TIMED};
 use crate::guest;
 use crate::idt;
 use crate::options::Start;
@@ -68,8 +68,8 @@ impl Vcpu {
     /// A kernel block starts.
     #[inline]
     pub fn kernel_block(&mut self, state: &State, block: &'static Block) {
-        let plain = block.flags.load(Ordering::Relaxed) & (HANDLER | IN_DICT) == IN_DICT;
-        if plain && self.quick.load(Ordering::Relaxed) && !self.tape.is_full() {
+        let plain = block.flags.load(Ordering::Relaxed) & (HANDLER | TIMED | IN_DICT) == IN_DICT;
+        if plain && self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
             self.tape.block(block);
         } else {
             self.slow(state, block, false);
@@ -79,9 +79,9 @@ impl Vcpu {
     /// The same for a block whose address must be checked: user code, or kernel code outside its own half.
     #[inline]
     pub fn user_block(&mut self, state: &State, block: &'static Block) {
-        let plain = block.flags.load(Ordering::Relaxed) & (HANDLER | IN_DICT) == IN_DICT;
+        let plain = block.flags.load(Ordering::Relaxed) & (HANDLER | TIMED | IN_DICT) == IN_DICT;
         let expected = block.va == self.fall || block.va == self.target;
-        if plain && expected && self.quick.load(Ordering::Relaxed) && !self.tape.is_full() {
+        if plain && expected && self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
             self.tape.block(block);
             self.expect(block, 0);
         } else {
@@ -154,10 +154,20 @@ impl Vcpu {
         if block.va == self.fall || block.va == self.target { block.va } else { guest::register("rip") }
     }
 
-    /// Tape entries for a start of tracing, a jump in time, another vCPU's turn.
+    /// Tape entries for a start of tracing, a jump in time, another vCPU's turn. In real time the clock is asked
+    /// often, and before whatever the order of events on several vCPUs hangs on: interrupts and task switches.
     fn note_time(&mut self, state: &State, block: &Block) {
         let turned = std::mem::take(&mut self.turned);
-        if self.on && !turned && !self.idle {
+        let jump = turned || self.idle;
+        if self.on && !jump {
+            let timed = block.flags.load(Ordering::Relaxed) & (HANDLER | TIMED) != 0;
+            if !state.options.icount
+                && (timed || self.tape.is_due())
+                && let Some(ns) = state.clock_before(block)
+            {
+                self.tape.push(Entry::Time { ns, jump: false });
+                self.tape.clock_seen();
+            }
             return;
         }
         let ns = state.clock_before(block);
@@ -209,6 +219,9 @@ impl Vcpu {
             self.hand_over();
             if let Some(ns) = state.clock_before(block).filter(|_| self.on) {
                 self.tape.push(Entry::Time { ns, jump: false });
+                if !state.options.icount {
+                    self.tape.clock_seen();
+                }
             }
         }
     }

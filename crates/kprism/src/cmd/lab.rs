@@ -71,7 +71,7 @@ pub struct GuestArgs {
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
     /// Command to run in the guest
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<String>,
     /// Run folder to write; an older run there is renamed to RUN.old
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
