@@ -62,11 +62,11 @@ check "format" $CARGO fmt --all --check
 check "lints" $CARGO clippy --workspace --all-targets -- -D warnings
 check "documentation" env RUSTDOCFLAGS="-D warnings" $CARGO doc --workspace --no-deps --quiet
 # The lab's tests start the programs that this builds: the plugin, the agent, the command line.
-check "build" $CARGO build --release --workspace
+check "build" $CARGO build --profile checked --workspace
 check "Intel's decoder" make -sC tests/oracle OUT="$PWD/target"
 KPRISM_PTORACLE=$PWD/target/ptoracle
 export KPRISM_PTORACLE
-suite "tests" $CARGO test --workspace --release --no-fail-fast
+suite "tests" $CARGO test --workspace --profile checked --no-fail-fast
 
 printf '\ntest result: %s. %d passed; %d failed; %d ignored\n' \
 	"$([ "$failed" -eq 0 ] && echo ok || echo FAILED)" "$passed" "$failed" "$skipped"

@@ -80,6 +80,7 @@ pub fn run(
         // The files of a run before this one would be taken for its output.
         File::create(file).at("create", file)?;
     }
+    symbols::begin(prepared, &folder)?;
     let mut arguments = job_arguments(job, &scratch.0)?;
     let streams = folder.join("streams");
     if let Some(observer) = observer {

@@ -22,7 +22,18 @@ struct Record {
     path: String,
 }
 
-/// Writes `symbols/` of the run in `folder`; gives the mapped files that are not to be had.
+/// Writes the kernel's symbols, as they are before the run, into `symbols/` of the run in `folder`.
+pub(crate) fn begin(prepared: &Prepared, folder: &Path) -> Result<()> {
+    let (from, to) = (&prepared.snapshot.folder, folder.join("symbols"));
+    fs::create_dir_all(&to).at("create", &to)?;
+    for name in ["kallsyms", "modules"] {
+        fs::copy(from.join(name), to.join(name)).at("copy", &from.join(name))?;
+    }
+    Ok(())
+}
+
+/// Completes `symbols/` after the run: what the run changed of the kernel's, and the mapped files. Gives the mapped
+/// files that are not to be had.
 pub(crate) fn collect(
     prepared: &Prepared,
     job: &Job,
@@ -30,12 +41,13 @@ pub(crate) fn collect(
     modules: Option<&(String, String)>,
 ) -> Result<Vec<String>> {
     let symbols = folder.join("symbols");
-    fs::create_dir_all(&symbols).at("create", &symbols)?;
-    write_kernel(prepared, &symbols, modules)?;
+    if let Some((modules, lines)) = modules {
+        write_modules(prepared, &symbols, modules, lines)?;
+    }
     let root = symbols.join("root");
     crate::cache::remove(&root)?;
     let mut missing = Vec::new();
-    let mut paths = mapped_files(&folder.join("streams/sideband.jsonl"))?;
+    let mut paths = mapped_files(&folder.join("streams"))?;
     if !paths.is_empty() {
         // The agent was mapped before anyone could record it.
         paths.insert("/init".into());
@@ -55,17 +67,10 @@ pub(crate) fn collect(
     Ok(missing)
 }
 
-/// The snapshot's symbols; those of modules from after the run, if it changed any.
-fn write_kernel(prepared: &Prepared, symbols: &Path, modules: Option<&(String, String)>) -> Result<()> {
-    let (from, to) = (&prepared.snapshot.folder, symbols);
-    let Some((modules, lines)) = modules else {
-        for name in ["kallsyms", "modules"] {
-            fs::copy(from.join(name), to.join(name)).at("copy", &from.join(name))?;
-        }
-        return Ok(());
-    };
+/// The symbols of modules from after the run.
+fn write_modules(prepared: &Prepared, to: &Path, modules: &str, lines: &str) -> Result<()> {
     fs::write(to.join("modules"), modules).at("write", &to.join("modules"))?;
-    let path = from.join("kallsyms");
+    let path = prepared.snapshot.folder.join("kallsyms");
     let old = fs::read(&path).at("read", &path)?;
     let mut all = Vec::with_capacity(old.len() + lines.len());
     // Unloaded modules stay: their code may have run before. Where both know an address, the newer line is
@@ -79,15 +84,17 @@ fn write_kernel(prepared: &Prepared, symbols: &Path, modules: Option<&(String, S
     fs::write(to.join("kallsyms"), all).at("write", to)
 }
 
-/// Every file that was mapped to be executed. A run without an observer has no list of them.
-fn mapped_files(sideband: &Path) -> Result<BTreeSet<String>> {
-    let Ok(file) = File::open(sideband) else { return Ok(BTreeSet::new()) };
+/// Every file that was mapped to be executed, by all vCPUs' sidebands. A run without an observer has none.
+fn mapped_files(streams: &Path) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
-    for line in BufReader::new(file).lines() {
-        // The last line may be cut short, if QEMU was killed: that is for the decoder to judge.
-        let Ok(record) = serde_json::from_str::<Record>(&line.at("read", sideband)?) else { continue };
-        if record.k == "mmap" && record.exec && record.path.starts_with('/') {
-            found.insert(record.path);
+    for sideband in (0..).map(|cpu| streams.join(format!("cpu{cpu}.side.jsonl"))) {
+        let Ok(file) = File::open(&sideband) else { break };
+        for line in BufReader::new(file).lines() {
+            // The last line may be cut short, if QEMU was killed: that is for the decoder to judge.
+            let Ok(record) = serde_json::from_str::<Record>(&line.at("read", &sideband)?) else { continue };
+            if record.k == "mmap" && record.exec && record.path.starts_with('/') {
+                found.insert(record.path);
+            }
         }
     }
     Ok(found)

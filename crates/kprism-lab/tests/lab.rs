@@ -236,7 +236,7 @@ fn symbols_of_what_ran_are_kept() {
         r#"{"k":"mmap","exec":tr"#,
     ];
     std::fs::create_dir(folder.0.join("streams")).unwrap();
-    std::fs::write(folder.0.join("streams/sideband.jsonl"), records.join("\n")).unwrap();
+    std::fs::write(folder.0.join("streams/cpu0.side.jsonl"), records.join("\n")).unwrap();
     let outcome = run(&prepared, &shell("true"), &folder);
     assert_eq!(outcome.missing_files, ["/tmp/made-in-the-guest"]);
     assert!(folder.read("symbols/root/usr/bin/ls").starts_with(b"\x7fELF"));

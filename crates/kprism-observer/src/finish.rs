@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The end: last chunks out, encoders joined, sideband merged, `counts.json` written.
+//! The end: last chunks out, encoders joined, `counts.json` written.
 
 use std::ffi::c_void;
 use std::fs;
@@ -7,11 +7,12 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::abi;
-use crate::pump::{Done, side_name};
-use crate::state::{STATE, State, lock};
+use crate::options::Options;
+use crate::pump::Done;
+use crate::state::{STATE, lock};
 use crate::writer::{ART_RATIO, RATIO};
 
 /// Long enough for a callback already under way on another thread to return: it only stores words.
@@ -35,29 +36,21 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
         std::mem::take(&mut *lock(&state.encoders)).into_iter().filter_map(|t| t.join().ok()).collect();
     done.sort_by_key(|d| d.cpu);
     let block_bytes = state.finish();
-    if let Err(e) = merge_sideband(state, &done).and_then(|()| write_counts(state, &done, block_bytes)) {
+    let counts = account(&state.options, lock(&state.stopped).as_deref(), &done, block_bytes);
+    if let Err(e) = write_account(&state.options, &counts) {
         eprintln!("kprism-observer: {}: {e}", state.options.out.display());
     }
 }
 
-/// Merges the vCPUs' records in order of time; ties in order of vCPU.
-fn merge_sideband(state: &State, done: &[Done]) -> io::Result<()> {
-    let dir = &state.options.out;
-    let mut lines = Vec::new();
-    for d in done {
-        for line in fs::read_to_string(dir.join(side_name(d.cpu)))?.lines() {
-            let time = serde_json::from_str::<serde_json::Value>(line)?["t"].as_u64().unwrap_or(0);
-            lines.push((time, line.to_string()));
-        }
-    }
-    lines.sort_by_key(|(time, _)| *time);
-    let text: String = lines.into_iter().map(|(_, line)| line + "\n").collect();
-    fs::write(dir.join("sideband.jsonl"), text)?;
-    done.iter().try_for_each(|d| fs::remove_file(dir.join(side_name(d.cpu))))
+/// What a recording that does not come to its end leaves: everything but counts.
+pub fn begin_account(options: &Options, smp: usize) -> io::Result<()> {
+    let vcpus: Vec<_> = (0..smp).map(|cpu| json!({ "cpu": cpu })).collect();
+    let mut counts = account(options, Some("the recorder has not ended properly"), &[], 0);
+    counts["vcpus"] = vcpus.into();
+    write_account(options, &counts)
 }
 
-fn write_counts(state: &State, done: &[Done], block_bytes: usize) -> io::Result<()> {
-    let o = &state.options;
+fn account(o: &Options, stopped: Option<&str>, done: &[Done], block_bytes: usize) -> Value {
     let vcpus: Vec<_> = done
         .iter()
         .map(|d| {
@@ -68,7 +61,7 @@ fn write_counts(state: &State, done: &[Done], block_bytes: usize) -> io::Result<
             })
         })
         .collect();
-    let counts = json!({
+    json!({
         "vcpus": vcpus,
         "clock": {
             "name": "guest-virtual", "tsc_hz": 1_000_000_000u64, "art_num": ART_RATIO, "art_den": 1,
@@ -76,8 +69,11 @@ fn write_counts(state: &State, done: &[Done], block_bytes: usize) -> io::Result<
         },
         "mtc": o.mtc_freq.is_some(),
         "ret_compression": o.ret_compression, "psb_bytes": o.psb_bytes, "cyc": o.cyc, "icount": o.icount,
-        "stopped": *lock(&state.stopped),
+        "stopped": stopped,
         "peak_bytes": block_bytes + done.iter().map(|d| d.footprint).sum::<usize>(),
-    });
-    fs::write(o.out.join("counts.json"), format!("{counts:#}\n"))
+    })
+}
+
+fn write_account(options: &Options, counts: &Value) -> io::Result<()> {
+    fs::write(options.out.join("counts.json"), format!("{counts:#}\n"))
 }

@@ -4,7 +4,7 @@
 //!
 //! In: QEMU's callbacks (a block was translated, a block starts). Out, in the folder `out=`: one PT stream
 //! per vCPU (`cpuN.pt`), the code as it ran (`code.dict`, `cpuN.map`), which task ran and what it mapped
-//! (`sideband.jsonl`), and the observer's own exact instruction count (`counts.json`).
+//! (`cpuN.side.jsonl`), and the observer's own exact instruction count (`counts.json`).
 //!
 //! It never changes the guest: it reads registers and memory, and in deterministic mode (icount) the guest
 //! cannot even notice that time passes. Memory is bounded by the amount of distinct code.
@@ -101,6 +101,7 @@ fn install(info: &abi::Info, args: &[String]) -> Result<State, String> {
             Hooks::parse(&text)?
         }
     };
+    finish::begin_account(&options, smp).map_err(|e| format!("{}: {e}", options.out.display()))?;
     State::new(options, hooks, smp)
 }
 

@@ -36,7 +36,7 @@ impl Files {
         Ok(Files {
             pt: File::create(dir.join(format!("cpu{cpu}.pt")))?,
             map: File::create(dir.join(format!("cpu{cpu}.map")))?,
-            side: File::create(dir.join(side_name(cpu)))?,
+            side: File::create(dir.join(format!("cpu{cpu}.side.jsonl")))?,
         })
     }
 
@@ -49,11 +49,6 @@ impl Files {
         e.writer.take();
         Ok(())
     }
-}
-
-/// A vCPU's own sideband, merged into one file at the end.
-pub fn side_name(cpu: u32) -> String {
-    format!("cpu{cpu}.side.jsonl")
 }
 
 /// Starts a vCPU's encoder thread and returns the vCPU's half.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The folder itself: creating with rotation, opening, and where everything is.
 
+use serde::Deserialize;
+
 use crate::{Manifest, Result, StoreError, io_at, write_atomically};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -146,10 +148,42 @@ impl Run {
         write_atomically(&path, &json)
     }
 
+    /// Puts the sideband together that the recorder wrote CPU by CPU (`cpuN.side.jsonl`): in order of time, ties in
+    /// order of CPU. Lines that a recorder's sudden end cut short are dropped. Nothing to do is no error.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if the disk refuses.
+    pub fn merge_sideband(&self) -> Result<()> {
+        let part = |cpu: u32| self.streams().join(format!("cpu{cpu}.side.jsonl"));
+        let parts: Vec<_> = (0..).map(part).take_while(|path| path.exists()).collect();
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let mut lines = Vec::new();
+        for path in &parts {
+            let bytes = fs::read(path).map_err(io_at(path))?;
+            for line in String::from_utf8_lossy(&bytes).lines() {
+                if let Ok(Timed { t }) = serde_json::from_str(line) {
+                    lines.push((t, line.to_owned()));
+                }
+            }
+        }
+        lines.sort_by_key(|(t, _)| *t);
+        let text: String = lines.into_iter().map(|(_, line)| line + "\n").collect();
+        write_atomically(&self.sideband(), text.as_bytes())?;
+        parts.iter().try_for_each(|path| fs::remove_file(path).map_err(io_at(path)))
+    }
+
     /// Whether the tables are there, that is whether the run has been decoded.
     pub fn has_tables(&self) -> bool {
         TABLES.iter().all(|t| self.table(t).exists())
     }
+}
+
+/// A line of the sideband, as far as merging needs it.
+#[derive(Deserialize)]
+struct Timed {
+    t: u64,
 }
 
 /// `dir` with `.old` appended to its last part.

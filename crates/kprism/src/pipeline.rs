@@ -23,16 +23,16 @@ use crate::progress::Progress;
 
 /// The recorder's own account: `streams/counts.json`.
 #[derive(Debug)]
-pub struct Counts {
+struct Account {
     /// CPUs with a stream.
-    pub vcpus: u32,
+    vcpus: u32,
     instructions: Option<u64>,
     clock: Option<Clock>,
     stopped: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct CountsFile {
+struct AccountFile {
     vcpus: Vec<CpuCounts>,
     clock: Option<Clock>,
     stopped: Option<String>,
@@ -43,9 +43,9 @@ struct CpuCounts {
     instructions: Option<u64>,
 }
 
-impl Counts {
+impl Account {
     /// Writes what it knows into the manifest. A reason to have stopped that is there already stays.
-    pub fn fill(&self, manifest: &mut Manifest) {
+    fn fill(&self, manifest: &mut Manifest) {
         manifest.vcpus = self.vcpus;
         manifest.instructions_recorded = self.instructions;
         if let Some(clock) = &self.clock {
@@ -57,16 +57,30 @@ impl Counts {
     }
 }
 
+/// Takes over what the recorder left, which may have been killed: its account, its sideband.
+///
+/// # Errors
+/// The disk refuses, or the manifest cannot be written.
+pub fn complete(run: &Run, manifest: &mut Manifest) -> Result<()> {
+    match account(run) {
+        Ok(account) => account.fill(manifest),
+        Err(error) => {
+            manifest.stopped.get_or_insert_with(|| format!("{error:#}"));
+        }
+    }
+    Ok(run.merge_sideband()?)
+}
+
 /// Reads the recorder's account.
 ///
 /// # Errors
-/// The file is missing, as after a recorder that was killed, or is not what it should be.
-pub fn counts(run: &Run) -> Result<Counts> {
+/// The file is missing or is not what it should be.
+fn account(run: &Run) -> Result<Account> {
     let path = run.counts();
     let text = read(&path).context("the recorder left no account of its work")?;
-    let file: CountsFile = serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
+    let file: AccountFile = serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
     let sum = |sum: Option<u64>, n: Option<u64>| Some(sum?.saturating_add(n?));
-    Ok(Counts {
+    Ok(Account {
         vcpus: u32::try_from(file.vcpus.len())?,
         instructions: file.vcpus.iter().map(|c| c.instructions).fold(Some(0), sum),
         clock: file.clock,
@@ -97,6 +111,7 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
     let mut manifest = run.manifest()?;
     progress.step("reading the streams");
     let mut notes = Vec::new();
+    complete(run, &mut manifest)?;
     let records = sideband_records(run, &mut notes)?;
     let dict_path = run.code_dict();
     let dict_bytes = read(&dict_path)?;

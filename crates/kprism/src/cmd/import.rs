@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kprism_import::{CodeFile, detect, read, write};
 use kprism_store::{Manifest, Run, RunKind};
 
@@ -45,9 +45,8 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     }
     let run = Run::create(&args.output)?;
     write(&capture, &run.streams(), &run.symbols().join("root"))?;
-    let counts = pipeline::counts(&run).context("the run just written")?;
-    let mut manifest = Manifest::new(RunKind::Import, counts.vcpus);
-    counts.fill(&mut manifest);
+    let mut manifest = Manifest::new(RunKind::Import, 0);
+    pipeline::complete(&run, &mut manifest)?;
     manifest.created = pipeline::now();
     manifest.options.insert("source".into(), args.path.display().to_string().into());
     if !args.code.is_empty() {

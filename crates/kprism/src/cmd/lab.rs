@@ -275,12 +275,7 @@ fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
     if observer.is_some() {
-        match pipeline::counts(&run) {
-            Ok(counts) => counts.fill(&mut manifest),
-            Err(error) => {
-                manifest.stopped.get_or_insert_with(|| format!("{error:#}"));
-            }
-        }
+        pipeline::complete(&run, &mut manifest)?;
     }
     run.write_manifest(&manifest)?;
     complain(&ran, progress);
