@@ -6,6 +6,9 @@
 //! before (code patching, a reused page table), the page begins a new version: the stream gets a PSB there,
 //! and this and all later records of the page are flagged and carry that PSB's offset. So the code is the
 //! same all through a PSB segment, and no decoder has to find a change in the middle of a packet.
+//!
+//! Memory is bounded: address spaces that did not run for longest are forgotten, most of them dead. One that comes
+//! (back) after that may hold other code than was recorded, so its records too begin at a PSB.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -19,6 +22,8 @@ pub const MAP_MAGIC: &[u8; 8] = b"KPMAP001";
 /// Map record flag: the page's contents changed at the record's offset.
 pub const CONFLICT: u32 = 1;
 const PAGE: u64 = 4096;
+/// Bytes that the address spaces of one vCPU may take, beside the one that runs.
+const BUDGET: usize = 64 << 20;
 
 /// Writes one dictionary record.
 pub fn write_fragment(out: &mut impl Write, id: u32, va: u64, bytes: &[u8]) -> io::Result<()> {
@@ -43,6 +48,12 @@ struct View {
     pages: HashMap<u64, Box<Page>>,
     /// By dictionary id: the address (plus one) at which the fragment was found to agree.
     agreed: Vec<u64>,
+    /// Other code may have been recorded for this address space: it begins at the next PSB.
+    stale: bool,
+    /// Stream offset from which its new pages hold.
+    from: u64,
+    /// Number of the switch at which it ran last.
+    ran: u64,
 }
 
 /// One vCPU's knowledge of all address spaces.
@@ -51,6 +62,14 @@ pub struct CodeMap {
     users: HashMap<u64, View>,
     user: View,
     asid: u64,
+    /// Bytes that `users` take.
+    held: usize,
+    budget: usize,
+    /// Address spaces were forgotten.
+    forgetful: bool,
+    switches: u64,
+    /// Most bytes ever held.
+    peak: usize,
     /// Records not yet taken.
     pub out: Vec<u8>,
 }
@@ -73,6 +92,11 @@ impl Default for CodeMap {
             users: HashMap::new(),
             user: View::default(),
             asid: 0,
+            held: 0,
+            budget: BUDGET,
+            forgetful: false,
+            switches: 0,
+            peak: 0,
             out: MAP_MAGIC.to_vec(),
         }
     }
@@ -83,11 +107,40 @@ impl CodeMap {
     pub fn set_cr3(&mut self, cr3: u64) {
         let asid = cr3 & !(PAGE - 1);
         if asid != self.asid {
-            let next = self.users.remove(&asid).unwrap_or_default();
-            let old = std::mem::replace(&mut self.user, next);
+            self.switches += 1;
+            let next = match self.users.remove(&asid) {
+                Some(view) => {
+                    self.held -= view.footprint();
+                    view
+                }
+                None => View { stale: self.forgetful, ..View::default() },
+            };
+            let mut old = std::mem::replace(&mut self.user, next);
+            old.ran = self.switches;
+            self.held += old.footprint();
             self.users.insert(self.asid, old);
             self.asid = asid;
+            if self.held > self.budget {
+                self.forget();
+            }
         }
+    }
+
+    /// Drops the address spaces that did not run for longest, down to half the budget.
+    #[cold]
+    fn forget(&mut self) {
+        self.peak = self.footprint();
+        let mut by_age: Vec<(u64, u64)> = self.users.iter().map(|(&asid, view)| (view.ran, asid)).collect();
+        by_age.sort_unstable();
+        for (_, asid) in by_age {
+            if self.held <= self.budget / 2 {
+                break;
+            }
+            if let Some(view) = self.users.remove(&asid) {
+                self.held -= view.footprint();
+            }
+        }
+        self.forgetful = true;
     }
 
     /// Is `block`, about to run at `va`, known?
@@ -96,6 +149,9 @@ impl CodeMap {
         let view = self.view(va);
         if view.agreed.get(id as usize).is_some_and(|&a| a == va + 1) {
             return News::Known;
+        }
+        if view.stale {
+            return News::Conflict;
         }
         view.compare(block, id, va)
     }
@@ -116,10 +172,13 @@ impl CodeMap {
         if va >> 63 == 1 { &mut self.kernel } else { &mut self.user }
     }
 
-    /// Bytes of memory held, roughly.
-    pub fn footprint(&self) -> usize {
-        let views = self.users.values().chain([&self.kernel, &self.user]);
-        views.map(|v| v.pages.len() * size_of::<Page>() + v.agreed.len() * 8).sum()
+    /// Most bytes of memory ever held, roughly.
+    pub fn peak(&self) -> usize {
+        self.peak.max(self.footprint())
+    }
+
+    fn footprint(&self) -> usize {
+        self.held + self.kernel.footprint() + self.user.footprint()
     }
 }
 
@@ -169,8 +228,11 @@ impl View {
     /// Takes the block's bytes in; returns from which offset on they hold.
     fn learn(&mut self, block: &Block, id: u32, va: u64, psb: u64) -> u64 {
         let mut from = 0;
+        if std::mem::take(&mut self.stale) {
+            self.from = psb;
+        }
         for (number, at, bytes) in by_page(block, va) {
-            let page = self.pages.entry(number).or_insert_with(|| Page::new(0));
+            let page = self.pages.entry(number).or_insert_with(|| Page::new(self.from));
             if page.compare(at, bytes) == News::Conflict {
                 *page = Page::new(psb);
                 self.agreed.clear();
@@ -183,6 +245,10 @@ impl View {
         }
         self.agree(id, va);
         from
+    }
+
+    fn footprint(&self) -> usize {
+        self.pages.len() * (size_of::<Page>() + 32) + self.agreed.capacity() * 8 + size_of::<Self>()
     }
 
     fn agree(&mut self, id: u32, va: u64) {
@@ -223,5 +289,24 @@ mod tests {
         assert_eq!(see(&mut map, &nop, 0, 60), News::Conflict, "the old code is back");
         let offsets: Vec<u8> = map.out[8..].chunks(32).map(|r| r[0]).collect();
         assert_eq!(offsets, [0, 0, 50, 60], "a first version holds from the start");
+    }
+
+    #[test]
+    fn forgets_address_spaces_and_begins_them_again_at_a_psb() {
+        let nop = Block::new(0x1000, &[0x90], &[1], Mode::Bits64, 3);
+        let mut map = CodeMap { budget: 100_000, ..CodeMap::default() };
+        for space in 1..=1000u64 {
+            map.set_cr3(space << 12);
+            let news = map.check(&nop, 0, nop.va);
+            assert_ne!(news, News::Known);
+            map.learn(&nop, 0, nop.va, if news == News::Conflict { space } else { 0 });
+            assert_eq!(map.check(&nop, 0, nop.va), News::Known);
+        }
+        assert!(map.peak() < 120_000, "{}", map.peak());
+        let offset = |space: usize| map.out[8 + 32 * (space - 1)];
+        assert_eq!(offset(1), 0, "nothing was forgotten yet");
+        assert_eq!(offset(200), 200, "this could be an old one with other code");
+        map.set_cr3(1 << 12);
+        assert_eq!(map.check(&nop, 0, nop.va), News::Conflict, "it is one");
     }
 }

@@ -95,7 +95,7 @@ fn run(
     Done {
         cpu,
         counts: encoder.counts,
-        footprint: encoder.map.footprint() + CHUNKS * tape::CHUNK * 8,
+        footprint: encoder.map.peak() + CHUNKS * tape::CHUNK * 8,
         pt_bytes: encoder.writer.offset(),
     }
 }
