@@ -56,7 +56,10 @@ echo "libipt on the same"
 "$PWD/target/ptoracle" --block-bench "$RUNS" "$work/demo/streams" 0
 
 if [ -n "${KPRISM_TEST_DATA:-}" ]; then
-	for pt in $(find "$KPRISM_TEST_DATA" -name xpages.txt); do
+	# As folders or packed.
+	mkdir "$work/captures"
+	find "$KPRISM_TEST_DATA" -name '*.tar.xz' -exec tar -xf {} -C "$work/captures" ';'
+	for pt in $(find "$KPRISM_TEST_DATA" "$work/captures" -name xpages.txt | sort); do
 		folder=$(dirname "$pt")
 		echo
 		echo "$folder"

@@ -10,27 +10,45 @@ use kprism_image::insn::{Kind, Mode, classify};
 
 /// Set once the block's address is a gate of the IDT; the low byte of the flags then is its vector.
 pub const HANDLER: u32 = 1 << 8;
-/// Set once the block has an id in the code dictionary.
-pub const IN_DICT: u32 = 1 << 9;
 /// Flag: the time must be known exactly when the block starts.
 pub const TIMED: u32 = 1 << 10;
 
-/// One distinct piece of straight-line code as QEMU translated it. Lives as long as the process.
+/// What a block's end does, for the encoder's short way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Shape {
+    /// Goes on behind the block.
+    Fall,
+    /// Conditional branch to [`Block::target`].
+    Cond,
+    /// Jump there.
+    Jump,
+    /// Call there, not of the next instruction.
+    Call,
+    /// Near return.
+    Ret,
+    /// Anything else, or not to be told by where it leads.
+    Other,
+}
+
+/// One distinct piece of straight-line code as QEMU translated it. Lives as long as the process. What the encoder
+/// needs of every block that runs lies in one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Block {
-    /// `HANDLER`, `IN_DICT`, `TIMED` and the vector: the only things learnt after translation.
+    /// `HANDLER`, `TIMED` and the vector.
     pub flags: AtomicU32,
-    /// Index in the code dictionary; valid once `IN_DICT` is set.
-    pub id: AtomicU32,
+    /// Index in the code dictionary.
+    pub id: u32,
     /// Virtual address at translation. User code can run at another one: QEMU shares a translation
     /// between all mappings of a physical page.
     pub va: u64,
-    /// Instruction bytes.
-    pub bytes: Box<[u8]>,
-    /// Offset of each instruction.
-    pub starts: Box<[u16]>,
-    /// How the last instruction transfers control (targets for `va`).
-    pub kind: Kind,
+    /// Where a branch at the end leads, for `va`.
+    pub target: u64,
+    size: u32,
+    insns: u32,
+    /// What the end does.
+    pub shape: Shape,
     /// Code segment's mode.
     pub mode: Mode,
     /// Current privilege level, 0 or 3.
@@ -42,6 +60,12 @@ pub struct Block {
     /// A cut by device access before an inner branch target can't be told from the branch itself, so the
     /// last instruction reports that it ran.
     pub ambiguous: bool,
+    /// How the last instruction transfers control (targets for `va`).
+    pub kind: Kind,
+    /// Instruction bytes.
+    pub bytes: Box<[u8]>,
+    /// Offset of each instruction.
+    pub starts: Box<[u16]>,
 }
 
 impl Block {
@@ -58,8 +82,12 @@ impl Block {
         let kind = classify(last_bytes, va.wrapping_add(last as u64), mode).map_or(Kind::Other, |i| i.kind);
         let mut block = Block {
             flags: AtomicU32::new(0),
-            id: AtomicU32::new(u32::MAX),
+            id: u32::MAX,
             va,
+            target: 0,
+            size: bytes.len() as u32,
+            insns: starts.len() as u32,
+            shape: Shape::Other,
             bytes: bytes.into(),
             starts: starts.into(),
             kind,
@@ -70,19 +98,28 @@ impl Block {
             ambiguous: false,
         };
         block.ambiguous = cpl == 0 && block.may_hide_cut();
+        (block.shape, block.target) = match kind {
+            _ if block.ambiguous => (Shape::Other, 0),
+            Kind::CondJump { target } => (Shape::Cond, target),
+            Kind::Jump { target } => (Shape::Jump, target),
+            Kind::Call { target } if target != va.wrapping_add(block.size()) => (Shape::Call, target),
+            Kind::Ret => (Shape::Ret, 0),
+            kind if kind.falls_through() => (Shape::Fall, 0),
+            _ => (Shape::Other, 0),
+        };
         block
     }
 
     /// Size in bytes.
     #[inline]
     pub fn size(&self) -> u64 {
-        self.bytes.len() as u64
+        u64::from(self.size)
     }
 
     /// Number of instructions.
     #[inline]
     pub fn insns(&self) -> u64 {
-        self.starts.len() as u64
+        u64::from(self.insns)
     }
 
     /// Offset of the last instruction.

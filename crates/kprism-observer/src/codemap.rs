@@ -143,13 +143,19 @@ impl CodeMap {
         self.forgetful = true;
     }
 
+    /// Was fragment `id` at `va` the last time it ran in this address space?
+    #[inline(always)]
+    pub fn is_known(&self, id: u32, va: u64) -> bool {
+        let view = if va >> 63 == 1 { &self.kernel } else { &self.user };
+        view.agreed.get(id as usize).is_some_and(|&a| a == va + 1)
+    }
+
     /// Is `block`, about to run at `va`, known?
-    #[inline]
     pub fn check(&mut self, block: &Block, id: u32, va: u64) -> News {
-        let view = self.view(va);
-        if view.agreed.get(id as usize).is_some_and(|&a| a == va + 1) {
+        if self.is_known(id, va) {
             return News::Known;
         }
+        let view = self.view(va);
         if view.stale {
             return News::Conflict;
         }

@@ -13,13 +13,12 @@
 
 use kprism_image::insn::{Far, Kind, Mode};
 
-use crate::block::Block;
+use crate::block::{Block, Shape};
 use crate::codemap::{CodeMap, News};
 use crate::options::Options;
 use crate::side::Side;
 use crate::tape::Entry;
 use crate::writer::Writer;
-use std::sync::atomic::Ordering;
 
 /// The observer's own count of what ran, independent of the packets.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +42,8 @@ pub struct Counts {
 struct Last {
     block: &'static Block,
     va: u64,
+    /// Where it goes on if not by a branch.
+    fall: u64,
     done: bool,
 }
 
@@ -59,6 +60,8 @@ pub struct Encoder {
     /// Ground truth.
     pub counts: Counts,
     last: Option<Last>,
+    /// Nothing but blocks and their addresses came since `last`.
+    plain: bool,
     at: Option<u64>,
     event: Option<Gate>,
     cr3: Option<u64>,
@@ -92,6 +95,7 @@ impl Encoder {
             lines: Vec::new(),
             counts: Counts::default(),
             last: None,
+            plain: false,
             at: None,
             event: None,
             cr3: None,
@@ -108,8 +112,24 @@ impl Encoder {
     #[inline]
     pub fn entry(&mut self, entry: Entry) {
         match entry {
-            Entry::Block(block) => self.block(block),
+            Entry::Block(block) => {
+                let va = self.at.take().unwrap_or(block.va);
+                if !(self.plain && self.step(block, va)) {
+                    self.block(block, va);
+                }
+            }
             Entry::At(va) => self.at = Some(va),
+            entry => {
+                self.plain = false;
+                self.rare(entry);
+            }
+        }
+    }
+
+    /// What is not a block.
+    fn rare(&mut self, entry: Entry) {
+        match entry {
+            Entry::Block(_) | Entry::At(_) => {}
             Entry::Done => {
                 if let Some(last) = &mut self.last {
                     last.done = true;
@@ -142,9 +162,44 @@ impl Encoder {
         self.lines.clear();
     }
 
-    fn block(&mut self, block: &'static Block) {
-        let va = self.at.take().unwrap_or(block.va);
-        let id = block.id.load(Ordering::Relaxed);
+    /// The short way from block to block: the last one ran whole, its end led to `va`, and the code there is known.
+    /// Does nothing and says so if that isn't the case.
+    #[inline(always)]
+    fn step(&mut self, block: &'static Block, va: u64) -> bool {
+        let Some(last) = self.last else { return false };
+        let id = block.id;
+        if !self.map.is_known(id, va) {
+            return false;
+        }
+        let from = last.block;
+        let target = from.target.wrapping_add(last.va.wrapping_sub(from.va));
+        let straight = va == last.fall;
+        let ends = match from.shape {
+            Shape::Fall => straight,
+            Shape::Cond => straight || va == target,
+            Shape::Jump | Shape::Call => va == target,
+            // Not into the block itself, unless it begins again.
+            Shape::Ret => va == last.va || va.wrapping_sub(last.va) >= from.size(),
+            Shape::Other => false,
+        };
+        if !ends {
+            return false;
+        }
+        self.counts.blocks += 1;
+        self.ran_all(last);
+        match from.shape {
+            Shape::Cond => self.writer.branch(!straight, self.ns),
+            Shape::Call => self.writer.call(last.fall),
+            Shape::Ret => self.writer.ret(va, block.mode, self.ns),
+            _ => {}
+        }
+        self.last = Some(Last { block, va, fall: va.wrapping_add(block.size()), done: false });
+        self.writer.tick(va, self.ns);
+        true
+    }
+
+    fn block(&mut self, block: &'static Block, va: u64) {
+        let id = block.id;
         self.counts.blocks += 1;
         if let Some((ns, cr3)) = self.start.take() {
             self.start(block, va, id, ns, cr3);
@@ -171,7 +226,8 @@ impl Encoder {
         } else {
             return;
         }
-        self.last = Some(Last { block, va, done: false });
+        self.last = Some(Last { block, va, fall: va.wrapping_add(block.size()), done: false });
+        self.plain = true;
         if let Some((ns, jump)) = self.time.take() {
             self.set_time(ns, jump);
         }
@@ -212,7 +268,7 @@ impl Encoder {
     fn edge(&mut self, last: Last, va: u64, mode: Mode) {
         let block = last.block;
         let delta = last.va.wrapping_sub(block.va);
-        let fall = last.va.wrapping_add(block.size());
+        let fall = last.fall;
         // Its own branch may lead where a cut would: then only its word that it ran counts.
         let whole = !block.ambiguous || last.done;
         let inside = || block.index_at(va.wrapping_sub(last.va));

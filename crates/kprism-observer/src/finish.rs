@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::abi;
 use crate::options::Options;
 use crate::pump::Done;
-use crate::state::{STATE, lock};
+use crate::state::{STATE, VCPUS, lock};
 use crate::writer::{ART_RATIO, RATIO};
 
 /// Long enough for a callback already under way on another thread to return: it only stores words.
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
     state.set_tracing(false);
     state.closed.store(true, Ordering::Release);
     std::thread::sleep(GRACE);
-    for slot in &state.vcpus {
+    for slot in &VCPUS {
         let vcpu = slot.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if !vcpu.is_null() {
             // SAFETY: from `Box::into_raw` at init; the slot is empty now and `closed` keeps callbacks out.

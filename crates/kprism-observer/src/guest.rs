@@ -3,16 +3,41 @@
 //! reads; nothing here can change the guest.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
 use crate::abi;
 
-/// Handles of the registers the observer reads.
-struct Registers(HashMap<String, usize>);
+/// A register the observer reads, general-purpose ones in the order of their encoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reg(usize);
 
-static REGISTERS: OnceLock<Registers> = OnceLock::new();
+#[allow(missing_docs, reason = "their names say it all")]
+impl Reg {
+    pub const RAX: Reg = Reg(0);
+    pub const RCX: Reg = Reg(1);
+    pub const RBX: Reg = Reg(3);
+    pub const RSP: Reg = Reg(4);
+    pub const RSI: Reg = Reg(6);
+    pub const RDI: Reg = Reg(7);
+    pub const RIP: Reg = Reg(16);
+    pub const CS: Reg = Reg(17);
+    pub const CR3: Reg = Reg(18);
+
+    /// By its number in instructions.
+    pub fn general(number: usize) -> Option<Reg> {
+        (number < 16).then_some(Reg(number))
+    }
+}
+
+/// GDB's names of them.
+const NAMES: [&str; 19] = [
+    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+    "r15", "rip", "cs", "cr3",
+];
+
+/// QEMU's handles of them; 0 for one it does not have.
+static REGISTERS: OnceLock<[usize; NAMES.len()]> = OnceLock::new();
 static CLOCK: OnceLock<Option<abi::ClockGetNs>> = OnceLock::new();
 
 thread_local! {
@@ -22,18 +47,22 @@ thread_local! {
 /// Looks up the register handles. Call from a vCPU's init callback: the list needs a vCPU.
 pub fn init() {
     REGISTERS.get_or_init(|| {
-        let mut map = HashMap::new();
+        let mut handles = [0; NAMES.len()];
         // SAFETY: called in a vCPU context; QEMU returns a GArray of descriptors with C-string names.
         unsafe {
             let array = abi::qemu_plugin_get_registers();
             let regs = (*array).data.cast::<abi::RegDescriptor>();
             for i in 0..(*array).len as usize {
                 let reg = &*regs.add(i);
-                let name = CStr::from_ptr(reg.name).to_string_lossy().into_owned();
-                map.entry(name).or_insert(reg.handle as usize);
+                let name = CStr::from_ptr(reg.name).to_string_lossy();
+                if let Some(at) = NAMES.iter().position(|known| *known == name)
+                    && handles[at] == 0
+                {
+                    handles[at] = reg.handle as usize;
+                }
             }
         }
-        Registers(map)
+        handles
     });
     CLOCK.get_or_init(|| {
         // SAFETY: a plain symbol lookup in the running process; the type is QEMU's.
@@ -61,9 +90,12 @@ fn with_buffer<R>(f: impl FnOnce(*mut abi::GArray) -> R) -> R {
     })
 }
 
-/// A register's value, by GDB's name for it; 0 if this QEMU doesn't have it.
-pub fn register(name: &str) -> u64 {
-    let Some(&handle) = REGISTERS.get().and_then(|r| r.0.get(name)) else { return 0 };
+/// A register's value; 0 if this QEMU doesn't have it.
+pub fn register(reg: Reg) -> u64 {
+    let handle = REGISTERS.get().map_or(0, |handles| handles[reg.0]);
+    if handle == 0 {
+        return 0;
+    }
     with_buffer(|buf| {
         // SAFETY: handle and buffer come from QEMU and glib; the value is at most 8 bytes of `len`.
         unsafe {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::guest;
+use crate::guest::{self, Reg};
 use crate::side::{Task, What};
 
 const VM_EXEC: u64 = 4;
@@ -82,22 +82,22 @@ impl Hooks {
 
     /// `__switch_to` was entered at `ip`.
     pub fn switch(&self, ip: u64) -> Option<What> {
-        let prev = self.task(guest::register("rdi"))?;
-        let next = self.task(guest::register("rsi"))?;
+        let prev = self.task(guest::register(Reg::RDI))?;
+        let next = self.task(guest::register(Reg::RSI))?;
         Some(What::Switch { ip, prev, next })
     }
 
     /// `__set_task_comm` was entered.
     pub fn comm(&self) -> Option<What> {
-        let mut task = self.task(guest::register("rdi"))?;
-        task.comm = guest::string(guest::register("rsi"), 16)?;
+        let mut task = self.task(guest::register(Reg::RDI))?;
+        task.comm = guest::string(guest::register(Reg::RSI), 16)?;
         task.comm.truncate(15);
         Some(What::Comm(task))
     }
 
     /// `perf_event_mmap` was entered by `task`.
     pub fn mmap(&self, task: Task, cr3: u64) -> Option<What> {
-        let vma = guest::register("rdi");
+        let vma = guest::register(Reg::RDI);
         let file = self.field(vma, "vm_area_struct.vm_file")?;
         let path = if file == 0 {
             self.special_name(vma).unwrap_or_else(|| "[anon]".into())

@@ -38,7 +38,7 @@ use std::sync::atomic::Ordering;
 
 use hooks::Hooks;
 use options::Options;
-use state::{MAX_VCPUS, STATE, State, lock};
+use state::{MAX_VCPUS, STATE, State, VCPUS, lock};
 
 /// Plugin interface version this is written for: QEMU 10.0.
 #[unsafe(no_mangle)]
@@ -108,7 +108,7 @@ fn install(info: &abi::Info, args: &[String]) -> Result<State, String> {
 unsafe extern "C" fn on_vcpu_init(_: abi::PluginId, cpu: c_uint) {
     guest::init();
     let Some(state) = STATE.get() else { return };
-    let Some(slot) = state.vcpus.get(cpu as usize) else { return };
+    let Some(slot) = VCPUS.get(cpu as usize) else { return };
     match pump::start(state, cpu) {
         Ok((vcpu, thread)) => {
             slot.store(Box::into_raw(Box::new(vcpu)), Ordering::Release);

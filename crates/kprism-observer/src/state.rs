@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use kprism_image::insn::Mode;
 
-use crate::block::{Block, HANDLER, IN_DICT};
+use crate::block::{Block, HANDLER};
 use crate::codemap::{DICT_MAGIC, write_fragment};
 use crate::guest;
 use crate::hooks::Hooks;
@@ -23,8 +23,12 @@ use crate::vcpu::Vcpu;
 /// QEMU's limit for this machine type is 255.
 pub const MAX_VCPUS: usize = 256;
 
-/// The plugin's only global.
+/// What all callbacks share.
 pub static STATE: OnceLock<State> = OnceLock::new();
+
+/// The vCPUs by number, null before their start and after the end. Apart from [`STATE`], as every block that runs
+/// looks here.
+pub static VCPUS: [AtomicPtr<Vcpu>; MAX_VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_VCPUS];
 
 /// See the module.
 pub struct State {
@@ -38,7 +42,6 @@ pub struct State {
     pub closed: AtomicBool,
     /// Why recording stopped early, if it did.
     pub stopped: Mutex<Option<String>>,
-    pub vcpus: [AtomicPtr<Vcpu>; MAX_VCPUS],
     pub encoders: Mutex<Vec<JoinHandle<Done>>>,
     blocks: Mutex<Blocks>,
     dict: Mutex<Dict>,
@@ -83,7 +86,6 @@ impl State {
             hooks,
             closed: AtomicBool::new(false),
             stopped: Mutex::new(None),
-            vcpus: [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_VCPUS],
             encoders: Mutex::new(Vec::new()),
             blocks: Mutex::new(Blocks { idt: idt::LINUX_IDT, ..Blocks::default() }),
             dict: Mutex::new(Dict { file, next: 0, footprint: 0 }),
@@ -107,7 +109,9 @@ impl State {
         if let Some(known) = blocks.by_va.get(&va).and_then(|list| list.iter().find(same)) {
             return known;
         }
-        let block: &'static Block = Box::leak(Box::new(Block::new(va, bytes, lens, mode, cpl)));
+        let mut block = Block::new(va, bytes, lens, mode, cpl);
+        block.id = self.enter(&block);
+        let block: &'static Block = Box::leak(Box::new(block));
         if let Some(&vector) = blocks.gates.get(&va) {
             block.flags.fetch_or(HANDLER | u32::from(vector), Ordering::Relaxed);
         }
@@ -122,23 +126,16 @@ impl State {
         blocks.refresh_gates();
     }
 
-    /// Gives `block` its dictionary id and writes its bytes, once.
-    pub fn ensure_in_dict(&self, block: &Block) {
-        if block.flags.load(Ordering::Acquire) & IN_DICT != 0 {
-            return;
-        }
+    /// Writes the bytes of `block` into the dictionary; gives its id there.
+    fn enter(&self, block: &Block) -> u32 {
         let mut dict = lock(&self.dict);
-        if block.flags.load(Ordering::Acquire) & IN_DICT != 0 {
-            return;
-        }
         let id = dict.next;
         dict.next += 1;
         if let Err(e) = write_fragment(&mut dict.file, id, block.va, &block.bytes) {
             self.stop(format!("code.dict: {e}"));
         }
         dict.footprint += size_of::<Block>() + block.bytes.len() + 2 * block.starts.len() + 16;
-        block.id.store(id, Ordering::Relaxed);
-        block.flags.fetch_or(IN_DICT, Ordering::Release);
+        id
     }
 
     /// Recording can't go on; what was recorded stays.
@@ -156,7 +153,7 @@ impl State {
     /// Every vCPU that exists. Only its atomic fields may be touched unless its thread is the caller's or
     /// stands still.
     pub fn for_each_vcpu(&self, mut f: impl FnMut(&Vcpu)) {
-        for slot in &self.vcpus {
+        for slot in &VCPUS {
             // SAFETY: set once from a leaked box, never freed.
             if let Some(v) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
                 f(v);

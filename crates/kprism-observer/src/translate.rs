@@ -11,10 +11,10 @@ use kprism_image::insn::Mode;
 
 use crate::abi::{self, CbFlags, VcpuUdataCb};
 use crate::block::{Block, TIMED};
-use crate::guest;
+use crate::guest::{self, Reg};
 use crate::hooks::Hook;
 use crate::side::What;
-use crate::state::{STATE, State};
+use crate::state::{STATE, State, VCPUS};
 use crate::tape::Entry;
 use crate::turns::Turn;
 use crate::vcpu::{Vcpu, may_leave_kernel};
@@ -32,7 +32,7 @@ struct Spot {
 
 pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
     let Some(state) = STATE.get() else { return };
-    let cs = guest::register("cs") as u16;
+    let cs = guest::register(Reg::CS) as u16;
     let cpl = (cs & 3) as u8;
     let mode = match cs & !3 {
         0x20 | 0x08 => Mode::Bits32,
@@ -69,11 +69,16 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
             let last = abi::qemu_plugin_tb_get_insn(tb, n - 1);
             abi::qemu_plugin_register_vcpu_insn_exec_cb(last, on_done, CbFlags::NoRegs, udata);
         }
+        // What is a gate is known when it is translated for the first time: when it runs, through the gate.
+        let special = block.flags.load(Ordering::Relaxed) != 0;
         let kernel = cpl == 0 && va >> 63 == 1;
-        let cb: VcpuUdataCb = match kernel {
-            true if may_leave_kernel(block) => on_leaving_block,
-            true => on_kernel_block,
-            false => on_user_block,
+        let cb: VcpuUdataCb = match (kernel, state.turns.is_some()) {
+            (true, _) if may_leave_kernel(block) => on_leaving_block,
+            (true, _) if special => on_special_block,
+            (true, false) => on_kernel_block::<false>,
+            (true, true) => on_kernel_block::<true>,
+            (false, false) => on_user_block::<false>,
+            (false, true) => on_user_block::<true>,
         };
         abi::qemu_plugin_register_vcpu_tb_exec_cb(tb, cb, CbFlags::ReadRegs, udata);
     }
@@ -113,24 +118,33 @@ fn decode(bytes: &[u8], va: u64, mode: Mode) -> Instruction {
 ///
 /// # Safety
 /// Only from a callback on a vCPU's thread, and not twice at a time.
-#[inline]
-unsafe fn me(cpu: c_uint) -> Option<(&'static State, &'static mut Vcpu)> {
-    let state = STATE.get()?;
-    let slot = match &state.turns {
-        None => cpu as usize,
-        Some(turns) => match turns.now() {
+#[inline(always)]
+unsafe fn vcpu<const TURNS: bool>(cpu: c_uint) -> Option<&'static mut Vcpu> {
+    let slot = match TURNS {
+        false => cpu as usize,
+        true => match STATE.get()?.turns.as_ref()?.now() {
             Turn::Same(slot) => slot,
             Turn::New(slot) => {
                 // SAFETY: as below.
-                unsafe { state.vcpus.get(slot)?.load(Ordering::Relaxed).as_mut()? }.take_turn();
+                unsafe { VCPUS.get(slot)?.load(Ordering::Relaxed).as_mut()? }.take_turn();
                 slot
             }
         },
     };
     // SAFETY: leaked at init, so it lives; only this vCPU's thread takes it mutably, and the shutdown only
     // after `closed` has turned every callback away.
-    let vcpu = unsafe { state.vcpus.get(slot)?.load(Ordering::Relaxed).as_mut()? };
-    Some((state, vcpu))
+    unsafe { VCPUS.get(slot)?.load(Ordering::Relaxed).as_mut() }
+}
+
+/// The same where speed does not matter.
+///
+/// # Safety
+/// As above.
+unsafe fn me(cpu: c_uint) -> Option<(&'static State, &'static mut Vcpu)> {
+    let state = STATE.get()?;
+    // SAFETY: the caller's promise.
+    let vcpu = unsafe { if state.turns.is_some() { vcpu::<true>(cpu) } else { vcpu::<false>(cpu) } };
+    Some((state, vcpu?))
 }
 
 macro_rules! callback {
@@ -146,14 +160,30 @@ macro_rules! callback {
     };
 }
 
-callback!(on_kernel_block, |state, v, block: Block| v.kernel_block(state, block));
-callback!(on_user_block, |state, v, block: Block| v.user_block(state, block));
-callback!(on_leaving_block, |state, v, block: Block| {
-    v.forget();
-    v.kernel_block(state, block);
+/// Nearly all of what runs passes here. `TURNS`: vCPUs take turns on this thread.
+unsafe extern "C" fn on_kernel_block<const TURNS: bool>(cpu: c_uint, udata: *mut c_void) {
+    // SAFETY: QEMU calls this on the vCPU's thread with the pointer registered beside it, a block's.
+    let (v, block) = unsafe { (vcpu::<TURNS>(cpu), &*udata.cast_const().cast::<Block>()) };
+    if let Some(v) = v {
+        v.kernel_block(block);
+    }
+}
+
+unsafe extern "C" fn on_user_block<const TURNS: bool>(cpu: c_uint, udata: *mut c_void) {
+    // SAFETY: as above.
+    let (v, block) = unsafe { (vcpu::<TURNS>(cpu), &*udata.cast_const().cast::<Block>()) };
+    if let Some(v) = v {
+        v.user_block(block);
+    }
+}
+
+callback!(on_special_block, |_state, v, block: Block| v.special_block(block));
+callback!(on_leaving_block, |_state, v, block: Block| {
+    v.leave_kernel();
+    if block.flags.load(Ordering::Relaxed) == 0 { v.kernel_block(block) } else { v.special_block(block) }
 });
 callback!(on_done, |_state, v, _block: Block| v.push(Entry::Done));
-callback!(on_cr3, |_state, v, spot: Spot| v.push(Entry::Cr3(register_value(spot.insn.op1_register()))));
+callback!(on_cr3, |_state, v, spot: Spot| v.new_space(register_value(spot.insn.op1_register())));
 callback!(on_lidt, |state, _v, spot: Spot| {
     let mut operand = [0; 10];
     let va = spot.insn.virtual_address(0, 0, |reg, _, _| Some(register_value(reg)));
@@ -171,7 +201,7 @@ callback!(on_switch, |state, v, spot: Spot| {
 });
 callback!(on_mmap, |state, v, spot: Spot| {
     if v.on
-        && let Some(what) = state.hooks.mmap(v.task.clone(), guest::register("cr3"))
+        && let Some(what) = state.hooks.mmap(v.task.clone(), guest::register(Reg::CR3))
     {
         v.side(spot.index, what);
     }
@@ -182,9 +212,9 @@ callback!(on_comm, |state, v, spot: Spot| {
     }
 });
 callback!(on_cpuid, |state, v, spot: Spot| {
-    if guest::register("rax") & 0xffff_ffff == MARK {
-        let pid = guest::register("rbx") as u32;
-        match guest::register("rcx") & 0xffff_ffff {
+    if guest::register(Reg::RAX) & 0xffff_ffff == MARK {
+        let pid = guest::register(Reg::RBX) as u32;
+        match guest::register(Reg::RCX) & 0xffff_ffff {
             MARK_BEGIN => {
                 v.mark = Some(pid);
                 state.set_tracing(true);
@@ -204,7 +234,7 @@ fn end_others(state: &State, me: &Vcpu) {
     if state.turns.is_none() {
         return;
     }
-    for slot in &state.vcpus {
+    for slot in &VCPUS {
         let vcpu = slot.load(Ordering::Acquire);
         if !vcpu.is_null() && !std::ptr::eq(vcpu, me) {
             // SAFETY: leaked at init; all vCPUs share this thread, so none of the others is in a callback.
@@ -218,6 +248,6 @@ fn register_value(reg: Register) -> u64 {
     match reg {
         Register::None => 0,
         _ if reg.is_segment_register() => 0,
-        _ => guest::register(&format!("{:?}", reg.full_register()).to_lowercase()),
+        _ => Reg::general(reg.full_register().number()).map_or(0, guest::register),
     }
 }

@@ -8,12 +8,12 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use kprism_image::insn::{Far, Kind};
 
-use crate::block::{Block, HANDLER, IN_DICT, TIMED};
-use crate::guest;
+use crate::block::{Block, HANDLER, TIMED};
+use crate::guest::{self, Reg};
 use crate::idt;
 use crate::options::Start;
 use crate::side::{Side, Task, What};
-use crate::state::State;
+use crate::state::{STATE, State};
 use crate::tape::{Entry, Tape};
 
 /// One vCPU, touched by its own thread only (`quick` excepted).
@@ -29,6 +29,15 @@ pub struct Vcpu {
     /// Addresses at which user code goes on if the last block was user code and ended in a direct branch.
     fall: u64,
     target: u64,
+    /// Address after the last system call made in this address space.
+    resume: u64,
+    /// Where user code may go on that was called from there or called the kernel there; [`NOWHERE`] otherwise.
+    back: u64,
+    /// Where calls made by user code return, newest at `depth`.
+    calls: [u64; CALLS],
+    depth: usize,
+    /// What was found at such places in this address space: address and block.
+    found: Box<[(u64, *const Block); FOUND]>,
     tape: Tape,
     /// Task that runs, as of the last switch.
     pub task: Task,
@@ -38,6 +47,10 @@ pub struct Vcpu {
     empty: Receiver<Vec<u64>>,
 }
 
+/// Calls whose return is expected.
+const CALLS: usize = 64;
+/// Places remembered to which calls returned.
+const FOUND: usize = 256;
 /// No user address.
 const NOWHERE: u64 = u64::MAX;
 
@@ -51,6 +64,11 @@ impl Vcpu {
             turned: false,
             fall: NOWHERE,
             target: NOWHERE,
+            resume: NOWHERE,
+            back: NOWHERE,
+            calls: [NOWHERE; CALLS],
+            depth: 0,
+            found: Box::new([(NOWHERE, std::ptr::null()); FOUND]),
             tape: Tape::new(),
             task: Task::default(),
             mark: None,
@@ -65,27 +83,48 @@ impl Vcpu {
         self.quick.store(false, Ordering::Relaxed);
     }
 
-    /// A kernel block starts.
-    #[inline]
-    pub fn kernel_block(&mut self, state: &State, block: &'static Block) {
-        let plain = block.flags.load(Ordering::Relaxed) & (HANDLER | TIMED | IN_DICT) == IN_DICT;
-        if plain && self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
+    /// A kernel block starts, which is no gate of the IDT.
+    #[inline(always)]
+    pub fn kernel_block(&mut self, block: &'static Block) {
+        if self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
             self.tape.block(block);
         } else {
-            self.slow(state, block, false);
+            self.slow(block, false);
         }
     }
 
-    /// The same for a block whose address must be checked: user code, or kernel code outside its own half.
-    #[inline]
-    pub fn user_block(&mut self, state: &State, block: &'static Block) {
-        let plain = block.flags.load(Ordering::Relaxed) & (HANDLER | TIMED | IN_DICT) == IN_DICT;
-        let expected = block.va == self.fall || block.va == self.target;
-        if plain && expected && self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
+    /// A kernel block starts that is a gate of the IDT, or whose time matters.
+    pub fn special_block(&mut self, block: &'static Block) {
+        self.slow(block, false);
+    }
+
+    /// A block starts whose address must be checked: user code, or kernel code outside its own half.
+    #[inline(always)]
+    pub fn user_block(&mut self, block: &'static Block) {
+        let va = self.expected(block);
+        if va != NOWHERE && self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
+            if va != block.va {
+                self.tape.push(Entry::At(va));
+            }
             self.tape.block(block);
-            self.expect(block, 0);
+            self.expect(block, va.wrapping_sub(block.va));
         } else {
-            self.slow(state, block, true);
+            self.slow(block, true);
+        }
+    }
+
+    /// Where `block` runs, as far as that can be told without asking. A translation serves all mappings of its
+    /// physical page, so it tells the place in the page; of the two ways on from a direct branch that decides,
+    /// if they differ in it.
+    #[inline(always)]
+    fn expected(&self, block: &'static Block) -> u64 {
+        let fits = |va: u64| (va ^ block.va).trailing_zeros() >= 12;
+        match (fits(self.fall), fits(self.target)) {
+            (true, false) => self.fall,
+            (false, true) => self.target,
+            // The same code in the same address space, behind the call or system call that was made there.
+            (false, false) if self.found[slot(self.back)] == (self.back, block) => self.back,
+            _ => NOWHERE,
         }
     }
 
@@ -93,22 +132,56 @@ impl Vcpu {
     #[inline]
     fn expect(&mut self, block: &Block, delta: u64) {
         let at = |va: u64| va.wrapping_add(delta);
+        self.back = NOWHERE;
         (self.fall, self.target) = match block.kind {
-            Kind::CondJump { target } => (at(block.va + block.size()), at(target)),
-            Kind::Jump { target } | Kind::Call { target } => (NOWHERE, at(target)),
-            kind if kind.falls_through() => (at(block.va + block.size()), NOWHERE),
+            Kind::CondJump { target } => (at(block.va.wrapping_add(block.size())), at(target)),
+            Kind::Jump { target } => (NOWHERE, at(target)),
+            Kind::Call { target } => {
+                self.called_from(at(block.va.wrapping_add(block.size())));
+                (NOWHERE, at(target))
+            }
+            Kind::IndirectCall => {
+                self.called_from(at(block.va.wrapping_add(block.size())));
+                (NOWHERE, NOWHERE)
+            }
+            Kind::Ret => {
+                self.back = self.calls[self.depth];
+                self.depth = (self.depth + CALLS - 1) % CALLS;
+                (NOWHERE, NOWHERE)
+            }
+            Kind::Far(Far::Syscall) => {
+                self.resume = at(block.va.wrapping_add(block.size()));
+                (NOWHERE, NOWHERE)
+            }
+            kind if kind.falls_through() => (at(block.va.wrapping_add(block.size())), NOWHERE),
             _ => (NOWHERE, NOWHERE),
         };
     }
 
-    /// Kernel code is about to return to user code, which can be anywhere.
-    pub fn forget(&mut self) {
+    #[inline]
+    fn called_from(&mut self, back: u64) {
+        self.depth = (self.depth + 1) % CALLS;
+        self.calls[self.depth] = back;
+    }
+
+    /// Kernel code may be about to return to user code, which can be anywhere, but mostly is behind a system call.
+    pub fn leave_kernel(&mut self) {
         (self.fall, self.target) = (NOWHERE, NOWHERE);
+        self.back = self.resume;
+    }
+
+    /// CR3 was loaded.
+    pub fn new_space(&mut self, cr3: u64) {
+        self.resume = NOWHERE;
+        self.calls = [NOWHERE; CALLS];
+        self.found.fill((NOWHERE, std::ptr::null()));
+        self.push(Entry::Cr3(cr3));
     }
 
     #[cold]
     #[inline(never)]
-    fn slow(&mut self, state: &State, block: &'static Block, check: bool) {
+    fn slow(&mut self, block: &'static Block, check: bool) {
+        let Some(state) = STATE.get() else { return };
         if state.closed.load(Ordering::Acquire) {
             return;
         }
@@ -134,7 +207,6 @@ impl Vcpu {
         if va != block.va {
             self.tape.push(Entry::At(va));
         }
-        state.ensure_in_dict(block);
         self.tape.block(block);
         if let Some(pid) = self.mark.take() {
             self.side(0, What::Mark { begin: true, pid });
@@ -150,8 +222,16 @@ impl Vcpu {
         }
     }
 
-    fn address(&self, block: &Block) -> u64 {
-        if block.va == self.fall || block.va == self.target { block.va } else { guest::register("rip") }
+    fn address(&mut self, block: &'static Block) -> u64 {
+        let expected = self.expected(block);
+        if expected != NOWHERE {
+            return expected;
+        }
+        let va = guest::register(Reg::RIP);
+        if va == self.back {
+            self.found[slot(va)] = (va, block);
+        }
+        va
     }
 
     /// Tape entries for a start of tracing, a jump in time, another vCPU's turn. In real time the clock is asked
@@ -172,7 +252,7 @@ impl Vcpu {
         }
         let ns = state.clock_before(block);
         if !self.on {
-            let cr3 = guest::register("cr3");
+            let cr3 = guest::register(Reg::CR3);
             self.tape.push(Entry::Start { ns: ns.unwrap_or(0), cr3 });
             self.on = true;
         } else if let Some(ns) = ns {
@@ -183,7 +263,7 @@ impl Vcpu {
     /// At a gate of the IDT, the processor has just pushed the interrupted address: SS, RSP, RFLAGS, CS, RIP and maybe a code.
     fn note_event(&mut self, block: &Block) {
         let Some(vector) = block.vector() else { return };
-        let frame = guest::register("rsp") + if idt::has_error_code(vector) { 8 } else { 0 };
+        let frame = guest::register(Reg::RSP) + if idt::has_error_code(vector) { 8 } else { 0 };
         let mut bytes = [0; 16];
         if guest::memory(frame, &mut bytes) {
             let rip = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
@@ -237,6 +317,10 @@ impl Vcpu {
         // An encoder that is gone has said why; there is nobody left to tell.
         let _ = self.full.send(words);
     }
+}
+
+fn slot(va: u64) -> usize {
+    ((va >> 2) ^ (va >> 10)) as usize % FOUND
 }
 
 /// Whether user code may follow this kernel block.

@@ -2,6 +2,7 @@
 // Asks Perfetto's own trace processor: node query.mjs ENGINE_FOLDER TRACE SQL... prints a JSON array of
 // rows per query. Runs the worker that Perfetto's UI runs, and speaks its RPC protocol
 // (protos/perfetto/trace_processor/trace_processor.proto) with the few fields needed.
+import { webcrypto as crypto } from "node:crypto"; // a global only from Node 19 on
 import { readFileSync } from "node:fs";
 import vm from "node:vm";
 
