@@ -55,7 +55,7 @@ RUNS=$RUNS "$target/release/examples/decode_bench" "$work/demo"
 echo "libipt on the same"
 "$PWD/target/ptoracle" --block-bench "$RUNS" "$work/demo/streams" 0
 
-if [ -n "${KPRISM_TEST_DATA:-}" ]; then
+if [ -d "${KPRISM_TEST_DATA:-}" ]; then
 	# As folders or packed.
 	mkdir "$work/captures"
 	find "$KPRISM_TEST_DATA" -name '*.tar.xz' -exec tar -xf {} -C "$work/captures" ';'
