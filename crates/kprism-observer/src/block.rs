@@ -10,6 +10,8 @@ use kprism_image::insn::{Kind, Mode, classify};
 
 /// Set once the block's address is a gate of the IDT; the low byte of the flags then is its vector.
 pub const HANDLER: u32 = 1 << 8;
+/// No index in the code dictionary yet.
+pub const UNLISTED: u32 = u32::MAX;
 /// Flag: the time must be known exactly when the block starts.
 pub const TIMED: u32 = 1 << 10;
 
@@ -38,8 +40,8 @@ pub enum Shape {
 pub struct Block {
     /// `HANDLER`, `TIMED` and the vector.
     pub flags: AtomicU32,
-    /// Index in the code dictionary.
-    pub id: u32,
+    /// Index in the code dictionary; [`UNLISTED`] until it has one.
+    pub id: AtomicU32,
     /// Virtual address at translation. User code can run at another one: QEMU shares a translation
     /// between all mappings of a physical page.
     pub va: u64,
@@ -82,7 +84,7 @@ impl Block {
         let kind = classify(last_bytes, va.wrapping_add(last as u64), mode).map_or(Kind::Other, |i| i.kind);
         let mut block = Block {
             flags: AtomicU32::new(0),
-            id: u32::MAX,
+            id: AtomicU32::new(UNLISTED),
             va,
             target: 0,
             size: bytes.len() as u32,
@@ -114,6 +116,12 @@ impl Block {
     #[inline]
     pub fn size(&self) -> u64 {
         u64::from(self.size)
+    }
+
+    /// Index in the code dictionary.
+    #[inline(always)]
+    pub fn id(&self) -> u32 {
+        self.id.load(Ordering::Relaxed)
     }
 
     /// Number of instructions.

@@ -167,7 +167,7 @@ impl Encoder {
     #[inline(always)]
     fn step(&mut self, block: &'static Block, va: u64) -> bool {
         let Some(last) = self.last else { return false };
-        let id = block.id;
+        let id = block.id();
         if !self.map.is_known(id, va) {
             return false;
         }
@@ -199,7 +199,7 @@ impl Encoder {
     }
 
     fn block(&mut self, block: &'static Block, va: u64) {
-        let id = block.id;
+        let id = block.id();
         self.counts.blocks += 1;
         if let Some((ns, cr3)) = self.start.take() {
             self.start(block, va, id, ns, cr3);

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use kprism_image::insn::Mode;
 
-use crate::block::{Block, HANDLER};
+use crate::block::{Block, HANDLER, UNLISTED};
 use crate::codemap::{DICT_MAGIC, write_fragment};
 use crate::guest;
 use crate::hooks::Hooks;
@@ -109,9 +109,7 @@ impl State {
         if let Some(known) = blocks.by_va.get(&va).and_then(|list| list.iter().find(same)) {
             return known;
         }
-        let mut block = Block::new(va, bytes, lens, mode, cpl);
-        block.id = self.enter(&block);
-        let block: &'static Block = Box::leak(Box::new(block));
+        let block: &'static Block = Box::leak(Box::new(Block::new(va, bytes, lens, mode, cpl)));
         if let Some(&vector) = blocks.gates.get(&va) {
             block.flags.fetch_or(HANDLER | u32::from(vector), Ordering::Relaxed);
         }
@@ -126,16 +124,23 @@ impl State {
         blocks.refresh_gates();
     }
 
-    /// Writes the bytes of `block` into the dictionary; gives its id there.
-    fn enter(&self, block: &Block) -> u32 {
+    /// Gives `block` its dictionary id and writes its bytes, once: when it first runs, as the order of translation
+    /// differs from run to run.
+    pub fn ensure_in_dict(&self, block: &Block) {
+        if block.id.load(Ordering::Acquire) != UNLISTED {
+            return;
+        }
         let mut dict = lock(&self.dict);
+        if block.id() != UNLISTED {
+            return;
+        }
         let id = dict.next;
         dict.next += 1;
         if let Err(e) = write_fragment(&mut dict.file, id, block.va, &block.bytes) {
             self.stop(format!("code.dict: {e}"));
         }
         dict.footprint += size_of::<Block>() + block.bytes.len() + 2 * block.starts.len() + 16;
-        id
+        block.id.store(id, Ordering::Release);
     }
 
     /// Recording can't go on; what was recorded stays.

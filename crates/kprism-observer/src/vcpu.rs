@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use kprism_image::insn::{Far, Kind};
 
-use crate::block::{Block, HANDLER, TIMED};
+use crate::block::{Block, HANDLER, TIMED, UNLISTED};
 use crate::guest::{self, Reg};
 use crate::idt;
 use crate::options::Start;
@@ -86,7 +86,7 @@ impl Vcpu {
     /// A kernel block starts, which is no gate of the IDT.
     #[inline(always)]
     pub fn kernel_block(&mut self, block: &'static Block) {
-        if self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
+        if block.id() != UNLISTED && self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
             self.tape.block(block);
         } else {
             self.slow(block, false);
@@ -102,7 +102,8 @@ impl Vcpu {
     #[inline(always)]
     pub fn user_block(&mut self, block: &'static Block) {
         let va = self.expected(block);
-        if va != NOWHERE && self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
+        let known = va != NOWHERE && block.id() != UNLISTED;
+        if known && self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
             if va != block.va {
                 self.tape.push(Entry::At(va));
             }
@@ -207,6 +208,7 @@ impl Vcpu {
         if va != block.va {
             self.tape.push(Entry::At(va));
         }
+        state.ensure_in_dict(block);
         self.tape.block(block);
         if let Some(pid) = self.mark.take() {
             self.side(0, What::Mark { begin: true, pid });
