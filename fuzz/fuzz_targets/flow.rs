@@ -7,41 +7,21 @@
 #[allow(dead_code)]
 mod input;
 
-use kprism_flow::clock::ClockConfig;
+#[path = "../src/cells.rs"]
+mod cells;
+
+use cells::{CLOCK, Cells};
+
 use kprism_flow::decode::{Decoder, Setup, Stats};
 use kprism_flow::event::{Event, Null, Sink};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
-use kprism_image::resolve::{FuncInfo, FuncRef, Resolve};
 use kprism_image::sideband::{Record, Switch};
 use kprism_pt::find_psb;
 use libfuzzer_sys::fuzz_target;
 
 /// An address in the seeds' kernel code that stands for the task switch.
 const SWITCH: u64 = 0xffff_ffff_8100_0006;
-
-const CLOCK: ClockConfig =
-    ClockConfig { tsc_hz: 3_000_000_000, art_num: 40, art_den: 1, mtc_freq: 3, nom_ratio: 10 };
-
-/// Eight bytes make a function; some are system calls, some exception entries, some unknown. Numbers are dense,
-/// as the decoder expects: outside the places where code lies, nothing is a function.
-struct Cells;
-
-impl Resolve for Cells {
-    fn function_at(&self, _asid: u64, va: u64, _at_ns: u64) -> FuncRef {
-        let place = input::BASES.iter().position(|&(_, base)| va.wrapping_sub(base) < 0x1000);
-        let Some(place) = place else {
-            return FuncRef { id: 0, entry: va, known: false, start: va, end: va.saturating_add(1) };
-        };
-        let id = 1 + ((place as u32) << 9 | (va as u32 & 0xfff) >> 3);
-        FuncRef { id, entry: va & !7, known: id % 5 != 0, start: va & !7, end: (va & !7).saturating_add(8) }
-    }
-
-    fn describe(&self, id: u32) -> FuncInfo {
-        let name = ["plain", "__x64_sys_x", "asm_exc_x", "asm_sysvec_x"][id as usize % 4].to_owned();
-        FuncInfo { name, module: String::new(), start: u64::from(id) << 3, kernel: id > 0x200 && id <= 0x400 }
-    }
-}
 
 /// Adds up what it is told, every address included.
 #[derive(Default)]

@@ -5,34 +5,15 @@
 #[allow(dead_code)]
 mod input;
 
+#[path = "../../../fuzz/src/cells.rs"]
+mod cells;
+
 use std::path::Path;
 
-use kprism_flow::clock::ClockConfig;
+use cells::{CLOCK, Cells};
 use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::event::Null;
 use kprism_flow::{Options, Stream, profile};
-use kprism_image::resolve::{FuncInfo, FuncRef, Resolve};
-
-const CLOCK: ClockConfig =
-    ClockConfig { tsc_hz: 3_000_000_000, art_num: 40, art_den: 1, mtc_freq: 3, nom_ratio: 10 };
-
-/// Eight bytes make a function, where code lies.
-struct Cells;
-
-impl Resolve for Cells {
-    fn function_at(&self, _asid: u64, va: u64, _at_ns: u64) -> FuncRef {
-        let place = input::BASES.iter().position(|&(_, base)| va.wrapping_sub(base) < 0x1000);
-        let Some(place) = place else {
-            return FuncRef { id: 0, entry: va, known: false, start: va, end: va.saturating_add(1) };
-        };
-        let id = 1 + ((place as u32) << 9 | (va as u32 & 0xfff) >> 3);
-        FuncRef { id, entry: va & !7, known: true, start: va & !7, end: (va & !7).saturating_add(8) }
-    }
-
-    fn describe(&self, id: u32) -> FuncInfo {
-        FuncInfo { name: "cell".into(), module: String::new(), start: u64::from(id) << 3, kernel: false }
-    }
-}
 
 /// Work that a byte of a stream may make: an endless loop that it leads to must be noticed early.
 const MOST_PER_BYTE: u64 = 256;
