@@ -15,8 +15,11 @@ use crate::build::{Cache, Position};
 use crate::clock::{Clock, ClockConfig};
 use crate::error::{Fault, FaultKind};
 use crate::event::{Event, EventKind, Sink};
+use crate::marks::Markers;
 use crate::retstack::RetStack;
 use crate::walk::Steps;
+
+static NO_MARKERS: Markers = Markers::NONE;
 
 /// Faults kept with their place; beyond, they are only counted.
 const MAX_FAULTS: usize = 4096;
@@ -93,7 +96,12 @@ impl<'a, R: Resolve> Decoder<'a, R> {
     /// A decoder of the stream `bytes`, with no block built. `keep_ips` is for listeners that want every
     /// address.
     pub fn new(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool) -> Self {
-        let cache = Cache::new(setup.image, setup.resolver, setup.watch, keep_ips);
+        Self::marking(bytes, setup, keep_ips, &NO_MARKERS)
+    }
+
+    /// The same, reporting marks too.
+    pub fn marking(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool, markers: &'a Markers) -> Self {
+        let cache = Cache::new(setup.image, setup.resolver, setup.watch, keep_ips, markers);
         Self { cache, bytes, clock: setup.clock }
     }
 

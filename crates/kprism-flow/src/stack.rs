@@ -14,6 +14,7 @@
 
 use crate::event::{Event, EventKind, Sink, flag};
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, Tree, is_kernel, search};
+use crate::marks::{Mark, Op, What};
 use crate::model::FrameKind;
 
 /// One ns an instruction, in the unit of [`Stacks::pace`].
@@ -70,6 +71,7 @@ pub(crate) struct Span {
     /// Lists of the chunk at its start.
     pub syscalls: usize,
     pub slices: usize,
+    pub marks: usize,
 }
 
 /// A frame that ended inside its span.
@@ -90,6 +92,7 @@ pub(crate) struct Chunk {
     pub tree: Tree,
     pub syscalls: Vec<Done>,
     pub slices: Vec<Done>,
+    pub marks: Vec<Mark>,
     /// Counters at the end.
     pub insns: u64,
     pub cpu: u64,
@@ -102,6 +105,7 @@ impl Chunk {
         self.spans.clear();
         self.syscalls.clear();
         self.slices.clear();
+        self.marks.clear();
         Self { insns: 0, cpu: 0, end_ns: 0, ..self }
     }
 }
@@ -132,7 +136,7 @@ impl Sink for Stacks {
         self.run(event.insns);
         // The two that make up nearly all.
         match event.kind {
-            EventKind::Call if event.flags & flag::SYSCALL_BODY == 0 => {
+            EventKind::Call if event.flags & (flag::SYSCALL_BODY | flag::MARKED) == 0 => {
                 self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), self.now);
             }
             EventKind::Ret
@@ -231,7 +235,10 @@ impl Stacks {
         match event.kind {
             EventKind::Call => {
                 self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), now);
-                self.body(event, now);
+                self.begin(event);
+                if event.flags & flag::SYSCALL_BODY != 0 {
+                    self.body(event, now);
+                }
             }
             EventKind::Ret => self.unmatched_ret(event, now),
             EventKind::Tail => self.jump(event, now),
@@ -252,6 +259,7 @@ impl Stacks {
                 }
             }
             EventKind::Stop => self.on = false,
+            EventKind::Mark => self.mark(What::Insn(Op::unpack(event.func)), event.ip),
             EventKind::Count | EventKind::Push => {}
         }
     }
@@ -273,12 +281,34 @@ impl Stacks {
             body: NO_FUNC,
             kind,
             kernel,
+            marked: false,
         });
+    }
+
+    /// Notes a mark: here, now.
+    fn mark(&mut self, what: What, ip: u64) {
+        let Self { node, now, .. } = *self;
+        self.out.marks.push(Mark { what, node, ns: now, insns: self.out.insns, ip });
+    }
+
+    /// The function just pushed may be one whose beginning and end are marks.
+    fn begin(&mut self, event: &Event) {
+        let body = event.flags & flag::SYSCALL_BODY != 0;
+        if event.flags & flag::ENTRY != 0
+            && (body || event.flags & flag::MARKED != 0)
+            && let Some(top) = self.stack.last_mut()
+        {
+            top.marked = true;
+            self.mark(What::Begin { func: event.func, body }, event.ip);
+        }
     }
 
     #[inline(always)]
     fn pop(&mut self, now: u64) {
         if let Some(frame) = self.stack.pop() {
+            if frame.marked {
+                self.mark(What::End { func: frame.func }, frame.ret_ip);
+            }
             self.node = match self.stack.last() {
                 Some(below) => below.node,
                 None => self.base_node(),
@@ -304,6 +334,7 @@ impl Stacks {
         };
         if frame.kind == FrameKind::Syscall {
             self.out.syscalls.push(done);
+            self.mark(What::SyscallDone, frame.ret_ip);
         }
         self.out.slices.push(done);
     }
@@ -316,6 +347,7 @@ impl Stacks {
 
     /// Into the kernel.
     fn enter(&mut self, event: &Event, kind: FrameKind, now: u64) {
+        self.mark(What::Enter { kind, func: event.func }, event.ip);
         self.push(event.func, kind, event.ip, true, now);
         if let Some(top) = self.stack.last_mut() {
             top.aux = self.space;
@@ -397,6 +429,7 @@ impl Stacks {
             new.home = top.home;
             new.aux = top.aux;
         }
+        self.begin(event);
     }
 
     /// The same for the frame below the chunk.
@@ -425,6 +458,7 @@ impl Stacks {
     /// Out of the kernel, or out of an interrupt of the kernel.
     fn exit(&mut self, event: &Event, now: u64) {
         let user = !is_kernel(event.ip);
+        self.mark(What::Leave { user }, event.ip);
         // The innermost entry; when that was from the kernel and this goes to user mode, one further down.
         let found = self.stack.iter().rposition(|f| f.is_entry() && !(user && is_kernel(f.ret_ip)));
         let Some(index) = found else {
@@ -472,6 +506,7 @@ impl Stacks {
             frames: Vec::new(),
             syscalls: self.out.syscalls.len(),
             slices: self.out.slices.len(),
+            marks: self.out.marks.len(),
         });
     }
 }

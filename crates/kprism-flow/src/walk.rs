@@ -45,6 +45,7 @@ pub(crate) fn walk<R: Resolve>(
     steps.insns = 0;
     let Key { mut ip, asid, mode, crossed } = key;
     let mut func: Option<FuncRef> = None;
+    cache.begin_walk();
     if crossed {
         let (arrived, flags) = cache.func_at(asid, ip, at);
         func = Some(arrived);
@@ -70,6 +71,9 @@ pub(crate) fn walk<R: Resolve>(
         let next_ip = advance(ip, insn.len, mode);
         steps.insns += 1;
         steps.ips.push(ip);
+        if cache.markers().may_be(&insn, cache.code(asid, ip, at), ip) {
+            cache.marks(&insn, asid, ip, mode, at, &mut steps.insns, &mut steps.ops);
+        }
         match insn.kind {
             Kind::Jump { target } | Kind::Call { target } => {
                 let mut from = match func {

@@ -46,7 +46,7 @@ fn run_with(code: &Code, pts: &[&Pt], sideband: &[Record]) -> Profile {
         .enumerate()
         .map(|(cpu, pt)| Stream { cpu: cpu as u16, bytes: &pt.bytes, image: &code.image })
         .collect();
-    let options = Options { threads: 1, slice_ns: 0, clock: CLOCK, chunk: 0 };
+    let options = Options { threads: 1, slice_ns: 0, clock: CLOCK, chunk: 0, ..Options::default() };
     let profile = profile(&streams, code, sideband, &options, &|_| ());
     assert_eq!(profile.errors, []);
     profile

@@ -7,6 +7,7 @@
 //! near indirect transfers and returns give a TIP (or a TNT bit for a compressed return), and every far
 //! transfer gives a TIP, with FUPs only for asynchronous events.
 
+pub mod pattern;
 mod quick;
 
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
@@ -115,6 +116,10 @@ pub enum Kind {
     Sti,
     /// `popf`: may switch interrupts either way; falls through.
     Popf,
+    /// `pushf`: mostly to save whether interrupts are on; falls through.
+    Pushf,
+    /// `hlt`, `mwait`: waits for an interrupt; falls through.
+    Halt,
 }
 
 impl Kind {
@@ -131,6 +136,8 @@ impl Kind {
                 | Kind::Cli
                 | Kind::Sti
                 | Kind::Popf
+                | Kind::Pushf
+                | Kind::Halt
         )
     }
 }
@@ -235,6 +242,8 @@ fn kind_of(insn: &Instruction) -> Kind {
         M::Cli => Kind::Cli,
         M::Sti => Kind::Sti,
         M::Popf | M::Popfd | M::Popfq => Kind::Popf,
+        M::Pushf | M::Pushfd | M::Pushfq => Kind::Pushf,
+        M::Hlt | M::Mwait | M::Mwaitx => Kind::Halt,
         _ if insn.is_jcc_short_or_near() => Kind::CondJump { target: insn.near_branch_target() },
         _ => Kind::Other,
     }

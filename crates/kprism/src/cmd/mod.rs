@@ -2,6 +2,7 @@
 //! The commands, one file each.
 
 mod check;
+mod delta;
 mod export;
 mod generate;
 mod import;
