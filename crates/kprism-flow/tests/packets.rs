@@ -199,6 +199,40 @@ fn time_by_every_packet() {
 }
 
 #[test]
+fn time_when_the_crystal_ticks_slowly_or_cycles_seldom() {
+    use kprism_flow::clock::{Clock, ClockConfig};
+    // MTC shows CTC bits 19:12, of which TMA leaves the upper half open.
+    let config = ClockConfig { tsc_hz: 0, art_num: 2, art_den: 1, mtc_freq: 12, nom_ratio: 10 };
+    let mut clock = Clock::new(config);
+    clock.on_tsc(1_000_000);
+    clock.on_tma(0xe000, 0);
+    for (mtc, ticks) in [(0xaf, 1), (0xb0, 2), (0xb2, 4)] {
+        clock.on_mtc(mtc);
+        assert_eq!(clock.ns(), 1_000_000 + ticks * 0x2000);
+    }
+    // Cycles at nominal speed, counted over several ticks.
+    let mut clock = Clock::new(ClockConfig { mtc_freq: 3, ..config });
+    clock.on_tsc(1_000_000);
+    clock.on_tma(0, 0);
+    clock.on_cbr(10);
+    clock.on_mtc(1);
+    clock.on_cyc(16);
+    clock.on_mtc(2);
+    assert_eq!(clock.ns(), 1_000_032);
+    clock.on_mtc(3);
+    clock.on_cyc(20);
+    assert_eq!(clock.ns(), 1_000_052);
+    clock.on_mtc(4);
+    clock.on_cyc(5);
+    assert_eq!(clock.ns(), 1_000_069);
+    // The core slept: the crystal ticks on, cycles do not.
+    clock.on_mtc(5);
+    clock.on_mtc(9);
+    clock.on_cyc(3);
+    assert_eq!(clock.ns(), 1_000_144);
+}
+
+#[test]
 fn no_code_then_on_at_the_next_address() {
     let code = looping();
     let mut pt = Pt::new();
