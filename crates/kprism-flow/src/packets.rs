@@ -241,6 +241,10 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
         self.fresh = false;
         if std::mem::take(&mut self.bound) {
+            // It is no event's source, but a place on the way all the same.
+            if let (Phase::Lost(_), Some(ip), false) = (self.phase, ip, self.overflow) {
+                return self.resume(ip, EventKind::Resume);
+            }
             self.hot = matches!(self.phase, Phase::On) && self.pending.is_none() && !self.abort;
             return;
         }

@@ -102,6 +102,7 @@ fn packets_that_own_a_fup() {
     pt.put(Packet::Bbp { typ: 4, size4: false }).put(Packet::Bip { id: 3, payload: 0x1c, size: 8 });
     pt.put(Packet::Cyc { cycles: 3 });
     pt.put(Packet::Bep { ip: true }).fup(U + 0x999);
+    pt.put(Packet::Trig { triggers: 1, instructions: None, multiple: false, ip: true }).fup(U + 0x999);
     pt.put(Packet::Mnt { payload: 7 }).put(Packet::Vmcs { base: 0x1000 });
     pt.put(Packet::Evd { typ: 0, payload: 0xdead });
     pt.tnt("t");
@@ -109,6 +110,43 @@ fn packets_that_own_a_fup() {
     pt.put(Packet::Cfe { typ: 1, vector: 0x20, ip: true }).fup(U).tip(K + 0x100);
     pt.put(Packet::Cfe { typ: 2, vector: 0, ip: true }).fup(K + 0x101).tip(U).tnt("t");
     check(&looping(), &pt, &[U, U + 1, U, U + 1, K + 0x100, K + 0x101, U, U + 1]);
+}
+
+#[test]
+fn a_fup_behind_mode_exec_is_no_event() {
+    // RFLAGS.IF changed, twice; then the system call's own TIP, which is not the way to a handler.
+    let mut pt = Pt::new();
+    let flag = |if_flag| Packet::ModeExec { cs_l: true, cs_d: false, if_flag };
+    pt.psb(U).put(flag(false)).fup(U).tnt("n").put(flag(true)).fup(U + 3).tip(K).tip(U).tnt("t");
+    check(&looping(), &pt, &[U, U + 1, U + 3, K, K + 1, U, U + 1]);
+    // Before a TIP it belongs to that, and the FUP after is an event's.
+    let mut pt = Pt::new();
+    pt.psb(U).tnt("n").put(flag(true)).tip(K).tip(U).fup(U).put(flag(false)).tip(K + 0x100);
+    pt.put(flag(true)).tip(U).tnt("t");
+    check(&looping(), &pt, &[U, U + 1, U + 3, K, K + 1, K + 0x100, K + 0x101, U, U + 1]);
+}
+
+#[test]
+fn any_fup_ends_a_loss() {
+    let code = looping();
+    let owners = [
+        Packet::Ptw { payload: 1, size: 8, ip: true },
+        Packet::Trig { triggers: 1, instructions: None, multiple: false, ip: true },
+        Packet::ModeTsx { in_tx: true, abort: false },
+    ];
+    for owner in owners {
+        let mut pt = Pt::new();
+        pt.psb(U + 0x7000).tnt("t").put(owner).fup(U).tnt("n").tip(K).tip(U).tnt("t");
+        let (ips, stats) = code.decode(&pt.bytes);
+        assert_eq!((stats.errors, stats.lost_bytes > 0), (1, true), "{owner:?}: {:?}", stats.faults);
+        assert_eq!(ips, [U, U + 1, U + 3, K, K + 1, U, U + 1], "{owner:?}");
+    }
+    // Erratum SKD010: an overflow's FUP is missing.
+    let mut pt = Pt::new();
+    pt.psb(U).put(Packet::Ovf).put(owners[2]).fup(U).tnt("n").tip(K).tip(U).tnt("t");
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!((stats.errors, stats.overflows), (0, 1), "{:?}", stats.faults);
+    assert_eq!(ips, [U, U + 1, U + 3, K, K + 1, U, U + 1]);
 }
 
 #[test]
