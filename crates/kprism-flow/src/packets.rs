@@ -259,12 +259,18 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 self.abort = abort;
             }
             Phase::Off => return,
-            Phase::On => {
-                if let Err(kind) = self.walk_to(ip) {
+            Phase::On => match self.walk_to(ip) {
+                Ok(()) => {}
+                // Erratum BDM64: the last branch before an abort may tell a wrong way. It was undone anyway.
+                Err(FaultKind::NotReached(_)) if self.abort => {
+                    let key = self.cache.blocks.cold[self.cur as usize].key;
+                    self.cur = self.cache.get(Key { ip, crossed: false, ..key }, self.at());
+                }
+                Err(kind) => {
                     self.fault(kind);
                     self.resume(ip, EventKind::Resume);
                 }
-            }
+            },
         }
         if !overflow {
             self.pending = Some(ip);
@@ -338,12 +344,17 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         Ok(())
     }
 
-    /// Walks and, if that leads where it should, reports what was met.
+    /// Walks and reports what was met, up to the error if there is one, as walking by TNT does; but before an
+    /// abort, whose way is not certain, only if it led where it should.
     fn walk_until(&mut self, until: Until) -> Result<(), FaultKind> {
         let key = self.cache.blocks.cold[self.cur as usize].key;
         let mut steps = std::mem::take(&mut self.steps);
         let result = walk(self.cache, key, until, self.at(), &mut steps);
-        if result.is_ok() {
+        let unsure = match result {
+            Err(FaultKind::NotReached(_)) => self.abort,
+            _ => result == Err(FaultKind::Endless),
+        };
+        if !unsure {
             if S::IPS {
                 self.sink.ips(&steps.ips);
             }

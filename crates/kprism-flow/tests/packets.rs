@@ -293,6 +293,40 @@ fn no_code_then_on_at_the_next_address() {
 }
 
 #[test]
+fn what_was_walked_before_an_error_counts() {
+    // The interrupt's address lies behind a system call that gave no packet, or behind a jump to nowhere.
+    let mut code = looping();
+    code.func("stray", U + 0x100, &[0x90, 0xeb, 0x7d]);
+    for (start, met) in [(U + 5, vec![U + 5, U + 6, U, U + 1]), (U + 0x100, vec![U + 0x100, U + 0x101])] {
+        let mut pt = Pt::new();
+        pt.psb(start).fup(U + 3).tip(K + 0x100);
+        let (ips, stats) = code.decode(&pt.bytes);
+        assert_eq!((ips, stats.instructions, stats.errors), (met.clone(), met.len() as u64, 1));
+    }
+}
+
+#[test]
+fn a_long_straight_run() {
+    let mut code = Code::default();
+    code.func("f", U, &vec![0x90; 100_000]);
+    let mut pt = Pt::new();
+    pt.psb(U).fup(U + 100_000).pgd(None);
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!((ips.len(), stats.faults), (100_000, vec![]));
+}
+
+#[test]
+fn erratum_bdm64() {
+    // The branch before the abort went the other way: it is on the way of neither.
+    let mut code = looping();
+    code.func("handler", U + 0x100, &[0x90, 0xeb, 0xfd]);
+    let mut pt = Pt::new();
+    pt.psb(U).put(Packet::ModeTsx { in_tx: true, abort: false }).fup(U).tnt("n");
+    pt.put(Packet::ModeTsx { in_tx: false, abort: true }).fup(U + 5).tip(U + 0x100).fup(U + 0x101).pgd(None);
+    check(&code, &pt, &[U, U + 1, U + 0x100]);
+}
+
+#[test]
 fn an_endless_loop_ends() {
     let mut code = Code::default();
     code.func("f", U, &[0xeb, 0xfe]);
