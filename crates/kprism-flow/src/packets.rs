@@ -45,6 +45,9 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             }
             self.stats.branches += 1;
             self.branch_to(ip);
+        } else {
+            // Where the branch was is not known, but where it went is.
+            self.resume(ip, EventKind::Resume);
         }
     }
 

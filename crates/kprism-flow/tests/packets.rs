@@ -276,13 +276,19 @@ fn no_code_then_on_at_the_next_address() {
     let mut pt = Pt::new();
     pt.psb(U).tnt("t").tip(U + 0x7000);
     let at = pt.bytes.len() as u64;
-    // The walk from U needs an outcome, not an address: an error there, and on at the TIP itself.
+    // The walk from U needs an outcome, not an address: an error there, and on at the TIP itself, where no code is.
     pt.tnt("tt").tip(U).tnt("t");
     let (ips, stats) = code.decode(&pt.bytes);
-    assert_eq!(stats.errors, 2 - 1, "{:?}", stats.faults);
+    assert_eq!(stats.errors, 2, "{:?}", stats.faults);
     assert!(matches!(stats.faults[0].kind, FaultKind::Mismatch(_)));
+    assert_eq!(stats.faults[1].kind, FaultKind::NoCode(U + 0x7000));
     assert!(ips.ends_with(&[U, U + 1]), "{ips:x?}");
     assert!(stats.lost_bytes > 0 && stats.faults[0].offset < at);
+
+    let mut pt = Pt::new();
+    pt.psb(U).tip(U + 5).fup(U).tip(K + 0x100);
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!((ips, stats.errors), (vec![U, U + 1, U + 5, U + 6], 1));
 
     let mut pt = Pt::new();
     pt.psb(U + 0x7000).tnt("t").tnt("nn").tip(U).tnt("t");
