@@ -7,7 +7,9 @@
 #      the guest takes the command to its end, best of RUNS
 #   2. the flow decoder against Intel's (libipt's block decoder, its fastest) on the stream just recorded,
 #      and on the real captures in KPRISM_TEST_DATA, if that is set
-#   3. if KPRISM_LIBXDC names a checkout of github.com/nyx-fuzz/libxdc, also against that on the captures (of which
+#   3. perf on the same stream, where it is installed: all errors, of which there are none, so that it decodes
+#      everything and prints nothing
+#   4. if KPRISM_LIBXDC names a checkout of github.com/nyx-fuzz/libxdc, also against that on the captures (of which
 #      it reads those without RET compression and timing), and on its own ones if KPRISM_LIBXDC_TRACES names a
 #      checkout of github.com/nyx-fuzz/libxdc_experiments
 set -eu
@@ -57,6 +59,22 @@ echo "flow decoder, the demo's stream"
 RUNS=$RUNS "$target/release/examples/decode_bench" "$work/demo"
 echo "libipt on the same"
 "$PWD/target/ptoracle" --block-bench "$RUNS" "$work/demo/streams" 0
+
+# cpu_ms COMMAND...: CPU time of a command in ms.
+cpu_ms() {
+	sh -c '"$@" >/dev/null 2>&1; times' sh "$@" | awk 'NR == 2 {
+		split($1, u, "[ms]"); split($2, s, "[ms]")
+		print 1000 * (60 * (u[1] + s[1]) + u[2] + s[2]) }'
+}
+
+if command -v perf >/dev/null && "$kprism" -q export -i "$work/demo" -o "$work/demo.perf.data" 2>/dev/null; then
+	echo "perf script on the same, less its start"
+	for _ in $(seq "$RUNS"); do
+		start=$(cpu_ms perf script -i "$work/demo.perf.data" --symfs "$work/demo.perf.data/symfs" --no-itrace)
+		all=$(cpu_ms perf script -i "$work/demo.perf.data" --symfs "$work/demo.perf.data/symfs" --itrace=e)
+		echo "$all $start"
+	done | awk '!n++ || $1 - $2 < best { best = $1 - $2 } END { printf "  errors only      %9.3f ms\n", best }'
+fi
 
 # As folders with NAME.pt and xpages.txt, or packed.
 mkdir "$work/captures"
