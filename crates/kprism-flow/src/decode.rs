@@ -183,7 +183,7 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     /// The next FUP or TIP.PGE tells where an overflow ended.
     pub overflow: bool,
     pub psb: Option<PsbPlus>,
-    /// Nothing came since PSB+.
+    /// Nothing came since PSB+, or since the FUP of an overflow.
     pub fresh: bool,
     pub stats: Stats,
     pub steps: Steps,

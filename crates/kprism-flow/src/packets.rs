@@ -211,7 +211,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         match self.phase {
             Phase::Lost(_) => self.resume(ip, EventKind::Resume),
             Phase::Off => self.resume(ip, EventKind::Start),
-            // Erratum BDM70: PSB+ claims that tracing is on right before it is switched on.
+            // Errata BDM70, APL12: PSB+ or an overflow claims that tracing is on right before it is switched on.
             Phase::On if self.fresh => self.resume(ip, EventKind::Start),
             Phase::On => {
                 self.fault(FaultKind::Unexpected("TIP.PGE while tracing is on"));
@@ -275,9 +275,11 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 }
             },
         }
-        if !overflow {
+        self.hot = false;
+        if overflow {
+            self.fresh = true;
+        } else {
             self.pending = Some(ip);
-            self.hot = false;
         }
     }
 

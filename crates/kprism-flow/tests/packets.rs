@@ -322,6 +322,19 @@ fn a_long_straight_run() {
 }
 
 #[test]
+fn erratum_apl12() {
+    let mut pt = Pt::new();
+    pt.psb(U).put(Packet::Ovf).fup(U + 5).pge(U).tnt("t");
+    let (ips, stats) = looping().decode(&pt.bytes);
+    assert_eq!((ips, stats.errors), (vec![U, U + 1], 0));
+    // Once the flow has moved on from there, tracing was on indeed.
+    let mut pt = Pt::new();
+    pt.psb(U).put(Packet::Ovf).fup(U).tnt("t").pge(U).tnt("t");
+    let (ips, stats) = looping().decode(&pt.bytes);
+    assert_eq!((ips, stats.errors), (vec![U, U + 1, U, U + 1], 1));
+}
+
+#[test]
 fn erratum_bdm64() {
     // The branch before the abort went the other way: it is on the way of neither.
     let mut code = looping();

@@ -18,8 +18,6 @@ const SKD007: &str =
 const SKZ84: &str = "SKZ84: a broken TMA with a byte too many; elsewhere that is a broken stream";
 const SKD022: &str = "SKD022: FUP and TIP.PGD at a VM entry; elsewhere an event before it";
 const SKL014: &str = "SKL014: where filtered tracing went off can only be told from the filter's addresses";
-const APL12: &str =
-    "APL12: TIP.PGE after an overflow's FUP; elsewhere tracing is on by then, which is a fault";
 
 const NO_TSC: &str = "time starts with the first TSC";
 const CALIBRATED: &str = "cycles count by CBR, not by how many came between two MTC or TSC before";
@@ -45,7 +43,6 @@ pub const EXCEPTIONS: &[(&str, Check, &str)] = &[
     ("skl014-jmp", Check::Errors, SKL014),
     ("skl014-jmp-jmp", Check::Flow, SKL014),
     ("skl014-jmp-jmp", Check::Errors, SKL014),
-    ("apl12-tip_pge", Check::Errors, APL12),
     ("cbr-cyc", Check::Times, NO_TSC),
     ("cbr-mtc-cyc-mtc", Check::Times, NO_TSC),
     ("mtc", Check::Times, NO_TSC),
