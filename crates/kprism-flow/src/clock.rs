@@ -37,6 +37,9 @@ struct Crystal {
     ticks: u64,
     /// Payload of the last MTC.
     last: u8,
+    /// The bits of `last` that are known. TMA has bits 15:0 of the CTC only, so at MTCFreq above 8 it leaves high
+    /// bits of the next MTC open.
+    known: u8,
 }
 
 /// The running estimate of time.
@@ -50,6 +53,8 @@ pub struct Clock {
     crystal: Option<Crystal>,
     cyc_base: u64,
     cycles: u64,
+    /// `cyc_base` is an MTC's time.
+    at_mtc: bool,
     cbr: u8,
     /// ns per TSC tick, 32.32 fixed point; 0 for exactly one.
     mult: u64,
@@ -63,7 +68,17 @@ impl Clock {
     pub fn new(config: ClockConfig) -> Self {
         let one = config.tsc_hz == 0 || u128::from(config.tsc_hz) == NS;
         let mult = if one { 0 } else { ((NS << 32) / u128::from(config.tsc_hz)).min(u64::MAX.into()) as u64 };
-        Self { config, tsc: 0, base: None, crystal: None, cyc_base: 0, cycles: 0, cbr: 0, mult }
+        Self {
+            config,
+            tsc: 0,
+            base: None,
+            crystal: None,
+            cyc_base: 0,
+            cycles: 0,
+            at_mtc: false,
+            cbr: 0,
+            mult,
+        }
     }
 
     /// Time now, in ns; 0 before the first TSC packet.
@@ -102,7 +117,8 @@ impl Clock {
         let unseen = u64::from(ctc) & ((1 << self.config.mtc_freq.min(16)) - 1);
         let since = u64::from(fast).saturating_add(self.ctc_to_tsc(unseen));
         let last = (ctc.checked_shr(self.config.mtc_freq.into()).unwrap_or(0) & 0xff) as u8;
-        self.crystal = Some(Crystal { base_tsc: self.tsc.saturating_sub(since), ticks: 0, last });
+        let known = 0xffff_u16.checked_shr(self.config.mtc_freq.into()).unwrap_or(0).min(0xff) as u8;
+        self.crystal = Some(Crystal { base_tsc: self.tsc.saturating_sub(since), ticks: 0, last, known });
     }
 
     /// MTC packet: CTC bits `mtc_freq` and up.
@@ -115,14 +131,19 @@ impl Clock {
         }
         let freq = self.config.mtc_freq.min(16);
         let Some(crystal) = &mut self.crystal else { return };
-        crystal.ticks += u64::from(ctc.wrapping_sub(crystal.last)) << freq;
-        crystal.last = ctc;
+        crystal.ticks += u64::from(ctc.wrapping_sub(crystal.last) & crystal.known) << freq;
+        (crystal.last, crystal.known) = (ctc, 0xff);
         let Crystal { base_tsc, ticks, .. } = *crystal;
         let tsc = base_tsc.saturating_add(self.ctc_to_tsc(ticks));
         let period = self.ctc_to_tsc(1 << freq);
         if tsc >= self.tsc {
             self.tsc = tsc;
-            self.rebase(tsc);
+            // A CYC counts from the CYC before it. When the crystal ticks twice without one (a high threshold), the
+            // next still counts from the first of the two.
+            if !self.at_mtc || self.cycles > 0 {
+                self.rebase(tsc);
+                self.at_mtc = true;
+            }
         } else if self.tsc - tsc > period {
             self.rebase(tsc);
         }
@@ -153,6 +174,7 @@ impl Clock {
     fn rebase(&mut self, tsc: u64) {
         self.cyc_base = tsc;
         self.cycles = 0;
+        self.at_mtc = false;
     }
 
     fn ctc_to_tsc(&self, ticks: u64) -> u64 {

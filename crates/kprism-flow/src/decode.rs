@@ -191,7 +191,7 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     /// The next FUP or TIP.PGE tells where an overflow ended.
     pub overflow: bool,
     pub psb: Option<PsbPlus>,
-    /// Nothing came since PSB+.
+    /// Nothing came since PSB+, or since the FUP of an overflow.
     pub fresh: bool,
     pub stats: Stats,
     pub steps: Steps,
@@ -341,9 +341,17 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             Packet::Fup(payload) => self.fup(payload),
             Packet::TipPge(payload) => self.pge(payload),
             Packet::TipPgd(payload) => self.pgd(payload),
-            Packet::ModeExec { cs_l, cs_d, .. } => self.mode = Mode::from_cs(cs_l, cs_d),
+            Packet::ModeExec { cs_l, cs_d, .. } => {
+                self.mode = Mode::from_cs(cs_l, cs_d);
+                if self.psb.is_none() {
+                    // With event trace, a FUP right behind it names the instruction that changed RFLAGS.IF.
+                    self.bound = !self.overflow;
+                    self.hot = false;
+                }
+            }
             Packet::ModeTsx { abort, .. } if self.psb.is_none() => {
-                (self.abort, self.bound) = (abort, !abort);
+                // Erratum SKD010: its FUP may be the first one after an overflow.
+                (self.abort, self.bound) = (abort, !abort && !self.overflow);
                 self.hot = false;
             }
             Packet::Pip { cr3, .. } => self.pip(cr3),
@@ -362,7 +370,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             }
             Packet::Ovf => self.overflow(),
             Packet::TraceStop => self.go_off(),
-            Packet::Ptw { ip, .. } | Packet::Exstop { ip } => self.bound |= ip,
+            Packet::Ptw { ip, .. } | Packet::Exstop { ip } | Packet::Trig { ip, .. } => self.bound |= ip,
             Packet::Bbp { .. } => self.in_block = true,
             Packet::Bep { ip } => {
                 self.in_block = false;
