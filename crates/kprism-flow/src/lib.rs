@@ -25,6 +25,7 @@ mod stack;
 mod stitch;
 mod tnt;
 mod walk;
+pub mod window;
 
 pub use model::Profile;
 pub use parallel::{Options, Stream, profile};

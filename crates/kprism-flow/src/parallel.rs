@@ -19,6 +19,7 @@ use crate::delta::Plan;
 use crate::model::{CpuTotals, FlowError, Profile, Task, Totals};
 use crate::stack::{Chunk, Stacks};
 use crate::stitch::{Lane, Need, Stitcher};
+use crate::window::{Window, restrict};
 
 /// One CPU's stream and its code.
 #[derive(Debug, Clone, Copy)]
@@ -45,11 +46,20 @@ pub struct Options {
     pub chunk: usize,
     /// Intervals and executions to measure.
     pub plan: Plan,
+    /// Only this task's work in this time, and no intervals; everything if not given.
+    pub window: Option<Window>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: 0, slice_ns: 10_000, clock: ClockConfig::default(), chunk: 0, plan: Plan::default() }
+        Self {
+            threads: 0,
+            slice_ns: 10_000,
+            clock: ClockConfig::default(),
+            chunk: 0,
+            plan: Plan::default(),
+            window: None,
+        }
     }
 }
 
@@ -125,7 +135,7 @@ pub fn profile<R: Resolve>(
         done: Mutex::default(),
         changed: Condvar::new(),
     };
-    let mut stitcher = Stitcher::new(lanes, resolver, options.slice_ns, &options.plan);
+    let mut stitcher = Stitcher::new(lanes, resolver, options);
     let threads = match options.threads {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         n => n,
@@ -156,7 +166,7 @@ pub fn profile<R: Resolve>(
     errors.sort_by_key(|e| (e.cpu, e.offset));
     let mut tasks = stitched.tasks;
     name_tasks(&mut tasks, sideband);
-    Profile {
+    let mut profile = Profile {
         funcs: stitched.funcs,
         tasks,
         nodes: stitched.tree.nodes,
@@ -166,7 +176,11 @@ pub fn profile<R: Resolve>(
         counts: stitched.counts,
         errors,
         totals,
+    };
+    if let Some(window) = &options.window {
+        restrict(&mut profile, window);
     }
+    profile
 }
 
 /// What all threads share.
@@ -213,7 +227,7 @@ impl<'a, R: Resolve> Work<'a, R> {
             Decoder::marking(bytes, setup, false, &self.options.plan.markers)
         });
         let mut result = Deliver { work: self, index, result: <(Chunk, Stats)>::default() };
-        let mut sink = Stacks::new(self.options.slice_ns, room);
+        let mut sink = Stacks::new(self.options.slice_ns, self.options.window, room);
         result.result.1 = decoder.run(job.from, job.to, &mut sink);
         result.result.0 = sink.finish();
         drop(result);

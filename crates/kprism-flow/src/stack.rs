@@ -16,6 +16,7 @@ use crate::event::{Event, EventKind, Sink, flag};
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, Tree, is_kernel, search};
 use crate::marks::{Mark, Op, What};
 use crate::model::FrameKind;
+use crate::window::Window;
 
 /// One ns an instruction, in the unit of [`Stacks::pace`].
 const EXACT: u64 = 1 << 32;
@@ -128,6 +129,8 @@ pub(crate) struct Stacks {
     on: bool,
     space: u64,
     slice_ns: u64,
+    /// Only what happens in here counts.
+    window: Option<Window>,
 }
 
 impl Sink for Stacks {
@@ -163,7 +166,9 @@ impl Sink for Stacks {
         self.measure(ns - before, self.out.insns - insns_before);
         if ns > self.now {
             if self.on {
-                self.out.tree.nodes[self.node as usize].ns += ns - self.now;
+                if self.counts() {
+                    self.out.tree.nodes[self.node as usize].ns += ns - self.now;
+                }
                 self.out.cpu += ns - self.now;
             }
             self.now = ns;
@@ -173,7 +178,7 @@ impl Sink for Stacks {
 
 impl Stacks {
     /// Listens to a new chunk; `room` is an old one whose memory serves again.
-    pub fn new(slice_ns: u64, room: Chunk) -> Self {
+    pub fn new(slice_ns: u64, window: Option<Window>, room: Chunk) -> Self {
         let mut stacks = Self {
             out: room.cleared(),
             stack: Vec::with_capacity(128),
@@ -185,6 +190,7 @@ impl Stacks {
             on: false,
             space: 0,
             slice_ns,
+            window,
         };
         stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
         stacks
@@ -216,15 +222,26 @@ impl Stacks {
         self.measured = measured;
     }
 
+    /// Whether what happens from now on counts.
+    #[inline]
+    fn counts(&self) -> bool {
+        self.window.is_none_or(|window| window.holds(self.now))
+    }
+
     /// The top frame executes instructions.
     #[inline]
     fn run(&mut self, insns: u32) {
         let ns = ((u128::from(insns) * u128::from(self.pace)) >> 32) as u64;
+        let counts = self.counts();
         let node = &mut self.out.tree.nodes[self.node as usize];
-        node.insns += u64::from(insns);
         self.out.insns += u64::from(insns);
+        if counts {
+            node.insns += u64::from(insns);
+        }
         if self.on {
-            node.ns += ns;
+            if counts {
+                node.ns += ns;
+            }
             self.out.cpu += ns;
             self.now += ns;
         }
@@ -267,7 +284,7 @@ impl Stacks {
     #[inline(always)]
     fn push(&mut self, func: u32, kind: FrameKind, ret_ip: u64, kernel: bool, now: u64) {
         let node = self.out.tree.child(self.node, func, kind);
-        self.out.tree.nodes[node as usize].calls += 1;
+        self.out.tree.nodes[node as usize].calls += u64::from(self.counts());
         self.node = node;
         self.stack.push(Frame {
             ret_ip,
@@ -421,7 +438,7 @@ impl Stacks {
         }
         self.push(event.func, FrameKind::Tail, ret_ip, top.kernel, now);
         if event.flags & flag::INNER != 0 {
-            self.out.tree.nodes[self.node as usize].calls -= 1;
+            self.out.tree.nodes[self.node as usize].calls -= u64::from(self.counts());
         }
         if let Some(new) = self.stack.last_mut()
             && !top.is_entry()
@@ -437,6 +454,7 @@ impl Stacks {
         if self.base_func() == event.func {
             return;
         }
+        let counts = self.counts();
         let Some(span) = self.out.spans.last_mut() else { return };
         let inner = event.flags & flag::INNER != 0;
         if inner && span.func == event.func {
@@ -446,7 +464,7 @@ impl Stacks {
         }
         let above = span.root + 1;
         self.node = self.out.tree.child(above, event.func, FrameKind::Tail);
-        self.out.tree.nodes[self.node as usize].calls += u64::from(!inner);
+        self.out.tree.nodes[self.node as usize].calls += u64::from(!inner && counts);
         span.base = Some((self.node, event.func));
     }
 

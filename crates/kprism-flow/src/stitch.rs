@@ -11,11 +11,12 @@ use kprism_image::resolve::Resolve;
 use kprism_image::sideband::Switch;
 
 use crate::analyses::{Analyses, At};
-use crate::delta::Plan;
 use crate::frames::{Frame, NO_FUNC, NO_RETURN, Tree};
 use crate::marks::What;
 use crate::model::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
+use crate::parallel::Options;
 use crate::stack::{Cause, Chunk, Done, Span};
+use crate::window::Window;
 
 /// Functions told apart.
 const MAX_FUNCS: usize = 1 << 26;
@@ -104,6 +105,7 @@ pub(crate) struct Stitcher<'a, R> {
     syscalls: Vec<Syscall>,
     slices: Vec<Slice>,
     slice_ns: u64,
+    window: Option<Window>,
     analyses: Analyses<'a>,
     /// Where the span in hand begins.
     here: At,
@@ -115,7 +117,7 @@ pub(crate) struct Stitcher<'a, R> {
 }
 
 impl<'a, R: Resolve> Stitcher<'a, R> {
-    pub fn new(lanes: Vec<Lane<'a>>, resolver: &'a R, slice_ns: u64, plan: &'a Plan) -> Self {
+    pub fn new(lanes: Vec<Lane<'a>>, resolver: &'a R, options: &'a Options) -> Self {
         let mut st = Self {
             resolver,
             lanes: Vec::new(),
@@ -128,8 +130,9 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             tree: Tree::default(),
             syscalls: Vec::new(),
             slices: Vec::new(),
-            slice_ns,
-            analyses: Analyses::new(plan, lanes.len()),
+            slice_ns: options.slice_ns,
+            window: options.window,
+            analyses: Analyses::new(&options.plan, lanes.len()),
             here: At::default(),
             forks: VecDeque::new(),
             map: Vec::new(),
@@ -390,7 +393,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             _ => {
                 self.push(task, func, FrameKind::Tail, NO_RETURN, now);
                 if let Some(top) = self.threads[task].stack.last_mut() {
-                    self.tree.nodes[top.node as usize].calls -= 1;
+                    let counts = self.window.is_none_or(|window| window.holds(now));
+                    self.tree.nodes[top.node as usize].calls -= u64::from(counts);
                     top.node = node;
                 }
             }
@@ -404,7 +408,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let parent = thread.stack.last().map_or(thread.root, |f| f.node);
         let node = self.tree.child(parent, own, kind);
         // A resumed function was called before the trace, or in the parent of a fork.
-        self.tree.nodes[node as usize].calls += u64::from(kind != FrameKind::Resumed);
+        let counts = self.window.is_none_or(|window| window.holds(now));
+        self.tree.nodes[node as usize].calls += u64::from(kind != FrameKind::Resumed && counts);
         thread.stack.push(Frame {
             ret_ip,
             start_ns: now,

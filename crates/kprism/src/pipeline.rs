@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::delta::Plan;
+use kprism_flow::window::Window;
 use kprism_flow::{Options, Profile, Stream};
 use kprism_image::Image;
 use kprism_image::maps::{self, Dict};
@@ -174,7 +175,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
 /// The streams are not there, or the disk refuses.
 pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
     let loaded = load(run, progress)?;
-    let profile = profile(&loaded, Plan::default(), progress);
+    let profile = profile(&loaded, Plan::default(), None, progress);
     progress.step("writing the tables");
     save_profile(run, &profile)?;
     let Loaded { mut manifest, notes, .. } = loaded;
@@ -191,8 +192,8 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
     Ok(profile)
 }
 
-/// Decodes with the measurements of `plan`, and saves nothing.
-pub fn profile(loaded: &Loaded, plan: Plan, progress: &Progress) -> Profile {
+/// Decodes with the measurements of `plan`, or what is in the window, and saves nothing.
+pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &Progress) -> Profile {
     let total: u64 = loaded.streams.iter().map(|(pt, _)| pt.len() as u64).sum();
     progress.step("decoding");
     let done = AtomicU64::new(0);
@@ -201,7 +202,7 @@ pub fn profile(loaded: &Loaded, plan: Plan, progress: &Progress) -> Profile {
         progress.amount("decoding", so_far, total);
     };
     let plan = plan.with_preempt_count(loaded.preempt_count);
-    let options = Options { clock: loaded.clock(), plan, ..Options::default() };
+    let options = Options { clock: loaded.clock(), plan, window, ..Options::default() };
     kprism_flow::profile(&loaded.streams(), &loaded.symbols, &loaded.records, &options, &tick)
 }
 

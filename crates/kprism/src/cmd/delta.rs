@@ -92,7 +92,7 @@ pub fn run(
         let loaded = pipeline::load(&run, progress)?;
         let specs: Vec<Spec> = args.spec().into_iter().collect();
         let plan = Plan::new(&specs, &args.count, &|name| address_of(&loaded.symbols, name))?;
-        let profile = pipeline::profile(&loaded, plan, progress);
+        let profile = pipeline::profile(&loaded, plan, None, progress);
         (run, profile)
     } else {
         pipeline::open(input, progress)?

@@ -12,6 +12,7 @@ use kprism_report::html::{self, Budget};
 use kprism_report::{Filter, Style, Table, deltas, tables, tree};
 use serde_json::json;
 
+use super::call::CallArgs;
 use super::delta::{self, DeltaArgs};
 use crate::exit::Outcome;
 use crate::pipeline;
@@ -40,6 +41,8 @@ pub struct Args {
     pub limit: usize,
     #[command(flatten)]
     pub select: Select,
+    #[command(flatten)]
+    pub one: CallArgs,
     /// Weigh the tree by instructions or by time on a CPU
     #[arg(long, value_enum, default_value_t = By::Instructions)]
     pub by: By,
@@ -141,9 +144,10 @@ pub fn run(
         bail!("an INTERVAL and the options of `report delta` need the subject `delta`");
     }
     let (run, profile) = pipeline::open(&args.input, progress)?;
+    let filter = args.select.filter();
+    let profile = args.one.narrow(&run, profile, &filter, progress)?;
     progress.clear();
     let manifest = run.manifest()?;
-    let filter = args.select.filter();
     if let Some(file) = &args.html {
         let page = html::render(&manifest, &profile, &Budget::default()).context("HTML report")?;
         std::fs::write(file, page).with_context(|| file.display().to_string())?;
