@@ -20,7 +20,8 @@ kprism=$target/release/kprism
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-$CARGO build --release --workspace --examples >&2
+# Without --lib and --bins, --examples would be all that is built.
+$CARGO build --release --workspace --lib --bins --examples >&2
 make -sC tests/oracle OUT="$PWD/target" >&2
 
 # seconds NAME OPTION... -- CMD...: time of the command in the guest.

@@ -3,8 +3,8 @@
 //!
 //! As SDM vol. 3, "Intel PT Timing Packets and Decoding Time": a TSC packet gives the time; TMA ties it to
 //! the crystal clock (CTC), of which MTC packets then show eight bits each period; CYC counts core cycles,
-//! turned into TSC ticks by the ratio of nominal to current frequency (CBR). A stream without any of them
-//! decodes all the same, at time 0.
+//! turned into TSC ticks by the ratio of nominal to current frequency (CBR), or where that is not known, by how many
+//! came between two MTCs before. A stream without any of them decodes all the same, at time 0.
 
 /// What the processor's clocks mean; from the recording's manifest or CPUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct ClockConfig {
     pub art_den: u32,
     /// Each MTC is 2^this CTC ticks after the one before: IA32_RTIT_CTL.MTCFreq, 0 to 15.
     pub mtc_freq: u8,
-    /// Nominal (maximum non-turbo) ratio: MSR_PLATFORM_INFO\[15:8\]. 0 when unknown: CYC is then ignored.
+    /// Nominal (maximum non-turbo) ratio: MSR_PLATFORM_INFO\[15:8\]. 0 when unknown: CYC then counts by MTC.
     pub nom_ratio: u8,
 }
 
@@ -56,6 +56,9 @@ pub struct Clock {
     /// `cyc_base` is an MTC's time.
     at_mtc: bool,
     cbr: u8,
+    /// TSC ticks per cycle in the last MTC period that had cycles, 32.32 fixed point. Only where CBR or the nominal
+    /// ratio is not known; 0 when unknown too.
+    calibrated: u64,
     /// ns per TSC tick, 32.32 fixed point; 0 for exactly one.
     mult: u64,
 }
@@ -77,6 +80,7 @@ impl Clock {
             cycles: 0,
             at_mtc: false,
             cbr: 0,
+            calibrated: 0,
             mult,
         }
     }
@@ -135,6 +139,10 @@ impl Clock {
         (crystal.last, crystal.known) = (ctc, 0xff);
         let Crystal { base_tsc, ticks, .. } = *crystal;
         let tsc = base_tsc.saturating_add(self.ctc_to_tsc(ticks));
+        if (self.cbr == 0 || self.config.nom_ratio == 0) && self.at_mtc && self.cycles > 0 {
+            let ticks = u128::from(tsc.saturating_sub(self.cyc_base));
+            self.calibrated = ((ticks << 32) / u128::from(self.cycles)).min(u64::MAX.into()) as u64;
+        }
         let period = self.ctc_to_tsc(1 << freq);
         if tsc >= self.tsc {
             self.tsc = tsc;
@@ -155,12 +163,18 @@ impl Clock {
         self.cycles = self.cycles.saturating_add(cycles);
         let nominal = u64::from(self.config.nom_ratio);
         let ticks = match u64::from(self.cbr) {
-            _ if nominal == 0 || self.base.is_none() => return,
-            0 => return,
+            _ if self.base.is_none() => return,
+            cbr if nominal == 0 || cbr == 0 => self.calibrated_ticks(),
             cbr if cbr == nominal => self.cycles,
             cbr => self.cycles.saturating_mul(nominal) / cbr,
         };
         self.tsc = self.tsc.max(self.cyc_base.saturating_add(ticks));
+    }
+
+    /// The time that the cycles counted take, by the last MTC period.
+    #[cold]
+    fn calibrated_ticks(&self) -> u64 {
+        ((u128::from(self.cycles) * u128::from(self.calibrated)) >> 32).min(u64::MAX.into()) as u64
     }
 
     /// CBR packet: current core to bus ratio. Cycles before it were counted at the old one.

@@ -271,6 +271,31 @@ fn time_when_the_crystal_ticks_slowly_or_cycles_seldom() {
 }
 
 #[test]
+fn cycles_of_unknown_length_are_measured_by_the_crystal() {
+    use kprism_flow::clock::{Clock, ClockConfig};
+    for (nom_ratio, cbr) in [(0, 0), (0, 8), (10, 0)] {
+        let config = ClockConfig { tsc_hz: 0, art_num: 4, art_den: 1, mtc_freq: 4, nom_ratio };
+        let mut clock = Clock::new(config);
+        clock.on_tsc(0x1000);
+        clock.on_tma(0, 0);
+        clock.on_cbr(cbr);
+        clock.on_mtc(1);
+        clock.on_cyc(0x100);
+        assert_eq!(clock.ns(), 0x1040, "no period was measured yet");
+        clock.on_mtc(2);
+        clock.on_cyc(0x80);
+        assert_eq!(clock.ns(), 0x10a0);
+        // Two periods with fewer cycles: half of one for each tick.
+        clock.on_mtc(3);
+        clock.on_mtc(4);
+        clock.on_cyc(0x100);
+        clock.on_mtc(5);
+        clock.on_cyc(0x10);
+        assert_eq!(clock.ns(), 0x1140 + 0x10 * 0x80 / 0x100);
+    }
+}
+
+#[test]
 fn no_code_then_on_at_the_next_address() {
     let code = looping();
     let mut pt = Pt::new();

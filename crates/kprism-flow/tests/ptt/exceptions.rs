@@ -20,7 +20,9 @@ const SKD022: &str = "SKD022: FUP and TIP.PGD at a VM entry; elsewhere an event 
 const SKL014: &str = "SKL014: where filtered tracing went off can only be told from the filter's addresses";
 
 const NO_TSC: &str = "time starts with the first TSC";
-const CALIBRATED: &str = "cycles count by CBR, not by how many came between two MTC or TSC before";
+const BY_CBR: &str = "cycles count by CBR where it is known, and are not measured";
+const BY_MTC: &str = "cycles are measured by MTC, not by TSC";
+const MEASURED: &str = "an overflow does not end what was measured of cycles";
 
 const LAZY: &str =
     "code is followed when a packet needs it: not behind the last packet, not to a FUP that is no event";
@@ -47,14 +49,9 @@ pub const EXCEPTIONS: &[(&str, Check, &str)] = &[
     ("cbr-mtc-cyc-mtc", Check::Times, NO_TSC),
     ("mtc", Check::Times, NO_TSC),
     ("mtc-cyc_calibrate", Check::Times, NO_TSC),
-    ("mtc-ovf_keep-cyc", Check::Times, CALIBRATED),
-    ("mtc-ovf_keep-cyc", Check::Flow, CALIBRATED),
-    ("mtc-ovf_reset-cyc", Check::Times, CALIBRATED),
-    ("mtc-ovf_reset-cyc", Check::Flow, CALIBRATED),
-    ("tsc-cyc_calibrate", Check::Times, CALIBRATED),
-    ("tsc-tma-cbr-mtc-cyc_calibrate", Check::Times, CALIBRATED),
-    ("tsc-tma-mtc-cyc_calibrate", Check::Times, CALIBRATED),
-    ("tsc-tma-mtc-mtc-cyc_calibrate", Check::Times, CALIBRATED),
+    ("mtc-ovf_reset-cyc", Check::Times, MEASURED),
+    ("tsc-cyc_calibrate", Check::Times, BY_MTC),
+    ("tsc-tma-cbr-mtc-cyc_calibrate", Check::Times, BY_CBR),
     ("pip-pip_mov_cr3-fail", Check::Flow, LAZY),
     ("pip-pip_mov_cr3-fail", Check::Errors, LAZY),
     ("ptxed-resync-nomap-mode_exec-fup", Check::Flow, LAZY),
