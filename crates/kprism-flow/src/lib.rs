@@ -3,6 +3,7 @@
 
 mod block;
 mod build;
+pub mod calls;
 mod causes;
 pub mod clock;
 pub mod decode;
@@ -11,9 +12,11 @@ pub mod error;
 pub mod event;
 mod frames;
 pub mod model;
+mod pace;
 mod packets;
 pub mod parallel;
 mod readers;
+pub mod replay;
 mod retstack;
 mod stack;
 mod stitch;

@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::{Options, Profile, Stream};
+use kprism_image::Image;
 use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
 use kprism_image::symbols::Symbols;
@@ -103,11 +104,37 @@ pub fn open(path: &Path, progress: &Progress) -> Result<(Run, Profile)> {
     Ok((run, profile))
 }
 
-/// Decodes a run, saves its tables, and enters the counts into its manifest.
+/// A run's inputs in memory: all that decoding needs.
+pub struct Loaded {
+    /// As the recorder's own account completes it.
+    pub manifest: Manifest,
+    /// Packets and code of each CPU.
+    streams: Vec<(Vec<u8>, Image)>,
+    /// Functions.
+    pub symbols: Symbols,
+    /// The sideband.
+    pub records: Vec<sideband::Record>,
+    /// What was damaged or missing.
+    pub notes: Vec<String>,
+}
+
+impl Loaded {
+    /// The streams, as the decoder wants them.
+    pub fn streams(&self) -> Vec<Stream<'_>> {
+        (0u16..).zip(&self.streams).map(|(cpu, (bytes, image))| Stream { cpu, bytes, image }).collect()
+    }
+
+    /// Clock facts of the recording.
+    pub fn clock(&self) -> ClockConfig {
+        clock_config(&self.manifest.clock)
+    }
+}
+
+/// Reads what a run's decode needs.
 ///
 /// # Errors
-/// The streams are not there, or the disk refuses.
-pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
+/// The streams are not there, or a file is not what it should be.
+pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let mut manifest = run.manifest()?;
     progress.step("reading the streams");
     let mut notes = Vec::new();
@@ -134,21 +161,28 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
     let kallsyms = read_if_there(&run.symbols().join("kallsyms"))?;
     let symbols = Symbols::load(&kallsyms, &records, Some(&root))
         .with_context(|| run.symbols().join("kallsyms").display().to_string())?;
+    Ok(Loaded { manifest, streams, symbols, records, notes })
+}
 
-    let total: u64 = streams.iter().map(|(pt, _)| pt.len() as u64).sum();
+/// Decodes a run, saves its tables, and enters the counts into its manifest.
+///
+/// # Errors
+/// The streams are not there, or the disk refuses.
+pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
+    let loaded = load(run, progress)?;
+    let total: u64 = loaded.streams.iter().map(|(pt, _)| pt.len() as u64).sum();
     progress.step("decoding");
     let done = AtomicU64::new(0);
     let tick = |bytes: u64| {
         let so_far = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         progress.amount("decoding", so_far, total);
     };
-    let inputs: Vec<Stream<'_>> =
-        (0u16..).zip(&streams).map(|(cpu, (bytes, image))| Stream { cpu, bytes, image }).collect();
-    let options = Options { clock: clock_config(&manifest.clock), ..Options::default() };
-    let profile = kprism_flow::profile(&inputs, &symbols, &records, &options, &tick);
+    let options = Options { clock: loaded.clock(), ..Options::default() };
+    let profile = kprism_flow::profile(&loaded.streams(), &loaded.symbols, &loaded.records, &options, &tick);
 
     progress.step("writing the tables");
     save_profile(run, &profile)?;
+    let Loaded { mut manifest, notes, .. } = loaded;
     manifest.instructions = Some(profile.totals.instructions());
     manifest.decode_errors = Some(profile.totals.errors());
     manifest.lost_bytes = profile.totals.lost_bytes();

@@ -9,6 +9,7 @@ mod info;
 mod lab;
 mod list;
 mod report;
+mod script;
 
 use std::io::Write;
 
@@ -27,6 +28,8 @@ pub enum Command {
     Report(report::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
     Export(export::Args),
+    /// Print what ran, line by line: instructions, branches, calls, system calls
+    Script(script::Args),
     /// Turn Intel PT recorded elsewhere into a run
     Import(import::Args),
     /// Show what a run is and what was lost
@@ -60,6 +63,7 @@ pub fn run(
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
         Command::Report(args) => report::run(args, color, progress, out),
         Command::Export(args) => export::run(args, progress, out),
+        Command::Script(args) => script::run(args, progress, out),
         Command::Import(args) => import::run(args, progress),
         Command::Info(args) => info::run(args, out),
         Command::List(args) => list::run(args, out),
