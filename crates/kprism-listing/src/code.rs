@@ -74,21 +74,25 @@ pub struct Insn {
     asid: u64,
     mode: Mode,
     known: bool,
-    /// `ip sym+off (module)`, once asked for.
-    place: Piece,
-    /// The whole line but its prefix, once asked for.
-    line: Piece,
 }
 
 /// All instructions of one lane.
 pub(crate) struct Codes {
     insns: Vec<Insn>,
+    /// `ip sym+off (module)` of each, once asked for.
+    places: Vec<Piece>,
+    /// The whole line of each but its prefix, once asked for.
+    lines: Vec<Piece>,
     /// The newest at (address space, address).
     newest: HashMap<(u64, u64), u32, BuildHasherDefault<KeyHasher>>,
     /// Instructions of the blocks, one block after the other.
     list: Vec<u32>,
     /// Where each block's begin.
     blocks: Vec<u32>,
+    /// Places of the list where the flow does not just fall through, but for each block's last.
+    turns: Vec<u32>,
+    /// Where each block's begin.
+    block_turns: Vec<u32>,
     texts: Vec<u8>,
     last_func: (u64, FuncRef),
 }
@@ -112,9 +116,13 @@ impl Codes {
         let nothing = FuncRef { id: 0, entry: 0, known: false, start: 1, end: 0 };
         Self {
             insns: Vec::new(),
+            places: Vec::new(),
+            lines: Vec::new(),
             newest: HashMap::default(),
             list: Vec::new(),
             blocks: vec![0],
+            turns: Vec::new(),
+            block_turns: vec![0],
             texts: Vec::new(),
             last_func: (0, nothing),
         }
@@ -131,14 +139,23 @@ impl Codes {
                 _ => {
                     let insn = Insn::new(code, ip, &bytes[..got], &func);
                     self.insns.push(insn);
+                    self.places.push((0, 0));
+                    self.lines.push((0, 0));
                     let id = (self.insns.len() - 1) as u32;
                     self.newest.insert((code.asid, ip), id);
                     id
                 }
             };
+            if self.insns[id as usize].ends != Ends::Falls {
+                self.turns.push(self.list.len() as u32);
+            }
             self.list.push(id);
         }
+        if self.turns.last().is_some_and(|&t| t as usize + 1 == self.list.len()) {
+            self.turns.pop();
+        }
         self.blocks.push(self.list.len() as u32);
+        self.block_turns.push(self.turns.len() as u32);
     }
 
     fn func_at(&mut self, asid: u64, ip: u64, resolver: &impl Resolve, ns: u64) -> FuncRef {
@@ -163,6 +180,24 @@ impl Codes {
         self.list[place]
     }
 
+    /// Places among `places` of a block, all but the last, after which the flow does not just fall through.
+    #[inline(always)]
+    pub fn turns(&self, block: u32, places: &std::ops::Range<usize>) -> &[u32] {
+        let all = self.block_turns[block as usize] as usize..self.block_turns[block as usize + 1] as usize;
+        let mut turns = &self.turns[all];
+        while let [first, rest @ ..] = turns
+            && (*first as usize) < places.start
+        {
+            turns = rest;
+        }
+        while let [rest @ .., last] = turns
+            && *last as usize + 1 >= places.end
+        {
+            turns = rest;
+        }
+        turns
+    }
+
     #[inline(always)]
     pub fn insn(&self, id: u32) -> &Insn {
         &self.insns[id as usize]
@@ -171,7 +206,7 @@ impl Codes {
     /// The line of an instruction without its prefix.
     #[inline(always)]
     pub fn line<R: Resolve>(&mut self, id: u32, maker: &mut Maker<'_, R>) -> &[u8] {
-        let mut piece = self.insns[id as usize].line;
+        let mut piece = self.lines[id as usize];
         if piece.1 == 0 {
             piece = self.make_line(id, maker);
         }
@@ -181,13 +216,13 @@ impl Codes {
     /// Where an instruction is: address, function, module.
     #[inline(always)]
     pub fn place<R: Resolve>(&mut self, id: u32, maker: &mut Maker<'_, R>) -> &[u8] {
-        let mut piece = self.insns[id as usize].place;
+        let mut piece = self.places[id as usize];
         if piece.1 == 0 {
             let from = self.texts.len();
             let insn = self.insns[id as usize];
             write_place(&mut self.texts, &insn.spot(), maker);
             piece = (from as u32, (self.texts.len() - from) as u32);
-            self.insns[id as usize].place = piece;
+            self.places[id as usize] = piece;
         }
         &self.texts[piece.0 as usize..(piece.0 + piece.1) as usize]
     }
@@ -237,7 +272,7 @@ impl Codes {
         }
         out.push(b'\n');
         let piece = (from as u32, (out.len() - from) as u32);
-        self.insns[id as usize].line = piece;
+        self.lines[id as usize] = piece;
         piece
     }
 }
@@ -259,8 +294,6 @@ impl Insn {
             asid: code.asid,
             mode: code.mode,
             known: func.known,
-            place: (0, 0),
-            line: (0, 0),
         }
     }
 

@@ -159,18 +159,19 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         self.out.end_line();
     }
 
-    fn list_branches(&mut self, at: &Moment<'_>, places: std::ops::Range<usize>) {
+    #[inline]
+    fn list_branches(&mut self, at: &Moment<'_>, block: u32, places: std::ops::Range<usize>) {
         let first = self.lanes[at.lane].codes.at(places.start);
         self.arrival(at, first);
-        for (ran, place) in (1..).zip(places.start + 1..places.end) {
-            let codes = &self.lanes[at.lane].codes;
-            let (before, id) = (codes.at(place - 1), codes.at(place));
-            if codes.insn(before).ends != Ends::Falls {
-                self.lanes[at.lane].before = Before::Insn(before);
-                self.arrival(&at.later(ran), id);
-            }
+        for turn in 0..self.lanes[at.lane].codes.turns(block, &places).len() {
+            let lane = &mut self.lanes[at.lane];
+            let place = lane.codes.turns(block, &places)[turn] as usize;
+            lane.before = Before::Insn(lane.codes.at(place));
+            let id = lane.codes.at(place + 1);
+            self.arrival(&at.later((place + 1 - places.start) as u32), id);
         }
-        self.lanes[at.lane].before = Before::Insn(self.lanes[at.lane].codes.at(places.end - 1));
+        let lane = &mut self.lanes[at.lane];
+        lane.before = Before::Insn(lane.codes.at(places.end - 1));
     }
 
     #[inline]
@@ -217,7 +218,7 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
         }
         match self.subject {
             Subject::Insns => self.list_insns(at, places),
-            Subject::Branches => self.list_branches(at, places),
+            Subject::Branches => self.list_branches(at, block, places),
         }
     }
 
