@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From Intel PT packets and code images to the flow of instructions, call stacks and a profile.
 
+pub mod annotate;
 mod block;
 mod build;
 pub mod calls;

@@ -220,7 +220,8 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     Ok(if lines == 0 { Outcome::NothingMatched } else { Outcome::Done })
 }
 
-fn follow(loaded: &Loaded, listener: &mut impl Listener) {
+/// Lets a listener hear the whole run.
+pub fn follow(loaded: &Loaded, listener: &mut impl Listener) {
     let streams = loaded.streams();
     let inputs = Inputs {
         streams: &streams,
