@@ -11,7 +11,7 @@ use kprism_image::Image;
 use kprism_image::insn::{Kind, Mode, classify};
 use kprism_image::resolve::{FuncRef, Resolve};
 
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, flag};
 use crate::frames::is_kernel;
 use crate::replay::{Code, Listener, Moment, Task};
 
@@ -36,7 +36,8 @@ pub struct Site {
     pub ns: u64,
     /// How often the flow went on elsewhere than behind it, if it is a conditional branch.
     pub taken: u64,
-    /// Where an indirect jump or call went, most often first.
+    /// Where an indirect jump or call went, most often first; so too a call of an indirect branch thunk, and a
+    /// return that is a jump by way of the stack.
     pub targets: Vec<Target>,
     /// When it ran first.
     pub first_ns: u64,
@@ -70,6 +71,9 @@ pub struct Counts {
     pub ns: u64,
 }
 
+/// Functions that stand for an indirect jump by a register (Linux, arch/x86/lib/retpoline.S).
+const THUNK: &str = "__x86_indirect_";
+
 const NO_SITE: u32 = u32::MAX;
 
 /// A block that has instructions of the chosen functions: where their sites begin in the list.
@@ -88,6 +92,8 @@ struct Lane {
     list: Vec<(u32, u64)>,
     /// The site that ran last and its address, if the very last instruction was one.
     last: Option<(u32, u64)>,
+    /// A site that called a thunk, whose jump is to come.
+    thunk: Option<u32>,
     /// For which task and names `taken` holds.
     who: Option<(usize, u32)>,
     taken: bool,
@@ -103,6 +109,8 @@ pub struct Counter<'a, R> {
     stop: &'a dyn Fn() -> bool,
     lanes: Vec<Lane>,
     sites: Vec<Site>,
+    /// Whether they call or jump to a thunk.
+    thunks: Vec<bool>,
     /// By function, offset and bytes.
     by_key: HashMap<(u32, u64, Vec<u8>), u32>,
     insns: u64,
@@ -129,6 +137,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
             stop,
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
             sites: Vec::new(),
+            thunks: Vec::new(),
             by_key: HashMap::new(),
             insns: 0,
             ns: 0,
@@ -155,6 +164,14 @@ impl<'a, R: Resolve> Counter<'a, R> {
         let key = (func.id, offset, bytes.to_vec());
         let index = *self.by_key.entry(key).or_insert(next);
         if index == next {
+            let thunk = match insn.map(|i| i.kind) {
+                Some(Kind::Call { target } | Kind::Jump { target }) if is_kernel(target) => {
+                    let func = self.resolver.function_at(0, target, 0);
+                    self.resolver.describe(func.id).name.starts_with(THUNK)
+                }
+                _ => false,
+            };
+            self.thunks.push(thunk);
             self.sites.push(Site {
                 func: func.id,
                 offset,
@@ -175,24 +192,34 @@ impl<'a, R: Resolve> Counter<'a, R> {
 
     /// The site that ran last went on at `ip`.
     #[inline(never)]
-    fn went(&mut self, at: &Moment<'_>, (site, from): (u32, u64), ip: u64, asid: u64) {
-        let site = &mut self.sites[site as usize];
+    fn went(&mut self, at: &Moment<'_>, (index, from): (u32, u64), ip: u64, asid: u64) {
+        let site = &mut self.sites[index as usize];
         match site.kind {
             Kind::CondJump { .. } => {
                 site.taken += u64::from(ip.wrapping_sub(from) != site.bytes.len() as u64);
             }
-            Kind::IndirectCall | Kind::IndirectJump => {
+            Kind::IndirectCall | Kind::IndirectJump => self.target(at, index, ip, asid),
+            Kind::Ret => {
                 let func = self.resolver.function_at(asid, ip, at.ns());
-                let offset = ip.wrapping_sub(func.entry);
-                match site.targets.iter_mut().find(|t| (t.func, t.offset) == (func.id, offset)) {
-                    Some(target) => target.count += 1,
-                    None => {
-                        let known = func.known;
-                        site.targets.push(Target { func: func.id, offset, ip, known, count: 1 });
-                    }
+                if func.known && func.entry == ip {
+                    self.target(at, index, ip, asid);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// An indirect branch went to `ip`.
+    fn target(&mut self, at: &Moment<'_>, site: u32, ip: u64, asid: u64) {
+        let site = &mut self.sites[site as usize];
+        let func = self.resolver.function_at(asid, ip, at.ns());
+        let offset = ip.wrapping_sub(func.entry);
+        match site.targets.iter_mut().find(|t| (t.func, t.offset) == (func.id, offset)) {
+            Some(target) => target.count += 1,
+            None => {
+                let known = func.known;
+                site.targets.push(Target { func: func.id, offset, ip, known, count: 1 });
+            }
         }
     }
 }
@@ -277,6 +304,20 @@ impl<R: Resolve> Listener for Counter<'_, R> {
         self.heard = self.heard.wrapping_add(1);
         if self.heard.is_multiple_of(1 << 16) {
             self.stopped = (self.stop)();
+        }
+        let lane = &mut self.lanes[at.lane];
+        let through = lane.thunk.take();
+        match (event.kind, lane.last) {
+            // The thunk's own jump comes as the next event.
+            (EventKind::Call | EventKind::Tail, Some((site, _))) if self.thunks[site as usize] => {
+                lane.thunk = Some(site);
+            }
+            (EventKind::Ret | EventKind::Tail, _) if event.flags & flag::ENTRY != 0 => {
+                if let Some(site) = through {
+                    self.target(at, site, event.ip, 0);
+                }
+            }
+            _ => {}
         }
         match event.kind {
             EventKind::Space => self.lanes[at.lane].space = event.ip,

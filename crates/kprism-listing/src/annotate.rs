@@ -185,6 +185,11 @@ impl<'c> Annotation<'c> {
         if let Kind::CondJump { .. } = site.kind {
             text += &style.bold(&format!("  taken {:.2}%", percent(site.taken, site.count)));
         }
+        if line.version > 0 {
+            let seconds = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+            let (first, last) = (seconds(site.first_ns), seconds(site.last_ns));
+            text += &style.dim(&format!("  ran {first}–{last}"));
+        }
         text.push('\n');
         for target in site.targets.iter().take(MAX_TARGETS) {
             text += &format!(

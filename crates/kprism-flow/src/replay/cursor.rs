@@ -215,7 +215,8 @@ impl<'a> Cursor<'a> {
                     self.record = None;
                 }
                 Some(record) => {
-                    if !self.tell(until, tasks, listener) {
+                    // What follows the instructions may come after another lane's.
+                    if !self.tell(until, tasks, listener) || self.now() > until {
                         return;
                     }
                     self.apply(record, tasks, listener);
