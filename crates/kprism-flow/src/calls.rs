@@ -131,7 +131,12 @@ impl Stacks {
             EventKind::Exit => self.exit(at, event, space, calls),
             EventKind::Space => self.spaces[at.lane] = event.ip & SPACE,
             EventKind::Start | EventKind::Resume => self.resume(at, event, calls),
-            EventKind::Switch | EventKind::Stop | EventKind::Count | EventKind::Push => {}
+            EventKind::Switch => {}
+            EventKind::Stop | EventKind::Count | EventKind::Push => return,
+        }
+        // Code runs in some function, and a task met for the first time was in it before.
+        if self.threads[at.task].stack.is_empty() && event.kind != EventKind::Space {
+            self.push(at, event.func, FrameKind::Resumed, NO_RETURN, false, calls);
         }
     }
 

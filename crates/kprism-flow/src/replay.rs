@@ -17,7 +17,7 @@ use kprism_image::resolve::Resolve;
 use kprism_image::sideband::Record as Sideband;
 
 use crate::clock::ClockConfig;
-use crate::decode::Stats;
+use crate::decode::{Setup, Stats};
 use crate::event::Event;
 use crate::parallel::Stream;
 
@@ -34,6 +34,9 @@ pub struct Inputs<'a, R> {
     pub sideband: &'a [Sideband],
     /// Clock facts of the recording.
     pub clock: ClockConfig,
+    /// Stream bytes decoded between looks at whether the listener is done, up to the next PSB; 0 for a size that
+    /// takes a moment.
+    pub stretch: usize,
 }
 
 /// A task, as far as known by now.
@@ -123,6 +126,8 @@ pub trait Listener {
 /// Batches that a decoder may be ahead by.
 const AHEAD: usize = 4;
 
+const STRETCH: usize = 64 << 10;
+
 /// Lets `listener` hear the flow. Returns what each decoder counted, as far as it came.
 pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) -> Vec<Stats> {
     let mut tasks = cursor::Tasks::new(inputs.sideband);
@@ -135,8 +140,10 @@ pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) 
         });
         for (index, stream) in inputs.streams.iter().enumerate() {
             let (give, take) = sync_channel(AHEAD);
-            let Inputs { resolver, clock, .. } = *inputs;
-            decoders.push(scope.spawn(move || Lane::new(give).decode(*stream, resolver, clock, watch)));
+            let Inputs { resolver, clock, stretch, .. } = *inputs;
+            let stretch = if stretch == 0 { STRETCH } else { stretch };
+            let setup = Setup { image: stream.image, resolver, clock, watch };
+            decoders.push(scope.spawn(move || Lane::new(give).decode(stream.bytes, setup, stretch)));
             cursors.push(Cursor::new(index, *stream, take, inputs.sideband, &mut tasks));
         }
         while !listener.is_done() {

@@ -8,16 +8,12 @@ use std::sync::mpsc::SyncSender;
 use kprism_image::resolve::Resolve;
 
 use super::Code;
-use crate::clock::ClockConfig;
 use crate::decode::{Decoder, Setup, Stats};
 use crate::event::{Event, Sink, Walked};
-use crate::parallel::{Stream, cut};
+use crate::parallel::cut;
 
 /// Records of a batch.
 const BATCH: usize = 4096;
-
-/// Stream bytes between looks at whether anybody still listens.
-const STRETCH: usize = 64 << 10;
 
 /// Ways without a number that are remembered.
 const MAX_WALKS: usize = 1 << 16;
@@ -68,17 +64,10 @@ impl Lane {
     }
 
     /// Decodes the stream to its end, or until nobody listens.
-    pub fn decode<R: Resolve>(
-        mut self,
-        stream: Stream<'_>,
-        resolver: &R,
-        clock: ClockConfig,
-        watch: Option<u64>,
-    ) -> Stats {
-        let setup = Setup { image: stream.image, resolver, clock, watch };
-        let mut decoder = Decoder::new(stream.bytes, setup, true);
+    pub fn decode<R: Resolve>(mut self, bytes: &[u8], setup: Setup<'_, R>, stretch: usize) -> Stats {
+        let mut decoder = Decoder::new(bytes, setup, true);
         let mut sum = Stats::default();
-        for (from, to) in cut(stream.bytes, STRETCH) {
+        for (from, to) in cut(bytes, stretch) {
             let stats = decoder.run(from, to, &mut self);
             sum.instructions += stats.instructions;
             sum.branches += stats.branches;

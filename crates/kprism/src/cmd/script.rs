@@ -228,6 +228,7 @@ pub fn follow(loaded: &Loaded, listener: &mut impl Listener) {
         resolver: &loaded.symbols,
         sideband: &loaded.records,
         clock: loaded.clock(),
+        stretch: 0,
     };
     replay(&inputs, listener);
 }
