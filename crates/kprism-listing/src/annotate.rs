@@ -123,11 +123,11 @@ impl<'c> Annotation<'c> {
     /// As text.
     pub fn to_text(&self, symbols: &Symbols, mut source: Option<&mut Source>, style: Style) -> String {
         let mut out = format!(
-            "{} {} at {:x}\nentered {} times; {} instructions, {:.2}% of {}; {}, {:.2}% of {}\n",
+            "{} {} at {:x}\nentered {}; {} instructions, {:.2}% of {}; {}, {:.2}% of {}\n",
             style.bold(&self.name),
             self.module,
             self.start,
-            grouped(self.entered),
+            many(self.entered, "time"),
             grouped(self.insns),
             percent(self.insns, self.counts.insns),
             count(self.counts.insns),
@@ -137,19 +137,17 @@ impl<'c> Annotation<'c> {
         );
         let patched = self.lines.iter().filter(|l| l.version > 1).count();
         if patched > 0 {
-            out += &format!(
-                "its code changed while it ran: {patched} instruction{} replaced, marked v1, v2, …\n",
-                if patched == 1 { " was" } else { "s were" }
-            );
+            let patched = many(patched as u64, "instruction");
+            out += &format!("its code changed while it ran: {patched} replaced, marked v1, v2, …\n");
         }
         out += "\nhot blocks\n";
         for block in self.blocks() {
             let share = percent(block.insns, self.insns);
             let line = format!(
-                "{share:6.2}%  +{:#x}..{:#x} ran {} times, {}",
+                "{share:6.2}%  +{:#x}..{:#x} ran {}, {}",
                 block.first,
                 block.last,
-                grouped(block.count),
+                many(block.count, "time"),
                 duration(block.ns)
             );
             out += &format!("{}\n", style.heat(share, &line));
@@ -161,7 +159,7 @@ impl<'c> Annotation<'c> {
             let gap =
                 before.map_or(0, |b| site.offset.saturating_sub(b.site.offset + b.site.bytes.len() as u64));
             if gap > 0 {
-                out += &style.dim(&format!("{:>37} … {gap} bytes that did not run\n", ""));
+                out += &style.dim(&format!("{:>37} … {} that did not run\n", "", many(gap, "byte")));
             }
             if before.is_none_or(|b| b.frames != line.frames) {
                 out += &source_lines(&line.frames, source.as_deref_mut(), style);
@@ -260,6 +258,11 @@ impl<'c> Annotation<'c> {
             "lines": lines,
         })
     }
+}
+
+/// A number of things.
+fn many(n: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
 /// The target of a direct branch: an offset inside the function, else the function's name.

@@ -292,7 +292,11 @@ impl<R: Resolve> Lines<'_, '_, R> {
         let select = &self.options.select;
         let prefix = &mut self.prefixes[at.lane];
         prefix.follow(at, &self.options.fields, select);
-        let in_time = at.ns() >= select.from && select.to.is_none_or(|to| from < to);
+        // A line is in time if its moment is; a whole call, if a part of it is.
+        let in_time = match (self.subject, self.form) {
+            (Subject::Graph, Form::Text) => select.takes_time(at.ns()),
+            _ => at.ns() >= select.from && select.to.is_none_or(|to| from < to),
+        };
         prefix.taken && in_time && !self.out.is_done() && {
             // A system call is the kernel's work, whoever asked for it.
             self.subject == Subject::Syscalls || select.takes_ring(self.names.get(func).kernel)

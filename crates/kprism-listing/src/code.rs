@@ -238,8 +238,9 @@ impl Codes {
         match maker.form {
             Form::Text => {
                 if has_bytes || has_insn {
-                    let width = out.len() - from;
-                    out.extend(std::iter::repeat_n(b' ', PLACE.saturating_sub(width).max(1)));
+                    let long = maker.fields.has(Field::Sym) || maker.fields.has(Field::Module);
+                    let pad = if long { PLACE.saturating_sub(out.len() - from) } else { 0 };
+                    out.extend(std::iter::repeat_n(b' ', pad.max(2)));
                 }
                 if has_bytes {
                     bytes.iter().for_each(|b| drop(write!(out, "{b:02x} ")));
@@ -325,6 +326,14 @@ impl Spot {
     pub fn find(ip: u64, asid: u64, resolver: &impl Resolve, ns: u64) -> Self {
         let func = resolver.function_at(if ip >> 63 == 1 { 0 } else { asid }, ip, ns);
         Self { ip, func: func.id, entry: func.entry, known: func.known }
+    }
+}
+
+/// Writes that a place is not known.
+pub(crate) fn write_nowhere(out: &mut Vec<u8>, form: Form, fields: &Fields) {
+    if form == Form::Text {
+        let ip = if fields.has(Field::Ip) { "               0 " } else { "" };
+        let _ = write!(out, "{ip}[unknown]");
     }
 }
 

@@ -86,3 +86,28 @@ pub(crate) enum Refers {
     /// An address relative to the instruction's own.
     Memory(u64),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_objdump_and_as_intel_write_it() {
+        let cases: [(&[u8], &str, &str); 5] = [
+            (&[0x48, 0x8b, 0x03], "mov     (%rbx), %rax", "mov     rax, [rbx]"),
+            (&[0xe8, 0xfb, 0x0f, 0, 0], "call    0x402000", "call    0x402000"),
+            (&[0x48, 0x8b, 0x05, 0x10, 0, 0, 0], "mov     0x10(%rip), %rax", "mov     rax, [rip+0x10]"),
+            (&[0xf3, 0x0f, 0x1e, 0xfa], "endbr64", "endbr64"),
+            (&[0x06], "(bad)", "(bad)"),
+        ];
+        for (bytes, att, intel) in cases {
+            assert_eq!(Disassembler::new(Syntax::Att).format(bytes, 0x40_1000, Mode::Bits64).0, att);
+            assert_eq!(Disassembler::new(Syntax::Intel).format(bytes, 0x40_1000, Mode::Bits64).0, intel);
+        }
+        let mut one = Disassembler::new(Syntax::Att);
+        let refers = one.format(&[0xe8, 0xfb, 0x0f, 0, 0], 0x40_1000, Mode::Bits64).1;
+        assert_eq!(refers, Some(Refers::Branch(0x40_2000)));
+        let refers = one.format(&[0x48, 0x8b, 0x05, 0x10, 0, 0, 0], 0x40_1000, Mode::Bits64).1;
+        assert_eq!(refers, Some(Refers::Memory(0x40_1017)));
+    }
+}

@@ -8,7 +8,7 @@ use kprism_image::insn::Far;
 use kprism_image::resolve::Resolve;
 
 use crate::calls::Inside;
-use crate::code::{Codes, Ends, Maker, Spot, write_place};
+use crate::code::{Codes, Ends, Maker, Spot, write_nowhere, write_place};
 use crate::disasm::Syntax;
 use crate::output::Output;
 use crate::prefix::{Form, Prefix};
@@ -62,6 +62,8 @@ pub struct Lister<'a, 'w, R> {
     maker: Maker<'a, R>,
     lanes: Vec<Lane>,
     inside: Option<Inside>,
+    /// All lanes are past the last time wanted.
+    past: bool,
     out: Output<'w>,
 }
 
@@ -78,7 +80,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         let lanes = (0..lanes).map(|_| lane()).collect();
         let maker = Maker::new(form, options.fields.clone(), options.syntax, resolver);
         let inside = (!options.select.funcs.is_empty()).then(|| Inside::new(options.select.own));
-        Self { subject, options, maker, lanes, inside, out }
+        Self { subject, options, maker, lanes, inside, past: false, out }
     }
 
     /// The lines that remain.
@@ -131,8 +133,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
             out.extend_from_slice(&b"          "[..10 - kind.len()]);
         }
         match from {
-            Before::Nothing if json => {}
-            Before::Nothing => out.extend_from_slice(b"               0 [unknown]"),
+            Before::Nothing => write_nowhere(out, self.maker.form, &self.maker.fields),
             Before::Insn(id) => out.extend_from_slice(codes.place(id, &mut self.maker)),
             Before::Event(ip) => {
                 let spot = Spot::find(ip, *space, self.maker.names.resolver, ns);
@@ -147,8 +148,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         }
         match to {
             Some(to) => out.extend_from_slice(codes.place(to, &mut self.maker)),
-            None if json => {}
-            None => out.extend_from_slice(b"               0 [unknown]"),
+            None => write_nowhere(out, self.maker.form, &self.maker.fields),
         }
         if json {
             trim_comma(out);
@@ -204,6 +204,8 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
 
     #[inline]
     fn run(&mut self, at: &Moment<'_>, block: u32, from: u32, to: u32) {
+        // What is told is in order of time.
+        self.past = self.options.select.to.is_some_and(|to| at.ns() >= to);
         let places = self.lanes[at.lane].codes.block(block, from, to);
         if let Some(inside) = &mut self.inside {
             inside.run(at, to - from);
@@ -252,7 +254,7 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
 
     #[inline]
     fn is_done(&self) -> bool {
-        self.out.is_done()
+        self.out.is_done() || self.past
     }
 }
 

@@ -157,3 +157,35 @@ fn json_head(out: &mut Vec<u8>, fields: &Fields, cpu: u16, task: &Task) {
         let _ = write!(out, "\"cpu\":{cpu},");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(form: Form) -> Prefix {
+        let mut prefix = Prefix::new(form, &Fields::default());
+        let task = Task { pid: 7, tgid: 7, comm: "a\u{1b}b".to_owned() };
+        match form {
+            Form::Text => text_head(&mut prefix.text, &Fields::default(), 3, &task),
+            Form::Json => json_head(&mut prefix.text, &Fields::default(), 3, &task),
+        }
+        prefix.from = prefix.text.len();
+        prefix
+    }
+
+    /// Overwriting digits must come to the same as writing the number.
+    #[test]
+    fn times_are_what_they_are() {
+        let (mut text, mut json) = (prefix(Form::Text), prefix(Form::Json));
+        let jumps = [0, 1, 8, 9, 10, 99, 100, 998, 999, 1000, 1001, 9_999, 10_000, 1_234_999, 999_999_999];
+        let far = [1_000_000_000, 1_000_000_001, 99_999_999_999, 1 << 50, (1 << 50) + 1, u64::MAX];
+        for ns in jumps.into_iter().chain(far) {
+            let line = String::from_utf8(text.at(ns).to_vec()).unwrap();
+            let (seconds, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
+            assert_eq!(line, format!("{:>15} {:>6} [003] {seconds:>5}.{rest:09}: ", "a\\u{1b}b", 7));
+            let line = String::from_utf8(json.at(ns).to_vec()).unwrap();
+            let whole: serde_json::Value = serde_json::from_str(&format!("{line}\"x\":0}}")).unwrap();
+            assert_eq!((&whole["time_ns"], &whole["comm"]), (&ns.into(), &"a\u{1b}b".into()));
+        }
+    }
+}

@@ -217,7 +217,11 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     if kprism_lab::interrupt::requested() {
         return Ok(Outcome::Code(exit::INTERRUPTED));
     }
-    Ok(if lines == 0 { Outcome::NothingMatched } else { Outcome::Done })
+    if lines == 0 && args.limit != Some(0) {
+        progress.say("nothing matches");
+        return Ok(Outcome::NothingMatched);
+    }
+    Ok(Outcome::Done)
 }
 
 /// Lets a listener hear the whole run.
