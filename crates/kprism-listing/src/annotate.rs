@@ -284,6 +284,7 @@ fn place(symbols: &Symbols, site: &Site, start: u64, to: u64) -> String {
                 more => format!("<{name}+{more:#x}>"),
             }
         }
+        _ if to >> 63 == 1 => "[unknown]".to_owned(),
         _ => format!("+{offset:#x}"),
     }
 }
