@@ -449,6 +449,11 @@ impl<'a, R: Resolve> Cache<'a, R> {
         }
     }
 
+    /// Counts the changes of code and symbols applied so far.
+    pub fn version(&self) -> u32 {
+        (self.next_conflict + self.next_change) as u32
+    }
+
     /// Whether blocks keep their instructions' addresses.
     pub fn keep_ips(&self) -> bool {
         self.keep_ips

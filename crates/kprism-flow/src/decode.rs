@@ -111,7 +111,7 @@ impl<'a, R: Resolve> Decoder<'a, R> {
     /// At `to` the code is followed up to the address that the PSB there names, so that ranges side by side
     /// neither miss an instruction nor count one twice.
     pub fn run<S: Sink>(&mut self, from: usize, to: usize, sink: &mut S) -> Stats {
-        debug_assert!(self.cache.keep_ips() || !S::IPS);
+        debug_assert!(self.cache.keep_ips() || !(S::IPS || S::BLOCKS));
         let to = to.min(self.bytes.len());
         let at_psb = find_psb(&self.bytes[..to.min(from + 16)], from) == Some(from);
         let mut flow = Flow {

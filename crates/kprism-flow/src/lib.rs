@@ -2,8 +2,10 @@
 //! From Intel PT packets and code images to the flow of instructions, call stacks and a profile.
 
 mod analyses;
+pub mod annotate;
 mod block;
 mod build;
+pub mod calls;
 mod causes;
 pub mod clock;
 pub mod decode;
@@ -17,9 +19,11 @@ mod intervals;
 mod irqs;
 pub mod marks;
 pub mod model;
+mod pace;
 mod packets;
 pub mod parallel;
 mod readers;
+pub mod replay;
 mod retstack;
 mod stack;
 mod stitch;

@@ -9,7 +9,7 @@ use crate::block::{Block, End, Key, NONE, WATCHED};
 use crate::build::is_inner_call;
 use crate::decode::{Flow, Phase, PsbPlus};
 use crate::error::FaultKind;
-use crate::event::{Event, EventKind, Sink, flag};
+use crate::event::{Event, EventKind, Sink, Walked, flag};
 use crate::retstack::Return;
 use crate::tnt::Idle;
 use crate::walk::{Until, walk};
@@ -362,6 +362,17 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         if !unsure {
             if S::IPS {
                 self.sink.ips(&steps.ips);
+            }
+            if S::BLOCKS {
+                self.sink.walked(Walked {
+                    ips: &steps.ips,
+                    number: Walked::NO_NUMBER,
+                    epoch: self.cache.epoch,
+                    version: self.cache.version(),
+                    asid: key.asid,
+                    mode: key.mode,
+                    offset: self.pos,
+                });
             }
             for op in &steps.ops {
                 self.acc += u64::from(op.insns);

@@ -72,7 +72,7 @@ const MAX_CHUNK: usize = 1 << 20;
 const PACE: u64 = 1 << 20;
 
 /// Cuts a stream at PSBs. The first chunk starts at 0 even if there is no PSB.
-fn cut(bytes: &[u8], size: usize) -> Vec<(usize, usize)> {
+pub(crate) fn cut(bytes: &[u8], size: usize) -> Vec<(usize, usize)> {
     let size = if size == 0 { (bytes.len() / CHUNKS).clamp(MIN_CHUNK, MAX_CHUNK) } else { size };
     let mut chunks = Vec::new();
     let mut from = 0;
@@ -280,7 +280,7 @@ fn add(totals: &mut CpuTotals, stats: &Stats) {
 }
 
 /// Who runs on a CPU before its first switch.
-fn first_task(cpu: u16, switches: &[&Switch], sideband: &[Record]) -> Option<(u32, u32, String)> {
+pub(crate) fn first_task(cpu: u16, switches: &[&Switch], sideband: &[Record]) -> Option<(u32, u32, String)> {
     if let Some(first) = switches.first() {
         return Some((first.prev_pid, first.prev_tgid, first.prev_comm.clone()));
     }

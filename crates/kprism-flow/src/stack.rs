@@ -16,13 +16,8 @@ use crate::event::{Event, EventKind, Sink, flag};
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, Tree, is_kernel, search};
 use crate::marks::{Mark, Op, What};
 use crate::model::FrameKind;
+use crate::pace::Pace;
 use crate::window::Window;
-
-/// One ns an instruction, in the unit of [`Stacks::pace`].
-const EXACT: u64 = 1 << 32;
-
-/// An interval slower than this says nothing of the pace of running code: the CPU slept.
-const SLOWEST: u64 = 8;
 
 /// PCID and flags are no part of an address space's identity, nor is the bit by which page-table isolation
 /// tells the user half's tables (Linux, arch/x86/entry/calling.h).
@@ -116,13 +111,7 @@ impl Chunk {
 pub(crate) struct Stacks {
     out: Chunk,
     stack: Vec<Frame>,
-    /// Time, counted on from the last report; runs ahead of the next one at times. 0 before the first.
-    now: u64,
-    /// Expected ns an instruction, 32.32; 0 while nothing is known of the time.
-    pace: u64,
-    /// The pace of the last interval, and where that began: time, and instructions of the chunk.
-    measured: u64,
-    since: (u64, u64),
+    clock: Pace,
     /// Node of the top frame.
     node: u32,
     /// Tracing is on: time counts.
@@ -140,38 +129,31 @@ impl Sink for Stacks {
         // The two that make up nearly all.
         match event.kind {
             EventKind::Call if event.flags & (flag::SYSCALL_BODY | flag::MARKED) == 0 => {
-                self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), self.now);
+                self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), self.clock.now);
             }
             EventKind::Ret
                 if self.stack.last().is_some_and(|top| top.ret_ip == event.ip && !top.is_entry()) =>
             {
-                self.pop(self.now);
+                self.pop(self.clock.now);
             }
-            _ => self.apply(&event, self.now),
+            _ => self.apply(&event, self.clock.now),
         }
     }
 
     #[inline]
     fn time(&mut self, insns: u32, ns: u64) {
         self.run(insns);
-        let (before, insns_before) = self.since;
-        self.since = (ns, self.out.insns);
-        if self.pace == 0 {
-            // The first report: nothing before it has a time.
-            self.now = ns;
-            (self.pace, self.measured) = (EXACT, EXACT);
-            self.begin_time(ns);
-            return;
-        }
-        self.measure(ns - before, self.out.insns - insns_before);
-        if ns > self.now {
-            if self.on {
-                if self.counts() {
-                    self.out.tree.nodes[self.node as usize].ns += ns - self.now;
+        // What is left of an interval belongs to its end, and counts if its begin does.
+        let counts = self.counts();
+        match self.clock.report(ns, self.out.insns) {
+            None => self.begin_time(ns),
+            Some(rest) if self.on => {
+                if counts {
+                    self.out.tree.nodes[self.node as usize].ns += rest;
                 }
-                self.out.cpu += ns - self.now;
+                self.out.cpu += rest;
             }
-            self.now = ns;
+            Some(_) => {}
         }
     }
 }
@@ -182,10 +164,7 @@ impl Stacks {
         let mut stacks = Self {
             out: room.cleared(),
             stack: Vec::with_capacity(128),
-            now: 0,
-            pace: 0,
-            measured: 0,
-            since: (0, 0),
+            clock: Pace::default(),
             node: 0,
             on: false,
             space: 0,
@@ -199,7 +178,7 @@ impl Stacks {
     /// The chunk is over.
     pub fn finish(mut self) -> Chunk {
         self.close_span();
-        self.out.end_ns = self.now;
+        self.out.end_ns = self.clock.now;
         self.out
     }
 
@@ -209,29 +188,16 @@ impl Stacks {
         self.stack.iter_mut().for_each(|frame| frame.start_ns = ns);
     }
 
-    /// Learns the pace: the faster of the last two intervals, as one may have begun with a rest.
-    #[inline]
-    fn measure(&mut self, ns: u64, insns: u64) {
-        let measured = match ns {
-            _ if insns == 0 => return,
-            _ if ns == insns => EXACT,
-            _ if ns < insns.saturating_mul(SLOWEST) && ns < 1 << 31 => (ns << 32) / insns,
-            _ => return,
-        };
-        self.pace = measured.min(self.measured).max(1);
-        self.measured = measured;
-    }
-
     /// Whether what happens from now on counts.
     #[inline]
     fn counts(&self) -> bool {
-        self.window.is_none_or(|window| window.holds(self.now))
+        self.window.is_none_or(|window| window.holds(self.clock.now))
     }
 
     /// The top frame executes instructions.
     #[inline]
     fn run(&mut self, insns: u32) {
-        let ns = ((u128::from(insns) * u128::from(self.pace)) >> 32) as u64;
+        let ns = self.clock.of(insns);
         let counts = self.counts();
         let node = &mut self.out.tree.nodes[self.node as usize];
         self.out.insns += u64::from(insns);
@@ -243,7 +209,7 @@ impl Stacks {
                 node.ns += ns;
             }
             self.out.cpu += ns;
-            self.now += ns;
+            self.clock.now += ns;
         }
     }
 
@@ -304,8 +270,8 @@ impl Stacks {
 
     /// Notes a mark: here, now.
     fn mark(&mut self, what: What, ip: u64) {
-        let Self { node, now, .. } = *self;
-        self.out.marks.push(Mark { what, node, ns: now, insns: self.out.insns, ip });
+        let (node, ns) = (self.node, self.clock.now);
+        self.out.marks.push(Mark { what, node, ns, insns: self.out.insns, ip });
     }
 
     /// The function just pushed may be one whose beginning and end are marks.

@@ -3,9 +3,11 @@
 //! tasks that move between CPUs.
 
 mod hand;
+mod replayed;
 
 use hand::{CLOCK, Code, Pt};
 use kprism_flow::model::{FrameKind, NO_PARENT, Part, Parts, Profile};
+use kprism_flow::replay::Inputs;
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::sideband::{Record, Switch};
 
@@ -49,6 +51,30 @@ fn run_with(code: &Code, pts: &[&Pt], sideband: &[Record]) -> Profile {
     let options = Options { threads: 1, slice_ns: 0, clock: CLOCK, chunk: 0, ..Options::default() };
     let profile = profile(&streams, code, sideband, &options, &|_| ());
     assert_eq!(profile.errors, []);
+    // A replay, which keeps whole stacks and no chunks, comes to the same.
+    let mut known = replayed::Contexts::new();
+    let mut paths: Vec<(u32, Vec<String>)> = Vec::new();
+    for (i, node) in profile.nodes.iter().enumerate() {
+        if node.parent == NO_PARENT {
+            let task = profile.tasks.iter().find(|t| t.root == i as u32).unwrap();
+            paths.push((task.pid, Vec::new()));
+            continue;
+        }
+        let (pid, mut path) = paths[node.parent as usize].clone();
+        path.push(profile.funcs[node.func as usize].name.clone());
+        paths.push((pid, path.clone()));
+        let sum = known.entry((pid, path)).or_default();
+        *sum = (sum.0 + node.calls, sum.1 + node.insns);
+    }
+    // A jump into the middle of a function is a call for the profile if the function it leaves was called
+    // before the trace, else not; in a replay it never is.
+    known.retain(|_, sums| sums.1 > 0);
+    for stretch in [1, 0] {
+        let inputs = Inputs { streams: &streams, resolver: code, sideband, clock: CLOCK, stretch };
+        let mut told = replayed::Replayed::of(&inputs).contexts;
+        told.retain(|_, sums| sums.1 > 0);
+        assert_eq!(told, known, "stretch {stretch}");
+    }
     profile
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The commands, one file each.
 
+mod annotate;
 mod call;
 mod check;
 mod delta;
@@ -11,6 +12,7 @@ mod info;
 mod lab;
 mod list;
 mod report;
+mod script;
 
 use std::io::Write;
 
@@ -29,6 +31,10 @@ pub enum Command {
     Report(report::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
     Export(export::Args),
+    /// Print what ran, line by line: instructions, branches, calls, system calls
+    Script(script::Args),
+    /// Show a function's instructions as they ran: counts, time, branches, source
+    Annotate(annotate::Args),
     /// Turn Intel PT recorded elsewhere into a run
     Import(import::Args),
     /// Show what a run is and what was lost
@@ -62,6 +68,8 @@ pub fn run(
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
         Command::Report(args) => report::run(args, color, progress, out),
         Command::Export(args) => export::run(args, progress, out),
+        Command::Script(args) => script::run(args, progress, out),
+        Command::Annotate(args) => annotate::run(args, color, progress, out),
         Command::Import(args) => import::run(args, progress),
         Command::Info(args) => info::run(args, out),
         Command::List(args) => list::run(args, out),
