@@ -169,6 +169,7 @@ fn clock_config(clock: &Clock) -> ClockConfig {
         art_den: clock.art_den,
         mtc_freq: clock.mtc_freq,
         nom_ratio: clock.nom_ratio,
+        cyc_threshold: clock.cyc_threshold,
     }
 }
 

@@ -112,15 +112,15 @@ pub struct PacketArgs {
     /// Compress returns to their calls, as processors do
     #[arg(long, value_enum, value_name = "ON|OFF", help_heading = "Packets")]
     retc: Option<Switch>,
-    /// Bytes between synchronisation points (PSB)
+    /// Bytes between synchronisation points (PSB): 2048 to 64 MiB in processors, which cannot do without
     #[arg(long, value_name = "BYTES", help_heading = "Packets")]
     psb: Option<u64>,
-    /// Mini time counter every 2^N crystal ticks, or `off`
-    #[arg(long, value_name = "N|off", help_heading = "Packets")]
+    /// Mini time counter every 2^N crystal ticks (0 to 15), or `off`
+    #[arg(long, value_name = "N|off", value_parser = mtc, help_heading = "Packets")]
     mtc: Option<String>,
-    /// Cycle-accurate time
-    #[arg(long, value_enum, value_name = "ON|OFF", help_heading = "Packets")]
-    cyc: Option<Switch>,
+    /// Cycle counts at every packet, at least so many cycles apart (a power of two up to 16384), or `off`
+    #[arg(long, value_name = "CYCLES|on|off", value_parser = cyc, help_heading = "Packets")]
+    cyc: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -136,6 +136,24 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| "expected a number with suffix M or G".to_owned())?;
     number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
+}
+
+/// SDM, IA32_RTIT_CTL.MTCFreq: the period is 2^N crystal ticks.
+pub fn mtc(text: &str) -> Result<String, String> {
+    match text.parse::<u8>() {
+        Ok(0..=15) => Ok(text.to_owned()),
+        _ if text == "off" => Ok(text.to_owned()),
+        _ => Err("expected 0 to 15, or off".to_owned()),
+    }
+}
+
+/// SDM, IA32_RTIT_CTL.CycThresh: 0, or 2^(n-1) cycles.
+pub fn cyc(text: &str) -> Result<String, String> {
+    match text.parse::<u32>() {
+        Ok(n) if n == 0 || n <= 16384 && n.is_power_of_two() => Ok(text.to_owned()),
+        _ if text == "on" || text == "off" => Ok(text.to_owned()),
+        _ => Err("expected 0 or a power of two up to 16384, on, or off".to_owned()),
+    }
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {
@@ -173,7 +191,7 @@ impl PacketArgs {
             ("retc", self.retc.map(word)),
             ("psb", self.psb.map(|n| n.to_string())),
             ("mtc", self.mtc.clone()),
-            ("cyc", self.cyc.map(word)),
+            ("cyc", self.cyc.clone()),
         ];
         all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
