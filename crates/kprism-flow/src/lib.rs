@@ -14,6 +14,7 @@ pub mod model;
 mod packets;
 pub mod parallel;
 mod readers;
+pub mod resolution;
 mod retstack;
 mod stack;
 mod stitch;

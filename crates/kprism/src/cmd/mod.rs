@@ -3,6 +3,7 @@
 
 mod check;
 mod export;
+mod flow_cost;
 mod generate;
 mod import;
 mod info;
@@ -27,6 +28,9 @@ pub enum Command {
     Report(report::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
     Export(export::Args),
+    /// Weigh trace size against temporal resolution, over packet settings
+    #[command(after_help = flow_cost::HELP)]
+    FlowCost(Box<flow_cost::Args>),
     /// Turn Intel PT recorded elsewhere into a run
     Import(import::Args),
     /// Show what a run is and what was lost
@@ -60,6 +64,7 @@ pub fn run(
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
         Command::Report(args) => report::run(args, color, progress, out),
         Command::Export(args) => export::run(args, progress, out),
+        Command::FlowCost(args) => flow_cost::run(args, color, progress, out),
         Command::Import(args) => import::run(args, progress),
         Command::Info(args) => info::run(args, out),
         Command::List(args) => list::run(args, out),

@@ -225,13 +225,14 @@ fn show_tree(
     Ok(Outcome::Done)
 }
 
-fn print_json(value: &serde_json::Value, out: &mut dyn Write) -> Result<()> {
+/// Prints it, indented.
+pub fn print_json(value: &serde_json::Value, out: &mut dyn Write) -> Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     Ok(writeln!(out)?)
 }
 
 /// Colour goes to terminals only, and not where `NO_COLOR` asks for none (<https://no-color.org>).
-fn wants_color(choice: clap::ColorChoice) -> bool {
+pub fn wants_color(choice: clap::ColorChoice) -> bool {
     match choice {
         clap::ColorChoice::Always => true,
         clap::ColorChoice::Never => false,
