@@ -222,8 +222,8 @@ pub fn runs_for_programs(costs: &[Cost]) -> Table {
     Table::new(&EVERYTHING.map(|key| (key, key)), costs.iter().map(everything).collect())
 }
 
-/// Keys of [`everything`]; behind the tenth, packets and bytes in the order of [`Kind::ALL`].
-const EVERYTHING: [&str; 38] = [
+/// Keys of [`everything`]; behind the eleventh, packets and bytes in the order of [`Kind::ALL`].
+const EVERYTHING: [&str; 39] = [
     "name",
     "instructions",
     "duration_ns",
@@ -234,6 +234,7 @@ const EVERYTHING: [&str; 38] = [
     "median_ns",
     "p99_ns",
     "median_insns",
+    "tnt_branches",
     "tnt_packets",
     "tnt_bytes",
     "tip_packets",
@@ -276,6 +277,7 @@ fn everything(cost: &Cost) -> Vec<Cell> {
         or_nothing(cost.median_ns, Cell::Ns),
         or_nothing(cost.p99_ns, Cell::Ns),
         or_nothing(cost.median_insns, Cell::Int),
+        Cell::Int(cost.mix.tnt_bits),
     ];
     for kind in Kind::ALL {
         let share = cost.mix.get(kind);

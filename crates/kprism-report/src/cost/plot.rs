@@ -50,10 +50,13 @@ pub fn svg(sweep: &Sweep, trf: &[Option<f64>]) -> String {
     let wide = (last - first).max(1.0);
     let x = |place: f64| LEFT + (WIDTH - LEFT - RIGHT) * (place - first + 0.3) / (wide + 0.6);
 
-    let largest = sweep.steps.iter().map(|(_, c)| c.bytes()).max().unwrap_or(0) as f64;
-    let step = round_step(largest / 5.0);
-    let size = Scale { low: 0.0, high: (largest / step).ceil().max(1.0) * step };
-    let mut tick = 0.0;
+    let sizes: Vec<f64> = sweep.steps.iter().map(|(_, c)| c.bytes() as f64).collect();
+    let (smallest, largest) = (fold(&sizes, f64::min), fold(&sizes, f64::max));
+    // From 0 on, unless the line would be flat then.
+    let from = if smallest > 0.75 * largest { smallest - (largest - smallest) } else { 0.0 };
+    let step = round_step((largest - from) / 5.0);
+    let size = Scale { low: (from / step).floor() * step, high: ((largest / step).floor() + 1.0) * step };
+    let mut tick = size.low;
     while tick <= size.high {
         let y = size.y(tick);
         let _ = writeln!(
@@ -61,7 +64,7 @@ pub fn svg(sweep: &Sweep, trf: &[Option<f64>]) -> String {
             "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>",
             WIDTH - RIGHT
         );
-        label(&mut out, "size end", LEFT - 8.0, y + 4.0, &format!("{} k", grouped((tick / 1e3) as u64)));
+        label(&mut out, "size end", LEFT - 8.0, y + 4.0, &grouped(tick as u64));
         tick += step;
     }
 

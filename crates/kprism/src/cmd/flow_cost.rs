@@ -344,9 +344,8 @@ fn show_runs(args: &Args, style: Style, progress: &Progress, out: &mut dyn Write
         return Ok(Outcome::Done);
     }
     write!(out, "{}", cost::runs_table(&costs).to_text(style))?;
-    for cost in &costs {
-        writeln!(out, "\n{}", style.bold(&format!("packets of {}", cost.name)))?;
-        write!(out, "{}", cost::mix_table(cost).to_text(style))?;
+    if let [cost] = &costs[..] {
+        write!(out, "\n{}", cost::mix_table(cost).to_text(style))?;
     }
     Ok(Outcome::Done)
 }

@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Nothing: what Node does by itself, to be taken off the others.
+'use strict';
+require('./bench.js');
