@@ -136,8 +136,8 @@ fn place(setting: Setting, value: u64) -> f64 {
 /// What stands below the axis.
 fn short(setting: Setting, value: u64) -> String {
     match setting {
-        Setting::Psb if value >= 1 << 20 && value % (1 << 20) == 0 => format!("{}M", value >> 20),
-        Setting::Psb | Setting::Cyc if value >= 1 << 10 && value % (1 << 10) == 0 => {
+        Setting::Psb if value >= 1 << 20 && value.is_multiple_of(1 << 20) => format!("{}M", value >> 20),
+        Setting::Psb | Setting::Cyc if value >= 1 << 10 && value.is_multiple_of(1 << 10) => {
             format!("{}K", value >> 10)
         }
         _ => value.to_string(),

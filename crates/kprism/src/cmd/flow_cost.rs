@@ -312,15 +312,18 @@ fn show_sweeps(
         print_json(&value, out)?;
         return Ok(Outcome::Done);
     }
+    let recordings = match distinct(&args.plan()).len() {
+        1 => String::new(),
+        n => format!(", the same in all {n} recordings"),
+    };
     writeln!(
         out,
-        "{} on {}\n{} instructions{} in {} (guest-virtual clock), the same in all {} recordings",
+        "{} on {}\n{} instructions{} in {} (guest-virtual clock){recordings}",
         about.command,
         about.kernel,
         grouped(any.instructions),
         if args.user { " of user code" } else { "" },
         duration(any.duration_ns),
-        distinct(&args.plan()).len(),
     )?;
     for (sweep, trf) in sweeps.iter().zip(cost::resolutions(sweeps)) {
         writeln!(out, "\n{}", style.bold(sweep.setting.name()))?;
