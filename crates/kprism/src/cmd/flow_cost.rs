@@ -62,7 +62,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lab::mtc)]
     mtc: Vec<String>,
     /// PSB periods in bytes; 2 KiB to 64 MiB if not given
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lab::psb())]
     psb: Vec<u64>,
     /// Keep the recordings, as runs in this folder
     #[arg(long, value_name = "DIR")]

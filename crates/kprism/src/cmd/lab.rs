@@ -120,7 +120,7 @@ pub struct PacketArgs {
     #[arg(long, value_enum, value_name = "ON|OFF", help_heading = "Packets")]
     pub retc: Option<Switch>,
     /// Bytes between synchronisation points (PSB): 2048 to 64 MiB in processors, which cannot do without
-    #[arg(long, value_name = "BYTES", help_heading = "Packets")]
+    #[arg(long, value_name = "BYTES", value_parser = psb(), help_heading = "Packets")]
     pub psb: Option<u64>,
     /// Mini time counter every 2^N crystal ticks (0 to 15), or `off`
     #[arg(long, value_name = "N|off", value_parser = mtc, help_heading = "Packets")]
@@ -149,6 +149,11 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| "expected a number with suffix M or G".to_owned())?;
     number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
+}
+
+/// What the recorder takes; processors take powers of two from 2 KiB to 64 MiB (SDM, IA32_RTIT_CTL.PSBFreq).
+pub fn psb() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(256..=1 << 30)
 }
 
 /// SDM, IA32_RTIT_CTL.MTCFreq: the period is 2^N crystal ticks.
