@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
+use kprism_flow::clock::ClockConfig;
+use kprism_flow::decode::{Decoder, Setup};
+use kprism_flow::event::{Event, Sink};
+use kprism_image::maps::{self, Dict};
+use kprism_image::resolve::Regions;
 use serde_json::Value;
 
 /// The micro-benchmarks, built once.
@@ -101,4 +106,79 @@ fn the_micro_benchmarks_are_the_extremes_they_are_meant_to_be() {
     let rest: f64 = flow.into_iter().map(more).sum();
     // A longer run has more timer interrupts.
     assert!(rest.abs() < 0.01 * more("tnt_bytes"), "{rest} bytes beside {} of TNT", more("tnt_bytes"));
+}
+
+/// What time it was after how many instructions.
+#[derive(Default)]
+struct Times {
+    insns: u64,
+    points: Vec<(u64, u64)>,
+}
+
+impl Sink for Times {
+    fn event(&mut self, event: Event) {
+        self.insns += u64::from(event.insns);
+    }
+
+    fn time(&mut self, insns: u32, ns: u64) {
+        self.insns += u64::from(insns);
+        self.points.push((self.insns, ns));
+    }
+}
+
+/// Records `ls` with these packets and gives the decoder's clock.
+fn times(packets: &[&str]) -> Vec<(u64, u64)> {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let output = Command::new(env!("CARGO_BIN_EXE_kprism"))
+        .args(["lab", "run", "-q", "--no-decode", "-o", run.to_str().unwrap()])
+        .args(packets)
+        .args(["--", "ls", "/bin"])
+        .output()
+        .expect("kprism runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let read = |name: &str| std::fs::read(run.join("streams").join(name)).unwrap();
+    let (dict_bytes, map, bytes) = (read("code.dict"), read("cpu0.map"), read("cpu0.pt"));
+    let counts: Value = serde_json::from_slice(&read("counts.json")).unwrap();
+    let number = |key: &str| counts["clock"][key].as_u64().unwrap();
+    let clock = ClockConfig {
+        tsc_hz: number("tsc_hz"),
+        art_num: number("art_num") as u32,
+        art_den: number("art_den") as u32,
+        mtc_freq: number("mtc_freq") as u8,
+        nom_ratio: number("nom_ratio") as u8,
+        cyc_threshold: number("cyc_threshold"),
+    };
+    let (image, _) = maps::image(&Dict::parse(&dict_bytes).0, &maps::parse_map(&map).0);
+    let setup = Setup { image: &image, resolver: &Regions::default(), clock, watch: None };
+    let mut times = Times::default();
+    let stats = Decoder::new(&bytes, setup, false).run(0, bytes.len(), &mut times);
+    assert_eq!((stats.errors, stats.instructions), (0, counts["vcpus"][0]["instructions"].as_u64().unwrap()));
+    times.points
+}
+
+/// The same instructions happen at the same time under all packets, so cycle counts at every packet tell how wrong
+/// the clock is under others: never ahead, and behind by no more than the threshold and an MTC's period allow.
+#[test]
+fn the_clock_is_right_under_thresholds() {
+    let exact = times(&["--cyc", "on", "--mtc", "off"]);
+    for (cyc, mtc, slack) in
+        [("64", "off", 64), ("256", "3", 256), ("16384", "9", 16_384), ("1024", "0", 1024)]
+    {
+        let clock = times(&["--cyc", cyc, "--mtc", mtc]);
+        assert!(clock.len() > 100, "{} points", clock.len());
+        let mut ahead = 0;
+        let mut behind = 0;
+        for (insns, ns) in clock {
+            let next = exact.partition_point(|&(i, _)| i < insns);
+            let Some(&(after, _)) = exact.get(next) else { continue };
+            // Where the guest was idle, time passes between two instructions.
+            let latest = exact[..exact.partition_point(|&(i, _)| i <= after)].last().map_or(0, |&(_, ns)| ns);
+            let earliest = exact[..next].last().map_or(0, |&(_, ns)| ns);
+            ahead = ahead.max(ns.saturating_sub(latest));
+            behind = behind.max(earliest.saturating_sub(ns));
+        }
+        assert_eq!(ahead, 0, "threshold {cyc}, MTC {mtc}: ns ahead of the true time");
+        assert!(behind <= slack, "threshold {cyc}, MTC {mtc}: {behind} ns behind");
+    }
 }
