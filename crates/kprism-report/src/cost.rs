@@ -21,7 +21,9 @@ pub struct Cost {
     pub name: String,
     /// Instructions traced.
     pub instructions: u64,
-    /// The recording's duration.
+    /// Places that could not be decoded: what follows is of the rest.
+    pub decode_errors: u64,
+    /// The recording's duration; 0 if unknown.
     pub duration_ns: u64,
     /// Packets.
     pub mix: Mix,
@@ -48,9 +50,9 @@ impl Cost {
         if self.instructions == 0 { 0.0 } else { self.bytes() as f64 / self.instructions as f64 }
     }
 
-    /// 10^6 bytes per second of the recording's own clock; 0 of nothing.
-    pub fn megabytes_per_second(&self) -> f64 {
-        if self.duration_ns == 0 { 0.0 } else { self.bytes() as f64 * 1e3 / self.duration_ns as f64 }
+    /// 10^6 bytes per second of the recording's own clock, if it has one.
+    pub fn megabytes_per_second(&self) -> Option<f64> {
+        (self.duration_ns > 0).then(|| self.bytes() as f64 * 1e3 / self.duration_ns as f64)
     }
 }
 
@@ -124,7 +126,7 @@ pub fn sweep_table(sweep: &Sweep, trf: &[Option<f64>]) -> Table {
         vec![
             Cell::Text(cost.name.clone()),
             Cell::Int(cost.bytes()),
-            Cell::Real(cost.megabytes_per_second()),
+            or_nothing(cost.megabytes_per_second(), Cell::Real),
             Cell::Real(cost.bytes_per_insn() * 8.0),
             Cell::Int(cost.mix.bytes(&FLOW)),
             Cell::Int(cost.mix.bytes(&TIME)),
@@ -164,7 +166,7 @@ pub fn runs_table(costs: &[Cost]) -> Table {
             Cell::Int(cost.bytes()),
             Cell::Real(cost.bytes_per_insn()),
             Cell::Real(cost.bytes_per_insn() * 1e3),
-            Cell::Real(cost.megabytes_per_second()),
+            or_nothing(cost.megabytes_per_second(), Cell::Real),
             share(cost.mix.get(Kind::Tnt).bytes),
             share(cost.mix.get(Kind::Tip).bytes),
             share(cost.mix.bytes(&FLOW[2..])),
@@ -222,10 +224,11 @@ pub fn runs_for_programs(costs: &[Cost]) -> Table {
     Table::new(&EVERYTHING.map(|key| (key, key)), costs.iter().map(everything).collect())
 }
 
-/// Keys of [`everything`]; behind the eleventh, packets and bytes in the order of [`Kind::ALL`].
-const EVERYTHING: [&str; 39] = [
+/// Keys of [`everything`]; behind the twelfth, packets and bytes in the order of [`Kind::ALL`].
+const EVERYTHING: [&str; 40] = [
     "name",
     "instructions",
+    "decode_errors",
     "duration_ns",
     "trace_bytes",
     "mb_per_s",
@@ -269,9 +272,10 @@ fn everything(cost: &Cost) -> Vec<Cell> {
     let mut cells = vec![
         Cell::Text(cost.name.clone()),
         Cell::Int(cost.instructions),
+        Cell::Int(cost.decode_errors),
         Cell::Ns(cost.duration_ns),
         Cell::Int(cost.bytes()),
-        Cell::Real(cost.megabytes_per_second()),
+        or_nothing(cost.megabytes_per_second(), Cell::Real),
         Cell::Real(cost.bytes_per_insn() * 8.0),
         Cell::Int(cost.points),
         or_nothing(cost.median_ns, Cell::Ns),

@@ -15,6 +15,7 @@ fn cost(name: &str, tnts: usize, points: u64, median: u64) -> Cost {
     Cost {
         name: name.into(),
         instructions: 1000,
+        decode_errors: 0,
         duration_ns: 2000,
         mix: Mix::of(&bytes),
         points,

@@ -52,6 +52,7 @@ pub fn measure(run: &Run, name: String) -> Result<Cost> {
     Ok(Cost {
         name,
         instructions,
+        decode_errors: errors,
         duration_ns,
         mix,
         points: distances.ns.len(),
