@@ -24,6 +24,7 @@ mod packets;
 pub mod parallel;
 mod readers;
 pub mod replay;
+pub mod resolution;
 mod retstack;
 mod stack;
 mod stitch;

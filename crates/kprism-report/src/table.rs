@@ -24,6 +24,10 @@ pub enum Cell {
     Percent(f64),
     /// An address or offset.
     Hex(u64),
+    /// A measure without a unit of its own.
+    Real(f64),
+    /// No value.
+    Nothing,
 }
 
 /// A column's two names.
@@ -198,7 +202,7 @@ fn line(cells: &[String], widths: &[usize], is_text: &[bool]) -> String {
 fn order(a: &Cell, b: &Cell) -> Ordering {
     match (a, b) {
         (Cell::Text(a), Cell::Text(b)) => a.cmp(b),
-        (Cell::Percent(a), Cell::Percent(b)) => b.total_cmp(a),
+        (Cell::Percent(a) | Cell::Real(a), Cell::Percent(b) | Cell::Real(b)) => b.total_cmp(a),
         _ => b.number().cmp(&a.number()),
     }
 }
@@ -207,11 +211,11 @@ impl Cell {
     fn number(&self) -> u64 {
         match self {
             Cell::Int(n) | Cell::Count(n) | Cell::Ns(n) | Cell::Hex(n) => *n,
-            Cell::Text(_) | Cell::Percent(_) => 0,
+            Cell::Text(_) | Cell::Percent(_) | Cell::Real(_) | Cell::Nothing => 0,
         }
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Cell::Text(text) => units::printable(text),
             Cell::Int(n) => n.to_string(),
@@ -219,6 +223,8 @@ impl Cell {
             Cell::Ns(n) => units::duration(*n),
             Cell::Percent(p) => format!("{p:.2}%"),
             Cell::Hex(n) => format!("{n:#x}"),
+            Cell::Real(x) => units::real(*x),
+            Cell::Nothing => "–".into(),
         }
     }
 
@@ -226,6 +232,8 @@ impl Cell {
         match self {
             Cell::Text(text) => Value::String(text.clone()),
             Cell::Percent(p) => Number::from_f64(round(*p)).map_or(Value::Null, Value::Number),
+            Cell::Real(x) => Number::from_f64(*x).map_or(Value::Null, Value::Number),
+            Cell::Nothing => Value::Null,
             _ => Value::Number(self.number().into()),
         }
     }
@@ -237,6 +245,8 @@ impl Cell {
             }
             Cell::Text(text) => text.clone(),
             Cell::Percent(p) => round(*p).to_string(),
+            Cell::Real(x) => x.to_string(),
+            Cell::Nothing => String::new(),
             _ => self.number().to_string(),
         }
     }

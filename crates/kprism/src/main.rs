@@ -7,6 +7,7 @@
 //! [`pipeline`].
 
 mod cmd;
+mod cost;
 mod exit;
 mod pipeline;
 mod progress;

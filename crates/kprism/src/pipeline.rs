@@ -144,22 +144,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let mut notes = Vec::new();
     complete(run, &mut manifest)?;
     let records = sideband_records(run, &mut notes)?;
-    let dict_path = run.code_dict();
-    let dict_bytes = read(&dict_path)?;
-    let (dict, fault) = Dict::parse(&dict_bytes);
-    notes.extend(fault.map(|f| f.to_string()));
-
-    let mut streams = Vec::new();
-    for cpu in 0..manifest.vcpus {
-        let map_path = run.code_map(cpu);
-        let (map, fault) = maps::parse_map(&read(&map_path)?);
-        notes.extend(fault.map(|f| format!("{}: {f}", map_path.display())));
-        let (image, unknown) = maps::image(&dict, &map);
-        if unknown > 0 {
-            notes.push(format!("{}: {unknown} records name no code of code.dict", map_path.display()));
-        }
-        streams.push((read(&run.pt(cpu))?, image));
-    }
+    let streams = streams(run, manifest.vcpus, &mut notes)?;
     progress.step("reading symbols");
     let root = run.symbols().join("root");
     let names = read_if_there(&run.symbols().join("kallsyms"))?;
@@ -215,17 +200,46 @@ fn preempt_count(kallsyms: &[u8]) -> Option<u64> {
         .filter(|&offset| offset != 8 && offset < 1 << 32)
 }
 
-fn clock_config(clock: &Clock) -> ClockConfig {
+/// Every CPU's packets, with the code they ran over.
+///
+/// # Errors
+/// A file is missing. What is wrong in one goes to `notes`.
+pub fn streams(run: &Run, vcpus: u32, notes: &mut Vec<String>) -> Result<Vec<(Vec<u8>, Image)>> {
+    let dict_path = run.code_dict();
+    let dict_bytes = read(&dict_path)?;
+    let (dict, fault) = Dict::parse(&dict_bytes);
+    notes.extend(fault.map(|f| f.to_string()));
+    let mut streams = Vec::new();
+    for cpu in 0..vcpus {
+        let map_path = run.code_map(cpu);
+        let (map, fault) = maps::parse_map(&read(&map_path)?);
+        notes.extend(fault.map(|f| format!("{}: {f}", map_path.display())));
+        let (image, unknown) = maps::image(&dict, &map);
+        if unknown > 0 {
+            notes.push(format!("{}: {unknown} records name no code of code.dict", map_path.display()));
+        }
+        streams.push((read(&run.pt(cpu))?, image));
+    }
+    Ok(streams)
+}
+
+/// The decoder's view of a run's clock.
+pub fn clock_config(clock: &Clock) -> ClockConfig {
     ClockConfig {
         tsc_hz: clock.tsc_hz,
         art_num: clock.art_num,
         art_den: clock.art_den,
         mtc_freq: clock.mtc_freq,
         nom_ratio: clock.nom_ratio,
+        cyc_threshold: clock.cyc_threshold,
     }
 }
 
-fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::Record>> {
+/// The run's sideband.
+///
+/// # Errors
+/// The file cannot be read, or is something else.
+pub fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::Record>> {
     let path = run.sideband();
     let bytes = read_if_there(&path)?;
     if bytes.is_empty() {

@@ -120,6 +120,7 @@ fn run(dir: &Path) -> std::io::Result<Input> {
         art_den: number("art_den") as u32,
         mtc_freq: number("mtc_freq") as u8,
         nom_ratio: number("nom_ratio") as u8,
+        cyc_threshold: number("cyc_threshold"),
     };
     let symbols = dir.join("symbols");
     let kallsyms = std::fs::read(symbols.join("kallsyms")).unwrap_or_default();

@@ -242,6 +242,7 @@ pub fn config(options: &[String]) -> ClockConfig {
         art_den: Case::number(options, "--cpuid-0x15.eax") as u32,
         mtc_freq: Case::number(options, "--mtc-freq") as u8,
         nom_ratio: Case::number(options, "--nom-freq") as u8,
+        cyc_threshold: 0,
     }
 }
 

@@ -6,6 +6,7 @@ mod call;
 mod check;
 mod delta;
 mod export;
+mod flow_cost;
 mod generate;
 mod import;
 mod info;
@@ -35,6 +36,9 @@ pub enum Command {
     Script(script::Args),
     /// Show a function's instructions as they ran: counts, time, branches, source
     Annotate(annotate::Args),
+    /// Weigh trace size against temporal resolution, over packet settings
+    #[command(after_help = flow_cost::HELP)]
+    FlowCost(Box<flow_cost::Args>),
     /// Turn Intel PT recorded elsewhere into a run
     Import(import::Args),
     /// Show what a run is and what was lost
@@ -70,6 +74,7 @@ pub fn run(
         Command::Export(args) => export::run(args, progress, out),
         Command::Script(args) => script::run(args, progress, out),
         Command::Annotate(args) => annotate::run(args, color, progress, out),
+        Command::FlowCost(args) => flow_cost::run(args, color, progress, out),
         Command::Import(args) => import::run(args, progress),
         Command::Info(args) => info::run(args, out),
         Command::List(args) => list::run(args, out),

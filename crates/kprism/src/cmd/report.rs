@@ -249,7 +249,8 @@ fn show_tree(
     Ok(Outcome::Done)
 }
 
-fn print_json(value: &serde_json::Value, out: &mut dyn Write) -> Result<()> {
+/// Prints it, indented.
+pub fn print_json(value: &serde_json::Value, out: &mut dyn Write) -> Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     Ok(writeln!(out)?)
 }
