@@ -102,7 +102,7 @@ fuzz_target!(|bytes: &[u8]| {
 /// Makes a profile and checks that it is sound. Returns its instructions.
 fn account(image: &Image, pt: &[u8], chunk: usize) -> u64 {
     let streams = [Stream { cpu: 0, bytes: pt, image }];
-    let options = Options { threads: 1, slice_ns: 10, clock: CLOCK, chunk };
+    let options = Options { threads: 1, slice_ns: 10, clock: CLOCK, chunk, ..Options::default() };
     let profile = profile(&streams, &Cells, &switches(), &options, &|_| {});
     let instructions = profile.totals.per_cpu[0].instructions;
     assert_eq!(profile.nodes.iter().map(|n| n.insns).sum::<u64>(), instructions);

@@ -8,6 +8,7 @@ use kprism_image::resolve::{FuncRef, Resolve};
 
 use crate::block::{Block, Blocks, Cold, End, Key, NONE, WATCHED};
 use crate::event::{Event, EventKind, flag};
+use crate::marks::{Markers, Progress};
 use crate::readers::Readers;
 
 /// A block is cut after this many instructions, jumps or events, so that endless loops end.
@@ -59,6 +60,9 @@ pub(crate) struct Cache<'a, R> {
     /// Entry of this address (the kernel's task switch) is an event.
     watch: Option<u64>,
     keep_ips: bool,
+    markers: &'a Markers,
+    /// What of them the block being built has begun.
+    progress: Progress,
     /// Granules looked up lately, direct-mapped by address: neighbours in code are neighbours in time.
     recent: Vec<Recent<'a>>,
     /// Functions looked up lately, direct-mapped by address.
@@ -79,7 +83,13 @@ pub(crate) struct Cache<'a, R> {
 }
 
 impl<'a, R: Resolve> Cache<'a, R> {
-    pub fn new(image: &'a Image, resolver: &'a R, watch: Option<u64>, keep_ips: bool) -> Self {
+    pub fn new(
+        image: &'a Image,
+        resolver: &'a R,
+        watch: Option<u64>,
+        keep_ips: bool,
+        markers: &'a Markers,
+    ) -> Self {
         let changing = !image.conflicts().is_empty() || !resolver.changes().is_empty();
         Self {
             blocks: Blocks::new(),
@@ -87,6 +97,8 @@ impl<'a, R: Resolve> Cache<'a, R> {
             resolver,
             watch,
             keep_ips,
+            markers,
+            progress: Progress::default(),
             recent: vec![Recent::EMPTY; RECENT],
             funcs: vec![NO_FUNC_REF; RECENT],
             last_func: NO_FUNC_REF,
@@ -185,7 +197,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
         match self.roles.get(id as usize) {
             Some(&role) if role != UNKNOWN_ROLE => role,
             Some(_) => {
-                let role = role(&self.resolver.describe(id).name);
+                let role = self.ask_role(id);
                 self.roles[id as usize] = role;
                 role
             }
@@ -193,13 +205,18 @@ impl<'a, R: Resolve> Cache<'a, R> {
                 self.roles.resize(id as usize + 1, UNKNOWN_ROLE);
                 self.role(id)
             }
-            None => role(&self.resolver.describe(id).name),
+            None => self.ask_role(id),
         }
+    }
+
+    fn ask_role(&self, id: u32) -> u8 {
+        let name = self.resolver.describe(id).name;
+        role(&name) | if self.markers.wants_func(&name) { flag::MARKED } else { 0 }
     }
 
     /// Known code bytes from `ip` on, up to its granule's end.
     #[inline]
-    fn code(&mut self, asid: u64, ip: u64, at: Position) -> &'a [u8] {
+    pub fn code(&mut self, asid: u64, ip: u64, at: Position) -> &'a [u8] {
         let base = ip - ip % GRANULE;
         let slot = &mut self.recent[(base / GRANULE) as usize % RECENT];
         if slot.base != base || slot.asid != asid {
@@ -273,6 +290,8 @@ impl<'a, R: Resolve> Cache<'a, R> {
         let start_func = func.id;
         let mut granules = std::mem::take(&mut self.granules);
         granules.clear();
+        self.progress.reset();
+        let skips = !self.keep_ips && !self.markers.looks_at_all();
         let (mut insns, mut all, mut jumps) = (0u32, 0u32, 0u32);
         let (mut target, mut next_ip) = (0, ip);
         let (mut code, mut base): (&[u8], u64) = (&[], ip);
@@ -292,7 +311,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
                 (code, base) = (self.code(asid, ip, at), ip);
                 rest = code;
             }
-            if !self.keep_ips && mode == Mode::Bits64 {
+            if skips && mode == Mode::Bits64 {
                 let (count, len) = plain_run(rest, MAX_INSNS - all);
                 if count > 0 {
                     insns += count;
@@ -323,6 +342,11 @@ impl<'a, R: Resolve> Cache<'a, R> {
             all += 1;
             if self.keep_ips {
                 self.blocks.ips.push(ip);
+            }
+            if self.markers.may_be(&insn, rest, ip) {
+                let mut ops = std::mem::take(&mut self.blocks.ops);
+                self.marks(&insn, asid, ip, mode, at, &mut insns, &mut ops);
+                self.blocks.ops = ops;
             }
             match insn.kind {
                 Kind::CondJump { target: t } => {
@@ -397,6 +421,26 @@ impl<'a, R: Resolve> Cache<'a, R> {
         Some(event)
     }
 
+    /// Adds the events of all marks at an instruction to `ops`.
+    #[allow(clippy::too_many_arguments)]
+    pub fn marks(
+        &mut self,
+        insn: &Insn,
+        asid: u64,
+        ip: u64,
+        mode: Mode,
+        at: Position,
+        insns: &mut u32,
+        ops: &mut Vec<Event>,
+    ) {
+        let mut bytes = [0; 15];
+        let len = self.image.fetch(asid, ip, at.offset, &mut bytes).min(insn.len.into());
+        self.markers.at(insn, &bytes[..len], ip, mode, &mut self.progress, |what| {
+            let insns = std::mem::take(insns);
+            ops.push(Event { insns, ..Event::new(EventKind::Mark, what, ip) });
+        });
+    }
+
     fn register(&mut self, index: u32, asid: u64, granules: &[u64]) {
         if let Some(readers) = &mut self.by_granule {
             for &granule in granules {
@@ -408,6 +452,16 @@ impl<'a, R: Resolve> Cache<'a, R> {
     /// Whether blocks keep their instructions' addresses.
     pub fn keep_ips(&self) -> bool {
         self.keep_ips
+    }
+
+    /// What is marked.
+    pub fn markers(&self) -> &'a Markers {
+        self.markers
+    }
+
+    /// A walk along code begins.
+    pub fn begin_walk(&mut self) {
+        self.progress.reset();
     }
 
     /// The watched address.

@@ -3,8 +3,8 @@
 //!
 //! As SDM vol. 3, "Intel PT Timing Packets and Decoding Time": a TSC packet gives the time; TMA ties it to
 //! the crystal clock (CTC), of which MTC packets then show eight bits each period; CYC counts core cycles,
-//! turned into TSC ticks by the ratio of nominal to current frequency (CBR). A stream without any of them
-//! decodes all the same, at time 0.
+//! turned into TSC ticks by the ratio of nominal to current frequency (CBR), or where that is not known, by how many
+//! came between two MTCs before. A stream without any of them decodes all the same, at time 0.
 
 /// What the processor's clocks mean; from the recording's manifest or CPUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct ClockConfig {
     pub art_den: u32,
     /// Each MTC is 2^this CTC ticks after the one before: IA32_RTIT_CTL.MTCFreq, 0 to 15.
     pub mtc_freq: u8,
-    /// Nominal (maximum non-turbo) ratio: MSR_PLATFORM_INFO\[15:8\]. 0 when unknown: CYC is then ignored.
+    /// Nominal (maximum non-turbo) ratio: MSR_PLATFORM_INFO\[15:8\]. 0 when unknown: CYC then counts by MTC.
     pub nom_ratio: u8,
     /// Least cycles between two CYC packets: IA32_RTIT_CTL.CycThresh. 0 when all are sent, or unknown.
     pub cyc_threshold: u64,
@@ -39,9 +39,10 @@ struct Crystal {
     ticks: u64,
     /// Payload of the last MTC.
     last: u8,
-    /// Bits of `last` that are known: a TMA has 16 bits of the CTC, not all those of a rare MTC.
+    /// The bits of `last` that are known. TMA has bits 15:0 of the CTC only, so at MTCFreq above 8 it leaves high
+    /// bits of the next MTC open.
     known: u8,
-    /// Time of the last MTC or TMA, TSC ticks.
+    /// Time of the last MTC, or before the first one of the tick before the TMA; TSC ticks.
     seen_tsc: u64,
 }
 
@@ -56,9 +57,14 @@ pub struct Clock {
     crystal: Option<Crystal>,
     cyc_base: u64,
     cycles: u64,
+    /// `cyc_base` is an MTC's time.
+    at_mtc: bool,
     /// No CYC came since the last TSC packet.
     first_cyc: bool,
     cbr: u8,
+    /// TSC ticks per cycle in the last MTC period that had cycles, 32.32 fixed point. Only where CBR or the nominal
+    /// ratio is not known; 0 when unknown too.
+    calibrated: u64,
     /// ns per TSC tick, 32.32 fixed point; 0 for exactly one.
     mult: u64,
 }
@@ -78,8 +84,10 @@ impl Clock {
             crystal: None,
             cyc_base: 0,
             cycles: 0,
+            at_mtc: false,
             first_cyc: false,
             cbr: 0,
+            calibrated: 0,
             mult,
         }
     }
@@ -121,7 +129,7 @@ impl Clock {
         let unseen = u64::from(ctc) & ((1 << self.config.mtc_freq.min(16)) - 1);
         let since = u64::from(fast).saturating_add(self.ctc_to_tsc(unseen));
         let last = (ctc.checked_shr(self.config.mtc_freq.into()).unwrap_or(0) & 0xff) as u8;
-        let known = 0xffu8 >> self.config.mtc_freq.saturating_sub(8).min(8);
+        let known = 0xffff_u16.checked_shr(self.config.mtc_freq.into()).unwrap_or(0).min(0xff) as u8;
         let base_tsc = self.tsc.saturating_sub(since);
         self.crystal = Some(Crystal { base_tsc, ticks: 0, last, known, seen_tsc: base_tsc });
     }
@@ -135,21 +143,26 @@ impl Clock {
             return;
         }
         let freq = self.config.mtc_freq.min(16);
-        let period = self.ctc_to_tsc(1 << freq);
         let Some(crystal) = &mut self.crystal else { return };
-        // Of the bits that the TMA lacked, the first MTC is taken at its word: it is the next one.
         crystal.ticks += u64::from(ctc.wrapping_sub(crystal.last) & crystal.known) << freq;
         (crystal.last, crystal.known) = (ctc, 0xff);
         let Crystal { base_tsc, ticks, .. } = *crystal;
         let tsc = base_tsc.saturating_add(self.ctc_to_tsc(ticks));
+        if (self.cbr == 0 || self.config.nom_ratio == 0) && self.at_mtc && self.cycles > 0 {
+            let ticks = u128::from(tsc.saturating_sub(self.cyc_base));
+            self.calibrated = ((ticks << 32) / u128::from(self.cycles)).min(u64::MAX.into()) as u64;
+        }
+        let period = self.ctc_to_tsc(1 << freq);
         if let Some(crystal) = &mut self.crystal {
             crystal.seen_tsc = tsc;
         }
         if tsc >= self.tsc {
             self.tsc = tsc;
-            // With a threshold, the next CYC counts from the last one, not from here.
-            if self.config.cyc_threshold == 0 {
+            // A CYC counts from the CYC before it. When the crystal ticks twice without one (a high threshold), the
+            // next still counts from the first of the two; if the threshold is known, `on_rare_cyc` does better.
+            if self.config.cyc_threshold == 0 && (!self.at_mtc || self.cycles > 0) {
                 self.rebase(tsc);
+                self.at_mtc = true;
             }
         } else if self.tsc - tsc > period {
             self.rebase(tsc);
@@ -163,8 +176,8 @@ impl Clock {
             return self.on_rare_cyc(cycles);
         }
         self.cycles = self.cycles.saturating_add(cycles);
-        if let Some(ticks) = self.cycle_ticks() {
-            self.tsc = self.tsc.max(self.cyc_base.saturating_add(ticks));
+        if self.base.is_some() {
+            self.tsc = self.tsc.max(self.cyc_base.saturating_add(self.cycle_ticks()));
         }
     }
 
@@ -176,8 +189,10 @@ impl Clock {
         // slow than too fast.
         let before = if std::mem::take(&mut self.first_cyc) { self.config.cyc_threshold } else { 0 };
         self.cycles = self.cycles.saturating_add(cycles.saturating_sub(before));
-        let Some(ticks) = self.cycle_ticks() else { return };
-        let counted = self.cyc_base.saturating_add(ticks);
+        if self.base.is_none() {
+            return;
+        }
+        let counted = self.cyc_base.saturating_add(self.cycle_ticks());
         let latest = match self.crystal {
             Some(crystal) if crystal.seen_tsc > crystal.base_tsc => {
                 crystal.seen_tsc.saturating_add(self.ctc_to_tsc(1 << self.config.mtc_freq.min(16)))
@@ -191,16 +206,21 @@ impl Clock {
         }
     }
 
-    /// Cycles counted since `cyc_base`, as TSC ticks, where the ratios are known.
+    /// Cycles counted since `cyc_base`, as TSC ticks.
     #[inline]
-    fn cycle_ticks(&self) -> Option<u64> {
+    fn cycle_ticks(&self) -> u64 {
         let nominal = u64::from(self.config.nom_ratio);
         match u64::from(self.cbr) {
-            _ if nominal == 0 || self.base.is_none() => None,
-            0 => None,
-            cbr if cbr == nominal => Some(self.cycles),
-            cbr => Some(self.cycles.saturating_mul(nominal) / cbr),
+            cbr if nominal == 0 || cbr == 0 => self.calibrated_ticks(),
+            cbr if cbr == nominal => self.cycles,
+            cbr => self.cycles.saturating_mul(nominal) / cbr,
         }
+    }
+
+    /// The time that the cycles counted take, by the last MTC period.
+    #[cold]
+    fn calibrated_ticks(&self) -> u64 {
+        ((u128::from(self.cycles) * u128::from(self.calibrated)) >> 32).min(u64::MAX.into()) as u64
     }
 
     /// CBR packet: current core to bus ratio. Cycles before it were counted at the old one.
@@ -214,6 +234,7 @@ impl Clock {
     fn rebase(&mut self, tsc: u64) {
         self.cyc_base = tsc;
         self.cycles = 0;
+        self.at_mtc = false;
     }
 
     fn ctc_to_tsc(&self, ticks: u64) -> u64 {

@@ -15,8 +15,11 @@ use crate::build::{Cache, Position};
 use crate::clock::{Clock, ClockConfig};
 use crate::error::{Fault, FaultKind};
 use crate::event::{Event, EventKind, Sink};
+use crate::marks::Markers;
 use crate::retstack::RetStack;
 use crate::walk::Steps;
+
+static NO_MARKERS: Markers = Markers::NONE;
 
 /// Faults kept with their place; beyond, they are only counted.
 const MAX_FAULTS: usize = 4096;
@@ -93,7 +96,12 @@ impl<'a, R: Resolve> Decoder<'a, R> {
     /// A decoder of the stream `bytes`, with no block built. `keep_ips` is for listeners that want every
     /// address.
     pub fn new(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool) -> Self {
-        let cache = Cache::new(setup.image, setup.resolver, setup.watch, keep_ips);
+        Self::marking(bytes, setup, keep_ips, &NO_MARKERS)
+    }
+
+    /// The same, reporting marks too.
+    pub fn marking(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool, markers: &'a Markers) -> Self {
+        let cache = Cache::new(setup.image, setup.resolver, setup.watch, keep_ips, markers);
         Self { cache, bytes, clock: setup.clock }
     }
 
@@ -183,7 +191,7 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     /// The next FUP or TIP.PGE tells where an overflow ended.
     pub overflow: bool,
     pub psb: Option<PsbPlus>,
-    /// Nothing came since PSB+.
+    /// Nothing came since PSB+, or since the FUP of an overflow.
     pub fresh: bool,
     pub stats: Stats,
     pub steps: Steps,
@@ -333,9 +341,17 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             Packet::Fup(payload) => self.fup(payload),
             Packet::TipPge(payload) => self.pge(payload),
             Packet::TipPgd(payload) => self.pgd(payload),
-            Packet::ModeExec { cs_l, cs_d, .. } => self.mode = Mode::from_cs(cs_l, cs_d),
+            Packet::ModeExec { cs_l, cs_d, .. } => {
+                self.mode = Mode::from_cs(cs_l, cs_d);
+                if self.psb.is_none() {
+                    // With event trace, a FUP right behind it names the instruction that changed RFLAGS.IF.
+                    self.bound = !self.overflow;
+                    self.hot = false;
+                }
+            }
             Packet::ModeTsx { abort, .. } if self.psb.is_none() => {
-                (self.abort, self.bound) = (abort, !abort);
+                // Erratum SKD010: its FUP may be the first one after an overflow.
+                (self.abort, self.bound) = (abort, !abort && !self.overflow);
                 self.hot = false;
             }
             Packet::Pip { cr3, .. } => self.pip(cr3),
@@ -354,7 +370,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             }
             Packet::Ovf => self.overflow(),
             Packet::TraceStop => self.go_off(),
-            Packet::Ptw { ip, .. } | Packet::Exstop { ip } => self.bound |= ip,
+            Packet::Ptw { ip, .. } | Packet::Exstop { ip } | Packet::Trig { ip, .. } => self.bound |= ip,
             Packet::Bbp { .. } => self.in_block = true,
             Packet::Bep { ip } => {
                 self.in_block = false;

@@ -34,6 +34,8 @@ pub enum EventKind {
     Stop,
     /// Only the instruction count: nothing else happened.
     Count,
+    /// A marked instruction at `ip` ran; `func` says what it is.
+    Mark,
     /// For the decoder's own use in blocks: a call that only the RET compression stack sees.
     Push,
 }
@@ -52,6 +54,8 @@ pub mod flag {
     pub const FORK: u8 = 16;
     /// The jump is written in the code, not worked out at run time: it cannot leave the frame it is in.
     pub const DIRECT: u8 = 32;
+    /// Beginning and end of `func` are marks.
+    pub const MARKED: u8 = 64;
 }
 
 /// One event.

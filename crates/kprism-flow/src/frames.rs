@@ -35,6 +35,8 @@ pub(crate) struct Frame {
     pub kind: FrameKind,
     /// Runs kernel code.
     pub kernel: bool,
+    /// Its end is a mark.
+    pub marked: bool,
 }
 
 impl Frame {

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From Intel PT packets and code images to the flow of instructions, call stacks and a profile.
 
+mod analyses;
 mod block;
 mod build;
 mod causes;
 pub mod clock;
 pub mod decode;
+pub mod delta;
 pub mod digest;
 pub mod error;
 pub mod event;
 mod frames;
+mod histogram;
+mod intervals;
+mod irqs;
+pub mod marks;
 pub mod model;
 mod packets;
 pub mod parallel;
@@ -20,6 +26,7 @@ mod stack;
 mod stitch;
 mod tnt;
 mod walk;
+pub mod window;
 
 pub use model::Profile;
 pub use parallel::{Options, Stream, profile};

@@ -26,6 +26,10 @@ pub struct Profile {
     pub syscalls: Vec<Syscall>,
     /// Single calls that lasted longer than the recording threshold, for timelines.
     pub slices: Vec<Slice>,
+    /// Intervals between markers: interrupts off, preemption off, and those asked for.
+    pub deltas: Vec<Delta>,
+    /// Executions of the instructions asked for, by function.
+    pub counts: Vec<Count>,
     /// Places where the stream could not be decoded.
     pub errors: Vec<FlowError>,
     /// What the decoder counted, per CPU.
@@ -118,6 +122,139 @@ pub struct Syscall {
     pub insns: u64,
     /// Index of its calling context in [`Profile::nodes`].
     pub node: u32,
+    /// Where its time went.
+    pub parts: Parts,
+}
+
+/// What a system call's time was spent on, beside its body and being off the CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parts {
+    /// From the system call instruction to the call of the body (`__x64_sys_*`).
+    pub entry: Part,
+    /// Interrupts meanwhile, with all that they did on this task's stack. Exceptions are the body's own doing.
+    pub interrupts: Part,
+    /// From the body's end to user code: pending work, signals, the way out.
+    pub exit: Part,
+}
+
+/// Time on the CPU, and instructions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Nanoseconds on the CPU.
+    pub ns: u64,
+    /// Instructions retired.
+    pub insns: u64,
+}
+
+/// Intervals from one marker to another: delta profiling (paper 1, algorithm 1).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delta {
+    /// What it is called: `irqs`, or what the user wrote.
+    pub name: String,
+    /// Where intervals begin, as a pattern.
+    pub from: String,
+    /// Where they end.
+    pub to: String,
+    /// Whose instructions and time count.
+    pub scope: Scope,
+    /// Durations in ns.
+    pub ns: Histogram,
+    /// Instructions after the first marker, up to and with the second.
+    pub insns: Histogram,
+    /// The longest intervals, by time and by instructions, longest time first.
+    pub longest: Vec<Interval>,
+    /// Where intervals began, by the total of their time; the rest is not listed.
+    pub sites: Vec<Site>,
+    /// Beginnings that followed a beginning: the later one counted.
+    pub restarted: u64,
+    /// Intervals cut off by a loss of data or the end of the trace.
+    pub unfinished: u64,
+}
+
+/// Whose clock an interval is measured with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// A CPU, whatever runs on it.
+    #[default]
+    Cpu,
+    /// A task, wherever it runs: instructions are its own, time goes on while it waits.
+    Task,
+}
+
+/// Counts of values in bins that are exact below 256 and 1/128 of their value wide above.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// Bins that are not empty, in order.
+    pub bins: Vec<Bin>,
+    /// Number of values.
+    pub count: u64,
+    /// Their sum, as far as 64 bits hold it.
+    pub sum: u64,
+    /// The smallest; 0 without values.
+    pub min: u64,
+    /// The largest.
+    pub max: u64,
+}
+
+/// Values from `low` up to, not with, `high`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bin {
+    /// Smallest value.
+    pub low: u64,
+    /// One more than the largest.
+    pub high: u64,
+    /// How many values.
+    pub count: u64,
+}
+
+/// One interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Index into [`Profile::tasks`]: who ran when it ended.
+    pub task: u32,
+    /// CPU on which it ended.
+    pub cpu: u16,
+    /// When it began.
+    pub start_ns: u64,
+    /// How long it took.
+    pub ns: u64,
+    /// Instructions in it.
+    pub insns: u64,
+    /// Address of the instruction at which it began.
+    pub from_ip: u64,
+    /// Address of the one at which it ended.
+    pub to_ip: u64,
+    /// Calling context in which it began: index into [`Profile::nodes`].
+    pub from_node: u32,
+    /// Calling context in which it ended.
+    pub to_node: u32,
+}
+
+/// All intervals that began in one calling context.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Site {
+    /// The context: index into [`Profile::nodes`].
+    pub node: u32,
+    /// How many.
+    pub count: u64,
+    /// Their total time.
+    pub ns: u64,
+    /// Their total instructions.
+    pub insns: u64,
+    /// The longest time.
+    pub max_ns: u64,
+}
+
+/// How often an instruction pattern ran in a function.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// The pattern.
+    pub pattern: String,
+    /// Index into [`Profile::funcs`].
+    pub func: u32,
+    /// Executions.
+    pub count: u64,
 }
 
 /// One call on the timeline.

@@ -15,9 +15,11 @@ use kprism_pt::find_psb;
 
 use crate::clock::ClockConfig;
 use crate::decode::{Decoder, Setup, Stats};
+use crate::delta::Plan;
 use crate::model::{CpuTotals, FlowError, Profile, Task, Totals};
 use crate::stack::{Chunk, Stacks};
 use crate::stitch::{Lane, Need, Stitcher};
+use crate::window::{Window, restrict};
 
 /// One CPU's stream and its code.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +33,7 @@ pub struct Stream<'a> {
 }
 
 /// How to decode.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Threads to use; 0 for as many as there are CPUs.
     pub threads: usize,
@@ -42,11 +44,22 @@ pub struct Options {
     /// Stream bytes a thread takes at once, up to the next PSB; 0 for a size that fits the stream. The profile
     /// may depend on it where frames were lost, never on the number of threads.
     pub chunk: usize,
+    /// Intervals and executions to measure.
+    pub plan: Plan,
+    /// Only this task's work in this time, and no intervals; everything if not given.
+    pub window: Option<Window>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: 0, slice_ns: 10_000, clock: ClockConfig::default(), chunk: 0 }
+        Self {
+            threads: 0,
+            slice_ns: 10_000,
+            clock: ClockConfig::default(),
+            chunk: 0,
+            plan: Plan::default(),
+            window: None,
+        }
     }
 }
 
@@ -122,7 +135,7 @@ pub fn profile<R: Resolve>(
         done: Mutex::default(),
         changed: Condvar::new(),
     };
-    let mut stitcher = Stitcher::new(lanes, resolver, options.slice_ns);
+    let mut stitcher = Stitcher::new(lanes, resolver, options);
     let threads = match options.threads {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         n => n,
@@ -153,15 +166,21 @@ pub fn profile<R: Resolve>(
     errors.sort_by_key(|e| (e.cpu, e.offset));
     let mut tasks = stitched.tasks;
     name_tasks(&mut tasks, sideband);
-    Profile {
+    let mut profile = Profile {
         funcs: stitched.funcs,
         tasks,
         nodes: stitched.tree.nodes,
         syscalls: stitched.syscalls,
         slices: stitched.slices,
+        deltas: stitched.deltas,
+        counts: stitched.counts,
         errors,
         totals,
+    };
+    if let Some(window) = &options.window {
+        restrict(&mut profile, window);
     }
+    profile
 }
 
 /// What all threads share.
@@ -204,10 +223,11 @@ impl<'a, R: Resolve> Work<'a, R> {
         let decoder = decoders[job.stream].get_or_insert_with(|| {
             let Stream { bytes, image, .. } = self.streams[job.stream];
             let Self { resolver, watch, .. } = *self;
-            Decoder::new(bytes, Setup { image, resolver, clock: self.options.clock, watch }, false)
+            let setup = Setup { image, resolver, clock: self.options.clock, watch };
+            Decoder::marking(bytes, setup, false, &self.options.plan.markers)
         });
         let mut result = Deliver { work: self, index, result: <(Chunk, Stats)>::default() };
-        let mut sink = Stacks::new(self.options.slice_ns, room);
+        let mut sink = Stacks::new(self.options.slice_ns, self.options.window, room);
         result.result.1 = decoder.run(job.from, job.to, &mut sink);
         result.result.0 = sink.finish();
         drop(result);

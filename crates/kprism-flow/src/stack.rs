@@ -14,7 +14,9 @@
 
 use crate::event::{Event, EventKind, Sink, flag};
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, Tree, is_kernel, search};
+use crate::marks::{Mark, Op, What};
 use crate::model::FrameKind;
+use crate::window::Window;
 
 /// One ns an instruction, in the unit of [`Stacks::pace`].
 const EXACT: u64 = 1 << 32;
@@ -70,6 +72,7 @@ pub(crate) struct Span {
     /// Lists of the chunk at its start.
     pub syscalls: usize,
     pub slices: usize,
+    pub marks: usize,
 }
 
 /// A frame that ended inside its span.
@@ -90,6 +93,7 @@ pub(crate) struct Chunk {
     pub tree: Tree,
     pub syscalls: Vec<Done>,
     pub slices: Vec<Done>,
+    pub marks: Vec<Mark>,
     /// Counters at the end.
     pub insns: u64,
     pub cpu: u64,
@@ -102,6 +106,7 @@ impl Chunk {
         self.spans.clear();
         self.syscalls.clear();
         self.slices.clear();
+        self.marks.clear();
         Self { insns: 0, cpu: 0, end_ns: 0, ..self }
     }
 }
@@ -124,6 +129,8 @@ pub(crate) struct Stacks {
     on: bool,
     space: u64,
     slice_ns: u64,
+    /// Only what happens in here counts.
+    window: Option<Window>,
 }
 
 impl Sink for Stacks {
@@ -132,7 +139,7 @@ impl Sink for Stacks {
         self.run(event.insns);
         // The two that make up nearly all.
         match event.kind {
-            EventKind::Call if event.flags & flag::SYSCALL_BODY == 0 => {
+            EventKind::Call if event.flags & (flag::SYSCALL_BODY | flag::MARKED) == 0 => {
                 self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), self.now);
             }
             EventKind::Ret
@@ -159,7 +166,9 @@ impl Sink for Stacks {
         self.measure(ns - before, self.out.insns - insns_before);
         if ns > self.now {
             if self.on {
-                self.out.tree.nodes[self.node as usize].ns += ns - self.now;
+                if self.counts() {
+                    self.out.tree.nodes[self.node as usize].ns += ns - self.now;
+                }
                 self.out.cpu += ns - self.now;
             }
             self.now = ns;
@@ -169,7 +178,7 @@ impl Sink for Stacks {
 
 impl Stacks {
     /// Listens to a new chunk; `room` is an old one whose memory serves again.
-    pub fn new(slice_ns: u64, room: Chunk) -> Self {
+    pub fn new(slice_ns: u64, window: Option<Window>, room: Chunk) -> Self {
         let mut stacks = Self {
             out: room.cleared(),
             stack: Vec::with_capacity(128),
@@ -181,6 +190,7 @@ impl Stacks {
             on: false,
             space: 0,
             slice_ns,
+            window,
         };
         stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
         stacks
@@ -212,15 +222,26 @@ impl Stacks {
         self.measured = measured;
     }
 
+    /// Whether what happens from now on counts.
+    #[inline]
+    fn counts(&self) -> bool {
+        self.window.is_none_or(|window| window.holds(self.now))
+    }
+
     /// The top frame executes instructions.
     #[inline]
     fn run(&mut self, insns: u32) {
         let ns = ((u128::from(insns) * u128::from(self.pace)) >> 32) as u64;
+        let counts = self.counts();
         let node = &mut self.out.tree.nodes[self.node as usize];
-        node.insns += u64::from(insns);
         self.out.insns += u64::from(insns);
+        if counts {
+            node.insns += u64::from(insns);
+        }
         if self.on {
-            node.ns += ns;
+            if counts {
+                node.ns += ns;
+            }
             self.out.cpu += ns;
             self.now += ns;
         }
@@ -231,7 +252,10 @@ impl Stacks {
         match event.kind {
             EventKind::Call => {
                 self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), now);
-                self.body(event, now);
+                self.begin(event);
+                if event.flags & flag::SYSCALL_BODY != 0 {
+                    self.body(event, now);
+                }
             }
             EventKind::Ret => self.unmatched_ret(event, now),
             EventKind::Tail => self.jump(event, now),
@@ -252,6 +276,7 @@ impl Stacks {
                 }
             }
             EventKind::Stop => self.on = false,
+            EventKind::Mark => self.mark(What::Insn(Op::unpack(event.func)), event.ip),
             EventKind::Count | EventKind::Push => {}
         }
     }
@@ -259,7 +284,7 @@ impl Stacks {
     #[inline(always)]
     fn push(&mut self, func: u32, kind: FrameKind, ret_ip: u64, kernel: bool, now: u64) {
         let node = self.out.tree.child(self.node, func, kind);
-        self.out.tree.nodes[node as usize].calls += 1;
+        self.out.tree.nodes[node as usize].calls += u64::from(self.counts());
         self.node = node;
         self.stack.push(Frame {
             ret_ip,
@@ -273,12 +298,34 @@ impl Stacks {
             body: NO_FUNC,
             kind,
             kernel,
+            marked: false,
         });
+    }
+
+    /// Notes a mark: here, now.
+    fn mark(&mut self, what: What, ip: u64) {
+        let Self { node, now, .. } = *self;
+        self.out.marks.push(Mark { what, node, ns: now, insns: self.out.insns, ip });
+    }
+
+    /// The function just pushed may be one whose beginning and end are marks.
+    fn begin(&mut self, event: &Event) {
+        let body = event.flags & flag::SYSCALL_BODY != 0;
+        if event.flags & flag::ENTRY != 0
+            && (body || event.flags & flag::MARKED != 0)
+            && let Some(top) = self.stack.last_mut()
+        {
+            top.marked = true;
+            self.mark(What::Begin { func: event.func, body }, event.ip);
+        }
     }
 
     #[inline(always)]
     fn pop(&mut self, now: u64) {
         if let Some(frame) = self.stack.pop() {
+            if frame.marked {
+                self.mark(What::End { func: frame.func }, frame.ret_ip);
+            }
             self.node = match self.stack.last() {
                 Some(below) => below.node,
                 None => self.base_node(),
@@ -304,6 +351,7 @@ impl Stacks {
         };
         if frame.kind == FrameKind::Syscall {
             self.out.syscalls.push(done);
+            self.mark(What::SyscallDone, frame.ret_ip);
         }
         self.out.slices.push(done);
     }
@@ -316,6 +364,7 @@ impl Stacks {
 
     /// Into the kernel.
     fn enter(&mut self, event: &Event, kind: FrameKind, now: u64) {
+        self.mark(What::Enter { kind, func: event.func }, event.ip);
         self.push(event.func, kind, event.ip, true, now);
         if let Some(top) = self.stack.last_mut() {
             top.aux = self.space;
@@ -389,7 +438,7 @@ impl Stacks {
         }
         self.push(event.func, FrameKind::Tail, ret_ip, top.kernel, now);
         if event.flags & flag::INNER != 0 {
-            self.out.tree.nodes[self.node as usize].calls -= 1;
+            self.out.tree.nodes[self.node as usize].calls -= u64::from(self.counts());
         }
         if let Some(new) = self.stack.last_mut()
             && !top.is_entry()
@@ -397,6 +446,7 @@ impl Stacks {
             new.home = top.home;
             new.aux = top.aux;
         }
+        self.begin(event);
     }
 
     /// The same for the frame below the chunk.
@@ -404,6 +454,7 @@ impl Stacks {
         if self.base_func() == event.func {
             return;
         }
+        let counts = self.counts();
         let Some(span) = self.out.spans.last_mut() else { return };
         let inner = event.flags & flag::INNER != 0;
         if inner && span.func == event.func {
@@ -413,7 +464,7 @@ impl Stacks {
         }
         let above = span.root + 1;
         self.node = self.out.tree.child(above, event.func, FrameKind::Tail);
-        self.out.tree.nodes[self.node as usize].calls += u64::from(!inner);
+        self.out.tree.nodes[self.node as usize].calls += u64::from(!inner && counts);
         span.base = Some((self.node, event.func));
     }
 
@@ -425,6 +476,7 @@ impl Stacks {
     /// Out of the kernel, or out of an interrupt of the kernel.
     fn exit(&mut self, event: &Event, now: u64) {
         let user = !is_kernel(event.ip);
+        self.mark(What::Leave { user }, event.ip);
         // The innermost entry; when that was from the kernel and this goes to user mode, one further down.
         let found = self.stack.iter().rposition(|f| f.is_entry() && !(user && is_kernel(f.ret_ip)));
         let Some(index) = found else {
@@ -472,6 +524,7 @@ impl Stacks {
             frames: Vec::new(),
             syscalls: self.out.syscalls.len(),
             slices: self.out.slices.len(),
+            marks: self.out.marks.len(),
         });
     }
 }

@@ -10,9 +10,13 @@ use std::collections::{HashMap, VecDeque};
 use kprism_image::resolve::Resolve;
 use kprism_image::sideband::Switch;
 
+use crate::analyses::{Analyses, At};
 use crate::frames::{Frame, NO_FUNC, NO_RETURN, Tree};
-use crate::model::{FrameKind, Func, Slice, Syscall, Task};
+use crate::marks::What;
+use crate::model::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
+use crate::parallel::Options;
 use crate::stack::{Cause, Chunk, Done, Span};
+use crate::window::Window;
 
 /// Functions told apart.
 const MAX_FUNCS: usize = 1 << 26;
@@ -55,11 +59,13 @@ pub(crate) struct Lane<'a> {
     span: usize,
     task: usize,
     next_switch: usize,
+    /// Instructions before the chunk in hand.
+    insns: u64,
 }
 
 impl<'a> Lane<'a> {
     pub fn new(cpu: u16, switches: Vec<&'a Switch>, first: Option<(u32, u32, String)>) -> Self {
-        Self { cpu, switches, first, chunk: None, over: false, span: 0, task: 0, next_switch: 0 }
+        Self { cpu, switches, first, chunk: None, over: false, span: 0, task: 0, next_switch: 0, insns: 0 }
     }
 }
 
@@ -70,6 +76,8 @@ pub(crate) struct Stitched {
     pub tree: Tree,
     pub syscalls: Vec<Syscall>,
     pub slices: Vec<Slice>,
+    pub deltas: Vec<Delta>,
+    pub counts: Vec<Count>,
 }
 
 /// What a [`Stitcher`] needs to go on.
@@ -97,6 +105,10 @@ pub(crate) struct Stitcher<'a, R> {
     syscalls: Vec<Syscall>,
     slices: Vec<Slice>,
     slice_ns: u64,
+    window: Option<Window>,
+    analyses: Analyses<'a>,
+    /// Where the span in hand begins.
+    here: At,
     pub(crate) forks: VecDeque<Forked>,
     /// Scratch: global node of each local one.
     map: Vec<u32>,
@@ -105,7 +117,7 @@ pub(crate) struct Stitcher<'a, R> {
 }
 
 impl<'a, R: Resolve> Stitcher<'a, R> {
-    pub fn new(lanes: Vec<Lane<'a>>, resolver: &'a R, slice_ns: u64) -> Self {
+    pub fn new(lanes: Vec<Lane<'a>>, resolver: &'a R, options: &'a Options) -> Self {
         let mut st = Self {
             resolver,
             lanes: Vec::new(),
@@ -118,7 +130,10 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             tree: Tree::default(),
             syscalls: Vec::new(),
             slices: Vec::new(),
-            slice_ns,
+            slice_ns: options.slice_ns,
+            window: options.window,
+            analyses: Analyses::new(&options.plan, lanes.len()),
+            here: At::default(),
             forks: VecDeque::new(),
             map: Vec::new(),
             made: Vec::new(),
@@ -158,6 +173,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                     None => {
                         if let Some(chunk) = lane.chunk.take() {
                             self.end_ns = self.end_ns.max(chunk.end_ns);
+                            lane.insns += chunk.insns;
                             self.spare.push(chunk);
                         }
                         return Need::Chunk(i);
@@ -177,6 +193,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     /// What came of it all.
     pub fn finish(mut self) -> Stitched {
         self.close();
+        let (deltas, by_node) = self.analyses.finish();
+        let counts = counts(&by_node, &self.tree, &mut self.funcs);
         let task = |t: Thread| Task { pid: t.pid, tgid: t.tgid, comm: t.comm, root: t.root };
         Stitched {
             tasks: self.threads.into_iter().map(task).collect(),
@@ -184,6 +202,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             tree: self.tree,
             syscalls: self.syscalls,
             slices: self.slices,
+            deltas,
+            counts,
         }
     }
 
@@ -230,12 +250,25 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     fn span(&mut self, lane: usize, chunk: &Chunk, index: usize) {
         let span = &chunk.spans[index];
         let next = chunk.spans.get(index + 1);
+        let Lane { cpu, task, insns: before, .. } = self.lanes[lane];
+        self.here = At {
+            lane,
+            cpu,
+            task,
+            ns: span.start_ns,
+            cpu_insns: before + span.insns,
+            task_insns: self.threads[task].insns,
+            ip: 0,
+            node: self.threads[task].root,
+        };
         if let Cause::Switch = span.cause {
             self.switch(lane);
         } else if let Cause::Resume { lost: true, .. } = span.cause {
+            self.analyses.lost(&self.here);
             self.catch_up(lane, span.start_ns);
         }
-        let Lane { cpu, task, .. } = self.lanes[lane];
+        let task = self.lanes[lane].task;
+        self.here = At { task, task_insns: self.threads[task].insns, ..self.here };
         if span.func != NO_FUNC {
             self.apply(task, span, cpu);
         }
@@ -249,6 +282,19 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             span.syscalls..next.map_or(chunk.syscalls.len(), |n| n.syscalls),
             span.slices..next.map_or(chunk.slices.len(), |n| n.slices),
         );
+        let marks = span.marks..next.map_or(chunk.marks.len(), |n| n.marks);
+        for mark in &chunk.marks[marks] {
+            let at = At {
+                ns: mark.ns,
+                cpu_insns: before + mark.insns,
+                task_insns: insns + (mark.insns - span.insns),
+                ip: mark.ip,
+                node: self.map[(mark.node - span.root) as usize],
+                ..self.here
+            };
+            let resolver = self.resolver;
+            self.analyses.mark(&at, mark.what, &|id| resolver.describe(id).name);
+        }
         for done in &chunk.syscalls[lists.0] {
             let node = self.map[(done.frame.node - span.root) as usize];
             self.syscall(task, cpu, done, node);
@@ -277,6 +323,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             self.threads[task].comm = record.prev_comm.clone();
         }
         let task = self.thread(record.pid, record.tgid, &record.comm, cpu);
+        self.analyses.switch(&self.here, task);
+        self.here.task = task;
         let lane = &mut self.lanes[lane];
         lane.next_switch += 1;
         lane.task = task;
@@ -345,7 +393,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             _ => {
                 self.push(task, func, FrameKind::Tail, NO_RETURN, now);
                 if let Some(top) = self.threads[task].stack.last_mut() {
-                    self.tree.nodes[top.node as usize].calls -= 1;
+                    let counts = self.window.is_none_or(|window| window.holds(now));
+                    self.tree.nodes[top.node as usize].calls -= u64::from(counts);
                     top.node = node;
                 }
             }
@@ -359,7 +408,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let parent = thread.stack.last().map_or(thread.root, |f| f.node);
         let node = self.tree.child(parent, own, kind);
         // A resumed function was called before the trace, or in the parent of a fork.
-        self.tree.nodes[node as usize].calls += u64::from(kind != FrameKind::Resumed);
+        let counts = self.window.is_none_or(|window| window.holds(now));
+        self.tree.nodes[node as usize].calls += u64::from(kind != FrameKind::Resumed && counts);
         thread.stack.push(Frame {
             ret_ip,
             start_ns: now,
@@ -372,6 +422,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             body: NO_FUNC,
             kind,
             kernel,
+            marked: false,
         });
     }
 
@@ -385,12 +436,23 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             insns: thread.insns - frame.start_insns,
             cpu: thread.cpu - frame.start_cpu,
         };
+        if frame.marked {
+            self.mark(What::End { func: frame.func }, &frame);
+        }
         if frame.kind == FrameKind::Syscall {
+            self.mark(What::SyscallDone, &frame);
             self.syscall(task, cpu, &done, frame.node);
         }
         if frame.is_entry() || now.saturating_sub(frame.start_ns) >= self.slice_ns {
             self.slice(task, cpu, &done, done.depth);
         }
+    }
+
+    /// A mark where the span in hand begins.
+    fn mark(&mut self, what: What, frame: &Frame) {
+        let at = At { ip: frame.ret_ip, node: frame.node, ..self.here };
+        let resolver = self.resolver;
+        self.analyses.mark(&at, what, &|id| resolver.describe(id).name);
     }
 
     pub(crate) fn truncate(&mut self, task: usize, len: usize, now: u64, cpu: u16) {
@@ -411,6 +473,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             on_cpu_ns: done.cpu,
             insns: done.insns,
             node,
+            parts: self.analyses.parts(),
         });
     }
 
@@ -451,4 +514,25 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         self.syscalls.sort_by_key(|s| (s.start_ns, s.cpu));
         self.slices.sort_by_key(|s| (s.start_ns, s.cpu, s.depth));
     }
+}
+
+/// Executions by function instead of calling context. Where there is no context, there is no function either.
+fn counts(by_node: &[(String, u32, u64)], tree: &Tree, funcs: &mut Vec<Func>) -> Vec<Count> {
+    let mut counts: Vec<Count> = Vec::new();
+    let mut unknown = None;
+    for (pattern, node, count) in by_node {
+        let node = &tree.nodes[*node as usize];
+        let func = match node.kind {
+            FrameKind::Root => *unknown.get_or_insert_with(|| {
+                funcs.push(Func { name: "[unknown]".to_owned(), ..Func::default() });
+                funcs.len() as u32 - 1
+            }),
+            _ => node.func,
+        };
+        match counts.iter_mut().find(|c| c.func == func && c.pattern == *pattern) {
+            Some(known) => known.count += count,
+            None => counts.push(Count { pattern: pattern.clone(), func, count: *count }),
+        }
+    }
+    counts
 }

@@ -9,8 +9,9 @@ use crate::build::{Cache, Position, advance};
 use crate::error::FaultKind;
 use crate::event::{Event, EventKind, flag};
 
-/// Most instructions walked for one packet; beyond, the code loops without end.
-const MAX_STEPS: u32 = 1 << 16;
+/// Most instructions walked for one packet: far beyond any straight run of real code, and a bound on the time that
+/// a few bytes can cost.
+const MAX_STEPS: u32 = 1 << 18;
 
 /// Where a walk ends.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +46,7 @@ pub(crate) fn walk<R: Resolve>(
     steps.insns = 0;
     let Key { mut ip, asid, mode, crossed } = key;
     let mut func: Option<FuncRef> = None;
+    cache.begin_walk();
     if crossed {
         let (arrived, flags) = cache.func_at(asid, ip, at);
         func = Some(arrived);
@@ -70,6 +72,9 @@ pub(crate) fn walk<R: Resolve>(
         let next_ip = advance(ip, insn.len, mode);
         steps.insns += 1;
         steps.ips.push(ip);
+        if cache.markers().may_be(&insn, cache.code(asid, ip, at), ip) {
+            cache.marks(&insn, asid, ip, mode, at, &mut steps.insns, &mut steps.ops);
+        }
         match insn.kind {
             Kind::Jump { target } | Kind::Call { target } => {
                 let mut from = match func {

@@ -32,7 +32,7 @@ fn every_seed_decodes_with_little_work() {
         assert!(alone.instructions <= most, "{}: {} instructions", path.display(), alone.instructions);
         for chunk in [0, 1] {
             let streams = [Stream { cpu: 0, bytes: pt, image: &image }];
-            let options = Options { threads: 1, slice_ns: 10, clock: CLOCK, chunk };
+            let options = Options { threads: 1, slice_ns: 10, clock: CLOCK, chunk, ..Options::default() };
             let profile = profile(&streams, &Cells, &[], &options, &|_| {});
             assert!(profile.nodes.len() as u64 <= most, "{}: {} nodes", path.display(), profile.nodes.len());
             assert!(chunk == 1 || profile.totals.per_cpu[0].instructions == alone.instructions);

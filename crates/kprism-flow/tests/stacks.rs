@@ -5,7 +5,7 @@
 mod hand;
 
 use hand::{CLOCK, Code, Pt};
-use kprism_flow::model::{FrameKind, NO_PARENT, Profile};
+use kprism_flow::model::{FrameKind, NO_PARENT, Part, Parts, Profile};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::sideband::{Record, Switch};
 
@@ -46,7 +46,7 @@ fn run_with(code: &Code, pts: &[&Pt], sideband: &[Record]) -> Profile {
         .enumerate()
         .map(|(cpu, pt)| Stream { cpu: cpu as u16, bytes: &pt.bytes, image: &code.image })
         .collect();
-    let options = Options { threads: 1, slice_ns: 0, clock: CLOCK, chunk: 0 };
+    let options = Options { threads: 1, slice_ns: 0, clock: CLOCK, chunk: 0, ..Options::default() };
     let profile = profile(&streams, code, sideband, &options, &|_| ());
     assert_eq!(profile.errors, []);
     profile
@@ -71,6 +71,26 @@ fn tree(profile: &Profile) -> Vec<String> {
     }
     lines.sort();
     lines
+}
+
+/// Entry, an interrupt in the middle of the body, and the way out are told apart, in instructions and in time.
+#[test]
+fn parts_of_a_system_call() {
+    let code = code("__x64_sys_read");
+    let mut pt = Pt::new();
+    pt.psb_at(MAIN, 1000).cyc(3).tip(G).cyc(4).tnt("tt").cyc(2).tip(ENTRY);
+    pt.cyc(5).tip(BODY).cyc(7).tip(HELPER).cyc(6).fup(HELPER).cyc(1).tip(TIMER).cyc(20).tip(HELPER);
+    pt.cyc(8).tnt("tt").cyc(11).tip(MAIN + 8).cyc(1).tip(G);
+    let profile = run_with(&code, &[&pt], &[]);
+    let [call] = &profile.syscalls[..] else { panic!("{:?}", profile.syscalls) };
+    let insns = |part: Part| part.insns;
+    let Parts { entry, interrupts, exit } = call.parts;
+    // nop, call; nop, iret; sysret.
+    assert_eq!((insns(entry), insns(interrupts), insns(exit)), (2, 2, 1));
+    assert_eq!(call.insns, 2 + 2 + 2 + 2 + 1 + 1);
+    assert_eq!((entry.ns, interrupts.ns), (5, 20));
+    assert!(entry.ns + interrupts.ns + exit.ns < call.on_cpu_ns, "{call:?}");
+    assert!((9..=12).contains(&exit.ns), "{exit:?}");
 }
 
 #[test]

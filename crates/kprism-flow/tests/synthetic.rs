@@ -154,7 +154,7 @@ fn call_stacks_are_what_they_were() {
         let streams = [Stream { cpu: 0, bytes: &truth.pt, image: &program.image }];
         let want = real_contexts(&truth, &program);
         let run = |threads, chunk| {
-            let options = Options { threads, chunk, clock: CLOCK, slice_ns: 200 };
+            let options = Options { threads, chunk, clock: CLOCK, slice_ns: 200, ..Options::default() };
             profile(&streams, &program, &truth.sideband, &options, &|_| ())
         };
         let whole = run(1, usize::MAX);

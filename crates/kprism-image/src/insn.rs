@@ -7,6 +7,7 @@
 //! near indirect transfers and returns give a TIP (or a TNT bit for a compressed return), and every far
 //! transfer gives a TIP, with FUPs only for asynchronous events.
 
+pub mod pattern;
 mod quick;
 
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
@@ -88,7 +89,7 @@ pub enum Kind {
         /// the RET compression stack ignores.
         target: u64,
     },
-    /// Near indirect jump: TIP.
+    /// Near indirect jump, or `jmpabs`: TIP.
     IndirectJump,
     /// Near indirect call: TIP.
     IndirectCall,
@@ -115,6 +116,10 @@ pub enum Kind {
     Sti,
     /// `popf`: may switch interrupts either way; falls through.
     Popf,
+    /// `pushf`: mostly to save whether interrupts are on; falls through.
+    Pushf,
+    /// `hlt`, `mwait`: waits for an interrupt; falls through.
+    Halt,
 }
 
 impl Kind {
@@ -131,6 +136,8 @@ impl Kind {
                 | Kind::Cli
                 | Kind::Sti
                 | Kind::Popf
+                | Kind::Pushf
+                | Kind::Halt
         )
     }
 }
@@ -185,12 +192,30 @@ fn classify_fully(bytes: &[u8], ip: u64, mode: Mode) -> Result<Insn, InsnError> 
     let mut insn = Instruction::default();
     decoder.decode_out(&mut insn);
     if insn.code() == Code::INVALID {
+        if mode == Mode::Bits64 && bytes.first() == Some(&REX2) {
+            return jmpabs(bytes);
+        }
         return Err(match decoder.last_error() {
             DecoderError::NoMoreBytes if bytes.len() < 15 => InsnError::Truncated(bytes.len()),
             _ => InsnError::Invalid,
         });
     }
     Ok(Insn { kind: kind_of(&insn), len: insn.len() as u8 })
+}
+
+/// APX's prefix. In 64-bit mode it was no instruction before.
+const REX2: u8 = 0xd5;
+
+/// `jmpabs`, which iced does not know: REX2 of opcode map 0 without W, `A1`, the target. It is direct, but gives a
+/// TIP all the same.
+fn jmpabs(bytes: &[u8]) -> Result<Insn, InsnError> {
+    const LEN: usize = 11;
+    match bytes {
+        [_, payload, ..] if payload & 0x88 != 0 => Err(InsnError::Invalid),
+        [_, _, opcode, ..] if *opcode != 0xa1 => Err(InsnError::Invalid),
+        _ if bytes.len() < LEN => Err(InsnError::Truncated(bytes.len())),
+        _ => Ok(Insn { kind: Kind::IndirectJump, len: LEN as u8 }),
+    }
 }
 
 /// Class of a decoded instruction. Goes by mnemonic and operand kind, not by iced's `FlowControl`: that one
@@ -235,6 +260,8 @@ fn kind_of(insn: &Instruction) -> Kind {
         M::Cli => Kind::Cli,
         M::Sti => Kind::Sti,
         M::Popf | M::Popfd | M::Popfq => Kind::Popf,
+        M::Pushf | M::Pushfd | M::Pushfq => Kind::Pushf,
+        M::Hlt | M::Mwait | M::Mwaitx => Kind::Halt,
         _ if insn.is_jcc_short_or_near() => Kind::CondJump { target: insn.near_branch_target() },
         _ => Kind::Other,
     }

@@ -6,6 +6,7 @@
 //! A trace without the right code is noise, so an address is always resolved at a position of the trace.
 
 pub mod code;
+pub mod glob;
 pub mod insn;
 pub mod maps;
 pub mod resolve;

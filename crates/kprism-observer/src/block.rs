@@ -96,7 +96,7 @@ impl Block {
             mode,
             cpl,
             rep: is_rep_string(last_bytes),
-            hlt: last_bytes.ends_with(&[0xf4]) && kind == Kind::Other && last_bytes.len() == 1,
+            hlt: last_bytes == [0xf4] && kind == Kind::Halt,
             ambiguous: false,
         };
         block.ambiguous = cpl == 0 && block.may_hide_cut();

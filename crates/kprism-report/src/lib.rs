@@ -7,6 +7,7 @@
 //! | view | module | for |
 //! |---|---|---|
 //! | tables (text, JSON, CSV) of functions, system calls, tasks, errors | [`tables`], [`table`] | terminals, scripts |
+//! | intervals between markers, with histograms | [`deltas`] | terminals, scripts |
 //! | the call tree | [`calltree`] | terminals |
 //! | folded stacks | [`folded`] | flame graph tools |
 //! | Perfetto trace | [`perfetto`] | ui.perfetto.dev, its trace processor |
@@ -18,6 +19,7 @@
 
 pub mod calltree;
 pub mod cost;
+pub mod deltas;
 pub mod filter;
 pub mod folded;
 pub mod header;

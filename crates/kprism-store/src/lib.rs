@@ -18,6 +18,7 @@
 //! dates and no host names, so two identical runs have identical bytes; those facts are in the manifest.
 
 mod column;
+mod delta_tables;
 mod manifest;
 mod run;
 mod tables;

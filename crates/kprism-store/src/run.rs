@@ -8,7 +8,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Names of the tables, without folder and suffix.
-pub const TABLES: [&str; 7] = ["functions", "tasks", "nodes", "syscalls", "slices", "errors", "cpus"];
+pub const TABLES: [&str; 12] = [
+    "functions",
+    "tasks",
+    "nodes",
+    "syscalls",
+    "slices",
+    "errors",
+    "cpus",
+    "deltas",
+    "delta_bins",
+    "delta_longest",
+    "delta_sites",
+    "counts",
+];
 
 /// An existing run folder.
 #[derive(Debug, Clone, PartialEq, Eq)]

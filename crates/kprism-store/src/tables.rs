@@ -6,18 +6,22 @@
 //! | functions | a function | func, name, module, start, kernel |
 //! | tasks | a task | task, pid, tgid, comm, root |
 //! | nodes | a calling context | node, parent (NULL at roots), func (NULL at roots), kind, calls, insns, self_ns |
-//! | syscalls | a system call | task, cpu, func, start_ns, wall_ns, on_cpu_ns, insns, node |
+//! | syscalls | a system call | task, cpu, func, start_ns, wall_ns, on_cpu_ns, insns, node, and `_ns` and `_insns` of entry, interrupts, exit |
 //! | slices | a call on the timeline | task, cpu, func, depth, kind, start_ns, end_ns, insns |
 //! | errors | a place not decoded | cpu, stream_offset, time_ns, ip, kind |
 //! | cpus | a CPU's stream | cpu, instructions, branches, errors, lost_bytes, first_ns, last_ns |
+//!
+//! Intervals have tables of their own, see [`crate::delta_tables`].
 //!
 //! `func`, `task` and `node` are row numbers of their own table, also written as its first column, so
 //! that SQL can join on them. Counts in `nodes` are of that context alone.
 
 use crate::column::{Column, Table, write_table};
+use crate::delta_tables::{Limits, load_deltas, save_deltas};
 use crate::{Result, Run};
 use kprism_flow::model::{
-    CpuTotals, FlowError, FrameKind, Func, NO_PARENT, Node, Profile, Slice, Syscall, Task, Totals,
+    CpuTotals, FlowError, FrameKind, Func, NO_PARENT, Node, Part, Parts, Profile, Slice, Syscall, Task,
+    Totals,
 };
 
 /// Writes all tables of a profile.
@@ -78,6 +82,12 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
             ("on_cpu_ns", u64s(s, |s| s.on_cpu_ns)),
             ("insns", u64s(s, |s| s.insns)),
             ("node", u32s(s, |s| s.node)),
+            ("entry_ns", u64s(s, |s| s.parts.entry.ns)),
+            ("entry_insns", u64s(s, |s| s.parts.entry.insns)),
+            ("interrupts_ns", u64s(s, |s| s.parts.interrupts.ns)),
+            ("interrupts_insns", u64s(s, |s| s.parts.interrupts.insns)),
+            ("exit_ns", u64s(s, |s| s.parts.exit.ns)),
+            ("exit_insns", u64s(s, |s| s.parts.exit.insns)),
         ],
     )?;
     let s = &profile.slices;
@@ -120,10 +130,11 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
             ("first_ns", u64s(c, |c| c.first_ns)),
             ("last_ns", u64s(c, |c| c.last_ns)),
         ],
-    )
+    )?;
+    save_deltas(run, &profile.deltas, &profile.counts)
 }
 
-fn save(run: &Run, name: &str, columns: Vec<(&str, Column)>) -> Result<()> {
+pub(crate) fn save(run: &Run, name: &str, columns: Vec<(&str, Column)>) -> Result<()> {
     write_table(&run.table(name), name, &columns)
 }
 
@@ -131,11 +142,11 @@ fn row_numbers(rows: usize) -> Column {
     Column::U32((0..rows as u32).collect())
 }
 
-fn u64s<T>(rows: &[T], get: impl Fn(&T) -> u64) -> Column {
+pub(crate) fn u64s<T>(rows: &[T], get: impl Fn(&T) -> u64) -> Column {
     Column::U64(rows.iter().map(get).collect())
 }
 
-fn u32s<T>(rows: &[T], get: impl Fn(&T) -> u32) -> Column {
+pub(crate) fn u32s<T>(rows: &[T], get: impl Fn(&T) -> u32) -> Column {
     Column::U32(rows.iter().map(get).collect())
 }
 
@@ -186,6 +197,7 @@ macro_rules! rows {
         out
     }};
 }
+pub(crate) use rows;
 
 /// Reads all tables of a run back.
 ///
@@ -223,8 +235,10 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
     let t = Table::open(&path)?;
     let syscalls = rows!(t, task: t.u32("task")?, cpu: t.u16("cpu")?, func: t.u32("func")?,
         start_ns: t.u64("start_ns")?, wall_ns: t.u64("wall_ns")?, on_cpu_ns: t.u64("on_cpu_ns")?,
-        insns: t.u64("insns")?, node: t.u32("node")?
-        => Syscall { task, cpu, func, start_ns, wall_ns, on_cpu_ns, insns, node });
+        insns: t.u64("insns")?, node: t.u32("node")?, entry: part(&t, "entry")?,
+        interrupts: part(&t, "interrupts")?, exit: part(&t, "exit")?
+        => Syscall { task, cpu, func, start_ns, wall_ns, on_cpu_ns, insns, node,
+            parts: Parts { entry, interrupts, exit } });
     for (row, call) in syscalls.iter().enumerate() {
         below(&t, row, "task", call.task, tasks.len())?;
         below(&t, row, "func", call.func, funcs.len())?;
@@ -253,10 +267,22 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
         errors: t.u64("errors")?, lost_bytes: t.u64("lost_bytes")?, first_ns: t.u64("first_ns")?,
         last_ns: t.u64("last_ns")?
         => CpuTotals { instructions, branches, errors, lost_bytes, first_ns, last_ns });
-    Ok(Profile { funcs, tasks, nodes, syscalls, slices, errors, totals: Totals { per_cpu } })
+    let limits = Limits { funcs: funcs.len(), tasks: tasks.len(), nodes: nodes.len() };
+    let (deltas, counts) = load_deltas(run, &limits)?;
+    let totals = Totals { per_cpu };
+    Ok(Profile { funcs, tasks, nodes, syscalls, slices, deltas, counts, errors, totals })
 }
 
-fn below(table: &Table, row: usize, what: &str, value: u32, limit: usize) -> Result<()> {
+/// The two columns of a part of a system call.
+fn part(table: &Table, name: &str) -> Result<Vec<Part>> {
+    let (ns, insns) = (table.u64(&format!("{name}_ns"))?, table.u64(&format!("{name}_insns"))?);
+    if ns.len() != insns.len() {
+        return Err(table.bad(ns.len().min(insns.len()), "columns differ in length"));
+    }
+    Ok(ns.into_iter().zip(insns).map(|(ns, insns)| Part { ns, insns }).collect())
+}
+
+pub(crate) fn below(table: &Table, row: usize, what: &str, value: u32, limit: usize) -> Result<()> {
     if (value as usize) < limit {
         return Ok(());
     }

@@ -38,6 +38,11 @@ fn small_profile() -> Profile {
             on_cpu_ns: 400,
             insns: 77,
             node: 2,
+            parts: Parts {
+                entry: Part { ns: 20, insns: 21 },
+                interrupts: Part { ns: 30, insns: 31 },
+                exit: Part { ns: 40, insns: 41 },
+            },
         }],
         slices: vec![Slice {
             task: 0,
@@ -49,6 +54,44 @@ fn small_profile() -> Profile {
             insns: 1000,
             kind: FrameKind::Call,
         }],
+        deltas: vec![
+            Delta {
+                name: "irqs".into(),
+                from: "irqs-off".into(),
+                to: "irqs-on".into(),
+                scope: Scope::Cpu,
+                ns: Histogram {
+                    bins: vec![Bin { low: 3, high: 4, count: 2 }, Bin { low: 256, high: 258, count: 1 }],
+                    count: 3,
+                    sum: 263,
+                    min: 3,
+                    max: 257,
+                },
+                insns: Histogram {
+                    bins: vec![Bin { low: 7, high: 8, count: 3 }],
+                    count: 3,
+                    sum: 21,
+                    min: 7,
+                    max: 7,
+                },
+                longest: vec![Interval {
+                    task: 0,
+                    cpu: 1,
+                    start_ns: 40,
+                    ns: 257,
+                    insns: 7,
+                    from_ip: 0xffff_ffff_8130_0010,
+                    to_ip: 0xffff_ffff_8130_0020,
+                    from_node: 2,
+                    to_node: 3,
+                }],
+                sites: vec![Site { node: 2, count: 3, ns: 263, insns: 21, max_ns: 257 }],
+                restarted: 1,
+                unfinished: 2,
+            },
+            Delta { name: "none".into(), scope: Scope::Task, ..Delta::default() },
+        ],
+        counts: vec![Count { pattern: "pause".into(), func: 1, count: 12 }],
         errors: vec![FlowError { cpu: 1, offset: 4096, ns: 77, ip: 0x400000, kind: "no code".into() }],
         totals: Totals {
             per_cpu: vec![

@@ -11,11 +11,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use kprism_flow::clock::ClockConfig;
+use kprism_flow::delta::Plan;
+use kprism_flow::window::Window;
 use kprism_flow::{Options, Profile, Stream};
 use kprism_image::Image;
 use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
-use kprism_image::symbols::Symbols;
+use kprism_image::symbols::{Symbols, kallsyms};
 use kprism_report::units::grouped;
 use kprism_store::{Clock, Manifest, Run, load_profile, save_profile};
 use serde::Deserialize;
@@ -104,11 +106,39 @@ pub fn open(path: &Path, progress: &Progress) -> Result<(Run, Profile)> {
     Ok((run, profile))
 }
 
-/// Decodes a run, saves its tables, and enters the counts into its manifest.
+/// A run's inputs in memory: all that decoding needs.
+pub struct Loaded {
+    /// As the recorder's own account completes it.
+    pub manifest: Manifest,
+    /// Packets and code of each CPU.
+    streams: Vec<(Vec<u8>, Image)>,
+    /// Functions.
+    pub symbols: Symbols,
+    /// Where the kernel keeps the preemption count, relative to `gs`.
+    pub preempt_count: Option<u64>,
+    /// The sideband.
+    pub records: Vec<sideband::Record>,
+    /// What was damaged or missing.
+    pub notes: Vec<String>,
+}
+
+impl Loaded {
+    /// The streams, as the decoder wants them.
+    pub fn streams(&self) -> Vec<Stream<'_>> {
+        (0u16..).zip(&self.streams).map(|(cpu, (bytes, image))| Stream { cpu, bytes, image }).collect()
+    }
+
+    /// Clock facts of the recording.
+    pub fn clock(&self) -> ClockConfig {
+        clock_config(&self.manifest.clock)
+    }
+}
+
+/// Reads what a run's decode needs.
 ///
 /// # Errors
-/// The streams are not there, or the disk refuses.
-pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
+/// The streams are not there, or a file is not what it should be.
+pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let mut manifest = run.manifest()?;
     progress.step("reading the streams");
     let mut notes = Vec::new();
@@ -117,24 +147,23 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
     let streams = streams(run, manifest.vcpus, &mut notes)?;
     progress.step("reading symbols");
     let root = run.symbols().join("root");
-    let kallsyms = read_if_there(&run.symbols().join("kallsyms"))?;
-    let symbols = Symbols::load(&kallsyms, &records, Some(&root))
+    let names = read_if_there(&run.symbols().join("kallsyms"))?;
+    let preempt_count = preempt_count(&names);
+    let symbols = Symbols::load(&names, &records, Some(&root))
         .with_context(|| run.symbols().join("kallsyms").display().to_string())?;
+    Ok(Loaded { manifest, streams, symbols, preempt_count, records, notes })
+}
 
-    let total: u64 = streams.iter().map(|(pt, _)| pt.len() as u64).sum();
-    progress.step("decoding");
-    let done = AtomicU64::new(0);
-    let tick = |bytes: u64| {
-        let so_far = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        progress.amount("decoding", so_far, total);
-    };
-    let inputs: Vec<Stream<'_>> =
-        (0u16..).zip(&streams).map(|(cpu, (bytes, image))| Stream { cpu, bytes, image }).collect();
-    let options = Options { clock: clock_config(&manifest.clock), ..Options::default() };
-    let profile = kprism_flow::profile(&inputs, &symbols, &records, &options, &tick);
-
+/// Decodes a run, saves its tables, and enters the counts into its manifest.
+///
+/// # Errors
+/// The streams are not there, or the disk refuses.
+pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
+    let loaded = load(run, progress)?;
+    let profile = profile(&loaded, Plan::default(), None, progress);
     progress.step("writing the tables");
     save_profile(run, &profile)?;
+    let Loaded { mut manifest, notes, .. } = loaded;
     manifest.instructions = Some(profile.totals.instructions());
     manifest.decode_errors = Some(profile.totals.errors());
     manifest.lost_bytes = profile.totals.lost_bytes();
@@ -146,6 +175,29 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
         progress.say(&format!("kprism: note: {note}"));
     }
     Ok(profile)
+}
+
+/// Decodes with the measurements of `plan`, or what is in the window, and saves nothing.
+pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &Progress) -> Profile {
+    let total: u64 = loaded.streams.iter().map(|(pt, _)| pt.len() as u64).sum();
+    progress.step("decoding");
+    let done = AtomicU64::new(0);
+    let tick = |bytes: u64| {
+        let so_far = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        progress.amount("decoding", so_far, total);
+    };
+    let plan = plan.with_preempt_count(loaded.preempt_count);
+    let options = Options { clock: loaded.clock(), plan, window, ..Options::default() };
+    kprism_flow::profile(&loaded.streams(), &loaded.symbols, &loaded.records, &options, &tick)
+}
+
+/// Where the kernel counts how often preemption was disabled, relative to `gs`: a variable of its own, or in
+/// 6.2 to 6.13 a member of `pcpu_hot` behind a pointer (arch/x86/include/asm/current.h).
+fn preempt_count(kallsyms: &[u8]) -> Option<u64> {
+    kallsyms::value_of(kallsyms, "__preempt_count")
+        .or_else(|| Some(kallsyms::value_of(kallsyms, "pcpu_hot")? + 8))
+        // What cannot be an offset is a kernel whose per-CPU symbols are hidden or placed otherwise.
+        .filter(|&offset| offset != 8 && offset < 1 << 32)
 }
 
 /// Every CPU's packets, with the code they ran over.

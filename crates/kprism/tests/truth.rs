@@ -114,6 +114,20 @@ fn check_truth(run: &Path, quiet: bool) {
     assert_eq!((count("getppid"), count("getpriority")), (123, 17));
     assert_eq!((count("clone"), count("wait4"), count("tgkill")), (4, 4, 5));
 
+    // One call alone is all that its own row counts, and nothing else.
+    for (name, which) in
+        [("getppid", "123"), ("clone", "slowest"), ("wait4", "median"), ("tgkill", "fastest")]
+    {
+        let one = ["--syscall", name, "--call", which, "-q", "--comm", "truth", "-i", text(run)];
+        let rows = json(&[&["report", "syscalls", "--json"][..], &one[..]].concat());
+        let folded = ok(&[&["export", "-o", "-.folded"][..], &one[..]].concat());
+        let sum = String::from_utf8(folded).unwrap().lines().fold(0, |sum, line| {
+            sum + line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a weight")
+        });
+        assert_eq!(value(&rows, "syscall", name, "count"), 1);
+        assert_eq!(value(&rows, "syscall", name, "kernel_instructions"), sum, "{name}");
+    }
+
     let info = json(&["info", "--json", "-i", text(run)]);
     assert_eq!((info["decode_errors"].as_u64(), info["lost_bytes"].as_u64()), (Some(0), Some(0)));
     assert_eq!(info["instructions"], info["instructions_recorded"], "decoded, and counted by the recorder");

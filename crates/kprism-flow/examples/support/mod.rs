@@ -80,8 +80,21 @@ fn pages(dir: &Path) -> std::io::Result<Input> {
     for path in files(dir, "pt")? {
         streams.push((0, std::fs::read(path)?, image.clone()));
     }
-    let functions = Functions::Regions(Regions::new(regions));
+    let functions = Functions::Regions(Regions::new(joined(regions)));
     Ok(Input { streams, sideband: Vec::new(), functions, clock: ClockConfig::default() })
+}
+
+/// Regions side by side are one: a mapping that was dumped page by page.
+fn joined(mut regions: Vec<Region>) -> Vec<Region> {
+    regions.sort();
+    regions.dedup_by(|next, last| {
+        let touches = next.start <= last.end;
+        if touches {
+            last.end = last.end.max(next.end);
+        }
+        touches
+    });
+    regions
 }
 
 fn run(dir: &Path) -> std::io::Result<Input> {

@@ -86,6 +86,18 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
     Ok(Kernel { table, module_of, modules })
 }
 
+/// The value of a symbol of any kind, per-CPU offsets among them; the first of several.
+pub fn value_of(text: &[u8], name: &str) -> Option<u64> {
+    text.split(|&b| b == b'\n').find_map(|line| {
+        let mut words = line.split(|b| b.is_ascii_whitespace());
+        let (address, _kind, found) = (words.next()?, words.next()?, words.next()?);
+        if found != name.as_bytes() {
+            return None;
+        }
+        u64::from_str_radix(std::str::from_utf8(address).ok()?, 16).ok()
+    })
+}
+
 /// Where modules share an address, one was loaded at the place of another: the last one listed stays.
 fn keep_last_module(entries: &mut Vec<(Symbol, u32)>) {
     let mut kept: Vec<(Symbol, u32)> = Vec::with_capacity(entries.len());
@@ -189,6 +201,13 @@ ffffffffc0300000 t bpf_prog_6deef7357e7b4530_x\t[bpf]
     fn the_last_module_at_an_address_wins() {
         let text = b"ffffffffc0200000 t old_init\t[old]\nffffffffc0200000 t new_init\t[new]\n";
         assert_eq!(at(&parse(text).unwrap(), 0xffff_ffff_c020_0000), ("new_init", "[new]"));
+    }
+
+    #[test]
+    fn values_of_symbols() {
+        assert_eq!(value_of(TEXT, "some_data"), Some(0xffff_ffff_8100_0300));
+        assert_eq!(value_of(TEXT, "ext4_b"), Some(0xffff_ffff_c020_0800));
+        assert_eq!(value_of(TEXT, "some"), None);
     }
 
     #[test]

@@ -364,6 +364,7 @@ fn program(b: &mut Builder, task: u32, parts: &[&[(&str, u64, u64)]], start: u64
                     on_cpu_ns,
                     insns: each,
                     node,
+                    parts: Default::default(),
                 });
                 let kind = FrameKind::Syscall;
                 let slice = Slice {

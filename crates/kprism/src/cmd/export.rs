@@ -13,6 +13,7 @@ use kprism_report::{Filter, folded, perfetto, tree};
 use kprism_store::{Manifest, Run};
 use serde_json::json;
 
+use super::call::CallArgs;
 use super::report::{By, Select, Subject, table};
 use crate::exit::Outcome;
 use crate::pipeline;
@@ -43,6 +44,8 @@ pub struct Args {
     pub output: PathBuf,
     #[command(flatten)]
     pub select: Select,
+    #[command(flatten)]
+    pub one: CallArgs,
     /// Weigh folded stacks by instructions or by time on a CPU
     #[arg(long, value_enum, default_value_t = By::Instructions)]
     pub by: By,
@@ -75,6 +78,7 @@ fn format(path: &Path) -> Result<Format> {
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let format = format(&args.output)?;
     let (run, profile) = pipeline::open(&args.input, progress)?;
+    let profile = args.one.narrow(&run, profile, &args.select.filter(), progress)?;
     let manifest = run.manifest()?;
     progress.clear();
     if args.output.to_string_lossy().starts_with("-.") {

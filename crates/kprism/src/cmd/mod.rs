@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The commands, one file each.
 
+mod call;
 mod check;
+mod delta;
 mod export;
 mod flow_cost;
 mod generate;

@@ -9,9 +9,11 @@ use kprism_flow::Profile;
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
-use kprism_report::{Filter, Style, Table, tables, tree};
+use kprism_report::{Filter, Style, Table, deltas, tables, tree};
 use serde_json::json;
 
+use super::call::CallArgs;
+use super::delta::{self, DeltaArgs};
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -22,6 +24,9 @@ pub struct Args {
     /// What to show; an overview if not given
     #[arg(value_enum)]
     pub subject: Option<Subject>,
+    /// Which of the intervals, for `delta`
+    #[arg(value_name = "INTERVAL")]
+    pub name: Option<String>,
     /// Run folder
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     pub input: PathBuf,
@@ -36,6 +41,8 @@ pub struct Args {
     pub limit: usize,
     #[command(flatten)]
     pub select: Select,
+    #[command(flatten)]
+    pub one: CallArgs,
     /// Weigh the tree by instructions or by time on a CPU
     #[arg(long, value_enum, default_value_t = By::Instructions)]
     pub by: By,
@@ -48,6 +55,8 @@ pub struct Args {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub delta: DeltaArgs,
 }
 
 /// Which tasks to take.
@@ -68,6 +77,9 @@ impl Select {
     }
 }
 
+/// Rows of each list about one kind of interval, unless fewer are asked for.
+const DELTA_ROWS: usize = 12;
+
 /// A view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Subject {
@@ -81,6 +93,8 @@ pub enum Subject {
     Tasks,
     /// Places that could not be decoded
     Errors,
+    /// Intervals between markers: interrupts off, preemption off, or what --from and --to say
+    Delta,
 }
 
 /// What a tree is weighted by.
@@ -108,6 +122,7 @@ pub fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Tab
         Subject::Syscalls => Some(tables::syscalls(profile, filter)),
         Subject::Tasks => Some(tables::tasks(profile, filter)),
         Subject::Errors => Some(tables::errors(profile)),
+        Subject::Delta => Some(deltas::summary(profile)),
         Subject::Tree => None,
     }
 }
@@ -119,10 +134,20 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
+    let style = Style { color: wants_color(color) };
+    if args.subject == Some(Subject::Delta) {
+        let rows = args.limit.min(DELTA_ROWS);
+        let view = delta::View { name: args.name.as_deref(), rows, json: args.json, style };
+        return delta::run(&args.input, &args.delta, &view, progress, out);
+    }
+    if args.name.is_some() || args.delta.is_given() {
+        bail!("an INTERVAL and the options of `report delta` need the subject `delta`");
+    }
     let (run, profile) = pipeline::open(&args.input, progress)?;
+    let filter = args.select.filter();
+    let profile = args.one.narrow(&run, profile, &filter, progress)?;
     progress.clear();
     let manifest = run.manifest()?;
-    let filter = args.select.filter();
     if let Some(file) = &args.html {
         let page = html::render(&manifest, &profile, &Budget::default()).context("HTML report")?;
         std::fs::write(file, page).with_context(|| file.display().to_string())?;
@@ -133,7 +158,6 @@ pub fn run(
         progress.say("no task matches");
         return Ok(Outcome::NothingMatched);
     }
-    let style = Style { color: wants_color(color) };
     let header = Header::new(&manifest, &profile);
     let Some(subject) = args.subject else {
         return overview(args, &profile, &header, style, out);

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is made of marks, in the order in which a CPU, and a task, met them: intervals between markers, parts of
+//! system calls, executions of patterns.
+//!
+//! In: marks with the counters of the CPU and the task, from the stitcher. Out: [`Delta`]s, [`Count`]s, and the
+//! [`Parts`] of each system call that ended.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::delta::{Occasion, Plan, Triggers};
+use crate::intervals::{Intervals, Point};
+use crate::irqs::{Cpu, Saved};
+use crate::marks::{Op, What};
+use crate::model::{Delta, FrameKind, Part, Parts, Scope};
+
+/// Where and when a mark was met.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct At {
+    /// The CPU's stream, by number, and the CPU.
+    pub lane: usize,
+    pub cpu: u16,
+    pub task: usize,
+    pub ns: u64,
+    /// Instructions of the CPU and of the task so far.
+    pub cpu_insns: u64,
+    pub task_insns: u64,
+    pub ip: u64,
+    pub node: u32,
+}
+
+/// How a task's system call under way stands.
+#[derive(Debug, Clone, Copy, Default)]
+struct Call {
+    parts: Parts,
+    /// Begin of entry, body's end if seen, begin of the interrupt under way.
+    start: Stamp,
+    body: Option<u32>,
+    body_end: Option<Stamp>,
+    interrupted: Option<Stamp>,
+    /// Kernel entries inside, and the one of them that is the interrupt.
+    depth: u32,
+    interrupt_depth: u32,
+}
+
+/// A task's clocks: time on a CPU, and instructions.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stamp {
+    ns: u64,
+    insns: u64,
+}
+
+impl Stamp {
+    fn until(self, end: Stamp) -> Part {
+        Part { ns: end.ns.saturating_sub(self.ns), insns: end.insns.saturating_sub(self.insns) }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Task {
+    saved: Saved,
+    /// Time off the CPU so far, and since when it is off now.
+    off_ns: u64,
+    off_since: Option<u64>,
+    call: Option<Call>,
+}
+
+impl Task {
+    fn stamp(&self, at: &At) -> Stamp {
+        Stamp { ns: at.ns.saturating_sub(self.off_ns), insns: at.task_insns }
+    }
+}
+
+/// What is known of a function's part in the plan.
+#[derive(Debug, Clone, Copy, Default)]
+struct FuncPlan {
+    begin: Triggers,
+    end: Triggers,
+    is_nmi: bool,
+}
+
+/// The analyses of one profile.
+pub(crate) struct Analyses<'a> {
+    plan: &'a Plan,
+    cpus: Vec<Cpu>,
+    /// The CPU halted, and the next mark is its waking.
+    halted: Vec<bool>,
+    tasks: Vec<Task>,
+    intervals: Vec<Intervals>,
+    funcs: HashMap<u32, FuncPlan>,
+    /// Executions by pattern and node.
+    counts: HashMap<(u32, u32), u64>,
+    counted: Vec<bool>,
+    /// Parts of system calls that ended and whose records are still to come.
+    done: VecDeque<Parts>,
+}
+
+impl<'a> Analyses<'a> {
+    pub fn new(plan: &'a Plan, lanes: usize) -> Self {
+        let mut counted = vec![false; plan.wanted.len()];
+        plan.counts.iter().for_each(|&(_, n)| counted[n as usize] = true);
+        Self {
+            plan,
+            cpus: vec![Cpu::default(); lanes],
+            halted: vec![false; lanes],
+            tasks: Vec::new(),
+            intervals: plan.deltas.iter().map(|d| Intervals::new(d.nested)).collect(),
+            funcs: HashMap::new(),
+            counts: HashMap::new(),
+            counted,
+            done: VecDeque::new(),
+        }
+    }
+
+    /// Takes a mark. `name_of` knows functions.
+    pub fn mark(&mut self, at: &At, what: What, name_of: &dyn Fn(u32) -> String) {
+        if at.task >= self.tasks.len() {
+            self.tasks.resize_with(at.task + 1, Task::default);
+        }
+        if std::mem::take(&mut self.halted[at.lane]) {
+            self.occasion(at, Occasion::Wake);
+        }
+        match what {
+            What::Insn(op) => self.insn(at, op),
+            What::Enter { kind, func } => self.enter(at, kind, func, name_of),
+            What::Leave { user } => self.leave(at, user),
+            What::SyscallDone => self.syscall_done(at),
+            What::Begin { func, body } => {
+                if body {
+                    self.body_begins(at, func);
+                }
+                let triggers = self.func(func, name_of).begin;
+                self.fire(at, triggers);
+            }
+            What::End { func } => {
+                self.body_ends(at, func);
+                let triggers = self.func(func, name_of).end;
+                self.fire(at, triggers);
+            }
+        }
+    }
+
+    fn insn(&mut self, at: &At, op: Op) {
+        let (cpu, saved) = (self.cpus[at.lane], &mut self.tasks[at.task].saved);
+        let now = &mut self.cpus[at.lane];
+        match op {
+            Op::Cli => now.cli(saved),
+            Op::Sti => now.sti(),
+            Op::Pushf => now.pushf(saved),
+            Op::Popf => now.popf(saved),
+            Op::Preempt(amount) => now.count(amount),
+            Op::Halt => {
+                self.halted[at.lane] = true;
+                self.occasion(at, Occasion::Halt);
+            }
+            Op::Wanted(n) => {
+                if self.counted.get(n as usize) == Some(&true) {
+                    *self.counts.entry((n, at.node)).or_default() += 1;
+                }
+                let triggers = self.plan.wanted.get(n as usize).copied().unwrap_or_default();
+                self.fire(at, triggers);
+            }
+        }
+        self.changed(at, cpu);
+    }
+
+    /// Tells what changed on the CPU since `before`.
+    fn changed(&mut self, at: &At, before: Cpu) {
+        let now = self.cpus[at.lane];
+        if now == before {
+            return;
+        }
+        match (before.irqs, now.irqs) {
+            (Some(true), Some(false)) => self.occasion(at, Occasion::IrqsOff),
+            (Some(false), Some(true)) => self.occasion(at, Occasion::IrqsOn),
+            // It is not known since when it was off.
+            (_, None) => self.forget(at, Occasion::IrqsOff),
+            _ => {}
+        }
+        match (before.preempt, now.preempt) {
+            (Some(0), Some(n)) if n != 0 => self.occasion(at, Occasion::PreemptOff),
+            (Some(n), Some(0)) if n != 0 => self.occasion(at, Occasion::PreemptOn),
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, at: &At, kind: FrameKind, func: u32, name_of: &dyn Fn(u32) -> String) {
+        let proves_on = kind == FrameKind::Interrupt && !self.func(func, name_of).is_nmi;
+        let before = self.cpus[at.lane];
+        let task = &mut self.tasks[at.task];
+        self.cpus[at.lane].enter(&mut task.saved, proves_on);
+        let stamp = task.stamp(at);
+        match (kind, &mut task.call) {
+            (FrameKind::Syscall, call) => *call = Some(Call { start: stamp, ..Call::default() }),
+            (_, Some(call)) => {
+                call.depth += 1;
+                if kind == FrameKind::Interrupt && call.interrupted.is_none() {
+                    (call.interrupted, call.interrupt_depth) = (Some(stamp), call.depth);
+                }
+            }
+            _ => {}
+        }
+        self.occasion(
+            at,
+            match kind {
+                FrameKind::Syscall => Occasion::Syscall,
+                FrameKind::Exception => Occasion::Exception,
+                _ => Occasion::Interrupt,
+            },
+        );
+        self.changed(at, before);
+    }
+
+    fn leave(&mut self, at: &At, user: bool) {
+        let before = self.cpus[at.lane];
+        let task = &mut self.tasks[at.task];
+        let stamp = task.stamp(at);
+        if let Some(call) = &mut task.call {
+            if user || call.depth == call.interrupt_depth {
+                if let Some(start) = call.interrupted.take() {
+                    add(&mut call.parts.interrupts, start.until(stamp));
+                }
+                call.interrupt_depth = 0;
+            }
+            call.depth = call.depth.saturating_sub(1);
+        }
+        if user {
+            self.cpus[at.lane].user(&mut task.saved);
+        } else {
+            self.cpus[at.lane].leave(&mut task.saved);
+        }
+        self.changed(at, before);
+        if user {
+            self.occasion(at, Occasion::User);
+        }
+    }
+
+    fn body_begins(&mut self, at: &At, func: u32) {
+        let task = &mut self.tasks[at.task];
+        let stamp = task.stamp(at);
+        if let Some(call) = &mut task.call
+            && call.body.is_none()
+        {
+            call.body = Some(func);
+            call.parts.entry = call.start.until(stamp);
+        }
+    }
+
+    fn body_ends(&mut self, at: &At, func: u32) {
+        let task = &mut self.tasks[at.task];
+        let stamp = task.stamp(at);
+        if let Some(call) = &mut task.call
+            && call.body == Some(func)
+        {
+            call.body_end = Some(stamp);
+        }
+    }
+
+    fn syscall_done(&mut self, at: &At) {
+        let task = &mut self.tasks[at.task];
+        let stamp = task.stamp(at);
+        let parts = task.call.take().map_or_else(Parts::default, |mut call| {
+            if let Some(end) = call.body_end {
+                call.parts.exit = end.until(stamp);
+            }
+            call.parts
+        });
+        self.done.push_back(parts);
+    }
+
+    /// The parts of the system call whose record comes next.
+    pub fn parts(&mut self) -> Parts {
+        self.done.pop_front().unwrap_or_default()
+    }
+
+    /// The CPU goes from one task to another.
+    pub fn switch(&mut self, at: &At, to: usize) {
+        let most = at.task.max(to);
+        if most >= self.tasks.len() {
+            self.tasks.resize_with(most + 1, Task::default);
+        }
+        self.tasks[at.task].off_since = Some(at.ns);
+        let task = &mut self.tasks[to];
+        if let Some(since) = task.off_since.take() {
+            task.off_ns += at.ns.saturating_sub(since);
+        }
+        self.occasion(at, Occasion::Switch);
+    }
+
+    /// What happened on a CPU is not known for a while.
+    pub fn lost(&mut self, at: &At) {
+        self.cpus[at.lane] = Cpu::default();
+        self.halted[at.lane] = false;
+        if let Some(task) = self.tasks.get_mut(at.task) {
+            task.saved = Saved::default();
+            task.call = None;
+        }
+        for (spec, intervals) in self.plan.deltas.iter().zip(&mut self.intervals) {
+            match spec.scope {
+                Some(Scope::Task) => intervals.forget(at.task),
+                _ => intervals.forget(at.lane),
+            }
+        }
+    }
+
+    fn func(&mut self, func: u32, name_of: &dyn Fn(u32) -> String) -> FuncPlan {
+        let plan = self.plan;
+        *self.funcs.entry(func).or_insert_with(|| {
+            let name = name_of(func);
+            let mut found = FuncPlan { is_nmi: name == "asm_exc_nmi", ..FuncPlan::default() };
+            for f in plan.funcs.iter().filter(|f| kprism_image::glob::glob(&f.glob, &name)) {
+                let side = if f.at_begin { &mut found.begin } else { &mut found.end };
+                side.from |= f.triggers.from;
+                side.to |= f.triggers.to;
+            }
+            found
+        })
+    }
+
+    fn occasion(&mut self, at: &At, occasion: Occasion) {
+        self.fire(at, self.plan.occasions[occasion as usize]);
+    }
+
+    /// Ends, then begins, the intervals that a mark triggers.
+    #[inline]
+    fn fire(&mut self, at: &At, triggers: Triggers) {
+        if triggers.is_empty() {
+            return;
+        }
+        let mut rest = triggers.from | triggers.to;
+        while rest != 0 {
+            let n = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let intervals = &mut self.intervals[n];
+            let (scope, insns) = match self.plan.deltas[n].scope {
+                Some(Scope::Task) => (at.task, at.task_insns),
+                _ => (at.lane, at.cpu_insns),
+            };
+            let point = Point { ns: at.ns, insns, ip: at.ip, node: at.node };
+            if triggers.to >> n & 1 == 1 {
+                intervals.end(scope, &point, at.task as u32, at.cpu);
+            }
+            if triggers.from >> n & 1 == 1 {
+                intervals.begin(scope, point);
+            }
+        }
+    }
+
+    /// Drops what an occasion began on this CPU.
+    fn forget(&mut self, at: &At, occasion: Occasion) {
+        let begun = self.plan.occasions[occasion as usize].from;
+        for (n, intervals) in self.intervals.iter_mut().enumerate() {
+            if begun >> n & 1 == 1 && self.plan.deltas[n].scope != Some(Scope::Task) {
+                intervals.forget(at.lane);
+            }
+        }
+    }
+
+    /// The results: intervals, and executions by (pattern, node).
+    pub fn finish(self) -> (Vec<Delta>, Vec<(String, u32, u64)>) {
+        let deltas = self.plan.deltas.iter().zip(self.intervals).map(|(spec, i)| i.finish(spec)).collect();
+        let mut counts = Vec::new();
+        for (text, n) in &self.plan.counts {
+            let mut of_pattern: Vec<(u32, u64)> =
+                self.counts.iter().filter(|((m, _), _)| m == n).map(|((_, node), c)| (*node, *c)).collect();
+            of_pattern.sort_unstable();
+            counts.extend(of_pattern.into_iter().map(|(node, count)| (text.clone(), node, count)));
+        }
+        (deltas, counts)
+    }
+}
+
+fn add(part: &mut Part, more: Part) {
+    part.ns += more.ns;
+    part.insns += more.insns;
+}

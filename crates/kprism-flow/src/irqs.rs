@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether interrupts and preemption are on, CPU by CPU: marks in, changes out.
+//!
+//! A trace has no data, but control flow tells nearly all: `cli` and `sti` say what they do; every entry into the
+//! kernel goes through an interrupt gate or `syscall`, which turn interrupts off (Linux, arch/x86/kernel/idt.c and
+//! `syscall_init`), and its `iret` brings back what was interrupted; user code runs with interrupts on. What
+//! `popf` brings back was saved by the `pushf` before the `cli` that it undoes: such pairs are kept for each
+//! task, as they nest. Where nothing is known, as after a loss, the state is unknown until something tells.
+
+/// What a CPU's interrupt flag is, if known.
+pub(crate) type Flag = Option<bool>;
+
+/// Saved flags of one task beyond which the oldest is forgotten: no code nests that deep.
+const MAX_SAVED: usize = 64;
+
+/// What one task has saved.
+#[derive(Debug, Default)]
+pub(crate) struct Saved {
+    /// By kernel entries, outermost first.
+    entries: Vec<Flag>,
+    /// By `pushf` with a `cli` after it.
+    flags: Vec<Flag>,
+    /// What the last `pushf` saved, until something uses it.
+    pushed: Option<Flag>,
+}
+
+fn push(stack: &mut Vec<Flag>, flag: Flag) {
+    if stack.len() == MAX_SAVED {
+        stack.remove(0);
+    }
+    stack.push(flag);
+}
+
+/// One CPU's state.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cpu {
+    /// Interrupts are on.
+    pub irqs: Flag,
+    /// The preemption count.
+    pub preempt: Option<i32>,
+}
+
+impl Cpu {
+    pub fn cli(&mut self, saved: &mut Saved) {
+        if let Some(flag) = saved.pushed.take() {
+            push(&mut saved.flags, flag);
+        }
+        self.irqs = Some(false);
+    }
+
+    pub fn sti(&mut self) {
+        self.irqs = Some(true);
+    }
+
+    pub fn pushf(&mut self, saved: &mut Saved) {
+        saved.pushed = Some(self.irqs);
+    }
+
+    pub fn popf(&mut self, saved: &mut Saved) {
+        saved.pushed = None;
+        self.irqs = saved.flags.pop().flatten();
+    }
+
+    /// Into the kernel. An interrupt proves that interrupts were on, unless it is an NMI.
+    pub fn enter(&mut self, saved: &mut Saved, proves_on: bool) {
+        if proves_on {
+            self.irqs = Some(true);
+        }
+        push(&mut saved.entries, self.irqs);
+        self.irqs = Some(false);
+    }
+
+    /// Out of an entry, to the kernel.
+    pub fn leave(&mut self, saved: &mut Saved) {
+        self.irqs = saved.entries.pop().flatten();
+    }
+
+    /// User code runs: it can neither mask interrupts nor hold off preemption.
+    pub fn user(&mut self, saved: &mut Saved) {
+        *saved = Saved::default();
+        *self = Cpu { irqs: Some(true), preempt: Some(0) };
+    }
+
+    pub fn count(&mut self, amount: i32) {
+        self.preempt = self.preempt.map(|n| n.wrapping_add(amount));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ON: Flag = Some(true);
+    const OFF: Flag = Some(false);
+
+    #[test]
+    fn nested_saves_and_an_interrupt() {
+        let (mut cpu, mut saved) = (Cpu::default(), Saved::default());
+        assert_eq!(cpu.irqs, None);
+        cpu.user(&mut saved);
+        cpu.enter(&mut saved, false); // a system call
+        assert_eq!(cpu.irqs, OFF);
+        cpu.sti();
+        for _ in 0..2 {
+            cpu.pushf(&mut saved);
+            cpu.cli(&mut saved);
+        }
+        cpu.popf(&mut saved);
+        assert_eq!(cpu.irqs, OFF);
+        cpu.popf(&mut saved);
+        assert_eq!(cpu.irqs, ON);
+        // A look at the flags, which nothing undoes.
+        cpu.pushf(&mut saved);
+        cpu.enter(&mut saved, true); // an interrupt
+        cpu.cli(&mut saved);
+        cpu.leave(&mut saved);
+        assert_eq!(cpu.irqs, ON);
+        cpu.cli(&mut saved);
+        cpu.enter(&mut saved, false); // an exception, with interrupts off
+        cpu.sti();
+        cpu.leave(&mut saved);
+        assert_eq!(cpu.irqs, OFF);
+        cpu.user(&mut saved);
+        assert_eq!(cpu, Cpu { irqs: ON, preempt: Some(0) });
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_guessed() {
+        let (mut cpu, mut saved) = (Cpu::default(), Saved::default());
+        cpu.popf(&mut saved);
+        cpu.leave(&mut saved);
+        cpu.count(1);
+        assert_eq!(cpu, Cpu::default());
+        cpu.enter(&mut saved, true);
+        cpu.leave(&mut saved);
+        assert_eq!(cpu.irqs, ON);
+    }
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Intervals between markers: a table of all kinds, and one kind in detail with its histograms, where its
+//! intervals began, and the longest of them.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use kprism_flow::Profile;
+use kprism_flow::model::{Bin, Delta, Histogram, NO_PARENT, Scope, Site};
+use serde_json::{Value, json};
+
+use crate::table::{Cell, Style, Table};
+use crate::units;
+
+/// Frames of a stack that fit in a line.
+const FRAMES: usize = 3;
+
+/// Width of the longest bar of a histogram.
+const BAR: u64 = 48;
+
+/// Every kind of interval that occurred, in the order in which they were asked for.
+pub fn summary(profile: &Profile) -> Table {
+    let cells = profile
+        .deltas
+        .iter()
+        .map(|d| {
+            vec![
+                Cell::Int(d.ns.count),
+                Cell::Ns(d.ns.sum),
+                Cell::Ns(d.ns.mean() as u64),
+                Cell::Ns(d.ns.percentile(50.0)),
+                Cell::Ns(d.ns.percentile(90.0)),
+                Cell::Ns(d.ns.percentile(99.0)),
+                Cell::Ns(d.ns.max),
+                Cell::Count(d.insns.percentile(50.0)),
+                Cell::Count(d.insns.max),
+                Cell::Text(d.name.clone()),
+            ]
+        })
+        .collect();
+    Table::new(
+        &[
+            ("count", "count"),
+            ("total_ns", "total"),
+            ("mean_ns", "mean"),
+            ("p50_ns", "p50"),
+            ("p90_ns", "p90"),
+            ("p99_ns", "p99"),
+            ("max_ns", "max"),
+            ("p50_instructions", "p50 insns"),
+            ("max_instructions", "max insns"),
+            ("name", "interval"),
+        ],
+        cells,
+    )
+}
+
+/// How often the instruction patterns asked for ran, by function.
+pub fn counts(profile: &Profile) -> Table {
+    let mut rows: Vec<_> = profile.counts.iter().collect();
+    rows.sort_by_key(|c| Reverse(c.count));
+    let cells = rows
+        .into_iter()
+        .map(|c| {
+            let func = &profile.funcs[c.func as usize];
+            vec![
+                Cell::Int(c.count),
+                Cell::Text(c.pattern.clone()),
+                Cell::Text(func.name.clone()),
+                Cell::Text(func.module.clone()),
+            ]
+        })
+        .collect();
+    Table::new(
+        &[("count", "count"), ("pattern", "instructions"), ("function", "function"), ("module", "module")],
+        cells,
+    )
+}
+
+/// Where intervals began, by their total time. Contexts with the same innermost frames are one row.
+pub fn sites(profile: &Profile, delta: &Delta) -> Table {
+    let mut by_stack: BTreeMap<String, Site> = BTreeMap::new();
+    for site in &delta.sites {
+        let sum = by_stack.entry(stack(profile, site.node, FRAMES)).or_default();
+        sum.count += site.count;
+        sum.ns = sum.ns.saturating_add(site.ns);
+        sum.insns = sum.insns.saturating_add(site.insns);
+        sum.max_ns = sum.max_ns.max(site.max_ns);
+    }
+    let mut rows: Vec<(String, Site)> = by_stack.into_iter().collect();
+    rows.sort_by_key(|(_, s)| Reverse(s.ns));
+    let cells = rows
+        .into_iter()
+        .map(|(stack, s)| {
+            vec![
+                Cell::Percent(units::percent(s.ns, delta.ns.sum)),
+                Cell::Int(s.count),
+                Cell::Ns(s.ns),
+                Cell::Ns(s.max_ns),
+                Cell::Count(s.insns),
+                Cell::Text(stack),
+            ]
+        })
+        .collect();
+    Table::new(
+        &[
+            ("percent", "share"),
+            ("count", "count"),
+            ("total_ns", "total"),
+            ("max_ns", "max"),
+            ("instructions", "insns"),
+            ("stack", "began in"),
+        ],
+        cells,
+    )
+}
+
+/// The longest intervals.
+pub fn longest(profile: &Profile, delta: &Delta) -> Table {
+    let cells = delta
+        .longest
+        .iter()
+        .map(|i| {
+            let task = &profile.tasks[i.task as usize];
+            vec![
+                Cell::Ns(i.ns),
+                Cell::Int(i.insns),
+                Cell::Int(i.start_ns),
+                Cell::Int(i.cpu.into()),
+                Cell::Text(format!("{} [{}]", task.comm, task.pid)),
+                Cell::Text(stack(profile, i.from_node, FRAMES)),
+                Cell::Text(stack(profile, i.to_node, 1)),
+            ]
+        })
+        .collect();
+    Table::new(
+        &[
+            ("ns", "time"),
+            ("instructions", "insns"),
+            ("start_ns", "began at ns"),
+            ("cpu", "CPU"),
+            ("task", "task"),
+            ("from", "began in"),
+            ("to", "ended in"),
+        ],
+        cells,
+    )
+}
+
+/// Bins of both histograms, exactly as counted: `low` up to, not with, `high`.
+pub fn bins(delta: &Delta) -> Table {
+    let rows = [("ns", &delta.ns), ("instructions", &delta.insns)];
+    let cells = rows
+        .into_iter()
+        .flat_map(|(of, h)| h.bins.iter().map(move |b| (of, b)))
+        .map(|(of, b)| {
+            vec![Cell::Text(of.to_owned()), Cell::Int(b.low), Cell::Int(b.high), Cell::Int(b.count)]
+        })
+        .collect();
+    Table::new(&[("of", "of"), ("low", "low"), ("high", "high"), ("count", "count")], cells)
+}
+
+/// One kind of interval, for people. `rows` limits each list.
+pub fn to_text(profile: &Profile, delta: &Delta, rows: usize, style: Style) -> String {
+    let mut out = String::new();
+    let scope = match delta.scope {
+        Scope::Cpu => "on one CPU",
+        Scope::Task => "in one task",
+    };
+    let _ = writeln!(out, "{}: from {} to {}, {scope}", style.bold(&delta.name), delta.from, delta.to);
+    if delta.ns.count == 0 {
+        out.push_str("none\n");
+    }
+    for (head, histogram, unit) in [
+        ("time", &delta.ns, units::duration as fn(u64) -> String),
+        ("instructions", &delta.insns, units::count),
+    ] {
+        if histogram.count > 0 {
+            out.push('\n');
+            draw(&mut out, head, histogram, unit, style);
+        }
+    }
+    for (note, n) in [
+        ("began again before they ended; the later beginning counted", delta.restarted),
+        ("had no end: data was lost, or the recording ended", delta.unfinished),
+    ] {
+        if n > 0 {
+            let _ = writeln!(out, "{} {note}", units::grouped(n));
+        }
+    }
+    for mut table in [sites(profile, delta), longest(profile, delta)] {
+        if !table.rows.is_empty() {
+            if rows > 0 {
+                table.limit(rows);
+            }
+            let _ = write!(out, "\n{}", table.to_text(style));
+        }
+    }
+    out
+}
+
+/// A histogram with one row for each power of two.
+fn draw(out: &mut String, head: &str, h: &Histogram, unit: fn(u64) -> String, style: Style) {
+    let _ = writeln!(
+        out,
+        "{}  {} intervals, mean {}, p50 {}, p90 {}, p99 {}, max {}",
+        style.bold(head),
+        units::grouped(h.count),
+        unit(h.mean() as u64),
+        unit(h.percentile(50.0)),
+        unit(h.percentile(90.0)),
+        unit(h.percentile(99.0)),
+        unit(h.max),
+    );
+    let octaves = octaves(h);
+    let most = octaves.iter().map(|(_, n)| *n).max().unwrap_or(1);
+    for (low, n) in octaves {
+        let bar = "█".repeat(((n * BAR).div_ceil(most)) as usize);
+        let end = if low == 0 { 1 } else { low.saturating_mul(2) };
+        let range = format!("{} – {}", unit(low), unit(end));
+        let _ = writeln!(out, "{range:>26}  {:>12}  {bar}", units::grouped(n));
+    }
+}
+
+/// Counts by power of two, from the first to the last that has any: the smallest value of each.
+fn octaves(h: &Histogram) -> Vec<(u64, u64)> {
+    let octave = |bin: &Bin| if bin.low == 0 { 0 } else { bin.low.ilog2() as usize + 1 };
+    let (Some(first), Some(last)) = (h.bins.first(), h.bins.last()) else { return Vec::new() };
+    let (first, last) = (octave(first), octave(last));
+    let mut counts = vec![0; last - first + 1];
+    for bin in &h.bins {
+        counts[octave(bin) - first] += bin.count;
+    }
+    let low = |i: usize| if first + i == 0 { 0 } else { 1 << (first + i - 1) };
+    counts.into_iter().enumerate().map(|(i, n)| (low(i), n)).collect()
+}
+
+/// The innermost frames of a context, innermost first, as `a < b < c`.
+pub fn stack(profile: &Profile, node: u32, frames: usize) -> String {
+    let mut names = Vec::new();
+    let mut at = node;
+    while let Some(n) = profile.nodes.get(at as usize).filter(|n| n.parent != NO_PARENT) {
+        if names.len() == frames {
+            names.push("…");
+            break;
+        }
+        names.push(profile.funcs[n.func as usize].name.as_str());
+        at = n.parent;
+    }
+    if names.is_empty() { "[unknown]".to_owned() } else { names.join(" < ") }
+}
+
+/// One kind of interval, for programs.
+pub fn to_json(profile: &Profile, delta: &Delta) -> Value {
+    let histogram = |h: &Histogram| {
+        json!({
+            "count": h.count, "sum": h.sum, "min": h.min, "max": h.max,
+            "p50": h.percentile(50.0), "p90": h.percentile(90.0), "p99": h.percentile(99.0),
+            "p999": h.percentile(99.9),
+            "bins": h.bins.iter().map(|b| json!([b.low, b.high, b.count])).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "name": delta.name, "from": delta.from, "to": delta.to,
+        "scope": match delta.scope { Scope::Cpu => "cpu", Scope::Task => "task" },
+        "ns": histogram(&delta.ns), "instructions": histogram(&delta.insns),
+        "restarted": delta.restarted, "unfinished": delta.unfinished,
+        "sites": sites(profile, delta).to_json(),
+        "longest": longest(profile, delta).to_json(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_of_two() {
+        let bin = |low, count| Bin { low, high: low + 1, count };
+        let h = Histogram { bins: vec![bin(0, 1), bin(1, 2), bin(5, 3), bin(7, 4)], ..Histogram::default() };
+        assert_eq!(octaves(&h), [(0, 1), (1, 2), (2, 0), (4, 7)]);
+        assert_eq!(octaves(&Histogram::default()), []);
+    }
+}

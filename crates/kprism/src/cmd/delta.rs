@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism report delta`: intervals between markers, those kept with the run or others measured now.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kprism_flow::Profile;
+use kprism_flow::delta::{Plan, Spec};
+use kprism_flow::model::Scope;
+use kprism_image::symbols::{FunctionId, Symbols};
+use kprism_report::header::Header;
+use kprism_report::{Style, deltas};
+use kprism_store::Run;
+use serde_json::json;
+
+use crate::exit::Outcome;
+use crate::pipeline;
+use crate::progress::Progress;
+
+/// Options of `kprism report delta`.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Intervals (report delta)")]
+pub struct DeltaArgs {
+    /// Measure from this marker on ...
+    #[arg(long, value_name = "MARKER", requires = "to")]
+    pub from: Option<String>,
+    /// ... to this one: `cli`, `pushf; pop *; cli`, `func:NAME`, `ret:NAME`, `irqs-off`, `syscall`, ...
+    #[arg(long, value_name = "MARKER", requires = "from")]
+    pub to: Option<String>,
+    /// Whose instructions and time count; found out from the markers if not given
+    #[arg(long, value_enum, value_name = "WHOSE")]
+    pub per: Option<Per>,
+    /// A beginning inside an interval begins one of its own
+    #[arg(long)]
+    pub nested: bool,
+    /// Count how often these instructions run, by function (can be repeated)
+    #[arg(long, value_name = "INSTRUCTIONS")]
+    pub count: Vec<String>,
+    /// Print the bins of the histograms as CSV
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum Per {
+    /// The CPU's, whatever runs on it
+    Cpu,
+    /// The task's, wherever it runs
+    Task,
+}
+
+impl DeltaArgs {
+    /// Whether the run has to be decoded for it.
+    fn measures(&self) -> bool {
+        self.from.is_some() || !self.count.is_empty()
+    }
+
+    /// Whether any of these options was given.
+    pub fn is_given(&self) -> bool {
+        self.measures() || self.per.is_some() || self.nested || self.csv
+    }
+
+    fn spec(&self) -> Option<Spec> {
+        let (from, to) = (self.from.clone()?, self.to.clone()?);
+        let scope = self.per.map(|per| match per {
+            Per::Cpu => Scope::Cpu,
+            Per::Task => Scope::Task,
+        });
+        Some(Spec { name: "delta".to_owned(), from, to, scope, nested: self.nested })
+    }
+}
+
+/// What to show, and how.
+pub struct View<'a> {
+    pub name: Option<&'a str>,
+    pub rows: usize,
+    pub json: bool,
+    pub style: Style,
+}
+
+/// Shows it.
+pub fn run(
+    input: &Path,
+    args: &DeltaArgs,
+    view: &View<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let (run, profile) = if args.measures() {
+        let run = Run::open(input)?;
+        let loaded = pipeline::load(&run, progress)?;
+        let specs: Vec<Spec> = args.spec().into_iter().collect();
+        let plan = Plan::new(&specs, &args.count, &|name| address_of(&loaded.symbols, name))?;
+        let profile = pipeline::profile(&loaded, plan, None, progress);
+        (run, profile)
+    } else {
+        pipeline::open(input, progress)?
+    };
+    progress.clear();
+    let manifest = run.manifest().context("manifest")?;
+    let header = Header::new(&manifest, &profile);
+    if args.measures() || view.name.is_some() {
+        return details(&profile, args, view, &header, out);
+    }
+    let mut table = deltas::summary(&profile);
+    table.rows.retain(|row| row[0] != kprism_report::table::Cell::Int(0));
+    if view.json {
+        let all: Vec<_> = profile.deltas.iter().map(|d| deltas::to_json(&profile, d)).collect();
+        print_json(&json!({"run": header.to_json(), "deltas": all}), out)?;
+    } else if args.csv {
+        bail!("--csv prints the bins of one kind of interval: name it");
+    } else {
+        write!(out, "{}\n{}", header.to_text(&profile, view.style), table.to_text(view.style))?;
+    }
+    Ok(if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done })
+}
+
+/// One kind of interval, and the executions counted.
+fn details(
+    profile: &Profile,
+    args: &DeltaArgs,
+    view: &View<'_>,
+    header: &Header,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let delta = match view.name {
+        None => profile.deltas.first(),
+        Some(name) => match profile.deltas.iter().find(|d| d.name == name) {
+            Some(delta) => Some(delta),
+            None => {
+                let known: Vec<&str> = profile.deltas.iter().map(|d| d.name.as_str()).collect();
+                bail!("no interval {name:?}; there are: {}", known.join(", "));
+            }
+        },
+    };
+    let found = delta.is_some_and(|d| d.ns.count > 0) || !profile.counts.is_empty();
+    let mut counts = deltas::counts(profile);
+    if view.json {
+        let delta = delta.map(|d| deltas::to_json(profile, d));
+        print_json(&json!({"run": header.to_json(), "delta": delta, "counts": counts.to_json()}), out)?;
+    } else if args.csv {
+        let table = delta.map_or(counts, deltas::bins);
+        out.write_all(table.to_csv().as_bytes())?;
+    } else {
+        writeln!(out, "{}", header.to_text(profile, view.style))?;
+        if let Some(delta) = delta {
+            write!(out, "{}", deltas::to_text(profile, delta, view.rows, view.style))?;
+        }
+        if !args.count.is_empty() {
+            if view.rows > 0 {
+                counts.limit(view.rows);
+            }
+            write!(out, "{}", counts.to_text(view.style))?;
+        }
+    }
+    Ok(if found { Outcome::Done } else { Outcome::NothingMatched })
+}
+
+fn print_json(value: &serde_json::Value, out: &mut dyn Write) -> Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    Ok(writeln!(out)?)
+}
+
+/// The address of a kernel function: one of a program has as many as the program is mapped.
+fn address_of(symbols: &Symbols, name: &str) -> Option<u64> {
+    (0..symbols.len() as u32)
+        .map(|id| symbols.function(FunctionId(id)))
+        .find(|f| f.kernel && f.name == name)
+        .map(|f| f.start)
+}

@@ -1,0 +1,31 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# build.sh RELEASE OUT: builds windows.ko for Debian's kernel RELEASE into the folder OUT. The kernel's headers are
+# fetched by apt into the user's cache and used from there; nothing is installed.
+set -eu
+
+release=$1
+out=$2
+here=$(cd "$(dirname "$0")" && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/kprism/headers/$release
+
+if [ ! -d "$cache" ]; then
+	scratch=$cache.$$
+	trap 'rm -rf "$scratch"' EXIT
+	mkdir -p "$scratch/debs"
+	common=${release%-amd64}
+	(cd "$scratch/debs" && apt-get -q download \
+		"linux-headers-$release" "linux-headers-$common-common" "linux-kbuild-$common")
+	for package in "$scratch"/debs/*.deb; do dpkg-deb -x "$package" "$scratch"; done
+	rm -r "$scratch/debs"
+	# The packages expect to lie below /usr.
+	sed -i "s,^include /usr,include $cache/usr," "$scratch/usr/src/linux-headers-$release/Makefile"
+	# Another test may have been faster.
+	mv -T "$scratch" "$cache" 2>/dev/null || [ -d "$cache" ]
+fi
+
+cp "$here/windows.c" "$out/"
+echo 'obj-m := windows.o' >"$out/Makefile"
+# BTF of modules needs pahole, and nothing here needs it.
+make -s -C "$cache/usr/src/linux-headers-$release" M="$out" CC=cc CONFIG_DEBUG_INFO_BTF_MODULES= modules
