@@ -143,7 +143,6 @@ impl Clock {
             return;
         }
         let freq = self.config.mtc_freq.min(16);
-        let period = self.ctc_to_tsc(1 << freq);
         let Some(crystal) = &mut self.crystal else { return };
         // Of the bits that the TMA lacked, the first MTC is taken at its word: it is the next one.
         crystal.ticks += u64::from(ctc.wrapping_sub(crystal.last) & crystal.known) << freq;
@@ -190,8 +189,10 @@ impl Clock {
         // slow than too fast.
         let before = if std::mem::take(&mut self.first_cyc) { self.config.cyc_threshold } else { 0 };
         self.cycles = self.cycles.saturating_add(cycles.saturating_sub(before));
-        let Some(ticks) = self.cycle_ticks() else { return };
-        let counted = self.cyc_base.saturating_add(ticks);
+        if self.base.is_none() {
+            return;
+        }
+        let counted = self.cyc_base.saturating_add(self.cycle_ticks());
         let latest = match self.crystal {
             Some(crystal) if crystal.seen_tsc > crystal.base_tsc => {
                 crystal.seen_tsc.saturating_add(self.ctc_to_tsc(1 << self.config.mtc_freq.min(16)))
@@ -205,9 +206,9 @@ impl Clock {
         }
     }
 
-    /// Cycles counted since `cyc_base`, as TSC ticks, where the ratios are known.
+    /// Cycles counted since `cyc_base`, as TSC ticks.
     #[inline]
-    fn cycle_ticks(&self) -> Option<u64> {
+    fn cycle_ticks(&self) -> u64 {
         let nominal = u64::from(self.config.nom_ratio);
         match u64::from(self.cbr) {
             _ if self.base.is_none() => None,

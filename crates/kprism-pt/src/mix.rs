@@ -120,9 +120,16 @@ impl Mix {
         let mut mix = Self::default();
         let mut reader = PacketReader::new(bytes);
         let mut in_psb = false;
+        // Behind an error the reader may go back into bytes that it had taken for something else.
+        let mut counted = 0;
         loop {
-            let at = reader.offset();
-            match reader.next() {
+            let next = reader.next();
+            if let Some(Err(_)) = next {
+                reader.resync();
+            }
+            let new = reader.offset().saturating_sub(counted) as u64;
+            counted = counted.max(reader.offset());
+            match next {
                 Some(Ok((_, packet))) => {
                     in_psb |= packet == Packet::Psb;
                     // An overflow ends a PSB+ that it cuts short (SDM, "PSB").
@@ -130,7 +137,7 @@ impl Mix {
                     let kind = if in_psb { Kind::PsbPlus } else { Kind::of(&packet) };
                     let share = &mut mix.shares[kind as usize];
                     share.packets += u64::from(!in_psb || packet == Packet::Psb);
-                    share.bytes += (reader.offset() - at) as u64;
+                    share.bytes += new;
                     in_psb &= packet != Packet::PsbEnd;
                     if let Packet::Tnt { len, .. } = packet {
                         mix.tnt_bits += u64::from(len);
@@ -138,8 +145,7 @@ impl Mix {
                 }
                 Some(Err(_)) => {
                     in_psb = false;
-                    reader.resync();
-                    mix.unread += (reader.offset() - at) as u64;
+                    mix.unread += new;
                 }
                 None => return mix,
             }
