@@ -2,8 +2,8 @@
 //! The call stacks of all tasks while a [`replay`](crate::replay) goes on: events in, calls that begin and end
 //! out.
 //!
-//! The rules are those by which the profile keeps its stacks ([`crate::stack`] within a chunk,
-//! [`crate::causes`] across chunks); here, with one event after the other and every stack whole, there is no
+//! The rules are those by which the profile keeps its stacks (`stack.rs` within a chunk,
+//! `causes.rs` across chunks); here, with one event after the other and every stack whole, there is no
 //! base below which nothing is known, and each rule is one case.
 
 use std::collections::VecDeque;

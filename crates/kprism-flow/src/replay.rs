@@ -2,7 +2,7 @@
 //! The flow of all CPUs again, instruction by instruction, in order of time, with the task known: for listings.
 //!
 //! In: streams, code, sideband. Out: calls of a [`Listener`]. Nothing is collected: each CPU's decoder runs on a
-//! thread of its own and hands over batches of [`Record`]s, a few at most ahead of the listener, who is called
+//! thread of its own and hands over batches of records, a few at most ahead of the listener, who is called
 //! on the caller's thread. Each lane (a CPU's stream) is followed while it is the earliest, so what the listener
 //! hears is in order of time to the instruction; at the same time the lower lane comes first.
 

@@ -4,8 +4,9 @@
 //! same guest unobserved. Needs what `scripts/setup.sh test` installs.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 
 use serde_json::Value;
@@ -179,6 +180,17 @@ fn check_listings(run: &Path) {
     let times: Vec<&[u8]> = lines.split(|&b| b == b'\n').filter(|l| !l.is_empty()).collect();
     assert_eq!(Some(times.len() as u64), info["instructions_recorded"].as_u64(), "one line an instruction");
     assert!(times.is_sorted(), "in order of time");
+
+    assert_eq!(script(run, &["--limit", "3"]).len(), 3);
+    // A reader that goes away ends it, and is no error.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kprism"))
+        .args(["script", "-i", text(run)])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("kprism runs");
+    let mut some = [0; 4096];
+    child.stdout.take().expect("a pipe").read_exact(&mut some).expect("lines");
+    assert!(child.wait().expect("it ends").success());
 
     let spins = script(run, &["--func", "spin", "--self", "--fields", "sym,insn"]);
     assert_eq!(spins.len() as u64, SPINS * (2 + 200 + 1));
