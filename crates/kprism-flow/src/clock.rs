@@ -42,7 +42,7 @@ struct Crystal {
     /// The bits of `last` that are known. TMA has bits 15:0 of the CTC only, so at MTCFreq above 8 it leaves high
     /// bits of the next MTC open.
     known: u8,
-    /// Time of the last MTC or TMA, TSC ticks.
+    /// Time of the last MTC, or before the first one of the tick before the TMA; TSC ticks.
     seen_tsc: u64,
 }
 
@@ -144,22 +144,22 @@ impl Clock {
         }
         let freq = self.config.mtc_freq.min(16);
         let Some(crystal) = &mut self.crystal else { return };
-        // Of the bits that the TMA lacked, the first MTC is taken at its word: it is the next one.
         crystal.ticks += u64::from(ctc.wrapping_sub(crystal.last) & crystal.known) << freq;
         (crystal.last, crystal.known) = (ctc, 0xff);
         let Crystal { base_tsc, ticks, .. } = *crystal;
         let tsc = base_tsc.saturating_add(self.ctc_to_tsc(ticks));
-        if let Some(crystal) = &mut self.crystal {
-            crystal.seen_tsc = tsc;
-        }
         if (self.cbr == 0 || self.config.nom_ratio == 0) && self.at_mtc && self.cycles > 0 {
             let ticks = u128::from(tsc.saturating_sub(self.cyc_base));
             self.calibrated = ((ticks << 32) / u128::from(self.cycles)).min(u64::MAX.into()) as u64;
         }
+        let period = self.ctc_to_tsc(1 << freq);
+        if let Some(crystal) = &mut self.crystal {
+            crystal.seen_tsc = tsc;
+        }
         if tsc >= self.tsc {
             self.tsc = tsc;
-            // A CYC counts from the CYC before it. When the crystal ticks twice without one, the next still counts
-            // from the first of the two; under a threshold that is known, from the CYC itself.
+            // A CYC counts from the CYC before it. When the crystal ticks twice without one (a high threshold), the
+            // next still counts from the first of the two; if the threshold is known, `on_rare_cyc` does better.
             if self.config.cyc_threshold == 0 && (!self.at_mtc || self.cycles > 0) {
                 self.rebase(tsc);
                 self.at_mtc = true;
@@ -176,8 +176,8 @@ impl Clock {
             return self.on_rare_cyc(cycles);
         }
         self.cycles = self.cycles.saturating_add(cycles);
-        if let Some(ticks) = self.cycle_ticks() {
-            self.tsc = self.tsc.max(self.cyc_base.saturating_add(ticks));
+        if self.base.is_some() {
+            self.tsc = self.tsc.max(self.cyc_base.saturating_add(self.cycle_ticks()));
         }
     }
 
@@ -211,10 +211,9 @@ impl Clock {
     fn cycle_ticks(&self) -> u64 {
         let nominal = u64::from(self.config.nom_ratio);
         match u64::from(self.cbr) {
-            _ if self.base.is_none() => None,
-            cbr if nominal == 0 || cbr == 0 => Some(self.calibrated_ticks()),
-            cbr if cbr == nominal => Some(self.cycles),
-            cbr => Some(self.cycles.saturating_mul(nominal) / cbr),
+            cbr if nominal == 0 || cbr == 0 => self.calibrated_ticks(),
+            cbr if cbr == nominal => self.cycles,
+            cbr => self.cycles.saturating_mul(nominal) / cbr,
         }
     }
 
