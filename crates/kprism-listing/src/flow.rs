@@ -8,7 +8,7 @@ use kprism_image::insn::Far;
 use kprism_image::resolve::Resolve;
 
 use crate::calls::Inside;
-use crate::code::{Codes, Ends, Maker, Spot, write_nowhere, write_place};
+use crate::code::{Codes, Ends, Insn, Maker, Spot, write_nowhere, write_place};
 use crate::disasm::Syntax;
 use crate::output::Output;
 use crate::prefix::{Form, Prefix};
@@ -36,21 +36,22 @@ pub struct Options {
     pub syntax: Syntax,
 }
 
-/// What a lane's next instruction follows.
+/// An end of a way.
 #[derive(Debug, Clone, Copy)]
-enum Before {
-    /// Nothing: tracing was off.
-    Nothing,
+enum Place {
+    /// Unknown: tracing was off.
+    Nowhere,
     /// An instruction, by number.
     Insn(u32),
-    /// An event that came between instructions, at this address.
-    Event(u64),
+    /// An address at which an event came, before its instruction ran.
+    Address(u64),
 }
 
 struct Lane {
     codes: Codes,
     prefix: Prefix,
-    before: Before,
+    /// What the next instruction follows.
+    before: Place,
     /// Address space.
     space: u64,
 }
@@ -74,7 +75,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         let lane = || Lane {
             codes: Codes::new(),
             prefix: Prefix::new(form, &options.fields),
-            before: Before::Nothing,
+            before: Place::Nowhere,
             space: 0,
         };
         let lanes = (0..lanes).map(|_| lane()).collect();
@@ -91,32 +92,29 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
     /// A line for the way to the first instruction of `run`, if it was one to tell of.
     fn arrival(&mut self, at: &Moment<'_>, id: u32) {
         let lane = &mut self.lanes[at.lane];
-        let from = std::mem::replace(&mut lane.before, Before::Insn(id));
+        let from = std::mem::replace(&mut lane.before, Place::Insn(id));
         let kind = match from {
-            Before::Nothing => "tr strt",
-            Before::Event(_) => "hw int",
-            Before::Insn(from) => {
-                let insn = lane.codes.insn(from);
-                match kind_of(insn.ends) {
-                    None => return,
-                    Some("jcc") if insn.next == lane.codes.insn(id).ip => return,
-                    Some(kind) => kind,
-                }
-            }
+            Place::Nowhere => "tr strt",
+            Place::Address(_) => "hw int",
+            Place::Insn(from) => match taken(lane.codes.insn(from), lane.codes.insn(id).ip) {
+                None => return,
+                Some(kind) => kind,
+            },
         };
-        self.branch(at, kind, from, Some(id));
+        self.branch(at, kind, from, Place::Insn(id));
     }
 
-    fn branch(&mut self, at: &Moment<'_>, kind: &str, from: Before, to: Option<u32>) {
+    fn branch(&mut self, at: &Moment<'_>, kind: &str, from: Place, to: Place) {
         let ns = at.ns();
         let select = &self.options.select;
         let lane = &mut self.lanes[at.lane];
         lane.prefix.follow(at, &self.options.fields, select);
-        let kernel = match (to, from) {
-            (Some(to), _) => lane.codes.insn(to).is_kernel(),
-            (None, Before::Insn(id)) => lane.codes.insn(id).is_kernel(),
-            (None, _) => false,
+        let side = |place| match place {
+            Place::Nowhere => None,
+            Place::Insn(id) => Some(lane.codes.insn(id).is_kernel()),
+            Place::Address(ip) => Some(ip >> 63 == 1),
         };
+        let kernel = side(to).or(side(from)).unwrap_or(false);
         if !lane.prefix.taken || !select.takes_time(ns) || !select.takes_ring(kernel) || self.out.is_done() {
             return;
         }
@@ -132,24 +130,14 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
             out.extend_from_slice(kind.as_bytes());
             out.extend_from_slice(&b"          "[..10 - kind.len()]);
         }
-        match from {
-            Before::Nothing => write_nowhere(out, self.maker.form, &self.maker.fields),
-            Before::Insn(id) => out.extend_from_slice(codes.place(id, &mut self.maker)),
-            Before::Event(ip) => {
-                let spot = Spot::find(ip, *space, self.maker.names.resolver, ns);
-                write_place(out, &spot, &mut self.maker);
-            }
-        }
+        write_end(out, from, codes, *space, ns, &mut self.maker);
         if json {
             trim_comma(out);
             out.extend_from_slice(b"},\"to\":{");
         } else {
             out.extend_from_slice(b" => ");
         }
-        match to {
-            Some(to) => out.extend_from_slice(codes.place(to, &mut self.maker)),
-            None => write_nowhere(out, self.maker.form, &self.maker.fields),
-        }
+        write_end(out, to, codes, *space, ns, &mut self.maker);
         if json {
             trim_comma(out);
             out.extend_from_slice(b"}}\n");
@@ -166,12 +154,12 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         for turn in 0..self.lanes[at.lane].codes.turns(block, &places).len() {
             let lane = &mut self.lanes[at.lane];
             let place = lane.codes.turns(block, &places)[turn] as usize;
-            lane.before = Before::Insn(lane.codes.at(place));
+            lane.before = Place::Insn(lane.codes.at(place));
             let id = lane.codes.at(place + 1);
             self.arrival(&at.later((place + 1 - places.start) as u32), id);
         }
         let lane = &mut self.lanes[at.lane];
-        lane.before = Before::Insn(lane.codes.at(places.end - 1));
+        lane.before = Place::Insn(lane.codes.at(places.end - 1));
     }
 
     #[inline]
@@ -213,7 +201,7 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
                 if self.subject == Subject::Branches {
                     // So that the way in is told.
                     let last = self.lanes[at.lane].codes.at(places.end - 1);
-                    self.lanes[at.lane].before = Before::Insn(last);
+                    self.lanes[at.lane].before = Place::Insn(last);
                 }
                 return;
             }
@@ -234,20 +222,28 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
         let before = self.lanes[at.lane].before;
         match event.kind {
             EventKind::Async => {
-                let by_insn = |id| matches!(self.lanes[at.lane].codes.insn(id).ends, Ends::Far(Far::Int));
-                if !matches!(before, Before::Insn(id) if by_insn(id)) {
-                    self.lanes[at.lane].before = Before::Event(event.ip);
+                let last = match before {
+                    Place::Insn(id) => Some(*self.lanes[at.lane].codes.insn(id)),
+                    _ => None,
+                };
+                if !last.is_some_and(|insn| insn.ends == Ends::Far(Far::Int)) {
+                    // The last instruction's own way ends where the event came.
+                    let inside = self.inside.as_ref().is_none_or(|i| i.is_inside(at.task));
+                    if inside && let Some(kind) = last.and_then(|insn| taken(&insn, event.ip)) {
+                        self.branch(at, kind, before, Place::Address(event.ip));
+                    }
+                    self.lanes[at.lane].before = Place::Address(event.ip);
                 }
             }
             EventKind::Stop => {
-                self.lanes[at.lane].before = Before::Nothing;
+                self.lanes[at.lane].before = Place::Nowhere;
                 let inside = self.inside.as_ref().is_none_or(|i| i.is_inside(at.task));
-                if inside && matches!(before, Before::Insn(_)) {
-                    self.branch(at, "tr end", before, None);
+                if inside && matches!(before, Place::Insn(_)) {
+                    self.branch(at, "tr end", before, Place::Nowhere);
                 }
             }
             EventKind::Space => self.lanes[at.lane].space = event.ip,
-            EventKind::Start | EventKind::Resume => self.lanes[at.lane].before = Before::Nothing,
+            EventKind::Start | EventKind::Resume => self.lanes[at.lane].before = Place::Nowhere,
             _ => {}
         }
     }
@@ -255,6 +251,33 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
     #[inline]
     fn is_done(&self) -> bool {
         self.out.is_done() || self.past
+    }
+}
+
+/// The kind of an instruction's way to `ip`, if it did not just fall through.
+fn taken(insn: &Insn, ip: u64) -> Option<&'static str> {
+    match kind_of(insn.ends) {
+        Some("jcc") if insn.next == ip => None,
+        kind => kind,
+    }
+}
+
+/// Writes an end of a way; in JSON each member with a comma behind it.
+fn write_end<R: Resolve>(
+    out: &mut Vec<u8>,
+    place: Place,
+    codes: &mut Codes,
+    space: u64,
+    ns: u64,
+    maker: &mut Maker<'_, R>,
+) {
+    match place {
+        Place::Nowhere => write_nowhere(out, maker.form, &maker.fields),
+        Place::Insn(id) => out.extend_from_slice(codes.place(id, maker)),
+        Place::Address(ip) => {
+            let spot = Spot::find(ip, space, maker.names.resolver, ns);
+            write_place(out, &spot, maker);
+        }
     }
 }
 
