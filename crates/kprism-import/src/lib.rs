@@ -28,6 +28,7 @@ mod error;
 mod lldb;
 mod pages;
 mod perf;
+pub mod perfdata;
 mod raw;
 mod source;
 mod write;

@@ -116,14 +116,16 @@ fn counts(capture: &Capture) -> serde_json::Value {
 
 fn copy_module(module: &Module, root: &Path) -> Result<(), ImportError> {
     let Some(file) = &module.file else { return Ok(()) };
-    let inside: PathBuf =
-        Path::new(&module.path).components().filter(|c| matches!(c, Component::Normal(_))).collect();
-    let to = root.join(inside);
-    if to == root || to.exists() {
-        return Ok(());
-    }
+    let Some(to) = below(root, &module.path).filter(|to| !to.exists()) else { return Ok(()) };
     make_dir(to.parent().unwrap_or(root))?;
     fs::copy(file, &to).map(|_| ()).map_err(at(file))
+}
+
+/// The place of a traced machine's path below `root`, which it cannot leave.
+pub(crate) fn below(root: &Path, path: &str) -> Option<PathBuf> {
+    let inside = Path::new(path).components().filter(|c| matches!(c, Component::Normal(_)));
+    let place = root.join(inside.collect::<PathBuf>());
+    (place != root).then_some(place)
 }
 
 fn make_dir(dir: &Path) -> Result<(), ImportError> {

@@ -8,6 +8,7 @@
 
 mod cmd;
 mod exit;
+mod perfdata;
 mod pipeline;
 mod progress;
 mod text;

@@ -162,7 +162,8 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
     Ok(profile)
 }
 
-fn clock_config(clock: &Clock) -> ClockConfig {
+/// The clock as the decoder wants it.
+pub fn clock_config(clock: &Clock) -> ClockConfig {
     ClockConfig {
         tsc_hz: clock.tsc_hz,
         art_num: clock.art_num,
@@ -172,7 +173,11 @@ fn clock_config(clock: &Clock) -> ClockConfig {
     }
 }
 
-fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::Record>> {
+/// The sideband of a run; empty, with a note, where it is missing.
+///
+/// # Errors
+/// A line that is no record.
+pub fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::Record>> {
     let path = run.sideband();
     let bytes = read_if_there(&path)?;
     if bytes.is_empty() {
@@ -181,12 +186,19 @@ fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::
     sideband::parse(&bytes).with_context(|| path.display().to_string())
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+/// A file, its name in the error.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| path.display().to_string())
 }
 
 /// A file that a run may lack: empty then.
-fn read_if_there(path: &Path) -> Result<Vec<u8>> {
+///
+/// # Errors
+/// It is there and cannot be read.
+pub fn read_if_there(path: &Path) -> Result<Vec<u8>> {
     match fs::read(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         other => other.with_context(|| path.display().to_string()),
