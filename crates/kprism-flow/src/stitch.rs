@@ -231,7 +231,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let span = &chunk.spans[index];
         let next = chunk.spans.get(index + 1);
         if let Cause::Switch = span.cause {
-            self.switch(lane);
+            self.switch_at(lane, span.start_ns);
         } else if let Cause::Resume { lost: true, .. } = span.cause {
             self.catch_up(lane, span.start_ns);
         }
@@ -269,6 +269,28 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         thread.cpu += to.1 - span.cpu;
     }
 
+    /// The flow switches tasks.
+    fn switch_at(&mut self, lane: usize, ns: u64) {
+        // A record is made just before its entry, so one from after it is the less likely one.
+        let away = |t: u64| if t <= ns { ns - t } else { (t - ns).saturating_mul(4) };
+        let of = |lane: &Lane<'_>, index: Option<usize>| {
+            index.and_then(|i| lane.switches.get(i)).filter(|s| s.near).map(|s| away(s.t))
+        };
+        while let Lane { next_switch, .. } = self.lanes[lane]
+            && let Some(next) = of(&self.lanes[lane], Some(next_switch))
+        {
+            if of(&self.lanes[lane], next_switch.checked_sub(1)).is_some_and(|last| last < next) {
+                // The record of this entry is missing: what is known is about the one before.
+                return;
+            }
+            match of(&self.lanes[lane], Some(next_switch + 1)) {
+                Some(later) if later <= next => self.switch(lane),
+                _ => break,
+            }
+        }
+        self.switch(lane);
+    }
+
     /// The next task by the sideband.
     fn switch(&mut self, lane: usize) {
         let Lane { cpu, task, next_switch, .. } = self.lanes[lane];
@@ -284,7 +306,10 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
 
     /// After a loss: switches up to now happened unseen.
     fn catch_up(&mut self, lane: usize, ns: u64) {
-        let unseen = |lane: &Lane<'_>| lane.switches.get(lane.next_switch).is_some_and(|s| s.t < ns);
+        // Those that the image places in the stream are seen whatever is lost.
+        let unseen = |lane: &Lane<'_>| {
+            lane.switches.get(lane.next_switch).is_some_and(|s| s.t < ns && s.offset.is_none())
+        };
         while unseen(&self.lanes[lane]) {
             self.switch(lane);
         }

@@ -33,7 +33,7 @@ mod raw;
 mod source;
 mod write;
 
-pub use capture::{Capture, Clock, CpuModel, Module, Region, Stream, Task};
+pub use capture::{Capture, Clock, CpuModel, Module, Placed, Region, Stream, SwitchAt, Switched, Task};
 pub use error::ImportError;
 pub use raw::CodeFile;
 pub use source::{Source, detect, read};

@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::{Options, Profile, Stream};
+use kprism_image::code::Turn;
 use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
 use kprism_image::symbols::Symbols;
@@ -123,7 +124,8 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
         let map_path = run.code_map(cpu);
         let (map, fault) = maps::parse_map(&read(&map_path)?);
         notes.extend(fault.map(|f| format!("{}: {f}", map_path.display())));
-        let (image, unknown) = maps::image(&dict, &map);
+        let (mut image, unknown) = maps::image(&dict, &map);
+        image.set_turns(turns(&records, cpu));
         if unknown > 0 {
             notes.push(format!("{}: {unknown} records name no code of code.dict", map_path.display()));
         }
@@ -160,6 +162,15 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
         progress.say(&format!("kprism: note: {note}"));
     }
     Ok(profile)
+}
+
+/// Where the sideband itself says that a CPU's tasks change.
+pub fn turns(records: &[sideband::Record], cpu: u32) -> Vec<Turn> {
+    let own = records.iter().filter_map(|record| match record {
+        sideband::Record::Switch(s) if s.cpu == cpu => Some(Turn { offset: s.offset?, asid: s.asid }),
+        _ => None,
+    });
+    own.collect()
 }
 
 /// The clock as the decoder wants it.

@@ -120,6 +120,34 @@ impl Trailer {
         Some(trailer)
     }
 
+    /// The same at the beginning of a sample; leaves what comes behind.
+    pub fn of_sample(kind: u64, from: &mut Fields<'_>) -> Option<Self> {
+        let mut trailer = Self::default();
+        let has = |bit| kind & bit != 0;
+        if has(sample::IDENTIFIER) {
+            trailer.id = Some(from.u64()?);
+        }
+        if has(sample::IP) {
+            from.u64()?;
+        }
+        if has(sample::TID) {
+            (trailer.pid, trailer.tid) = (Some(from.u32()?), Some(from.u32()?));
+        }
+        if has(sample::TIME) {
+            trailer.time = Some(from.u64()?);
+        }
+        for bit in [sample::ADDR, sample::ID, sample::STREAM_ID] {
+            if has(bit) {
+                from.u64()?;
+            }
+        }
+        if has(sample::CPU) {
+            trailer.cpu = Some(from.u32()?);
+            from.u32()?;
+        }
+        Some(trailer)
+    }
+
     fn encode(&self, kind: u64, out: &mut Vec<u8>) {
         if kind & sample::TID != 0 {
             out.u32(self.pid.unwrap_or(u32::MAX));
@@ -280,8 +308,8 @@ impl Head {
     }
 }
 
-/// Reads a record, `body` being what follows the head. `sample_type` is that of its event's attributes, 0 without
-/// `sample_id_all`. `None` when it is too short for its type.
+/// Reads a record, `body` being what follows the head. `sample_type` is that of its event's attributes, for records other
+/// than samples 0 without `sample_id_all`. `None` when it is too short for its type.
 pub(crate) fn parse(head: Head, body: &[u8], sample_type: u64) -> Option<(Record<'_>, Trailer)> {
     let mut trailer = Trailer::default();
     let mut f = Fields(body);
@@ -306,7 +334,10 @@ pub(crate) fn parse(head: Head, body: &[u8], sample_type: u64) -> Option<(Record
                 _ => Record::Fork { pid, ppid, tid, ptid, time },
             }
         }
-        SAMPLE => Record::Sample(body),
+        SAMPLE => {
+            trailer = Trailer::of_sample(sample_type, &mut f)?;
+            Record::Sample(body)
+        }
         AUX => Record::Aux { offset: f.u64()?, size: f.u64()?, flags: f.u64()? },
         ITRACE_START => Record::ItraceStart { pid: f.u32()?, tid: f.u32()? },
         SWITCH => Record::Switch { out },

@@ -17,7 +17,7 @@ use super::code::Code;
 const GAP: u64 = 1 << 20;
 
 /// The address of a kernel symbol.
-pub(super) fn symbol(kallsyms: &[u8], name: &str) -> Option<u64> {
+pub(in super::super) fn symbol(kallsyms: &[u8], name: &str) -> Option<u64> {
     let mut lines = kallsyms.split(|&b| b == b'\n');
     lines.find_map(|line| {
         let mut words = line.split(|b| b.is_ascii_whitespace());

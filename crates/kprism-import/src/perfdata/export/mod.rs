@@ -33,6 +33,8 @@ use file::{Features, Writer};
 use owners::Owner;
 use user::{Files, User};
 
+pub(super) use kernel::symbol;
+
 mod code;
 mod file;
 mod kernel;
