@@ -22,7 +22,6 @@ pub(crate) mod pt {
     pub const NO_RET_COMPRESSION: u64 = 1 << 11;
     pub const BRANCH: u64 = 1 << 13;
     pub const MTC_PERIOD: u64 = 0xf << 14;
-    pub const PSB_PERIOD: u64 = 0xf << 24;
 }
 
 /// Bits of [`Attr::flags`].
@@ -40,7 +39,6 @@ pub(crate) mod flag {
     pub const CONTEXT_SWITCH: u64 = 1 << 26;
     pub const KSYMBOL: u64 = 1 << 29;
     pub const TEXT_POKE: u64 = 1 << 33;
-    pub const BUILD_ID: u64 = 1 << 34;
 }
 
 /// One event's attributes.

@@ -18,10 +18,6 @@ impl<'a> Fields<'a> {
         Some(*head)
     }
 
-    pub fn u8(&mut self) -> Option<u8> {
-        self.array::<1>().map(|b| b[0])
-    }
-
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
     }
@@ -55,10 +51,6 @@ impl<'a> Fields<'a> {
 /// Appends fields.
 pub(crate) trait Put {
     fn put(&mut self, bytes: &[u8]);
-
-    fn u8(&mut self, value: u8) {
-        self.put(&[value]);
-    }
 
     fn u16(&mut self, value: u16) {
         self.put(&value.to_le_bytes());

@@ -148,15 +148,6 @@ impl History<'_> {
             turns.push(turn);
         }
     }
-
-    /// Who ran on a CPU at a time.
-    pub fn at(&self, cpu: u32, ns: u64) -> Option<Thread> {
-        let turns = self.turns.get(&cpu)?;
-        match turns.partition_point(|t| t.ns <= ns).checked_sub(1) {
-            Some(last) => Some(turns[last].next),
-            None => turns.first()?.prev,
-        }
-    }
 }
 
 /// A sample of the tracepoint sched:sched_switch: its fields lie where they have lain since Linux 4.14

@@ -71,7 +71,7 @@ pub(super) fn map(
 ) {
     let Owner { asid, pid, tgid, ns: since } = *owner;
     let mut rest = Vec::new();
-    let mut add = |user: &mut User, ns, start: u64, end: u64, pgoff, path: &str| {
+    let add = |user: &mut User, ns, start: u64, end: u64, pgoff, path: &str| {
         let mapped = Mapped {
             pid: tgid,
             tid: pid,
