@@ -157,7 +157,8 @@ fn perf_decodes_an_exported_run_to_the_same_instructions_and_kprism_to_the_same_
     for subject in ["functions", "syscalls", "tasks"] {
         let (before, after) = (rows(&run, subject), rows(&back, subject));
         assert!(before.len() > 4, "{subject}");
-        assert_eq!(before, after, "{subject}");
+        let differs = before.iter().zip(&after).find(|(a, b)| a != b);
+        assert!(before == after, "{subject}: {} and {} rows, first: {differs:?}", before.len(), after.len());
     }
     user_only::check(&run, &data, dir.path());
 }
