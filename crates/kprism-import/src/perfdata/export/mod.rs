@@ -20,7 +20,7 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use kprism_flow::clock::ClockConfig;
-use kprism_image::maps::{self, Dict, MapRecord};
+use kprism_image::maps::{self, CONFLICT, Dict, MapRecord};
 use kprism_image::sideband::{Mmap, Record as Side, Switch};
 use kprism_image::symbols::maps::Maps;
 
@@ -30,7 +30,7 @@ use super::timeline::{first_tsc, times_at};
 use crate::ImportError;
 use code::{Change, Code, Seen};
 use file::{Features, Writer};
-use owners::Owner;
+use owners::{NEVER, Owner};
 use user::{Files, User};
 
 pub(super) use kernel::symbol;
@@ -357,22 +357,52 @@ fn build_ids(source: &Source<'_>, user: &User) -> Vec<u8> {
     out
 }
 
-/// Every fragment with its address space and the time from which it was seen, in order of time.
+/// Every fragment with its address space and the time from which it was seen, in order of time. What was there from
+/// the start is from time 0; only where CPUs disagree about that is it from when it first ran.
 fn all_seen<'a>(source: &Source<'a>) -> Vec<(u64, Seen<'a>)> {
     let mut all = Vec::new();
-    for (pt, map) in source.cpus {
-        let mut in_order: Vec<&MapRecord> = map.iter().collect();
-        in_order.sort_by_key(|r| r.offset);
-        let offsets: Vec<u64> = in_order.iter().map(|r| r.offset).collect();
+    let mut base: Vec<(usize, u64, Seen<'a>)> = Vec::new();
+    for (cpu, (pt, map)) in source.cpus.iter().enumerate() {
+        let (mut changed, first): (Vec<&MapRecord>, Vec<&MapRecord>) =
+            map.iter().partition(|r| r.flags & CONFLICT != 0);
+        changed.sort_by_key(|r| r.offset);
+        let offsets: Vec<u64> = changed.iter().map(|r| r.offset).collect();
         let times = times_at(pt, source.clock, &offsets);
-        for (r, ns) in in_order.iter().zip(times) {
-            if let Some(bytes) = source.dict.get(r.id) {
-                all.push((r.asid, Seen { ns, va: r.va, bytes }));
-            }
+        let seen = |r: &MapRecord, ns| source.dict.get(r.id).map(|bytes| Seen { ns, va: r.va, bytes });
+        all.extend(changed.iter().zip(times).filter_map(|(r, ns)| Some((r.asid, seen(r, ns)?))));
+        base.extend(first.iter().filter_map(|r| Some((cpu, r.asid, seen(r, 0)?))));
+    }
+    base.sort_by_key(|(_, asid, _)| *asid);
+    for space in base.chunk_by_mut(|a, b| a.1 == b.1) {
+        let (_, disputed) = Code::first(space.iter().map(|(_, _, seen)| *seen));
+        if !disputed.is_empty() {
+            first_runs(source, space, &disputed);
         }
     }
+    all.extend(base.into_iter().map(|(_, asid, seen)| (asid, seen)));
+    all.retain(|(_, seen)| seen.ns != NEVER);
     all.sort_by_key(|(_, seen)| seen.ns);
     all
+}
+
+/// Sets the times of those fragments of one address space that overlap a disputed place.
+fn first_runs(source: &Source<'_>, space: &mut [(usize, u64, Seen<'_>)], disputed: &[Change]) {
+    let overlaps = |s: &Seen<'_>| {
+        let end = s.va + s.bytes.len() as u64;
+        disputed.iter().any(|d| d.va < end && s.va < d.va + d.new.len() as u64)
+    };
+    for (cpu, (pt, map)) in source.cpus.iter().enumerate() {
+        let mut own: Vec<_> = space.iter_mut().filter(|(c, _, s)| *c == cpu && overlaps(s)).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let asid = own[0].1;
+        let places: Vec<(u64, u64)> =
+            own.iter().map(|(_, _, s)| (s.va, s.va + s.bytes.len() as u64)).collect();
+        let (image, _) = maps::image(source.dict, map);
+        let times = owners::first_runs(pt, &image, source.clock, asid, &places);
+        own.iter_mut().zip(times).for_each(|((_, _, seen), ns)| seen.ns = ns);
+    }
 }
 
 fn switches(records: &[Side], cpu: u32) -> Vec<&Switch> {

@@ -110,3 +110,53 @@ pub(super) fn find(
     owners.iter_mut().for_each(|o| o.ns = o.ns.max(first));
     (owners, first)
 }
+
+/// The time of what does not happen.
+pub(super) const NEVER: u64 = u64::MAX;
+
+struct FirstRuns<'a> {
+    asid: u64,
+    places: &'a [(u64, u64)],
+    times: Vec<Option<u64>>,
+    space: u64,
+    now: u64,
+}
+
+impl Sink for FirstRuns<'_> {
+    const IPS: bool = true;
+
+    fn event(&mut self, event: Event) {
+        if event.kind == EventKind::Space {
+            self.space = event.ip;
+        }
+    }
+
+    fn time(&mut self, _insns: u32, ns: u64) {
+        self.now = ns;
+    }
+
+    fn ips(&mut self, ips: &[u64]) {
+        for ip in ips.iter().filter(|ip| *ip >> 63 == 1 || self.space == self.asid) {
+            for (time, (start, end)) in self.times.iter_mut().zip(self.places) {
+                if time.is_none() && start <= ip && ip < end {
+                    *time = Some(self.now);
+                }
+            }
+        }
+    }
+}
+
+/// When each of these places of an address space was first run, or [`NEVER`].
+pub(super) fn first_runs(
+    pt: &[u8],
+    image: &Image,
+    clock: ClockConfig,
+    asid: u64,
+    places: &[(u64, u64)],
+) -> Vec<u64> {
+    let setup = Setup { image, resolver: &Parts { watch: 0 }, clock, watch: None };
+    let times = vec![None; places.len()];
+    let mut sink = FirstRuns { asid, places, times, space: 0, now: 0 };
+    Decoder::new(pt, setup, true).run(0, pt.len(), &mut sink);
+    sink.times.iter().map(|time| time.unwrap_or(NEVER)).collect()
+}
