@@ -21,12 +21,9 @@ mod user_only;
 /// Guests are large and the machine may be small: one at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Processes that follow each other on two CPUs, the vdso, signals, a module that comes and goes, and kernel code that
-/// is patched meanwhile.
+/// Processes that follow each other on two CPUs, the vdso, signals, longjmp, and kernel code that is patched meanwhile.
 const COMMAND: &str = "/share/truth; ls / | sed s/a/z/ | wc -l; date > /dev/null; sh -c 'kill -TERM $$'
-    modprobe dummy; modprobe -r dummy
-    cd /sys/kernel/tracing; echo 'vfs_*' > set_ftrace_filter; echo function > current_tracer; ls / > /dev/null
-    echo nop > current_tracer; true";
+    echo 1 > /sys/kernel/tracing/events/sched/sched_switch/enable; ls > /dev/null; true";
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a temporary path is UTF-8")
@@ -140,8 +137,7 @@ fn perf_decodes_an_exported_run_to_the_same_instructions_and_kprism_to_the_same_
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/truth.c");
     let built = Command::new("cc").args(["-O1", "-o"]).arg(share.join("truth")).arg(source).status();
     assert!(built.expect("a C compiler is installed").success());
-    let lab =
-        ["lab", "run", "-q", "--no-decode", "--smp", "2", "--with-module", "dummy", "--share", text(&share)];
+    let lab = ["lab", "run", "-q", "--no-decode", "--smp", "2", "--share", text(&share)];
     kprism(&[&lab[..], &["-o", text(&run), "--", "sh", "-c", COMMAND]].concat());
     kprism(&["export", "-i", text(&run), "-o", text(&data)]);
 
