@@ -85,7 +85,8 @@ fn read_sideband(path: &Path, capture: &mut Capture) -> Result<(), ImportError> 
     let mut contents = Contents::default();
     records(&bytes, 0..bytes.len(), &mut contents);
     if let Some(note) = contents.notes.first() {
-        return Err(ImportError::format(path, "records", format!("whole perf records ({note})")));
+        let (place, what) = note.split_once(": ").unwrap_or(("records", note));
+        return Err(ImportError::format(path, place, format!("a whole perf record ({what})")));
     }
     for event in contents.events {
         match event.record {

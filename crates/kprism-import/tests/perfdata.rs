@@ -3,68 +3,14 @@
 //! records.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use kprism_image::maps::{Dict, MapRecord};
-use kprism_image::sideband;
-use kprism_import::perfdata::export::{Source, export};
 use kprism_import::perfdata::{Parts, Search, from_parts};
 use kprism_import::{Capture, SwitchAt, detect, read};
-use kprism_pt::{IpPayload, Packet};
 
-/// Two CPUs, of which one switches from task 7 to task 8; some code of the kernel, which changes, and of task 7.
-fn small(dir: &Path) -> PathBuf {
-    let mut pt = Vec::new();
-    for (tsc, cr3) in [(1000, 0x1000), (2000, 0x2000)] {
-        Packet::Psb.encode(&mut pt);
-        Packet::Tsc { tsc }.encode(&mut pt);
-        Packet::Pip { cr3, non_root: false }.encode(&mut pt);
-        Packet::PsbEnd.encode(&mut pt);
-        for ip in [0x40_1000, 0xffff_8000_0000] {
-            Packet::TipPge(IpPayload::Sext48(ip)).encode(&mut pt);
-            Packet::TipPgd(IpPayload::Suppressed).encode(&mut pt);
-        }
-    }
-    let mut dict = b"KPDICT01".to_vec();
-    for (id, va, bytes) in
-        [(0u32, 0x40_1000u64, [0x90, 0xc3]), (1, !0 << 31, [0x90, 0xc3]), (2, !0 << 31, [0xcc, 0xc3])]
-    {
-        dict.extend(id.to_le_bytes());
-        dict.extend([2, 0, 0, 0]);
-        dict.extend(va.to_le_bytes());
-        dict.extend(bytes);
-    }
-    let (dict, None) = Dict::parse(&dict) else { panic!("a dictionary") };
-    let place = |offset, asid, va, id, flags| MapRecord { offset, asid, va, id, flags };
-    let map = [
-        place(0, 0x1000, 0x40_1000, 0, 0),
-        place(0, 0, !0 << 31, 1, 0),
-        place(pt.len() as u64 / 2, 0, !0 << 31, 2, 1),
-    ];
-    let records = br#"{"k":"mmap","t":900,"cpu":0,"pid":7,"tgid":7,"asid":4096,"start":4198400,"end":4202496,"exec":true,"path":"/bin/seven"}
-{"k":"switch","t":1500,"cpu":0,"ip":18446744071562067968,"prev_pid":7,"prev_tgid":7,"prev_comm":"seven","pid":8,"tgid":8,"comm":"eight"}
-"#;
-    let records = sideband::parse(records).unwrap();
-    let root = dir.join("root");
-    fs::create_dir_all(root.join("bin")).unwrap();
-    fs::write(root.join("bin/seven"), [&[0x90, 0xc3][..], &[0; 100]].concat()).unwrap();
-    let out = dir.join("small.perf.data");
-    let source = Source {
-        cpus: &[(&pt, &map), (&pt, &[])],
-        dict: &dict,
-        records: &records,
-        clock: kprism_flow::clock::ClockConfig { tsc_hz: 1_000_000_000, ..Default::default() },
-        kallsyms: b"ffffffff80000000 T _stext\nffffffff80000000 T __switch_to\nffffffff80001000 T _etext\n",
-        modules: b"",
-        root: &root,
-        release: "6.1",
-        build_id: "00112233445566778899aabbccddeeff00112233",
-        command: &["seven".to_owned()],
-        ret_compression: true,
-    };
-    export(&source, &out).unwrap();
-    out
-}
+#[path = "common/export.rs"]
+mod export;
+use export::{piped, small};
 
 fn import(path: &Path, symfs: &Path) -> Capture {
     let search = Search { symfs: Some(symfs.to_owned()), ..Search::default() };
@@ -153,4 +99,59 @@ fn build_ids_are_compared() {
     let note = capture.notes.iter().find(|n| n.contains("build id")).expect("a note");
     assert!(note.starts_with(symfs.to_str().unwrap()) && note.contains(&"ab".repeat(20)), "{note}");
     assert!(capture.streams[0].regions.iter().all(|p| p.va != 0x40_1000));
+}
+
+/// Through a pipe, and with zstd: the same capture.
+#[test]
+fn pipes_and_compression_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = fs::read(small(dir.path()).join("data")).unwrap();
+    let capture =
+        |data: Vec<u8>| from_parts(Path::new("x"), &Parts { data: vec![data], ..Parts::default() }).unwrap();
+    let mut whole = capture(data.clone());
+    let mut through = capture(piped(&data, false));
+    // What stands in feature sections alone is not in this pipe.
+    whole.kernel = Default::default();
+    whole.command.clear();
+    assert_eq!(through, whole);
+    through = capture(piped(&data, true));
+    assert_eq!(through, whole);
+}
+
+/// What the fuzzer begins with, and what it found.
+#[test]
+fn the_corpus_is_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/perfdata");
+    let mut seen = 0;
+    for entry in fs::read_dir(folder).expect("the corpus") {
+        let bytes = fs::read(entry.unwrap().path()).unwrap();
+        let parts =
+            Parts { kcore: Some(("kcore".into(), bytes.clone())), data: vec![bytes], ..Parts::default() };
+        let _ = from_parts(Path::new("corpus"), &parts);
+        let _ = from_parts(Path::new("corpus"), &Parts { kcore: None, ..parts });
+        seen += 1;
+    }
+    assert!(seen >= 3, "the corpus is where it was");
+}
+
+/// What this machine's perf records, where it may: the container, its compression, and the kernel's own records. There
+/// is no Intel PT in it, and that is what the import says, and nothing else.
+#[test]
+fn files_of_this_machines_perf_are_understood() {
+    let dir = tempfile::tempdir().unwrap();
+    for options in [&["-z"][..], &[]] {
+        let file = dir.path().join("perf.data");
+        let made = std::process::Command::new("perf")
+            .args(["record", "-q", "-e", "cpu-clock", "--switch-events", "-o"])
+            .arg(&file)
+            .args(options)
+            .args(["--", "true"])
+            .output();
+        if !made.is_ok_and(|output| output.status.success()) {
+            println!("skipped: perf may not record here");
+            return;
+        }
+        let error = read(&detect(&file).unwrap(), &[], &Search::default()).unwrap_err().to_string();
+        assert!(error.ends_with("Intel PT: record with `perf record -e intel_pt//`"), "{options:?}: {error}");
+    }
 }

@@ -137,7 +137,7 @@ fn perf_decodes_an_exported_run_to_the_same_instructions_and_kprism_to_the_same_
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/truth.c");
     let built = Command::new("cc").args(["-O1", "-o"]).arg(share.join("truth")).arg(source).status();
     assert!(built.expect("a C compiler is installed").success());
-    let lab = ["lab", "run", "-q", "--no-decode", "--smp", "2", "--share", text(&share)];
+    let lab = ["lab", "run", "-q", "--smp", "2", "--share", text(&share)];
     kprism(&[&lab[..], &["-o", text(&run), "--", "sh", "-c", COMMAND]].concat());
     kprism(&["export", "-i", text(&run), "-o", text(&data)]);
 
