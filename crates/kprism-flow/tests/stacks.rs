@@ -166,6 +166,7 @@ fn switch(cpu: u32, t: u64, prev: u32, next: u32) -> Record {
         pid: next,
         tgid: next,
         comm: format!("t{next}"),
+        ..Switch::default()
     })
 }
 

@@ -35,7 +35,7 @@ pub enum Record {
 /// - by entry: the flow enters `ip`; exactly one record for each entry, in order;
 /// - by entry, `near`: the flow enters `ip` at about `t`; records or entries may be missing;
 /// - by place: at stream offset `offset`, from where on user code is that of `asid`, if that is told.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Switch {
     /// Time, ns.
     pub t: u64,

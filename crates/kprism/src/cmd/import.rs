@@ -17,8 +17,8 @@ PATH is told apart by what it holds:
   a folder with *.pt and xpages.txt   lines `tgid va_hex size file`: dumps of code pages
   a folder with trace.json            LLDB's trace bundle
   a folder with pt.bin                DynamoRIO's drpt2trace input
-  perf.data, file or folder           perf record -e intel_pt//; programs and libraries are read from
-                                      where they were, or from --symfs, if their build ids fit
+  perf.data, file or folder           perf record -e intel_pt//; programs and libraries
+                                      from where they were, or --symfs, if build ids fit
   any other file                      Intel PT packets; name the code with --code
 
 How to record with perf, kernel and all (as root):
