@@ -10,9 +10,9 @@
 //! | `symfs/` | the programs and libraries, for `--symfs` |
 //!
 //! The packets are the run's own, byte for byte. Kernel code that changed is told by TEXT_POKE records, user code
-//! that is in no file by files made of it ([`user`]). perf finds the task that runs by the switch records and the
+//! that is in no file by files made of it (`user`). perf finds the task that runs by the switch records and the
 //! flow's entry of `__switch_to`; it does not know of address spaces, so the code that an address space held is
-//! given to the processes that ran there ([`owners`]).
+//! given to the processes that ran there (`owners`).
 
 use std::collections::BTreeMap;
 use std::fs;
