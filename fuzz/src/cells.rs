@@ -21,7 +21,13 @@ impl Resolve for Cells {
             return FuncRef { id: 0, entry: va, known: false, start: va, end: va.saturating_add(1) };
         };
         let id = 1 + ((place as u32) << 9 | (va as u32 & 0xfff) >> 3);
-        FuncRef { id, entry: va & !7, known: !id.is_multiple_of(5), start: va & !7, end: (va & !7).saturating_add(8) }
+        FuncRef {
+            id,
+            entry: va & !7,
+            known: !id.is_multiple_of(5),
+            start: va & !7,
+            end: (va & !7).saturating_add(8),
+        }
     }
 
     fn describe(&self, id: u32) -> FuncInfo {
