@@ -28,6 +28,7 @@ pub mod resolution;
 mod retstack;
 mod stack;
 mod stitch;
+mod switches;
 mod tnt;
 mod walk;
 pub mod window;

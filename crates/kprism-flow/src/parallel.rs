@@ -108,7 +108,7 @@ pub fn profile<R: Resolve>(
             _ => None,
         })
         .collect();
-    let watch = switches.first().map(|s| s.ip);
+    let watch = switches.iter().map(|s| s.ip).find(|&ip| ip != 0);
     let mut jobs = Vec::new();
     for (stream, s) in streams.iter().enumerate() {
         jobs.extend(cut(s.bytes, options.chunk).into_iter().map(|(from, to)| Job { stream, from, to }));

@@ -135,7 +135,7 @@ pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) 
         let mut cursors = Vec::new();
         let mut decoders = Vec::new();
         let watch = inputs.sideband.iter().find_map(|r| match r {
-            Sideband::Switch(switch) => Some(switch.ip),
+            Sideband::Switch(switch) if switch.ip != 0 => Some(switch.ip),
             _ => None,
         });
         for (index, stream) in inputs.streams.iter().enumerate() {

@@ -16,6 +16,7 @@ use crate::marks::What;
 use crate::model::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
 use crate::parallel::Options;
 use crate::stack::{Cause, Chunk, Done, Span};
+use crate::switches::used;
 use crate::window::Window;
 
 /// Functions told apart.
@@ -262,7 +263,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             node: self.threads[task].root,
         };
         if let Cause::Switch = span.cause {
-            self.switch(lane);
+            self.switch_at(lane, span.start_ns);
         } else if let Cause::Resume { lost: true, .. } = span.cause {
             self.analyses.lost(&self.here);
             self.catch_up(lane, span.start_ns);
@@ -315,6 +316,14 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         thread.cpu += to.1 - span.cpu;
     }
 
+    /// The flow switches tasks.
+    fn switch_at(&mut self, lane: usize, ns: u64) {
+        let Lane { switches, next_switch, .. } = &self.lanes[lane];
+        for _ in 0..used(switches, *next_switch, ns) {
+            self.switch(lane);
+        }
+    }
+
     /// The next task by the sideband.
     fn switch(&mut self, lane: usize) {
         let Lane { cpu, task, next_switch, .. } = self.lanes[lane];
@@ -332,7 +341,10 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
 
     /// After a loss: switches up to now happened unseen.
     fn catch_up(&mut self, lane: usize, ns: u64) {
-        let unseen = |lane: &Lane<'_>| lane.switches.get(lane.next_switch).is_some_and(|s| s.t < ns);
+        // Those that the image places in the stream are seen whatever is lost.
+        let unseen = |lane: &Lane<'_>| {
+            lane.switches.get(lane.next_switch).is_some_and(|s| s.t < ns && s.offset.is_none())
+        };
         while unseen(&self.lanes[lane]) {
             self.switch(lane);
         }

@@ -212,6 +212,7 @@ fn switch(cpu: u32, t: u64, prev: u32, next: u32) -> Record {
         pid: next,
         tgid: next,
         comm: format!("t{next}"),
+        ..Switch::default()
     })
 }
 
@@ -268,6 +269,36 @@ fn a_task_moves_to_another_cpu() {
     // 4 ns on CPU 0, 4 on CPU 1.
     assert_eq!((call.on_cpu_ns, call.insns), (8, 8));
     assert_eq!(p.tasks[call.task as usize].pid, 7);
+}
+
+/// Records that only say about when: one too many before the first entry, none for the second.
+#[test]
+fn switches_near_a_time_go_with_the_entry_nearest() {
+    let code = code("__x64_sys_nanosleep");
+    let mut pt = Pt::new();
+    pt.psb_at(BODY, 1000).cyc(500).tip(SWITCH).cyc(2).tip(BODY + 3).cyc(1).tip(BODY);
+    pt.cyc(100).tip(SWITCH).cyc(2).tip(BODY + 3).cyc(1).tip(BODY);
+    pt.cyc(400).tip(SWITCH).cyc(2).tip(BODY + 3);
+    let near = |t, prev, next| match switch(0, t, prev, next) {
+        Record::Switch(record) => Record::Switch(Switch { near: true, ..record }),
+        other => other,
+    };
+    let p = run_with(&code, &[&pt], &[near(1200, 5, 9), near(1499, 9, 7), near(2004, 7, 8)]);
+    let of = |pid: u32| {
+        let task = p.tasks.iter().position(|t| t.pid == pid)?;
+        let mut nodes: Vec<u32> = vec![p.tasks[task].root];
+        let mut insns = 0;
+        for (i, node) in p.nodes.iter().enumerate() {
+            if nodes.contains(&node.parent) {
+                nodes.push(i as u32);
+                insns += node.insns;
+            }
+        }
+        Some(insns)
+    };
+    // From the first entry on: twice __switch_to (2 instructions) and what it returns to (1), and the call (2) that
+    // enters it again; from the last on the switch alone.
+    assert_eq!((of(5), of(9), of(7), of(8)), (Some(2), Some(0), Some(10), Some(2)));
 }
 
 #[test]

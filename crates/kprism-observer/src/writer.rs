@@ -32,7 +32,7 @@ pub struct Writer {
     tnt_max: u8,
     /// Time of the last branch in `tnt`.
     tnt_ns: u64,
-    ret: Option<Box<RetStack>>,
+    ret: Option<Box<RetStacks>>,
     psb_bytes: u64,
     last_psb: u64,
     /// Least cycles between two CYC packets; none of them if `None`.
@@ -51,11 +51,45 @@ pub struct Writer {
     outside: bool,
 }
 
+/// The last calls' return addresses, as decoders keep them.
+///
+/// They agree on what a compressed return does to the stack, but not on an uncompressed one: perf takes its entry
+/// off as well, libipt does not. So both stacks are kept, and a return is compressed when it is what both expect.
+#[derive(Debug)]
+struct RetStacks {
+    every: RetStack,
+    compressed: RetStack,
+}
+
 #[derive(Debug)]
 struct RetStack {
     slots: [u64; RET_STACK],
     top: usize,
     len: usize,
+}
+
+impl RetStack {
+    const EMPTY: Self = Self { slots: [0; RET_STACK], top: 0, len: 0 };
+
+    #[inline]
+    fn push(&mut self, ret: u64) {
+        self.top = (self.top + 1) % RET_STACK;
+        self.slots[self.top] = ret;
+        self.len = (self.len + 1).min(RET_STACK);
+    }
+
+    #[inline]
+    fn expects(&self, to: u64) -> bool {
+        self.len > 0 && self.slots[self.top] == to
+    }
+
+    #[inline]
+    fn pop(&mut self) {
+        if self.len > 0 {
+            self.top = (self.top + RET_STACK - 1) % RET_STACK;
+            self.len -= 1;
+        }
+    }
 }
 
 impl Writer {
@@ -69,7 +103,9 @@ impl Writer {
             tnt_len: 0,
             tnt_max: o.tnt_max,
             tnt_ns: 0,
-            ret: o.ret_compression.then(|| Box::new(RetStack { slots: [0; RET_STACK], top: 0, len: 0 })),
+            ret: o
+                .ret_compression
+                .then(|| Box::new(RetStacks { every: RetStack::EMPTY, compressed: RetStack::EMPTY })),
             psb_bytes: o.psb_bytes,
             last_psb: 0,
             cyc: o.cyc,
@@ -155,22 +191,21 @@ impl Writer {
         if let Some(s) = &mut self.ret
             && !self.outside
         {
-            s.top = (s.top + 1) % RET_STACK;
-            s.slots[s.top] = ret;
-            s.len = (s.len + 1).min(RET_STACK);
+            s.every.push(ret);
+            s.compressed.push(ret);
         }
     }
 
     /// A near return to `to`.
     #[inline]
     pub fn ret(&mut self, to: u64, mode: Mode, ns: u64) {
-        if let Some(s) = &mut self.ret
-            && s.len > 0
-            && s.slots[s.top] == to
-        {
-            s.top = (s.top + RET_STACK - 1) % RET_STACK;
-            s.len -= 1;
-            return self.branch(true, ns);
+        if let Some(s) = &mut self.ret {
+            let expected = s.every.expects(to) && s.compressed.expects(to);
+            s.every.pop();
+            if expected {
+                s.compressed.pop();
+                return self.branch(true, ns);
+            }
         }
         self.tip(to, mode, ns);
     }
@@ -328,7 +363,8 @@ impl Writer {
 
     fn clear_ret(&mut self) {
         if let Some(s) = &mut self.ret {
-            s.len = 0;
+            s.every.len = 0;
+            s.compressed.len = 0;
         }
     }
 }

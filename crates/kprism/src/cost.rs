@@ -20,7 +20,8 @@ use crate::pipeline;
 pub fn measure(run: &Run, name: String) -> Result<Cost> {
     let manifest = run.manifest()?;
     let mut notes = Vec::new();
-    let streams = pipeline::streams(run, manifest.vcpus, &mut notes)?;
+    let records = pipeline::sideband_records(run, &mut Vec::new())?;
+    let streams = pipeline::streams(run, manifest.vcpus, &records, &mut notes)?;
     if let Some(note) = notes.first() {
         bail!("{}: {note}", run.dir().display());
     }

@@ -9,6 +9,7 @@
 mod cmd;
 mod cost;
 mod exit;
+mod perfdata;
 mod pipeline;
 mod progress;
 mod text;

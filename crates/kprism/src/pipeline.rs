@@ -15,6 +15,7 @@ use kprism_flow::delta::Plan;
 use kprism_flow::window::Window;
 use kprism_flow::{Options, Profile, Stream};
 use kprism_image::Image;
+use kprism_image::code::Turn;
 use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
 use kprism_image::symbols::{Symbols, kallsyms};
@@ -144,7 +145,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let mut notes = Vec::new();
     complete(run, &mut manifest)?;
     let records = sideband_records(run, &mut notes)?;
-    let streams = streams(run, manifest.vcpus, &mut notes)?;
+    let streams = streams(run, manifest.vcpus, &records, &mut notes)?;
     progress.step("reading symbols");
     let root = run.symbols().join("root");
     let names = read_if_there(&run.symbols().join("kallsyms"))?;
@@ -204,7 +205,12 @@ fn preempt_count(kallsyms: &[u8]) -> Option<u64> {
 ///
 /// # Errors
 /// A file is missing. What is wrong in one goes to `notes`.
-pub fn streams(run: &Run, vcpus: u32, notes: &mut Vec<String>) -> Result<Vec<(Vec<u8>, Image)>> {
+pub fn streams(
+    run: &Run,
+    vcpus: u32,
+    records: &[sideband::Record],
+    notes: &mut Vec<String>,
+) -> Result<Vec<(Vec<u8>, Image)>> {
     let dict_path = run.code_dict();
     let dict_bytes = read(&dict_path)?;
     let (dict, fault) = Dict::parse(&dict_bytes);
@@ -214,7 +220,8 @@ pub fn streams(run: &Run, vcpus: u32, notes: &mut Vec<String>) -> Result<Vec<(Ve
         let map_path = run.code_map(cpu);
         let (map, fault) = maps::parse_map(&read(&map_path)?);
         notes.extend(fault.map(|f| format!("{}: {f}", map_path.display())));
-        let (image, unknown) = maps::image(&dict, &map);
+        let (mut image, unknown) = maps::image(&dict, &map);
+        image.set_turns(turns(records, cpu));
         if unknown > 0 {
             notes.push(format!("{}: {unknown} records name no code of code.dict", map_path.display()));
         }
@@ -223,7 +230,16 @@ pub fn streams(run: &Run, vcpus: u32, notes: &mut Vec<String>) -> Result<Vec<(Ve
     Ok(streams)
 }
 
-/// The decoder's view of a run's clock.
+/// Where the sideband itself says that a CPU's tasks change.
+pub fn turns(records: &[sideband::Record], cpu: u32) -> Vec<Turn> {
+    let own = records.iter().filter_map(|record| match record {
+        sideband::Record::Switch(s) if s.cpu == cpu => Some(Turn { offset: s.offset?, asid: s.asid }),
+        _ => None,
+    });
+    own.collect()
+}
+
+/// The clock as the decoder wants it.
 pub fn clock_config(clock: &Clock) -> ClockConfig {
     ClockConfig {
         tsc_hz: clock.tsc_hz,
@@ -235,10 +251,10 @@ pub fn clock_config(clock: &Clock) -> ClockConfig {
     }
 }
 
-/// The run's sideband.
+/// The sideband of a run; empty, with a note, where it is missing.
 ///
 /// # Errors
-/// The file cannot be read, or is something else.
+/// A line that is no record.
 pub fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::Record>> {
     let path = run.sideband();
     let bytes = read_if_there(&path)?;
@@ -248,12 +264,19 @@ pub fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideba
     sideband::parse(&bytes).with_context(|| path.display().to_string())
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+/// A file, its name in the error.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| path.display().to_string())
 }
 
 /// A file that a run may lack: empty then.
-fn read_if_there(path: &Path) -> Result<Vec<u8>> {
+///
+/// # Errors
+/// It is there and cannot be read.
+pub fn read_if_there(path: &Path) -> Result<Vec<u8>> {
     match fs::read(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         other => other.with_context(|| path.display().to_string()),

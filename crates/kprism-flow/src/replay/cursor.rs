@@ -12,6 +12,7 @@ use super::{Listener, Moment, Task};
 use crate::event::{Event, EventKind};
 use crate::pace::Pace;
 use crate::parallel::{Stream, first_task};
+use crate::switches::used;
 
 /// All tasks, and the names that they will get.
 pub(super) struct Tasks<'a> {
@@ -297,13 +298,21 @@ impl<'a> Cursor<'a> {
                 }
                 if event.kind == EventKind::Resume {
                     // Switches up to now happened unseen.
-                    while self.switches.get(self.next_switch).is_some_and(|s| s.t < self.clock.now) {
+                    while self
+                        .switches
+                        .get(self.next_switch)
+                        .is_some_and(|s| s.t < self.clock.now && s.offset.is_none())
+                    {
                         self.switch(tasks);
                     }
                 }
             }
             EventKind::Stop => self.on = false,
-            EventKind::Switch => self.switch(tasks),
+            EventKind::Switch => {
+                for _ in 0..used(&self.switches, self.next_switch, self.clock.now) {
+                    self.switch(tasks);
+                }
+            }
             EventKind::Count | EventKind::Push => return,
             _ => {}
         }

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::call::CallArgs;
 use super::report::{By, Select, Subject, table};
 use crate::exit::Outcome;
+use crate::perfdata;
 use crate::pipeline;
 use crate::progress::Progress;
 
@@ -26,6 +27,7 @@ Formats by suffix of FILE:
   .json                     the table of SUBJECT, or the tree
   .csv                      the table of SUBJECT
   .html                     the report of `kprism report --html`
+  .perf.data                folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=...
 
 The tables of the run itself are Parquet files: RUN/tables/*.parquet";
 
@@ -68,7 +70,7 @@ fn format(path: &Path) -> Result<Format> {
         Some("csv") => Format::Csv,
         Some("html") => Format::Html,
         _ => bail!(
-            "{}: the suffix picks the format: one of .perfetto-trace .pftrace .folded .json .csv .html",
+            "{}: the suffix picks the format: one of .perfetto-trace .pftrace .folded .json .csv .html .perf.data",
             path.display()
         ),
     })
@@ -76,6 +78,9 @@ fn format(path: &Path) -> Result<Format> {
 
 /// Writes it.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    if perfdata::is_named(&args.output) {
+        return perfdata::export(&args.input, &args.output, progress);
+    }
     let format = format(&args.output)?;
     let (run, profile) = pipeline::open(&args.input, progress)?;
     let profile = args.one.narrow(&run, profile, &args.select.filter(), progress)?;
