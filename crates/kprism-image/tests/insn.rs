@@ -85,7 +85,9 @@ fn markers_and_plain() {
     assert_eq!(kind(&[0xfb]), Kind::Sti);
     assert_eq!(kind(&[0x9d]), Kind::Popf);
     assert_eq!(kind(&[0x0f, 0x0b]), Kind::Other); // ud2: an exception, not a branch
-    assert_eq!(kind(&[0xf4]), Kind::Other);
+    assert_eq!(kind(&[0x9c]), Kind::Pushf);
+    assert_eq!(kind(&[0xf4]), Kind::Halt);
+    assert_eq!(kind(&[0x0f, 0x01, 0xc9]), Kind::Halt); // mwait
     assert_eq!(kind(&[0xf3, 0xa4]), Kind::Other);
     assert_eq!(kind(&[0xf3, 0x0f, 0x1e, 0xfa]), Kind::Other); // endbr64
 }

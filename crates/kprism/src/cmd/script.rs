@@ -147,7 +147,8 @@ fn time(text: &str) -> Result<u64, String> {
         .unwrap_or((text, 9));
     let expected = || "expected seconds (1.25) or a number with ns, us, ms or s".to_owned();
     let (whole, part) = number.trim().split_once('.').unwrap_or((number.trim(), ""));
-    if part.len() > digits || !whole.chars().chain(part.chars()).all(|c| c.is_ascii_digit()) {
+    let none = whole.is_empty() && part.is_empty();
+    if none || part.len() > digits || !whole.chars().chain(part.chars()).all(|c| c.is_ascii_digit()) {
         return Err(expected());
     }
     let zeros = "0".repeat(digits - part.len());
