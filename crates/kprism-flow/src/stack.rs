@@ -93,6 +93,8 @@ pub(crate) struct Chunk {
     pub insns: u64,
     pub cpu: u64,
     pub end_ns: u64,
+    /// Tracing is off at the end.
+    pub off: bool,
 }
 
 impl Chunk {
@@ -102,7 +104,7 @@ impl Chunk {
         self.syscalls.clear();
         self.slices.clear();
         self.marks.clear();
-        Self { insns: 0, cpu: 0, end_ns: 0, ..self }
+        Self { insns: 0, cpu: 0, end_ns: 0, off: false, ..self }
     }
 }
 
@@ -179,6 +181,7 @@ impl Stacks {
     pub fn finish(mut self) -> Chunk {
         self.close_span();
         self.out.end_ns = self.clock.now;
+        self.out.off = !self.on;
         self.out
     }
 

@@ -62,11 +62,24 @@ pub(crate) struct Lane<'a> {
     next_switch: usize,
     /// Instructions before the chunk in hand.
     insns: u64,
+    /// Tracing was off when the last chunk ended.
+    off: bool,
 }
 
 impl<'a> Lane<'a> {
     pub fn new(cpu: u16, switches: Vec<&'a Switch>, first: Option<(u32, u32, String)>) -> Self {
-        Self { cpu, switches, first, chunk: None, over: false, span: 0, task: 0, next_switch: 0, insns: 0 }
+        Self {
+            cpu,
+            switches,
+            first,
+            chunk: None,
+            over: false,
+            span: 0,
+            task: 0,
+            next_switch: 0,
+            insns: 0,
+            off: false,
+        }
     }
 }
 
@@ -175,6 +188,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                         if let Some(chunk) = lane.chunk.take() {
                             self.end_ns = self.end_ns.max(chunk.end_ns);
                             lane.insns += chunk.insns;
+                            lane.off = chunk.off;
                             self.spare.push(chunk);
                         }
                         return Need::Chunk(i);
@@ -264,9 +278,14 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         };
         if let Cause::Switch = span.cause {
             self.switch_at(lane, span.start_ns);
-        } else if let Cause::Resume { lost: true, .. } = span.cause {
-            self.analyses.lost(&self.here);
-            self.catch_up(lane, span.start_ns);
+        } else if let Cause::Resume { lost, .. } = span.cause {
+            // A chunk begins like a trace does, but only where tracing was off did anything happen meanwhile.
+            let was_off = index > 1 || self.lanes[lane].off;
+            let unseen = was_off && self.is_behind(lane, span.start_ns);
+            if lost || unseen {
+                self.analyses.lost(&self.here);
+                self.catch_up(lane, span.start_ns);
+            }
         }
         let task = self.lanes[lane].task;
         self.here = At { task, task_insns: self.threads[task].insns, ..self.here };
@@ -339,13 +358,16 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         lane.task = task;
     }
 
+    /// Whether a switch before this time is still to come. Those that the image places in the stream are seen
+    /// whatever is lost.
+    fn is_behind(&self, lane: usize, ns: u64) -> bool {
+        let Lane { switches, next_switch, .. } = &self.lanes[lane];
+        switches.get(*next_switch).is_some_and(|s| s.t < ns && s.offset.is_none())
+    }
+
     /// After a loss: switches up to now happened unseen.
     fn catch_up(&mut self, lane: usize, ns: u64) {
-        // Those that the image places in the stream are seen whatever is lost.
-        let unseen = |lane: &Lane<'_>| {
-            lane.switches.get(lane.next_switch).is_some_and(|s| s.t < ns && s.offset.is_none())
-        };
-        while unseen(&self.lanes[lane]) {
+        while self.is_behind(lane, ns) {
             self.switch(lane);
         }
     }

@@ -67,6 +67,10 @@ pub struct Encoder {
     cr3: Option<u64>,
     start: Option<(u64, u64)>,
     time: Option<(u64, bool)>,
+    /// A snapshot ends before the next block.
+    snapshot: bool,
+    /// Stream offsets at which snapshots end, not yet taken.
+    pub cuts: Vec<u64>,
     /// Guest time at the start of the last block, ns.
     ns: u64,
     /// Real-time mode: ns per instruction, 16.16 fixed point, from the last three time entries.
@@ -101,6 +105,8 @@ impl Encoder {
             cr3: None,
             start: None,
             time: None,
+            snapshot: false,
+            cuts: Vec::new(),
             ns: 0,
             rate: 1 << 16,
             measured: 1 << 16,
@@ -144,6 +150,7 @@ impl Encoder {
             }
             Entry::Stop { va } => self.stop(va),
             Entry::End => self.finish(),
+            Entry::Snapshot => self.snapshot = true,
             Entry::Side(side) => self.side(&side),
         }
     }
@@ -231,7 +238,18 @@ impl Encoder {
         if let Some((ns, jump)) = self.time.take() {
             self.set_time(ns, jump);
         }
+        if std::mem::take(&mut self.snapshot) {
+            self.cut();
+        }
         self.writer.tick(va, self.ns);
+    }
+
+    /// Ends the snapshot before the block that comes now; what follows begins a stream of its own.
+    #[cold]
+    pub fn cut(&mut self) {
+        let Some(last) = self.last else { return };
+        let cut = self.writer.cut(last.va, last.block.mode, self.ns);
+        self.cuts.push(cut);
     }
 
     fn start(&mut self, block: &'static Block, va: u64, id: u32, ns: u64, cr3: u64) {

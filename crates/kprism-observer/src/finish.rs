@@ -55,7 +55,8 @@ fn account(o: &Options, stopped: Option<&str>, done: &[Done], block_bytes: usize
         .iter()
         .map(|d| {
             json!({
-                "cpu": d.cpu, "instructions": d.counts.instructions, "blocks": d.counts.blocks,
+                "cpu": d.cpu, "instructions": if d.snapshots.is_some() { None } else { Some(d.counts.instructions) },
+                "snapshots": d.snapshots, "blocks": d.counts.blocks,
                 "cut_blocks": d.counts.cut, "events": d.counts.events, "unexplained": d.counts.unexplained,
                 "drift_ns": d.counts.drift_ns, "pt_bytes": d.pt_bytes,
             })

@@ -12,6 +12,15 @@ pub enum Start {
     Boot,
 }
 
+/// Snapshots instead of whole streams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshots {
+    /// Bytes of each vCPU's stream to keep.
+    pub keep: usize,
+    /// The condition, see [`crate::trigger`].
+    pub when: String,
+}
+
 /// The observer's settings. Defaults suit the deterministic lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -35,6 +44,8 @@ pub struct Options {
     pub user_only: bool,
     /// Longest TNT packet in branches: 6 (short) or 47 (long).
     pub tnt_max: u8,
+    /// Keep only the last bytes of each stream, and write them when the condition is met.
+    pub snapshot: Option<Snapshots>,
     /// QEMU runs with `-icount shift=0`: one instruction is one nanosecond of guest time.
     pub icount: bool,
 }
@@ -55,8 +66,10 @@ impl Options {
             cyc: Some(0),
             user_only: false,
             tnt_max: 6,
+            snapshot: None,
             icount: true,
         };
+        let (mut keep, mut when) = (4 << 20, None);
         for arg in args {
             let (key, value) = arg.split_once('=').ok_or_else(|| format!("'{arg}': expected key=value"))?;
             match key {
@@ -97,10 +110,19 @@ impl Options {
                         _ => return Err(format!("tnt={value}: expected short or long")),
                     }
                 }
+                "keep" => {
+                    keep = value
+                        .parse()
+                        .ok()
+                        .filter(|n| (4096..=1 << 34).contains(n))
+                        .ok_or_else(|| format!("keep={value}: expected bytes between 4096 and 16 GiB"))?;
+                }
+                "when" => when = Some(value.to_owned()),
                 "icount" => o.icount = on_off(key, value)?,
                 _ => return Err(format!("'{key}': no such option")),
             }
         }
+        o.snapshot = when.map(|when| Snapshots { keep, when });
         if o.out.as_os_str().is_empty() {
             return Err("out=DIR is missing".into());
         }

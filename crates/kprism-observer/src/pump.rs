@@ -5,11 +5,14 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
+use crate::codemap::MAP_MAGIC;
 use crate::encoder::{Counts, Encoder};
 use crate::options::Options;
+use crate::ring::Ring;
 use crate::state::{STATE, State};
 use crate::tape;
 use crate::vcpu::Vcpu;
@@ -23,29 +26,61 @@ pub struct Done {
     pub counts: Counts,
     pub footprint: usize,
     pub pt_bytes: u64,
+    /// If only snapshots are kept: how many there are.
+    pub snapshots: Option<u64>,
 }
 
 struct Files {
     pt: File,
     map: File,
     side: File,
+    /// If only snapshots are wanted.
+    ring: Option<Ring>,
+    /// Snapshots written.
+    snapshots: u64,
 }
 
 impl Files {
-    fn create(dir: &Path, cpu: u32) -> io::Result<Self> {
+    fn create(dir: &Path, cpu: u32, keep: Option<usize>) -> io::Result<Self> {
         Ok(Files {
             pt: File::create(dir.join(format!("cpu{cpu}.pt")))?,
             map: File::create(dir.join(format!("cpu{cpu}.map")))?,
             side: File::create(dir.join(format!("cpu{cpu}.side.jsonl")))?,
+            ring: keep.map(Ring::new),
+            snapshots: 0,
         })
     }
 
     fn write(&mut self, e: &mut Encoder) -> io::Result<()> {
-        self.map.write_all(&e.map.out)?;
-        e.map.out.clear();
         self.side.write_all(&e.lines)?;
         e.lines.clear();
-        self.pt.write_all(&e.writer.out)?;
+        let Some(ring) = &mut self.ring else {
+            self.map.write_all(&e.map.out)?;
+            e.map.out.clear();
+            self.pt.write_all(&e.writer.out)?;
+            e.writer.take();
+            return Ok(());
+        };
+        let begin = e.writer.taken();
+        let mut done = 0;
+        let mut map: &[u8] = &e.map.out;
+        if begin == 0
+            && let Some(records) = map.strip_prefix(MAP_MAGIC.as_slice())
+        {
+            self.map.write_all(MAP_MAGIC)?;
+            map = records;
+        }
+        for cut in e.cuts.drain(..) {
+            let to = (cut - begin) as usize;
+            ring.push(&e.writer.out[done..to], std::mem::take(&mut map));
+            let snapshot = ring.snapshot();
+            self.map.write_all(&snapshot.map)?;
+            self.pt.write_all(&snapshot.pt)?;
+            self.snapshots += 1;
+            done = to;
+        }
+        ring.push(&e.writer.out[done..], map);
+        e.map.out.clear();
         e.writer.take();
         Ok(())
     }
@@ -55,7 +90,8 @@ impl Files {
 pub fn start(state: &State, cpu: u32) -> io::Result<(Vcpu, JoinHandle<Done>)> {
     let (full, chunks) = sync_channel(CHUNKS);
     let (recycle, empty) = channel();
-    let files = Files::create(&state.options.out, cpu)?;
+    let keep = state.options.snapshot.as_ref().map(|s| s.keep);
+    let files = Files::create(&state.options.out, cpu, keep)?;
     let options = state.options.clone();
     let thread = std::thread::Builder::new()
         .name(format!("kprism/{cpu}"))
@@ -74,7 +110,7 @@ fn run(
     block_signals();
     let mut encoder = Encoder::new(cpu, options);
     let mut failed = false;
-    let mut write = |encoder: &mut Encoder| {
+    let mut write = |encoder: &mut Encoder, files: &mut Files| {
         if failed {
             encoder.discard();
         } else if let Err(e) = files.write(encoder) {
@@ -84,19 +120,31 @@ fn run(
             }
         }
     };
+    // Where vCPUs share a thread, each is told of a snapshot at its own time; else the others are told here.
+    let others = STATE.get().filter(|s| s.turns.is_none()).and_then(|s| s.trigger.as_ref());
+    let mut seen = 0;
     for words in chunks {
         tape::read(&words, |entry| encoder.entry(entry));
+        if let Some(met) = others.map(|t| t.met.load(Ordering::Relaxed)).filter(|&met| met > seen) {
+            if encoder.cuts.is_empty() {
+                encoder.cut();
+            }
+            seen = met;
+        }
         // The vCPU may be gone already; then nobody wants the chunk back.
         let _ = recycle.send(words);
-        write(&mut encoder);
+        write(&mut encoder, &mut files);
     }
     encoder.finish();
-    write(&mut encoder);
+    write(&mut encoder, &mut files);
     Done {
         cpu,
         counts: encoder.counts,
-        footprint: encoder.map.peak() + CHUNKS * tape::CHUNK * 8,
+        footprint: encoder.map.peak()
+            + CHUNKS * tape::CHUNK * 8
+            + files.ring.as_ref().map_or(0, Ring::footprint),
         pt_bytes: encoder.writer.offset(),
+        snapshots: files.ring.is_some().then_some(files.snapshots),
     }
 }
 

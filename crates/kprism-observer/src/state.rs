@@ -17,6 +17,7 @@ use crate::hooks::Hooks;
 use crate::idt;
 use crate::options::{Options, Start};
 use crate::pump::Done;
+use crate::trigger::Trigger;
 use crate::turns::Turns;
 use crate::vcpu::Vcpu;
 
@@ -36,6 +37,8 @@ pub struct State {
     pub hooks: Hooks,
     /// Set where vCPUs share one thread and take turns.
     pub turns: Option<Turns>,
+    /// Snapshots are taken when this is met.
+    pub trigger: Option<Trigger>,
     /// Tracing is wanted.
     pub tracing: AtomicBool,
     /// The plugin is shutting down: no more tape.
@@ -81,6 +84,7 @@ impl State {
         file.write_all(DICT_MAGIC).map_err(fail)?;
         Ok(State {
             turns: (options.icount && smp > 1).then(Turns::new).transpose()?,
+            trigger: options.snapshot.as_ref().map(|s| Trigger::parse(&s.when)).transpose()?,
             tracing: AtomicBool::new(options.start == Start::Boot),
             options,
             hooks,

@@ -15,6 +15,7 @@ const CR3: u64 = 11;
 const DONE: u64 = 13;
 const SIDE: u64 = 15;
 const END: u64 = 17;
+const SNAPSHOT: u64 = 19;
 
 /// One entry of the tape.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub enum Entry {
     Cr3(u64),
     /// The last block ran to its end (reported only where it could not be told otherwise).
     Done,
+    /// What led here is to be kept.
+    Snapshot,
     /// A hooked kernel function was entered, `insns` instructions into the last block.
     Side(Box<Side>),
 }
@@ -116,6 +119,7 @@ impl Tape {
             Entry::Cr3(v) => self.words.extend([CR3, v]),
             Entry::Done => self.words.push(DONE),
             Entry::End => self.words.push(END),
+            Entry::Snapshot => self.words.push(SNAPSHOT),
             Entry::Side(s) => self.words.extend([SIDE, Box::into_raw(s) as u64]),
         }
     }
@@ -139,6 +143,7 @@ pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
             CR3 => Entry::Cr3(arg()),
             DONE => Entry::Done,
             END => Entry::End,
+            SNAPSHOT => Entry::Snapshot,
             // SAFETY: written by `push` from `Box::into_raw`, read once.
             SIDE => Entry::Side(unsafe { Box::from_raw(arg() as *mut Side) }),
             // SAFETY: every even word was written by `block` from a reference that lives forever.

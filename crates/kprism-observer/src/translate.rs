@@ -73,6 +73,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
         let special = block.flags.load(Ordering::Relaxed) != 0;
         let kernel = cpl == 0 && va >> 63 == 1;
         let cb: VcpuUdataCb = match (kernel, state.turns.is_some()) {
+            (true, _) if state.trigger.is_some() => on_watched_block,
             (true, _) if may_leave_kernel(block) => on_leaving_block,
             (true, _) if special => on_special_block,
             (true, false) => on_kernel_block::<false>,
@@ -182,6 +183,20 @@ callback!(on_leaving_block, |_state, v, block: Block| {
     v.leave_kernel();
     if block.flags.load(Ordering::Relaxed) == 0 { v.kernel_block(block) } else { v.special_block(block) }
 });
+callback!(on_watched_block, |state, v, block: Block| {
+    if v.on
+        && let Some(trigger) = state.trigger.as_ref().filter(|t| t.concerns(block.va))
+        && let Some(ns) = state.clock_before(block)
+        && trigger.block(block.va, ns)
+    {
+        v.push(Entry::Snapshot);
+        for_others(state, v, |other| other.push(Entry::Snapshot));
+    }
+    if may_leave_kernel(block) {
+        v.leave_kernel();
+    }
+    if block.flags.load(Ordering::Relaxed) == 0 { v.kernel_block(block) } else { v.special_block(block) }
+});
 callback!(on_done, |_state, v, _block: Block| v.push(Entry::Done));
 callback!(on_cr3, |_state, v, spot: Spot| v.new_space(register_value(spot.insn.op1_register())));
 callback!(on_lidt, |state, _v, spot: Spot| {
@@ -222,15 +237,16 @@ callback!(on_cpuid, |state, v, spot: Spot| {
             MARK_END => {
                 v.side(spot.index, What::Mark { begin: false, pid });
                 state.set_tracing(false);
-                end_others(state, v);
+                // All of them end at the mark: when each would next run depends on the host.
+                for_others(state, v, Vcpu::end);
             }
             _ => {}
         }
     }
 });
 
-/// Where vCPUs take turns, all of them end at the mark: when each would next run depends on the host.
-fn end_others(state: &State, me: &Vcpu) {
+/// Where vCPUs take turns on one thread, does something to each of the others.
+fn for_others(state: &State, me: &Vcpu, mut f: impl FnMut(&mut Vcpu)) {
     if state.turns.is_none() {
         return;
     }
@@ -238,7 +254,7 @@ fn end_others(state: &State, me: &Vcpu) {
         let vcpu = slot.load(Ordering::Acquire);
         if !vcpu.is_null() && !std::ptr::eq(vcpu, me) {
             // SAFETY: leaked at init; all vCPUs share this thread, so none of the others is in a callback.
-            unsafe { (*vcpu).end() };
+            f(unsafe { &mut *vcpu });
         }
     }
 }

@@ -131,6 +131,11 @@ impl Writer {
         self.taken + self.out.len() as u64
     }
 
+    /// Stream offset of the first byte in `out`.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// Marks the bytes in `out` as written.
     pub fn take(&mut self) {
         self.taken += self.out.len() as u64;
@@ -152,6 +157,14 @@ impl Writer {
         if self.is_traced(ip) {
             self.enter(ip);
         }
+    }
+
+    /// Ends the stream before the instruction at `ip`, and begins another there. Returns the offset between.
+    pub fn cut(&mut self, ip: u64, mode: Mode, ns: u64) -> u64 {
+        self.disable(ip, ns);
+        let offset = self.offset();
+        self.enable(ip, mode, self.cr3, ns);
+        offset
     }
 
     fn enter(&mut self, ip: u64) {

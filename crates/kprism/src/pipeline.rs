@@ -31,6 +31,7 @@ struct Account {
     /// CPUs with a stream.
     vcpus: u32,
     instructions: Option<u64>,
+    snapshots: Option<u64>,
     clock: Option<Clock>,
     stopped: Option<String>,
 }
@@ -45,6 +46,8 @@ struct AccountFile {
 #[derive(Deserialize)]
 struct CpuCounts {
     instructions: Option<u64>,
+    /// If only snapshots were kept: how many.
+    snapshots: Option<u64>,
 }
 
 impl Account {
@@ -52,6 +55,9 @@ impl Account {
     fn fill(&self, manifest: &mut Manifest) {
         manifest.vcpus = self.vcpus;
         manifest.instructions_recorded = self.instructions;
+        if let Some(snapshots) = self.snapshots {
+            manifest.options.insert("snapshots".into(), snapshots.into());
+        }
         if let Some(clock) = &self.clock {
             manifest.clock = clock.clone();
         }
@@ -87,6 +93,7 @@ fn account(run: &Run) -> Result<Account> {
     Ok(Account {
         vcpus: u32::try_from(file.vcpus.len())?,
         instructions: file.vcpus.iter().map(|c| c.instructions).fold(Some(0), sum),
+        snapshots: file.vcpus.iter().filter_map(|c| c.snapshots).max(),
         clock: file.clock,
         stopped: file.stopped,
     })
@@ -301,6 +308,11 @@ pub fn summary(run: &Run) -> Result<String> {
         && recorded != decoded
     {
         text += &format!("\nthe recorder counted {} instructions", grouped(recorded));
+    }
+    match m.options.get("snapshots").and_then(serde_json::Value::as_u64) {
+        Some(0) => return Ok("the condition was never met, so nothing was kept".to_owned()),
+        Some(n) => text += &format!("\n{n} snapshot{}", if n == 1 { "" } else { "s" }),
+        None => {}
     }
     let place = run.dir().display();
     let input =

@@ -296,15 +296,13 @@ impl<'a> Cursor<'a> {
                 if std::mem::replace(&mut self.on, true) && event.kind == EventKind::Start {
                     return;
                 }
-                if event.kind == EventKind::Resume {
-                    // Switches up to now happened unseen.
-                    while self
-                        .switches
-                        .get(self.next_switch)
-                        .is_some_and(|s| s.t < self.clock.now && s.offset.is_none())
-                    {
-                        self.switch(tasks);
-                    }
+                // Switches up to now happened unseen.
+                while self
+                    .switches
+                    .get(self.next_switch)
+                    .is_some_and(|s| s.t < self.clock.now && s.offset.is_none())
+                {
+                    self.switch(tasks);
                 }
             }
             EventKind::Stop => self.on = false,

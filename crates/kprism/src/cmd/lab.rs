@@ -9,6 +9,7 @@ use anyhow::Result;
 use kprism_lab::{Ended, Job, ObserverOptions, Options, Outcome as Ran, Pace, Prepared, Share, Span};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 
+use super::snapshot::When;
 use crate::exit::{self, Outcome};
 use crate::pipeline;
 use crate::progress::Progress;
@@ -87,6 +88,12 @@ pub struct RunArgs {
     /// Do not decode yet
     #[arg(long)]
     no_decode: bool,
+    /// Keep only what led to this: `func:NAME` or `syscall:NAME`, maybe with `$duration > TIME`
+    #[arg(long, value_name = "CONDITION", conflicts_with_all = ["boot", "unobserved"], help_heading = "Snapshots")]
+    snapshot_when: Option<When>,
+    /// How much of each CPU's stream a snapshot holds
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = bytes, help_heading = "Snapshots")]
+    snapshot_size: u64,
     #[command(flatten)]
     guest: GuestArgs,
     #[command(flatten)]
@@ -174,6 +181,19 @@ pub fn cyc(text: &str) -> Result<String, String> {
     }
 }
 
+fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    number
+        .filter(|n| (4096..=1 << 34).contains(n))
+        .ok_or_else(|| "expected 4K to 16G, as a number with suffix K, M or G".to_owned())
+}
+
 fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -236,6 +256,8 @@ impl RunArgs {
             boot: false,
             unobserved: false,
             no_decode: true,
+            snapshot_when: None,
+            snapshot_size: 0,
             guest: guest.clone(),
             packets,
         }
@@ -254,12 +276,17 @@ impl RunArgs {
     }
 
     /// The recorder and its settings.
-    pub fn observer(&self) -> Result<Option<ObserverOptions>> {
+    pub fn observer(&self, prepared: &Prepared) -> Result<Option<ObserverOptions>> {
         if self.unobserved {
             return Ok(None);
         }
         let plugin = kprism_lab::find_observer()?;
-        Ok(Some(ObserverOptions { plugin, arguments: self.packets.plugin_arguments() }))
+        let mut arguments = self.packets.plugin_arguments();
+        if let Some(when) = &self.snapshot_when {
+            arguments.push(("when".to_owned(), when.argument(prepared)?));
+            arguments.push(("keep".to_owned(), self.snapshot_size.to_string()));
+        }
+        Ok(Some(ObserverOptions { plugin, arguments }))
     }
 
     fn manifest(&self, prepared: &Prepared) -> Manifest {
@@ -283,6 +310,7 @@ impl RunArgs {
             ("package", g.package.clone().into()),
             ("share", self.place.share.clone().into()),
             ("before", self.place.before.clone().into()),
+            ("snapshot_when", self.snapshot_when.as_ref().map(ToString::to_string).into()),
             ("packets", serde_json::json!(self.packets.plugin_arguments())),
         ] {
             m.options.insert(name.to_owned(), value);
@@ -321,8 +349,12 @@ pub fn interrupted(error: anyhow::Error) -> Result<Outcome> {
 }
 
 fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let observer = args.observer()?;
+    if !args.unobserved {
+        // Better before a long boot than after it.
+        kprism_lab::find_observer()?;
+    }
     let prepared = prepared(&args.guest, progress)?;
+    let observer = args.observer(&prepared)?;
     let mut output = Output { out, progress, live: !std::io::stdout().is_terminal(), open: true };
     if output.live {
         progress.step("running the command");

@@ -14,6 +14,7 @@ mod lab;
 mod list;
 mod report;
 mod script;
+mod snapshot;
 
 use std::io::Write;
 

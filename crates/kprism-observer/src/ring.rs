@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The last of a stream, kept until someone wants it: packets in, snapshots out.
+//!
+//! Packets are held by PSB segment, and the oldest segments go when there are more bytes than wanted. Records of the
+//! code wait too, as they name offsets of the whole stream: only with a snapshot is it known where these come to
+//! lie in what is written.
+
+use std::collections::VecDeque;
+
+use kprism_pt::find_psb;
+
+/// Bytes of a map record, of which the first eight are its offset in the stream.
+const RECORD: usize = 32;
+
+/// From one PSB to the next.
+#[derive(Debug)]
+struct Segment {
+    /// Offset of its first byte in the whole stream.
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Ring {
+    /// Bytes to keep.
+    keep: usize,
+    segments: VecDeque<Segment>,
+    held: usize,
+    /// Offset of the next byte in the whole stream.
+    next: u64,
+    /// Map records not written yet.
+    map: Vec<u8>,
+    /// Bytes written so far.
+    written: u64,
+}
+
+/// What a snapshot writes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    pub pt: Vec<u8>,
+    pub map: Vec<u8>,
+}
+
+impl Ring {
+    pub fn new(keep: usize) -> Self {
+        Ring { keep, segments: VecDeque::new(), held: 0, next: 0, map: Vec::new(), written: 0 }
+    }
+
+    /// Takes the stream's next bytes, which begin where the last ones ended, and map records.
+    pub fn push(&mut self, bytes: &[u8], map: &[u8]) {
+        self.map.extend_from_slice(map);
+        let mut from = 0;
+        while from < bytes.len() {
+            let psb = find_psb(bytes, from + usize::from(from > 0));
+            let (to, begins) = match psb {
+                Some(0) if from == 0 => (find_psb(bytes, 1).unwrap_or(bytes.len()), true),
+                Some(at) => (at, from > 0),
+                None => (bytes.len(), from > 0),
+            };
+            self.append(&bytes[from..to], begins);
+            from = to;
+        }
+        while self.held > self.keep && self.segments.len() > 1 {
+            self.held -= self.segments.pop_front().map_or(0, |s| s.bytes.len());
+        }
+    }
+
+    fn append(&mut self, bytes: &[u8], begins: bool) {
+        match self.segments.back_mut() {
+            Some(last) if !begins => last.bytes.extend_from_slice(bytes),
+            _ => self.segments.push_back(Segment { start: self.next, bytes: bytes.to_vec() }),
+        }
+        self.held += bytes.len();
+        self.next += bytes.len() as u64;
+    }
+
+    /// Everything held, to be written behind what was written before.
+    pub fn snapshot(&mut self) -> Snapshot {
+        let mut out = Snapshot::default();
+        for record in std::mem::take(&mut self.map).chunks_exact(RECORD) {
+            let later = holds_from(record).is_some_and(|at| at >= self.next);
+            if later { &mut self.map } else { &mut out.map }.extend_from_slice(record);
+        }
+        let places: Vec<(u64, u64)> = self
+            .segments
+            .iter()
+            .scan(self.written, |at, segment| {
+                let place = (segment.start, *at);
+                *at += segment.bytes.len() as u64;
+                Some(place)
+            })
+            .collect();
+        for record in out.map.chunks_exact_mut(RECORD) {
+            if let Some(at) = holds_from(record) {
+                let place = places.partition_point(|&(start, _)| start <= at).checked_sub(1);
+                let moved = match place {
+                    Some(i) => places[i].1 + (at - places[i].0),
+                    // What it holds from is gone, so it holds for all that is left.
+                    None => self.written,
+                };
+                record[..8].copy_from_slice(&moved.to_le_bytes());
+            }
+        }
+        for segment in self.segments.drain(..) {
+            out.pt.extend_from_slice(&segment.bytes);
+        }
+        self.held = 0;
+        self.written += out.pt.len() as u64;
+        out
+    }
+
+    /// Most bytes it may hold: what is to be kept, a segment beyond it, and what one chunk adds.
+    pub fn footprint(&self) -> usize {
+        self.keep + self.map.capacity()
+    }
+}
+
+/// Offset from which a record replaces what was known, if it does (bit 0 of its flags); else it holds throughout.
+fn holds_from(record: &[u8]) -> Option<u64> {
+    let offset = u64::from_le_bytes(*record.first_chunk()?);
+    (record[28] & 1 == 1).then_some(offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kprism_pt::Packet;
+
+    fn segment(fill: u8, n: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Packet::Psb.encode(&mut bytes);
+        bytes.resize(bytes.len() + n, fill);
+        bytes
+    }
+
+    fn record(at: u64, flags: u32) -> Vec<u8> {
+        let words = [at, 0, 0x1000].map(u64::to_le_bytes);
+        [words.as_flattened(), &7u32.to_le_bytes(), &flags.to_le_bytes()].concat()
+    }
+
+    #[test]
+    fn the_last_segments_are_kept_and_records_move_with_them() {
+        let mut ring = Ring::new(100);
+        let stream: Vec<u8> = (0..10).flat_map(|i| segment(i * 2 + 4, 34)).collect(); // 50 bytes each
+        // Records at segments 0, 8 and 9; one that holds always.
+        let map = [record(50, 1), record(400, 1), record(460, 1), record(0, 0)].concat();
+        for (i, part) in stream.chunks(70).enumerate() {
+            ring.push(part, if i == 0 { &map } else { &[] });
+        }
+        let first = ring.snapshot();
+        assert_eq!(first.pt, stream[400..]);
+        let at = |map: &[u8]| -> Vec<u64> {
+            map.chunks(RECORD).map(|r| u64::from_le_bytes(r[..8].try_into().unwrap())).collect()
+        };
+        assert_eq!(at(&first.map), [0, 0, 60, 0]);
+        // The next one comes behind it.
+        ring.push(&segment(2, 10), &[record(500, 1), record(526, 1)].concat());
+        let second = ring.snapshot();
+        assert_eq!((second.pt.len(), at(&second.map)), (26, vec![100]));
+        // A record of code that is still to come waits for it.
+        assert_eq!(ring.snapshot(), Snapshot::default());
+        ring.push(&segment(2, 10), &[]);
+        assert_eq!(at(&ring.snapshot().map), [126]);
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Snapshots: of two sleeps only the one that meets the condition leaves anything, and what it leaves is the whole
+//! truth about its last moments, as the same run recorded in full and Intel's decoder know it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const SLEEPS: &str = "ls /bin; sleep 0.01; ls /bin; sleep 0.05; ls /bin";
+
+fn kprism(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs")
+}
+
+fn ok(args: &[&str]) -> Vec<u8> {
+    let output = kprism(args);
+    assert!(output.status.success(), "kprism {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_slice(&ok(args)).expect("--json prints JSON")
+}
+
+fn record(run: &Path, options: &[&str]) -> Value {
+    let run = run.to_str().unwrap();
+    ok(&[&["lab", "run", "-q", "-o", run], options, &["--", "sh", "-c", SLEEPS]].concat());
+    json(&["info", "--json", "-i", run])
+}
+
+/// Instructions per function of one program, as far as both runs must agree: names and totals.
+fn instructions_of_ls(run: &Path, syscall: &str) -> u64 {
+    let run = run.to_str().unwrap();
+    let rows = json(&["report", "syscalls", "--json", "--limit", "0", "--comm", "ls", "-i", run]);
+    let rows = rows["rows"].as_array().unwrap();
+    rows.iter().find(|r| r["syscall"] == syscall).map_or(0, |r| r["kernel_instructions"].as_u64().unwrap())
+}
+
+#[test]
+fn only_what_led_to_the_condition_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let [whole, long, both, never] = ["whole", "long", "both", "never"].map(|name| dir.path().join(name));
+    let full = record(&whole, &[]);
+    let condition = |ms: u32| format!("syscall:clock_nanosleep $duration > {ms}ms");
+
+    // The long one only, with room for all before it: the listings up to then.
+    let info = record(&long, &["--snapshot-when", &condition(30), "--snapshot-size", "64M"]);
+    assert_eq!(
+        (&info["options"]["snapshots"], &info["decode_errors"], &info["lost_bytes"]),
+        (&1.into(), &0.into(), &0.into())
+    );
+    assert_eq!(info["instructions_recorded"], Value::Null, "what was not kept is not claimed");
+    let kept = info["instructions"].as_u64().unwrap();
+    assert!(kept > 1_000_000 && kept < full["instructions"].as_u64().unwrap());
+    // Two of the three listings ran before.
+    let whole_ls = instructions_of_ls(&whole, "getdents64");
+    let kept_ls = instructions_of_ls(&long, "getdents64");
+    assert!(kept_ls > whole_ls / 2 && kept_ls < whole_ls, "{kept_ls} of {whole_ls}");
+
+    // Both, with little room: two pieces with a gap between them, tasks and code told right in each.
+    let info = record(&both, &["--snapshot-when", &condition(5), "--snapshot-size", "32K"]);
+    assert_eq!(
+        (&info["options"]["snapshots"], &info["decode_errors"], &info["lost_bytes"]),
+        (&2.into(), &0.into(), &0.into())
+    );
+    let size = std::fs::metadata(both.join("streams/cpu0.pt")).unwrap().len();
+    assert!((40_000..100_000).contains(&size), "{size} bytes in two snapshots of 32 KiB");
+    // What returns at the end of each is the sleep, called by a task of that name.
+    let tree = ok(&["export", "-o", "-.folded", "--comm", "sleep", "-i", both.to_str().unwrap()]);
+    assert!(String::from_utf8(tree).unwrap().contains("clock_nanosleep"));
+    if let Ok(oracle) = std::env::var("KPRISM_PTORACLE") {
+        let judged =
+            Command::new(oracle).args(["--quiet", both.join("streams").to_str().unwrap(), "0"]).output();
+        let said = String::from_utf8(judged.unwrap().stdout).unwrap();
+        assert!(said.contains(&format!("insns {} errors 0", info["instructions"])), "{said}");
+    }
+
+    let output =
+        kprism(&["lab", "run", "-o", never.to_str().unwrap(), "--snapshot-when", "func:panic", "--", "true"]);
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the condition was never met"));
+    let output = kprism(&[
+        "lab",
+        "run",
+        "-o",
+        never.to_str().unwrap(),
+        "--snapshot-when",
+        "func:nonsense_f",
+        "--",
+        "true",
+    ]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("has no function nonsense_f"));
+}
