@@ -40,7 +40,11 @@ pub fn functions_by_task(profile: &Profile, filter: &Filter) -> Vec<TaskFunction
     let parents = || profile.nodes.iter().map(|n| n.parent);
     let insns = subtree_sums(parents(), profile.nodes.iter().map(|n| n.insns));
     let ns = subtree_sums(parents(), profile.nodes.iter().map(|n| n.ns));
-    let inner = recursive(profile);
+    let called = |i: usize| {
+        let node = &profile.nodes[i];
+        (node.parent != NO_PARENT).then_some(node.func)
+    };
+    let inner = recursive(parents(), called, profile.funcs.len());
     let mut rows: BTreeMap<(u32, u32), FunctionRow> = BTreeMap::new();
     for (i, node) in profile.nodes.iter().enumerate() {
         let Some(task) = task_of[i].filter(|&t| taken[t as usize]) else { continue };
@@ -61,22 +65,25 @@ pub fn functions_by_task(profile: &Profile, filter: &Filter) -> Vec<TaskFunction
 }
 
 /// For each node, whether the same function is among its ancestors: its total is in theirs already.
-fn recursive(profile: &Profile) -> Vec<bool> {
-    let nodes = &profile.nodes;
-    let mut children: Vec<Vec<u32>> = vec![Vec::new(); nodes.len()];
+/// `func` names the function of a node, if it is one of `funcs`.
+pub(crate) fn recursive(
+    parents: impl Iterator<Item = u32>,
+    func: impl Fn(usize) -> Option<u32>,
+    funcs: usize,
+) -> Vec<bool> {
+    let mut children: Vec<Vec<u32>> = Vec::new();
     let mut stack = Vec::new();
-    for (i, node) in nodes.iter().enumerate() {
-        match node.parent {
+    for (i, parent) in parents.enumerate() {
+        children.push(Vec::new());
+        match parent {
             NO_PARENT => stack.push((i as u32, false)),
             parent => children[parent as usize].push(i as u32),
         }
     }
-    let mut inner = vec![false; nodes.len()];
-    let mut active = vec![0u32; profile.funcs.len()];
+    let mut inner = vec![false; children.len()];
+    let mut active = vec![0u32; funcs];
     while let Some((i, done)) = stack.pop() {
-        let node = &nodes[i as usize];
-        let active = if node.parent == NO_PARENT { None } else { active.get_mut(node.func as usize) };
-        if let Some(active) = active {
+        if let Some(active) = func(i as usize).and_then(|func| active.get_mut(func as usize)) {
             if done {
                 *active -= 1;
             } else {

@@ -22,6 +22,12 @@ pub enum Cell {
     Ns(u64),
     /// Percent, 0 to 100.
     Percent(f64),
+    /// A mean of small numbers.
+    Mean(f64),
+    /// A difference of counts.
+    CountDiff(i64),
+    /// A difference of nanoseconds.
+    NsDiff(i64),
     /// An address or offset.
     Hex(u64),
 }
@@ -97,7 +103,7 @@ impl Table {
         Table { columns, rows, hidden: 0 }
     }
 
-    /// Sorts by a column: numbers from large to small, names from a to z; `-` before the key turns the
+    /// Sorts by a column: numbers from large to small, differences by their size, names from a to z; `-` before the key turns the
     /// order round. Equal rows keep their order.
     ///
     /// # Errors
@@ -116,6 +122,16 @@ impl Table {
             if turned { order.reverse() } else { order }
         });
         Ok(())
+    }
+
+    /// Keeps the columns of these keys, in this order.
+    pub fn select(&mut self, keys: &[&str]) {
+        let places: Vec<usize> =
+            keys.iter().filter_map(|key| self.columns.iter().position(|c| c.key == *key)).collect();
+        self.columns = places.iter().map(|&i| self.columns[i]).collect();
+        for row in &mut self.rows {
+            *row = places.iter().map(|&i| row[i].clone()).collect();
+        }
     }
 
     /// Keeps the first `rows` rows and remembers how many went.
@@ -198,7 +214,7 @@ fn line(cells: &[String], widths: &[usize], is_text: &[bool]) -> String {
 fn order(a: &Cell, b: &Cell) -> Ordering {
     match (a, b) {
         (Cell::Text(a), Cell::Text(b)) => a.cmp(b),
-        (Cell::Percent(a), Cell::Percent(b)) => b.total_cmp(a),
+        (Cell::Percent(a), Cell::Percent(b)) | (Cell::Mean(a), Cell::Mean(b)) => b.total_cmp(a),
         _ => b.number().cmp(&a.number()),
     }
 }
@@ -207,7 +223,8 @@ impl Cell {
     fn number(&self) -> u64 {
         match self {
             Cell::Int(n) | Cell::Count(n) | Cell::Ns(n) | Cell::Hex(n) => *n,
-            Cell::Text(_) | Cell::Percent(_) => 0,
+            Cell::CountDiff(n) | Cell::NsDiff(n) => n.unsigned_abs(),
+            Cell::Text(_) | Cell::Percent(_) | Cell::Mean(_) => 0,
         }
     }
 
@@ -218,6 +235,9 @@ impl Cell {
             Cell::Count(n) => units::count(*n),
             Cell::Ns(n) => units::duration(*n),
             Cell::Percent(p) => format!("{p:.2}%"),
+            Cell::Mean(m) => format!("{m:.2}"),
+            Cell::CountDiff(n) => signed(*n, units::count),
+            Cell::NsDiff(n) => signed(*n, units::duration),
             Cell::Hex(n) => format!("{n:#x}"),
         }
     }
@@ -225,7 +245,10 @@ impl Cell {
     fn json(&self) -> Value {
         match self {
             Cell::Text(text) => Value::String(text.clone()),
-            Cell::Percent(p) => Number::from_f64(round(*p)).map_or(Value::Null, Value::Number),
+            Cell::Percent(p) | Cell::Mean(p) => {
+                Number::from_f64(round(*p)).map_or(Value::Null, Value::Number)
+            }
+            Cell::CountDiff(n) | Cell::NsDiff(n) => Value::Number((*n).into()),
             _ => Value::Number(self.number().into()),
         }
     }
@@ -236,10 +259,21 @@ impl Cell {
                 format!("\"{}\"", text.replace('"', "\"\""))
             }
             Cell::Text(text) => text.clone(),
-            Cell::Percent(p) => round(*p).to_string(),
+            Cell::Percent(p) | Cell::Mean(p) => round(*p).to_string(),
+            Cell::CountDiff(n) | Cell::NsDiff(n) => n.to_string(),
             _ => self.number().to_string(),
         }
     }
+}
+
+/// A difference, its sign always there; nothing for none.
+fn signed(n: i64, unit: fn(u64) -> String) -> String {
+    let sign = match n {
+        0 => return String::new(),
+        ..0 => '-',
+        _ => '+',
+    };
+    format!("{sign}{}", unit(n.unsigned_abs()))
 }
 
 /// Four decimals: enough for one in a million, and the same text everywhere.

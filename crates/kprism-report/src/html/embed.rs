@@ -262,7 +262,7 @@ fn embed_tree(
 }
 
 /// Index into `KINDS` of the page.
-fn kind_number(kind: FrameKind) -> u8 {
+pub(super) fn kind_number(kind: FrameKind) -> u8 {
     match kind {
         FrameKind::Root => 0,
         FrameKind::Call => 1,

@@ -3,6 +3,7 @@
 
 mod check;
 mod delta;
+mod diff;
 mod export;
 mod generate;
 mod import;
@@ -26,6 +27,8 @@ pub enum Command {
     Lab(lab::Command),
     /// Show where the time went: tables, call tree, HTML
     Report(report::Args),
+    /// Compare two runs: what one did that the other did not, and what cost more
+    Diff(diff::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
     Export(export::Args),
     /// Turn Intel PT recorded elsewhere into a run
@@ -60,6 +63,7 @@ pub fn run(
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
         Command::Report(args) => report::run(args, color, progress, out),
+        Command::Diff(args) => diff::run(args, color, progress, out),
         Command::Export(args) => export::run(args, progress, out),
         Command::Import(args) => import::run(args, progress),
         Command::Info(args) => info::run(args, out),

@@ -251,7 +251,7 @@ fn print_json(value: &serde_json::Value, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Colour goes to terminals only, and not where `NO_COLOR` asks for none (<https://no-color.org>).
-fn wants_color(choice: clap::ColorChoice) -> bool {
+pub fn wants_color(choice: clap::ColorChoice) -> bool {
     match choice {
         clap::ColorChoice::Always => true,
         clap::ColorChoice::Never => false,
