@@ -128,15 +128,20 @@ export interface Frame {
   calls: number;
   self: Record<Weight, number>;
   total: Record<Weight, number>;
+  /** Order among siblings, large ones first; by weight if not given. */
+  order?: Record<Weight, number>;
 }
 
-export function readData(): Data {
+export function readData<T = Data>(): T {
   const text = document.getElementById("kprism-data")?.textContent;
   if (!text) throw new Error("the report holds no data");
-  return JSON.parse(text) as Data;
+  return JSON.parse(text) as T;
 }
 
-function originOf(data: Data, func: number, kind: Frame["kind"], parent: Frame | null): Origin {
+/** What every page's data has. */
+export type Names = Pick<Data, "funcs" | "modules" | "comms">;
+
+export function originOf(data: Names, func: number, kind: Frame["kind"], parent: Frame | null): Origin {
   const kernel = data.funcs.kernel[func] === 1;
   if (kernel && kind === "interrupt") return "interrupt";
   if (kernel && kind === "exception") return "exception";

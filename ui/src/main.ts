@@ -13,6 +13,7 @@ import { losses } from "./losses.ts";
 import { panel } from "./panel.ts";
 import { type FunctionRow, functionRows, syscallRows } from "./rows.ts";
 import { SortedTable } from "./tables.ts";
+import { themeButton } from "./theme.ts";
 
 function header(data: Data): HTMLElement {
   const head = data.header;
@@ -26,17 +27,10 @@ function header(data: Data): HTMLElement {
     fact("lost bytes", exact(head.lost_bytes), head.lost_bytes > 0),
     fact("decode errors", exact(head.decode_errors), head.decode_errors > 0));
   if (head.exit_code !== null) facts.append(fact("exit code", String(head.exit_code), head.exit_code !== 0));
-  const theme = h("button", { type: "button", class: "theme", title: "Light or dark", "aria-label": "Switch between light and dark" }, "◐");
-  theme.addEventListener("click", () => {
-    const root = document.documentElement;
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    dispatchEvent(new Event("themechange"));
-  });
   const about = [head.kernel && `Linux ${head.kernel}`, head.source === "lab" ? "seen from outside the guest" : "imported trace", head.created].filter(Boolean).join(" · ");
   const warning = head.stopped ? h("p", { class: "warning" }, `Recording ended early: ${head.stopped}`) : null;
   return h("header", {},
-    h("div", { class: "title" }, h("span", { class: "brand" }, "kprism"), h("h1", {}, head.command || "imported trace"), theme),
+    h("div", { class: "title" }, h("span", { class: "brand" }, "kprism"), h("h1", {}, head.command || "imported trace"), themeButton()),
     h("p", { class: "about" }, about), facts, warning);
 }
 

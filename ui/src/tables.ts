@@ -13,6 +13,10 @@ export interface Column<Row> {
   show: (row: Row) => string;
   /** Draws a bar of this part (0 to 1) behind the cell. */
   bar?: (row: Row) => number;
+  /** What to sort by, if not the key. */
+  order?: (row: Row) => number;
+  /** A class for the cell. */
+  tone?: (row: Row) => string;
 }
 
 export interface TableOptions<Row> {
@@ -76,7 +80,7 @@ export class SortedTable<Row> {
 
   private draw(): void {
     const { columns, filter, choose } = this.options;
-    const key = columns[this.sort].key;
+    const key = columns[this.sort].order ?? columns[this.sort].key;
     const order = (a: Row, b: Row) => {
       const [x, y] = [key(a), key(b)];
       return typeof x === "number" ? (y as number) - x : x < y ? -1 : x > y ? 1 : 0;
@@ -110,6 +114,8 @@ export class SortedTable<Row> {
         : text;
       const cell = h("td", { class: name ? "text" : "" }, content);
       if (name) cell.title = text;
+      const tone = column.tone?.(row);
+      if (tone) cell.classList.add(tone);
       if (column.bar) {
         cell.classList.add("barred");
         cell.style.setProperty("--part", `${column.bar(row) * 100}%`);

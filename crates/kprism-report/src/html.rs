@@ -85,7 +85,7 @@ pub fn render(manifest: &Manifest, profile: &Profile, budget: &Budget) -> Result
     let header = Header::new(manifest, profile);
     let data = embed::Data::new(&header, profile, budget);
     let title = if header.command.is_empty() { "imported trace" } else { &header.command };
-    page(title, include_str!("../assets/report.js"), &data)
+    page(title, include_str!("../assets/report.css"), include_str!("../assets/report.js"), &data)
 }
 
 /// Two runs side by side, as one file. `paths` say where the runs are, `name` what is compared.
@@ -100,14 +100,15 @@ pub fn render_diff(
     name: &str,
 ) -> Result<String, HtmlError> {
     let data = compare::Data::new(diff, scale, headers, paths, name);
-    page(&format!("{name}: {} against {}", paths[1], paths[0]), include_str!("../assets/diff.js"), &data)
+    let title = format!("{name}: {} against {}", paths[1], paths[0]);
+    page(&title, include_str!("../assets/diff.css"), include_str!("../assets/diff.js"), &data)
 }
 
-/// A page of its data, its program, and the style that all have in common.
-fn page(title: &str, js: &str, data: &impl Serialize) -> Result<String, HtmlError> {
+/// A page of its data, its program and its style.
+fn page(title: &str, css: &str, js: &str, data: &impl Serialize) -> Result<String, HtmlError> {
     let data = inert(&serde_json::to_string(data)?);
     let generator = concat!("kprism ", env!("CARGO_PKG_VERSION"));
-    Ok(Page { title, generator, css: include_str!("../assets/report.css"), js, data: &data }.render()?)
+    Ok(Page { title, generator, css, js, data: &data }.render()?)
 }
 
 /// JSON that is the same to a JSON parser and means nothing to an HTML parser. `<`, `>` and `&` occur only
