@@ -11,6 +11,7 @@
 mod compare;
 mod embed;
 mod histogram;
+mod intervals;
 mod prune;
 
 use crate::diff::{Diff, Scale};
