@@ -115,11 +115,10 @@ function panel(diff: Diff, path: DiffPath, weight: Weight, go: (path: DiffPath) 
   // A chain of calls that hand the difference on is one step.
   let top = path;
   let children = differing(top);
-  while (children.length > 0 && Math.abs(children[0].by) > 0.95 * Math.abs(difference(top)) && children[0].child.children.length > 0) {
-    top = children[0].child;
-    const below = differing(top);
-    if (below.length === 0) break;
-    children = below;
+  for (let below = children; below.length > 0 && Math.abs(below[0].by) > 0.95 * Math.abs(difference(top)); ) {
+    const next = below[0].child;
+    below = differing(next);
+    if (below.length > 0) [top, children] = [next, below];
   }
   if (children.length > 0) {
     const most = Math.abs(children[0].by);
@@ -245,7 +244,7 @@ function main(): void {
         showPanel(frame ? tree.of(frame) : focus);
       },
     }, {
-      labels: 1.5,
+      labels: 1.3,
       fill: (frame) => color(diff.change(tree.of(frame), weight), strength(tree.of(frame))),
       classes: (frame) => [`change-${diff.change(tree.of(frame), weight)}`],
       tip: (frame) => [
