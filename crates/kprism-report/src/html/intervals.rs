@@ -206,9 +206,9 @@ mod tests {
             let joined = coarser(&bins);
             assert!(joined.len() <= BINS, "{} bins from {from} to {to}", joined.len());
             assert!(joined.windows(2).all(|w| w[0].high <= w[1].low));
-            let inside = |b: &Bin| bins.iter().filter(|i| b.low <= i.low && i.high <= b.high);
             for b in &joined {
-                assert_eq!(inside(b).map(|i| i.count).sum::<u64>(), b.count);
+                let inside = bins.iter().filter(|i| b.low <= i.low && i.high <= b.high);
+                assert_eq!(inside.map(|i| i.count).sum::<u64>(), b.count);
             }
         }
         assert_eq!(coarser(&[]), []);
