@@ -183,7 +183,7 @@ export class Chart {
     if (sunburst) {
       const frame = this.focused.data;
       const fraction = percent(share(frame.total[this.weight], this.frames[0].total[this.weight]));
-      const back = this.focused.parent ? "click to go back" : weightName(this.weight);
+      const back = this.focused.parent ? "go back" : weightName(this.weight);
       const middle = centre(this.focused, [frame.name, fraction, back], this.look?.labels ?? 1);
       this.describe(middle, frame);
       this.cells.set(frame.index, { cell: this.focused, element: middle });

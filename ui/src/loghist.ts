@@ -24,8 +24,8 @@ function tick(value: number, weight: Weight): string {
 }
 
 /** Powers of ten between two values, and twos and fives between them where there is room. */
-function steps(from: number, to: number): number[] {
-  const marks = to / from < 40 ? [1, 2, 5] : [1];
+function steps(from: number, to: number, room: number): number[] {
+  const marks = to / from < room ? [1, 2, 5] : [1];
   const out: number[] = [];
   for (let power = 10 ** Math.floor(Math.log10(Math.max(from, 1))); power <= to; power *= 10) {
     for (const mark of marks) if (power * mark >= from && power * mark <= to) out.push(power * mark);
@@ -69,12 +69,11 @@ export class LogHistogram {
     const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, role: "img" });
     const label = ["p50", "p90", "p99", "max"] as const;
     svg.setAttribute("aria-label", `${this.title} of ${name}, ${exact(values.count)} intervals: ${label.map((p) => `${p} ${text(values[p])}`).join(", ")}`);
-    for (const n of logCounts ? steps(1, most * 1.1) : linearSteps(most)) {
-      if (logCounts && String(n)[0] !== "1") continue;
+    for (const n of logCounts ? steps(1, most * 1.1, 120) : linearSteps(most)) {
       svg.append(s("line", { class: "grid", x1: LEFT, x2: W - RIGHT, y1: y(n), y2: y(n) }),
         s("text", { class: "tick", x: LEFT - 7, y: y(n), dy: "0.34em", "text-anchor": "end" }, tick(n, "insns")));
     }
-    for (const value of steps(from, to)) {
+    for (const value of steps(from, to, 40)) {
       svg.append(s("line", { class: "grid", x1: x(value), x2: x(value), y1: TOP, y2: H - BOTTOM + 4 }),
         s("text", { class: "tick", x: x(value), y: H - BOTTOM + 18, "text-anchor": "middle" }, tick(value, this.weight)));
     }

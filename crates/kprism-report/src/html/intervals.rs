@@ -164,11 +164,14 @@ fn values(h: &Histogram) -> Values {
     }
 }
 
-/// Bins joined to as many an octave as [`BINS`] allow from the first to the last, at most 16.
+/// Bins joined to as many an octave as [`BINS`] allow from the first to the last, at most 16; fewer for few
+/// values, which would stand apart like the teeth of a comb.
 fn coarser(bins: &[Bin]) -> Vec<Bin> {
     let (Some(first), Some(last)) = (bins.first(), bins.last()) else { return Vec::new() };
     let octaves = (last.low.max(1).ilog2() - first.low.max(1).ilog2() + 1) as usize;
-    let bits = (0..=4u32).rev().find(|bits| octaves << bits <= BINS).unwrap_or(0);
+    let values = bins.iter().fold(0u64, |sum, bin| sum.saturating_add(bin.count));
+    let limit = usize::try_from(values / 2).map_or(BINS, |half| half.clamp(20, BINS));
+    let bits = (0..=4u32).rev().find(|bits| octaves << bits <= limit).unwrap_or(0);
     let mut joined: Vec<Bin> = Vec::new();
     for bin in bins {
         let (low, high) = around(bin.low, bits);
