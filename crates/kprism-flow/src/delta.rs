@@ -236,9 +236,8 @@ impl Plan {
         address_of: &dyn Fn(&str) -> Option<u64>,
         places: &mut Vec<(u64, Triggers)>,
     ) -> Result<bool, PlanError> {
-        let named = |&&(_, name, other): &&(Occasion, &str, &str)| {
-            text == name || text == other && !other.is_empty()
-        };
+        let named =
+            |&&(_, name, other): &&(Occasion, &str, &str)| text == name || text == other && !other.is_empty();
         if let Some((occasion, ..)) = OCCASIONS.iter().find(named) {
             self.occasions[*occasion as usize].set(delta, ends);
             return Ok(matches!(occasion, Occasion::Syscall | Occasion::User));
