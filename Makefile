@@ -4,6 +4,7 @@
 #   make demo     install what is missing, record the demo workload, print tables, write report.html
 #   make test     install what is missing, check and run everything that can be tested
 #   make bench    measure, in one run, against the peers
+#   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
 
@@ -16,7 +17,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test bench fuzz install setup-demo setup-test
+.PHONY: all demo test bench bench-flow-cost fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -36,6 +37,10 @@ test: setup-test
 
 bench: setup-test
 	@CARGO="$(CARGO)" sh scripts/bench.sh
+
+bench-flow-cost: setup-test
+	$(CARGO) build --release --workspace
+	@KPRISM=$(KPRISM) OUT=$(TARGET)/flow-cost sh bench/flow-cost/run.sh
 
 fuzz:
 	@CARGO="$(CARGO)" SECONDS_EACH=$(FUZZ_SECONDS) sh scripts/fuzz.sh

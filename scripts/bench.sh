@@ -7,6 +7,11 @@
 #      the guest takes the command to its end, best of RUNS
 #   2. the flow decoder against Intel's (libipt's block decoder, its fastest) on the stream just recorded,
 #      and on the real captures in KPRISM_TEST_DATA, if that is set
+#   3. perf on the same stream, where it is installed: all errors, of which there are none, so that it decodes
+#      everything and prints nothing
+#   4. if KPRISM_LIBXDC names a checkout of github.com/nyx-fuzz/libxdc, also against that on the captures (of which
+#      it reads those without RET compression and timing), and on its own ones if KPRISM_LIBXDC_TRACES names a
+#      checkout of github.com/nyx-fuzz/libxdc_experiments
 set -eu
 
 : "${CARGO:=cargo}" "${RUNS:=5}"
@@ -15,7 +20,8 @@ kprism=$target/release/kprism
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-$CARGO build --release --workspace --examples >&2
+# Without --lib and --bins, --examples would be all that is built.
+$CARGO build --release --workspace --lib --bins --examples >&2
 make -sC tests/oracle OUT="$PWD/target" >&2
 
 # seconds NAME OPTION... -- CMD...: time of the command in the guest.
@@ -55,17 +61,71 @@ RUNS=$RUNS "$target/release/examples/decode_bench" "$work/demo"
 echo "libipt on the same"
 "$PWD/target/ptoracle" --block-bench "$RUNS" "$work/demo/streams" 0
 
-if [ -d "${KPRISM_TEST_DATA:-}" ]; then
-	# As folders or packed.
-	mkdir "$work/captures"
-	find "$KPRISM_TEST_DATA" -name '*.tar.xz' -exec tar -xf {} -C "$work/captures" ';'
-	for pt in $(find "$KPRISM_TEST_DATA" "$work/captures" -name xpages.txt | sort); do
-		folder=$(dirname "$pt")
-		echo
-		echo "$folder"
-		RUNS=$RUNS "$target/release/examples/decode_bench" "$folder"
-		for stream in "$folder"/*.pt; do
-			"$PWD/target/ptoracle" --block-bench "$RUNS" --raw "$stream" --pages "$pt" || true
-		done
-	done
+# cpu_ms COMMAND...: CPU time of a command in ms.
+cpu_ms() {
+	sh -c '"$@" >/dev/null 2>&1; times' sh "$@" | awk 'NR == 2 {
+		split($1, u, "[ms]"); split($2, s, "[ms]")
+		print 1000 * (60 * (u[1] + s[1]) + u[2] + s[2]) }'
+}
+
+if command -v perf >/dev/null && "$kprism" -q export -i "$work/demo" -o "$work/demo.perf.data" 2>/dev/null; then
+	echo "perf script on the same, less its start"
+	for _ in $(seq "$RUNS"); do
+		start=$(cpu_ms perf script -i "$work/demo.perf.data" --symfs "$work/demo.perf.data/symfs" --no-itrace)
+		all=$(cpu_ms perf script -i "$work/demo.perf.data" --symfs "$work/demo.perf.data/symfs" --itrace=e)
+		echo "$all $start"
+	done | awk '!n++ || $1 - $2 < best { best = $1 - $2 } END { printf "  errors only      %9.3f ms\n", best }'
 fi
+
+# As folders with NAME.pt and xpages.txt, or packed.
+mkdir "$work/captures"
+if [ -d "${KPRISM_TEST_DATA:-}" ]; then
+	find "$KPRISM_TEST_DATA" -name '*.tar.xz' -exec tar -xf {} -C "$work/captures" ';'
+fi
+
+# own NAME PAGES TRACE: a capture of libxdc's, whose code is in PAGES.addr and PAGES.dump.
+own() {
+	mkdir "$work/captures/$1"
+	cp "$KPRISM_LIBXDC_TRACES/test_data/$3" "$work/captures/$1/$1.pt"
+	split -b 4096 -a 6 -d "$KPRISM_LIBXDC_TRACES/test_data/$2.dump" "$work/captures/$1/page."
+	# Addresses with low bits stand for pages that could not be read.
+	od -An -v -t x8 -w8 "$KPRISM_LIBXDC_TRACES/test_data/$2.addr" |
+		awk '$1 ~ /000$/ { printf "0 %s 4096 page.%06d\n", $1, NR - 1 }' >"$work/captures/$1/xpages.txt"
+}
+
+if [ -d "${KPRISM_LIBXDC_TRACES:-}" ]; then
+	own mruby mruby/data mruby/trace
+	own qemu qemu/page_cache qemu/trace1
+	own unzip Unzip/data Unzip/trace
+	own foo foo/data foo/trace
+fi
+
+lists=$(find ${KPRISM_TEST_DATA:+"$KPRISM_TEST_DATA"} "$work/captures" -name xpages.txt | sort)
+[ -n "$lists" ] || exit 0
+
+# All in turns, so that a busy moment hits each; the best of all rounds counts.
+echo
+echo "captures, ms of CPU time          libipt   libxdc    count  profile | warm: libxdc    count"
+for list in $lists; do
+	folder=$(dirname "$list")
+	for stream in "$folder"/*.pt; do
+		for _ in $(seq "$RUNS"); do
+			RUNS=2 "$target/release/examples/decode_bench" "$folder"
+			"$PWD/target/ptoracle" --block-bench 1 --raw "$stream" --pages "$list" || true
+			if [ -n "${KPRISM_LIBXDC:-}" ]; then
+				"$PWD/target/xdcbench" 2 "$stream" "$list" 2>/dev/null || true
+			fi
+		done | awk -v name="$(basename "$folder")" '
+			function least(what, ms) { if (!(what in best) || ms < best[what]) best[what] = ms }
+			function show(what) { return what in best ? sprintf("%8.2f", best[what]) : "       -" }
+			/count, cold/ { least("count", $3) }
+			/count, warm/ { least("warm", $3) }
+			/profile, cold/ { least("profile", $3) }
+			/^libipt blocks/ { least("libipt", $4 / 1e6); branches = $14 }
+			/^libxdc.* success/ { least("libxdc", $3 / 1e6); least("libxdc warm", $5 / 1e6) }
+			END {
+				printf "%-18s %9d br. %s %s %s %s |       %s %s\n", name, branches, show("libipt"),
+					show("libxdc"), show("count"), show("profile"), show("libxdc warm"), show("warm")
+			}'
+	done
+done

@@ -7,8 +7,14 @@ use kprism_image::resolve::{FuncInfo, FuncRef, Resolve};
 use crate::input::BASES;
 
 /// Clock facts for streams of the corpus.
-pub const CLOCK: ClockConfig =
-    ClockConfig { tsc_hz: 3_000_000_000, art_num: 40, art_den: 1, mtc_freq: 3, nom_ratio: 10 };
+pub const CLOCK: ClockConfig = ClockConfig {
+    tsc_hz: 3_000_000_000,
+    art_num: 40,
+    art_den: 1,
+    mtc_freq: 3,
+    nom_ratio: 10,
+    cyc_threshold: 0,
+};
 
 /// Eight bytes make a function; some are system calls, some exception entries, some unknown. Numbers are dense,
 /// as the decoder expects: outside the places where code lies, nothing is a function.

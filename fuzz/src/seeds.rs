@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes the seed corpora: `cargo run --bin seeds` from `fuzz/`. Each seed is one file of `corpus/packets` or
-//! `corpus/flow`, named after what it holds, so that the corpus stays reviewable and can be made again.
+//! Writes the seed corpora: `cargo run --bin seeds` from `fuzz/`. Each seed is one file of `corpus/packets`,
+//! `corpus/flow` or `corpus/perfdata`, named after what it holds, so that the corpus stays reviewable and can be made again.
 
 use std::fs;
 use std::path::Path;
 
 use kprism_pt::{IpPayload, LastIp, Packet};
 
+#[path = "../../crates/kprism-import/tests/common/export.rs"]
+mod export;
 #[allow(dead_code)]
 mod input;
 mod programs;
 
 fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    for folder in ["packets", "flow"] {
+    for folder in ["packets", "flow", "perfdata"] {
         fs::create_dir_all(corpus.join(folder))?;
     }
     for (name, packets) in streams() {
@@ -22,7 +24,13 @@ fn main() -> std::io::Result<()> {
     for (name, fragments, packets) in programs::all() {
         fs::write(corpus.join("flow").join(name), input::write(&fragments, &encode(&packets)))?;
     }
-    Ok(())
+    let scratch = corpus.join("scratch");
+    let data = fs::read(export::small(&scratch).join("data"))?;
+    fs::remove_dir_all(&scratch)?;
+    let folder = corpus.join("perfdata");
+    fs::write(folder.join("exported"), &data)?;
+    fs::write(folder.join("piped"), export::piped(&data, false))?;
+    fs::write(folder.join("compressed"), export::piped(&data, true))
 }
 
 fn encode(packets: &[Packet]) -> Vec<u8> {

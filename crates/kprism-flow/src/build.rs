@@ -2,7 +2,7 @@
 //! Builds blocks from code bytes, and forgets them when code or symbols change.
 
 use kprism_image::Image;
-use kprism_image::code::{GRANULE, Granule};
+use kprism_image::code::{GRANULE, Granule, Turn};
 use kprism_image::insn::{Far, Insn, Kind, Mode, classify, plain_run};
 use kprism_image::resolve::{FuncRef, Resolve};
 
@@ -122,6 +122,11 @@ impl<'a, R: Resolve> Cache<'a, R> {
     #[inline]
     pub fn conflict_at(&self) -> u64 {
         self.image.conflicts().get(self.next_conflict).map_or(u64::MAX, |c| c.offset)
+    }
+
+    /// Where tasks change by word of the image.
+    pub fn turns(&self) -> &'a [Turn] {
+        self.image.turns()
     }
 
     /// Time from which on [`Cache::apply_changes`] has something to do.
@@ -447,6 +452,11 @@ impl<'a, R: Resolve> Cache<'a, R> {
                 readers.add(asid, granule, index);
             }
         }
+    }
+
+    /// Counts the changes of code and symbols applied so far.
+    pub fn version(&self) -> u32 {
+        (self.next_conflict + self.next_change) as u32
     }
 
     /// Whether blocks keep their instructions' addresses.

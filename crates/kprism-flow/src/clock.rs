@@ -3,8 +3,8 @@
 //!
 //! As SDM vol. 3, "Intel PT Timing Packets and Decoding Time": a TSC packet gives the time; TMA ties it to
 //! the crystal clock (CTC), of which MTC packets then show eight bits each period; CYC counts core cycles,
-//! turned into TSC ticks by the ratio of nominal to current frequency (CBR). A stream without any of them
-//! decodes all the same, at time 0.
+//! turned into TSC ticks by the ratio of nominal to current frequency (CBR), or where that is not known, by how many
+//! came between two MTCs before. A stream without any of them decodes all the same, at time 0.
 
 /// What the processor's clocks mean; from the recording's manifest or CPUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,14 +17,16 @@ pub struct ClockConfig {
     pub art_den: u32,
     /// Each MTC is 2^this CTC ticks after the one before: IA32_RTIT_CTL.MTCFreq, 0 to 15.
     pub mtc_freq: u8,
-    /// Nominal (maximum non-turbo) ratio: MSR_PLATFORM_INFO\[15:8\]. 0 when unknown: CYC is then ignored.
+    /// Nominal (maximum non-turbo) ratio: MSR_PLATFORM_INFO\[15:8\]. 0 when unknown: CYC then counts by MTC.
     pub nom_ratio: u8,
+    /// Least cycles between two CYC packets: IA32_RTIT_CTL.CycThresh. 0 when all are sent, or unknown.
+    pub cyc_threshold: u64,
 }
 
 impl Default for ClockConfig {
     /// Nothing known: only TSC packets tell time.
     fn default() -> Self {
-        Self { tsc_hz: 0, art_num: 0, art_den: 0, mtc_freq: 0, nom_ratio: 0 }
+        Self { tsc_hz: 0, art_num: 0, art_den: 0, mtc_freq: 0, nom_ratio: 0, cyc_threshold: 0 }
     }
 }
 
@@ -37,6 +39,11 @@ struct Crystal {
     ticks: u64,
     /// Payload of the last MTC.
     last: u8,
+    /// The bits of `last` that are known. TMA has bits 15:0 of the CTC only, so at MTCFreq above 8 it leaves high
+    /// bits of the next MTC open.
+    known: u8,
+    /// Time of the last MTC, or before the first one of the tick before the TMA; TSC ticks.
+    seen_tsc: u64,
 }
 
 /// The running estimate of time.
@@ -50,7 +57,14 @@ pub struct Clock {
     crystal: Option<Crystal>,
     cyc_base: u64,
     cycles: u64,
+    /// `cyc_base` is an MTC's time.
+    at_mtc: bool,
+    /// No CYC came since the last TSC packet.
+    first_cyc: bool,
     cbr: u8,
+    /// TSC ticks per cycle in the last MTC period that had cycles, 32.32 fixed point. Only where CBR or the nominal
+    /// ratio is not known; 0 when unknown too.
+    calibrated: u64,
     /// ns per TSC tick, 32.32 fixed point; 0 for exactly one.
     mult: u64,
 }
@@ -63,7 +77,19 @@ impl Clock {
     pub fn new(config: ClockConfig) -> Self {
         let one = config.tsc_hz == 0 || u128::from(config.tsc_hz) == NS;
         let mult = if one { 0 } else { ((NS << 32) / u128::from(config.tsc_hz)).min(u64::MAX.into()) as u64 };
-        Self { config, tsc: 0, base: None, crystal: None, cyc_base: 0, cycles: 0, cbr: 0, mult }
+        Self {
+            config,
+            tsc: 0,
+            base: None,
+            crystal: None,
+            cyc_base: 0,
+            cycles: 0,
+            at_mtc: false,
+            first_cyc: false,
+            cbr: 0,
+            calibrated: 0,
+            mult,
+        }
     }
 
     /// Time now, in ns; 0 before the first TSC packet.
@@ -93,6 +119,7 @@ impl Clock {
         };
         self.base = Some((tsc, ns));
         self.crystal = None;
+        self.first_cyc = true;
         self.rebase(tsc);
     }
 
@@ -102,7 +129,9 @@ impl Clock {
         let unseen = u64::from(ctc) & ((1 << self.config.mtc_freq.min(16)) - 1);
         let since = u64::from(fast).saturating_add(self.ctc_to_tsc(unseen));
         let last = (ctc.checked_shr(self.config.mtc_freq.into()).unwrap_or(0) & 0xff) as u8;
-        self.crystal = Some(Crystal { base_tsc: self.tsc.saturating_sub(since), ticks: 0, last });
+        let known = 0xffff_u16.checked_shr(self.config.mtc_freq.into()).unwrap_or(0).min(0xff) as u8;
+        let base_tsc = self.tsc.saturating_sub(since);
+        self.crystal = Some(Crystal { base_tsc, ticks: 0, last, known, seen_tsc: base_tsc });
     }
 
     /// MTC packet: CTC bits `mtc_freq` and up.
@@ -115,14 +144,26 @@ impl Clock {
         }
         let freq = self.config.mtc_freq.min(16);
         let Some(crystal) = &mut self.crystal else { return };
-        crystal.ticks += u64::from(ctc.wrapping_sub(crystal.last)) << freq;
-        crystal.last = ctc;
+        crystal.ticks += u64::from(ctc.wrapping_sub(crystal.last) & crystal.known) << freq;
+        (crystal.last, crystal.known) = (ctc, 0xff);
         let Crystal { base_tsc, ticks, .. } = *crystal;
         let tsc = base_tsc.saturating_add(self.ctc_to_tsc(ticks));
+        if (self.cbr == 0 || self.config.nom_ratio == 0) && self.at_mtc && self.cycles > 0 {
+            let ticks = u128::from(tsc.saturating_sub(self.cyc_base));
+            self.calibrated = ((ticks << 32) / u128::from(self.cycles)).min(u64::MAX.into()) as u64;
+        }
         let period = self.ctc_to_tsc(1 << freq);
+        if let Some(crystal) = &mut self.crystal {
+            crystal.seen_tsc = tsc;
+        }
         if tsc >= self.tsc {
             self.tsc = tsc;
-            self.rebase(tsc);
+            // A CYC counts from the CYC before it. When the crystal ticks twice without one (a high threshold), the
+            // next still counts from the first of the two; if the threshold is known, `on_rare_cyc` does better.
+            if self.config.cyc_threshold == 0 && (!self.at_mtc || self.cycles > 0) {
+                self.rebase(tsc);
+                self.at_mtc = true;
+            }
         } else if self.tsc - tsc > period {
             self.rebase(tsc);
         }
@@ -131,15 +172,55 @@ impl Clock {
     /// CYC packet: core cycles since the last one.
     #[inline]
     pub fn on_cyc(&mut self, cycles: u64) {
+        if self.config.cyc_threshold > 0 {
+            return self.on_rare_cyc(cycles);
+        }
         self.cycles = self.cycles.saturating_add(cycles);
+        if self.base.is_some() {
+            self.tsc = self.tsc.max(self.cyc_base.saturating_add(self.cycle_ticks()));
+        }
+    }
+
+    /// The same under a threshold, where TSC and MTC packets come without a CYC before them. The processor counts
+    /// on through them (SDM, "Cycle Counter": reset when a CYC packet is sent), so they do not start the count
+    /// afresh; they say what the time is at least and, as MTCs come at known times, at most.
+    fn on_rare_cyc(&mut self, cycles: u64) {
+        // How long before the TSC packet this count began is unknown, but less than the threshold: rather too
+        // slow than too fast.
+        let before = if std::mem::take(&mut self.first_cyc) { self.config.cyc_threshold } else { 0 };
+        self.cycles = self.cycles.saturating_add(cycles.saturating_sub(before));
+        if self.base.is_none() {
+            return;
+        }
+        let counted = self.cyc_base.saturating_add(self.cycle_ticks());
+        let latest = match self.crystal {
+            Some(crystal) if crystal.seen_tsc > crystal.base_tsc => {
+                crystal.seen_tsc.saturating_add(self.ctc_to_tsc(1 << self.config.mtc_freq.min(16)))
+            }
+            _ => u64::MAX,
+        };
+        let tsc = counted.min(latest).max(self.tsc);
+        self.tsc = tsc;
+        if tsc != counted {
+            self.rebase(tsc);
+        }
+    }
+
+    /// Cycles counted since `cyc_base`, as TSC ticks.
+    #[inline]
+    fn cycle_ticks(&self) -> u64 {
         let nominal = u64::from(self.config.nom_ratio);
-        let ticks = match u64::from(self.cbr) {
-            _ if nominal == 0 || self.base.is_none() => return,
-            0 => return,
+        match u64::from(self.cbr) {
+            cbr if nominal == 0 || cbr == 0 => self.calibrated_ticks(),
             cbr if cbr == nominal => self.cycles,
             cbr => self.cycles.saturating_mul(nominal) / cbr,
-        };
-        self.tsc = self.tsc.max(self.cyc_base.saturating_add(ticks));
+        }
+    }
+
+    /// The time that the cycles counted take, by the last MTC period.
+    #[cold]
+    fn calibrated_ticks(&self) -> u64 {
+        ((u128::from(self.cycles) * u128::from(self.calibrated)) >> 32).min(u64::MAX.into()) as u64
     }
 
     /// CBR packet: current core to bus ratio. Cycles before it were counted at the old one.
@@ -153,6 +234,7 @@ impl Clock {
     fn rebase(&mut self, tsc: u64) {
         self.cyc_base = tsc;
         self.cycles = 0;
+        self.at_mtc = false;
     }
 
     fn ctc_to_tsc(&self, ticks: u64) -> u64 {
@@ -160,6 +242,70 @@ impl Clock {
             0 => 0,
             1 => ticks.saturating_mul(self.config.art_num.into()),
             den => (u128::from(ticks) * u128::from(self.config.art_num) / u128::from(den)) as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAB: ClockConfig = ClockConfig {
+        tsc_hz: 1_000_000_000,
+        art_num: 40,
+        art_den: 1,
+        mtc_freq: 3,
+        nom_ratio: 10,
+        cyc_threshold: 0,
+    };
+
+    /// A clock behind a PSB+ at `ns`.
+    fn clock(config: ClockConfig, ns: u64) -> Clock {
+        let mut clock = Clock::new(config);
+        clock.on_tsc(ns);
+        let art = ns / 40;
+        clock.on_tma(art as u16, (ns % 40) as u16);
+        clock.on_cbr(10);
+        clock
+    }
+
+    /// MTC packets have bits of the crystal's clock that no TMA has, if they are rarer than 2^8 ticks.
+    #[test]
+    fn rare_mtc_packets_are_told_from_the_tma() {
+        for mtc_freq in 0..=15 {
+            let period = 40u64 << mtc_freq;
+            for start in [period * 77 + 5, period * 255 + 39, period * 700_000 + 1] {
+                let mut clock = clock(ClockConfig { mtc_freq, ..LAB }, start);
+                for i in 1..=300 {
+                    let edge = start / period + i;
+                    clock.on_mtc(edge as u8);
+                    assert_eq!(clock.ns(), edge * period, "2^{mtc_freq} ticks, from {start}, the {i}th");
+                }
+            }
+        }
+    }
+
+    /// The processor counts cycles from CYC to CYC, whatever comes between.
+    #[test]
+    fn a_threshold_does_not_count_time_twice() {
+        let mut clock = clock(ClockConfig { cyc_threshold: 256, ..LAB }, 10_000);
+        // The count began at 9,900, which nobody tells.
+        clock.on_cyc(300);
+        assert!((10_000..=10_200).contains(&clock.ns()), "not past the true time: {}", clock.ns());
+        // Periods of 320 ns: edges at 10,240 and 10,560.
+        clock.on_mtc((10_240 / 320) as u8);
+        assert_eq!(clock.ns(), 10_240);
+        clock.on_cyc(256);
+        let ns = clock.ns();
+        assert!((10_240..=10_456).contains(&ns), "{ns} of 10,456");
+        clock.on_mtc((10_560 / 320) as u8);
+        for i in 1..40 {
+            clock.on_cyc(256);
+            let now = 10_456 + i * 256;
+            assert!((now - 256..=now).contains(&clock.ns()), "{} of {now}", clock.ns());
+            for edge in (now - 256) / 320 + 1..=now / 320 {
+                clock.on_mtc(edge as u8);
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::build::{Cache, Position};
 use crate::clock::{Clock, ClockConfig};
 use crate::error::{Fault, FaultKind};
 use crate::event::{Event, EventKind, Sink};
+use crate::frames::NO_FUNC;
 use crate::marks::Markers;
 use crate::retstack::RetStack;
 use crate::walk::Steps;
@@ -111,7 +112,7 @@ impl<'a, R: Resolve> Decoder<'a, R> {
     /// At `to` the code is followed up to the address that the PSB there names, so that ranges side by side
     /// neither miss an instruction nor count one twice.
     pub fn run<S: Sink>(&mut self, from: usize, to: usize, sink: &mut S) -> Stats {
-        debug_assert!(self.cache.keep_ips() || !S::IPS);
+        debug_assert!(self.cache.keep_ips() || !(S::IPS || S::BLOCKS));
         let to = to.min(self.bytes.len());
         let at_psb = find_psb(&self.bytes[..to.min(from + 16)], from) == Some(from);
         let mut flow = Flow {
@@ -128,6 +129,7 @@ impl<'a, R: Resolve> Decoder<'a, R> {
             acc: 0,
             pos: from as u64,
             conflict_at: 0,
+            turn: 0,
             change_at: 0,
             ret: RetStack::new(),
             clock: Clock::new(self.clock),
@@ -144,7 +146,8 @@ impl<'a, R: Resolve> Decoder<'a, R> {
             stats: Stats::default(),
             steps: Steps::default(),
         };
-        flow.conflict_at = flow.cache.conflict_at();
+        flow.begin_turns();
+        flow.conflict_at = flow.stop_at();
         flow.change_at = flow.cache.change_at();
         flow.run(to);
         flow.finish(to);
@@ -173,7 +176,10 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     pub acc: u64,
     /// Offset of the packet in hand.
     pub pos: u64,
+    /// The next conflict or turn.
     pub conflict_at: u64,
+    /// Index of the next turn.
+    pub turn: usize,
     pub change_at: u64,
     pub ret: RetStack,
     pub clock: Clock,
@@ -191,7 +197,7 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     /// The next FUP or TIP.PGE tells where an overflow ended.
     pub overflow: bool,
     pub psb: Option<PsbPlus>,
-    /// Nothing came since PSB+.
+    /// Nothing came since PSB+, or since the FUP of an overflow.
     pub fresh: bool,
     pub stats: Stats,
     pub steps: Steps,
@@ -341,9 +347,17 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             Packet::Fup(payload) => self.fup(payload),
             Packet::TipPge(payload) => self.pge(payload),
             Packet::TipPgd(payload) => self.pgd(payload),
-            Packet::ModeExec { cs_l, cs_d, .. } => self.mode = Mode::from_cs(cs_l, cs_d),
+            Packet::ModeExec { cs_l, cs_d, .. } => {
+                self.mode = Mode::from_cs(cs_l, cs_d);
+                if self.psb.is_none() {
+                    // With event trace, a FUP right behind it names the instruction that changed RFLAGS.IF.
+                    self.bound = !self.overflow;
+                    self.hot = false;
+                }
+            }
             Packet::ModeTsx { abort, .. } if self.psb.is_none() => {
-                (self.abort, self.bound) = (abort, !abort);
+                // Erratum SKD010: its FUP may be the first one after an overflow.
+                (self.abort, self.bound) = (abort, !abort && !self.overflow);
                 self.hot = false;
             }
             Packet::Pip { cr3, .. } => self.pip(cr3),
@@ -362,7 +376,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             }
             Packet::Ovf => self.overflow(),
             Packet::TraceStop => self.go_off(),
-            Packet::Ptw { ip, .. } | Packet::Exstop { ip } => self.bound |= ip,
+            Packet::Ptw { ip, .. } | Packet::Exstop { ip } | Packet::Trig { ip, .. } => self.bound |= ip,
             Packet::Bbp { .. } => self.in_block = true,
             Packet::Bep { ip } => {
                 self.in_block = false;
@@ -392,7 +406,32 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             return;
         }
         self.cache.apply_conflicts(self.pos);
-        self.conflict_at = self.cache.conflict_at();
+        while let Some(turn) = self.cache.turns().get(self.turn).filter(|t| t.offset <= self.pos) {
+            self.turn += 1;
+            self.enter_space(turn.asid);
+            let insns = self.take_insns();
+            self.sink.event(Event { insns, ..Event::new(EventKind::Switch, NO_FUNC, 0) });
+        }
+        self.conflict_at = self.stop_at();
+    }
+
+    /// The first offset at which [`Flow::apply_conflicts`] has something to do.
+    fn stop_at(&self) -> u64 {
+        let turn = self.cache.turns().get(self.turn).map_or(u64::MAX, |t| t.offset);
+        self.cache.conflict_at().min(turn)
+    }
+
+    /// Goes to the address space of the turn before the first packet.
+    fn begin_turns(&mut self) {
+        let turns = self.cache.turns();
+        self.turn = turns.partition_point(|t| t.offset < self.pos);
+        self.enter_space(turns[..self.turn].iter().rev().find_map(|t| t.asid));
+    }
+
+    fn enter_space(&mut self, asid: Option<u64>) {
+        if let Some(asid) = asid {
+            self.pip(asid);
+        }
     }
 
     /// Reports the time.

@@ -13,6 +13,7 @@
 //! | `user` | back in user code |
 //! | `switch` | another task |
 //! | `func:NAME`, `ret:NAME` | a function begins, ends; `*` and `?` allowed |
+//! | `tracepoint:[GROUP:]NAME` | a static tracepoint that is switched on is hit |
 //! | `addr:HEX`, `NAME+0xOFFSET` | the instruction at this address |
 //! | anything else | instructions, see [`kprism_image::insn::pattern`] |
 
@@ -250,6 +251,15 @@ impl Plan {
                 return Ok(true);
             }
         }
+        if let Some(name) = text.strip_prefix("tracepoint:") {
+            // What the site calls while the tracepoint is on (include/linux/tracepoint.h); while it is off, a site
+            // is a no-op without a name.
+            let name = name.rsplit(':').next().unwrap_or(name);
+            let mut triggers = Triggers::default();
+            triggers.set(delta, ends);
+            self.funcs.push(FuncTrigger { glob: format!("__traceiter_{name}"), at_begin: true, triggers });
+            return Ok(false);
+        }
         if let Some(address) = place(text, address_of)? {
             let mut triggers = Triggers::default();
             triggers.set(delta, ends);
@@ -312,6 +322,11 @@ mod tests {
         assert_eq!(p.markers.addresses, [(0x1010, 1), (0xffff, 2)]);
         assert_eq!(p.wanted[0], Triggers { from: 1, to: 0 });
         assert_eq!(p.deltas[0].scope, Some(Scope::Cpu));
+        let p = plan("tracepoint:sched:sched_switch", "tracepoint:sched_waking").unwrap();
+        assert!(
+            p.markers.wants_func("__traceiter_sched_switch")
+                && p.markers.wants_func("__traceiter_sched_waking")
+        );
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! Events carry the number of instructions executed since the event (or time) before them, so that a
 //! listener knows exactly how many instructions ran in which frame without hearing of each.
 
+use kprism_image::insn::Mode;
+
 /// What happened. The meaning of [`Event::ip`] and [`Event::func`] depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -81,10 +83,37 @@ impl Event {
     }
 }
 
+/// Instructions that ran one after the other, along the packets' way or up to an address that one of them names.
+#[derive(Debug, Clone, Copy)]
+pub struct Walked<'b> {
+    /// Their addresses.
+    pub ips: &'b [u64],
+    /// A number for this way; [`Walked::NO_NUMBER`] where the decoder does not keep it.
+    pub number: u32,
+    /// Numbers of one epoch stay what they are. They begin anew with the next.
+    pub epoch: u32,
+    /// Counts the changes of code and symbols so far.
+    pub version: u32,
+    /// Address space.
+    pub asid: u64,
+    /// Mode of the code.
+    pub mode: Mode,
+    /// Stream offset of the packet that led along it.
+    pub offset: u64,
+}
+
+impl Walked<'_> {
+    /// Instead of a number.
+    pub const NO_NUMBER: u32 = u32::MAX;
+}
+
 /// Listens to the decoder. Monomorphised: what a listener does not want costs nothing.
 pub trait Sink {
     /// Whether [`Sink::ips`] is wanted.
     const IPS: bool = false;
+
+    /// Whether [`Sink::walked`] is wanted.
+    const BLOCKS: bool = false;
 
     /// Something happened to the call structure.
     fn event(&mut self, event: Event);
@@ -94,6 +123,9 @@ pub trait Sink {
 
     /// Instructions were executed, in this order. Comes before the event they lead to.
     fn ips(&mut self, _ips: &[u64]) {}
+
+    /// The same by blocks, most of which have run before and are known by their number.
+    fn walked(&mut self, _walked: Walked<'_>) {}
 }
 
 /// A listener that wants nothing: for counting, which the decoder does itself.

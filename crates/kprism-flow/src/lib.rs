@@ -2,8 +2,10 @@
 //! From Intel PT packets and code images to the flow of instructions, call stacks and a profile.
 
 mod analyses;
+pub mod annotate;
 mod block;
 mod build;
+pub mod calls;
 mod causes;
 pub mod clock;
 pub mod decode;
@@ -17,14 +19,19 @@ mod intervals;
 mod irqs;
 pub mod marks;
 pub mod model;
+mod pace;
 mod packets;
 pub mod parallel;
 mod readers;
+pub mod replay;
+pub mod resolution;
 mod retstack;
 mod stack;
 mod stitch;
+mod switches;
 mod tnt;
 mod walk;
+pub mod window;
 
 pub use model::Profile;
 pub use parallel::{Options, Stream, profile};

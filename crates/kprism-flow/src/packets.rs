@@ -9,7 +9,7 @@ use crate::block::{Block, End, Key, NONE, WATCHED};
 use crate::build::is_inner_call;
 use crate::decode::{Flow, Phase, PsbPlus};
 use crate::error::FaultKind;
-use crate::event::{Event, EventKind, Sink, flag};
+use crate::event::{Event, EventKind, Sink, Walked, flag};
 use crate::retstack::Return;
 use crate::tnt::Idle;
 use crate::walk::{Until, walk};
@@ -45,6 +45,9 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             }
             self.stats.branches += 1;
             self.branch_to(ip);
+        } else {
+            // Where the branch was is not known, but where it went is.
+            self.resume(ip, EventKind::Resume);
         }
     }
 
@@ -208,7 +211,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         match self.phase {
             Phase::Lost(_) => self.resume(ip, EventKind::Resume),
             Phase::Off => self.resume(ip, EventKind::Start),
-            // Erratum BDM70: PSB+ claims that tracing is on right before it is switched on.
+            // Errata BDM70, APL12: PSB+ or an overflow claims that tracing is on right before it is switched on.
             Phase::On if self.fresh => self.resume(ip, EventKind::Start),
             Phase::On => {
                 self.fault(FaultKind::Unexpected("TIP.PGE while tracing is on"));
@@ -241,6 +244,10 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
         self.fresh = false;
         if std::mem::take(&mut self.bound) {
+            // It is no event's source, but a place on the way all the same.
+            if let (Phase::Lost(_), Some(ip), false) = (self.phase, ip, self.overflow) {
+                return self.resume(ip, EventKind::Resume);
+            }
             self.hot = matches!(self.phase, Phase::On) && self.pending.is_none() && !self.abort;
             return;
         }
@@ -255,16 +262,24 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 self.abort = abort;
             }
             Phase::Off => return,
-            Phase::On => {
-                if let Err(kind) = self.walk_to(ip) {
+            Phase::On => match self.walk_to(ip) {
+                Ok(()) => {}
+                // Erratum BDM64: the last branch before an abort may tell a wrong way. It was undone anyway.
+                Err(FaultKind::NotReached(_)) if self.abort => {
+                    let key = self.cache.blocks.cold[self.cur as usize].key;
+                    self.cur = self.cache.get(Key { ip, crossed: false, ..key }, self.at());
+                }
+                Err(kind) => {
                     self.fault(kind);
                     self.resume(ip, EventKind::Resume);
                 }
-            }
+            },
         }
-        if !overflow {
+        self.hot = false;
+        if overflow {
+            self.fresh = true;
+        } else {
             self.pending = Some(ip);
-            self.hot = false;
         }
     }
 
@@ -334,14 +349,30 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         Ok(())
     }
 
-    /// Walks and, if that leads where it should, reports what was met.
+    /// Walks and reports what was met, up to the error if there is one, as walking by TNT does; but before an
+    /// abort, whose way is not certain, only if it led where it should.
     fn walk_until(&mut self, until: Until) -> Result<(), FaultKind> {
         let key = self.cache.blocks.cold[self.cur as usize].key;
         let mut steps = std::mem::take(&mut self.steps);
         let result = walk(self.cache, key, until, self.at(), &mut steps);
-        if result.is_ok() {
+        let unsure = match result {
+            Err(FaultKind::NotReached(_)) => self.abort,
+            _ => result == Err(FaultKind::Endless),
+        };
+        if !unsure {
             if S::IPS {
                 self.sink.ips(&steps.ips);
+            }
+            if S::BLOCKS {
+                self.sink.walked(Walked {
+                    ips: &steps.ips,
+                    number: Walked::NO_NUMBER,
+                    epoch: self.cache.epoch,
+                    version: self.cache.version(),
+                    asid: key.asid,
+                    mode: key.mode,
+                    offset: self.pos,
+                });
             }
             for op in &steps.ops {
                 self.acc += u64::from(op.insns);

@@ -19,6 +19,7 @@ use crate::delta::Plan;
 use crate::model::{CpuTotals, FlowError, Profile, Task, Totals};
 use crate::stack::{Chunk, Stacks};
 use crate::stitch::{Lane, Need, Stitcher};
+use crate::window::{Window, restrict};
 
 /// One CPU's stream and its code.
 #[derive(Debug, Clone, Copy)]
@@ -45,11 +46,20 @@ pub struct Options {
     pub chunk: usize,
     /// Intervals and executions to measure.
     pub plan: Plan,
+    /// Only this task's work in this time, and no intervals; everything if not given.
+    pub window: Option<Window>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: 0, slice_ns: 10_000, clock: ClockConfig::default(), chunk: 0, plan: Plan::default() }
+        Self {
+            threads: 0,
+            slice_ns: 10_000,
+            clock: ClockConfig::default(),
+            chunk: 0,
+            plan: Plan::default(),
+            window: None,
+        }
     }
 }
 
@@ -62,7 +72,7 @@ const MAX_CHUNK: usize = 1 << 20;
 const PACE: u64 = 1 << 20;
 
 /// Cuts a stream at PSBs. The first chunk starts at 0 even if there is no PSB.
-fn cut(bytes: &[u8], size: usize) -> Vec<(usize, usize)> {
+pub(crate) fn cut(bytes: &[u8], size: usize) -> Vec<(usize, usize)> {
     let size = if size == 0 { (bytes.len() / CHUNKS).clamp(MIN_CHUNK, MAX_CHUNK) } else { size };
     let mut chunks = Vec::new();
     let mut from = 0;
@@ -98,7 +108,7 @@ pub fn profile<R: Resolve>(
             _ => None,
         })
         .collect();
-    let watch = switches.first().map(|s| s.ip);
+    let watch = switches.iter().map(|s| s.ip).find(|&ip| ip != 0);
     let mut jobs = Vec::new();
     for (stream, s) in streams.iter().enumerate() {
         jobs.extend(cut(s.bytes, options.chunk).into_iter().map(|(from, to)| Job { stream, from, to }));
@@ -125,7 +135,7 @@ pub fn profile<R: Resolve>(
         done: Mutex::default(),
         changed: Condvar::new(),
     };
-    let mut stitcher = Stitcher::new(lanes, resolver, options.slice_ns, &options.plan);
+    let mut stitcher = Stitcher::new(lanes, resolver, options);
     let threads = match options.threads {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         n => n,
@@ -156,7 +166,7 @@ pub fn profile<R: Resolve>(
     errors.sort_by_key(|e| (e.cpu, e.offset));
     let mut tasks = stitched.tasks;
     name_tasks(&mut tasks, sideband);
-    Profile {
+    let mut profile = Profile {
         funcs: stitched.funcs,
         tasks,
         nodes: stitched.tree.nodes,
@@ -166,7 +176,11 @@ pub fn profile<R: Resolve>(
         counts: stitched.counts,
         errors,
         totals,
+    };
+    if let Some(window) = &options.window {
+        restrict(&mut profile, window);
     }
+    profile
 }
 
 /// What all threads share.
@@ -213,7 +227,7 @@ impl<'a, R: Resolve> Work<'a, R> {
             Decoder::marking(bytes, setup, false, &self.options.plan.markers)
         });
         let mut result = Deliver { work: self, index, result: <(Chunk, Stats)>::default() };
-        let mut sink = Stacks::new(self.options.slice_ns, room);
+        let mut sink = Stacks::new(self.options.slice_ns, self.options.window, room);
         result.result.1 = decoder.run(job.from, job.to, &mut sink);
         result.result.0 = sink.finish();
         drop(result);
@@ -266,7 +280,7 @@ fn add(totals: &mut CpuTotals, stats: &Stats) {
 }
 
 /// Who runs on a CPU before its first switch.
-fn first_task(cpu: u16, switches: &[&Switch], sideband: &[Record]) -> Option<(u32, u32, String)> {
+pub(crate) fn first_task(cpu: u16, switches: &[&Switch], sideband: &[Record]) -> Option<(u32, u32, String)> {
     if let Some(first) = switches.first() {
         return Some((first.prev_pid, first.prev_tgid, first.prev_comm.clone()));
     }

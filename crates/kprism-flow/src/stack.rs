@@ -16,12 +16,8 @@ use crate::event::{Event, EventKind, Sink, flag};
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, Tree, is_kernel, search};
 use crate::marks::{Mark, Op, What};
 use crate::model::FrameKind;
-
-/// One ns an instruction, in the unit of [`Stacks::pace`].
-const EXACT: u64 = 1 << 32;
-
-/// An interval slower than this says nothing of the pace of running code: the CPU slept.
-const SLOWEST: u64 = 8;
+use crate::pace::Pace;
+use crate::window::Window;
 
 /// PCID and flags are no part of an address space's identity, nor is the bit by which page-table isolation
 /// tells the user half's tables (Linux, arch/x86/entry/calling.h).
@@ -115,19 +111,15 @@ impl Chunk {
 pub(crate) struct Stacks {
     out: Chunk,
     stack: Vec<Frame>,
-    /// Time, counted on from the last report; runs ahead of the next one at times. 0 before the first.
-    now: u64,
-    /// Expected ns an instruction, 32.32; 0 while nothing is known of the time.
-    pace: u64,
-    /// The pace of the last interval, and where that began: time, and instructions of the chunk.
-    measured: u64,
-    since: (u64, u64),
+    clock: Pace,
     /// Node of the top frame.
     node: u32,
     /// Tracing is on: time counts.
     on: bool,
     space: u64,
     slice_ns: u64,
+    /// Only what happens in here counts.
+    window: Option<Window>,
 }
 
 impl Sink for Stacks {
@@ -137,54 +129,47 @@ impl Sink for Stacks {
         // The two that make up nearly all.
         match event.kind {
             EventKind::Call if event.flags & (flag::SYSCALL_BODY | flag::MARKED) == 0 => {
-                self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), self.now);
+                self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), self.clock.now);
             }
             EventKind::Ret
                 if self.stack.last().is_some_and(|top| top.ret_ip == event.ip && !top.is_entry()) =>
             {
-                self.pop(self.now);
+                self.pop(self.clock.now);
             }
-            _ => self.apply(&event, self.now),
+            _ => self.apply(&event, self.clock.now),
         }
     }
 
     #[inline]
     fn time(&mut self, insns: u32, ns: u64) {
         self.run(insns);
-        let (before, insns_before) = self.since;
-        self.since = (ns, self.out.insns);
-        if self.pace == 0 {
-            // The first report: nothing before it has a time.
-            self.now = ns;
-            (self.pace, self.measured) = (EXACT, EXACT);
-            self.begin_time(ns);
-            return;
-        }
-        self.measure(ns - before, self.out.insns - insns_before);
-        if ns > self.now {
-            if self.on {
-                self.out.tree.nodes[self.node as usize].ns += ns - self.now;
-                self.out.cpu += ns - self.now;
+        // What is left of an interval belongs to its end, and counts if its begin does.
+        let counts = self.counts();
+        match self.clock.report(ns, self.out.insns) {
+            None => self.begin_time(ns),
+            Some(rest) if self.on => {
+                if counts {
+                    self.out.tree.nodes[self.node as usize].ns += rest;
+                }
+                self.out.cpu += rest;
             }
-            self.now = ns;
+            Some(_) => {}
         }
     }
 }
 
 impl Stacks {
     /// Listens to a new chunk; `room` is an old one whose memory serves again.
-    pub fn new(slice_ns: u64, room: Chunk) -> Self {
+    pub fn new(slice_ns: u64, window: Option<Window>, room: Chunk) -> Self {
         let mut stacks = Self {
             out: room.cleared(),
             stack: Vec::with_capacity(128),
-            now: 0,
-            pace: 0,
-            measured: 0,
-            since: (0, 0),
+            clock: Pace::default(),
             node: 0,
             on: false,
             space: 0,
             slice_ns,
+            window,
         };
         stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
         stacks
@@ -193,7 +178,7 @@ impl Stacks {
     /// The chunk is over.
     pub fn finish(mut self) -> Chunk {
         self.close_span();
-        self.out.end_ns = self.now;
+        self.out.end_ns = self.clock.now;
         self.out
     }
 
@@ -203,30 +188,28 @@ impl Stacks {
         self.stack.iter_mut().for_each(|frame| frame.start_ns = ns);
     }
 
-    /// Learns the pace: the faster of the last two intervals, as one may have begun with a rest.
+    /// Whether what happens from now on counts.
     #[inline]
-    fn measure(&mut self, ns: u64, insns: u64) {
-        let measured = match ns {
-            _ if insns == 0 => return,
-            _ if ns == insns => EXACT,
-            _ if ns < insns.saturating_mul(SLOWEST) && ns < 1 << 31 => (ns << 32) / insns,
-            _ => return,
-        };
-        self.pace = measured.min(self.measured).max(1);
-        self.measured = measured;
+    fn counts(&self) -> bool {
+        self.window.is_none_or(|window| window.holds(self.clock.now))
     }
 
     /// The top frame executes instructions.
     #[inline]
     fn run(&mut self, insns: u32) {
-        let ns = ((u128::from(insns) * u128::from(self.pace)) >> 32) as u64;
+        let ns = self.clock.of(insns);
+        let counts = self.counts();
         let node = &mut self.out.tree.nodes[self.node as usize];
-        node.insns += u64::from(insns);
         self.out.insns += u64::from(insns);
+        if counts {
+            node.insns += u64::from(insns);
+        }
         if self.on {
-            node.ns += ns;
+            if counts {
+                node.ns += ns;
+            }
             self.out.cpu += ns;
-            self.now += ns;
+            self.clock.now += ns;
         }
     }
 
@@ -267,7 +250,7 @@ impl Stacks {
     #[inline(always)]
     fn push(&mut self, func: u32, kind: FrameKind, ret_ip: u64, kernel: bool, now: u64) {
         let node = self.out.tree.child(self.node, func, kind);
-        self.out.tree.nodes[node as usize].calls += 1;
+        self.out.tree.nodes[node as usize].calls += u64::from(self.counts());
         self.node = node;
         self.stack.push(Frame {
             ret_ip,
@@ -287,8 +270,8 @@ impl Stacks {
 
     /// Notes a mark: here, now.
     fn mark(&mut self, what: What, ip: u64) {
-        let Self { node, now, .. } = *self;
-        self.out.marks.push(Mark { what, node, ns: now, insns: self.out.insns, ip });
+        let (node, ns) = (self.node, self.clock.now);
+        self.out.marks.push(Mark { what, node, ns, insns: self.out.insns, ip });
     }
 
     /// The function just pushed may be one whose beginning and end are marks.
@@ -428,7 +411,7 @@ impl Stacks {
         }
         self.push(event.func, FrameKind::Tail, ret_ip, top.kernel, now);
         if event.flags & flag::INNER != 0 {
-            self.out.tree.nodes[self.node as usize].calls -= 1;
+            self.out.tree.nodes[self.node as usize].calls -= u64::from(self.counts());
         }
         if let Some(new) = self.stack.last_mut()
             && !top.is_entry()
@@ -445,6 +428,7 @@ impl Stacks {
         if self.base_func() == event.func {
             return;
         }
+        let counts = self.counts();
         let Some(span) = self.out.spans.last_mut() else { return };
         let inner = event.flags & flag::INNER != 0;
         if inner && span.func == event.func {
@@ -454,7 +438,7 @@ impl Stacks {
         }
         let above = span.root + 1;
         self.node = self.out.tree.child(above, event.func, FrameKind::Tail);
-        self.out.tree.nodes[self.node as usize].calls += u64::from(!inner);
+        self.out.tree.nodes[self.node as usize].calls += u64::from(!inner && counts);
         span.base = Some((self.node, event.func));
     }
 

@@ -11,11 +11,13 @@ use kprism_image::resolve::Resolve;
 use kprism_image::sideband::Switch;
 
 use crate::analyses::{Analyses, At};
-use crate::delta::Plan;
 use crate::frames::{Frame, NO_FUNC, NO_RETURN, Tree};
 use crate::marks::What;
 use crate::model::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
+use crate::parallel::Options;
 use crate::stack::{Cause, Chunk, Done, Span};
+use crate::switches::used;
+use crate::window::Window;
 
 /// Functions told apart.
 const MAX_FUNCS: usize = 1 << 26;
@@ -104,6 +106,7 @@ pub(crate) struct Stitcher<'a, R> {
     syscalls: Vec<Syscall>,
     slices: Vec<Slice>,
     slice_ns: u64,
+    window: Option<Window>,
     analyses: Analyses<'a>,
     /// Where the span in hand begins.
     here: At,
@@ -115,7 +118,7 @@ pub(crate) struct Stitcher<'a, R> {
 }
 
 impl<'a, R: Resolve> Stitcher<'a, R> {
-    pub fn new(lanes: Vec<Lane<'a>>, resolver: &'a R, slice_ns: u64, plan: &'a Plan) -> Self {
+    pub fn new(lanes: Vec<Lane<'a>>, resolver: &'a R, options: &'a Options) -> Self {
         let mut st = Self {
             resolver,
             lanes: Vec::new(),
@@ -128,8 +131,9 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             tree: Tree::default(),
             syscalls: Vec::new(),
             slices: Vec::new(),
-            slice_ns,
-            analyses: Analyses::new(plan, lanes.len()),
+            slice_ns: options.slice_ns,
+            window: options.window,
+            analyses: Analyses::new(&options.plan, lanes.len()),
             here: At::default(),
             forks: VecDeque::new(),
             map: Vec::new(),
@@ -259,7 +263,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             node: self.threads[task].root,
         };
         if let Cause::Switch = span.cause {
-            self.switch(lane);
+            self.switch_at(lane, span.start_ns);
         } else if let Cause::Resume { lost: true, .. } = span.cause {
             self.analyses.lost(&self.here);
             self.catch_up(lane, span.start_ns);
@@ -312,6 +316,14 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         thread.cpu += to.1 - span.cpu;
     }
 
+    /// The flow switches tasks.
+    fn switch_at(&mut self, lane: usize, ns: u64) {
+        let Lane { switches, next_switch, .. } = &self.lanes[lane];
+        for _ in 0..used(switches, *next_switch, ns) {
+            self.switch(lane);
+        }
+    }
+
     /// The next task by the sideband.
     fn switch(&mut self, lane: usize) {
         let Lane { cpu, task, next_switch, .. } = self.lanes[lane];
@@ -329,7 +341,10 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
 
     /// After a loss: switches up to now happened unseen.
     fn catch_up(&mut self, lane: usize, ns: u64) {
-        let unseen = |lane: &Lane<'_>| lane.switches.get(lane.next_switch).is_some_and(|s| s.t < ns);
+        // Those that the image places in the stream are seen whatever is lost.
+        let unseen = |lane: &Lane<'_>| {
+            lane.switches.get(lane.next_switch).is_some_and(|s| s.t < ns && s.offset.is_none())
+        };
         while unseen(&self.lanes[lane]) {
             self.switch(lane);
         }
@@ -390,7 +405,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             _ => {
                 self.push(task, func, FrameKind::Tail, NO_RETURN, now);
                 if let Some(top) = self.threads[task].stack.last_mut() {
-                    self.tree.nodes[top.node as usize].calls -= 1;
+                    let counts = self.window.is_none_or(|window| window.holds(now));
+                    self.tree.nodes[top.node as usize].calls -= u64::from(counts);
                     top.node = node;
                 }
             }
@@ -404,7 +420,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let parent = thread.stack.last().map_or(thread.root, |f| f.node);
         let node = self.tree.child(parent, own, kind);
         // A resumed function was called before the trace, or in the parent of a fork.
-        self.tree.nodes[node as usize].calls += u64::from(kind != FrameKind::Resumed);
+        let counts = self.window.is_none_or(|window| window.holds(now));
+        self.tree.nodes[node as usize].calls += u64::from(kind != FrameKind::Resumed && counts);
         thread.stack.push(Frame {
             ret_ip,
             start_ns: now,

@@ -7,7 +7,7 @@ use kprism_pt::Packet;
 use crate::block::{Block, End, Key, NONE};
 use crate::decode::Flow;
 use crate::error::FaultKind;
-use crate::event::{Event, EventKind, Sink};
+use crate::event::{Event, EventKind, Sink, Walked};
 use crate::retstack::Return;
 
 /// Blocks that may be passed for one packet without using it up.
@@ -67,6 +67,9 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         let mut acc = self.acc;
         let mut idle = Idle::default();
         while left > 0 {
+            if S::BLOCKS {
+                self.tell_block(cur);
+            }
             let block = &self.cache.blocks.hot[cur as usize];
             if S::IPS {
                 let (start, n) = self.cache.blocks.cold[cur as usize].ips;
@@ -145,12 +148,31 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// Walks a whole block, its end not decided.
     #[inline]
     pub fn run_block(&mut self, cur: u32) {
+        if S::BLOCKS {
+            self.tell_block(cur);
+        }
         if S::IPS {
             let (start, n) = self.cache.blocks.cold[cur as usize].ips;
             self.sink.ips(&self.cache.blocks.ips[start as usize..(start + n) as usize]);
         }
         let block = self.cache.blocks.hot[cur as usize];
         self.run_ops(&block);
+    }
+
+    /// Only for listeners that want [`Sink::BLOCKS`].
+    #[inline(always)]
+    fn tell_block(&mut self, cur: u32) {
+        let cold = &self.cache.blocks.cold[cur as usize];
+        let (start, n) = cold.ips;
+        self.sink.walked(Walked {
+            ips: &self.cache.blocks.ips[start as usize..(start + n) as usize],
+            number: cur,
+            epoch: self.cache.epoch,
+            version: self.cache.version(),
+            asid: cold.key.asid,
+            mode: cold.key.mode,
+            offset: self.pos,
+        });
     }
 
     /// The successor of a block with direct ways on.

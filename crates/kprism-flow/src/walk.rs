@@ -9,8 +9,9 @@ use crate::build::{Cache, Position, advance};
 use crate::error::FaultKind;
 use crate::event::{Event, EventKind, flag};
 
-/// Most instructions walked for one packet; beyond, the code loops without end.
-const MAX_STEPS: u32 = 1 << 16;
+/// Most instructions walked for one packet: far beyond any straight run of real code, and a bound on the time that
+/// a few bytes can cost.
+const MAX_STEPS: u32 = 1 << 18;
 
 /// Where a walk ends.
 #[derive(Debug, Clone, Copy)]

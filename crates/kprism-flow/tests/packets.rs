@@ -102,6 +102,7 @@ fn packets_that_own_a_fup() {
     pt.put(Packet::Bbp { typ: 4, size4: false }).put(Packet::Bip { id: 3, payload: 0x1c, size: 8 });
     pt.put(Packet::Cyc { cycles: 3 });
     pt.put(Packet::Bep { ip: true }).fup(U + 0x999);
+    pt.put(Packet::Trig { triggers: 1, instructions: None, multiple: false, ip: true }).fup(U + 0x999);
     pt.put(Packet::Mnt { payload: 7 }).put(Packet::Vmcs { base: 0x1000 });
     pt.put(Packet::Evd { typ: 0, payload: 0xdead });
     pt.tnt("t");
@@ -109,6 +110,43 @@ fn packets_that_own_a_fup() {
     pt.put(Packet::Cfe { typ: 1, vector: 0x20, ip: true }).fup(U).tip(K + 0x100);
     pt.put(Packet::Cfe { typ: 2, vector: 0, ip: true }).fup(K + 0x101).tip(U).tnt("t");
     check(&looping(), &pt, &[U, U + 1, U, U + 1, K + 0x100, K + 0x101, U, U + 1]);
+}
+
+#[test]
+fn a_fup_behind_mode_exec_is_no_event() {
+    // RFLAGS.IF changed, twice; then the system call's own TIP, which is not the way to a handler.
+    let mut pt = Pt::new();
+    let flag = |if_flag| Packet::ModeExec { cs_l: true, cs_d: false, if_flag };
+    pt.psb(U).put(flag(false)).fup(U).tnt("n").put(flag(true)).fup(U + 3).tip(K).tip(U).tnt("t");
+    check(&looping(), &pt, &[U, U + 1, U + 3, K, K + 1, U, U + 1]);
+    // Before a TIP it belongs to that, and the FUP after is an event's.
+    let mut pt = Pt::new();
+    pt.psb(U).tnt("n").put(flag(true)).tip(K).tip(U).fup(U).put(flag(false)).tip(K + 0x100);
+    pt.put(flag(true)).tip(U).tnt("t");
+    check(&looping(), &pt, &[U, U + 1, U + 3, K, K + 1, K + 0x100, K + 0x101, U, U + 1]);
+}
+
+#[test]
+fn any_fup_ends_a_loss() {
+    let code = looping();
+    let owners = [
+        Packet::Ptw { payload: 1, size: 8, ip: true },
+        Packet::Trig { triggers: 1, instructions: None, multiple: false, ip: true },
+        Packet::ModeTsx { in_tx: true, abort: false },
+    ];
+    for owner in owners {
+        let mut pt = Pt::new();
+        pt.psb(U + 0x7000).tnt("t").put(owner).fup(U).tnt("n").tip(K).tip(U).tnt("t");
+        let (ips, stats) = code.decode(&pt.bytes);
+        assert_eq!((stats.errors, stats.lost_bytes > 0), (1, true), "{owner:?}: {:?}", stats.faults);
+        assert_eq!(ips, [U, U + 1, U + 3, K, K + 1, U, U + 1], "{owner:?}");
+    }
+    // Erratum SKD010: an overflow's FUP is missing.
+    let mut pt = Pt::new();
+    pt.psb(U).put(Packet::Ovf).put(owners[2]).fup(U).tnt("n").tip(K).tip(U).tnt("t");
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!((stats.errors, stats.overflows), (0, 1), "{:?}", stats.faults);
+    assert_eq!(ips, [U, U + 1, U + 3, K, K + 1, U, U + 1]);
 }
 
 #[test]
@@ -199,18 +237,85 @@ fn time_by_every_packet() {
 }
 
 #[test]
+fn time_when_the_crystal_ticks_slowly_or_cycles_seldom() {
+    use kprism_flow::clock::{Clock, ClockConfig};
+    // MTC shows CTC bits 19:12, of which TMA leaves the upper half open.
+    let config =
+        ClockConfig { tsc_hz: 0, art_num: 2, art_den: 1, mtc_freq: 12, nom_ratio: 10, cyc_threshold: 0 };
+    let mut clock = Clock::new(config);
+    clock.on_tsc(1_000_000);
+    clock.on_tma(0xe000, 0);
+    for (mtc, ticks) in [(0xaf, 1), (0xb0, 2), (0xb2, 4)] {
+        clock.on_mtc(mtc);
+        assert_eq!(clock.ns(), 1_000_000 + ticks * 0x2000);
+    }
+    // Cycles at nominal speed, counted over several ticks.
+    let mut clock = Clock::new(ClockConfig { mtc_freq: 3, ..config });
+    clock.on_tsc(1_000_000);
+    clock.on_tma(0, 0);
+    clock.on_cbr(10);
+    clock.on_mtc(1);
+    clock.on_cyc(16);
+    clock.on_mtc(2);
+    assert_eq!(clock.ns(), 1_000_032);
+    clock.on_mtc(3);
+    clock.on_cyc(20);
+    assert_eq!(clock.ns(), 1_000_052);
+    clock.on_mtc(4);
+    clock.on_cyc(5);
+    assert_eq!(clock.ns(), 1_000_069);
+    // The core slept: the crystal ticks on, cycles do not.
+    clock.on_mtc(5);
+    clock.on_mtc(9);
+    clock.on_cyc(3);
+    assert_eq!(clock.ns(), 1_000_144);
+}
+
+#[test]
+fn cycles_of_unknown_length_are_measured_by_the_crystal() {
+    use kprism_flow::clock::{Clock, ClockConfig};
+    for (nom_ratio, cbr) in [(0, 0), (0, 8), (10, 0)] {
+        let config =
+            ClockConfig { tsc_hz: 0, art_num: 4, art_den: 1, mtc_freq: 4, nom_ratio, cyc_threshold: 0 };
+        let mut clock = Clock::new(config);
+        clock.on_tsc(0x1000);
+        clock.on_tma(0, 0);
+        clock.on_cbr(cbr);
+        clock.on_mtc(1);
+        clock.on_cyc(0x100);
+        assert_eq!(clock.ns(), 0x1040, "no period was measured yet");
+        clock.on_mtc(2);
+        clock.on_cyc(0x80);
+        assert_eq!(clock.ns(), 0x10a0);
+        // Two periods with fewer cycles: half of one for each tick.
+        clock.on_mtc(3);
+        clock.on_mtc(4);
+        clock.on_cyc(0x100);
+        clock.on_mtc(5);
+        clock.on_cyc(0x10);
+        assert_eq!(clock.ns(), 0x1140 + 0x10 * 0x80 / 0x100);
+    }
+}
+
+#[test]
 fn no_code_then_on_at_the_next_address() {
     let code = looping();
     let mut pt = Pt::new();
     pt.psb(U).tnt("t").tip(U + 0x7000);
     let at = pt.bytes.len() as u64;
-    // The walk from U needs an outcome, not an address: an error there, and on at the TIP itself.
+    // The walk from U needs an outcome, not an address: an error there, and on at the TIP itself, where no code is.
     pt.tnt("tt").tip(U).tnt("t");
     let (ips, stats) = code.decode(&pt.bytes);
-    assert_eq!(stats.errors, 2 - 1, "{:?}", stats.faults);
+    assert_eq!(stats.errors, 2, "{:?}", stats.faults);
     assert!(matches!(stats.faults[0].kind, FaultKind::Mismatch(_)));
+    assert_eq!(stats.faults[1].kind, FaultKind::NoCode(U + 0x7000));
     assert!(ips.ends_with(&[U, U + 1]), "{ips:x?}");
     assert!(stats.lost_bytes > 0 && stats.faults[0].offset < at);
+
+    let mut pt = Pt::new();
+    pt.psb(U).tip(U + 5).fup(U).tip(K + 0x100);
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!((ips, stats.errors), (vec![U, U + 1, U + 5, U + 6], 1));
 
     let mut pt = Pt::new();
     pt.psb(U + 0x7000).tnt("t").tnt("nn").tip(U).tnt("t");
@@ -218,6 +323,53 @@ fn no_code_then_on_at_the_next_address() {
     assert_eq!(stats.faults[0].kind, FaultKind::NoCode(U + 0x7000));
     assert_eq!((stats.errors, &ips[..]), (1, &[U, U + 1][..]));
     assert_eq!(stats.lost_bytes, 2);
+}
+
+#[test]
+fn what_was_walked_before_an_error_counts() {
+    // The interrupt's address lies behind a system call that gave no packet, or behind a jump to nowhere.
+    let mut code = looping();
+    code.func("stray", U + 0x100, &[0x90, 0xeb, 0x7d]);
+    for (start, met) in [(U + 5, vec![U + 5, U + 6, U, U + 1]), (U + 0x100, vec![U + 0x100, U + 0x101])] {
+        let mut pt = Pt::new();
+        pt.psb(start).fup(U + 3).tip(K + 0x100);
+        let (ips, stats) = code.decode(&pt.bytes);
+        assert_eq!((ips, stats.instructions, stats.errors), (met.clone(), met.len() as u64, 1));
+    }
+}
+
+#[test]
+fn a_long_straight_run() {
+    let mut code = Code::default();
+    code.func("f", U, &vec![0x90; 100_000]);
+    let mut pt = Pt::new();
+    pt.psb(U).fup(U + 100_000).pgd(None);
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!((ips.len(), stats.faults), (100_000, vec![]));
+}
+
+#[test]
+fn erratum_apl12() {
+    let mut pt = Pt::new();
+    pt.psb(U).put(Packet::Ovf).fup(U + 5).pge(U).tnt("t");
+    let (ips, stats) = looping().decode(&pt.bytes);
+    assert_eq!((ips, stats.errors), (vec![U, U + 1], 0));
+    // Once the flow has moved on from there, tracing was on indeed.
+    let mut pt = Pt::new();
+    pt.psb(U).put(Packet::Ovf).fup(U).tnt("t").pge(U).tnt("t");
+    let (ips, stats) = looping().decode(&pt.bytes);
+    assert_eq!((ips, stats.errors), (vec![U, U + 1, U, U + 1], 1));
+}
+
+#[test]
+fn erratum_bdm64() {
+    // The branch before the abort went the other way: it is on the way of neither.
+    let mut code = looping();
+    code.func("handler", U + 0x100, &[0x90, 0xeb, 0xfd]);
+    let mut pt = Pt::new();
+    pt.psb(U).put(Packet::ModeTsx { in_tx: true, abort: false }).fup(U).tnt("n");
+    pt.put(Packet::ModeTsx { in_tx: false, abort: true }).fup(U + 5).tip(U + 0x100).fup(U + 0x101).pgd(None);
+    check(&code, &pt, &[U, U + 1, U + 0x100]);
 }
 
 #[test]

@@ -3,9 +3,11 @@
 //! tasks that move between CPUs.
 
 mod hand;
+mod replayed;
 
 use hand::{CLOCK, Code, Pt};
-use kprism_flow::model::{FrameKind, NO_PARENT, Profile};
+use kprism_flow::model::{FrameKind, NO_PARENT, Part, Parts, Profile};
+use kprism_flow::replay::Inputs;
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::sideband::{Record, Switch};
 
@@ -49,6 +51,30 @@ fn run_with(code: &Code, pts: &[&Pt], sideband: &[Record]) -> Profile {
     let options = Options { threads: 1, slice_ns: 0, clock: CLOCK, chunk: 0, ..Options::default() };
     let profile = profile(&streams, code, sideband, &options, &|_| ());
     assert_eq!(profile.errors, []);
+    // A replay, which keeps whole stacks and no chunks, comes to the same.
+    let mut known = replayed::Contexts::new();
+    let mut paths: Vec<(u32, Vec<String>)> = Vec::new();
+    for (i, node) in profile.nodes.iter().enumerate() {
+        if node.parent == NO_PARENT {
+            let task = profile.tasks.iter().find(|t| t.root == i as u32).unwrap();
+            paths.push((task.pid, Vec::new()));
+            continue;
+        }
+        let (pid, mut path) = paths[node.parent as usize].clone();
+        path.push(profile.funcs[node.func as usize].name.clone());
+        paths.push((pid, path.clone()));
+        let sum = known.entry((pid, path)).or_default();
+        *sum = (sum.0 + node.calls, sum.1 + node.insns);
+    }
+    // A jump into the middle of a function is a call for the profile if the function it leaves was called
+    // before the trace, else not; in a replay it never is.
+    known.retain(|_, sums| sums.1 > 0);
+    for stretch in [1, 0] {
+        let inputs = Inputs { streams: &streams, resolver: code, sideband, clock: CLOCK, stretch };
+        let mut told = replayed::Replayed::of(&inputs).contexts;
+        told.retain(|_, sums| sums.1 > 0);
+        assert_eq!(told, known, "stretch {stretch}");
+    }
     profile
 }
 
@@ -71,6 +97,26 @@ fn tree(profile: &Profile) -> Vec<String> {
     }
     lines.sort();
     lines
+}
+
+/// Entry, an interrupt in the middle of the body, and the way out are told apart, in instructions and in time.
+#[test]
+fn parts_of_a_system_call() {
+    let code = code("__x64_sys_read");
+    let mut pt = Pt::new();
+    pt.psb_at(MAIN, 1000).cyc(3).tip(G).cyc(4).tnt("tt").cyc(2).tip(ENTRY);
+    pt.cyc(5).tip(BODY).cyc(7).tip(HELPER).cyc(6).fup(HELPER).cyc(1).tip(TIMER).cyc(20).tip(HELPER);
+    pt.cyc(8).tnt("tt").cyc(11).tip(MAIN + 8).cyc(1).tip(G);
+    let profile = run_with(&code, &[&pt], &[]);
+    let [call] = &profile.syscalls[..] else { panic!("{:?}", profile.syscalls) };
+    let insns = |part: Part| part.insns;
+    let Parts { entry, interrupts, exit } = call.parts;
+    // nop, call; nop, iret; sysret.
+    assert_eq!((insns(entry), insns(interrupts), insns(exit)), (2, 2, 1));
+    assert_eq!(call.insns, 2 + 2 + 2 + 2 + 1 + 1);
+    assert_eq!((entry.ns, interrupts.ns), (5, 20));
+    assert!(entry.ns + interrupts.ns + exit.ns < call.on_cpu_ns, "{call:?}");
+    assert!((9..=12).contains(&exit.ns), "{exit:?}");
 }
 
 #[test]
@@ -182,6 +228,7 @@ fn switch(cpu: u32, t: u64, prev: u32, next: u32) -> Record {
         pid: next,
         tgid: next,
         comm: format!("t{next}"),
+        ..Switch::default()
     })
 }
 
@@ -238,6 +285,36 @@ fn a_task_moves_to_another_cpu() {
     // 4 ns on CPU 0, 4 on CPU 1.
     assert_eq!((call.on_cpu_ns, call.insns), (8, 8));
     assert_eq!(p.tasks[call.task as usize].pid, 7);
+}
+
+/// Records that only say about when: one too many before the first entry, none for the second.
+#[test]
+fn switches_near_a_time_go_with_the_entry_nearest() {
+    let code = code("__x64_sys_nanosleep");
+    let mut pt = Pt::new();
+    pt.psb_at(BODY, 1000).cyc(500).tip(SWITCH).cyc(2).tip(BODY + 3).cyc(1).tip(BODY);
+    pt.cyc(100).tip(SWITCH).cyc(2).tip(BODY + 3).cyc(1).tip(BODY);
+    pt.cyc(400).tip(SWITCH).cyc(2).tip(BODY + 3);
+    let near = |t, prev, next| match switch(0, t, prev, next) {
+        Record::Switch(record) => Record::Switch(Switch { near: true, ..record }),
+        other => other,
+    };
+    let p = run_with(&code, &[&pt], &[near(1200, 5, 9), near(1499, 9, 7), near(2004, 7, 8)]);
+    let of = |pid: u32| {
+        let task = p.tasks.iter().position(|t| t.pid == pid)?;
+        let mut nodes: Vec<u32> = vec![p.tasks[task].root];
+        let mut insns = 0;
+        for (i, node) in p.nodes.iter().enumerate() {
+            if nodes.contains(&node.parent) {
+                nodes.push(i as u32);
+                insns += node.insns;
+            }
+        }
+        Some(insns)
+    };
+    // From the first entry on: twice __switch_to (2 instructions) and what it returns to (1), and the call (2) that
+    // enters it again; from the last on the switch alone.
+    assert_eq!((of(5), of(9), of(7), of(8)), (Some(2), Some(0), Some(10), Some(2)));
 }
 
 #[test]

@@ -14,8 +14,14 @@ use kprism_flow::{Options, Stream, profile};
 use machine::program::Program;
 use machine::{Machine, Rng, Settings, Truth};
 
-const CLOCK: ClockConfig =
-    ClockConfig { tsc_hz: 1_000_000_000, art_num: 40, art_den: 1, mtc_freq: 3, nom_ratio: 10 };
+const CLOCK: ClockConfig = ClockConfig {
+    tsc_hz: 1_000_000_000,
+    art_num: 40,
+    art_den: 1,
+    mtc_freq: 3,
+    nom_ratio: 10,
+    cyc_threshold: 0,
+};
 
 fn settings(seed: u64) -> Settings {
     let mut rng = Rng(seed ^ 0x5e77);

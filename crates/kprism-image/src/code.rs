@@ -99,6 +99,15 @@ pub struct Conflict {
     pub va: u64,
 }
 
+/// A place in the stream where another task goes on, known from outside of the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Turn {
+    /// Stream offset: packets from here on are the task's.
+    pub offset: u64,
+    /// Its address space, as if the stream named it there; none where the stream does.
+    pub asid: Option<u64>,
+}
+
 /// All code known for one CPU's stream.
 #[derive(Clone, Default)]
 pub struct Image {
@@ -106,6 +115,7 @@ pub struct Image {
     index: HashMap<(u64, u64), u32, BuildHasherDefault<KeyHasher>>,
     granules: Vec<Granule>,
     conflicts: Vec<Conflict>,
+    turns: Vec<Turn>,
     flat: bool,
 }
 
@@ -218,6 +228,17 @@ impl Image {
     /// Where known bytes change, in order of stream offset. Decoded blocks of the granule are void from there on.
     pub fn conflicts(&self) -> &[Conflict] {
         &self.conflicts
+    }
+
+    /// States where tasks change, for streams that do not tell: packets of user code only.
+    pub fn set_turns(&mut self, mut turns: Vec<Turn>) {
+        turns.sort_by_key(|turn| turn.offset);
+        self.turns = turns;
+    }
+
+    /// Where tasks change, in order of stream offset.
+    pub fn turns(&self) -> &[Turn] {
+        &self.turns
     }
 
     /// Number of granule versions held, about 300 bytes each.

@@ -89,7 +89,7 @@ pub enum Kind {
         /// the RET compression stack ignores.
         target: u64,
     },
-    /// Near indirect jump: TIP.
+    /// Near indirect jump, or `jmpabs`: TIP.
     IndirectJump,
     /// Near indirect call: TIP.
     IndirectCall,
@@ -192,12 +192,30 @@ fn classify_fully(bytes: &[u8], ip: u64, mode: Mode) -> Result<Insn, InsnError> 
     let mut insn = Instruction::default();
     decoder.decode_out(&mut insn);
     if insn.code() == Code::INVALID {
+        if mode == Mode::Bits64 && bytes.first() == Some(&REX2) {
+            return jmpabs(bytes);
+        }
         return Err(match decoder.last_error() {
             DecoderError::NoMoreBytes if bytes.len() < 15 => InsnError::Truncated(bytes.len()),
             _ => InsnError::Invalid,
         });
     }
     Ok(Insn { kind: kind_of(&insn), len: insn.len() as u8 })
+}
+
+/// APX's prefix. In 64-bit mode it was no instruction before.
+const REX2: u8 = 0xd5;
+
+/// `jmpabs`, which iced does not know: REX2 of opcode map 0 without W, `A1`, the target. It is direct, but gives a
+/// TIP all the same.
+fn jmpabs(bytes: &[u8]) -> Result<Insn, InsnError> {
+    const LEN: usize = 11;
+    match bytes {
+        [_, payload, ..] if payload & 0x88 != 0 => Err(InsnError::Invalid),
+        [_, _, opcode, ..] if *opcode != 0xa1 => Err(InsnError::Invalid),
+        _ if bytes.len() < LEN => Err(InsnError::Truncated(bytes.len())),
+        _ => Ok(Insn { kind: Kind::IndirectJump, len: LEN as u8 }),
+    }
 }
 
 /// Class of a decoded instruction. Goes by mnemonic and operand kind, not by iced's `FlowControl`: that one

@@ -30,15 +30,29 @@ pub enum Record {
     Other,
 }
 
-/// Entry of the flow into `__switch_to` on one CPU; exactly one for each.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// A CPU takes up another task. Three kinds, of which a CPU's records are all of one:
+///
+/// - by entry: the flow enters `ip`; exactly one record for each entry, in order;
+/// - by entry, `near`: the flow enters `ip` at about `t`; records or entries may be missing;
+/// - by place: at stream offset `offset`, from where on user code is that of `asid`, if that is told.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Switch {
     /// Time, ns.
     pub t: u64,
     /// CPU that switched.
     pub cpu: u32,
-    /// Address of `__switch_to`.
+    /// Address of `__switch_to`; 0 where the place tells.
+    #[serde(default)]
     pub ip: u64,
+    /// `t` tells which entry of `ip` it is, not the order.
+    #[serde(default)]
+    pub near: bool,
+    /// Where in the CPU's stream.
+    #[serde(default)]
+    pub offset: Option<u64>,
+    /// Address space from `offset` on; none where packets tell it.
+    #[serde(default)]
+    pub asid: Option<u64>,
     /// Thread id that leaves.
     pub prev_pid: u32,
     /// Its thread group.

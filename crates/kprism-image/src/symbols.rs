@@ -157,6 +157,16 @@ impl Symbols {
         Some(locate_in_file(file, &self.functions, &mapping, va))
     }
 
+    /// The function at link-time address `address` of the file that `func` is of.
+    #[must_use]
+    pub fn locate_in_module(&self, func: FunctionId, address: u64) -> Option<Located> {
+        let file = self.files.iter().find(|f| f.base <= func.0 && func.0 <= f.rest.0)?;
+        let range = file.elf.as_ref()?.table.find(address)?;
+        let func = file.base + range.func;
+        let entry = self.functions[func as usize].start;
+        Some(Located { func: FunctionId(func), start: range.start, end: range.end, entry, known: true })
+    }
+
     /// The function of this number.
     #[must_use]
     pub fn function(&self, id: FunctionId) -> &Function {

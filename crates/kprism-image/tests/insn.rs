@@ -30,6 +30,24 @@ fn near_branches() {
 }
 
 #[test]
+fn jmpabs() {
+    let bytes = [0xd5, 0x00, 0xa1, 0x0d, 0x10, 0, 0, 0, 0, 0, 0];
+    assert_eq!(kind(&bytes), Kind::IndirectJump);
+    for len in 1..bytes.len() {
+        assert_eq!(classify(&bytes[..len], IP, Mode::Bits64), Err(InsnError::Truncated(len)));
+    }
+    // With W or in opcode map 1 it is something else; before APX and in other modes, D5 is AAD.
+    for payload in [0x08, 0x80] {
+        let other = [&[0xd5, payload], &bytes[2..]].concat();
+        assert_eq!(classify(&other, IP, Mode::Bits64), Err(InsnError::Invalid));
+    }
+    assert_eq!(
+        classify(&bytes, 0x1000, Mode::Bits32).map(|insn| (insn.kind, insn.len)),
+        Ok((Kind::Other, 2))
+    );
+}
+
+#[test]
 fn far_transfers() {
     assert_eq!(kind(&[0x0f, 0x05]), Kind::Far(Far::Syscall));
     assert_eq!(kind(&[0x48, 0x0f, 0x07]), Kind::Far(Far::Sysret));

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use kprism_import::perfdata::Search;
 use kprism_import::{CodeFile, detect, read, write};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,9 +12,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: import SOURCE OUT [FILE@VA...]".into());
     };
     let code = code.iter().map(|c| CodeFile::parse(c)).collect::<Result<Vec<_>, _>>()?;
-    let capture = read(&detect(Path::new(source))?, &code)?;
+    let capture = read(&detect(Path::new(source))?, &code, &Search::default())?;
     let out = Path::new(out);
-    write(&capture, &out.join("streams"), &out.join("symbols/root"))?;
+    write(&capture, &out.join("streams"), &out.join("symbols"))?;
     for (cpu, stream) in capture.streams.iter().enumerate() {
         println!(
             "cpu{cpu}: {} ({} bytes, {} code regions)",

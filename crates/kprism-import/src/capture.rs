@@ -16,6 +16,16 @@ pub struct Capture {
     pub modules: Vec<Module>,
     /// Names of processes.
     pub tasks: Vec<Task>,
+    /// Task switches.
+    pub switches: Vec<Switched>,
+    /// The kernel's symbols and modules, as in `/proc`; empty when unknown.
+    pub kallsyms: Vec<u8>,
+    /// See `kallsyms`.
+    pub modules_list: Vec<u8>,
+    /// Kernel release and build id in hex, each empty when unknown.
+    pub kernel: (String, String),
+    /// The recorder's command line.
+    pub command: Vec<String>,
     /// How to read time packets.
     pub clock: Clock,
     /// The processor, for errata.
@@ -31,8 +41,55 @@ pub struct Stream {
     pub label: String,
     /// The packets.
     pub pt: Vec<u8>,
-    /// Indices into [`Capture::regions`]: the code this stream may run.
-    pub regions: Vec<usize>,
+    /// The code this stream may run, later versions of a place behind earlier ones.
+    pub regions: Vec<Placed>,
+    /// Who runs at its beginning, where no switch tells: (thread id, time).
+    pub first: Option<(u32, u64)>,
+}
+
+/// A region where and from when on a stream sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Index into [`Capture::regions`].
+    pub region: usize,
+    /// Address of its first byte.
+    pub va: u64,
+    /// Address space: CR3 without its low 12 bits, 0 for the kernel, and for whatever a stream without address
+    /// spaces runs.
+    pub asid: u64,
+    /// Stream offset from which on it replaces what was there, if it does.
+    pub offset: u64,
+    /// See `offset`; else it was there from the start.
+    pub replaces: bool,
+}
+
+/// A task takes a CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Switched {
+    /// Time, ns.
+    pub t: u64,
+    /// Stream.
+    pub cpu: usize,
+    /// Where in the stream.
+    pub at: SwitchAt,
+    /// Who leaves.
+    pub prev: Task,
+    /// Who comes.
+    pub next: Task,
+}
+
+/// How a switch is found in the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SwitchAt {
+    /// Where the flow enters this address (`__switch_to`), at about the record's time.
+    Entry(u64),
+    /// At this stream offset, from where on user code is that of the address space.
+    Offset {
+        /// The stream offset.
+        offset: u64,
+        /// The address space; none where packets tell it.
+        asid: Option<u64>,
+    },
 }
 
 /// Code bytes at an address.
@@ -59,10 +116,14 @@ pub struct Module {
     pub end: u64,
     /// Offset in the file, bytes.
     pub pgoff: u64,
+    /// Address space, as in [`Placed::asid`].
+    pub asid: u64,
+    /// Since when, ns.
+    pub t: u64,
 }
 
 /// A process or thread with its name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Task {
     /// Thread id.
     pub pid: u32,
@@ -70,6 +131,8 @@ pub struct Task {
     pub tgid: u32,
     /// Name, empty when unknown.
     pub comm: String,
+    /// Since when it is called so, ns.
+    pub t: u64,
 }
 
 /// Clock ratios; 0 where unknown.
@@ -118,10 +181,22 @@ impl Capture {
         self.clock.timed = self.streams.iter().any(|stream| has_tsc(&stream.pt));
     }
 
-    /// Adds a region and returns its index.
-    pub(crate) fn add_region(&mut self, va: u64, bytes: Vec<u8>) -> usize {
+    /// Adds a region, which lies there from the start in whatever address space.
+    pub(crate) fn add_region(&mut self, va: u64, bytes: Vec<u8>) -> Placed {
         self.regions.push(Region { va, bytes });
-        self.regions.len() - 1
+        self.placed(self.regions.len() - 1)
+    }
+
+    /// A region where it says that it lies, from the start, in whatever address space.
+    pub(crate) fn placed(&self, region: usize) -> Placed {
+        Placed { region, va: self.regions[region].va, asid: 0, offset: 0, replaces: false }
+    }
+
+    /// Adds a module unless it is known.
+    pub(crate) fn add_module(&mut self, module: Module) {
+        if !self.modules.contains(&module) {
+            self.modules.push(module);
+        }
     }
 }
 

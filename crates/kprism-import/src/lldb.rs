@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::elf::parse;
 use crate::error::{read_file, read_text};
 use crate::perf::find_file;
-use crate::{Capture, Clock, CpuModel, ImportError, Module, Stream, Task};
+use crate::{Capture, Clock, CpuModel, ImportError, Module, Placed, Stream, Task};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -131,7 +131,8 @@ pub(crate) fn read(json: &Path) -> Result<Capture, ImportError> {
     for cpu in &bundle.cpus {
         let label = format!("cpu {}", cpu.id.get(json, "id")?);
         let regions = without_overlaps(&mut capture);
-        capture.streams.push(Stream { label, pt: read_file(&dir.join(&cpu.ipt_trace))?, regions });
+        let pt = read_file(&dir.join(&cpu.ipt_trace))?;
+        capture.streams.push(Stream { label, pt, regions, first: None });
     }
     if capture.streams.is_empty() {
         return Err(ImportError::format(json, "fields `cpus` and `processes`", "an `iptTrace`"));
@@ -166,23 +167,26 @@ fn read_process(
                 start,
                 end: start.saturating_add(segment.bytes.len() as u64),
                 pgoff: segment.offset,
+                asid: 0,
+                t: 0,
             });
             regions.push(capture.add_region(start, segment.bytes));
         }
     }
     for thread in &process.threads {
         let tid = thread.tid.get_u32(json, "tid")?;
-        capture.tasks.push(Task { pid: tid, tgid: pid, comm: String::new() });
+        capture.tasks.push(Task { pid: tid, tgid: pid, ..Task::default() });
         if let Some(trace) = &thread.ipt_trace {
             let pt = read_file(&dir.join(trace))?;
-            capture.streams.push(Stream { label: format!("thread {tid}"), pt, regions: regions.clone() });
+            let label = format!("thread {tid}");
+            capture.streams.push(Stream { label, pt, regions: regions.clone(), first: None });
         }
     }
     Ok(())
 }
 
 /// All regions, less those that overlap an earlier one with other bytes.
-fn without_overlaps(capture: &mut Capture) -> Vec<usize> {
+fn without_overlaps(capture: &mut Capture) -> Vec<Placed> {
     let mut kept: Vec<usize> = Vec::new();
     for (i, region) in capture.regions.iter().enumerate() {
         let end = |r: &crate::Region| r.va.saturating_add(r.bytes.len() as u64);
@@ -199,5 +203,5 @@ fn without_overlaps(capture: &mut Capture) -> Vec<usize> {
             kept.push(i);
         }
     }
-    kept
+    kept.into_iter().map(|index| capture.placed(index)).collect()
 }

@@ -31,7 +31,8 @@ pub(crate) fn read(dir: &Path) -> Result<Capture, ImportError> {
         if regions.is_empty() {
             regions = (0..owners.len()).collect();
         }
-        capture.streams.push(Stream { label: stem, pt: read_file(file)?, regions });
+        let regions = regions.into_iter().map(|index| capture.placed(index)).collect();
+        capture.streams.push(Stream { label: stem, pt: read_file(file)?, regions, first: None });
     }
     if capture.streams.is_empty() {
         return Err(ImportError::format(dir, "folder", "at least one *.pt file beside xpages.txt"));
@@ -62,11 +63,11 @@ fn read_maps(list: &Path, capture: &mut Capture) -> Result<(), ImportError> {
         if let Some(command) = line.name.strip_prefix("CMD ") {
             let program = command.split_whitespace().next().unwrap_or_default();
             let comm = program.rsplit('/').next().unwrap_or_default().to_owned();
-            capture.tasks.push(Task { pid: line.tgid, tgid: line.tgid, comm });
+            capture.tasks.push(Task { pid: line.tgid, tgid: line.tgid, comm, t: 0 });
         } else if line.size > 0 {
             let end = line.va.saturating_add(line.size);
             let (path, pid, start) = (line.name, line.tgid, line.va);
-            capture.modules.push(Module { path, file: None, pid, start, end, pgoff: 0 });
+            capture.modules.push(Module { path, file: None, pid, start, end, pgoff: 0, asid: 0, t: 0 });
         }
     }
     Ok(())

@@ -44,7 +44,7 @@ pub(crate) fn read(file: &Path, code: &[CodeFile]) -> Result<Capture, ImportErro
         return Err(ImportError::NoCode { path: file.to_owned() });
     }
     let label = file.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    let stream = Stream { label, pt: read_file(file)?, regions: Vec::new() };
+    let stream = Stream { label, pt: read_file(file)?, regions: Vec::new(), first: None };
     Ok(Capture { streams: vec![stream], ..Capture::default() })
 }
 
@@ -61,6 +61,8 @@ pub(crate) fn add_code(capture: &mut Capture, code: &[CodeFile]) -> Result<(), I
                 start,
                 end: start.saturating_add(bytes.len() as u64),
                 pgoff,
+                asid: 0,
+                t: 0,
             });
             let region = capture.add_region(start, bytes);
             capture.streams.iter_mut().for_each(|stream| stream.regions.push(region));

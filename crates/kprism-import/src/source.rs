@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::perfdata::{self, Search, is_perf_data};
 use crate::{Capture, CodeFile, ImportError, lldb, pages, perf, raw};
 
 /// A kind of capture and where it is.
@@ -16,9 +17,12 @@ pub enum Source {
     Drpt2trace(PathBuf),
     /// An LLDB bundle's description file.
     Lldb(PathBuf),
+    /// A perf.data file or folder.
+    PerfData(PathBuf),
 }
 
-/// Looks at a path. A folder is known by its files, a `.json` file is an LLDB bundle, any other file is PT.
+/// Looks at a path. A folder is known by its files, a `.json` file is an LLDB bundle, a file that begins like perf.data is
+/// one, any other file is PT.
 ///
 /// # Errors
 /// [`ImportError::Unknown`] when nothing fits.
@@ -31,7 +35,11 @@ pub fn detect(path: &Path) -> Result<Source, ImportError> {
             return Ok(Source::Drpt2trace(path.to_owned()));
         } else if has("trace.json") {
             return Ok(Source::Lldb(path.join("trace.json")));
+        } else if is_perf_data(&path.join("data")) {
+            return Ok(Source::PerfData(path.to_owned()));
         }
+    } else if is_perf_data(path) {
+        return Ok(Source::PerfData(path.to_owned()));
     } else if path.is_file() {
         let json = path.extension().is_some_and(|e| e == "json");
         return Ok(if json { Source::Lldb(path.to_owned()) } else { Source::Raw(path.to_owned()) });
@@ -40,16 +48,17 @@ pub fn detect(path: &Path) -> Result<Source, ImportError> {
 }
 
 /// Reads a capture. `code` names further code: all there is for [`Source::Raw`], what the capture lacks (a
-/// library, say) for the others.
+/// library, say) for the others; `search` where to look for what perf leaves where it is.
 ///
 /// # Errors
 /// [`ImportError`], with the file and the place in it.
-pub fn read(source: &Source, code: &[CodeFile]) -> Result<Capture, ImportError> {
+pub fn read(source: &Source, code: &[CodeFile], search: &Search) -> Result<Capture, ImportError> {
     let mut capture = match source {
         Source::Pages(dir) => pages::read(dir)?,
         Source::Raw(file) => raw::read(file, code)?,
         Source::Drpt2trace(dir) => perf::read(dir)?,
         Source::Lldb(json) => lldb::read(json)?,
+        Source::PerfData(path) => perfdata::read(path, search)?,
     };
     raw::add_code(&mut capture, code)?;
     capture.look_for_time();

@@ -7,36 +7,44 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::json;
 
-use crate::{Capture, ImportError, Module};
+use crate::{Capture, ImportError, Module, Placed, SwitchAt, Switched, Task};
 
 /// Fragments of the dictionary carry a 16-bit length.
 const FRAGMENT: usize = 1 << 15;
 
-/// Writes `cpuN.pt`, `cpuN.map`, `code.dict`, `sideband.jsonl` and `counts.json` into `streams`, and copies the
-/// mapped ELF files below `root` under their paths on the traced machine. Both folders are made if missing.
+/// Writes `cpuN.pt`, `cpuN.map`, `code.dict`, `sideband.jsonl` and `counts.json` into `streams`, copies the mapped
+/// ELF files below `symbols/root` under their paths on the traced machine, and puts the kernel's symbols beside
+/// them. Both folders are made if missing.
 ///
 /// # Errors
 /// [`ImportError::Io`] with the file that could not be written.
-pub fn write(capture: &Capture, streams: &Path, root: &Path) -> Result<(), ImportError> {
+pub fn write(capture: &Capture, streams: &Path, symbols: &Path) -> Result<(), ImportError> {
     make_dir(streams)?;
     let fragments = write_dict(capture, &streams.join("code.dict"))?;
     for (cpu, stream) in capture.streams.iter().enumerate() {
         let pt = streams.join(format!("cpu{cpu}.pt"));
         fs::write(&pt, &stream.pt).map_err(at(&pt))?;
-        let map = stream.regions.iter().flat_map(|&region| &fragments[region]);
-        write_map(&streams.join(format!("cpu{cpu}.map")), map)?;
+        write_map(&streams.join(format!("cpu{cpu}.map")), &stream.regions, &fragments)?;
     }
     let path = streams.join("sideband.jsonl");
     fs::write(&path, sideband(capture)).map_err(at(&path))?;
     let path = streams.join("counts.json");
     fs::write(&path, format!("{:#}\n", counts(capture))).map_err(at(&path))?;
-    capture.modules.iter().try_for_each(|module| copy_module(module, root))
+    for (name, text) in [("kallsyms", &capture.kallsyms), ("modules", &capture.modules_list)] {
+        if !text.is_empty() {
+            make_dir(symbols)?;
+            let path = symbols.join(name);
+            fs::write(&path, text).map_err(at(&path))?;
+        }
+    }
+    let root = symbols.join("root");
+    capture.modules.iter().try_for_each(|module| copy_module(module, &root))
 }
 
-/// Where a fragment lies.
+/// A fragment and where it lies in its region.
 struct Fragment {
     id: u32,
-    va: u64,
+    at: u64,
 }
 
 fn write_dict(capture: &Capture, path: &Path) -> Result<Vec<Vec<Fragment>>, ImportError> {
@@ -46,15 +54,15 @@ fn write_dict(capture: &Capture, path: &Path) -> Result<Vec<Vec<Fragment>>, Impo
     out.write_all(b"KPDICT01").map_err(at(path))?;
     for region in &capture.regions {
         let mut fragments = Vec::new();
-        let mut va = region.va;
+        let mut at_byte = 0;
         for bytes in region.bytes.chunks(FRAGMENT) {
             out.write_all(&id.to_le_bytes()).map_err(at(path))?;
             out.write_all(&(bytes.len() as u32).to_le_bytes()).map_err(at(path))?; // length u16, padding u16
-            out.write_all(&va.to_le_bytes()).map_err(at(path))?;
+            out.write_all(&region.va.wrapping_add(at_byte).to_le_bytes()).map_err(at(path))?;
             out.write_all(bytes).map_err(at(path))?;
-            fragments.push(Fragment { id, va });
+            fragments.push(Fragment { id, at: at_byte });
             id += 1;
-            va = va.wrapping_add(bytes.len() as u64);
+            at_byte += bytes.len() as u64;
         }
         all.push(fragments);
     }
@@ -62,32 +70,54 @@ fn write_dict(capture: &Capture, path: &Path) -> Result<Vec<Vec<Fragment>>, Impo
     Ok(all)
 }
 
-/// All code is there from offset 0, in address space 0, without conflicts.
-fn write_map<'a>(path: &Path, fragments: impl Iterator<Item = &'a Fragment>) -> Result<(), ImportError> {
+fn write_map(path: &Path, regions: &[Placed], fragments: &[Vec<Fragment>]) -> Result<(), ImportError> {
     let mut out = b"KPMAP001".to_vec();
-    for fragment in fragments {
-        for word in [0, 0, fragment.va, u64::from(fragment.id)] {
-            out.extend_from_slice(&word.to_le_bytes());
+    for placed in regions {
+        for fragment in &fragments[placed.region] {
+            let id = u64::from(fragment.id) | u64::from(placed.replaces) << 32;
+            for word in [placed.offset, placed.asid, placed.va.wrapping_add(fragment.at), id] {
+                out.extend_from_slice(&word.to_le_bytes());
+            }
         }
     }
     fs::write(path, out).map_err(at(path))
 }
 
+/// All lines in order of time.
 fn sideband(capture: &Capture) -> String {
-    let mut lines = String::new();
-    for task in &capture.tasks {
-        let line =
-            json!({"k": "comm", "t": 0, "cpu": 0, "pid": task.pid, "tgid": task.tgid, "comm": task.comm});
-        lines += &format!("{line}\n");
+    let mut lines: Vec<(u64, serde_json::Value)> = Vec::new();
+    let mut add = |t: u64, line| lines.push((t, line));
+    for (cpu, stream) in capture.streams.iter().enumerate() {
+        if let Some((pid, t)) = stream.first {
+            add(t, json!({"k": "mark", "t": t, "cpu": cpu, "what": "begin", "pid": pid}));
+        }
+    }
+    for Task { pid, tgid, comm, t } in &capture.tasks {
+        add(*t, json!({"k": "comm", "t": t, "cpu": 0, "pid": pid, "tgid": tgid, "comm": comm}));
     }
     for m in &capture.modules {
         let line = json!({
-            "k": "mmap", "t": 0, "cpu": 0, "pid": m.pid, "tgid": m.pid, "asid": 0, "start": m.start,
+            "k": "mmap", "t": m.t, "cpu": 0, "pid": m.pid, "tgid": m.pid, "asid": m.asid, "start": m.start,
             "end": m.end, "pgoff": m.pgoff, "exec": true, "path": m.path,
         });
-        lines += &format!("{line}\n");
+        add(m.t, line);
     }
-    lines
+    for Switched { t, cpu, at, prev, next } in &capture.switches {
+        let mut line = json!({
+            "k": "switch", "t": t, "cpu": cpu, "prev_pid": prev.pid, "prev_tgid": prev.tgid,
+            "prev_comm": prev.comm, "pid": next.pid, "tgid": next.tgid, "comm": next.comm,
+        });
+        match *at {
+            SwitchAt::Entry(ip) => (line["ip"], line["near"]) = (ip.into(), true.into()),
+            SwitchAt::Offset { offset, asid } => {
+                line["offset"] = offset.into();
+                line["asid"] = asid.into();
+            }
+        }
+        add(*t, line);
+    }
+    lines.sort_by_key(|(t, _)| *t);
+    lines.iter().map(|(_, line)| format!("{line}\n")).collect()
 }
 
 fn counts(capture: &Capture) -> serde_json::Value {
@@ -116,14 +146,16 @@ fn counts(capture: &Capture) -> serde_json::Value {
 
 fn copy_module(module: &Module, root: &Path) -> Result<(), ImportError> {
     let Some(file) = &module.file else { return Ok(()) };
-    let inside: PathBuf =
-        Path::new(&module.path).components().filter(|c| matches!(c, Component::Normal(_))).collect();
-    let to = root.join(inside);
-    if to == root || to.exists() {
-        return Ok(());
-    }
+    let Some(to) = below(root, &module.path).filter(|to| !to.exists()) else { return Ok(()) };
     make_dir(to.parent().unwrap_or(root))?;
     fs::copy(file, &to).map(|_| ()).map_err(at(file))
+}
+
+/// The place of a traced machine's path below `root`, which it cannot leave.
+pub(crate) fn below(root: &Path, path: &str) -> Option<PathBuf> {
+    let inside = Path::new(path).components().filter(|c| matches!(c, Component::Normal(_)));
+    let place = root.join(inside.collect::<PathBuf>());
+    (place != root).then_some(place)
 }
 
 fn make_dir(dir: &Path) -> Result<(), ImportError> {

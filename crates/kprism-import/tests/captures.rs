@@ -106,7 +106,7 @@ fn segments_are_those_of_libipt() {
 /// stop at the same instruction.
 fn compare(oracle: &Path, capture: &Capture) -> Vec<String> {
     let run = tempfile::tempdir().expect("a temporary folder");
-    kprism_import::write(capture, run.path(), &run.path().join("root")).expect("streams");
+    kprism_import::write(capture, run.path(), &run.path().join("symbols")).expect("streams");
     let cpu = capture.cpu.map_or("6/94/3".to_owned(), |c| format!("{}/{}/{}", c.family, c.model, c.stepping));
     let mut wrong = Vec::new();
     for (i, stream) in capture.streams.iter().enumerate() {

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use kprism_image::maps::{Dict, image, parse_map};
+use kprism_import::perfdata::Search;
 use kprism_import::{Clock, CodeFile, ImportError, Source, detect, read, write};
 use kprism_pt::{IpPayload, Packet};
 
@@ -76,18 +77,18 @@ fn a_folder_of_pages() {
     put(dir.path(), "maps.txt", "7 0 0 CMD /bin/prog -x\n7 1000 100000 /bin/prog\n");
     let source = detect(dir.path()).unwrap();
     assert_eq!(source, Source::Pages(dir.path().to_owned()));
-    let capture = read(&source, &[]).unwrap();
+    let capture = read(&source, &[], &Search::default()).unwrap();
     assert_eq!(capture.streams.len(), 2);
-    assert_eq!(
-        (capture.streams[0].regions.as_slice(), capture.streams[1].regions.as_slice()),
-        (&[0][..], &[1][..])
-    );
+    let regions = |stream: usize| -> Vec<usize> {
+        capture.streams[stream].regions.iter().map(|placed| placed.region).collect()
+    };
+    assert_eq!((regions(0), regions(1)), (vec![0], vec![1]));
     assert_eq!(capture.tasks[0].comm, "prog");
     assert!(!capture.clock.timed);
 
     let out = tempfile::tempdir().unwrap();
     let streams = out.path().join("streams");
-    write(&capture, &streams, &out.path().join("root")).unwrap();
+    write(&capture, &streams, &out.path().join("symbols")).unwrap();
     assert_eq!(fs::read(streams.join("cpu0.pt")).unwrap(), stream);
     // The region spans several fragments.
     assert_eq!(code_at(&streams, 0, 0x1000 + 0x8000 - 8), [0xcc; 16]);
@@ -106,18 +107,18 @@ fn a_bare_stream_with_an_elf_and_raw_bytes() {
     put(dir.path(), "prog", elf());
     put(dir.path(), "jit.bin", [1, 2, 3]);
     let source = detect(&dir.path().join("x.trace")).unwrap();
-    assert!(matches!(read(&source, &[]), Err(ImportError::NoCode { .. })));
+    assert!(matches!(read(&source, &[], &Search::default()), Err(ImportError::NoCode { .. })));
     let code = [
         CodeFile { path: dir.path().join("prog"), va: 0x10_0000 },
         CodeFile { path: dir.path().join("jit.bin"), va: 0x7000 },
     ];
-    let capture = read(&source, &code).unwrap();
+    let capture = read(&source, &code, &Search::default()).unwrap();
     assert!(capture.clock.timed);
     let out = tempfile::tempdir().unwrap();
-    write(&capture, out.path(), &out.path().join("root")).unwrap();
+    write(&capture, out.path(), &out.path().join("symbols")).unwrap();
     assert_eq!(code_at(out.path(), 0, 0x50_1000), [0x90, 0x90, 0xeb, 0xfc]);
     assert_eq!(code_at(out.path(), 0, 0x7000), [1, 2, 3]);
-    let copied = out.path().join("root").join(dir.path().strip_prefix("/").unwrap()).join("prog");
+    let copied = out.path().join("symbols/root").join(dir.path().strip_prefix("/").unwrap()).join("prog");
     assert!(copied.is_file());
 }
 
@@ -138,13 +139,13 @@ fn a_drpt2trace_folder() {
         conversion.extend_from_slice(&u64::to_le_bytes(word));
     }
     put(dir.path(), "secondary.sideband.pevent", &conversion);
-    let capture = read(&detect(dir.path()).unwrap(), &[]).unwrap();
+    let capture = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap();
     assert_eq!(capture.clock, Clock { timed: true, tsc_hz: 2_000_000_000, ..Clock::default() });
     assert_eq!(capture.regions[0].bytes, [0x90, 0x90, 0xeb, 0xfc]);
 
     put(dir.path(), "primary.sideband.pevent", &mmap2[..40]);
-    let error = read(&detect(dir.path()).unwrap(), &[]).unwrap_err().to_string();
-    assert!(error.ends_with("offset 0: expected a whole perf record"), "{error}");
+    let error = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap_err().to_string();
+    assert!(error.contains("offset 0: expected a whole perf record"), "{error}");
 }
 
 #[test]
@@ -158,7 +159,7 @@ fn an_lldb_bundle() {
                    {"file":"gone.so","systemPath":"/x/gone.so","loadAddress":0}]}],
         "tscPerfZeroConversion":{"timeMult":1024,"timeShift":10,"timeZero":"18433473881008870804"}}"#;
     put(dir.path(), "trace.json", json);
-    let capture = read(&detect(dir.path()).unwrap(), &[]).unwrap();
+    let capture = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap();
     assert_eq!(capture.regions[0].va, 0x50_1000);
     assert_eq!(capture.clock.tsc_hz, 1_000_000_000);
     assert_eq!(capture.cpu.unwrap().model, 79);
@@ -166,10 +167,15 @@ fn an_lldb_bundle() {
     assert_eq!(capture.streams[0].label, "thread 2");
 
     put(dir.path(), "trace.json", json.replace("\"0x500000\"", "\"many\""));
-    let error = read(&detect(dir.path()).unwrap(), &[]).unwrap_err().to_string();
+    let error = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap_err().to_string();
     assert!(error.ends_with("loadAddress: expected an unsigned integer"), "{error}");
     put(dir.path(), "trace.json", "{");
-    assert!(read(&detect(dir.path()).unwrap(), &[]).unwrap_err().to_string().contains("line 1"));
+    assert!(
+        read(&detect(dir.path()).unwrap(), &[], &Search::default())
+            .unwrap_err()
+            .to_string()
+            .contains("line 1")
+    );
 }
 
 #[test]
@@ -177,8 +183,10 @@ fn nothing_to_import() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(detect(dir.path()), Err(ImportError::Unknown { .. })));
     put(dir.path(), "xpages.txt", "7 zz 1 a\n");
-    let error = read(&detect(dir.path()).unwrap(), &[]).unwrap_err().to_string();
+    let error = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap_err().to_string();
     assert!(error.ends_with("line 1: expected `tgid va_hex size name`"), "{error}");
     put(dir.path(), "xpages.txt", "");
-    assert!(read(&detect(dir.path()).unwrap(), &[]).unwrap_err().to_string().contains("*.pt"));
+    assert!(
+        read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap_err().to_string().contains("*.pt")
+    );
 }

@@ -314,7 +314,7 @@ impl Encoder {
             _ => {}
         }
         match inside() {
-            Some(k) => self.ran_until(k, block.rep && k + 1 == block.starts.len()),
+            Some(k) => self.ran_until(last, k, block.rep && k + 1 == block.starts.len()),
             None => {
                 self.counts.unexplained += 1;
                 self.ran_all(last);
@@ -335,8 +335,8 @@ impl Encoder {
         let inside = block.index_at(gate.rip.wrapping_sub(last.va));
         let in_rep = block.rep && gate.rip == last.va.wrapping_add(block.last_start());
         match inside {
-            Some(k) if is_fault(gate.vector) => self.ran_until(k, false),
-            Some(k) if in_rep => self.ran_until(k, true),
+            Some(k) if is_fault(gate.vector) => self.ran_until(last, k, false),
+            Some(k) if in_rep => self.ran_until(last, k, true),
             _ => self.edge(last, gate.rip, gate.mode),
         }
         self.writer.event(gate.rip, va, mode, self.ns);
@@ -345,17 +345,24 @@ impl Encoder {
     #[inline]
     fn ran_all(&mut self, last: Last) {
         let n = last.block.insns();
-        self.counts.instructions += n;
+        self.count(last, n);
         self.pass(n);
     }
 
     /// Only the first `k` instructions ran. `round`: also one round of a REP string operation that starts
     /// over, which takes its time but does not retire yet.
     #[cold]
-    fn ran_until(&mut self, k: usize, round: bool) {
+    fn ran_until(&mut self, last: Last, k: usize, round: bool) {
         self.counts.cut += 1;
-        self.counts.instructions += k as u64;
+        self.count(last, k as u64);
         self.pass(k as u64 + u64::from(round));
+    }
+
+    #[inline]
+    fn count(&mut self, last: Last, insns: u64) {
+        if self.writer.is_traced(last.va) {
+            self.counts.instructions += insns;
+        }
     }
 
     #[inline]

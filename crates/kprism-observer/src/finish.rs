@@ -65,10 +65,10 @@ fn account(o: &Options, stopped: Option<&str>, done: &[Done], block_bytes: usize
         "vcpus": vcpus,
         "clock": {
             "name": "guest-virtual", "tsc_hz": 1_000_000_000u64, "art_num": ART_RATIO, "art_den": 1,
-            "mtc_freq": o.mtc_freq.unwrap_or(0), "nom_ratio": RATIO,
+            "mtc_freq": o.mtc_freq.unwrap_or(0), "nom_ratio": RATIO, "cyc_threshold": o.cyc.unwrap_or(0),
         },
         "mtc": o.mtc_freq.is_some(),
-        "ret_compression": o.ret_compression, "psb_bytes": o.psb_bytes, "cyc": o.cyc, "icount": o.icount,
+        "ret_compression": o.ret_compression, "psb_bytes": o.psb_bytes, "cyc": o.cyc.is_some(), "icount": o.icount,
         "stopped": stopped,
         "peak_bytes": block_bytes + done.iter().map(|d| d.footprint).sum::<usize>(),
     })

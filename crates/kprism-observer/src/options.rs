@@ -27,8 +27,12 @@ pub struct Options {
     pub psb_bytes: u64,
     /// MTC period as a power of two of ART ticks (SDM: MTCFreq), off if `None`.
     pub mtc_freq: Option<u8>,
-    /// Cycle counts before every TNT, TIP and MTC packet (SDM: CYCEn).
-    pub cyc: bool,
+    /// Cycle counts before TNT, TIP, MTC and the like, when at least this many cycles passed since the last
+    /// (SDM: CYCEn, CycThresh); off if `None`.
+    pub cyc: Option<u64>,
+    /// No packets of the flow in the kernel's half of the addresses, as with a processor's address filter over the
+    /// other half (SDM: ADDR0_CFG, FilterEn).
+    pub user_only: bool,
     /// Longest TNT packet in branches: 6 (short) or 47 (long).
     pub tnt_max: u8,
     /// QEMU runs with `-icount shift=0`: one instruction is one nanosecond of guest time.
@@ -48,7 +52,8 @@ impl Options {
             ret_compression: true,
             psb_bytes: 4096,
             mtc_freq: Some(3),
-            cyc: true,
+            cyc: Some(0),
+            user_only: false,
             tnt_max: 6,
             icount: true,
         };
@@ -77,7 +82,14 @@ impl Options {
                     let n = value.parse().ok().filter(|n| *n <= 15);
                     o.mtc_freq = Some(n.ok_or_else(|| format!("mtc={value}: expected 0 to 15 or off"))?);
                 }
-                "cyc" => o.cyc = on_off(key, value)?,
+                "cyc" => o.cyc = threshold(value)?,
+                "filter" => {
+                    o.user_only = match value {
+                        "user" => true,
+                        "none" => false,
+                        _ => return Err(format!("filter={value}: expected user or none")),
+                    }
+                }
                 "tnt" => {
                     o.tnt_max = match value {
                         "short" => 6,
@@ -92,7 +104,20 @@ impl Options {
         if o.out.as_os_str().is_empty() {
             return Err("out=DIR is missing".into());
         }
+        if o.user_only && !o.icount {
+            return Err("filter=user needs icount=on: real time is told from instructions everywhere".into());
+        }
         Ok(o)
+    }
+}
+
+/// SDM, IA32_RTIT_CTL.CycThresh: 0, or 2^(n-1) cycles for n from 1 to 15.
+fn threshold(value: &str) -> Result<Option<u64>, String> {
+    match (value, value.parse::<u64>()) {
+        ("on", _) => Ok(Some(0)),
+        ("off", _) => Ok(None),
+        (_, Ok(n)) if n == 0 || n <= 1 << 14 && n.is_power_of_two() => Ok(Some(n)),
+        _ => Err(format!("cyc={value}: expected on, off, 0, or a power of two up to 16384")),
     }
 }
 
@@ -114,6 +139,14 @@ mod tests {
         assert!(!o.ret_compression && o.mtc_freq.is_none() && o.psb_bytes == 2048 && o.start == Start::Boot);
         for bad in ["", "out", "out=/x,psb=1", "out=/x,mtc=99", "out=/x,cyc=maybe", "out=/x,what=1"] {
             assert!(Options::parse(bad.split(',')).is_err(), "{bad}");
+        }
+        for (word, cyc) in
+            [("on", Some(0)), ("0", Some(0)), ("off", None), ("1", Some(1)), ("16384", Some(16384))]
+        {
+            assert_eq!(Options::parse(["out=/x", &format!("cyc={word}")].into_iter()).unwrap().cyc, cyc);
+        }
+        for word in ["3", "32768", "-1", ""] {
+            assert!(Options::parse(["out=/x", &format!("cyc={word}")].into_iter()).is_err(), "{word}");
         }
     }
 }

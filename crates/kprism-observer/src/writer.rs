@@ -32,19 +32,33 @@ pub struct Writer {
     tnt_max: u8,
     /// Time of the last branch in `tnt`.
     tnt_ns: u64,
-    ret: Option<Box<RetStack>>,
+    ret: Option<Box<RetStacks>>,
     psb_bytes: u64,
     last_psb: u64,
-    cyc: bool,
+    /// Least cycles between two CYC packets; none of them if `None`.
+    cyc: Option<u64>,
     /// MTC period, ns.
     mtc_ns: Option<u64>,
     next_mtc_ns: u64,
     /// Time jumped further than MTC can tell: a PSB+ is due.
     overslept: bool,
-    /// Time up to which the stream's timing packets reach.
-    said_ns: u64,
+    /// Time of the last CYC packet. Nothing else resets a processor's cycle counter (SDM, "Cycle Counter").
+    counted_ns: u64,
     cr3: u64,
     mode: Mode,
+    user_only: bool,
+    /// The flow is where it is not traced (SDM: FilterEn clear). Time, CR3 and PSBs go on being sent.
+    outside: bool,
+}
+
+/// The last calls' return addresses, as decoders keep them.
+///
+/// They agree on what a compressed return does to the stack, but not on an uncompressed one: perf takes its entry
+/// off as well, libipt does not. So both stacks are kept, and a return is compressed when it is what both expect.
+#[derive(Debug)]
+struct RetStacks {
+    every: RetStack,
+    compressed: RetStack,
 }
 
 #[derive(Debug)]
@@ -52,6 +66,30 @@ struct RetStack {
     slots: [u64; RET_STACK],
     top: usize,
     len: usize,
+}
+
+impl RetStack {
+    const EMPTY: Self = Self { slots: [0; RET_STACK], top: 0, len: 0 };
+
+    #[inline]
+    fn push(&mut self, ret: u64) {
+        self.top = (self.top + 1) % RET_STACK;
+        self.slots[self.top] = ret;
+        self.len = (self.len + 1).min(RET_STACK);
+    }
+
+    #[inline]
+    fn expects(&self, to: u64) -> bool {
+        self.len > 0 && self.slots[self.top] == to
+    }
+
+    #[inline]
+    fn pop(&mut self) {
+        if self.len > 0 {
+            self.top = (self.top + RET_STACK - 1) % RET_STACK;
+            self.len -= 1;
+        }
+    }
 }
 
 impl Writer {
@@ -65,17 +103,27 @@ impl Writer {
             tnt_len: 0,
             tnt_max: o.tnt_max,
             tnt_ns: 0,
-            ret: o.ret_compression.then(|| Box::new(RetStack { slots: [0; RET_STACK], top: 0, len: 0 })),
+            ret: o
+                .ret_compression
+                .then(|| Box::new(RetStacks { every: RetStack::EMPTY, compressed: RetStack::EMPTY })),
             psb_bytes: o.psb_bytes,
             last_psb: 0,
             cyc: o.cyc,
             mtc_ns: o.mtc_freq.map(|n| ART_RATIO << n),
             next_mtc_ns: u64::MAX,
             overslept: false,
-            said_ns: 0,
+            counted_ns: 0,
             cr3: 0,
             mode: Mode::Bits64,
+            user_only: o.user_only,
+            outside: false,
         }
+    }
+
+    /// Whether the flow is traced at `ip`.
+    #[inline]
+    pub fn is_traced(&self, ip: u64) -> bool {
+        !self.user_only || ip >> 63 == 0
     }
 
     /// Stream offset of the next byte.
@@ -97,9 +145,17 @@ impl Writer {
     pub fn enable(&mut self, ip: u64, mode: Mode, cr3: u64, ns: u64) {
         self.cr3 = cr3;
         self.mode = mode;
-        // Nothing to count cycles from yet.
-        self.said_ns = ns;
+        // The counter stood still while tracing was off.
+        self.counted_ns = ns;
+        self.outside = true;
         self.psb(None, ns);
+        if self.is_traced(ip) {
+            self.enter(ip);
+        }
+    }
+
+    fn enter(&mut self, ip: u64) {
+        self.outside = false;
         let ip = self.last_ip.compress(ip);
         self.put(Packet::TipPge(ip));
     }
@@ -107,15 +163,20 @@ impl Writer {
     /// Tracing ends before the instruction at `ip` runs (FUP, TIP.PGD).
     pub fn disable(&mut self, ip: u64, ns: u64) {
         self.flush(ns);
-        let ip = self.last_ip.compress(ip);
-        self.put(Packet::Fup(ip));
-        self.put(Packet::TipPgd(kprism_pt::IpPayload::Suppressed));
+        if !self.outside {
+            let ip = self.last_ip.compress(ip);
+            self.put(Packet::Fup(ip));
+            self.put(Packet::TipPgd(kprism_pt::IpPayload::Suppressed));
+        }
         self.clear_ret();
     }
 
     /// A conditional branch, or a compressed return (always taken).
     #[inline]
     pub fn branch(&mut self, taken: bool, ns: u64) {
+        if self.outside {
+            return;
+        }
         self.tnt = self.tnt << 1 | u64::from(taken);
         self.tnt_len += 1;
         self.tnt_ns = ns;
@@ -127,43 +188,59 @@ impl Writer {
     /// A near call that returns to `ret`.
     #[inline]
     pub fn call(&mut self, ret: u64) {
-        if let Some(s) = &mut self.ret {
-            s.top = (s.top + 1) % RET_STACK;
-            s.slots[s.top] = ret;
-            s.len = (s.len + 1).min(RET_STACK);
+        if let Some(s) = &mut self.ret
+            && !self.outside
+        {
+            s.every.push(ret);
+            s.compressed.push(ret);
         }
     }
 
     /// A near return to `to`.
     #[inline]
     pub fn ret(&mut self, to: u64, mode: Mode, ns: u64) {
-        if let Some(s) = &mut self.ret
-            && s.len > 0
-            && s.slots[s.top] == to
-        {
-            s.top = (s.top + RET_STACK - 1) % RET_STACK;
-            s.len -= 1;
-            return self.branch(true, ns);
+        if let Some(s) = &mut self.ret {
+            let expected = s.every.expects(to) && s.compressed.expects(to);
+            s.every.pop();
+            if expected {
+                s.compressed.pop();
+                return self.branch(true, ns);
+            }
         }
         self.tip(to, mode, ns);
     }
 
-    /// An indirect or far transfer to `ip`.
+    /// An indirect or far transfer to `ip`, which may lead into or out of what is traced.
     pub fn tip(&mut self, ip: u64, mode: Mode, ns: u64) {
+        let traced = self.is_traced(ip);
+        if self.outside && !traced {
+            return;
+        }
         self.flush(ns);
-        if mode != self.mode {
+        if traced && mode != self.mode {
             self.mode = mode;
             self.put_mode();
         }
+        if self.outside {
+            return self.enter(ip);
+        }
         let ip = self.last_ip.compress(ip);
-        self.put(Packet::Tip(ip));
+        if traced {
+            self.put(Packet::Tip(ip));
+        } else {
+            self.put(Packet::TipPgd(ip));
+            self.outside = true;
+            self.clear_ret();
+        }
     }
 
     /// An interrupt or exception: `from` would have run next, `to` runs instead.
     pub fn event(&mut self, from: u64, to: u64, mode: Mode, ns: u64) {
-        self.flush(ns);
-        let ip = self.last_ip.compress(from);
-        self.put(Packet::Fup(ip));
+        if !self.outside {
+            self.flush(ns);
+            let ip = self.last_ip.compress(from);
+            self.put(Packet::Fup(ip));
+        }
         self.tip(to, mode, ns);
     }
 
@@ -202,10 +279,11 @@ impl Writer {
     }
 
     fn say_cycles(&mut self, ns: u64) {
-        if self.cyc && ns > self.said_ns {
-            let cycles = ns - self.said_ns;
+        let Some(threshold) = self.cyc else { return };
+        let cycles = ns.saturating_sub(self.counted_ns);
+        if cycles > 0 && cycles >= threshold {
             self.put(Packet::Cyc { cycles });
-            self.said_ns = ns;
+            self.counted_ns = ns;
         }
     }
 
@@ -236,7 +314,6 @@ impl Writer {
             let boundary = self.next_mtc_ns;
             // Branches taken before the boundary would be dated after it, so they go first.
             self.flush(boundary);
-            self.said_ns = boundary;
             self.put(Packet::Mtc { ctc: (boundary / period) as u8 });
             self.next_mtc_ns += period;
         }
@@ -273,12 +350,11 @@ impl Writer {
         self.put_mode();
         let cr3 = self.cr3 & !0x1f;
         self.put(Packet::Pip { cr3, non_root: false });
-        if let Some(ip) = ip {
+        if let Some(ip) = ip.filter(|_| !self.outside) {
             let ip = self.last_ip.compress(ip);
             self.put(Packet::Fup(ip));
         }
         self.put(Packet::PsbEnd);
-        self.said_ns = ns;
         if let Some(period) = self.mtc_ns {
             self.next_mtc_ns = (ns / period + 1) * period;
         }
@@ -287,7 +363,11 @@ impl Writer {
 
     fn clear_ret(&mut self) {
         if let Some(s) = &mut self.ret {
-            s.len = 0;
+            s.every.len = 0;
+            s.compressed.len = 0;
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,7 @@
 //! ```
 //!
 //! Layout: [`Packet`] is the vocabulary, `opcode` the byte values, `decode` and `encode` the two directions,
-//! `reader` the iterator, `sync` the search for PSB, `ip` the IP compression.
+//! `reader` the iterator, `sync` the search for PSB, `ip` the IP compression, [`mix`] the shares of a stream.
 //!
 //! Source for every encoding: Intel 64 and IA-32 Architectures Software Developer's Manual (SDM), volume 3,
 //! chapter "Intel Processor Trace", section "Packet Definitions"; block items and event trace packets
@@ -40,6 +40,7 @@ mod decode;
 mod encode;
 mod error;
 mod ip;
+pub mod mix;
 mod opcode;
 mod packet;
 mod reader;

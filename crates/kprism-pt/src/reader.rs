@@ -47,8 +47,13 @@ impl<'a> PacketReader<'a> {
 
     /// Moves to the next PSB at or after [`PacketReader::offset`] and returns its offset. `None` when there
     /// is none; the reader is then at the end.
+    ///
+    /// After an error the PSB may begin up to 15 bytes earlier: where a packet was cut short, by the wrap of a
+    /// buffer or the end of a snapshot, the reader takes the head of the PSB behind it for the packet's tail,
+    /// and fails only inside the PSB. It always ends behind the error, so a reader that goes on there makes progress.
     pub fn resync(&mut self) -> Option<usize> {
-        let psb = find_psb(self.bytes, self.pos);
+        let from = if self.failed { self.pos.saturating_sub(PSB.len() - 1) } else { self.pos };
+        let psb = find_psb(self.bytes, from);
         *self = Self::at(self.bytes, psb.unwrap_or(self.bytes.len()));
         psb
     }

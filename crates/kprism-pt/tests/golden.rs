@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bytes written down by hand from the SDM's packet tables, against the decoder and the encoder.
 
-use kprism_pt::{IpPayload, Packet, PacketError, PacketErrorKind, PacketReader};
+use kprism_pt::{IpPayload, PSB, Packet, PacketError, PacketErrorKind, PacketReader};
 
 /// Canonical encodings: both directions must agree with the table. `prefix` is a packet needed before.
 fn both_ways(prefix: &[u8], bytes: &[u8], packet: Packet) {
@@ -182,6 +182,26 @@ fn errors_name_the_offset_and_stop_the_iterator() {
     }
     let error = PacketError { offset: 0x20, kind: PacketErrorKind::BadOpcode(0x0204) };
     assert_eq!(error.to_string(), "PT packet at offset 0x20: unknown opcode 0x0204");
+}
+
+#[test]
+fn a_psb_that_cut_a_packet_short_is_found() {
+    // Each packet lacks its last bytes; the PSB behind it stands in for them.
+    let cut: [&[u8]; 4] = [
+        &[0x02, 0xc3, 0x88],       // MNT, 8 bytes missing
+        &[0x6d, 0x00, 0x10],       // TIP, 4 bytes missing
+        &[0x02, 0xa3, 0x01, 0x02], // long TNT, 4 bytes missing
+        &[0x19, 1, 2, 3, 4, 5, 6], // TSC, 1 byte missing
+    ];
+    for packet in cut {
+        let stream = [&[0x00, 0x06], packet, &PSB, &[0x02, 0x23]].concat();
+        let psb = 2 + packet.len();
+        let mut reader = PacketReader::new(&stream);
+        let error = reader.by_ref().find_map(Result::err).expect("an error inside the PSB");
+        assert!(error.offset > psb && error.offset < psb + PSB.len(), "{packet:02x?}: {error}");
+        assert_eq!(reader.resync(), Some(psb), "{packet:02x?}");
+        assert_eq!(reader.map(|p| p.unwrap().1).collect::<Vec<_>>(), [Packet::Psb, Packet::PsbEnd]);
+    }
 }
 
 #[test]

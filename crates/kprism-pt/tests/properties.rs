@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Properties of the encoder, the decoder, and the search for PSB over generated packets and raw bytes.
 
+use kprism_pt::mix::Mix;
 use kprism_pt::{IpPayload, PSB, Packet, PacketReader, find_psb};
 use proptest::prelude::*;
 
@@ -148,7 +149,7 @@ proptest! {
                 Some(Err(error)) => {
                     prop_assert_eq!(error.offset, at);
                     match reader.resync() {
-                        Some(psb) => { prop_assert!(psb > at); at = psb; }
+                        Some(psb) => { prop_assert!(psb + PSB.len() > at); at = psb; }
                         None => { prop_assert_eq!(reader.offset(), bytes.len()); break; }
                     }
                 }
@@ -180,6 +181,12 @@ proptest! {
         let mut reader = PacketReader::new(&bytes);
         prop_assert_eq!(reader.resync(), Some(psb));
         prop_assert_eq!(reader.next(), Some(Ok((psb, Packet::Psb))));
+    }
+
+    #[test]
+    fn a_mix_counts_every_byte_once(bytes in prop::collection::vec(opcode_like(), 0..400), psbs in any::<bool>()) {
+        let bytes = if psbs { [&PSB[..], &bytes, &PSB, &bytes].concat() } else { bytes };
+        prop_assert_eq!(Mix::of(&bytes).total_bytes(), bytes.len() as u64);
     }
 
     #[test]

@@ -12,12 +12,14 @@
 //! | the call tree | [`calltree`] | terminals |
 //! | folded stacks | [`folded`] | flame graph tools |
 //! | Perfetto trace | [`perfetto`] | ui.perfetto.dev, its trace processor |
+//! | size and resolution of a trace by packet settings | [`cost`] | choosing settings |
 //! | one HTML file: sunburst, flame graph, tables | [`html`] | browsers, without a network |
 //!
 //! Why one crate: every view is a pure function of the same rows, so they cannot disagree. Names come
 //! from binaries and are untrusted; each view escapes them for its own medium.
 
 pub mod calltree;
+pub mod cost;
 pub mod deltas;
 pub mod diff;
 pub mod filter;

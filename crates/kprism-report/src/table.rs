@@ -22,14 +22,16 @@ pub enum Cell {
     Ns(u64),
     /// Percent, 0 to 100.
     Percent(f64),
-    /// A mean of small numbers.
-    Mean(f64),
     /// A difference of counts.
     CountDiff(i64),
     /// A difference of nanoseconds.
     NsDiff(i64),
     /// An address or offset.
     Hex(u64),
+    /// A measure without a unit of its own.
+    Real(f64),
+    /// No value.
+    Nothing,
 }
 
 /// A column's two names.
@@ -214,7 +216,7 @@ fn line(cells: &[String], widths: &[usize], is_text: &[bool]) -> String {
 fn order(a: &Cell, b: &Cell) -> Ordering {
     match (a, b) {
         (Cell::Text(a), Cell::Text(b)) => a.cmp(b),
-        (Cell::Percent(a), Cell::Percent(b)) | (Cell::Mean(a), Cell::Mean(b)) => b.total_cmp(a),
+        (Cell::Percent(a) | Cell::Real(a), Cell::Percent(b) | Cell::Real(b)) => b.total_cmp(a),
         _ => b.number().cmp(&a.number()),
     }
 }
@@ -224,31 +226,32 @@ impl Cell {
         match self {
             Cell::Int(n) | Cell::Count(n) | Cell::Ns(n) | Cell::Hex(n) => *n,
             Cell::CountDiff(n) | Cell::NsDiff(n) => n.unsigned_abs(),
-            Cell::Text(_) | Cell::Percent(_) | Cell::Mean(_) => 0,
+            Cell::Text(_) | Cell::Percent(_) | Cell::Real(_) | Cell::Nothing => 0,
         }
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Cell::Text(text) => units::printable(text),
             Cell::Int(n) => n.to_string(),
             Cell::Count(n) => units::count(*n),
             Cell::Ns(n) => units::duration(*n),
             Cell::Percent(p) => format!("{p:.2}%"),
-            Cell::Mean(m) => format!("{m:.2}"),
             Cell::CountDiff(n) => signed(*n, units::count),
             Cell::NsDiff(n) => signed(*n, units::duration),
             Cell::Hex(n) => format!("{n:#x}"),
+            Cell::Real(x) => units::real(*x),
+            Cell::Nothing => "–".into(),
         }
     }
 
     fn json(&self) -> Value {
         match self {
             Cell::Text(text) => Value::String(text.clone()),
-            Cell::Percent(p) | Cell::Mean(p) => {
-                Number::from_f64(round(*p)).map_or(Value::Null, Value::Number)
-            }
             Cell::CountDiff(n) | Cell::NsDiff(n) => Value::Number((*n).into()),
+            Cell::Percent(p) => Number::from_f64(round(*p)).map_or(Value::Null, Value::Number),
+            Cell::Real(x) => Number::from_f64(*x).map_or(Value::Null, Value::Number),
+            Cell::Nothing => Value::Null,
             _ => Value::Number(self.number().into()),
         }
     }
@@ -259,8 +262,10 @@ impl Cell {
                 format!("\"{}\"", text.replace('"', "\"\""))
             }
             Cell::Text(text) => text.clone(),
-            Cell::Percent(p) | Cell::Mean(p) => round(*p).to_string(),
             Cell::CountDiff(n) | Cell::NsDiff(n) => n.to_string(),
+            Cell::Percent(p) => round(*p).to_string(),
+            Cell::Real(x) => x.to_string(),
+            Cell::Nothing => String::new(),
             _ => self.number().to_string(),
         }
     }

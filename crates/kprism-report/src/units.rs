@@ -39,6 +39,15 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
+/// A measure with three decimals, or as a power of ten where those would be all zeros.
+pub fn real(x: f64) -> String {
+    match x.abs() {
+        0.0 => "0".into(),
+        0.001.. => format!("{x:.3}"),
+        _ => format!("{x:.1e}"),
+    }
+}
+
 /// `part` of `whole` in percent; 0 of nothing.
 pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
@@ -97,6 +106,7 @@ mod tests {
         assert_eq!(count(12_345_678), "12.345 M");
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(grouped(100), "100");
+        assert_eq!([real(0.0), real(12.0), real(0.001), real(0.000_12)], ["0", "12.000", "0.001", "1.2e-4"]);
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub struct Clock {
     pub mtc_freq: u8,
     /// Maximum non-turbo ratio (`MSR_PLATFORM_INFO` bits 15:8), the reference for CBR packets.
     pub nom_ratio: u8,
+    /// Least cycles between two CYC packets (`IA32_RTIT_CTL.CycThresh`), 0 if all were sent or it is unknown.
+    #[serde(default)]
+    pub cyc_threshold: u64,
 }
 
 impl Default for Clock {
@@ -41,6 +44,7 @@ impl Default for Clock {
             art_den: 1,
             mtc_freq: 3,
             nom_ratio: 10,
+            cyc_threshold: 0,
         }
     }
 }

@@ -7,7 +7,9 @@
 //! [`pipeline`].
 
 mod cmd;
+mod cost;
 mod exit;
+mod perfdata;
 mod pipeline;
 mod progress;
 mod text;

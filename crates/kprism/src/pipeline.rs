@@ -12,8 +12,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::delta::Plan;
+use kprism_flow::window::Window;
 use kprism_flow::{Options, Profile, Stream};
 use kprism_image::Image;
+use kprism_image::code::Turn;
 use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
 use kprism_image::symbols::{Symbols, kallsyms};
@@ -143,22 +145,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let mut notes = Vec::new();
     complete(run, &mut manifest)?;
     let records = sideband_records(run, &mut notes)?;
-    let dict_path = run.code_dict();
-    let dict_bytes = read(&dict_path)?;
-    let (dict, fault) = Dict::parse(&dict_bytes);
-    notes.extend(fault.map(|f| f.to_string()));
-
-    let mut streams = Vec::new();
-    for cpu in 0..manifest.vcpus {
-        let map_path = run.code_map(cpu);
-        let (map, fault) = maps::parse_map(&read(&map_path)?);
-        notes.extend(fault.map(|f| format!("{}: {f}", map_path.display())));
-        let (image, unknown) = maps::image(&dict, &map);
-        if unknown > 0 {
-            notes.push(format!("{}: {unknown} records name no code of code.dict", map_path.display()));
-        }
-        streams.push((read(&run.pt(cpu))?, image));
-    }
+    let streams = streams(run, manifest.vcpus, &records, &mut notes)?;
     progress.step("reading symbols");
     let root = run.symbols().join("root");
     let names = read_if_there(&run.symbols().join("kallsyms"))?;
@@ -174,7 +161,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
 /// The streams are not there, or the disk refuses.
 pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
     let loaded = load(run, progress)?;
-    let profile = profile(&loaded, Plan::default(), progress);
+    let profile = profile(&loaded, Plan::default(), None, progress);
     progress.step("writing the tables");
     save_profile(run, &profile)?;
     let Loaded { mut manifest, notes, .. } = loaded;
@@ -191,8 +178,8 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
     Ok(profile)
 }
 
-/// Decodes with the measurements of `plan`, and saves nothing.
-pub fn profile(loaded: &Loaded, plan: Plan, progress: &Progress) -> Profile {
+/// Decodes with the measurements of `plan`, or what is in the window, and saves nothing.
+pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &Progress) -> Profile {
     let total: u64 = loaded.streams.iter().map(|(pt, _)| pt.len() as u64).sum();
     progress.step("decoding");
     let done = AtomicU64::new(0);
@@ -201,7 +188,7 @@ pub fn profile(loaded: &Loaded, plan: Plan, progress: &Progress) -> Profile {
         progress.amount("decoding", so_far, total);
     };
     let plan = plan.with_preempt_count(loaded.preempt_count);
-    let options = Options { clock: loaded.clock(), plan, ..Options::default() };
+    let options = Options { clock: loaded.clock(), plan, window, ..Options::default() };
     kprism_flow::profile(&loaded.streams(), &loaded.symbols, &loaded.records, &options, &tick)
 }
 
@@ -214,17 +201,61 @@ fn preempt_count(kallsyms: &[u8]) -> Option<u64> {
         .filter(|&offset| offset != 8 && offset < 1 << 32)
 }
 
-fn clock_config(clock: &Clock) -> ClockConfig {
+/// Every CPU's packets, with the code they ran over.
+///
+/// # Errors
+/// A file is missing. What is wrong in one goes to `notes`.
+pub fn streams(
+    run: &Run,
+    vcpus: u32,
+    records: &[sideband::Record],
+    notes: &mut Vec<String>,
+) -> Result<Vec<(Vec<u8>, Image)>> {
+    let dict_path = run.code_dict();
+    let dict_bytes = read(&dict_path)?;
+    let (dict, fault) = Dict::parse(&dict_bytes);
+    notes.extend(fault.map(|f| f.to_string()));
+    let mut streams = Vec::new();
+    for cpu in 0..vcpus {
+        let map_path = run.code_map(cpu);
+        let (map, fault) = maps::parse_map(&read(&map_path)?);
+        notes.extend(fault.map(|f| format!("{}: {f}", map_path.display())));
+        let (mut image, unknown) = maps::image(&dict, &map);
+        image.set_turns(turns(records, cpu));
+        if unknown > 0 {
+            notes.push(format!("{}: {unknown} records name no code of code.dict", map_path.display()));
+        }
+        streams.push((read(&run.pt(cpu))?, image));
+    }
+    Ok(streams)
+}
+
+/// Where the sideband itself says that a CPU's tasks change.
+pub fn turns(records: &[sideband::Record], cpu: u32) -> Vec<Turn> {
+    let own = records.iter().filter_map(|record| match record {
+        sideband::Record::Switch(s) if s.cpu == cpu => Some(Turn { offset: s.offset?, asid: s.asid }),
+        _ => None,
+    });
+    own.collect()
+}
+
+/// The clock as the decoder wants it.
+pub fn clock_config(clock: &Clock) -> ClockConfig {
     ClockConfig {
         tsc_hz: clock.tsc_hz,
         art_num: clock.art_num,
         art_den: clock.art_den,
         mtc_freq: clock.mtc_freq,
         nom_ratio: clock.nom_ratio,
+        cyc_threshold: clock.cyc_threshold,
     }
 }
 
-fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::Record>> {
+/// The sideband of a run; empty, with a note, where it is missing.
+///
+/// # Errors
+/// A line that is no record.
+pub fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::Record>> {
     let path = run.sideband();
     let bytes = read_if_there(&path)?;
     if bytes.is_empty() {
@@ -233,12 +264,19 @@ fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::
     sideband::parse(&bytes).with_context(|| path.display().to_string())
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+/// A file, its name in the error.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| path.display().to_string())
 }
 
 /// A file that a run may lack: empty then.
-fn read_if_there(path: &Path) -> Result<Vec<u8>> {
+///
+/// # Errors
+/// It is there and cannot be read.
+pub fn read_if_there(path: &Path) -> Result<Vec<u8>> {
     match fs::read(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         other => other.with_context(|| path.display().to_string()),

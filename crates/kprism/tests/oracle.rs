@@ -24,15 +24,15 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a temporary path is UTF-8")
 }
 
-fn record(run: &Path, share: &Path, options: &[&str]) {
+/// Records [`HARD`] by `command`, which says what else and where to.
+fn record(share: &Path, command: &[&str]) {
     fs::create_dir_all(share).unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/truth.c");
     let built = Command::new("cc").args(["-O1", "-o"]).arg(share.join("truth")).arg(source).status();
     assert!(built.expect("a C compiler is installed").success());
     let output = Command::new(env!("CARGO_BIN_EXE_kprism"))
-        .args(["lab", "run", "-q", "--no-decode", "-o", text(run), "--share", text(share)])
-        .args(["--with-module", "dummy"])
-        .args(options)
+        .args(command)
+        .args(["-q", "--share", text(share), "--with-module", "dummy"])
         .args(["--", "sh", "-c", HARD])
         .output()
         .expect("kprism runs");
@@ -67,7 +67,13 @@ fn compare(run: &Path, oracle: &str) {
         let ours = segment_digests(&bytes, setup);
         let lines =
             ours.iter().map(|d| format!("{} {} {:016x} {}", d.offset, d.instructions, d.hash, d.errors));
-        let output = Command::new(oracle).arg(&streams).arg(cpu.to_string()).output().expect("ptoracle runs");
+        let mtc_freq = counts["clock"]["mtc_freq"].to_string();
+        let output = Command::new(oracle)
+            .args(["--mtc-freq", &mtc_freq])
+            .arg(&streams)
+            .arg(cpu.to_string())
+            .output()
+            .expect("ptoracle runs");
         let theirs = String::from_utf8(output.stdout).unwrap();
         let mut segments = 0;
         for (ours, theirs) in lines.zip(theirs.lines()) {
@@ -93,7 +99,28 @@ fn libipt_reads_the_same_from_every_psb() {
         [&["--smp", "2"], &["--retc", "off", "--mtc", "off", "--cyc", "off"], &["--fast", "--smp", "2"]];
     for options in modes {
         let dir = tempfile::tempdir().unwrap();
-        record(&dir.path().join("run"), &dir.path().join("share"), options);
-        compare(&dir.path().join("run"), &oracle);
+        let run = dir.path().join("run");
+        let command = [&["lab", "run", "--no-decode", "-o", text(&run)], options].concat();
+        record(&dir.path().join("share"), &command);
+        compare(&run, &oracle);
+    }
+}
+
+/// Packets as rare as they can be, with the kernel's flow and without it.
+#[test]
+fn libipt_reads_every_kind_of_packets() {
+    let oracle = oracle();
+    let modes: [&[&str]; 3] = [
+        &["--sweep", "cyc", "--cyc", "16,16384"],
+        &["--sweep", "mtc", "--mtc", "0,15", "--user"],
+        &["--sweep", "cyc", "--cyc", "256", "--user", "--smp", "2"],
+    ];
+    for options in modes {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = dir.path().join("runs");
+        record(&dir.path().join("share"), &[&["flow-cost", "--keep", text(&runs)], options].concat());
+        for run in fs::read_dir(&runs).unwrap() {
+            compare(&run.unwrap().path(), &oracle);
+        }
     }
 }

@@ -4,8 +4,9 @@
 //! same guest unobserved. Needs what `scripts/setup.sh test` installs.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 
 use serde_json::Value;
@@ -114,16 +115,117 @@ fn check_truth(run: &Path, quiet: bool) {
     assert_eq!((count("getppid"), count("getpriority")), (123, 17));
     assert_eq!((count("clone"), count("wait4"), count("tgkill")), (4, 4, 5));
 
+    // One call alone is all that its own row counts, and nothing else.
+    for (name, which) in
+        [("getppid", "123"), ("clone", "slowest"), ("wait4", "median"), ("tgkill", "fastest")]
+    {
+        let one = ["--syscall", name, "--call", which, "-q", "--comm", "truth", "-i", text(run)];
+        let rows = json(&[&["report", "syscalls", "--json"][..], &one[..]].concat());
+        let folded = ok(&[&["export", "-o", "-.folded"][..], &one[..]].concat());
+        let sum = String::from_utf8(folded).unwrap().lines().fold(0, |sum, line| {
+            sum + line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a weight")
+        });
+        assert_eq!(value(&rows, "syscall", name, "count"), 1);
+        assert_eq!(value(&rows, "syscall", name, "kernel_instructions"), sum, "{name}");
+    }
+
     let info = json(&["info", "--json", "-i", text(run)]);
     assert_eq!((info["decode_errors"].as_u64(), info["lost_bytes"].as_u64()), (Some(0), Some(0)));
     assert_eq!(info["instructions"], info["instructions_recorded"], "decoded, and counted by the recorder");
+}
+
+/// An annotated function of `truth`.
+fn annotated(run: &Path, func: &str) -> Value {
+    json(&["annotate", func, "--json", "--comm", "truth", "-i", text(run)])
+}
+
+/// The annotated line whose instruction begins like this.
+fn line<'v>(annotation: &'v Value, insn: &str) -> &'v Value {
+    let lines = annotation["lines"].as_array().expect("lines");
+    let found = lines.iter().find(|l| l["insn"].as_str().is_some_and(|i| i.starts_with(insn)));
+    found.unwrap_or_else(|| panic!("no {insn} in {annotation}"))
+}
+
+/// Instruction by instruction: what the program's source says, and the recorder.
+fn check_annotations(run: &Path) {
+    let leaf = annotated(run, "leaf");
+    assert_eq!((leaf["entered"].as_u64(), leaf["instructions"].as_u64()), (Some(LEAVES), Some(4 * LEAVES)));
+    for line in leaf["lines"].as_array().expect("lines") {
+        assert_eq!(line["count"], LEAVES);
+    }
+    let spin = annotated(run, "spin");
+    let branch = line(&spin, "jne");
+    assert_eq!((branch["count"].as_u64(), branch["taken"].as_u64()), (Some(SPINS * 100), Some(SPINS * 99)));
+    assert_eq!(line(&spin, "ret")["count"], SPINS);
+    let recurse = annotated(run, "recurse");
+    assert_eq!(line(&recurse, "je")["taken"], 7, "the depth is used up once for each of seven");
+    assert_eq!(line(&recurse, "je")["count"], 7 * 51);
+    let source = line(&recurse, "je")["source"][0].clone();
+    assert_eq!(source["function"], "recurse");
+    assert!(source["file"].as_str().is_some_and(|f| f.ends_with("truth.c")), "{source}");
+    let tail = annotated(run, "tail");
+    assert_eq!(line(&tail, "jmp")["refers"], "<leaf>");
+    assert_eq!(tail["instructions"], 30);
+}
+
+/// Lines of `kprism script`, of the program's tasks.
+fn script(run: &Path, args: &[&str]) -> Vec<String> {
+    let all = [&["script", "-i", text(run), "--comm", "truth"], args].concat();
+    String::from_utf8(ok(&all)).expect("UTF-8").lines().map(str::to_owned).collect()
+}
+
+fn check_listings(run: &Path) {
+    let info = json(&["info", "--json", "-i", text(run)]);
+    let lines = ok(&["script", "--fields", "time", "-i", text(run)]);
+    let times: Vec<&[u8]> = lines.split(|&b| b == b'\n').filter(|l| !l.is_empty()).collect();
+    assert_eq!(Some(times.len() as u64), info["instructions_recorded"].as_u64(), "one line an instruction");
+    assert!(times.is_sorted(), "in order of time");
+
+    assert_eq!(script(run, &["--limit", "3"]).len(), 3);
+    // A reader that goes away ends it, and is no error.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kprism"))
+        .args(["script", "-i", text(run)])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("kprism runs");
+    let mut some = [0; 4096];
+    child.stdout.take().expect("a pipe").read_exact(&mut some).expect("lines");
+    assert!(child.wait().expect("it ends").success());
+
+    let spins = script(run, &["--func", "spin", "--self", "--fields", "sym,insn"]);
+    assert_eq!(spins.len() as u64, SPINS * (2 + 200 + 1));
+    let branches = script(run, &["branches", "--user", "--fields", "sym"]);
+    let count = |kind: &str, from: &str, to: &str| {
+        let is = |l: &&String| {
+            let words: Vec<&str> = l.split_whitespace().collect();
+            words[0] == kind && words[1].starts_with(from) && words[3] == to
+        };
+        branches.iter().filter(is).count() as u64
+    };
+    assert_eq!(count("call", "", "leaf+0x0"), LEAVES - 30);
+    assert_eq!(count("jmp", "tail+", "leaf+0x0"), 30);
+    assert_eq!(count("call", "", "spin+0x0"), SPINS);
+    assert_eq!(count("jcc", "spin+", "spin+0x7"), SPINS * 99);
+
+    let calls = script(run, &["calls", "--json"]);
+    let calls: Vec<Value> = calls.iter().map(|l| serde_json::from_str(l).expect("a JSON object")).collect();
+    let ended = |name: &str| calls.iter().filter(|c| c["symbol"] == name).count() as u64;
+    assert_eq!((ended("leaf"), ended("spin"), ended("recurse")), (LEAVES, SPINS, 7 * 51));
+    let outermost = calls.iter().filter(|c| c["symbol"] == "repeat").map(|c| c["insns"].as_u64());
+    assert!(outermost.flatten().all(|insns| insns > 1000 * 4));
+    let syscalls = script(run, &["syscalls", "--fields", "time"]);
+    let made = |name: &str| syscalls.iter().filter(|l| l.ends_with(&format!("  {name}"))).count();
+    assert_eq!((made("getppid"), made("getpriority"), made("clone")), (123, 17, 4));
 }
 
 #[test]
 fn known_calls_are_counted_exactly() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     let dir = tempfile::tempdir().unwrap();
-    check_truth(&record_truth(dir.path(), &["-static"], &[]), true);
+    let run = record_truth(dir.path(), &["-static"], &[]);
+    check_truth(&run, true);
+    check_annotations(&run);
+    check_listings(&run);
 }
 
 #[test]
@@ -137,7 +239,10 @@ fn known_calls_are_counted_exactly_in_every_mode() {
     ];
     for (flags, options) in modes {
         let dir = tempfile::tempdir().unwrap();
-        check_truth(&record_truth(dir.path(), flags, options), false);
+        let run = record_truth(dir.path(), flags, options);
+        check_truth(&run, false);
+        check_annotations(&run);
+        check_listings(&run);
     }
 }
 

@@ -80,8 +80,21 @@ fn pages(dir: &Path) -> std::io::Result<Input> {
     for path in files(dir, "pt")? {
         streams.push((0, std::fs::read(path)?, image.clone()));
     }
-    let functions = Functions::Regions(Regions::new(regions));
+    let functions = Functions::Regions(Regions::new(joined(regions)));
     Ok(Input { streams, sideband: Vec::new(), functions, clock: ClockConfig::default() })
+}
+
+/// Regions side by side are one: a mapping that was dumped page by page.
+fn joined(mut regions: Vec<Region>) -> Vec<Region> {
+    regions.sort();
+    regions.dedup_by(|next, last| {
+        let touches = next.start <= last.end;
+        if touches {
+            last.end = last.end.max(next.end);
+        }
+        touches
+    });
+    regions
 }
 
 fn run(dir: &Path) -> std::io::Result<Input> {
@@ -107,6 +120,7 @@ fn run(dir: &Path) -> std::io::Result<Input> {
         art_den: number("art_den") as u32,
         mtc_freq: number("mtc_freq") as u8,
         nom_ratio: number("nom_ratio") as u8,
+        cyc_threshold: number("cyc_threshold"),
     };
     let symbols = dir.join("symbols");
     let kallsyms = std::fs::read(symbols.join("kallsyms")).unwrap_or_default();

@@ -9,8 +9,14 @@ use kprism_image::Image;
 use kprism_image::resolve::{FuncInfo, FuncRef, Resolve};
 use kprism_pt::{IpPayload, LastIp, Packet};
 
-pub const CLOCK: ClockConfig =
-    ClockConfig { tsc_hz: 1_000_000_000, art_num: 40, art_den: 1, mtc_freq: 3, nom_ratio: 10 };
+pub const CLOCK: ClockConfig = ClockConfig {
+    tsc_hz: 1_000_000_000,
+    art_num: 40,
+    art_den: 1,
+    mtc_freq: 3,
+    nom_ratio: 10,
+    cyc_threshold: 0,
+};
 
 /// Code and its functions.
 #[derive(Default)]

@@ -370,6 +370,7 @@ impl<'p> Machine<'p> {
             pid: 100 + next as u32,
             tgid: 100 + next as u32,
             comm: format!("task{next}"),
+            ..Switch::default()
         }));
         self.truth.switches += 1;
         self.current = next;

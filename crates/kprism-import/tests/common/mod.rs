@@ -9,6 +9,7 @@ use kprism_flow::decode::{Decoder, Setup, Stats};
 use kprism_flow::event::{Event, Sink};
 use kprism_image::Image;
 use kprism_image::resolve::Regions;
+use kprism_import::perfdata::Search;
 use kprism_import::{Capture, Stream, detect, read};
 use kprism_pt::find_psb;
 
@@ -33,13 +34,13 @@ pub fn unpack(data: &Path, archive: &str) -> tempfile::TempDir {
 }
 
 pub fn capture(path: &Path) -> Capture {
-    read(&detect(path).expect("a capture"), &[]).expect("a readable capture")
+    read(&detect(path).expect("a capture"), &[], &Search::default()).expect("a readable capture")
 }
 
 /// The code a stream may run.
 pub fn image(capture: &Capture, stream: &Stream) -> Image {
     let mut image = Image::flat();
-    for region in stream.regions.iter().map(|&i| &capture.regions[i]) {
+    for region in stream.regions.iter().map(|placed| &capture.regions[placed.region]) {
         image.add(0, region.va, &region.bytes);
     }
     image

@@ -33,7 +33,7 @@ impl Scale {
     fn calls(self, side: Side, value: u64) -> Cell {
         match self {
             Scale::Sums => Cell::Int(value),
-            Scale::PerCall(calls) => Cell::Mean(value as f64 / calls[side as usize].max(1) as f64),
+            Scale::PerCall(calls) => Cell::Real(value as f64 / calls[side as usize].max(1) as f64),
         }
     }
 }

@@ -98,7 +98,7 @@ pub fn run(
             specs.extend(Spec::standard());
         }
         let plan = Plan::new(&specs, &args.count, &|name| address_of(&loaded.symbols, name))?;
-        let profile = pipeline::profile(&loaded, plan, progress);
+        let profile = pipeline::profile(&loaded, plan, None, progress);
         (run, profile)
     } else {
         pipeline::open(input, progress)?

@@ -13,8 +13,10 @@ use kprism_report::{Filter, folded, perfetto, tree};
 use kprism_store::{Manifest, Run};
 use serde_json::json;
 
+use super::call::CallArgs;
 use super::report::{By, Select, Subject, table};
 use crate::exit::Outcome;
+use crate::perfdata;
 use crate::pipeline;
 use crate::progress::Progress;
 
@@ -25,6 +27,7 @@ Formats by suffix of FILE:
   .json                     the table of SUBJECT, or the tree
   .csv                      the table of SUBJECT
   .html                     the report of `kprism report --html`
+  .perf.data                folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=...
 
 The tables of the run itself are Parquet files: RUN/tables/*.parquet";
 
@@ -43,6 +46,8 @@ pub struct Args {
     pub output: PathBuf,
     #[command(flatten)]
     pub select: Select,
+    #[command(flatten)]
+    pub one: CallArgs,
     /// Weigh folded stacks by instructions or by time on a CPU
     #[arg(long, value_enum, default_value_t = By::Instructions)]
     pub by: By,
@@ -65,7 +70,7 @@ fn format(path: &Path) -> Result<Format> {
         Some("csv") => Format::Csv,
         Some("html") => Format::Html,
         _ => bail!(
-            "{}: the suffix picks the format: one of .perfetto-trace .pftrace .folded .json .csv .html",
+            "{}: the suffix picks the format: one of .perfetto-trace .pftrace .folded .json .csv .html .perf.data",
             path.display()
         ),
     })
@@ -73,8 +78,12 @@ fn format(path: &Path) -> Result<Format> {
 
 /// Writes it.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    if perfdata::is_named(&args.output) {
+        return perfdata::export(&args.input, &args.output, progress);
+    }
     let format = format(&args.output)?;
     let (run, profile) = pipeline::open(&args.input, progress)?;
+    let profile = args.one.narrow(&run, profile, &args.select.filter(), progress)?;
     let manifest = run.manifest()?;
     progress.clear();
     if args.output.to_string_lossy().starts_with("-.") {

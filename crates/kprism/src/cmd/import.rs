@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kprism_import::perfdata::Search;
 use kprism_import::{CodeFile, detect, read, write};
-use kprism_store::{Manifest, Run, RunKind};
+use kprism_store::{Kernel, Manifest, Run, RunKind};
 
 use crate::exit::Outcome;
 use crate::pipeline;
@@ -16,7 +17,14 @@ PATH is told apart by what it holds:
   a folder with *.pt and xpages.txt   lines `tgid va_hex size file`: dumps of code pages
   a folder with trace.json            LLDB's trace bundle
   a folder with pt.bin                DynamoRIO's drpt2trace input
-  a file                              Intel PT packets; name the code with --code";
+  perf.data, file or folder           perf record -e intel_pt//; programs and libraries
+                                      from where they were, or --symfs, if build ids fit
+  any other file                      Intel PT packets; name the code with --code
+
+How to record with perf, kernel and all (as root):
+  perf record -e intel_pt/cyc,mtc_period=3/ --kcore -a -o perf.data -- CMD
+Programs only, without --kcore:
+  perf record -e intel_pt/cyc,mtc_period=3/u -o perf.data -- CMD";
 
 /// Options of `kprism import`.
 #[derive(Debug, clap::Args)]
@@ -30,6 +38,18 @@ pub struct Args {
     /// Code: an ELF file or raw bytes, and its address in hex (can be repeated)
     #[arg(long, value_name = "FILE@VA")]
     pub code: Vec<String>,
+    /// perf.data: folder that stands for the traced machine's root
+    #[arg(long, value_name = "DIR")]
+    pub symfs: Option<PathBuf>,
+    /// perf.data: the kernel's code, a copy of /proc/kcore of the time of recording
+    #[arg(long, value_name = "FILE")]
+    pub kcore: Option<PathBuf>,
+    /// perf.data: the kernel as linked, for code and symbols
+    #[arg(long, value_name = "FILE")]
+    pub vmlinux: Option<PathBuf>,
+    /// perf.data: the kernel's symbols, a copy of /proc/kallsyms
+    #[arg(long, value_name = "FILE")]
+    pub kallsyms: Option<PathBuf>,
     /// Do not decode yet
     #[arg(long)]
     pub no_decode: bool,
@@ -39,15 +59,27 @@ pub struct Args {
 pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     let code = args.code.iter().map(|text| CodeFile::parse(text)).collect::<Result<Vec<_>, _>>()?;
     progress.step("reading the recording");
-    let capture = read(&detect(&args.path)?, &code)?;
+    let search = Search {
+        symfs: args.symfs.clone(),
+        cache: std::env::home_dir().map(|home| home.join(".debug")),
+        kcore: args.kcore.clone(),
+        vmlinux: args.vmlinux.clone(),
+        kallsyms: args.kallsyms.clone(),
+    };
+    let capture = read(&detect(&args.path)?, &code, &search)?;
     for note in &capture.notes {
         progress.say(&format!("note: {note}"));
     }
     let run = Run::create(&args.output)?;
-    write(&capture, &run.streams(), &run.symbols().join("root"))?;
+    write(&capture, &run.streams(), &run.symbols())?;
     let mut manifest = Manifest::new(RunKind::Import, 0);
     pipeline::complete(&run, &mut manifest)?;
     manifest.created = pipeline::now();
+    manifest.command.clone_from(&capture.command);
+    let (release, build_id) = capture.kernel.clone();
+    if !(release.is_empty() && build_id.is_empty()) {
+        manifest.kernel = Some(Kernel { release, build_id });
+    }
     manifest.options.insert("source".into(), args.path.display().to_string().into());
     if !args.code.is_empty() {
         manifest.options.insert("code".into(), args.code.clone().into());

@@ -30,7 +30,7 @@ Exit codes: the command's own; 124 if --timeout ended it, 125 if kprism failed,
 130 after Ctrl-C. What was recorded until then is kept and can be reported.";
 
 /// Which guest.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct GuestArgs {
     /// Boot this kernel image (vmlinuz) instead of Debian's
     #[arg(long, value_name = "FILE", help_heading = "Guest")]
@@ -76,24 +76,11 @@ pub struct RunArgs {
     /// Run folder to write; an older run there is renamed to RUN.old
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     output: PathBuf,
-    /// Give the guest a copy of this folder, at /share or at PLACE (can be repeated)
-    #[arg(long, value_name = "DIR[:PLACE]")]
-    share: Vec<String>,
-    /// Run this in a shell first, not recorded (can be repeated)
-    #[arg(long, value_name = "CMD")]
-    before: Vec<String>,
-    /// Set an environment variable of the command (can be repeated)
-    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
-    env: Vec<(String, String)>,
-    /// Working directory of the command in the guest
-    #[arg(long, value_name = "DIR")]
-    cwd: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Record the whole boot, not only the command
     #[arg(long)]
     boot: bool,
-    /// End the command after this time
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<u64>,
     /// Run without recording anything
     #[arg(long)]
     unobserved: bool,
@@ -106,26 +93,52 @@ pub struct RunArgs {
     packets: PacketArgs,
 }
 
+/// What the command finds around it.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PlaceArgs {
+    /// Give the guest a copy of this folder, at /share or at PLACE (can be repeated)
+    #[arg(long, value_name = "DIR[:PLACE]")]
+    share: Vec<String>,
+    /// Run this in a shell first, not recorded (can be repeated)
+    #[arg(long, value_name = "CMD")]
+    before: Vec<String>,
+    /// Set an environment variable of the command (can be repeated)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    env: Vec<(String, String)>,
+    /// Working directory of the command in the guest
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
+    /// End the command after this time
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+}
+
 /// How packets are written.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct PacketArgs {
     /// Compress returns to their calls, as processors do
     #[arg(long, value_enum, value_name = "ON|OFF", help_heading = "Packets")]
-    retc: Option<Switch>,
-    /// Bytes between synchronisation points (PSB)
-    #[arg(long, value_name = "BYTES", help_heading = "Packets")]
-    psb: Option<u64>,
-    /// Mini time counter every 2^N crystal ticks, or `off`
-    #[arg(long, value_name = "N|off", help_heading = "Packets")]
-    mtc: Option<String>,
-    /// Cycle-accurate time
-    #[arg(long, value_enum, value_name = "ON|OFF", help_heading = "Packets")]
-    cyc: Option<Switch>,
+    pub retc: Option<Switch>,
+    /// Bytes between synchronisation points (PSB): 2048 to 64 MiB in processors, which cannot do without
+    #[arg(long, value_name = "BYTES", value_parser = psb(), help_heading = "Packets")]
+    pub psb: Option<u64>,
+    /// Mini time counter every 2^N crystal ticks (0 to 15), or `off`
+    #[arg(long, value_name = "N|off", value_parser = mtc, help_heading = "Packets")]
+    pub mtc: Option<String>,
+    /// Cycle counts at every packet, at least so many cycles apart (a power of two up to 16384), or `off`
+    #[arg(long, value_name = "CYCLES|on|off", value_parser = cyc, help_heading = "Packets")]
+    pub cyc: Option<String>,
+    /// Leave out the kernel's flow. Nothing then says when tasks are switched, so this is not for profiles.
+    #[arg(skip)]
+    pub user_only: bool,
 }
 
+/// Yes or no.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Switch {
+pub enum Switch {
+    /// Yes
     On,
+    /// No
     Off,
 }
 
@@ -138,6 +151,29 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
 }
 
+/// What the recorder takes; processors take powers of two from 2 KiB to 64 MiB (SDM, IA32_RTIT_CTL.PSBFreq).
+pub fn psb() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(256..=1 << 30)
+}
+
+/// SDM, IA32_RTIT_CTL.MTCFreq: the period is 2^N crystal ticks.
+pub fn mtc(text: &str) -> Result<String, String> {
+    match text.parse::<u8>() {
+        Ok(0..=15) => Ok(text.to_owned()),
+        _ if text == "off" => Ok(text.to_owned()),
+        _ => Err("expected 0 to 15, or off".to_owned()),
+    }
+}
+
+/// SDM, IA32_RTIT_CTL.CycThresh: 0, or 2^(n-1) cycles.
+pub fn cyc(text: &str) -> Result<String, String> {
+    match text.parse::<u32>() {
+        Ok(n) if n == 0 || n <= 16384 && n.is_power_of_two() => Ok(text.to_owned()),
+        _ if text == "on" || text == "off" => Ok(text.to_owned()),
+        _ => Err("expected 0 or a power of two up to 16384, on, or off".to_owned()),
+    }
+}
+
 fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -146,6 +182,11 @@ fn assignment(text: &str) -> Result<(String, String), String> {
 }
 
 impl GuestArgs {
+    /// Whether runs differ.
+    pub fn is_fast(&self) -> bool {
+        self.fast
+    }
+
     fn options(&self) -> Options {
         Options {
             smp: self.smp,
@@ -173,26 +214,47 @@ impl PacketArgs {
             ("retc", self.retc.map(word)),
             ("psb", self.psb.map(|n| n.to_string())),
             ("mtc", self.mtc.clone()),
-            ("cyc", self.cyc.map(word)),
+            ("cyc", self.cyc.clone()),
+            ("filter", self.user_only.then(|| "user".to_owned())),
         ];
         all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 }
 
 impl RunArgs {
-    fn job(&self) -> Job {
-        Job {
-            argv: self.command.clone(),
-            env: self.env.clone(),
-            cwd: self.cwd.clone(),
-            before: self.before.clone(),
-            shares: self.share.iter().map(|text| Share::parse(text)).collect(),
-            span: if self.boot { Span::Boot } else { Span::Command },
-            timeout: self.timeout.map(Duration::from_secs),
+    /// A command to be recorded into `output`, and not decoded.
+    pub fn recording(
+        command: &[String],
+        output: PathBuf,
+        (place, guest): (&PlaceArgs, &GuestArgs),
+        packets: PacketArgs,
+    ) -> Self {
+        RunArgs {
+            command: command.to_vec(),
+            output,
+            place: place.clone(),
+            boot: false,
+            unobserved: false,
+            no_decode: true,
+            guest: guest.clone(),
+            packets,
         }
     }
 
-    fn observer(&self) -> Result<Option<ObserverOptions>> {
+    fn job(&self) -> Job {
+        Job {
+            argv: self.command.clone(),
+            env: self.place.env.clone(),
+            cwd: self.place.cwd.clone(),
+            before: self.place.before.clone(),
+            shares: self.place.share.iter().map(|text| Share::parse(text)).collect(),
+            span: if self.boot { Span::Boot } else { Span::Command },
+            timeout: self.place.timeout.map(Duration::from_secs),
+        }
+    }
+
+    /// The recorder and its settings.
+    pub fn observer(&self) -> Result<Option<ObserverOptions>> {
         if self.unobserved {
             return Ok(None);
         }
@@ -219,8 +281,8 @@ impl RunArgs {
             ("module", g.module.clone().into()),
             ("with_module", g.with_module.clone().into()),
             ("package", g.package.clone().into()),
-            ("share", self.share.clone().into()),
-            ("before", self.before.clone().into()),
+            ("share", self.place.share.clone().into()),
+            ("before", self.place.before.clone().into()),
             ("packets", serde_json::json!(self.packets.plugin_arguments())),
         ] {
             m.options.insert(name.to_owned(), value);
@@ -232,11 +294,10 @@ impl RunArgs {
 /// Fetches and boots the guest.
 pub fn prepare(args: &GuestArgs, progress: &Progress) -> Result<Outcome> {
     kprism_lab::interrupt::catch_signals();
-    let prepared = match kprism_lab::prepare(&args.options(), &mut |p| show(progress, p)) {
-        Err(kprism_lab::Error::Interrupted) => return Ok(Outcome::Code(exit::INTERRUPTED)),
-        other => other?,
+    let prepared = match prepared(args, progress) {
+        Err(error) => return interrupted(error),
+        Ok(prepared) => prepared,
     };
-    progress.clear();
     progress.say(&format!(
         "ready: {} in {}",
         prepared.kernel().release,
@@ -248,40 +309,30 @@ pub fn prepare(args: &GuestArgs, progress: &Progress) -> Result<Outcome> {
 /// Runs, records, decodes.
 pub fn run(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     kprism_lab::interrupt::catch_signals();
-    match record_and_decode(args, progress, out) {
-        Err(error) => match error.downcast_ref::<kprism_lab::Error>() {
-            Some(kprism_lab::Error::Interrupted) => Ok(Outcome::Code(exit::INTERRUPTED)),
-            _ => Err(error),
-        },
-        done => done,
+    record_and_decode(args, progress, out).or_else(interrupted)
+}
+
+/// Ctrl-C is an outcome, not an error.
+pub fn interrupted(error: anyhow::Error) -> Result<Outcome> {
+    match error.downcast_ref::<kprism_lab::Error>() {
+        Some(kprism_lab::Error::Interrupted) => Ok(Outcome::Code(exit::INTERRUPTED)),
+        _ => Err(error),
     }
 }
 
 fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let observer = args.observer()?;
-    let prepared = kprism_lab::prepare(&args.guest.options(), &mut |p| show(progress, p))?;
-    let run = Run::create(&args.output)?;
-    let mut manifest = args.manifest(&prepared);
-    run.write_manifest(&manifest)?;
-    progress.clear();
-
+    let prepared = prepared(&args.guest, progress)?;
     let mut output = Output { out, progress, live: !std::io::stdout().is_terminal(), open: true };
     if output.live {
         progress.step("running the command");
     }
-    let ran = kprism_lab::run(&prepared, &args.job(), run.dir(), observer.as_ref(), &mut |p| output.pass(p))?;
+    let (run, ran) = record(args, observer.as_ref(), &prepared, &mut |p| output.pass(p))?;
     progress.clear();
-
-    manifest.exit_code = ran.exit_code.map(i32::from);
-    manifest.stopped = reason(&ran.ended);
-    if observer.is_some() {
-        pipeline::complete(&run, &mut manifest)?;
-    }
-    run.write_manifest(&manifest)?;
     complain(&ran, progress);
     if ran.ended == Ended::Interrupted {
         progress.say(&format!("what was recorded is in {}", run.dir().display()));
-    } else if observer.is_some() && !args.no_decode {
+    } else if !args.unobserved && !args.no_decode {
         pipeline::decode(&run, progress)?;
         progress.clear();
         progress.say(&pipeline::summary(&run)?);
@@ -292,6 +343,33 @@ fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -
         Ended::Interrupted => exit::INTERRUPTED,
         Ended::Panic(_) | Ended::Failed(_) => exit::LAB_FAILED,
     }))
+}
+
+/// Makes the guest ready.
+pub fn prepared(guest: &GuestArgs, progress: &Progress) -> Result<Prepared> {
+    let prepared = kprism_lab::prepare(&guest.options(), &mut |p| show(progress, p))?;
+    progress.clear();
+    Ok(prepared)
+}
+
+/// Runs the command and records it into a new run.
+pub fn record(
+    args: &RunArgs,
+    observer: Option<&ObserverOptions>,
+    prepared: &Prepared,
+    report: kprism_lab::Report<'_>,
+) -> Result<(Run, Ran)> {
+    let run = Run::create(&args.output)?;
+    let mut manifest = args.manifest(prepared);
+    run.write_manifest(&manifest)?;
+    let ran = kprism_lab::run(prepared, &args.job(), run.dir(), observer, report)?;
+    manifest.exit_code = ran.exit_code.map(i32::from);
+    manifest.stopped = reason(&ran.ended);
+    if observer.is_some() {
+        pipeline::complete(&run, &mut manifest)?;
+    }
+    run.write_manifest(&manifest)?;
+    Ok((run, ran))
 }
 
 /// Passes the guest's output on.
@@ -343,7 +421,7 @@ fn reason(ended: &Ended) -> Option<String> {
 }
 
 /// Says what went wrong, if anything did, with the end of the guest's console.
-fn complain(ran: &Ran, progress: &Progress) {
+pub fn complain(ran: &Ran, progress: &Progress) {
     if let Some(reason) = reason(&ran.ended) {
         eprintln!("kprism: {reason}");
         if !ran.console_tail.is_empty() && ran.ended != Ended::Interrupted {

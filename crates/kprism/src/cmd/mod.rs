@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The commands, one file each.
 
+mod annotate;
+mod call;
 mod check;
 mod delta;
 mod diff;
 mod export;
+mod flow_cost;
 mod generate;
 mod import;
 mod info;
 mod lab;
 mod list;
 mod report;
+mod script;
 
 use std::io::Write;
 
@@ -31,6 +35,13 @@ pub enum Command {
     Diff(diff::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
     Export(export::Args),
+    /// Print what ran, line by line: instructions, branches, calls, system calls
+    Script(script::Args),
+    /// Show a function's instructions as they ran: counts, time, branches, source
+    Annotate(annotate::Args),
+    /// Weigh trace size against temporal resolution, over packet settings
+    #[command(after_help = flow_cost::HELP)]
+    FlowCost(Box<flow_cost::Args>),
     /// Turn Intel PT recorded elsewhere into a run
     Import(import::Args),
     /// Show what a run is and what was lost
@@ -65,6 +76,9 @@ pub fn run(
         Command::Report(args) => report::run(args, color, progress, out),
         Command::Diff(args) => diff::run(args, color, progress, out),
         Command::Export(args) => export::run(args, progress, out),
+        Command::Script(args) => script::run(args, progress, out),
+        Command::Annotate(args) => annotate::run(args, color, progress, out),
+        Command::FlowCost(args) => flow_cost::run(args, color, progress, out),
         Command::Import(args) => import::run(args, progress),
         Command::Info(args) => info::run(args, out),
         Command::List(args) => list::run(args, out),

@@ -13,6 +13,7 @@ use kprism_report::{Filter, Style, Table, deltas, tables, tree};
 use kprism_store::Manifest;
 use serde_json::json;
 
+use super::call::CallArgs;
 use super::delta::{self, DeltaArgs};
 use crate::exit::Outcome;
 use crate::pipeline;
@@ -41,6 +42,8 @@ pub struct Args {
     pub limit: usize,
     #[command(flatten)]
     pub select: Select,
+    #[command(flatten)]
+    pub one: CallArgs,
     /// For `syscalls`: split the time into entry, body, interrupts, off CPU and exit
     #[arg(long)]
     pub parts: bool,
@@ -152,9 +155,10 @@ pub fn run(
         bail!("an INTERVAL and the options of `report delta` need the subject `delta`");
     }
     let (run, profile) = pipeline::open(&args.input, progress)?;
+    let filter = args.select.filter();
+    let profile = args.one.narrow(&run, profile, &filter, progress)?;
     progress.clear();
     let manifest = run.manifest()?;
-    let filter = args.select.filter();
     if let Some(file) = &args.html {
         return write_html(file, &manifest, &profile, progress);
     }
@@ -270,7 +274,8 @@ fn show_tree(
     Ok(Outcome::Done)
 }
 
-fn print_json(value: &serde_json::Value, out: &mut dyn Write) -> Result<()> {
+/// Prints it, indented.
+pub fn print_json(value: &serde_json::Value, out: &mut dyn Write) -> Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     Ok(writeln!(out)?)
 }

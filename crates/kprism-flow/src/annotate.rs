@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Counts how often each instruction of chosen functions ran, how long it took, and where it went on: a listener
+//! of a [`replay`](crate::replay).
+//!
+//! An instruction is named by its function, its offset there and its bytes. So processes that map a file at
+//! different addresses share it, and code that was patched is another instruction from then on.
+
+use std::collections::HashMap;
+
+use kprism_image::Image;
+use kprism_image::insn::{Kind, Mode, classify};
+use kprism_image::resolve::{FuncRef, Resolve};
+
+use crate::event::{Event, EventKind, flag};
+use crate::frames::is_kernel;
+use crate::replay::{Code, Listener, Moment, Task};
+
+/// One instruction as it ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// Its function.
+    pub func: u32,
+    /// Its distance from the function's entry; wraps for parts that lie before it.
+    pub offset: u64,
+    /// An address at which it ran.
+    pub ip: u64,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Mode of the code.
+    pub mode: Mode,
+    /// What it does to the control flow.
+    pub kind: Kind,
+    /// How often it ran.
+    pub count: u64,
+    /// Time that it took.
+    pub ns: u64,
+    /// How often the flow went on elsewhere than behind it, if it is a conditional branch.
+    pub taken: u64,
+    /// Where an indirect jump or call went, most often first; so too a call of an indirect branch thunk, and a
+    /// return that is a jump by way of the stack.
+    pub targets: Vec<Target>,
+    /// When it ran first.
+    pub first_ns: u64,
+    /// When it ran last.
+    pub last_ns: u64,
+}
+
+/// Where an indirect branch went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// The function.
+    pub func: u32,
+    /// The distance from its entry.
+    pub offset: u64,
+    /// An address of it.
+    pub ip: u64,
+    /// Whether there is a symbol.
+    pub known: bool,
+    /// How often.
+    pub count: u64,
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// By function, offset, and when they ran first.
+    pub sites: Vec<Site>,
+    /// Instructions of the tasks taken, in any function.
+    pub insns: u64,
+    /// Their time on a CPU, ns.
+    pub ns: u64,
+}
+
+/// Functions that stand for an indirect jump by a register (Linux, arch/x86/lib/retpoline.S).
+const THUNK: &str = "__x86_indirect_";
+
+const NO_SITE: u32 = u32::MAX;
+
+/// A block that has instructions of the chosen functions: where their sites begin in the list.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    first_ip: u64,
+    asid: u64,
+    /// Index into [`Lane::list`]; [`NO_SITE`] if it has none.
+    sites: u32,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    blocks: Vec<Block>,
+    /// Sites and their addresses here.
+    list: Vec<(u32, u64)>,
+    /// The site that ran last and its address, if the very last instruction was one.
+    last: Option<(u32, u64)>,
+    /// A site that called a thunk, whose jump is to come.
+    thunk: Option<u32>,
+    /// For which task and names `taken` holds.
+    who: Option<(usize, u32)>,
+    taken: bool,
+    space: u64,
+}
+
+/// Counts, as it listens.
+pub struct Counter<'a, R> {
+    resolver: &'a R,
+    /// Chosen functions, by number.
+    chosen: &'a [bool],
+    takes: &'a dyn Fn(u16, &Task) -> bool,
+    stop: &'a dyn Fn() -> bool,
+    lanes: Vec<Lane>,
+    sites: Vec<Site>,
+    /// Whether they call or jump to a thunk.
+    thunks: Vec<bool>,
+    /// By function, offset and bytes.
+    by_key: HashMap<(u32, u64, Vec<u8>), u32>,
+    insns: u64,
+    ns: u64,
+    /// Counts calls, to ask `stop` now and then.
+    heard: u32,
+    stopped: bool,
+}
+
+impl<'a, R: Resolve> Counter<'a, R> {
+    /// Counts in the functions that `chosen` marks by number, while `takes` takes the CPU and its task; until
+    /// `stop` says so.
+    pub fn new(
+        lanes: usize,
+        resolver: &'a R,
+        chosen: &'a [bool],
+        takes: &'a dyn Fn(u16, &Task) -> bool,
+        stop: &'a dyn Fn() -> bool,
+    ) -> Self {
+        Self {
+            resolver,
+            chosen,
+            takes,
+            stop,
+            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            sites: Vec::new(),
+            thunks: Vec::new(),
+            by_key: HashMap::new(),
+            insns: 0,
+            ns: 0,
+            heard: 0,
+            stopped: false,
+        }
+    }
+
+    /// What was counted: instructions that ran.
+    pub fn finish(self) -> Counts {
+        let mut sites: Vec<Site> = self.sites.into_iter().filter(|s| s.count > 0).collect();
+        sites.sort_by_key(|s| (s.func, s.offset, s.first_ns));
+        for site in &mut sites {
+            site.targets.sort_by_key(|t| (std::cmp::Reverse(t.count), t.func, t.offset));
+        }
+        Counts { sites, insns: self.insns, ns: self.ns }
+    }
+
+    fn site(&mut self, func: &FuncRef, ip: u64, bytes: &[u8], mode: Mode) -> u32 {
+        let insn = classify(bytes, ip, mode).ok();
+        let bytes = &bytes[..insn.map_or(bytes.len(), |i| usize::from(i.len))];
+        let offset = ip.wrapping_sub(func.entry);
+        let next = self.sites.len() as u32;
+        let key = (func.id, offset, bytes.to_vec());
+        let index = *self.by_key.entry(key).or_insert(next);
+        if index == next {
+            let thunk = match insn.map(|i| i.kind) {
+                Some(Kind::Call { target } | Kind::Jump { target }) if is_kernel(target) => {
+                    let func = self.resolver.function_at(0, target, 0);
+                    self.resolver.describe(func.id).name.starts_with(THUNK)
+                }
+                _ => false,
+            };
+            self.thunks.push(thunk);
+            self.sites.push(Site {
+                func: func.id,
+                offset,
+                ip,
+                bytes: bytes.to_vec(),
+                mode,
+                kind: insn.map_or(Kind::Other, |i| i.kind),
+                count: 0,
+                ns: 0,
+                taken: 0,
+                targets: Vec::new(),
+                first_ns: 0,
+                last_ns: 0,
+            });
+        }
+        index
+    }
+
+    /// The site that ran last went on at `ip`.
+    #[inline(never)]
+    fn went(&mut self, at: &Moment<'_>, (index, from): (u32, u64), ip: u64, asid: u64) {
+        let site = &mut self.sites[index as usize];
+        match site.kind {
+            Kind::CondJump { .. } => {
+                site.taken += u64::from(ip.wrapping_sub(from) != site.bytes.len() as u64);
+            }
+            Kind::IndirectCall | Kind::IndirectJump => self.target(at, index, ip, asid),
+            Kind::Ret => {
+                let func = self.resolver.function_at(asid, ip, at.ns());
+                if func.known && func.entry == ip {
+                    self.target(at, index, ip, asid);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An indirect branch went to `ip`.
+    fn target(&mut self, at: &Moment<'_>, site: u32, ip: u64, asid: u64) {
+        let site = &mut self.sites[site as usize];
+        let func = self.resolver.function_at(asid, ip, at.ns());
+        let offset = ip.wrapping_sub(func.entry);
+        match site.targets.iter_mut().find(|t| (t.func, t.offset) == (func.id, offset)) {
+            Some(target) => target.count += 1,
+            None => {
+                let known = func.known;
+                site.targets.push(Target { func: func.id, offset, ip, known, count: 1 });
+            }
+        }
+    }
+}
+
+impl<R: Resolve> Listener for Counter<'_, R> {
+    fn define(&mut self, at: &Moment<'_>, _block: u32, code: Code, image: &Image) {
+        let mut sites = Vec::new();
+        let mut func = FuncRef { id: 0, entry: 0, known: false, start: 1, end: 0 };
+        for &ip in &code.ips {
+            if ip < func.start || func.end <= ip {
+                func = self.resolver.function_at(code.asid, ip, at.ns());
+            }
+            if self.chosen.get(func.id as usize).copied().unwrap_or(false) {
+                let mut bytes = [0; 15];
+                let got = image.fetch(code.asid, ip, code.offset, &mut bytes);
+                sites.push((self.site(&func, ip, &bytes[..got], code.mode), ip));
+            } else {
+                sites.push((NO_SITE, ip));
+            }
+        }
+        let lane = &mut self.lanes[at.lane];
+        let some = sites.iter().any(|s| s.0 != NO_SITE);
+        let first_ip = code.ips.first().copied().unwrap_or(0);
+        let start = if some { lane.list.len() as u32 } else { NO_SITE };
+        lane.blocks.push(Block { first_ip, asid: code.asid, sites: start });
+        if some {
+            lane.list.extend(sites);
+        }
+    }
+
+    #[inline]
+    fn run(&mut self, at: &Moment<'_>, block: u32, from: u32, to: u32) {
+        let lane = &mut self.lanes[at.lane];
+        if lane.who != Some((at.task, at.names)) {
+            lane.who = Some((at.task, at.names));
+            lane.taken = (self.takes)(at.cpu, &at.tasks[at.task]);
+        }
+        let Block { first_ip, asid, sites } = lane.blocks[block as usize];
+        if let Some(last) = lane.last.take()
+            && from == 0
+        {
+            self.went(at, last, first_ip, asid);
+        }
+        let lane = &mut self.lanes[at.lane];
+        if !lane.taken {
+            return;
+        }
+        self.insns += u64::from(to - from);
+        self.ns += at.after(to - from) - at.ns();
+        if sites == NO_SITE {
+            return;
+        }
+        let list = &lane.list[(sites + from) as usize..(sites + to) as usize];
+        let mut now = at.ns();
+        for (ran, &(site, _)) in (1..).zip(list) {
+            let next = at.after(ran);
+            if let Some(site) = self.sites.get_mut(site as usize) {
+                if site.count == 0 {
+                    site.first_ns = now;
+                }
+                site.count += 1;
+                site.ns += next - now;
+                site.last_ns = now;
+            }
+            now = next;
+        }
+        lane.last = list.last().copied().filter(|&(site, _)| site != NO_SITE);
+    }
+
+    fn rest(&mut self, at: &Moment<'_>, ns: u64) {
+        let lane = &self.lanes[at.lane];
+        if !lane.taken {
+            return;
+        }
+        self.ns += ns;
+        if let Some((site, _)) = lane.last {
+            self.sites[site as usize].ns += ns;
+        }
+    }
+
+    fn event(&mut self, at: &Moment<'_>, event: &Event) {
+        self.heard = self.heard.wrapping_add(1);
+        if self.heard.is_multiple_of(1 << 16) {
+            self.stopped = (self.stop)();
+        }
+        let lane = &mut self.lanes[at.lane];
+        let through = lane.thunk.take();
+        match (event.kind, lane.last) {
+            // The thunk's own jump comes as the next event.
+            (EventKind::Call | EventKind::Tail, Some((site, _))) if self.thunks[site as usize] => {
+                lane.thunk = Some(site);
+            }
+            (EventKind::Ret | EventKind::Tail, _) if event.flags & flag::ENTRY != 0 => {
+                if let Some(site) = through {
+                    self.target(at, site, event.ip, 0);
+                }
+            }
+            _ => {}
+        }
+        match event.kind {
+            EventKind::Space => self.lanes[at.lane].space = event.ip,
+            EventKind::Async => {
+                // An event between two instructions names where the first one went.
+                if let Some(last) = self.lanes[at.lane].last.take() {
+                    let asid = if is_kernel(event.ip) { 0 } else { self.lanes[at.lane].space };
+                    self.went(at, last, event.ip, asid);
+                }
+            }
+            EventKind::Start | EventKind::Resume | EventKind::Stop => self.lanes[at.lane].last = None,
+            _ => {}
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.stopped
+    }
+}

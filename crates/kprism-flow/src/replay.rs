@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The flow of all CPUs again, instruction by instruction, in order of time, with the task known: for listings.
+//!
+//! In: streams, code, sideband. Out: calls of a [`Listener`]. Nothing is collected: each CPU's decoder runs on a
+//! thread of its own and hands over batches of records, a few at most ahead of the listener, who is called
+//! on the caller's thread. Each lane (a CPU's stream) is followed while it is the earliest, so what the listener
+//! hears is in order of time to the instruction; at the same time the lower lane comes first.
+
+mod cursor;
+mod lane;
+
+use std::sync::mpsc::sync_channel;
+
+use kprism_image::Image;
+use kprism_image::insn::Mode;
+use kprism_image::resolve::Resolve;
+use kprism_image::sideband::Record as Sideband;
+
+use crate::clock::ClockConfig;
+use crate::decode::{Setup, Stats};
+use crate::event::Event;
+use crate::parallel::Stream;
+
+use cursor::Cursor;
+use lane::Lane;
+
+/// What a replay needs.
+pub struct Inputs<'a, R> {
+    /// One for each CPU, by number.
+    pub streams: &'a [Stream<'a>],
+    /// Functions.
+    pub resolver: &'a R,
+    /// Task switches and names.
+    pub sideband: &'a [Sideband],
+    /// Clock facts of the recording.
+    pub clock: ClockConfig,
+    /// Stream bytes decoded between looks at whether the listener is done, up to the next PSB; 0 for a size that
+    /// takes a moment.
+    pub stretch: usize,
+}
+
+/// A task, as far as known by now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Task {
+    /// Thread id.
+    pub pid: u32,
+    /// Process id.
+    pub tgid: u32,
+    /// Its name now.
+    pub comm: String,
+}
+
+/// A straight piece of code, met for the first time. What ran there later is told by its number.
+#[derive(Debug, Clone)]
+pub struct Code {
+    /// Addresses of its instructions.
+    pub ips: Vec<u64>,
+    /// Address space.
+    pub asid: u64,
+    /// Mode.
+    pub mode: Mode,
+    /// Stream offset at which it was met: the version of its bytes.
+    pub offset: u64,
+}
+
+/// Where and when the listener is called.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment<'m> {
+    /// Index of the stream.
+    pub lane: usize,
+    /// CPU.
+    pub cpu: u16,
+    /// Index of the task that runs, in the order of their appearance.
+    pub task: usize,
+    /// All tasks so far.
+    pub tasks: &'m [Task],
+    /// Counts changes of tasks' names.
+    pub names: u32,
+    /// Time of a report, and what ran since; see [`Moment::after`].
+    base: u64,
+    ran: u32,
+    pace: crate::pace::Pace,
+}
+
+impl Moment<'_> {
+    /// Now, ns: before the instructions told of.
+    #[inline]
+    pub fn ns(&self) -> u64 {
+        self.after(0)
+    }
+
+    /// The time after so many of the instructions told of, ns.
+    #[inline]
+    pub fn after(&self, insns: u32) -> u64 {
+        self.base + self.pace.of(self.ran + insns)
+    }
+
+    /// The moment so many of the instructions told of later.
+    #[inline]
+    #[must_use]
+    pub fn later(&self, insns: u32) -> Self {
+        Self { ran: self.ran + insns, ..*self }
+    }
+}
+
+/// Hears the flow.
+pub trait Listener {
+    /// Code of this lane that was not met before; `block` counts up from 0 in each lane.
+    fn define(&mut self, at: &Moment<'_>, block: u32, code: Code, image: &Image);
+
+    /// The instructions `from..to` of a block ran.
+    fn run(&mut self, at: &Moment<'_>, block: u32, from: u32, to: u32);
+
+    /// Time went by while the last instruction ran, or was waiting: more than the instructions account for.
+    fn rest(&mut self, _at: &Moment<'_>, _ns: u64) {}
+
+    /// Something happened after what ran so far.
+    fn event(&mut self, at: &Moment<'_>, event: &Event);
+
+    /// Whether the listener has heard enough.
+    fn is_done(&self) -> bool {
+        false
+    }
+}
+
+/// Batches that a decoder may be ahead by.
+const AHEAD: usize = 4;
+
+const STRETCH: usize = 64 << 10;
+
+/// Lets `listener` hear the flow. Returns what each decoder counted, as far as it came.
+pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) -> Vec<Stats> {
+    let mut tasks = cursor::Tasks::new(inputs.sideband);
+    std::thread::scope(|scope| {
+        let mut cursors = Vec::new();
+        let mut decoders = Vec::new();
+        let watch = inputs.sideband.iter().find_map(|r| match r {
+            Sideband::Switch(switch) if switch.ip != 0 => Some(switch.ip),
+            _ => None,
+        });
+        for (index, stream) in inputs.streams.iter().enumerate() {
+            let (give, take) = sync_channel(AHEAD);
+            let Inputs { resolver, clock, stretch, .. } = *inputs;
+            let stretch = if stretch == 0 { STRETCH } else { stretch };
+            let setup = Setup { image: stream.image, resolver, clock, watch };
+            decoders.push(scope.spawn(move || Lane::new(give).decode(stream.bytes, setup, stretch)));
+            cursors.push(Cursor::new(index, *stream, take, inputs.sideband, &mut tasks));
+        }
+        while !listener.is_done() {
+            cursors.iter_mut().for_each(Cursor::prepare);
+            let mut live = cursors.iter().enumerate().filter(|(_, c)| !c.is_over());
+            let Some((mut first, cursor)) = live.next() else { break };
+            // The earliest, and the time up to which it stays so.
+            let (mut earliest, mut until) = (cursor.now(), u64::MAX);
+            for (index, cursor) in live {
+                let now = cursor.now();
+                if now < earliest {
+                    (first, until, earliest) = (index, earliest.saturating_sub(1), now);
+                } else {
+                    until = until.min(now);
+                }
+            }
+            cursors[first].advance(until, &mut tasks, listener);
+        }
+        // Decoders that nobody takes from any more end soon.
+        drop(cursors);
+        decoders.into_iter().map(|d| d.join().unwrap_or_else(|p| std::panic::resume_unwind(p))).collect()
+    })
+}

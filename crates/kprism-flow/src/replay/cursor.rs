@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The listening side of a replay: one CPU's records, applied one after the other up to a time, and the tasks.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::Receiver;
+
+use kprism_image::Image;
+use kprism_image::sideband::{Record as Sideband, Switch};
+
+use super::lane::{Batch, Record};
+use super::{Listener, Moment, Task};
+use crate::event::{Event, EventKind};
+use crate::pace::Pace;
+use crate::parallel::{Stream, first_task};
+use crate::switches::used;
+
+/// All tasks, and the names that they will get.
+pub(super) struct Tasks<'a> {
+    all: Vec<Task>,
+    /// By (pid, tgid, CPU for idle tasks).
+    by_id: HashMap<(u32, u32, u16), usize>,
+    /// (time, pid, tgid, name), by time.
+    renames: Vec<(u64, u32, u32, &'a str)>,
+    next: usize,
+    names: u32,
+}
+
+impl<'a> Tasks<'a> {
+    pub fn new(sideband: &'a [Sideband]) -> Self {
+        let mut renames: Vec<_> = sideband
+            .iter()
+            .filter_map(|r| match r {
+                Sideband::Comm(c) => Some((c.t, c.pid, c.tgid, c.comm.as_str())),
+                _ => None,
+            })
+            .collect();
+        renames.sort_by_key(|r| r.0);
+        Self { all: Vec::new(), by_id: HashMap::new(), renames, next: 0, names: 0 }
+    }
+
+    fn find(&mut self, pid: u32, tgid: u32, comm: &str, cpu: u16) -> usize {
+        // Every CPU has an idle task of its own, and all have pid 0.
+        let key = (pid, tgid, if pid == 0 { cpu } else { 0 });
+        let next = self.all.len();
+        let index = *self.by_id.entry(key).or_insert(next);
+        if index == next {
+            self.all.push(Task { pid, tgid, comm: String::new() });
+        }
+        self.name(index, comm);
+        index
+    }
+
+    fn name(&mut self, task: usize, comm: &str) {
+        if !comm.is_empty() && self.all[task].comm != comm {
+            self.all[task].comm = comm.to_owned();
+            self.names += 1;
+        }
+    }
+
+    /// Time of the next new name.
+    fn due(&self) -> u64 {
+        self.renames.get(self.next).map_or(u64::MAX, |r| r.0)
+    }
+
+    #[cold]
+    fn rename(&mut self, ns: u64) {
+        while let Some(&(t, pid, tgid, comm)) = self.renames.get(self.next)
+            && t <= ns
+        {
+            self.next += 1;
+            if let Some(&task) = self.by_id.get(&(pid, tgid, 0)) {
+                self.name(task, comm);
+            }
+        }
+    }
+}
+
+/// One lane on the listening side.
+pub(super) struct Cursor<'a> {
+    lane: usize,
+    cpu: u16,
+    image: &'a Image,
+    take: Receiver<Batch>,
+    records: std::vec::IntoIter<Record>,
+    codes: std::vec::IntoIter<super::Code>,
+    over: bool,
+    /// Blocks that ran and are not told yet: number, next instruction, end.
+    blocks: VecDeque<(u32, u32, u32)>,
+    /// The record in hand, whose instructions are told first.
+    record: Option<Record>,
+    insns: u32,
+    /// How many of them are told.
+    told: u32,
+    clock: Pace,
+    /// Instructions so far.
+    total: u64,
+    /// A time was known before the first report.
+    begun: bool,
+    /// Tracing is on.
+    on: bool,
+    task: usize,
+    switches: Vec<&'a Switch>,
+    next_switch: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub fn new(
+        lane: usize,
+        stream: Stream<'a>,
+        take: Receiver<Batch>,
+        sideband: &'a [Sideband],
+        tasks: &mut Tasks<'_>,
+    ) -> Self {
+        let switches: Vec<&Switch> = sideband
+            .iter()
+            .filter_map(|r| match r {
+                Sideband::Switch(s) if s.cpu == u32::from(stream.cpu) => Some(s),
+                _ => None,
+            })
+            .collect();
+        let (pid, tgid, comm) = first_task(stream.cpu, &switches, sideband).unwrap_or_default();
+        Self {
+            lane,
+            cpu: stream.cpu,
+            image: stream.image,
+            take,
+            records: Vec::new().into_iter(),
+            codes: Vec::new().into_iter(),
+            over: false,
+            blocks: VecDeque::new(),
+            record: None,
+            insns: 0,
+            told: 0,
+            clock: Pace::default(),
+            total: 0,
+            begun: false,
+            on: false,
+            task: tasks.find(pid, tgid, &comm, stream.cpu),
+            switches,
+            next_switch: 0,
+        }
+    }
+
+    /// Takes the next record in hand, if there is none.
+    pub fn prepare(&mut self) {
+        while self.record.is_none() && !self.over {
+            let Some(record) = self.records.next() else {
+                match self.take.recv() {
+                    Ok(batch) => self.take_up(batch),
+                    Err(_) => self.over = true,
+                }
+                continue;
+            };
+            match record {
+                Record::Block(number, insns) => self.blocks.push_back((number, 0, insns)),
+                Record::Time { insns, .. } | Record::Event(Event { insns, .. }) => {
+                    (self.insns, self.told) = (insns, 0);
+                    self.record = Some(record);
+                }
+                Record::Define(_) => self.record = Some(record),
+            }
+        }
+    }
+
+    fn take_up(&mut self, batch: Batch) {
+        if !self.begun {
+            // What comes before the first report happened then.
+            let first = batch.records.iter().find_map(|r| match r {
+                Record::Time { ns, .. } => Some(*ns),
+                _ => None,
+            });
+            self.clock.now = first.unwrap_or(0);
+            self.begun = true;
+        }
+        (self.records, self.codes) = (batch.records.into_iter(), batch.codes.into_iter());
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// The time that the lane has come to.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.clock.now + self.clock.of(self.told)
+    }
+
+    fn moment<'m>(&self, tasks: &'m Tasks<'_>) -> Moment<'m> {
+        Moment {
+            lane: self.lane,
+            cpu: self.cpu,
+            task: self.task,
+            tasks: &tasks.all,
+            names: tasks.names,
+            base: self.clock.now,
+            ran: self.told,
+            pace: self.clock,
+        }
+    }
+
+    /// Tells the listener what happened, while that is not after `until`.
+    pub fn advance(&mut self, until: u64, tasks: &mut Tasks<'_>, listener: &mut impl Listener) {
+        loop {
+            let now = self.now();
+            if now > until || listener.is_done() {
+                return;
+            }
+            if now >= tasks.due() {
+                tasks.rename(now);
+            }
+            match self.record {
+                Some(Record::Define(number)) => {
+                    if let Some(code) = self.codes.next() {
+                        listener.define(&self.moment(tasks), number, code, self.image);
+                    }
+                    self.record = None;
+                }
+                Some(record) => {
+                    // What follows the instructions may come after another lane's.
+                    if !self.tell(until, tasks, listener) || self.now() > until {
+                        return;
+                    }
+                    self.apply(record, tasks, listener);
+                    self.record = None;
+                }
+                None => {}
+            }
+            self.prepare();
+            if self.over {
+                return;
+            }
+        }
+    }
+
+    /// Tells of the instructions before the record in hand. Whether all were told by `until`.
+    #[inline]
+    fn tell(&mut self, until: u64, tasks: &Tasks<'_>, listener: &mut impl Listener) -> bool {
+        while self.told < self.insns {
+            if until != u64::MAX && self.now() > until {
+                return false;
+            }
+            let Some((number, from, end)) = self.blocks.front_mut() else {
+                // The decoder counted more than it named; there is nothing to tell.
+                debug_assert!(false, "instructions without a block");
+                self.told = self.insns;
+                return true;
+            };
+            let mut n = (*end - *from).min(self.insns - self.told);
+            if until != u64::MAX && self.clock.now + self.clock.of(self.told + n - 1) > until {
+                // By halves, up to the first that is too late.
+                let (mut yes, mut no) = (1, n);
+                while yes < no {
+                    let middle = yes + (no - yes) / 2;
+                    if self.clock.now + self.clock.of(self.told + middle) > until {
+                        no = middle;
+                    } else {
+                        yes = middle + 1;
+                    }
+                }
+                n = yes;
+            }
+            let (number, start) = (*number, *from);
+            if start + n == *end {
+                self.blocks.pop_front();
+            } else {
+                *from += n;
+            }
+            let moment = self.moment(tasks);
+            listener.run(&moment, number, start, start + n);
+            self.told += n;
+        }
+        true
+    }
+
+    fn apply(&mut self, record: Record, tasks: &mut Tasks<'_>, listener: &mut impl Listener) {
+        self.total += u64::from(self.insns);
+        self.clock.now += self.clock.of(self.insns);
+        (self.insns, self.told) = (0, 0);
+        match record {
+            Record::Time { ns, .. } => match self.clock.report(ns, self.total) {
+                Some(rest) if rest > 0 && self.on => {
+                    let at = Moment { base: self.clock.now - rest, ..self.moment(tasks) };
+                    listener.rest(&at, rest);
+                }
+                _ => {}
+            },
+            Record::Event(event) => self.event(&event, tasks, listener),
+            Record::Define(_) | Record::Block(..) => {}
+        }
+    }
+
+    fn event(&mut self, event: &Event, tasks: &mut Tasks<'_>, listener: &mut impl Listener) {
+        match event.kind {
+            EventKind::Start | EventKind::Resume => {
+                // Decoding in stretches, the flow starts anew at each.
+                if std::mem::replace(&mut self.on, true) && event.kind == EventKind::Start {
+                    return;
+                }
+                if event.kind == EventKind::Resume {
+                    // Switches up to now happened unseen.
+                    while self
+                        .switches
+                        .get(self.next_switch)
+                        .is_some_and(|s| s.t < self.clock.now && s.offset.is_none())
+                    {
+                        self.switch(tasks);
+                    }
+                }
+            }
+            EventKind::Stop => self.on = false,
+            EventKind::Switch => {
+                for _ in 0..used(&self.switches, self.next_switch, self.clock.now) {
+                    self.switch(tasks);
+                }
+            }
+            EventKind::Count | EventKind::Push => return,
+            _ => {}
+        }
+        listener.event(&self.moment(tasks), event);
+    }
+
+    /// The next task by the sideband.
+    fn switch(&mut self, tasks: &mut Tasks<'_>) {
+        let Some(&next) = self.switches.get(self.next_switch) else { return };
+        self.next_switch += 1;
+        tasks.name(self.task, &next.prev_comm);
+        self.task = tasks.find(next.pid, next.tgid, &next.comm, self.cpu);
+    }
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The decoding side of a replay: decoder events in, batches of records out. Blocks get numbers that hold for
+//! the whole stream, and are described when they first run.
+
+use std::collections::HashMap;
+use std::sync::mpsc::SyncSender;
+
+use kprism_image::resolve::Resolve;
+
+use super::Code;
+use crate::decode::{Decoder, Setup, Stats};
+use crate::event::{Event, Sink, Walked};
+use crate::parallel::cut;
+
+/// Records of a batch.
+const BATCH: usize = 4096;
+
+/// Ways without a number that are remembered.
+const MAX_WALKS: usize = 1 << 16;
+
+const UNKNOWN: u32 = u32::MAX;
+
+/// What a decoder says, in order.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Record {
+    /// The next of the batch's codes gets this number.
+    Define(u32),
+    /// A block ran, with so many instructions.
+    Block(u32, u32),
+    /// It is `ns` now, `insns` instructions after the last event or time.
+    Time {
+        insns: u32,
+        ns: u64,
+    },
+    Event(Event),
+}
+
+/// Records on their way.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub records: Vec<Record>,
+    pub codes: Vec<Code>,
+}
+
+/// The listener of one decoder.
+pub(super) struct Lane {
+    give: SyncSender<Batch>,
+    batch: Batch,
+    /// Nobody listens any more.
+    dropped: bool,
+    /// Numbers given out.
+    blocks: u32,
+    /// Numbers by the decoder's, of this epoch.
+    numbers: Vec<u32>,
+    epoch: u32,
+    /// Numbers of ways that the decoder has none for: by version, address space, start and length.
+    walks: HashMap<(u32, u64, u64, usize), u32>,
+}
+
+impl Lane {
+    pub fn new(give: SyncSender<Batch>) -> Self {
+        let batch = Batch { records: Vec::with_capacity(BATCH), codes: Vec::new() };
+        Self { give, batch, dropped: false, blocks: 0, numbers: Vec::new(), epoch: 0, walks: HashMap::new() }
+    }
+
+    /// Decodes the stream to its end, or until nobody listens.
+    pub fn decode<R: Resolve>(mut self, bytes: &[u8], setup: Setup<'_, R>, stretch: usize) -> Stats {
+        let mut decoder = Decoder::new(bytes, setup, true);
+        let mut sum = Stats::default();
+        for (from, to) in cut(bytes, stretch) {
+            let stats = decoder.run(from, to, &mut self);
+            sum.instructions += stats.instructions;
+            sum.branches += stats.branches;
+            sum.errors += stats.errors;
+            sum.overflows += stats.overflows;
+            sum.lost_bytes += stats.lost_bytes;
+            if self.dropped {
+                break;
+            }
+        }
+        self.send();
+        sum
+    }
+
+    #[inline(always)]
+    fn push(&mut self, record: Record) {
+        self.batch.records.push(record);
+        if self.batch.records.len() >= BATCH {
+            self.send();
+        }
+    }
+
+    #[inline(never)]
+    fn send(&mut self) {
+        let next = Batch { records: Vec::with_capacity(BATCH), codes: Vec::new() };
+        let batch = std::mem::replace(&mut self.batch, next);
+        self.dropped = self.dropped || self.give.send(batch).is_err();
+    }
+
+    #[inline(never)]
+    fn define(&mut self, walked: &Walked<'_>) -> u32 {
+        if walked.number == Walked::NO_NUMBER {
+            // Without packets the way follows from its start, and a version's code stays.
+            let Some(&start) = walked.ips.first() else { return self.describe(walked) };
+            let key = (walked.version, walked.asid, start, walked.ips.len());
+            if let Some(&known) = self.walks.get(&key) {
+                return known;
+            }
+            if self.walks.len() >= MAX_WALKS {
+                self.walks.clear();
+            }
+            let number = self.describe(walked);
+            self.walks.insert(key, number);
+            return number;
+        }
+        if walked.epoch != self.epoch {
+            self.epoch = walked.epoch;
+            self.numbers.clear();
+        }
+        let place = walked.number as usize;
+        if place >= self.numbers.len() {
+            self.numbers.resize(place + 1, UNKNOWN);
+        }
+        let number = self.describe(walked);
+        self.numbers[place] = number;
+        number
+    }
+
+    fn describe(&mut self, walked: &Walked<'_>) -> u32 {
+        let Walked { ips, asid, mode, offset, .. } = *walked;
+        self.batch.codes.push(Code { ips: ips.to_vec(), asid, mode, offset });
+        let number = self.blocks;
+        self.blocks += 1;
+        self.push(Record::Define(number));
+        number
+    }
+}
+
+impl Sink for Lane {
+    const BLOCKS: bool = true;
+
+    #[inline]
+    fn event(&mut self, event: Event) {
+        self.push(Record::Event(event));
+    }
+
+    #[inline]
+    fn time(&mut self, insns: u32, ns: u64) {
+        self.push(Record::Time { insns, ns });
+    }
+
+    #[inline]
+    fn walked(&mut self, walked: Walked<'_>) {
+        if walked.ips.is_empty() {
+            return;
+        }
+        let known = match self.numbers.get(walked.number as usize) {
+            Some(&known) if walked.epoch == self.epoch && known != UNKNOWN => known,
+            _ => self.define(&walked),
+        };
+        self.push(Record::Block(known, walked.ips.len() as u32));
+    }
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which of the sideband's task switches the flow's own entries into `__switch_to` are.
+
+use kprism_image::sideband::Switch;
+
+/// How many records, from `next` on, an entry at `ns` uses up: one, if records and entries go together one by one;
+/// where a recorder only says when a switch was ([`Switch::near`]), those up to the one nearest in time, which is
+/// none if that one was used before.
+pub(crate) fn used(switches: &[&Switch], next: usize, ns: u64) -> usize {
+    // A record is made just before its entry, so one from after it is the less likely one.
+    let away = |t: u64| if t <= ns { ns - t } else { (t - ns).saturating_mul(4) };
+    let of = |at: usize| switches.get(at).filter(|s| s.near).map(|s| away(s.t));
+    let mut at = next;
+    loop {
+        let Some(distance) = of(at) else { return at + 1 - next };
+        if at.checked_sub(1).and_then(of).is_some_and(|last| last < distance) {
+            // The record of this entry is missing: what is known is about the one before.
+            return at - next;
+        }
+        match of(at + 1) {
+            Some(later) if later <= distance => at += 1,
+            _ => return at + 1 - next,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(times: &[u64], near: bool) -> Vec<Switch> {
+        times.iter().map(|&t| Switch { t, near, ..Switch::default() }).collect()
+    }
+
+    #[test]
+    fn one_by_one_or_by_time() {
+        let exact = records(&[10, 20, 30], false);
+        let exact: Vec<&Switch> = exact.iter().collect();
+        assert_eq!(used(&exact, 0, 500), 1);
+        assert_eq!(used(&exact, 3, 500), 1);
+        let near = records(&[10, 20, 30, 90], true);
+        let near: Vec<&Switch> = near.iter().collect();
+        assert_eq!(used(&near, 0, 12), 1);
+        assert_eq!(used(&near, 1, 31), 2, "the entry of the second was not seen");
+        assert_eq!(used(&near, 3, 33), 0, "the record of this entry is missing");
+    }
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where this decoder differs from libipt, and why.
+
+/// What of a case is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    Packets,
+    Times,
+    Flow,
+    Errors,
+    Paging,
+}
+
+// The decoder is not told which processor made a stream, so it works around an erratum only where nothing else can
+// be meant.
+const SKD007: &str =
+    "SKD007: the bytes are those of two valid CYC packets; only on these processors they mean OVF";
+const SKZ84: &str = "SKZ84: a broken TMA with a byte too many; elsewhere that is a broken stream";
+const SKD022: &str = "SKD022: FUP and TIP.PGD at a VM entry; elsewhere an event before it";
+const SKL014: &str = "SKL014: where filtered tracing went off can only be told from the filter's addresses";
+
+const NO_TSC: &str = "time starts with the first TSC";
+const BY_CBR: &str = "cycles count by CBR where it is known, and are not measured";
+const BY_MTC: &str = "cycles are measured by MTC, not by TSC";
+const MEASURED: &str = "an overflow does not end what was measured of cycles";
+
+const LAZY: &str =
+    "code is followed when a packet needs it: not behind the last packet, not to a FUP that is no event";
+const CHECKS: &str = "libipt checks which EVD may come before which CFE, and drops the event";
+const STATUS: &str =
+    "libipt refuses a PSB+ that states another mode; here it is taken as the mode from then on";
+
+/// Case, check, reason.
+pub const EXCEPTIONS: &[(&str, Check, &str)] = &[
+    ("skd007", Check::Packets, SKD007),
+    ("skd007", Check::Flow, SKD007),
+    ("skd007", Check::Errors, SKD007),
+    ("skz84", Check::Packets, SKZ84),
+    ("skz84", Check::Flow, SKZ84),
+    ("skz84", Check::Errors, SKZ84),
+    ("skd022", Check::Flow, SKD022),
+    ("skl014-call", Check::Flow, SKL014),
+    ("skl014-call", Check::Errors, SKL014),
+    ("skl014-jmp", Check::Flow, SKL014),
+    ("skl014-jmp", Check::Errors, SKL014),
+    ("skl014-jmp-jmp", Check::Flow, SKL014),
+    ("skl014-jmp-jmp", Check::Errors, SKL014),
+    ("cbr-cyc", Check::Times, NO_TSC),
+    ("cbr-mtc-cyc-mtc", Check::Times, NO_TSC),
+    ("mtc", Check::Times, NO_TSC),
+    ("mtc-cyc_calibrate", Check::Times, NO_TSC),
+    ("mtc-ovf_reset-cyc", Check::Times, MEASURED),
+    ("tsc-cyc_calibrate", Check::Times, BY_MTC),
+    ("tsc-tma-cbr-mtc-cyc_calibrate", Check::Times, BY_CBR),
+    ("pip-pip_mov_cr3-fail", Check::Flow, LAZY),
+    ("pip-pip_mov_cr3-fail", Check::Errors, LAZY),
+    ("ptxed-resync-nomap-mode_exec-fup", Check::Flow, LAZY),
+    ("ptxed-resync-nomap-mode_tsx-eos", Check::Flow, LAZY),
+    ("ptxed-resync-nomap-mode_tsx-eos", Check::Errors, LAZY),
+    ("ptxed-resync-nomap-mode_tsx-tip_pgd", Check::Errors, LAZY),
+    ("ptet-evd_cr2-cfe_iret", Check::Errors, CHECKS),
+    ("ptet-evd_cr2-evd_vmxq", Check::Errors, CHECKS),
+    ("ptet-evd_vmxq-cfe_intr", Check::Errors, CHECKS),
+    ("ptet-evd_vmxr-cfe_rsm", Check::Errors, CHECKS),
+    ("ptet-evd_vmxr-evd-cr2", Check::Errors, CHECKS),
+    ("ptxed-resync-psb-bad_status-psb", Check::Flow, STATUS),
+    ("ptxed-resync-psb-bad_status-psb", Check::Errors, STATUS),
+];

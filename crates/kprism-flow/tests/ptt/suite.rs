@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Gets the cases ready: builds libipt's `pttc`, has it compile each case, reads what it wrote.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// One case.
+#[derive(Debug)]
+pub struct Case {
+    pub name: String,
+    /// Options for ptdump and for ptxed.
+    pub dump_options: Vec<String>,
+    pub xed_options: Vec<String>,
+    /// The stream.
+    pub pt: Vec<u8>,
+    /// The code and its address.
+    pub code: Vec<u8>,
+    pub org: u64,
+    /// What ptdump prints.
+    pub dump: Option<String>,
+    /// What ptxed prints.
+    pub xed: Option<String>,
+}
+
+impl Case {
+    /// The value of an option, written in decimal or hex.
+    pub fn number(options: &[String], name: &str) -> u64 {
+        let at = options.iter().position(|option| option == name);
+        at.and_then(|at| options.get(at + 1)).map_or(0, |value| number(value))
+    }
+}
+
+/// All cases, or `None` with a message where they cannot be had.
+pub fn cases() -> Option<&'static [Case]> {
+    static CASES: OnceLock<Option<Vec<Case>>> = OnceLock::new();
+    let cases = CASES.get_or_init(|| {
+        let Some(libipt) = std::env::var_os("KPRISM_LIBIPT").map(PathBuf::from) else {
+            println!("skipped: KPRISM_LIBIPT names no checkout of libipt");
+            return None;
+        };
+        for (tool, version) in [("cmake", "--version"), ("yasm", "--version")] {
+            if Command::new(tool).arg(version).stdout(Stdio::null()).status().is_err() {
+                println!("skipped: no {tool}");
+                return None;
+            }
+        }
+        let libipt = libipt.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", libipt.display()));
+        let pttc = build(&libipt);
+        let folder = libipt.join("test/src");
+        let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a case").path()).collect();
+        files.retain(|file| file.extension().is_some_and(|ext| ext == "ptt"));
+        files.sort();
+        Some(files.iter().map(|file| compile(&pttc, file)).collect())
+    });
+    cases.as_deref()
+}
+
+fn build(libipt: &Path) -> PathBuf {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libipt");
+    // It may name another checkout.
+    let _ = std::fs::remove_file(out.join("CMakeCache.txt"));
+    run(Command::new("cmake").arg("-S").arg(libipt).arg("-B").arg(&out).arg("-DPTTC=ON"));
+    run(Command::new("cmake").arg("--build").arg(&out).args(["--target", "pttc"]));
+    out.join("bin/pttc")
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs `pttc`. Of the processors that a case names one is enough: they do not change the expected output, and
+/// this decoder does not ask which one made the stream.
+fn compile(pttc: &Path, file: &Path) -> Case {
+    let name = file.file_stem().expect("a name").to_str().expect("a name").to_owned();
+    let text = std::fs::read_to_string(file).expect("a case");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptt").join(&name);
+    std::fs::create_dir_all(&folder).expect("a scratch folder");
+    let mut command = Command::new(pttc);
+    command.current_dir(&folder);
+    if let Some(cpu) = directives(&text, "cpu").first() {
+        command.args(["--cpu", cpu]);
+    }
+    // It names the files with expected outputs that it wrote.
+    let written = run(command.arg(file));
+    let expected = |tool: &str| {
+        let prefix = format!("{name}-{tool}");
+        let file = written.split_whitespace().find(|file| file.starts_with(&prefix))?;
+        Some(std::fs::read_to_string(folder.join(file)).expect("an expected output"))
+    };
+    let read = |ext: &str| std::fs::read(folder.join(format!("{name}.{ext}"))).expect("an output of pttc");
+    let org = text.lines().find_map(|line| line.strip_prefix("org ")).expect("an org directive");
+    Case {
+        dump_options: directives(&text, "opt:ptdump"),
+        xed_options: directives(&text, "opt:ptxed"),
+        pt: read("pt"),
+        code: read("bin"),
+        org: number(org.trim()),
+        dump: expected("ptdump"),
+        xed: expected("ptxed"),
+        name,
+    }
+}
+
+/// The words behind `; NAME` in all lines that begin so.
+fn directives(text: &str, name: &str) -> Vec<String> {
+    let comments = text.lines().filter_map(|line| line.trim_start().strip_prefix(';'));
+    let named = comments.filter_map(|line| line.trim_start().strip_prefix(name));
+    let named = named.filter(|rest| rest.starts_with([' ', '\t']));
+    named.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+pub fn number(text: &str) -> u64 {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.unwrap_or_else(|_| panic!("not a number: {text}"))
+}
+
+/// What a case is about, by its name.
+pub fn group(name: &str) -> &'static str {
+    let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let has = |part: &str| name.contains(part);
+    match () {
+        () if starts(&["apl", "bdm", "skd", "skl", "skz"]) => "errata",
+        () if starts(&["ptxed-resync"]) => "going on after an error",
+        () if starts(&["ptxed", "bad_cpu", "truncated"]) => "ptxed",
+        () if starts(&["ptdump", "dump-"]) => "ptdump",
+        () if starts(&["ptet"]) => "event trace",
+        () if starts(&["tsc", "tma", "mtc", "cbr"]) => "timing",
+        () if has("trig") => "trigger trace",
+        () if has("pwr") || has("exstop") || has("mwait") => "power",
+        () if has("ptw") => "ptwrite",
+        () if has("tsx") => "transactions",
+        () if starts(&["ovf"]) => "overflow",
+        () if has("pip") || has("vmcs") || has("cr3") => "paging, VM",
+        () if starts(&["psb"]) => "PSB+",
+        () if starts(&["tip_pgd", "tip_pge", "fup-tip_pgd"]) => "on and off",
+        () if starts(&["call", "ret"]) => "calls and returns",
+        () if starts(&["int", "sys", "direct", "fup"]) || has("sysret") => "far transfers, interrupts",
+        () => "branches",
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What was asked of the kernel: `struct perf_event_attr`, as far as it matters here, and Intel PT's settings in
+//! it (the bits of IA32_RTIT_CTL, under /sys/bus/event_source/devices/intel_pt/format).
+
+use super::bytes::{Fields, Put};
+
+/// Event types.
+pub(crate) mod kind {
+    pub const SOFTWARE: u32 = 1;
+    pub const TRACEPOINT: u32 = 2;
+}
+
+/// `PERF_COUNT_SW_DUMMY`: counts nothing, carries the records about tasks and mappings.
+pub(crate) const DUMMY: u64 = 9;
+
+/// Intel PT's bits of [`Attr::config`].
+pub(crate) mod pt {
+    pub const ENABLE: u64 = 1;
+    pub const CYC: u64 = 1 << 1;
+    pub const MTC: u64 = 1 << 9;
+    pub const TSC: u64 = 1 << 10;
+    pub const NO_RET_COMPRESSION: u64 = 1 << 11;
+    pub const BRANCH: u64 = 1 << 13;
+    pub const MTC_PERIOD: u64 = 0xf << 14;
+}
+
+/// Bits of [`Attr::flags`].
+pub(crate) mod flag {
+    pub const DISABLED: u64 = 1;
+    pub const INHERIT: u64 = 1 << 1;
+    pub const EXCLUDE_KERNEL: u64 = 1 << 5;
+    pub const EXCLUDE_HV: u64 = 1 << 6;
+    pub const MMAP: u64 = 1 << 8;
+    pub const COMM: u64 = 1 << 9;
+    pub const TASK: u64 = 1 << 13;
+    pub const SAMPLE_ID_ALL: u64 = 1 << 18;
+    pub const MMAP2: u64 = 1 << 23;
+    pub const COMM_EXEC: u64 = 1 << 24;
+    pub const CONTEXT_SWITCH: u64 = 1 << 26;
+    pub const KSYMBOL: u64 = 1 << 29;
+    pub const TEXT_POKE: u64 = 1 << 33;
+}
+
+/// One event's attributes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Attr {
+    pub kind: u32,
+    pub config: u64,
+    pub sample_type: u64,
+    pub flags: u64,
+    /// Its numbers in records, one for each CPU or thread.
+    pub ids: Vec<u64>,
+}
+
+impl Attr {
+    /// `PERF_ATTR_SIZE_VER7`.
+    pub const LEN: usize = 128;
+
+    /// Reads the fixed part, of any version, without ids. `None` when it is too short for the first version.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut f = Fields(bytes);
+        let (kind, _size, config, _period) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
+        let (sample_type, _read_format, flags) = (f.u64()?, f.u64()?, f.u64()?);
+        Some(Self { kind, config, sample_type, flags, ids: Vec::new() })
+    }
+
+    /// Length of the fixed part, as it says itself: the first version did not.
+    pub fn len_of(bytes: &[u8]) -> Option<usize> {
+        let size = Fields(bytes.get(4..)?).u32()?;
+        Some(if size == 0 { 64 } else { size as usize })
+    }
+
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let begin = out.len();
+        out.u32(self.kind);
+        out.u32(Self::LEN as u32);
+        // A period of 1: each event.
+        [self.config, 1, self.sample_type, 0, self.flags].iter().for_each(|word| out.u64(*word));
+        out.resize(begin + Self::LEN, 0);
+    }
+
+    /// The layout of the trailer of records other than samples; 0 for none.
+    pub fn trailer(&self) -> u64 {
+        if self.flags & flag::SAMPLE_ID_ALL != 0 { self.sample_type } else { 0 }
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Little-endian fields out of and into byte strings.
+
+/// Takes fields one after the other; `None` once there are not enough bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fields<'a>(pub &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    pub fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// All that is left, as 64-bit words; an odd rest is dropped.
+    pub fn words(self) -> impl Iterator<Item = u64> {
+        self.0.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
+    }
+
+    /// What is left, up to the first zero byte.
+    pub fn text(self) -> String {
+        let end = self.0.iter().position(|&b| b == 0).unwrap_or(self.0.len());
+        String::from_utf8_lossy(&self.0[..end]).into_owned()
+    }
+
+    /// `struct perf_header_string`: a length, and so many bytes with a text in them.
+    pub fn counted_text(&mut self) -> Option<String> {
+        let len = self.u32()?;
+        Some(Fields(self.take(len as usize)?).text())
+    }
+}
+
+/// Appends fields.
+pub(crate) trait Put {
+    fn put(&mut self, bytes: &[u8]);
+
+    fn u16(&mut self, value: u16) {
+        self.put(&value.to_le_bytes());
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.put(&value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.put(&value.to_le_bytes());
+    }
+
+    /// A text with zeros up to the next multiple of 8, at least one.
+    fn padded_text(&mut self, text: &str) {
+        self.put(text.as_bytes());
+        self.put(&[0; 8][text.len() % 8..]);
+    }
+
+    /// `struct perf_header_string`.
+    fn counted_text(&mut self, text: &str) {
+        let len = (text.len() + 1).next_multiple_of(64);
+        self.u32(len as u32);
+        self.put(text.as_bytes());
+        self.put(&vec![0; len - text.len()]);
+    }
+}
+
+impl Put for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}

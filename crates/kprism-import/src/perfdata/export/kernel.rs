@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel's code as `perf record --kcore` leaves it: `kcore_dir/kcore`, an ELF core file with a segment for
+//! each stretch of code, and beside it `kallsyms` and `modules`.
+//!
+//! The file is sparse: between the pages that ran lie holes, which perf never asks for.
+
+use std::fs::File;
+use std::io::{Result, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use object::elf;
+
+use super::super::bytes::Put;
+use super::code::Code;
+
+/// Stretches less than this apart share a segment: perf makes a map of each.
+const GAP: u64 = 1 << 20;
+
+/// The address of a kernel symbol.
+pub(in super::super) fn symbol(kallsyms: &[u8], name: &str) -> Option<u64> {
+    let mut lines = kallsyms.split(|&b| b == b'\n');
+    lines.find_map(|line| {
+        let mut words = line.split(|b| b.is_ascii_whitespace());
+        let address = std::str::from_utf8(words.next()?).ok()?;
+        (words.nth(1)? == name.as_bytes()).then(|| u64::from_str_radix(address, 16).ok())?
+    })
+}
+
+/// Where the kernel itself lies: from `_stext` to `_etext`.
+pub(super) fn text(kallsyms: &[u8]) -> Option<(u64, u64)> {
+    let (start, end) = (symbol(kallsyms, "_stext")?, symbol(kallsyms, "_etext")?);
+    (start < end && end - start < 1 << 31).then_some((start, end))
+}
+
+/// Writes the ELF core file. The kernel's text is one segment, whatever ran of it.
+pub(super) fn write_kcore(path: &Path, code: &Code, text: Option<(u64, u64)>) -> Result<()> {
+    let mut segments = code.ranges(GAP);
+    if let Some((start, end)) = text {
+        segments.retain(|s| s.1 <= start || s.0 >= end);
+        segments.push((start, end));
+        segments.sort_unstable();
+    }
+    let mut head = Vec::new();
+    head.put(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
+    head.u16(elf::ET_CORE.0);
+    head.u16(elf::EM_X86_64.0);
+    head.u32(1);
+    [0, 64, 0].iter().for_each(|word| head.u64(*word));
+    head.u32(0);
+    [64, 56, segments.len().min(0xfffe) as u16, 0, 0, 0].iter().for_each(|half| head.u16(*half));
+    let first = (64 + 56 * segments.len() as u64).next_multiple_of(4096);
+    let mut at = first;
+    for (start, end) in &segments {
+        head.u32(elf::PT_LOAD.0);
+        head.u32(7);
+        [at, *start, 0, end - start, end - start, 4096].iter().for_each(|word| head.u64(*word));
+        at += (end - start).next_multiple_of(4096);
+    }
+    let mut file = File::create(path)?;
+    file.write_all(&head)?;
+    let mut at = first;
+    for (start, end) in &segments {
+        for (va, bytes) in code.pages(*start, *end) {
+            file.seek(SeekFrom::Start(at + (va - start)))?;
+            file.write_all(bytes)?;
+        }
+        at += (end - start).next_multiple_of(4096);
+    }
+    file.set_len(at)
+}

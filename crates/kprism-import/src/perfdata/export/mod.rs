@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A run as perf.data, for `perf script`, `perf report` and whatever else reads it.
+//!
+//! **In:** a run's streams, code and sideband ([`Source`]). **Out:** a folder as `perf record --kcore` makes it:
+//!
+//! | file | what |
+//! |---|---|
+//! | `data` | perf.data: the packets as AUX data of `intel_pt//`, and what ran when as records |
+//! | `kcore_dir/` | `kcore` with the kernel's code as it was first, `kallsyms`, `modules` |
+//! | `symfs/` | the programs and libraries, for `--symfs` |
+//!
+//! The packets are the run's own, byte for byte. Kernel code that changed is told by TEXT_POKE records, user code
+//! that is in no file by files made of it (`user`). perf finds the task that runs by the switch records and the
+//! flow's entry of `__switch_to`; it does not know of address spaces, so the code that an address space held is
+//! given to the processes that ran there (`owners`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::BufWriter;
+use std::path::Path;
+
+use kprism_flow::clock::ClockConfig;
+use kprism_image::maps::{self, CONFLICT, Dict, MapRecord};
+use kprism_image::sideband::{Mmap, Record as Side, Switch};
+use kprism_image::symbols::maps::Maps;
+
+use super::attr::{Attr, DUMMY, flag, kind, pt};
+use super::record::{Auxtrace, Mapped, Record, TimeConv, Trailer, sample};
+use super::timeline::{first_tsc, times_at};
+use crate::ImportError;
+use code::{Change, Code, Seen};
+use file::{Features, Writer};
+use owners::{NEVER, Owner};
+use user::{Files, User};
+
+pub(super) use kernel::symbol;
+
+mod code;
+mod file;
+mod kernel;
+mod owners;
+mod user;
+
+/// What a run holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    /// Packets and code map of each CPU, by number.
+    pub cpus: &'a [(&'a [u8], &'a [MapRecord])],
+    /// The code.
+    pub dict: &'a Dict<'a>,
+    /// Tasks and mappings.
+    pub records: &'a [Side],
+    /// How to read time packets.
+    pub clock: ClockConfig,
+    /// Text of `/proc/kallsyms`; may be empty.
+    pub kallsyms: &'a [u8],
+    /// Text of `/proc/modules`; may be empty.
+    pub modules: &'a [u8],
+    /// Folder with the mapped files.
+    pub root: &'a Path,
+    /// Kernel release, empty if unknown.
+    pub release: &'a str,
+    /// The kernel's build id in hex, empty if unknown.
+    pub build_id: &'a str,
+    /// The command that was recorded.
+    pub command: &'a [String],
+    /// Whether returns are compressed in the packets.
+    pub ret_compression: bool,
+}
+
+/// perf numbers PMUs at boot; on Linux 6.x with an Intel processor this one is mostly the tenth.
+const PMU: u32 = 10;
+/// `PERF_AUXTRACE_INTEL_PT`.
+pub(super) const INTEL_PT: u32 = 1;
+const LAYOUT: u64 = sample::IP | sample::TID | sample::TIME | sample::CPU | sample::IDENTIFIER;
+const NOBODY: u32 = u32::MAX;
+
+/// Records in order of time, encoded.
+#[derive(Default)]
+struct Events(Vec<(u64, Vec<u8>)>);
+
+impl Events {
+    fn add(&mut self, ns: u64, cpu: u32, task: (u32, u32), id: u64, record: &Record<'_>) {
+        let (pid, tid) = (Some(task.1), Some(task.0));
+        let trailer = Trailer { pid, tid, time: Some(ns), cpu: Some(cpu), id: Some(id) };
+        let mut bytes = Vec::new();
+        record.encode(LAYOUT, &trailer, &mut bytes);
+        self.0.push((ns, bytes));
+    }
+}
+
+/// Writes the folder, which must not be there.
+///
+/// # Errors
+/// [`ImportError::Io`] with the file that could not be written.
+pub fn export(source: &Source<'_>, dir: &Path) -> Result<(), ImportError> {
+    let cpus = source.cpus.len() as u32;
+    let seen = all_seen(source);
+    let own: Vec<Vec<&Switch>> = (0..cpus).map(|cpu| switches(source.records, cpu)).collect();
+    let mut owners: Vec<Owner> = Vec::new();
+    let mut starts = Vec::new();
+    for (cpu, (pt, map)) in source.cpus.iter().enumerate() {
+        let (image, _) = maps::image(source.dict, map);
+        let task = first_task(source.records, cpu as u32, &own[cpu]);
+        let (found, first) = owners::find(pt, &image, source.clock, task, &own[cpu]);
+        owners.extend(found);
+        starts.push((first, task));
+    }
+    owners.sort_by_key(|o| o.ns);
+
+    let mut user = User::default();
+    let mut files = Files::new(source.root);
+    let maps = Maps::new(source.records);
+    for (i, owner) in owners.iter().enumerate() {
+        if owners[..i].iter().any(|o| (o.asid, o.tgid) == (owner.asid, owner.tgid)) {
+            continue;
+        }
+        let own: Vec<&Mmap> =
+            mmaps(source.records).filter(|m| m.asid == owner.asid && m.tgid == owner.tgid).collect();
+        let of_space: Vec<Seen<'_>> =
+            seen.iter().filter(|(asid, s)| *asid == owner.asid && s.va >> 63 == 0).map(|(_, s)| *s).collect();
+        user::map(owner, &of_space, &own, &maps, &mut files, &mut user);
+    }
+    let in_kernel = seen.iter().filter(|(_, s)| s.va >> 63 == 1).map(|(_, s)| *s);
+    let (kernel, changes) = Code::first(in_kernel);
+    let kernel = (!source.kallsyms.is_empty() && !kernel.ranges(0).is_empty()).then_some(kernel);
+
+    make_dir(dir)?;
+    if let Some(code) = &kernel {
+        let kcore = dir.join("kcore_dir");
+        make_dir(&kcore)?;
+        put(&kcore.join("kallsyms"), source.kallsyms)?;
+        put(&kcore.join("modules"), source.modules)?;
+        let path = kcore.join("kcore");
+        kernel::write_kcore(&path, code, kernel::text(source.kallsyms)).map_err(at(&path))?;
+    }
+    let symfs = dir.join("symfs");
+    make_dir(&symfs)?;
+    let made = user.made.iter().map(|(path, bytes)| (path, bytes));
+    for (path, bytes) in user.used.iter().chain(made) {
+        if let Some(place) = crate::write::below(&symfs, path) {
+            make_dir(place.parent().unwrap_or(&symfs))?;
+            put(&place, bytes)?;
+        }
+    }
+    let path = dir.join("data");
+    let pokes = if kernel.is_some() { &changes[..] } else { &[] };
+    let events = events(source, &starts, &user, &own, pokes);
+    write_data(source, &path, &events, kernel.is_some(), &user).map_err(at(&path))
+}
+
+/// All that happened, in order of time.
+fn events(
+    source: &Source<'_>,
+    starts: &[(u64, (u32, u32))],
+    user: &User,
+    own: &[Vec<&Switch>],
+    pokes: &[Change],
+) -> Vec<u8> {
+    let mut events = Events::default();
+    let mut named: BTreeMap<u32, String> = BTreeMap::new();
+    let id = |cpu: u32| side_id(source, cpu);
+    for (cpu, (first, task)) in starts.iter().enumerate() {
+        let cpu = cpu as u32;
+        let start = Record::ItraceStart { pid: task.1, tid: task.0 };
+        events.add(*first, cpu, *task, pt_id(cpu), &start);
+        let size = source.cpus[cpu as usize].0.len() as u64;
+        events.add(*first, cpu, *task, pt_id(cpu), &Record::Aux { offset: 0, size, flags: 0 });
+    }
+    let mut name = |events: &mut Events, ns, cpu, pid: u32, tgid: u32, comm: &str| {
+        if pid != 0 && !comm.is_empty() && named.get(&pid).is_none_or(|known| known != comm) {
+            named.insert(pid, comm.to_owned());
+            let record = Record::Comm { pid: tgid, tid: pid, exec: false, comm: comm.to_owned() };
+            events.add(ns, cpu, (pid, tgid), id(cpu), &record);
+        }
+    };
+    for record in source.records {
+        match record {
+            Side::Switch(s) => {
+                let begin = starts.get(s.cpu as usize).map_or(0, |s| s.0);
+                name(&mut events, begin.min(s.t), s.cpu, s.prev_pid, s.prev_tgid, &s.prev_comm);
+                name(&mut events, s.t, s.cpu, s.pid, s.tgid, &s.comm);
+            }
+            Side::Comm(c) => name(&mut events, c.t, c.cpu, c.pid, c.tgid, &c.comm),
+            _ => {}
+        }
+    }
+    for s in own.iter().flatten() {
+        let prev = (s.prev_pid, s.prev_tgid);
+        let leaves = Record::SwitchCpuWide { out: true, pid: s.tgid, tid: s.pid };
+        events.add(s.t, s.cpu, prev, id(s.cpu), &leaves);
+    }
+    for m in &user.mappings {
+        let task = (m.mapped.tid, m.mapped.pid);
+        events.add(m.ns, 0, task, id(0), &Record::Mmap(m.mapped.clone()));
+    }
+    for c in pokes {
+        let record = Record::TextPoke { addr: c.va, old: &c.old, new: &c.new };
+        events.add(c.ns, 0, (0, 0), id(0), &record);
+    }
+    // What was mapped at a time is there for what runs from then on.
+    events.0.sort_by_key(|(ns, _)| *ns);
+    events.0.into_iter().flat_map(|(_, bytes)| bytes).collect()
+}
+
+fn pt_id(cpu: u32) -> u64 {
+    1 + u64::from(cpu)
+}
+
+fn side_id(source: &Source<'_>, cpu: u32) -> u64 {
+    1 + source.cpus.len() as u64 + u64::from(cpu)
+}
+
+fn attrs(source: &Source<'_>, kernel: bool) -> Vec<Attr> {
+    let cpus = source.cpus.len() as u32;
+    let c = &source.clock;
+    let mtc = if c.art_num != 0 { pt::MTC | u64::from(c.mtc_freq) << 14 & pt::MTC_PERIOD } else { 0 };
+    let ret = if source.ret_compression { 0 } else { pt::NO_RET_COMPRESSION };
+    let cyc = if c.nom_ratio != 0 { pt::CYC } else { 0 };
+    let user_only = if kernel { 0 } else { flag::EXCLUDE_KERNEL };
+    vec![
+        Attr {
+            kind: PMU,
+            config: pt::ENABLE | pt::BRANCH | pt::TSC | mtc | cyc | ret,
+            sample_type: LAYOUT,
+            flags: flag::DISABLED | flag::INHERIT | flag::EXCLUDE_HV | flag::SAMPLE_ID_ALL | user_only,
+            ids: (0..cpus).map(pt_id).collect(),
+        },
+        Attr {
+            kind: kind::SOFTWARE,
+            config: DUMMY,
+            sample_type: LAYOUT,
+            flags: [
+                flag::INHERIT,
+                flag::EXCLUDE_KERNEL,
+                flag::EXCLUDE_HV,
+                flag::MMAP,
+                flag::COMM,
+                flag::TASK,
+                flag::SAMPLE_ID_ALL,
+                flag::MMAP2,
+                flag::COMM_EXEC,
+                flag::CONTEXT_SWITCH,
+                flag::KSYMBOL,
+                flag::TEXT_POKE,
+            ]
+            .iter()
+            .sum(),
+            ids: (0..cpus).map(|cpu| side_id(source, cpu)).collect(),
+        },
+    ]
+}
+
+fn write_data(
+    source: &Source<'_>,
+    path: &Path,
+    events: &[u8],
+    kernel: bool,
+    user: &User,
+) -> std::io::Result<()> {
+    let attrs = attrs(source, kernel);
+    let mut writer = Writer::new(BufWriter::new(fs::File::create(path)?), attrs.clone())?;
+    let mut head = Vec::new();
+    let mut add = |record: &Record<'_>| record.encode(LAYOUT, &Trailer::default(), &mut head);
+    let conv = time_conv(source.clock.tsc_hz);
+    add(&Record::AuxtraceInfo { kind: INTEL_PT, words: info(source, &conv) });
+    add(&Record::TimeConv(conv));
+    let entry = |(idx, id): (usize, &u64)| {
+        let cpu = idx as u64 % source.cpus.len() as u64;
+        [*id, cpu, cpu, u64::MAX]
+    };
+    let ids = attrs.iter().flat_map(|a| &a.ids).enumerate().map(entry);
+    add(&Record::IdIndex(ids.collect()));
+    if let Some((start, end)) = kernel::text(source.kallsyms).filter(|_| kernel) {
+        let path = "[kernel.kallsyms]_stext".to_owned();
+        let mapped = Mapped {
+            pid: NOBODY,
+            start,
+            len: end - start,
+            pgoff: start,
+            path,
+            kernel: true,
+            ..Mapped::default()
+        };
+        add(&Record::Mmap(mapped));
+    }
+    writer.records(&head)?;
+    for (cpu, (trace, _)) in (0..).zip(source.cpus) {
+        let size = trace.len() as u64;
+        let reference = first_tsc(trace);
+        writer.auxtrace(Auxtrace { size, offset: 0, reference, idx: cpu, tid: NOBODY, cpu }, trace)?;
+    }
+    writer.records(events)?;
+    writer.finish(&Features {
+        release: source.release.to_owned(),
+        version: concat!("kprism ", env!("CARGO_PKG_VERSION")).to_owned(),
+        cpus: source.cpus.len() as u32,
+        command: source.command.to_vec(),
+        events: vec!["intel_pt//", "dummy:u"],
+        build_ids: build_ids(source, user),
+    })
+}
+
+/// perf's private array in AUXTRACE_INFO (tools/perf/util/intel-pt.h).
+fn info(source: &Source<'_>, conv: &TimeConv) -> Vec<u64> {
+    let c = &source.clock;
+    let switches = source.records.iter().any(|r| matches!(r, Side::Switch(_)));
+    vec![
+        PMU.into(),
+        conv.shift,
+        conv.mult,
+        conv.zero,
+        1,
+        pt::TSC,
+        pt::NO_RET_COMPRESSION,
+        // By records of all switches on a CPU.
+        if switches { 3 } else { 0 },
+        0,
+        1,
+        pt::MTC,
+        pt::MTC_PERIOD,
+        c.art_num.into(),
+        c.art_den.into(),
+        pt::CYC,
+        c.nom_ratio.into(),
+        0,
+        0,
+    ]
+}
+
+/// The kernel's form of a frequency: ns = TSC · mult >> shift, mult of 32 bits.
+fn time_conv(tsc_hz: u64) -> TimeConv {
+    const NS: u128 = 1_000_000_000;
+    let hz = if tsc_hz == 0 { NS } else { tsc_hz.into() };
+    if hz == NS {
+        return TimeConv { shift: 0, mult: 1, zero: 0 };
+    }
+    let mult = |shift: u64| ((NS << shift) + hz / 2) / hz;
+    let shift = (0..=31).rev().find(|&s| mult(s) < 1 << 32).unwrap_or(0);
+    TimeConv { shift, mult: mult(shift) as u64, zero: 0 }
+}
+
+fn build_ids(source: &Source<'_>, user: &User) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut add = |pid, id: Vec<u8>, path: &str| {
+        if !id.is_empty() {
+            let record = Record::BuildId { pid, id, path: path.to_owned() };
+            record.encode(0, &Trailer::default(), &mut out);
+        }
+    };
+    let digits = source.build_id.as_bytes().chunks(2);
+    let id = digits.map_while(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 16).ok()).collect();
+    add(NOBODY, id, "[kernel.kallsyms]");
+    for (path, bytes) in &user.used {
+        add(NOBODY, crate::elf::build_id(bytes), path);
+    }
+    out
+}
+
+/// Every fragment with its address space and the time from which it was seen, in order of time. What was there from
+/// the start is from time 0; only where CPUs disagree about that is it from when it first ran.
+fn all_seen<'a>(source: &Source<'a>) -> Vec<(u64, Seen<'a>)> {
+    let mut all = Vec::new();
+    let mut base: Vec<(usize, u64, Seen<'a>)> = Vec::new();
+    for (cpu, (pt, map)) in source.cpus.iter().enumerate() {
+        let (mut changed, first): (Vec<&MapRecord>, Vec<&MapRecord>) =
+            map.iter().partition(|r| r.flags & CONFLICT != 0);
+        changed.sort_by_key(|r| r.offset);
+        let offsets: Vec<u64> = changed.iter().map(|r| r.offset).collect();
+        let times = times_at(pt, source.clock, &offsets);
+        let seen = |r: &MapRecord, ns| source.dict.get(r.id).map(|bytes| Seen { ns, va: r.va, bytes });
+        all.extend(changed.iter().zip(times).filter_map(|(r, ns)| Some((r.asid, seen(r, ns)?))));
+        base.extend(first.iter().filter_map(|r| Some((cpu, r.asid, seen(r, 0)?))));
+    }
+    base.sort_by_key(|(_, asid, _)| *asid);
+    for space in base.chunk_by_mut(|a, b| a.1 == b.1) {
+        let (_, disputed) = Code::first(space.iter().map(|(_, _, seen)| *seen));
+        if !disputed.is_empty() {
+            first_runs(source, space, &disputed);
+        }
+    }
+    all.extend(base.into_iter().map(|(_, asid, seen)| (asid, seen)));
+    all.retain(|(_, seen)| seen.ns != NEVER);
+    all.sort_by_key(|(_, seen)| seen.ns);
+    all
+}
+
+/// Sets the times of those fragments of one address space that overlap a disputed place.
+fn first_runs(source: &Source<'_>, space: &mut [(usize, u64, Seen<'_>)], disputed: &[Change]) {
+    let overlaps = |s: &Seen<'_>| {
+        let end = s.va + s.bytes.len() as u64;
+        disputed.iter().any(|d| d.va < end && s.va < d.va + d.new.len() as u64)
+    };
+    for (cpu, (pt, map)) in source.cpus.iter().enumerate() {
+        let mut own: Vec<_> = space.iter_mut().filter(|(c, _, s)| *c == cpu && overlaps(s)).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let asid = own[0].1;
+        let places: Vec<(u64, u64)> =
+            own.iter().map(|(_, _, s)| (s.va, s.va + s.bytes.len() as u64)).collect();
+        let (image, _) = maps::image(source.dict, map);
+        let times = owners::first_runs(pt, &image, source.clock, asid, &places);
+        own.iter_mut().zip(times).for_each(|((_, _, seen), ns)| seen.ns = ns);
+    }
+}
+
+fn switches(records: &[Side], cpu: u32) -> Vec<&Switch> {
+    let own = records.iter().filter_map(|r| match r {
+        Side::Switch(s) if s.cpu == cpu => Some(s),
+        _ => None,
+    });
+    own.collect()
+}
+
+fn mmaps(records: &[Side]) -> impl Iterator<Item = &Mmap> {
+    records.iter().filter_map(|r| match r {
+        Side::Mmap(m) => Some(m),
+        _ => None,
+    })
+}
+
+/// Who runs before the first switch: (pid, tgid).
+fn first_task(records: &[Side], cpu: u32, switches: &[&Switch]) -> (u32, u32) {
+    if let Some(first) = switches.first() {
+        return (first.prev_pid, first.prev_tgid);
+    }
+    let mark = records.iter().find_map(|r| match r {
+        Side::Mark(m) if m.cpu == cpu => Some((m.pid, m.pid)),
+        _ => None,
+    });
+    mark.unwrap_or((0, 0))
+}
+
+fn make_dir(dir: &Path) -> Result<(), ImportError> {
+    fs::create_dir_all(dir).map_err(at(dir))
+}
+
+fn put(path: &Path, bytes: &[u8]) -> Result<(), ImportError> {
+    fs::write(path, bytes).map_err(at(path))
+}
+
+fn at(path: &Path) -> impl FnOnce(std::io::Error) -> ImportError + use<> {
+    let path = path.to_owned();
+    move |source| ImportError::Io { path, source }
+}

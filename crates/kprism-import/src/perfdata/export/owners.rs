@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which process ran user code in which address space from when on: the flow says when user code begins and under
+//! which CR3, the sideband says whose it is.
+
+use kprism_flow::clock::ClockConfig;
+use kprism_flow::decode::{Decoder, Setup};
+use kprism_flow::event::{Event, EventKind, Sink};
+use kprism_image::Image;
+use kprism_image::resolve::{FuncInfo, FuncRef, Resolve};
+use kprism_image::sideband::Switch;
+
+/// A process in an address space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub asid: u64,
+    pub pid: u32,
+    pub tgid: u32,
+    /// Its first user instruction there, ns.
+    pub ns: u64,
+}
+
+/// Three functions: user code, the kernel, and the watched address, to which a jump must be one between functions
+/// in order to be seen. Call structure does not matter here.
+struct Parts {
+    watch: u64,
+}
+
+impl Resolve for Parts {
+    fn function_at(&self, _asid: u64, va: u64, _at_ns: u64) -> FuncRef {
+        let (id, start, end) = match va {
+            _ if va >> 63 == 0 => (0, 0, 1 << 63),
+            _ if va == self.watch => (2, va, va + 1),
+            _ if va < self.watch => (1, 1 << 63, self.watch),
+            _ => (1, self.watch.saturating_add(1).max(1 << 63), u64::MAX),
+        };
+        FuncRef { id, entry: va, known: false, start, end }
+    }
+
+    fn describe(&self, _id: u32) -> FuncInfo {
+        FuncInfo::default()
+    }
+}
+
+struct Watch<'a> {
+    switches: std::slice::Iter<'a, &'a Switch>,
+    task: (u32, u32),
+    asid: u64,
+    now: u64,
+    last: Option<(u64, u32)>,
+    owners: Vec<Owner>,
+    first: u64,
+}
+
+impl Sink for Watch<'_> {
+    fn event(&mut self, event: Event) {
+        match event.kind {
+            EventKind::Switch => {
+                if let Some(switch) = self.switches.next() {
+                    self.task = (switch.pid, switch.tgid);
+                }
+            }
+            EventKind::Space => self.asid = event.ip,
+            EventKind::Exit | EventKind::Start | EventKind::Resume if event.ip >> 63 == 0 => self.user(),
+            _ => {}
+        }
+    }
+
+    fn time(&mut self, _insns: u32, ns: u64) {
+        self.now = ns;
+        if self.first == 0 {
+            self.first = ns;
+        }
+    }
+}
+
+impl Watch<'_> {
+    fn user(&mut self) {
+        let (pid, tgid) = self.task;
+        if self.last != Some((self.asid, tgid)) {
+            self.last = Some((self.asid, tgid));
+            if !self.owners.iter().any(|o| o.asid == self.asid && o.tgid == tgid) {
+                self.owners.push(Owner { asid: self.asid, pid, tgid, ns: self.now });
+            }
+        }
+    }
+}
+
+/// One CPU's owners in order of time, and its first time.
+pub(super) fn find(
+    pt: &[u8],
+    image: &Image,
+    clock: ClockConfig,
+    first: (u32, u32),
+    switches: &[&Switch],
+) -> (Vec<Owner>, u64) {
+    let watch = switches.first().map(|s| s.ip);
+    let resolver = Parts { watch: watch.unwrap_or(0) };
+    let setup = Setup { image, resolver: &resolver, clock, watch };
+    let mut sink = Watch {
+        switches: switches.iter(),
+        task: first,
+        asid: 0,
+        now: 0,
+        last: None,
+        owners: Vec::new(),
+        first: 0,
+    };
+    Decoder::new(pt, setup, false).run(0, pt.len(), &mut sink);
+    let Watch { mut owners, first, .. } = sink;
+    owners.iter_mut().for_each(|o| o.ns = o.ns.max(first));
+    (owners, first)
+}
+
+/// The time of what does not happen.
+pub(super) const NEVER: u64 = u64::MAX;
+
+struct FirstRuns<'a> {
+    asid: u64,
+    places: &'a [(u64, u64)],
+    times: Vec<Option<u64>>,
+    space: u64,
+    now: u64,
+}
+
+impl Sink for FirstRuns<'_> {
+    const IPS: bool = true;
+
+    fn event(&mut self, event: Event) {
+        if event.kind == EventKind::Space {
+            self.space = event.ip;
+        }
+    }
+
+    fn time(&mut self, _insns: u32, ns: u64) {
+        self.now = ns;
+    }
+
+    fn ips(&mut self, ips: &[u64]) {
+        for ip in ips.iter().filter(|ip| *ip >> 63 == 1 || self.space == self.asid) {
+            for (time, (start, end)) in self.times.iter_mut().zip(self.places) {
+                if time.is_none() && start <= ip && ip < end {
+                    *time = Some(self.now);
+                }
+            }
+        }
+    }
+}
+
+/// When each of these places of an address space was first run, or [`NEVER`].
+pub(super) fn first_runs(
+    pt: &[u8],
+    image: &Image,
+    clock: ClockConfig,
+    asid: u64,
+    places: &[(u64, u64)],
+) -> Vec<u64> {
+    let setup = Setup { image, resolver: &Parts { watch: 0 }, clock, watch: None };
+    let times = vec![None; places.len()];
+    let mut sink = FirstRuns { asid, places, times, space: 0, now: 0 };
+    Decoder::new(pt, setup, true).run(0, pt.len(), &mut sink);
+    sink.times.iter().map(|time| time.unwrap_or(NEVER)).collect()
+}

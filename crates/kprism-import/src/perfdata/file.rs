@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The containers of records: a perf.data file with its sections, the same as it goes through a pipe, the records
+//! that zstd compressed inside either, and a bare sequence of records.
+//!
+//! A file may end anywhere: what is there is read, and a note says what is missing.
+
+use std::io::Read;
+
+use super::attr::Attr;
+use super::bytes::Fields;
+use super::record::{Auxtrace, Head, Record, Trailer, parse};
+use super::{MAGIC, feature};
+
+/// Compressed records are not unpacked beyond this many times their size, and not beyond this size at all.
+const MAX_RATIO: usize = 1024;
+const MAX_UNPACKED: usize = 1 << 32;
+
+/// What is said once for the whole recording.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Header {
+    pub attrs: Vec<Attr>,
+    /// Names of the attributes' events, as far as known, by an id of theirs.
+    pub names: Vec<(u64, String)>,
+    pub release: String,
+    pub cpuid: String,
+    pub command: Vec<String>,
+    /// (path, build id).
+    pub build_ids: Vec<(String, Vec<u8>)>,
+}
+
+/// A record with its place in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Event<'a> {
+    pub record: Record<'a>,
+    pub trailer: Trailer,
+    /// Its event's attributes, by index, where it states an id.
+    pub attr: usize,
+}
+
+/// All that a file holds.
+#[derive(Debug, Default)]
+pub(crate) struct Contents<'a> {
+    pub header: Header,
+    pub events: Vec<Event<'a>>,
+    /// Trace bytes with their record.
+    pub traces: Vec<(Auxtrace, &'a [u8])>,
+    pub compressed: Vec<&'a [u8]>,
+    pub notes: Vec<String>,
+}
+
+/// Reads a file or what came through a pipe. Without the magic number there are only notes.
+pub(crate) fn read<'a>(bytes: &'a [u8], contents: &mut Contents<'a>) {
+    let mut f = Fields(bytes);
+    let (magic, Some(size)) = (f.take(8), f.u64()) else {
+        contents.notes.push("the file ends inside its header".to_owned());
+        return;
+    };
+    if magic != Some(MAGIC) {
+        contents.notes.push("offset 0: expected PERFILE2, little-endian".to_owned());
+        return;
+    }
+    if size <= 16 {
+        return records(bytes, 16..bytes.len(), contents);
+    }
+    let mut words = f.words();
+    let mut word = || words.next().unwrap_or(0);
+    let (attr_size, attrs_at, attrs_len) = (word(), word(), word());
+    let (data_at, data_len, _, _, bits) = (word(), word(), word(), word(), word());
+    if bytes.len() < 104 {
+        contents.notes.push("the file ends inside its header".to_owned());
+        return;
+    }
+    read_attrs(bytes, (attrs_at, attrs_len), attr_size, contents);
+    // A recorder that was killed leaves no length, and nothing behind the data.
+    let unfinished = data_len == 0;
+    let data_at = usize::try_from(data_at).unwrap_or(usize::MAX);
+    let data_end = match usize::try_from(data_len) {
+        _ if unfinished => bytes.len(),
+        Ok(len) => data_at.saturating_add(len),
+        Err(_) => usize::MAX,
+    };
+    if unfinished {
+        contents.notes.push("the recorder did not finish the file: what it wrote is used".to_owned());
+    } else {
+        features(bytes, data_end, bits, contents);
+    }
+    if data_end > bytes.len() {
+        let missing = data_end - bytes.len();
+        contents.notes.push(format!("the file is cut off: {missing} bytes of its data are missing"));
+    }
+    records(bytes, data_at..data_end.min(bytes.len()), contents);
+}
+
+fn section(bytes: &[u8], at: u64, len: u64) -> Option<&[u8]> {
+    let at = usize::try_from(at).ok()?;
+    bytes.get(at..at.checked_add(usize::try_from(len).ok()?)?)
+}
+
+fn read_attrs(bytes: &[u8], place: (u64, u64), attr_size: u64, contents: &mut Contents<'_>) {
+    let step = usize::try_from(attr_size).unwrap_or(0);
+    let Some(attrs) = section(bytes, place.0, place.1).filter(|_| step > 16) else {
+        contents.notes.push(format!("offset {}: expected the events' attributes", place.0));
+        return;
+    };
+    for entry in attrs.chunks_exact(step) {
+        let (attr, ids) = entry.split_at(step - 16);
+        let Some(mut attr) = Attr::parse(attr) else { continue };
+        let mut f = Fields(ids);
+        let (at, len) = (f.u64().unwrap_or(0), f.u64().unwrap_or(0));
+        if let Some(ids) = section(bytes, at, len) {
+            attr.ids = Fields(ids).words().collect();
+        }
+        contents.header.attrs.push(attr);
+    }
+}
+
+/// Reads the sections whose places stand behind the data.
+fn features(bytes: &[u8], at: usize, bits: u64, contents: &mut Contents<'_>) {
+    let mut f = Fields(bytes.get(at..).unwrap_or_default());
+    for id in (0..64).filter(|id| bits >> id & 1 == 1) {
+        let place = f.u64().zip(f.u64());
+        match place.and_then(|(at, len)| section(bytes, at, len)) {
+            Some(body) => feature(id, body, &mut contents.header),
+            None => {
+                contents.notes.push(format!("the file is cut off: feature section {id} is missing"));
+            }
+        }
+    }
+}
+
+fn feature(id: u64, body: &[u8], header: &mut Header) {
+    let mut f = Fields(body);
+    match id {
+        feature::BUILD_ID => {
+            while let Some(head) = Head::parse(f.0) {
+                let Some(record) = f.take(usize::from(head.size)).filter(|r| r.len() > Head::LEN) else {
+                    break;
+                };
+                let head = Head { kind: 67, ..head };
+                if let Some((Record::BuildId { id, path, .. }, _)) = parse(head, &record[Head::LEN..], 0) {
+                    header.build_ids.push((path, id));
+                }
+            }
+        }
+        feature::RELEASE => header.release = f.counted_text().unwrap_or_default(),
+        feature::CPUID => header.cpuid = f.counted_text().unwrap_or_default(),
+        feature::COMMAND => {
+            let count = f.u32().unwrap_or(0);
+            header.command = (0..count).map_while(|_| f.counted_text()).collect();
+        }
+        feature::EVENTS => {
+            event_names(f, header);
+        }
+        _ => {}
+    }
+}
+
+fn event_names(mut f: Fields<'_>, header: &mut Header) -> Option<()> {
+    let (count, size) = (f.u32()?, f.u32()?);
+    for _ in 0..count {
+        f.take(size as usize)?;
+        let ids = f.u32()?;
+        let name = f.counted_text()?;
+        for _ in 0..ids {
+            header.names.push((f.u64()?, name.clone()));
+        }
+    }
+    Some(())
+}
+
+/// Reads records one behind the other; `range` must lie inside `bytes` or is empty.
+pub(crate) fn records<'a>(bytes: &'a [u8], range: std::ops::Range<usize>, contents: &mut Contents<'a>) {
+    let mut rest = Fields(bytes.get(range.clone()).unwrap_or_default());
+    while !rest.0.is_empty() {
+        let at = range.end - rest.0.len();
+        let cut = |contents: &mut Contents<'_>, what: &str| {
+            contents.notes.push(format!("offset {at}: {what}: nothing after it is used"));
+        };
+        let Some(head) = Head::parse(rest.0) else { return cut(contents, "a record is cut off") };
+        if usize::from(head.size) < Head::LEN {
+            return cut(contents, &format!("a record of {} bytes, expected at least 8", head.size));
+        }
+        let Some(record) = rest.take(head.size.into()) else { return cut(contents, "a record is cut off") };
+        let body = &record[Head::LEN..];
+        let (attr, layout) = layout(head, body, &contents.header.attrs);
+        let Some((record, trailer)) = parse(head, body, layout) else {
+            contents.notes.push(format!("offset {at}: a record of type {} is too short for it", head.kind));
+            continue;
+        };
+        match record {
+            Record::Auxtrace(trace) => {
+                let size = usize::try_from(trace.size).unwrap_or(usize::MAX);
+                let there = size.min(rest.0.len());
+                if there < size {
+                    let text = format!("{} bytes of trace of {size} are missing", size - there);
+                    contents.notes.push(format!("offset {at}: {text}"));
+                }
+                contents.traces.push((trace, rest.take(there).unwrap_or_default()));
+            }
+            Record::Attr(body) => {
+                let len = Attr::len_of(body).unwrap_or(0).min(body.len());
+                if let Some(attr) = Attr::parse(&body[..len]) {
+                    let ids = Fields(&body[len..]).words().collect();
+                    contents.header.attrs.push(Attr { ids, ..attr });
+                }
+            }
+            Record::Feature { id, body } => feature(id, body, &mut contents.header),
+            Record::BuildId { id, path, .. } => contents.header.build_ids.push((path, id)),
+            Record::Compressed(data) => contents.compressed.push(data),
+            // In a pipe, the size of what follows: formats of tracepoints.
+            Record::Other(66) => {
+                let size = Fields(body).u32().unwrap_or(0).next_multiple_of(8) as usize;
+                rest.take(size.min(rest.0.len()));
+            }
+            record => contents.events.push(Event { record, trailer, attr }),
+        }
+    }
+}
+
+/// Which event a record belongs to, and the layout of its trailer. Where events differ in that, they state their
+/// id at the very end (`PERF_SAMPLE_IDENTIFIER`), in samples at the very beginning.
+fn layout(head: Head, body: &[u8], attrs: &[Attr]) -> (usize, u64) {
+    let id = if head.has_trailer() {
+        body.len().checked_sub(8).and_then(|at| Fields(&body[at..]).u64())
+    } else {
+        Fields(body).u64()
+    };
+    let known = |attr: &Attr| id.is_some_and(|id| attr.ids.contains(&id));
+    let index = if attrs.len() > 1 { attrs.iter().position(known).unwrap_or(0) } else { 0 };
+    let layout = |attr: &Attr| if head.has_trailer() { attr.trailer() } else { attr.sample_type };
+    (index, attrs.get(index).map_or(0, layout))
+}
+
+/// What the compressed records hold, which is one zstd stream over all of them; and a note if it breaks off.
+pub(crate) fn unpack(parts: &[&[u8]]) -> (Vec<u8>, Option<String>) {
+    let packed = parts.concat();
+    let limit = packed.len().saturating_mul(MAX_RATIO).min(MAX_UNPACKED);
+    let mut out = Vec::new();
+    let mut source = &packed[..];
+    let result =
+        ruzstd::decoding::StreamingDecoder::new(&mut source).map_err(|error| error.to_string()).and_then(
+            |decoder| decoder.take(limit as u64).read_to_end(&mut out).map_err(|error| error.to_string()),
+        );
+    // perf never ends its stream.
+    let error = result.err().filter(|_| !source.is_empty());
+    (out, error.map(|error| format!("compressed records break off: {error}")))
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kernel code from files: `kcore` (an ELF core file, as `perf record --kcore` copies it) and `vmlinux` (linked for
+//! an address from which the kernel may have been moved).
+
+use std::path::Path;
+
+use object::elf::{PF_X, PT_LOAD};
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::{Object, ObjectSymbol};
+
+use crate::{ImportError, Region};
+
+const PAGE: usize = 4096;
+
+/// Executable segments, moved by `slide`. Pages of zeros are holes: no code was there, or none was copied.
+pub(crate) fn code(path: &Path, bytes: &[u8], slide: u64) -> Result<Vec<Region>, ImportError> {
+    let bad = |error: object::Error| ImportError::format(path, "ELF header", format!("64-bit ELF ({error})"));
+    let file = ElfFile64::<object::Endianness>::parse(bytes).map_err(bad)?;
+    let endian = file.endian();
+    let code = |h: &&object::elf::ProgramHeader64<_>| {
+        h.p_type(endian) == PT_LOAD && h.p_flags(endian).contains(PF_X)
+    };
+    let mut regions: Vec<Region> = Vec::new();
+    for header in file.elf_program_headers().iter().filter(code) {
+        let va = header.p_vaddr(endian).wrapping_add(slide);
+        let at = usize::try_from(header.p_offset(endian)).unwrap_or(usize::MAX).min(bytes.len());
+        let len = usize::try_from(header.p_filesz(endian)).unwrap_or(usize::MAX);
+        // What a cut-off file still has of the segment.
+        let there = &bytes[at..at.saturating_add(len).min(bytes.len())];
+        if va >> 63 == 0 {
+            continue;
+        }
+        let pages = (va..).step_by(PAGE).zip(there.chunks(PAGE));
+        for (va, page) in pages.filter(|(_, page)| page.iter().any(|&b| b != 0)) {
+            match regions.last_mut() {
+                Some(last) if last.va.wrapping_add(last.bytes.len() as u64) == va => {
+                    last.bytes.extend_from_slice(page);
+                }
+                _ => regions.push(Region { va, bytes: page.to_vec() }),
+            }
+        }
+    }
+    if regions.is_empty() {
+        return Err(ImportError::format(path, "program headers", "executable segments at kernel addresses"));
+    }
+    Ok(regions)
+}
+
+/// How far the kernel was moved: `name` is where the recording says, not where the file says.
+pub(crate) fn slide(bytes: &[u8], name: &str, recorded: u64) -> Option<u64> {
+    let file = object::File::parse(bytes).ok()?;
+    let linked = file.symbols().find(|s| s.name() == Ok(name))?.address();
+    Some(recorded.wrapping_sub(linked))
+}
+
+/// The functions of a vmlinux in the form of `/proc/kallsyms`.
+pub(crate) fn symbols(bytes: &[u8], slide: u64) -> String {
+    let Ok(file) = object::File::parse(bytes) else { return String::new() };
+    let mut lines: Vec<(u64, char, &str)> = file
+        .symbols()
+        .filter(|s| s.address() >> 63 == 1)
+        .filter_map(|s| {
+            let text = s.kind() == object::SymbolKind::Text;
+            Some((s.address().wrapping_add(slide), if text { 't' } else { 'd' }, s.name().ok()?))
+        })
+        .filter(|(_, _, name)| !name.is_empty() && !name.contains(char::is_whitespace))
+        .collect();
+    lines.sort_unstable();
+    lines.iter().map(|(va, kind, name)| format!("{va:016x} {kind} {name}\n")).collect()
+}

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The whole import: files in, [`Capture`] out.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use kprism_flow::clock::ClockConfig;
+
+use super::attr::{Attr, pt};
+use super::export::INTEL_PT;
+use super::file::{self, Contents};
+use super::files::Finder;
+use super::record::{Record, TimeConv, aux};
+use super::spaces::{self, Spaces};
+use super::streams::{self, Trace};
+use super::tasks::{self, History, Thread};
+use super::{MAGIC, kcore, place};
+use crate::capture::{Placed, SwitchAt, Switched, Task};
+use crate::error::read_file;
+use crate::{Capture, Clock, CpuModel, ImportError, Stream};
+
+/// Where to look for what perf does not copy into the recording.
+#[derive(Debug, Clone, Default)]
+pub struct Search {
+    /// Folder that stands for the traced machine's root; without it, this machine's files.
+    pub symfs: Option<PathBuf>,
+    /// perf's cache of files by build id.
+    pub cache: Option<PathBuf>,
+    /// The kernel's code: a copy of `/proc/kcore`.
+    pub kcore: Option<PathBuf>,
+    /// The kernel's code and symbols as it was linked.
+    pub vmlinux: Option<PathBuf>,
+    /// The kernel's symbols.
+    pub kallsyms: Option<PathBuf>,
+}
+
+/// What a recording is made of.
+#[derive(Debug, Default)]
+pub struct Parts {
+    /// `data`, `data.0`, ...
+    pub data: Vec<Vec<u8>>,
+    /// Code of the kernel, with the file's name for errors.
+    pub kcore: Option<(PathBuf, Vec<u8>)>,
+    /// The same as linked.
+    pub vmlinux: Option<(PathBuf, Vec<u8>)>,
+    /// The kernel's symbols.
+    pub kallsyms: Vec<u8>,
+    /// `/proc/modules`.
+    pub modules: Vec<u8>,
+}
+
+/// Whether a file begins like perf.data.
+pub(crate) fn is_perf_data(path: &Path) -> bool {
+    let mut head = [0; 8];
+    std::fs::File::open(path).and_then(|mut f| std::io::Read::read_exact(&mut f, &mut head)).is_ok()
+        && &head == MAGIC
+}
+
+/// Reads a recording: a file, or a folder.
+///
+/// # Errors
+/// A file cannot be read, or holds no Intel PT. What is merely incomplete gives notes.
+pub fn read(path: &Path, search: &Search) -> Result<Capture, ImportError> {
+    let mut parts = Parts::default();
+    let mut kcore = search.kcore.clone();
+    let mut kallsyms = search.kallsyms.clone();
+    if path.is_dir() {
+        parts.data.push(read_file(&path.join("data"))?);
+        for part in (0..).map(|n| path.join(format!("data.{n}"))).take_while(|p| p.is_file()) {
+            parts.data.push(read_file(&part)?);
+        }
+        let inside = |name: &str| Some(path.join("kcore_dir").join(name)).filter(|p| p.is_file());
+        kcore = kcore.or_else(|| inside("kcore"));
+        kallsyms = kallsyms.or_else(|| inside("kallsyms"));
+        if let Some(modules) = inside("modules") {
+            parts.modules = read_file(&modules)?;
+        }
+    } else {
+        parts.data.push(read_file(path)?);
+    }
+    let load = |path: Option<PathBuf>| path.map(|p| Ok((p.clone(), read_file(&p)?))).transpose();
+    parts.kcore = load(kcore)?;
+    parts.vmlinux = load(search.vmlinux.clone())?;
+    parts.kallsyms = load(kallsyms)?.map(|(_, text)| text).unwrap_or_default();
+    let finder = Finder { symfs: search.symfs.clone(), cache: search.cache.clone(), ..Finder::default() };
+    from_parts_with(path, &parts, finder)
+}
+
+/// The same from memory, without the processes' files: `path` is only named in errors.
+///
+/// # Errors
+/// As [`read`].
+pub fn from_parts(path: &Path, parts: &Parts) -> Result<Capture, ImportError> {
+    // No file lies below a file.
+    let nowhere = PathBuf::from("/dev/null");
+    from_parts_with(path, parts, Finder { symfs: Some(nowhere), ..Finder::default() })
+}
+
+fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Capture, ImportError> {
+    let mut contents = Contents::default();
+    for (i, bytes) in parts.data.iter().enumerate() {
+        match i {
+            0 => file::read(bytes, &mut contents),
+            // The other files of a folder hold records only.
+            _ => file::records(bytes, 0..bytes.len(), &mut contents),
+        }
+    }
+    let (unpacked, note) = match &contents.compressed[..] {
+        [] => (Vec::new(), None),
+        parts => file::unpack(parts),
+    };
+    let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
+    file::records(&unpacked, 0..unpacked.len(), &mut inner);
+    let Contents { header, mut events, traces, mut notes, .. } = contents;
+    notes.extend(note);
+    notes.extend(inner.notes);
+    events.extend(inner.events);
+
+    let pieces: Vec<_> = traces.into_iter().chain(inner.traces).collect();
+    let info = events.iter().find_map(|e| match &e.record {
+        Record::AuxtraceInfo { kind: INTEL_PT, words } => Some(words.clone()),
+        _ => None,
+    });
+    if info.is_none() && pieces.is_empty() {
+        let what = match notes.first() {
+            Some(note) => format!("Intel PT ({note})"),
+            None => "Intel PT: record with `perf record -e intel_pt//`".to_owned(),
+        };
+        return Err(ImportError::format(path, "data", what));
+    }
+    if info.is_none() {
+        notes.push("no AUXTRACE_INFO: times and settings of the trace are unknown".to_owned());
+    }
+    let told = events.iter().find_map(|e| match e.record {
+        Record::TimeConv(conv) => Some(conv),
+        _ => None,
+    });
+    let info = Info::new(&info.unwrap_or_default(), told);
+    let clock = info.clock(&header.attrs);
+    let history = tasks::history(events, &header);
+    let traces = streams::assemble(pieces, &history);
+    finder.build_ids = header.build_ids.iter().cloned().collect();
+
+    let mut capture = Capture { notes, clock, command: header.command.clone(), ..Capture::default() };
+    capture.kernel.0.clone_from(&header.release);
+    if let Some(id) = finder.build_ids.get("[kernel.kallsyms]") {
+        capture.kernel.1 = id.iter().map(|b| format!("{b:02x}")).collect();
+    }
+    capture.cpu = cpu_model(&header.cpuid);
+    losses(&history, &traces, &mut capture.notes);
+    let kernel = kernel_code(parts, &history, &mut capture)?;
+    fill(&mut capture, traces, &history, &info, &kernel, &mut finder);
+    capture.notes.append(&mut finder.notes);
+    Ok(capture)
+}
+
+/// What AUXTRACE_INFO says of the trace (tools/perf/util/intel-pt.h).
+#[derive(Debug, Clone, Copy)]
+struct Info {
+    conv: Option<TimeConv>,
+    mtc_bits: u64,
+    art: (u64, u64),
+    max_ratio: u64,
+}
+
+impl Info {
+    fn new(words: &[u64], told: Option<TimeConv>) -> Self {
+        let word = |at: usize| words.get(at).copied().unwrap_or(0);
+        let own = TimeConv { shift: word(1), mult: word(2), zero: word(3) };
+        let conv = if word(4) != 0 { Some(own) } else { told };
+        let conv = conv.filter(|c| c.mult != 0 && c.shift < 64);
+        Self { conv, mtc_bits: word(11), art: (word(12), word(13)), max_ratio: word(15) }
+    }
+
+    fn clock(&self, attrs: &[Attr]) -> Clock {
+        let hz = self.conv.map_or(0, |c| Clock::hz_from_perf(c.mult, c.shift));
+        let bits = if self.mtc_bits == 0 { pt::MTC_PERIOD } else { self.mtc_bits };
+        let traced = attrs.iter().find(|a| a.config & pt::BRANCH != 0 && a.kind > 5);
+        let config = traced.map_or(0, |a| a.config);
+        // Without the file that tells it, as perf does: bus clock 100 MHz.
+        let ratio =
+            if self.max_ratio == 0 { hz.saturating_add(50_000_000) / 100_000_000 } else { self.max_ratio };
+        Clock {
+            timed: false,
+            tsc_hz: hz,
+            art_num: u32::try_from(self.art.0).unwrap_or(0),
+            art_den: u32::try_from(self.art.1).unwrap_or(0),
+            mtc_freq: ((config & bits) >> bits.trailing_zeros()).min(15) as u8,
+            nom_ratio: u8::try_from(ratio).unwrap_or(0),
+        }
+    }
+
+    /// perf's time in the run's: by way of TSC. What is from before the recording is 0.
+    fn ns(&self, perf: u64) -> u64 {
+        let Some(TimeConv { shift, mult, zero }) = self.conv else { return 0 };
+        let Some(since) = perf.checked_sub(zero).filter(|_| perf != 0) else { return 0 };
+        let tsc =
+            (u128::from(since / mult) << shift) + (u128::from(since % mult) << shift) / u128::from(mult);
+        let hz = Clock::hz_from_perf(mult, shift);
+        let ns = if hz == 0 || hz == 1_000_000_000 { tsc } else { tsc * 1_000_000_000 / u128::from(hz) };
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+}
+
+fn cpu_model(cpuid: &str) -> Option<CpuModel> {
+    let mut words = cpuid.split([',', '-']);
+    let vendor = words.next()?;
+    let mut number = || words.next()?.parse::<u16>().ok();
+    let (family, model, stepping) = (number()?, number()?, number()?);
+    let small = |n: u16| u8::try_from(n).ok();
+    (vendor == "GenuineIntel").then_some(CpuModel {
+        family,
+        model: small(model)?,
+        stepping: small(stepping)?,
+    })
+}
+
+fn losses(history: &History<'_>, traces: &[Trace], notes: &mut Vec<String>) {
+    if history.lost > 0 {
+        notes.push(format!(
+            "perf lost {} records: tasks and mappings may be wrong (record with a larger -m)",
+            history.lost
+        ));
+    }
+    for (flag, what) in [
+        (aux::TRUNCATED, "the trace buffer was full: trace data are missing (record with a larger -m,SIZE)"),
+        (aux::PARTIAL, "the trace has gaps that its recorder does not locate"),
+    ] {
+        let times = history.gaps.iter().filter(|(_, _, _, flags)| flags & flag != 0).count();
+        if times > 0 {
+            notes.push(format!("{times} times: {what}"));
+        }
+    }
+    for trace in traces.iter().filter(|t| t.losses > 0) {
+        notes.push(format!("{}: {} places where trace data are missing", label(trace), trace.losses));
+    }
+}
+
+fn label(trace: &Trace) -> String {
+    match (trace.cpu, trace.tid) {
+        (Some(cpu), _) => format!("cpu {cpu}"),
+        (None, Some(tid)) => format!("thread {tid}"),
+        (None, None) => "trace".to_owned(),
+    }
+}
+
+/// The kernel's code as it was first, and its symbols.
+fn kernel_code(
+    parts: &Parts,
+    history: &History<'_>,
+    capture: &mut Capture,
+) -> Result<Vec<Placed>, ImportError> {
+    capture.kallsyms.clone_from(&parts.kallsyms);
+    capture.modules_list.clone_from(&parts.modules);
+    let mut regions = Vec::new();
+    if let Some((path, bytes)) = &parts.kcore {
+        regions = kcore::code(path, bytes, 0)?;
+    }
+    if let Some((path, bytes)) = &parts.vmlinux {
+        let place = history.kernel_maps.iter().find_map(|m| {
+            let name = m.path.strip_prefix("[kernel.kallsyms]")?;
+            kcore::slide(bytes, name, m.pgoff)
+        });
+        if place.is_none() {
+            capture.notes.push(format!("{}: taken to have run where it was linked", path.display()));
+        }
+        let slide = place.unwrap_or(0);
+        if regions.is_empty() {
+            regions = kcore::code(path, bytes, slide)?;
+        }
+        if capture.kallsyms.is_empty() {
+            capture.kallsyms = kcore::symbols(bytes, slide).into_bytes();
+        }
+    }
+    for (addr, _, name) in &history.symbols {
+        let name: String = name.split_whitespace().collect();
+        capture.kallsyms.extend(format!("{addr:016x} t {name}\t[bpf]\n").bytes());
+    }
+    Ok(regions.into_iter().map(|r| capture.add_region(r.va, r.bytes)).collect())
+}
+
+/// Streams with their code, tasks, switches.
+fn fill(
+    capture: &mut Capture,
+    traces: Vec<Trace>,
+    history: &History<'_>,
+    info: &Info,
+    kernel: &[Placed],
+    finder: &mut Finder,
+) {
+    let c = &capture.clock;
+    let clock = ClockConfig {
+        tsc_hz: c.tsc_hz,
+        art_num: c.art_num,
+        art_den: c.art_den,
+        mtc_freq: c.mtc_freq,
+        nom_ratio: c.nom_ratio,
+        cyc_threshold: 0,
+    };
+    let ns = |t: u64| info.ns(t);
+    let entry = super::export::symbol(&capture.kallsyms, "__switch_to").filter(|_| history.cpu_wide);
+    let mut wanted = place::times(&history.lives, ns);
+    wanted.extend(history.pokes.iter().map(|p| ns(p.0)));
+    wanted.sort_unstable();
+    wanted.dedup();
+    let poked: Vec<usize> =
+        history.pokes.iter().map(|(_, va, _, new)| capture.add_region(*va, new.to_vec()).region).collect();
+    let names = Names::new(history, ns);
+    let mut regions = place::Regions::default();
+    let mut in_kernel = false;
+    for trace in with_gaps(traces) {
+        let cpu = capture.streams.len();
+        let spaces = spaces::find(&trace, history, clock, ns, &wanted, entry.is_some());
+        in_kernel |= spaces.kernel;
+        let offset_at = |t: u64| {
+            let index = wanted.partition_point(|&w| w < t);
+            spaces.offsets.get(index).copied().unwrap_or(0)
+        };
+        let mut placed = Vec::new();
+        if spaces.kernel {
+            placed.extend_from_slice(kernel);
+            placed.extend(history.pokes.iter().zip(&poked).map(|((t, va, _, _), &region)| Placed {
+                region,
+                va: *va,
+                asid: 0,
+                offset: offset_at(ns(*t)),
+                replaces: true,
+            }));
+        }
+        placed.extend(place::user(&spaces, history, ns, offset_at, &mut regions, finder, capture));
+        let first = switches(&trace, cpu, &spaces, history, entry, ns, &names, capture);
+        capture.streams.push(Stream { label: label(&trace), pt: trace.pt, regions: placed, first });
+    }
+    if in_kernel && kernel.is_empty() {
+        capture.notes.push(
+            "the kernel was traced, but its code is not here: record with `perf record --kcore`, or name it with \
+             --kcore or --vmlinux"
+                .to_owned(),
+        );
+    }
+    capture.tasks = names.all();
+}
+
+/// A stream for each CPU up to the last, so that numbers of CPUs stay what they are.
+fn with_gaps(traces: Vec<Trace>) -> Vec<Trace> {
+    const MOST: u32 = 1024;
+    let cpus: Vec<u32> = traces.iter().filter_map(|t| t.cpu).collect();
+    let Some(&last) = cpus.last().filter(|&&last| last < MOST && cpus.len() == traces.len()) else {
+        return traces;
+    };
+    let mut traces = traces.into_iter().peekable();
+    let empty = |cpu| Trace { cpu: Some(cpu), tid: None, pt: Vec::new(), losses: 0 };
+    (0..=last).map(|cpu| traces.next_if(|t| t.cpu == Some(cpu)).unwrap_or_else(|| empty(cpu))).collect()
+}
+
+/// Enters the switches of one stream; returns who runs first, where that is all that is known.
+#[allow(clippy::too_many_arguments)]
+fn switches(
+    trace: &Trace,
+    cpu: usize,
+    spaces: &Spaces,
+    history: &History<'_>,
+    entry: Option<u64>,
+    ns: impl Fn(u64) -> u64,
+    names: &Names,
+    capture: &mut Capture,
+) -> Option<(u32, u64)> {
+    let task = |thread: Thread, t: u64| names.task(thread, t, cpu);
+    if !spaces.turns.is_empty() {
+        let mut prev = spaces.turns[0].thread;
+        for turn in &spaces.turns {
+            capture.switches.push(Switched {
+                t: turn.ns,
+                cpu,
+                at: SwitchAt::Offset { offset: turn.offset, asid: turn.asid },
+                prev: task(prev, turn.ns),
+                next: task(turn.thread, turn.ns),
+            });
+            prev = turn.thread;
+        }
+        return None;
+    }
+    let turns = trace.cpu.and_then(|cpu| history.turns.get(&cpu))?;
+    let first = turns.first().map(|t| (t.prev.unwrap_or(t.next).0, spaces.first_ns));
+    let told = turns.iter().filter_map(|t| Some((t, t.prev?)));
+    for (turn, prev) in told {
+        let t = ns(turn.ns);
+        let at = SwitchAt::Entry(entry?);
+        capture.switches.push(Switched { t, cpu, at, prev: task(prev, t), next: task(turn.next, t) });
+    }
+    first
+}
+
+/// Names of threads in time.
+struct Names(BTreeMap<Thread, Vec<(u64, String)>>);
+
+impl Names {
+    fn new(history: &History<'_>, ns: impl Fn(u64) -> u64) -> Self {
+        let mut names: BTreeMap<Thread, Vec<(u64, String)>> = BTreeMap::new();
+        for name in &history.names {
+            names.entry(name.thread).or_default().push((ns(name.ns), name.comm.clone()));
+        }
+        Self(names)
+    }
+
+    fn task(&self, thread: Thread, t: u64, cpu: usize) -> Task {
+        let (pid, tgid) = thread;
+        let own = self.0.get(&thread).map_or(&[][..], |names| names);
+        let index = own.partition_point(|n| n.0 <= t).saturating_sub(1);
+        let comm = match own.get(index) {
+            Some((_, comm)) => comm.clone(),
+            None if pid == 0 => format!("swapper/{cpu}"),
+            None => String::new(),
+        };
+        Task { pid, tgid, comm, t }
+    }
+
+    fn all(self) -> Vec<Task> {
+        let named = |((pid, tgid), names): (Thread, Vec<(u64, String)>)| {
+            names.into_iter().map(move |(t, comm)| Task { pid, tgid, comm, t })
+        };
+        let mut tasks: Vec<Task> = self.0.into_iter().flat_map(named).collect();
+        tasks.sort_by_key(|task| task.t);
+        tasks
+    }
+}

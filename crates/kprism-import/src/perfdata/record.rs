@@ -1,0 +1,521 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! perf's records, in both directions.
+//!
+//! Each is a head of eight bytes (type, misc, size), a body, and, if the event's attributes ask for it
+//! (`sample_id_all`), a [`Trailer`] that says who, when and where. Types below 64 are the kernel's
+//! (`enum perf_event_type` in include/uapi/linux/perf_event.h), from 64 on perf's own
+//! (tools/lib/perf/include/perf/event.h). A type not known here is [`Record::Other`], as readers of perf.data
+//! must pass over what later versions add.
+
+use super::bytes::{Fields, Put};
+
+const MMAP: u32 = 1;
+const LOST: u32 = 2;
+const COMM: u32 = 3;
+const EXIT: u32 = 4;
+const FORK: u32 = 7;
+const SAMPLE: u32 = 9;
+const MMAP2: u32 = 10;
+const AUX: u32 = 11;
+const ITRACE_START: u32 = 12;
+const SWITCH: u32 = 14;
+const SWITCH_CPU_WIDE: u32 = 15;
+const KSYMBOL: u32 = 17;
+const TEXT_POKE: u32 = 20;
+const OWN: u32 = 64;
+const ATTR: u32 = 64;
+const BUILD_ID: u32 = 67;
+const ID_INDEX: u32 = 69;
+const AUXTRACE_INFO: u32 = 70;
+const AUXTRACE: u32 = 71;
+const TIME_CONV: u32 = 79;
+const FEATURE: u32 = 80;
+const COMPRESSED: u32 = 81;
+const COMPRESSED2: u32 = 83;
+
+/// Who was on the CPU: bits of the head's `misc`.
+const CPUMODE: u16 = 7;
+/// `misc` of kernel code.
+pub(crate) const KERNEL: u16 = 1;
+/// `misc` of user code.
+pub(crate) const USER: u16 = 2;
+/// `misc` of a switch: the task leaves.
+const SWITCH_OUT: u16 = 1 << 13;
+/// `misc` of a mapping: not for code.
+const MMAP_DATA: u16 = 1 << 13;
+/// `misc` of a mapping: its build id is stated.
+const MMAP_BUILD_ID: u16 = 1 << 14;
+/// `misc` of a build id: its size is stated.
+const BUILD_ID_SIZE: u16 = 1 << 15;
+/// `PROT_READ | PROT_EXEC`.
+const PROT_CODE: u32 = 5;
+const PROT_EXEC: u32 = 4;
+
+/// Bits of `perf_event_attr::sample_type` that the trailer knows, in its order.
+pub(crate) mod sample {
+    pub const IP: u64 = 1;
+    pub const TID: u64 = 1 << 1;
+    pub const TIME: u64 = 1 << 2;
+    pub const ADDR: u64 = 1 << 3;
+    pub const READ: u64 = 1 << 4;
+    pub const CALLCHAIN: u64 = 1 << 5;
+    pub const ID: u64 = 1 << 6;
+    pub const CPU: u64 = 1 << 7;
+    pub const PERIOD: u64 = 1 << 8;
+    pub const STREAM_ID: u64 = 1 << 9;
+    pub const RAW: u64 = 1 << 10;
+    pub const IDENTIFIER: u64 = 1 << 16;
+}
+
+/// Flags of an AUX record.
+pub(crate) mod aux {
+    /// The buffer was full: what came after is lost.
+    pub const TRUNCATED: u64 = 1;
+    /// Newer data overwrote older: a snapshot.
+    pub const OVERWRITE: u64 = 2;
+    /// The data have gaps.
+    pub const PARTIAL: u64 = 4;
+}
+
+/// Who, when, where (`struct sample_id`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Trailer {
+    pub pid: Option<u32>,
+    pub tid: Option<u32>,
+    pub time: Option<u64>,
+    pub cpu: Option<u32>,
+    pub id: Option<u64>,
+}
+
+impl Trailer {
+    /// Its length under `sample_type`.
+    pub fn len(kind: u64) -> usize {
+        let own =
+            sample::TID | sample::TIME | sample::ID | sample::STREAM_ID | sample::CPU | sample::IDENTIFIER;
+        8 * (kind & own).count_ones() as usize
+    }
+
+    fn parse(kind: u64, mut from: Fields<'_>) -> Option<Self> {
+        let mut trailer = Self::default();
+        if kind & sample::TID != 0 {
+            trailer.pid = Some(from.u32()?);
+            trailer.tid = Some(from.u32()?);
+        }
+        if kind & sample::TIME != 0 {
+            trailer.time = Some(from.u64()?);
+        }
+        if kind & sample::ID != 0 {
+            trailer.id = Some(from.u64()?);
+        }
+        if kind & sample::STREAM_ID != 0 {
+            from.u64()?;
+        }
+        if kind & sample::CPU != 0 {
+            trailer.cpu = Some(from.u32()?);
+            from.u32()?;
+        }
+        if kind & sample::IDENTIFIER != 0 {
+            trailer.id = Some(from.u64()?);
+        }
+        Some(trailer)
+    }
+
+    /// The same at the beginning of a sample; leaves what comes behind.
+    pub fn of_sample(kind: u64, from: &mut Fields<'_>) -> Option<Self> {
+        let mut trailer = Self::default();
+        let has = |bit| kind & bit != 0;
+        if has(sample::IDENTIFIER) {
+            trailer.id = Some(from.u64()?);
+        }
+        if has(sample::IP) {
+            from.u64()?;
+        }
+        if has(sample::TID) {
+            (trailer.pid, trailer.tid) = (Some(from.u32()?), Some(from.u32()?));
+        }
+        if has(sample::TIME) {
+            trailer.time = Some(from.u64()?);
+        }
+        for bit in [sample::ADDR, sample::ID, sample::STREAM_ID] {
+            if has(bit) {
+                from.u64()?;
+            }
+        }
+        if has(sample::CPU) {
+            trailer.cpu = Some(from.u32()?);
+            from.u32()?;
+        }
+        Some(trailer)
+    }
+
+    fn encode(&self, kind: u64, out: &mut Vec<u8>) {
+        if kind & sample::TID != 0 {
+            out.u32(self.pid.unwrap_or(u32::MAX));
+            out.u32(self.tid.unwrap_or(u32::MAX));
+        }
+        if kind & sample::TIME != 0 {
+            out.u64(self.time.unwrap_or(0));
+        }
+        if kind & sample::ID != 0 {
+            out.u64(self.id.unwrap_or(0));
+        }
+        if kind & sample::STREAM_ID != 0 {
+            out.u64(self.id.unwrap_or(0));
+        }
+        if kind & sample::CPU != 0 {
+            out.u32(self.cpu.unwrap_or(u32::MAX));
+            out.u32(0);
+        }
+        if kind & sample::IDENTIFIER != 0 {
+            out.u64(self.id.unwrap_or(0));
+        }
+    }
+}
+
+/// A file, or memory without one, mapped for code.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    pub pid: u32,
+    pub tid: u32,
+    pub start: u64,
+    pub len: u64,
+    pub pgoff: u64,
+    pub path: String,
+    /// Empty when the record states none.
+    pub build_id: Vec<u8>,
+    /// Kernel code, not a process's.
+    pub kernel: bool,
+}
+
+/// perf's conversion of TSC to its own time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct TimeConv {
+    pub shift: u64,
+    pub mult: u64,
+    pub zero: u64,
+}
+
+/// Trace bytes that follow their record.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Auxtrace {
+    pub size: u64,
+    /// Where they begin in the stream.
+    pub offset: u64,
+    /// A TSC from about then, for what TSC packets leave out of it.
+    pub reference: u64,
+    pub idx: u32,
+    pub tid: u32,
+    pub cpu: u32,
+}
+
+/// One record's body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Record<'a> {
+    Mmap(Mapped),
+    /// A mapping that is not for code.
+    MmapData,
+    Lost {
+        lost: u64,
+    },
+    Comm {
+        pid: u32,
+        tid: u32,
+        exec: bool,
+        comm: String,
+    },
+    Exit {
+        pid: u32,
+        tid: u32,
+    },
+    Fork {
+        pid: u32,
+        ppid: u32,
+        tid: u32,
+        ptid: u32,
+        time: u64,
+    },
+    Sample(&'a [u8]),
+    Aux {
+        offset: u64,
+        size: u64,
+        flags: u64,
+    },
+    ItraceStart {
+        pid: u32,
+        tid: u32,
+    },
+    Switch {
+        out: bool,
+    },
+    /// `pid`, `tid`: who enters if `out`, else who left.
+    SwitchCpuWide {
+        out: bool,
+        pid: u32,
+        tid: u32,
+    },
+    Ksymbol {
+        addr: u64,
+        len: u32,
+        gone: bool,
+        name: String,
+    },
+    TextPoke {
+        addr: u64,
+        old: &'a [u8],
+        new: &'a [u8],
+    },
+    Attr(&'a [u8]),
+    BuildId {
+        pid: u32,
+        id: Vec<u8>,
+        path: String,
+    },
+    IdIndex(Vec<[u64; 4]>),
+    AuxtraceInfo {
+        kind: u32,
+        words: Vec<u64>,
+    },
+    Auxtrace(Auxtrace),
+    TimeConv(TimeConv),
+    Feature {
+        id: u64,
+        body: &'a [u8],
+    },
+    Compressed(&'a [u8]),
+    Other(u32),
+}
+
+/// The head of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub kind: u32,
+    pub misc: u16,
+    /// Of the whole record.
+    pub size: u16,
+}
+
+impl Head {
+    pub const LEN: usize = 8;
+
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut f = Fields(bytes);
+        Some(Self { kind: f.u32()?, misc: f.u16()?, size: f.u16()? })
+    }
+
+    /// Whether a trailer may follow the body.
+    pub fn has_trailer(self) -> bool {
+        self.kind < OWN && self.kind != SAMPLE
+    }
+}
+
+/// Reads a record, `body` being what follows the head. `sample_type` is that of its event's attributes, for records other
+/// than samples 0 without `sample_id_all`. `None` when it is too short for its type.
+pub(crate) fn parse(head: Head, body: &[u8], sample_type: u64) -> Option<(Record<'_>, Trailer)> {
+    let mut trailer = Trailer::default();
+    let mut f = Fields(body);
+    if head.has_trailer() && sample_type != 0 {
+        let at = body.len().checked_sub(Trailer::len(sample_type))?;
+        trailer = Trailer::parse(sample_type, Fields(&body[at..]))?;
+        f = Fields(&body[..at]);
+    }
+    let out = head.misc & SWITCH_OUT != 0;
+    let record = match head.kind {
+        MMAP | MMAP2 => mapped(head, f)?,
+        LOST => Record::Lost { lost: f.u64().and(f.u64())? },
+        COMM => {
+            let (pid, tid) = (f.u32()?, f.u32()?);
+            Record::Comm { pid, tid, exec: out, comm: f.text() }
+        }
+        EXIT | FORK => {
+            let (pid, ppid, tid, ptid, time) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?, f.u64()?);
+            trailer.time = trailer.time.or(Some(time));
+            match head.kind {
+                EXIT => Record::Exit { pid, tid },
+                _ => Record::Fork { pid, ppid, tid, ptid, time },
+            }
+        }
+        SAMPLE => {
+            trailer = Trailer::of_sample(sample_type, &mut f)?;
+            Record::Sample(body)
+        }
+        AUX => Record::Aux { offset: f.u64()?, size: f.u64()?, flags: f.u64()? },
+        ITRACE_START => Record::ItraceStart { pid: f.u32()?, tid: f.u32()? },
+        SWITCH => Record::Switch { out },
+        SWITCH_CPU_WIDE => Record::SwitchCpuWide { out, pid: f.u32()?, tid: f.u32()? },
+        KSYMBOL => {
+            let (addr, len, _kind, flags) = (f.u64()?, f.u32()?, f.u16()?, f.u16()?);
+            Record::Ksymbol { addr, len, gone: flags & 1 != 0, name: f.text() }
+        }
+        TEXT_POKE => {
+            let (addr, old, new) = (f.u64()?, f.u16()?, f.u16()?);
+            Record::TextPoke { addr, old: f.take(old.into())?, new: f.take(new.into())? }
+        }
+        ATTR => Record::Attr(body),
+        BUILD_ID => {
+            let (pid, id) = (f.u32()?, f.take(24)?);
+            let len = if head.misc & BUILD_ID_SIZE != 0 { usize::from(id[20]).min(20) } else { 20 };
+            Record::BuildId { pid, id: id[..len].to_vec(), path: f.text() }
+        }
+        ID_INDEX => {
+            f.u64()?;
+            let (entries, _) = f.0.as_chunks::<32>();
+            let entry = |e: &[u8; 32]| {
+                let mut words = Fields(e).words();
+                std::array::from_fn(|_| words.next().unwrap_or(0))
+            };
+            Record::IdIndex(entries.iter().map(entry).collect())
+        }
+        AUXTRACE_INFO => {
+            let kind = f.u32()?;
+            f.u32()?;
+            Record::AuxtraceInfo { kind, words: f.words().collect() }
+        }
+        AUXTRACE => {
+            let (size, offset, reference) = (f.u64()?, f.u64()?, f.u64()?);
+            Record::Auxtrace(Auxtrace {
+                size,
+                offset,
+                reference,
+                idx: f.u32()?,
+                tid: f.u32()?,
+                cpu: f.u32()?,
+            })
+        }
+        TIME_CONV => Record::TimeConv(TimeConv { shift: f.u64()?, mult: f.u64()?, zero: f.u64()? }),
+        FEATURE => Record::Feature { id: f.u64()?, body: f.0 },
+        COMPRESSED => Record::Compressed(body),
+        COMPRESSED2 => {
+            let len = usize::try_from(f.u64()?).ok()?;
+            Record::Compressed(f.0.get(..len)?)
+        }
+        kind => Record::Other(kind),
+    };
+    Some((record, trailer))
+}
+
+fn mapped<'a>(head: Head, mut f: Fields<'_>) -> Option<Record<'a>> {
+    let mut map = Mapped {
+        pid: f.u32()?,
+        tid: f.u32()?,
+        start: f.u64()?,
+        len: f.u64()?,
+        pgoff: f.u64()?,
+        kernel: head.misc & CPUMODE == KERNEL,
+        ..Mapped::default()
+    };
+    let mut code = head.misc & MMAP_DATA == 0;
+    if head.kind == MMAP2 {
+        let inode = f.take(24)?;
+        if head.misc & MMAP_BUILD_ID != 0 {
+            map.build_id = inode[4..4 + usize::from(inode[0]).min(20)].to_vec();
+        }
+        code = f.u32()? & PROT_EXEC != 0;
+        f.u32()?;
+    }
+    map.path = f.text();
+    Some(if code { Record::Mmap(map) } else { Record::MmapData })
+}
+
+impl Record<'_> {
+    /// Appends the record with its trailer under `sample_type`, for the kinds that [`super::export`] writes.
+    pub fn encode(&self, sample_type: u64, trailer: &Trailer, out: &mut Vec<u8>) {
+        let begin = out.len();
+        out.u64(0);
+        let (kind, misc) = self.encode_body(out);
+        let head = Head { kind, misc, size: 0 };
+        if head.has_trailer() {
+            trailer.encode(sample_type, out);
+        }
+        let size = (out.len() - begin) as u64;
+        let head = u64::from(kind) | u64::from(misc) << 32 | size << 48;
+        out[begin..begin + 8].copy_from_slice(&head.to_le_bytes());
+    }
+
+    fn encode_body(&self, out: &mut Vec<u8>) -> (u32, u16) {
+        let switch = |leaves: bool| if leaves { SWITCH_OUT } else { 0 };
+        match self {
+            Self::Mmap(m) if m.kernel => {
+                encode_place(m, out);
+                out.padded_text(&m.path);
+                (MMAP, KERNEL)
+            }
+            Self::Mmap(m) => {
+                encode_place(m, out);
+                let id = m.build_id.get(..20).unwrap_or(&m.build_id);
+                out.u32(id.len() as u32);
+                out.put(id);
+                out.put(&[0; 20][id.len()..]);
+                out.u32(PROT_CODE);
+                out.u32(2); // MAP_PRIVATE
+                out.padded_text(&m.path);
+                (MMAP2, USER | if id.is_empty() { 0 } else { MMAP_BUILD_ID })
+            }
+            Self::Comm { pid, tid, exec, comm } => {
+                out.u32(*pid);
+                out.u32(*tid);
+                out.padded_text(comm);
+                (COMM, switch(*exec))
+            }
+            Self::Aux { offset, size, flags } => {
+                [*offset, *size, *flags].iter().for_each(|word| out.u64(*word));
+                (AUX, 0)
+            }
+            Self::ItraceStart { pid, tid } => {
+                out.u32(*pid);
+                out.u32(*tid);
+                (ITRACE_START, 0)
+            }
+            Self::SwitchCpuWide { out: leaves, pid, tid } => {
+                out.u32(*pid);
+                out.u32(*tid);
+                (SWITCH_CPU_WIDE, switch(*leaves))
+            }
+            Self::TextPoke { addr, old, new } => {
+                out.u64(*addr);
+                out.u16(old.len() as u16);
+                out.u16(new.len() as u16);
+                out.put(old);
+                out.put(new);
+                let used = 4 + old.len() + new.len();
+                out.put(&[0; 8][..used.next_multiple_of(8) - used]);
+                (TEXT_POKE, KERNEL)
+            }
+            Self::BuildId { pid, id, path } => {
+                out.u32(*pid);
+                let id = id.get(..20).unwrap_or(id);
+                out.put(id);
+                out.put(&[0; 20][id.len()..]);
+                out.u32(id.len() as u32);
+                out.padded_text(path);
+                (BUILD_ID, BUILD_ID_SIZE | if path.starts_with('[') { KERNEL } else { USER })
+            }
+            Self::IdIndex(entries) => {
+                out.u64(entries.len() as u64);
+                entries.iter().flatten().for_each(|word| out.u64(*word));
+                (ID_INDEX, 0)
+            }
+            Self::AuxtraceInfo { kind, words } => {
+                out.u64((*kind).into());
+                words.iter().for_each(|word| out.u64(*word));
+                (AUXTRACE_INFO, 0)
+            }
+            Self::Auxtrace(a) => {
+                [a.size, a.offset, a.reference].iter().for_each(|word| out.u64(*word));
+                [a.idx, a.tid, a.cpu, 0].iter().for_each(|word| out.u32(*word));
+                (AUXTRACE, 0)
+            }
+            Self::TimeConv(t) => {
+                // Since Linux 5.8 with the counter's width, and whether the conversion holds.
+                [t.shift, t.mult, t.zero, 0, u64::MAX, 1].iter().for_each(|word| out.u64(*word));
+                (TIME_CONV, 0)
+            }
+            other => unreachable!("{other:?} is read, not written"),
+        }
+    }
+}
+
+fn encode_place(m: &Mapped, out: &mut Vec<u8>) {
+    out.u32(m.pid);
+    out.u32(m.tid);
+    [m.start, m.len, m.pgoff].iter().for_each(|word| out.u64(*word));
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which process's code a stream runs over, where.
+//!
+//! Three kinds of recordings, told apart by the packets and the switch records:
+//!
+//! - **Kernel and all of a CPU.** PIP packets name the address space (CR3). Addresses of user code that packets
+//!   state are evidence of whose space it is: the process that ran at that time by the switch records. What is
+//!   seen just beside a switch may be ascribed wrongly, so few pieces of evidence against many do not count.
+//!   Tasks change where the flow enters `__switch_to`; each switch record belongs to the entry nearest in time.
+//! - **User code only.** There are no PIPs, but tracing goes off and on again (TIP.PGE) around each stay in the
+//!   kernel. Where another process than before runs at a TIP.PGE, a *turn* is noted: from that stream offset on the
+//!   code is that of a made-up address space, one for each program of each process.
+//! - **Single tasks with the kernel.** PIPs name the space, but the kernel switches the trace off before it enters
+//!   `__switch_to`: tasks turn at TIP.PGE.
+
+use std::collections::BTreeMap;
+
+use kprism_flow::clock::ClockConfig;
+use kprism_pt::{LastIp, Packet};
+
+use super::streams::Trace;
+use super::tasks::{History, Thread};
+use super::timeline::walk;
+
+/// Pieces of evidence that suffice, and the part of all for a space that does.
+const MANY: u64 = 8;
+const PART: u64 = 20;
+
+/// CR3 without flags and PCID.
+const CR3_BASE: u64 = 0x000f_ffff_ffff_f000;
+
+/// A place in a stream where another task goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TurnAt {
+    pub offset: u64,
+    pub ns: u64,
+    /// Address space from there on; none where PIPs tell it.
+    pub asid: Option<u64>,
+    pub thread: Thread,
+}
+
+/// A program in an address space of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Use {
+    pub asid: u64,
+    /// Index into [`History::lives`].
+    pub life: usize,
+    /// Since when it is seen there.
+    pub ns: u64,
+}
+
+/// What a stream's packets tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Spaces {
+    pub uses: Vec<Use>,
+    pub turns: Vec<TurnAt>,
+    /// Offsets of the times asked for.
+    pub offsets: Vec<u64>,
+    /// Whether kernel code was traced.
+    pub kernel: bool,
+    pub first_ns: u64,
+}
+
+/// The address space made up for a program.
+fn made_up(life: usize) -> u64 {
+    (life as u64 + 1) << 13
+}
+
+/// Goes through a stream. `ns` turns perf's time into the run's; `wanted` are times of the run in order, whose
+/// offsets are wanted: of the first packet that is not before them. `entries`: the flow's entries of `__switch_to`
+/// tell where tasks change.
+pub(crate) fn find(
+    trace: &Trace,
+    history: &History<'_>,
+    clock: ClockConfig,
+    ns: impl Fn(u64) -> u64,
+    wanted: &[u64],
+    entries: bool,
+) -> Spaces {
+    let who = Who::new(trace, history, &ns);
+    let mut spaces = Spaces::default();
+    let mut evidence: BTreeMap<(u64, usize), (u64, u64)> = BTreeMap::new();
+    let mut turns: Vec<TurnAt> = Vec::new();
+    let (mut cr3, mut last_ip, mut in_psb) = (None, LastIp(0), false);
+    walk(&trace.pt, clock, |offset, packet, now| {
+        if spaces.first_ns == 0 {
+            spaces.first_ns = now;
+        }
+        while spaces.offsets.len() < wanted.len() && wanted[spaces.offsets.len()] <= now {
+            spaces.offsets.push(offset as u64);
+        }
+        let (ip, begins) = match packet {
+            Packet::Psb => {
+                last_ip.reset();
+                in_psb = true;
+                return;
+            }
+            Packet::PsbEnd => {
+                in_psb = false;
+                return;
+            }
+            Packet::Pip { cr3: new, .. } => {
+                cr3 = Some(new & CR3_BASE);
+                return;
+            }
+            Packet::TipPge(payload) => (last_ip.apply(payload), true),
+            Packet::Tip(payload) | Packet::TipPgd(payload) => (last_ip.apply(payload), false),
+            Packet::Fup(payload) => (last_ip.apply(payload), in_psb),
+            _ => return,
+        };
+        let Some(ip) = ip else { return };
+        spaces.kernel |= ip >> 63 == 1;
+        let Some((thread, life)) = who.at(now) else { return };
+        // Without entries to go by, a kernel's tasks change at the first address after the record.
+        let begins = begins || cr3.is_some() && !entries && history.cpu_wide;
+        if begins && turns.last().is_none_or(|t| (t.thread, t.asid) != (thread, life.map(made_up))) {
+            let asid = life.map(made_up);
+            turns.push(TurnAt { offset: offset as u64, ns: now, asid, thread });
+        }
+        if let (Some(cr3), Some(life)) = (cr3, life)
+            && ip >> 63 == 0
+        {
+            evidence.entry((cr3, life)).or_insert((0, now)).0 += 1;
+        }
+    });
+    spaces.offsets.resize(wanted.len(), trace.pt.len() as u64);
+    let seen = |asid: u64| evidence.range((asid, 0)..=(asid, usize::MAX)).map(|(_, (n, _))| n).sum::<u64>();
+    for (&(asid, life), &(count, ns)) in &evidence {
+        if count >= MANY || count * PART >= seen(asid) {
+            spaces.uses.push(Use { asid, life, ns });
+        }
+    }
+    if cr3.is_none() {
+        for turn in &turns {
+            let life = turn.asid.and_then(|asid| usize::try_from((asid >> 13).checked_sub(1)?).ok());
+            if let (Some(asid), Some(life)) = (turn.asid, life)
+                && !spaces.uses.iter().any(|u| u.asid == asid)
+            {
+                spaces.uses.push(Use { asid, life, ns: turn.ns });
+            }
+        }
+        spaces.turns = turns;
+    } else if trace.tid.is_some() || !entries {
+        turns.iter_mut().for_each(|turn| turn.asid = None);
+        turns.dedup_by_key(|turn| turn.thread);
+        spaces.turns = turns;
+    }
+    spaces.uses.sort_by_key(|u| (u.asid, u.ns));
+    spaces
+}
+
+/// Who runs on a stream at which time of the run.
+struct Who<'h> {
+    /// (time, thread) in order of time.
+    turns: Vec<(u64, Thread)>,
+    /// Who runs before.
+    first: Option<Thread>,
+    /// Programs of each process in order of time: (time, life).
+    lives: BTreeMap<u32, Vec<(u64, usize)>>,
+    history: &'h History<'h>,
+}
+
+impl<'h> Who<'h> {
+    fn new(trace: &Trace, history: &'h History<'h>, ns: &impl Fn(u64) -> u64) -> Self {
+        let mut lives: BTreeMap<u32, Vec<(u64, usize)>> = BTreeMap::new();
+        for (index, life) in history.lives.iter().enumerate() {
+            lives.entry(life.pid).or_default().push((ns(life.from), index));
+        }
+        let (mut turns, mut first) = (Vec::new(), None);
+        match (trace.tid, trace.cpu) {
+            (Some(tid), _) => first = Some((tid, history.process_of.get(&tid).copied().unwrap_or(tid))),
+            (None, Some(cpu)) => {
+                let own = history.turns.get(&cpu).map_or(&[][..], |turns| turns);
+                first = own.first().and_then(|t| t.prev);
+                turns.extend(own.iter().map(|t| (ns(t.ns), t.next)));
+            }
+            (None, None) => {}
+        }
+        if turns.is_empty() && first.is_none() && lives.len() == 1 {
+            // Nobody else is known.
+            first = lives.keys().next().map(|&pid| (pid, pid));
+        }
+        Self { turns, first, lives, history }
+    }
+
+    fn at(&self, ns: u64) -> Option<(Thread, Option<usize>)> {
+        let thread = match self.turns.partition_point(|t| t.0 <= ns).checked_sub(1) {
+            Some(last) => self.turns[last].1,
+            // The trace may begin before the first record.
+            None => self.first.or_else(|| Some(self.turns.first()?.1))?,
+        };
+        let lives = self.lives.get(&thread.1);
+        let life = lives.and_then(|lives| {
+            let begun = lives.partition_point(|l| l.0 <= ns);
+            lives.get(begun.saturating_sub(1)).map(|l| l.1)
+        });
+        debug_assert!(life.is_none_or(|l| l < self.history.lives.len()));
+        Some((thread, life))
+    }
+}

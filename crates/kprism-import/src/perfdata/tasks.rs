@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who ran when on each CPU, what the processes had mapped, and what changed in the kernel: the records in order
+//! of time.
+
+use std::collections::BTreeMap;
+
+use super::attr::kind;
+use super::bytes::Fields;
+use super::file::{Event, Header};
+use super::record::{Mapped, Record, Trailer, sample};
+
+/// A thread: (thread id, process id).
+pub(crate) type Thread = (u32, u32);
+
+/// A task takes a CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// perf's time.
+    pub ns: u64,
+    pub prev: Option<Thread>,
+    pub next: Thread,
+}
+
+/// One program in one process: from `execve` (or `fork`) to the next or to the end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Life {
+    pub pid: u32,
+    pub from: u64,
+    /// (time, mapping) in order of time; those of a parent come first.
+    pub maps: Vec<(u64, Mapped)>,
+}
+
+/// A name given to a thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Name {
+    pub ns: u64,
+    pub thread: Thread,
+    pub comm: String,
+}
+
+/// Everything that happened.
+#[derive(Debug, Default)]
+pub(crate) struct History<'a> {
+    /// By CPU.
+    pub turns: BTreeMap<u32, Vec<Turn>>,
+    /// Whether switches were recorded for whole CPUs, not only for some tasks.
+    pub cpu_wide: bool,
+    pub lives: Vec<Life>,
+    pub names: Vec<Name>,
+    pub kernel_maps: Vec<Mapped>,
+    /// (time, address, old, new).
+    pub pokes: Vec<(u64, u64, &'a [u8], &'a [u8])>,
+    /// (address, length, name) of code that came while recording.
+    pub symbols: Vec<(u64, u32, String)>,
+    /// Records that perf lost.
+    pub lost: u64,
+    /// Losses of trace data by CPU (or thread): the stream offset behind which data are missing, and why.
+    pub gaps: Vec<(Option<u32>, Option<u32>, u64, u64)>,
+    /// The process of each thread.
+    pub process_of: BTreeMap<u32, u32>,
+}
+
+/// The word for kernel threads and the idle task in records.
+const NOBODY: u32 = u32::MAX;
+
+/// Goes through the records, which are put in order of time first: those without a time are from before the
+/// recording.
+pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> History<'a> {
+    events.sort_by_key(|e| e.trailer.time.unwrap_or(0));
+    let mut h = History::default();
+    // The life that each process is in.
+    let mut now: BTreeMap<u32, usize> = BTreeMap::new();
+    for Event { record, trailer, attr } in events {
+        let ns = trailer.time.unwrap_or(0);
+        let task = trailer.tid.zip(trailer.pid).filter(|t| t.0 != NOBODY);
+        if let Some((tid, pid)) = task {
+            h.process_of.insert(tid, pid);
+        }
+        match record {
+            Record::Mmap(m) if m.kernel => h.kernel_maps.push(m),
+            Record::Mmap(m) => {
+                let life = *now.entry(m.pid).or_insert_with(|| h.begin(m.pid, ns, Vec::new()));
+                h.lives[life].maps.push((ns, m));
+            }
+            Record::Comm { pid, tid, exec, comm } => {
+                h.process_of.insert(tid, pid);
+                h.names.push(Name { ns, thread: (tid, pid), comm });
+                if exec {
+                    now.insert(pid, h.begin(pid, ns, Vec::new()));
+                }
+            }
+            Record::Fork { pid, ppid, tid, ptid, time } => {
+                h.process_of.insert(tid, pid);
+                if pid != ppid {
+                    let parent = now.get(&ppid).map(|&life| h.lives[life].maps.clone());
+                    now.insert(pid, h.begin(pid, time, parent.unwrap_or_default()));
+                }
+                let name = h.names.iter().rev().find(|n| n.thread.0 == ptid).map(|n| n.comm.clone());
+                h.names.extend(name.map(|comm| Name { ns, thread: (tid, pid), comm }));
+            }
+            Record::ItraceStart { pid, tid } => {
+                if let Some(cpu) = trailer.cpu {
+                    h.turn(cpu, Turn { ns, prev: None, next: (tid, pid) });
+                }
+            }
+            Record::SwitchCpuWide { out, pid, tid } => {
+                h.cpu_wide = true;
+                if let (Some(cpu), Some(task)) = (trailer.cpu, task) {
+                    let other = (if tid == NOBODY { 0 } else { tid }, if pid == NOBODY { 0 } else { pid });
+                    let (prev, next) = if out { (task, other) } else { (other, task) };
+                    h.turn(cpu, Turn { ns, prev: Some(prev), next });
+                }
+            }
+            Record::Switch { out: false } => {
+                if let (Some(cpu), Some(next)) = (trailer.cpu, task) {
+                    h.turn(cpu, Turn { ns, prev: None, next });
+                }
+            }
+            Record::Sample(body) => {
+                if let Some((cpu, turn)) = sched_switch(body, attr, header, &h.process_of) {
+                    h.cpu_wide = true;
+                    h.turn(cpu, turn);
+                }
+            }
+            Record::Ksymbol { addr, len, gone: false, name } => h.symbols.push((addr, len, name)),
+            Record::TextPoke { addr, old, new } => h.pokes.push((ns, addr, old, new)),
+            Record::Lost { lost } => h.lost = h.lost.saturating_add(lost),
+            Record::Aux { offset, size, flags } if flags != 0 => {
+                h.gaps.push((trailer.cpu, trailer.tid, offset.saturating_add(size), flags));
+            }
+            _ => {}
+        }
+    }
+    h
+}
+
+impl History<'_> {
+    fn begin(&mut self, pid: u32, from: u64, maps: Vec<(u64, Mapped)>) -> usize {
+        self.lives.push(Life { pid, from, maps });
+        self.lives.len() - 1
+    }
+
+    /// Adds a turn unless the same is known: a switch is told when a task leaves and when the next comes, and maybe
+    /// by sched_switch as well. The first word counts, as it comes before the switch itself.
+    fn turn(&mut self, cpu: u32, turn: Turn) {
+        let turns = self.turns.entry(cpu).or_default();
+        if turns.last().is_none_or(|last| last.next != turn.next) {
+            turns.push(turn);
+        }
+    }
+}
+
+/// A sample of the tracepoint sched:sched_switch: its fields lie where they have lain since Linux 4.14
+/// (`prev_comm`, 16 bytes, at 8; `prev_pid` 24, `next_comm` 40, `next_pid` 56).
+fn sched_switch(
+    body: &[u8],
+    attr: usize,
+    header: &Header,
+    process_of: &BTreeMap<u32, u32>,
+) -> Option<(u32, Turn)> {
+    let attr = header.attrs.get(attr).filter(|a| a.kind == kind::TRACEPOINT)?;
+    let named =
+        |id: &u64| header.names.iter().any(|(known, name)| known == id && name == "sched:sched_switch");
+    if !attr.ids.iter().any(named) {
+        return None;
+    }
+    let has = |bit| attr.sample_type & bit != 0;
+    let mut f = Fields(body);
+    let trailer = Trailer::of_sample(attr.sample_type, &mut f)?;
+    if has(sample::PERIOD) {
+        f.u64()?;
+    }
+    if has(sample::READ) || !has(sample::RAW) {
+        return None;
+    }
+    if has(sample::CALLCHAIN) {
+        let count = usize::try_from(f.u64()?).ok()?;
+        f.take(count.checked_mul(8)?)?;
+    }
+    let len = f.u32()?;
+    let raw = f.take(len as usize)?;
+    let pid_at = |at: usize| Fields(raw.get(at..)?).u32();
+    let thread = |tid| (tid, process_of.get(&tid).copied().unwrap_or(tid));
+    let turn = Turn { ns: trailer.time?, prev: Some(thread(pid_at(24)?)), next: thread(pid_at(56)?) };
+    Some((trailer.cpu?, turn))
+}

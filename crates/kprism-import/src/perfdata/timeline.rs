@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which time it is at which offset of a stream, from its timing packets alone.
+
+use kprism_flow::clock::{Clock, ClockConfig};
+use kprism_pt::{Packet, PacketReader};
+
+/// Calls `each` with the offset of every packet, the packet, and the time as of the packets before it (0 before
+/// the first TSC). Goes on at the next PSB where bytes are no packet.
+pub(crate) fn walk(pt: &[u8], clock: ClockConfig, mut each: impl FnMut(usize, Packet, u64)) {
+    let mut clock = Clock::new(clock);
+    let mut reader = PacketReader::new(pt);
+    let mut now = 0;
+    while reader.resync().is_some() {
+        for (offset, packet) in reader.by_ref().map_while(Result::ok) {
+            match packet {
+                Packet::Tsc { tsc } => clock.on_tsc(tsc),
+                Packet::Tma { ctc, fast } => clock.on_tma(ctc, fast),
+                Packet::Mtc { ctc } => clock.on_mtc(ctc),
+                Packet::Cyc { cycles } => clock.on_cyc(cycles),
+                Packet::Cbr { ratio } => clock.on_cbr(ratio),
+                other => {
+                    each(offset, other, now);
+                    continue;
+                }
+            }
+            now = now.max(clock.ns());
+            each(offset, packet, now);
+        }
+    }
+}
+
+/// The times at these offsets, which must be in order. At a PSB it is the time that its PSB+ states.
+pub(crate) fn times_at(pt: &[u8], clock: ClockConfig, offsets: &[u64]) -> Vec<u64> {
+    let mut times = Vec::with_capacity(offsets.len());
+    let mut in_psb = false;
+    let mut last = 0;
+    walk(pt, clock, |offset, packet, now| {
+        last = now;
+        in_psb = match packet {
+            Packet::Psb => true,
+            Packet::PsbEnd => false,
+            _ => in_psb,
+        };
+        while !in_psb && offsets.get(times.len()).is_some_and(|&at| at <= offset as u64) {
+            times.push(now);
+        }
+    });
+    times.resize(offsets.len(), last);
+    times
+}
+
+/// The first TSC packet's value; 1 without any, as perf takes 0 for none.
+pub(crate) fn first_tsc(pt: &[u8]) -> u64 {
+    let mut reader = PacketReader::new(pt);
+    while reader.resync().is_some() {
+        let found = reader.by_ref().map_while(Result::ok).find_map(|(_, packet)| match packet {
+            Packet::Tsc { tsc } => Some(tsc),
+            _ => None,
+        });
+        if let Some(tsc) = found {
+            return tsc.max(1);
+        }
+    }
+    1
+}

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Listings of calls: the graph of calls as they nest, and system calls; and whether a function is under way.
+
+use std::io::Write as _;
+
+use kprism_flow::calls::{Begin, Calls, End, Stacks};
+use kprism_flow::event::Event;
+use kprism_flow::model::FrameKind;
+use kprism_flow::replay::{Code, Listener, Moment};
+use kprism_image::Image;
+use kprism_image::resolve::Resolve;
+use kprism_report::units::syscall_name;
+
+use crate::flow::Options;
+use crate::json;
+use crate::names::{Name, Names};
+use crate::output::Output;
+use crate::prefix::{Form, Prefix};
+use crate::select::Select;
+
+/// Which lines there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// Functions as they begin and end, indented by depth. As JSON one object for each that ended.
+    Graph,
+    /// System calls, as they end.
+    Syscalls,
+}
+
+/// Lists calls as the flow is replayed.
+pub struct Lister<'a, 'w, R> {
+    stacks: Stacks,
+    lines: Lines<'a, 'w, R>,
+}
+
+/// Follows whether a chosen function runs, or something that it called.
+pub(crate) struct Inside {
+    stacks: Stacks,
+    own: bool,
+    matching: Matching,
+    /// By task.
+    inside: Vec<bool>,
+}
+
+/// Which functions the selection names.
+#[derive(Default)]
+struct Matching(Vec<Option<bool>>);
+
+impl Matching {
+    fn takes<R: Resolve>(&mut self, func: u32, select: &Select, names: &mut Names<'_, R>) -> bool {
+        let place = func as usize;
+        if place >= self.0.len() {
+            self.0.resize(place + 1, None);
+        }
+        *self.0[place].get_or_insert_with(|| select.takes_func(&names.get(func).symbol))
+    }
+}
+
+struct Nobody;
+
+impl Calls for Nobody {
+    fn begin(&mut self, _at: &Moment<'_>, _call: Begin) {}
+    fn end(&mut self, _at: &Moment<'_>, _call: End) {}
+}
+
+impl Inside {
+    pub fn new(own: bool) -> Self {
+        Self { stacks: Stacks::default(), own, matching: Matching::default(), inside: Vec::new() }
+    }
+
+    #[inline]
+    pub fn run(&mut self, at: &Moment<'_>, insns: u32) {
+        self.stacks.run(at, insns);
+    }
+
+    #[inline]
+    pub fn is_inside(&self, task: usize) -> bool {
+        self.inside.get(task).copied().unwrap_or(false)
+    }
+
+    pub fn event<R: Resolve>(
+        &mut self,
+        at: &Moment<'_>,
+        event: &Event,
+        select: &Select,
+        names: &mut Names<'_, R>,
+    ) {
+        self.stacks.event(at, event, &mut Nobody);
+        let matching = &mut self.matching;
+        let mut functions = self.stacks.functions(at.task);
+        let inside = match self.own {
+            true => functions.last().is_some_and(|f| matching.takes(f, select, names)),
+            false => functions.any(|f| matching.takes(f, select, names)),
+        };
+        if at.task >= self.inside.len() {
+            self.inside.resize(at.task + 1, false);
+        }
+        self.inside[at.task] = inside;
+    }
+}
+
+/// A function entered, whose line waits for whether it calls anything.
+struct Waiting {
+    task: usize,
+    depth: usize,
+    indent: usize,
+    /// Its line so far.
+    prefix: Vec<u8>,
+    name: Name,
+    kind: FrameKind,
+}
+
+struct Lines<'a, 'w, R> {
+    subject: Subject,
+    options: Options,
+    /// Deepest level shown.
+    levels: usize,
+    form: Form,
+    names: Names<'a, R>,
+    matching: Matching,
+    prefixes: Vec<Prefix>,
+    /// By task: depth of the outermost call that the selection names.
+    roots: Vec<Option<usize>>,
+    waiting: Option<Waiting>,
+    out: Output<'w>,
+}
+
+impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
+    /// A lister of `lanes` streams; `levels` of the graph at most.
+    pub fn new(
+        subject: Subject,
+        options: Options,
+        levels: usize,
+        lanes: usize,
+        resolver: &'a R,
+        out: Output<'w>,
+    ) -> Self {
+        let form = if options.json { Form::Json } else { Form::Text };
+        let lines = Lines {
+            subject,
+            levels,
+            form,
+            names: Names::new(resolver),
+            matching: Matching::default(),
+            prefixes: (0..lanes).map(|_| Prefix::new(form, &options.fields)).collect(),
+            roots: Vec::new(),
+            waiting: None,
+            out,
+            options,
+        };
+        Self { stacks: Stacks::default(), lines }
+    }
+
+    /// The lines that remain.
+    pub fn finish(mut self) -> Output<'w> {
+        self.lines.settle();
+        self.lines.out
+    }
+}
+
+impl<R: Resolve> Listener for Lister<'_, '_, R> {
+    fn define(&mut self, _at: &Moment<'_>, _block: u32, _code: Code, _image: &Image) {}
+
+    #[inline]
+    fn run(&mut self, at: &Moment<'_>, _block: u32, from: u32, to: u32) {
+        self.stacks.run(at, to - from);
+    }
+
+    fn rest(&mut self, at: &Moment<'_>, ns: u64) {
+        self.stacks.rest(at, ns);
+    }
+
+    fn event(&mut self, at: &Moment<'_>, event: &Event) {
+        self.stacks.event(at, event, &mut self.lines);
+    }
+
+    #[inline]
+    fn is_done(&self) -> bool {
+        self.lines.out.is_done()
+    }
+}
+
+impl<R: Resolve> Lines<'_, '_, R> {
+    /// Whether a call is shown, and how far it is indented.
+    fn shown(&mut self, task: usize, func: u32, depth: usize) -> Option<usize> {
+        let select = &self.options.select;
+        let indent = if select.funcs.is_empty() {
+            depth
+        } else {
+            let named = self.matching.takes(func, select, &mut self.names);
+            if task >= self.roots.len() {
+                self.roots.resize(task + 1, None);
+            }
+            let root = &mut self.roots[task];
+            // A root that is not on the stack any more ended unseen.
+            if root.is_none_or(|root| root > depth) {
+                *root = named.then_some(depth);
+            }
+            if select.own && !named {
+                return None;
+            }
+            depth - (*root)?
+        };
+        (indent < self.levels).then_some(indent)
+    }
+
+    /// Writes the line that waits: its function calls another, or something else comes first.
+    fn settle(&mut self) {
+        let Some(waiting) = self.waiting.take() else { return };
+        if self.out.is_done() {
+            return;
+        }
+        let out = self.out.buffer();
+        out.extend_from_slice(&waiting.prefix);
+        let _ = write!(out, "{:27}", "");
+        write_name(out, waiting.indent, &waiting.name, waiting.kind);
+        out.extend_from_slice(b" {\n");
+        self.out.end_line();
+    }
+
+    fn graph_end(&mut self, at: &Moment<'_>, call: &End, indent: usize) {
+        let (wall, name) = (at.ns().saturating_sub(call.start_ns), self.names.get(call.func));
+        let leaf = matches!(&self.waiting, Some(w) if w.task == at.task && w.depth == call.depth);
+        if leaf && let Some(waiting) = self.waiting.take() {
+            let out = self.out.buffer();
+            out.extend_from_slice(&waiting.prefix);
+            write_amounts(out, wall, call.insns);
+            write_name(out, waiting.indent, &waiting.name, waiting.kind);
+            out.extend_from_slice(b";\n");
+            return self.out.end_line();
+        }
+        let name = name.symbol.clone();
+        self.settle();
+        if self.out.is_done() {
+            return;
+        }
+        let out = self.out.buffer();
+        out.extend_from_slice(self.prefixes[at.lane].at(at.ns()));
+        write_amounts(out, wall, call.insns);
+        out.extend(std::iter::repeat_n(b' ', 2 * indent));
+        let _ = writeln!(out, "}} /* {name} */");
+        self.out.end_line();
+    }
+
+    fn syscall_end(&mut self, at: &Moment<'_>, call: &End) {
+        let func = call.body.unwrap_or(call.func);
+        let symbol = &self.names.get(func).symbol;
+        let name = syscall_name(symbol);
+        let select = &self.options.select;
+        if !select.funcs.is_empty() && !select.takes_func(&name) && !select.takes_func(symbol) {
+            return;
+        }
+        let wall = at.ns().saturating_sub(call.start_ns);
+        let out = self.out.buffer();
+        out.extend_from_slice(self.prefixes[at.lane].at(call.start_ns));
+        let _ = match self.form {
+            Form::Text => {
+                write_amounts(out, wall, call.insns);
+                let (us, ns) = (call.on_cpu_ns / 1000, call.on_cpu_ns % 1000);
+                writeln!(out, "{us:>9}.{ns:03} us on CPU  {name}")
+            }
+            Form::Json => {
+                out.extend_from_slice(b"\"syscall\":");
+                json::string(out, &name);
+                let End { on_cpu_ns, insns, .. } = call;
+                writeln!(out, ",\"wall_ns\":{wall},\"on_cpu_ns\":{on_cpu_ns},\"insns\":{insns}}}")
+            }
+        };
+        self.out.end_line();
+    }
+
+    fn json_end(&mut self, at: &Moment<'_>, call: &End, depth: usize) {
+        let wall = at.ns().saturating_sub(call.start_ns);
+        let name = self.names.get(call.func);
+        let out = self.out.buffer();
+        out.extend_from_slice(self.prefixes[at.lane].at(call.start_ns));
+        out.extend_from_slice(b"\"symbol\":");
+        json::string(out, &name.symbol);
+        out.extend_from_slice(b",\"module\":");
+        json::string(out, &name.module);
+        let kind = word(call.kind);
+        let End { on_cpu_ns, insns, .. } = call;
+        let _ = writeln!(
+            out,
+            ",\"kind\":\"{kind}\",\"depth\":{depth},\"wall_ns\":{wall},\"on_cpu_ns\":{on_cpu_ns},\"insns\":{insns}}}"
+        );
+        self.out.end_line();
+    }
+
+    /// Whether this moment and function are wanted; readies the prefix.
+    fn wanted(&mut self, at: &Moment<'_>, func: u32, from: u64) -> bool {
+        let select = &self.options.select;
+        let prefix = &mut self.prefixes[at.lane];
+        prefix.follow(at, &self.options.fields, select);
+        // A line is in time if its moment is; a whole call, if a part of it is.
+        let in_time = match (self.subject, self.form) {
+            (Subject::Graph, Form::Text) => select.takes_time(at.ns()),
+            _ => at.ns() >= select.from && select.to.is_none_or(|to| from < to),
+        };
+        prefix.taken && in_time && !self.out.is_done() && {
+            // A system call is the kernel's work, whoever asked for it.
+            self.subject == Subject::Syscalls || select.takes_ring(self.names.get(func).kernel)
+        }
+    }
+}
+
+impl<R: Resolve> Calls for Lines<'_, '_, R> {
+    fn begin(&mut self, at: &Moment<'_>, call: Begin) {
+        if self.subject != Subject::Graph {
+            return;
+        }
+        let shown = self.shown(at.task, call.func, call.depth);
+        let wanted = self.wanted(at, call.func, at.ns());
+        let (Some(indent), true, Form::Text) = (shown, wanted, self.form) else { return };
+        self.settle();
+        let mut prefix = Vec::with_capacity(64);
+        prefix.extend_from_slice(self.prefixes[at.lane].at(at.ns()));
+        let name = self.names.get(call.func).clone();
+        self.waiting =
+            Some(Waiting { task: at.task, depth: call.depth, indent, prefix, name, kind: call.kind });
+    }
+
+    fn end(&mut self, at: &Moment<'_>, call: End) {
+        let wanted = self.wanted(at, call.func, call.start_ns);
+        if self.subject == Subject::Syscalls {
+            if wanted && call.kind == FrameKind::Syscall {
+                self.syscall_end(at, &call);
+            }
+            return;
+        }
+        let shown = self.shown(at.task, call.func, call.depth);
+        if let (Some(indent), true) = (shown, wanted) {
+            match self.form {
+                Form::Text => self.graph_end(at, &call, indent),
+                Form::Json => self.json_end(at, &call, indent),
+            }
+        }
+        if let Some(root) = self.roots.get_mut(at.task)
+            && *root == Some(call.depth)
+        {
+            *root = None;
+        }
+    }
+}
+
+/// Duration and instructions, in columns of their own: 27 characters.
+fn write_amounts(out: &mut Vec<u8>, ns: u64, insns: u64) {
+    let _ = write!(out, "{:>8}.{:03} us {insns:>9}  ", ns / 1000, ns % 1000);
+}
+
+fn write_name(out: &mut Vec<u8>, indent: usize, name: &Name, kind: FrameKind) {
+    out.extend(std::iter::repeat_n(b' ', 2 * indent));
+    out.extend_from_slice(name.symbol.as_bytes());
+    out.extend_from_slice(b"()");
+    if !name.kernel && !name.module.is_empty() {
+        let file = name.module.rsplit('/').next().unwrap_or_default();
+        let _ = write!(out, " [{file}]");
+    }
+    if kind != FrameKind::Call {
+        let _ = write!(out, " ({})", word(kind));
+    }
+}
+
+fn word(kind: FrameKind) -> &'static str {
+    match kind {
+        FrameKind::Root => "root",
+        FrameKind::Call => "call",
+        FrameKind::Tail => "tail",
+        FrameKind::Syscall => "syscall",
+        FrameKind::Interrupt => "interrupt",
+        FrameKind::Exception => "exception",
+        FrameKind::Signal => "signal",
+        FrameKind::Resumed => "resumed",
+    }
+}

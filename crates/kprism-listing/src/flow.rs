@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Listings of the flow itself: every instruction, or every branch that was taken.
+
+use kprism_flow::event::{Event, EventKind};
+use kprism_flow::replay::{Code, Listener, Moment};
+use kprism_image::Image;
+use kprism_image::insn::Far;
+use kprism_image::resolve::Resolve;
+
+use crate::calls::Inside;
+use crate::code::{Codes, Ends, Insn, Maker, Spot, write_nowhere, write_place};
+use crate::disasm::Syntax;
+use crate::output::Output;
+use crate::prefix::{Form, Prefix};
+use crate::select::{Fields, Select};
+
+/// Which lines there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// One for each instruction.
+    Insns,
+    /// One for each transfer of the control flow: branches that were taken, interrupts, starts and ends.
+    Branches,
+}
+
+/// How lines are made.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// What is listed.
+    pub select: Select,
+    /// Fields of each line.
+    pub fields: Fields,
+    /// Instead of text one JSON object a line.
+    pub json: bool,
+    /// How instructions are written.
+    pub syntax: Syntax,
+}
+
+/// An end of a way.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// Unknown: tracing was off.
+    Nowhere,
+    /// An instruction, by number.
+    Insn(u32),
+    /// An address at which an event came, before its instruction ran.
+    Address(u64),
+}
+
+struct Lane {
+    codes: Codes,
+    prefix: Prefix,
+    /// What the next instruction follows.
+    before: Place,
+    /// Address space.
+    space: u64,
+}
+
+/// Lists the flow as it is replayed.
+pub struct Lister<'a, 'w, R> {
+    subject: Subject,
+    options: Options,
+    maker: Maker<'a, R>,
+    lanes: Vec<Lane>,
+    inside: Option<Inside>,
+    /// All lanes are past the last time wanted.
+    past: bool,
+    out: Output<'w>,
+}
+
+impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
+    /// A lister of `lanes` streams.
+    pub fn new(subject: Subject, options: Options, lanes: usize, resolver: &'a R, out: Output<'w>) -> Self {
+        let form = if options.json { Form::Json } else { Form::Text };
+        let lane = || Lane {
+            codes: Codes::new(),
+            prefix: Prefix::new(form, &options.fields),
+            before: Place::Nowhere,
+            space: 0,
+        };
+        let lanes = (0..lanes).map(|_| lane()).collect();
+        let maker = Maker::new(form, options.fields.clone(), options.syntax, resolver);
+        let inside = (!options.select.funcs.is_empty()).then(|| Inside::new(options.select.own));
+        Self { subject, options, maker, lanes, inside, past: false, out }
+    }
+
+    /// The lines that remain.
+    pub fn finish(self) -> Output<'w> {
+        self.out
+    }
+
+    /// A line for the way to the first instruction of `run`, if it was one to tell of.
+    fn arrival(&mut self, at: &Moment<'_>, id: u32) {
+        let lane = &mut self.lanes[at.lane];
+        let from = std::mem::replace(&mut lane.before, Place::Insn(id));
+        let kind = match from {
+            Place::Nowhere => "tr strt",
+            Place::Address(_) => "hw int",
+            Place::Insn(from) => match taken(lane.codes.insn(from), lane.codes.insn(id).ip) {
+                None => return,
+                Some(kind) => kind,
+            },
+        };
+        self.branch(at, kind, from, Place::Insn(id));
+    }
+
+    fn branch(&mut self, at: &Moment<'_>, kind: &str, from: Place, to: Place) {
+        let ns = at.ns();
+        let select = &self.options.select;
+        let lane = &mut self.lanes[at.lane];
+        lane.prefix.follow(at, &self.options.fields, select);
+        let side = |place| match place {
+            Place::Nowhere => None,
+            Place::Insn(id) => Some(lane.codes.insn(id).is_kernel()),
+            Place::Address(ip) => Some(ip >> 63 == 1),
+        };
+        let kernel = side(to).or(side(from)).unwrap_or(false);
+        if !lane.prefix.taken || !select.takes_time(ns) || !select.takes_ring(kernel) || self.out.is_done() {
+            return;
+        }
+        let Lane { codes, prefix, space, .. } = lane;
+        let out = self.out.buffer();
+        out.extend_from_slice(prefix.at(ns));
+        let json = self.maker.form == Form::Json;
+        if json {
+            out.extend_from_slice(b"\"kind\":\"");
+            out.extend_from_slice(kind.as_bytes());
+            out.extend_from_slice(b"\",\"from\":{");
+        } else {
+            out.extend_from_slice(kind.as_bytes());
+            out.extend_from_slice(&b"          "[..10 - kind.len()]);
+        }
+        write_end(out, from, codes, *space, ns, &mut self.maker);
+        if json {
+            trim_comma(out);
+            out.extend_from_slice(b"},\"to\":{");
+        } else {
+            out.extend_from_slice(b" => ");
+        }
+        write_end(out, to, codes, *space, ns, &mut self.maker);
+        if json {
+            trim_comma(out);
+            out.extend_from_slice(b"}}\n");
+        } else {
+            out.push(b'\n');
+        }
+        self.out.end_line();
+    }
+
+    #[inline]
+    fn list_branches(&mut self, at: &Moment<'_>, block: u32, places: std::ops::Range<usize>) {
+        let first = self.lanes[at.lane].codes.at(places.start);
+        self.arrival(at, first);
+        for turn in 0..self.lanes[at.lane].codes.turns(block, &places).len() {
+            let lane = &mut self.lanes[at.lane];
+            let place = lane.codes.turns(block, &places)[turn] as usize;
+            lane.before = Place::Insn(lane.codes.at(place));
+            let id = lane.codes.at(place + 1);
+            self.arrival(&at.later((place + 1 - places.start) as u32), id);
+        }
+        let lane = &mut self.lanes[at.lane];
+        lane.before = Place::Insn(lane.codes.at(places.end - 1));
+    }
+
+    #[inline]
+    fn list_insns(&mut self, at: &Moment<'_>, places: std::ops::Range<usize>) {
+        let Lane { codes, prefix, .. } = &mut self.lanes[at.lane];
+        let select = &self.options.select;
+        prefix.follow(at, &self.options.fields, select);
+        let kernel = codes.insn(codes.at(places.start)).is_kernel();
+        if !prefix.taken || !select.takes_ring(kernel) {
+            return;
+        }
+        for (ran, place) in (0..).zip(places) {
+            let ns = at.after(ran);
+            if !select.takes_time(ns) || self.out.is_done() {
+                continue;
+            }
+            let id = codes.at(place);
+            let out = self.out.buffer();
+            out.extend_from_slice(prefix.at(ns));
+            out.extend_from_slice(codes.line(id, &mut self.maker));
+            self.out.end_line();
+        }
+    }
+}
+
+impl<R: Resolve> Listener for Lister<'_, '_, R> {
+    fn define(&mut self, at: &Moment<'_>, _block: u32, code: Code, image: &Image) {
+        self.lanes[at.lane].codes.define(&code, image, self.maker.names.resolver, at.ns());
+    }
+
+    #[inline]
+    fn run(&mut self, at: &Moment<'_>, block: u32, from: u32, to: u32) {
+        // What is told is in order of time.
+        self.past = self.options.select.to.is_some_and(|to| at.ns() >= to);
+        let places = self.lanes[at.lane].codes.block(block, from, to);
+        if let Some(inside) = &mut self.inside {
+            inside.run(at, to - from);
+            if !inside.is_inside(at.task) {
+                if self.subject == Subject::Branches {
+                    // So that the way in is told.
+                    let last = self.lanes[at.lane].codes.at(places.end - 1);
+                    self.lanes[at.lane].before = Place::Insn(last);
+                }
+                return;
+            }
+        }
+        match self.subject {
+            Subject::Insns => self.list_insns(at, places),
+            Subject::Branches => self.list_branches(at, block, places),
+        }
+    }
+
+    fn event(&mut self, at: &Moment<'_>, event: &Event) {
+        if let Some(inside) = &mut self.inside {
+            inside.event(at, event, &self.options.select, &mut self.maker.names);
+        }
+        if self.subject != Subject::Branches {
+            return;
+        }
+        let before = self.lanes[at.lane].before;
+        match event.kind {
+            EventKind::Async => {
+                let last = match before {
+                    Place::Insn(id) => Some(*self.lanes[at.lane].codes.insn(id)),
+                    _ => None,
+                };
+                if !last.is_some_and(|insn| insn.ends == Ends::Far(Far::Int)) {
+                    // The last instruction's own way ends where the event came.
+                    let inside = self.inside.as_ref().is_none_or(|i| i.is_inside(at.task));
+                    if inside && let Some(kind) = last.and_then(|insn| taken(&insn, event.ip)) {
+                        self.branch(at, kind, before, Place::Address(event.ip));
+                    }
+                    self.lanes[at.lane].before = Place::Address(event.ip);
+                }
+            }
+            EventKind::Stop => {
+                self.lanes[at.lane].before = Place::Nowhere;
+                let inside = self.inside.as_ref().is_none_or(|i| i.is_inside(at.task));
+                if inside && matches!(before, Place::Insn(_)) {
+                    self.branch(at, "tr end", before, Place::Nowhere);
+                }
+            }
+            EventKind::Space => self.lanes[at.lane].space = event.ip,
+            EventKind::Start | EventKind::Resume => self.lanes[at.lane].before = Place::Nowhere,
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn is_done(&self) -> bool {
+        self.out.is_done() || self.past
+    }
+}
+
+/// The kind of an instruction's way to `ip`, if it did not just fall through.
+fn taken(insn: &Insn, ip: u64) -> Option<&'static str> {
+    match kind_of(insn.ends) {
+        Some("jcc") if insn.next == ip => None,
+        kind => kind,
+    }
+}
+
+/// Writes an end of a way; in JSON each member with a comma behind it.
+fn write_end<R: Resolve>(
+    out: &mut Vec<u8>,
+    place: Place,
+    codes: &mut Codes,
+    space: u64,
+    ns: u64,
+    maker: &mut Maker<'_, R>,
+) {
+    match place {
+        Place::Nowhere => write_nowhere(out, maker.form, &maker.fields),
+        Place::Insn(id) => out.extend_from_slice(codes.place(id, maker)),
+        Place::Address(ip) => {
+            let spot = Spot::find(ip, space, maker.names.resolver, ns);
+            write_place(out, &spot, maker);
+        }
+    }
+}
+
+/// The kinds of branches, as perf calls them.
+fn kind_of(ends: Ends) -> Option<&'static str> {
+    Some(match ends {
+        Ends::Falls => return None,
+        Ends::Cond => "jcc",
+        Ends::Jump => "jmp",
+        Ends::Call => "call",
+        Ends::Ret => "return",
+        Ends::Far(Far::Syscall | Far::Sysenter) => "syscall",
+        Ends::Far(Far::Sysret | Far::Sysexit) => "sysret",
+        Ends::Far(Far::Iret) => "iret",
+        Ends::Far(Far::Int) => "int",
+        Ends::Far(Far::Vm) => "vmentry",
+        Ends::Far(Far::Segment | Far::Rsm) => "jmp",
+    })
+}
+
+fn trim_comma(out: &mut Vec<u8>) {
+    if out.last() == Some(&b',') {
+        out.pop();
+    }
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Names of functions, made safe to print once and kept.
+
+use kprism_image::resolve::Resolve;
+use kprism_report::units::printable;
+
+/// A function as it is shown.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Name {
+    /// Its symbol, safe for terminals.
+    pub symbol: String,
+    /// The module, safe for terminals.
+    pub module: String,
+    pub kernel: bool,
+}
+
+/// Names by the resolver's numbers.
+pub(crate) struct Names<'a, R> {
+    pub resolver: &'a R,
+    known: Vec<Option<Name>>,
+}
+
+/// Numbers from here on share one place, which is asked for anew each time.
+const MAX: usize = 1 << 24;
+
+impl<'a, R: Resolve> Names<'a, R> {
+    pub fn new(resolver: &'a R) -> Self {
+        Self { resolver, known: Vec::new() }
+    }
+
+    pub fn get(&mut self, func: u32) -> &Name {
+        let place = (func as usize).min(MAX);
+        if place >= self.known.len() {
+            self.known.resize(place + 1, None);
+        }
+        if place == MAX {
+            self.known[place] = None;
+        }
+        let resolver = self.resolver;
+        self.known[place].get_or_insert_with(|| {
+            let info = resolver.describe(func);
+            Name { symbol: printable(&info.name), module: printable(&info.module), kernel: info.kernel }
+        })
+    }
+}

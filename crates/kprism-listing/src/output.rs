@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lines on their way out: a large buffer, a limit, and the first error.
+
+use std::io::{self, Write};
+
+/// Bytes that are collected before they are written.
+const FULL: usize = 256 << 10;
+
+/// Collects lines and writes them in large pieces.
+pub struct Output<'w> {
+    to: &'w mut dyn Write,
+    buffer: Vec<u8>,
+    /// Lines still wanted.
+    left: u64,
+    lines: u64,
+    error: Option<io::Error>,
+    /// Asked now and then whether to stop.
+    interrupted: &'w dyn Fn() -> bool,
+    stopped: bool,
+}
+
+impl std::fmt::Debug for Output<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Output")
+            .field("lines", &self.lines)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'w> Output<'w> {
+    /// Writes to `to`, `limit` lines at most.
+    pub fn new(to: &'w mut dyn Write, limit: Option<u64>, interrupted: &'w dyn Fn() -> bool) -> Self {
+        Self {
+            to,
+            buffer: Vec::with_capacity(FULL + (64 << 10)),
+            left: limit.unwrap_or(u64::MAX),
+            lines: 0,
+            error: None,
+            interrupted,
+            stopped: false,
+        }
+    }
+
+    /// Where a line goes; [`Output::end_line`] ends it.
+    #[inline(always)]
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.buffer
+    }
+
+    /// A line is complete, its end included.
+    #[inline(always)]
+    pub(crate) fn end_line(&mut self) {
+        self.lines += 1;
+        self.left -= 1;
+        if self.buffer.len() >= FULL {
+            self.flush();
+        }
+    }
+
+    /// Whether no more lines are wanted or possible.
+    #[inline(always)]
+    pub fn is_done(&self) -> bool {
+        self.left == 0 || self.stopped
+    }
+
+    #[inline(never)]
+    fn flush(&mut self) {
+        if let Err(error) = self.to.write_all(&self.buffer) {
+            self.error = Some(error);
+            self.stopped = true;
+        }
+        self.buffer.clear();
+        self.stopped = self.stopped || (self.interrupted)();
+    }
+
+    /// Writes what is left. Returns how many lines there were.
+    ///
+    /// # Errors
+    /// The first error of writing.
+    pub fn finish(mut self) -> io::Result<u64> {
+        if self.error.is_none() {
+            self.flush();
+        }
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(self.lines),
+        }
+    }
+}

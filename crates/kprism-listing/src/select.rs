@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What of the flow is listed, and which fields of it.
+
+use kprism_flow::replay::Task;
+use kprism_image::glob::glob;
+
+/// Which part of the flow is listed. The default takes everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Select {
+    /// CPUs; empty takes all.
+    pub cpus: Vec<u16>,
+    /// Thread or process ids; empty takes all.
+    pub pids: Vec<u32>,
+    /// Names of tasks with `*` and `?`; empty takes all.
+    pub comms: Vec<String>,
+    /// Only while one of these functions runs, or what it calls; empty takes all.
+    pub funcs: Vec<String>,
+    /// With [`Select::funcs`]: without what it calls.
+    pub own: bool,
+    /// From this time on, ns.
+    pub from: u64,
+    /// Up to this time, exclusive, ns.
+    pub to: Option<u64>,
+    /// Only the kernel's, or only programs'.
+    pub ring: Option<Ring>,
+}
+
+/// A side of the system call boundary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ring {
+    /// Kernel code.
+    Kernel,
+    /// Programs and libraries.
+    User,
+}
+
+impl Select {
+    /// Whether this CPU and task are taken.
+    pub fn takes(&self, cpu: u16, task: &Task) -> bool {
+        (self.cpus.is_empty() || self.cpus.contains(&cpu))
+            && (self.pids.is_empty() || self.pids.contains(&task.pid) || self.pids.contains(&task.tgid))
+            && (self.comms.is_empty() || self.comms.iter().any(|c| glob(c, &task.comm)))
+    }
+
+    /// Whether a function's name is one of [`Select::funcs`].
+    pub fn takes_func(&self, name: &str) -> bool {
+        self.funcs.iter().any(|f| glob(f, name))
+    }
+
+    /// Whether this time is taken.
+    #[inline]
+    pub fn takes_time(&self, ns: u64) -> bool {
+        ns >= self.from && self.to.is_none_or(|to| ns < to)
+    }
+
+    /// Whether code of this side is taken.
+    #[inline]
+    pub fn takes_ring(&self, kernel: bool) -> bool {
+        match self.ring {
+            None => true,
+            Some(Ring::Kernel) => kernel,
+            Some(Ring::User) => !kernel,
+        }
+    }
+}
+
+/// A field of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    /// The task's name.
+    Comm,
+    /// Thread id.
+    Pid,
+    /// Process id.
+    Tgid,
+    /// CPU.
+    Cpu,
+    /// Time.
+    Time,
+    /// Address.
+    Ip,
+    /// Function and offset.
+    Sym,
+    /// Module: kernel, kernel module or file.
+    Module,
+    /// Bytes of the instruction.
+    Bytes,
+    /// The instruction, disassembled.
+    Insn,
+}
+
+/// The fields of every line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fields(Vec<Field>);
+
+impl Fields {
+    /// These; the order does not matter.
+    pub fn new(fields: &[Field]) -> Self {
+        Self(fields.to_vec())
+    }
+
+    /// Whether a field is wanted.
+    pub fn has(&self, field: Field) -> bool {
+        self.0.contains(&field)
+    }
+}
+
+impl Default for Fields {
+    fn default() -> Self {
+        use Field::{Comm, Cpu, Insn, Ip, Module, Pid, Sym, Time};
+        Self(vec![Comm, Pid, Cpu, Time, Ip, Sym, Module, Insn])
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Source lines, from debug information: the recorded file's own, or the one that its build id names.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use addr2line::Loader;
+use object::{Object as _, ObjectSection as _};
+
+/// One frame at an address: a function and a line in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// The function, as its source names it.
+    pub function: Option<String>,
+    /// File, as the compiler was told.
+    pub file: String,
+    /// Line, from 1.
+    pub line: u32,
+}
+
+/// Source lines of one file's code.
+pub struct Source {
+    loader: Loader,
+    /// From link-time addresses to those that are asked for.
+    bias: u64,
+    /// Texts of the source files that are here.
+    files: HashMap<String, Option<Vec<String>>>,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Source").field("bias", &self.bias).finish_non_exhaustive()
+    }
+}
+
+/// Larger source files are not read.
+const MAX_SOURCE: u64 = 16 << 20;
+
+/// Where kernels for x86-64 are linked (Linux, arch/x86/include/asm/page_64_types.h, `__START_KERNEL`).
+const KERNEL_BASE: u64 = 0xffff_ffff_8100_0000;
+
+impl Source {
+    /// The debug information for a program or library, `file`: in itself, or under one of the folders `debug` as
+    /// `.build-id/xx/yyyy.debug`. `None` if there is none.
+    ///
+    /// # Errors
+    /// A file that holds debug information which cannot be read.
+    pub fn of_file(file: &Path, debug: &[PathBuf]) -> Result<Option<Self>, String> {
+        let Ok(bytes) = fs::read(file) else { return Ok(None) };
+        let Ok(elf) = object::File::parse(&*bytes) else { return Ok(None) };
+        if elf.section_by_name(".debug_info").is_some_and(|s| s.size() > 0) {
+            return Self::load(file, 0).map(Some);
+        }
+        let id = elf.build_id().ok().flatten().unwrap_or_default();
+        match by_build_id(id, debug) {
+            Some(place) => Self::load(&place, 0).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The debug information of the kernel whose first function was at `start`, in `vmlinux`. `name` and `address`
+    /// are a function of it as it ran, by which the file is checked.
+    ///
+    /// # Errors
+    /// It cannot be read, or is that of another kernel.
+    pub fn of_kernel(vmlinux: &Path, start: u64, name: &str, address: u64) -> Result<Self, String> {
+        // The kernel moves as a whole, by multiples of 2 MiB.
+        let bias = (start & !0x1f_ffff).wrapping_sub(KERNEL_BASE & !0x1f_ffff);
+        let source = Self::load(vmlinux, bias)?;
+        let linked = address.wrapping_sub(bias);
+        let there = source.loader.find_symbol_info(linked);
+        match there {
+            // Aliases share an address.
+            Some(symbol) if symbol.address() == linked => Ok(source),
+            Some(symbol) => Err(format!(
+                "{}: {name} should be at {linked:#x}, where {} is: this is another kernel's",
+                vmlinux.display(),
+                symbol.name()
+            )),
+            None => Err(format!("{}: nothing at {linked:#x}, where {name} should be", vmlinux.display())),
+        }
+    }
+
+    fn load(file: &Path, bias: u64) -> Result<Self, String> {
+        let loader = Loader::new(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        Ok(Self { loader, bias, files: HashMap::new() })
+    }
+
+    /// The frames at an address, innermost first: what was inlined, and last the function itself.
+    pub fn frames(&self, address: u64) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        let Ok(mut found) = self.loader.find_frames(address.wrapping_sub(self.bias)) else { return frames };
+        while let Ok(Some(frame)) = found.next() {
+            let Some(place) = frame.location else { continue };
+            let (Some(file), Some(line)) = (place.file, place.line) else { continue };
+            let function = frame.function.and_then(|f| f.demangle().ok().map(|n| n.into_owned()));
+            frames.push(Frame { function, file: file.to_owned(), line });
+        }
+        frames
+    }
+
+    /// A line of the source, if its file is here.
+    pub fn text(&mut self, file: &str, line: u32) -> Option<&str> {
+        let lines = self.files.entry(file.to_owned()).or_insert_with(|| {
+            let small = fs::metadata(file).is_ok_and(|m| m.is_file() && m.len() <= MAX_SOURCE);
+            let bytes = small.then(|| fs::read(file).ok()).flatten()?;
+            Some(String::from_utf8_lossy(&bytes).lines().map(|l| l.trim().to_owned()).collect())
+        });
+        lines.as_ref()?.get((line as usize).checked_sub(1)?).map(String::as_str)
+    }
+}
+
+/// The file of a build id under one of the folders, if there is one.
+pub fn by_build_id(id: &[u8], debug: &[PathBuf]) -> Option<PathBuf> {
+    let (first, rest) = id.split_first()?;
+    let rest: String = rest.iter().map(|b| format!("{b:02x}")).collect();
+    let name = format!(".build-id/{first:02x}/{rest}.debug");
+    debug.iter().map(|dir| dir.join(&name)).find(|place| place.is_file())
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism annotate`: a function as it ran.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+use kprism_flow::annotate::{Counter, Counts};
+use kprism_flow::replay::Task;
+use kprism_image::glob::glob;
+use kprism_image::symbols::{FunctionId, Symbols};
+use kprism_listing::Select;
+use kprism_listing::annotate::Annotation;
+use kprism_listing::source::{Source, by_build_id};
+use kprism_report::Style;
+use kprism_report::units::{grouped, printable};
+use kprism_store::Run;
+use serde_json::json;
+
+use super::report::wants_color;
+use super::script::{SyntaxName, follow};
+use crate::exit::{self, Outcome};
+use crate::pipeline::{self, Loaded};
+use crate::progress::Progress;
+
+/// Where distributions put debug information.
+const DEBUG: &str = "/usr/lib/debug";
+
+/// Names that are suggested for one that is not there.
+const SUGGESTIONS: usize = 5;
+
+/// Options of `kprism annotate`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Function: NAME, NAME@MODULE, or its address (0x…); `*` and `?` allowed in names
+    #[arg(value_name = "FUNC")]
+    pub func: String,
+    /// Run folder
+    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    pub input: PathBuf,
+    /// Count only on this CPU (can be repeated)
+    #[arg(long = "cpu", value_name = "N")]
+    pub cpus: Vec<u16>,
+    #[command(flatten)]
+    pub tasks: super::report::Select,
+    /// The kernel with debug information, for source lines of its functions
+    #[arg(long, value_name = "FILE")]
+    pub vmlinux: Option<PathBuf>,
+    /// Folder with debug information by build id (can be repeated; /usr/lib/debug is always looked at)
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+    /// How instructions are written
+    #[arg(long, value_enum, default_value_t = SyntaxName::Att)]
+    pub syntax: SyntaxName,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints it.
+pub fn run(
+    args: &Args,
+    color: clap::ColorChoice,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let run = Run::open(&args.input)?;
+    let loaded = pipeline::load(&run, progress)?;
+    let symbols = &loaded.symbols;
+    let chosen = choose(&args.func, symbols)?;
+    progress.step("counting");
+    kprism_lab::interrupt::catch_signals();
+    let counts = count(args, &loaded, &chosen);
+    progress.clear();
+    if kprism_lab::interrupt::requested() {
+        return Ok(Outcome::Code(exit::INTERRUPTED));
+    }
+    let mut ran: BTreeMap<u32, u64> = BTreeMap::new();
+    for site in &counts.sites {
+        *ran.entry(site.func).or_default() += site.count;
+    }
+    let func = match ran.len() {
+        0 => {
+            progress.say(&format!("{} did not run in the tasks chosen", args.func));
+            return Ok(Outcome::NothingMatched);
+        }
+        1 => *ran.keys().next().ok_or_else(|| anyhow!("no function"))?,
+        _ => return several(args, symbols, &ran, out),
+    };
+    let mut source = match find_source(args, &run, &loaded, func) {
+        Ok(source) => source,
+        Err(reason) if args.vmlinux.is_some() => bail!("{reason}"),
+        Err(reason) => {
+            progress.say(&format!("kprism: note: no source lines: {reason}"));
+            None
+        }
+    };
+    let annotation = Annotation::new(func, &counts, symbols, source.as_ref(), args.syntax.into());
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &annotation.to_json(symbols))?;
+        writeln!(out)?;
+    } else {
+        let style = Style { color: wants_color(color) };
+        write!(out, "{}", annotation.to_text(symbols, source.as_mut(), style))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn count(args: &Args, loaded: &Loaded, chosen: &[bool]) -> Counts {
+    let select = Select {
+        cpus: args.cpus.clone(),
+        pids: args.tasks.pids.clone(),
+        comms: args.tasks.comms.clone(),
+        ..Select::default()
+    };
+    let takes = |cpu: u16, task: &Task| select.takes(cpu, task);
+    let lanes = loaded.streams().len();
+    let stop = &kprism_lab::interrupt::requested;
+    let mut counter = Counter::new(lanes, &loaded.symbols, chosen, &takes, stop);
+    follow(loaded, &mut counter);
+    counter.finish()
+}
+
+/// Marks the functions that the command line names.
+fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
+    let mut chosen = vec![false; symbols.len()];
+    let all = || (0..symbols.len() as u32).map(FunctionId);
+    if let Some(address) = spec.strip_prefix("0x") {
+        let address = u64::from_str_radix(address, 16).map_err(|e| anyhow!("{spec}: {e}"))?;
+        if let Some(at) = symbols.locate(0, address, u64::MAX).filter(|_| address >> 63 == 1) {
+            chosen[at.func.0 as usize] = true;
+        }
+        // Programs' functions by their address in the file.
+        for id in all().filter(|&id| address >> 63 == 0 && symbols.function(id).start == address) {
+            chosen[id.0 as usize] = true;
+        }
+    } else {
+        let (name, module) = spec.rsplit_once('@').map_or((spec, None), |(n, m)| (n, Some(m)));
+        // The `@` of a PLT entry belongs to its name.
+        let (name, module) = if module == Some("plt") { (spec, None) } else { (name, module) };
+        for id in all() {
+            let function = symbols.function(id);
+            let in_module = |wanted: &str| {
+                let bare = function.module.trim_matches(['[', ']']);
+                let file = bare.rsplit('/').next();
+                [Some(function.module.as_str()), Some(bare), file].contains(&Some(wanted))
+            };
+            chosen[id.0 as usize] = glob(name, &function.name) && module.is_none_or(in_module);
+        }
+    }
+    if chosen.contains(&true) {
+        return Ok(chosen);
+    }
+    let bare = spec.trim_start_matches('_');
+    let mut near: Vec<&str> = all()
+        .map(|id| symbols.function(id).name.as_str())
+        .filter(|n| n.contains(bare) && !n.starts_with("__pfx_"))
+        .collect();
+    near.sort_unstable_by_key(|n| (n.len(), *n));
+    near.dedup();
+    near.truncate(SUGGESTIONS);
+    let hint = if near.is_empty() {
+        "kprism report functions lists those that ran".to_owned()
+    } else {
+        format!("there are {}", near.join(", "))
+    };
+    bail!("{spec}: no such function; {hint}")
+}
+
+/// Lists the functions that the name could mean.
+fn several(args: &Args, symbols: &Symbols, ran: &BTreeMap<u32, u64>, out: &mut dyn Write) -> Result<Outcome> {
+    if args.json {
+        let rows: Vec<_> = ran
+            .iter()
+            .map(|(&id, insns)| {
+                let f = symbols.function(FunctionId(id));
+                json!({"function": f.name, "module": f.module, "start": format!("{:#x}", f.start), "instructions": insns})
+            })
+            .collect();
+        serde_json::to_writer_pretty(&mut *out, &json!({ "several": rows }))?;
+        writeln!(out)?;
+        return Ok(Outcome::NothingMatched);
+    }
+    writeln!(out, "{} is several functions; choose one by its address or as NAME@MODULE:", args.func)?;
+    let mut rows: Vec<_> = ran.iter().collect();
+    rows.sort_by_key(|&(id, insns)| (std::cmp::Reverse(*insns), *id));
+    for (&id, &insns) in rows {
+        let f = symbols.function(FunctionId(id));
+        let (name, module) = (printable(&f.name), printable(&f.module));
+        writeln!(out, "{:>15} insns  {:#018x}  {name} {module}", grouped(insns), f.start)?;
+    }
+    Ok(Outcome::NothingMatched)
+}
+
+/// Debug information for the function, if there is some.
+fn find_source(args: &Args, run: &Run, loaded: &Loaded, func: u32) -> Result<Option<Source>, String> {
+    let symbols = &loaded.symbols;
+    let function = symbols.function(FunctionId(func));
+    let mut debug = args.debug_dir.clone();
+    debug.push(PathBuf::from(DEBUG));
+    if !function.kernel {
+        let file = run.symbols().join("root").join(function.module.trim_start_matches('/'));
+        return Source::of_file(&file, &debug);
+    }
+    if function.module != "[kernel]" {
+        return Ok(None);
+    }
+    let Some(vmlinux) = args.vmlinux.clone().or_else(|| installed_vmlinux(loaded, &debug)) else {
+        return Ok(None);
+    };
+    // The kernel's own text begins with its lowest function.
+    let start = (0..symbols.len() as u32)
+        .map(|id| symbols.function(FunctionId(id)))
+        .filter(|f| f.module == "[kernel]" && f.start >= 0xffff_ffff_8000_0000)
+        .map(|f| f.start)
+        .min()
+        .unwrap_or(0);
+    Source::of_kernel(&vmlinux, start, &function.name, function.start).map(Some)
+}
+
+/// The debug information of the recorded kernel, where distributions put it.
+fn installed_vmlinux(loaded: &Loaded, debug: &[PathBuf]) -> Option<PathBuf> {
+    let kernel = loaded.manifest.kernel.as_ref()?;
+    let id: Vec<u8> = kernel
+        .build_id
+        .as_bytes()
+        .chunks_exact(2)
+        .map_while(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect();
+    let by_release = debug.iter().map(|dir| dir.join(format!("boot/vmlinux-{}", kernel.release)));
+    by_build_id(&id, debug).or_else(|| by_release.into_iter().find(|place| Path::is_file(place)))
+}

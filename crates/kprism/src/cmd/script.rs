@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism script`: the flow line by line.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use kprism_flow::replay::{Inputs, Listener, replay};
+use kprism_listing::calls;
+use kprism_listing::flow::{self, Options};
+use kprism_listing::select::Ring;
+use kprism_listing::{Field, Fields, Output, Select, Syntax};
+use kprism_store::Run;
+
+use crate::exit::{self, Outcome};
+use crate::pipeline::{self, Loaded};
+use crate::progress::Progress;
+
+/// Options of `kprism script`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What the lines are about
+    #[arg(value_enum, default_value_t = Subject::Insns)]
+    pub subject: Subject,
+    /// Run folder
+    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    pub input: PathBuf,
+    /// Only this CPU (can be repeated)
+    #[arg(long = "cpu", value_name = "N")]
+    pub cpus: Vec<u16>,
+    #[command(flatten)]
+    pub tasks: super::report::Select,
+    /// Only while this function runs, or what it calls; `*` and `?` allowed (can be repeated)
+    #[arg(long = "func", value_name = "GLOB")]
+    pub funcs: Vec<String>,
+    /// With --func: without what it calls
+    #[arg(long = "self", requires = "funcs")]
+    pub own: bool,
+    /// From this time on: seconds, or a number with ns, us, ms, s
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub from: Option<u64>,
+    /// Up to this time
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub to: Option<u64>,
+    /// Only kernel code
+    #[arg(long, conflicts_with = "user")]
+    pub kernel: bool,
+    /// Only programs and libraries
+    #[arg(long)]
+    pub user: bool,
+    /// Stop after this many lines
+    #[arg(long, value_name = "LINES")]
+    pub limit: Option<u64>,
+    /// Levels of calls shown
+    #[arg(long, value_name = "LEVELS")]
+    pub depth: Option<usize>,
+    /// Fields of each line
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
+    pub fields: Vec<FieldName>,
+    /// How instructions are written
+    #[arg(long, value_enum, default_value_t = SyntaxName::Att)]
+    pub syntax: SyntaxName,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A kind of lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Subject {
+    /// Every instruction
+    Insns,
+    /// Every branch that was taken, interrupt, start and end
+    Branches,
+    /// Calls as they nest, with time and instructions
+    Calls,
+    /// System calls as they end, with their start, time and instructions
+    Syscalls,
+}
+
+/// A field of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum FieldName {
+    /// Name of the task
+    Comm,
+    /// Thread id
+    Pid,
+    /// Process id
+    Tgid,
+    /// CPU
+    Cpu,
+    /// Time
+    Time,
+    /// Address
+    Ip,
+    /// Function and offset
+    Sym,
+    /// Kernel, kernel module or file
+    Module,
+    /// Bytes of the instruction
+    Bytes,
+    /// The instruction
+    Insn,
+}
+
+/// A way to write instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum SyntaxName {
+    /// As GNU objdump does
+    Att,
+    /// As Intel's manuals do
+    Intel,
+}
+
+impl From<SyntaxName> for Syntax {
+    fn from(name: SyntaxName) -> Self {
+        match name {
+            SyntaxName::Att => Syntax::Att,
+            SyntaxName::Intel => Syntax::Intel,
+        }
+    }
+}
+
+impl From<FieldName> for Field {
+    fn from(name: FieldName) -> Self {
+        match name {
+            FieldName::Comm => Field::Comm,
+            FieldName::Pid => Field::Pid,
+            FieldName::Tgid => Field::Tgid,
+            FieldName::Cpu => Field::Cpu,
+            FieldName::Time => Field::Time,
+            FieldName::Ip => Field::Ip,
+            FieldName::Sym => Field::Sym,
+            FieldName::Module => Field::Module,
+            FieldName::Bytes => Field::Bytes,
+            FieldName::Insn => Field::Insn,
+        }
+    }
+}
+
+/// A time in ns, from seconds or with a unit; without floating point, so that every digit counts.
+fn time(text: &str) -> Result<u64, String> {
+    let units = [("ns", 0), ("us", 3), ("µs", 3), ("ms", 6), ("s", 9), ("", 9)];
+    let (number, digits) = units
+        .iter()
+        .find_map(|(unit, digits)| Some((text.strip_suffix(unit)?, *digits)))
+        .unwrap_or((text, 9));
+    let expected = || "expected seconds (1.25) or a number with ns, us, ms or s".to_owned();
+    let (whole, part) = number.trim().split_once('.').unwrap_or((number.trim(), ""));
+    if part.len() > digits || !whole.chars().chain(part.chars()).all(|c| c.is_ascii_digit()) {
+        return Err(expected());
+    }
+    let zeros = "0".repeat(digits - part.len());
+    format!("{whole}{part}{zeros}").parse().map_err(|_| expected())
+}
+
+impl Args {
+    fn options(&self) -> Options {
+        let select = Select {
+            cpus: self.cpus.clone(),
+            pids: self.tasks.pids.clone(),
+            comms: self.tasks.comms.clone(),
+            funcs: self.funcs.clone(),
+            own: self.own,
+            from: self.from.unwrap_or(0),
+            to: self.to,
+            ring: match (self.kernel, self.user) {
+                (true, _) => Some(Ring::Kernel),
+                (_, true) => Some(Ring::User),
+                _ => None,
+            },
+        };
+        let fields: Vec<Field> = self.fields.iter().map(|&f| f.into()).collect();
+        let fields = if fields.is_empty() { Fields::default() } else { Fields::new(&fields) };
+        Options { select, fields, json: self.json, syntax: self.syntax.into() }
+    }
+}
+
+/// Prints it.
+pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    ensure!(
+        args.depth.is_none() || args.subject == Subject::Calls,
+        "--depth is for calls: kprism script calls --depth LEVELS"
+    );
+    let run = Run::open(&args.input)?;
+    let loaded = pipeline::load(&run, progress)?;
+    for note in &loaded.notes {
+        progress.say(&format!("kprism: note: {note}"));
+    }
+    progress.clear();
+    kprism_lab::interrupt::catch_signals();
+    let output = Output::new(out, args.limit, &kprism_lab::interrupt::requested);
+    let (options, lanes) = (args.options(), loaded.streams().len());
+    let symbols = &loaded.symbols;
+    let output = match args.subject {
+        Subject::Insns | Subject::Branches => {
+            let subject = match args.subject {
+                Subject::Branches => flow::Subject::Branches,
+                _ => flow::Subject::Insns,
+            };
+            let mut lister = flow::Lister::new(subject, options, lanes, symbols, output);
+            follow(&loaded, &mut lister);
+            lister.finish()
+        }
+        Subject::Calls | Subject::Syscalls => {
+            let subject = match args.subject {
+                Subject::Calls => calls::Subject::Graph,
+                _ => calls::Subject::Syscalls,
+            };
+            let levels = args.depth.unwrap_or(usize::MAX);
+            let mut lister = calls::Lister::new(subject, options, levels, lanes, symbols, output);
+            follow(&loaded, &mut lister);
+            lister.finish()
+        }
+    };
+    let lines = output.finish().context("standard output")?;
+    if kprism_lab::interrupt::requested() {
+        return Ok(Outcome::Code(exit::INTERRUPTED));
+    }
+    if lines == 0 && args.limit != Some(0) {
+        progress.say("nothing matches");
+        return Ok(Outcome::NothingMatched);
+    }
+    Ok(Outcome::Done)
+}
+
+/// Lets a listener hear the whole run.
+pub fn follow(loaded: &Loaded, listener: &mut impl Listener) {
+    let streams = loaded.streams();
+    let inputs = Inputs {
+        streams: &streams,
+        resolver: &loaded.symbols,
+        sideband: &loaded.records,
+        clock: loaded.clock(),
+        stretch: 0,
+    };
+    replay(&inputs, listener);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::time;
+
+    #[test]
+    fn times() {
+        assert_eq!(time("1.25"), Ok(1_250_000_000));
+        assert_eq!(time("17ns"), Ok(17));
+        assert_eq!(time("1.5us"), Ok(1_500));
+        assert_eq!(time("2 ms"), Ok(2_000_000));
+        assert_eq!(time("0.000000001s"), Ok(1));
+        for bad in ["", "x", "1.2.3", "1.5ns", "-1", "99999999999999999999"] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a recorded run to what its trace cost: size, packets, and the distances between timed points.
+
+use anyhow::{Result, bail};
+use kprism_flow::decode::Setup;
+use kprism_flow::resolution::Distances;
+use kprism_image::resolve::Regions;
+use kprism_image::sideband::Record;
+use kprism_pt::mix::Mix;
+use kprism_report::cost::Cost;
+use kprism_report::units::grouped;
+use kprism_store::Run;
+
+use crate::pipeline;
+
+/// Measures a run. `name` is what tables call it.
+///
+/// # Errors
+/// Parts are missing, or the decoder does not count the same instructions as the recorder.
+pub fn measure(run: &Run, name: String) -> Result<Cost> {
+    let manifest = run.manifest()?;
+    let mut notes = Vec::new();
+    let records = pipeline::sideband_records(run, &mut Vec::new())?;
+    let streams = pipeline::streams(run, manifest.vcpus, &records, &mut notes)?;
+    if let Some(note) = notes.first() {
+        bail!("{}: {note}", run.dir().display());
+    }
+    let regions = Regions::default();
+    let clock = pipeline::clock_config(&manifest.clock);
+    let mut distances = Distances::default();
+    let mut mix = Mix::default();
+    let (mut instructions, mut errors) = (0, 0);
+    let (mut first_ns, mut last_ns) = (u64::MAX, 0);
+    for (bytes, image) in &streams {
+        let stats = distances.add_stream(bytes, Setup { image, resolver: &regions, clock, watch: None });
+        mix.add(&Mix::of(bytes));
+        instructions += stats.instructions;
+        errors += stats.errors;
+        if stats.last_ns > 0 {
+            first_ns = first_ns.min(stats.first_ns);
+            last_ns = last_ns.max(stats.last_ns);
+        }
+    }
+    if let Some(recorded) = manifest.instructions_recorded.filter(|&n| n != instructions) {
+        bail!(
+            "{}: {} instructions decoded, {} recorded, {errors} decode errors: its cost cannot be told",
+            run.dir().display(),
+            grouped(instructions),
+            grouped(recorded)
+        );
+    }
+    let duration_ns = window(run)?.unwrap_or_else(|| last_ns.saturating_sub(first_ns));
+    Ok(Cost {
+        name,
+        instructions,
+        decode_errors: errors,
+        duration_ns,
+        mix,
+        points: distances.ns.len(),
+        median_ns: distances.ns.median(),
+        p99_ns: distances.ns.p99(),
+        median_insns: distances.insns.median(),
+        product: distances.product(),
+    })
+}
+
+/// How long the recorded command ran: rare timing packets do not tell.
+fn window(run: &Run) -> Result<Option<u64>> {
+    let records = pipeline::sideband_records(run, &mut Vec::new())?;
+    let marks: Vec<u64> = records
+        .iter()
+        .filter_map(|r| match r {
+            Record::Mark(mark) => Some(mark.t),
+            _ => None,
+        })
+        .collect();
+    Ok(match marks[..] {
+        [begin, .., end] => end.checked_sub(begin),
+        _ => None,
+    })
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism export -o NAME.perf.data`: a run's folder in, perf's out.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kprism_image::maps::{self, Dict, MapRecord};
+use kprism_import::perfdata::export::{self, Source};
+use kprism_store::Run;
+use serde::Deserialize;
+
+use crate::exit::Outcome;
+use crate::pipeline::{clock_config, read, read_if_there, sideband_records};
+use crate::progress::Progress;
+
+/// Whether the name of a file asks for this format.
+pub fn is_named(output: &Path) -> bool {
+    let name = output.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    name == "perf.data" || name.ends_with(".perf.data")
+}
+
+/// What the export needs of `streams/counts.json`.
+#[derive(Deserialize, Default)]
+struct Settings {
+    ret_compression: Option<bool>,
+}
+
+/// Writes the run as a perf.data folder.
+pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<Outcome> {
+    if output.symlink_metadata().is_ok() {
+        bail!("{}: is there already; remove it, or choose another name", output.display());
+    }
+    let run = Run::open(input)?;
+    let manifest = run.manifest()?;
+    progress.step("reading the streams");
+    let mut notes = Vec::new();
+    let records = sideband_records(&run, &mut notes)?;
+    let dict_bytes = read(&run.code_dict())?;
+    let (dict, fault) = Dict::parse(&dict_bytes);
+    notes.extend(fault.map(|f| f.to_string()));
+    let mut cpus: Vec<(Vec<u8>, Vec<MapRecord>)> = Vec::new();
+    for cpu in 0..manifest.vcpus {
+        let (map, fault) = maps::parse_map(&read(&run.code_map(cpu))?);
+        notes.extend(fault.map(|f| format!("{}: {f}", run.code_map(cpu).display())));
+        cpus.push((read(&run.pt(cpu))?, map));
+    }
+    let settings: Settings =
+        serde_json::from_slice(&read(&run.counts())?).with_context(|| run.counts().display().to_string())?;
+    let kernel = manifest.kernel.clone().unwrap_or_default();
+    let cpus: Vec<_> = cpus.iter().map(|(pt, map)| (&pt[..], &map[..])).collect();
+    progress.step("writing perf.data");
+    let source = Source {
+        cpus: &cpus,
+        dict: &dict,
+        records: &records,
+        clock: clock_config(&manifest.clock),
+        kallsyms: &read_if_there(&run.symbols().join("kallsyms"))?,
+        modules: &read_if_there(&run.symbols().join("modules"))?,
+        root: &run.symbols().join("root"),
+        release: &kernel.release,
+        build_id: &kernel.build_id,
+        command: &manifest.command,
+        ret_compression: settings.ret_compression.unwrap_or(true),
+    };
+    export::export(&source, output)?;
+    progress.clear();
+    for note in notes {
+        progress.say(&format!("kprism: note: {note}"));
+    }
+    let name = output.display();
+    progress.say(&format!("wrote {name}; see: perf script -i {name} --symfs {name}/symfs --itrace=bei0ns"));
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Any bytes as perf.data, alone and with themselves as the kernel's code: a capture or an error comes back, whose
+//! streams are no larger than what they came from and whose code lies where it says.
+#![no_main]
+
+use std::path::Path;
+
+use kprism_import::perfdata::{Parts, from_parts};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut parts = Parts { data: vec![bytes.to_vec()], ..Parts::default() };
+    for kcore in [None, Some(("kcore".into(), bytes.to_vec()))] {
+        parts.kcore = kcore;
+        let Ok(capture) = from_parts(Path::new("fuzz"), &parts) else { continue };
+        // An OVF of two bytes may stand for each piece that is missing.
+        let total: usize = capture.streams.iter().map(|stream| stream.pt.len()).sum();
+        assert!(total <= 2 * bytes.len());
+        for stream in &capture.streams {
+            assert!(stream.regions.iter().all(|placed| placed.region < capture.regions.len()));
+        }
+        assert!(capture.switches.iter().all(|switch| switch.cpu < capture.streams.len()));
+    }
+});
