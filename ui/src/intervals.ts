@@ -122,7 +122,7 @@ export function intervals(data: Data): HTMLElement {
     detail: (r) => h("div", {},
       h("div", { class: "both-frames" }, frames(data, "Began at", r.from, r.from_ip), frames(data, "Ended at", r.to, r.to_ip)),
       h("p", { class: "note" }, "Every instruction of it:"),
-      command(`kprism script insns --cpu ${r.cpu} --from ${r.start_ns} --to ${r.start_ns + r.ns}`)),
+      command(`kprism script insns --cpu ${r.cpu} --from ${r.start_ns}ns --to ${r.start_ns + r.ns}ns`)),
     chooseLabel: "Show both stacks, and how to see its instructions",
     empty: "None.",
   });
