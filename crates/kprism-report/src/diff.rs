@@ -198,7 +198,8 @@ impl Diff {
         let both = |i: u32| self.nodes[i as usize].amounts.iter().all(Option::is_some);
         let mut extra = Vec::new();
         for (i, node) in self.nodes.iter().enumerate() {
-            if node.parent == NO_PARENT || !both(node.parent) || both(i as u32) {
+            let above = node.parent == NO_PARENT || both(node.parent);
+            if !above || both(i as u32) {
                 continue;
             }
             let side = if node.amounts[0].is_some() { Side::Old } else { Side::New };

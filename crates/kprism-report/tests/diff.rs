@@ -118,6 +118,10 @@ fn a_system_call_is_measured_by_its_calls() {
     assert!(line.contains(" calls; per call "), "{line}");
     let nothing = Diff::new(&old, &new, Within::Syscall("mmap"), &Filter { pids: vec![999], comms: vec![] });
     assert_eq!(nothing, None);
+    // A function that only one run has is an extra path as a whole.
+    let sorts = compare(&old, &new, Within::Function("sort_files"));
+    let extra = sorts.extra_paths();
+    assert_eq!((extra.len(), extra[0].side, sorts.name(extra[0].node)), (1, Side::Old, "sort_files"));
     assert_eq!(Diff::new(&old, &new, Within::Function("no_such"), &Filter::default()), None);
 }
 
