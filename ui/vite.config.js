@@ -19,30 +19,37 @@ function fingerprint() {
   return hash.toString(16).padStart(16, "0");
 }
 
-/** Licences of what is bundled, as a comment: every report carries copies of these packages. */
-function licences() {
-  const texts = ["d3-hierarchy", "d3-path", "d3-shape", "uplot"].map((name) => {
+/** Licences of what a bundle holds, as a comment: every page carries copies of these packages. */
+function licences(modules) {
+  const names = new Set(modules.map((id) => /node_modules\/([^/]+)\//.exec(id)?.[1]).filter(Boolean));
+  const texts = [...names].sort().map((name) => {
     const { version, license } = JSON.parse(readFileSync(`node_modules/${name}/package.json`, "utf8"));
     return `${name} ${version} (${license})\n${readFileSync(`node_modules/${name}/LICENSE`, "utf8").trim()}`;
   });
   return `/*!\n${texts.join("\n\n").replaceAll("*/", "* /")}\n*/\n`;
 }
 
-export default defineConfig({
-  build: {
-    outDir: assets,
-    emptyOutDir: false,
-    target: "es2022",
-    modulePreload: false,
-    lib: { entry: "src/main.ts", name: "kprism", formats: ["iife"], fileName: () => "report.js", cssFileName: "report" },
-  },
-  plugins: [
-    {
-      name: "licences-and-fingerprint",
-      generateBundle: (_options, bundle) => {
-        for (const file of Object.values(bundle)) if (file.type === "chunk") file.code = licences() + file.code;
-      },
-      writeBundle: () => writeFileSync(`${assets}/report.sources`, `${fingerprint()}\n`),
+/** `vite build` makes the report, `vite build --mode diff` the comparison. */
+const ENTRIES = { production: ["src/main.ts", "report"], diff: ["src/diff.ts", "diff"] };
+
+export default defineConfig(({ mode }) => {
+  const [entry, name] = ENTRIES[mode];
+  return {
+    build: {
+      outDir: assets,
+      emptyOutDir: false,
+      target: "es2022",
+      modulePreload: false,
+      lib: { entry, name: "kprism", formats: ["iife"], fileName: () => `${name}.js`, cssFileName: name },
     },
-  ],
+    plugins: [
+      {
+        name: "licences-and-fingerprint",
+        generateBundle: (_options, bundle) => {
+          for (const part of Object.values(bundle)) if (part.type === "chunk") part.code = licences(part.moduleIds) + part.code;
+        },
+        writeBundle: () => writeFileSync(`${assets}/report.sources`, `${fingerprint()}\n`),
+      },
+    ],
+  };
 });

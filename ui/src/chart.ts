@@ -4,6 +4,7 @@
 
 import { type Frame, type Weight, pathTo } from "./data.ts";
 import { percent, plural, share, weighed, weightName } from "./format.ts";
+import { fill } from "./color.ts";
 import { h } from "./dom.ts";
 import { type Cell, type Window, cellsBelow, layout, levelsBelow } from "./layout.ts";
 import { SUNBURST_LEVELS, arcLabel, centre, placeArc, sunburstCell, sunburstFrame } from "./sunburst.ts";
@@ -16,6 +17,17 @@ export interface ChartEvents {
   focus(frame: Frame): void;
   /** The pointer or keyboard is on a frame, or on none. */
   point(frame: Frame | null): void;
+}
+
+/** How frames look where that differs from the report. */
+export interface ChartLook {
+  /** Size of labels in the sunburst, of the usual one: a smaller drawing needs larger ones. */
+  labels: number;
+  fill(frame: Frame): string;
+  /** Classes of a frame's element. */
+  classes(frame: Frame): string[];
+  /** What is said of the frame pointed at. */
+  tip(frame: Frame): Node[];
 }
 
 export interface Found {
@@ -41,7 +53,7 @@ export class Chart {
   private active = 0;
   private moving = 0;
 
-  constructor(private readonly events: ChartEvents) {
+  constructor(private readonly events: ChartEvents, private readonly look?: ChartLook) {
     document.body.append(this.tip);
     this.element.addEventListener("click", (event) => this.onClick(event));
     this.element.addEventListener("pointermove", (event) => this.onPoint(event));
@@ -111,6 +123,19 @@ export class Chart {
     this.events.focus(frame);
   }
 
+  /** Marks the frame that is pointed at elsewhere. */
+  link(frame: Frame | null): void {
+    for (const marked of this.element.querySelectorAll(".linked")) marked.classList.remove("linked");
+    const element = frame && this.cells.get(frame.index)?.element;
+    if (!element) return;
+    element.classList.add("linked");
+  }
+
+  /** Draws again: what frames look like has changed. */
+  refresh(): void {
+    this.draw();
+  }
+
   private relayout(focus: number): void {
     this.root = layout(this.frames, this.weight);
     this.focused = this.root.find((node) => node.data.index === focus) ?? this.root;
@@ -147,7 +172,9 @@ export class Chart {
     this.cells.clear();
     for (const [index, cell] of [...shown].sort((a, b) => a[1].depth - b[1].depth)) {
       if (sunburst && cell === this.focused) continue;
-      const element = sunburst ? sunburstCell(cell) : flameCell(cell);
+      const color = (this.look?.fill ?? fill)(cell.data);
+      const element = sunburst ? sunburstCell(color) : flameCell(color);
+      element.classList.add(...(this.look?.classes(cell.data) ?? []));
       this.describe(element, cell.data);
       if (!sunburst && cell.depth < this.focused.depth) element.classList.add("above");
       this.cells.set(index, { cell, element });
@@ -156,8 +183,8 @@ export class Chart {
     if (sunburst) {
       const frame = this.focused.data;
       const fraction = percent(share(frame.total[this.weight], this.frames[0].total[this.weight]));
-      const back = this.focused.parent ? "click to go back" : weightName(this.weight);
-      const middle = centre(this.focused, [frame.name, fraction, back]);
+      const back = this.focused.parent ? "go back" : weightName(this.weight);
+      const middle = centre(this.focused, [frame.name, fraction, back], this.look?.labels ?? 1);
       this.describe(middle, frame);
       this.cells.set(frame.index, { cell: this.focused, element: middle });
       this.svg.append(middle);
@@ -198,7 +225,7 @@ export class Chart {
 
   private addLabels(window: Window): void {
     for (const { cell, element } of this.cells.values()) {
-      const label = cell === this.focused ? null : arcLabel(cell, window);
+      const label = cell === this.focused ? null : arcLabel(cell, window, this.look?.labels ?? 1);
       if (!label) continue;
       element.after(label);
     }
@@ -252,11 +279,19 @@ export class Chart {
   }
 
   private showTip(frame: Frame, x: number, y: number): void {
+    this.tip.replaceChildren(...(this.look?.tip(frame) ?? this.tipOf(frame)));
+    this.tip.hidden = false;
+    const { offsetWidth: width, offsetHeight: height } = this.tip;
+    this.tip.style.left = `${Math.max(4, Math.min(x + 16, innerWidth - width - 8))}px`;
+    this.tip.style.top = `${y + 18 + height > innerHeight ? Math.max(4, y - height - 12) : y + 18}px`;
+  }
+
+  private tipOf(frame: Frame): Node[] {
     const whole = this.frames[0].total[this.weight];
     const here = this.focus.total[this.weight];
     const total = frame.total[this.weight];
     const line = (name: string, value: string) => h("div", {}, h("span", {}, name), h("b", {}, value));
-    this.tip.replaceChildren(
+    return [
       h("strong", {}, frame.name),
       h("em", {}, [frame.kind === "call" || frame.kind === "root" ? "" : frame.kind, frame.module].filter(Boolean).join(" · ")),
       line(`of all ${weightName(this.weight)}`, percent(share(total, whole))),
@@ -264,11 +299,7 @@ export class Chart {
       line("instructions", weighed(frame.total.insns, "insns")),
       line("time on CPU", weighed(frame.total.ns, "ns")),
       line("calls", weighed(frame.calls, "insns")),
-    );
-    this.tip.hidden = false;
-    const { offsetWidth: width, offsetHeight: height } = this.tip;
-    this.tip.style.left = `${Math.max(4, Math.min(x + 16, innerWidth - width - 8))}px`;
-    this.tip.style.top = `${y + 18 + height > innerHeight ? Math.max(4, y - height - 12) : y + 18}px`;
+    ];
   }
 
   private onKey(event: KeyboardEvent): void {

@@ -58,6 +58,9 @@ export interface SyscallRow {
   max_ns: number;
   on_cpu_ns: number;
   insns: number;
+  entry_ns: number;
+  interrupts_ns: number;
+  exit_ns: number;
   /** Pairs of bin and count, flat; four bins an octave. */
   histogram: number[];
 }
@@ -70,6 +73,57 @@ export interface TaskRow {
   kernel_insns: number;
   ns: number;
   syscalls: number;
+}
+
+/** Durations, or instructions, of one kind of interval. */
+export interface Values {
+  count: number;
+  sum: number;
+  mean: number;
+  min: number;
+  p50: number;
+  p90: number;
+  p99: number;
+  max: number;
+  /** Smallest value, one more than the largest, count; flat. */
+  bins: number[];
+}
+
+export interface SiteRow {
+  /** Index into the contexts, -1 if unknown. */
+  context: number;
+  /** How many contexts with these innermost frames. */
+  contexts: number;
+  count: number;
+  ns: number;
+  insns: number;
+  max_ns: number;
+}
+
+export interface LongestInterval {
+  task: number;
+  cpu: number;
+  start_ns: number;
+  ns: number;
+  insns: number;
+  from_ip: string;
+  to_ip: string;
+  from: number;
+  to: number;
+}
+
+export interface IntervalKind {
+  name: string;
+  from: string;
+  to: string;
+  per_task: boolean;
+  restarted: number;
+  unfinished: number;
+  ns: Values;
+  insns: Values;
+  sites: SiteRow[];
+  sites_omitted: number;
+  longest: LongestInterval[];
 }
 
 export interface ErrorRow {
@@ -102,6 +156,10 @@ export interface Data {
   functions: FunctionColumns;
   functions_by_task: FunctionColumns;
   syscalls: SyscallRow[];
+  /** Kinds that occurred; a user's own comes first. */
+  intervals: IntervalKind[];
+  /** Calling contexts that intervals name: caller or -1, and function. */
+  contexts: { parent: number[]; func: number[] };
   errors: ErrorRow[];
   errors_omitted: number;
   cpus: CpuRow[];
@@ -128,15 +186,20 @@ export interface Frame {
   calls: number;
   self: Record<Weight, number>;
   total: Record<Weight, number>;
+  /** Order among siblings, large ones first; by weight if not given. */
+  order?: Record<Weight, number>;
 }
 
-export function readData(): Data {
+export function readData<T = Data>(): T {
   const text = document.getElementById("kprism-data")?.textContent;
   if (!text) throw new Error("the report holds no data");
-  return JSON.parse(text) as Data;
+  return JSON.parse(text) as T;
 }
 
-function originOf(data: Data, func: number, kind: Frame["kind"], parent: Frame | null): Origin {
+/** What every page's data has. */
+export type Names = Pick<Data, "funcs" | "modules" | "comms">;
+
+export function originOf(data: Names, func: number, kind: Frame["kind"], parent: Frame | null): Origin {
   const kernel = data.funcs.kernel[func] === 1;
   if (kernel && kind === "interrupt") return "interrupt";
   if (kernel && kind === "exception") return "exception";

@@ -2,7 +2,6 @@
 // The same layout as rows: an icicle hangs from the top, a flame stands on the bottom.
 
 import { s } from "./dom.ts";
-import { fill } from "./color.ts";
 import { type Cell, type Window, shorten } from "./layout.ts";
 
 export const FLAME_LEVELS = 200;
@@ -22,8 +21,8 @@ export function flameFrame(rows: Rows): SVGSVGElement {
   return s("svg", { class: "flame", viewBox: `0 0 ${rows.width} ${height}`, width: rows.width, height });
 }
 
-export function flameCell(cell: Cell): SVGGElement {
-  return s("g", { class: "cell row" }, s("rect", { fill: fill(cell.data), height: ROW - 1 }), s("text", { class: "label", y: ROW / 2, dy: "0.32em" }));
+export function flameCell(fill: string): SVGGElement {
+  return s("g", { class: "cell row" }, s("rect", { fill, height: ROW - 1 }), s("text", { class: "label", y: ROW / 2, dy: "0.32em" }));
 }
 
 export function placeRow(group: SVGGElement, cell: Cell, window: Window, rows: Rows): void {

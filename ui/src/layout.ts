@@ -20,7 +20,8 @@ const MIN_WIDTH = 0.0007;
 export function layout(frames: Frame[], weight: Weight): Cell {
   const root = hierarchy(frames[0], (frame) => frame.children);
   root.each((node) => Object.assign(node, { value: node.data.total[weight] }));
-  root.sort((a, b) => (b.value ?? 0) - (a.value ?? 0) || a.data.index - b.data.index);
+  const order = (cell: { value?: number; data: Frame }) => cell.data.order?.[weight] ?? cell.value ?? 0;
+  root.sort((a, b) => order(b) - order(a) || a.data.index - b.data.index);
   return partition<Frame>()(root);
 }
 

@@ -9,10 +9,13 @@ import { type Data, type Frame, type SyscallRow, type TaskRow, type TreeData, ty
 import { h, segmented } from "./dom.ts";
 import { count, duration, exact, percent, plural, share, weightName } from "./format.ts";
 import { Histogram } from "./histogram.ts";
+import { intervals } from "./intervals.ts";
 import { losses } from "./losses.ts";
+import { partsTable } from "./parts.ts";
 import { panel } from "./panel.ts";
 import { type FunctionRow, functionRows, syscallRows } from "./rows.ts";
 import { SortedTable } from "./tables.ts";
+import { themeButton } from "./theme.ts";
 
 function header(data: Data): HTMLElement {
   const head = data.header;
@@ -26,17 +29,10 @@ function header(data: Data): HTMLElement {
     fact("lost bytes", exact(head.lost_bytes), head.lost_bytes > 0),
     fact("decode errors", exact(head.decode_errors), head.decode_errors > 0));
   if (head.exit_code !== null) facts.append(fact("exit code", String(head.exit_code), head.exit_code !== 0));
-  const theme = h("button", { type: "button", class: "theme", title: "Light or dark", "aria-label": "Switch between light and dark" }, "◐");
-  theme.addEventListener("click", () => {
-    const root = document.documentElement;
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    dispatchEvent(new Event("themechange"));
-  });
   const about = [head.kernel && `Linux ${head.kernel}`, head.source === "lab" ? "seen from outside the guest" : "imported trace", head.created].filter(Boolean).join(" · ");
   const warning = head.stopped ? h("p", { class: "warning" }, `Recording ended early: ${head.stopped}`) : null;
   return h("header", {},
-    h("div", { class: "title" }, h("span", { class: "brand" }, "kprism"), h("h1", {}, head.command || "imported trace"), theme),
+    h("div", { class: "title" }, h("span", { class: "brand" }, "kprism"), h("h1", {}, head.command || "imported trace"), themeButton()),
     h("p", { class: "about" }, about), facts, warning);
 }
 
@@ -176,6 +172,13 @@ function main(): void {
     document.getElementById("calls")?.scrollIntoView({ behavior: "auto", block: "start" });
   });
   const syscalls = syscallTable((row) => histogram.show(row));
+  const parts = partsTable((row) => histogram.show(row));
+  const showParts = (value: "latency" | "parts") => {
+    syscalls.element.hidden = value !== "latency";
+    parts.element.hidden = value !== "parts";
+  };
+  showParts("latency");
+  const syscallView = segmented<"latency" | "parts">("System call view", [["latency", "Latency"], ["parts", "Where the time went"]], "latency", showParts);
   const pick = (index: number) => {
     const tree = data.trees[index];
     frames = trees.get(index) ?? readTree(data, tree);
@@ -192,6 +195,7 @@ function main(): void {
     const calls = syscallRows(data, tree);
     const first = calls.find((row) => tree.scope === "syscall" && row.func === tree.id) ?? calls.reduce<SyscallRow | null>((a, b) => (a && a.wall_ns >= b.wall_ns ? a : b), null);
     syscalls.setRows(calls, first);
+    parts.setRows(calls, first);
     histogram.show(first);
     scopeName.textContent = tree.scope === "all" ? "" : `within ${tree.label}`;
   };
@@ -222,16 +226,17 @@ function main(): void {
 
   const section = (id: string, title: string, ...children: (Node | string | null)[]) =>
     h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), ...children);
-  const nav = h("nav", { class: "sections", "aria-label": "Sections" }, ...([["calls", "Calls"], ["functions", "Functions"], ["syscalls", "System calls"], ["tasks", "Tasks"], ["losses", "Lost and undecoded"]] as const).map(([id, name]) => h("a", { href: `#${id}` }, name)));
+  const nav = h("nav", { class: "sections", "aria-label": "Sections" }, ...([["calls", "Calls"], ["functions", "Functions"], ["syscalls", "System calls"], ["intervals", "Intervals"], ["tasks", "Tasks"], ["losses", "Lost and undecoded"]] as const).map(([id, name]) => h("a", { href: `#${id}` }, name)));
   const named = (part: HTMLElement) => {
     part.querySelector("h2")?.append(" ", scopeName.cloneNode(true));
     return part;
   };
   const functionSection = named(section("functions", "Functions", functionNote, functions.element));
-  const syscallSection = named(section("syscalls", "System calls", h("div", { class: "split" }, syscalls.element, histogram.element)));
+  const syscallSection = named(section("syscalls", "System calls", h("div", { class: "controls" }, syscallView), h("div", { class: "split" }, h("div", {}, syscalls.element, parts.element), histogram.element)));
   document.body.prepend(header(data), nav, h("main", {},
     section("calls", "Calls", controls, crumbs, h("div", { class: "stage" }, h("div", {}, chart.element, legend, folded), side)),
     functionSection, syscallSection,
+    section("intervals", "Intervals", h("p", { class: "note" }, "Delta profiling: from one marker to another, over the whole run. Choose a kind for its histograms; `kprism report delta --from … --to … --html` adds your own."), intervals(data)),
     section("tasks", "Tasks", tasks.element, omitted),
     section("losses", "Lost and undecoded", losses(data))));
   new MutationObserver(() => {

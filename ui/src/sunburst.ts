@@ -3,7 +3,6 @@
 
 import { arc } from "d3-shape";
 import { s } from "./dom.ts";
-import { fill } from "./color.ts";
 import { type Cell, type Window, shorten } from "./layout.ts";
 
 export const SUNBURST_LEVELS = 24;
@@ -35,8 +34,8 @@ export function sunburstFrame(): SVGSVGElement {
   return s("svg", { class: "sunburst", viewBox: `${-R - 4} ${-R - 4} ${2 * R + 8} ${2 * R + 8}` });
 }
 
-export function sunburstCell(cell: Cell): SVGPathElement {
-  return s("path", { class: "cell arc", fill: fill(cell.data) });
+export function sunburstCell(fill: string): SVGPathElement {
+  return s("path", { class: "cell arc", fill });
 }
 
 export function placeArc(path: SVGPathElement, cell: Cell, window: Window): void {
@@ -47,34 +46,35 @@ export function placeArc(path: SVGPathElement, cell: Cell, window: Window): void
 }
 
 /** The name, along the radius or across it, if there is room. */
-export function arcLabel(cell: Cell, window: Window): SVGTextElement | null {
+export function arcLabel(cell: Cell, window: Window, scale: number): SVGTextElement | null {
+  const char = CHAR * scale;
   const g = geometry(cell, window);
   const middle = (g.a0 + g.a1) / 2;
   const r = (g.r0 + g.r1) / 2;
   const thick = g.r1 - g.r0;
   const degrees = (middle * 180) / Math.PI;
   const text = (content: string, transform: string) =>
-    content ? s("text", { class: "label", transform, "text-anchor": "middle", dy: "0.34em" }, content) : null;
+    content ? s("text", { class: "label", transform, "text-anchor": "middle", dy: "0.34em", style: `font-size: ${13.5 * scale}px` }, content) : null;
   // Straight text bulges out of a bent band: the sagitta bounds its length.
-  const room = Math.max(0, (thick - 11) / 2);
+  const room = Math.max(0, (thick - 11 * scale) / 2);
   const across = Math.min((g.a1 - g.a0) * r - 6, 2 * Math.sqrt(2 * r * room));
   const along = thick - 6;
   const name = cell.data.name;
-  if (thick >= 15 && (across >= name.length * CHAR || (across > along && across > 36))) {
+  if (thick >= 15 * scale && (across >= name.length * char || (across > along && across > 36 * scale))) {
     const flip = degrees > 90 && degrees < 270 ? 180 : 0;
-    return text(shorten(name, across, CHAR), `rotate(${degrees}) translate(0,${-r}) rotate(${flip})`);
+    return text(shorten(name, across, char), `rotate(${degrees}) translate(0,${-r}) rotate(${flip})`);
   }
-  if ((g.a1 - g.a0) * g.r0 > 14 && along > 30) {
-    return text(shorten(name, along, CHAR), `rotate(${degrees - 90}) translate(${r},0) rotate(${degrees < 180 ? 0 : 180})`);
+  if ((g.a1 - g.a0) * g.r0 > 14 * scale && along > 30 * scale) {
+    return text(shorten(name, along, char), `rotate(${degrees - 90}) translate(${r},0) rotate(${degrees < 180 ? 0 : 180})`);
   }
   return null;
 }
 
 /** What the middle says, and the target to go back out. */
-export function centre(focus: Cell, lines: string[]): SVGGElement {
+export function centre(focus: Cell, lines: string[], scale: number): SVGGElement {
   const texts = lines.map((line, i) =>
-    s("text", { class: i === 0 ? "centre-name" : "centre-note", "text-anchor": "middle", y: (i - (lines.length - 1) / 2) * 21, dy: "0.34em" },
-      shorten(line, 2 * CENTRE - 30, i === 0 ? 9.4 : 8) || line.slice(0, 12)));
+    s("text", { class: i === 0 ? "centre-name" : "centre-note", "text-anchor": "middle", y: (i - (lines.length - 1) / 2) * 21 * Math.min(scale, 1.25), dy: "0.34em", style: `font-size: ${(i === 0 ? 17 : 14.5) * Math.min(scale, 1.25)}px` },
+      shorten(line, 2 * CENTRE - 30, (i === 0 ? 9.4 : 8) * Math.min(scale, 1.25)) || line.slice(0, 12)));
   const circle = s("circle", { r: CENTRE - 2, class: focus.parent ? "centre out" : "centre" });
   return s("g", { class: "middle" }, circle, ...texts);
 }

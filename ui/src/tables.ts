@@ -13,6 +13,12 @@ export interface Column<Row> {
   show: (row: Row) => string;
   /** Draws a bar of this part (0 to 1) behind the cell. */
   bar?: (row: Row) => number;
+  /** The cell's content, if more than the text. */
+  node?: (row: Row) => Node;
+  /** What to sort by, if not the key. */
+  order?: (row: Row) => number;
+  /** A class for the cell. */
+  tone?: (row: Row) => string;
 }
 
 export interface TableOptions<Row> {
@@ -23,6 +29,8 @@ export interface TableOptions<Row> {
   filter?: (row: Row) => string;
   /** What choosing a row does. */
   choose?: (row: Row) => void;
+  /** What choosing a row shows below it. */
+  detail?: (row: Row) => Node;
   /** Says what choosing does, for people who cannot see it. */
   chooseLabel?: string;
   empty: string;
@@ -75,8 +83,8 @@ export class SortedTable<Row> {
   }
 
   private draw(): void {
-    const { columns, filter, choose } = this.options;
-    const key = columns[this.sort].key;
+    const { columns, filter } = this.options;
+    const key = columns[this.sort].order ?? columns[this.sort].key;
     const order = (a: Row, b: Row) => {
       const [x, y] = [key(a), key(b)];
       return typeof x === "number" ? (y as number) - x : x < y ? -1 : x > y ? 1 : 0;
@@ -88,7 +96,7 @@ export class SortedTable<Row> {
       head.classList.toggle("text", !numbers);
       head.setAttribute("aria-sort", i !== this.sort ? "none" : this.down === numbers ? "descending" : "ascending");
     });
-    this.body.replaceChildren(...rows.slice(0, this.shown).map((row) => this.line(row, choose)));
+    this.body.replaceChildren(...rows.slice(0, this.shown).map((row) => this.line(row)));
     const rest = rows.length - this.shown;
     this.foot.replaceChildren();
     if (rows.length === 0) this.foot.append(h("p", { class: "note" }, this.rows.length ? "Nothing matches." : this.options.empty));
@@ -101,15 +109,19 @@ export class SortedTable<Row> {
     }
   }
 
-  private line(row: Row, choose?: (row: Row) => void): HTMLTableRowElement {
+  private line(row: Row): HTMLTableRowElement {
+    const { choose, detail } = this.options;
+    const active = choose !== undefined || detail !== undefined;
     const cells = this.options.columns.map((column, i) => {
       const text = column.show(row);
       const name = typeof column.key(row) !== "number";
-      const content = choose && i === this.options.columns.findIndex((c) => typeof c.key(row) !== "number")
-        ? h("button", { type: "button", class: "choose", title: this.options.chooseLabel ?? "" }, text)
+      const content = column.node ? column.node(row) : active && i === this.options.columns.findIndex((c) => typeof c.key(row) !== "number")
+        ? h("button", { type: "button", class: "choose", title: this.options.chooseLabel ?? "", ...(detail ? { "aria-expanded": "false" } : {}) }, text)
         : text;
       const cell = h("td", { class: name ? "text" : "" }, content);
-      if (name) cell.title = text;
+      if (name && text) cell.title = text;
+      const tone = column.tone?.(row);
+      if (tone) cell.classList.add(tone);
       if (column.bar) {
         cell.classList.add("barred");
         cell.style.setProperty("--part", `${column.bar(row) * 100}%`);
@@ -126,6 +138,19 @@ export class SortedTable<Row> {
         choose(row);
       });
     }
+    if (detail) {
+      line.classList.add("can-choose");
+      line.addEventListener("click", () => this.toggle(line, () => detail(row)));
+    }
     return line;
+  }
+
+  /** Opens what belongs to a row below it, or closes it. */
+  private toggle(line: HTMLTableRowElement, make: () => Node): void {
+    const below = line.nextElementSibling;
+    const open = below?.classList.contains("detail") ?? false;
+    if (open) below?.remove();
+    else line.after(h("tr", { class: "detail" }, h("td", { colspan: this.options.columns.length }, make())));
+    line.querySelector(".choose")?.setAttribute("aria-expanded", String(!open));
   }
 }

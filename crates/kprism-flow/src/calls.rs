@@ -163,7 +163,7 @@ impl Stacks {
             body: NO_FUNC,
             kind,
             kernel: self.kernel,
-            marked: false,
+            ends: [NO_FUNC; 2],
         });
         calls.begin(at, Begin { func, depth, kind, counts });
     }

@@ -35,8 +35,9 @@ pub(crate) struct Frame {
     pub kind: FrameKind,
     /// Runs kernel code.
     pub kernel: bool,
-    /// Its end is a mark.
-    pub marked: bool,
+    /// Functions whose end is a mark and comes with this frame's: its own, and one that left the rest of its work
+    /// to this one by a tail call.
+    pub ends: [u32; 2],
 }
 
 impl Frame {

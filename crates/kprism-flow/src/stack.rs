@@ -267,7 +267,7 @@ impl Stacks {
             body: NO_FUNC,
             kind,
             kernel,
-            marked: false,
+            ends: [NO_FUNC; 2],
         });
     }
 
@@ -284,7 +284,11 @@ impl Stacks {
             && (body || event.flags & flag::MARKED != 0)
             && let Some(top) = self.stack.last_mut()
         {
-            top.marked = true;
+            let free = top.ends.iter().position(|&f| f == NO_FUNC);
+            let over = std::mem::replace(&mut top.ends[free.unwrap_or(1)], event.func);
+            if over != NO_FUNC {
+                self.mark(What::End { func: over }, event.ip);
+            }
             self.mark(What::Begin { func: event.func, body }, event.ip);
         }
     }
@@ -292,8 +296,8 @@ impl Stacks {
     #[inline(always)]
     fn pop(&mut self, now: u64) {
         if let Some(frame) = self.stack.pop() {
-            if frame.marked {
-                self.mark(What::End { func: frame.func }, frame.ret_ip);
+            for func in frame.ends.into_iter().rev().filter(|&f| f != NO_FUNC) {
+                self.mark(What::End { func }, frame.ret_ip);
             }
             self.node = match self.stack.last() {
                 Some(below) => below.node,
@@ -402,7 +406,10 @@ impl Stacks {
     /// meanwhile.
     fn tail(&mut self, top: Frame, event: &Event, now: u64) {
         let ret_ip = if top.is_entry() { NO_RETURN } else { top.ret_ip };
-        if !top.is_entry() {
+        if let Some(frame) = self.stack.last_mut()
+            && !top.is_entry()
+        {
+            frame.ends = [NO_FUNC; 2]; // the new frame has them
             self.pop(now);
         }
         self.push(event.func, FrameKind::Tail, ret_ip, top.kernel, now);
@@ -414,6 +421,7 @@ impl Stacks {
         {
             new.home = top.home;
             new.aux = top.aux;
+            new.ends = top.ends;
         }
         self.begin(event);
     }

@@ -456,7 +456,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             body: NO_FUNC,
             kind,
             kernel,
-            marked: false,
+            ends: [NO_FUNC; 2],
         });
     }
 
@@ -470,8 +470,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             insns: thread.insns - frame.start_insns,
             cpu: thread.cpu - frame.start_cpu,
         };
-        if frame.marked {
-            self.mark(What::End { func: frame.func }, &frame);
+        for func in frame.ends.into_iter().rev().filter(|&f| f != NO_FUNC) {
+            self.mark(What::End { func }, &frame);
         }
         if frame.kind == FrameKind::Syscall {
             self.mark(What::SyscallDone, &frame);

@@ -152,6 +152,22 @@ fn a_system_call_with_its_body() {
     assert!(p.slices.iter().all(|s| s.start_ns <= s.end_ns));
 }
 
+/// What the body leaves to another function by a tail call is the body's, not the way out.
+#[test]
+fn the_parts_of_a_system_call_whose_body_ends_in_a_tail_call() {
+    const TAIL: u64 = 0xffff_ffff_8100_6000;
+    let mut code = code("__x64_sys_read");
+    code.func("__x64_sys_mmap", TAIL, &[0x90, 0xff, 0xe0]);
+    let mut pt = Pt::new();
+    pt.psb_at(MAIN, 1000).cyc(3).tip(G).cyc(4).tnt("tt").cyc(2).tip(ENTRY);
+    pt.cyc(2).tip(TAIL).cyc(3).tip(HELPER).cyc(5).tnt("t").cyc(11).tip(MAIN + 8);
+    let p = run_with(&code, &[&pt], &[]);
+    let call = &p.syscalls[0];
+    assert_eq!(p.funcs[call.func as usize].name, "__x64_sys_mmap");
+    // nop, call; then nop, jmp, nop, ret; then sysret.
+    assert_eq!((call.parts.entry.insns, call.insns, call.parts.exit.insns), (2, 7, 1));
+}
+
 #[test]
 fn a_signal_and_its_return() {
     let code = code("__x64_sys_rt_sigreturn");

@@ -78,21 +78,47 @@ pub fn counts(profile: &Profile) -> Table {
     )
 }
 
-/// Where intervals began, by their total time. Contexts with the same innermost frames are one row.
-pub fn sites(profile: &Profile, delta: &Delta) -> Table {
-    let mut by_stack: BTreeMap<String, Site> = BTreeMap::new();
+/// Intervals that began in contexts with the same innermost frames.
+pub(crate) struct SiteGroup {
+    /// The innermost frames.
+    pub stack: String,
+    /// All of them together.
+    pub sum: Site,
+    /// The context with the most time: index into [`Profile::nodes`].
+    pub heaviest: u32,
+    /// How many contexts.
+    pub contexts: usize,
+}
+
+/// Where intervals began, by their total time.
+pub(crate) fn site_groups(profile: &Profile, delta: &Delta) -> Vec<SiteGroup> {
+    let mut groups: BTreeMap<String, SiteGroup> = BTreeMap::new();
+    // By their time: the first of a group is its heaviest.
     for site in &delta.sites {
-        let sum = by_stack.entry(stack(profile, site.node, FRAMES)).or_default();
+        let stack = stack(profile, site.node, FRAMES);
+        let group = groups.entry(stack.clone()).or_insert_with(|| SiteGroup {
+            stack,
+            sum: Site::default(),
+            heaviest: site.node,
+            contexts: 0,
+        });
+        group.contexts += 1;
+        let sum = &mut group.sum;
         sum.count += site.count;
         sum.ns = sum.ns.saturating_add(site.ns);
         sum.insns = sum.insns.saturating_add(site.insns);
         sum.max_ns = sum.max_ns.max(site.max_ns);
     }
-    let mut rows: Vec<(String, Site)> = by_stack.into_iter().collect();
-    rows.sort_by_key(|(_, s)| Reverse(s.ns));
-    let cells = rows
+    let mut groups: Vec<SiteGroup> = groups.into_values().collect();
+    groups.sort_by_key(|g| Reverse(g.sum.ns));
+    groups
+}
+
+/// Where intervals began, by their total time. Contexts with the same innermost frames are one row.
+pub fn sites(profile: &Profile, delta: &Delta) -> Table {
+    let cells = site_groups(profile, delta)
         .into_iter()
-        .map(|(stack, s)| {
+        .map(|SiteGroup { stack, sum: s, .. }| {
             vec![
                 Cell::Percent(units::percent(s.ns, delta.ns.sum)),
                 Cell::Int(s.count),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The HTML report: one file with the page's program, its style and the data, usable from `file://` on a
-//! machine without a network.
+//! machine without a network. The comparison of two runs is another page of the same kind.
 //!
 //! What comes in: manifest and profile. What goes out: the file's text. The program is built from `ui/`
 //! and kept here as `assets/`, so that building kprism needs no Node. The data are pruned to stay within a
@@ -8,14 +8,18 @@
 //! `<` is escaped, so nothing in them can end the script element, and a content security policy keeps the
 //! page from loading or sending anything even if something else were wrong.
 
+mod compare;
 mod embed;
 mod histogram;
+mod intervals;
 mod prune;
 
+use crate::diff::{Diff, Scale};
 use crate::header::Header;
 use askama::Template;
 use kprism_flow::Profile;
 use kprism_store::Manifest;
+use serde::Serialize;
 
 /// How much to embed. The default keeps a file below 5 MB, usually far below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,16 +85,31 @@ pub enum HtmlError {
 pub fn render(manifest: &Manifest, profile: &Profile, budget: &Budget) -> Result<String, HtmlError> {
     let header = Header::new(manifest, profile);
     let data = embed::Data::new(&header, profile, budget);
-    let data = inert(&serde_json::to_string(&data)?);
     let title = if header.command.is_empty() { "imported trace" } else { &header.command };
-    let page = Page {
-        title,
-        generator: concat!("kprism ", env!("CARGO_PKG_VERSION")),
-        css: include_str!("../assets/report.css"),
-        js: include_str!("../assets/report.js"),
-        data: &data,
-    };
-    Ok(page.render()?)
+    page(title, include_str!("../assets/report.css"), include_str!("../assets/report.js"), &data)
+}
+
+/// Two runs side by side, as one file. `paths` say where the runs are, `name` what is compared.
+///
+/// # Errors
+/// As [`render`].
+pub fn render_diff(
+    diff: &Diff,
+    scale: Scale,
+    headers: [&Header; 2],
+    paths: &[String; 2],
+    name: &str,
+) -> Result<String, HtmlError> {
+    let data = compare::Data::new(diff, scale, headers, paths, name);
+    let title = format!("{name}: {} against {}", paths[1], paths[0]);
+    page(&title, include_str!("../assets/diff.css"), include_str!("../assets/diff.js"), &data)
+}
+
+/// A page of its data, its program and its style.
+fn page(title: &str, css: &str, js: &str, data: &impl Serialize) -> Result<String, HtmlError> {
+    let data = inert(&serde_json::to_string(data)?);
+    let generator = concat!("kprism ", env!("CARGO_PKG_VERSION"));
+    Ok(Page { title, generator, css, js, data: &data }.render()?)
 }
 
 /// JSON that is the same to a JSON parser and means nothing to an HTML parser. `<`, `>` and `&` occur only

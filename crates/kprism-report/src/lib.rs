@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | tables (text, JSON, CSV) of functions, system calls, tasks, errors | [`tables`], [`table`] | terminals, scripts |
 //! | intervals between markers, with histograms | [`deltas`] | terminals, scripts |
+//! | two runs, one against the other | [`diff`] | terminals, scripts |
 //! | the call tree | [`calltree`] | terminals |
 //! | folded stacks | [`folded`] | flame graph tools |
 //! | Perfetto trace | [`perfetto`] | ui.perfetto.dev, its trace processor |
@@ -20,6 +21,7 @@
 pub mod calltree;
 pub mod cost;
 pub mod deltas;
+pub mod diff;
 pub mod filter;
 pub mod folded;
 pub mod header;

@@ -4,7 +4,7 @@
 use crate::filter::{Filter, task_of_nodes};
 use crate::tree::subtree_sums;
 use crate::units;
-use kprism_flow::model::{NO_PARENT, Profile};
+use kprism_flow::model::{NO_PARENT, Parts, Profile};
 use std::collections::BTreeMap;
 
 /// A function over the tasks taken. Times are on-CPU.
@@ -40,7 +40,11 @@ pub fn functions_by_task(profile: &Profile, filter: &Filter) -> Vec<TaskFunction
     let parents = || profile.nodes.iter().map(|n| n.parent);
     let insns = subtree_sums(parents(), profile.nodes.iter().map(|n| n.insns));
     let ns = subtree_sums(parents(), profile.nodes.iter().map(|n| n.ns));
-    let inner = recursive(profile);
+    let called = |i: usize| {
+        let node = &profile.nodes[i];
+        (node.parent != NO_PARENT).then_some(node.func)
+    };
+    let inner = recursive(parents(), called, profile.funcs.len());
     let mut rows: BTreeMap<(u32, u32), FunctionRow> = BTreeMap::new();
     for (i, node) in profile.nodes.iter().enumerate() {
         let Some(task) = task_of[i].filter(|&t| taken[t as usize]) else { continue };
@@ -61,22 +65,25 @@ pub fn functions_by_task(profile: &Profile, filter: &Filter) -> Vec<TaskFunction
 }
 
 /// For each node, whether the same function is among its ancestors: its total is in theirs already.
-fn recursive(profile: &Profile) -> Vec<bool> {
-    let nodes = &profile.nodes;
-    let mut children: Vec<Vec<u32>> = vec![Vec::new(); nodes.len()];
+/// `func` names the function of a node, if it is one of `funcs`.
+pub(crate) fn recursive(
+    parents: impl Iterator<Item = u32>,
+    func: impl Fn(usize) -> Option<u32>,
+    funcs: usize,
+) -> Vec<bool> {
+    let mut children: Vec<Vec<u32>> = Vec::new();
     let mut stack = Vec::new();
-    for (i, node) in nodes.iter().enumerate() {
-        match node.parent {
+    for (i, parent) in parents.enumerate() {
+        children.push(Vec::new());
+        match parent {
             NO_PARENT => stack.push((i as u32, false)),
             parent => children[parent as usize].push(i as u32),
         }
     }
-    let mut inner = vec![false; nodes.len()];
-    let mut active = vec![0u32; profile.funcs.len()];
+    let mut inner = vec![false; children.len()];
+    let mut active = vec![0u32; funcs];
     while let Some((i, done)) = stack.pop() {
-        let node = &nodes[i as usize];
-        let active = if node.parent == NO_PARENT { None } else { active.get_mut(node.func as usize) };
-        if let Some(active) = active {
+        if let Some(active) = func(i as usize).and_then(|func| active.get_mut(func as usize)) {
             if done {
                 *active -= 1;
             } else {
@@ -120,6 +127,23 @@ pub struct SyscallRow {
     pub on_cpu_ns: u64,
     /// Sum of the kernel's instructions.
     pub insns: u64,
+    /// Sums of what the time on a CPU was spent on beside the body.
+    pub parts: Parts,
+}
+
+/// Where the wall time of a system call went, in nanoseconds; the parts add up to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Split {
+    /// On the way in.
+    pub entry: u64,
+    /// In the body.
+    pub body: u64,
+    /// Interrupts.
+    pub interrupts: u64,
+    /// Not on a CPU.
+    pub off_cpu: u64,
+    /// On the way out.
+    pub exit: u64,
 }
 
 impl SyscallRow {
@@ -131,6 +155,15 @@ impl SyscallRow {
     /// Sum of wall times.
     pub fn wall_total_ns(&self) -> u64 {
         self.wall_ns.iter().fold(0u64, |sum, &ns| sum.saturating_add(ns))
+    }
+
+    /// Where the wall time of all calls went.
+    pub fn split(&self) -> Split {
+        let Parts { entry, interrupts, exit } = self.parts;
+        let body =
+            self.on_cpu_ns.saturating_sub(entry.ns).saturating_sub(interrupts.ns).saturating_sub(exit.ns);
+        let off_cpu = self.wall_total_ns().saturating_sub(self.on_cpu_ns);
+        Split { entry: entry.ns, body, interrupts: interrupts.ns, off_cpu, exit: exit.ns }
     }
 
     /// Mean wall time, cut to whole nanoseconds.
@@ -173,10 +206,19 @@ fn grouped_syscalls<K: Ord + Copy>(
             wall_ns: Vec::new(),
             on_cpu_ns: 0,
             insns: 0,
+            parts: Parts::default(),
         });
         row.wall_ns.push(call.wall_ns);
         row.on_cpu_ns = row.on_cpu_ns.saturating_add(call.on_cpu_ns);
         row.insns = row.insns.saturating_add(call.insns);
+        for (sum, part) in [
+            (&mut row.parts.entry, call.parts.entry),
+            (&mut row.parts.interrupts, call.parts.interrupts),
+            (&mut row.parts.exit, call.parts.exit),
+        ] {
+            sum.ns = sum.ns.saturating_add(part.ns);
+            sum.insns = sum.insns.saturating_add(part.insns);
+        }
     }
     for row in rows.values_mut() {
         row.wall_ns.sort_unstable();

@@ -22,6 +22,10 @@ pub enum Cell {
     Ns(u64),
     /// Percent, 0 to 100.
     Percent(f64),
+    /// A difference of counts.
+    CountDiff(i64),
+    /// A difference of nanoseconds.
+    NsDiff(i64),
     /// An address or offset.
     Hex(u64),
     /// A measure without a unit of its own.
@@ -101,7 +105,7 @@ impl Table {
         Table { columns, rows, hidden: 0 }
     }
 
-    /// Sorts by a column: numbers from large to small, names from a to z; `-` before the key turns the
+    /// Sorts by a column: numbers from large to small, differences by their size, names from a to z; `-` before the key turns the
     /// order round. Equal rows keep their order.
     ///
     /// # Errors
@@ -120,6 +124,16 @@ impl Table {
             if turned { order.reverse() } else { order }
         });
         Ok(())
+    }
+
+    /// Keeps the columns of these keys, in this order.
+    pub fn select(&mut self, keys: &[&str]) {
+        let places: Vec<usize> =
+            keys.iter().filter_map(|key| self.columns.iter().position(|c| c.key == *key)).collect();
+        self.columns = places.iter().map(|&i| self.columns[i]).collect();
+        for row in &mut self.rows {
+            *row = places.iter().map(|&i| row[i].clone()).collect();
+        }
     }
 
     /// Keeps the first `rows` rows and remembers how many went.
@@ -211,6 +225,7 @@ impl Cell {
     fn number(&self) -> u64 {
         match self {
             Cell::Int(n) | Cell::Count(n) | Cell::Ns(n) | Cell::Hex(n) => *n,
+            Cell::CountDiff(n) | Cell::NsDiff(n) => n.unsigned_abs(),
             Cell::Text(_) | Cell::Percent(_) | Cell::Real(_) | Cell::Nothing => 0,
         }
     }
@@ -222,6 +237,8 @@ impl Cell {
             Cell::Count(n) => units::count(*n),
             Cell::Ns(n) => units::duration(*n),
             Cell::Percent(p) => format!("{p:.2}%"),
+            Cell::CountDiff(n) => signed(*n, units::count),
+            Cell::NsDiff(n) => signed(*n, units::duration),
             Cell::Hex(n) => format!("{n:#x}"),
             Cell::Real(x) => units::real(*x),
             Cell::Nothing => "–".into(),
@@ -231,6 +248,7 @@ impl Cell {
     fn json(&self) -> Value {
         match self {
             Cell::Text(text) => Value::String(text.clone()),
+            Cell::CountDiff(n) | Cell::NsDiff(n) => Value::Number((*n).into()),
             Cell::Percent(p) => Number::from_f64(round(*p)).map_or(Value::Null, Value::Number),
             Cell::Real(x) => Number::from_f64(*x).map_or(Value::Null, Value::Number),
             Cell::Nothing => Value::Null,
@@ -244,12 +262,23 @@ impl Cell {
                 format!("\"{}\"", text.replace('"', "\"\""))
             }
             Cell::Text(text) => text.clone(),
+            Cell::CountDiff(n) | Cell::NsDiff(n) => n.to_string(),
             Cell::Percent(p) => round(*p).to_string(),
             Cell::Real(x) => x.to_string(),
             Cell::Nothing => String::new(),
             _ => self.number().to_string(),
         }
     }
+}
+
+/// A difference, its sign always there; nothing for none.
+fn signed(n: i64, unit: fn(u64) -> String) -> String {
+    let sign = match n {
+        0 => return String::new(),
+        ..0 => '-',
+        _ => '+',
+    };
+    format!("{sign}{}", unit(n.unsigned_abs()))
 }
 
 /// Four decimals: enough for one in a million, and the same text everywhere.

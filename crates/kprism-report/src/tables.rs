@@ -83,6 +83,48 @@ pub fn syscalls(profile: &Profile, filter: &Filter) -> Table {
     )
 }
 
+/// Where the time of system calls went: shares of the wall time, and means of one call.
+pub fn syscall_parts(profile: &Profile, filter: &Filter) -> Table {
+    let rows = rows::syscalls(profile, filter);
+    let cells = rows
+        .iter()
+        .map(|r| {
+            let wall = r.wall_total_ns();
+            let split = r.split();
+            let parts = [split.entry, split.body, split.interrupts, split.off_cpu, split.exit];
+            let mut cells = vec![Cell::Int(r.count()), Cell::Ns(wall), Cell::Ns(r.average_ns())];
+            for part in parts {
+                cells.push(Cell::Ns(part / r.count().max(1)));
+                cells.push(Cell::Percent(units::percent(part, wall)));
+            }
+            cells.push(Cell::Text(r.name.clone()));
+            cells
+        })
+        .collect();
+    sorted(
+        Table::new(
+            &[
+                ("count", "count"),
+                ("wall_ns", "wall"),
+                ("average_ns", "average"),
+                ("entry_ns", "entry"),
+                ("entry_percent", ""),
+                ("body_ns", "body"),
+                ("body_percent", ""),
+                ("interrupts_ns", "interrupts"),
+                ("interrupts_percent", ""),
+                ("off_cpu_ns", "off CPU"),
+                ("off_cpu_percent", ""),
+                ("exit_ns", "exit"),
+                ("exit_percent", ""),
+                ("syscall", "syscall"),
+            ],
+            cells,
+        ),
+        "wall_ns",
+    )
+}
+
 /// Tasks by instructions.
 pub fn tasks(profile: &Profile, filter: &Filter) -> Table {
     let rows = rows::tasks(profile, filter);

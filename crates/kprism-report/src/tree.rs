@@ -160,16 +160,21 @@ pub fn of_task(profile: &Profile, task: u32) -> Tree {
 
 /// What a function does, whoever calls it: all its outermost calls merged, the function as root.
 pub fn of_function(profile: &Profile, func: u32, filter: &Filter) -> Tree {
+    of_functions(profile, &[func], filter)
+}
+
+/// What several functions do, as if they were one; the root is named after the first of them.
+pub fn of_functions(profile: &Profile, funcs: &[u32], filter: &Filter) -> Tree {
     let taken = filter.tasks(profile);
     let task_of = task_of_nodes(profile);
-    let mut builder = Builder::new(Label::Func(func));
+    let mut builder = Builder::new(funcs.first().map_or(Label::All, |&func| Label::Func(func)));
     let mut place = vec![NO_PARENT; profile.nodes.len()];
     for (i, node) in profile.nodes.iter().enumerate() {
         if node.parent == NO_PARENT || !task_of[i].is_some_and(|t| taken[t as usize]) {
             continue;
         }
         let at = match place[node.parent as usize] {
-            NO_PARENT if node.func == func => 0,
+            NO_PARENT if funcs.contains(&node.func) => 0,
             NO_PARENT => continue,
             parent => builder.child(parent, Label::Func(node.func), node.kind),
         };
@@ -177,4 +182,81 @@ pub fn of_function(profile: &Profile, func: u32, filter: &Filter) -> Tree {
         builder.add(at, node.calls, node.insns, node.ns);
     }
     Tree { nodes: builder.nodes }
+}
+
+/// What a system call does, from the way in to the way out, whoever makes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyscallTree {
+    /// The kernel's entry is the root: what leads to the body, and what the body leaves to others by a tail call,
+    /// are below it.
+    pub tree: Tree,
+    /// Calls in it.
+    pub calls: u64,
+    /// Those of them whose way in and out cannot be told from that of other system calls made by the same code
+    /// (as `syscall(2)` does): only their body is in the tree.
+    pub shared: u64,
+}
+
+/// The tree of a system call; `bodies` are its functions (`__x64_sys_*`).
+pub fn of_syscall(profile: &Profile, bodies: &[u32], filter: &Filter) -> SyscallTree {
+    let taken = filter.tasks(profile);
+    let task_of = task_of_nodes(profile);
+    let nodes = &profile.nodes;
+    let mut is_body = vec![false; profile.funcs.len()];
+    profile.syscalls.iter().for_each(|call| is_body[call.func as usize] = true);
+    bodies.iter().for_each(|&body| is_body[body as usize] = true);
+
+    // For each node the kernel entry above it, the outermost body above it, and for each entry what runs below.
+    let mut entry = vec![NO_PARENT; nodes.len()];
+    let mut body = vec![NO_PARENT; nodes.len()];
+    let (mut wanted, mut other) = (vec![false; nodes.len()], vec![false; nodes.len()]);
+    for (i, node) in nodes.iter().enumerate() {
+        if node.parent == NO_PARENT || !task_of[i].is_some_and(|t| taken[t as usize]) {
+            continue;
+        }
+        if node.kind == FrameKind::Syscall {
+            entry[i] = i as u32;
+        } else if profile.funcs[node.func as usize].kernel {
+            (entry[i], body[i]) = (entry[node.parent as usize], body[node.parent as usize]);
+        }
+        if entry[i] != NO_PARENT && body[i] == NO_PARENT && is_body[node.func as usize] {
+            body[i] = i as u32;
+            let of = if bodies.contains(&node.func) { &mut wanted } else { &mut other };
+            of[entry[i] as usize] = true;
+        }
+    }
+    let in_wanted = |i: usize| body[i] != NO_PARENT && bodies.contains(&nodes[body[i] as usize].func);
+    // Frames on the way to a body are there in any case.
+    let mut leads: Vec<bool> = (0..nodes.len()).map(in_wanted).collect();
+    for i in (0..nodes.len()).rev().filter(|&i| entry[i] != NO_PARENT && entry[i] != i as u32) {
+        leads[nodes[i].parent as usize] |= leads[i];
+    }
+
+    let mut builder = Builder::new(Label::All);
+    let mut place = vec![NO_PARENT; nodes.len()];
+    let (mut calls, mut shared) = (0u64, 0u64);
+    for (i, node) in nodes.iter().enumerate() {
+        let Some(&at) = entry.get(i).filter(|&&e| e != NO_PARENT && wanted[e as usize]) else { continue };
+        let alone = !other[at as usize];
+        if !alone && !leads[i] {
+            continue;
+        }
+        place[i] = match node.kind {
+            FrameKind::Syscall => {
+                if builder.nodes[0].label == Label::All {
+                    builder.nodes[0].label = Label::Func(node.func);
+                }
+                0
+            }
+            kind => builder.child(place[node.parent as usize], Label::Func(node.func), kind),
+        };
+        if alone || in_wanted(i) {
+            builder.add(place[i], node.calls, node.insns, node.ns);
+        }
+        if body[i] == i as u32 && in_wanted(i) {
+            calls = calls.saturating_add(node.calls);
+            shared = shared.saturating_add(if alone { 0 } else { node.calls });
+        }
+    }
+    SyscallTree { tree: Tree { nodes: builder.nodes }, calls, shared }
 }

@@ -177,7 +177,7 @@ fn a_browser_shows_it_without_a_word_of_complaint() {
         "within ls [302]"
     );
     choose("openat");
-    assert_eq!(crumbs(&browser), json!(["__x64_sys_openat"]));
+    assert_eq!(crumbs(&browser), json!(["openat"]));
     let median =
         browser.run("return document.querySelector('.histogram [role=img]').getAttribute('aria-label')");
     assert_eq!(

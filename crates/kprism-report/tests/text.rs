@@ -150,6 +150,7 @@ fn percentiles_are_values_that_occurred() {
         wall_ns,
         on_cpu_ns: 0,
         insns: 0,
+        parts: Parts::default(),
     };
     let hundred = row((1..=100).collect());
     assert_eq!([50, 90, 99, 100].map(|p| hundred.percentile_ns(p)), [50, 90, 99, 100]);

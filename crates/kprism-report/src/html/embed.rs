@@ -3,13 +3,14 @@
 
 use super::Budget;
 use super::histogram;
+use super::intervals::{self, Contexts, Kind};
 use super::prune::{Folded, Kept, prune};
 use crate::Filter;
 use crate::header::Header;
 use crate::rows::{self, FunctionRow};
 use crate::tree::{self, Label, Tree};
 use kprism_flow::Profile;
-use kprism_flow::model::FrameKind;
+use kprism_flow::model::{FrameKind, NO_PARENT};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -27,6 +28,8 @@ pub(super) struct Data {
     functions: FunctionColumns,
     functions_by_task: FunctionColumns,
     syscalls: Vec<Syscall>,
+    intervals: Vec<Kind>,
+    contexts: Contexts,
     errors: Vec<Error>,
     errors_omitted: usize,
     cpus: Vec<Cpu>,
@@ -98,6 +101,9 @@ struct Syscall {
     max_ns: u64,
     on_cpu_ns: u64,
     insns: u64,
+    entry_ns: u64,
+    interrupts_ns: u64,
+    exit_ns: u64,
     histogram: Vec<u64>,
 }
 
@@ -124,7 +130,7 @@ struct Cpu {
 /// Numbers functions, modules and task names as they are first needed, so that only those in use are
 /// embedded.
 #[derive(Default)]
-struct Names {
+pub(super) struct Names {
     funcs: Funcs,
     func_ids: HashMap<u32, u32>,
     modules: Vec<String>,
@@ -134,7 +140,7 @@ struct Names {
 }
 
 impl Names {
-    fn func(&mut self, profile: &Profile, func: u32) -> u32 {
+    pub(super) fn func(&mut self, profile: &Profile, func: u32) -> u32 {
         if let Some(&id) = self.func_ids.get(&func) {
             return id;
         }
@@ -188,7 +194,7 @@ impl Data {
         longest.truncate(budget.trees);
         let each = budget.syscall_contexts / longest.len().max(1);
         for call in &longest {
-            let whole = tree::of_function(profile, call.func, &everyone);
+            let whole = tree::of_syscall(profile, &[call.func], &everyone).tree;
             let id = names.func(profile, call.func);
             trees.push(embed_tree(profile, &mut names, ("syscall", id, call.name.clone()), &whole, each));
         }
@@ -214,6 +220,8 @@ impl Data {
         by_task.truncate(budget.task_syscalls);
         syscalls.extend(by_task.iter().map(|(task, row)| syscall(profile, &mut names, Some(*task), row)));
 
+        let (intervals, contexts) = intervals::embed(profile, &mut names);
+
         Data {
             header: header.to_json(),
             tasks: tasks.iter().map(|row| embed_task(profile, row)).collect(),
@@ -222,6 +230,8 @@ impl Data {
             functions,
             functions_by_task,
             syscalls,
+            intervals,
+            contexts,
             errors: profile.errors.iter().take(budget.errors).map(embed_error).collect(),
             errors_omitted: profile.errors.len().saturating_sub(budget.errors),
             cpus: cpus(profile),
@@ -242,6 +252,7 @@ fn embed_tree(
     let (kept, folded) = prune(tree, limit);
     let reference = |node: &Kept, names: &mut Names| match &node.label {
         None => -2,
+        _ if node.parent == NO_PARENT => -1, // the page calls it by the tree's label
         Some(Label::All | Label::Task(_)) => -1,
         Some(Label::Comm(comm)) => -3 - i64::from(intern(&mut names.comms, &mut names.comm_ids, comm)),
         Some(Label::Func(func)) => names.func(profile, *func).into(),
@@ -262,7 +273,7 @@ fn embed_tree(
 }
 
 /// Index into `KINDS` of the page.
-fn kind_number(kind: FrameKind) -> u8 {
+pub(super) fn kind_number(kind: FrameKind) -> u8 {
     match kind {
         FrameKind::Root => 0,
         FrameKind::Call => 1,
@@ -311,6 +322,9 @@ fn syscall(profile: &Profile, names: &mut Names, task: Option<u32>, row: &rows::
         max_ns: row.percentile_ns(100),
         on_cpu_ns: row.on_cpu_ns,
         insns: row.insns,
+        entry_ns: row.parts.entry.ns,
+        interrupts_ns: row.parts.interrupts.ns,
+        exit_ns: row.parts.exit.ns,
         histogram: histogram::bins(&row.wall_ns),
     }
 }

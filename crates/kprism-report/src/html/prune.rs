@@ -26,6 +26,17 @@ pub(super) struct Kept {
     pub ns: u64,
 }
 
+/// Marks the `limit` largest weights, and at least one; of equal ones the earlier.
+pub(super) fn heaviest(weights: &[f64], limit: usize) -> Vec<bool> {
+    let mut order: Vec<u32> = (0..weights.len() as u32).collect();
+    order.sort_by(|&a, &b| weights[b as usize].total_cmp(&weights[a as usize]).then(a.cmp(&b)));
+    let mut keep = vec![false; weights.len()];
+    for &i in order.iter().take(limit.max(1)) {
+        keep[i as usize] = true;
+    }
+    keep
+}
+
 /// Keeps at most `limit` nodes, by the larger of their shares of instructions and time. A parent weighs
 /// at least as much as its children and comes before them, so what is kept is a tree.
 pub(super) fn prune(tree: &Tree, limit: usize) -> (Vec<Kept>, Folded) {
@@ -33,12 +44,7 @@ pub(super) fn prune(tree: &Tree, limit: usize) -> (Vec<Kept>, Folded) {
     let share = |values: &[u64], i: usize| values[i] as f64 / values[0].max(1) as f64;
     let weight: Vec<f64> =
         (0..tree.nodes.len()).map(|i| share(&totals.insns, i).max(share(&totals.ns, i))).collect();
-    let mut order: Vec<u32> = (0..tree.nodes.len() as u32).collect();
-    order.sort_by(|&a, &b| weight[b as usize].total_cmp(&weight[a as usize]).then(a.cmp(&b)));
-    let mut keep = vec![false; tree.nodes.len()];
-    for &i in order.iter().take(limit.max(1)) {
-        keep[i as usize] = true;
-    }
+    let keep = heaviest(&weight, limit);
 
     let mut folded = Folded::default();
     let mut kept: Vec<Kept> = Vec::new();

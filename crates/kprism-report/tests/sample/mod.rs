@@ -314,6 +314,7 @@ pub fn profile() -> Profile {
         ip: 0xffff_ffff_8126_31a7,
         kind: "no code at 0xffffffffc0402000 (page of a module that was unloaded?)".into(),
     }];
+    profile.deltas = vec![delta(&profile, "irqs", "openat"), delta(&profile, "preempt", "mmap")];
     let total: u64 = profile.nodes.iter().map(|n| n.insns).sum();
     let cpu = |instructions, errors, lost_bytes, first_ns, last_ns| CpuTotals {
         instructions,
@@ -327,6 +328,107 @@ pub fn profile() -> Profile {
         cpu(total / 3 * 2, 0, 0, 12_000, 5_900_000),
         cpu(total - total / 3 * 2, 1, 208, 13_100, 5_870_000),
     ];
+    profile
+}
+
+/// Intervals that began in all contexts of functions whose name has `part` in it, ever longer.
+fn delta(profile: &Profile, name: &str, part: &str) -> Delta {
+    let named = |n: &Node| n.parent != NO_PARENT && profile.funcs[n.func as usize].name.contains(part);
+    let began = (0u32..).zip(&profile.nodes).filter(|(_, n)| named(n)).map(|(i, _)| i);
+    let mut values = Vec::new();
+    let mut delta = Delta {
+        name: name.into(),
+        from: format!("{name}-off"),
+        to: format!("{name}-on"),
+        ..Delta::default()
+    };
+    for (i, node) in began.enumerate() {
+        let ns = 60 + (i as u64).pow(3);
+        values.push(ns);
+        delta.sites.push(Site { node, count: 2, ns: 2 * ns, insns: 2 * ns - 2, max_ns: ns });
+        let (task, start_ns) = (i as u32 % 5, 20_000 * i as u64 + 7);
+        delta.longest.push(Interval {
+            task,
+            cpu: 1,
+            start_ns,
+            ns,
+            insns: ns - 1,
+            from_ip: 0xffff_ffff_8100_0010 + ns,
+            to_ip: 0xffff_ffff_8100_0090,
+            from_node: node,
+            to_node: profile.nodes[node as usize].parent,
+        });
+    }
+    delta.sites.reverse();
+    delta.longest.reverse();
+    delta.ns = histogram(values.iter().flat_map(|&v| [v, v]));
+    delta.insns = histogram(values.iter().flat_map(|&v| [v - 1, v - 1]));
+    delta.restarted = 3;
+    delta
+}
+
+/// Exact bins, as the decoder has them for small values.
+fn histogram(values: impl Iterator<Item = u64>) -> Histogram {
+    let mut counts = std::collections::BTreeMap::new();
+    values.for_each(|v| *counts.entry(v).or_insert(0u64) += 1);
+    let bin = |(&low, &count): (&u64, &u64)| Bin { low, high: low + 1, count };
+    Histogram {
+        count: counts.values().sum(),
+        sum: counts.iter().map(|(v, n)| v * n).sum(),
+        min: counts.keys().next().copied().unwrap_or(0),
+        max: counts.keys().next_back().copied().unwrap_or(0),
+        bins: counts.iter().map(bin).collect(),
+    }
+}
+
+/// What a tracer makes of each call of a function: two calls of [`traced`].
+pub const TRACED: (u64, u64) = (300, 500);
+
+/// The run again at other addresses: `do_mmap` calls a tracer each time, and nobody sorts in `ls`.
+pub fn traced() -> Profile {
+    let mut profile = profile();
+    profile.funcs.iter_mut().for_each(|f| f.start += 0x20_0000);
+    let named = |profile: &Profile, name: &str| {
+        profile.funcs.iter().position(|f| f.name == name).expect("the sample has it") as u32
+    };
+    let (mmap, sort) = (named(&profile, "do_mmap"), named(&profile, "sort_files"));
+    let tracer = profile.funcs.len() as u32;
+    for name in ["trace_mmap", "ring_buffer_write"] {
+        profile.funcs.push(Func {
+            name: name.into(),
+            module: "[kernel]".into(),
+            start: 0xffff_ffff_8200_0000,
+            kernel: true,
+        });
+    }
+    for at in 0..profile.nodes.len() as u32 {
+        let node = profile.nodes[at as usize].clone();
+        if node.parent != NO_PARENT && node.func == mmap {
+            let calls = node.calls;
+            let next = profile.nodes.len() as u32;
+            for (parent, func, each) in [(at, tracer, TRACED.0), (next, tracer + 1, TRACED.1)] {
+                let (insns, kind) = (each * calls, FrameKind::Call);
+                profile.nodes.push(Node { parent, func, calls, insns, ns: insns, kind });
+            }
+        }
+    }
+    // Without the sorting: the nodes below it go, and later ones move up.
+    let mut place = vec![NO_PARENT; profile.nodes.len()];
+    let mut kept: Vec<Node> = Vec::new();
+    for (i, mut node) in std::mem::take(&mut profile.nodes).into_iter().enumerate() {
+        if node.parent != NO_PARENT {
+            if node.func == sort || place[node.parent as usize] == NO_PARENT {
+                continue;
+            }
+            node.parent = place[node.parent as usize];
+        }
+        place[i] = kept.len() as u32;
+        kept.push(node);
+    }
+    profile.nodes = kept;
+    profile.tasks.iter_mut().for_each(|t| t.root = place[t.root as usize]);
+    profile.syscalls.iter_mut().for_each(|s| s.node = place[s.node as usize]);
+    profile.deltas.clear();
     profile
 }
 
@@ -364,7 +466,11 @@ fn program(b: &mut Builder, task: u32, parts: &[&[(&str, u64, u64)]], start: u64
                     on_cpu_ns,
                     insns: each,
                     node,
-                    parts: Default::default(),
+                    parts: Parts {
+                        entry: Part { ns: each / 20, insns: each / 25 },
+                        interrupts: Part { ns: each / 11, insns: each / 12 },
+                        exit: Part { ns: each / 10, insns: each / 15 },
+                    },
                 });
                 let kind = FrameKind::Syscall;
                 let slice = Slice {

@@ -14,6 +14,7 @@ use kprism_report::{Style, deltas};
 use kprism_store::Run;
 use serde_json::json;
 
+use super::report::write_html;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -76,6 +77,8 @@ pub struct View<'a> {
     pub name: Option<&'a str>,
     pub rows: usize,
     pub json: bool,
+    /// The report to write instead, with these intervals in it.
+    pub html: Option<&'a Path>,
     pub style: Style,
 }
 
@@ -90,7 +93,10 @@ pub fn run(
     let (run, profile) = if args.measures() {
         let run = Run::open(input)?;
         let loaded = pipeline::load(&run, progress)?;
-        let specs: Vec<Spec> = args.spec().into_iter().collect();
+        let mut specs: Vec<Spec> = args.spec().into_iter().collect();
+        if view.html.is_some() {
+            specs.extend(Spec::standard());
+        }
         let plan = Plan::new(&specs, &args.count, &|name| address_of(&loaded.symbols, name))?;
         let profile = pipeline::profile(&loaded, plan, None, progress);
         (run, profile)
@@ -99,6 +105,11 @@ pub fn run(
     };
     progress.clear();
     let manifest = run.manifest().context("manifest")?;
+    if let Some(file) = view.html {
+        let occurred = !args.measures() || profile.deltas.first().is_some_and(|d| d.ns.count > 0);
+        write_html(file, &manifest, &profile, progress)?;
+        return Ok(if occurred { Outcome::Done } else { Outcome::NothingMatched });
+    }
     let header = Header::new(&manifest, &profile);
     if args.measures() || view.name.is_some() {
         return details(&profile, args, view, &header, out);

@@ -5,6 +5,7 @@ mod annotate;
 mod call;
 mod check;
 mod delta;
+mod diff;
 mod export;
 mod flow_cost;
 mod generate;
@@ -31,6 +32,8 @@ pub enum Command {
     Lab(lab::Command),
     /// Show where the time went: tables, call tree, HTML
     Report(report::Args),
+    /// Compare two runs: what one did that the other did not, and what cost more
+    Diff(diff::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
     Export(export::Args),
     /// Print what ran, line by line: instructions, branches, calls, system calls
@@ -72,6 +75,7 @@ pub fn run(
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
         Command::Report(args) => report::run(args, color, progress, out),
+        Command::Diff(args) => diff::run(args, color, progress, out),
         Command::Export(args) => export::run(args, progress, out),
         Command::Script(args) => script::run(args, progress, out),
         Command::Annotate(args) => annotate::run(args, color, progress, out),

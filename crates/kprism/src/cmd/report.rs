@@ -2,7 +2,7 @@
 //! `kprism report`: tables, the call tree, the HTML report.
 
 use std::io::{IsTerminal as _, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_flow::Profile;
@@ -10,6 +10,7 @@ use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
 use kprism_report::{Filter, Style, Table, deltas, tables, tree};
+use kprism_store::Manifest;
 use serde_json::json;
 
 use super::call::CallArgs;
@@ -31,7 +32,7 @@ pub struct Args {
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     pub input: PathBuf,
     /// Write the report as one HTML file instead
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["subject", "json", "pids", "comms"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "pids", "comms", "parts"])]
     pub html: Option<PathBuf>,
     /// Sort by this column, from large to small; `-COLUMN` turns it round
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
@@ -43,6 +44,9 @@ pub struct Args {
     pub select: Select,
     #[command(flatten)]
     pub one: CallArgs,
+    /// For `syscalls`: split the time into entry, body, interrupts, off CPU and exit
+    #[arg(long)]
+    pub parts: bool,
     /// Weigh the tree by instructions or by time on a CPU
     #[arg(long, value_enum, default_value_t = By::Instructions)]
     pub by: By,
@@ -137,8 +141,15 @@ pub fn run(
     let style = Style { color: wants_color(color) };
     if args.subject == Some(Subject::Delta) {
         let rows = args.limit.min(DELTA_ROWS);
-        let view = delta::View { name: args.name.as_deref(), rows, json: args.json, style };
+        let (name, html) = (args.name.as_deref(), args.html.as_deref());
+        let view = delta::View { name, rows, json: args.json, html, style };
         return delta::run(&args.input, &args.delta, &view, progress, out);
+    }
+    if args.html.is_some() && args.subject.is_some() {
+        bail!("--html writes all views: leave the subject away, or use it with `delta`");
+    }
+    if args.parts && args.subject != Some(Subject::Syscalls) {
+        bail!("--parts needs the subject `syscalls`");
     }
     if args.name.is_some() || args.delta.is_given() {
         bail!("an INTERVAL and the options of `report delta` need the subject `delta`");
@@ -149,10 +160,7 @@ pub fn run(
     progress.clear();
     let manifest = run.manifest()?;
     if let Some(file) = &args.html {
-        let page = html::render(&manifest, &profile, &Budget::default()).context("HTML report")?;
-        std::fs::write(file, page).with_context(|| file.display().to_string())?;
-        progress.say(&format!("wrote {}", file.display()));
-        return Ok(Outcome::Done);
+        return write_html(file, &manifest, &profile, progress);
     }
     if !filter.tasks(&profile).contains(&true) {
         progress.say("no task matches");
@@ -162,7 +170,11 @@ pub fn run(
     let Some(subject) = args.subject else {
         return overview(args, &profile, &header, style, out);
     };
-    let Some(mut table) = table(subject, &profile, &filter) else {
+    let table = match args.parts {
+        true => Some(tables::syscall_parts(&profile, &filter)),
+        false => table(subject, &profile, &filter),
+    };
+    let Some(mut table) = table else {
         return show_tree(args, &profile, &header, style, out);
     };
     if let Some(key) = &args.sort {
@@ -179,6 +191,19 @@ pub fn run(
         write!(out, "{}\n{}", header.to_text(&profile, style), table.to_text(style))?;
     }
     Ok(outcome)
+}
+
+/// Writes the report as one file.
+pub fn write_html(
+    file: &Path,
+    manifest: &Manifest,
+    profile: &Profile,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let page = html::render(manifest, profile, &Budget::default()).context("HTML report")?;
+    std::fs::write(file, page).with_context(|| file.display().to_string())?;
+    progress.say(&format!("wrote {}", file.display()));
+    Ok(Outcome::Done)
 }
 
 /// Header and the top of the main tables.

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two runs, one against the other: what one did that the other did not, and what cost more or less.
+//!
+//! What comes in: two profiles. What goes out: a [`Diff`], their call trees laid over each other, and from it
+//! rows of functions and the paths that only one run took. Functions are the same if name and module are:
+//! addresses differ from run to run. How a function was reached (call, tail call, or already under way when
+//! the recording began) does not make a path another one; that it was an interrupt does.
+
+mod view;
+
+use std::collections::HashMap;
+
+use kprism_flow::Profile;
+use kprism_flow::model::{FrameKind, NO_PARENT};
+
+use crate::filter::Filter;
+use crate::rows::recursive;
+use crate::tree::{self, Label as TreeLabel, Tree, subtree_sums};
+use crate::units;
+
+pub use view::{FRAMES, Scale, functions_table, headline, paths_table, shown, to_json};
+
+/// One of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The run compared with.
+    Old,
+    /// The run looked at.
+    New,
+}
+
+/// Both, in the order of every pair here.
+pub const SIDES: [Side; 2] = [Side::Old, Side::New];
+
+/// Which part of the runs to compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Within<'a> {
+    /// All that the tasks taken did.
+    Everything,
+    /// One system call, by its name in the man page, whoever makes it.
+    Syscall(&'a str),
+    /// One function, whoever calls it.
+    Function(&'a str),
+}
+
+/// What a context cost, without what it calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Times entered.
+    pub calls: u64,
+    /// Instructions.
+    pub insns: u64,
+    /// On-CPU nanoseconds.
+    pub ns: u64,
+}
+
+/// A function of either run.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct DiffFunc {
+    /// Its name; untrusted.
+    pub name: String,
+    /// Its module.
+    pub module: String,
+    /// Runs in ring 0.
+    pub kernel: bool,
+}
+
+/// What a node stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Label {
+    /// Every task taken.
+    All,
+    /// All tasks of one name.
+    Comm(String),
+    /// A function; index into [`Diff::funcs`].
+    Func(u32),
+}
+
+/// A path of either run, or of both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiffNode {
+    /// Index of the caller's node; [`NO_PARENT`] at the root.
+    pub parent: u32,
+    /// What it stands for.
+    pub label: Label,
+    /// How it was entered, in the first run that has it.
+    pub kind: FrameKind,
+    /// What it cost in OLD and in NEW; nothing where the path is not.
+    pub amounts: [Option<Amount>; 2],
+}
+
+/// Two call trees laid over each other; node 0 is the root, every parent comes before its children.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Diff {
+    /// Functions of both, each once.
+    pub funcs: Vec<DiffFunc>,
+    /// The nodes.
+    pub nodes: Vec<DiffNode>,
+    /// How often the function or system call compared was called, if it is one.
+    pub invocations: Option<[u64; 2]>,
+    /// Those calls of a system call of which only the body is counted, see [`tree::SyscallTree::shared`].
+    pub shared: [u64; 2],
+}
+
+/// A function in both.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FunctionDiff {
+    /// Index into [`Diff::funcs`].
+    pub func: u32,
+    /// In OLD and in NEW; nothing where it never ran.
+    pub rows: [Option<FunctionAmount>; 2],
+}
+
+/// A function in one run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FunctionAmount {
+    /// The function itself.
+    pub own: Amount,
+    /// Instructions with callees; recursion counted once.
+    pub total_insns: u64,
+    /// On-CPU nanoseconds with callees; recursion counted once.
+    pub total_ns: u64,
+}
+
+/// The topmost frame of a path that only one run took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExtraPath {
+    /// Which run.
+    pub side: Side,
+    /// Index into [`Diff::nodes`].
+    pub node: u32,
+    /// Times entered, and its cost with all below it.
+    pub total: Amount,
+}
+
+impl Diff {
+    /// Compares. `None` if neither run has what is to be compared.
+    pub fn new(old: &Profile, new: &Profile, within: Within<'_>, filter: &Filter) -> Option<Self> {
+        let parts = [Part::of(old, within, filter), Part::of(new, within, filter)];
+        if parts.iter().all(Option::is_none) {
+            return None;
+        }
+        let mut overlay = Overlay::default();
+        for ((side, profile), part) in [(Side::Old, old), (Side::New, new)].into_iter().zip(&parts) {
+            if let Some(part) = part {
+                overlay.add(side, profile, &part.tree);
+            }
+        }
+        let mut diff = overlay.diff;
+        if within != Within::Everything {
+            diff.invocations = Some(parts.each_ref().map(|part| part.as_ref().map_or(0, |p| p.calls)));
+        }
+        diff.shared = parts.map(|part| part.map_or(0, |p| p.shared));
+        Some(diff)
+    }
+
+    /// What every path cost with all below it, in OLD and in NEW. Calls are the path's own.
+    pub fn totals(&self) -> [Vec<Amount>; 2] {
+        SIDES.map(|side| {
+            let own = |i: usize| self.nodes[i].amounts[side as usize].unwrap_or_default();
+            let parents = self.nodes.iter().map(|n| n.parent);
+            let insns = subtree_sums(parents.clone(), (0..self.nodes.len()).map(|i| own(i).insns));
+            let ns = subtree_sums(parents, (0..self.nodes.len()).map(|i| own(i).ns));
+            let sums = insns.into_iter().zip(ns).enumerate();
+            sums.map(|(i, (insns, ns))| Amount { calls: own(i).calls, insns, ns }).collect()
+        })
+    }
+
+    /// Functions of either run, by index.
+    pub fn functions(&self) -> Vec<FunctionDiff> {
+        let func = |i: usize| match self.nodes[i].label {
+            Label::Func(func) => Some(func),
+            _ => None,
+        };
+        let inner = recursive(self.nodes.iter().map(|n| n.parent), func, self.funcs.len());
+        let totals = self.totals();
+        let row = |func| FunctionDiff { func, ..FunctionDiff::default() };
+        let mut rows: Vec<FunctionDiff> = (0..self.funcs.len() as u32).map(row).collect();
+        for (i, node) in self.nodes.iter().enumerate() {
+            let Some(func) = func(i) else { continue };
+            for side in SIDES {
+                let Some(own) = node.amounts[side as usize] else { continue };
+                let sum = rows[func as usize].rows[side as usize].get_or_insert_default();
+                sum.own = sum.own.plus(own);
+                if !inner[i] {
+                    let total = totals[side as usize][i];
+                    sum.total_insns = sum.total_insns.saturating_add(total.insns);
+                    sum.total_ns = sum.total_ns.saturating_add(total.ns);
+                }
+            }
+        }
+        rows
+    }
+
+    /// Where one run went a way that the other never did: the first frame of each, in order of the nodes.
+    pub fn extra_paths(&self) -> Vec<ExtraPath> {
+        let totals = self.totals();
+        let both = |i: u32| self.nodes[i as usize].amounts.iter().all(Option::is_some);
+        let mut extra = Vec::new();
+        for (i, node) in self.nodes.iter().enumerate() {
+            let above = node.parent == NO_PARENT || both(node.parent);
+            if !above || both(i as u32) {
+                continue;
+            }
+            let side = if node.amounts[0].is_some() { Side::Old } else { Side::New };
+            extra.push(ExtraPath { side, node: i as u32, total: totals[side as usize][i] });
+        }
+        extra
+    }
+
+    /// The frames from the root to a node.
+    pub fn path(&self, node: u32) -> Vec<u32> {
+        let mut path = Vec::new();
+        let mut at = node;
+        while let Some(n) = self.nodes.get(at as usize) {
+            path.push(at);
+            at = n.parent;
+        }
+        path.reverse();
+        path
+    }
+
+    /// What a node is called.
+    pub fn name(&self, node: u32) -> &str {
+        match &self.nodes[node as usize].label {
+            Label::All => "all tasks",
+            Label::Comm(comm) => comm,
+            Label::Func(func) => &self.funcs[*func as usize].name,
+        }
+    }
+}
+
+impl Amount {
+    fn plus(self, other: Amount) -> Amount {
+        Amount {
+            calls: self.calls.saturating_add(other.calls),
+            insns: self.insns.saturating_add(other.insns),
+            ns: self.ns.saturating_add(other.ns),
+        }
+    }
+}
+
+/// What is compared of one run.
+struct Part {
+    tree: Tree,
+    calls: u64,
+    shared: u64,
+}
+
+impl Part {
+    /// Finds it, if the run has it.
+    fn of(profile: &Profile, within: Within<'_>, filter: &Filter) -> Option<Self> {
+        let part = match within {
+            Within::Everything => Part { tree: tree::by_comm(profile, filter), calls: 0, shared: 0 },
+            Within::Syscall(name) => {
+                let bodies = profile.syscalls.iter().map(|call| call.func);
+                let mut bodies: Vec<u32> = bodies.collect();
+                bodies.sort_unstable();
+                bodies.dedup();
+                bodies.retain(|&f| units::syscall_name(&profile.funcs[f as usize].name) == name);
+                let tree::SyscallTree { tree, calls, shared } = tree::of_syscall(profile, &bodies, filter);
+                Part { tree, calls, shared }
+            }
+            Within::Function(name) => {
+                let named = (0u32..).zip(&profile.funcs).filter(|(_, f)| f.name == name);
+                let funcs: Vec<u32> = named.map(|(i, _)| i).collect();
+                let tree = tree::of_functions(profile, &funcs, filter);
+                Part { calls: tree.nodes[0].calls, tree, shared: 0 }
+            }
+        };
+        let ran = part.tree.nodes.iter().any(|n| n.calls > 0 || n.insns > 0);
+        ran.then_some(part)
+    }
+}
+
+/// What tells paths below the same caller apart.
+fn class(kind: FrameKind) -> FrameKind {
+    match kind {
+        FrameKind::Tail | FrameKind::Resumed => FrameKind::Call,
+        other => other,
+    }
+}
+
+/// Lays trees over each other.
+#[derive(Default)]
+struct Overlay {
+    diff: Diff,
+    known: HashMap<(u32, Label, FrameKind), u32>,
+    funcs: HashMap<DiffFunc, u32>,
+}
+
+impl Overlay {
+    fn add(&mut self, side: Side, profile: &Profile, tree: &Tree) {
+        let mut place: Vec<u32> = Vec::with_capacity(tree.nodes.len());
+        for node in &tree.nodes {
+            let (parent, label) = match node.parent {
+                // There is one root, whatever it is called.
+                NO_PARENT if !self.diff.nodes.is_empty() => (NO_PARENT, self.diff.nodes[0].label.clone()),
+                NO_PARENT => (NO_PARENT, self.label(profile, &node.label)),
+                parent => (place[parent as usize], self.label(profile, &node.label)),
+            };
+            let next = self.diff.nodes.len() as u32;
+            let at = *self.known.entry((parent, label.clone(), class(node.kind))).or_insert(next);
+            if at == next {
+                self.diff.nodes.push(DiffNode { parent, label, kind: node.kind, amounts: [None; 2] });
+            }
+            let amount = self.diff.nodes[at as usize].amounts[side as usize].get_or_insert_default();
+            *amount = amount.plus(Amount { calls: node.calls, insns: node.insns, ns: node.ns });
+            place.push(at);
+        }
+    }
+
+    fn label(&mut self, profile: &Profile, label: &TreeLabel) -> Label {
+        match label {
+            TreeLabel::All => Label::All,
+            TreeLabel::Comm(comm) => Label::Comm(comm.clone()),
+            TreeLabel::Task(task) => Label::Comm(profile.tasks[*task as usize].comm.clone()),
+            TreeLabel::Func(func) => {
+                let f = &profile.funcs[*func as usize];
+                let func = DiffFunc { name: f.name.clone(), module: f.module.clone(), kernel: f.kernel };
+                let next = self.diff.funcs.len() as u32;
+                let at = *self.funcs.entry(func.clone()).or_insert(next);
+                if at == next {
+                    self.diff.funcs.push(func);
+                }
+                Label::Func(at)
+            }
+        }
+    }
+}

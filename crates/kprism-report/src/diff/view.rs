@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A comparison as tables and JSON.
+
+use kprism_flow::model::NO_PARENT;
+use serde_json::{Value, json};
+
+use super::{Amount, Diff, FunctionAmount, SIDES, Side};
+use crate::calltree::Weight;
+use crate::table::{Cell, Style, Table};
+use crate::units;
+
+/// What numbers are divided by: nothing, or the calls of the function compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// Sums as they are.
+    Sums,
+    /// Means of one call, in OLD and in NEW.
+    PerCall([u64; 2]),
+}
+
+impl Scale {
+    /// A value of one run, rounded to the nearest.
+    pub fn apply(self, side: Side, value: u64) -> u64 {
+        match self {
+            Scale::Sums => value,
+            Scale::PerCall(calls) => {
+                let calls = u128::from(calls[side as usize].max(1));
+                ((u128::from(value) + calls / 2) / calls) as u64
+            }
+        }
+    }
+
+    fn calls(self, side: Side, value: u64) -> Cell {
+        match self {
+            Scale::Sums => Cell::Int(value),
+            Scale::PerCall(calls) => Cell::Real(value as f64 / calls[side as usize].max(1) as f64),
+        }
+    }
+}
+
+fn difference(old: u64, new: u64) -> i64 {
+    let size = i64::try_from(old.abs_diff(new)).unwrap_or(i64::MAX);
+    if new < old { -size } else { size }
+}
+
+/// Functions that one run has and the other has not, or that cost more or less, by the difference of their own
+/// instructions or time. All columns are there; `weight` picks those for people with [`Table::select`] and
+/// [`shown`].
+pub fn functions_table(diff: &Diff, weight: Weight, scale: Scale) -> Table {
+    let mut rows = Vec::new();
+    for row in diff.functions() {
+        let [old, new] = row.rows;
+        let change = match (old, new) {
+            (None, _) => "new",
+            (_, None) => "gone",
+            _ => "",
+        };
+        let func = &diff.funcs[row.func as usize];
+        let amounts = [old.unwrap_or_default(), new.unwrap_or_default()];
+        let get = |value: fn(&FunctionAmount) -> u64| {
+            SIDES.map(|side| scale.apply(side, value(&amounts[side as usize])))
+        };
+        let [self_insns, total_insns, self_ns, total_ns] =
+            [get(|f| f.own.insns), get(|f| f.total_insns), get(|f| f.own.ns), get(|f| f.total_ns)];
+        let calls = SIDES.map(|side| scale.calls(side, amounts[side as usize].own.calls));
+        let same = |pair: [u64; 2]| pair[0] == pair[1];
+        let equal =
+            [self_insns, total_insns, self_ns, total_ns].into_iter().all(same) && calls[0] == calls[1];
+        if equal && change.is_empty() {
+            continue;
+        }
+        let mut cells = vec![Cell::Text(change.into())];
+        for [old, new] in [self_insns, total_insns] {
+            cells.extend([Cell::Count(old), Cell::Count(new), Cell::CountDiff(difference(old, new))]);
+        }
+        for [old, new] in [self_ns, total_ns] {
+            cells.extend([Cell::Ns(old), Cell::Ns(new), Cell::NsDiff(difference(old, new))]);
+        }
+        cells.extend(calls);
+        cells.extend([Cell::Text(func.name.clone()), Cell::Text(func.module.clone())]);
+        rows.push(cells);
+    }
+    let mut table = Table::new(
+        &[
+            ("change", ""),
+            ("old_self_instructions", "self OLD"),
+            ("new_self_instructions", "self NEW"),
+            ("self_instructions_difference", "self diff"),
+            ("old_total_instructions", "total OLD"),
+            ("new_total_instructions", "total NEW"),
+            ("total_instructions_difference", "total diff"),
+            ("old_self_ns", "self OLD"),
+            ("new_self_ns", "self NEW"),
+            ("self_ns_difference", "self diff"),
+            ("old_total_ns", "total OLD"),
+            ("new_total_ns", "total NEW"),
+            ("total_ns_difference", "total diff"),
+            ("old_calls", "calls OLD"),
+            ("new_calls", "calls NEW"),
+            ("function", "function"),
+            ("module", "module"),
+        ],
+        rows,
+    );
+    let key = match weight {
+        Weight::Instructions => "self_instructions_difference",
+        Weight::Time => "self_ns_difference",
+    };
+    let known = table.sort_by(key);
+    debug_assert!(known.is_ok(), "a table sorts by a column of its own");
+    table
+}
+
+/// The columns of [`functions_table`] that fit a terminal.
+pub fn shown(weight: Weight) -> [&'static str; 11] {
+    match weight {
+        Weight::Instructions => [
+            "self_instructions_difference",
+            "old_self_instructions",
+            "new_self_instructions",
+            "total_instructions_difference",
+            "old_total_instructions",
+            "new_total_instructions",
+            "old_calls",
+            "new_calls",
+            "change",
+            "function",
+            "module",
+        ],
+        Weight::Time => [
+            "self_ns_difference",
+            "old_self_ns",
+            "new_self_ns",
+            "total_ns_difference",
+            "old_total_ns",
+            "new_total_ns",
+            "old_calls",
+            "new_calls",
+            "change",
+            "function",
+            "module",
+        ],
+    }
+}
+
+/// Frames of a path for a terminal, the extra one with them.
+pub const FRAMES: usize = 4;
+
+/// Paths that only one run took, the heaviest first. At most `frames` frames of each are written.
+pub fn paths_table(diff: &Diff, weight: Weight, scale: Scale, frames: usize) -> Table {
+    let totals = diff.totals();
+    let mut paths = diff.extra_paths();
+    let weigh = |amount: &Amount| match weight {
+        Weight::Instructions => amount.insns,
+        Weight::Time => amount.ns,
+    };
+    paths.sort_by_key(|p| std::cmp::Reverse((scale.apply(p.side, weigh(&p.total)), weigh(&p.total))));
+    let cells = paths
+        .iter()
+        .map(|p| {
+            let whole = totals[p.side as usize].first().map_or(0, weigh);
+            vec![
+                Cell::Text(if p.side == Side::Old { "OLD" } else { "NEW" }.into()),
+                Cell::Percent(units::percent(weigh(&p.total), whole)),
+                Cell::Count(scale.apply(p.side, p.total.insns)),
+                Cell::Ns(scale.apply(p.side, p.total.ns)),
+                scale.calls(p.side, p.total.calls),
+                Cell::Text(stack(diff, p.node, frames)),
+            ]
+        })
+        .collect();
+    Table::new(
+        &[
+            ("only_in", "only in"),
+            ("percent", "share"),
+            ("instructions", "insns"),
+            ("ns", "time"),
+            ("calls", "calls"),
+            ("path", "path"),
+        ],
+        cells,
+    )
+}
+
+/// A path with its innermost frame first, as in the other tables.
+fn stack(diff: &Diff, node: u32, frames: usize) -> String {
+    let path = diff.path(node);
+    let mut names: Vec<&str> = path.iter().rev().take(frames).map(|&n| diff.name(n)).collect();
+    if path.len() > frames {
+        names.push("…");
+    }
+    names.join(" < ")
+}
+
+/// What the two did as a whole, in a line.
+pub fn headline(diff: &Diff, name: &str, scale: Scale, style: Style) -> String {
+    let totals = diff.totals();
+    let of = |side: Side| {
+        let whole = totals[side as usize].first().copied().unwrap_or_default();
+        [scale.apply(side, whole.insns), scale.apply(side, whole.ns)]
+    };
+    let ([old_insns, old_ns], [new_insns, new_ns]) = (of(Side::Old), of(Side::New));
+    let times = |old: u64, new: u64| {
+        if old == 0 { String::new() } else { format!(" (×{:.2})", new as f64 / old as f64) }
+    };
+    let calls = match diff.invocations {
+        Some([old, new]) => format!("{} → {} calls; ", units::grouped(old), units::grouped(new)),
+        None => String::new(),
+    };
+    let note = match diff.shared {
+        [0, 0] => String::new(),
+        [old, new] => format!(
+            "{} → {} of the calls share their way in and out with other system calls: only their body is counted\n",
+            units::grouped(old),
+            units::grouped(new)
+        ),
+    };
+    let mean = if matches!(scale, Scale::PerCall(_)) { "per call " } else { "" };
+    format!(
+        "{}: {calls}{mean}{} → {} instructions{}, {} → {} on CPU{}\n{note}",
+        style.bold(&units::printable(name)),
+        units::count(old_insns),
+        units::count(new_insns),
+        times(old_insns, new_insns),
+        units::duration(old_ns),
+        units::duration(new_ns),
+        times(old_ns, new_ns),
+    )
+}
+
+/// For programs; the rows of both tables come from the caller, who may have limited them.
+pub fn to_json(diff: &Diff, scale: Scale, functions: &Table, paths: &Table) -> Value {
+    let totals = diff.totals();
+    let whole = |side: Side| {
+        let amount = totals[side as usize].first().copied().unwrap_or_default();
+        let contexts =
+            diff.nodes.iter().filter(|n| n.parent != NO_PARENT && n.amounts[side as usize].is_some());
+        json!({
+            "instructions": amount.insns, "ns": amount.ns, "contexts": contexts.count(),
+            "calls": diff.invocations.map(|calls| calls[side as usize]),
+            "calls_body_only": diff.shared[side as usize],
+        })
+    };
+    json!({
+        "per_call": matches!(scale, Scale::PerCall(_)),
+        "old": whole(Side::Old),
+        "new": whole(Side::New),
+        "functions": functions.to_json(),
+        "functions_hidden": functions.hidden,
+        "paths": paths.to_json(),
+        "paths_hidden": paths.hidden,
+    })
+}

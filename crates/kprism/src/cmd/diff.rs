@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism diff`: two runs, one against the other.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kprism_flow::Profile;
+use kprism_report::diff::{self, Diff, Scale, Within};
+use kprism_report::header::Header;
+use kprism_report::{Style, html};
+use serde_json::json;
+
+use super::report::{By, Select, wants_color};
+use crate::exit::Outcome;
+use crate::pipeline;
+use crate::progress::Progress;
+
+const AFTER_HELP: &str = "\
+What a tracer does to mmap():
+  kprism lab run -o plain  -- ls /bin
+  kprism lab run -o traced --before 'echo 1 > /sys/kernel/tracing/events/enable' -- ls /bin
+  kprism diff plain traced --syscall mmap --html diff.html
+
+Functions are the same if name and module are.";
+
+/// Options of `kprism diff`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Run folder to compare with
+    pub old: PathBuf,
+    /// Run folder to look at
+    pub new: PathBuf,
+    /// Only what this system call does, averages per call
+    #[arg(long, value_name = "NAME", conflicts_with = "function")]
+    pub syscall: Option<String>,
+    /// Only what this function does, averages per call
+    #[arg(long, value_name = "NAME")]
+    pub function: Option<String>,
+    /// Sums instead of averages per call
+    #[arg(long)]
+    pub sums: bool,
+    #[command(flatten)]
+    pub select: Select,
+    /// Compare instructions or time on a CPU
+    #[arg(long, value_enum, default_value_t = By::Instructions)]
+    pub by: By,
+    /// Sort functions by this column of the JSON; differences by their size, `-COLUMN` turns it round
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
+    pub sort: Option<String>,
+    /// Show no more than this many rows of each table; 0 shows all
+    #[arg(long, value_name = "ROWS", default_value_t = 30)]
+    pub limit: usize,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write both sunbursts side by side, with the tables, as one HTML file instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "sort"])]
+    pub html: Option<PathBuf>,
+}
+
+/// A run opened.
+struct Opened {
+    profile: Profile,
+    header: Header,
+}
+
+fn open(path: &Path, progress: &Progress) -> Result<Opened> {
+    let (run, profile) = pipeline::open(path, progress)?;
+    progress.clear();
+    let header = Header::new(&run.manifest()?, &profile);
+    Ok(Opened { profile, header })
+}
+
+/// Compares and shows it.
+pub fn run(
+    args: &Args,
+    color: clap::ColorChoice,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let (old, new) = (open(&args.old, progress)?, open(&args.new, progress)?);
+    let (within, name) = match (&args.syscall, &args.function) {
+        (Some(name), _) => (Within::Syscall(name), name.as_str()),
+        (_, Some(name)) => (Within::Function(name), name.as_str()),
+        _ if args.sums => bail!("--sums needs --syscall or --function: of whole runs there are only sums"),
+        _ => (Within::Everything, "all"),
+    };
+    let Some(diff) = Diff::new(&old.profile, &new.profile, within, &args.select.filter()) else {
+        progress.say("neither run has what is to be compared");
+        return Ok(Outcome::NothingMatched);
+    };
+    let scale = match diff.invocations {
+        Some(calls) if !args.sums => Scale::PerCall(calls),
+        _ => Scale::Sums,
+    };
+    if let Some(file) = &args.html {
+        let paths = [args.old.display().to_string(), args.new.display().to_string()];
+        let page = html::render_diff(&diff, scale, [&old.header, &new.header], &paths, name)
+            .context("HTML comparison")?;
+        std::fs::write(file, page).with_context(|| file.display().to_string())?;
+        progress.say(&format!("wrote {}", file.display()));
+        return Ok(Outcome::Done);
+    }
+    let weight = args.by.into();
+    let mut functions = diff::functions_table(&diff, weight, scale);
+    if let Some(key) = &args.sort {
+        functions.sort_by(key)?;
+    }
+    let frames = if args.json { usize::MAX } else { diff::FRAMES };
+    let mut paths = diff::paths_table(&diff, weight, scale, frames);
+    if args.limit > 0 {
+        functions.limit(args.limit);
+        paths.limit(args.limit);
+    }
+    if args.json {
+        let mut value = diff::to_json(&diff, scale, &functions, &paths);
+        value["runs"] = json!({"old": old.header.to_json(), "new": new.header.to_json()});
+        serde_json::to_writer_pretty(&mut *out, &value)?;
+        writeln!(out)?;
+        return Ok(Outcome::Done);
+    }
+    let style = Style { color: wants_color(color) };
+    for (side, path, run) in [("OLD", &args.old, &old), ("NEW", &args.new, &new)] {
+        write!(out, "{} {}: {}", style.bold(side), path.display(), run.header.to_text(&run.profile, style))?;
+    }
+    write!(out, "\n{}", diff::headline(&diff, name, scale, style))?;
+    functions.select(&diff::shown(weight));
+    if functions.rows.is_empty() {
+        writeln!(out, "\nno function differs")?;
+    } else {
+        write!(out, "\n{}\n{}", style.bold("functions"), functions.to_text(style))?;
+    }
+    if !paths.rows.is_empty() {
+        write!(out, "\n{}\n{}", style.bold("paths that only one run took"), paths.to_text(style))?;
+    }
+    Ok(Outcome::Done)
+}
