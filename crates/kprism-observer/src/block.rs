@@ -118,6 +118,11 @@ impl Block {
         u64::from(self.size)
     }
 
+    /// Whether it must always be looked at: a gate of the IDT, one whose time matters, or the CPU sleeps at its end.
+    pub fn is_special(&self) -> bool {
+        self.hlt || self.flags.load(Ordering::Relaxed) != 0
+    }
+
     /// Index in the code dictionary.
     #[inline(always)]
     pub fn id(&self) -> u32 {

@@ -357,6 +357,12 @@ impl Encoder {
             Some(k) if in_rep => self.ran_until(last, k, true),
             _ => self.edge(last, gate.rip, gate.mode),
         }
+        if let Some((ns, true)) = self.time {
+            // What passed without instructions passed before the interrupt that ended it.
+            self.time = None;
+            self.set_time(ns, true);
+            self.writer.tick(gate.rip, self.ns);
+        }
         self.writer.event(gate.rip, va, mode, self.ns);
     }
 

@@ -70,7 +70,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
             abi::qemu_plugin_register_vcpu_insn_exec_cb(last, on_done, CbFlags::NoRegs, udata);
         }
         // What is a gate is known when it is translated for the first time: when it runs, through the gate.
-        let special = block.flags.load(Ordering::Relaxed) != 0;
+        let special = block.is_special();
         let kernel = cpl == 0 && va >> 63 == 1;
         let cb: VcpuUdataCb = match (kernel, state.turns.is_some()) {
             (true, _) if state.trigger.is_some() => on_watched_block,
@@ -181,7 +181,7 @@ unsafe extern "C" fn on_user_block<const TURNS: bool>(cpu: c_uint, udata: *mut c
 callback!(on_special_block, |_state, v, block: Block| v.special_block(block));
 callback!(on_leaving_block, |_state, v, block: Block| {
     v.leave_kernel();
-    if block.flags.load(Ordering::Relaxed) == 0 { v.kernel_block(block) } else { v.special_block(block) }
+    if block.is_special() { v.special_block(block) } else { v.kernel_block(block) }
 });
 callback!(on_watched_block, |state, v, block: Block| {
     if v.on
@@ -195,7 +195,7 @@ callback!(on_watched_block, |state, v, block: Block| {
     if may_leave_kernel(block) {
         v.leave_kernel();
     }
-    if block.flags.load(Ordering::Relaxed) == 0 { v.kernel_block(block) } else { v.special_block(block) }
+    if block.is_special() { v.special_block(block) } else { v.kernel_block(block) }
 });
 callback!(on_done, |_state, v, _block: Block| v.push(Entry::Done));
 callback!(on_cr3, |_state, v, spot: Spot| v.new_space(register_value(spot.insn.op1_register())));

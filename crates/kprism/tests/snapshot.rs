@@ -42,6 +42,11 @@ fn only_what_led_to_the_condition_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let [whole, long, both, never] = ["whole", "long", "both", "never"].map(|name| dir.path().join(name));
     let full = record(&whole, &[]);
+    // Both sleeps are idling, from `hlt` to the interrupt that ends it, and nothing else.
+    let idle = json(&["report", "delta", "idle", "--json", "-i", whole.to_str().unwrap()]);
+    let idle = idle["delta"]["ns"]["sum"].as_u64().unwrap();
+    assert!((55_000_000..65_000_000).contains(&idle), "idle for {idle} ns");
+
     let condition = |ms: u32| format!("syscall:clock_nanosleep $duration > {ms}ms");
 
     // The long one only, with room for all before it: the listings up to then.

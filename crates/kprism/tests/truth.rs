@@ -268,7 +268,7 @@ fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 #[test]
 fn the_observer_is_deterministic_and_leaves_the_guest_alone() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
-    const TELLTALE: &str = "date +%s.%N; cat /proc/interrupts /proc/stat /proc/vmstat; ls /bin | sed s/a/z/g; echo log > /dev/kmsg";
+    const TELLTALE: &str = "date +%s.%N; cat /proc/interrupts /proc/stat /proc/vmstat; sleep 0.02; ls /bin | sed s/a/z/g; echo log > /dev/kmsg";
     for smp in ["1", "2"] {
         let dir = tempfile::tempdir().unwrap();
         let run = |name: &str, more: &[&str]| {
@@ -280,6 +280,12 @@ fn the_observer_is_deterministic_and_leaves_the_guest_alone() {
             (folder.clone(), stdout, fs::read(folder.join("console.log")).unwrap())
         };
         let first = run("first", &[]);
+        // Guest time as counted is guest time as read, waiting included.
+        let counts: Value =
+            serde_json::from_slice(&fs::read(first.0.join("streams/counts.json")).unwrap()).unwrap();
+        for vcpu in counts["vcpus"].as_array().unwrap() {
+            assert_eq!((&vcpu["drift_ns"], &vcpu["unexplained"]), (&0.into(), &0.into()), "{smp} CPUs");
+        }
         let second = run("second", &[]);
         let unobserved = run("unobserved", &["--unobserved"]);
         for part in ["streams", "tables"] {
