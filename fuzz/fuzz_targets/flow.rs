@@ -70,6 +70,7 @@ fn switches() -> Vec<Record> {
             pid,
             tgid: 1,
             comm,
+            ..Switch::default()
         })
     };
     (0..8).map(switch).collect()
