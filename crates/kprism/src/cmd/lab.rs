@@ -186,6 +186,7 @@ impl RunArgs {
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             before: self.before.clone(),
+            after: Vec::new(),
             shares: self.share.iter().map(|text| Share::parse(text)).collect(),
             span: if self.boot { Span::Boot } else { Span::Command },
             timeout: self.timeout.map(Duration::from_secs),
