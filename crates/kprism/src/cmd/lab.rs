@@ -30,7 +30,7 @@ Exit codes: the command's own; 124 if --timeout ended it, 125 if kprism failed,
 130 after Ctrl-C. What was recorded until then is kept and can be reported.";
 
 /// Which guest.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct GuestArgs {
     /// Boot this kernel image (vmlinuz) instead of Debian's
     #[arg(long, value_name = "FILE", help_heading = "Guest")]
@@ -43,16 +43,16 @@ pub struct GuestArgs {
     module: Vec<String>,
     /// Have this kernel module at hand, not loaded (can be repeated)
     #[arg(long, value_name = "MODULE", help_heading = "Guest")]
-    with_module: Vec<String>,
+    pub with_module: Vec<String>,
     /// Have this Debian package in the guest (can be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Guest")]
-    package: Vec<String>,
+    pub package: Vec<String>,
     /// Virtual CPUs
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Guest")]
     smp: u32,
     /// Memory, with suffix M or G (M if none)
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = mebibytes, help_heading = "Guest")]
-    mem: u64,
+    pub mem: u64,
     /// Add to the kernel's command line (can be repeated)
     #[arg(long, value_name = "WORDS", help_heading = "Guest")]
     append: Vec<String>,
@@ -78,22 +78,22 @@ pub struct RunArgs {
     output: PathBuf,
     /// Give the guest a copy of this folder, at /share or at PLACE (can be repeated)
     #[arg(long, value_name = "DIR[:PLACE]")]
-    share: Vec<String>,
+    pub share: Vec<String>,
     /// Run this in a shell first, not recorded (can be repeated)
     #[arg(long, value_name = "CMD")]
-    before: Vec<String>,
+    pub before: Vec<String>,
     /// Set an environment variable of the command (can be repeated)
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
-    env: Vec<(String, String)>,
+    pub env: Vec<(String, String)>,
     /// Working directory of the command in the guest
     #[arg(long, value_name = "DIR")]
-    cwd: Option<String>,
+    pub cwd: Option<String>,
     /// Record the whole boot, not only the command
     #[arg(long)]
     boot: bool,
     /// End the command after this time
     #[arg(long, value_name = "SECONDS")]
-    timeout: Option<u64>,
+    pub timeout: Option<u64>,
     /// Run without recording anything
     #[arg(long)]
     unobserved: bool,
@@ -107,7 +107,7 @@ pub struct RunArgs {
 }
 
 /// How packets are written.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct PacketArgs {
     /// Compress returns to their calls, as processors do
     #[arg(long, value_enum, value_name = "ON|OFF", help_heading = "Packets")]
@@ -138,7 +138,7 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
 }
 
-fn assignment(text: &str) -> Result<(String, String), String> {
+pub fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("expected NAME=VALUE".to_owned()),
@@ -146,7 +146,8 @@ fn assignment(text: &str) -> Result<(String, String), String> {
 }
 
 impl GuestArgs {
-    fn options(&self) -> Options {
+    /// As the lab wants it.
+    pub fn options(&self) -> Options {
         Options {
             smp: self.smp,
             mem_mib: self.mem,
@@ -180,7 +181,26 @@ impl PacketArgs {
 }
 
 impl RunArgs {
-    fn job(&self) -> Job {
+    /// A command, recorded to `output`.
+    pub fn of(command: &[String], output: PathBuf, guest: &GuestArgs) -> Self {
+        Self {
+            command: command.to_vec(),
+            output,
+            share: Vec::new(),
+            before: Vec::new(),
+            env: Vec::new(),
+            cwd: None,
+            boot: false,
+            timeout: None,
+            unobserved: false,
+            no_decode: false,
+            guest: guest.clone(),
+            packets: PacketArgs::default(),
+        }
+    }
+
+    /// What the guest is to do.
+    pub fn job(&self) -> Job {
         Job {
             argv: self.command.clone(),
             env: self.env.clone(),
@@ -259,30 +279,12 @@ pub fn run(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Result<O
 }
 
 fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let observer = args.observer()?;
-    let prepared = kprism_lab::prepare(&args.guest.options(), &mut |p| show(progress, p))?;
-    let run = Run::create(&args.output)?;
-    let mut manifest = args.manifest(&prepared);
-    run.write_manifest(&manifest)?;
-    progress.clear();
-
     let mut output = Output { out, progress, live: !std::io::stdout().is_terminal(), open: true };
-    if output.live {
-        progress.step("running the command");
-    }
-    let ran = kprism_lab::run(&prepared, &args.job(), run.dir(), observer.as_ref(), &mut |p| output.pass(p))?;
-    progress.clear();
-
-    manifest.exit_code = ran.exit_code.map(i32::from);
-    manifest.stopped = reason(&ran.ended);
-    if observer.is_some() {
-        pipeline::complete(&run, &mut manifest)?;
-    }
-    run.write_manifest(&manifest)?;
+    let (run, ran) = record(args, &args.job(), progress, &mut |p| output.pass(p))?;
     complain(&ran, progress);
     if ran.ended == Ended::Interrupted {
         progress.say(&format!("what was recorded is in {}", run.dir().display()));
-    } else if observer.is_some() && !args.no_decode {
+    } else if !args.unobserved && !args.no_decode {
         pipeline::decode(&run, progress)?;
         progress.clear();
         progress.say(&pipeline::summary(&run)?);
@@ -293,6 +295,34 @@ fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -
         Ended::Interrupted => exit::INTERRUPTED,
         Ended::Panic(_) | Ended::Failed(_) => exit::LAB_FAILED,
     }))
+}
+
+/// Prepares the guest, runs `job` and records it, without decoding yet.
+pub fn record(
+    args: &RunArgs,
+    job: &Job,
+    progress: &Progress,
+    report: kprism_lab::Report<'_>,
+) -> Result<(Run, Ran)> {
+    let observer = args.observer()?;
+    let prepared = kprism_lab::prepare(&args.guest.options(), &mut |p| show(progress, p))?;
+    let run = Run::create(&args.output)?;
+    let mut manifest = args.manifest(&prepared);
+    run.write_manifest(&manifest)?;
+    progress.clear();
+    if !std::io::stdout().is_terminal() {
+        progress.step("running the command");
+    }
+    let ran = kprism_lab::run(&prepared, job, run.dir(), observer.as_ref(), report)?;
+    progress.clear();
+
+    manifest.exit_code = ran.exit_code.map(i32::from);
+    manifest.stopped = reason(&ran.ended);
+    if observer.is_some() {
+        pipeline::complete(&run, &mut manifest)?;
+    }
+    run.write_manifest(&manifest)?;
+    Ok((run, ran))
 }
 
 /// Passes the guest's output on.
@@ -325,7 +355,7 @@ impl Output<'_> {
     }
 }
 
-fn show(progress: &Progress, p: kprism_lab::Progress<'_>) {
+pub fn show(progress: &Progress, p: kprism_lab::Progress<'_>) {
     match p {
         kprism_lab::Progress::Step(text) => progress.long_step(text),
         kprism_lab::Progress::Console(line) => progress.detail(line),
@@ -333,7 +363,7 @@ fn show(progress: &Progress, p: kprism_lab::Progress<'_>) {
     }
 }
 
-fn reason(ended: &Ended) -> Option<String> {
+pub fn reason(ended: &Ended) -> Option<String> {
     match ended {
         Ended::Normal => None,
         Ended::Timeout => Some("time-out".into()),

@@ -6,6 +6,7 @@ mod delta;
 mod diff;
 mod export;
 mod generate;
+mod impact;
 mod import;
 mod info;
 mod lab;
@@ -27,6 +28,8 @@ pub enum Command {
     Lab(lab::Command),
     /// Show where the time went: tables, call tree, HTML
     Report(report::Args),
+    /// What software tracers add to each system call of a command
+    Impact(Box<impact::Args>),
     /// Compare two runs: what one did that the other did not, and what cost more
     Diff(diff::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
@@ -63,6 +66,7 @@ pub fn run(
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
         Command::Report(args) => report::run(args, color, progress, out),
+        Command::Impact(args) => impact::run(args, color, progress, out),
         Command::Diff(args) => diff::run(args, color, progress, out),
         Command::Export(args) => export::run(args, progress, out),
         Command::Import(args) => import::run(args, progress),

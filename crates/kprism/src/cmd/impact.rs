@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism impact`: a command recorded by itself, then with each software tracer, and what the tracers added.
+//!
+//! The guest is deterministic, and the same for all recordings: the same packages and modules, the same
+//! preparations but for the tracer's own. So what differs is the tracer's doing; two more recordings without a
+//! tracer, one of them after other preparations, show how far that holds.
+
+mod tracers;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kprism_flow::Profile;
+use kprism_lab::Ended;
+use kprism_report::diff::{Diff, Scale, Within};
+use kprism_report::header::Header;
+use kprism_report::impact::{self, Impact, Page, Side};
+use kprism_report::{Filter, Style, html};
+use kprism_store::Run;
+
+use super::lab::{self, GuestArgs, RunArgs};
+use super::report::wants_color;
+use crate::exit::{self, Outcome};
+use crate::pipeline;
+use crate::progress::Progress;
+use crate::text;
+use tracers::Tracer;
+
+const HELP: &str = "\
+Tracers: function, function_graph, events, kprobes, perf, bpftrace, and with
+--lttng also lttng; all of them unless some are named. Each recording stays in
+DIR as a run of its own: `kprism report -i DIR/function`.
+
+Instructions and time are the command's own on a CPU: what waits is no part of
+a call. In this guest an instruction takes a nanosecond.
+
+Exit codes: 0 done, 1 no tracer could be switched on, 2 error.";
+
+/// Options of `kprism impact`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// Command to run in the guest
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    command: Vec<String>,
+    /// Only this tracer (can be repeated)
+    #[arg(long, value_name = "NAME")]
+    tracer: Vec<String>,
+    /// A tracer of your own: a shell command in the guest that switches it on (can be repeated)
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = lab::assignment)]
+    with: Vec<(String, String)>,
+    /// LTTng too, with its kernel modules built for the guest's kernel in this folder
+    #[arg(long, value_name = "FOLDER")]
+    lttng: Option<PathBuf>,
+    /// Only this system call, with its functions (can be repeated)
+    #[arg(long, value_name = "NAME")]
+    syscall: Vec<String>,
+    /// Folder for the recordings, one each
+    #[arg(short, long, value_name = "DIR", default_value = "kprism.impact")]
+    output: PathBuf,
+    /// Write one HTML page too, and beside it one for each tracer and --syscall: sunbursts side by side
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Show no more than this many functions of each; 0 shows all
+    #[arg(long, value_name = "ROWS", default_value_t = 12)]
+    limit: usize,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// Give the guest a copy of this folder, at /share or at PLACE (can be repeated)
+    #[arg(long, value_name = "DIR[:PLACE]")]
+    share: Vec<String>,
+    /// Run this in a shell before the tracer is switched on (can be repeated)
+    #[arg(long, value_name = "CMD")]
+    before: Vec<String>,
+    /// Set an environment variable of the command (can be repeated)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = lab::assignment)]
+    env: Vec<(String, String)>,
+    /// Working directory of the command in the guest
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
+    /// End each recording after this time
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    #[command(flatten)]
+    guest: GuestArgs,
+}
+
+/// Programs lie at the same addresses in all recordings: page faults and page tables depend on it.
+const SAME_ADDRESSES: &str = "echo 0 > /proc/sys/kernel/randomize_va_space";
+
+/// What was begun before has ended.
+const REST: &str = "sleep 1";
+
+/// Other preparations, which switch nothing on: more processes, other memory, another time.
+const OTHERWISE: &str =
+    "for i in 1 2 3; do ls -R /sys/kernel/tracing/events > /dev/null; done; sleep 0.1234567";
+
+/// A recording, or why there is none.
+type Recorded = Result<Recording, String>;
+
+struct Recording {
+    profile: Profile,
+    pid: u32,
+    header: Header,
+    exit_code: Option<u8>,
+    /// What the tracer said of its events.
+    events: Option<String>,
+}
+
+impl Recording {
+    fn side(&self) -> Side<'_> {
+        Side { profile: &self.profile, pid: self.pid }
+    }
+}
+
+/// Records and shows.
+pub fn run(
+    args: &Args,
+    color: clap::ColorChoice,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    kprism_lab::interrupt::catch_signals();
+    match measure(args, progress) {
+        Err(error) => match error.downcast_ref::<kprism_lab::Error>() {
+            Some(kprism_lab::Error::Interrupted) => Ok(Outcome::Code(exit::INTERRUPTED)),
+            _ => Err(error),
+        },
+        Ok(page) => show(args, &page, Style { color: wants_color(color) }, progress, out),
+    }
+}
+
+fn show(args: &Args, page: &Page, style: Style, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    if let Some(file) = &args.html {
+        let page = impact::render(page).context("HTML page")?;
+        std::fs::write(file, page).with_context(|| file.display().to_string())?;
+        progress.say(&format!("wrote {}", file.display()));
+    }
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &impact::to_json(page))?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{}", impact::to_text(page, style))?;
+    }
+    let measured = page.tracers.iter().any(|t| t.impact.is_ok());
+    Ok(if measured { Outcome::Done } else { Outcome::NothingMatched })
+}
+
+/// The tracers asked for.
+fn chosen(args: &Args) -> Result<Vec<Tracer>> {
+    let known = tracers::names();
+    let mut chosen = Vec::new();
+    let all = args.tracer.is_empty() && args.with.is_empty();
+    let wanted = |name: &&str| match args.tracer.is_empty() {
+        true => all && (*name != tracers::LTTNG || args.lttng.is_some()),
+        false => args.tracer.iter().any(|t| t == name),
+    };
+    if let Some(unknown) = args.tracer.iter().find(|t| !known.contains(&t.as_str())) {
+        bail!("no tracer {unknown:?}; there are: {}; or give one with --with", known.join(", "));
+    }
+    chosen.extend(known.iter().filter(|name| wanted(name)).filter_map(|name| tracers::find(name)));
+    for (name, command) in &args.with {
+        let fits = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let taken = ["bare", "again", "otherwise"].contains(&name.as_str());
+        if taken || name.starts_with('.') || !name.chars().all(fits) || chosen.iter().any(|t| t.name == *name)
+        {
+            bail!(
+                "--with {name:?}: a recording's folder gets this name: it must be new, of letters, digits, _ - ."
+            );
+        }
+        chosen.push(Tracer::of_user(name, command));
+    }
+    Ok(chosen)
+}
+
+/// Records everything and compares.
+fn measure(args: &Args, progress: &Progress) -> Result<Page> {
+    let mut tracers: Vec<(Tracer, Option<String>)> = chosen(args)?.into_iter().map(|t| (t, None)).collect();
+    let guest = guest(args, &mut tracers, progress)?;
+    std::fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
+    let record = |name: &str, before: &str, after: &str| {
+        progress.long_step(&format!("recording: {name}"));
+        record(args, &guest, name, before, after, progress)
+    };
+    // As many processes as a simple tracer's preparations take.
+    let nothing = Tracer::of_user("", ":").script();
+    let bare = needed("bare", record("bare", &nothing, "")?)?;
+    let again = needed("again", record("again", &nothing, "")?)?;
+    let otherwise = needed("otherwise", record("otherwise", OTHERWISE, "")?)?;
+    let compare = |recording: &Recording| {
+        let mut impact = Impact::new(bare.side(), recording.side());
+        if !args.syscall.is_empty() {
+            impact.retain(&args.syscall);
+        }
+        impact
+    };
+    let mut results = Vec::new();
+    for (tracer, unavailable) in tracers {
+        let recorded = match unavailable {
+            Some(reason) => Err(reason),
+            None => record(&tracer.name, &tracer.script(), &tracer.events)?,
+        };
+        if let Ok(Recording { exit_code, .. }) = &recorded
+            && *exit_code != bare.exit_code
+        {
+            progress.say(&format!(
+                "kprism: with {} the command's exit code is {exit_code:?} instead of {:?}",
+                tracer.name, bare.exit_code
+            ));
+        }
+        if let (Some(file), Ok(traced)) = (&args.html, &recorded) {
+            for syscall in &args.syscall {
+                sunbursts(file, syscall, &tracer.name, [&bare, traced], progress)?;
+            }
+        }
+        results.push(impact::Tracer {
+            name: tracer.name,
+            about: tracer.about,
+            events: recorded.as_ref().ok().and_then(|r| r.events.clone()),
+            impact: recorded.as_ref().map(compare).map_err(Clone::clone),
+        });
+    }
+    let floor = compare(&otherwise);
+    if !args.syscall.is_empty() && floor.syscalls.is_empty() {
+        let all = Impact::new(bare.side(), bare.side());
+        let known: Vec<&str> = all.syscalls.iter().map(|c| c.name.as_str()).collect();
+        bail!("the command makes no such system call; it makes: {}", known.join(", "));
+    }
+    Ok(Page {
+        command: text::quoted(&args.command),
+        kernel: bare.header.kernel.clone(),
+        same: again.profile == bare.profile,
+        floor,
+        tracers: results,
+        by_syscall: !args.syscall.is_empty(),
+        functions: args.limit,
+    })
+}
+
+/// Writes a system call by itself and with a tracer as sunbursts side by side, entry and exit with it.
+fn sunbursts(
+    file: &Path,
+    syscall: &str,
+    tracer: &str,
+    sides: [&Recording; 2],
+    progress: &Progress,
+) -> Result<()> {
+    let [Some(bare), Some(traced)] = sides.map(|r| impact::isolate(r.side(), syscall)) else { return Ok(()) };
+    // The first frame of what was isolated is the kernel's entry.
+    let Some(entry) = bare.nodes.get(1).map(|n| bare.funcs[n.func as usize].name.clone()) else {
+        return Ok(());
+    };
+    let Some(diff) = Diff::new(&bare, &traced, Within::Function(&entry), &Filter::default()) else {
+        return Ok(());
+    };
+    let scale = diff.invocations.map_or(Scale::Sums, Scale::PerCall);
+    let paths = ["bare".to_owned(), tracer.to_owned()];
+    let page =
+        html::render_diff(&diff, scale, sides.map(|r| &r.header), &paths, syscall).context("HTML page")?;
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let file = file.with_file_name(format!("{stem}-{tracer}-{syscall}.html"));
+    std::fs::write(&file, page).with_context(|| file.display().to_string())?;
+    progress.say(&format!("wrote {}", file.display()));
+    Ok(())
+}
+
+/// The guest for all recordings. Tracers whose packages or modules cannot be had are told why.
+fn guest(args: &Args, tracers: &mut [(Tracer, Option<String>)], progress: &Progress) -> Result<GuestArgs> {
+    let lttng = tracers.iter_mut().find(|(t, _)| t.name == tracers::LTTNG);
+    let mut modules = Vec::new();
+    if let Some((_, unavailable)) = lttng {
+        match args.lttng.as_deref().map(modules_of) {
+            Some(found) => modules = found?,
+            None => {
+                *unavailable = Some(
+                    "its kernel modules are no part of the kernel; build them for the guest's kernel and name \
+                     their folder with --lttng"
+                        .into(),
+                );
+            }
+        }
+    }
+    let with = |tracers: &[&Tracer]| {
+        let mut guest = args.guest.clone();
+        for tracer in tracers {
+            guest.package.extend(tracer.packages.iter().cloned());
+            guest.mem = guest.mem.max(tracer.mem_mib);
+            if tracer.name == tracers::LTTNG {
+                guest.with_module.extend(modules.iter().cloned());
+            }
+        }
+        guest
+    };
+    let prepare = |guest: &GuestArgs| {
+        kprism_lab::prepare(&guest.options(), &mut |p| lab::show(progress, p)).map(|_| progress.clear())
+    };
+    let all: Vec<&Tracer> = tracers.iter().filter(|(_, no)| no.is_none()).map(|(t, _)| t).collect();
+    let guest = with(&all);
+    let Err(error) = prepare(&guest) else { return Ok(guest) };
+    if matches!(error, kprism_lab::Error::Interrupted) || all.iter().all(|t| t.packages.is_empty()) {
+        return Err(error.into());
+    }
+    // One of them spoils it: each by itself tells which.
+    for (tracer, unavailable) in tracers.iter_mut().filter(|(t, no)| no.is_none() && !t.packages.is_empty()) {
+        if let Err(error) = prepare(&with(&[tracer])) {
+            *unavailable = Some(error.to_string());
+        }
+    }
+    let rest: Vec<&Tracer> = tracers.iter().filter(|(_, no)| no.is_none()).map(|(t, _)| t).collect();
+    let guest = with(&rest);
+    prepare(&guest)?;
+    Ok(guest)
+}
+
+/// LTTng's modules below a folder.
+fn modules_of(folder: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+        for entry in entries {
+            let entry = entry.with_context(|| folder.display().to_string())?;
+            let path = entry.path();
+            if entry.file_type().with_context(|| path.display().to_string())?.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "ko") {
+                found.push(path.display().to_string());
+            }
+        }
+    }
+    if found.is_empty() {
+        bail!("{}: no kernel modules (*.ko) below it", folder.display());
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// A recording without which there is nothing to compare.
+fn needed(name: &str, recorded: Recorded) -> Result<Recording> {
+    recorded.map_err(|reason| anyhow::anyhow!("the recording without a tracer ({name}): {reason}"))
+}
+
+fn record(
+    args: &Args,
+    guest: &GuestArgs,
+    name: &str,
+    before: &str,
+    after: &str,
+    progress: &Progress,
+) -> Result<Recorded> {
+    let mut run_args = RunArgs::of(&args.command, args.output.join(name), guest);
+    run_args.share.clone_from(&args.share);
+    run_args.before.clone_from(&args.before);
+    run_args
+        .before
+        .extend([SAME_ADDRESSES, before, REST].iter().filter(|l| !l.is_empty()).map(|&l| l.into()));
+    run_args.env.clone_from(&args.env);
+    run_args.cwd.clone_from(&args.cwd);
+    run_args.timeout = args.timeout;
+    let mut job = run_args.job();
+    job.after.extend((!after.is_empty()).then(|| after.to_owned()));
+    // The command's output is kept in its run; the same lines from every recording would help nobody.
+    let (run, ran) = lab::record(&run_args, &job, progress, &mut |_| {})?;
+    if ran.ended == Ended::Interrupted {
+        return Err(kprism_lab::Error::Interrupted.into());
+    }
+    if ran.exit_code.is_none() {
+        return Ok(Err(why(&run, &ran.ended)));
+    }
+    let profile = pipeline::decode(&run, progress)?;
+    progress.clear();
+    let manifest = run.manifest()?;
+    let header = Header::new(&manifest, &profile);
+    let events = ran.after.first().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    Ok(Ok(Recording { profile, pid: ran.pid.unwrap_or(1), header, exit_code: ran.exit_code, events }))
+}
+
+/// Why a recording failed: the last words in the guest, or the lab's.
+fn why(run: &Run, ended: &Ended) -> String {
+    const LINES: usize = 8;
+    let said = std::fs::read(run.stderr()).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    match ended {
+        Ended::Failed(_) if !lines.is_empty() => lines[lines.len().saturating_sub(LINES)..].join("\n"),
+        ended => lab::reason(ended).unwrap_or_else(|| "the command's end was not seen".into()),
+    }
+}
