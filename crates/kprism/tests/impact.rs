@@ -153,6 +153,16 @@ fn tracers_add_what_they_do() {
 }
 
 #[test]
+fn a_command_that_is_not_there_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("share")).unwrap();
+    let output = impact(dir.path(), &["--tracer", "events"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("/test/calls: "), "{said}");
+}
+
+#[test]
 fn unknown_tracers_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let output = impact(dir.path(), &["--tracer", "magic"]);

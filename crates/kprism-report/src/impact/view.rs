@@ -187,7 +187,10 @@ pub fn to_text(page: &Page, style: Style) -> String {
             Ok(impact) => {
                 for call in page.shown(impact) {
                     let (rows, hidden) = functions(&call, page.functions);
-                    let _ = write!(out, "{}\n{}", caption(&call), grid(&rows, 0));
+                    let _ = writeln!(out, "{}", caption(&call));
+                    if rows.len() > 1 {
+                        out.push_str(&grid(&rows, 0));
+                    }
                     if hidden > 0 {
                         let _ = writeln!(out, "{}", style.dim(&format!("… {hidden} more functions")));
                     }

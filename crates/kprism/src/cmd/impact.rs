@@ -187,6 +187,7 @@ fn measure(args: &Args, progress: &Progress) -> Result<Page> {
     // As many processes as a simple tracer's preparations take.
     let nothing = Tracer::of_user("", ":").script();
     let bare = needed("bare", record("bare", &nothing, "")?)?;
+    check_it_ran(args, bare.exit_code)?;
     let again = needed("again", record("again", &nothing, "")?)?;
     let otherwise = needed("otherwise", record("otherwise", OTHERWISE, "")?)?;
     let compare = |recording: &Recording| {
@@ -335,6 +336,18 @@ fn modules_of(folder: &Path) -> Result<Vec<String>> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// Refuses a command that could not even be started: there would be numbers, of the attempt.
+fn check_it_ran(args: &Args, exit_code: Option<u8>) -> Result<()> {
+    let (Some(126 | 127), [program, ..]) = (exit_code, &args.command[..]) else { return Ok(()) };
+    let path = args.output.join("bare").join("stderr");
+    let said = std::fs::read(&path).with_context(|| path.display().to_string())?;
+    let said = String::from_utf8_lossy(&said);
+    match said.lines().find(|line| line.starts_with(&format!("kprism: {program}: "))) {
+        Some(line) => bail!("{}", line.trim_start_matches("kprism: ")),
+        None => Ok(()),
+    }
 }
 
 /// A recording without which there is nothing to compare.
