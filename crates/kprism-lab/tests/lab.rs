@@ -188,7 +188,8 @@ fn commands_afterwards_tell_what_they_see() {
     assert_eq!(outcome.after, ["left\noops\n", ""]);
     assert_eq!((folder.read("stdout").len(), folder.read("stderr").len()), (0, 0));
     // A tracer's code has a name, though it is no module's.
-    let job = Job { before: vec!["echo function > /sys/kernel/tracing/current_tracer".into()], ..shell("true") };
+    let job =
+        Job { before: vec!["echo function > /sys/kernel/tracing/current_tracer".into()], ..shell("true") };
     assert_eq!(run(&prepared, &job, &folder).exit_code, Some(0));
     let names = String::from_utf8(folder.read("symbols/kallsyms")).unwrap();
     assert!(names.lines().any(|line| line.ends_with("ftrace_trampoline\t[__builtin__ftrace]")));
