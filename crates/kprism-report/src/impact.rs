@@ -10,6 +10,7 @@
 //! Functions are the same if name and module are. What a system call did is everything from the instruction that
 //! makes it to the one that returns from it: tracers of system calls sit at its entry and exit, outside its body.
 
+mod page;
 mod split;
 mod view;
 
@@ -19,7 +20,8 @@ use kprism_flow::Profile;
 
 use crate::units;
 
-pub use view::{Page, Tracer, render, to_json, to_text};
+pub use page::render;
+pub use view::{Page, Tracer, to_json, to_text};
 
 /// A recording of the command.
 #[derive(Debug, Clone, Copy)]

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Impacts of several tracers as text, JSON and one HTML page.
+//! Impacts of several tracers as text and JSON.
 
 use std::fmt::Write as _;
 
-use askama::Template;
 use serde_json::{Value, json};
 
 use super::{Cost, Impact, Pair, Place, Spread, SyscallImpact};
-use crate::html::HtmlError;
 use crate::table::Style;
 use crate::units;
 
@@ -45,7 +43,7 @@ pub struct Page {
 
 impl Page {
     /// The lines on how far the numbers can be trusted.
-    fn trust(&self) -> Vec<String> {
+    pub(super) fn trust(&self) -> Vec<String> {
         let repeated = if self.same {
             "without a tracer, twice: the same, 0 instructions apart".to_owned()
         } else {
@@ -67,7 +65,7 @@ impl Page {
     }
 
     /// One row a system call: name, calls, instructions of a call by itself, and what each tracer adds.
-    fn matrix(&self, kind: Kind) -> Vec<Vec<String>> {
+    pub(super) fn matrix(&self, kind: Kind) -> Vec<Vec<String>> {
         let columns = self.columns();
         let mut rows = vec![vec!["syscall".to_owned(), "calls".into(), "by itself".into()]];
         rows[0].extend(columns.iter().map(|(name, _)| (*name).to_owned()));
@@ -92,7 +90,7 @@ impl Page {
     }
 
     /// One row a place: what the command did there in all, and what each tracer adds.
-    fn totals(&self) -> Vec<Vec<String>> {
+    pub(super) fn totals(&self) -> Vec<Vec<String>> {
         let columns = self.columns();
         let mut rows = vec![vec!["where".to_owned(), "by itself".into()]];
         rows[0].extend(columns.iter().map(|(name, _)| (*name).to_owned()));
@@ -118,7 +116,7 @@ impl Page {
 }
 
 /// A header and rows of functions: what is added to a call, and by how many calls of the function.
-fn functions(call: &SyscallImpact, limit: usize) -> (Vec<Vec<String>>, usize) {
+pub(super) fn functions(call: &SyscallImpact, limit: usize) -> (Vec<Vec<String>>, usize) {
     let head = ["added insns", "added ns", "added calls", "by itself", "function", "module"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let keep = if limit == 0 { usize::MAX } else { limit };
@@ -137,7 +135,7 @@ fn functions(call: &SyscallImpact, limit: usize) -> (Vec<Vec<String>>, usize) {
 }
 
 /// What is said above the functions of a system call.
-fn caption(call: &SyscallImpact) -> String {
+pub(super) fn caption(call: &SyscallImpact) -> String {
     let added = call.added();
     let mut text = format!(
         "{}: {} instructions, {} ns a call in the mean",
@@ -203,7 +201,7 @@ pub fn to_text(page: &Page, style: Style) -> String {
 
 /// What a matrix shows of a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Median,
     Mean,
     Time,
@@ -219,12 +217,12 @@ impl Kind {
     }
 }
 
-const TABLES: [(&str, Kind); 3] = [
+pub(super) const TABLES: [(&str, Kind); 3] = [
     ("instructions added to a call: the median", Kind::Median),
     ("instructions added to a call: the mean", Kind::Mean),
     ("nanoseconds added to a call, on the CPU: the mean", Kind::Time),
 ];
-const TOTALS: &str = "instructions added to the command";
+pub(super) const TOTALS: &str = "instructions added to the command";
 
 /// For programs.
 pub fn to_json(page: &Page) -> Value {
@@ -283,72 +281,6 @@ pub fn to_json(page: &Page) -> Value {
 
 fn cost(cost: Cost) -> Value {
     json!({"calls": cost.calls, "instructions": cost.insns, "ns": cost.ns})
-}
-
-#[derive(Template)]
-#[template(path = "impact.html")]
-struct Html<'a> {
-    page: &'a Page,
-    generator: &'a str,
-    trust: Vec<String>,
-    matrices: Vec<(&'a str, Vec<Vec<String>>)>,
-    tracers: Vec<HtmlTracer<'a>>,
-}
-
-struct HtmlTracer<'a> {
-    name: &'a str,
-    about: &'a str,
-    events: &'a str,
-    error: &'a str,
-    calls: Vec<HtmlCall>,
-}
-
-struct HtmlCall {
-    caption: String,
-    rows: Vec<(f64, Vec<String>)>,
-    hidden: usize,
-}
-
-/// One HTML page that needs no network and no script.
-///
-/// # Errors
-/// [`HtmlError`]; it does not depend on what is shown.
-pub fn render(page: &Page) -> Result<String, HtmlError> {
-    let mut matrices: Vec<(&str, Vec<Vec<String>>)> =
-        TABLES.iter().map(|&(title, kind)| (title, page.matrix(kind))).collect();
-    matrices.push((TOTALS, page.totals()));
-    let call = |call: &SyscallImpact| {
-        let (rows, hidden) = functions(call, page.functions);
-        let whole = call.functions.iter().map(|f| call.added_by(f).insns.max(0.0)).sum::<f64>().max(1.0);
-        let share = |i: usize| {
-            let f = i.checked_sub(1).and_then(|i| call.functions.get(i));
-            f.map_or(0.0, |f| (call.added_by(f).insns.max(0.0) * 100.0 / whole).round())
-        };
-        let rows = rows.into_iter().enumerate().map(|(i, row)| (share(i), row)).collect();
-        HtmlCall { caption: caption(call), rows, hidden }
-    };
-    let tracers = page.tracers.iter().map(|t| HtmlTracer {
-        name: &t.name,
-        about: &t.about,
-        events: t.events.as_deref().unwrap_or_default(),
-        error: t.impact.as_ref().err().map_or("", String::as_str),
-        // A page has room for each of them.
-        calls: t.impact.iter().flat_map(|i| listed(page, i)).map(|c| call(&c)).collect(),
-    });
-    let html = Html {
-        page,
-        generator: concat!("kprism ", env!("CARGO_PKG_VERSION")),
-        trust: page.trust(),
-        matrices,
-        tracers: tracers.collect(),
-    };
-    Ok(html.render()?)
-}
-
-/// The system calls, after all of them together if they are all there.
-fn listed(page: &Page, impact: &Impact) -> Vec<SyscallImpact> {
-    let all = (!page.by_syscall).then(|| impact.all_syscalls());
-    all.into_iter().chain(impact.syscalls.iter().cloned()).collect()
 }
 
 /// Rows of cells under a header; the first `names` columns are names, and those after the last number.
