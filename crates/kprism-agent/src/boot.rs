@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -124,6 +124,15 @@ pub fn has_bpf_programs() -> bool {
         libc::syscall(libc::SYS_bpf, BPF_PROG_GET_NEXT_ID, attributes.as_mut_ptr(), size_of_val(&attributes))
             == 0
     }
+}
+
+/// Whether a tracer has put code of its own into the kernel: ftrace's trampolines, the copied instructions of
+/// kprobes. They have names in kallsyms for as long as they are there.
+pub fn is_traced() -> bool {
+    ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/debug/kprobes/list"].iter().any(|path| {
+        let mut first = [0];
+        File::open(path).and_then(|mut file| file.read(&mut first)).is_ok_and(|count| count > 0)
+    })
 }
 
 /// The kernel's GNU build ID from `/sys/kernel/notes`, lower-case hex; empty if there is none.

@@ -54,6 +54,20 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<u8> {
     }
 }
 
+/// What a shell command prints, with its errors. It is waited for, as nothing else is going on any more.
+pub fn output_of(line: &str, job: &Job) -> String {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", line]);
+    set_up(&mut shell, job);
+    match shell.output() {
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            String::from_utf8_lossy(&text).into_owned()
+        }
+        Err(error) => format!("/bin/sh: {error}\n"),
+    }
+}
+
 fn set_up(command: &mut Command, job: &Job) {
     command.env_clear().envs(job.env.iter().map(|(name, value)| (name, value)));
     command.current_dir(if job.cwd.is_empty() { "/root" } else { &job.cwd });

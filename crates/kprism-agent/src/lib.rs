@@ -52,6 +52,10 @@ pub struct Job {
     /// Shell commands to run first, outside the marks; the first that fails ends the job.
     #[serde(default)]
     pub before: Vec<String>,
+    /// Shell commands to run once the command has ended, outside the marks; what they print is told as
+    /// [`Message::After`], and whether they fail changes nothing.
+    #[serde(default)]
+    pub after: Vec<String>,
     /// The archive [`SHARE_FILE`] is there and wants unpacking.
     #[serde(default)]
     pub share: bool,
@@ -94,6 +98,11 @@ pub enum Message {
     Failed {
         /// What went wrong.
         what: String,
+    },
+    /// One of the job's commands for afterwards ended.
+    After {
+        /// What it printed, with its errors.
+        output: String,
     },
     /// The command ended.
     Exit {

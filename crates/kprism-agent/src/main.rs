@@ -46,11 +46,15 @@ fn serve() -> io::Result<()> {
     let code = job::run(&job, |message| say(&message))?;
     let after = modules();
     // Reading kallsyms takes a second of the guest: only if there is something new in it.
-    if module_names(&after) != module_names(&before) || boot::has_bpf_programs() {
+    if module_names(&after) != module_names(&before) || boot::has_bpf_programs() || boot::is_traced() {
         let kallsyms = read("/proc/kallsyms");
         let lines =
             kallsyms.lines().filter(|line| line.ends_with(']')).flat_map(|line| [line, "\n"]).collect();
         say(&Message::Modules { modules: after, kallsyms: lines });
+    }
+    // After the symbols were read: these may take a tracer down, and its code with it.
+    for line in &job.after {
+        say(&Message::After { output: job::output_of(line, &job) });
     }
     say(&Message::Exit { code });
     Ok(())

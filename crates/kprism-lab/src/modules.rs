@@ -30,10 +30,14 @@ pub(crate) fn collect(kernel: &Kernel, load: &[String], present: &[String]) -> R
     if load.is_empty() && present.is_empty() {
         return Ok(Vec::new());
     }
-    let index = match &kernel.modules {
+    let mut index = match &kernel.modules {
         Some(folder) => index(folder)?,
         None => BTreeMap::new(),
     };
+    // A module of the user's may need another of the user's.
+    for path in load.iter().chain(present).filter(|name| is_path(name)).map(PathBuf::from) {
+        index.insert(plain(&stem(&path)), path);
+    }
     let mut collector = Collector { kernel, index, seen: BTreeSet::new(), modules: Vec::new() };
     for name in load {
         collector.add(name, true)?;
@@ -53,8 +57,7 @@ struct Collector<'a> {
 
 impl Collector<'_> {
     fn add(&mut self, name: &str, load: bool) -> Result<()> {
-        let is_path = name.contains('/') || name.ends_with(".ko");
-        let path = if is_path {
+        let path = if is_path(name) {
             PathBuf::from(name)
         } else {
             let missing = || Error::NoModule { name: name.to_owned(), kernel: self.kernel.key.clone() };
@@ -66,7 +69,6 @@ impl Collector<'_> {
         let contents = unpack(&path)?;
         let needs = needs(&contents).map_err(|reason| Error::BadFile { path: path.clone(), reason })?;
         for need in needs {
-            // A module of the user's may need another of the user's, named before it.
             if !self.seen.contains(&plain(&need)) {
                 self.add(&need, load)?;
             }
@@ -76,7 +78,7 @@ impl Collector<'_> {
             release => release,
         };
         let inside = match &self.kernel.modules {
-            Some(folder) if !is_path => path.strip_prefix(folder).map(|rest| rest.with_file_name("")).ok(),
+            Some(folder) => path.strip_prefix(folder).map(|rest| rest.with_file_name("")).ok(),
             _ => None,
         };
         let folder = inside.unwrap_or_else(|| "updates/".into());
@@ -84,6 +86,11 @@ impl Collector<'_> {
         self.modules.push(Module { guest, contents, load });
         Ok(())
     }
+}
+
+/// Whether a module is named by its file.
+fn is_path(name: &str) -> bool {
+    name.contains('/') || name.ends_with(".ko")
 }
 
 /// Every module below `folder` by its plain name.

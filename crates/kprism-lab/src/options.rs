@@ -69,6 +69,8 @@ pub struct Job {
     pub cwd: Option<String>,
     /// Shell commands run first, unobserved unless the boot is.
     pub before: Vec<String>,
+    /// Shell commands run once the command has ended, unobserved unless the boot is; see [`crate::Outcome::after`].
+    pub after: Vec<String>,
     /// Folders of the host that the guest gets a copy of.
     pub shares: Vec<Share>,
     /// What is observed.
@@ -94,6 +96,7 @@ impl Job {
             env: Vec::new(),
             cwd: None,
             before: Vec::new(),
+            after: Vec::new(),
             shares: Vec::new(),
             span: Span::Command,
             timeout: None,

@@ -45,6 +45,8 @@ pub struct Outcome {
     pub exit_code: Option<u8>,
     /// The command's process ID in the guest, once it was started.
     pub pid: Option<u32>,
+    /// What each of the job's commands for afterwards printed, as far as they were run.
+    pub after: Vec<String>,
     /// Last lines of the guest's console, if the end was not normal.
     pub console_tail: String,
     /// From the start of QEMU to its end.
@@ -112,6 +114,7 @@ pub fn run(
         exit_code: watch.exit_code.filter(|_| ended == Ended::Normal),
         ended,
         pid: watch.pid,
+        after: watch.after,
         console_tail,
         wall: start.elapsed(),
         start: watch.accepted.unwrap_or_default(),
@@ -147,6 +150,7 @@ struct Watch<'a> {
     start: Instant,
     accepted: Option<Duration>,
     pid: Option<u32>,
+    after: Vec<String>,
     exit_code: Option<u8>,
     failed: Option<String>,
     modules: Option<(String, String)>,
@@ -163,6 +167,7 @@ impl<'a> Watch<'a> {
             start,
             accepted: None,
             pid: None,
+            after: Vec::new(),
             exit_code: None,
             failed: None,
             modules: None,
@@ -204,6 +209,7 @@ impl<'a> Watch<'a> {
             match message {
                 Ok(Message::Accepted) => self.accepted = Some(self.start.elapsed()),
                 Ok(Message::Started { pid }) => self.pid = Some(pid),
+                Ok(Message::After { output }) => self.after.push(output),
                 Ok(Message::Exit { code }) => self.exit_code = Some(code),
                 Ok(Message::Failed { what }) => self.failed = Some(what),
                 Ok(Message::Modules { modules, kallsyms }) => self.modules = Some((modules, kallsyms)),
@@ -240,6 +246,7 @@ fn job_arguments(job: &Job, scratch: &Path) -> Result<Vec<OsString>> {
         env,
         cwd: job.cwd.clone().unwrap_or_default(),
         before: job.before.clone(),
+        after: job.after.clone(),
         share: !job.shares.is_empty(),
     };
     let path = scratch.join("job");

@@ -177,6 +177,25 @@ fn a_share_a_command_before_and_an_environment() {
 }
 
 #[test]
+fn commands_afterwards_tell_what_they_see() {
+    let _guard = one_at_a_time();
+    let prepared = prepare(&Options::default());
+    let folder = Scratch::new("after");
+    let mut job = shell("echo left > /tmp/left; exit 4");
+    job.after = vec!["cat /tmp/left; echo oops >&2".into(), "exit 3".into()];
+    let outcome = run(&prepared, &job, &folder);
+    assert_eq!(outcome.exit_code, Some(4), "{outcome:?}");
+    assert_eq!(outcome.after, ["left\noops\n", ""]);
+    assert_eq!((folder.read("stdout").len(), folder.read("stderr").len()), (0, 0));
+    // A tracer's code has a name, though it is no module's.
+    let job =
+        Job { before: vec!["echo function > /sys/kernel/tracing/current_tracer".into()], ..shell("true") };
+    assert_eq!(run(&prepared, &job, &folder).exit_code, Some(0));
+    let names = String::from_utf8(folder.read("symbols/kallsyms")).unwrap();
+    assert!(names.lines().any(|line| line.ends_with("ftrace_trampoline\t[__builtin__ftrace]")));
+}
+
+#[test]
 fn a_hang_ends_at_the_time_given_and_a_panic_at_once() {
     let _guard = one_at_a_time();
     let prepared = prepare(&Options::default());

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | tables (text, JSON, CSV) of functions, system calls, tasks, errors | [`tables`], [`table`] | terminals, scripts |
 //! | intervals between markers, with histograms | [`deltas`] | terminals, scripts |
+//! | what tracers add to system calls | [`impact`] | terminals, scripts, browsers |
 //! | two runs, one against the other | [`diff`] | terminals, scripts |
 //! | the call tree | [`calltree`] | terminals |
 //! | folded stacks | [`folded`] | flame graph tools |
@@ -26,6 +27,7 @@ pub mod filter;
 pub mod folded;
 pub mod header;
 pub mod html;
+pub mod impact;
 pub mod perfetto;
 pub mod rows;
 pub mod table;

@@ -234,8 +234,13 @@ impl<'a> Recorder<'a> {
     fn record(&self, packets: Packets, folder: &Path) -> Result<Option<Cost>> {
         let Args { command, place, guest, user, keep, .. } = self.args;
         let args = RunArgs::recording(command, folder.to_owned(), (place, guest), packets.args(*user));
-        let (run, ran) =
-            lab::record(&args, args.observer(&self.prepared)?.as_ref(), &self.prepared, &mut |_| {})?;
+        let (run, ran) = lab::record(
+            &args,
+            &args.job(),
+            args.observer(&self.prepared)?.as_ref(),
+            &self.prepared,
+            &mut |_| {},
+        )?;
         match &ran.ended {
             Ended::Interrupted => return Ok(None),
             Ended::Normal if ran.exit_code == Some(0) => {}

@@ -44,16 +44,16 @@ pub struct GuestArgs {
     module: Vec<String>,
     /// Have this kernel module at hand, not loaded (can be repeated)
     #[arg(long, value_name = "MODULE", help_heading = "Guest")]
-    with_module: Vec<String>,
+    pub with_module: Vec<String>,
     /// Have this Debian package in the guest (can be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Guest")]
-    package: Vec<String>,
+    pub package: Vec<String>,
     /// Virtual CPUs
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Guest")]
     smp: u32,
     /// Memory, with suffix M or G (M if none)
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = mebibytes, help_heading = "Guest")]
-    mem: u64,
+    pub mem: u64,
     /// Add to the kernel's command line (can be repeated)
     #[arg(long, value_name = "WORDS", help_heading = "Guest")]
     append: Vec<String>,
@@ -105,23 +105,23 @@ pub struct RunArgs {
 pub struct PlaceArgs {
     /// Give the guest a copy of this folder, at /share or at PLACE (can be repeated)
     #[arg(long, value_name = "DIR[:PLACE]")]
-    share: Vec<String>,
+    pub share: Vec<String>,
     /// Run this in a shell first, not recorded (can be repeated)
     #[arg(long, value_name = "CMD")]
-    before: Vec<String>,
+    pub before: Vec<String>,
     /// Set an environment variable of the command (can be repeated)
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
-    env: Vec<(String, String)>,
+    pub env: Vec<(String, String)>,
     /// Working directory of the command in the guest
     #[arg(long, value_name = "DIR")]
-    cwd: Option<String>,
+    pub cwd: Option<String>,
     /// End the command after this time
     #[arg(long, value_name = "SECONDS")]
-    timeout: Option<u64>,
+    pub timeout: Option<u64>,
 }
 
 /// How packets are written.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct PacketArgs {
     /// Compress returns to their calls, as processors do
     #[arg(long, value_enum, value_name = "ON|OFF", help_heading = "Packets")]
@@ -194,7 +194,7 @@ fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected 4K to 16G, as a number with suffix K, M or G".to_owned())
 }
 
-fn assignment(text: &str) -> Result<(String, String), String> {
+pub fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("expected NAME=VALUE".to_owned()),
@@ -207,7 +207,8 @@ impl GuestArgs {
         self.fast
     }
 
-    fn options(&self) -> Options {
+    /// As the lab wants it.
+    pub fn options(&self) -> Options {
         Options {
             smp: self.smp,
             mem_mib: self.mem,
@@ -263,12 +264,14 @@ impl RunArgs {
         }
     }
 
-    fn job(&self) -> Job {
+    /// What the guest is to do.
+    pub fn job(&self) -> Job {
         Job {
             argv: self.command.clone(),
             env: self.place.env.clone(),
             cwd: self.place.cwd.clone(),
             before: self.place.before.clone(),
+            after: Vec::new(),
             shares: self.place.share.iter().map(|text| Share::parse(text)).collect(),
             span: if self.boot { Span::Boot } else { Span::Command },
             timeout: self.place.timeout.map(Duration::from_secs),
@@ -359,7 +362,7 @@ fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -
     if output.live {
         progress.step("running the command");
     }
-    let (run, ran) = record(args, observer.as_ref(), &prepared, &mut |p| output.pass(p))?;
+    let (run, ran) = record(args, &args.job(), observer.as_ref(), &prepared, &mut |p| output.pass(p))?;
     progress.clear();
     complain(&ran, progress);
     if ran.ended == Ended::Interrupted {
@@ -387,6 +390,7 @@ pub fn prepared(guest: &GuestArgs, progress: &Progress) -> Result<Prepared> {
 /// Runs the command and records it into a new run.
 pub fn record(
     args: &RunArgs,
+    job: &Job,
     observer: Option<&ObserverOptions>,
     prepared: &Prepared,
     report: kprism_lab::Report<'_>,
@@ -394,7 +398,7 @@ pub fn record(
     let run = Run::create(&args.output)?;
     let mut manifest = args.manifest(prepared);
     run.write_manifest(&manifest)?;
-    let ran = kprism_lab::run(prepared, &args.job(), run.dir(), observer, report)?;
+    let ran = kprism_lab::run(prepared, job, run.dir(), observer, report)?;
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
     if observer.is_some() {
@@ -434,7 +438,7 @@ impl Output<'_> {
     }
 }
 
-fn show(progress: &Progress, p: kprism_lab::Progress<'_>) {
+pub fn show(progress: &Progress, p: kprism_lab::Progress<'_>) {
     match p {
         kprism_lab::Progress::Step(text) => progress.long_step(text),
         kprism_lab::Progress::Console(line) => progress.detail(line),
@@ -442,7 +446,7 @@ fn show(progress: &Progress, p: kprism_lab::Progress<'_>) {
     }
 }
 
-fn reason(ended: &Ended) -> Option<String> {
+pub fn reason(ended: &Ended) -> Option<String> {
     match ended {
         Ended::Normal => None,
         Ended::Timeout => Some("time-out".into()),

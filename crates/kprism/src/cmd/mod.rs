@@ -9,6 +9,7 @@ mod diff;
 mod export;
 mod flow_cost;
 mod generate;
+mod impact;
 mod import;
 mod info;
 mod lab;
@@ -32,6 +33,8 @@ pub enum Command {
     Lab(lab::Command),
     /// Show where the time went: tables, call tree, HTML
     Report(report::Args),
+    /// What software tracers add to each system call of a command
+    Impact(Box<impact::Args>),
     /// Compare two runs: what one did that the other did not, and what cost more
     Diff(diff::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
@@ -75,6 +78,7 @@ pub fn run(
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
         Command::Report(args) => report::run(args, color, progress, out),
+        Command::Impact(args) => impact::run(args, color, progress, out),
         Command::Diff(args) => diff::run(args, color, progress, out),
         Command::Export(args) => export::run(args, progress, out),
         Command::Script(args) => script::run(args, progress, out),

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Impacts of several tracers as one HTML page.
+
+use askama::Template;
+
+use super::view::{Page, TABLES, TOTALS, caption, functions};
+use super::{Impact, SyscallImpact};
+use crate::html::HtmlError;
+
+#[derive(Template)]
+#[template(path = "impact.html")]
+struct Html<'a> {
+    page: &'a Page,
+    generator: &'a str,
+    trust: Vec<String>,
+    matrices: Vec<(&'a str, Vec<Vec<String>>)>,
+    tracers: Vec<HtmlTracer<'a>>,
+}
+
+struct HtmlTracer<'a> {
+    name: &'a str,
+    about: &'a str,
+    events: &'a str,
+    error: &'a str,
+    calls: Vec<HtmlCall>,
+}
+
+struct HtmlCall {
+    caption: String,
+    rows: Vec<(f64, Vec<String>)>,
+    hidden: usize,
+}
+
+/// One HTML page that needs no network and no script.
+///
+/// # Errors
+/// [`HtmlError`]; it does not depend on what is shown.
+pub fn render(page: &Page) -> Result<String, HtmlError> {
+    let mut matrices: Vec<(&str, Vec<Vec<String>>)> =
+        TABLES.iter().map(|&(title, kind)| (title, page.matrix(kind))).collect();
+    matrices.push((TOTALS, page.totals()));
+    let call = |call: &SyscallImpact| {
+        let (rows, hidden) = functions(call, page.functions);
+        let whole = call.functions.iter().map(|f| call.added_by(f).insns.max(0.0)).sum::<f64>().max(1.0);
+        let share = |i: usize| {
+            let f = i.checked_sub(1).and_then(|i| call.functions.get(i));
+            f.map_or(0.0, |f| (call.added_by(f).insns.max(0.0) * 100.0 / whole).round())
+        };
+        let rows = rows.into_iter().enumerate().map(|(i, row)| (share(i), row)).collect();
+        HtmlCall { caption: caption(call), rows, hidden }
+    };
+    let tracers = page.tracers.iter().map(|t| HtmlTracer {
+        name: &t.name,
+        about: &t.about,
+        events: t.events.as_deref().unwrap_or_default(),
+        error: t.impact.as_ref().err().map_or("", String::as_str),
+        // A page has room for each of them.
+        calls: t.impact.iter().flat_map(|i| listed(page, i)).map(|c| call(&c)).collect(),
+    });
+    let html = Html {
+        page,
+        generator: concat!("kprism ", env!("CARGO_PKG_VERSION")),
+        trust: page.trust(),
+        matrices,
+        tracers: tracers.collect(),
+    };
+    Ok(html.render()?)
+}
+
+/// The system calls, after all of them together if they are all there.
+fn listed(page: &Page, impact: &Impact) -> Vec<SyscallImpact> {
+    let all = (!page.by_syscall).then(|| impact.all_syscalls());
+    all.into_iter().chain(impact.syscalls.iter().cloned()).collect()
+}

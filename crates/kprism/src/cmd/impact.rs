@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism impact`: a command recorded by itself, then with each software tracer, and what the tracers added.
+//!
+//! The guest is deterministic, and the same for all recordings: the same packages and modules, the same
+//! preparations but for the tracer's own. So what differs is the tracer's doing; two more recordings without a
+//! tracer, one of them after other preparations, show how far that holds.
+
+mod record;
+mod tracers;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kprism_report::diff::{Diff, Scale, Within};
+use kprism_report::impact::{self, Impact, Page};
+use kprism_report::{Filter, Style, html};
+
+use super::lab::{self, GuestArgs, PlaceArgs};
+use super::report::wants_color;
+use crate::exit::{self, Outcome};
+use crate::progress::Progress;
+use crate::text;
+use record::{Recorded, Recording};
+use tracers::Tracer;
+
+const HELP: &str = "\
+Tracers: function, function_graph, events, kprobes, perf, bpftrace, and with
+--lttng also lttng; all of them unless some are named. Each recording stays in
+DIR as a run of its own: `kprism report -i DIR/function`.
+
+Instructions and time are the command's own on a CPU: what waits is no part of
+a call. In this guest an instruction takes a nanosecond.
+
+Exit codes: 0 done, 1 no tracer could be switched on, 2 error.";
+
+/// Options of `kprism impact`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// Command to run in the guest
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    command: Vec<String>,
+    /// Only this tracer (can be repeated)
+    #[arg(long, value_name = "NAME")]
+    tracer: Vec<String>,
+    /// A tracer of your own: a shell command in the guest that switches it on (can be repeated)
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = lab::assignment)]
+    with: Vec<(String, String)>,
+    /// LTTng too, with its kernel modules built for the guest's kernel in this folder
+    #[arg(long, value_name = "FOLDER")]
+    lttng: Option<PathBuf>,
+    /// Only this system call, with its functions (can be repeated)
+    #[arg(long, value_name = "NAME")]
+    syscall: Vec<String>,
+    /// Folder for the recordings, one each
+    #[arg(short, long, value_name = "DIR", default_value = "kprism.impact")]
+    output: PathBuf,
+    /// Write one HTML page too, and beside it one for each tracer and --syscall: sunbursts side by side
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Show no more than this many functions of each; 0 shows all
+    #[arg(long, value_name = "ROWS", default_value_t = 12)]
+    limit: usize,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    guest: GuestArgs,
+}
+
+/// Other preparations, which switch nothing on: more processes, other memory, another time.
+const OTHERWISE: &str =
+    "for i in 1 2 3; do ls -R /sys/kernel/tracing/events > /dev/null; done; sleep 0.1234567";
+
+/// Records and shows.
+pub fn run(
+    args: &Args,
+    color: clap::ColorChoice,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    kprism_lab::interrupt::catch_signals();
+    match measure(args, progress) {
+        Err(error) => match error.downcast_ref::<kprism_lab::Error>() {
+            Some(kprism_lab::Error::Interrupted) => Ok(Outcome::Code(exit::INTERRUPTED)),
+            _ => Err(error),
+        },
+        Ok(page) => show(args, &page, Style { color: wants_color(color) }, progress, out),
+    }
+}
+
+fn show(args: &Args, page: &Page, style: Style, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    if let Some(file) = &args.html {
+        let page = impact::render(page).context("HTML page")?;
+        std::fs::write(file, page).with_context(|| file.display().to_string())?;
+        progress.say(&format!("wrote {}", file.display()));
+    }
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &impact::to_json(page))?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{}", impact::to_text(page, style))?;
+    }
+    let measured = page.tracers.iter().any(|t| t.impact.is_ok());
+    Ok(if measured { Outcome::Done } else { Outcome::NothingMatched })
+}
+
+/// The tracers asked for.
+fn chosen(args: &Args) -> Result<Vec<Tracer>> {
+    let known = tracers::names();
+    let mut chosen = Vec::new();
+    let all = args.tracer.is_empty() && args.with.is_empty();
+    let wanted = |name: &&str| match args.tracer.is_empty() {
+        true => all && (*name != tracers::LTTNG || args.lttng.is_some()),
+        false => args.tracer.iter().any(|t| t == name),
+    };
+    if let Some(unknown) = args.tracer.iter().find(|t| !known.contains(&t.as_str())) {
+        bail!("no tracer {unknown:?}; there are: {}; or give one with --with", known.join(", "));
+    }
+    chosen.extend(known.iter().filter(|name| wanted(name)).filter_map(|name| tracers::find(name)));
+    for (name, command) in &args.with {
+        let fits = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let taken = ["bare", "again", "otherwise"].contains(&name.as_str());
+        if taken || name.starts_with('.') || !name.chars().all(fits) || chosen.iter().any(|t| t.name == *name)
+        {
+            bail!(
+                "--with {name:?}: a recording's folder gets this name: it must be new, of letters, digits, _ - ."
+            );
+        }
+        chosen.push(Tracer::of_user(name, command));
+    }
+    Ok(chosen)
+}
+
+/// Records everything and compares.
+fn measure(args: &Args, progress: &Progress) -> Result<Page> {
+    let mut tracers: Vec<(Tracer, Option<String>)> = chosen(args)?.into_iter().map(|t| (t, None)).collect();
+    let guest = record::guest(args, &mut tracers, progress)?;
+    std::fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
+    let record = |name: &str, before: &str, after: &str| {
+        progress.long_step(&format!("recording: {name}"));
+        record::record(args, &guest, name, before, after, progress)
+    };
+    // As many processes as a simple tracer's preparations take.
+    let nothing = Tracer::of_user("", ":").script();
+    let bare = needed("bare", record("bare", &nothing, "")?)?;
+    check_it_ran(args, bare.exit_code)?;
+    let again = needed("again", record("again", &nothing, "")?)?;
+    let otherwise = needed("otherwise", record("otherwise", OTHERWISE, "")?)?;
+    let compare = |recording: &Recording| {
+        let mut impact = Impact::new(bare.side(), recording.side());
+        if !args.syscall.is_empty() {
+            impact.retain(&args.syscall);
+        }
+        impact
+    };
+    let mut results = Vec::new();
+    for (tracer, unavailable) in tracers {
+        let recorded = match unavailable {
+            Some(reason) => Err(reason),
+            None => record(&tracer.name, &tracer.script(), &tracer.events)?,
+        };
+        if let Ok(Recording { exit_code, .. }) = &recorded
+            && *exit_code != bare.exit_code
+        {
+            progress.say(&format!(
+                "kprism: with {} the command's exit code is {exit_code:?} instead of {:?}",
+                tracer.name, bare.exit_code
+            ));
+        }
+        if let (Some(file), Ok(traced)) = (&args.html, &recorded) {
+            for syscall in &args.syscall {
+                sunbursts(file, syscall, &tracer.name, [&bare, traced], progress)?;
+            }
+        }
+        results.push(impact::Tracer {
+            name: tracer.name,
+            about: tracer.about,
+            events: recorded.as_ref().ok().and_then(|r| r.events.clone()),
+            impact: recorded.as_ref().map(compare).map_err(Clone::clone),
+        });
+    }
+    let floor = compare(&otherwise);
+    if !args.syscall.is_empty() && floor.syscalls.is_empty() {
+        let all = Impact::new(bare.side(), bare.side());
+        let known: Vec<&str> = all.syscalls.iter().map(|c| c.name.as_str()).collect();
+        bail!("the command makes no such system call; it makes: {}", known.join(", "));
+    }
+    Ok(Page {
+        command: text::quoted(&args.command),
+        kernel: bare.header.kernel.clone(),
+        same: again.profile == bare.profile,
+        floor,
+        tracers: results,
+        by_syscall: !args.syscall.is_empty(),
+        functions: args.limit,
+    })
+}
+
+/// Writes a system call by itself and with a tracer as sunbursts side by side, entry and exit with it.
+fn sunbursts(
+    file: &Path,
+    syscall: &str,
+    tracer: &str,
+    sides: [&Recording; 2],
+    progress: &Progress,
+) -> Result<()> {
+    let [Some(bare), Some(traced)] = sides.map(|r| impact::isolate(r.side(), syscall)) else { return Ok(()) };
+    // The first frame of what was isolated is the kernel's entry.
+    let Some(entry) = bare.nodes.get(1).map(|n| bare.funcs[n.func as usize].name.clone()) else {
+        return Ok(());
+    };
+    let Some(diff) = Diff::new(&bare, &traced, Within::Function(&entry), &Filter::default()) else {
+        return Ok(());
+    };
+    let scale = diff.invocations.map_or(Scale::Sums, Scale::PerCall);
+    let paths = ["bare".to_owned(), tracer.to_owned()];
+    let page =
+        html::render_diff(&diff, scale, sides.map(|r| &r.header), &paths, syscall).context("HTML page")?;
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let file = file.with_file_name(format!("{stem}-{tracer}-{syscall}.html"));
+    std::fs::write(&file, page).with_context(|| file.display().to_string())?;
+    progress.say(&format!("wrote {}", file.display()));
+    Ok(())
+}
+
+/// Refuses a command that could not even be started: there would be numbers, of the attempt.
+fn check_it_ran(args: &Args, exit_code: Option<u8>) -> Result<()> {
+    let (Some(126 | 127), [program, ..]) = (exit_code, &args.command[..]) else { return Ok(()) };
+    let path = args.output.join("bare").join("stderr");
+    let said = std::fs::read(&path).with_context(|| path.display().to_string())?;
+    let said = String::from_utf8_lossy(&said);
+    match said.lines().find(|line| line.starts_with(&format!("kprism: {program}: "))) {
+        Some(line) => bail!("{}", line.trim_start_matches("kprism: ")),
+        None => Ok(()),
+    }
+}
+
+/// A recording without which there is nothing to compare.
+fn needed(name: &str, recorded: Recorded) -> Result<Recording> {
+    recorded.map_err(|reason| anyhow::anyhow!("the recording without a tracer ({name}): {reason}"))
+}

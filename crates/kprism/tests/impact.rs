@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What tracers add, to a program whose system calls are known.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// What the program makes, but for `exit_group`, which does not return.
+const CALLS: [(&str, u64); 9] = [
+    ("close", 1),
+    ("execve", 1),
+    ("getgid", 1),
+    ("getppid", 7),
+    ("getuid", 1),
+    ("mmap", 5),
+    ("munmap", 5),
+    ("openat", 1),
+    ("read", 3),
+];
+
+fn impact(dir: &Path, args: &[&str]) -> Output {
+    // A folder of its own: what is recorded must not go into the guest of the next recording.
+    let share = format!("{}:/test", dir.join("share").display());
+    let output = dir.join("runs");
+    Command::new(env!("CARGO_BIN_EXE_kprism"))
+        .args(["impact", "-q", "--json", "--share", &share, "-o", output.to_str().unwrap()])
+        .args(args)
+        .args(["--", "/test/calls"])
+        .output()
+        .expect("kprism runs")
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn tracer<'a>(page: &'a Value, name: &str) -> &'a Value {
+    page["tracers"].as_array().unwrap().iter().find(|t| t["name"] == name).expect("the tracer is there")
+}
+
+/// A tracer's system calls by name.
+fn syscalls(tracer: &Value) -> BTreeMap<&str, &Value> {
+    let calls = tracer["syscalls"].as_array().unwrap_or_else(|| panic!("{tracer:#}"));
+    calls.iter().map(|call| (call["syscall"].as_str().unwrap(), call)).collect()
+}
+
+/// Instructions added to a call, by function.
+fn functions(call: &Value) -> BTreeMap<&str, f64> {
+    let rows = call["functions"].as_array().unwrap().iter();
+    rows.map(|f| (f["function"].as_str().unwrap(), number(&f["added_per_call"]["instructions"]))).collect()
+}
+
+#[test]
+fn tracers_add_what_they_do() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("share")).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/impact/calls.c");
+    let built = Command::new("cc")
+        .args(["-O1", "-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-o"])
+        .arg(dir.path().join("share/calls"))
+        .arg(source)
+        .status()
+        .expect("cc runs");
+    assert!(built.success());
+    let html = dir.path().join("page.html");
+    let html = html.to_str().unwrap();
+    let output = impact(
+        dir.path(),
+        &[
+            "--tracer",
+            "events",
+            "--tracer",
+            "function",
+            "--html",
+            html, //
+            "--with",
+            "nothing=:",
+            "--with",
+            "broken=echo no such tracer >&2; exit 3",
+        ],
+    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page: Value = serde_json::from_slice(&output.stdout).expect("--json prints JSON");
+
+    // Without a tracer nothing is added.
+    assert_eq!(page["bare_twice_the_same"], true);
+    for (name, call) in syscalls(tracer(&page, "nothing")) {
+        assert_eq!(number(&call["added_per_call"]["instructions"]), 0.0, "{name}: {call:#}");
+        assert_eq!(number(&call["added_per_call"]["ns"]), 0.0, "{name}: {call:#}");
+        assert!(functions(call).is_empty(), "{name}: {call:#}");
+    }
+
+    for name in ["events", "function"] {
+        let tracer = tracer(&page, name);
+        let calls = syscalls(tracer);
+        let counted: Vec<(&str, u64)> =
+            calls.iter().map(|(name, call)| (*name, number(&call["traced"]["calls"]) as u64)).collect();
+        assert_eq!(counted, CALLS, "{name}");
+        for (syscall, call) in &calls {
+            assert!(number(&call["least_added_instructions"]) > 0.0, "{name}, {syscall}: {call:#}");
+            assert!(number(&call["added_per_call"]["ns"]) > 0.0, "{name}, {syscall}: {call:#}");
+            // The functions are the whole of it.
+            let sum: f64 = functions(call).values().sum();
+            let added = number(&call["added_per_call"]["instructions"]);
+            assert!((sum - added).abs() < 1e-6 * added.abs(), "{name}, {syscall}: {sum} of {added}");
+        }
+        // Two calls from one and the same place: how their entries' functions are shared out is a guess, and said.
+        for syscall in ["getuid", "getgid", "getppid"] {
+            assert_eq!(calls[syscall]["entry_shared"], syscall != "getppid", "{syscall}");
+        }
+        // The program itself is left alone.
+        let user = &tracer["places"]["user_code"];
+        assert_eq!(user["bare"]["instructions"], user["traced"]["instructions"]);
+        assert!(tracer["events"].as_str().unwrap().contains(" events, "), "{tracer:#}");
+    }
+
+    let function = syscalls(tracer(&page, "function"));
+    for (syscall, call) in &function {
+        let functions = functions(call);
+        for own in ["function_trace_call", "ftrace_trampoline", "ring_buffer_lock_reserve"] {
+            assert!(functions.get(own).is_some_and(|&n| n > 0.0), "{syscall} without {own}: {functions:?}");
+        }
+    }
+    // Events of system calls are made at entry and exit, and cost each of them the same.
+    let events = syscalls(tracer(&page, "events"));
+    let getppid = number(&events["getppid"]["median_added_instructions"]);
+    for (syscall, call) in &events {
+        let functions = functions(call);
+        for own in
+            ["syscall_trace_enter", "trace_event_raw_event_sys_enter", "trace_event_raw_event_sys_exit"]
+        {
+            assert!(functions.get(own).is_some_and(|&n| n > 0.0), "{syscall} without {own}: {functions:?}");
+        }
+        assert!(!functions.contains_key("function_trace_call"), "{syscall}: {functions:?}");
+        let body = format!("__x64_sys_{syscall}");
+        assert!(!functions.contains_key(body.as_str()), "{syscall}: its body changed: {functions:?}");
+        if *syscall != "execve" {
+            let added = number(&call["median_added_instructions"]);
+            assert!((added - getppid).abs() < 0.2 * getppid, "{syscall}: {added}, not about {getppid}");
+        }
+    }
+
+    // One that cannot be switched on says why, and the others go on.
+    let broken = tracer(&page, "broken")["error"].as_str().expect("an error").to_owned();
+    assert!(broken.contains("no such tracer"), "{broken}");
+    let text = std::fs::read_to_string(html).unwrap();
+    for part in ["function_trace_call", "getppid", "no such tracer"] {
+        assert!(text.contains(part), "{part}");
+    }
+    assert!(!text.contains("<script"));
+}
+
+#[test]
+fn a_command_that_is_not_there_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("share")).unwrap();
+    let output = impact(dir.path(), &["--tracer", "events"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("/test/calls: "), "{said}");
+}
+
+#[test]
+fn unknown_tracers_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = impact(dir.path(), &["--tracer", "magic"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("no tracer \"magic\"") && said.contains("function_graph"), "{said}");
+}
