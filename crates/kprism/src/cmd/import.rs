@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism import`: Intel PT recorded elsewhere becomes a run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use kprism_import::perfdata::Search;
@@ -27,7 +27,7 @@ Programs only, without --kcore:
   perf record -e intel_pt/cyc,mtc_period=3/u -o perf.data -- CMD";
 
 /// Options of `kprism import`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// Recording
@@ -53,6 +53,13 @@ pub struct Args {
     /// Do not decode yet
     #[arg(long)]
     pub no_decode: bool,
+}
+
+impl Args {
+    /// What perf wrote on this machine.
+    pub fn of_perf_data(path: &Path, output: &Path) -> Self {
+        Args { path: path.to_owned(), output: output.to_owned(), ..Args::default() }
+    }
 }
 
 /// Reads, writes the run, decodes it.

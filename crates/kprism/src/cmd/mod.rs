@@ -12,6 +12,7 @@ mod import;
 mod info;
 mod lab;
 mod list;
+mod record;
 mod report;
 mod script;
 
@@ -28,6 +29,9 @@ pub enum Command {
     /// Run commands in a guest with a stock kernel, watched from outside
     #[command(subcommand)]
     Lab(lab::Command),
+    /// Record on this machine's own processor
+    #[command(subcommand)]
+    Record(record::Command),
     /// Show where the time went: tables, call tree, HTML
     Report(report::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
@@ -70,6 +74,7 @@ pub fn run(
     match command {
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
+        Command::Record(command) => record::run(command, progress),
         Command::Report(args) => report::run(args, color, progress, out),
         Command::Export(args) => export::run(args, progress, out),
         Command::Script(args) => script::run(args, progress, out),
