@@ -187,6 +187,7 @@ impl Info {
             art_den: u32::try_from(self.art.1).unwrap_or(0),
             mtc_freq: ((config & bits) >> bits.trailing_zeros()).min(15) as u8,
             nom_ratio: u8::try_from(ratio).unwrap_or(0),
+            cyc_threshold: if config & pt::CYC == 0 { 0 } else { pt::cycles(config) },
         }
     }
 
@@ -295,7 +296,7 @@ fn fill(
         art_den: c.art_den,
         mtc_freq: c.mtc_freq,
         nom_ratio: c.nom_ratio,
-        cyc_threshold: 0,
+        cyc_threshold: c.cyc_threshold,
     };
     let ns = |t: u64| info.ns(t);
     let entry = super::export::symbol(&capture.kallsyms, "__switch_to").filter(|_| history.cpu_wide);

@@ -19,6 +19,9 @@ PATH is told apart by what it holds:
   a folder with pt.bin                DynamoRIO's drpt2trace input
   perf.data, file or folder           perf record -e intel_pt//; programs and libraries
                                       from where they were, or --symfs, if build ids fit
+  a folder with ptout.N, ptout.sideband
+                                      simple-pt's sptcmd; name the kernel's code with --kcore
+                                      and --kallsyms, or --vmlinux
   any other file                      Intel PT packets; name the code with --code
 
 How to record with perf, kernel and all (as root):
@@ -38,16 +41,16 @@ pub struct Args {
     /// Code: an ELF file or raw bytes, and its address in hex (can be repeated)
     #[arg(long, value_name = "FILE@VA")]
     pub code: Vec<String>,
-    /// perf.data: folder that stands for the traced machine's root
+    /// perf.data, simple-pt: folder that stands for the traced machine's root
     #[arg(long, value_name = "DIR")]
     pub symfs: Option<PathBuf>,
-    /// perf.data: the kernel's code, a copy of /proc/kcore of the time of recording
+    /// perf.data, simple-pt: the kernel's code, a copy of /proc/kcore of the time of recording
     #[arg(long, value_name = "FILE")]
     pub kcore: Option<PathBuf>,
-    /// perf.data: the kernel as linked, for code and symbols
+    /// perf.data, simple-pt: the kernel as linked, for code and symbols
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
-    /// perf.data: the kernel's symbols, a copy of /proc/kallsyms
+    /// perf.data, simple-pt: the kernel's symbols, a copy of /proc/kallsyms
     #[arg(long, value_name = "FILE")]
     pub kallsyms: Option<PathBuf>,
     /// Do not decode yet
