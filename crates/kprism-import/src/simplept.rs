@@ -173,7 +173,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
         _ => return None,
     };
     // Whole pages are mapped, which tells the two ways of writing apart where the time does not.
-    let pages = |n: &u64| n % 4096 == 0;
+    let pages = |n: &u64| n.is_multiple_of(4096);
     let offset = match time == 0.0 {
         true => hex(offset)?,
         false => decimal(offset).filter(pages).or_else(|| hex(offset))?,

@@ -102,6 +102,26 @@ fn build_ids_are_compared() {
     assert!(capture.streams[0].regions.iter().all(|p| p.va != 0x40_1000));
 }
 
+/// The code of a BPF program, from the section that perf wrote about it.
+#[test]
+fn bpf_programs_are_kernel_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut data = piped(&fs::read(small(dir.path()).join("data")).unwrap(), false);
+    let section =
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bpf_prog_info.bin")).unwrap();
+    let whole = from_parts(Path::new("x"), &Parts { data: vec![data.clone()], ..Parts::default() }).unwrap();
+    // PERF_RECORD_HEADER_FEATURE.
+    for word in [80 | (16 + section.len() as u64) << 48, 25] {
+        data.extend(u64::to_le_bytes(word));
+    }
+    data.extend(&section);
+    let capture = from_parts(Path::new("x"), &Parts { data: vec![data], ..Parts::default() }).unwrap();
+    assert_eq!(capture.notes, whole.notes, "the rest of the kernel's code is still missing");
+    let first = capture.streams[0].regions[0];
+    assert_eq!((first.va, first.asid, first.replaces), (0xffff_ffff_c002_2050, 0, false));
+    assert_eq!(capture.regions[first.region].bytes.len(), 23);
+}
+
 /// Through a pipe, and with zstd: the same capture.
 #[test]
 fn pipes_and_compression_change_nothing() {

@@ -149,7 +149,8 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     capture.cpu = cpu_model(&header.cpuid);
     losses(&history, &traces, &mut capture.notes);
     let kernel = kernel_code(parts, &history, &mut capture)?;
-    fill(&mut capture, traces, &history, &info, &kernel, &mut finder);
+    let bpf: Vec<_> = header.bpf.into_iter().map(|r| capture.add_region(r.va, r.bytes)).collect();
+    fill(&mut capture, traces, &history, &info, (&kernel, &bpf), &mut finder);
     capture.notes.append(&mut finder.notes);
     Ok(capture)
 }
@@ -286,7 +287,7 @@ fn fill(
     traces: Vec<Trace>,
     history: &History<'_>,
     info: &Info,
-    kernel: &[Placed],
+    (kernel, bpf): (&[Placed], &[Placed]),
     finder: &mut Finder,
 ) {
     let c = &capture.clock;
@@ -319,6 +320,8 @@ fn fill(
         };
         let mut placed = Vec::new();
         if spaces.kernel {
+            // Before the rest: kcore may have been copied when something else was there.
+            placed.extend_from_slice(bpf);
             placed.extend_from_slice(kernel);
             placed.extend(history.pokes.iter().zip(&poked).map(|((t, va, _, _), &region)| Placed {
                 region,
