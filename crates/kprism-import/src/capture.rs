@@ -150,6 +150,8 @@ pub struct Clock {
     pub mtc_freq: u8,
     /// Maximum non-turbo ratio (MSR_PLATFORM_INFO bits 15:8).
     pub nom_ratio: u8,
+    /// Least cycles between two CYC packets (IA32_RTIT_CTL.CycThresh); 0 when all are sent.
+    pub cyc_threshold: u64,
 }
 
 impl Clock {

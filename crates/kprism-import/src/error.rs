@@ -25,7 +25,7 @@ pub enum ImportError {
         expected: String,
     },
     /// Nothing here looks like a capture.
-    #[error("{}: no capture found: expected a PT file, a folder with *.pt and xpages.txt, a drpt2trace folder with pt.bin, an LLDB trace.json, or perf.data", path.display())]
+    #[error("{}: no capture found: expected a PT file, a folder with *.pt and xpages.txt, a drpt2trace folder with pt.bin, an LLDB trace.json, simple-pt's ptout.sideband, or perf.data", path.display())]
     Unknown {
         /// What was looked at.
         path: PathBuf,

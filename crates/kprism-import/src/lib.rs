@@ -9,6 +9,7 @@
 //! | `Raw` | one PT file, code named by the caller: raw bytes or ELF, at an address |
 //! | `Drpt2trace` | DynamoRIO's `pt.bin` with `*.sideband.pevent` (perf records) and the mapped files |
 //! | `Lldb` | LLDB's `trace.json` bundle, one stream per thread or per core |
+//! | `SimplePt` | simple-pt's `ptout.N`, one stream per CPU, and `ptout.sideband` |
 //! | `PerfData` | perf.data, one stream per CPU or thread; also written: [`perfdata`] |
 //!
 //! **Out:** a [`Capture`], plain data, which [`write()`] lays down in the form of a recorded run: `cpuN.pt`,
@@ -18,8 +19,8 @@
 //! source does not tell stays unknown, never guessed: a stream without time packets gets the clock `none`, and
 //! a conversion that is not given is 0.
 //!
-//! User code of the others than perf.data is written in address space 0, which means "whichever": such captures hold
-//! one process per stream and mostly no CR3.
+//! User code of the others than perf.data and simple-pt is written in address space 0, which means "whichever": such
+//! captures hold one process per stream and mostly no CR3.
 
 #![forbid(unsafe_code)]
 
@@ -31,6 +32,7 @@ mod pages;
 mod perf;
 pub mod perfdata;
 mod raw;
+mod simplept;
 mod source;
 mod write;
 

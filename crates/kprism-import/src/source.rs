@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::perfdata::{self, Search, is_perf_data};
-use crate::{Capture, CodeFile, ImportError, lldb, pages, perf, raw};
+use crate::{Capture, CodeFile, ImportError, lldb, pages, perf, raw, simplept};
 
 /// A kind of capture and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,10 +19,12 @@ pub enum Source {
     Lldb(PathBuf),
     /// A perf.data file or folder.
     PerfData(PathBuf),
+    /// simple-pt's `.sideband` file, beside the streams.
+    SimplePt(PathBuf),
 }
 
-/// Looks at a path. A folder is known by its files, a `.json` file is an LLDB bundle, a file that begins like perf.data is
-/// one, any other file is PT.
+/// Looks at a path. A folder is known by its files, a `.json` file is an LLDB bundle, a `.sideband` file is
+/// simple-pt's, a file that begins like perf.data is one, any other file is PT.
 ///
 /// # Errors
 /// [`ImportError::Unknown`] when nothing fits.
@@ -37,12 +39,18 @@ pub fn detect(path: &Path) -> Result<Source, ImportError> {
             return Ok(Source::Lldb(path.join("trace.json")));
         } else if is_perf_data(&path.join("data")) {
             return Ok(Source::PerfData(path.to_owned()));
+        } else if let Some(first) = simplept::sidebands(path).into_iter().next() {
+            return Ok(Source::SimplePt(first));
         }
     } else if is_perf_data(path) {
         return Ok(Source::PerfData(path.to_owned()));
     } else if path.is_file() {
-        let json = path.extension().is_some_and(|e| e == "json");
-        return Ok(if json { Source::Lldb(path.to_owned()) } else { Source::Raw(path.to_owned()) });
+        let source = match path.extension() {
+            Some(e) if e == "json" => Source::Lldb,
+            Some(e) if e == simplept::EXTENSION => Source::SimplePt,
+            _ => Source::Raw,
+        };
+        return Ok(source(path.to_owned()));
     }
     Err(ImportError::Unknown { path: path.to_owned() })
 }
@@ -59,6 +67,7 @@ pub fn read(source: &Source, code: &[CodeFile], search: &Search) -> Result<Captu
         Source::Drpt2trace(dir) => perf::read(dir)?,
         Source::Lldb(json) => lldb::read(json)?,
         Source::PerfData(path) => perfdata::read(path, search)?,
+        Source::SimplePt(sideband) => simplept::read(sideband, search)?,
     };
     raw::add_code(&mut capture, code)?;
     capture.look_for_time();

@@ -25,6 +25,7 @@ fn what_was_exported_comes_back() {
     assert_eq!(capture.notes, Vec::<String>::new());
     assert_eq!((capture.streams.len(), capture.streams[0].label.as_str()), (2, "cpu 0"));
     assert_eq!((capture.clock.tsc_hz, capture.kernel.0.as_str()), (1_000_000_000, "6.1"));
+    assert_eq!((capture.clock.nom_ratio, capture.clock.cyc_threshold), (10, 256));
     assert_eq!(capture.command, ["seven"]);
     let [switch] = &capture.switches[..] else { panic!("one switch: {:?}", capture.switches) };
     assert_eq!((switch.t, switch.at), (1500, SwitchAt::Entry(!0 << 31)));
@@ -101,6 +102,26 @@ fn build_ids_are_compared() {
     assert!(capture.streams[0].regions.iter().all(|p| p.va != 0x40_1000));
 }
 
+/// The code of a BPF program, from the section that perf wrote about it.
+#[test]
+fn bpf_programs_are_kernel_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut data = piped(&fs::read(small(dir.path()).join("data")).unwrap(), false);
+    let section =
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bpf_prog_info.bin")).unwrap();
+    let whole = from_parts(Path::new("x"), &Parts { data: vec![data.clone()], ..Parts::default() }).unwrap();
+    // PERF_RECORD_HEADER_FEATURE.
+    for word in [80 | (16 + section.len() as u64) << 48, 25] {
+        data.extend(u64::to_le_bytes(word));
+    }
+    data.extend(&section);
+    let capture = from_parts(Path::new("x"), &Parts { data: vec![data], ..Parts::default() }).unwrap();
+    assert_eq!(capture.notes, whole.notes, "the rest of the kernel's code is still missing");
+    let first = capture.streams[0].regions[0];
+    assert_eq!((first.va, first.asid, first.replaces), (0xffff_ffff_c002_2050, 0, false));
+    assert_eq!(capture.regions[first.region].bytes.len(), 23);
+}
+
 /// Through a pipe, and with zstd: the same capture.
 #[test]
 fn pipes_and_compression_change_nothing() {
@@ -116,6 +137,60 @@ fn pipes_and_compression_change_nothing() {
     assert_eq!(through, whole);
     through = capture(piped(&data, true));
     assert_eq!(through, whole);
+}
+
+/// What the kernel says of a full buffer (`PERF_AUX_FLAG_TRUNCATED`), of an overwritten one, and of gaps it does not
+/// locate: a loss stands in the stream where data are missing, and only there.
+#[test]
+fn losses_stand_in_the_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = piped(&fs::read(small(dir.path()).join("data")).unwrap(), false);
+    let capture = |data: &[u8]| {
+        from_parts(Path::new("x"), &Parts { data: vec![data.to_vec()], ..Parts::default() }).unwrap()
+    };
+    let whole = capture(&data);
+    let first = whole.streams[0].pt.clone();
+    // The first AUX record: that of CPU 0.
+    let word = |at: usize| u64::from_le_bytes(data[at..at + 8].try_into().unwrap());
+    let (mut at, mut aux) = (16, None);
+    while aux.is_none() {
+        let head = word(at);
+        aux = (head & 0xffff_ffff == 11).then_some(at);
+        at +=
+            usize::try_from(head >> 48).unwrap() + if head & 0xff == 71 { word(at + 8) as usize } else { 0 };
+    }
+    let aux = aux.expect("an AUX record");
+    assert_eq!((word(aux + 8), word(aux + 16), word(aux + 24)), (0, first.len() as u64, 0));
+    // A second piece, which begins with the rest of a packet.
+    let with = |flags: u64, skipped: u64| {
+        let mut more = data.clone();
+        more[aux + 24] = flags as u8;
+        let piece = [&[0x11, 0x22, 0x33][..], &first].concat();
+        for word in [71 | 48 << 48, piece.len() as u64, first.len() as u64 + skipped, 0, 0xffff_ffff << 32, 0]
+        {
+            more.extend(u64::to_le_bytes(word));
+        }
+        more.extend(&piece);
+        let mut capture = capture(&more);
+        // Those about files, which are not here.
+        capture.notes.retain(|note| !whole.notes.contains(note));
+        capture
+    };
+    let cut = [&first[..], &[0x02, 0xf3], &first].concat();
+    let joined = [&first[..], &[0x11, 0x22, 0x33], &first].concat();
+    let full = with(1, 0);
+    assert_eq!(full.streams[0].pt, cut);
+    let [buffer, place] = &full.notes[..] else { panic!("two notes: {:?}", full.notes) };
+    assert!(buffer.starts_with("1 times: the trace buffer was full"), "{buffer}");
+    assert_eq!(place, "cpu 0: 1 places where trace data are missing");
+    assert_eq!(with(2, 0).streams[0].pt, cut, "a snapshot is not joined to what was before");
+    let gaps = with(4, 0);
+    assert_eq!(gaps.streams[0].pt, joined);
+    assert!(gaps.notes.len() == 1 && gaps.notes[0].contains("gaps"), "{:?}", gaps.notes);
+    let plain = with(0, 0);
+    assert_eq!((&plain.streams[0].pt, plain.notes.len()), (&joined, 0));
+    assert_eq!(with(0, 4096).streams[0].pt, cut, "a piece that is not in the file");
+    assert_eq!(full.streams[1], whole.streams[1]);
 }
 
 /// What the fuzzer begins with, and what it found.

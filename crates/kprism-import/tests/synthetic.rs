@@ -178,6 +178,121 @@ fn an_lldb_bundle() {
     );
 }
 
+/// Two CPUs that had address spaces, one that had none, and CPU 1 that was off.
+#[test]
+fn a_simple_pt_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut stream = Vec::new();
+    for cr3 in [0x2000, 0x5000] {
+        stream.extend(pt(0x40_1000, Some(5)));
+        Packet::Pip { cr3, non_root: false }.encode(&mut stream);
+    }
+    // The ring buffer's oldest bytes are the rest of a packet.
+    put(dir.path(), "ptout.0", [&[0x19, 0xff][..], &stream].concat());
+    put(dir.path(), "ptout.2", pt(0x40_1000, None));
+    put(dir.path(), "ptout.sideband.txt", "no stream");
+    // As sptarchive packs them.
+    put(dir.path(), "bin/prog", elf());
+    put(dir.path(), "lib/new.so", [&[0; 0x1000][..], &[0xcc; 8]].concat());
+    let sideband = "meta family 6\nmeta model 94\nmeta stepping 3\nmeta tsc_ratio 2 216\nmeta nom_freq 26\n\
+        meta mtc_freq 4\n\
+        7.250000 9 4000 401000 4096 4\t/bin/prog\n\
+        7.500000 7 2000 401002 4096 8\t/lib/new.so\n\
+        7.600000 7 2000 601000 0 8\t/lib/gone-\u{e9}.so\n\
+        0.0 7 2000 401000 00001000 4 \t/bin/prog\n\
+        0.0 8 8000 401000 00001000 4 \t/bin/prog\n\
+        what is this\n";
+    put(dir.path(), "ptout.sideband", sideband);
+    let source = detect(dir.path()).unwrap();
+    assert_eq!(source, Source::SimplePt(dir.path().join("ptout.sideband")));
+    assert_eq!(detect(&dir.path().join("ptout.sideband")).unwrap(), source);
+    let nowhere = Search { symfs: Some(dir.path().join("nowhere")), ..Search::default() };
+    let capture = read(&source, &[], &nowhere).unwrap();
+    let labels: Vec<_> = capture.streams.iter().map(|s| (s.label.as_str(), s.pt.len())).collect();
+    assert_eq!(labels, [("cpu 0", stream.len() + 2), ("cpu 1", 0), ("cpu 2", capture.streams[2].pt.len())]);
+    let clock = Clock {
+        timed: true,
+        tsc_hz: 2_600_000_000,
+        art_num: 216,
+        art_den: 2,
+        mtc_freq: 3,
+        nom_ratio: 26,
+        ..Clock::default()
+    };
+    assert_eq!(capture.clock, clock);
+    assert_eq!(capture.cpu.map(|c| (c.family, c.model, c.stepping)), Some((6, 94, 3)));
+    assert_eq!(capture.tasks.iter().map(|t| t.pid).collect::<Vec<_>>(), [7, 8, 9]);
+    let [wrong, kernel, gone] = &capture.notes[..] else { panic!("three notes: {:?}", capture.notes) };
+    assert!(wrong.contains("1 lines left out, first line 12"), "{wrong}");
+    assert!(kernel.contains("--kcore") && gone.contains("gone-"), "{kernel}; {gone}");
+
+    let out = tempfile::tempdir().unwrap();
+    write(&capture, out.path(), &out.path().join("symbols")).unwrap();
+    let (dict, map) =
+        (fs::read(out.path().join("code.dict")).unwrap(), fs::read(out.path().join("cpu0.map")).unwrap());
+    let (image, missing) = image(&Dict::parse(&dict).0, &parse_map(&map).0);
+    assert_eq!(missing, 0);
+    let fetch = |cr3: u64| {
+        let mut bytes = [0; 16];
+        let n = image.fetch(image.space(cr3, 0x40_1000), 0x40_1000, 0, &mut bytes);
+        bytes[..n].to_vec()
+    };
+    // The later mapping lies over the rest of the earlier one.
+    assert_eq!(fetch(0x2000), [&[0x90, 0x90][..], &[0xcc; 8]].concat());
+    // 5000 is what user code has where 4000 is the kernel's.
+    assert_eq!(fetch(0x5000), [0x90, 0x90, 0xeb, 0xfc]);
+    assert!(fetch(0x4000).is_empty(), "no packet names it");
+    assert!(out.path().join("symbols/root/bin/prog").is_file());
+
+    // With the kernel's code named, from a core file that is an ELF file too.
+    let mut kcore = elf();
+    kcore[120 + 16..120 + 24].copy_from_slice(&(!0u64 << 31).to_le_bytes());
+    put(dir.path(), "kcore", kcore);
+    put(dir.path(), "kallsyms", "ffffffff80000000 T _stext\n");
+    let named = |name: &str| Some(dir.path().join(name));
+    let search = Search { kcore: named("kcore"), kallsyms: named("kallsyms"), ..nowhere };
+    let capture = read(&source, &[], &search).unwrap();
+    assert!(capture.streams.iter().all(|s| capture.regions[s.regions[0].region].va == !0 << 31));
+    assert!(!capture.kallsyms.is_empty() && !capture.notes.iter().any(|n| n.contains("--kcore")));
+}
+
+/// Any byte of the text may be another, and the file may end anywhere.
+#[test]
+fn simple_pt_sidebands_of_any_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    put(dir.path(), "ptout.0", pt(0x40_1000, None));
+    put(dir.path(), "bin/prog", elf());
+    let text =
+        b"meta nom_freq 26\n7.5 7 2000 401000 4096 4\t/bin/prog\n0.0 7 2000 401000 1000 4\t/bin/prog\n";
+    let path = dir.path().join("ptout.sideband");
+    // This machine's files are none of this test's.
+    let search = Search { symfs: Some(dir.path().join("nowhere")), ..Search::default() };
+    let try_read = |bytes: &[u8]| {
+        put(dir.path(), "ptout.sideband", bytes);
+        match read(&Source::SimplePt(path.clone()), &[], &search) {
+            Ok(capture) => assert_eq!(capture.streams.len(), 1),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("line 1: expected `TIME PID CR3"), "{error}");
+            }
+        }
+    };
+    for at in 0..text.len() {
+        try_read(&text[..at]);
+        for byte in [0, b'\n', b'\t', b' ', b'9', b'/', b'-', 0xff] {
+            let mut changed = text.to_vec();
+            changed[at] = byte;
+            try_read(&changed);
+        }
+    }
+    try_read(&[0xff; 1000]);
+    try_read(b"9e999 1 2 3 4 5\t/bin/prog\n0.0 1 ffffffffffffffff ffffffffffffffff ffffffffffffffff 18446744073709551615\t/bin/prog\n");
+    fs::remove_file(dir.path().join("ptout.0")).unwrap();
+    put(dir.path(), "ptout.sideband", text);
+    let error = read(&Source::SimplePt(path), &[], &search).unwrap_err().to_string();
+    assert!(error.ends_with("expected packets in ptout.0, ptout.1, ..."), "{error}");
+}
+
 #[test]
 fn nothing_to_import() {
     let dir = tempfile::tempdir().unwrap();

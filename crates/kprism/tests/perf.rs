@@ -15,6 +15,8 @@ use kprism_image::maps::{self, Dict};
 use kprism_image::resolve::Regions;
 use serde_json::Value;
 
+#[path = "perf/simple_pt.rs"]
+mod simple_pt;
 #[path = "perf/user_only.rs"]
 mod user_only;
 
@@ -166,5 +168,6 @@ fn perf_decodes_an_exported_run_to_the_same_instructions_and_kprism_to_the_same_
         let differs = before.iter().zip(&after).find(|(a, b)| a != b);
         assert!(before == after, "{subject}: {} and {} rows, first: {differs:?}", before.len(), after.len());
     }
+    simple_pt::check(&run, &data, dir.path());
     user_only::check(&run, &data, dir.path());
 }

@@ -22,6 +22,21 @@ pub(crate) mod pt {
     pub const NO_RET_COMPRESSION: u64 = 1 << 11;
     pub const BRANCH: u64 = 1 << 13;
     pub const MTC_PERIOD: u64 = 0xf << 14;
+    pub const CYC_THRESH: u64 = 0xf << 19;
+
+    /// Least cycles between two CYC packets, of a CycThresh field: each power of two, from 1 for one.
+    pub fn cycles(config: u64) -> u64 {
+        match (config & CYC_THRESH) >> CYC_THRESH.trailing_zeros() {
+            0 => 0,
+            field => 1 << (field - 1),
+        }
+    }
+
+    /// The other way around: the largest threshold that is not above `cycles`.
+    pub fn cyc_thresh(cycles: u64) -> u64 {
+        let field = cycles.checked_ilog2().map_or(0, |log| u64::from(log + 1).min(15));
+        field << CYC_THRESH.trailing_zeros()
+    }
 }
 
 /// Bits of [`Attr::flags`].
@@ -82,5 +97,21 @@ impl Attr {
     /// The layout of the trailer of records other than samples; 0 for none.
     pub fn trailer(&self) -> u64 {
         if self.flags & flag::SAMPLE_ID_ALL != 0 { self.sample_type } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pt;
+
+    #[test]
+    fn thresholds_of_cycle_counts() {
+        assert_eq!(pt::cycles(pt::ENABLE | pt::CYC), 0);
+        assert_eq!(pt::cycles(1 << 19), 1);
+        assert_eq!(pt::cycles(!0), 1 << 14);
+        for field in 0..16 {
+            assert_eq!(pt::cyc_thresh(pt::cycles(field << 19)), field << 19);
+        }
+        assert_eq!(pt::cyc_thresh(u64::MAX), 15 << 19);
     }
 }

@@ -9,7 +9,8 @@ use std::io::Read;
 use super::attr::Attr;
 use super::bytes::Fields;
 use super::record::{Auxtrace, Head, Record, Trailer, parse};
-use super::{MAGIC, feature};
+use super::{MAGIC, bpf, feature};
+use crate::Region;
 
 /// Compressed records are not unpacked beyond this many times their size, and not beyond this size at all.
 const MAX_RATIO: usize = 1024;
@@ -26,6 +27,8 @@ pub(crate) struct Header {
     pub command: Vec<String>,
     /// (path, build id).
     pub build_ids: Vec<(String, Vec<u8>)>,
+    /// Functions of BPF programs.
+    pub bpf: Vec<Region>,
 }
 
 /// A record with its place in time.
@@ -148,6 +151,7 @@ fn feature(id: u64, body: &[u8], header: &mut Header) {
             let count = f.u32().unwrap_or(0);
             header.command = (0..count).map_while(|_| f.counted_text()).collect();
         }
+        feature::BPF_PROG_INFO => header.bpf.extend(bpf::programs(body)),
         feature::EVENTS => {
             event_names(f, header);
         }

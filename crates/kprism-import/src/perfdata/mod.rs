@@ -14,7 +14,7 @@
 //! | `streams` | pieces of AUX buffers put together; losses |
 //! | `spaces` | which process's code a stream runs over where: the page explains the three ways |
 //! | `place` | code at (address space, address, stream offset) |
-//! | `files`, `kcore` | code of programs and of the kernel |
+//! | `files`, `kcore`, `bpf` | code of programs, of the kernel, of BPF programs |
 //!
 //! **Times.** perf's own time is TSC · mult >> shift + zero; a run's is TSC at its frequency. Records are turned
 //! back into TSC and then into the run's time, so that they and the packets agree to the tick.
@@ -22,11 +22,12 @@
 //! **Why own code and not a reader from a registry:** AUX data, partial files, and writing.
 
 mod attr;
+mod bpf;
 mod bytes;
 pub mod export;
 pub(crate) mod file;
-mod files;
-mod kcore;
+pub(crate) mod files;
+pub(crate) mod kcore;
 mod place;
 mod read;
 pub(crate) mod record;
@@ -52,4 +53,5 @@ pub(crate) mod feature {
     pub const COMMAND: u64 = 11;
     pub const EVENTS: u64 = 12;
     pub const AUXTRACE: u64 = 18;
+    pub const BPF_PROG_INFO: u64 = 25;
 }

@@ -149,7 +149,8 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     capture.cpu = cpu_model(&header.cpuid);
     losses(&history, &traces, &mut capture.notes);
     let kernel = kernel_code(parts, &history, &mut capture)?;
-    fill(&mut capture, traces, &history, &info, &kernel, &mut finder);
+    let bpf: Vec<_> = header.bpf.into_iter().map(|r| capture.add_region(r.va, r.bytes)).collect();
+    fill(&mut capture, traces, &history, &info, (&kernel, &bpf), &mut finder);
     capture.notes.append(&mut finder.notes);
     Ok(capture)
 }
@@ -187,6 +188,7 @@ impl Info {
             art_den: u32::try_from(self.art.1).unwrap_or(0),
             mtc_freq: ((config & bits) >> bits.trailing_zeros()).min(15) as u8,
             nom_ratio: u8::try_from(ratio).unwrap_or(0),
+            cyc_threshold: if config & pt::CYC == 0 { 0 } else { pt::cycles(config) },
         }
     }
 
@@ -285,7 +287,7 @@ fn fill(
     traces: Vec<Trace>,
     history: &History<'_>,
     info: &Info,
-    kernel: &[Placed],
+    (kernel, bpf): (&[Placed], &[Placed]),
     finder: &mut Finder,
 ) {
     let c = &capture.clock;
@@ -295,7 +297,7 @@ fn fill(
         art_den: c.art_den,
         mtc_freq: c.mtc_freq,
         nom_ratio: c.nom_ratio,
-        cyc_threshold: 0,
+        cyc_threshold: c.cyc_threshold,
     };
     let ns = |t: u64| info.ns(t);
     let entry = super::export::symbol(&capture.kallsyms, "__switch_to").filter(|_| history.cpu_wide);
@@ -318,6 +320,8 @@ fn fill(
         };
         let mut placed = Vec::new();
         if spaces.kernel {
+            // Before the rest: kcore may have been copied when something else was there.
+            placed.extend_from_slice(bpf);
             placed.extend_from_slice(kernel);
             placed.extend(history.pokes.iter().zip(&poked).map(|((t, va, _, _), &region)| Placed {
                 region,

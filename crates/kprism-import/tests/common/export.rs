@@ -50,7 +50,12 @@ pub fn small(dir: &Path) -> PathBuf {
         cpus: &[(&pt, &map), (&pt, &[])],
         dict: &dict,
         records: &records,
-        clock: kprism_flow::clock::ClockConfig { tsc_hz: 1_000_000_000, ..Default::default() },
+        clock: kprism_flow::clock::ClockConfig {
+            tsc_hz: 1_000_000_000,
+            nom_ratio: 10,
+            cyc_threshold: 256,
+            ..Default::default()
+        },
         kallsyms: b"ffffffff80000000 T _stext\nffffffff80000000 T __switch_to\nffffffff80001000 T _etext\n",
         modules: b"",
         root: &root,

@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::Result;
 use serde::Serialize;
 
+use super::record::{self, Pmu, Rights};
 use crate::exit::Outcome;
 use crate::text::bytes;
 
@@ -58,6 +59,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
         guest_kernel(),
         disk(),
         intel_pt(),
+        perf(),
         browser(),
     ];
     let missing = items.iter().any(|i| i.state == State::Missing);
@@ -156,11 +158,28 @@ fn free_bytes(place: &Path) -> Option<u64> {
 }
 
 fn intel_pt() -> Item {
-    let there = Path::new("/sys/bus/event_source/devices/intel_pt").exists();
-    let found = if there { "this CPU and kernel can record Intel PT" } else { "no such PMU" };
+    let pmu = Pmu::of_this_machine();
+    let found = pmu.as_ref().map_or_else(|| "no such PMU".to_owned(), Pmu::words);
     let remedy =
         "not needed: the lab makes the same packets in a guest; recordings of other machines can be imported";
-    Item::new("Intel PT hardware", there, State::Optional, found, remedy)
+    Item::new("Intel PT hardware", pmu.is_some(), State::Optional, found, remedy)
+}
+
+/// What `kprism record flow` needs besides the PMU.
+fn perf() -> Item {
+    const NAME: &str = "perf";
+    let Some(perf) = record::find_perf() else {
+        let remedy = "only kprism record flow needs it: install linux-perf (linux-tools, perf)";
+        return Item::new(NAME, false, State::Optional, "not installed", remedy);
+    };
+    let found = perf.display().to_string();
+    match Rights::here(&perf).refusal(false, true) {
+        None => Item::new(NAME, true, State::Optional, found, ""),
+        Some(why) => {
+            let why = why.replace('\n', "; ");
+            Item::new(NAME, false, State::Optional, found, &format!("kprism record flow: {why}"))
+        }
+    }
 }
 
 fn browser() -> Item {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism import`: Intel PT recorded elsewhere becomes a run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use kprism_import::perfdata::Search;
@@ -19,6 +19,9 @@ PATH is told apart by what it holds:
   a folder with pt.bin                DynamoRIO's drpt2trace input
   perf.data, file or folder           perf record -e intel_pt//; programs and libraries
                                       from where they were, or --symfs, if build ids fit
+  a folder with ptout.N, ptout.sideband
+                                      simple-pt's sptcmd; name the kernel's code with --kcore
+                                      and --kallsyms, or --vmlinux
   any other file                      Intel PT packets; name the code with --code
 
 How to record with perf, kernel and all (as root):
@@ -27,7 +30,7 @@ Programs only, without --kcore:
   perf record -e intel_pt/cyc,mtc_period=3/u -o perf.data -- CMD";
 
 /// Options of `kprism import`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// Recording
@@ -38,21 +41,28 @@ pub struct Args {
     /// Code: an ELF file or raw bytes, and its address in hex (can be repeated)
     #[arg(long, value_name = "FILE@VA")]
     pub code: Vec<String>,
-    /// perf.data: folder that stands for the traced machine's root
+    /// perf.data, simple-pt: folder that stands for the traced machine's root
     #[arg(long, value_name = "DIR")]
     pub symfs: Option<PathBuf>,
-    /// perf.data: the kernel's code, a copy of /proc/kcore of the time of recording
+    /// perf.data, simple-pt: the kernel's code, a copy of /proc/kcore of the time of recording
     #[arg(long, value_name = "FILE")]
     pub kcore: Option<PathBuf>,
-    /// perf.data: the kernel as linked, for code and symbols
+    /// perf.data, simple-pt: the kernel as linked, for code and symbols
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
-    /// perf.data: the kernel's symbols, a copy of /proc/kallsyms
+    /// perf.data, simple-pt: the kernel's symbols, a copy of /proc/kallsyms
     #[arg(long, value_name = "FILE")]
     pub kallsyms: Option<PathBuf>,
     /// Do not decode yet
     #[arg(long)]
     pub no_decode: bool,
+}
+
+impl Args {
+    /// What perf wrote on this machine.
+    pub fn of_perf_data(path: &Path, output: &Path) -> Self {
+        Args { path: path.to_owned(), output: output.to_owned(), ..Args::default() }
+    }
 }
 
 /// Reads, writes the run, decodes it.

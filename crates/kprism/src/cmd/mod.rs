@@ -14,6 +14,7 @@ mod import;
 mod info;
 mod lab;
 mod list;
+mod record;
 mod report;
 mod script;
 mod snapshot;
@@ -31,6 +32,9 @@ pub enum Command {
     /// Run commands in a guest with a stock kernel, watched from outside
     #[command(subcommand)]
     Lab(lab::Command),
+    /// Record on this machine's own processor
+    #[command(subcommand)]
+    Record(record::Command),
     /// Show where the time went: tables, call tree, HTML
     Report(report::Args),
     /// What software tracers add to each system call of a command
@@ -77,6 +81,7 @@ pub fn run(
     match command {
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
+        Command::Record(command) => record::run(command, progress),
         Command::Report(args) => report::run(args, color, progress, out),
         Command::Impact(args) => impact::run(args, color, progress, out),
         Command::Diff(args) => diff::run(args, color, progress, out),

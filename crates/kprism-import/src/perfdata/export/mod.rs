@@ -216,7 +216,7 @@ fn attrs(source: &Source<'_>, kernel: bool) -> Vec<Attr> {
     let c = &source.clock;
     let mtc = if c.art_num != 0 { pt::MTC | u64::from(c.mtc_freq) << 14 & pt::MTC_PERIOD } else { 0 };
     let ret = if source.ret_compression { 0 } else { pt::NO_RET_COMPRESSION };
-    let cyc = if c.nom_ratio != 0 { pt::CYC } else { 0 };
+    let cyc = if c.nom_ratio != 0 { pt::CYC | pt::cyc_thresh(c.cyc_threshold) } else { 0 };
     let user_only = if kernel { 0 } else { flag::EXCLUDE_KERNEL };
     vec![
         Attr {

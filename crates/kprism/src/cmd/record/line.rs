@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! perf's command line (perf-intel-pt(1)). Plain data in and out; only [`find_perf`] looks at the machine.
+
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::flow::Args;
+
+/// A function, and the program that it is in; none for the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    pub function: String,
+    pub file: Option<PathBuf>,
+}
+
+impl Filter {
+    /// Reads `FUNC[@FILE]`. perf parses the words again, so those that would be something else to it are refused.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (function, file) = match text.split_once('@') {
+            Some((function, file)) => (function, Some(file)),
+            None => (text, None),
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_.$".contains(c);
+        if function.is_empty() || !function.chars().all(plain) {
+            return Err(
+                "expected FUNC or FUNC@FILE, with a function's name as in the symbol table".to_owned()
+            );
+        }
+        if file.is_some_and(|f| f.is_empty() || f.contains(|c: char| c.is_whitespace() || c == ',')) {
+            return Err("expected a file after @, without spaces or commas in its name".to_owned());
+        }
+        // The kernel is told a path, and it need not look from the same folder.
+        let absolute = |f: &str| std::path::absolute(f).unwrap_or_else(|_| f.into());
+        Ok(Self { function: function.to_owned(), file: file.map(absolute) })
+    }
+
+    fn text(&self) -> String {
+        match &self.file {
+            None => format!("filter {}", self.function),
+            Some(file) => format!("filter {} @ {}", self.function, file.display()),
+        }
+    }
+}
+
+/// The event: Intel PT with its settings. What is not named is as perf has it: TSC, MTC where the processor can,
+/// compressed returns.
+fn event(args: &Args) -> String {
+    let mut terms = Vec::new();
+    if let Some(threshold) = args.cyc {
+        terms.push("cyc".to_owned());
+        terms.extend(threshold.map(|n| format!("cyc_thresh={n}")));
+    }
+    terms.extend(args.mtc_period.map(|n| format!("mtc_period={n}")));
+    terms.extend(args.psb_period.map(|n| format!("psb_period={n}")));
+    let ring = match (args.kernel, args.user) {
+        (true, _) => "k",
+        (_, true) => "u",
+        _ => "",
+    };
+    format!("intel_pt/{}/{ring}", terms.join(","))
+}
+
+/// perf's arguments, for a recording into `data`.
+pub fn perf(args: &Args, kcore: bool, data: &Path) -> Vec<OsString> {
+    let mut line: Vec<OsString> = vec!["record".into(), "-o".into(), data.into()];
+    if kcore {
+        line.push("--kcore".into());
+    }
+    line.extend(["-e".into(), event(args).into()]);
+    if !args.filter.is_empty() {
+        let filters: Vec<_> = args.filter.iter().map(Filter::text).collect();
+        line.extend(["--filter".into(), filters.join(",").into()]);
+    }
+    if let Some(size) = args.snapshot {
+        // e: one at the end too, so that there is one at all.
+        line.push(format!("--snapshot=e{}", size.map_or_else(String::new, |n| n.to_string())).into());
+    }
+    if let Some(buffer) = args.buffer {
+        // perf takes pages, or bytes with a suffix; the part before the comma is for records.
+        line.extend(["-m".into(), format!(",{buffer}B").into()]);
+    }
+    if args.all_cpus {
+        line.push("-a".into());
+    }
+    if let Some(pid) = args.pid {
+        line.extend(["-p".into(), pid.to_string().into()]);
+    }
+    if !args.command.is_empty() {
+        line.push("--".into());
+        line.extend(args.command.iter().map(OsString::from));
+    }
+    line
+}
+
+/// perf as the shell would find it.
+pub fn find_perf() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let runs = |p: &PathBuf| p.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    std::env::split_paths(&path).map(|folder| folder.join("perf")).find(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(args: &Args, kcore: bool) -> String {
+        let line = perf(args, kcore, Path::new("run.perf.data"));
+        line.iter().map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" | ")
+    }
+
+    fn command(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&w| w.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_command_with_its_kernel() {
+        let args = Args { command: command(&["ls", "-l", "a b"]), ..Args::default() };
+        let told = "record | -o | run.perf.data | --kcore | -e | intel_pt// | -- | ls | -l | a b";
+        assert_eq!(words(&args, true), told);
+    }
+
+    #[test]
+    fn packets_and_rings() {
+        let args = Args {
+            command: command(&["ls"]),
+            user: true,
+            cyc: Some(None),
+            mtc_period: Some(3),
+            psb_period: Some(0),
+            buffer: Some(1 << 20),
+            ..Args::default()
+        };
+        let told = "record | -o | run.perf.data | -e | intel_pt/cyc,mtc_period=3,psb_period=0/u | -m | ,1048576B | -- | ls";
+        assert_eq!(words(&args, false), told);
+        let args = Args { cyc: Some(Some(9)), kernel: true, user: false, ..args };
+        assert!(words(&args, false).contains("intel_pt/cyc,cyc_thresh=9,mtc_period=3,psb_period=0/k"));
+    }
+
+    #[test]
+    fn filters_snapshots_and_targets() {
+        let filter = ["vfs_read", "main@/bin/ls"].map(|f| Filter::parse(f).unwrap()).to_vec();
+        let args = Args { all_cpus: true, snapshot: Some(Some(1 << 20)), filter, ..Args::default() };
+        let told = "record | -o | run.perf.data | --kcore | -e | intel_pt// | --filter | \
+                    filter vfs_read,filter main @ /bin/ls | --snapshot=e1048576 | -a";
+        assert_eq!(words(&args, true), told);
+        let args = Args { pid: Some(42), snapshot: Some(None), ..Args::default() };
+        let told = "record | -o | run.perf.data | -e | intel_pt// | --snapshot=e | -p | 42";
+        assert_eq!(words(&args, false), told);
+    }
+
+    #[test]
+    fn functions() {
+        let named = Filter::parse("_ZN3foo3barEv@lib.so").unwrap();
+        assert_eq!(named.function, "_ZN3foo3barEv");
+        assert!(named.file.is_some_and(|f| f.is_absolute() && f.ends_with("lib.so")));
+        for wrong in ["", "@x", "a b", "a,filter b", "f@", "f@a b", "f@a,filter g", "f/8", "start:f"] {
+            assert!(Filter::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
