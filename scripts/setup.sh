@@ -61,6 +61,10 @@ qemu_is_new_enough() {
 	[ "${version:-0}" -ge 10 ]
 }
 
+have_library() {
+	ldconfig -p 2>/dev/null | grep -q "$1 " || PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q "$1 "
+}
+
 can_link_statically() {
 	have cc || return 1
 	[ -f "$(cc -print-file-name=libc.a)" ]
@@ -85,6 +89,8 @@ if [ "$purpose" = test ]; then
 	need chromium "opens the HTML report in a test" have chromium
 	need chromium-driver "lets the test click in it" have chromedriver
 	need xz-utils "unpacks captures that tests decode" have xz
+	need linux-perf "decodes what we export as perf.data, and records what we import, in tests" have perf
+	need libelf1 "the kernel's own tools need it to build a module for a test's guest" have_library libelf.so.1
 	need nodejs "runs Perfetto's own trace processor, which opens our export in a test" have node
 	need python3-pip "fetches that trace processor" python3 -m pip --version
 fi
