@@ -40,7 +40,9 @@ pub struct Spec {
     pub nested: bool,
 }
 
-const LOCKS: &str = "ret:_raw_spin_lock* | ret:_raw_read_lock* | ret:_raw_write_lock*";
+/// A trylock counts as if it always got its lock, which cannot be told from the flow of a caller.
+const LOCKS: &str = "ret:_raw_spin_lock* | ret:_raw_read_lock* | ret:_raw_write_lock* | ret:_raw_spin_trylock* | \
+                     ret:_raw_read_trylock* | ret:_raw_write_trylock*";
 const UNLOCKS: &str = "func:_raw_spin_unlock* | func:_raw_read_unlock* | func:_raw_write_unlock*";
 
 /// What is measured unless told otherwise: name, from, to, nested.

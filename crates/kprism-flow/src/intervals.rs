@@ -17,7 +17,7 @@ const MAX_OPEN: usize = 256;
 const LONGEST: usize = 32;
 
 /// Sites kept, by total time.
-const SITES: usize = 4000;
+const SITES: usize = 1 << 16;
 
 /// A beginning or an end.
 #[derive(Debug, Clone, Copy)]

@@ -153,6 +153,8 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         match far {
             Far::Syscall | Far::Sysenter => Some((EventKind::Syscall, next_ip)),
             Far::Int => Some((EventKind::Async, next_ip)),
+            // Linux serialises by an `iret` to the next instruction (`sync_core`): it leaves nothing.
+            Far::Iret if ip == next_ip => None,
             Far::Sysret | Far::Sysexit | Far::Iret => Some((EventKind::Exit, ip)),
             Far::Segment | Far::Vm | Far::Rsm => (func != target.start_func).then_some((EventKind::Tail, ip)),
         }
@@ -325,7 +327,13 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 self.settle();
             }
             (_, None) => self.go_off(),
-            (_, Some(ip)) => self.resume(ip, if lost { EventKind::Resume } else { EventKind::Start }),
+            (_, Some(ip)) => {
+                // The PSB's own time is that of the start: what passed before it passed unseen.
+                if self.due {
+                    self.tick();
+                }
+                self.resume(ip, if lost { EventKind::Resume } else { EventKind::Start });
+            }
         }
         self.ret.clear();
         self.fresh = true;

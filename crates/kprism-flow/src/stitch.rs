@@ -78,7 +78,7 @@ impl<'a> Lane<'a> {
             task: 0,
             next_switch: 0,
             insns: 0,
-            off: false,
+            off: true,
         }
     }
 }

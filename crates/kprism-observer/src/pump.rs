@@ -97,7 +97,7 @@ pub fn start(state: &State, cpu: u32) -> io::Result<(Vcpu, JoinHandle<Done>)> {
         .name(format!("kprism/{cpu}"))
         .spawn(move || run(cpu, &options, files, &chunks, &recycle))?;
     let full: SyncSender<Vec<u64>> = full;
-    Ok((Vcpu::new(full, empty), thread))
+    Ok((Vcpu::new(cpu, full, empty), thread))
 }
 
 fn run(
@@ -125,11 +125,14 @@ fn run(
     let mut seen = 0;
     for words in chunks {
         tape::read(&words, |entry| encoder.entry(entry));
-        if let Some(met) = others.map(|t| t.met.load(Ordering::Relaxed)).filter(|&met| met > seen) {
-            if encoder.cuts.is_empty() {
+        if let Some(trigger) = others
+            && trigger.met.load(Ordering::Acquire) > seen
+        {
+            seen = trigger.met.load(Ordering::Acquire);
+            // Its own conditions come in their place among the blocks.
+            if trigger.by.load(Ordering::Relaxed) != u64::from(cpu) {
                 encoder.cut();
             }
-            seen = met;
         }
         // The vCPU may be gone already; then nobody wants the chunk back.
         let _ = recycle.send(words);

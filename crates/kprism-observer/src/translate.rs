@@ -187,7 +187,7 @@ callback!(on_watched_block, |state, v, block: Block| {
     if v.on
         && let Some(trigger) = state.trigger.as_ref().filter(|t| t.concerns(block.va))
         && let Some(ns) = state.clock_before(block)
-        && trigger.block(block.va, ns)
+        && trigger.block(v.cpu, block.va, ns)
     {
         v.push(Entry::Snapshot);
         for_others(state, v, |other| other.push(Entry::Snapshot));

@@ -23,8 +23,9 @@ pub struct Trigger {
     open: Mutex<Vec<Open>>,
     /// Addresses to which open calls return, one bit for many.
     returns: AtomicU64,
-    /// How often the condition was met.
+    /// How often the condition was met, and on which vCPU last.
     pub met: AtomicU64,
+    pub by: AtomicU64,
 }
 
 /// A call under way.
@@ -54,6 +55,7 @@ impl Trigger {
             open: Mutex::default(),
             returns: AtomicU64::new(0),
             met: AtomicU64::new(0),
+            by: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -63,11 +65,12 @@ impl Trigger {
         va == self.entry || self.returns.load(Ordering::Relaxed) & bit(va) != 0
     }
 
-    /// A block that [`Trigger::concerns`] begins, at `ns`. Returns whether the condition is met now.
-    pub fn block(&self, va: u64, ns: u64) -> bool {
+    /// A block that [`Trigger::concerns`] begins on a vCPU, at `ns`. Returns whether the condition is met now.
+    pub fn block(&self, cpu: u32, va: u64, ns: u64) -> bool {
         let met = if va == self.entry { self.enter(ns) } else { self.back(va, ns) };
         if met {
-            self.met.fetch_add(1, Ordering::Relaxed);
+            self.by.store(cpu.into(), Ordering::Relaxed);
+            self.met.fetch_add(1, Ordering::Release);
         }
         met
     }

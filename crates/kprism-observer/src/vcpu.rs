@@ -20,6 +20,8 @@ use crate::tape::{Entry, Tape};
 pub struct Vcpu {
     /// Tracing, and nothing special about the next block.
     pub quick: AtomicBool,
+    /// Its number.
+    pub cpu: u32,
     /// Tracing is on for this vCPU.
     pub on: bool,
     /// The last block may be followed by a jump in time.
@@ -55,10 +57,11 @@ const FOUND: usize = 256;
 const NOWHERE: u64 = u64::MAX;
 
 impl Vcpu {
-    /// A vCPU that sends its chunks to `full` and takes emptied ones from `empty`.
-    pub fn new(full: SyncSender<Vec<u64>>, empty: Receiver<Vec<u64>>) -> Self {
+    /// vCPU number `cpu`, which sends its chunks to `full` and takes emptied ones from `empty`.
+    pub fn new(cpu: u32, full: SyncSender<Vec<u64>>, empty: Receiver<Vec<u64>>) -> Self {
         Vcpu {
             quick: AtomicBool::new(false),
+            cpu,
             on: false,
             idle: false,
             turned: false,

@@ -207,7 +207,9 @@ pub fn to_text(profile: &Profile, delta: &Delta, rows: usize, style: Style) -> S
             draw(&mut out, head, histogram, unit, style);
         }
     }
+    let listed: u64 = delta.sites.iter().map(|s| s.count).sum();
     for (note, n) in [
+        ("began in contexts that are not listed, the least of them", delta.ns.count.saturating_sub(listed)),
         ("began again before they ended; the later beginning counted", delta.restarted),
         ("had no end: data was lost, or the recording ended", delta.unfinished),
     ] {

@@ -92,7 +92,7 @@ impl CallArgs {
             call.start_ns,
             duration(call.wall_ns)
         ));
-        let to_ns = call.start_ns.saturating_add(call.wall_ns);
+        let to_ns = call.start_ns.saturating_add(call.wall_ns.max(1));
         let window = Window { pid: task.pid, tgid: task.tgid, from_ns: call.start_ns, to_ns };
         let loaded = pipeline::load(run, progress)?;
         let one = pipeline::profile(&loaded, Plan::nothing(), Some(window), progress);

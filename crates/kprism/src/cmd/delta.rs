@@ -30,10 +30,10 @@ pub struct DeltaArgs {
     #[arg(long, value_name = "MARKER", requires = "from")]
     pub to: Option<String>,
     /// Whose instructions and time count; found out from the markers if not given
-    #[arg(long, value_enum, value_name = "WHOSE")]
+    #[arg(long, value_enum, value_name = "WHOSE", requires = "from")]
     pub per: Option<Per>,
     /// A beginning inside an interval begins one of its own
-    #[arg(long)]
+    #[arg(long, requires = "from")]
     pub nested: bool,
     /// Count how often these instructions run, by function (can be repeated)
     #[arg(long, value_name = "INSTRUCTIONS")]

@@ -37,9 +37,9 @@ pub struct Args {
     /// Sort by this column, from large to small; `-COLUMN` turns it round
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
     pub sort: Option<String>,
-    /// Show no more than this many rows; 0 shows all
-    #[arg(long, value_name = "ROWS", default_value_t = 40)]
-    pub limit: usize,
+    /// Show no more than this many rows (40, or 12 of each list of `delta`); 0 shows all
+    #[arg(long, value_name = "ROWS")]
+    pub limit: Option<usize>,
     #[command(flatten)]
     pub select: Select,
     #[command(flatten)]
@@ -61,6 +61,15 @@ pub struct Args {
     pub json: bool,
     #[command(flatten)]
     pub delta: DeltaArgs,
+}
+
+/// Rows of a table unless told otherwise.
+const ROWS: usize = 40;
+
+impl Args {
+    fn limit(&self) -> usize {
+        self.limit.unwrap_or(ROWS)
+    }
 }
 
 /// Which tasks to take.
@@ -140,7 +149,12 @@ pub fn run(
 ) -> Result<Outcome> {
     let style = Style { color: wants_color(color) };
     if args.subject == Some(Subject::Delta) {
-        let rows = args.limit.min(DELTA_ROWS);
+        if args.select.filter() != Filter::default() || args.sort.is_some() || args.one.syscall.is_some() {
+            bail!(
+                "--task, --comm, --sort and --syscall do not go with `delta`: intervals are a CPU's or all tasks'"
+            );
+        }
+        let rows = args.limit.unwrap_or(DELTA_ROWS);
         let (name, html) = (args.name.as_deref(), args.html.as_deref());
         let view = delta::View { name, rows, json: args.json, html, style };
         return delta::run(&args.input, &args.delta, &view, progress, out);
@@ -181,8 +195,8 @@ pub fn run(
         table.sort_by(key)?;
     }
     let outcome = if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
-    if args.limit > 0 {
-        table.limit(args.limit);
+    if args.limit() > 0 {
+        table.limit(args.limit());
     }
     if args.json {
         let value = json!({"run": header.to_json(), "rows": table.to_json(), "hidden": table.hidden});
@@ -226,7 +240,7 @@ fn overview(
     let mut list = Vec::new();
     for (name, subject, rows) in parts {
         let Some(mut table) = table(subject, profile, &filter) else { continue };
-        table.limit(rows.min(if args.limit == 0 { rows } else { args.limit }));
+        table.limit(rows.min(if args.limit() == 0 { rows } else { args.limit() }));
         list.push((name, table));
     }
     if args.json {
@@ -263,7 +277,7 @@ fn show_tree(
     }
     let text = calltree::to_text(profile, &tree, &options, style);
     writeln!(out, "{}", header.to_text(profile, style))?;
-    let keep = if args.limit == 0 { usize::MAX } else { args.limit + 1 };
+    let keep = if args.limit() == 0 { usize::MAX } else { args.limit() + 1 };
     let total = text.lines().count();
     for line in text.lines().take(keep) {
         writeln!(out, "{line}")?;
