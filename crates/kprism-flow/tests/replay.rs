@@ -6,36 +6,11 @@ mod machine;
 mod replayed;
 
 use kprism_flow::Stream;
-use kprism_flow::clock::ClockConfig;
 use kprism_flow::replay::Inputs;
 use kprism_image::resolve::Resolve as _;
 use machine::program::Program;
-use machine::{Machine, Rng, Settings};
+use machine::{CLOCK, Machine, Rng, settings};
 use replayed::{Contexts, Replayed};
-
-const CLOCK: ClockConfig = ClockConfig {
-    tsc_hz: 1_000_000_000,
-    art_num: 40,
-    art_den: 1,
-    mtc_freq: 3,
-    nom_ratio: 10,
-    cyc_threshold: 0,
-};
-
-fn settings(seed: u64) -> Settings {
-    let mut rng = Rng(seed ^ 0x5e77);
-    Settings {
-        ret_compression: rng.chance(70),
-        defer_tips: rng.chance(30),
-        long_tnt: rng.chance(30),
-        timing: rng.chance(70),
-        interrupts: [0, 5, 30][rng.below(3)],
-        psb: [100, 1000, 10_000][rng.below(3)],
-        tasks: 1 + rng.below(3),
-        longjmps: rng.chance(50),
-        insns: 20_000,
-    }
-}
 
 /// The contexts that really ran; calls of outermost functions, whose kind is not always in the trace, left out.
 fn real_contexts(truth: &machine::Truth, program: &Program) -> Contexts {

@@ -5,38 +5,13 @@ mod machine;
 
 use std::collections::BTreeMap;
 
-use kprism_flow::clock::ClockConfig;
 use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::digest::segments;
 use kprism_flow::event::{Event, Sink};
 use kprism_flow::model::{NO_PARENT, Profile};
 use kprism_flow::{Options, Stream, profile};
 use machine::program::Program;
-use machine::{Machine, Rng, Settings, Truth};
-
-const CLOCK: ClockConfig = ClockConfig {
-    tsc_hz: 1_000_000_000,
-    art_num: 40,
-    art_den: 1,
-    mtc_freq: 3,
-    nom_ratio: 10,
-    cyc_threshold: 0,
-};
-
-fn settings(seed: u64) -> Settings {
-    let mut rng = Rng(seed ^ 0x5e77);
-    Settings {
-        ret_compression: rng.chance(70),
-        defer_tips: rng.chance(30),
-        long_tnt: rng.chance(30),
-        timing: rng.chance(70),
-        interrupts: [0, 5, 30][rng.below(3)],
-        psb: [100, 1000, 10_000][rng.below(3)],
-        tasks: 1 + rng.below(3),
-        longjmps: rng.chance(50),
-        insns: 20_000,
-    }
-}
+use machine::{CLOCK, Machine, Rng, Settings, Truth, settings};
 
 fn make(seed: u64, settings: Settings) -> Option<(Program, Truth)> {
     let program = Program::random(&mut Rng(seed), settings.longjmps, settings.tasks > 1);

@@ -10,8 +10,35 @@ pub mod program;
 use std::collections::{HashMap, HashSet};
 
 use encoder::Encoder;
+use kprism_flow::clock::ClockConfig;
 use kprism_image::sideband::{Record, Switch};
 use program::{Program, Term};
+
+/// The machine's clock.
+pub const CLOCK: ClockConfig = ClockConfig {
+    tsc_hz: 1_000_000_000,
+    art_num: 40,
+    art_den: 1,
+    mtc_freq: 3,
+    nom_ratio: 10,
+    cyc_threshold: 0,
+};
+
+/// What a machine of this seed does.
+pub fn settings(seed: u64) -> Settings {
+    let mut rng = Rng(seed ^ 0x5e77);
+    Settings {
+        ret_compression: rng.chance(70),
+        defer_tips: rng.chance(30),
+        long_tnt: rng.chance(30),
+        timing: rng.chance(70),
+        interrupts: [0, 5, 30][rng.below(3)],
+        psb: [100, 1000, 10_000][rng.below(3)],
+        tasks: 1 + rng.below(3),
+        longjmps: rng.chance(50),
+        insns: 20_000,
+    }
+}
 
 /// A small random generator, so that a failing case is named by its seed.
 pub struct Rng(pub u64);

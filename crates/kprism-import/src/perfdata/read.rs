@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kprism_flow::clock::ClockConfig;
+use kprism_image::symbols::kallsyms::value_of;
 
 use super::attr::{Attr, pt};
 use super::export::INTEL_PT;
@@ -300,7 +301,7 @@ fn fill(
         cyc_threshold: c.cyc_threshold,
     };
     let ns = |t: u64| info.ns(t);
-    let entry = super::export::symbol(&capture.kallsyms, "__switch_to").filter(|_| history.cpu_wide);
+    let entry = value_of(&capture.kallsyms, "__switch_to").filter(|_| history.cpu_wide);
     let mut wanted = place::times(&history.lives, ns);
     wanted.extend(history.pokes.iter().map(|p| ns(p.0)));
     wanted.sort_unstable();

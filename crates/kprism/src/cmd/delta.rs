@@ -14,7 +14,7 @@ use kprism_report::{Style, deltas};
 use kprism_store::Run;
 use serde_json::json;
 
-use super::report::write_html;
+use super::report::{print_json, write_html};
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -166,11 +166,6 @@ fn details(
         }
     }
     Ok(if found { Outcome::Done } else { Outcome::NothingMatched })
-}
-
-fn print_json(value: &serde_json::Value, out: &mut dyn Write) -> Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value)?;
-    Ok(writeln!(out)?)
 }
 
 /// The address of a kernel function: one of a program has as many as the program is mapped.

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{Result, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use kprism_image::symbols::kallsyms::value_of;
 use object::elf;
 
 use super::super::bytes::Put;
@@ -16,19 +17,9 @@ use super::code::Code;
 /// Stretches less than this apart share a segment: perf makes a map of each.
 const GAP: u64 = 1 << 20;
 
-/// The address of a kernel symbol.
-pub(in super::super) fn symbol(kallsyms: &[u8], name: &str) -> Option<u64> {
-    let mut lines = kallsyms.split(|&b| b == b'\n');
-    lines.find_map(|line| {
-        let mut words = line.split(|b| b.is_ascii_whitespace());
-        let address = std::str::from_utf8(words.next()?).ok()?;
-        (words.nth(1)? == name.as_bytes()).then(|| u64::from_str_radix(address, 16).ok())?
-    })
-}
-
 /// Where the kernel itself lies: from `_stext` to `_etext`.
 pub(super) fn text(kallsyms: &[u8]) -> Option<(u64, u64)> {
-    let (start, end) = (symbol(kallsyms, "_stext")?, symbol(kallsyms, "_etext")?);
+    let (start, end) = (value_of(kallsyms, "_stext")?, value_of(kallsyms, "_etext")?);
     (start < end && end - start < 1 << 31).then_some((start, end))
 }
 

@@ -33,8 +33,6 @@ use file::{Features, Writer};
 use owners::{NEVER, Owner};
 use user::{Files, User};
 
-pub(super) use kernel::symbol;
-
 mod code;
 mod file;
 mod kernel;
