@@ -108,6 +108,14 @@ pub(crate) struct Cold {
     pub ips: (u32, u32),
     /// The same block entered from another function, which shares its fate.
     pub twin: u32,
+    /// Where its direct jumps and calls go, the one at its end not among them: [`target_bit`] of each.
+    pub targets: u64,
+}
+
+/// One bit of 64 for an address: equal addresses have equal bits.
+#[inline]
+pub(crate) fn target_bit(ip: u64) -> u64 {
+    1 << (ip.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
 }
 
 /// All blocks and their index by key.
@@ -119,11 +127,15 @@ pub(crate) struct Blocks {
     pub ips: Vec<u64>,
     /// Address spaces and modes by their numbers, and the numbers.
     contexts: HashMap<(u64, Mode), u16>,
+    /// The one asked for last: code is met address space by address space.
+    last_context: Option<(u64, Mode, u16)>,
     /// Open-addressed index: the upper half of the key's hash, then the block.
     table: Vec<u64>,
     mask: usize,
     /// Slots that are not empty.
     used: usize,
+    /// Counts the times that blocks died, which voids what was learnt of the ways over them.
+    pub deaths: u32,
 }
 
 impl Blocks {
@@ -135,9 +147,11 @@ impl Blocks {
             ops: Vec::with_capacity(RESERVE),
             ips: Vec::new(),
             contexts: HashMap::new(),
+            last_context: None,
             table: vec![EMPTY; size],
             mask: size - 1,
             used: 0,
+            deaths: 0,
         }
     }
 
@@ -204,8 +218,13 @@ impl Blocks {
 
     /// The number of an address space and mode.
     pub fn context(&mut self, asid: u64, mode: Mode) -> u16 {
+        if let Some((.., last)) = self.last_context.filter(|last| (last.0, last.1) == (asid, mode)) {
+            return last;
+        }
         let next = self.contexts.len() as u16;
-        *self.contexts.entry((asid, mode)).or_insert(next)
+        let number = *self.contexts.entry((asid, mode)).or_insert(next);
+        self.last_context = Some((asid, mode, number));
+        number
     }
 
     /// Whether numbers for blocks or contexts have run out, and everything is to be forgotten.
@@ -225,6 +244,7 @@ impl Blocks {
         self.table[at] = self.table[at] >> 32 << 32 | u64::from(GONE);
         let block = &mut self.hot[index as usize];
         block.end = End::Dead;
+        self.deaths = self.deaths.wrapping_add(1);
         block.next = [NONE, NONE];
         block.insns = 0;
         block.nops = 0;
@@ -238,11 +258,13 @@ impl Blocks {
 
     /// Forgets everything.
     pub fn clear(&mut self) {
+        self.deaths = self.deaths.wrapping_add(1);
         self.hot.clear();
         self.cold.clear();
         self.ops.clear();
         self.ips.clear();
         self.contexts.clear();
+        self.last_context = None;
         self.table.fill(EMPTY);
         self.used = 0;
     }

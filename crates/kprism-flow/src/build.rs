@@ -6,9 +6,10 @@ use kprism_image::code::{GRANULE, Granule, Turn};
 use kprism_image::insn::{Far, Insn, Kind, Mode, classify, plain_run};
 use kprism_image::resolve::{FuncRef, Resolve};
 
-use crate::block::{Block, Blocks, Cold, End, Key, NONE, WATCHED};
+use crate::block::{Block, Blocks, Cold, End, Key, NONE, WATCHED, target_bit};
 use crate::event::{Event, EventKind, flag};
 use crate::marks::{Markers, Progress};
+use crate::memo::Memo;
 use crate::readers::Readers;
 
 /// A block is cut after this many instructions, jumps or events, so that endless loops end.
@@ -55,6 +56,7 @@ pub(crate) struct NoCode;
 /// Code, symbols, and the blocks made of them.
 pub(crate) struct Cache<'a, R> {
     pub blocks: Blocks,
+    pub memo: Memo,
     image: &'a Image,
     resolver: &'a R,
     /// Entry of this address (the kernel's task switch) is an event.
@@ -93,6 +95,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
         let changing = !image.conflicts().is_empty() || !resolver.changes().is_empty();
         Self {
             blocks: Blocks::new(),
+            memo: Memo::default(),
             image,
             resolver,
             watch,
@@ -296,9 +299,9 @@ impl<'a, R: Resolve> Cache<'a, R> {
         let mut granules = std::mem::take(&mut self.granules);
         granules.clear();
         self.progress.reset();
-        let skips = !self.keep_ips && !self.markers.looks_at_all();
+        let skips = self.skips();
         let (mut insns, mut all, mut jumps) = (0u32, 0u32, 0u32);
-        let (mut target, mut next_ip) = (0, ip);
+        let (mut target, mut next_ip, mut targets) = (0, ip, 0);
         let (mut code, mut base): (&[u8], u64) = (&[], ip);
         let end = loop {
             let granule = ip / GRANULE * GRANULE;
@@ -375,6 +378,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
                         }
                     }
                     jumps += 1;
+                    targets |= target_bit(target);
                     ip = target;
                 }
                 _ => ip = next_ip,
@@ -395,7 +399,8 @@ impl<'a, R: Resolve> Cache<'a, R> {
             end,
             flags: flags | watched,
         };
-        let index = self.blocks.insert(hot, Cold { key, end_ip: ip, next_ip, target, ips, twin: NONE });
+        let cold = Cold { key, end_ip: ip, next_ip, target, ips, twin: NONE, targets };
+        let index = self.blocks.insert(hot, cold);
         self.register(index, asid, &granules);
         self.granules = granules;
         index
@@ -462,6 +467,11 @@ impl<'a, R: Resolve> Cache<'a, R> {
     /// Whether blocks keep their instructions' addresses.
     pub fn keep_ips(&self) -> bool {
         self.keep_ips
+    }
+
+    /// Whether only instructions with a [`Kind`] need a look, and straight runs of others are counted at once.
+    pub fn skips(&self) -> bool {
+        !self.keep_ips && !self.markers.looks_at_all()
     }
 
     /// What is marked.

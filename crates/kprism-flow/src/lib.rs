@@ -18,6 +18,7 @@ mod histogram;
 mod intervals;
 mod irqs;
 pub mod marks;
+mod memo;
 pub mod model;
 mod pace;
 mod packets;

@@ -5,7 +5,7 @@ use kprism_image::insn::Far;
 use kprism_image::resolve::Resolve;
 use kprism_pt::IpPayload;
 
-use crate::block::{Block, End, Key, NONE, WATCHED};
+use crate::block::{Block, End, Key, NONE, WATCHED, target_bit};
 use crate::build::is_inner_call;
 use crate::decode::{Flow, Phase, PsbPlus};
 use crate::error::FaultKind;
@@ -227,7 +227,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         let ip = self.last_ip.apply(payload);
         if matches!(self.phase, Phase::On)
             && self.pending.is_none()
-            && let Err(kind) = self.walk_until(Until::Off(ip))
+            && let Err(kind) = self.walk_off(ip)
         {
             self.fault(kind);
         }
@@ -355,6 +355,20 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.walk_until(Until::At(ip))?;
         self.cur = self.cache.get(Key { ip, crossed: false, ..key }, self.at());
         Ok(())
+    }
+
+    /// Follows the code to where it left what is traced, for `ip` where that is known.
+    fn walk_off(&mut self, ip: Option<u64>) -> Result<(), FaultKind> {
+        let at = self.cur as usize;
+        let decides = !matches!(self.cache.blocks.hot[at].end, End::Chain | End::Unknown | End::Dead);
+        match ip {
+            // Nearly always: no jump on the way did it, so the branch at the block's end did.
+            Some(ip) if decides && self.cache.blocks.cold[at].targets & target_bit(ip) == 0 => {
+                self.run_block(self.cur);
+                Ok(())
+            }
+            _ => self.walk_until(Until::Off(ip)),
+        }
     }
 
     /// Walks and reports what was met, up to the error if there is one, as walking by TNT does; but before an

@@ -5,9 +5,11 @@ use kprism_image::resolve::Resolve;
 use kprism_pt::Packet;
 
 use crate::block::{Block, End, Key, NONE};
+use crate::build::Cache;
 use crate::decode::Flow;
 use crate::error::FaultKind;
 use crate::event::{Event, EventKind, Sink, Walked};
+use crate::memo::OUTCOMES;
 use crate::retstack::Return;
 
 /// Blocks that may be passed for one packet without using it up.
@@ -66,7 +68,20 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         let mut cur = self.cur;
         let mut acc = self.acc;
         let mut idle = Idle::default();
+        // Plain blocks passed in a row: in a long loop, more will follow.
+        let mut plain = 0;
         while left > 0 {
+            if plain >= OUTCOMES && left >= OUTCOMES && !S::BLOCKS && !S::IPS {
+                let Cache { memo, blocks, .. } = &mut *self.cache;
+                if let Some((next, insns)) = memo.leap(blocks, cur, (bits >> 56) as u8) {
+                    acc += u64::from(insns);
+                    bits <<= OUTCOMES;
+                    left -= OUTCOMES;
+                    cur = next;
+                    continue;
+                }
+                plain = 0;
+            }
             if S::BLOCKS {
                 self.tell_block(cur);
             }
@@ -77,6 +92,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             }
             if block.is_plain() {
                 acc += u64::from(block.insns);
+                plain += 1;
                 let taken = (bits >> 63) as usize;
                 bits <<= 1;
                 left -= 1;
@@ -84,6 +100,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 cur = if next == NONE { self.link(cur, taken) } else { next };
                 continue;
             }
+            plain = 0;
             let block = *block;
             (self.acc, self.cur) = (acc, cur);
             self.run_ops(&block);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Walking code without the help of packets: to the address of an event, or to where tracing went off.
 
-use kprism_image::insn::Kind;
+use kprism_image::insn::{Kind, Mode, classify, plain_run};
 use kprism_image::resolve::{FuncRef, Resolve};
 
 use crate::block::Key;
@@ -29,7 +29,7 @@ pub(crate) struct Steps {
     pub ops: Vec<Event>,
     /// Instructions after the last event.
     pub insns: u32,
-    /// Every instruction.
+    /// Every instruction, where the cache keeps them.
     pub ips: Vec<u64>,
 }
 
@@ -55,6 +55,8 @@ pub(crate) fn walk<R: Resolve>(
             steps.ops.push(Event::new(EventKind::Switch, arrived.id, ip));
         }
     }
+    let skips = cache.skips() && mode == Mode::Bits64;
+    let (mut code, mut base): (&[u8], u64) = (&[], ip);
     // Without packets the way depends on the address alone, so one met again is met for ever. A mark set at
     // each power of two finds that within a few rounds.
     let mut mark = ip;
@@ -68,11 +70,32 @@ pub(crate) fn walk<R: Resolve>(
         if step.is_power_of_two() {
             mark = ip;
         }
-        let insn = cache.insn(asid, ip, mode, at).map_err(|_| FaultKind::NoCode(ip))?;
+        // The granule in hand serves until the code leaves it.
+        let mut rest = code.get(ip.wrapping_sub(base) as usize..).unwrap_or_default();
+        if rest.is_empty() {
+            (code, base) = (cache.code(asid, ip, at), ip);
+            rest = code;
+        }
+        if skips {
+            let room = match until {
+                Until::At(end) => end.wrapping_sub(ip).min(rest.len() as u64) as usize,
+                Until::Off(_) => rest.len(),
+            };
+            let (count, len) = plain_run(&rest[..room], MAX_STEPS);
+            if count > 0 {
+                steps.insns += count;
+                ip = ip.wrapping_add(len as u64);
+                continue;
+            }
+        }
+        let insn = match classify(rest, ip, mode) {
+            Err(_) if rest.len() < 15 => cache.insn(asid, ip, mode, at).map_err(|_| FaultKind::NoCode(ip))?,
+            insn => insn.map_err(|_| FaultKind::NoCode(ip))?,
+        };
         let next_ip = advance(ip, insn.len, mode);
         steps.insns += 1;
         steps.ips.push(ip);
-        if cache.markers().may_be(&insn, cache.code(asid, ip, at), ip) {
+        if cache.markers().may_be(&insn, rest, ip) {
             cache.marks(&insn, asid, ip, mode, at, &mut steps.insns, &mut steps.ops);
         }
         match insn.kind {
