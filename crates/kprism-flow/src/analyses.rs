@@ -124,7 +124,7 @@ impl<'a> Analyses<'a> {
             What::Enter { kind, func } => self.enter(at, kind, func, name_of),
             What::Leave { user } => self.leave(at, user),
             What::SyscallDone => self.syscall_done(at),
-            What::Begin { func, body } => {
+            What::Begin { func, body } | What::Tail { func, body } => {
                 if body {
                     self.body_begins(at, func);
                 }

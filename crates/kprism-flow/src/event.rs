@@ -58,6 +58,12 @@ pub mod flag {
     pub const DIRECT: u8 = 32;
     /// Beginning and end of `func` are marks.
     pub const MARKED: u8 = 64;
+
+    /// Whether an arrival is the beginning of a function that is a mark, and if so whether of a system call's body.
+    pub(crate) fn begins(flags: u8) -> Option<bool> {
+        let body = flags & SYSCALL_BODY != 0;
+        (flags & ENTRY != 0 && (body || flags & MARKED != 0)).then_some(body)
+    }
 }
 
 /// One event.

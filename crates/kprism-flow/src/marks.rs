@@ -78,6 +78,8 @@ pub(crate) enum What {
     SyscallDone,
     /// A function asked for, or the body of a system call, begins.
     Begin { func: u32, body: bool },
+    /// The same, and the frame at the base of the span is the one that it ends with.
+    Tail { func: u32, body: bool },
     /// It ends.
     End { func: u32 },
 }

@@ -279,14 +279,10 @@ impl Stacks {
 
     /// The function just pushed may be one whose beginning and end are marks.
     fn begin(&mut self, event: &Event) {
-        let body = event.flags & flag::SYSCALL_BODY != 0;
-        if event.flags & flag::ENTRY != 0
-            && (body || event.flags & flag::MARKED != 0)
+        if let Some(body) = flag::begins(event.flags)
             && let Some(top) = self.stack.last_mut()
         {
-            let free = top.ends.iter().position(|&f| f == NO_FUNC);
-            let over = std::mem::replace(&mut top.ends[free.unwrap_or(1)], event.func);
-            if over != NO_FUNC {
+            if let Some(over) = top.add_end(event.func) {
                 self.mark(What::End { func: over }, event.ip);
             }
             self.mark(What::Begin { func: event.func, body }, event.ip);
@@ -443,6 +439,9 @@ impl Stacks {
         self.node = self.out.tree.child(above, event.func, FrameKind::Tail);
         self.out.tree.nodes[self.node as usize].calls += u64::from(!inner && counts);
         span.base = Some((self.node, event.func));
+        if let Some(body) = flag::begins(event.flags) {
+            self.mark(What::Tail { func: event.func, body }, event.ip);
+        }
     }
 
     /// The function of the frame below the chunk, as far as known.

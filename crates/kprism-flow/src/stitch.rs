@@ -11,6 +11,7 @@ use kprism_image::resolve::Resolve;
 use kprism_image::sideband::Switch;
 
 use crate::analyses::{Analyses, At};
+use crate::event::flag;
 use crate::frames::{Frame, NO_FUNC, NO_RETURN, Tree};
 use crate::marks::What;
 use crate::model::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
@@ -312,8 +313,10 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                 node: self.map[(mark.node - span.root) as usize],
                 ..self.here
             };
-            let resolver = self.resolver;
-            self.analyses.mark(&at, mark.what, &|id| resolver.describe(id).name);
+            match mark.what {
+                What::Tail { func, body } => self.begin(task, &at, func, body),
+                what => self.tell(&at, what),
+            }
         }
         for done in &chunk.syscalls[lists.0] {
             let node = self.map[(done.frame.node - span.root) as usize];
@@ -485,8 +488,29 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     /// A mark where the span in hand begins.
     fn mark(&mut self, what: What, frame: &Frame) {
         let at = At { ip: frame.ret_ip, node: frame.node, ..self.here };
+        self.tell(&at, what);
+    }
+
+    fn tell(&mut self, at: &At, what: What) {
         let resolver = self.resolver;
-        self.analyses.mark(&at, what, &|id| resolver.describe(id).name);
+        self.analyses.mark(at, what, &|id| resolver.describe(id).name);
+    }
+
+    /// A function that is a mark begins, and ends with the task's top frame.
+    fn begin(&mut self, task: usize, at: &At, func: u32, body: bool) {
+        let top = self.threads[task].stack.last_mut();
+        if let Some(func) = top.and_then(|top| top.add_end(func)) {
+            self.tell(at, What::End { func });
+        }
+        self.tell(at, What::Begin { func, body });
+    }
+
+    /// The function in which the span in hand begins, just put on its task's stack, may be one that is a mark.
+    pub(crate) fn entered(&mut self, task: usize, span: &Span, ip: u64) {
+        if let (Some(body), Some(top)) = (flag::begins(span.flags), self.threads[task].stack.last()) {
+            let at = At { ip, node: top.node, ..self.here };
+            self.begin(task, &at, span.func, body);
+        }
     }
 
     pub(crate) fn truncate(&mut self, task: usize, len: usize, now: u64, cpu: u16) {
