@@ -172,13 +172,16 @@ impl<'a> Analyses<'a> {
         match (before.irqs, now.irqs) {
             (Some(true), Some(false)) => self.occasion(at, Occasion::IrqsOff),
             (Some(false), Some(true)) => self.occasion(at, Occasion::IrqsOn),
-            // It is not known since when it was off.
-            (_, None) => self.forget(at, Occasion::IrqsOff),
+            // Which of these come next, or came while it was not known, cannot be told.
+            (Some(_), None) | (None, Some(_)) => self.forget(at, &[Occasion::IrqsOff, Occasion::IrqsOn]),
             _ => {}
         }
         match (before.preempt, now.preempt) {
             (Some(0), Some(n)) if n != 0 => self.occasion(at, Occasion::PreemptOff),
             (Some(n), Some(0)) if n != 0 => self.occasion(at, Occasion::PreemptOn),
+            (Some(_), None) | (None, Some(_)) => {
+                self.forget(at, &[Occasion::PreemptOff, Occasion::PreemptOn]);
+            }
             _ => {}
         }
     }
@@ -286,7 +289,19 @@ impl<'a> Analyses<'a> {
         self.occasion(at, Occasion::Switch);
     }
 
-    /// What happened on a CPU is not known for a while.
+    /// The CPU executed code that is not traced: whether interrupts and preemption are on now is not known.
+    pub fn off(&mut self, at: &At) {
+        let before = std::mem::take(&mut self.cpus[at.lane]);
+        if std::mem::take(&mut self.halted[at.lane]) {
+            self.forget(at, &[Occasion::Halt, Occasion::Wake]);
+        }
+        if let Some(task) = self.tasks.get_mut(at.task) {
+            task.saved = Saved::default();
+        }
+        self.changed(at, before);
+    }
+
+    /// What happened on a CPU, where a task ran, is not known for a while.
     pub fn lost(&mut self, at: &At) {
         self.cpus[at.lane] = Cpu::default();
         self.halted[at.lane] = false;
@@ -345,12 +360,16 @@ impl<'a> Analyses<'a> {
         }
     }
 
-    /// Drops what an occasion began on this CPU.
-    fn forget(&mut self, at: &At, occasion: Occasion) {
-        let begun = self.plan.occasions[occasion as usize].from;
-        for (n, intervals) in self.intervals.iter_mut().enumerate() {
-            if begun >> n & 1 == 1 && self.plan.deltas[n].scope != Some(Scope::Task) {
-                intervals.forget(at.lane);
+    /// Drops the intervals under way that one of these occasions begins or ends.
+    fn forget(&mut self, at: &At, occasions: &[Occasion]) {
+        let triggers = occasions.iter().map(|&occasion| self.plan.occasions[occasion as usize]);
+        let mut rest = triggers.fold(0, |all, triggers| all | triggers.from | triggers.to);
+        while rest != 0 {
+            let n = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            match self.plan.deltas[n].scope {
+                Some(Scope::Task) => self.intervals[n].forget(at.task),
+                _ => self.intervals[n].forget(at.lane),
             }
         }
     }

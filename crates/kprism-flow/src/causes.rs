@@ -16,7 +16,7 @@ impl<R: Resolve> Stitcher<'_, R> {
         let now = span.start_ns;
         match span.cause {
             Cause::Begin | Cause::Switch => {}
-            Cause::Resume { ip, .. } => self.resume(task, span, ip, cpu),
+            Cause::Resume { ip } => self.resume(task, span, ip, cpu),
             Cause::Ret { ip } => {
                 match search(&self.threads[task].stack, |f| f.ret_ip == ip && !f.is_entry()) {
                     Found::At(index) => self.truncate(task, index, now, cpu),

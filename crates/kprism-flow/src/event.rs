@@ -32,7 +32,7 @@ pub enum EventKind {
     Start,
     /// The flow starts at `ip` in `func` after data was lost.
     Resume,
-    /// Tracing goes off (filter, disable), with the flow known up to here.
+    /// The flow is known up to here: tracing goes off (filter, disable; `func` is 0), or data is lost (1).
     Stop,
     /// Only the instruction count: nothing else happened.
     Count,

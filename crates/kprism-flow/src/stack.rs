@@ -28,8 +28,8 @@ pub(crate) const SPACE: u64 = !0x1fff;
 pub(crate) enum Cause {
     /// The chunk begins.
     Begin,
-    /// Flow known again after tracing was off, or (`lost`) after data was lost.
-    Resume { ip: u64, lost: bool },
+    /// Flow known again.
+    Resume { ip: u64 },
     /// A return to `ip` that matches no frame of the chunk.
     Ret { ip: u64 },
     /// A jump into the span's function that reaches below the base.
@@ -44,6 +44,25 @@ pub(crate) enum Cause {
     Fork,
 }
 
+/// Whether the flow is known.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tracing {
+    /// As at the end of the chunk before.
+    #[default]
+    AsBefore,
+    On,
+    Off,
+    /// Data was lost.
+    Lost,
+}
+
+impl Tracing {
+    /// What it is, after this.
+    pub fn after(self, before: Self) -> Self {
+        if self == Tracing::AsBefore { before } else { self }
+    }
+}
+
 /// A stretch of one task's execution that needs the stack below its base only at its start.
 #[derive(Debug)]
 pub(crate) struct Span {
@@ -53,6 +72,8 @@ pub(crate) struct Span {
     pub flags: u8,
     /// Address space in which it begins.
     pub space: u64,
+    /// Up to where it begins.
+    pub tracing: Tracing,
     /// Its first node, which stands for the frame at its base; the one after it stands for that frame's
     /// parent. Its nodes are those up to the next span's.
     pub root: u32,
@@ -93,8 +114,8 @@ pub(crate) struct Chunk {
     pub insns: u64,
     pub cpu: u64,
     pub end_ns: u64,
-    /// Tracing is off at the end.
-    pub off: bool,
+    /// At the end.
+    pub tracing: Tracing,
 }
 
 impl Chunk {
@@ -104,7 +125,7 @@ impl Chunk {
         self.syscalls.clear();
         self.slices.clear();
         self.marks.clear();
-        Self { insns: 0, cpu: 0, end_ns: 0, off: false, ..self }
+        Self { insns: 0, cpu: 0, end_ns: 0, tracing: Tracing::AsBefore, ..self }
     }
 }
 
@@ -116,8 +137,8 @@ pub(crate) struct Stacks {
     clock: Pace,
     /// Node of the top frame.
     node: u32,
-    /// Tracing is on: time counts.
-    on: bool,
+    /// Time counts while it is on.
+    tracing: Tracing,
     space: u64,
     slice_ns: u64,
     /// Only what happens in here counts.
@@ -149,7 +170,7 @@ impl Sink for Stacks {
         let counts = self.counts();
         match self.clock.report(ns, self.out.insns) {
             None => self.begin_time(ns),
-            Some(rest) if self.on => {
+            Some(rest) if self.tracing == Tracing::On => {
                 if counts {
                     self.out.tree.nodes[self.node as usize].ns += rest;
                 }
@@ -168,7 +189,7 @@ impl Stacks {
             stack: Vec::with_capacity(128),
             clock: Pace::default(),
             node: 0,
-            on: false,
+            tracing: Tracing::AsBefore,
             space: 0,
             slice_ns,
             window,
@@ -181,7 +202,7 @@ impl Stacks {
     pub fn finish(mut self) -> Chunk {
         self.close_span();
         self.out.end_ns = self.clock.now;
-        self.out.off = !self.on;
+        self.out.tracing = self.tracing;
         self.out
     }
 
@@ -207,7 +228,7 @@ impl Stacks {
         if counts {
             node.insns += u64::from(insns);
         }
-        if self.on {
+        if self.tracing == Tracing::On {
             if counts {
                 node.ns += ns;
             }
@@ -237,14 +258,17 @@ impl Stacks {
             EventKind::Switch => self.new_span(Cause::Switch, event.func, event.flags, now),
             EventKind::Space => self.space = event.ip & SPACE,
             EventKind::Start | EventKind::Resume => {
-                self.on = true;
-                let known = self.stack.last().map(|top| top.func);
-                if known != Some(event.func) || event.kind == EventKind::Resume {
-                    let lost = event.kind == EventKind::Resume;
-                    self.new_span(Cause::Resume { ip: event.ip, lost }, event.func, event.flags, now);
+                if event.kind == EventKind::Resume {
+                    self.tracing = Tracing::Lost;
                 }
+                let known = self.stack.last().map(|top| top.func);
+                if known != Some(event.func) || self.tracing != Tracing::On {
+                    self.new_span(Cause::Resume { ip: event.ip }, event.func, event.flags, now);
+                }
+                self.tracing = Tracing::On;
             }
-            EventKind::Stop => self.on = false,
+            EventKind::Stop if event.func != 0 => self.tracing = Tracing::Lost,
+            EventKind::Stop => self.tracing = Tracing::Off,
             EventKind::Mark => self.mark(What::Insn(Op::unpack(event.func)), event.ip),
             EventKind::Count | EventKind::Push => {}
         }
@@ -492,6 +516,7 @@ impl Stacks {
             func,
             flags,
             space: self.space,
+            tracing: self.tracing,
             root,
             base: None,
             start_ns: now,

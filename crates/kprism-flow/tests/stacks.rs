@@ -6,7 +6,6 @@ mod hand;
 mod replayed;
 
 use hand::{CLOCK, Code, Pt};
-use kprism_flow::delta::{Plan, Spec};
 use kprism_flow::model::{FrameKind, NO_PARENT, Part, Parts, Profile};
 use kprism_flow::replay::Inputs;
 use kprism_flow::{Options, Stream, profile};
@@ -193,40 +192,6 @@ fn a_signal_and_its_return() {
             "0 main/f/restorer/entry_SYSCALL_64/__x64_sys_rt_sigreturn/helper Call 1 2",
         ]
     );
-}
-
-/// How often a function began, and the instructions of those times that ended.
-fn began(code: &Code, pts: &[&Pt], sideband: &[Record], name: &str) -> (u64, Vec<u64>) {
-    let spec = Spec {
-        name: name.to_owned(),
-        from: format!("func:{name}"),
-        to: format!("ret:{name}"),
-        scope: None,
-        nested: true,
-    };
-    let plan = Plan::new(&[spec], &[], &|_| None).unwrap();
-    let streams: Vec<Stream<'_>> =
-        (0..).zip(pts).map(|(cpu, pt)| Stream { cpu, bytes: &pt.bytes, image: &code.image }).collect();
-    let options = Options { threads: 1, clock: CLOCK, plan, ..Options::default() };
-    let delta = &profile(&streams, code, sideband, &options, &|_| ()).deltas[0];
-    let mut ended: Vec<_> = delta.longest.iter().map(|l| l.insns).collect();
-    ended.sort_unstable();
-    (delta.insns.count + delta.unfinished, ended)
-}
-
-/// Signal handlers, new programs and threads are entered by way of the kernel; that is a beginning like any other.
-#[test]
-fn functions_that_the_kernel_enters_begin() {
-    let mut code = code("__x64_sys_execve");
-    code.func_in(0x2000, "_start", 0x50_0000, &[0x90, 0xff, 0xe0]);
-    let mut pt = Pt::new();
-    pt.psb(MAIN).fup(F).tip(TIMER).tip(G).tip(RESTORER).tip(ENTRY).tip(BODY).tip(HELPER).tnt("tt").tip(F);
-    pt.tip(G).tnt("t").tip(MAIN + 5);
-    // A handler ends with its frame, which is the restorer's by then.
-    assert_eq!(began(&code, &[&pt], &[], "g"), (2, vec![2, 2 + 2 + 3 + 3 + 2]));
-    let mut pt = Pt::new();
-    pt.psb(MAIN + 6).tip(ENTRY).tip(BODY).tip(HELPER).pip(0x2000).tnt("tt").tip(0x50_0000).tip(0x50_0000);
-    assert_eq!(began(&code, &[&pt], &[], "_start"), (1, vec![]));
 }
 
 #[test]
