@@ -8,6 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::delta::{Occasion, Plan, Triggers};
+use crate::entries::is_nmi;
 use crate::intervals::{Intervals, Point};
 use crate::irqs::{Cpu, Saved};
 use crate::marks::{Op, What};
@@ -78,6 +79,9 @@ struct FuncPlan {
     is_nmi: bool,
 }
 
+/// (node, how often), by node.
+pub(crate) type NodeCounts = Vec<(u32, u64)>;
+
 /// The analyses of one profile.
 pub(crate) struct Analyses<'a> {
     plan: &'a Plan,
@@ -89,6 +93,7 @@ pub(crate) struct Analyses<'a> {
     funcs: HashMap<u32, FuncPlan>,
     /// Executions by pattern and node.
     counts: HashMap<(u32, u32), u64>,
+    /// Patterns that are counted and begin or end something as well.
     counted: Vec<bool>,
     /// Parts of system calls that ended and whose records are still to come.
     done: VecDeque<Parts>,
@@ -139,6 +144,11 @@ impl<'a> Analyses<'a> {
         }
     }
 
+    /// A pattern ran so many times in a node.
+    pub fn count(&mut self, pattern: u32, node: u32, times: u64) {
+        *self.counts.entry((pattern, node)).or_default() += times;
+    }
+
     fn insn(&mut self, at: &At, op: Op) {
         let (cpu, saved) = (self.cpus[at.lane], &mut self.tasks[at.task].saved);
         let now = &mut self.cpus[at.lane];
@@ -154,11 +164,12 @@ impl<'a> Analyses<'a> {
             }
             Op::Wanted(n) => {
                 if self.counted.get(n as usize) == Some(&true) {
-                    *self.counts.entry((n, at.node)).or_default() += 1;
+                    self.count(n, at.node, 1);
                 }
                 let triggers = self.plan.wanted.get(n as usize).copied().unwrap_or_default();
                 self.fire(at, triggers);
             }
+            Op::Counted(n) => self.count(n, at.node, 1),
         }
         self.changed(at, cpu);
     }
@@ -321,7 +332,7 @@ impl<'a> Analyses<'a> {
         let plan = self.plan;
         *self.funcs.entry(func).or_insert_with(|| {
             let name = name_of(func);
-            let mut found = FuncPlan { is_nmi: name == "asm_exc_nmi", ..FuncPlan::default() };
+            let mut found = FuncPlan { is_nmi: is_nmi(&name), ..FuncPlan::default() };
             for f in plan.funcs.iter().filter(|f| kprism_image::glob::glob(&f.glob, &name)) {
                 let side = if f.at_begin { &mut found.begin } else { &mut found.end };
                 side.from |= f.triggers.from;
@@ -374,17 +385,17 @@ impl<'a> Analyses<'a> {
         }
     }
 
-    /// The results: intervals, and executions by (pattern, node).
-    pub fn finish(self) -> (Vec<Delta>, Vec<(String, u32, u64)>) {
+    /// The results: intervals, and executions of each pattern that is counted by node.
+    pub fn finish(self) -> (Vec<Delta>, Vec<(&'a str, NodeCounts)>) {
         let deltas = self.plan.deltas.iter().zip(self.intervals).map(|(spec, i)| i.finish(spec)).collect();
-        let mut counts = Vec::new();
-        for (text, n) in &self.plan.counts {
-            let mut of_pattern: Vec<(u32, u64)> =
-                self.counts.iter().filter(|((m, _), _)| m == n).map(|((_, node), c)| (*node, *c)).collect();
-            of_pattern.sort_unstable();
-            counts.extend(of_pattern.into_iter().map(|(node, count)| (text.clone(), node, count)));
+        let mut by_pattern: HashMap<u32, NodeCounts> = HashMap::new();
+        for ((pattern, node), count) in self.counts {
+            by_pattern.entry(pattern).or_default().push((node, count));
         }
-        (deltas, counts)
+        by_pattern.values_mut().for_each(|counts| counts.sort_unstable());
+        let of =
+            |(text, n): &'a (String, u32)| (text.as_str(), by_pattern.get(n).cloned().unwrap_or_default());
+        (deltas, self.plan.counts.iter().map(of).collect())
     }
 }
 

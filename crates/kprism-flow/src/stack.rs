@@ -12,6 +12,11 @@
 //! later time makes up for it. At one instruction a tick, as recordings that count instructions have it, every
 //! event gets its exact time.
 
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use kprism_image::code::KeyHasher;
+
 use crate::event::{Event, EventKind, Sink, flag};
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, Tree, is_kernel, search};
 use crate::marks::{Mark, Op, What};
@@ -110,6 +115,8 @@ pub(crate) struct Chunk {
     pub syscalls: Vec<Done>,
     pub slices: Vec<Done>,
     pub marks: Vec<Mark>,
+    /// Executions of patterns: (node, pattern, how often), by node.
+    pub counts: Vec<(u32, u32, u64)>,
     /// Counters at the end.
     pub insns: u64,
     pub cpu: u64,
@@ -125,6 +132,7 @@ impl Chunk {
         self.syscalls.clear();
         self.slices.clear();
         self.marks.clear();
+        self.counts.clear();
         Self { insns: 0, cpu: 0, end_ns: 0, tracing: Tracing::AsBefore, ..self }
     }
 }
@@ -143,6 +151,8 @@ pub(crate) struct Stacks {
     slice_ns: u64,
     /// Only what happens in here counts.
     window: Option<Window>,
+    /// Executions of patterns by node and pattern.
+    counts: HashMap<(u32, u32), u64, BuildHasherDefault<KeyHasher>>,
 }
 
 impl Sink for Stacks {
@@ -193,6 +203,7 @@ impl Stacks {
             space: 0,
             slice_ns,
             window,
+            counts: HashMap::default(),
         };
         stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
         stacks
@@ -203,6 +214,8 @@ impl Stacks {
         self.close_span();
         self.out.end_ns = self.clock.now;
         self.out.tracing = self.tracing;
+        self.out.counts.extend(self.counts.into_iter().map(|((node, pattern), n)| (node, pattern, n)));
+        self.out.counts.sort_unstable();
         self.out
     }
 
@@ -269,7 +282,10 @@ impl Stacks {
             }
             EventKind::Stop if event.func != 0 => self.tracing = Tracing::Lost,
             EventKind::Stop => self.tracing = Tracing::Off,
-            EventKind::Mark => self.mark(What::Insn(Op::unpack(event.func)), event.ip),
+            EventKind::Mark => match Op::unpack(event.func) {
+                Op::Counted(pattern) => *self.counts.entry((self.node, pattern)).or_default() += 1,
+                op => self.mark(What::Insn(op), event.ip),
+            },
             EventKind::Count | EventKind::Push => {}
         }
     }

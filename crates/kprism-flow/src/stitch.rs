@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use kprism_image::resolve::Resolve;
 use kprism_image::sideband::Switch;
 
-use crate::analyses::{Analyses, At};
+use crate::analyses::{Analyses, At, NodeCounts};
 use crate::event::flag;
 use crate::frames::{Frame, NO_FUNC, NO_RETURN, Tree};
 use crate::marks::What;
@@ -127,8 +127,8 @@ pub(crate) enum Need {
 pub(crate) struct Stitcher<'a, R> {
     resolver: &'a R,
     lanes: Vec<Lane<'a>>,
-    /// Chunks done with, whose room serves again.
-    spare: Vec<Chunk>,
+    /// A chunk done with, whose room serves again. One is enough for one thread, and those with many marks are large.
+    spare: Option<Chunk>,
     end_ns: u64,
     /// From the resolver's ids to own ones, which count up in order of appearance.
     func_ids: Vec<u32>,
@@ -156,7 +156,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let mut st = Self {
             resolver,
             lanes: Vec::new(),
-            spare: Vec::new(),
+            spare: None,
             end_ns: 0,
             func_ids: Vec::new(),
             funcs: Vec::new(),
@@ -191,7 +191,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
 
     /// Room for another chunk's results.
     pub fn spare(&mut self) -> Chunk {
-        self.spare.pop().unwrap_or_default()
+        self.spare.take().unwrap_or_default()
     }
 
     /// Stitches on, span by span: the earliest of all lanes next, of several the first lane's.
@@ -209,7 +209,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                             self.end_ns = self.end_ns.max(chunk.end_ns);
                             lane.insns += chunk.insns;
                             lane.tracing = chunk.tracing.after(lane.tracing);
-                            self.spare.push(chunk);
+                            self.spare = Some(chunk);
                         }
                         return Need::Chunk(i);
                     }
@@ -344,6 +344,10 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                 What::Tail { func, body } => self.begin(task, &at, func, body),
                 what => self.tell(&at, what),
             }
+        }
+        let first = chunk.counts.partition_point(|&(node, ..)| node < span.root);
+        for &(node, pattern, times) in chunk.counts[first..].iter().take_while(|c| (c.0 as usize) < end) {
+            self.analyses.count(pattern, self.map[(node - span.root) as usize], times);
         }
         for done in &chunk.syscalls[lists.0] {
             let node = self.map[(done.frame.node - span.root) as usize];
@@ -606,21 +610,26 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
 }
 
 /// Executions by function instead of calling context. Where there is no context, there is no function either.
-fn counts(by_node: &[(String, u32, u64)], tree: &Tree, funcs: &mut Vec<Func>) -> Vec<Count> {
+fn counts(by_node: &[(&str, NodeCounts)], tree: &Tree, funcs: &mut Vec<Func>) -> Vec<Count> {
     let mut counts: Vec<Count> = Vec::new();
     let mut unknown = None;
-    for (pattern, node, count) in by_node {
-        let node = &tree.nodes[*node as usize];
-        let func = match node.kind {
-            FrameKind::Root => *unknown.get_or_insert_with(|| {
-                funcs.push(Func { name: "[unknown]".to_owned(), ..Func::default() });
-                funcs.len() as u32 - 1
-            }),
-            _ => node.func,
-        };
-        match counts.iter_mut().find(|c| c.func == func && c.pattern == *pattern) {
-            Some(known) => known.count += count,
-            None => counts.push(Count { pattern: pattern.clone(), func, count: *count }),
+    for (pattern, by_node) in by_node {
+        // Places in `counts`.
+        let mut known: HashMap<u32, usize> = HashMap::new();
+        for &(node, count) in by_node {
+            let node = &tree.nodes[node as usize];
+            let func = match node.kind {
+                FrameKind::Root => *unknown.get_or_insert_with(|| {
+                    funcs.push(Func { name: "[unknown]".to_owned(), ..Func::default() });
+                    funcs.len() as u32 - 1
+                }),
+                _ => node.func,
+            };
+            let place = *known.entry(func).or_insert_with(|| {
+                counts.push(Count { pattern: (*pattern).to_owned(), func, count: 0 });
+                counts.len() - 1
+            });
+            counts[place].count += count;
         }
     }
     counts
