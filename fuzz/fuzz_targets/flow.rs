@@ -13,6 +13,7 @@ mod cells;
 use cells::{CLOCK, Cells};
 
 use kprism_flow::decode::{Decoder, Setup, Stats};
+use kprism_flow::error::FaultKind;
 use kprism_flow::event::{Event, Null, Sink};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
@@ -96,7 +97,9 @@ fuzz_target!(|bytes: &[u8]| {
     // Call stacks and all, in one piece and with each segment on its own.
     for chunk in [0, 1] {
         let instructions = account(&image, pt, chunk);
-        assert!(chunk == 1 || instructions == stats.instructions);
+        // How often an endless loop is gone round until it is noticed depends on where blocks are cut.
+        let endless = stats.faults.iter().any(|fault| fault.kind == FaultKind::Endless);
+        assert!(chunk == 1 || endless || instructions == stats.instructions);
     }
 });
 

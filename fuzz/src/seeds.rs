@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes the seed corpora: `cargo run --bin seeds` from `fuzz/`. Each seed is one file of `corpus/packets`,
-//! `corpus/flow` or `corpus/perfdata`, named after what it holds, so that the corpus stays reviewable and can be made again.
+//! Writes the seed corpora: `cargo run --bin seeds` from `fuzz/`. Each seed is one file of `corpus/TARGET`, named
+//! after what it holds, so that the corpus stays reviewable and can be made again.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ mod programs;
 
 fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    for folder in ["packets", "flow", "perfdata"] {
+    for folder in ["packets", "flow", "perfdata", "simplept"] {
         fs::create_dir_all(corpus.join(folder))?;
     }
     for (name, packets) in streams() {
@@ -23,6 +23,10 @@ fn main() -> std::io::Result<()> {
     }
     for (name, fragments, packets) in programs::all() {
         fs::write(corpus.join("flow").join(name), input::write(&fragments, &encode(&packets)))?;
+    }
+    for (name, text, packets) in folders() {
+        let bytes = [text.as_bytes(), &[0], &encode(&packets)].concat();
+        fs::write(corpus.join("simplept").join(name), bytes)?;
     }
     let scratch = corpus.join("scratch");
     let data = fs::read(export::small(&scratch).join("data"))?;
@@ -37,6 +41,22 @@ fn encode(packets: &[Packet]) -> Vec<u8> {
     let mut bytes = Vec::new();
     packets.iter().for_each(|p| p.encode(&mut bytes));
     bytes
+}
+
+/// Sidebands of simple-pt in each way that it writes them, and streams with the address spaces that they name.
+fn folders() -> Vec<(&'static str, String, Vec<Packet>)> {
+    const META: &str = "meta family 6\nmeta model 94\nmeta stepping 3\nmeta tsc_ratio 2 216\nmeta nom_freq 26\nmeta mtc_freq 4\n";
+    const TRACED: &str = "7.250000 9 4000 401000 0 20\t/ptout.0\n7.5 7 2000 401002 0 8\t/ptout.0:/ptout.sideband\n";
+    const BEFORE: &str = "0.0 7 2000 401000 00000000 16 \t/bin/ptout.0\n0.0 8 3000 ffffffff81000000 0 99\t/gone\n";
+    const OLD: &str = "0.0 1 2000 400000 0 /ptout.0\nwhat is this\n";
+    let pip = |cr3| Packet::Pip { cr3, non_root: false };
+    let stream = vec![Packet::Psb, pip(0x2000), Packet::PsbEnd, pip(0x5000), pip(0x3000)];
+    vec![
+        ("traced", [META, TRACED].concat(), stream.clone()),
+        ("before", [META, BEFORE].concat(), stream.clone()),
+        ("both", [TRACED, BEFORE].concat(), vec![Packet::Psb, Packet::PsbEnd]),
+        ("old", OLD.to_owned(), stream),
+    ]
 }
 
 fn streams() -> Vec<(&'static str, Vec<Packet>)> {

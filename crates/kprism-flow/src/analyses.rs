@@ -8,6 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::delta::{Occasion, Plan, Triggers};
+use crate::entries::is_nmi;
 use crate::intervals::{Intervals, Point};
 use crate::irqs::{Cpu, Saved};
 use crate::marks::{Op, What};
@@ -78,6 +79,9 @@ struct FuncPlan {
     is_nmi: bool,
 }
 
+/// (node, how often), by node.
+pub(crate) type NodeCounts = Vec<(u32, u64)>;
+
 /// The analyses of one profile.
 pub(crate) struct Analyses<'a> {
     plan: &'a Plan,
@@ -89,6 +93,7 @@ pub(crate) struct Analyses<'a> {
     funcs: HashMap<u32, FuncPlan>,
     /// Executions by pattern and node.
     counts: HashMap<(u32, u32), u64>,
+    /// Patterns that are counted and begin or end something as well.
     counted: Vec<bool>,
     /// Parts of system calls that ended and whose records are still to come.
     done: VecDeque<Parts>,
@@ -124,7 +129,7 @@ impl<'a> Analyses<'a> {
             What::Enter { kind, func } => self.enter(at, kind, func, name_of),
             What::Leave { user } => self.leave(at, user),
             What::SyscallDone => self.syscall_done(at),
-            What::Begin { func, body } => {
+            What::Begin { func, body } | What::Tail { func, body } => {
                 if body {
                     self.body_begins(at, func);
                 }
@@ -137,6 +142,11 @@ impl<'a> Analyses<'a> {
                 self.fire(at, triggers);
             }
         }
+    }
+
+    /// A pattern ran so many times in a node.
+    pub fn count(&mut self, pattern: u32, node: u32, times: u64) {
+        *self.counts.entry((pattern, node)).or_default() += times;
     }
 
     fn insn(&mut self, at: &At, op: Op) {
@@ -154,11 +164,12 @@ impl<'a> Analyses<'a> {
             }
             Op::Wanted(n) => {
                 if self.counted.get(n as usize) == Some(&true) {
-                    *self.counts.entry((n, at.node)).or_default() += 1;
+                    self.count(n, at.node, 1);
                 }
                 let triggers = self.plan.wanted.get(n as usize).copied().unwrap_or_default();
                 self.fire(at, triggers);
             }
+            Op::Counted(n) => self.count(n, at.node, 1),
         }
         self.changed(at, cpu);
     }
@@ -172,13 +183,16 @@ impl<'a> Analyses<'a> {
         match (before.irqs, now.irqs) {
             (Some(true), Some(false)) => self.occasion(at, Occasion::IrqsOff),
             (Some(false), Some(true)) => self.occasion(at, Occasion::IrqsOn),
-            // It is not known since when it was off.
-            (_, None) => self.forget(at, Occasion::IrqsOff),
+            // Which of these come next, or came while it was not known, cannot be told.
+            (Some(_), None) | (None, Some(_)) => self.forget(at, &[Occasion::IrqsOff, Occasion::IrqsOn]),
             _ => {}
         }
         match (before.preempt, now.preempt) {
             (Some(0), Some(n)) if n != 0 => self.occasion(at, Occasion::PreemptOff),
             (Some(n), Some(0)) if n != 0 => self.occasion(at, Occasion::PreemptOn),
+            (Some(_), None) | (None, Some(_)) => {
+                self.forget(at, &[Occasion::PreemptOff, Occasion::PreemptOn]);
+            }
             _ => {}
         }
     }
@@ -286,7 +300,19 @@ impl<'a> Analyses<'a> {
         self.occasion(at, Occasion::Switch);
     }
 
-    /// What happened on a CPU is not known for a while.
+    /// The CPU executed code that is not traced: whether interrupts and preemption are on now is not known.
+    pub fn off(&mut self, at: &At) {
+        let before = std::mem::take(&mut self.cpus[at.lane]);
+        if std::mem::take(&mut self.halted[at.lane]) {
+            self.forget(at, &[Occasion::Halt, Occasion::Wake]);
+        }
+        if let Some(task) = self.tasks.get_mut(at.task) {
+            task.saved = Saved::default();
+        }
+        self.changed(at, before);
+    }
+
+    /// What happened on a CPU, where a task ran, is not known for a while.
     pub fn lost(&mut self, at: &At) {
         self.cpus[at.lane] = Cpu::default();
         self.halted[at.lane] = false;
@@ -306,7 +332,7 @@ impl<'a> Analyses<'a> {
         let plan = self.plan;
         *self.funcs.entry(func).or_insert_with(|| {
             let name = name_of(func);
-            let mut found = FuncPlan { is_nmi: name == "asm_exc_nmi", ..FuncPlan::default() };
+            let mut found = FuncPlan { is_nmi: is_nmi(&name), ..FuncPlan::default() };
             for f in plan.funcs.iter().filter(|f| kprism_image::glob::glob(&f.glob, &name)) {
                 let side = if f.at_begin { &mut found.begin } else { &mut found.end };
                 side.from |= f.triggers.from;
@@ -345,27 +371,31 @@ impl<'a> Analyses<'a> {
         }
     }
 
-    /// Drops what an occasion began on this CPU.
-    fn forget(&mut self, at: &At, occasion: Occasion) {
-        let begun = self.plan.occasions[occasion as usize].from;
-        for (n, intervals) in self.intervals.iter_mut().enumerate() {
-            if begun >> n & 1 == 1 && self.plan.deltas[n].scope != Some(Scope::Task) {
-                intervals.forget(at.lane);
+    /// Drops the intervals under way that one of these occasions begins or ends.
+    fn forget(&mut self, at: &At, occasions: &[Occasion]) {
+        let triggers = occasions.iter().map(|&occasion| self.plan.occasions[occasion as usize]);
+        let mut rest = triggers.fold(0, |all, triggers| all | triggers.from | triggers.to);
+        while rest != 0 {
+            let n = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            match self.plan.deltas[n].scope {
+                Some(Scope::Task) => self.intervals[n].forget(at.task),
+                _ => self.intervals[n].forget(at.lane),
             }
         }
     }
 
-    /// The results: intervals, and executions by (pattern, node).
-    pub fn finish(self) -> (Vec<Delta>, Vec<(String, u32, u64)>) {
+    /// The results: intervals, and executions of each pattern that is counted by node.
+    pub fn finish(self) -> (Vec<Delta>, Vec<(&'a str, NodeCounts)>) {
         let deltas = self.plan.deltas.iter().zip(self.intervals).map(|(spec, i)| i.finish(spec)).collect();
-        let mut counts = Vec::new();
-        for (text, n) in &self.plan.counts {
-            let mut of_pattern: Vec<(u32, u64)> =
-                self.counts.iter().filter(|((m, _), _)| m == n).map(|((_, node), c)| (*node, *c)).collect();
-            of_pattern.sort_unstable();
-            counts.extend(of_pattern.into_iter().map(|(node, count)| (text.clone(), node, count)));
+        let mut by_pattern: HashMap<u32, NodeCounts> = HashMap::new();
+        for ((pattern, node), count) in self.counts {
+            by_pattern.entry(pattern).or_default().push((node, count));
         }
-        (deltas, counts)
+        by_pattern.values_mut().for_each(|counts| counts.sort_unstable());
+        let of =
+            |(text, n): &'a (String, u32)| (text.as_str(), by_pattern.get(n).cloned().unwrap_or_default());
+        (deltas, self.plan.counts.iter().map(of).collect())
     }
 }
 

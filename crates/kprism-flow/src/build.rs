@@ -7,6 +7,7 @@ use kprism_image::insn::{Far, Insn, Kind, Mode, classify, plain_run};
 use kprism_image::resolve::{FuncRef, Resolve};
 
 use crate::block::{Block, Blocks, Cold, End, Key, NONE, WATCHED, target_bit};
+use crate::entries::role;
 use crate::event::{Event, EventKind, flag};
 use crate::marks::{Markers, Progress};
 use crate::memo::Memo;
@@ -72,7 +73,7 @@ pub(crate) struct Cache<'a, R> {
     last_func: (u64, FuncRef),
     /// Functions by the low bits of their number.
     by_id: Vec<(u64, FuncRef)>,
-    /// [`role`] by function; [`UNKNOWN_ROLE`] until asked for.
+    /// What [`role`] says by function; [`UNKNOWN_ROLE`] until asked for.
     roles: Vec<u8>,
     /// Blocks by the granules they read; kept only if code or symbols ever change.
     by_granule: Option<Readers>,
@@ -218,8 +219,9 @@ impl<'a, R: Resolve> Cache<'a, R> {
     }
 
     fn ask_role(&self, id: u32) -> u8 {
-        let name = self.resolver.describe(id).name;
-        role(&name) | if self.markers.wants_func(&name) { flag::MARKED } else { 0 }
+        let func = self.resolver.describe(id);
+        let role = if func.kernel { role(&func.name) } else { 0 };
+        role | if self.markers.wants_func(&func.name) { flag::MARKED } else { 0 }
     }
 
     /// Known code bytes from `ip` on, up to its granule's end.
@@ -503,19 +505,5 @@ pub(crate) fn advance(ip: u64, len: u8, mode: Mode) -> u64 {
         Mode::Bits64 => next,
         Mode::Bits32 => next & 0xffff_ffff,
         Mode::Bits16 => next & 0xffff,
-    }
-}
-
-/// [`flag`] bits that a function's name implies: the naming of Linux, arch/x86/include/asm/syscall_wrapper.h
-/// and idtentry.h.
-fn role(name: &str) -> u8 {
-    const BODIES: [&str; 4] = ["__x64_sys_", "__ia32_sys_", "__ia32_compat_sys_", "__x64_compat_sys_"];
-    if let Some(call) = BODIES.iter().find_map(|prefix| name.strip_prefix(prefix)) {
-        let forks = matches!(call, "fork" | "vfork" | "clone" | "clone3");
-        flag::SYSCALL_BODY | if forks { flag::FORK } else { 0 }
-    } else if name.starts_with("asm_exc_") && name != "asm_exc_nmi" {
-        flag::EXCEPTION
-    } else {
-        0
     }
 }

@@ -16,7 +16,7 @@ impl<R: Resolve> Stitcher<'_, R> {
         let now = span.start_ns;
         match span.cause {
             Cause::Begin | Cause::Switch => {}
-            Cause::Resume { ip, .. } => self.resume(task, span, ip, cpu),
+            Cause::Resume { ip } => self.resume(task, span, ip, cpu),
             Cause::Ret { ip } => {
                 match search(&self.threads[task].stack, |f| f.ret_ip == ip && !f.is_entry()) {
                     Found::At(index) => self.truncate(task, index, now, cpu),
@@ -41,7 +41,7 @@ impl<R: Resolve> Stitcher<'_, R> {
     }
 
     /// A jump to the span's function, as [`crate::stack`] does it inside a chunk, with the whole stack known.
-    fn jump(&mut self, task: usize, span: &Span, _ip: u64, cpu: u16) {
+    fn jump(&mut self, task: usize, span: &Span, ip: u64, cpu: u16) {
         let now = span.start_ns;
         if span.flags & flag::INNER != 0
             && let Found::At(i) = search(&self.threads[task].stack, |f| f.func == span.func && !f.is_entry())
@@ -51,13 +51,17 @@ impl<R: Resolve> Stitcher<'_, R> {
         let Some(&top) = self.threads[task].stack.last() else {
             let known = span.flags & flag::ENTRY != 0;
             let kind = if known { FrameKind::Tail } else { FrameKind::Resumed };
-            return self.push(task, span.func, kind, NO_RETURN, now);
+            self.push(task, span.func, kind, NO_RETURN, now);
+            return self.entered(task, span, ip);
         };
         if top.func == span.func {
             return;
         }
         let ret_ip = if top.is_entry() { NO_RETURN } else { top.ret_ip };
-        if !top.is_entry() {
+        if let Some(old) = self.threads[task].stack.last_mut()
+            && !top.is_entry()
+        {
+            old.ends = [NO_FUNC; 2]; // the new frame has them
             self.pop(task, now, cpu);
         }
         let kind = match top.kind {
@@ -65,11 +69,15 @@ impl<R: Resolve> Stitcher<'_, R> {
             _ => FrameKind::Tail,
         };
         self.push(task, span.func, kind, ret_ip, now);
-        if kind == FrameKind::Signal
-            && let Some(new) = self.threads[task].stack.last_mut()
+        if let Some(new) = self.threads[task].stack.last_mut()
+            && !top.is_entry()
         {
-            new.aux = top.aux;
+            new.ends = top.ends;
+            if kind == FrameKind::Signal {
+                new.aux = top.aux;
+            }
         }
+        self.entered(task, span, ip);
     }
 
     /// Known again after a gap: the frames that still fit stay.
@@ -131,7 +139,8 @@ impl<R: Resolve> Stitcher<'_, R> {
         if entry.aux != span.space & SPACE {
             // Another address space: the task executes a new program.
             self.truncate(task, 0, now, cpu);
-            return self.push(task, span.func, FrameKind::Call, NO_RETURN, now);
+            self.push(task, span.func, FrameKind::Call, NO_RETURN, now);
+            return self.entered(task, span, ip);
         }
         let stack = &self.threads[task].stack;
         let interrupted =
@@ -146,6 +155,7 @@ impl<R: Resolve> Stitcher<'_, R> {
         if let Some(top) = self.threads[task].stack.last_mut() {
             top.aux = entry.ret_ip;
         }
+        self.entered(task, span, ip);
     }
 
     /// A running task makes another: keeps what the child will have on its stack.
@@ -180,6 +190,7 @@ impl<R: Resolve> Stitcher<'_, R> {
         if self.threads[task].stack.is_empty() {
             let kind = if span.flags & flag::ENTRY != 0 { FrameKind::Call } else { FrameKind::Resumed };
             self.push(task, span.func, kind, NO_RETURN, now);
+            self.entered(task, span, ip);
         }
     }
 }

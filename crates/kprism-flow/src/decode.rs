@@ -490,7 +490,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// The flow is unknown from the packet in hand on.
     pub fn lose(&mut self) {
         if !matches!(self.phase, Phase::Lost(_)) {
-            self.stop();
+            self.stop(true);
             self.phase = Phase::Lost(self.pos);
         }
         self.pending = None;
@@ -502,7 +502,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     pub fn go_off(&mut self) {
         self.found(self.pos);
         if matches!(self.phase, Phase::On) {
-            self.stop();
+            self.stop(false);
         }
         self.phase = Phase::Off;
         self.pending = None;
@@ -510,9 +510,9 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.hot = false;
     }
 
-    fn stop(&mut self) {
+    fn stop(&mut self, lost: bool) {
         let insns = self.take_insns();
-        self.sink.event(Event { insns, ..Event::new(EventKind::Stop, 0, 0) });
+        self.sink.event(Event { insns, ..Event::new(EventKind::Stop, lost.into(), 0) });
         self.cur = NONE;
     }
 

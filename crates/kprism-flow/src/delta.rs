@@ -211,7 +211,9 @@ impl Plan {
         }
         for text in counts {
             let number = plan.pattern(text)?;
-            plan.counts.push((text.clone(), number));
+            if plan.counts.iter().all(|&(_, known)| known != number) {
+                plan.counts.push((text.clone(), number));
+            }
         }
         // Addresses are numbered behind the patterns.
         for (address, triggers) in places {
@@ -219,6 +221,10 @@ impl Plan {
             plan.wanted.push(triggers);
         }
         plan.markers.addresses.sort_unstable();
+        plan.markers.counted = vec![false; plan.markers.patterns.len()];
+        for &(_, n) in &plan.counts {
+            plan.markers.counted[n as usize] = plan.wanted[n as usize].is_empty();
+        }
         plan.markers.funcs = plan.funcs.iter().map(|f| f.glob.clone()).collect();
         Ok(plan)
     }

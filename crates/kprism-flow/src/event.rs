@@ -32,7 +32,7 @@ pub enum EventKind {
     Start,
     /// The flow starts at `ip` in `func` after data was lost.
     Resume,
-    /// Tracing goes off (filter, disable), with the flow known up to here.
+    /// The flow is known up to here: tracing goes off (filter, disable; `func` is 0), or data is lost (1).
     Stop,
     /// Only the instruction count: nothing else happened.
     Count,
@@ -58,6 +58,12 @@ pub mod flag {
     pub const DIRECT: u8 = 32;
     /// Beginning and end of `func` are marks.
     pub const MARKED: u8 = 64;
+
+    /// Whether an arrival is the beginning of a function that is a mark, and if so whether of a system call's body.
+    pub(crate) fn begins(flags: u8) -> Option<bool> {
+        let body = flags & SYSCALL_BODY != 0;
+        (flags & ENTRY != 0 && (body || flags & MARKED != 0)).then_some(body)
+    }
 }
 
 /// One event.

@@ -45,6 +45,13 @@ impl Frame {
     pub fn is_entry(&self) -> bool {
         matches!(self.kind, FrameKind::Syscall | FrameKind::Interrupt | FrameKind::Exception)
     }
+
+    /// The end of `func`, which begins here, is this frame's too. Returns one that ends now, as room is for two.
+    pub fn add_end(&mut self, func: u32) -> Option<u32> {
+        let free = self.ends.iter().position(|&f| f == NO_FUNC);
+        let over = std::mem::replace(&mut self.ends[free.unwrap_or(1)], func);
+        (over != NO_FUNC).then_some(over)
+    }
 }
 
 /// Whether an address is the kernel's.

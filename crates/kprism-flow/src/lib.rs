@@ -11,6 +11,7 @@ pub mod clock;
 pub mod decode;
 pub mod delta;
 pub mod digest;
+mod entries;
 pub mod error;
 pub mod event;
 mod frames;

@@ -31,6 +31,8 @@ pub(crate) enum Op {
     Preempt(i32),
     /// One of the patterns or addresses asked for, by number.
     Wanted(u32),
+    /// A pattern that is asked for only to be counted.
+    Counted(u32),
 }
 
 /// Amounts that the preemption count changes by, and numbers of patterns, in an event.
@@ -47,6 +49,7 @@ impl Op {
             Op::Halt => (4, 0),
             Op::Preempt(n) => (5, n as u32),
             Op::Wanted(n) => (6, n),
+            Op::Counted(n) => (7, n),
         };
         kind << PAYLOAD | payload & ((1 << PAYLOAD) - 1)
     }
@@ -60,7 +63,8 @@ impl Op {
             3 => Op::Popf,
             4 => Op::Halt,
             5 => Op::Preempt((payload << 8) as i32 >> 8),
-            _ => Op::Wanted(payload),
+            6 => Op::Wanted(payload),
+            _ => Op::Counted(payload),
         }
     }
 }
@@ -78,6 +82,8 @@ pub(crate) enum What {
     SyscallDone,
     /// A function asked for, or the body of a system call, begins.
     Begin { func: u32, body: bool },
+    /// The same, and the frame at the base of the span is the one that it ends with.
+    Tail { func: u32, body: bool },
     /// It ends.
     End { func: u32 },
 }
@@ -101,6 +107,8 @@ pub struct Markers {
     pub preempt_count: Option<u64>,
     /// Instruction patterns, in kernel and user code.
     pub(crate) patterns: Vec<Pattern>,
+    /// Which of them are only counted.
+    pub(crate) counted: Vec<bool>,
     /// Addresses, sorted, with their numbers, which count on after those of the patterns.
     pub(crate) addresses: Vec<(u64, u32)>,
     /// Functions by name, with wildcards.
@@ -123,6 +131,7 @@ impl Markers {
         kernel: false,
         preempt_count: None,
         patterns: Vec::new(),
+        counted: Vec::new(),
         addresses: Vec::new(),
         funcs: Vec::new(),
     };
@@ -169,7 +178,8 @@ impl Markers {
             let decoded = Decoded::new(bytes, ip, mode);
             for (n, (pattern, seen)) in self.patterns.iter().zip(&mut progress.0).enumerate() {
                 if pattern.advance(seen, &decoded) {
-                    out(Op::Wanted(n as u32).pack());
+                    let op = if self.counted.get(n) == Some(&true) { Op::Counted } else { Op::Wanted };
+                    out(op(n as u32).pack());
                 }
             }
         }
@@ -224,7 +234,7 @@ mod tests {
 
     #[test]
     fn ops_survive_the_packing() {
-        for op in [Op::Cli, Op::Sti, Op::Pushf, Op::Popf, Op::Halt, Op::Wanted(0), Op::Wanted(77)] {
+        for op in [Op::Cli, Op::Sti, Op::Pushf, Op::Popf, Op::Halt, Op::Wanted(77), Op::Counted(0)] {
             assert_eq!(Op::unpack(op.pack()), op);
         }
         for n in [1, -1, 0x100, -0x200, 0x10000, -0x11_0000] {

@@ -191,6 +191,10 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// The flow starts (again) at `ip`.
     fn resume(&mut self, ip: u64, kind: EventKind) {
         self.found(self.pos);
+        // The time before the packet that says so is that of the start: what passed until then passed unseen.
+        if self.due {
+            self.tick();
+        }
         let asid = self.cache.space(self.cr3, ip);
         let key = Key { ip, asid, mode: self.mode, crossed: false };
         self.cur = self.cache.get(key, self.at());
@@ -327,13 +331,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 self.settle();
             }
             (_, None) => self.go_off(),
-            (_, Some(ip)) => {
-                // The PSB's own time is that of the start: what passed before it passed unseen.
-                if self.due {
-                    self.tick();
-                }
-                self.resume(ip, if lost { EventKind::Resume } else { EventKind::Start });
-            }
+            (_, Some(ip)) => self.resume(ip, if lost { EventKind::Resume } else { EventKind::Start }),
         }
         self.ret.clear();
         self.fresh = true;

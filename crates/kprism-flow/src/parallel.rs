@@ -5,7 +5,7 @@
 //! order, and the results are put together in order. So the profile is the same for any number of threads.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
 use kprism_image::Image;
@@ -68,6 +68,9 @@ const CHUNKS: usize = 64;
 const MIN_CHUNK: usize = 64 << 10;
 const MAX_CHUNK: usize = 1 << 20;
 
+/// Chunks for each thread that may be decoded and not stitched yet.
+const AHEAD: usize = 2;
+
 /// Places of a stream, for the order of jobs.
 const PACE: u64 = 1 << 20;
 
@@ -124,6 +127,10 @@ pub fn profile<R: Resolve>(
             Lane::new(s.cpu, switches, first)
         })
         .collect();
+    let threads = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        n => n,
+    };
     let work = Work {
         streams,
         resolver,
@@ -134,19 +141,19 @@ pub fn profile<R: Resolve>(
         next: AtomicUsize::new(0),
         done: Mutex::default(),
         changed: Condvar::new(),
+        ahead: AHEAD * threads,
+        room: Condvar::new(),
+        over: AtomicBool::new(false),
     };
     let mut stitcher = Stitcher::new(lanes, resolver, options);
-    let threads = match options.threads {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        n => n,
-    };
     let stats = std::thread::scope(|scope| {
         for _ in 1..threads.min(work.jobs.len()) {
             scope.spawn(|| {
                 let mut decoders = Vec::new();
-                while work.decode_next(&mut decoders, Chunk::default()) {}
+                while work.wait_for_room() && work.decode_next(&mut decoders, Chunk::default()) {}
             });
         }
+        let _release = Release(&work);
         work.stitch_all(&mut stitcher)
     });
     let stitched = stitcher.finish();
@@ -197,6 +204,23 @@ struct Work<'a, R> {
     done: Mutex<HashMap<usize, (Chunk, Stats)>>,
     /// Signals a new result.
     changed: Condvar,
+    /// Results that may wait to be stitched before no more jobs are taken.
+    ahead: usize,
+    /// Signals that there is room for another result, or that nobody wants any more.
+    room: Condvar,
+    over: AtomicBool,
+}
+
+/// Lets the threads that wait for room go when it goes, in whatever way stitching ends.
+struct Release<'w, 'a, R>(&'w Work<'a, R>);
+
+impl<R> Drop for Release<'_, '_, R> {
+    fn drop(&mut self) {
+        let done = self.0.done.lock().unwrap_or_else(|e| e.into_inner());
+        self.0.over.store(true, Ordering::Relaxed);
+        drop(done);
+        self.0.room.notify_all();
+    }
 }
 
 /// Hands a result over when it goes, so that nobody waits for one that a panic prevented.
@@ -215,6 +239,14 @@ impl<R> Drop for Deliver<'_, '_, R> {
 }
 
 impl<'a, R: Resolve> Work<'a, R> {
+    /// Waits while too many results wait. Whether any are wanted still.
+    fn wait_for_room(&self) -> bool {
+        let full = |done: &mut HashMap<_, _>| done.len() >= self.ahead && !self.over.load(Ordering::Relaxed);
+        let done = self.done.lock().unwrap_or_else(|e| e.into_inner());
+        drop(self.room.wait_while(done, full));
+        !self.over.load(Ordering::Relaxed)
+    }
+
     /// Decodes one more job, if there is one. `decoders` are the calling thread's, one for each stream.
     fn decode_next(&self, decoders: &mut Vec<Option<Decoder<'a, R>>>, room: Chunk) -> bool {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -252,6 +284,7 @@ impl<'a, R: Resolve> Work<'a, R> {
             let (chunk, counted) = loop {
                 let done = self.done.lock().unwrap_or_else(|e| e.into_inner()).remove(&index);
                 if let Some(done) = done {
+                    self.room.notify_one();
                     break done;
                 }
                 if !self.decode_next(&mut decoders, stitcher.spare()) {

@@ -12,6 +12,11 @@
 //! later time makes up for it. At one instruction a tick, as recordings that count instructions have it, every
 //! event gets its exact time.
 
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use kprism_image::code::KeyHasher;
+
 use crate::event::{Event, EventKind, Sink, flag};
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, Tree, is_kernel, search};
 use crate::marks::{Mark, Op, What};
@@ -28,8 +33,8 @@ pub(crate) const SPACE: u64 = !0x1fff;
 pub(crate) enum Cause {
     /// The chunk begins.
     Begin,
-    /// Flow known again after tracing was off, or (`lost`) after data was lost.
-    Resume { ip: u64, lost: bool },
+    /// Flow known again.
+    Resume { ip: u64 },
     /// A return to `ip` that matches no frame of the chunk.
     Ret { ip: u64 },
     /// A jump into the span's function that reaches below the base.
@@ -44,6 +49,25 @@ pub(crate) enum Cause {
     Fork,
 }
 
+/// Whether the flow is known.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tracing {
+    /// As at the end of the chunk before.
+    #[default]
+    AsBefore,
+    On,
+    Off,
+    /// Data was lost.
+    Lost,
+}
+
+impl Tracing {
+    /// What it is, after this.
+    pub fn after(self, before: Self) -> Self {
+        if self == Tracing::AsBefore { before } else { self }
+    }
+}
+
 /// A stretch of one task's execution that needs the stack below its base only at its start.
 #[derive(Debug)]
 pub(crate) struct Span {
@@ -53,6 +77,8 @@ pub(crate) struct Span {
     pub flags: u8,
     /// Address space in which it begins.
     pub space: u64,
+    /// Up to where it begins.
+    pub tracing: Tracing,
     /// Its first node, which stands for the frame at its base; the one after it stands for that frame's
     /// parent. Its nodes are those up to the next span's.
     pub root: u32,
@@ -89,12 +115,14 @@ pub(crate) struct Chunk {
     pub syscalls: Vec<Done>,
     pub slices: Vec<Done>,
     pub marks: Vec<Mark>,
+    /// Executions of patterns: (node, pattern, how often), by node.
+    pub counts: Vec<(u32, u32, u64)>,
     /// Counters at the end.
     pub insns: u64,
     pub cpu: u64,
     pub end_ns: u64,
-    /// Tracing is off at the end.
-    pub off: bool,
+    /// At the end.
+    pub tracing: Tracing,
 }
 
 impl Chunk {
@@ -104,7 +132,8 @@ impl Chunk {
         self.syscalls.clear();
         self.slices.clear();
         self.marks.clear();
-        Self { insns: 0, cpu: 0, end_ns: 0, off: false, ..self }
+        self.counts.clear();
+        Self { insns: 0, cpu: 0, end_ns: 0, tracing: Tracing::AsBefore, ..self }
     }
 }
 
@@ -116,12 +145,14 @@ pub(crate) struct Stacks {
     clock: Pace,
     /// Node of the top frame.
     node: u32,
-    /// Tracing is on: time counts.
-    on: bool,
+    /// Time counts while it is on.
+    tracing: Tracing,
     space: u64,
     slice_ns: u64,
     /// Only what happens in here counts.
     window: Option<Window>,
+    /// Executions of patterns by node and pattern.
+    counts: HashMap<(u32, u32), u64, BuildHasherDefault<KeyHasher>>,
 }
 
 impl Sink for Stacks {
@@ -149,7 +180,7 @@ impl Sink for Stacks {
         let counts = self.counts();
         match self.clock.report(ns, self.out.insns) {
             None => self.begin_time(ns),
-            Some(rest) if self.on => {
+            Some(rest) if self.tracing == Tracing::On => {
                 if counts {
                     self.out.tree.nodes[self.node as usize].ns += rest;
                 }
@@ -168,10 +199,11 @@ impl Stacks {
             stack: Vec::with_capacity(128),
             clock: Pace::default(),
             node: 0,
-            on: false,
+            tracing: Tracing::AsBefore,
             space: 0,
             slice_ns,
             window,
+            counts: HashMap::default(),
         };
         stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
         stacks
@@ -181,7 +213,9 @@ impl Stacks {
     pub fn finish(mut self) -> Chunk {
         self.close_span();
         self.out.end_ns = self.clock.now;
-        self.out.off = !self.on;
+        self.out.tracing = self.tracing;
+        self.out.counts.extend(self.counts.into_iter().map(|((node, pattern), n)| (node, pattern, n)));
+        self.out.counts.sort_unstable();
         self.out
     }
 
@@ -207,7 +241,7 @@ impl Stacks {
         if counts {
             node.insns += u64::from(insns);
         }
-        if self.on {
+        if self.tracing == Tracing::On {
             if counts {
                 node.ns += ns;
             }
@@ -237,15 +271,21 @@ impl Stacks {
             EventKind::Switch => self.new_span(Cause::Switch, event.func, event.flags, now),
             EventKind::Space => self.space = event.ip & SPACE,
             EventKind::Start | EventKind::Resume => {
-                self.on = true;
-                let known = self.stack.last().map(|top| top.func);
-                if known != Some(event.func) || event.kind == EventKind::Resume {
-                    let lost = event.kind == EventKind::Resume;
-                    self.new_span(Cause::Resume { ip: event.ip, lost }, event.func, event.flags, now);
+                if event.kind == EventKind::Resume {
+                    self.tracing = Tracing::Lost;
                 }
+                let known = self.stack.last().map(|top| top.func);
+                if known != Some(event.func) || self.tracing != Tracing::On {
+                    self.new_span(Cause::Resume { ip: event.ip }, event.func, event.flags, now);
+                }
+                self.tracing = Tracing::On;
             }
-            EventKind::Stop => self.on = false,
-            EventKind::Mark => self.mark(What::Insn(Op::unpack(event.func)), event.ip),
+            EventKind::Stop if event.func != 0 => self.tracing = Tracing::Lost,
+            EventKind::Stop => self.tracing = Tracing::Off,
+            EventKind::Mark => match Op::unpack(event.func) {
+                Op::Counted(pattern) => *self.counts.entry((self.node, pattern)).or_default() += 1,
+                op => self.mark(What::Insn(op), event.ip),
+            },
             EventKind::Count | EventKind::Push => {}
         }
     }
@@ -279,14 +319,10 @@ impl Stacks {
 
     /// The function just pushed may be one whose beginning and end are marks.
     fn begin(&mut self, event: &Event) {
-        let body = event.flags & flag::SYSCALL_BODY != 0;
-        if event.flags & flag::ENTRY != 0
-            && (body || event.flags & flag::MARKED != 0)
+        if let Some(body) = flag::begins(event.flags)
             && let Some(top) = self.stack.last_mut()
         {
-            let free = top.ends.iter().position(|&f| f == NO_FUNC);
-            let over = std::mem::replace(&mut top.ends[free.unwrap_or(1)], event.func);
-            if over != NO_FUNC {
+            if let Some(over) = top.add_end(event.func) {
                 self.mark(What::End { func: over }, event.ip);
             }
             self.mark(What::Begin { func: event.func, body }, event.ip);
@@ -443,6 +479,9 @@ impl Stacks {
         self.node = self.out.tree.child(above, event.func, FrameKind::Tail);
         self.out.tree.nodes[self.node as usize].calls += u64::from(!inner && counts);
         span.base = Some((self.node, event.func));
+        if let Some(body) = flag::begins(event.flags) {
+            self.mark(What::Tail { func: event.func, body }, event.ip);
+        }
     }
 
     /// The function of the frame below the chunk, as far as known.
@@ -493,6 +532,7 @@ impl Stacks {
             func,
             flags,
             space: self.space,
+            tracing: self.tracing,
             root,
             base: None,
             start_ns: now,

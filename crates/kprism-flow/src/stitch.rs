@@ -10,12 +10,13 @@ use std::collections::{HashMap, VecDeque};
 use kprism_image::resolve::Resolve;
 use kprism_image::sideband::Switch;
 
-use crate::analyses::{Analyses, At};
+use crate::analyses::{Analyses, At, NodeCounts};
+use crate::event::flag;
 use crate::frames::{Frame, NO_FUNC, NO_RETURN, Tree};
 use crate::marks::What;
 use crate::model::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
 use crate::parallel::Options;
-use crate::stack::{Cause, Chunk, Done, Span};
+use crate::stack::{Cause, Chunk, Done, Span, Tracing};
 use crate::switches::used;
 use crate::window::Window;
 
@@ -62,8 +63,8 @@ pub(crate) struct Lane<'a> {
     next_switch: usize,
     /// Instructions before the chunk in hand.
     insns: u64,
-    /// Tracing was off when the last chunk ended.
-    off: bool,
+    /// When the last chunk ended.
+    tracing: Tracing,
 }
 
 impl<'a> Lane<'a> {
@@ -78,8 +79,28 @@ impl<'a> Lane<'a> {
             task: 0,
             next_switch: 0,
             insns: 0,
-            off: true,
+            tracing: Tracing::Off,
         }
+    }
+
+    /// The next span of the chunk in hand.
+    fn next(&self) -> Option<&Span> {
+        self.chunk.as_ref()?.spans.get(self.span)
+    }
+
+    /// When something happens next, as far as known.
+    fn due(&self) -> Option<u64> {
+        let span = self.next()?;
+        Some(self.unseen(span).map_or(span.start_ns, |switch| switch.t))
+    }
+
+    /// The next switch, if it happened before `span` while nothing was seen. Those that the image places in the
+    /// stream are seen whatever is lost.
+    fn unseen(&self, span: &Span) -> Option<&'a Switch> {
+        let Cause::Resume { .. } = span.cause else { return None };
+        let on = span.tracing.after(self.tracing) == Tracing::On;
+        let next = self.switches.get(self.next_switch).filter(|_| !on)?;
+        (next.t < span.start_ns && next.offset.is_none()).then_some(next)
     }
 }
 
@@ -106,8 +127,8 @@ pub(crate) enum Need {
 pub(crate) struct Stitcher<'a, R> {
     resolver: &'a R,
     lanes: Vec<Lane<'a>>,
-    /// Chunks done with, whose room serves again.
-    spare: Vec<Chunk>,
+    /// A chunk done with, whose room serves again. One is enough for one thread, and those with many marks are large.
+    spare: Option<Chunk>,
     end_ns: u64,
     /// From the resolver's ids to own ones, which count up in order of appearance.
     func_ids: Vec<u32>,
@@ -135,7 +156,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let mut st = Self {
             resolver,
             lanes: Vec::new(),
-            spare: Vec::new(),
+            spare: None,
             end_ns: 0,
             func_ids: Vec::new(),
             funcs: Vec::new(),
@@ -170,7 +191,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
 
     /// Room for another chunk's results.
     pub fn spare(&mut self) -> Chunk {
-        self.spare.pop().unwrap_or_default()
+        self.spare.take().unwrap_or_default()
     }
 
     /// Stitches on, span by span: the earliest of all lanes next, of several the first lane's.
@@ -179,17 +200,16 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             let mut next: Option<(u64, usize)> = None;
             for i in 0..self.lanes.len() {
                 let lane = &mut self.lanes[i];
-                let start = lane.chunk.as_ref().and_then(|c| c.spans.get(lane.span)).map(|s| s.start_ns);
-                match start {
-                    Some(start) if next.is_none_or(|(ns, _)| start < ns) => next = Some((start, i)),
+                match lane.due() {
+                    Some(due) if next.is_none_or(|(ns, _)| due < ns) => next = Some((due, i)),
                     Some(_) => {}
                     None if lane.over => {}
                     None => {
                         if let Some(chunk) = lane.chunk.take() {
                             self.end_ns = self.end_ns.max(chunk.end_ns);
                             lane.insns += chunk.insns;
-                            lane.off = chunk.off;
-                            self.spare.push(chunk);
+                            lane.tracing = chunk.tracing.after(lane.tracing);
+                            self.spare = Some(chunk);
                         }
                         return Need::Chunk(i);
                     }
@@ -198,8 +218,14 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             let Some((_, i)) = next else { return Need::Nothing };
             if let Some(chunk) = self.lanes[i].chunk.take() {
                 let index = self.lanes[i].span;
-                self.lanes[i].span += 1;
-                self.span(i, &chunk, index);
+                self.stand_at(i, &chunk.spans[index]);
+                if let Some(switch) = self.lanes[i].unseen(&chunk.spans[index]) {
+                    self.here.ns = switch.t;
+                    self.unseen_switch(i);
+                } else {
+                    self.lanes[i].span += 1;
+                    self.span(i, &chunk, index);
+                }
                 self.lanes[i].chunk = Some(chunk);
             }
         }
@@ -262,9 +288,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         own
     }
 
-    fn span(&mut self, lane: usize, chunk: &Chunk, index: usize) {
-        let span = &chunk.spans[index];
-        let next = chunk.spans.get(index + 1);
+    /// The next span of a lane is in hand.
+    fn stand_at(&mut self, lane: usize, span: &Span) {
         let Lane { cpu, task, insns: before, .. } = self.lanes[lane];
         self.here = At {
             lane,
@@ -276,16 +301,19 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             ip: 0,
             node: self.threads[task].root,
         };
-        if let Cause::Switch = span.cause {
-            self.switch_at(lane, span.start_ns);
-        } else if let Cause::Resume { lost, .. } = span.cause {
-            // A chunk begins like a trace does, but only where tracing was off did anything happen meanwhile.
-            let was_off = index > 1 || self.lanes[lane].off;
-            let unseen = was_off && self.is_behind(lane, span.start_ns);
-            if lost || unseen {
-                self.analyses.lost(&self.here);
-                self.catch_up(lane, span.start_ns);
-            }
+    }
+
+    fn span(&mut self, lane: usize, chunk: &Chunk, index: usize) {
+        let span = &chunk.spans[index];
+        let next = chunk.spans.get(index + 1);
+        let Lane { cpu, insns: before, tracing, .. } = self.lanes[lane];
+        // A chunk begins like a trace does, but only where tracing was off did anything happen meanwhile.
+        let tracing = span.tracing.after(tracing);
+        match span.cause {
+            Cause::Switch => self.switch_at(lane, span.start_ns, tracing),
+            Cause::Resume { .. } if tracing == Tracing::Lost => self.analyses.lost(&self.here),
+            Cause::Resume { .. } if tracing == Tracing::Off => self.analyses.off(&self.here),
+            _ => {}
         }
         let task = self.lanes[lane].task;
         self.here = At { task, task_insns: self.threads[task].insns, ..self.here };
@@ -312,8 +340,14 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                 node: self.map[(mark.node - span.root) as usize],
                 ..self.here
             };
-            let resolver = self.resolver;
-            self.analyses.mark(&at, mark.what, &|id| resolver.describe(id).name);
+            match mark.what {
+                What::Tail { func, body } => self.begin(task, &at, func, body),
+                what => self.tell(&at, what),
+            }
+        }
+        let first = chunk.counts.partition_point(|&(node, ..)| node < span.root);
+        for &(node, pattern, times) in chunk.counts[first..].iter().take_while(|c| (c.0 as usize) < end) {
+            self.analyses.count(pattern, self.map[(node - span.root) as usize], times);
         }
         for done in &chunk.syscalls[lists.0] {
             let node = self.map[(done.frame.node - span.root) as usize];
@@ -336,11 +370,29 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     }
 
     /// The flow switches tasks.
-    fn switch_at(&mut self, lane: usize, ns: u64) {
+    fn switch_at(&mut self, lane: usize, ns: u64, tracing: Tracing) {
         let Lane { switches, next_switch, .. } = &self.lanes[lane];
-        for _ in 0..used(switches, *next_switch, ns) {
-            self.switch(lane);
+        let all = &switches[(*next_switch).min(switches.len())..];
+        let all = &all[..used(switches, *next_switch, ns).min(all.len())];
+        if let [unseen @ .., _] = all {
+            for t in unseen.iter().map(|s| s.t).collect::<Vec<_>>() {
+                self.here.ns = t.min(ns);
+                self.unseen_switch(lane);
+            }
+            self.here.ns = ns;
+            if tracing == Tracing::Lost {
+                self.unseen_switch(lane);
+            } else {
+                self.switch(lane);
+            }
         }
+    }
+
+    /// The next switch happened while nothing was seen, so what the tasks and the CPU did is not known.
+    fn unseen_switch(&mut self, lane: usize) {
+        self.analyses.lost(&self.here);
+        self.switch(lane);
+        self.analyses.lost(&self.here);
     }
 
     /// The next task by the sideband.
@@ -352,24 +404,10 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         }
         let task = self.thread(record.pid, record.tgid, &record.comm, cpu);
         self.analyses.switch(&self.here, task);
-        self.here.task = task;
+        self.here = At { task, task_insns: self.threads[task].insns, ..self.here };
         let lane = &mut self.lanes[lane];
         lane.next_switch += 1;
         lane.task = task;
-    }
-
-    /// Whether a switch before this time is still to come. Those that the image places in the stream are seen
-    /// whatever is lost.
-    fn is_behind(&self, lane: usize, ns: u64) -> bool {
-        let Lane { switches, next_switch, .. } = &self.lanes[lane];
-        switches.get(*next_switch).is_some_and(|s| s.t < ns && s.offset.is_none())
-    }
-
-    /// After a loss: switches up to now happened unseen.
-    fn catch_up(&mut self, lane: usize, ns: u64) {
-        while self.is_behind(lane, ns) {
-            self.switch(lane);
-        }
     }
 
     /// Adds a span's own nodes below the task's top frame.
@@ -485,8 +523,29 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     /// A mark where the span in hand begins.
     fn mark(&mut self, what: What, frame: &Frame) {
         let at = At { ip: frame.ret_ip, node: frame.node, ..self.here };
+        self.tell(&at, what);
+    }
+
+    fn tell(&mut self, at: &At, what: What) {
         let resolver = self.resolver;
-        self.analyses.mark(&at, what, &|id| resolver.describe(id).name);
+        self.analyses.mark(at, what, &|id| resolver.describe(id).name);
+    }
+
+    /// A function that is a mark begins, and ends with the task's top frame.
+    fn begin(&mut self, task: usize, at: &At, func: u32, body: bool) {
+        let top = self.threads[task].stack.last_mut();
+        if let Some(func) = top.and_then(|top| top.add_end(func)) {
+            self.tell(at, What::End { func });
+        }
+        self.tell(at, What::Begin { func, body });
+    }
+
+    /// The function in which the span in hand begins, just put on its task's stack, may be one that is a mark.
+    pub(crate) fn entered(&mut self, task: usize, span: &Span, ip: u64) {
+        if let (Some(body), Some(top)) = (flag::begins(span.flags), self.threads[task].stack.last()) {
+            let at = At { ip, node: top.node, ..self.here };
+            self.begin(task, &at, span.func, body);
+        }
     }
 
     pub(crate) fn truncate(&mut self, task: usize, len: usize, now: u64, cpu: u16) {
@@ -551,21 +610,26 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
 }
 
 /// Executions by function instead of calling context. Where there is no context, there is no function either.
-fn counts(by_node: &[(String, u32, u64)], tree: &Tree, funcs: &mut Vec<Func>) -> Vec<Count> {
+fn counts(by_node: &[(&str, NodeCounts)], tree: &Tree, funcs: &mut Vec<Func>) -> Vec<Count> {
     let mut counts: Vec<Count> = Vec::new();
     let mut unknown = None;
-    for (pattern, node, count) in by_node {
-        let node = &tree.nodes[*node as usize];
-        let func = match node.kind {
-            FrameKind::Root => *unknown.get_or_insert_with(|| {
-                funcs.push(Func { name: "[unknown]".to_owned(), ..Func::default() });
-                funcs.len() as u32 - 1
-            }),
-            _ => node.func,
-        };
-        match counts.iter_mut().find(|c| c.func == func && c.pattern == *pattern) {
-            Some(known) => known.count += count,
-            None => counts.push(Count { pattern: pattern.clone(), func, count: *count }),
+    for (pattern, by_node) in by_node {
+        // Places in `counts`.
+        let mut known: HashMap<u32, usize> = HashMap::new();
+        for &(node, count) in by_node {
+            let node = &tree.nodes[node as usize];
+            let func = match node.kind {
+                FrameKind::Root => *unknown.get_or_insert_with(|| {
+                    funcs.push(Func { name: "[unknown]".to_owned(), ..Func::default() });
+                    funcs.len() as u32 - 1
+                }),
+                _ => node.func,
+            };
+            let place = *known.entry(func).or_insert_with(|| {
+                counts.push(Count { pattern: (*pattern).to_owned(), func, count: 0 });
+                counts.len() - 1
+            });
+            counts[place].count += count;
         }
     }
     counts

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use cells::{CLOCK, Cells};
 use kprism_flow::decode::{Decoder, Setup};
+use kprism_flow::error::FaultKind;
 use kprism_flow::event::Null;
 use kprism_flow::{Options, Stream, profile};
 
@@ -35,7 +36,10 @@ fn every_seed_decodes_with_little_work() {
             let options = Options { threads: 1, slice_ns: 10, clock: CLOCK, chunk, ..Options::default() };
             let profile = profile(&streams, &Cells, &[], &options, &|_| {});
             assert!(profile.nodes.len() as u64 <= most, "{}: {} nodes", path.display(), profile.nodes.len());
-            assert!(chunk == 1 || profile.totals.per_cpu[0].instructions == alone.instructions);
+            // How often an endless loop is gone round until it is noticed depends on where blocks are cut.
+            let endless = alone.faults.iter().any(|fault| fault.kind == FaultKind::Endless);
+            let same = profile.totals.per_cpu[0].instructions == alone.instructions;
+            assert!(chunk == 1 || same || endless, "{}", path.display());
         }
         seen += 1;
     }

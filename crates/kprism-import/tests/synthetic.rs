@@ -2,6 +2,9 @@
 //! Small captures made up on the spot: every kind is told apart, read, and written as streams that the image
 //! reads back.
 
+#[path = "../../../fuzz/src/folder.rs"]
+mod folder;
+
 use std::fs;
 use std::path::Path;
 
@@ -291,6 +294,19 @@ fn simple_pt_sidebands_of_any_bytes() {
     put(dir.path(), "ptout.sideband", text);
     let error = read(&Source::SimplePt(path), &[], &search).unwrap_err().to_string();
     assert!(error.ends_with("expected packets in ptout.0, ptout.1, ..."), "{error}");
+}
+
+/// What the fuzzer begins with, and what it found.
+#[test]
+fn the_simple_pt_corpus_is_read() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/simplept");
+    let dir = tempfile::tempdir().unwrap();
+    let mut seen = 0;
+    for entry in fs::read_dir(corpus).expect("the corpus") {
+        folder::check(dir.path(), &fs::read(entry.unwrap().path()).unwrap());
+        seen += 1;
+    }
+    assert!(seen >= 4, "the corpus is where it was");
 }
 
 #[test]

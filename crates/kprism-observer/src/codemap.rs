@@ -21,7 +21,12 @@ pub const DICT_MAGIC: &[u8; 8] = b"KPDICT01";
 pub const MAP_MAGIC: &[u8; 8] = b"KPMAP001";
 /// Map record flag: the page's contents changed at the record's offset.
 pub const CONFLICT: u32 = 1;
-const PAGE: u64 = 4096;
+/// For the ring alone: the fragment goes on in the next page.
+pub const CROSSES: u32 = 2;
+/// For the ring alone: no fragment, but word that the address space was forgotten.
+pub const FORGOTTEN: u32 = 4;
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
 /// Bytes that the address spaces of one vCPU may take, beside the one that runs.
 const BUDGET: usize = 64 << 20;
 
@@ -70,6 +75,8 @@ pub struct CodeMap {
     switches: u64,
     /// Most bytes ever held.
     peak: usize,
+    /// Records are for the ring, which wants to know more.
+    for_ring: bool,
     /// Records not yet taken.
     pub out: Vec<u8>,
 }
@@ -97,12 +104,18 @@ impl Default for CodeMap {
             forgetful: false,
             switches: 0,
             peak: 0,
+            for_ring: false,
             out: MAP_MAGIC.to_vec(),
         }
     }
 }
 
 impl CodeMap {
+    /// One whose records are for the ring, or not.
+    pub fn new(for_ring: bool) -> Self {
+        CodeMap { for_ring, ..Self::default() }
+    }
+
     /// The address space user addresses belong to from now on.
     pub fn set_cr3(&mut self, cr3: u64) {
         let asid = cr3 & !(PAGE - 1);
@@ -138,6 +151,9 @@ impl CodeMap {
             }
             if let Some(view) = self.users.remove(&asid) {
                 self.held -= view.footprint();
+                if self.for_ring {
+                    self.record([0, asid, 0], 0, FORGOTTEN);
+                }
             }
         }
         self.forgetful = true;
@@ -167,11 +183,15 @@ impl CodeMap {
     pub fn learn(&mut self, block: &Block, id: u32, va: u64, psb: u64) {
         let asid = if va >> 63 == 1 { 0 } else { self.asid };
         let from = self.view(va).learn(block, id, va, psb);
-        for word in [from, asid, va] {
-            self.out.extend(word.to_le_bytes());
-        }
+        let crosses = self.for_ring && va % PAGE + block.bytes.len() as u64 > PAGE;
+        let flags = if from > 0 { CONFLICT } else { 0 } | if crosses { CROSSES } else { 0 };
+        self.record([from, asid, va], id, flags);
+    }
+
+    fn record(&mut self, words: [u64; 3], id: u32, flags: u32) {
+        self.out.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         self.out.extend(id.to_le_bytes());
-        self.out.extend(if from > 0 { CONFLICT } else { 0 }.to_le_bytes());
+        self.out.extend(flags.to_le_bytes());
     }
 
     fn view(&mut self, va: u64) -> &mut View {

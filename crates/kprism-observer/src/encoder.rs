@@ -95,7 +95,7 @@ impl Encoder {
             cpu,
             icount: o.icount,
             writer: Writer::new(o),
-            map: CodeMap::default(),
+            map: CodeMap::new(o.snapshot.is_some()),
             lines: Vec::new(),
             counts: Counts::default(),
             last: None,

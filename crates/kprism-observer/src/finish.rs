@@ -56,7 +56,7 @@ fn account(o: &Options, stopped: Option<&str>, done: &[Done], block_bytes: usize
         .map(|d| {
             json!({
                 "cpu": d.cpu, "instructions": if d.snapshots.is_some() { None } else { Some(d.counts.instructions) },
-                "snapshots": d.snapshots, "blocks": d.counts.blocks,
+                "snapshots": d.snapshots, "dropped_records": d.dropped_records, "blocks": d.counts.blocks,
                 "cut_blocks": d.counts.cut, "events": d.counts.events, "unexplained": d.counts.unexplained,
                 "drift_ns": d.counts.drift_ns, "pt_bytes": d.pt_bytes,
             })

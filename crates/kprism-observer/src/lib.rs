@@ -25,6 +25,7 @@ mod hooks;
 mod idt;
 mod options;
 mod pump;
+mod records;
 mod ring;
 mod side;
 mod state;

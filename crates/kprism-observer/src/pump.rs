@@ -28,6 +28,8 @@ pub struct Done {
     pub pt_bytes: u64,
     /// If only snapshots are kept: how many there are.
     pub snapshots: Option<u64>,
+    /// Map records dropped as no snapshot needs them.
+    pub dropped_records: Option<u64>,
 }
 
 struct Files {
@@ -61,7 +63,7 @@ impl Files {
             e.writer.take();
             return Ok(());
         };
-        let begin = e.writer.taken();
+        let (begin, end) = (e.writer.taken(), e.writer.offset());
         let mut done = 0;
         let mut map: &[u8] = &e.map.out;
         if begin == 0
@@ -72,14 +74,14 @@ impl Files {
         }
         for cut in e.cuts.drain(..) {
             let to = (cut - begin) as usize;
-            ring.push(&e.writer.out[done..to], std::mem::take(&mut map));
+            ring.push(&e.writer.out[done..to], std::mem::take(&mut map), end);
             let snapshot = ring.snapshot();
             self.map.write_all(&snapshot.map)?;
             self.pt.write_all(&snapshot.pt)?;
             self.snapshots += 1;
             done = to;
         }
-        ring.push(&e.writer.out[done..], map);
+        ring.push(&e.writer.out[done..], map, end);
         e.map.out.clear();
         e.writer.take();
         Ok(())
@@ -148,6 +150,7 @@ fn run(
             + files.ring.as_ref().map_or(0, Ring::footprint),
         pt_bytes: encoder.writer.offset(),
         snapshots: files.ring.is_some().then_some(files.snapshots),
+        dropped_records: files.ring.as_ref().map(Ring::dropped),
     }
 }
 

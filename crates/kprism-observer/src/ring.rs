@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The last of a stream, kept until someone wants it: packets in, snapshots out.
 //!
-//! Packets are held by PSB segment, and the oldest segments go when there are more bytes than wanted. Records of the
-//! code wait too, as they name offsets of the whole stream: only with a snapshot is it known where these come to
+//! Packets are held by PSB segment, and the oldest segments go when there are more bytes than wanted. [`Records`] of
+//! the code wait too, as they name offsets of the whole stream: only with a snapshot is it known where these come to
 //! lie in what is written.
 
 use std::collections::VecDeque;
 
 use kprism_pt::find_psb;
 
-/// Bytes of a map record, of which the first eight are its offset in the stream.
-const RECORD: usize = 32;
+use crate::records::{RECORD, Records, holds_from};
 
 /// From one PSB to the next.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ pub struct Ring {
     /// Offset of the next byte in the whole stream.
     next: u64,
     /// Map records not written yet.
-    map: Vec<u8>,
+    map: Records,
     /// Bytes written so far.
     written: u64,
 }
@@ -44,12 +43,12 @@ pub struct Snapshot {
 
 impl Ring {
     pub fn new(keep: usize) -> Self {
-        Ring { keep, segments: VecDeque::new(), held: 0, next: 0, map: Vec::new(), written: 0 }
+        Ring { keep, segments: VecDeque::new(), held: 0, next: 0, map: Records::new(), written: 0 }
     }
 
-    /// Takes the stream's next bytes, which begin where the last ones ended, and map records.
-    pub fn push(&mut self, bytes: &[u8], map: &[u8]) {
-        self.map.extend_from_slice(map);
+    /// Takes the stream's next bytes, which begin where the last ones ended, and map records, made when the stream was
+    /// no longer than `end`.
+    pub fn push(&mut self, bytes: &[u8], map: &[u8], end: u64) {
         let mut from = 0;
         while from < bytes.len() {
             let psb = find_psb(bytes, from + usize::from(from > 0));
@@ -64,6 +63,8 @@ impl Ring {
         while self.held > self.keep && self.segments.len() > 1 {
             self.held -= self.segments.pop_front().map_or(0, |s| s.bytes.len());
         }
+        let oldest = self.segments.front().map_or(self.next, |s| s.start);
+        self.map.push(map, end, oldest);
     }
 
     fn append(&mut self, bytes: &[u8], begins: bool) {
@@ -77,11 +78,7 @@ impl Ring {
 
     /// Everything held, to be written behind what was written before.
     pub fn snapshot(&mut self) -> Snapshot {
-        let mut out = Snapshot::default();
-        for record in std::mem::take(&mut self.map).chunks_exact(RECORD) {
-            let later = holds_from(record).is_some_and(|at| at >= self.next);
-            if later { &mut self.map } else { &mut out.map }.extend_from_slice(record);
-        }
+        let mut out = Snapshot { pt: Vec::new(), map: self.map.take(self.next) };
         let places: Vec<(u64, u64)> = self
             .segments
             .iter()
@@ -112,14 +109,13 @@ impl Ring {
 
     /// Most bytes it may hold: what is to be kept, a segment beyond it, and what one chunk adds.
     pub fn footprint(&self) -> usize {
-        self.keep + self.map.capacity()
+        self.keep + self.map.footprint()
     }
-}
 
-/// Offset from which a record replaces what was known, if it does (bit 0 of its flags); else it holds throughout.
-fn holds_from(record: &[u8]) -> Option<u64> {
-    let offset = u64::from_le_bytes(*record.first_chunk()?);
-    (record[28] & 1 == 1).then_some(offset)
+    /// Map records dropped because nothing held needs them.
+    pub fn dropped(&self) -> u64 {
+        self.map.dropped
+    }
 }
 
 #[cfg(test)]
@@ -146,7 +142,7 @@ mod tests {
         // Records at segments 0, 8 and 9; one that holds always.
         let map = [record(50, 1), record(400, 1), record(460, 1), record(0, 0)].concat();
         for (i, part) in stream.chunks(70).enumerate() {
-            ring.push(part, if i == 0 { &map } else { &[] });
+            ring.push(part, if i == 0 { &map } else { &[] }, 500);
         }
         let first = ring.snapshot();
         assert_eq!(first.pt, stream[400..]);
@@ -155,12 +151,12 @@ mod tests {
         };
         assert_eq!(at(&first.map), [0, 0, 60, 0]);
         // The next one comes behind it.
-        ring.push(&segment(2, 10), &[record(500, 1), record(526, 1)].concat());
+        ring.push(&segment(2, 10), &[record(500, 1), record(526, 1)].concat(), 526);
         let second = ring.snapshot();
         assert_eq!((second.pt.len(), at(&second.map)), (26, vec![100]));
         // A record of code that is still to come waits for it.
         assert_eq!(ring.snapshot(), Snapshot::default());
-        ring.push(&segment(2, 10), &[]);
+        ring.push(&segment(2, 10), &[], 552);
         assert_eq!(at(&ring.snapshot().map), [126]);
     }
 }

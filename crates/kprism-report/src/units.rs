@@ -83,6 +83,11 @@ pub fn syscall_name(symbol: &str) -> String {
         ("__ia32_sys_", " (ia32)"),
         ("__x64_compat_sys_", " (x32)"),
         ("__x32_compat_sys_", " (x32)"),
+        // Before 4.17.
+        ("compat_SyS_", " (ia32)"),
+        ("compat_sys_", " (ia32)"),
+        ("SyS_", ""),
+        ("sys_", ""),
     ] {
         if let Some(name) = symbol.strip_prefix(prefix) {
             return format!("{name}{suffix}");
@@ -119,6 +124,7 @@ mod tests {
     fn syscalls_are_called_as_in_their_man_page() {
         assert_eq!(syscall_name("__x64_sys_openat"), "openat");
         assert_eq!(syscall_name("__ia32_compat_sys_open"), "open (ia32)");
+        assert_eq!((syscall_name("SyS_read"), syscall_name("sys_read")), ("read".into(), "read".into()));
         assert_eq!(syscall_name("entry"), "entry");
     }
 }

@@ -2,35 +2,23 @@
 //! Delta profiling against a kernel module that switches interrupts and preemption off for known numbers of
 //! instructions, as often as is known (paper 1, section 4.3, with the answer known beforehand).
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod guest;
 
+use std::path::Path;
+use std::process::Command;
+
+use guest::{json, kprism, ok, text};
 use serde_json::Value;
 
-fn kprism(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs")
-}
-
-/// Runs kprism, which must succeed, and gives what it prints as JSON.
-fn json(args: &[&str]) -> Value {
-    let output = kprism(args);
-    assert!(output.status.success(), "kprism {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("--json prints JSON")
-}
-
 fn record(run: &str, module: &str, command: &str) {
-    let args = ["lab", "run", "-q", "-o", run, "--module", module, "--", "sh", "-c", command];
-    let output = kprism(&args);
-    assert!(output.status.success(), "kprism {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    ok(&["lab", "run", "-q", "-o", run, "--module", module, "--", "sh", "-c", command]);
 }
 
 /// The release of the lab's kernel.
 fn release(dir: &Path) -> String {
     let run = dir.join("release");
-    let output =
-        kprism(&["lab", "run", "-q", "--unobserved", "-o", run.to_str().unwrap(), "--", "uname", "-r"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    let release = ok(&["lab", "run", "-q", "--unobserved", "-o", text(&run), "--", "uname", "-r"]);
+    String::from_utf8(release).unwrap().trim().to_owned()
 }
 
 /// Intervals of each length in instructions.

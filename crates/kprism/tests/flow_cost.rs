@@ -2,10 +2,13 @@
 //! What `kprism flow-cost` measures in a guest, against what the paper found on a processor: figures 5 to 7 and the
 //! extremes of table 1. Needs what `scripts/setup.sh test` installs.
 
+mod guest;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
+use guest::{json, ok, text};
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::event::{Event, Sink};
@@ -26,13 +29,7 @@ static PROGRAMS: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
 /// Rows of `kprism flow-cost ARGS`.
 fn rows(args: &[&str]) -> Vec<Value> {
     let share = PROGRAMS.1.to_str().expect("a temporary path is UTF-8");
-    let output = Command::new(env!("CARGO_BIN_EXE_kprism"))
-        .args(["flow-cost", "-q", "--json", "--share", share])
-        .args(args)
-        .output()
-        .expect("kprism runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut value: Value = serde_json::from_slice(&output.stdout).expect("--json prints JSON");
+    let mut value = json(&[&["flow-cost", "-q", "--json", "--share", share], args].concat());
     std::mem::take(value["rows"].as_array_mut().expect("rows"))
 }
 
@@ -131,13 +128,8 @@ impl Sink for Times {
 fn times(packets: &[&str]) -> Vec<(u64, u64)> {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
-    let output = Command::new(env!("CARGO_BIN_EXE_kprism"))
-        .args(["lab", "run", "-q", "--no-decode", "-o", run.to_str().unwrap()])
-        .args(packets)
-        .args(["--", "ls", "/bin"])
-        .output()
-        .expect("kprism runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let record = ["lab", "run", "-q", "--no-decode", "-o", text(&run)];
+    ok(&[&record, packets, &["--", "ls", "/bin"]].concat());
     let read = |name: &str| std::fs::read(run.join("streams").join(name)).unwrap();
     let (dict_bytes, map, bytes) = (read("code.dict"), read("cpu0.map"), read("cpu0.pt"));
     let counts: Value = serde_json::from_slice(&read("counts.json")).unwrap();

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What tracers add, to a program whose system calls are known.
 
+mod guest;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use guest::{kprism, text};
 use serde_json::Value;
 
 /// What the program makes, but for `exit_group`, which does not return.
@@ -24,12 +27,8 @@ fn impact(dir: &Path, args: &[&str]) -> Output {
     // A folder of its own: what is recorded must not go into the guest of the next recording.
     let share = format!("{}:/test", dir.join("share").display());
     let output = dir.join("runs");
-    Command::new(env!("CARGO_BIN_EXE_kprism"))
-        .args(["impact", "-q", "--json", "--share", &share, "-o", output.to_str().unwrap()])
-        .args(args)
-        .args(["--", "/test/calls"])
-        .output()
-        .expect("kprism runs")
+    let options = ["impact", "-q", "--json", "--share", &share, "-o", text(&output)];
+    kprism(&[&options, args, &["--", "/test/calls"]].concat())
 }
 
 fn number(value: &Value) -> f64 {

@@ -4,10 +4,13 @@
 //! guest does what is hard to follow: two CPUs, interrupts, page faults, signals, fork and exec, a module
 //! coming and going, code patched while it runs. Needs what `scripts/setup.sh test` installs.
 
+mod guest;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use guest::{ok, text};
 use kprism_flow::decode::Setup;
 use kprism_flow::digest::segment_digests;
 use kprism_image::maps::{self, Dict};
@@ -20,23 +23,14 @@ const HARD: &str = "/share/truth; ls /bin | sed s/a/z/g | sort | wc -l
     cd /sys/kernel/tracing; echo 'vfs_*' > set_ftrace_filter; echo function > current_tracer; ls /proc > /dev/null
     echo nop > current_tracer; true";
 
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a temporary path is UTF-8")
-}
-
 /// Records [`HARD`] by `command`, which says what else and where to.
 fn record(share: &Path, command: &[&str]) {
     fs::create_dir_all(share).unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/truth.c");
     let built = Command::new("cc").args(["-O1", "-o"]).arg(share.join("truth")).arg(source).status();
     assert!(built.expect("a C compiler is installed").success());
-    let output = Command::new(env!("CARGO_BIN_EXE_kprism"))
-        .args(command)
-        .args(["-q", "--share", text(share), "--with-module", "dummy"])
-        .args(["--", "sh", "-c", HARD])
-        .output()
-        .expect("kprism runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let options = ["-q", "--share", text(share), "--with-module", "dummy", "--", "sh", "-c", HARD];
+    ok(&[command, &options].concat());
 }
 
 /// Builds the program around libipt; its page says what it prints.

@@ -7,40 +7,23 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 
+use guest::{alone, json, ok, text};
 use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::event::{Event, Sink};
 use kprism_image::maps::{self, Dict};
 use kprism_image::resolve::Regions;
 use serde_json::Value;
 
+mod guest;
 #[path = "perf/simple_pt.rs"]
 mod simple_pt;
 #[path = "perf/user_only.rs"]
 mod user_only;
 
-/// Guests are large and the machine may be small: one at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
 /// Processes that follow each other on two CPUs, the vdso, signals, longjmp, and kernel code that is patched meanwhile.
 const COMMAND: &str = "/share/truth; ls / | sed s/a/z/ | wc -l; date > /dev/null; sh -c 'kill -TERM $$'
     echo 1 > /sys/kernel/tracing/events/sched/sched_switch/enable; ls > /dev/null; true";
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a temporary path is UTF-8")
-}
-
-/// Runs kprism, which must succeed, and gives its standard output.
-fn kprism(args: &[&str]) -> Vec<u8> {
-    let output = Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs");
-    assert!(output.status.success(), "kprism {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    output.stdout
-}
-
-fn json(args: &[&str]) -> Value {
-    serde_json::from_slice(&kprism(args)).expect("--json prints JSON")
-}
 
 /// Number of instructions and a hash (FNV-1a) of their addresses in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +113,7 @@ fn rows(run: &Path, subject: &str) -> Vec<String> {
 
 #[test]
 fn perf_decodes_an_exported_run_to_the_same_instructions_and_kprism_to_the_same_run() {
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name);
     let (run, data, back) = (place("run"), place("run.perf.data"), place("back"));
@@ -140,8 +123,8 @@ fn perf_decodes_an_exported_run_to_the_same_instructions_and_kprism_to_the_same_
     let built = Command::new("cc").args(["-O1", "-o"]).arg(share.join("truth")).arg(source).status();
     assert!(built.expect("a C compiler is installed").success());
     let lab = ["lab", "run", "-q", "--smp", "2", "--share", text(&share)];
-    kprism(&[&lab[..], &["-o", text(&run), "--", "sh", "-c", COMMAND]].concat());
-    kprism(&["export", "-i", text(&run), "-o", text(&data)]);
+    ok(&[&lab[..], &["-o", text(&run), "--", "sh", "-c", COMMAND]].concat());
+    ok(&["export", "-i", text(&run), "-o", text(&data)]);
 
     let errors = perf(&data, &["--itrace=e"]).output().expect("perf runs");
     assert_eq!(String::from_utf8_lossy(&errors.stdout), "", "perf's decode errors");
@@ -151,7 +134,7 @@ fn perf_decodes_an_exported_run_to_the_same_instructions_and_kprism_to_the_same_
     let total: u64 = ours.values().map(|digest| digest.count).sum();
     assert!(total > 1_000_000);
 
-    kprism(&["import", "-q", text(&data), "--symfs", text(&data.join("symfs")), "-o", text(&back)]);
+    ok(&["import", "-q", text(&data), "--symfs", text(&data.join("symfs")), "-o", text(&back)]);
     let (before, after) =
         (json(&["info", "--json", "-i", text(&run)]), json(&["info", "--json", "-i", text(&back)]));
     for field in ["instructions", "decode_errors", "lost_bytes", "command", "kernel", "vcpus"] {

@@ -2,26 +2,15 @@
 //! Snapshots: of two sleeps only the one that meets the condition leaves anything, and what it leaves is the whole
 //! truth about its last moments, as the same run recorded in full and Intel's decoder know it.
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod guest;
 
+use std::path::Path;
+use std::process::Command;
+
+use guest::{json, kprism, ok};
 use serde_json::Value;
 
 const SLEEPS: &str = "ls /bin; sleep 0.01; ls /bin; sleep 0.05; ls /bin";
-
-fn kprism(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs")
-}
-
-fn ok(args: &[&str]) -> Vec<u8> {
-    let output = kprism(args);
-    assert!(output.status.success(), "kprism {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    output.stdout
-}
-
-fn json(args: &[&str]) -> Value {
-    serde_json::from_slice(&ok(args)).expect("--json prints JSON")
-}
 
 fn record(run: &Path, options: &[&str]) -> Value {
     let run = run.to_str().unwrap();

@@ -3,35 +3,15 @@
 //! and system calls are fixed by its source, the recorder's own instruction count, Intel's decoder, and the
 //! same guest unobserved. Needs what `scripts/setup.sh test` installs.
 
+mod guest;
+
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::Mutex;
+use std::process::{Command, Stdio};
 
+use guest::{alone, json, ok, text};
 use serde_json::Value;
-
-/// Guests are large and the machine may be small: one at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-fn kprism(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs")
-}
-
-/// Runs kprism, which must succeed, and gives its standard output.
-fn ok(args: &[&str]) -> Vec<u8> {
-    let output = kprism(args);
-    assert!(output.status.success(), "kprism {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    output.stdout
-}
-
-fn json(args: &[&str]) -> Value {
-    serde_json::from_slice(&ok(args)).expect("--json prints JSON")
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a temporary path is UTF-8")
-}
 
 fn build(name: &str, dir: &Path, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth").join(name).with_extension("c");
@@ -220,7 +200,7 @@ fn check_listings(run: &Path) {
 
 #[test]
 fn known_calls_are_counted_exactly() {
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let run = record_truth(dir.path(), &["-static"], &[]);
     check_truth(&run, true);
@@ -230,7 +210,7 @@ fn known_calls_are_counted_exactly() {
 
 #[test]
 fn known_calls_are_counted_exactly_in_every_mode() {
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let _alone = alone();
     let modes: [(&[&str], &[&str]); 4] = [
         (&[], &["--smp", "2"]),
         (&["-no-pie"], &["--retc", "off", "--cyc", "off"]),
@@ -267,7 +247,7 @@ fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 /// The guest's own log and output, and how the runs' streams and tables compare.
 #[test]
 fn the_observer_is_deterministic_and_leaves_the_guest_alone() {
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let _alone = alone();
     const TELLTALE: &str = "date +%s.%N; cat /proc/interrupts /proc/stat /proc/vmstat; sleep 0.02; ls /bin | sed s/a/z/g; echo log > /dev/kmsg";
     for smp in ["1", "2"] {
         let dir = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{json, kprism, text};
+use super::guest::{json, ok, text};
 
 pub fn check(run: &Path, data: &Path, dir: &Path) {
     let (folder, back) = (dir.join("simple-pt"), dir.join("simple-pt.data"));
@@ -30,7 +30,7 @@ pub fn check(run: &Path, data: &Path, dir: &Path) {
     }
     fs::write(folder.join("ptout.sideband"), sideband).unwrap();
     let kcore = data.join("kcore_dir");
-    kprism(&[
+    ok(&[
         "import",
         "-q",
         text(&folder),

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use kprism_pt::{IpPayload, LastIp, Packet, PacketReader};
 
-use super::{json, kprism, text};
+use super::guest::{json, ok, text};
 
 /// What a processor sends of this with IA32_RTIT_CTL.OS clear.
 fn without_kernel(pt: &[u8]) -> Vec<u8> {
@@ -122,7 +122,7 @@ pub fn check(run: &Path, data: &Path, dir: &Path) {
     let file = dir.join("user.perf.data");
     fs::write(&file, piped(&full, without_kernel)).unwrap();
     let import = dir.join("user");
-    kprism(&["import", "-q", text(&file), "--symfs", text(&data.join("symfs")), "-o", text(&import)]);
+    ok(&["import", "-q", text(&file), "--symfs", text(&data.join("symfs")), "-o", text(&import)]);
     let info = json(&["info", "--json", "-i", text(&import)]);
     assert_eq!((info["decode_errors"].as_u64(), info["lost_bytes"].as_u64()), (Some(0), Some(0)));
     let (before, after) = (programs(run), programs(&import));
