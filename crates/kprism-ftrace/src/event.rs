@@ -57,11 +57,11 @@ pub enum Data<'a> {
         /// Thread that leaves.
         prev_pid: u32,
         /// Its name, empty if not told.
-        prev_comm: &'a str,
+        prev_comm: &'a [u8],
         /// Thread that comes.
         next_pid: u32,
         /// Its name, empty if not told.
-        next_comm: &'a str,
+        next_comm: &'a [u8],
     },
     /// A handler of interrupts began, told by an event rather than a function.
     IrqEnter,
