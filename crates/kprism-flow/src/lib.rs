@@ -14,7 +14,7 @@ pub mod digest;
 pub mod error;
 pub mod event;
 mod frames;
-mod histogram;
+pub mod histogram;
 mod intervals;
 mod irqs;
 pub mod marks;
