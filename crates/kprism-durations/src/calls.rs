@@ -199,7 +199,7 @@ impl Calls {
     }
 
     /// A function is entered.
-    pub fn entry(&mut self, at: At, func: u32, depth: u32, names: &Names) {
+    pub fn entry(&mut self, at: At, func: u32, depth: u32, names: &Names<'_>) {
         let At { key, cpu, ns, context } = at;
         self.runs(key, cpu, ns);
         self.task(key);
@@ -267,7 +267,7 @@ impl Calls {
         exit: &Exit<'_>,
         func: Option<u32>,
         called_ns: Option<u64>,
-        names: &Names,
+        names: &Names<'_>,
     ) {
         let At { key, cpu, ns, context } = at;
         self.runs(key, cpu, ns);
@@ -302,7 +302,7 @@ impl Calls {
         start_ns: u64,
         end_ns: u64,
         called_ns: Option<u64>,
-        names: &Names,
+        names: &Names<'_>,
     ) {
         let Calls { tasks, tree, counts, timed, .. } = self;
         let Some(task) = tasks.get_mut(&key) else { return };
@@ -356,7 +356,7 @@ impl Calls {
         (start_ns, end_ns): (u64, u64),
         (func, depth, context): (u32, u32, Context),
         called_ns: Option<u64>,
-        names: &Names,
+        names: &Names<'_>,
     ) {
         let Calls { tasks, tree, counts, told, .. } = self;
         let Some(task) = tasks.get_mut(&key) else { return };

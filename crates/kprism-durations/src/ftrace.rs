@@ -16,9 +16,8 @@ use crate::record::CallRecord;
 const SWITCHES: usize = 1 << 20;
 
 /// What a run's events are told to.
-#[derive(Debug)]
-pub struct Collector {
-    names: Names,
+pub struct Collector<'n> {
+    names: Names<'n>,
     calls: Calls,
     comms: BTreeMap<u32, String>,
     tgids: BTreeMap<u32, u32>,
@@ -26,10 +25,10 @@ pub struct Collector {
     cpus: BTreeMap<u32, CpuTotals>,
 }
 
-impl Collector {
+impl<'n> Collector<'n> {
     /// Begins. `timed`: times of different tasks compare.
     #[must_use]
-    pub fn new(names: Names, timed: bool) -> Self {
+    pub fn new(names: Names<'n>, timed: bool) -> Self {
         Collector {
             names,
             calls: Calls::new(timed),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Functions, numbered in the order in which they were met.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use kprism_ftrace::Func;
 
@@ -57,30 +57,22 @@ impl Role {
 }
 
 /// Functions and their numbers.
-#[derive(Debug, Default)]
-pub struct Names {
+#[derive(Default)]
+pub struct Names<'n> {
     by_address: HashMap<u64, u32>,
     by_text: HashMap<String, u32>,
     names: Vec<Name>,
     roles: Vec<Role>,
-    interrupts: HashSet<u64>,
-    schedulers: HashSet<u64>,
+    /// The role of the function at an address.
+    role_at: Option<Box<dyn Fn(u64) -> Role + 'n>>,
 }
 
-impl Names {
-    /// Names of a machine whose functions these are: `(address, name)`. Only those with a role matter.
-    pub fn new<'a>(functions: impl IntoIterator<Item = (u64, &'a str)>) -> Self {
-        let mut names = Names::default();
-        for (address, name) in functions {
-            let role = Role::of(name);
-            if role.interrupt {
-                names.interrupts.insert(address);
-            }
-            if role.schedules {
-                names.schedulers.insert(address);
-            }
-        }
-        names
+impl<'n> Names<'n> {
+    /// Functions of a machine; `name_at` says which one an address is in. ftrace's addresses are a few bytes into
+    /// their functions.
+    pub fn new<S: AsRef<str>>(name_at: impl Fn(u64) -> Option<S> + 'n) -> Self {
+        let role = move |address| name_at(address).map_or(Role::default(), |name| Role::of(name.as_ref()));
+        Names { role_at: Some(Box::new(role)), ..Names::default() }
     }
 
     /// The number of a function.
@@ -89,24 +81,22 @@ impl Names {
         let (known, name, role) = match func {
             Func::Address(address) => {
                 let known = *self.by_address.entry(address).or_insert(next);
-                let role = || Role {
-                    interrupt: self.interrupts.contains(&address),
-                    schedules: self.schedulers.contains(&address),
-                };
-                (known, Name::Address(address), (known == next).then(role))
+                if known != next {
+                    return known;
+                }
+                let role = self.role_at.as_ref().map_or(Role::default(), |role_at| role_at(address));
+                (next, Name::Address(address), role)
             }
             Func::Name(name) => match self.by_text.get(name) {
                 Some(&known) => return known,
                 None => {
                     self.by_text.insert(name.to_owned(), next);
-                    (next, Name::Text(name.to_owned()), Some(Role::of(name)))
+                    (next, Name::Text(name.to_owned()), Role::of(name))
                 }
             },
         };
-        if known == next {
-            self.names.push(name);
-            self.roles.push(role.unwrap_or_default());
-        }
+        self.names.push(name);
+        self.roles.push(role);
         known
     }
 

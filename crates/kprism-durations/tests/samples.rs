@@ -89,10 +89,11 @@ fn raw_pages_and_text_of_one_buffer_give_the_same_durations() {
     }
     for cpu in 0..2u32 {
         let pages = read(&dir.join(format!("cpu{cpu}.raw")));
-        let names = Names::new(functions.iter().map(|(a, (n, _))| (*a, n.as_str())));
+        let at = |address: u64| Some(functions.range(..=address).next_back()?.1.clone());
+        let names = Names::new(|address| Some(at(address)?.0));
         let mut collector = Collector::new(names, true);
         Merged::new(vec![Cpu::new(&decoder, layout, cpu, &pages)]).for_each(|event| collector.event(&event));
-        let raw = collector.finish(|address| functions.get(&address).cloned());
+        let raw = collector.finish(at);
         let text = of_text(&gunzip(&dir.join(format!("cpu{cpu}.trace.txt.gz"))));
         println!("raw {:?}\ntext {:?}", raw.times.counts, text.times.counts);
         let (mut a, mut b) = (by_name(&raw), by_name(&text));
