@@ -14,6 +14,7 @@
 use std::collections::HashMap;
 
 use kprism_ftrace::{Context, Exit};
+use serde::{Deserialize, Serialize};
 
 use crate::names::Names;
 use crate::tree::{Ended, Tree};
@@ -37,7 +38,8 @@ impl TaskKey {
 }
 
 /// What was counted on the way.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Counts {
     /// Calls that ended.
     pub calls: u64,

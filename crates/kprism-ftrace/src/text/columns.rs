@@ -101,9 +101,9 @@ impl Columns {
     }
 }
 
-/// `seconds.micros` or with nine digits, in ns.
+/// `seconds.micros` or with nine digits, in ns; a clock without seconds counts in its own units.
 pub(super) fn seconds(text: &str) -> Option<u64> {
-    let (whole, part) = text.split_once('.')?;
+    let Some((whole, part)) = text.split_once('.') else { return text.parse().ok() };
     let whole: u64 = whole.parse().ok()?;
     whole.checked_mul(1_000_000_000)?.checked_add(decimals(part, 9)?)
 }
