@@ -64,6 +64,9 @@ pub struct Counts {
 /// Calls that wait for their callers, of one task.
 const WAITING: usize = 1 << 16;
 
+/// More than lies between an entry's event and the time of entry that the exit tells.
+const SLACK_NS: u64 = 10_000;
+
 #[derive(Debug)]
 struct Frame {
     /// `None` is an interrupt that an event told of.
@@ -282,7 +285,8 @@ impl Calls {
             }
             let same = !is_event && top.depth == exit.depth && (func.is_none() || func == top.func);
             // It is another call of the same function if it began after events were lost.
-            let other = top.gap_ns.is_some_and(|gap| exit.call_ns.is_some_and(|call| call > gap));
+            let later = |gap: u64, call: u64| call > gap.max(top.start_ns.saturating_add(SLACK_NS));
+            let other = top.gap_ns.zip(exit.call_ns).is_some_and(|(gap, call)| later(gap, call));
             if same && !other {
                 let start_ns = exit.call_ns.unwrap_or(top.start_ns);
                 return self.close(key, cpu, start_ns, end_ns, called_ns, names);
@@ -376,7 +380,9 @@ impl Calls {
             called = called.saturating_add(child.ns());
             call.inner.push(child);
         };
-        let within = |child: &Ended| child.depth > depth && child.start_ns >= start_ns;
+        // The middle: times of a text are cut to microseconds, so that a call may seem to begin before its caller.
+        let middle = |from: u64, to: u64| from + to.saturating_sub(from) / 2;
+        let within = |child: &Ended| child.depth > depth && middle(child.start_ns, child.end_ns) >= start_ns;
         match task.stack.last_mut() {
             Some(parent) => {
                 while let Some(child) = parent.waiting.pop_if(|child| within(child)) {
@@ -387,7 +393,7 @@ impl Calls {
             None => {
                 let inside = |w: &mut Waiting| match w {
                     Waiting::Call(child) => within(child),
-                    Waiting::Off { start_ns: from, .. } => *from >= start_ns,
+                    Waiting::Off { start_ns: from, end_ns: to } => middle(*from, *to) >= start_ns,
                 };
                 while let Some(waiting) = task.waiting.pop_if(inside) {
                     match waiting {
@@ -405,7 +411,9 @@ impl Calls {
         if context == Context::Task {
             call.inner.iter_mut().for_each(|child| child.interrupt |= names.role(child.func).interrupt);
         }
-        split(&mut call, called_ns.unwrap_or(0).max(called), !*told && role.schedules, counts);
+        // A switch before the first event of the trace is not told.
+        let waits = role.schedules && (!*told || call.off_ns == 0);
+        split(&mut call, called_ns.unwrap_or(0).max(called), waits, counts);
         let ns = call.ns();
         match task.stack.last_mut() {
             None if depth == 0 => {
@@ -418,7 +426,11 @@ impl Calls {
             Some(parent) => {
                 parent.called_ns = parent.called_ns.saturating_add(ns);
                 match parent.node {
-                    Some(node) => tree.end_all(node, task.number, vec![call]),
+                    Some(node) => {
+                        // What it called has been told as its caller's.
+                        call.gapped = true;
+                        tree.end_all(node, task.number, vec![call]);
+                    }
                     None => parent.waiting.push(call),
                 }
             }

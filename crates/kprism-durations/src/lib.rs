@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How long functions took: from entries and exits to calls, from calls to numbers.
 //!
-//! What comes in: events of [`kprism_ftrace`] ([`ftrace`]), records of the BPF recorder ([`record`]), or the entries
-//! and exits of a flow. What goes out: [`Measured`]: the [`Profile`](kprism_flow::Profile) that every view of kprism
+//! What comes in: events of [`kprism_ftrace`] ([`ftrace`]), records of the BPF recorder ([`record`]), or a
+//! flow ([`flow`]). What goes out: [`Measured`]: the [`Profile`](kprism_flow::Profile) that every view of kprism
 //! shows, and beside it what only durations have ([`Times`]).
 //!
 //! | step | module |
@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod calls;
+pub mod flow;
 pub mod ftrace;
 pub mod measured;
 pub mod names;

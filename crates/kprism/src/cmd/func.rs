@@ -37,15 +37,12 @@ pub struct FuncArgs {
     /// Every function of each task
     #[arg(long, conflicts_with = "ftd")]
     pub by_task: bool,
-    /// Print as CSV, every column
-    #[arg(long, conflicts_with_all = ["json", "ftd", "tree"])]
-    pub csv: bool,
 }
 
 impl FuncArgs {
     /// Whether one of them was given.
     pub fn is_given(&self) -> bool {
-        self.ftd || self.callees.is_some() || self.callers.is_some() || self.tree || self.by_task || self.csv
+        self.ftd || self.callees.is_some() || self.callers.is_some() || self.tree || self.by_task
     }
 }
 
@@ -59,6 +56,8 @@ pub struct View<'a> {
     pub rows: usize,
     /// Print as JSON.
     pub json: bool,
+    /// Print as CSV.
+    pub csv: bool,
     /// Shape of a tree.
     pub tree: Options,
     /// Colours.
@@ -86,7 +85,7 @@ pub fn run(
     }
     if args.ftd {
         let rows = (view.rows > 0).then_some(view.rows);
-        if view.sort.is_some() || view.json {
+        if view.sort.is_some() || view.json || view.csv {
             bail!("--ftd is ftd's own table: it is sorted by time, and text");
         }
         write!(out, "{}", view::ftd(&profile, &times, &view.filter, rows))?;
@@ -120,7 +119,7 @@ fn show(
         table.sort_by(key)?;
     }
     let outcome = if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
-    if args.csv {
+    if view.csv {
         out.write_all(table.to_csv().as_bytes())?;
         return Ok(outcome);
     }
@@ -157,8 +156,8 @@ fn show_tree(
     view: &View<'_>,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    if view.sort.is_some() {
-        bail!("the tree is sorted by its weight");
+    if view.sort.is_some() || view.csv {
+        bail!("the tree is no table: it is sorted by its weight, and text or JSON");
     }
     let tree = tree::by_comm(profile, &view.filter);
     let options = Options { weight: Weight::Time, ..view.tree };

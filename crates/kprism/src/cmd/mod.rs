@@ -17,7 +17,7 @@ mod lab;
 mod list;
 mod record;
 mod report;
-mod script;
+pub mod script;
 mod snapshot;
 
 use std::io::Write;

@@ -166,7 +166,7 @@ pub fn run(
         return delta::run(&args.input, &args.delta, &view, progress, out);
     }
     if args.func.is_given() && args.subject.is_some_and(|s| s != Subject::Func) {
-        bail!("--ftd, --callees, --callers, --tree, --by-task and --csv need the subject `func`");
+        bail!("--ftd, --callees, --callers, --tree and --by-task need the subject `func`");
     }
     let holds_durations = || Ok::<_, anyhow::Error>(durations::is_recorded(&Run::open(&args.input)?));
     if args.subject == Some(Subject::Func)
@@ -175,7 +175,7 @@ pub fn run(
         let tree = Options { weight: Weight::Time, min_percent: args.min_percent, max_depth: args.depth };
         let (filter, sort, rows) = (args.select.filter(), args.sort.as_deref(), args.limit());
         let rows = if args.func.ftd { args.limit.unwrap_or(0) } else { rows };
-        let view = func::View { filter, sort, rows, json: args.json, tree, style };
+        let view = func::View { filter, sort, rows, json: args.json, csv: args.delta.csv, tree, style };
         return func::run(&Run::open(&args.input)?, &args.func, &view, progress, out);
     }
     if args.html.is_some() && args.subject.is_some() {
