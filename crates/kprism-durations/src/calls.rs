@@ -492,7 +492,6 @@ impl Calls {
         state.current = None;
         let from = state.last_ns;
         for task in self.tasks.values_mut() {
-            task.out_ns = None;
             for frame in &mut task.stack {
                 frame.gap_ns.get_or_insert(from);
             }
