@@ -36,8 +36,9 @@ pub const FUNC: u64 = 0xffff_ffff_8100_0000;
 pub fn page(order: Order, size: usize) -> Vec<u8> {
     let record = |id: u64, flags: u64| {
         let mut out = Vec::new();
-        [(id, 2), (flags, 1), (0, 1), (7, 4), (FUNC, 8), (0, 4)]
-            .map(|(n, size)| order.put(&mut out, n, size));
+        for (n, size) in [(id, 2), (flags, 1), (0, 1), (7, 4), (FUNC, 8), (0, 4)] {
+            order.put(&mut out, n, size);
+        }
         out
     };
     let (entry, mut exit) = (record(11, 0), record(10, 8));
