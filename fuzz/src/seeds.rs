@@ -9,13 +9,43 @@ use kprism_pt::{IpPayload, LastIp, Packet};
 
 #[path = "../../crates/kprism-import/tests/common/export.rs"]
 mod export;
+#[path = "../../crates/kprism-ftrace/tests/common/mod.rs"]
+mod ftrace;
 #[allow(dead_code)]
 mod input;
 mod programs;
 
+/// Seeds of ftrace's readers: small files of their tests, and what those make.
+fn ftrace_seeds(corpus: &Path) -> std::io::Result<()> {
+    use ftrace::Order::{Big, Little};
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/kprism-ftrace/tests/data");
+    for entry in fs::read_dir(data.join("text"))? {
+        let path = entry?.path();
+        fs::copy(&path, corpus.join("ftrace_text").join(path.file_stem().unwrap_or_default()))?;
+    }
+    // The first byte chooses layout, order of bytes and number of CPUs.
+    let raw = corpus.join("ftrace_raw");
+    let chosen = |choice: u8, pages: Vec<u8>| [vec![choice], pages].concat();
+    for name in ["cpu0", "threshold"] {
+        fs::write(raw.join(name), chosen(0, fs::read(data.join(format!("raw/{name}.raw")))?))?;
+    }
+    let two = [fs::read(data.join("raw/cpu0.raw"))?, fs::read(data.join("raw/cpu1.raw"))?].concat();
+    fs::write(raw.join("two"), chosen(4, two))?;
+    fs::write(raw.join("kinds-little"), chosen(2, ftrace::page(Little, 512)))?;
+    fs::write(raw.join("kinds-big"), chosen(3, ftrace::page(Big, 512)))?;
+    let dat = corpus.join("trace_dat");
+    fs::write(dat.join("v6"), ftrace::v6(Little))?;
+    fs::write(dat.join("v6-big"), ftrace::v6(Big))?;
+    for method in ["none", "zlib", "zstd"] {
+        fs::write(dat.join(format!("v7-{method}")), ftrace::v7(Little, method))?;
+    }
+    fs::write(dat.join("v7-big"), ftrace::v7(Big, "none"))
+}
+
 fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    for folder in ["packets", "flow", "perfdata", "simplept"] {
+    let targets = ["packets", "flow", "perfdata", "simplept", "ftrace_text", "ftrace_raw", "trace_dat"];
+    for folder in targets {
         fs::create_dir_all(corpus.join(folder))?;
     }
     for (name, packets) in streams() {
@@ -28,6 +58,7 @@ fn main() -> std::io::Result<()> {
         let bytes = [text.as_bytes(), &[0], &encode(&packets)].concat();
         fs::write(corpus.join("simplept").join(name), bytes)?;
     }
+    ftrace_seeds(&corpus)?;
     let scratch = corpus.join("scratch");
     let data = fs::read(export::small(&scratch).join("data"))?;
     fs::remove_dir_all(&scratch)?;

@@ -12,7 +12,7 @@ const EXACT: u64 = 2 * SUB;
 
 /// Counts values.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Counter {
+pub struct Counter {
     counts: Vec<u64>,
     count: u64,
     sum: u64,
@@ -40,6 +40,7 @@ fn bounds(index: usize) -> (u64, u64) {
 }
 
 impl Counter {
+    /// Counts a value.
     pub fn add(&mut self, value: u64) {
         let index = index(value);
         if index >= self.counts.len() {
@@ -52,6 +53,8 @@ impl Counter {
         self.sum = self.sum.saturating_add(value);
     }
 
+    /// What was counted.
+    #[must_use]
     pub fn finish(&self) -> Histogram {
         let bin = |(i, &count): (usize, &u64)| {
             let (low, width) = bounds(i);

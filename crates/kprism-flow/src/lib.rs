@@ -15,7 +15,7 @@ mod entries;
 pub mod error;
 pub mod event;
 mod frames;
-mod histogram;
+pub mod histogram;
 mod intervals;
 mod irqs;
 pub mod marks;

@@ -27,6 +27,7 @@
 mod capture;
 mod elf;
 mod error;
+pub mod ftrace;
 mod lldb;
 mod pages;
 mod perf;

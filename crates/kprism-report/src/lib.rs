@@ -9,6 +9,7 @@
 //! | tables (text, JSON, CSV) of functions, system calls, tasks, errors | [`tables`], [`table`] | terminals, scripts |
 //! | intervals between markers, with histograms | [`deltas`] | terminals, scripts |
 //! | what tracers add to system calls | [`impact`] | terminals, scripts, browsers |
+//! | function durations | [`durations`] | terminals, scripts |
 //! | two runs, one against the other | [`diff`] | terminals, scripts |
 //! | the call tree | [`calltree`] | terminals |
 //! | folded stacks | [`folded`] | flame graph tools |
@@ -23,6 +24,7 @@ pub mod calltree;
 pub mod cost;
 pub mod deltas;
 pub mod diff;
+pub mod durations;
 pub mod filter;
 pub mod folded;
 pub mod header;

@@ -19,10 +19,12 @@
 
 mod column;
 mod delta_tables;
+mod duration_tables;
 mod manifest;
 mod run;
 mod tables;
 
+pub use duration_tables::{has_times, load_times, save_times};
 pub use manifest::{Clock, Kernel, Manifest, RunKind};
 pub use run::{Run, TABLES};
 pub use tables::{load_profile, save_profile};

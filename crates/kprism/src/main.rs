@@ -8,7 +8,9 @@
 
 mod cmd;
 mod cost;
+mod durations;
 mod exit;
+mod flow_durations;
 mod perfdata;
 mod pipeline;
 mod progress;

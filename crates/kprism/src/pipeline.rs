@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::delta::Plan;
 use kprism_flow::window::Window;
@@ -105,6 +105,10 @@ fn account(run: &Run) -> Result<Account> {
 /// No run there, or one that cannot be decoded.
 pub fn open(path: &Path, progress: &Progress) -> Result<(Run, Profile)> {
     let run = Run::open(path)?;
+    if crate::durations::is_recorded(&run) {
+        let (profile, _) = crate::durations::open(&run, progress)?;
+        return Ok((run, profile));
+    }
     if run.has_tables() {
         progress.step("reading the tables");
         let profile = load_profile(&run)?;
@@ -148,6 +152,12 @@ impl Loaded {
 /// The streams are not there, or a file is not what it should be.
 pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let mut manifest = run.manifest()?;
+    if crate::durations::is_recorded(run) {
+        bail!(
+            "{}: holds durations of functions, no flow of instructions; see: kprism report func",
+            run.dir().display()
+        );
+    }
     progress.step("reading the streams");
     let mut notes = Vec::new();
     complete(run, &mut manifest)?;

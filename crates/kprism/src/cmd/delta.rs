@@ -38,7 +38,7 @@ pub struct DeltaArgs {
     /// Count how often these instructions run, by function (can be repeated)
     #[arg(long, value_name = "INSTRUCTIONS")]
     pub count: Vec<String>,
-    /// Print the bins of the histograms as CSV
+    /// Print as CSV: the bins of the histograms of `delta`, all columns of `func`
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
 }

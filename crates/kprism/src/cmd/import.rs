@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism import`: Intel PT recorded elsewhere becomes a run.
+//! `kprism import`: what other tools recorded becomes a run.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use kprism_import::perfdata::Search;
-use kprism_import::{CodeFile, detect, read, write};
+use kprism_import::{CodeFile, detect, ftrace, read, write};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 
+use crate::durations;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -22,6 +23,10 @@ PATH is told apart by what it holds:
   a folder with ptout.N, ptout.sideband
                                       simple-pt's sptcmd; name the kernel's code with --kcore
                                       and --kallsyms, or --vmlinux
+  trace.dat                           trace-cmd record, versions 6 and 7
+  a text of ftrace's `trace`          function_graph with any options, or events
+  a folder with cpuN.raw              pages of ftrace's ring buffer (trace_pipe_raw), with events/,
+                                      header_page, kallsyms, saved_cmdlines as in tracefs
   any other file                      Intel PT packets; name the code with --code
 
 How to record with perf, kernel and all (as root):
@@ -50,7 +55,7 @@ pub struct Args {
     /// perf.data, simple-pt: the kernel as linked, for code and symbols
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
-    /// perf.data, simple-pt: the kernel's symbols, a copy of /proc/kallsyms
+    /// perf.data, simple-pt, ftrace: the kernel's symbols, a copy of /proc/kallsyms
     #[arg(long, value_name = "FILE")]
     pub kallsyms: Option<PathBuf>,
     /// Do not decode yet
@@ -67,6 +72,9 @@ impl Args {
 
 /// Reads, writes the run, decodes it.
 pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
+    if let Some(found) = ftrace::detect(&args.path) {
+        return import_ftrace(args, &found, progress);
+    }
     let code = args.code.iter().map(|text| CodeFile::parse(text)).collect::<Result<Vec<_>, _>>()?;
     progress.step("reading the recording");
     let search = Search {
@@ -108,4 +116,25 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
         return Ok(Outcome::NothingMatched);
     }
     Ok(Outcome::Done)
+}
+
+/// The same for what ftrace left.
+fn import_ftrace(args: &Args, found: &ftrace::Ftrace, progress: &Progress) -> Result<Outcome> {
+    progress.step("reading the recording");
+    let run = Run::create(&args.output)?;
+    let notes = ftrace::copy(found, args.kallsyms.as_deref(), &run.streams(), &run.symbols())?;
+    for note in &notes {
+        progress.say(&format!("note: {note}"));
+    }
+    let mut manifest = Manifest::new(RunKind::Import, 0);
+    manifest.created = pipeline::now();
+    manifest.options.insert("source".into(), args.path.display().to_string().into());
+    run.write_manifest(&manifest)?;
+    if args.no_decode {
+        return Ok(Outcome::Done);
+    }
+    let measured = durations::measure(&run, progress)?;
+    progress.clear();
+    progress.say(&durations::summary(&run, &measured)?);
+    Ok(if measured.times.counts.calls == 0 { Outcome::NothingMatched } else { Outcome::Done })
 }

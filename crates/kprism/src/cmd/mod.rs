@@ -8,6 +8,7 @@ mod delta;
 mod diff;
 mod export;
 mod flow_cost;
+mod func;
 mod generate;
 mod impact;
 mod import;
@@ -16,7 +17,7 @@ mod lab;
 mod list;
 mod record;
 mod report;
-mod script;
+pub mod script;
 mod snapshot;
 
 use std::io::Write;
@@ -50,7 +51,7 @@ pub enum Command {
     /// Weigh trace size against temporal resolution, over packet settings
     #[command(after_help = flow_cost::HELP)]
     FlowCost(Box<flow_cost::Args>),
-    /// Turn Intel PT recorded elsewhere into a run
+    /// Turn what other tools recorded into a run: Intel PT, ftrace
     Import(import::Args),
     /// Show what a run is and what was lost
     Info(info::Args),

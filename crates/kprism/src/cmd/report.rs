@@ -10,11 +10,13 @@ use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
 use kprism_report::{Filter, Style, Table, deltas, tables, tree};
-use kprism_store::Manifest;
+use kprism_store::{Manifest, Run};
 use serde_json::json;
 
 use super::call::CallArgs;
 use super::delta::{self, DeltaArgs};
+use super::func::{self, FuncArgs};
+use crate::durations;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -61,6 +63,8 @@ pub struct Args {
     pub json: bool,
     #[command(flatten)]
     pub delta: DeltaArgs,
+    #[command(flatten)]
+    pub func: FuncArgs,
 }
 
 /// Rows of a table unless told otherwise.
@@ -96,6 +100,8 @@ const DELTA_ROWS: usize = 12;
 /// A view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Subject {
+    /// Durations of functions: count, total, self, off the CPU, in interrupts, percentiles
+    Func,
     /// Calls, instructions and time of every function
     Functions,
     /// Count and latency of every system call
@@ -136,7 +142,7 @@ pub fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Tab
         Subject::Tasks => Some(tables::tasks(profile, filter)),
         Subject::Errors => Some(tables::errors(profile)),
         Subject::Delta => Some(deltas::summary(profile)),
-        Subject::Tree => None,
+        Subject::Tree | Subject::Func => None,
     }
 }
 
@@ -158,6 +164,19 @@ pub fn run(
         let (name, html) = (args.name.as_deref(), args.html.as_deref());
         let view = delta::View { name, rows, json: args.json, html, style };
         return delta::run(&args.input, &args.delta, &view, progress, out);
+    }
+    if args.func.is_given() && args.subject.is_some_and(|s| s != Subject::Func) {
+        bail!("--ftd, --callees, --callers, --tree and --by-task need the subject `func`");
+    }
+    let holds_durations = || Ok::<_, anyhow::Error>(durations::is_recorded(&Run::open(&args.input)?));
+    if args.subject == Some(Subject::Func)
+        || (args.html.is_none() && (args.subject.is_none() || args.func.is_given()) && holds_durations()?)
+    {
+        let tree = Options { weight: Weight::Time, min_percent: args.min_percent, max_depth: args.depth };
+        let (filter, sort, rows) = (args.select.filter(), args.sort.as_deref(), args.limit());
+        let rows = if args.func.ftd { args.limit.unwrap_or(0) } else { rows };
+        let view = func::View { filter, sort, rows, json: args.json, csv: args.delta.csv, tree, style };
+        return func::run(&Run::open(&args.input)?, &args.func, &view, progress, out);
     }
     if args.html.is_some() && args.subject.is_some() {
         bail!("--html writes all views: leave the subject away, or use it with `delta`");

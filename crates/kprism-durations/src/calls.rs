@@ -1,0 +1,580 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Entries and exits to calls, task by task.
+//!
+//! In: entries, exits, task switches, interrupts and losses, in order of time. Out: calls, told to a [`Tree`] as they
+//! end. Each task has a stack of its own, so calls stay right when tasks migrate or take turns.
+//!
+//! A call is told when it ends if all its callers are known, that is when the stack begins at depth 0. Otherwise
+//! (the buffer was overwritten and begins inside of calls, or only long calls were kept, by their exits) it waits
+//! until the exits of its callers come: an exit that tells when its call began adopts the calls that ended within.
+//!
+//! What cannot be is counted and passed over: an exit without a beginning, an entry at a depth that is taken (the
+//! exit was lost), an end before its beginning (the clock jumped).
+
+use std::collections::HashMap;
+
+use kprism_ftrace::{Context, Exit};
+use serde::{Deserialize, Serialize};
+
+use crate::names::Names;
+use crate::tree::{Ended, Tree};
+
+/// A task: idle tasks all have the pid 0, so they are told apart by CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskKey {
+    /// Thread id.
+    pub pid: u32,
+    /// CPU, for idle tasks and those that are not known; otherwise 0.
+    pub cpu: u32,
+}
+
+impl TaskKey {
+    /// The task that runs as `pid` on `cpu`.
+    #[must_use]
+    pub fn new(pid: u32, cpu: u32) -> Self {
+        let one_per_cpu = pid == 0 || pid == kprism_ftrace::UNKNOWN_PID;
+        TaskKey { pid, cpu: if one_per_cpu { cpu } else { 0 } }
+    }
+}
+
+/// What was counted on the way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counts {
+    /// Calls that ended.
+    pub calls: u64,
+    /// Of them, those whose entry was not there: the exit told when they began.
+    pub rebuilt: u64,
+    /// Exits that could not be made calls: neither entry nor time of it, or no name.
+    pub orphans: u64,
+    /// Calls whose end is not known.
+    pub unfinished: u64,
+    /// Calls that end before they begin.
+    pub clock_jumps: u64,
+    /// Calls whose parts are longer than they are: their own time was taken as 0.
+    pub overfull: u64,
+    /// Events that were lost, as far as they were counted.
+    pub lost: u64,
+    /// Places where events were lost without being counted.
+    pub lost_uncounted: u64,
+    /// Calls whose callers did not show up in time; they count as outermost.
+    pub uprooted: u64,
+}
+
+/// Calls that wait for their callers, of one task.
+const WAITING: usize = 1 << 16;
+
+/// More than lies between an entry's event and the time of entry that the exit tells.
+const SLACK_NS: u64 = 10_000;
+
+#[derive(Debug)]
+struct Frame {
+    /// `None` is an interrupt that an event told of.
+    func: Option<u32>,
+    depth: u32,
+    start_ns: u64,
+    interrupt: bool,
+    /// It runs within an interrupt.
+    in_irq: bool,
+    context: Context,
+    /// Durations of what it called.
+    called_ns: u64,
+    off_ns: u64,
+    irq_ns: u64,
+    /// Its context, if all callers are known.
+    node: Option<u32>,
+    /// Ended calls that wait, if they are not.
+    waiting: Vec<Ended>,
+    /// Events were lost in it, first after this time.
+    gap_ns: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Task {
+    number: u32,
+    root: u32,
+    stack: Vec<Frame>,
+    waiting: Vec<Waiting>,
+    /// Since when it is off the CPU.
+    out_ns: Option<u64>,
+}
+
+/// Something that ended while no caller was open.
+#[derive(Debug)]
+enum Waiting {
+    Call(Ended),
+    Off { start_ns: u64, end_ns: u64 },
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Cpu {
+    current: Option<TaskKey>,
+    last_ns: u64,
+}
+
+/// The state of all tasks.
+#[derive(Debug)]
+pub struct Calls {
+    tasks: HashMap<TaskKey, Task>,
+    /// Keys of the tasks in the order of their appearance.
+    order: Vec<TaskKey>,
+    cpus: HashMap<u32, Cpu>,
+    /// The sums.
+    pub tree: Tree,
+    /// What was counted.
+    pub counts: Counts,
+    /// Whether times of different tasks compare.
+    timed: bool,
+    /// Switches are told by events.
+    told: bool,
+}
+
+impl Calls {
+    /// Begins. `timed`: times of different tasks compare.
+    #[must_use]
+    pub fn new(timed: bool) -> Self {
+        Calls {
+            tasks: HashMap::new(),
+            order: Vec::new(),
+            cpus: HashMap::new(),
+            tree: Tree::default(),
+            counts: Counts::default(),
+            timed,
+            told: false,
+        }
+    }
+
+    /// Keys of the tasks by their number, and the roots of their trees.
+    pub fn tasks(&self) -> impl Iterator<Item = (TaskKey, u32)> + '_ {
+        self.order.iter().map(|key| (*key, self.tasks[key].root))
+    }
+
+    fn task(&mut self, key: TaskKey) -> &mut Task {
+        let Calls { tasks, order, tree, .. } = self;
+        tasks.entry(key).or_insert_with(|| {
+            order.push(key);
+            let number = (order.len() - 1) as u32;
+            Task { number, root: tree.root(), stack: Vec::new(), waiting: Vec::new(), out_ns: None }
+        })
+    }
+
+    /// The task runs on this CPU at this time: if another one did last, there was a switch in between.
+    fn runs(&mut self, key: TaskKey, cpu: u32, ns: u64) {
+        let state = self.cpus.entry(cpu).or_default();
+        state.last_ns = ns;
+        match state.current {
+            Some(current) if current == key => {}
+            other => {
+                state.current = Some(key);
+                if let Some(other) = other
+                    && !self.told
+                {
+                    self.leave(other, ns);
+                }
+                self.come(key, ns);
+            }
+        }
+    }
+
+    fn leave(&mut self, key: TaskKey, ns: u64) {
+        if self.timed
+            && let Some(task) = self.tasks.get_mut(&key)
+        {
+            task.out_ns = Some(ns);
+        }
+    }
+
+    fn come(&mut self, key: TaskKey, ns: u64) {
+        let Some(task) = self.tasks.get_mut(&key) else { return };
+        let Some(start_ns) = task.out_ns.take() else { return };
+        match task.stack.last_mut() {
+            Some(top) => top.off_ns = top.off_ns.saturating_add(ns.saturating_sub(start_ns)),
+            None if task.waiting.len() < WAITING => task.waiting.push(Waiting::Off { start_ns, end_ns: ns }),
+            None => {}
+        }
+    }
+
+    /// A CPU goes over from one task to another, as an event tells.
+    pub fn switch(&mut self, cpu: u32, ns: u64, prev: TaskKey, next: TaskKey) {
+        self.told = true;
+        let state = self.cpus.entry(cpu).or_default();
+        (state.current, state.last_ns) = (Some(next), ns);
+        self.leave(prev, ns);
+        self.come(next, ns);
+    }
+
+    /// A function is entered.
+    pub fn entry(&mut self, at: At, func: u32, depth: u32, names: &Names<'_>) {
+        let At { key, cpu, ns, context } = at;
+        self.runs(key, cpu, ns);
+        self.task(key);
+        while self.tasks[&key].stack.last().is_some_and(|top| top.func.is_some() && top.depth >= depth) {
+            self.give_up(key);
+        }
+        let Calls { tasks, tree, counts, .. } = self;
+        let Some(task) = tasks.get_mut(&key) else { return };
+        if depth == 0 && !task.waiting.is_empty() {
+            counts.uprooted += settle(task, tree);
+        }
+        let parent = task.stack.last();
+        let outer = parent.map_or(Context::Task, |p| p.context);
+        let in_irq = parent.is_some_and(|p| p.in_irq);
+        let interrupt = rank(context) > rank(outer)
+            || parent.is_some_and(|p| p.func.is_none() && p.interrupt)
+            || (!in_irq && names.role(func).interrupt);
+        let caller = match parent {
+            None if depth == 0 => Some(task.root),
+            None => None,
+            Some(parent) => parent.node,
+        };
+        let node = caller.map(|caller| tree.child(caller, func, interrupt));
+        task.stack.push(Frame {
+            func: Some(func),
+            depth,
+            start_ns: ns,
+            interrupt,
+            in_irq: in_irq || interrupt,
+            context,
+            called_ns: 0,
+            off_ns: 0,
+            irq_ns: 0,
+            node,
+            waiting: Vec::new(),
+            gap_ns: None,
+        });
+    }
+
+    /// The top frame's end is not known: what it called goes to its caller.
+    fn give_up(&mut self, key: TaskKey) {
+        let Calls { tasks, tree, counts, .. } = self;
+        let Some(task) = tasks.get_mut(&key) else { return };
+        let Some(frame) = task.stack.pop() else { return };
+        if let Some(func) = frame.func {
+            counts.unfinished += 1;
+            tree.unfinished(func);
+        }
+        match task.stack.last_mut() {
+            Some(parent) => {
+                parent.called_ns = parent.called_ns.saturating_add(frame.called_ns);
+                parent.off_ns = parent.off_ns.saturating_add(frame.off_ns);
+                parent.irq_ns = parent.irq_ns.saturating_add(frame.irq_ns);
+                parent.waiting.extend(frame.waiting);
+            }
+            None => task.waiting.extend(frame.waiting.into_iter().map(Waiting::Call)),
+        }
+    }
+
+    /// A function returns. `func` is known unless the source does not name it; `called_ns`: all it called, kept or
+    /// not, where the source knows.
+    pub fn exit(
+        &mut self,
+        at: At,
+        exit: &Exit<'_>,
+        func: Option<u32>,
+        called_ns: Option<u64>,
+        names: &Names<'_>,
+    ) {
+        let At { key, cpu, ns, context } = at;
+        self.runs(key, cpu, ns);
+        self.task(key);
+        let end_ns = exit.ret_ns.unwrap_or(ns);
+        while let Some(top) = self.tasks[&key].stack.last() {
+            let is_event = top.func.is_none();
+            if !is_event && top.depth < exit.depth {
+                break;
+            }
+            let same = !is_event && top.depth == exit.depth && (func.is_none() || func == top.func);
+            // It is another call of the same function if it began after events were lost.
+            let later = |gap: u64, call: u64| call > gap.max(top.start_ns.saturating_add(SLACK_NS));
+            let other = top.gap_ns.zip(exit.call_ns).is_some_and(|(gap, call)| later(gap, call));
+            if same && !other {
+                let start_ns = exit.call_ns.unwrap_or(top.start_ns);
+                return self.close(key, cpu, start_ns, end_ns, called_ns, names);
+            }
+            self.give_up(key);
+        }
+        let (Some(func), Some(start_ns)) = (func, exit.call_ns) else {
+            self.counts.orphans += 1;
+            return;
+        };
+        self.rebuild(key, cpu, (start_ns, end_ns), (func, exit.depth, context), called_ns, names);
+    }
+
+    /// The top frame ends.
+    fn close(
+        &mut self,
+        key: TaskKey,
+        cpu: u32,
+        start_ns: u64,
+        end_ns: u64,
+        called_ns: Option<u64>,
+        names: &Names<'_>,
+    ) {
+        let Calls { tasks, tree, counts, timed, .. } = self;
+        let Some(task) = tasks.get_mut(&key) else { return };
+        let Some(frame) = task.stack.pop() else { return };
+        let Some(func) = frame.func else { return };
+        let end_ns = if end_ns < start_ns {
+            counts.clock_jumps += 1;
+            start_ns
+        } else {
+            end_ns
+        };
+        let mut call = Ended {
+            func,
+            interrupt: frame.interrupt,
+            cpu,
+            depth: frame.depth,
+            start_ns,
+            end_ns,
+            self_ns: 0,
+            off_ns: frame.off_ns,
+            irq_ns: frame.irq_ns,
+            gapped: frame.gap_ns.is_some(),
+            inner: frame.waiting,
+        };
+        let called = called_ns.unwrap_or(0).max(frame.called_ns);
+        split(&mut call, called, !*timed && names.role(func).schedules, counts);
+        counts.calls += 1;
+        let ns = call.ns();
+        match frame.node {
+            Some(node) => {
+                let inner = std::mem::take(&mut call.inner);
+                tree.end(node, task.number, &call);
+                tree.end_all(node, task.number, inner);
+            }
+            None => match task.stack.last_mut() {
+                Some(parent) => parent.waiting.push(call),
+                None => task.waiting.push(Waiting::Call(call)),
+            },
+        }
+        if let Some(parent) = task.stack.last_mut() {
+            parent.called_ns = parent.called_ns.saturating_add(ns);
+        }
+        bound(task, tree, counts);
+    }
+
+    /// A call whose exit alone is there; it called what ended since it began.
+    fn rebuild(
+        &mut self,
+        key: TaskKey,
+        cpu: u32,
+        (start_ns, end_ns): (u64, u64),
+        (func, depth, context): (u32, u32, Context),
+        called_ns: Option<u64>,
+        names: &Names<'_>,
+    ) {
+        let Calls { tasks, tree, counts, told, .. } = self;
+        let Some(task) = tasks.get_mut(&key) else { return };
+        counts.calls += 1;
+        counts.rebuilt += 1;
+        let end_ns = if end_ns < start_ns {
+            counts.clock_jumps += 1;
+            start_ns
+        } else {
+            end_ns
+        };
+        let mut call = Ended { func, cpu, depth, start_ns, end_ns, ..Ended::default() };
+        let mut called = 0u64;
+        let mut adopt = |call: &mut Ended, child: Ended| {
+            called = called.saturating_add(child.ns());
+            call.inner.push(child);
+        };
+        // The middle: times of a text are cut to microseconds, so that a call may seem to begin before its caller.
+        let middle = |from: u64, to: u64| from + to.saturating_sub(from) / 2;
+        let within = |child: &Ended| child.depth > depth && middle(child.start_ns, child.end_ns) >= start_ns;
+        match task.stack.last_mut() {
+            Some(parent) => {
+                while let Some(child) = parent.waiting.pop_if(|child| within(child)) {
+                    parent.called_ns = parent.called_ns.saturating_sub(child.ns());
+                    adopt(&mut call, child);
+                }
+            }
+            None => {
+                let inside = |w: &mut Waiting| match w {
+                    Waiting::Call(child) => within(child),
+                    Waiting::Off { start_ns: from, end_ns: to } => middle(*from, *to) >= start_ns,
+                };
+                while let Some(waiting) = task.waiting.pop_if(inside) {
+                    match waiting {
+                        Waiting::Call(child) => adopt(&mut call, child),
+                        Waiting::Off { start_ns, end_ns } => {
+                            call.off_ns = call.off_ns.saturating_add(end_ns.saturating_sub(start_ns));
+                        }
+                    }
+                }
+            }
+        }
+        call.inner.reverse();
+        let role = names.role(func);
+        // What it called in an interrupt shows there; the outermost of those began it.
+        if context == Context::Task {
+            call.inner.iter_mut().for_each(|child| child.interrupt |= names.role(child.func).interrupt);
+        }
+        // A switch before the first event of the trace is not told.
+        let waits = role.schedules && (!*told || call.off_ns == 0);
+        split(&mut call, called_ns.unwrap_or(0).max(called), waits, counts);
+        let ns = call.ns();
+        match task.stack.last_mut() {
+            None if depth == 0 => {
+                // Whatever waits began before: its callers are not going to come.
+                counts.uprooted += settle(task, tree);
+                call.interrupt = context != Context::Task || role.interrupt;
+                tree.end_all(task.root, task.number, vec![call]);
+            }
+            None => task.waiting.push(Waiting::Call(call)),
+            Some(parent) => {
+                parent.called_ns = parent.called_ns.saturating_add(ns);
+                match parent.node {
+                    Some(node) => {
+                        // What it called has been told as its caller's.
+                        call.gapped = true;
+                        tree.end_all(node, task.number, vec![call]);
+                    }
+                    None => parent.waiting.push(call),
+                }
+            }
+        }
+        bound(task, tree, counts);
+    }
+
+    /// A handler of interrupts begins, as an event tells.
+    pub fn irq_enter(&mut self, at: At) {
+        let At { key, cpu, ns, context } = at;
+        self.runs(key, cpu, ns);
+        let Some(task) = self.tasks.get_mut(&key) else { return };
+        let Some(top) = task.stack.last() else { return };
+        task.stack.push(Frame {
+            func: None,
+            depth: top.depth,
+            start_ns: ns,
+            // Where functions tell of the interrupt already, the event adds nothing.
+            interrupt: !top.in_irq,
+            in_irq: true,
+            context: if rank(context) > rank(top.context) { context } else { top.context },
+            called_ns: 0,
+            off_ns: 0,
+            irq_ns: 0,
+            node: top.node,
+            waiting: Vec::new(),
+            gap_ns: None,
+        });
+    }
+
+    /// It ends.
+    pub fn irq_exit(&mut self, at: At) {
+        let At { key, cpu, ns, .. } = at;
+        self.runs(key, cpu, ns);
+        let Some(task) = self.tasks.get(&key) else { return };
+        let Some(place) = task.stack.iter().rposition(|f| f.func.is_none()) else { return };
+        while self.tasks[&key].stack.len() > place + 1 {
+            self.give_up(key);
+        }
+        let Some(task) = self.tasks.get_mut(&key) else { return };
+        let (Some(frame), Some(parent)) = (task.stack.pop(), task.stack.last_mut()) else { return };
+        if frame.interrupt {
+            let own = ns.saturating_sub(frame.start_ns).saturating_sub(frame.called_ns);
+            parent.irq_ns = parent.irq_ns.saturating_add(own);
+        }
+        parent.called_ns = parent.called_ns.saturating_add(frame.called_ns);
+        parent.off_ns = parent.off_ns.saturating_add(frame.off_ns);
+        parent.irq_ns = parent.irq_ns.saturating_add(frame.irq_ns);
+        parent.waiting.extend(frame.waiting);
+    }
+
+    /// Events of a CPU were lost before this time.
+    pub fn lost(&mut self, cpu: u32, count: Option<u64>) {
+        match count {
+            Some(count) => self.counts.lost = self.counts.lost.saturating_add(count),
+            None => self.counts.lost_uncounted += 1,
+        }
+        let state = self.cpus.entry(cpu).or_default();
+        state.current = None;
+        let from = state.last_ns;
+        for task in self.tasks.values_mut() {
+            for frame in &mut task.stack {
+                frame.gap_ns.get_or_insert(from);
+            }
+        }
+    }
+
+    /// The trace is at its end: calls that are open stay unfinished.
+    pub fn finish(&mut self) {
+        for key in self.order.clone() {
+            while !self.tasks[&key].stack.is_empty() {
+                self.give_up(key);
+            }
+            let Calls { tasks, tree, counts, .. } = self;
+            if let Some(task) = tasks.get_mut(&key) {
+                counts.uprooted += settle(task, tree);
+            }
+        }
+    }
+}
+
+/// Where and when something happens.
+#[derive(Debug, Clone, Copy)]
+pub struct At {
+    /// Task.
+    pub key: TaskKey,
+    /// CPU.
+    pub cpu: u32,
+    /// Time.
+    pub ns: u64,
+    /// What interrupted the task, if anything.
+    pub context: Context,
+}
+
+fn rank(context: Context) -> u8 {
+    match context {
+        Context::Task => 0,
+        Context::Softirq => 1,
+        Context::Hardirq => 2,
+    }
+}
+
+/// What remains of a call's time is its own; where it only waits, that was off the CPU.
+fn split(call: &mut Ended, called_ns: u64, waits: bool, counts: &mut Counts) {
+    let ns = call.ns();
+    let called = called_ns.min(ns);
+    call.irq_ns = call.irq_ns.min(ns - called);
+    call.off_ns = call.off_ns.min(ns - called - call.irq_ns);
+    counts.overfull += u64::from(called_ns > ns);
+    call.self_ns = ns - called - call.irq_ns - call.off_ns;
+    if waits {
+        call.off_ns += std::mem::take(&mut call.self_ns);
+    }
+}
+
+/// Tells calls whose callers are not going to come, as outermost ones.
+fn settle(task: &mut Task, tree: &mut Tree) -> u64 {
+    let calls: Vec<Ended> = task
+        .waiting
+        .drain(..)
+        .filter_map(|w| match w {
+            Waiting::Call(call) => Some(call),
+            Waiting::Off { .. } => None,
+        })
+        .collect();
+    let count = calls.len() as u64;
+    tree.end_all(task.root, task.number, calls);
+    count
+}
+
+/// Keeps what waits within bounds.
+fn bound(task: &mut Task, tree: &mut Tree, counts: &mut Counts) {
+    if task.waiting.len() > WAITING || task.stack.last().is_some_and(|f| f.waiting.len() > WAITING) {
+        counts.uprooted += settle(task, tree);
+        let mut caller = task.root;
+        for frame in &mut task.stack {
+            let node = match (frame.node, frame.func) {
+                (Some(node), _) => node,
+                (None, Some(func)) => tree.child(caller, func, frame.interrupt),
+                (None, None) => caller,
+            };
+            frame.node = Some(node);
+            tree.end_all(node, task.number, std::mem::take(&mut frame.waiting));
+            caller = node;
+        }
+    }
+}

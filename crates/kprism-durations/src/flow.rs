@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Durations from a flow: of every function that ran, those that no tracer may touch too.
+//!
+//! In: a [`replay`](kprism_flow::replay()) of the run. Out: [`Measured`], as from a trace. The flow knows for each
+//! call how long its task was on a CPU, so time off it is exact; interrupts are frames of their own.
+
+use std::collections::HashMap;
+
+use kprism_flow::Profile;
+use kprism_flow::calls::{Begin, Calls, End, Stacks};
+use kprism_flow::event::Event;
+use kprism_flow::model::{CpuTotals, FrameKind, Func, Task, Totals};
+use kprism_flow::replay::{self, Code, Listener, Moment};
+use kprism_image::Image;
+use kprism_image::resolve::Resolve;
+
+use crate::calls::Counts;
+use crate::measured::{Measured, Times};
+use crate::tree::{Ended, Tree};
+
+/// Measures the flow as it is replayed.
+#[derive(Default)]
+pub struct Collector {
+    stacks: Stacks,
+    heard: Heard,
+}
+
+#[derive(Default)]
+struct Heard {
+    /// Numbers of the resolver's functions.
+    numbers: HashMap<u32, u32>,
+    funcs: Vec<u32>,
+    tasks: Vec<Thread>,
+    /// Tasks as they are called by now, and what that was counted by.
+    named: (Vec<replay::Task>, u32),
+    cpus: Vec<CpuTotals>,
+    tree: Tree,
+    counts: Counts,
+}
+
+struct Thread {
+    root: u32,
+    stack: Vec<Frame>,
+}
+
+struct Frame {
+    node: u32,
+    func: u32,
+    counts: bool,
+    /// Sums over what it called.
+    called_ns: u64,
+    called_on_cpu_ns: u64,
+}
+
+impl Heard {
+    fn thread(&mut self, task: usize) -> &mut Thread {
+        while self.tasks.len() <= task {
+            let root = self.tree.root();
+            self.tasks.push(Thread { root, stack: Vec::new() });
+        }
+        &mut self.tasks[task]
+    }
+
+    fn seen(&mut self, at: &Moment<'_>) {
+        if self.named.0.len() != at.tasks.len() || self.named.1 != at.names {
+            self.named = (at.tasks.to_vec(), at.names);
+        }
+        let cpu = usize::from(at.cpu);
+        if self.cpus.len() <= cpu {
+            self.cpus.resize_with(cpu + 1, CpuTotals::default);
+        }
+        let totals = &mut self.cpus[cpu];
+        if totals.last_ns == 0 {
+            totals.first_ns = at.ns();
+        }
+        totals.last_ns = totals.last_ns.max(at.ns());
+    }
+
+    /// Frames that ended unseen.
+    fn drop_from(&mut self, task: usize, depth: usize) {
+        while self.thread(task).stack.len() > depth {
+            if let Some(frame) = self.tasks[task].stack.pop() {
+                self.counts.unfinished += 1;
+                self.tree.unfinished(frame.func);
+            }
+        }
+    }
+}
+
+impl Calls for Heard {
+    fn begin(&mut self, at: &Moment<'_>, call: Begin) {
+        self.seen(at);
+        self.drop_from(at.task, call.depth);
+        let next = self.funcs.len() as u32;
+        let func = *self.numbers.entry(call.func).or_insert(next);
+        if func == next {
+            self.funcs.push(call.func);
+        }
+        let thread = self.thread(at.task);
+        let parent = thread.stack.last().map_or(thread.root, |f| f.node);
+        let node = self.tree.child(parent, func, call.kind == FrameKind::Interrupt);
+        let frame = Frame { node, func, counts: call.counts, called_ns: 0, called_on_cpu_ns: 0 };
+        self.tasks[at.task].stack.push(frame);
+    }
+
+    fn end(&mut self, at: &Moment<'_>, call: End) {
+        self.seen(at);
+        self.drop_from(at.task, call.depth + 1);
+        let Some(frame) = self.tasks[at.task].stack.pop() else { return };
+        let end_ns = at.ns().max(call.start_ns);
+        let ns = end_ns - call.start_ns;
+        let on_cpu = call.on_cpu_ns.min(ns);
+        let self_ns = on_cpu.saturating_sub(frame.called_on_cpu_ns);
+        let rest = ns.saturating_sub(frame.called_ns).saturating_sub(self_ns);
+        if let Some(parent) = self.tasks[at.task].stack.last_mut() {
+            parent.called_ns = parent.called_ns.saturating_add(ns);
+            parent.called_on_cpu_ns = parent.called_on_cpu_ns.saturating_add(on_cpu);
+        }
+        if !frame.counts {
+            self.counts.unfinished += 1;
+            return self.tree.unfinished(frame.func);
+        }
+        self.counts.calls += 1;
+        let ended = Ended {
+            func: frame.func,
+            interrupt: call.kind == FrameKind::Interrupt,
+            cpu: at.cpu.into(),
+            depth: call.depth as u32,
+            start_ns: call.start_ns,
+            end_ns,
+            self_ns,
+            off_ns: rest,
+            ..Ended::default()
+        };
+        self.tree.end(frame.node, at.task as u32, &ended);
+    }
+}
+
+impl Listener for Collector {
+    fn define(&mut self, _at: &Moment<'_>, _block: u32, _code: Code, _image: &Image) {}
+
+    #[inline]
+    fn run(&mut self, at: &Moment<'_>, _block: u32, from: u32, to: u32) {
+        self.stacks.run(at, to - from);
+    }
+
+    fn rest(&mut self, at: &Moment<'_>, ns: u64) {
+        self.stacks.rest(at, ns);
+    }
+
+    fn event(&mut self, at: &Moment<'_>, event: &Event) {
+        self.stacks.event(at, event, &mut self.heard);
+    }
+}
+
+impl Collector {
+    /// Ends: what was measured.
+    pub fn finish(self, resolver: &impl Resolve) -> Measured {
+        let mut heard = self.heard;
+        for task in 0..heard.tasks.len() {
+            heard.drop_from(task, 0);
+        }
+        let func = |&id: &u32| {
+            let info = resolver.describe(id);
+            Func { name: info.name, module: info.module, start: info.start, kernel: info.kernel }
+        };
+        let funcs: Vec<Func> = heard.funcs.iter().map(func).collect();
+        let names = heard.named.0;
+        let task = |(i, thread): (usize, &Thread)| {
+            let known = names.get(i).cloned().unwrap_or_default();
+            Task { pid: known.pid, tgid: known.tgid, comm: known.comm, root: thread.root }
+        };
+        let tasks = heard.tasks.iter().enumerate().map(task).collect();
+        let times = Times {
+            funcs: heard.tree.func_times(funcs.len()),
+            nodes: heard.tree.times,
+            counts: heard.counts,
+        };
+        let totals = Totals { per_cpu: heard.cpus };
+        let profile = Profile { funcs, tasks, nodes: heard.tree.nodes, totals, ..Profile::default() };
+        Measured { profile, times, switches: Vec::new() }
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Events of ftrace to calls, and what is left of a run when they are at their end.
+
+use std::collections::BTreeMap;
+
+use kprism_flow::Profile;
+use kprism_flow::model::{CpuTotals, Func, Task, Totals};
+use kprism_ftrace::{Context, Data, Event, Exit, UNKNOWN_PID};
+
+use crate::calls::{At, Calls, TaskKey};
+use crate::measured::{Measured, Switch, Times};
+use crate::names::{Name, Names};
+use crate::record::CallRecord;
+
+/// Switches that are kept for the timeline of CPUs.
+const SWITCHES: usize = 1 << 20;
+
+/// What a run's events are told to.
+pub struct Collector<'n> {
+    names: Names<'n>,
+    calls: Calls,
+    comms: BTreeMap<u32, String>,
+    tgids: BTreeMap<u32, u32>,
+    switches: Vec<Switch>,
+    cpus: BTreeMap<u32, CpuTotals>,
+}
+
+impl<'n> Collector<'n> {
+    /// Begins. `timed`: times of different tasks compare.
+    #[must_use]
+    pub fn new(names: Names<'n>, timed: bool) -> Self {
+        Collector {
+            names,
+            calls: Calls::new(timed),
+            comms: BTreeMap::new(),
+            tgids: BTreeMap::new(),
+            switches: Vec::new(),
+            cpus: BTreeMap::new(),
+        }
+    }
+
+    /// Names of threads; those already known stay.
+    pub fn name_tasks(&mut self, comms: impl IntoIterator<Item = (u32, String)>) {
+        for (pid, comm) in comms {
+            self.comms.entry(pid).or_insert(comm);
+        }
+    }
+
+    /// Process ids of threads.
+    pub fn group_tasks(&mut self, tgids: impl IntoIterator<Item = (u32, u32)>) {
+        self.tgids.extend(tgids);
+    }
+
+    /// Takes an event.
+    pub fn event(&mut self, event: &Event<'_>) {
+        let &Event { ns, cpu, pid, context, .. } = event;
+        self.seen(cpu, ns);
+        let at = At { key: TaskKey::new(pid, cpu), cpu, ns, context };
+        match &event.data {
+            Data::Entry { func, depth } => {
+                let func = self.names.number(*func);
+                self.calls.entry(at, func, *depth, &self.names);
+            }
+            Data::Exit(exit) => {
+                let func = exit.func.map(|func| self.names.number(func));
+                self.calls.exit(at, exit, func, None, &self.names);
+            }
+            Data::Switch { prev_pid, prev_comm, next_pid, next_comm } => {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let keys = (TaskKey::new(*prev_pid, cpu), TaskKey::new(*next_pid, cpu));
+                self.calls.switch(cpu, ns, keys.0, keys.1);
+                for (pid, comm) in [(*prev_pid, *prev_comm), (*next_pid, *next_comm)] {
+                    if pid != 0
+                        && !comm.is_empty()
+                        && self.comms.get(&pid).is_none_or(|c| c.as_bytes() != comm)
+                    {
+                        self.comms.insert(pid, text(comm));
+                    }
+                }
+                if self.switches.len() < SWITCHES {
+                    let (prev, next) = ((*prev_pid, text(prev_comm)), (*next_pid, text(next_comm)));
+                    self.switches.push(Switch { cpu, ns, prev, next });
+                }
+            }
+            Data::IrqEnter => self.calls.irq_enter(at),
+            Data::IrqExit => self.calls.irq_exit(at),
+            Data::Lost { count } => self.calls.lost(cpu, *count),
+            Data::Raw { .. } | Data::Text(_) => {}
+        }
+    }
+
+    /// Takes a call that a recorder kept. Calls of a task must come in the order in which they ended.
+    pub fn kept(&mut self, record: &CallRecord) {
+        let CallRecord { cpu, pid, depth, .. } = *record;
+        self.seen(cpu, record.exit_ns);
+        let func = kprism_ftrace::Func::Address(record.func);
+        let number = self.names.number(func);
+        let at = At { key: TaskKey::new(pid, cpu), cpu, ns: record.exit_ns, context: Context::Task };
+        let times = (Some(record.enter_ns), Some(record.exit_ns));
+        let exit = Exit { func: Some(func), depth, call_ns: times.0, ret_ns: times.1, overrun: 0 };
+        self.calls.exit(at, &exit, Some(number), Some(record.child_ns), &self.names);
+        self.comms.insert(pid, record.comm());
+        self.tgids.insert(pid, record.tgid);
+    }
+
+    fn seen(&mut self, cpu: u32, ns: u64) {
+        let totals = self.cpus.entry(cpu).or_insert(CpuTotals { first_ns: ns, ..CpuTotals::default() });
+        totals.first_ns = totals.first_ns.min(ns);
+        totals.last_ns = totals.last_ns.max(ns);
+    }
+
+    /// Ends: what was measured. `resolve` names the function at an address: name and module.
+    pub fn finish(mut self, resolve: impl Fn(u64) -> Option<(String, String)>) -> Measured {
+        self.calls.finish();
+        let funcs: Vec<Func> = self.names.all().iter().map(|name| func(name, &resolve)).collect();
+        let task = |(key, root): (TaskKey, u32)| {
+            let TaskKey { pid, cpu } = key;
+            let known = || self.comms.get(&pid).cloned().unwrap_or_else(|| format!("<{pid}>"));
+            let (pid, comm) = match pid {
+                0 => (0, format!("swapper/{cpu}")),
+                UNKNOWN_PID => (0, format!("unknown task on CPU {cpu}")),
+                _ => (pid, known()),
+            };
+            Task { pid, tgid: self.tgids.get(&pid).copied().unwrap_or(pid), comm, root }
+        };
+        let tasks = self.calls.tasks().map(task).collect();
+        let count = self.cpus.keys().next_back().map_or(0, |&cpu| cpu as usize + 1).min(1 << 16);
+        let per_cpu = (0..count as u32).map(|cpu| self.cpus.get(&cpu).cloned().unwrap_or_default()).collect();
+        let counts = self.calls.counts;
+        let tree = self.calls.tree;
+        let times = Times { funcs: tree.func_times(funcs.len()), nodes: tree.times, counts };
+        let mut slices = tree.slices;
+        slices.retain(|s| s.end_ns - s.start_ns >= tree.shortest_ns);
+        // Outer ones before those they hold, which ended first.
+        slices.sort_by_key(|s| (s.task, s.start_ns, std::cmp::Reverse(s.end_ns), s.depth));
+        let totals = Totals { per_cpu };
+        let profile = Profile { funcs, tasks, nodes: tree.nodes, slices, totals, ..Profile::default() };
+        Measured { profile, times, switches: self.switches }
+    }
+}
+
+/// A function as views show it.
+fn func(name: &Name, resolve: &impl Fn(u64) -> Option<(String, String)>) -> Func {
+    match name {
+        Name::Address(start) => {
+            let (name, module) =
+                resolve(*start).unwrap_or_else(|| (format!("{start:#x}"), "[kernel]".to_owned()));
+            Func { name, module, start: *start, kernel: true }
+        }
+        Name::Text(text) => {
+            let (name, module) = match text.strip_suffix(']').and_then(|t| t.rsplit_once(" [")) {
+                Some((name, module)) => (name, format!("[{module}]")),
+                None => (text.as_str(), "[kernel]".to_owned()),
+            };
+            Func { name: name.to_owned(), module, start: 0, kernel: true }
+        }
+    }
+}

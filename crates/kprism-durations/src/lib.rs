@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How long functions took: from entries and exits to calls, from calls to numbers.
+//!
+//! What comes in: events of [`kprism_ftrace`] ([`ftrace`]), records of the BPF recorder ([`record`]), or a
+//! flow ([`flow`]). What goes out: [`Measured`]: the [`Profile`](kprism_flow::Profile) that every view of kprism
+//! shows, and beside it what only durations have ([`Times`]).
+//!
+//! | step | module |
+//! |---|---|
+//! | functions by address or name, numbered | [`names`] |
+//! | entries and exits to calls, task by task | [`calls`] |
+//! | calls to a tree of calling contexts and a timeline | [`tree`] |
+//! | the tree to rows: by function, by task, callers, callees | [`rows`] |
+//!
+//! Where a call's time went is told apart as it ends: **self** is what remains of its duration after the functions
+//! that it called, the time in which its task was not on a CPU (**off CPU**), and interrupts. None of them is ever
+//! negative. Memory grows with calling contexts and open calls, not with the length of the trace.
+
+#![forbid(unsafe_code)]
+
+pub mod calls;
+pub mod flow;
+pub mod ftrace;
+pub mod measured;
+pub mod names;
+pub mod record;
+pub mod rows;
+pub mod tree;
+
+pub use calls::{Calls, Counts, TaskKey};
+pub use measured::{FuncTimes, Measured, NodeTimes, Switch, Times};
+pub use names::Names;

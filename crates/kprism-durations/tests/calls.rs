@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where the time of known calls goes: nesting, recursion, migration, waiting, interrupts, losses.
+
+use kprism_durations::ftrace::Collector;
+use kprism_durations::record::CallRecord;
+use kprism_durations::rows::{self, Row};
+use kprism_durations::{Measured, Names};
+use kprism_ftrace::{Context, Data, Event, Exit, Func};
+
+/// A trace told event by event.
+struct Trace {
+    collector: Collector<'static>,
+    cpu: u32,
+    context: Context,
+}
+
+impl Trace {
+    fn new() -> Self {
+        let collector = Collector::new(Names::default(), true);
+        Trace { collector, cpu: 0, context: Context::Task }
+    }
+
+    fn tell(&mut self, ns: u64, pid: u32, data: Data<'_>) {
+        let (cpu, context) = (self.cpu, self.context);
+        self.collector.event(&Event { ns, cpu, pid, context, data });
+    }
+
+    fn entry(&mut self, ns: u64, pid: u32, name: &str, depth: u32) {
+        self.tell(ns, pid, Data::Entry { func: Func::Name(name), depth });
+    }
+
+    fn exit(&mut self, ns: u64, pid: u32, name: &str, depth: u32, call_ns: u64) {
+        let func = Some(Func::Name(name));
+        let exit = Exit { func, depth, call_ns: Some(call_ns), ret_ns: Some(ns), overrun: 0 };
+        self.tell(ns, pid, Data::Exit(exit));
+    }
+
+    fn switch(&mut self, ns: u64, prev_pid: u32, next_pid: u32) {
+        self.tell(ns, prev_pid, Data::Switch { prev_pid, prev_comm: b"a", next_pid, next_comm: b"b" });
+    }
+
+    fn finish(self) -> Measured {
+        self.collector.finish(|_| None)
+    }
+}
+
+fn row(measured: &Measured, name: &str) -> Row {
+    let taken = vec![true; measured.profile.tasks.len()];
+    let rows = rows::functions(&measured.profile, &measured.times, &taken);
+    let named = |r: &&Row| measured.profile.funcs[r.func as usize].name == name;
+    *rows.iter().find(named).unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// calls, total, self, off the CPU, interrupts.
+fn of(measured: &Measured, name: &str) -> [u64; 5] {
+    let r = row(measured, name);
+    [r.calls, r.total_ns, r.self_ns, r.off_ns, r.irq_ns]
+}
+
+#[test]
+fn recursion_counts_once_in_total_and_every_time_in_sum() {
+    let mut t = Trace::new();
+    t.entry(0, 1, "f", 0);
+    t.entry(10, 1, "f", 1);
+    t.entry(20, 1, "g", 2);
+    t.exit(50, 1, "g", 2, 20);
+    t.exit(80, 1, "f", 1, 10);
+    t.exit(100, 1, "f", 0, 0);
+    let m = t.finish();
+    assert_eq!(of(&m, "f"), [2, 100, 70, 0, 0]);
+    assert_eq!(row(&m, "f").sum_ns, 170);
+    assert_eq!(of(&m, "g"), [1, 30, 30, 0, 0]);
+}
+
+#[test]
+fn waiting_and_migration_are_off_the_cpu_wherever_the_task_goes_on() {
+    for told in [true, false] {
+        let mut t = Trace::new();
+        t.entry(0, 1, "read", 0);
+        t.entry(10, 1, "wait", 1);
+        if told {
+            t.switch(20, 1, 2);
+        }
+        // Without an event, the other task's first one tells.
+        t.entry(20, 2, "other", 0);
+        t.cpu = 1;
+        if told {
+            t.switch(70, 0, 1);
+        }
+        t.entry(70, 1, "woken", 2);
+        t.exit(75, 1, "woken", 2, 70);
+        t.exit(90, 1, "wait", 1, 10);
+        t.exit(100, 1, "read", 0, 0);
+        t.cpu = 0;
+        t.exit(120, 2, "other", 0, 20);
+        let m = t.finish();
+        assert_eq!(of(&m, "read"), [1, 100, 20, 50, 0], "told: {told}");
+        assert_eq!(of(&m, "wait"), [1, 80, 25, 50, 0], "told: {told}");
+        assert_eq!(of(&m, "other"), [1, 100, 100, 0, 0], "told: {told}");
+    }
+}
+
+#[test]
+fn interrupts_are_told_apart_by_context_by_name_and_by_events() {
+    let mut t = Trace::new();
+    t.entry(0, 1, "work", 0);
+    t.context = Context::Hardirq;
+    t.entry(10, 1, "handler", 1);
+    t.entry(12, 1, "inner", 2);
+    t.exit(18, 1, "inner", 2, 12);
+    t.exit(30, 1, "handler", 1, 10);
+    t.context = Context::Task;
+    t.entry(30, 1, "irq_exit_rcu", 1);
+    t.exit(35, 1, "irq_exit_rcu", 1, 30);
+    t.tell(40, 1, Data::IrqEnter);
+    t.entry(42, 1, "in_event", 1);
+    t.exit(45, 1, "in_event", 1, 42);
+    t.tell(60, 1, Data::IrqExit);
+    t.exit(100, 1, "work", 0, 0);
+    let m = t.finish();
+    // 20 by context, 5 by name, 20 by an event of which 3 are a function's.
+    assert_eq!(of(&m, "work"), [1, 100, 55, 0, 45]);
+    assert_eq!(of(&m, "handler"), [1, 20, 14, 0, 0]);
+    assert_eq!(of(&m, "in_event"), [1, 3, 3, 0, 0]);
+}
+
+#[test]
+fn calls_of_which_only_the_ends_were_kept_are_put_together() {
+    let mut t = Trace::new();
+    t.exit(40, 1, "c", 2, 20);
+    t.exit(60, 1, "b", 1, 10);
+    t.exit(90, 1, "b", 1, 65);
+    t.exit(100, 1, "a", 0, 0);
+    t.exit(150, 1, "schedule", 0, 110);
+    let m = t.finish();
+    assert_eq!(of(&m, "a"), [1, 100, 25, 0, 0]);
+    assert_eq!(of(&m, "b"), [2, 75, 55, 0, 0]);
+    assert_eq!(of(&m, "c"), [1, 20, 20, 0, 0]);
+    assert_eq!(of(&m, "schedule"), [1, 40, 0, 40, 0]);
+    let is_b = |f: u32| m.profile.funcs[f as usize].name == "b";
+    let callers = rows::callers(&m.profile, &m.times, &[true], is_b);
+    let caller = callers[0].0.map(|f| m.profile.funcs[f as usize].name.as_str());
+    assert_eq!((callers.len(), caller, callers[0].1.calls), (1, Some("a"), 2));
+    // Outer slices come before those they hold.
+    let slices: Vec<_> = m.profile.slices.iter().map(|s| (s.start_ns, s.end_ns, s.depth)).collect();
+    assert_eq!(slices, [(0, 100, 0), (10, 60, 1), (20, 40, 2), (65, 90, 1), (110, 150, 0)]);
+}
+
+#[test]
+fn a_loss_ends_what_it_must_and_nothing_else() {
+    let mut t = Trace::new();
+    t.entry(0, 1, "outer", 0);
+    t.entry(10, 1, "lost_exit", 1);
+    t.tell(500_000, 1, Data::Lost { count: Some(7) });
+    // The exit of `lost_exit` and another call of it were lost; this one began after the loss.
+    t.exit(600_000, 1, "lost_exit", 1, 550_000);
+    t.exit(700_000, 1, "outer", 0, 0);
+    // An exit from before the trace that does not say when it began.
+    t.tell(800_000, 1, Data::Exit(Exit { func: None, depth: 3, call_ns: None, ret_ns: None, overrun: 0 }));
+    // An exit before its entry: the clock jumped.
+    t.entry(900_000, 1, "jump", 0);
+    t.exit(850_000, 1, "jump", 0, 900_000);
+    let m = t.finish();
+    assert_eq!(of(&m, "outer")[..2], [1, 700_000]);
+    assert_eq!(of(&m, "lost_exit")[..2], [1, 50_000]);
+    assert_eq!(of(&m, "jump")[..3], [1, 0, 0]);
+    let counts = m.times.counts;
+    assert_eq!((counts.lost, counts.unfinished, counts.orphans, counts.clock_jumps), (7, 1, 1, 1));
+    let outer = m.profile.funcs.iter().position(|f| f.name == "outer").expect("outer");
+    assert_eq!(m.times.funcs[outer].gapped, 1);
+}
+
+#[test]
+fn kept_calls_know_what_was_not_kept() {
+    let mut collector = Collector::new(Names::default(), true);
+    let call = |func, enter_ns, exit_ns, depth, child_ns| CallRecord {
+        func,
+        enter_ns,
+        exit_ns,
+        pid: 5,
+        tgid: 4,
+        depth,
+        child_ns,
+        comm: *b"dd\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+        ..CallRecord::default()
+    };
+    collector.kept(&call(2, 10, 40, 1, 0));
+    collector.kept(&call(1, 0, 100, 0, 70));
+    let m = collector.finish(|address| Some((format!("f{address}"), "[kernel]".into())));
+    assert_eq!(of(&m, "f1"), [1, 100, 30, 0, 0]);
+    assert_eq!(of(&m, "f2"), [1, 30, 30, 0, 0]);
+    assert_eq!((m.profile.tasks[0].tgid, m.profile.tasks[0].comm.as_str()), (4, "dd"));
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What ftrace left behind, laid down in a run: `streams/ftrace`, `symbols/kallsyms`.
+//!
+//! In: a text of `trace`, a trace.dat, or a folder with the ring buffer's pages and what it takes to read them, as
+//! copied from tracefs (`per_cpu/cpuN/trace_pipe_raw`, `events/…/format`) or by hand (`cpuN.raw`, `header_page`,
+//! `*formats.txt`). Out: files under the names that a recording has, whatever they were called:
+//!
+//! `trace.dat`, or `trace.txt`, or `cpuN.raw`, `stats/cpuN`, `header_page`, `events/SYSTEM/NAME/format`,
+//! `saved_cmdlines`, `saved_tgids`, `trace_clock`, `tracer`, `tracing_thresh`.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use kprism_ftrace::{dat, text};
+
+use crate::ImportError;
+use crate::error::read_file;
+
+/// What a path holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ftrace {
+    /// trace-cmd's file.
+    Dat(PathBuf),
+    /// The text of `trace`.
+    Text(PathBuf),
+    /// A folder with pages of the ring buffer.
+    Raw(PathBuf),
+}
+
+/// Looks at a path; `None` if it holds no ftrace.
+#[must_use]
+pub fn detect(path: &Path) -> Option<Ftrace> {
+    if path.is_dir() {
+        return (0..MOST_CPUS).any(|cpu| pages(path, cpu).is_some()).then(|| Ftrace::Raw(path.to_owned()));
+    }
+    let mut head = Vec::new();
+    fs::File::open(path).ok()?.take(4096).read_to_end(&mut head).ok()?;
+    if head.starts_with(dat::MAGIC) {
+        Some(Ftrace::Dat(path.to_owned()))
+    } else if text::is_text(&unpacked(&head)) {
+        Some(Ftrace::Text(path.to_owned()))
+    } else {
+        None
+    }
+}
+
+/// CPUs that are looked for.
+const MOST_CPUS: u32 = 1024;
+
+/// The pages of a CPU, under any of their names.
+fn pages(dir: &Path, cpu: u32) -> Option<PathBuf> {
+    let names = [
+        format!("cpu{cpu}.raw"),
+        format!("per_cpu/cpu{cpu}/trace_pipe_raw"),
+        format!("trace_pipe_raw.cpu{cpu}"),
+    ];
+    names.iter().map(|name| dir.join(name)).find(|path| path.is_file())
+}
+
+/// As much as there is of what may be gzip's.
+fn unpacked(bytes: &[u8]) -> Vec<u8> {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return bytes.to_vec();
+    }
+    let mut out = Vec::new();
+    // A head cut short is an error after what could be read.
+    let _ = flate2::read::MultiGzDecoder::new(bytes).take(MOST_TEXT).read_to_end(&mut out);
+    out
+}
+
+/// Text that is unpacked from one file.
+const MOST_TEXT: u64 = 1 << 32;
+
+/// Copies it into a run. `kallsyms`: the kernel's symbols, where they are not beside it. What is missing is told.
+///
+/// # Errors
+/// A file cannot be read or written, or there is nothing to tell what the pages' records mean.
+pub fn copy(
+    from: &Ftrace,
+    kallsyms: Option<&Path>,
+    streams: &Path,
+    symbols: &Path,
+) -> Result<Vec<String>, ImportError> {
+    let to = streams.join("ftrace");
+    let mut notes = Vec::new();
+    let mut names = kallsyms.map(Path::to_owned);
+    match from {
+        Ftrace::Dat(path) => put(&to.join("trace.dat"), &read_file(path)?)?,
+        Ftrace::Text(path) => put(&to.join("trace.txt"), &unpacked(&read_file(path)?))?,
+        Ftrace::Raw(dir) => {
+            folder(dir, &to, &mut notes)?;
+            let beside =
+                ["kallsyms", "kallsyms.txt", "kallsyms.txt.gz", "kallsyms.gz"].map(|name| dir.join(name));
+            names = names.or_else(|| beside.into_iter().find(|path| path.is_file()));
+            if names.is_none() {
+                notes.push(
+                    "no kallsyms: functions have no names; give a copy of /proc/kallsyms with --kallsyms"
+                        .into(),
+                );
+            }
+        }
+    }
+    if let Some(path) = names {
+        put(&symbols.join("kallsyms"), &unpacked(&read_file(&path)?))?;
+    }
+    Ok(notes)
+}
+
+fn folder(dir: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportError> {
+    for cpu in 0..MOST_CPUS {
+        if let Some(path) = pages(dir, cpu) {
+            put(&to.join(format!("cpu{cpu}.raw")), &read_file(&path)?)?;
+        }
+        let names = [format!("stats/cpu{cpu}"), format!("cpu{cpu}.stats"), format!("per_cpu/cpu{cpu}/stats")];
+        if let Some(path) = names.iter().map(|name| dir.join(name)).find(|path| path.is_file()) {
+            put(&to.join(format!("stats/cpu{cpu}")), &read_file(&path)?)?;
+        }
+    }
+    let single = [
+        ("header_page", &["header_page", "events/header_page"][..]),
+        ("saved_cmdlines", &["saved_cmdlines"]),
+        ("saved_tgids", &["saved_tgids"]),
+        ("trace_clock", &["trace_clock"]),
+        ("tracer", &["tracer", "current_tracer"]),
+        ("tracing_thresh", &["tracing_thresh"]),
+    ];
+    for (name, places) in single {
+        match places.iter().map(|place| dir.join(place)).find(|path| path.is_file()) {
+            Some(path) => put(&to.join(name), &read_file(&path)?)?,
+            None if name == "header_page" => {
+                notes.push("no header_page: taken for pages of 4 KiB of a 64-bit kernel".into());
+            }
+            None => {}
+        }
+    }
+    let mut formats = 0u32;
+    for system in folders(&dir.join("events")) {
+        for event in folders(&system) {
+            let format = event.join("format");
+            if let (true, Some(system), Some(event)) =
+                (format.is_file(), system.file_name(), event.file_name())
+            {
+                put(&to.join("events").join(system).join(event).join("format"), &read_file(&format)?)?;
+                formats += 1;
+            }
+        }
+    }
+    // Several formats in one file, one after the other.
+    for path in files(dir).into_iter().filter(|p| p.to_string_lossy().ends_with("formats.txt")) {
+        let bytes = read_file(&path)?;
+        let text = String::from_utf8_lossy(&bytes);
+        for format in text.split("name: ").skip(1) {
+            let name: String = format
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .chars()
+                .filter(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
+            put(&to.join("events/other").join(name).join("format"), format!("name: {format}").as_bytes())?;
+            formats += 1;
+        }
+    }
+    if formats == 0 {
+        let expected = "events/SYSTEM/NAME/format beside the pages: copy them from /sys/kernel/tracing";
+        return Err(ImportError::format(dir, "events", expected));
+    }
+    Ok(())
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn folders(dir: &Path) -> Vec<PathBuf> {
+    files(dir).into_iter().filter(|path| path.is_dir()).collect()
+}
+
+fn put(path: &Path, bytes: &[u8]) -> Result<(), ImportError> {
+    let at = |source| ImportError::Io { path: path.to_owned(), source };
+    path.parent().map_or(Ok(()), fs::create_dir_all).map_err(at)?;
+    fs::write(path, bytes).map_err(at)
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Function durations: tables of functions, by task, of callers and callees, and the columns of ftd.
+
+use kprism_durations::rows::{self, Row};
+use kprism_durations::{Counts, Times};
+use kprism_flow::Profile;
+use kprism_flow::model::Histogram;
+use serde_json::{Value, json};
+
+use crate::filter::Filter;
+use crate::header::Header;
+use crate::table::{Cell, Style, Table};
+use crate::units;
+
+/// Columns of the table of functions, of which the text shows [`SHOWN`].
+const COLUMNS: &[(&str, &str)] = &[
+    ("count", "count"),
+    ("total_ns", "total"),
+    ("average_ns", "average"),
+    ("self_ns", "self"),
+    ("local_ns", "local"),
+    ("off_cpu_ns", "off CPU"),
+    ("interrupts_ns", "interrupts"),
+    ("min_ns", "min"),
+    ("p50_ns", "p50"),
+    ("p90_ns", "p90"),
+    ("p99_ns", "p99"),
+    ("max_ns", "max"),
+    ("sum_ns", "sum"),
+    ("unfinished", "unfinished"),
+    ("gapped", "gapped"),
+    ("function", "function"),
+    ("module", "module"),
+];
+
+/// What of it fits a terminal.
+pub const SHOWN: &[&str] = &[
+    "count",
+    "total_ns",
+    "average_ns",
+    "self_ns",
+    "off_cpu_ns",
+    "interrupts_ns",
+    "min_ns",
+    "p50_ns",
+    "p99_ns",
+    "max_ns",
+    "function",
+    "module",
+];
+
+fn average(row: &Row) -> u64 {
+    row.sum_ns.checked_div(row.calls).unwrap_or(0)
+}
+
+/// Functions over the tasks taken, longest total first. Functions of which no call ended are left out.
+#[must_use]
+pub fn functions(profile: &Profile, times: &Times, filter: &Filter) -> Table {
+    let mut rows = rows::functions(profile, times, &filter.tasks(profile));
+    rows.retain(|row| row.calls > 0);
+    let nothing = kprism_durations::FuncTimes::default();
+    let cells = |row: &Row| {
+        let func = &profile.funcs[row.func as usize];
+        let of = times.funcs.get(row.func as usize).unwrap_or(&nothing);
+        let h: &Histogram = &of.durations;
+        vec![
+            Cell::Int(row.calls),
+            Cell::Ns(row.total_ns),
+            Cell::Ns(average(row)),
+            Cell::Ns(row.self_ns),
+            Cell::Ns(row.local_ns),
+            Cell::Ns(row.off_ns),
+            Cell::Ns(row.irq_ns),
+            Cell::Ns(h.min),
+            Cell::Ns(h.percentile(50.0)),
+            Cell::Ns(h.percentile(90.0)),
+            Cell::Ns(h.percentile(99.0)),
+            Cell::Ns(h.max),
+            Cell::Ns(row.sum_ns),
+            Cell::Int(of.unfinished),
+            Cell::Int(of.gapped),
+            Cell::Text(func.name.clone()),
+            Cell::Text(func.module.clone()),
+        ]
+    };
+    sorted(COLUMNS, rows.iter().map(cells).collect())
+}
+
+/// Functions of each task.
+#[must_use]
+pub fn by_task(profile: &Profile, times: &Times, filter: &Filter) -> Table {
+    let mut rows = rows::by_task(profile, times, &filter.tasks(profile));
+    rows.retain(|(_, row)| row.calls > 0);
+    let cells = |(task, row): &(u32, Row)| {
+        let task = &profile.tasks[*task as usize];
+        let mut cells = vec![Cell::Int(task.pid.into()), Cell::Text(task.comm.clone())];
+        cells.extend(plain(profile, row));
+        cells
+    };
+    let mut columns = vec![("pid", "pid"), ("comm", "comm")];
+    columns.extend(PLAIN);
+    sorted(&columns, rows.iter().map(cells).collect())
+}
+
+const PLAIN: &[(&str, &str)] = &[
+    ("count", "count"),
+    ("total_ns", "total"),
+    ("average_ns", "average"),
+    ("self_ns", "self"),
+    ("off_cpu_ns", "off CPU"),
+    ("interrupts_ns", "interrupts"),
+    ("function", "function"),
+    ("module", "module"),
+];
+
+fn plain(profile: &Profile, row: &Row) -> Vec<Cell> {
+    let mut cells = numbers(row);
+    let func = &profile.funcs[row.func as usize];
+    cells.extend([Cell::Text(func.name.clone()), Cell::Text(func.module.clone())]);
+    cells
+}
+
+fn numbers(row: &Row) -> Vec<Cell> {
+    vec![
+        Cell::Int(row.calls),
+        Cell::Ns(row.total_ns),
+        Cell::Ns(average(row)),
+        Cell::Ns(row.self_ns),
+        Cell::Ns(row.off_ns),
+        Cell::Ns(row.irq_ns),
+    ]
+}
+
+/// Numbers of the functions of this name, glob characters allowed.
+#[must_use]
+pub fn named(profile: &Profile, name: &str) -> Vec<bool> {
+    profile.funcs.iter().map(|f| kprism_image::glob::glob(name, &f.name)).collect()
+}
+
+/// What a function calls, most often called first: its subroutines.
+#[must_use]
+pub fn callees(profile: &Profile, times: &Times, filter: &Filter, name: &str) -> Table {
+    let is = named(profile, name);
+    let rows = rows::callees(profile, times, &filter.tasks(profile), |f| is[f as usize]);
+    let rows = rows.iter().filter(|row| row.calls > 0).map(|row| plain(profile, row)).collect();
+    let mut table = Table::new(PLAIN, rows);
+    let known = table.sort_by("count");
+    debug_assert!(known.is_ok());
+    table
+}
+
+/// Who calls a function, longest total first.
+#[must_use]
+pub fn callers(profile: &Profile, times: &Times, filter: &Filter, name: &str) -> Table {
+    let is = named(profile, name);
+    let rows = rows::callers(profile, times, &filter.tasks(profile), |f| is[f as usize]);
+    let cells = |(caller, row): &(Option<u32>, Row)| {
+        let mut cells = numbers(row);
+        match caller {
+            Some(func) => {
+                let func = &profile.funcs[*func as usize];
+                cells.extend([Cell::Text(func.name.clone()), Cell::Text(func.module.clone())]);
+            }
+            None => cells.extend([Cell::Text("(no traced function)".into()), Cell::Text(String::new())]),
+        }
+        cells
+    };
+    sorted(PLAIN, rows.iter().filter(|(_, row)| row.calls > 0).map(cells).collect())
+}
+
+fn sorted(columns: &[(&'static str, &'static str)], cells: Vec<Vec<Cell>>) -> Table {
+    let mut table = Table::new(columns, cells);
+    let known = table.sort_by("total_ns");
+    debug_assert!(known.is_ok(), "a table sorts by a column of its own");
+    table
+}
+
+/// The columns of ftd (paper 2, figure 5), as ftd prints them: every call counts, times are ns, local time is what
+/// was not spent in the functions that it called. `rows`: no more than so many.
+#[must_use]
+pub fn ftd(profile: &Profile, times: &Times, filter: &Filter, rows: Option<usize>) -> String {
+    let mut all = rows::functions(profile, times, &filter.tasks(profile));
+    all.retain(|row| row.calls > 0);
+    all.sort_by(|a, b| {
+        b.sum_ns
+            .cmp(&a.sum_ns)
+            .then_with(|| profile.funcs[b.func as usize].name.cmp(&profile.funcs[a.func as usize].name))
+    });
+    let line = |cells: [&str; 5]| {
+        format!("{:<35} {:>5} {:>10} {:>8} {:>10}\n", cells[0], cells[1], cells[2], cells[3], cells[4])
+    };
+    let mut out =
+        format!("{:<35} {:<5} {:<10} {:<8} {:<10}\n", "Function", "Count", "Time", "Average", "Local");
+    out += &line(["-".repeat(35).as_str(), "-----", "----------", "--------", "----------"]);
+    for row in all.iter().take(rows.unwrap_or(usize::MAX)) {
+        let numbers = [row.calls, row.sum_ns, average(row), row.local_ns].map(|n| n.to_string());
+        let name = units::printable(&profile.funcs[row.func as usize].name);
+        out += &line([&name, &numbers[0], &numbers[1], &numbers[2], &numbers[3]]);
+    }
+    out
+}
+
+/// The lines above a report of durations: what was measured, what was lost.
+#[must_use]
+pub fn header(header: &Header, profile: &Profile, counts: &Counts, style: Style) -> String {
+    let title = if header.command.is_empty() { &header.source } else { &header.command };
+    let mut out = style.bold(&units::printable(title));
+    if !header.kernel.is_empty() {
+        out += &format!(" on {}", units::printable(&header.kernel));
+    }
+    let plural = |n: u64, one: &str| format!("{} {one}{}", units::grouped(n), if n == 1 { "" } else { "s" });
+    out += &format!(
+        "\n{}, {} of {} in {} ({} clock)",
+        plural(header.cpus, "CPU"),
+        plural(counts.calls, "call"),
+        plural(profile.funcs.len() as u64, "function"),
+        units::duration(header.span_ns),
+        units::printable(&header.clock),
+    );
+    let lost = plural(counts.lost, "lost event");
+    out += ", ";
+    out += &if counts.lost == 0 { lost } else { style.alert(&lost) };
+    let notes = [
+        (
+            counts.lost_uncounted,
+            "place where events were lost uncounted",
+            "places where events were lost uncounted",
+        ),
+        (counts.unfinished, "call without an end", "calls without an end"),
+        (counts.orphans, "end without a call", "ends without a call"),
+        (counts.clock_jumps, "call across a jump of the clock", "calls across a jump of the clock"),
+    ];
+    for (n, one, many) in notes.into_iter().filter(|(n, ..)| *n > 0) {
+        out += &format!(", {} {}", units::grouped(n), if n == 1 { one } else { many });
+    }
+    out.push('\n');
+    out
+}
+
+/// The same for programs.
+#[must_use]
+pub fn header_json(header: &Header, counts: &Counts) -> Value {
+    let mut run = header.to_json();
+    run["durations"] = json!(counts);
+    run
+}

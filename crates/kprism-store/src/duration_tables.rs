@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What durations have beside a profile, as Parquet tables, and back.
+//!
+//! | table | one row is | columns |
+//! |---|---|---|
+//! | durations | a function | func, calls, sum_ns, min_ns, max_ns, unfinished, gapped |
+//! | duration_bins | a bin of the histogram of its calls' durations | func, low, high, count |
+//! | node_times | a calling context | node, total_ns, off_cpu_ns, interrupts_ns |
+//!
+//! What was counted on the way is in the manifest, `options.durations`.
+
+use kprism_durations::{Counts, FuncTimes, NodeTimes, Times};
+use kprism_flow::Profile;
+use kprism_flow::model::{Bin, Histogram};
+
+use crate::column::{Column, Table};
+use crate::tables::{below, rows, save, u32s, u64s};
+use crate::{Result, Run};
+
+/// The tables' names.
+const TABLES: [&str; 3] = ["durations", "duration_bins", "node_times"];
+
+/// Where the manifest's options have the counts.
+const COUNTS: &str = "durations";
+
+/// Writes the tables, and the counts into the manifest.
+///
+/// # Errors
+/// The first file the disk refuses.
+pub fn save_times(run: &Run, times: &Times) -> Result<()> {
+    let numbers = |count: usize| Column::U32((0..count as u32).collect());
+    let funcs = &times.funcs;
+    save(
+        run,
+        "durations",
+        vec![
+            ("func", numbers(funcs.len())),
+            ("calls", u64s(funcs, |f| f.durations.count)),
+            ("sum_ns", u64s(funcs, |f| f.durations.sum)),
+            ("min_ns", u64s(funcs, |f| f.durations.min)),
+            ("max_ns", u64s(funcs, |f| f.durations.max)),
+            ("unfinished", u64s(funcs, |f| f.unfinished)),
+            ("gapped", u64s(funcs, |f| f.gapped)),
+        ],
+    )?;
+    let bins: Vec<(u32, &Bin)> =
+        (0u32..).zip(funcs).flat_map(|(n, f)| f.durations.bins.iter().map(move |bin| (n, bin))).collect();
+    save(
+        run,
+        "duration_bins",
+        vec![
+            ("func", u32s(&bins, |b| b.0)),
+            ("low", u64s(&bins, |b| b.1.low)),
+            ("high", u64s(&bins, |b| b.1.high)),
+            ("count", u64s(&bins, |b| b.1.count)),
+        ],
+    )?;
+    let nodes = &times.nodes;
+    save(
+        run,
+        "node_times",
+        vec![
+            ("node", numbers(nodes.len())),
+            ("total_ns", u64s(nodes, |n| n.total_ns)),
+            ("off_cpu_ns", u64s(nodes, |n| n.off_ns)),
+            ("interrupts_ns", u64s(nodes, |n| n.irq_ns)),
+        ],
+    )?;
+    let mut manifest = run.manifest()?;
+    let counts = serde_json::to_value(times.counts).unwrap_or_default();
+    manifest.options.insert(COUNTS.into(), counts);
+    run.write_manifest(&manifest)
+}
+
+/// Whether a run has these tables.
+#[must_use]
+pub fn has_times(run: &Run) -> bool {
+    TABLES.iter().all(|name| run.table(name).exists())
+}
+
+/// Reads the tables of a run with this profile.
+///
+/// # Errors
+/// A table is missing, damaged, or speaks of functions or contexts that the profile does not have.
+pub fn load_times(run: &Run, profile: &Profile) -> Result<Times> {
+    let path = run.table("durations");
+    let t = Table::open(&path)?;
+    let mut funcs = rows!(t, count: t.u64("calls")?, sum: t.u64("sum_ns")?, min: t.u64("min_ns")?,
+        max: t.u64("max_ns")?, unfinished: t.u64("unfinished")?, gapped: t.u64("gapped")?
+        => FuncTimes { durations: Histogram { bins: Vec::new(), count, sum, min, max }, unfinished, gapped });
+    if funcs.len() != profile.funcs.len() {
+        return Err(t.bad(funcs.len(), format!("{} functions in `functions`", profile.funcs.len())));
+    }
+    let path = run.table("duration_bins");
+    let t = Table::open(&path)?;
+    let bins = rows!(t, func: t.u32("func")?, low: t.u64("low")?, high: t.u64("high")?, count: t.u64("count")?
+        => (func, Bin { low, high, count }));
+    for (row, (func, bin)) in bins.into_iter().enumerate() {
+        below(&t, row, "func", func, funcs.len())?;
+        funcs[func as usize].durations.bins.push(bin);
+    }
+    let path = run.table("node_times");
+    let t = Table::open(&path)?;
+    let nodes = rows!(t, total_ns: t.u64("total_ns")?, off_ns: t.u64("off_cpu_ns")?, irq_ns: t.u64("interrupts_ns")?
+        => NodeTimes { total_ns, off_ns, irq_ns });
+    if nodes.len() != profile.nodes.len() {
+        return Err(t.bad(nodes.len(), format!("{} contexts in `nodes`", profile.nodes.len())));
+    }
+    let options = run.manifest()?.options;
+    let counts: Counts =
+        options.get(COUNTS).and_then(|v| serde_json::from_value(v.clone()).ok()).unwrap_or_default();
+    Ok(Times { funcs, nodes, counts })
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism report func`: how long functions took.
+
+use std::io::Write;
+
+use anyhow::{Result, bail};
+use kprism_durations::Times;
+use kprism_flow::Profile;
+use kprism_report::calltree::{self, Options, Weight};
+use kprism_report::durations as view;
+use kprism_report::header::Header;
+use kprism_report::{Filter, Style, Table, tree};
+use kprism_store::Run;
+use serde_json::json;
+
+use super::report::print_json;
+use crate::durations;
+use crate::exit::Outcome;
+use crate::progress::Progress;
+
+/// Options of `kprism report func`.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Options of `func`")]
+pub struct FuncArgs {
+    /// Print Function, Count, Time, Average and Local as ftd does, in ns
+    #[arg(long)]
+    pub ftd: bool,
+    /// What this function calls, most often called first; `*` and `?` allowed
+    #[arg(long, value_name = "FUNC", conflicts_with_all = ["callers", "by_task", "ftd"])]
+    pub callees: Option<String>,
+    /// Who calls this function; `*` and `?` allowed
+    #[arg(long, value_name = "FUNC", conflicts_with_all = ["by_task", "ftd"])]
+    pub callers: Option<String>,
+    /// The call tree, by time on a CPU
+    #[arg(long, conflicts_with_all = ["callees", "callers", "by_task", "ftd"])]
+    pub tree: bool,
+    /// Every function of each task
+    #[arg(long, conflicts_with = "ftd")]
+    pub by_task: bool,
+}
+
+impl FuncArgs {
+    /// Whether one of them was given.
+    pub fn is_given(&self) -> bool {
+        self.ftd || self.callees.is_some() || self.callers.is_some() || self.tree || self.by_task
+    }
+}
+
+/// What `report` was asked for beside.
+pub struct View<'a> {
+    /// Tasks to take.
+    pub filter: Filter,
+    /// Column to sort by.
+    pub sort: Option<&'a str>,
+    /// Rows to show; 0 shows all.
+    pub rows: usize,
+    /// Print as JSON.
+    pub json: bool,
+    /// Print as CSV.
+    pub csv: bool,
+    /// Shape of a tree.
+    pub tree: Options,
+    /// Colours.
+    pub style: Style,
+}
+
+/// Shows it.
+pub fn run(
+    run: &Run,
+    args: &FuncArgs,
+    view: &View<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let (profile, times) = if durations::is_recorded(run) {
+        durations::open(run, progress)?
+    } else {
+        crate::flow_durations::measure(run, progress)?
+    };
+    progress.clear();
+    let header = Header::new(&run.manifest()?, &profile);
+    if !view.filter.tasks(&profile).contains(&true) {
+        progress.say("no task matches");
+        return Ok(Outcome::NothingMatched);
+    }
+    if args.ftd {
+        let rows = (view.rows > 0).then_some(view.rows);
+        if view.sort.is_some() || view.json || view.csv {
+            bail!("--ftd is ftd's own table: it is sorted by time, and text");
+        }
+        write!(out, "{}", view::ftd(&profile, &times, &view.filter, rows))?;
+        return Ok(Outcome::Done);
+    }
+    if args.tree {
+        return show_tree(&profile, &times, &header, view, out);
+    }
+    show(table(args, &profile, &times, &view.filter), args, &profile, &times, &header, view, out)
+}
+
+fn table(args: &FuncArgs, profile: &Profile, times: &Times, filter: &Filter) -> Table {
+    match (&args.callees, &args.callers) {
+        (Some(name), _) => view::callees(profile, times, filter, name),
+        (_, Some(name)) => view::callers(profile, times, filter, name),
+        _ if args.by_task => view::by_task(profile, times, filter),
+        _ => view::functions(profile, times, filter),
+    }
+}
+
+fn show(
+    mut table: Table,
+    args: &FuncArgs,
+    profile: &Profile,
+    times: &Times,
+    header: &Header,
+    view: &View<'_>,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    if let Some(key) = view.sort {
+        table.sort_by(key)?;
+    }
+    let outcome = if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
+    if view.csv {
+        out.write_all(table.to_csv().as_bytes())?;
+        return Ok(outcome);
+    }
+    if view.rows > 0 {
+        table.limit(view.rows);
+    }
+    if view.json {
+        let run = view::header_json(header, &times.counts);
+        print_json(&json!({"run": run, "rows": table.to_json(), "hidden": table.hidden}), out)?;
+        return Ok(outcome);
+    }
+    if args.callees.is_none() && args.callers.is_none() && !args.by_task {
+        let mut keys = view::SHOWN.to_vec();
+        // A column that was asked for is shown.
+        if let Some(key) = view.sort.map(|key| key.trim_start_matches('-')).filter(|key| !keys.contains(key))
+        {
+            keys.insert(keys.len() - 2, key);
+        }
+        table.select(&keys);
+    }
+    write!(
+        out,
+        "{}\n{}",
+        view::header(header, profile, &times.counts, view.style),
+        table.to_text(view.style)
+    )?;
+    Ok(outcome)
+}
+
+fn show_tree(
+    profile: &Profile,
+    times: &Times,
+    header: &Header,
+    view: &View<'_>,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    if view.sort.is_some() || view.csv {
+        bail!("the tree is no table: it is sorted by its weight, and text or JSON");
+    }
+    let tree = tree::by_comm(profile, &view.filter);
+    let options = Options { weight: Weight::Time, ..view.tree };
+    if view.json {
+        let run = view::header_json(header, &times.counts);
+        print_json(&json!({"run": run, "tree": calltree::to_json(profile, &tree, &options)}), out)?;
+        return Ok(Outcome::Done);
+    }
+    let text = calltree::to_text(profile, &tree, &options, view.style);
+    writeln!(out, "{}", view::header(header, profile, &times.counts, view.style))?;
+    let keep = if view.rows == 0 { usize::MAX } else { view.rows + 1 };
+    let total = text.lines().count();
+    for line in text.lines().take(keep) {
+        writeln!(out, "{line}")?;
+    }
+    if total > keep {
+        let note = format!("… {} more lines (--limit 0 shows all)", total - keep);
+        writeln!(out, "{}", view.style.dim(&note))?;
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From what ftrace or a BPF recorder left in a run to its durations.
+//!
+//! In: `streams/ftrace` and `streams/bpf`, as `docs/run-folder.md` has them. Out: [`Measured`], kept as the run's
+//! tables, with the task switches as its sideband and what was read and lost in its manifest.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kprism_durations::ftrace::Collector;
+use kprism_durations::{Measured, Names, Times, record};
+use kprism_flow::Profile;
+use kprism_ftrace::dat::{Dat, TscToNs};
+use kprism_ftrace::decode::Decoder;
+use kprism_ftrace::format::{Format, PageLayout};
+use kprism_ftrace::merge::Merged;
+use kprism_ftrace::raw::Cpu;
+use kprism_ftrace::text::Text;
+use kprism_ftrace::{Data, Event, Exit, side};
+use kprism_image::symbols::Symbols;
+use kprism_store::{Run, has_times, load_profile, load_times, save_profile, save_times};
+use serde_json::json;
+
+use crate::pipeline::{read, read_if_there};
+use crate::progress::Progress;
+
+/// Whether the run holds durations rather than a flow.
+pub fn is_recorded(run: &Run) -> bool {
+    run.streams().join("ftrace").is_dir() || run.streams().join("bpf").is_dir()
+}
+
+/// Opens a run of durations, measuring first if that was not done yet.
+///
+/// # Errors
+/// No such run, or one that cannot be read.
+pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
+    if run.has_tables() && has_times(run) {
+        progress.step("reading the tables");
+        let profile = load_profile(run)?;
+        let times = load_times(run, &profile)?;
+        return Ok((profile, times));
+    }
+    let Measured { profile, times, .. } = measure(run, progress)?;
+    Ok((profile, times))
+}
+
+/// What was read beside the calls.
+#[derive(Default)]
+struct Facts {
+    source: &'static str,
+    clock: String,
+    events: u64,
+    /// Events that the kernel overwrote or dropped, by its own count.
+    overwritten: u64,
+    kernel: String,
+    notes: Vec<String>,
+}
+
+/// Measures a run, saves its tables, and enters what was read into its manifest.
+///
+/// # Errors
+/// The streams are not there or not what they should be, or the disk refuses.
+pub fn measure(run: &Run, progress: &Progress) -> Result<Measured> {
+    progress.step("reading the trace");
+    let dir = run.streams().join("ftrace");
+    let mut facts = Facts { clock: "local".into(), ..Facts::default() };
+    let kallsyms = read_if_there(&run.symbols().join("kallsyms"))?;
+    let (dat, txt) = (dir.join("trace.dat"), dir.join("trace.txt"));
+    let measured = if dat.is_file() {
+        let bytes = read(&dat)?;
+        let dat = Dat::parse(&bytes).with_context(|| dat.display().to_string())?;
+        from_dat(&dat, &kallsyms, &mut facts)
+    } else if txt.is_file() {
+        from_text(&read(&txt)?, &mut facts)
+    } else if dir.is_dir() {
+        from_raw(&dir, &kallsyms, &mut facts)?
+    } else {
+        from_bpf(&run.streams().join("bpf/calls.bin"), &kallsyms, &mut facts)?
+    };
+    progress.step("writing the tables");
+    enter(run, &measured, facts, progress)?;
+    Ok(measured)
+}
+
+/// Saves tables, sideband and manifest.
+fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> Result<()> {
+    save_profile(run, &measured.profile)?;
+    if !measured.switches.is_empty() {
+        let line = |s: &kprism_durations::Switch| {
+            json!({"k": "switch", "t": s.ns, "cpu": s.cpu, "prev_pid": s.prev.0, "prev_comm": s.prev.1,
+                "pid": s.next.0, "comm": s.next.1})
+        };
+        let text: String = measured.switches.iter().map(|s| format!("{}\n", line(s))).collect();
+        fs::write(run.sideband(), text).with_context(|| run.sideband().display().to_string())?;
+    }
+    let mut manifest = run.manifest()?;
+    manifest.vcpus = u32::try_from(measured.profile.totals.per_cpu.len())?;
+    manifest.clock.name = facts.clock;
+    manifest.clock.tsc_hz = 1_000_000_000;
+    (manifest.clock.art_num, manifest.clock.art_den) = (0, 0);
+    if manifest.kernel.is_none() && !facts.kernel.is_empty() {
+        manifest.kernel = Some(kprism_store::Kernel { release: facts.kernel, build_id: String::new() });
+    }
+    let ftrace = json!({"source": facts.source, "events": facts.events, "overwritten": facts.overwritten});
+    manifest.options.insert("ftrace".into(), ftrace);
+    if !facts.notes.is_empty() {
+        manifest.options.insert("decode_notes".into(), facts.notes.clone().into());
+    }
+    run.write_manifest(&manifest)?;
+    for note in &facts.notes {
+        progress.say(&format!("kprism: note: {note}"));
+    }
+    Ok(save_times(run, &measured.times)?)
+}
+
+/// The kernel's functions; none, with a note, where they cannot be told.
+fn symbols(kallsyms: &[u8], facts: &mut Facts) -> Symbols {
+    Symbols::load(kallsyms, &[], None).unwrap_or_else(|error| {
+        facts.notes.push(error.to_string());
+        Symbols::default()
+    })
+}
+
+/// The function that an address is in.
+fn function(symbols: &Symbols, address: u64) -> Option<(&str, &str)> {
+    let func = symbols.function(symbols.locate(0, address, 0)?.func);
+    Some((&func.name, &func.module))
+}
+
+/// A collector that knows which functions are special.
+fn collector<'s>(symbols: &'s Symbols, timed: bool) -> Collector<'s> {
+    Collector::new(Names::new(|address| Some(function(symbols, address)?.0)), timed)
+}
+
+fn finish(collector: Collector<'_>, symbols: &Symbols) -> Measured {
+    collector.finish(|address| {
+        let (name, module) = function(symbols, address)?;
+        Some((name.to_owned(), module.to_owned()))
+    })
+}
+
+fn from_text(text: &[u8], facts: &mut Facts) -> Measured {
+    let mut reader = Text::new(text);
+    facts.source = "text";
+    let columns = reader.columns();
+    let mut collector = Collector::new(Names::default(), reader.timed());
+    reader.by_ref().for_each(|event| collector.event(&event));
+    collector.name_tasks(std::mem::take(&mut reader.comms));
+    facts.events = reader.counts.events;
+    if let Some((kept, written)) = reader.counts.entries {
+        facts.overwritten = written.saturating_sub(kept);
+    }
+    if !reader.timed() {
+        facts.clock = "of each task".into();
+        facts.notes.push(
+            "the text has no times (option funcgraph-abstime): each task's timeline is made of its durations"
+                .into(),
+        );
+    }
+    if columns.graph && !columns.duration {
+        facts.notes.push("the text has no durations (option funcgraph-duration)".into());
+    }
+    if columns.graph && !columns.cpu {
+        facts.notes.push(
+            "the text does not tell CPUs apart (option funcgraph-cpu): calls of several may be mixed up"
+                .into(),
+        );
+    }
+    faults(&reader.counts.faults, "trace.txt: line", facts);
+    collector.finish(|_| None)
+}
+
+fn faults(faults: &kprism_ftrace::Faults, place: &str, facts: &mut Facts) {
+    if let Some(first) = faults.first.first() {
+        let more = if faults.count > 1 { format!(" ({} such places)", faults.count) } else { String::new() };
+        facts.notes.push(format!("{place} {}: expected {}{more}", first.at, first.expected));
+    }
+}
+
+/// Merges the CPUs' events and counts them.
+fn collect<'a>(
+    cpus: Vec<Cpu<'a>>,
+    names: &[String],
+    time: &Time,
+    collector: &mut Collector<'_>,
+    facts: &mut Facts,
+) {
+    let mut last = BTreeMap::new();
+    let mut merged = Merged::new(cpus);
+    for mut event in merged.by_ref() {
+        time.apply(&mut event, &mut last);
+        collector.event(&event);
+    }
+    for (cpu, name) in merged.into_streams().iter().zip(names) {
+        facts.events += cpu.counts.events;
+        faults(&cpu.counts.faults, &format!("{name}: offset"), facts);
+    }
+}
+
+/// How times become ns.
+enum Time {
+    /// They are ns, and functions are timed with the same clock.
+    Same,
+    /// They are ns of another clock than function graph's own, which is `local`.
+    Other { tsc: Option<TscToNs>, offset: i64 },
+    /// They are no ns: those of returns are taken.
+    Returns,
+}
+
+impl Time {
+    fn new(clock: &str, tsc: Option<TscToNs>, offset: i64, facts: &mut Facts) -> Self {
+        match clock {
+            "local" | "" if offset == 0 => Time::Same,
+            "counter" | "uptime" | "x86-tsc" if tsc.is_none() => {
+                facts
+                    .notes
+                    .push(format!("clock {clock} cannot be converted to ns: functions' own times are taken"));
+                facts.clock = "local".into();
+                Time::Returns
+            }
+            _ => Time::Other { tsc, offset },
+        }
+    }
+
+    fn apply(&self, event: &mut Event<'_>, last: &mut BTreeMap<u32, u64>) {
+        match self {
+            Time::Same => {}
+            Time::Other { tsc, offset } => {
+                let ns = tsc.map_or(event.ns, |tsc| tsc.ns(event.ns));
+                event.ns = ns.saturating_add_signed(*offset);
+                if let Data::Exit(Exit { call_ns: Some(call), ret_ns: Some(ret), .. }) = &mut event.data {
+                    let took = ret.saturating_sub(*call);
+                    (*call, *ret) = (event.ns.saturating_sub(took), event.ns);
+                }
+            }
+            Time::Returns => {
+                let ns = last.entry(event.cpu).or_insert(0);
+                if let Data::Exit(Exit { ret_ns: Some(ret), .. }) = &event.data {
+                    *ns = *ret;
+                }
+                event.ns = *ns;
+            }
+        }
+    }
+}
+
+fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts) -> Measured {
+    facts.source = "trace.dat";
+    facts.notes.extend(dat.notes.iter().cloned());
+    facts.kernel = dat.uname.split(' ').nth(2).unwrap_or_default().to_owned();
+    let names = if kallsyms.is_empty() { &dat.kallsyms } else { kallsyms };
+    let symbols = symbols(names, facts);
+    let decoder = dat.decoder();
+    let clock = dat.buffers.first().map_or("local", |b| b.clock.as_str());
+    facts.clock = if clock.is_empty() { "local".into() } else { clock.to_owned() };
+    let time = Time::new(clock, dat.tsc, dat.offset, facts);
+    let mut collector = collector(&symbols, true);
+    collector.name_tasks(side::by_pid(&dat.cmdlines));
+    let (mut cpus, mut places) = (Vec::new(), Vec::new());
+    for buffer in &dat.buffers {
+        if buffer.clock != clock {
+            facts.notes.push(format!(
+                "buffer {} has another clock ({}) and was passed over",
+                buffer.name, buffer.clock
+            ));
+            continue;
+        }
+        for (cpu, (number, _)) in dat.cpus(buffer, &decoder).into_iter().zip(&buffer.cpus) {
+            cpus.push(cpu);
+            places.push(format!("trace.dat: buffer {:?}, CPU {number}", buffer.name));
+        }
+    }
+    for stats in &dat.stats {
+        let stats = side::stats(stats.as_bytes());
+        facts.overwritten += stats.overrun + stats.commit_overrun + stats.dropped;
+    }
+    collect(cpus, &places, &time, &mut collector, facts);
+    finish(collector, &symbols)
+}
+
+fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts) -> Result<Measured> {
+    facts.source = "pages of the ring buffer";
+    let header = read_if_there(&dir.join("header_page"))?;
+    let layout = if header.is_empty() { PageLayout::default() } else { PageLayout::parse(&header)? };
+    let formats = formats(&dir.join("events"), facts)?;
+    let decoder = Decoder::new(&formats, false);
+    let symbols = symbols(kallsyms, facts);
+    let mut streams: Vec<(u32, Cow<'_, [u8]>)> = Vec::new();
+    for cpu in numbered(dir) {
+        streams.push((cpu, read(&dir.join(format!("cpu{cpu}.raw")))?.into()));
+        let stats = side::stats(&read_if_there(&dir.join(format!("stats/cpu{cpu}")))?);
+        facts.overwritten += stats.overrun + stats.commit_overrun + stats.dropped;
+    }
+    if streams.is_empty() {
+        bail!("{}: no cpuN.raw: the recording left nothing", dir.display());
+    }
+    facts.clock = side::clock(&read_if_there(&dir.join("trace_clock"))?).unwrap_or_else(|| "local".into());
+    let time = Time::new(&facts.clock.clone(), None, 0, facts);
+    let mut collector = collector(&symbols, true);
+    collector.name_tasks(side::by_pid(&read_if_there(&dir.join("saved_cmdlines"))?));
+    let tgids = side::by_pid(&read_if_there(&dir.join("saved_tgids"))?);
+    collector.group_tasks(tgids.iter().filter_map(|(pid, tgid)| Some((*pid, tgid.trim().parse().ok()?))));
+    let cpus = streams.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
+    let names: Vec<String> = streams.iter().map(|(cpu, _)| format!("cpu{cpu}.raw")).collect();
+    collect(cpus, &names, &time, &mut collector, facts);
+    Ok(finish(collector, &symbols))
+}
+
+/// CPUs that have pages.
+fn numbered(dir: &Path) -> Vec<u32> {
+    let number = |name: String| name.strip_prefix("cpu")?.strip_suffix(".raw")?.parse().ok();
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut cpus: Vec<u32> =
+        entries.filter_map(|e| number(e.file_name().to_string_lossy().into_owned())).collect();
+    cpus.sort_unstable();
+    cpus
+}
+
+/// All formats below `events`. One that cannot be read costs its events their meaning, and is noted.
+fn formats(events: &Path, facts: &mut Facts) -> Result<Vec<Format>> {
+    let sorted = |dir: &Path| {
+        let mut names: Vec<_> =
+            fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name()).collect();
+        names.sort();
+        names
+    };
+    let mut formats = Vec::new();
+    for system in sorted(events) {
+        for event in sorted(&events.join(&system)) {
+            let path = events.join(&system).join(&event).join("format");
+            if !path.is_file() {
+                continue;
+            }
+            match Format::parse(&system.to_string_lossy(), &read(&path)?) {
+                Ok(format) => formats.push(format),
+                Err(error) => facts.notes.push(error.to_string()),
+            }
+        }
+    }
+    if formats.is_empty() {
+        bail!("{}: no SYSTEM/NAME/format tells what the records mean", events.display());
+    }
+    Ok(formats)
+}
+
+fn from_bpf(path: &Path, kallsyms: &[u8], facts: &mut Facts) -> Result<Measured> {
+    facts.source = "calls kept by BPF";
+    facts.clock = "monotonic".into();
+    let symbols = symbols(kallsyms, facts);
+    let mut collector = collector(&symbols, true);
+    for call in record::read(&read(path)?) {
+        match call {
+            Ok(call) => {
+                facts.events += 1;
+                collector.kept(&call);
+            }
+            Err(error) => facts.notes.push(error.to_string()),
+        }
+    }
+    Ok(finish(collector, &symbols))
+}
+
+/// A few lines on what was measured.
+///
+/// # Errors
+/// The manifest cannot be read.
+pub fn summary(run: &Run, measured: &Measured) -> Result<String> {
+    use kprism_report::units::grouped;
+    let manifest = run.manifest()?;
+    let ftrace = &manifest.options["ftrace"];
+    let number = |key: &str| grouped(ftrace[key].as_u64().unwrap_or(0));
+    let counts = &measured.times.counts;
+    let mut text = format!(
+        "{} events, {} calls of {} functions, {} lost events",
+        number("events"),
+        grouped(counts.calls),
+        grouped(measured.profile.funcs.len() as u64),
+        grouped(counts.lost),
+    );
+    if ftrace["overwritten"].as_u64().unwrap_or(0) > counts.lost {
+        text += &format!(" (the kernel counted {} overwritten or dropped)", number("overwritten"));
+    }
+    let place = run.dir().display();
+    let input =
+        if run.dir() == Path::new(crate::DEFAULT_RUN) { String::new() } else { format!(" -i {place}") };
+    Ok(text + &format!("\nread into {place}; see: kprism report func{input}"))
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Durations of every function, from a run's flow.
+
+use anyhow::Result;
+use kprism_durations::flow::Collector;
+use kprism_durations::{Measured, Times};
+use kprism_flow::Profile;
+use kprism_store::Run;
+
+use crate::cmd::script::follow;
+use crate::pipeline;
+use crate::progress::Progress;
+
+/// Replays the flow and measures its calls. Nothing is saved: the run's tables are those of the flow.
+///
+/// # Errors
+/// The streams are not there.
+pub fn measure(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
+    let loaded = pipeline::load(run, progress)?;
+    for note in &loaded.notes {
+        progress.say(&format!("kprism: note: {note}"));
+    }
+    progress.step("measuring calls");
+    let mut collector = Collector::default();
+    follow(&loaded, &mut collector);
+    let Measured { profile, times, .. } = collector.finish(&loaded.symbols);
+    Ok((profile, times))
+}
