@@ -20,6 +20,9 @@ pub enum Command {
     /// Run a command in the guest and record every instruction of it and its kernel
     #[command(after_help = RUN_HELP)]
     Run(Box<RunArgs>),
+    /// Boot the guest with tracing on: initcalls, long functions
+    #[command(after_help = super::record::BOOT_HELP)]
+    Boot(Box<super::record::BootArgs>),
     /// Fetch and boot the guest now, so that the next run starts at once
     Prepare(GuestArgs),
 }
@@ -101,7 +104,7 @@ pub struct RunArgs {
 }
 
 /// What the command finds around it.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct PlaceArgs {
     /// Give the guest a copy of this folder, at /share or at PLACE (can be repeated)
     #[arg(long, value_name = "DIR[:PLACE]")]

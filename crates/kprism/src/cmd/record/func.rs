@@ -36,8 +36,8 @@ Exit codes: 0 done, 2 error, 130 CMD was interrupted. CMD's own code is in the
 run: kprism info.";
 
 /// Where the recorder is in a guest, and where it writes.
-const GUEST_RECORDER: &str = "/.kprism/recorder";
-const GUEST_RUN: &str = "/tmp/.kprism.run";
+pub(super) const GUEST_RECORDER: &str = "/.kprism/recorder";
+pub(super) const GUEST_RUN: &str = "/tmp/.kprism.run";
 
 /// Records.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
@@ -82,7 +82,7 @@ pub fn told(undone: &Undone) -> String {
     text
 }
 
-fn this_kernel() -> Kernel {
+pub(super) fn this_kernel() -> Kernel {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Kernel { release: release.trim().to_owned(), build_id: String::new() }
 }

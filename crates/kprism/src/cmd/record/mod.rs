@@ -28,6 +28,10 @@ use std::io::Write;
 
 use anyhow::Result;
 
+pub use boot::{
+    GUEST_HELP as BOOT_HELP, GuestArgs as BootArgs, Shown as ShownBoot, in_guest as boot_guest,
+    report as report_boot,
+};
 pub use func::told;
 pub use line::find_perf;
 pub use pmu::Pmu;
@@ -51,10 +55,15 @@ pub enum Command {
 }
 
 /// Records.
-pub fn run(command: &Command, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+pub fn run(
+    command: &Command,
+    color: clap::ColorChoice,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
     match command {
         Command::Flow(args) => flow::run(args, progress),
         Command::Func(args) => func::run(args, progress, out),
-        Command::Boot(args) => boot::run(args, progress, out),
+        Command::Boot(args) => boot::run(args, color, progress, out),
     }
 }
