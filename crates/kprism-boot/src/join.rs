@@ -18,23 +18,34 @@ pub fn join(
     name: &dyn Fn(u64) -> Option<(String, Option<String>)>,
 ) -> Boot {
     let mut boot = Boot { lost: read.lost, tasks, ..Boot::default() };
-    if read.initcalls.is_empty() {
-        boot.initcalls = log.iter().map(of_log).collect();
-        boot.coarse = !log.is_empty();
-    } else {
-        let matched = pair(&read.initcalls, log, name);
-        for (started, call) in read.initcalls.iter().zip(matched) {
-            boot.unnamed += usize::from(call.is_none());
-            boot.initcalls.push(of_events(started, call, name, read.last_ns));
-        }
+    let matched = pair(&read.initcalls, log, name);
+    for (started, call) in read.initcalls.iter().zip(&matched) {
+        boot.unnamed += usize::from(call.is_none());
+        boot.initcalls.push(of_events(started, call.map(|at| &log[at]), name, read.last_ns));
     }
+    let mut told = vec![false; log.len()];
+    matched.iter().flatten().for_each(|&at| told[at] = true);
+    let ahead = ahead(&read.initcalls, log, &matched);
+    let rest: Vec<Initcall> =
+        log.iter().zip(told).filter(|(_, told)| !told).map(|(call, _)| of_log(call, ahead)).collect();
+    boot.coarse = rest.len();
+    boot.initcalls.extend(rest);
     boot.initcalls.sort_by_key(|call| call.start_ns);
     boot.calls = read.calls.iter().map(|called| long_call(called, &boot.initcalls, name)).collect();
     boot.calls.sort_by_key(|call| (call.start_ns, std::cmp::Reverse(call.ns)));
     boot
 }
 
-fn of_log(call: &Call) -> Initcall {
+/// How far the log's clock is ahead of the trace's: the median, as the log is late now and then.
+fn ahead(started: &[Started], log: &[Call], matched: &[Option<usize>]) -> i128 {
+    let pairs = started.iter().zip(matched).filter_map(|(started, at)| Some((started, &log[(*at)?])));
+    let mut ahead: Vec<i128> =
+        pairs.map(|(started, call)| i128::from(call.start_ns) - i128::from(started.start_ns)).collect();
+    ahead.sort_unstable();
+    ahead.get(ahead.len() / 2).copied().unwrap_or(0)
+}
+
+fn of_log(call: &Call, ahead: i128) -> Initcall {
     let level = if call.module.is_some() { MODULE } else { "" };
     let (ns, result) = call.end.map_or((0, None), |(ns, result)| (ns, Some(result)));
     Initcall {
@@ -42,7 +53,7 @@ fn of_log(call: &Call) -> Initcall {
         module: call.module.clone(),
         level: level.to_owned(),
         pid: call.pid,
-        start_ns: call.start_ns,
+        start_ns: u64::try_from(i128::from(call.start_ns) - ahead).unwrap_or(0),
         ns,
         result,
         address: 0,
@@ -60,7 +71,7 @@ fn of_events(
         None => name(started.address).unwrap_or_else(|| (format!("{:#x}", started.address), None)),
     };
     let level = match (&module, &started.level) {
-        (None, Some(level)) => level.clone(),
+        (None, level) if started.pid <= 1 => level.clone().unwrap_or_default(),
         _ => MODULE.to_owned(),
     };
     let (ns, result) = match started.end {
@@ -74,26 +85,26 @@ fn of_events(
 /// For each initcall of the events the log's line on it. Both are in the order of time; either may lack some, as a log
 /// that was too small lacks its beginning. So within each task the two are laid side by side: what has the same name
 /// by address fixes the way, and what lies between two such, in equal number, is the same too.
-fn pair<'a>(
+fn pair(
     started: &[Started],
-    log: &'a [Call],
+    log: &[Call],
     name: &dyn Fn(u64) -> Option<(String, Option<String>)>,
-) -> Vec<Option<&'a Call>> {
+) -> Vec<Option<usize>> {
     let mut pairs = vec![None; started.len()];
-    let mut by_task: BTreeMap<u32, (Vec<usize>, Vec<&Call>)> = BTreeMap::new();
+    let mut by_task: BTreeMap<u32, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
     for (at, started) in started.iter().enumerate() {
         // Before the first task runs, the log says 0 too.
         by_task.entry(started.pid).or_default().0.push(at);
     }
-    for call in log {
-        by_task.entry(call.pid).or_default().1.push(call);
+    for (at, call) in log.iter().enumerate() {
+        by_task.entry(call.pid).or_default().1.push(at);
     }
     for (events, calls) in by_task.values() {
         let names: Vec<Option<String>> =
             events.iter().map(|&at| name(started[at].address).map(|(name, _)| name)).collect();
         let mut position: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (at, call) in calls.iter().enumerate() {
-            position.entry(&call.name).or_default().push(at);
+        for (at, &call) in calls.iter().enumerate() {
+            position.entry(&log[call].name).or_default().push(at);
         }
         // Pairs of places with the same name, in order in both.
         let mut fixed: Vec<(usize, usize)> = Vec::new();
@@ -202,11 +213,26 @@ mod tests {
         assert_eq!((&names[..], boot.unnamed), (&["0x9", "first_init", "gone_init", "second_init"][..], 1));
     }
 
+    /// As when the tracer began after the first initcall.
+    #[test]
+    fn what_only_the_log_knows_is_put_in_its_time() {
+        let read = Read { initcalls: vec![started(1, 1, 1000), started(2, 1, 2000)], ..Read::default() };
+        let mut log =
+            [call("early_init", None, 1), call("first_init", None, 1), call("second_init", None, 1)];
+        for (call, ns) in log.iter_mut().zip([650, 1150, 2100]) {
+            (call.start_ns, call.end) = (ns, Some((40, 0)));
+        }
+        let boot = join(&read, &log, Vec::new(), &now);
+        let found: Vec<_> = boot.initcalls.iter().map(|c| (c.name.as_str(), c.start_ns, c.ns)).collect();
+        assert_eq!(found, [("early_init", 500, 40), ("first_init", 1000, 10), ("second_init", 2000, 10)]);
+        assert_eq!((boot.coarse, boot.unnamed), (1, 0));
+    }
+
     #[test]
     fn without_events_the_log_alone_will_do() {
         let mut log = [call("slow_init", None, 1)];
         log[0].end = Some((4_000_000, 0));
         let boot = join(&Read::default(), &log, Vec::new(), &now);
-        assert!(boot.coarse && boot.initcalls[0].ns == 4_000_000);
+        assert!(boot.coarse == 1 && boot.initcalls[0].ns == 4_000_000);
     }
 }

@@ -34,8 +34,9 @@ pub struct Boot {
     pub tasks: Vec<(u32, String)>,
     /// Initcalls of the events that the log says nothing of: their names are a guess by address.
     pub unnamed: usize,
-    /// Whether durations are the log's own, as there are no events of initcalls.
-    pub coarse: bool,
+    /// Initcalls of the log that there are no events of: their times are the log's, coarse early on. A tracer that
+    /// begins during the boot empties the buffer, events of before with it.
+    pub coarse: usize,
     /// Events lost.
     pub lost: u64,
 }
@@ -47,7 +48,7 @@ pub struct Initcall {
     pub name: String,
     /// Its module; none for the kernel itself.
     pub module: Option<String>,
-    /// The level, such as `early` or `device`; `module` for modules.
+    /// The level, such as `early` or `device`; `module` for modules; empty if unknown.
     pub level: String,
     /// The task.
     pub pid: u32,

@@ -109,7 +109,7 @@ pub fn headline(boot: &Boot) -> String {
     let sum = boot.initcalls.iter().map(|call| call.ns).sum();
     let failed = boot.initcalls.iter().filter(|call| call.result.is_some_and(|result| result < 0)).count();
     let mut text = format!(
-        "{} initcalls, {} in them; {failed} failed",
+        "{} initcalls, {} in them; {failed} returned an error",
         units::grouped(boot.initcalls.len() as u64),
         units::duration(sum)
     );
@@ -145,7 +145,8 @@ pub fn to_text(boot: &Boot, limit: usize, style: Style) -> String {
         if table.rows.is_empty() {
             continue;
         }
-        if limit > 0 {
+        // There are a dozen levels, and one would look for them all.
+        if limit > 0 && title != "levels" {
             table.limit(limit);
         }
         write!(text, "\n{}\n{}", style.bold(title), table.to_text(style)).ok();

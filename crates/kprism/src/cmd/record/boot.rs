@@ -70,7 +70,7 @@ impl PlanArgs {
 
 /// Options of `kprism lab boot`.
 #[derive(Debug, clap::Args)]
-pub struct GuestArgs {
+pub struct LabArgs {
     /// Run folder to write; an older run there is renamed to RUN.old
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     output: PathBuf,
@@ -110,7 +110,7 @@ pub fn run(
 
 /// Boots a guest and shows what came of it.
 pub fn in_guest(
-    args: &GuestArgs,
+    args: &LabArgs,
     color: clap::ColorChoice,
     progress: &Progress,
     out: &mut dyn Write,
@@ -119,7 +119,7 @@ pub fn in_guest(
     boot_guest(args, Style { color: wants_color(color) }, progress, out).or_else(lab::interrupted)
 }
 
-fn boot_guest(args: &GuestArgs, style: Style, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+fn boot_guest(args: &LabArgs, style: Style, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let recorder = kprism_lab::find_recorder()?;
     let mut prepared = lab::prepared(&args.guest, progress)?;
     prepared.boot_with(&args.plan.plan().command_line());

@@ -29,7 +29,7 @@ use std::io::Write;
 use anyhow::Result;
 
 pub use boot::{
-    GUEST_HELP as BOOT_HELP, GuestArgs as BootArgs, Shown as ShownBoot, in_guest as boot_guest,
+    GUEST_HELP as BOOT_HELP, LabArgs as BootArgs, Shown as ShownBoot, in_guest as boot_guest,
     report as report_boot,
 };
 pub use func::told;
