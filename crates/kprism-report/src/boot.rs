@@ -15,6 +15,11 @@ const fn column(key: &'static str, head: &'static str) -> Column {
     Column { key, head }
 }
 
+/// A name that may be unknown.
+fn named(name: &str) -> Cell {
+    if name.is_empty() { Cell::Nothing } else { Cell::Text(name.to_owned()) }
+}
+
 /// All initcalls, the longest first.
 pub fn initcalls(boot: &Boot) -> Table {
     let columns = vec![
@@ -32,7 +37,7 @@ pub fn initcalls(boot: &Boot) -> Table {
         vec![
             Cell::Ns(call.ns),
             Cell::Ns(call.start_ns),
-            Cell::Text(call.level.clone()),
+            named(&call.level),
             Cell::Int(call.pid.into()),
             call.result.map_or(Cell::Nothing, |result| Cell::Text(result.to_string())),
             Cell::Text(call.name.clone()),
@@ -73,9 +78,7 @@ pub fn levels(boot: &Boot) -> Table {
         }
     }
     let columns = vec![column("level", "level"), column("count", "initcalls"), column("total_ns", "total")];
-    let row = |(level, count, ns): (&str, u64, u64)| {
-        vec![Cell::Text(level.to_owned()), Cell::Int(count), Cell::Ns(ns)]
-    };
+    let row = |(level, count, ns): (&str, u64, u64)| vec![named(level), Cell::Int(count), Cell::Ns(ns)];
     Table { columns, rows: all.into_iter().map(row).collect(), hidden: 0 }
 }
 
@@ -95,7 +98,7 @@ pub fn changes(compared: &Compared) -> Table {
             Cell::NsDiff(change.ns()),
             side(change.old),
             side(change.new),
-            Cell::Text(change.level.clone()),
+            named(&change.level),
             Cell::Text(change.name.clone()),
             change.module.clone().map_or(Cell::Nothing, Cell::Text),
         ]
@@ -117,10 +120,9 @@ pub fn headline(boot: &Boot) -> String {
         write!(text, "; {} long calls", units::grouped(boot.calls.len() as u64)).ok();
     }
     write!(text, "; {} events lost", units::grouped(boot.lost)).ok();
-    if boot.coarse {
-        text.push_str(
-            "\ntimes of initcalls are the log's, in whole ticks early on: there are no events of them",
-        );
+    if boot.coarse > 0 {
+        let what = "initcalls have the log's times, coarse early on: there are no events of them";
+        write!(text, "\n{} {what}", units::grouped(boot.coarse as u64)).ok();
     }
     if boot.unnamed > 0 {
         write!(

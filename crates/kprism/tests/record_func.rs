@@ -100,6 +100,7 @@ fn a_killed_recording_leaves_tracefs_as_it_was() {
     assert!(changed >= 10, "{changed}");
     assert!(said.contains("put back what a killed recording"));
     assert!(said.contains("ended by itself") && said.ends_with("as it was\n"));
+    assert!(said.contains("the command ran on") && said.contains("No space left"), "{said}");
 }
 
 #[test]

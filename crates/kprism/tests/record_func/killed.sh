@@ -56,6 +56,10 @@ pid=$!
 sleep 0.6
 kill -2 $pid
 wait $pid
+# A disk that becomes full: the command runs on, and what came until then is there.
+mkdir -p /tmp/small && mount -t tmpfs -o size=1500k none /tmp/small
+"$recorder" record /tmp/small '{"symbols":false,"buffer_kib":256}' sh -c 'ls /bin >/dev/null; echo the command ran on' &&
+	grep '"stopped"' /tmp/small/streams/ftrace/recording.json && cat /tmp/small/streams/ftrace/stats/cpu0 | tail -n 1
 state >/tmp/after
 diff /tmp/before /tmp/after && echo "as it was"
 exit 0
