@@ -37,9 +37,9 @@ pub enum Error {
         available: String,
     },
     /// Somebody else is tracing.
-    #[error("{what} is in use by somebody else: {remedy}")]
+    #[error("{what}: {remedy}")]
     Busy {
-        /// What.
+        /// What stands in the way.
         what: String,
         /// What to do.
         remedy: String,

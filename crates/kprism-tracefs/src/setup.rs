@@ -132,21 +132,21 @@ fn choose_place(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) -
             return Ok(place(folder));
         }
     }
-    needs_idle_top(tracefs, "this kernel has one buffer for this tracer, and it")?;
+    needs_idle_top(tracefs, "without an instance of its own a recording")?;
     let mut entries = 0;
     for cpu in tracefs.cpus()? {
         entries += CpuStats::parse(&tracefs.read(&format!("per_cpu/cpu{cpu}/stats"))?).entries;
     }
     if entries > 0 {
         return Err(Error::Busy {
-            what: format!("{}, which holds {entries} events,", tracefs.path("trace").display()),
+            what: format!("{} holds {entries} events, which would be lost", tracefs.path("trace").display()),
             remedy: "keep what it holds (a boot's: kprism record boot), then empty it: echo > trace".into(),
         });
     }
     for list in ["set_ftrace_filter", "set_ftrace_notrace"] {
         if tracefs.read(list)?.lines().any(|line| line.contains(':')) {
             return Err(Error::Busy {
-                what: format!("{} holds commands such as traceoff and", tracefs.path(list).display()),
+                what: format!("{} holds commands such as traceoff", tracefs.path(list).display()),
                 remedy: "remove them first; they could not be put back".into(),
             });
         }
@@ -158,7 +158,7 @@ fn needs_idle_top(tracefs: &Tracefs, what: &str) -> Result<()> {
     match tracefs.current_tracer()?.as_str() {
         "nop" => Ok(()),
         tracer => Err(Error::Busy {
-            what: format!("{what} has the tracer {tracer}, which"),
+            what: format!("{what} would disturb the tracer {tracer}, which somebody has switched on"),
             remedy: format!("end that, or echo nop > {}", tracefs.path("current_tracer").display()),
         }),
     }
@@ -171,10 +171,7 @@ fn shared(thresh: &str, tracefs: &Tracefs, journal: &mut Journal, settings: &Set
         if as_it_is || !tracefs.path(name).exists() {
             return Ok(());
         }
-        needs_idle_top(
-            tracefs,
-            &format!("{name} has to be changed, but is shared with whoever traces, and the top"),
-        )?;
+        needs_idle_top(tracefs, &format!("{name} is the whole machine's, and to change it"))?;
         journal.set(name, values)
     };
     let is = |name: &str, value: &str| tracefs.read(name).is_ok_and(|text| text.trim() == value);

@@ -27,7 +27,8 @@ fn a_guests_boot() {
     let log = std::fs::read(Path::new(run).join("streams/ftrace/dmesg")).unwrap();
     let called = String::from_utf8_lossy(&log).matches("] calling  ").count();
     assert!(initcalls.len() == called && called > 700, "{} and {called}", initcalls.len());
-    let levels: Vec<&str> = boot["levels"].as_array().unwrap().iter().filter_map(|l| l["level"].as_str()).collect();
+    let levels: Vec<&str> =
+        boot["levels"].as_array().unwrap().iter().filter_map(|l| l["level"].as_str()).collect();
     let expected = ["console", "early", "pure", "core", "postcore", "arch", "subsys", "fs", "device", "late"];
     assert!(levels.starts_with(&expected), "{levels:?}");
     // A boot differs from itself in nothing.

@@ -77,7 +77,13 @@ pub fn told(undone: &Undone) -> String {
     let mut text = format!("put back what a killed recording (process {}) had left in tracefs: ", undone.pid);
     match undone.restored.is_empty() {
         true => text.push_str("nothing was changed yet"),
-        false => text.push_str(&undone.restored.join(", ")),
+        false => {
+            let is_event = |name: &&String| name.contains("events/");
+            let events = undone.restored.iter().filter(is_event).count();
+            let names = undone.restored.iter().filter(|name| !is_event(name)).cloned();
+            let events = (events > 0).then(|| format!("{events} events"));
+            text.push_str(&names.chain(events).collect::<Vec<_>>().join(", "));
+        }
     }
     text
 }
