@@ -26,11 +26,12 @@ function licences(modules) {
     const { version, license } = JSON.parse(readFileSync(`node_modules/${name}/package.json`, "utf8"));
     return `${name} ${version} (${license})\n${readFileSync(`node_modules/${name}/LICENSE`, "utf8").trim()}`;
   });
+  if (names.size === 0) return "";
   return `/*!\n${texts.join("\n\n").replaceAll("*/", "* /")}\n*/\n`;
 }
 
-/** `vite build` makes the report, `vite build --mode diff` the comparison. */
-const ENTRIES = { production: ["src/main.ts", "report"], diff: ["src/diff.ts", "diff"] };
+/** `vite build` makes the report, `vite build --mode diff` the comparison, `vite build --mode boot` a boot's chart. */
+const ENTRIES = { production: ["src/main.ts", "report"], diff: ["src/diff.ts", "diff"], boot: ["src/boot.ts", "boot"] };
 
 export default defineConfig(({ mode }) => {
   const [entry, name] = ENTRIES[mode];

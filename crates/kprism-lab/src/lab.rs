@@ -37,6 +37,11 @@ impl Prepared {
         &self.command_line
     }
 
+    /// Adds words to the command line of a boot that is recorded; the snapshot stays what it is.
+    pub fn boot_with(&mut self, words: &str) {
+        self.command_line = format!("{} {words}", self.command_line);
+    }
+
     /// QEMU's version line.
     pub fn qemu_version(&self) -> &str {
         &self.qemu.version

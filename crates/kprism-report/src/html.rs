@@ -106,7 +106,7 @@ pub fn render_diff(
 }
 
 /// A page of its data, its program and its style.
-fn page(title: &str, css: &str, js: &str, data: &impl Serialize) -> Result<String, HtmlError> {
+pub(crate) fn page(title: &str, css: &str, js: &str, data: &impl Serialize) -> Result<String, HtmlError> {
     let data = inert(&serde_json::to_string(data)?);
     let generator = concat!("kprism ", env!("CARGO_PKG_VERSION"));
     Ok(Page { title, generator, css, js, data: &data }.render()?)

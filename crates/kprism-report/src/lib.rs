@@ -11,6 +11,7 @@
 //! | what tracers add to system calls | [`impact`] | terminals, scripts, browsers |
 //! | function durations | [`durations`] | terminals, scripts |
 //! | two runs, one against the other | [`diff`] | terminals, scripts |
+//! | a boot, and two of them | [`boot`] | terminals, scripts, browsers |
 //! | the call tree | [`calltree`] | terminals |
 //! | folded stacks | [`folded`] | flame graph tools |
 //! | Perfetto trace | [`perfetto`] | ui.perfetto.dev, its trace processor |
@@ -20,6 +21,7 @@
 //! Why one crate: every view is a pure function of the same rows, so they cannot disagree. Names come
 //! from binaries and are untrusted; each view escapes them for its own medium.
 
+pub mod boot;
 pub mod calltree;
 pub mod cost;
 pub mod deltas;

@@ -6,6 +6,7 @@
 //! a file in `cmd/`: its options and one function. What turns a recorded run into tables is in
 //! [`pipeline`].
 
+mod boot;
 mod cmd;
 mod cost;
 mod durations;

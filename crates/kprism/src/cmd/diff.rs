@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use kprism_flow::Profile;
 use kprism_report::diff::{self, Diff, Scale, Within};
 use kprism_report::header::Header;
-use kprism_report::{Style, html};
+use kprism_report::{Style, boot, html, units};
 use serde_json::json;
 
 use super::report::{By, Select, wants_color};
@@ -80,6 +80,9 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
+    if crate::boot::is_boot(&args.old) && crate::boot::is_boot(&args.new) {
+        return diff_boots(args, Style { color: wants_color(color) }, progress, out);
+    }
     let (old, new) = (open(&args.old, progress)?, open(&args.new, progress)?);
     let (within, name) = match (&args.syscall, &args.function) {
         (Some(name), _) => (Within::Syscall(name), name.as_str()),
@@ -134,6 +137,42 @@ pub fn run(
     }
     if !paths.rows.is_empty() {
         write!(out, "\n{}\n{}", style.bold("paths that only one run took"), paths.to_text(style))?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Two traced boots.
+fn diff_boots(args: &Args, style: Style, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    let (old, new) = (crate::boot::load(&args.old)?, crate::boot::load(&args.new)?);
+    if let Some(file) = &args.html {
+        let titles = [args.old.display().to_string(), args.new.display().to_string()];
+        let page = boot::render_two((&old, &titles[0]), (&new, &titles[1])).context("HTML page")?;
+        std::fs::write(file, page).with_context(|| file.display().to_string())?;
+        progress.say(&format!("wrote {}", file.display()));
+        return Ok(Outcome::Done);
+    }
+    let compared = kprism_boot::compare(&old, &new);
+    let mut changes = boot::changes(&compared);
+    if args.limit > 0 {
+        changes.limit(args.limit);
+    }
+    if args.json {
+        let value = json!({
+            "span_ns": compared.span_ns, "initcall_ns": compared.initcall_ns, "initcalls": changes.to_json(),
+        });
+        serde_json::to_writer_pretty(&mut *out, &value)?;
+        writeln!(out)?;
+        return Ok(Outcome::Done);
+    }
+    let [old_span, new_span] = compared.span_ns.map(units::duration);
+    let [old_sum, new_sum] = compared.initcall_ns.map(units::duration);
+    writeln!(
+        out,
+        "from the first initcall to the last: {old_span} → {new_span}; in initcalls {old_sum} → {new_sum}"
+    )?;
+    match changes.rows.is_empty() {
+        true => writeln!(out, "\nno initcall differs")?,
+        false => write!(out, "\n{}", changes.to_text(style))?,
     }
     Ok(Outcome::Done)
 }

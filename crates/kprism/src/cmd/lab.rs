@@ -20,6 +20,9 @@ pub enum Command {
     /// Run a command in the guest and record every instruction of it and its kernel
     #[command(after_help = RUN_HELP)]
     Run(Box<RunArgs>),
+    /// Boot the guest with tracing on: initcalls, long functions
+    #[command(after_help = super::record::BOOT_HELP)]
+    Boot(Box<super::record::BootArgs>),
     /// Fetch and boot the guest now, so that the next run starts at once
     Prepare(GuestArgs),
 }
@@ -101,7 +104,7 @@ pub struct RunArgs {
 }
 
 /// What the command finds around it.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct PlaceArgs {
     /// Give the guest a copy of this folder, at /share or at PLACE (can be repeated)
     #[arg(long, value_name = "DIR[:PLACE]")]
@@ -273,6 +276,7 @@ impl RunArgs {
             before: self.place.before.clone(),
             after: Vec::new(),
             shares: self.place.share.iter().map(|text| Share::parse(text)).collect(),
+            collect: None,
             span: if self.boot { Span::Boot } else { Span::Command },
             timeout: self.place.timeout.map(Duration::from_secs),
         }
@@ -358,7 +362,7 @@ fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -
     }
     let prepared = prepared(&args.guest, progress)?;
     let observer = args.observer(&prepared)?;
-    let mut output = Output { out, progress, live: !std::io::stdout().is_terminal(), open: true };
+    let mut output = Output::new(out, progress);
     if output.live {
         progress.step("running the command");
     }
@@ -409,7 +413,7 @@ pub fn record(
 }
 
 /// Passes the guest's output on.
-struct Output<'a> {
+pub struct Output<'a> {
     out: &'a mut dyn Write,
     progress: &'a Progress,
     /// Whether a live line may stay while the command runs: not when its output goes to the same terminal.
@@ -418,8 +422,14 @@ struct Output<'a> {
     open: bool,
 }
 
-impl Output<'_> {
-    fn pass(&mut self, p: kprism_lab::Progress<'_>) {
+impl<'a> Output<'a> {
+    /// To standard output and error.
+    pub fn new(out: &'a mut dyn Write, progress: &'a Progress) -> Self {
+        Output { out, progress, live: !std::io::stdout().is_terminal(), open: true }
+    }
+
+    /// What the lab tells of.
+    pub fn pass(&mut self, p: kprism_lab::Progress<'_>) {
         match p {
             kprism_lab::Progress::Stdout(bytes) if self.open => {
                 self.open = self.out.write_all(bytes).and_then(|()| self.out.flush()).is_ok();

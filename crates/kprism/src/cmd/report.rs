@@ -17,6 +17,7 @@ use super::call::CallArgs;
 use super::delta::{self, DeltaArgs};
 use super::func::{self, FuncArgs};
 use crate::durations;
+use super::record;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -94,6 +95,9 @@ impl Select {
     }
 }
 
+/// Rows of each table of a boot, unless others are asked for.
+const BOOT_ROWS: usize = 12;
+
 /// Rows of each list about one kind of interval, unless fewer are asked for.
 const DELTA_ROWS: usize = 12;
 
@@ -114,6 +118,8 @@ pub enum Subject {
     Errors,
     /// Intervals between markers: interrupts off, preemption off, or what --from and --to say
     Delta,
+    /// A traced boot: initcalls and long functions
+    Boot,
 }
 
 /// What a tree is weighted by.
@@ -142,7 +148,7 @@ pub fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Tab
         Subject::Tasks => Some(tables::tasks(profile, filter)),
         Subject::Errors => Some(tables::errors(profile)),
         Subject::Delta => Some(deltas::summary(profile)),
-        Subject::Tree | Subject::Func => None,
+        Subject::Tree | Subject::Boot | Subject::Func => None,
     }
 }
 
@@ -154,6 +160,12 @@ pub fn run(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let style = Style { color: wants_color(color) };
+    if args.subject == Some(Subject::Boot) {
+        let (input, html) = (args.input.as_path(), args.html.as_deref());
+        let limit = args.limit.unwrap_or(BOOT_ROWS);
+        let shown = record::ShownBoot { input, html, json: args.json, limit, style };
+        return record::report_boot(&shown, progress, out);
+    }
     if args.subject == Some(Subject::Delta) {
         if args.select.filter() != Filter::default() || args.sort.is_some() || args.one.syscall.is_some() {
             bail!(

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Events and log: the same initcalls, in the same order in each task. The events have the times, the log the names.
+
+use std::collections::BTreeMap;
+
+use crate::events::{Called, Read, Started};
+use crate::log::Call;
+use crate::{Boot, Initcall, LongCall};
+
+/// Level of what modules bring.
+const MODULE: &str = "module";
+
+/// Puts a boot together. `name` names an address as of now, by function and module: right for code that is still there.
+pub fn join(
+    read: &Read,
+    log: &[Call],
+    tasks: Vec<(u32, String)>,
+    name: &dyn Fn(u64) -> Option<(String, Option<String>)>,
+) -> Boot {
+    let mut boot = Boot { lost: read.lost, tasks, ..Boot::default() };
+    let matched = pair(&read.initcalls, log, name);
+    for (started, call) in read.initcalls.iter().zip(&matched) {
+        boot.unnamed += usize::from(call.is_none());
+        boot.initcalls.push(of_events(started, call.map(|at| &log[at]), name, read.last_ns));
+    }
+    let mut told = vec![false; log.len()];
+    matched.iter().flatten().for_each(|&at| told[at] = true);
+    let ahead = ahead(&read.initcalls, log, &matched);
+    let rest: Vec<Initcall> =
+        log.iter().zip(told).filter(|(_, told)| !told).map(|(call, _)| of_log(call, ahead)).collect();
+    boot.coarse = rest.len();
+    boot.initcalls.extend(rest);
+    boot.initcalls.sort_by_key(|call| call.start_ns);
+    boot.calls = read.calls.iter().map(|called| long_call(called, &boot.initcalls, name)).collect();
+    boot.calls.sort_by_key(|call| (call.start_ns, std::cmp::Reverse(call.ns)));
+    boot
+}
+
+/// How far the log's clock is ahead of the trace's: the median, as the log is late now and then.
+fn ahead(started: &[Started], log: &[Call], matched: &[Option<usize>]) -> i128 {
+    let pairs = started.iter().zip(matched).filter_map(|(started, at)| Some((started, &log[(*at)?])));
+    let mut ahead: Vec<i128> =
+        pairs.map(|(started, call)| i128::from(call.start_ns) - i128::from(started.start_ns)).collect();
+    ahead.sort_unstable();
+    ahead.get(ahead.len() / 2).copied().unwrap_or(0)
+}
+
+fn of_log(call: &Call, ahead: i128) -> Initcall {
+    let level = if call.module.is_some() { MODULE } else { "" };
+    let (ns, result) = call.end.map_or((0, None), |(ns, result)| (ns, Some(result)));
+    Initcall {
+        name: call.name.clone(),
+        module: call.module.clone(),
+        level: level.to_owned(),
+        pid: call.pid,
+        start_ns: u64::try_from(i128::from(call.start_ns) - ahead).unwrap_or(0),
+        ns,
+        result,
+        address: 0,
+    }
+}
+
+fn of_events(
+    started: &Started,
+    call: Option<&Call>,
+    name: &dyn Fn(u64) -> Option<(String, Option<String>)>,
+    last_ns: u64,
+) -> Initcall {
+    let (function, module) = match call {
+        Some(call) => (call.name.clone(), call.module.clone()),
+        None => name(started.address).unwrap_or_else(|| (format!("{:#x}", started.address), None)),
+    };
+    let level = match (&module, &started.level) {
+        (None, level) if started.pid <= 1 => level.clone().unwrap_or_default(),
+        _ => MODULE.to_owned(),
+    };
+    let (ns, result) = match started.end {
+        Some((ns, result)) => (ns, Some(result)),
+        None => (last_ns.saturating_sub(started.start_ns), None),
+    };
+    let (pid, start_ns, address) = (started.pid, started.start_ns, started.address);
+    Initcall { name: function, module, level, pid, start_ns, ns, result, address }
+}
+
+/// For each initcall of the events the log's line on it. Both are in the order of time; either may lack some, as a log
+/// that was too small lacks its beginning. So within each task the two are laid side by side: what has the same name
+/// by address fixes the way, and what lies between two such, in equal number, is the same too.
+fn pair(
+    started: &[Started],
+    log: &[Call],
+    name: &dyn Fn(u64) -> Option<(String, Option<String>)>,
+) -> Vec<Option<usize>> {
+    let mut pairs = vec![None; started.len()];
+    let mut by_task: BTreeMap<u32, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
+    for (at, started) in started.iter().enumerate() {
+        // Before the first task runs, the log says 0 too.
+        by_task.entry(started.pid).or_default().0.push(at);
+    }
+    for (at, call) in log.iter().enumerate() {
+        by_task.entry(call.pid).or_default().1.push(at);
+    }
+    for (events, calls) in by_task.values() {
+        let names: Vec<Option<String>> =
+            events.iter().map(|&at| name(started[at].address).map(|(name, _)| name)).collect();
+        let mut position: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (at, &call) in calls.iter().enumerate() {
+            position.entry(&log[call].name).or_default().push(at);
+        }
+        // Pairs of places with the same name, in order in both.
+        let mut fixed: Vec<(usize, usize)> = Vec::new();
+        let mut next = 0;
+        for (at, name) in names.iter().enumerate() {
+            let places = name.as_deref().and_then(|name| position.get(name));
+            if let Some(&place) = places.and_then(|places| places.iter().find(|&&place| place >= next)) {
+                fixed.push((at, place));
+                next = place + 1;
+            }
+        }
+        fixed.push((events.len(), calls.len()));
+        let (mut event, mut call) = (0, 0);
+        for (until_event, until_call) in fixed {
+            let (gap, other) = (until_event - event, until_call.saturating_sub(call));
+            if gap == other {
+                for step in 0..gap {
+                    pairs[events[event + step]] = Some(calls[call + step]);
+                }
+            }
+            if until_event < events.len() {
+                pairs[events[until_event]] = Some(calls[until_call]);
+            }
+            (event, call) = (until_event + 1, until_call + 1);
+        }
+    }
+    pairs
+}
+
+/// A function whose address an initcall had at that time is that initcall, whatever is there now.
+fn long_call(
+    called: &Called,
+    initcalls: &[Initcall],
+    name: &dyn Fn(u64) -> Option<(String, Option<String>)>,
+) -> LongCall {
+    let from = initcalls.partition_point(|call| call.start_ns <= called.start_ns);
+    // The event comes just before the call, so it is the newest of this task.
+    let initcall = initcalls[..from].iter().rev().take(8).find(|call| call.pid == called.pid);
+    let same = initcall.filter(|call| call.address != 0 && call.address.abs_diff(called.address) <= 16);
+    let name = match same {
+        Some(call) => call.name.clone(),
+        None => name(called.address).map_or_else(|| format!("{:#x}", called.address), |(name, _)| name),
+    };
+    LongCall { name, pid: called.pid, depth: called.depth, start_ns: called.start_ns, ns: called.ns }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(address: u64, pid: u32, start_ns: u64) -> Started {
+        Started { address, pid, start_ns, level: Some("device".into()), end: Some((10, 0)) }
+    }
+
+    fn call(name: &str, module: Option<&str>, pid: u32) -> Call {
+        Call { name: name.into(), module: module.map(str::to_owned), pid, start_ns: 0, end: None }
+    }
+
+    /// What is at the address now is wrong for 3, and nothing is known of 4.
+    fn now(address: u64) -> Option<(String, Option<String>)> {
+        let (name, module) = match address {
+            1 => ("first_init", None),
+            2 => ("second_init", None),
+            3 => ("virtblk_add_req", Some("virtio_blk")),
+            _ => return None,
+        };
+        Some((name.to_owned(), module.map(str::to_owned)))
+    }
+
+    #[test]
+    fn names_come_from_the_log() {
+        let read = Read {
+            initcalls: vec![started(1, 1, 5), started(2, 1, 20), started(3, 132, 40), started(4, 133, 60)],
+            calls: vec![Called { address: 3, pid: 132, depth: 2, start_ns: 41, ns: 8 }],
+            last_ns: 100,
+            lost: 0,
+        };
+        let log = [
+            call("first_init", None, 1),
+            call("second_init", None, 1),
+            call("ext4_init_fs", Some("ext4"), 132),
+            call("virtio_blk_init", Some("virtio_blk"), 133),
+        ];
+        let boot = join(&read, &log, Vec::new(), &now);
+        let found: Vec<_> =
+            boot.initcalls.iter().map(|c| (c.name.as_str(), c.module.as_deref(), c.level.as_str())).collect();
+        let expected = [
+            ("first_init", None, "device"),
+            ("second_init", None, "device"),
+            ("ext4_init_fs", Some("ext4"), "module"),
+            ("virtio_blk_init", Some("virtio_blk"), "module"),
+        ];
+        assert_eq!((&found[..], boot.unnamed), (&expected[..], 0));
+        assert_eq!(boot.calls[0].name, "ext4_init_fs");
+    }
+
+    #[test]
+    fn a_log_without_its_beginning_names_the_rest() {
+        let read = Read {
+            initcalls: vec![started(9, 1, 1), started(1, 1, 5), started(4, 1, 7), started(2, 1, 20)],
+            ..Read::default()
+        };
+        let log = [call("first_init", None, 1), call("gone_init", None, 1), call("second_init", None, 1)];
+        let boot = join(&read, &log, Vec::new(), &now);
+        let names: Vec<_> = boot.initcalls.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!((&names[..], boot.unnamed), (&["0x9", "first_init", "gone_init", "second_init"][..], 1));
+    }
+
+    /// As when the tracer began after the first initcall.
+    #[test]
+    fn what_only_the_log_knows_is_put_in_its_time() {
+        let read = Read { initcalls: vec![started(1, 1, 1000), started(2, 1, 2000)], ..Read::default() };
+        let mut log =
+            [call("early_init", None, 1), call("first_init", None, 1), call("second_init", None, 1)];
+        for (call, ns) in log.iter_mut().zip([650, 1150, 2100]) {
+            (call.start_ns, call.end) = (ns, Some((40, 0)));
+        }
+        let boot = join(&read, &log, Vec::new(), &now);
+        let found: Vec<_> = boot.initcalls.iter().map(|c| (c.name.as_str(), c.start_ns, c.ns)).collect();
+        assert_eq!(found, [("early_init", 500, 40), ("first_init", 1000, 10), ("second_init", 2000, 10)]);
+        assert_eq!((boot.coarse, boot.unnamed), (1, 0));
+    }
+
+    #[test]
+    fn without_events_the_log_alone_will_do() {
+        let mut log = [call("slow_init", None, 1)];
+        log[0].end = Some((4_000_000, 0));
+        let boot = join(&Read::default(), &log, Vec::new(), &now);
+        assert!(boot.coarse == 1 && boot.initcalls[0].ns == 4_000_000);
+    }
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A boot as tables, and as one HTML page with a chart; two boots side by side.
+
+use std::fmt::Write as _;
+
+use kprism_boot::{Boot, Compared};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::html::{self, HtmlError};
+use crate::table::{Cell, Column, Style, Table};
+use crate::units;
+
+const fn column(key: &'static str, head: &'static str) -> Column {
+    Column { key, head }
+}
+
+/// A name that may be unknown.
+fn named(name: &str) -> Cell {
+    if name.is_empty() { Cell::Nothing } else { Cell::Text(name.to_owned()) }
+}
+
+/// All initcalls, the longest first.
+pub fn initcalls(boot: &Boot) -> Table {
+    let columns = vec![
+        column("duration_ns", "duration"),
+        column("start_ns", "start"),
+        column("level", "level"),
+        column("pid", "task"),
+        column("result", "result"),
+        column("name", "initcall"),
+        column("module", "module"),
+    ];
+    let mut calls: Vec<_> = boot.initcalls.iter().collect();
+    calls.sort_by_key(|call| (std::cmp::Reverse(call.ns), call.start_ns));
+    let row = |call: &&kprism_boot::Initcall| {
+        vec![
+            Cell::Ns(call.ns),
+            Cell::Ns(call.start_ns),
+            named(&call.level),
+            Cell::Int(call.pid.into()),
+            call.result.map_or(Cell::Nothing, |result| Cell::Text(result.to_string())),
+            Cell::Text(call.name.clone()),
+            call.module.clone().map_or(Cell::Nothing, Cell::Text),
+        ]
+    };
+    Table { columns, rows: calls.iter().map(row).collect(), hidden: 0 }
+}
+
+/// Long calls summed up by function, the longest single call first.
+pub fn functions(boot: &Boot) -> Table {
+    let mut all: std::collections::BTreeMap<&str, (u64, u64, u64)> = std::collections::BTreeMap::new();
+    for call in &boot.calls {
+        let (count, sum, max) = all.entry(&call.name).or_default();
+        (*count, *sum, *max) = (*count + 1, sum.saturating_add(call.ns), (*max).max(call.ns));
+    }
+    let mut rows: Vec<_> = all.into_iter().collect();
+    rows.sort_by_key(|&(name, (_, _, max))| (std::cmp::Reverse(max), name));
+    let columns = vec![
+        column("max_ns", "longest"),
+        column("count", "calls"),
+        column("total_ns", "total"),
+        column("name", "function"),
+    ];
+    let row = |(name, (count, sum, max)): (&str, (u64, u64, u64))| {
+        vec![Cell::Ns(max), Cell::Int(count), Cell::Ns(sum), Cell::Text(name.to_owned())]
+    };
+    Table { columns, rows: rows.into_iter().map(row).collect(), hidden: 0 }
+}
+
+/// Time in initcalls by level, in the order of the boot.
+pub fn levels(boot: &Boot) -> Table {
+    let mut all: Vec<(&str, u64, u64)> = Vec::new();
+    for call in &boot.initcalls {
+        match all.iter_mut().find(|(level, ..)| *level == call.level) {
+            Some((_, count, ns)) => (*count, *ns) = (*count + 1, ns.saturating_add(call.ns)),
+            None => all.push((&call.level, 1, call.ns)),
+        }
+    }
+    let columns = vec![column("level", "level"), column("count", "initcalls"), column("total_ns", "total")];
+    let row = |(level, count, ns): (&str, u64, u64)| vec![named(level), Cell::Int(count), Cell::Ns(ns)];
+    Table { columns, rows: all.into_iter().map(row).collect(), hidden: 0 }
+}
+
+/// What changed, the largest difference first.
+pub fn changes(compared: &Compared) -> Table {
+    let columns = vec![
+        column("diff_ns", "diff"),
+        column("old_ns", "OLD"),
+        column("new_ns", "NEW"),
+        column("level", "level"),
+        column("name", "initcall"),
+        column("module", "module"),
+    ];
+    let side = |side: Option<(u64, u64)>| side.map_or(Cell::Nothing, |(_, ns)| Cell::Ns(ns));
+    let row = |change: &kprism_boot::Change| {
+        vec![
+            Cell::NsDiff(change.ns()),
+            side(change.old),
+            side(change.new),
+            named(&change.level),
+            Cell::Text(change.name.clone()),
+            change.module.clone().map_or(Cell::Nothing, Cell::Text),
+        ]
+    };
+    let rows = compared.changes.iter().filter(|change| change.ns() != 0).map(row).collect();
+    Table { columns, rows, hidden: 0 }
+}
+
+/// The boot in a few lines, as a terminal shows it before the tables.
+pub fn headline(boot: &Boot) -> String {
+    let sum = boot.initcalls.iter().map(|call| call.ns).sum();
+    let failed = boot.initcalls.iter().filter(|call| call.result.is_some_and(|result| result < 0)).count();
+    let mut text = format!(
+        "{} initcalls, {} in them; {failed} returned an error",
+        units::grouped(boot.initcalls.len() as u64),
+        units::duration(sum)
+    );
+    if !boot.calls.is_empty() {
+        write!(text, "; {} long calls", units::grouped(boot.calls.len() as u64)).ok();
+    }
+    write!(text, "; {} events lost", units::grouped(boot.lost)).ok();
+    if boot.coarse > 0 {
+        let what = "initcalls have the log's times, coarse early on: there are no events of them";
+        write!(text, "\n{} {what}", units::grouped(boot.coarse as u64)).ok();
+    }
+    if boot.unnamed > 0 {
+        write!(
+            text,
+            "\n{} initcalls are not in the log: their names are what is at their address now",
+            boot.unnamed
+        )
+        .ok();
+    }
+    text.push('\n');
+    text
+}
+
+/// The whole boot for a terminal; `limit` rows a table, 0 for all.
+pub fn to_text(boot: &Boot, limit: usize, style: Style) -> String {
+    let mut text = headline(boot);
+    for (title, mut table) in [
+        ("levels", levels(boot)),
+        ("slowest initcalls", initcalls(boot)),
+        ("longest functions", functions(boot)),
+    ] {
+        if table.rows.is_empty() {
+            continue;
+        }
+        // There are a dozen levels, and one would look for them all.
+        if limit > 0 && title != "levels" {
+            table.limit(limit);
+        }
+        write!(text, "\n{}\n{}", style.bold(title), table.to_text(style)).ok();
+    }
+    text
+}
+
+/// The whole boot for programs.
+pub fn to_json(boot: &Boot) -> Value {
+    json!({
+        "initcalls": initcalls(boot).to_json(),
+        "functions": functions(boot).to_json(),
+        "levels": levels(boot).to_json(),
+        "unnamed": boot.unnamed,
+        "coarse": boot.coarse,
+        "lost_events": boot.lost,
+    })
+}
+
+/// A boot for a page. Names are told once, by number.
+#[derive(Serialize)]
+struct Side<'a> {
+    title: &'a str,
+    /// Nanoseconds between which everything lies.
+    span: (u64, u64),
+    names: Vec<&'a str>,
+    tasks: &'a [(u32, String)],
+    /// `name, module (-1 if none), level, pid, start, ns, result (null if none)`.
+    initcalls: Vec<(usize, i64, usize, u32, u64, u64, Option<i64>)>,
+    /// `name, pid, depth, start, ns`.
+    calls: Vec<(usize, u32, u32, u64, u64)>,
+    notes: String,
+}
+
+/// How many long calls a page holds; the shortest are left out.
+const CALLS: usize = 40_000;
+
+fn side<'a>(boot: &'a Boot, title: &'a str) -> Side<'a> {
+    let mut names: Vec<&str> = Vec::new();
+    let mut numbers = std::collections::HashMap::new();
+    let mut number = |name: &'a str| {
+        *numbers.entry(name).or_insert_with(|| {
+            names.push(name);
+            names.len() - 1
+        })
+    };
+    let initcalls = boot
+        .initcalls
+        .iter()
+        .map(|c| {
+            let module = c.module.as_deref().map_or(-1, |module| number(module) as i64);
+            (number(&c.name), module, number(&c.level), c.pid, c.start_ns, c.ns, c.result)
+        })
+        .collect();
+    let mut kept: Vec<&kprism_boot::LongCall> = boot.calls.iter().collect();
+    let mut notes = headline(boot);
+    if kept.len() > CALLS {
+        kept.sort_by_key(|call| (std::cmp::Reverse(call.ns), call.start_ns));
+        write!(
+            notes,
+            "{} shorter calls are left out of the chart\n",
+            units::grouped((kept.len() - CALLS) as u64)
+        )
+        .ok();
+        kept.truncate(CALLS);
+        kept.sort_by_key(|call| (call.start_ns, std::cmp::Reverse(call.ns)));
+    }
+    let calls = kept.into_iter().map(|c| (number(&c.name), c.pid, c.depth, c.start_ns, c.ns)).collect();
+    Side { title, span: boot.span(), names, tasks: &boot.tasks, initcalls, calls, notes }
+}
+
+/// The boot's chart with its tables as one file.
+///
+/// # Errors
+/// [`HtmlError`]; it does not depend on the boot.
+pub fn render(boot: &Boot, title: &str) -> Result<String, HtmlError> {
+    let (css, js) = (include_str!("../assets/boot.css"), include_str!("../assets/boot.js"));
+    html::page(title, css, js, &[side(boot, title)])
+}
+
+/// Two boots' charts, one above the other on one scale.
+///
+/// # Errors
+/// As [`render`].
+pub fn render_two(old: (&Boot, &str), new: (&Boot, &str)) -> Result<String, HtmlError> {
+    let (css, js) = (include_str!("../assets/boot.css"), include_str!("../assets/boot.js"));
+    html::page(&format!("{} and {}", old.1, new.1), css, js, &[side(old.0, old.1), side(new.0, new.1)])
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A run of a traced boot: from its streams to a [`Boot`].
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use kprism_boot::{Boot, Formats};
+use kprism_ftrace::decode::Decoder;
+use kprism_ftrace::format::{Format, PageLayout};
+use kprism_ftrace::merge::Merged;
+use kprism_ftrace::raw::Cpu;
+use kprism_ftrace::side;
+use kprism_image::symbols::Symbols;
+use kprism_tracefs::STREAMS;
+use kprism_tracefs::boot::Collected;
+
+/// Whether there is a traced boot at `path`.
+pub fn is_boot(path: &Path) -> bool {
+    path.join(STREAMS).join("boot.json").exists()
+}
+
+/// Reads it.
+pub fn load(path: &Path) -> Result<Boot> {
+    let streams = path.join(STREAMS);
+    let collected = Collected::load(path)?;
+    let formats = formats(&streams.join("events"))?;
+    let decoder = Decoder::new(&formats, false);
+    let read = |name: &str| -> Result<Vec<u8>> {
+        let file = streams.join(name);
+        fs::read(&file).with_context(|| file.display().to_string())
+    };
+    let layout = PageLayout::parse(&read("header_page")?).context("header_page")?;
+    let mut pages = Vec::new();
+    for (cpu, _) in &collected.cpus {
+        pages.push((*cpu, read(&format!("cpu{cpu}.raw"))?));
+    }
+    let cpus = pages.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
+    let mut found = kprism_boot::read(Merged::new(cpus), &Formats::new(&formats));
+    // The kernel's own count is exact.
+    found.lost = collected.lost();
+    let log = read("dmesg")?;
+    let log = kprism_boot::parse_log(&String::from_utf8_lossy(&log));
+    let tasks = side::by_pid(&read("saved_cmdlines")?).into_iter().collect();
+    let kallsyms = path.join("symbols/kallsyms");
+    let text = fs::read(&kallsyms).with_context(|| kallsyms.display().to_string())?;
+    let symbols = Symbols::load(&text, &[], None).with_context(|| kallsyms.display().to_string())?;
+    let name = |address: u64| {
+        let function = symbols.function(symbols.locate(0, address, 0).filter(|located| located.known)?.func);
+        let module = function.module.trim_matches(['[', ']']);
+        Some((function.name.clone(), (module != "kernel").then(|| module.to_owned())))
+    };
+    Ok(kprism_boot::join(&found, &log, tasks, &name))
+}
+
+/// Every `SYSTEM/NAME/format` below a folder.
+fn formats(folder: &Path) -> Result<Vec<Format>> {
+    let list = |folder: &Path| -> Result<Vec<std::path::PathBuf>> {
+        let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+        let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        paths.sort_unstable();
+        Ok(paths)
+    };
+    let mut formats = Vec::new();
+    for system in list(folder)? {
+        let name = system.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for event in list(&system)? {
+            let file = event.join("format");
+            let text = fs::read(&file).with_context(|| file.display().to_string())?;
+            formats.push(Format::parse(&name, &text).with_context(|| file.display().to_string())?);
+        }
+    }
+    Ok(formats)
+}

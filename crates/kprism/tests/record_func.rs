@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism record func` in a guest: what is recorded is what the kernel counted, and nothing stays switched on.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kprism_ftrace::format::{Format, PageLayout};
+use kprism_ftrace::{Data, Exit, decode::Decoder, raw::Cpu, side};
+use serde_json::Value;
+
+/// Guests are large and the machine may be small: one at a time.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static GUEST: Mutex<()> = Mutex::new(());
+    GUEST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn kprism(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs")
+}
+
+/// Records in a guest; gives what was said.
+fn record(run: &Path, args: &[&str]) -> String {
+    let mut all = vec!["record", "func", "--guest", "-o", run.to_str().unwrap()];
+    all.extend(args);
+    let output = kprism(&all);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+/// All exits of functions that a CPU recorded, and how many events there were.
+fn read(run: &Path, cpu: u32) -> (Vec<(u32, u64, Option<u64>)>, u64, side::Stats) {
+    let streams = run.join("streams/ftrace");
+    let mut formats = Vec::new();
+    for system in fs::read_dir(streams.join("events")).unwrap().flatten() {
+        for event in fs::read_dir(system.path()).unwrap().flatten() {
+            let text = fs::read(event.path().join("format")).unwrap();
+            formats.push(Format::parse(system.file_name().to_str().unwrap(), &text).unwrap());
+        }
+    }
+    let decoder = Decoder::new(&formats, false);
+    let layout = PageLayout::parse(&fs::read(streams.join("header_page")).unwrap()).unwrap();
+    let pages = fs::read(streams.join(format!("cpu{cpu}.raw"))).unwrap();
+    let mut reader = Cpu::new(&decoder, layout, cpu, &pages);
+    let mut exits = Vec::new();
+    for event in &mut reader {
+        if let Data::Exit(Exit { func: Some(kprism_ftrace::Func::Address(func)), call_ns, ret_ns, .. }) =
+            event.data
+        {
+            let ns = call_ns.map(|call| ret_ns.unwrap_or(event.ns) - call);
+            exits.push((event.pid, func, ns));
+        }
+    }
+    assert_eq!(reader.counts.faults, Default::default());
+    let stats = side::stats(&fs::read(streams.join(format!("stats/cpu{cpu}"))).unwrap());
+    (exits, reader.counts.events, stats)
+}
+
+/// The function an address is in.
+fn name(kallsyms: &str, address: u64) -> &str {
+    let symbol = |line: &'_ str| u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
+    let lines = kallsyms.lines().filter(|line| matches!(line.split(' ').nth(1), Some("t" | "T")));
+    let best = lines.filter(|line| symbol(line) <= address).max_by_key(|line| symbol(line)).unwrap();
+    best.split(' ').nth(2).unwrap().split('\t').next().unwrap()
+}
+
+#[test]
+fn a_killed_recording_leaves_tracefs_as_it_was() {
+    let _guard = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_kprism");
+    let recorder = Path::new(program).with_file_name("kprism-recorder");
+    assert!(recorder.exists(), "{}: build kprism-tracefs first", recorder.display());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/record_func/killed.sh");
+    let share = |file: &str, place: &str| format!("--share={file}:{place}");
+    let output = kprism(&[
+        "lab",
+        "run",
+        "--unobserved",
+        "-o",
+        dir.path().join("run").to_str().unwrap(),
+        &share(program, "/test/kprism"),
+        &share(recorder.to_str().unwrap(), "/test/recorder"),
+        &share(script, "/test/killed.sh"),
+        "--",
+        "sh",
+        "/test/killed.sh",
+        "/test/recorder",
+        "/test/kprism",
+    ]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success());
+    assert!(!said.contains("NOT AS IT WAS") && !said.contains("JOURNAL NOT EMPTY"));
+    assert_eq!(said.lines().filter(|line| line.contains(" ms: ")).count(), 20);
+    // The test means something: most kills came while something was changed.
+    let changed = said.lines().filter(|line| line.ends_with(": left, changed")).count();
+    assert!(changed >= 10, "{changed}");
+    assert!(said.contains("put back what a killed recording"));
+    assert!(said.contains("ended by itself") && said.ends_with("as it was\n"));
+    assert!(said.contains("the command ran on") && said.contains("No space left"), "{said}");
+}
+
+#[test]
+fn a_threshold_is_the_kernels_own() {
+    let _guard = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let script = "for i in 1 2 3 4 5; do sleep 0.005; done";
+    let said =
+        record(&run, &["--longer-than", "1ms", "-e", "sched:sched_process_exec", "--", "sh", "-c", script]);
+    let (exits, events, stats) = read(&run, 0);
+    let manifest: Value = serde_json::from_slice(&fs::read(run.join("manifest.json")).unwrap()).unwrap();
+    assert_eq!((events, stats.entries), (stats.read, 0), "{said}");
+    assert_eq!((&manifest["events"], &manifest["lost_events"]), (&events.into(), &0.into()));
+    assert_eq!(fs::read_to_string(run.join("streams/ftrace/tracing_thresh")).unwrap(), "1000\n");
+    // Nothing below it.
+    assert!(!exits.is_empty() && exits.iter().all(|(_, _, ns)| ns.unwrap() >= 1_000_000), "{exits:?}");
+    // Each sleep is one call, as long as it was asked for and hardly longer.
+    let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
+    let sleeps: Vec<u64> = exits
+        .iter()
+        .filter(|(_, func, _)| name(&kallsyms, *func) == "__x64_sys_clock_nanosleep")
+        .map(|(_, _, ns)| ns.unwrap())
+        .collect();
+    assert_eq!(sleeps.len(), 5, "{sleeps:?}");
+    assert!(sleeps.iter().all(|ns| (5_000_000..6_000_000).contains(ns)), "{sleeps:?}");
+}
+
+#[test]
+fn events_are_what_the_kernel_counted() {
+    let _guard = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    // So small a buffer overflows in the time it takes to be read.
+    let args = ["--buffer-size", "64K", "-T", "*", "-N", "*rcu*", "-a", "--", "ls", "/bin"];
+    let said = record(&run, &args);
+    let (exits, events, stats) = read(&run, 0);
+    let manifest: Value = serde_json::from_slice(&fs::read(run.join("manifest.json")).unwrap()).unwrap();
+    let lost = stats.overrun + stats.commit_overrun + stats.dropped;
+    assert_eq!((events, stats.entries), (stats.read, 0), "{said}");
+    assert_eq!((&manifest["events"], &manifest["lost_events"]), (&events.into(), &lost.into()));
+    assert!(lost > 0 && said.contains("for fewer losses"), "{said}");
+    let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
+    let mut functions: Vec<u64> = exits.iter().map(|(_, func, _)| *func).collect();
+    functions.sort_unstable();
+    functions.dedup();
+    assert!(functions.len() > 50 && functions.iter().all(|f| !name(&kallsyms, *f).contains("rcu")));
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_early() {
+    let refused = |args: &[&str], words: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        let mut all = vec!["record", "func", "-o", run.to_str().unwrap()];
+        all.extend(args);
+        let output = kprism(&all);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(words), "{args:?}: {said}");
+        assert!(!run.exists(), "{args:?}: a run was begun");
+    };
+    refused(&["--", "no-such-program"], "no-such-program: entity not found");
+    refused(&["--", "/etc/passwd"], "/etc/passwd: permission denied");
+    refused(&["--longer-than", "1h", "--", "true"], "expected a time");
+    refused(&["--guest", "-p", "1", "--", "true"], "cannot be used with");
+    refused(&[], "required");
+}

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# In the guest: kills recordings with SIGKILL at moments all over their lives, and says after each `kprism check` what
+# in tracefs is not as it was. Arguments: the recorder, the program to check with.
+recorder=$1 kprism=$2
+cd /sys/kernel/tracing || exit 2
+
+# All that a recording may touch, and the instances.
+state() {
+	for file in tracing_on tracing_thresh current_tracer max_graph_depth set_graph_function set_graph_notrace \
+		set_ftrace_filter set_ftrace_notrace set_ftrace_pid set_event set_event_pid saved_cmdlines_size \
+		trace_clock tracing_cpumask buffer_percent options/*; do
+		read -r line <"$file" && echo "$file: $line"
+	done
+	ls instances
+}
+
+# Somebody's own settings, which are to be there afterwards as they were.
+echo 300 >saved_cmdlines_size
+echo 'vfs_read' >set_graph_function
+echo 7 >max_graph_depth
+state >/tmp/before
+
+n=0
+# The first 0.4 s go into looking functions up; then comes the setting up, and from 0.7 s on it records.
+while [ $n -lt 20 ]; do
+	n=$((n + 1))
+	case $((n % 4)) in
+	0) settings='{"longer_than":{"secs":0,"nanos":1000000},"functions":["vfs_*"],"symbols":false,"buffer_kib":256}' ;;
+	1) settings='{"scope":"All","functions":["vfs_*"],"events":false,"symbols":false,"buffer_kib":256,"sleep_time":false}' ;;
+	2) settings='{"functions":["vfs_*"],"graph":["ksys_read"],"depth":3,"events":false,"symbols":false,"buffer_kib":256}' ;;
+	3) settings='{"functions":["vfs_*"],"events":false,"symbols":false,"buffer_kib":256,"longer_than":{"secs":1,"nanos":0},"interrupts":false,"more_events":["sched:sched_process_exec"]}' ;;
+	esac
+	"$recorder" record /tmp/run "$settings" sleep 1000 &
+	pid=$!
+	# Looks random, and is the same every time.
+	moment=$((n * 7919 % 450 + 400))
+	sleep "$(printf 0.%03d $moment)"
+	kill -9 $pid
+	wait $pid
+	# The journal is empty before the first change.
+	[ -s /run/kprism/tracefs.journal ] && left=left || left=nothing
+	state >/tmp/killed
+	cmp -s /tmp/before /tmp/killed && changed=unchanged || changed=changed
+	"$kprism" check >/tmp/check
+	state >/tmp/after
+	echo "$n after $moment ms: $left, $changed"
+	diff /tmp/before /tmp/after || echo "NOT AS IT WAS"
+	[ -s /run/kprism/tracefs.journal ] && echo "JOURNAL NOT EMPTY"
+done
+grep 'killed recording' /tmp/check
+# And one that ends by itself, and one by Ctrl-C.
+"$recorder" record /tmp/run "$settings" true && echo "ended by itself"
+"$recorder" record /tmp/run "$settings" sleep 1000 &
+pid=$!
+sleep 0.6
+kill -2 $pid
+wait $pid
+# A disk that becomes full: the command runs on, and what came until then is there.
+room=$(df --output=avail /dev/shm | tail -n 1)
+head -c $(((room - 1500) * 1024)) /dev/zero >/dev/shm/fill
+"$recorder" record /dev/shm/run '{"symbols":false,"buffer_kib":256}' sh -c 'ls /bin >/dev/null; echo the command ran on' &&
+	grep '"stopped"' /dev/shm/run/streams/ftrace/recording.json && cat /dev/shm/run/streams/ftrace/stats/cpu0 | tail -n 1
+state >/tmp/after
+diff /tmp/before /tmp/after && echo "as it was"
+exit 0
