@@ -1,20 +1,25 @@
-use kprism_bpf::{asm::Asm,btf::Btf,insn::*,link::Link,prog::*};
-fn now()->u64{ let t=std::time::Instant::now(); let _=t; let mut ts=libc::timespec{tv_sec:0,tv_nsec:0}; unsafe{libc::clock_gettime(libc::CLOCK_MONOTONIC,&raw mut ts)}; ts.tv_sec as u64*1_000_000_000+ts.tv_nsec as u64}
+use kprism_bpf::{func::*,kernel::*};
+fn now()->u64{ let mut ts=libc::timespec{tv_sec:0,tv_nsec:0}; unsafe{libc::clock_gettime(libc::CLOCK_MONOTONIC,&raw mut ts)}; ts.tv_sec as u64*1_000_000_000+ts.tv_nsec as u64}
 fn run()->u64{ let a=now(); for _ in 0..10000{ unsafe{libc::syscall(libc::SYS_getppid)}; } (now()-a)/10000 }
-fn prog(times:usize)->Asm{ let mut a=Asm::new(); for _ in 0..times{a.call(Helper::KtimeGetNs);} a.end(); a}
-fn cpu()->Asm{ let mut a=Asm::new(); a.call(Helper::SmpProcessorId); a.end(); a}
 fn main(){
- let btf=Btf::vmlinux().unwrap();
- for t in btf.types(){ if t.name.contains("getppid")||t.name=="vfs_read"{println!("{:?} {} {}",t.kind,t.name,t.id)} }
- println!("{:?}",btf.function("vfs_read"));
- let f=std::env::args().nth(1).unwrap();let id=btf.function(&f).unwrap().id;
- let t=BtfTarget{id,module:None};
+ let mut kernel=Kernel::running().unwrap();
+ let all=functions().unwrap();
+ println!("{} functions, {} ambiguous",all.len(),all.iter().filter(|f|f.ambiguous).count());
+ let name=std::env::args().nth(1).unwrap();
+ let fs:Vec<_>=all.into_iter().filter(|f|f.name==name).collect();
+ println!("{:?} {}",fs, kernel.knows(&fs[0]));
+ println!("choose {:?}",choose(&mut kernel,&fs));
  println!("base {}",run()); println!("base {}",run());
- let try_=|name:&str,ks:Vec<(ProgKind,Asm)>|{ let mut l=vec![]; let mut ps=vec![]; for (k,a) in ks { let p=Program::load(name,k,&a.finish().unwrap(),&[]).unwrap(); l.push(Link::tracing(&p,0).unwrap()); ps.push(p);} run(); println!("{name} {}",run()); };
- try_("fentry",vec![(ProgKind::Fentry(t),prog(0))]);
- try_("fentry+time",vec![(ProgKind::Fentry(t),prog(1))]);
- try_("fentry+cpu",vec![(ProgKind::Fentry(t),cpu())]);
- try_("fexit",vec![(ProgKind::Fexit(t),prog(0))]);
- try_("both",vec![(ProgKind::Fentry(t),prog(0)),(ProgKind::Fexit(t),prog(0))]);
- try_("both+time",vec![(ProgKind::Fentry(t),prog(1)),(ProgKind::Fexit(t),prog(1))]);
+ for hook in [Hook::Fentry,Hook::KprobeSession,Hook::KprobeMulti]{
+ for (n,keep) in [("aggregate",Keep::Aggregate),("longer",Keep::LongerThan(1_000_000)),("all",Keep::LongerThan(0))]{
+  let pid=unsafe{libc::fork()};
+  if pid==0 { std::thread::sleep(std::time::Duration::from_millis(300)); run(); println!("{hook:?} {n} {}",run()); std::process::exit(0) }
+  let cfg=Config{keep,scope:Scope::All,hook,ring_bytes:1<<20};
+  let mut s=match Session::start(&mut kernel,&fs,&cfg,&mut |_|{}){Ok(s)=>s,Err(e)=>{println!("{hook:?} {n} {e}");continue}};
+  let mut st=0; unsafe{libc::waitpid(pid,&raw mut st,0)};
+  let mut k=0; let mut last=None; s.calls().unwrap().drain(|c|{k+=1;last=Some(c)});
+  s.stop().unwrap();
+  println!("   {:?} {:?} records {k} {last:?} verified {}",s.stats()[0].count,s.losses(),s.verified());
+  let st=&s.stats()[0]; println!("   total {} self {} min {} max {}",st.total_ns,st.self_ns,st.min_ns,st.max_ns);
+ }}
 }

@@ -120,7 +120,9 @@ impl Map {
     fn element(&self, key: &[u8]) -> Result<sys::MapElement, Error> {
         self.checked("key", key.len(), self.key_size)?;
         let fd = sys::raw(self.fd.as_fd());
-        Ok(sys::MapElement { fd, key: key.as_ptr() as u64, ..Default::default() })
+        // Queues have no key, not even an empty one.
+        let key = if key.is_empty() { 0 } else { key.as_ptr() as u64 };
+        Ok(sys::MapElement { fd, key, ..Default::default() })
     }
 
     /// Sets a value.
