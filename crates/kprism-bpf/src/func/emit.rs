@@ -66,14 +66,13 @@ pub enum Regions {
 /// place of its number). Little-endian.
 pub const RECORD: i32 = 64;
 
-/// `R2 =` the CPU's region. `R1` stays: its spill and reload are taken away where the kernel inlines the call, but
-/// only if they are at the lowest place of the stack.
-pub(super) fn cpu_region(asm: &mut Asm, regions: Regions) {
-    const SPILL: i16 = -56;
-    asm.store(B8, R10, SPILL, R1).call(Helper::SmpProcessorId);
+/// `R2 =` the CPU's region. `R1` stays: it is spilled to `spill`, which the kernel takes away where it inlines the
+/// call, with the stack itself if nothing else is on it; `spill` must be the lowest place in use.
+pub(super) fn cpu_region(asm: &mut Asm, regions: Regions, spill: i16) {
+    asm.store(B8, R10, spill, R1).call(Helper::SmpProcessorId);
     match regions {
         Regions::Shifted { shift, mask } => {
-            asm.load(B8, R1, R10, SPILL);
+            asm.load(B8, R1, R10, spill);
             if let Some(mask) = mask {
                 asm.alu_imm(Alu::And, R0, mask);
             }
@@ -81,10 +80,11 @@ pub(super) fn cpu_region(asm: &mut Asm, regions: Regions) {
         }
         Regions::Looked => {
             let there = asm.label();
-            asm.store(Width::B4, R10, -48, R0);
-            asm.map(R1, CPUS).mov(R2, R10).alu_imm(Alu::Add, R2, -48).call(Helper::MapLookup);
+            let key = spill - 8;
+            asm.store(Width::B4, R10, key, R0);
+            asm.map(R1, CPUS).mov(R2, R10).alu_imm(Alu::Add, R2, key.into()).call(Helper::MapLookup);
             asm.branch_imm(Cond::Ne, R0, 0, there).end().bind(there);
-            asm.mov(R2, R0).load(B8, R1, R10, SPILL);
+            asm.mov(R2, R0).load(B8, R1, R10, spill);
         }
     }
 }
@@ -136,7 +136,7 @@ fn entry_body(asm: &mut Asm, shape: &Shape, site: Site) {
     }
     asm.note("when").call(Helper::KtimeGetNs).mov(R1, R0);
     asm.note("the CPU's region");
-    cpu_region(asm, shape.regions);
+    cpu_region(asm, shape.regions, -8);
     asm.note("the task's stack").load(B8, R3, R2, cpu::TOP);
     let full = asm.label();
     asm.branch_imm(Cond::Set, R3, FULL.cast_signed(), full);
@@ -166,7 +166,8 @@ fn exit_body(asm: &mut Asm, shape: &Shape, site: Site) {
     }
     asm.note("when").call(Helper::KtimeGetNs).mov(R1, R0);
     asm.note("the CPU's region");
-    cpu_region(asm, shape.regions);
+    let spill = if shape.keep == Keep::Aggregate { -8 } else { BELOW_RECORD };
+    cpu_region(asm, shape.regions, spill);
     asm.note("the task's stack").load(B8, R3, R2, cpu::TOP);
     asm.alu_imm(Alu::And, R3, TOP_MASK.cast_signed());
     asm.map_value(R4, STACKS, 0).alu(Alu::Add, R4, R3);
@@ -263,6 +264,9 @@ fn renew_range(asm: &mut Asm, offset: i16) {
     asm.branch(Cond::Le, R5, R4, to_bucket).mov(R5, R4).bind(to_bucket);
     asm.store(B8, R0, field(row::LOW), R3).alu(Alu::Sub, R5, R3).store(B8, R0, field(row::SPAN), R5);
 }
+
+/// The place on the stack below those that [`record`] uses.
+const BELOW_RECORD: i16 = -48;
 
 /// `R1` nanoseconds become a record if they are `least` or more. What is needed over the calls goes to the program's
 /// stack, not to registers: those would have to be saved for every call, also for the many that are dropped.

@@ -71,7 +71,7 @@ pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, 
     );
     asm.load(B8, R7, R1, 8).load(B8, R8, R1, 16);
     asm.note("the CPU's region");
-    cpu_region(asm, regions);
+    cpu_region(asm, regions, -24);
     asm.mov(R9, R2).call(Helper::SmpProcessorId).mov(R6, R0);
 
     asm.note("who leaves").load(B8, R1, R9, cpu::TOP);

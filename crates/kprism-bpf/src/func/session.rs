@@ -8,10 +8,11 @@ use super::layout::{self, OFF, STACK_BYTES, STACKS, STACKS_BYTES, cpu, row};
 use super::record::{Call, RECORD_BYTES};
 use super::sched::{self, TaskOffsets, Who};
 use super::stats::{self, FunctionStats, Losses};
-use crate::asm::Code;
+use crate::asm::{Asm, Code};
 use crate::btf::Btf;
 use crate::error::Error;
 use crate::host;
+use crate::insn::{Reg, Width};
 use crate::kernel::{Function, Kernel};
 use crate::link::{Link, When};
 use crate::map::{MMAPABLE, Map, MapKind, NO_PREALLOC};
@@ -71,8 +72,10 @@ pub struct Session {
     // Links first: fields are dropped in order, and nothing may run when the maps go.
     entries: Vec<Link>,
     exits: Vec<Link>,
-    _sched: Vec<Link>,
+    sched_links: Vec<Link>,
     programs: Vec<Program>,
+    /// What links that are gone had counted.
+    missed: u64,
     maps: Maps,
     regions: Mapping,
     /// Where each CPU's region begins.
@@ -152,8 +155,9 @@ impl Session {
         let mut session = Self {
             entries: Vec::new(),
             exits: Vec::new(),
-            _sched: Vec::new(),
+            sched_links: Vec::new(),
             programs: Vec::new(),
+            missed: 0,
             maps,
             regions: mapping,
             bases,
@@ -193,12 +197,12 @@ impl Session {
         let kind = ProgKind::TpBtf(kernel.tracepoint("sched_switch")?);
         let all = [&maps.cpus, &maps.sleeping, &maps.free, &maps.wanted];
         let switch = Program::load("kp_switch", kind, &code, &all)?;
-        self._sched.push(Link::tracing(&switch, 0)?);
+        self.sched_links.push(Link::tracing(&switch, 0)?);
         self.programs.push(switch);
         if who == Who::Wanted {
             let kind = ProgKind::TpBtf(kernel.tracepoint("sched_process_fork")?);
             let fork = Program::load("kp_fork", kind, &sched::fork(offsets)?, &[&maps.wanted])?;
-            self._sched.push(Link::tracing(&fork, 0)?);
+            self.sched_links.push(Link::tracing(&fork, 0)?);
             self.programs.push(fork);
         }
         Ok(())
@@ -276,9 +280,9 @@ impl Session {
     }
 
     /// Stops: entries first, so that calls under way still return into their frames.
-    pub fn stop(&mut self) -> Result<(), Error> {
+    pub fn stop(&mut self) {
+        self.missed += missed(&self.entries);
         self.entries.clear();
-        Ok(())
     }
 
     /// What was measured until now.
@@ -289,10 +293,13 @@ impl Session {
     /// What was not.
     pub fn losses(&self) -> Losses {
         let programs: u64 = self.programs.iter().filter_map(|p| p.info().ok()).map(|info| info.missed).sum();
-        let links = self.entries.iter().chain(&self.exits);
-        let links: u64 = links.filter_map(|link| link.missed().ok()).sum();
+        let links = self.missed + missed(&self.entries) + missed(&self.exits);
         stats::read_losses(&self.regions, &self.bases, programs + links)
     }
+}
+
+fn missed(links: &[Link]) -> u64 {
+    links.iter().filter_map(|link| link.missed().ok()).sum()
 }
 
 /// Kept calls being read.
@@ -334,9 +341,9 @@ fn regions(functions: usize) -> Result<(Regions, Map), Error> {
     let shift = layout::shift(functions);
     let all = (cpus as u64).next_power_of_two() << shift;
     if all <= u64::from(STACKS_BYTES) {
-        let mask = Some((cpus.next_power_of_two() - 1) as i32);
-        let regions = Regions::Shifted { shift, mask };
-        return Ok((regions, Map::memory("kp_cpus", all as u32)?));
+        let map = Map::memory("kp_cpus", all as u32)?;
+        let mask = if knows_cpus(&map, shift)? { None } else { Some((cpus.next_power_of_two() - 1) as i32) };
+        return Ok((Regions::Shifted { shift, mask }, map));
     }
     let each = layout::region(functions);
     if each > u64::from(STACKS_BYTES) {
@@ -346,6 +353,19 @@ fn regions(functions: usize) -> Result<(Regions, Map), Error> {
     }
     let map = Map::create("kp_cpus", MapKind::Array, 4, each as u32, cpus as u32, MMAPABLE)?;
     Ok((Regions::Looked, map))
+}
+
+/// Whether the verifier knows that a CPU's number is less than the number of CPUs (since 6.9).
+fn knows_cpus(cpus: &Map, shift: u32) -> Result<bool, Error> {
+    let mut asm = Asm::new();
+    // There is a context in R1, as there is a time in the real ones.
+    emit::cpu_region(&mut asm, Regions::Shifted { shift, mask: None }, -8);
+    asm.load(Width::B8, Reg::R1, Reg::R2, 0).end();
+    match Program::load("kp_try", ProgKind::RawTracepoint, &asm.finish()?, &[cpus]) {
+        Ok(_) => Ok(true),
+        Err(Error::Verifier { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// A task that runs on does not pass through the scheduler by itself: going there makes it.
