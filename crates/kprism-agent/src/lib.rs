@@ -59,6 +59,10 @@ pub struct Job {
     /// The archive [`SHARE_FILE`] is there and wants unpacking.
     #[serde(default)]
     pub share: bool,
+    /// A folder to give the host once the command has ended, as [`Message::Piece`]s; empty for none. Nothing comes
+    /// if it is not there.
+    #[serde(default)]
+    pub collect: String,
 }
 
 /// A range of the guest's memory that the host reads: a file too large for a port.
@@ -103,6 +107,12 @@ pub enum Message {
     After {
         /// What it printed, with its errors.
         output: String,
+    },
+    /// The next piece of the `newc` archive of what is in [`Job::collect`], names relative to it. The guest stops
+    /// itself until the host has read it and lets it go on.
+    Piece {
+        /// Where it is.
+        region: Region,
     },
     /// The command ended.
     Exit {

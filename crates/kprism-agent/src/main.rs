@@ -2,6 +2,7 @@
 //! The guest's init: brings the guest up, waits for a job, runs it, reports, ends the machine.
 
 mod boot;
+mod collect;
 mod job;
 mod ports;
 mod unpack;
@@ -55,6 +56,12 @@ fn serve() -> io::Result<()> {
     // After the symbols were read: these may take a tracer down, and its code with it.
     for line in &job.after {
         say(&Message::After { output: job::output_of(line, &job) });
+    }
+    if !job.collect.is_empty() {
+        collect::send(Path::new(&job.collect), |region| {
+            say(&Message::Piece { region });
+            ports::write(PAUSE_PORT, &[PAUSE]);
+        })?;
     }
     say(&Message::Exit { code });
     Ok(())

@@ -23,6 +23,7 @@ pub mod interrupt;
 
 mod apt;
 mod archive;
+mod collect;
 mod initramfs;
 mod kernel;
 mod lab;

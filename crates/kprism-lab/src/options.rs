@@ -73,6 +73,8 @@ pub struct Job {
     pub after: Vec<String>,
     /// Folders of the host that the guest gets a copy of.
     pub shares: Vec<Share>,
+    /// A folder of the guest whose contents are copied into the run's folder once the command has ended.
+    pub collect: Option<String>,
     /// What is observed.
     pub span: Span,
     /// How long the command (with the boot, if that is observed) may take.
@@ -98,6 +100,7 @@ impl Job {
             before: Vec::new(),
             after: Vec::new(),
             shares: Vec::new(),
+            collect: None,
             span: Span::Command,
             timeout: None,
         }

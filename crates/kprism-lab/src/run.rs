@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use kprism_agent::{JOB_FILE, Message, SHARE_FILE};
 
 use crate::archive::Archive;
+use crate::collect::Collected;
 use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
 use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Share, Span};
@@ -105,9 +106,13 @@ pub fn run(
             reason: format!("{reason}\nif this lasts, delete {place}: it will be made again"),
         });
     }
-    let mut watch = Watch::new(&files, start);
+    let mut watch = Watch::new(&files, start, Collected::new(&scratch.0));
     let ended = watch.until_the_end(&mut qemu, job.timeout, report);
     drop(qemu);
+    let unpacked = watch.collected.unpack(&folder);
+    if ended == Ended::Normal {
+        unpacked?;
+    }
     let missing_files = symbols::collect(prepared, job, &folder, watch.modules.as_ref())?;
     let console_tail = if ended == Ended::Normal { String::new() } else { last_lines(&files.console, 15) };
     Ok(Outcome {
@@ -154,10 +159,11 @@ struct Watch<'a> {
     exit_code: Option<u8>,
     failed: Option<String>,
     modules: Option<(String, String)>,
+    collected: Collected,
 }
 
 impl<'a> Watch<'a> {
-    fn new(files: &'a PortFiles, start: Instant) -> Self {
+    fn new(files: &'a PortFiles, start: Instant, collected: Collected) -> Self {
         Self {
             files,
             control: Tail::new(&files.control),
@@ -171,6 +177,7 @@ impl<'a> Watch<'a> {
             exit_code: None,
             failed: None,
             modules: None,
+            collected,
         }
     }
 
@@ -180,6 +187,10 @@ impl<'a> Watch<'a> {
             // Asked before reading, so that nothing written before the end is missed.
             let ended = qemu.ended();
             self.follow(report);
+            if let Err(error) = self.collected.read(qemu) {
+                self.failed = Some(format!("what the command left in the guest: {error}"));
+                return self.judge("");
+            }
             if let Some(status) = ended {
                 return self.judge(&format!("QEMU ended ({status}) {}", qemu.said()));
             }
@@ -210,6 +221,7 @@ impl<'a> Watch<'a> {
                 Ok(Message::Accepted) => self.accepted = Some(self.start.elapsed()),
                 Ok(Message::Started { pid }) => self.pid = Some(pid),
                 Ok(Message::After { output }) => self.after.push(output),
+                Ok(Message::Piece { region }) => self.collected.comes(region),
                 Ok(Message::Exit { code }) => self.exit_code = Some(code),
                 Ok(Message::Failed { what }) => self.failed = Some(what),
                 Ok(Message::Modules { modules, kallsyms }) => self.modules = Some((modules, kallsyms)),
@@ -248,6 +260,7 @@ fn job_arguments(job: &Job, scratch: &Path) -> Result<Vec<OsString>> {
         before: job.before.clone(),
         after: job.after.clone(),
         share: !job.shares.is_empty(),
+        collect: job.collect.clone().unwrap_or_default(),
     };
     let path = scratch.join("job");
     let text = serde_json::to_vec(&message).map_err(std::io::Error::other).at("write", &path)?;

@@ -118,8 +118,13 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     report(Progress::Step("saving the guest"));
     // The guest stops itself, and always at the same instruction: the snapshot does not depend on the host's time.
     wait_status(&mut qemu, "running", "guest-panicked")?;
-    let kallsyms = read_region(&mut qemu, kallsyms.as_ref(), folder)?;
-    let btf = read_region(&mut qemu, btf.as_ref(), folder)?;
+    let read = |qemu: &mut Running, region: Option<Region>| -> Result<Vec<u8>> {
+        let mut contents = Vec::new();
+        read_region(qemu, &region.unwrap_or_default(), folder, &mut contents)?;
+        Ok(contents)
+    };
+    let kallsyms = read(&mut qemu, kallsyms)?;
+    let btf = read(&mut qemu, btf)?;
     let facts = serde_json::to_vec(&KernelFacts { release, build_id }).map_err(std::io::Error::other);
     let hooks = crate::hooks::make(&kallsyms, &btf)?;
     for (name, contents) in [
@@ -175,17 +180,22 @@ fn wait_ready(qemu: &mut Running, files: &PortFiles, limit: Duration, report: Re
     }
 }
 
-/// Copies a file of the guest from its memory.
-fn read_region(qemu: &mut Running, region: Option<&Region>, folder: &Path) -> Result<Vec<u8>> {
+/// Copies a range of the standing guest's memory to `output`, by way of a file in `folder`.
+pub(crate) fn read_region(
+    qemu: &mut Running,
+    region: &Region,
+    folder: &Path,
+    output: &mut impl Write,
+) -> Result<()> {
     let piece = folder.join("piece");
-    let mut contents = Vec::new();
-    for &(address, length) in region.map_or(&[][..], |region| &region.runs) {
+    for &(address, length) in &region.runs {
         let filename = piece.to_string_lossy();
         qemu.qmp.call("pmemsave", json!({ "val": address, "size": length, "filename": filename }))?;
-        contents.extend_from_slice(&fs::read(&piece).at("read", &piece)?);
+        let contents = fs::read(&piece).at("read", &piece)?;
+        output.write_all(&contents).at("write", folder)?;
     }
     fs::remove_file(&piece).ok();
-    Ok(contents)
+    Ok(())
 }
 
 /// Writes the stopped machine's state.
@@ -233,7 +243,7 @@ pub(crate) fn restore(qemu: &mut Running, snapshot: &Snapshot) -> Result<()> {
 
 /// Waits until the machine's state, being `from`, becomes `to`. "guest-panicked" is what QEMU calls a guest that
 /// has stopped itself.
-fn wait_status(qemu: &mut Running, from: &str, to: &str) -> Result<()> {
+pub(crate) fn wait_status(qemu: &mut Running, from: &str, to: &str) -> Result<()> {
     loop {
         let state = qemu.qmp.call("query-status", json!({}))?;
         match state.get("status").and_then(|status| status.as_str()).unwrap_or("unknown") {

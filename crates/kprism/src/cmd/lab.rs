@@ -273,6 +273,7 @@ impl RunArgs {
             before: self.place.before.clone(),
             after: Vec::new(),
             shares: self.place.share.iter().map(|text| Share::parse(text)).collect(),
+            collect: None,
             span: if self.boot { Span::Boot } else { Span::Command },
             timeout: self.place.timeout.map(Duration::from_secs),
         }

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! trace-cmd's `trace.dat`, versions 6 and 7 (trace-cmd.dat.v6(5), trace-cmd.dat.v7(5)).
+//!
+//! In: the file. Out: a [`Dat`]: formats, symbols, names, statistics, and for each buffer the ring buffer's pages of
+//! each CPU, borrowed from the file unless they were compressed (zlib, zstd). Both versions hold the same parts:
+//! version 6 one after the other (`v6`), version 7 as sections that options point to (`v7`).
+
+mod unpack;
+mod v6;
+mod v7;
+
+use std::borrow::Cow;
+
+use crate::bytes::{Cursor, Order};
+use crate::decode::Decoder;
+use crate::fault::FtraceError;
+use crate::format::{Format, PageLayout};
+use crate::raw::Cpu;
+
+/// First bytes of every trace.dat.
+pub const MAGIC: &[u8] = b"\x17\x08\x44tracing";
+
+/// What a trace.dat holds.
+#[derive(Debug, Clone, Default)]
+pub struct Dat<'a> {
+    /// 6 or 7.
+    pub version: u32,
+    /// `zstd`, `zlib` or `none`; version 6 knows no compression.
+    pub compression: String,
+    /// Order of bytes: most significant first.
+    pub big: bool,
+    /// Layout of the ring buffer's pages.
+    pub layout: PageLayout,
+    /// Formats of all events.
+    pub formats: Vec<Format>,
+    /// `/proc/kallsyms`.
+    pub kallsyms: Cow<'a, [u8]>,
+    /// `saved_cmdlines`.
+    pub cmdlines: Cow<'a, [u8]>,
+    /// `printk_formats`.
+    pub printk: Cow<'a, [u8]>,
+    /// The top buffer first if it is there, and those of instances.
+    pub buffers: Vec<Buffer<'a>>,
+    /// `per_cpu/cpuN/stats` as text, in the order of the file.
+    pub stats: Vec<String>,
+    /// `uname`, empty if not told.
+    pub uname: String,
+    /// Conversion of time stamp counter ticks.
+    pub tsc: Option<TscToNs>,
+    /// Added to every time.
+    pub offset: i64,
+    /// What was passed over.
+    pub notes: Vec<String>,
+    clock: String,
+}
+
+/// ns = (ticks · mult >> shift) + offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TscToNs {
+    /// Multiplier.
+    pub mult: u32,
+    /// Shift.
+    pub shift: u32,
+    /// Offset.
+    pub offset: u64,
+}
+
+impl TscToNs {
+    /// Converts.
+    #[must_use]
+    pub fn ns(&self, ticks: u64) -> u64 {
+        let scaled = (u128::from(ticks) * u128::from(self.mult)).checked_shr(self.shift).unwrap_or(0);
+        (scaled as u64).wrapping_add(self.offset)
+    }
+}
+
+/// A ring buffer: the top one, or an instance's.
+#[derive(Debug, Clone, Default)]
+pub struct Buffer<'a> {
+    /// Name of the instance; empty for the top one.
+    pub name: String,
+    /// Its clock.
+    pub clock: String,
+    /// Pages by CPU.
+    pub cpus: Vec<(u32, Cow<'a, [u8]>)>,
+    /// Bytes of a page, if the buffer has its own.
+    pub page_size: Option<usize>,
+}
+
+impl<'a> Dat<'a> {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It is no trace.dat, or what all else depends on cannot be read. What else is damaged is passed over and noted.
+    pub fn parse(file: &'a [u8]) -> Result<Dat<'a>, FtraceError> {
+        let mut at = Cursor { bytes: file, at: 0, order: Order::Little };
+        if at.take(MAGIC.len()) != Some(MAGIC) {
+            return Err(FtraceError::format("offset 0", "the mark of a trace.dat, 17 08 44 `tracing`"));
+        }
+        let version = at.string().and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
+        let (Some(version), Some([big, _long])) = (version, at.take(2)) else {
+            return Err(FtraceError::format("offset 10", "version, order of bytes and size of a long"));
+        };
+        at.order = if *big == 0 { Order::Little } else { Order::Big };
+        let Some(_page) = at.u32() else {
+            return Err(FtraceError::format(format!("offset {}", at.at), "the size of a page"));
+        };
+        let mut dat = Dat { version, big: *big != 0, compression: "none".into(), ..Dat::default() };
+        match version {
+            6 => v6::read(&mut dat, at)?,
+            7 => v7::read(&mut dat, at)?,
+            _ => {
+                let what = format!(
+                    "trace.dat version {version} is not known: convert it with `trace-cmd convert --file-version 7`"
+                );
+                return Err(FtraceError::Unsupported { what });
+            }
+        }
+        let clock = dat.clock.clone();
+        for buffer in &mut dat.buffers {
+            if buffer.clock.is_empty() {
+                buffer.clock.clone_from(&clock);
+            }
+        }
+        Ok(dat)
+    }
+
+    /// A decoder of its events.
+    #[must_use]
+    pub fn decoder(&self) -> Decoder {
+        Decoder::new(&self.formats, self.big)
+    }
+
+    /// The events of each CPU of a buffer.
+    pub fn cpus<'b>(&self, buffer: &'b Buffer<'_>, decoder: &'b Decoder) -> Vec<Cpu<'b>> {
+        let mut layout = self.layout;
+        if let Some(size) = buffer.page_size.filter(|&size| size > layout.data_at) {
+            layout.data_size = size - layout.data_at;
+        }
+        buffer.cpus.iter().map(|(cpu, pages)| Cpu::new(decoder, layout, *cpu, pages)).collect()
+    }
+}
+
+/// Options that both versions have.
+mod option {
+    pub const DONE: u16 = 0;
+    pub const CPUSTAT: u16 = 2;
+    pub const BUFFER: u16 = 3;
+    pub const TRACECLOCK: u16 = 4;
+    pub const UNAME: u16 = 5;
+    pub const OFFSET: u16 = 7;
+    pub const CPUCOUNT: u16 = 8;
+    pub const TIME_SHIFT: u16 = 12;
+    pub const TSC2NSEC: u16 = 14;
+}
+
+/// Takes what an option says if it is one of those that mean the same in both versions.
+fn common_option(dat: &mut Dat<'_>, id: u16, data: &[u8], order: Order) {
+    let text = || String::from_utf8_lossy(crate::bytes::until_nul(data)).into_owned();
+    match id {
+        option::CPUSTAT => dat.stats.push(text()),
+        option::UNAME => dat.uname = text(),
+        option::TRACECLOCK => dat.clock = crate::side::clock(text().as_bytes()).unwrap_or_default(),
+        option::OFFSET => dat.offset = text().trim().parse().unwrap_or(0),
+        option::TSC2NSEC => {
+            let tsc = || {
+                Some(TscToNs {
+                    mult: order.u32(data, 0)?,
+                    shift: order.u32(data, 4)?,
+                    offset: order.u64(data, 8)?,
+                })
+            };
+            dat.tsc = tsc();
+        }
+        option::TIME_SHIFT => {
+            dat.notes.push("times are a guest's own: the shift to its host's is not applied".into())
+        }
+        _ => {}
+    }
+}
+
+/// `header_page\0`, its size and text, and the same of `header_event`.
+fn header_info(dat: &mut Dat<'_>, at: &mut Cursor<'_>) -> Option<Result<(), FtraceError>> {
+    (at.string()? == b"header_page").then_some(())?;
+    let size = at.u64()?;
+    let layout = PageLayout::parse(at.take_u64(size)?);
+    (at.string()? == b"header_event").then_some(())?;
+    let size = at.u64()?;
+    at.take_u64(size)?;
+    Some(layout.map(|layout| dat.layout = layout))
+}
+
+/// A count, then for each a size and a format.
+fn ftrace_formats(dat: &mut Dat<'_>, at: &mut Cursor<'_>) -> Option<()> {
+    let count = at.u32()?;
+    some_formats(dat, at, "ftrace", count)
+}
+
+fn some_formats(dat: &mut Dat<'_>, at: &mut Cursor<'_>, system: &str, count: u32) -> Option<()> {
+    for _ in 0..count {
+        let size = at.u64()?;
+        match Format::parse(system, at.take_u64(size)?) {
+            Ok(format) => dat.formats.push(format),
+            Err(error) => dat.notes.push(error.to_string()),
+        }
+    }
+    Some(())
+}
+
+/// A count of subsystems, then for each its name, a count and formats.
+fn event_formats(dat: &mut Dat<'_>, at: &mut Cursor<'_>) -> Option<()> {
+    for _ in 0..at.u32()? {
+        let system = String::from_utf8_lossy(at.string()?).into_owned();
+        let count = at.u32()?;
+        some_formats(dat, at, &system, count)?;
+    }
+    Some(())
+}

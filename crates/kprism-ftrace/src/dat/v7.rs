@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Version 7: sections, each maybe compressed, found by chained options.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use super::{Buffer, Dat, common_option, event_formats, ftrace_formats, header_info, option, unpack::unpack};
+use crate::bytes::Cursor;
+use crate::fault::FtraceError;
+
+const HEADER_INFO: u16 = 16;
+const FTRACE_EVENTS: u16 = 17;
+const EVENT_FORMATS: u16 = 18;
+const KALLSYMS: u16 = 19;
+const PRINTK: u16 = 20;
+const CMDLINES: u16 = 21;
+const BUFFER_TEXT: u16 = 22;
+
+/// Section flag: compressed.
+const COMPRESSED: u16 = 1;
+
+struct Section<'a> {
+    id: u16,
+    compressed: bool,
+    /// What follows its header, as it is in the file.
+    data: &'a [u8],
+    /// Where that begins.
+    at: usize,
+}
+
+/// Reads what follows the size of a page.
+pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), FtraceError> {
+    let head = |at: &mut Cursor<'a>| Some((at.string()?, at.string()?, at.u64()?));
+    let (method, _version, mut options) = head(&mut at).ok_or_else(|| {
+        FtraceError::format(format!("offset {}", at.at), "compression and the offset of options")
+    })?;
+    dat.compression = String::from_utf8_lossy(method).into_owned();
+    let mut seen = BTreeSet::new();
+    let mut parts = Vec::new();
+    // A chain of options that comes back to where it was ends there.
+    while options != 0 && seen.insert(options) {
+        let read = section(at, options).and_then(|section| {
+            let data = contents(&section, &dat.compression, at.order)?;
+            Ok((section.id, data))
+        });
+        let data = match read {
+            Ok((0, data)) => data,
+            Ok((id, _)) => {
+                dat.notes.push(format!("offset {options}: expected options, found section {id}"));
+                break;
+            }
+            Err(error) if seen.len() == 1 => return Err(error),
+            Err(error) => {
+                dat.notes.push(error.to_string());
+                break;
+            }
+        };
+        let mut of = Cursor { bytes: &data, at: 0, order: at.order };
+        options = 0;
+        while let Some((id, data)) = one_option(&mut of) {
+            if id == option::DONE {
+                options = at.order.u64(data, 0).unwrap_or(0);
+                break;
+            }
+            parts.push((id, data.to_vec()));
+        }
+    }
+    // Data need the layout and the formats, whatever the order of options.
+    for (id, data) in &parts {
+        match *id {
+            HEADER_INFO | FTRACE_EVENTS | EVENT_FORMATS | KALLSYMS | PRINTK | CMDLINES => {
+                if let Err(error) = pointed(dat, at, *id, data) {
+                    if *id == HEADER_INFO {
+                        return Err(error);
+                    }
+                    dat.notes.push(error.to_string());
+                }
+            }
+            BUFFER_TEXT => dat.notes.push("a buffer of text, of a latency tracer, was passed over".into()),
+            option::BUFFER => {}
+            id => common_option(dat, id, data, at.order),
+        }
+    }
+    for (_, data) in parts.iter().filter(|(id, _)| *id == option::BUFFER) {
+        match buffer(dat, at, data) {
+            Ok(Some(buffer)) => dat.buffers.push(buffer),
+            Ok(None) => dat.notes.push("an option on a buffer is too short".into()),
+            Err(error) => dat.notes.push(error.to_string()),
+        }
+    }
+    if dat.formats.is_empty() {
+        return Err(FtraceError::format("sections", "formats of events"));
+    }
+    Ok(())
+}
+
+fn one_option<'d>(of: &mut Cursor<'d>) -> Option<(u16, &'d [u8])> {
+    let id = of.u16()?;
+    let size = of.u32()?;
+    Some((id, of.take_u64(size.into())?))
+}
+
+fn section<'a>(file: Cursor<'a>, offset: u64) -> Result<Section<'a>, FtraceError> {
+    let read = || {
+        let mut at = Cursor { at: usize::try_from(offset).ok()?, ..file };
+        let (id, flags) = (at.u16()?, at.u16()?);
+        let _description = at.u32()?;
+        // trace-cmd writes 8 bytes where its documentation has 4.
+        let size = at.u64()?;
+        let begin = at.at;
+        let rest = file.bytes.get(begin..)?;
+        let data = &rest[..usize::try_from(size).unwrap_or(usize::MAX).min(rest.len())];
+        Some(Section { id, compressed: flags & COMPRESSED != 0, data, at: begin })
+    };
+    read().ok_or_else(|| FtraceError::format(format!("offset {offset}"), "a section"))
+}
+
+/// A section's contents, unpacked.
+fn contents<'a>(
+    section: &Section<'a>,
+    method: &str,
+    order: crate::bytes::Order,
+) -> Result<Cow<'a, [u8]>, FtraceError> {
+    if !section.compressed {
+        return Ok(Cow::Borrowed(section.data));
+    }
+    let mut at = Cursor { bytes: section.data, at: 0, order };
+    let packed = (|| {
+        let (packed, whole) = (at.u32()?, at.u32()?);
+        Some((at.take_u64(packed.into())?, whole))
+    })();
+    let place = format!("section {} at offset {}", section.id, section.at);
+    let (packed, whole) = packed.ok_or_else(|| FtraceError::format(&place, "a whole compressed section"))?;
+    unpack(method, packed, whole as usize, &place).map(Cow::Owned)
+}
+
+/// The part that an option of these kinds points to.
+fn pointed<'a>(dat: &mut Dat<'a>, file: Cursor<'a>, id: u16, data: &[u8]) -> Result<(), FtraceError> {
+    let offset = file.order.u64(data, 0).unwrap_or(0);
+    let section = section(file, offset)?;
+    if section.id != id {
+        return Err(FtraceError::format(
+            format!("offset {offset}"),
+            format!("section {id}, not {}", section.id),
+        ));
+    }
+    let bytes = contents(&section, &dat.compression, file.order)?;
+    let mut at = Cursor { bytes: &bytes, at: 0, order: file.order };
+    let done = match id {
+        HEADER_INFO => match header_info(dat, &mut at) {
+            Some(result) => return result,
+            None => None,
+        },
+        FTRACE_EVENTS => ftrace_formats(dat, &mut at),
+        EVENT_FORMATS => event_formats(dat, &mut at),
+        _ => {
+            let text = (|| {
+                let size = if id == CMDLINES { at.u64()? } else { at.u32()?.into() };
+                at.take_u64(size)
+            })();
+            let text = text.map(<[u8]>::to_vec);
+            text.map(|text| match id {
+                KALLSYMS => dat.kallsyms = text.into(),
+                PRINTK => dat.printk = text.into(),
+                _ => dat.cmdlines = text.into(),
+            })
+        }
+    };
+    done.ok_or_else(|| {
+        FtraceError::format(format!("section {id} at offset {}", section.at), "as much as its sizes say")
+    })
+}
+
+/// A buffer and its pages; `None` if the option is cut short.
+fn buffer<'a>(dat: &Dat<'a>, file: Cursor<'a>, data: &[u8]) -> Result<Option<Buffer<'a>>, FtraceError> {
+    let mut at = Cursor { bytes: data, at: 0, order: file.order };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let head = (|| Some((at.u64()?, text(at.string()?), text(at.string()?), at.u32()?, at.u32()?)))();
+    let Some((offset, name, clock, page_size, count)) = head else { return Ok(None) };
+    let section = section(file, offset)?;
+    let page_size = Some(page_size as usize).filter(|size| size.is_power_of_two() && *size <= 1 << 20);
+    let mut buffer = Buffer { name, clock, cpus: Vec::new(), page_size };
+    for _ in 0..count {
+        let Some((cpu, offset, size)) = (|| Some((at.u32()?, at.u64()?, at.u64()?)))() else {
+            return Ok(None);
+        };
+        let begin = usize::try_from(offset).unwrap_or(usize::MAX);
+        let rest = file.bytes.get(begin..).unwrap_or_default();
+        let stored = &rest[..usize::try_from(size).unwrap_or(usize::MAX).min(rest.len())];
+        let pages = if section.compressed && !stored.is_empty() {
+            Cow::Owned(chunks(&dat.compression, stored, begin, file.order)?)
+        } else {
+            Cow::Borrowed(stored)
+        };
+        buffer.cpus.push((cpu, pages));
+    }
+    Ok(Some(buffer))
+}
+
+/// A CPU's pages, which are compressed in chunks.
+fn chunks(
+    method: &str,
+    stored: &[u8],
+    begin: usize,
+    order: crate::bytes::Order,
+) -> Result<Vec<u8>, FtraceError> {
+    let mut at = Cursor { bytes: stored, at: 0, order };
+    let short =
+        |at: &Cursor<'_>| FtraceError::format(format!("offset {}", begin + at.at), "a compressed chunk");
+    let count = at.u32().ok_or_else(|| short(&at))?;
+    let mut pages = Vec::new();
+    for _ in 0..count {
+        let here = at;
+        let chunk = (|| {
+            let (packed, whole) = (at.u32()?, at.u32()?);
+            Some((at.take_u64(packed.into())?, whole))
+        })();
+        let (packed, whole) = chunk.ok_or_else(|| short(&here))?;
+        pages.extend(unpack(method, packed, whole as usize, &format!("offset {}", begin + here.at))?);
+    }
+    Ok(pages)
+}

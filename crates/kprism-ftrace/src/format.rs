@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel's own description of its records: `events/*/*/format` and `events/header_page`.
+//!
+//! In: their text, lines `field:TYPE NAME; offset:N; size:N; signed:N;`. Out: where each field lies. Records are as
+//! long as the ring buffer says, never as long as their format: fields may be missing at the end, and what follows
+//! the last field is stale.
+
+use crate::fault::FtraceError;
+
+/// A field of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// Its C type as the kernel spells it.
+    pub kind: String,
+    /// Offset in the record.
+    pub offset: usize,
+    /// Bytes; 0 for what reaches to the end of the record.
+    pub size: usize,
+}
+
+/// The format of an event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Format {
+    /// Subsystem, `ftrace` for the tracers' own; empty if not known.
+    pub system: String,
+    /// Name.
+    pub name: String,
+    /// Its number in records.
+    pub id: u16,
+    /// Fields, common ones first.
+    pub fields: Vec<Field>,
+}
+
+impl Format {
+    /// Reads a `format` file; `system` is the folder it was in.
+    ///
+    /// # Errors
+    /// A line that should describe a field and does not, or no name or number.
+    pub fn parse(system: &str, text: &[u8]) -> Result<Format, FtraceError> {
+        let mut format = Format { system: system.into(), ..Format::default() };
+        let mut id = None;
+        for (i, line) in text.split(|&b| b == b'\n').enumerate() {
+            let line = String::from_utf8_lossy(line);
+            let line = line.trim();
+            if let Some(name) = line.strip_prefix("name:") {
+                format.name = name.trim().into();
+            } else if let Some(number) = line.strip_prefix("ID:") {
+                let number = number
+                    .trim()
+                    .parse()
+                    .map_err(|_| place(system, &format.name, i, "a number up to 65535"))?;
+                id = Some(number);
+            } else if line.starts_with("field") {
+                let known = field(line).ok_or_else(|| {
+                    place(system, &format.name, i, "`field:TYPE NAME; offset:N; size:N; signed:N;`")
+                })?;
+                format.fields.push(known);
+            } else if line.starts_with("print fmt:") {
+                break; // what follows may run over lines and look like anything
+            }
+        }
+        match id {
+            Some(id) if !format.name.is_empty() => Ok(Format { id, ..format }),
+            _ => Err(FtraceError::format(format!("format in events/{system}"), "`name:` and `ID:`")),
+        }
+    }
+
+    /// A field by its name.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().find(|f| f.name == name)
+    }
+}
+
+fn place(system: &str, name: &str, line: usize, expected: &str) -> FtraceError {
+    FtraceError::format(format!("events/{system}/{name}/format: line {}", line + 1), expected)
+}
+
+/// A line `field: TYPE NAME; offset:N; size:N; …`.
+fn field(line: &str) -> Option<Field> {
+    let (_, rest) = line.split_once(':')?;
+    let mut parts = rest.split(';').map(str::trim);
+    let declared = parts.next()?;
+    let (mut offset, mut size) = (None, None);
+    for part in parts {
+        match part.split_once(':') {
+            Some(("offset", n)) => offset = n.trim().parse().ok(),
+            Some(("size", n)) => size = n.trim().parse().ok(),
+            _ => {}
+        }
+    }
+    // Arrays are `char comm[16]`, and `__data_loc char[] name`.
+    let declared = declared
+        .split_once('[')
+        .filter(|(head, _)| head.contains(' ') && declared.ends_with(']'))
+        .map_or(declared, |(head, _)| head);
+    let (kind, name) = declared.rsplit_once([' ', '\t', '*'])?;
+    Some(Field { name: name.into(), kind: kind.trim().into(), offset: offset?, size: size? })
+}
+
+/// Where things lie in a page of the ring buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageLayout {
+    /// Offset of the commit word.
+    pub commit_at: usize,
+    /// Its size: 8, or 4 on 32-bit kernels.
+    pub commit_size: usize,
+    /// Offset of the events.
+    pub data_at: usize,
+    /// Room for them.
+    pub data_size: usize,
+}
+
+impl Default for PageLayout {
+    /// A 64-bit kernel with pages of 4 KiB.
+    fn default() -> Self {
+        PageLayout { commit_at: 8, commit_size: 8, data_at: 16, data_size: 4080 }
+    }
+}
+
+/// Larger than any sub-buffer: its order is at most 7 above a page of 64 KiB.
+const LARGEST: usize = 1 << 24;
+
+impl PageLayout {
+    /// Reads `header_page`.
+    ///
+    /// # Errors
+    /// A field is missing, or lies where it cannot.
+    pub fn parse(text: &[u8]) -> Result<PageLayout, FtraceError> {
+        let text = String::from_utf8_lossy(text);
+        let fields: Vec<Field> = text.lines().filter_map(|line| field(line.trim())).collect();
+        let find = |name: &str| {
+            let found = fields.iter().find(|f| f.name == name);
+            found.ok_or_else(|| FtraceError::format("header_page", format!("a field `{name}`")))
+        };
+        let (commit, data) = (find("commit")?, find("data")?);
+        let layout = PageLayout {
+            commit_at: commit.offset,
+            commit_size: commit.size,
+            data_at: data.offset,
+            data_size: data.size,
+        };
+        let fits = matches!(commit.size, 4 | 8)
+            && commit.offset >= 8
+            && data.offset <= LARGEST
+            && commit.offset.saturating_add(commit.size) <= data.offset
+            && (8..LARGEST).contains(&data.size);
+        if fits {
+            Ok(layout)
+        } else {
+            Err(FtraceError::format("header_page", "timestamp, commit word and data in a page"))
+        }
+    }
+
+    /// Bytes of a page.
+    #[must_use]
+    pub fn page_size(&self) -> usize {
+        self.data_at + self.data_size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_all_shapes_are_found() {
+        let text = b"name: sched_switch\nID: 310\nformat:\n\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n\tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\tfield:__data_loc char[] name;\toffset:24;\tsize:4;\tsigned:0;\n\tfield:const char * fmt;\toffset:28;\tsize:8;\tsigned:0;\n\tfield:u32 buf[];\toffset:36;\tsize:0;\tsigned:0;\n\nprint fmt: \"field:\", x\nfield:bad\n";
+        let format = Format::parse("sched", text).expect("a format");
+        let names: Vec<_> = format.fields.iter().map(|f| (f.name.as_str(), f.offset, f.size)).collect();
+        assert_eq!((format.name.as_str(), format.id), ("sched_switch", 310));
+        assert_eq!(
+            names,
+            [("common_type", 0, 2), ("prev_comm", 8, 16), ("name", 24, 4), ("fmt", 28, 8), ("buf", 36, 0)]
+        );
+    }
+
+    #[test]
+    fn what_is_no_format_says_where() {
+        let error = Format::parse("sched", b"name: x\nID: 70000\n").expect_err("too large");
+        assert_eq!(error.to_string(), "events/sched/x/format: line 2: expected a number up to 65535");
+        assert!(Format::parse("a", b"name: x\nID: 1\nfield: y\n").is_err());
+        assert!(Format::parse("a", b"").is_err());
+    }
+
+    #[test]
+    fn pages_of_32_and_64_bits() {
+        let text = b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\tfield: local_t commit;\toffset:8;\tsize:4;\tsigned:1;\n\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n\tfield: char data;\toffset:12;\tsize:16372;\tsigned:0;\n";
+        let layout = PageLayout::parse(text).expect("a layout");
+        assert_eq!((layout.commit_size, layout.page_size()), (4, 16384));
+        assert!(PageLayout::parse(b"field: local_t commit; offset:8; size:8;").is_err());
+        assert!(
+            PageLayout::parse(
+                b"field: local_t commit; offset:8; size:8;\nfield: char data; offset:99999999999; size:8;"
+            )
+            .is_err()
+        );
+    }
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command: started, but held back just before it becomes the program, until the tracer is ready for it.
+
+use std::io::{self, PipeWriter, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+use crate::error::{Error, Result};
+use crate::signals::Bell;
+
+/// A process that waits to become the command's program.
+pub struct Held {
+    pub pid: u32,
+    go: PipeWriter,
+}
+
+/// A command that runs.
+pub struct Running {
+    pid: u32,
+    status: Receiver<io::Result<ExitStatus>>,
+    program: String,
+}
+
+/// Sees that the program can be run, before anything is set up for it.
+pub fn find(program: &str) -> Result<()> {
+    let fail = |kind: io::ErrorKind| {
+        Err(Error::Command { program: program.to_owned(), source: io::Error::from(kind) })
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places: Vec<PathBuf> = match program.contains('/') {
+        true => vec![PathBuf::from(program)],
+        false => std::env::split_paths(&path).map(|folder| folder.join(program)).collect(),
+    };
+    let file = |path: &&PathBuf| path.is_file();
+    let may_run = |path: &Path| path.metadata().is_ok_and(|file| file.permissions().mode() & 0o111 != 0);
+    match places.iter().find(file) {
+        None => fail(io::ErrorKind::NotFound),
+        Some(_) if places.iter().filter(file).any(|path| may_run(path)) => Ok(()),
+        Some(_) => fail(io::ErrorKind::PermissionDenied),
+    }
+}
+
+/// Starts it, up to the moment before its program is executed. `bell` rings when it has ended.
+pub fn hold(argv: &[String], bell: &Bell) -> Result<(Held, Running)> {
+    let [program, arguments @ ..] = argv else {
+        return Err(Error::Setting("no command is given".into()));
+    };
+    let failed = |source| Error::Command { program: program.clone(), source };
+    let (mut pid_from_child, pid_to_us) = io::pipe().map_err(failed)?;
+    let (go_to_child, go) = io::pipe().map_err(failed)?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let (says, hears, ours) = (pid_to_us.as_raw_fd(), go_to_child.as_raw_fd(), go.as_raw_fd());
+    // SAFETY: the closure makes only async-signal-safe system calls, on descriptors that are open: they are kept until
+    // the child has its copies.
+    unsafe {
+        command.pre_exec(move || {
+            // While this end were open here too, the recorder's sudden end would never be noticed.
+            libc::close(ours);
+            let pid = libc::getpid().to_ne_bytes();
+            let mut byte = 0u8;
+            if libc::write(says, pid.as_ptr().cast(), pid.len()) != pid.len() as isize
+                || libc::read(hears, (&raw mut byte).cast(), 1) != 1
+            {
+                libc::_exit(125);
+            }
+            Ok(())
+        });
+    }
+    let (sender, status) = channel();
+    let bell = bell.clone();
+    // Starting a process returns only once its program runs.
+    let waiter = std::thread::Builder::new().name("command".into()).spawn(move || {
+        let mut command = command;
+        let spawned = command.spawn();
+        drop((pid_to_us, go_to_child));
+        sender.send(spawned.and_then(|mut child| child.wait())).ok();
+        bell.ring();
+    });
+    waiter.map_err(failed)?;
+    let mut pid = [0; 4];
+    let running = |pid| Running { pid, status, program: program.clone() };
+    match pid_from_child.read_exact(&mut pid) {
+        Ok(()) => {
+            let pid = u32::from_ne_bytes(pid);
+            Ok((Held { pid, go }, running(pid)))
+        }
+        // It could not be forked.
+        Err(error) => Err(running(0).take().and_then(|status| status.err()).unwrap_or_else(|| failed(error))),
+    }
+}
+
+impl Held {
+    /// Lets it go.
+    pub fn release(mut self) -> io::Result<()> {
+        self.go.write_all(&[1])
+    }
+}
+
+impl Running {
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Option<Result<ExitStatus>> {
+        match self.status.try_recv() {
+            Ok(result) => Some(self.judge(result)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(self.judge(Err(io::Error::other("its end was not seen")))),
+        }
+    }
+
+    fn take(self) -> Option<Result<ExitStatus>> {
+        self.status.recv().ok().map(|result| self.judge(result))
+    }
+
+    fn judge(&self, result: io::Result<ExitStatus>) -> Result<ExitStatus> {
+        result.map_err(|source| Error::Command { program: self.program.clone(), source })
+    }
+
+    /// Waits for its end; after `patience` asks for it.
+    pub fn finish(self, patience: std::time::Duration) -> Option<Result<ExitStatus>> {
+        match self.status.recv_timeout(patience) {
+            Ok(result) => Some(self.judge(result)),
+            Err(_) => {
+                if let Ok(pid) = libc::pid_t::try_from(self.pid) {
+                    // SAFETY: kill touches no memory; the process was not waited for, so the number is still its own.
+                    unsafe { libc::kill(pid, libc::SIGTERM) };
+                }
+                self.take()
+            }
+        }
+    }
+
+    /// Waits for its end, however long it takes.
+    pub fn wait(self) -> Option<Result<ExitStatus>> {
+        self.take()
+    }
+}

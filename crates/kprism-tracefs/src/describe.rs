@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is needed to read the pages elsewhere: formats, names, symbols, the kernel's counts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Context as _, Result};
+use crate::stats::CpuStats;
+use crate::tracefs::{self, Tracefs, join};
+
+/// Room for what is written at the end, should the disk be full by then.
+const RESERVE: usize = 512 << 10;
+
+fn reserve(output: &Path) -> PathBuf {
+    output.join(".reserve")
+}
+
+/// Before: the formats of the pages, of ftrace's own events, and of `events` (`SYSTEM/NAME`).
+pub fn formats(tracefs: &Tracefs, events: &[String], output: &Path) -> Result<()> {
+    for name in ["header_page", "header_event"] {
+        copy(&tracefs.path(&format!("events/{name}")), &output.join(name))?;
+    }
+    let own = tracefs.path("events/ftrace");
+    let mut names: Vec<String> = events.to_vec();
+    for entry in fs::read_dir(&own).at("read", &own)? {
+        let name = entry.at("read", &own)?.file_name();
+        names.push(format!("ftrace/{}", name.to_string_lossy()));
+    }
+    for name in names {
+        let format = tracefs.path(&format!("events/{name}/format"));
+        // Folders hold more than events: `enable`, `filter`.
+        if format.exists() {
+            let place = output.join("events").join(&name);
+            fs::create_dir_all(&place).at("create", &place)?;
+            copy(&format, &place.join("format"))?;
+        }
+    }
+    let path = reserve(output);
+    fs::write(&path, vec![1; RESERVE]).at("write", &path)
+}
+
+/// After: names of tasks, the clock, the tracer, its threshold, and what the kernel counted for each CPU.
+pub fn facts(tracefs: &Tracefs, folder: &str, cpus: &[u32], output: &Path) -> Result<Vec<(u32, CpuStats)>> {
+    fs::remove_file(reserve(output)).ok();
+    let of_folder = ["trace_clock", "current_tracer"].map(|name| join(folder, name));
+    for name in [&of_folder[0], &of_folder[1], "tracing_thresh", "saved_cmdlines", "saved_tgids", "printk_formats"] {
+        let short = name.rsplit('/').next().unwrap_or(name);
+        let short = if short == "current_tracer" { "tracer" } else { short };
+        let path = tracefs.path(name);
+        if path.exists() {
+            copy(&path, &output.join(short))?;
+        }
+    }
+    let place = output.join("stats");
+    fs::create_dir_all(&place).at("create", &place)?;
+    let mut all = Vec::new();
+    for &cpu in cpus {
+        let text = tracefs.read(&join(folder, &format!("per_cpu/cpu{cpu}/stats")))?;
+        let path = place.join(format!("cpu{cpu}"));
+        fs::write(&path, &text).at("write", &path)?;
+        all.push((cpu, CpuStats::parse(&text)));
+    }
+    Ok(all)
+}
+
+/// `/proc/kallsyms` and `/proc/modules`; again at the end if there are other modules by then.
+pub fn symbols(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).at("create", folder)?;
+    let modules = tracefs::read(Path::new("/proc/modules")).unwrap_or_default();
+    let path = folder.join("modules");
+    if fs::read_to_string(&path).is_ok_and(|known| names(&known) == names(&modules)) {
+        return Ok(());
+    }
+    fs::write(&path, modules).at("write", &path)?;
+    copy(Path::new("/proc/kallsyms"), &folder.join("kallsyms"))
+}
+
+/// Name and address: reference counts come and go.
+fn names(modules: &str) -> Vec<(&str, &str)> {
+    modules
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?, words.find(|word| word.starts_with("0x"))?))
+        })
+        .collect()
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let bytes = tracefs::read_bytes(from).at("read", from)?;
+    fs::write(to, bytes).at("write", to)
+}

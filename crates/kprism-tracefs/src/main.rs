@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism-recorder`: this crate as a program that needs nothing around it, for guests.
+//!
+//! `record FOLDER SETTINGS COMMAND…` with the settings as JSON, `boot FOLDER`, `undo`. It ends with the command's own
+//! code, or with 125 and a line on standard error.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use kprism_tracefs::{Settings, boot, record, signals, undo_stale};
+
+/// The recorder itself failed.
+const FAILED: u8 = 125;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(code) => ExitCode::from(code),
+        Err((code, reason)) => {
+            eprintln!("kprism: {reason}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn run(words: &[&str]) -> Result<u8, (u8, String)> {
+    let failed = |error: kprism_tracefs::Error| (error.command_code().unwrap_or(FAILED), error.to_string());
+    match words {
+        ["record", folder, settings, command @ ..] => {
+            let settings: Settings =
+                serde_json::from_str(settings).map_err(|error| (FAILED, format!("settings: {error}")))?;
+            signals::catch();
+            let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+            let recording =
+                record(&settings, &command, Path::new(folder), &mut |_| {}).map_err(failed)?;
+            Ok(recording.exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(0))
+        }
+        ["boot", folder] => boot::collect(Path::new(folder), false).map(|_| 0).map_err(failed),
+        ["undo"] => {
+            if let Some(undone) = undo_stale().map_err(failed)? {
+                println!("put back: {}", undone.restored.join(" "));
+                undone.failed.iter().for_each(|why| eprintln!("kprism: {why}"));
+            }
+            Ok(0)
+        }
+        _ => Err((2, "kprism-recorder is what `kprism record func --guest` runs in the guest".into())),
+    }
+}

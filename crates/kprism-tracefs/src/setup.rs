@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Settings to files of tracefs, in the one order that records nothing but what was asked for: recording off, then
+//! the buffer, what is shared by the whole machine, the functions, the events, and the tracer last.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
+
+use crate::error::{Context as _, Error, Result};
+use crate::functions::Functions;
+use crate::journal::Journal;
+use crate::settings::{Scope, Settings};
+use crate::stats::CpuStats;
+use crate::tracefs::{self, FUNCTION_GRAPH, Tracefs, join};
+
+/// Systems of the events that say when a task did not run, or something else ran in its place.
+const OFF_TASK: [&str; 2] = ["irq", "irq_vectors"];
+
+/// Where a recording happens.
+pub struct Place {
+    /// The instance's folder, empty for the top.
+    pub folder: String,
+    /// CPUs with a buffer that may get something.
+    pub cpus: Vec<u32>,
+    /// Events switched on, `SYSTEM/NAME`.
+    pub events: Vec<String>,
+    /// How many functions are traced, if not all.
+    pub functions: Option<usize>,
+    /// Stops the recording and frees the buffer when it is closed, by whatever end of this process.
+    hold: Option<File>,
+}
+
+impl Place {
+    /// Frees the buffer. Must come before the old size is put back.
+    pub fn release(&mut self) {
+        self.hold = None;
+    }
+
+    /// Writes to a file of the place. An instance needs no journal: it goes as a whole.
+    fn set(&self, tracefs: &Tracefs, journal: &mut Journal, name: &str, values: &[&str]) -> Result<()> {
+        let path = join(&self.folder, name);
+        if self.folder.is_empty() {
+            journal.set(&path, values)
+        } else {
+            tracefs::write(&tracefs.path(&path), values)
+        }
+    }
+}
+
+/// Makes everything ready but for whose calls are wanted; see [`aim`].
+pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) -> Result<Place> {
+    if !tracefs.has_tracer("", FUNCTION_GRAPH) {
+        let available = tracefs.read("available_tracers")?.trim().to_owned();
+        return Err(Error::NoFunctionGraph { available });
+    }
+    let thresh = threshold(settings)?;
+    // What was asked for is looked up first: nothing is set up for a name with a slip in it.
+    let wanted = Wanted::find(settings, tracefs)?;
+    let mut place = choose_place(settings, tracefs, journal)?;
+    let set = |journal: &mut Journal, name: &str, values: &[&str]| place.set(tracefs, journal, name, values);
+    set(journal, "tracing_on", &["0"])?;
+    if place.folder.is_empty() {
+        journal.use_buffer()?;
+    }
+    set(journal, "buffer_size_kb", &[&settings.buffer_kib.to_string()])?;
+    set(journal, "trace_clock", &[&settings.clock])?;
+    if let Some(mask) = &wanted.cpu_mask {
+        set(journal, "tracing_cpumask", &[mask])?;
+    }
+    // Readers are woken when a quarter is full: early enough for a storm, seldom enough in quiet.
+    set(journal, "buffer_percent", &["25"])?;
+    for option in ["record-tgid", "disable_on_free"] {
+        set(journal, &format!("options/{option}"), &["1"])?;
+    }
+    shared(&thresh, tracefs, journal, settings)?;
+    // These two are flags of the tracer, not of the instance, whose files they seem to be.
+    for (option, on) in [("sleep-time", settings.sleep_time), ("funcgraph-irqs", settings.interrupts)] {
+        let value = if on { "1" } else { "0" };
+        let own = join(&place.folder, &format!("options/{option}"));
+        let name = if tracefs.path(&own).exists() { own } else { format!("options/{option}") };
+        // The top has the tracer's options only while the tracer is on.
+        if tracefs.path(&name).exists() && tracefs.read(&name)?.trim() != value {
+            journal.set(&name, &[value])?;
+        }
+    }
+    for (name, numbers) in [("set_ftrace_filter", &wanted.functions), ("set_ftrace_notrace", &wanted.not)] {
+        if let Some(numbers) = numbers {
+            let words: Vec<String> = numbers.iter().map(usize::to_string).collect();
+            set(journal, name, &words.iter().map(String::as_str).collect::<Vec<_>>())?;
+        }
+    }
+    for event in &wanted.events {
+        set(journal, &format!("events/{event}/enable"), &["1"])?;
+    }
+    set(journal, "current_tracer", &[FUNCTION_GRAPH])?;
+    // What switching it on may have left.
+    set_quietly(tracefs, &place, "trace")?;
+    let path = tracefs.path(&join(&place.folder, "free_buffer"));
+    place.hold = Some(OpenOptions::new().write(true).open(&path).at("open", &path)?);
+    place.functions = wanted.functions.map(|numbers| numbers.len());
+    place.events = wanted.events;
+    place.cpus = wanted.cpus;
+    Ok(place)
+}
+
+/// Empties a file of the place, which needs no journal.
+fn set_quietly(tracefs: &Tracefs, place: &Place, name: &str) -> Result<()> {
+    tracefs::write(&tracefs.path(&join(&place.folder, name)), &[])
+}
+
+/// `tracing_thresh` takes whole microseconds.
+fn threshold(settings: &Settings) -> Result<String> {
+    match settings.longer_than {
+        None => Ok("0".into()),
+        Some(time) if time.subsec_nanos() % 1000 == 0 && !time.is_zero() => Ok(time.as_micros().to_string()),
+        Some(_) => Err(Error::Setting("the kernel compares durations with whole microseconds: 1us at least".into())),
+    }
+}
+
+/// An instance, if the kernel has the tracer there (6.11 on); otherwise the top, if nobody uses it.
+fn choose_place(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) -> Result<Place> {
+    let place = |folder| Place { folder, cpus: Vec::new(), events: Vec::new(), functions: None, hold: None };
+    if !settings.top_level {
+        let folder = journal.make_instance()?;
+        if tracefs.has_tracer(&folder, FUNCTION_GRAPH) {
+            return Ok(place(folder));
+        }
+    }
+    needs_idle_top(tracefs, "this kernel has one buffer for this tracer, and it")?;
+    let mut entries = 0;
+    for cpu in tracefs.cpus()? {
+        entries += CpuStats::parse(&tracefs.read(&format!("per_cpu/cpu{cpu}/stats"))?).entries;
+    }
+    if entries > 0 {
+        return Err(Error::Busy {
+            what: format!("{}, which holds {entries} events,", tracefs.path("trace").display()),
+            remedy: "keep what it holds (a boot's: kprism record boot), then empty it: echo > trace".into(),
+        });
+    }
+    for list in ["set_ftrace_filter", "set_ftrace_notrace"] {
+        if tracefs.read(list)?.lines().any(|line| line.contains(':')) {
+            return Err(Error::Busy {
+                what: format!("{} holds commands such as traceoff and", tracefs.path(list).display()),
+                remedy: "remove them first; they could not be put back".into(),
+            });
+        }
+    }
+    Ok(place(String::new()))
+}
+
+fn needs_idle_top(tracefs: &Tracefs, what: &str) -> Result<()> {
+    match tracefs.current_tracer()?.as_str() {
+        "nop" => Ok(()),
+        tracer => Err(Error::Busy {
+            what: format!("{what} has the tracer {tracer}, which"),
+            remedy: format!("end that, or echo nop > {}", tracefs.path("current_tracer").display()),
+        }),
+    }
+}
+
+/// Settings that exist once for the machine. They are touched only where they are not what they have to be.
+fn shared(thresh: &str, tracefs: &Tracefs, journal: &mut Journal, settings: &Settings) -> Result<()> {
+    let depth = settings.depth.unwrap_or(0).to_string();
+    let mut change = |name: &str, values: &[&str], as_it_is: bool| -> Result<()> {
+        if as_it_is || !tracefs.path(name).exists() {
+            return Ok(());
+        }
+        needs_idle_top(tracefs, &format!("{name} has to be changed, but is shared with whoever traces, and the top"))?;
+        journal.set(name, values)
+    };
+    let is = |name: &str, value: &str| tracefs.read(name).is_ok_and(|text| text.trim() == value);
+    change("tracing_thresh", &[thresh], is("tracing_thresh", thresh))?;
+    change("max_graph_depth", &[&depth], is("max_graph_depth", &depth))?;
+    for (name, globs) in [("set_graph_function", &settings.graph), ("set_graph_notrace", &settings.not_graph)] {
+        let empty = tracefs.read(name).is_ok_and(|text| text.lines().all(|line| line.starts_with('#')));
+        let globs: Vec<&str> = globs.iter().map(String::as_str).collect();
+        change(name, &globs, globs.is_empty() && empty)?;
+    }
+    // Names of more tasks than the 128 that are usual. It resets the names known, and nothing else.
+    const TASKS: u32 = 4096;
+    let size: u32 = tracefs.read("saved_cmdlines_size").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(TASKS);
+    if size < TASKS {
+        journal.set("saved_cmdlines_size", &[&TASKS.to_string()])?;
+    }
+    Ok(())
+}
+
+/// What the settings' words mean on this machine.
+struct Wanted {
+    functions: Option<Vec<usize>>,
+    not: Option<Vec<usize>>,
+    events: Vec<String>,
+    cpus: Vec<u32>,
+    cpu_mask: Option<String>,
+}
+
+impl Wanted {
+    fn find(settings: &Settings, tracefs: &Tracefs) -> Result<Self> {
+        let globs = [&settings.functions, &settings.not_functions, &settings.graph, &settings.not_graph];
+        let (mut functions, mut not) = (None, None);
+        if globs.iter().any(|globs| !globs.is_empty()) {
+            let known = Functions::read(tracefs)?;
+            let numbers = |globs: &Vec<String>| (!globs.is_empty()).then(|| known.numbers(globs)).transpose();
+            (functions, not) = (numbers(globs[0])?, numbers(globs[1])?);
+            known.check(globs[2])?;
+            known.check(globs[3])?;
+        }
+        let all = tracefs.cpus()?;
+        let cpus = match &settings.cpus {
+            Some(text) => parse_cpus(text, &all)?,
+            None => all,
+        };
+        let cpu_mask = settings.cpus.as_ref().map(|_| mask(&cpus));
+        Ok(Self { functions, not, events: events(settings, tracefs)?, cpus, cpu_mask })
+    }
+}
+
+/// The events asked for, as `SYSTEM/NAME`.
+fn events(settings: &Settings, tracefs: &Tracefs) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    if settings.events {
+        found.push("sched/sched_switch".to_owned());
+        for system in OFF_TASK {
+            // Entries and exits: the rest tells of raising and routing.
+            let ends = |name: &String| name.ends_with("_entry") || name.ends_with("_exit");
+            found.extend(names(tracefs, system).unwrap_or_default().into_iter().filter(ends));
+        }
+    }
+    for event in &settings.more_events {
+        let (system, name) = event.split_once(':').unwrap_or((event, "*"));
+        let known = names(tracefs, system).ok_or_else(|| unknown_event(event, tracefs))?;
+        let fits = |path: &&String| path.split('/').nth(1).is_some_and(|n| kprism_image::glob::glob(name, n));
+        let before = found.len();
+        found.extend(known.iter().filter(fits).cloned());
+        if found.len() == before {
+            return Err(unknown_event(event, tracefs));
+        }
+    }
+    found.retain(|name| tracefs.path(&format!("events/{name}/enable")).exists());
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+fn unknown_event(event: &str, tracefs: &Tracefs) -> Error {
+    let list = tracefs.path("available_events");
+    Error::Setting(format!("no event is called {event}: see {}", list.display()))
+}
+
+/// A system's events, as `SYSTEM/NAME`.
+fn names(tracefs: &Tracefs, system: &str) -> Option<Vec<String>> {
+    if system.is_empty() || system.contains(['/', '.']) {
+        return None;
+    }
+    let entries = fs::read_dir(tracefs.path(&format!("events/{system}"))).ok()?;
+    let names = entries.filter_map(|entry| Some(format!("{system}/{}", entry.ok()?.file_name().to_str()?)));
+    let mut names: Vec<String> =
+        names.filter(|name| tracefs.path(&format!("events/{name}/format")).exists()).collect();
+    names.sort_unstable();
+    Some(names)
+}
+
+/// Whose calls are recorded. `pid` is the command's, `own` the recorder's threads.
+pub fn aim(
+    settings: &Settings,
+    tracefs: &Tracefs,
+    journal: &mut Journal,
+    place: &Place,
+    pid: Option<u32>,
+    own: &[u32],
+) -> Result<()> {
+    let traced = match (&settings.scope, pid) {
+        (Scope::All, _) => Vec::new(),
+        (Scope::Command, Some(pid)) => vec![pid],
+        (Scope::Command, None) => return Err(Error::Setting("no command is given".into())),
+        (Scope::Threads(threads), _) => threads.clone(),
+        (Scope::Processes(pids), _) => {
+            let mut threads = Vec::new();
+            for pid in pids {
+                threads.extend(threads_of(*pid)?);
+            }
+            threads
+        }
+        (Scope::Cgroup(folder), _) => cgroup(folder)?,
+    };
+    let words = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>();
+    let mut set = |name: &str, values: &[String]| {
+        place.set(tracefs, journal, name, &values.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    if settings.scope == Scope::All {
+        // Kernels before 5.8 do not know these.
+        for name in ["set_ftrace_notrace_pid", "set_event_notrace_pid"] {
+            if tracefs.path(&join(&place.folder, name)).exists() {
+                set(name, &words(own))?;
+            }
+        }
+        return Ok(());
+    }
+    for option in ["function-fork", "event-fork"] {
+        set(&format!("options/{option}"), &["1".to_owned()])?;
+    }
+    set("set_ftrace_pid", &words(&traced))?;
+    set("set_event_pid", &words(&traced))
+}
+
+/// All threads of a process.
+pub fn threads_of(pid: u32) -> Result<Vec<u32>> {
+    let folder = format!("/proc/{pid}/task");
+    let entries = fs::read_dir(&folder).at("find the process of", Path::new(&folder))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+fn cgroup(folder: &Path) -> Result<Vec<u32>> {
+    let folder = if folder.is_absolute() { folder.to_owned() } else { Path::new("/sys/fs/cgroup").join(folder) };
+    let path = folder.join("cgroup.threads");
+    let text = fs::read_to_string(&path).at("read the control group's", &path)?;
+    let threads: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    if threads.is_empty() {
+        return Err(Error::Setting(format!("{}: nothing runs in this control group", folder.display())));
+    }
+    Ok(threads)
+}
+
+/// `0-3,7`, all of them among `known`.
+fn parse_cpus(text: &str, known: &[u32]) -> Result<Vec<u32>> {
+    let wrong = || {
+        let (first, last) = (known.first().unwrap_or(&0), known.last().unwrap_or(&0));
+        Error::Setting(format!("CPUs {text:?}: expected a list such as 0-3,7, of CPUs {first} to {last}"))
+    };
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) =
+            (first.trim().parse().map_err(|_| wrong())?, last.trim().parse().map_err(|_| wrong())?);
+        if first > last || !known.contains(&first) || !known.contains(&last) {
+            return Err(wrong());
+        }
+        cpus.extend(known.iter().filter(|cpu| (first..=last).contains(cpu)));
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Ok(cpus)
+}
+
+/// As the kernel's masks are written: 32 bits a group, the highest first.
+fn mask(cpus: &[u32]) -> String {
+    let groups = cpus.iter().max().map_or(1, |max| max / 32 + 1);
+    let group = |g: u32| cpus.iter().filter(|&&cpu| cpu / 32 == g).fold(0u32, |mask, cpu| mask | 1 << (cpu % 32));
+    (0..groups).rev().map(|g| format!("{:08x}", group(g))).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_and_masks() {
+        let known: Vec<u32> = (0..40).collect();
+        assert_eq!(parse_cpus("0-3,7", &known).unwrap(), [0, 1, 2, 3, 7]);
+        assert_eq!(mask(&[0, 1, 2, 3, 7]), "0000008f");
+        assert_eq!(mask(&[0, 33]), "00000002,00000001");
+        for text in ["", "4-1", "40", "x", "1-", "0-99999999999"] {
+            assert!(parse_cpus(text, &known).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn thresholds_are_whole_microseconds() {
+        let with = |ns| Settings { longer_than: Some(std::time::Duration::from_nanos(ns)), ..Settings::default() };
+        assert_eq!(threshold(&with(1_000_000)).unwrap(), "1000");
+        assert!(threshold(&with(1500)).is_err());
+        assert!(threshold(&with(0)).is_err());
+        assert_eq!(threshold(&Settings::default()).unwrap(), "0");
+    }
+}
