@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finding what the build made: the agent and the observer lie beside the program that runs.
+//! Finding what the build made: the agent, the observer and the recorder lie beside the program that runs.
 
 use std::path::PathBuf;
 
@@ -8,6 +8,11 @@ use crate::error::{Error, Result};
 /// The guest's agent: `$KPRISM_AGENT`, or `kprism-agent` beside this program.
 pub fn find_agent() -> Result<PathBuf> {
     find("kprism-agent", "KPRISM_AGENT")
+}
+
+/// The recorder for guests: `$KPRISM_RECORDER`, or `kprism-recorder` beside this program.
+pub fn find_recorder() -> Result<PathBuf> {
+    find("kprism-recorder", "KPRISM_RECORDER")
 }
 
 /// The observer: `$KPRISM_OBSERVER`, or `libkprism_observer.so` beside this program.

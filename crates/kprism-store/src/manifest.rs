@@ -13,6 +13,8 @@ pub enum RunKind {
     Lab,
     /// Intel PT that was recorded elsewhere.
     Import,
+    /// The machine itself, by its kernel's own tracer.
+    Host,
 }
 
 /// The clock behind every `_ns` in the run, and the ratios needed to read time packets.

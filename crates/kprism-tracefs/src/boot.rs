@@ -103,7 +103,8 @@ pub fn collect(folder: &Path, symbols: bool) -> Result<Collected> {
     if let Some(error) = trouble {
         return Err(error);
     }
-    let collected = Collected { command_line, cpus: counts, bytes: bytes.iter().map(|(_, count)| count).sum() };
+    let collected =
+        Collected { command_line, cpus: counts, bytes: bytes.iter().map(|(_, count)| count).sum() };
     let path = output.join("boot.json");
     let text = serde_json::to_vec_pretty(&collected).map_err(std::io::Error::other).at("write", &path)?;
     fs::write(&path, text).at("write", &path)?;

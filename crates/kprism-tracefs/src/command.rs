@@ -107,7 +107,9 @@ impl Running {
         match self.status.try_recv() {
             Ok(result) => Some(self.judge(result)),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(self.judge(Err(io::Error::other("its end was not seen")))),
+            Err(TryRecvError::Disconnected) => {
+                Some(self.judge(Err(io::Error::other("its end was not seen"))))
+            }
         }
     }
 

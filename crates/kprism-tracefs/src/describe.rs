@@ -43,7 +43,9 @@ pub fn formats(tracefs: &Tracefs, events: &[String], output: &Path) -> Result<()
 pub fn facts(tracefs: &Tracefs, folder: &str, cpus: &[u32], output: &Path) -> Result<Vec<(u32, CpuStats)>> {
     fs::remove_file(reserve(output)).ok();
     let of_folder = ["trace_clock", "current_tracer"].map(|name| join(folder, name));
-    for name in [&of_folder[0], &of_folder[1], "tracing_thresh", "saved_cmdlines", "saved_tgids", "printk_formats"] {
+    for name in
+        [&of_folder[0], &of_folder[1], "tracing_thresh", "saved_cmdlines", "saved_tgids", "printk_formats"]
+    {
         let short = name.rsplit('/').next().unwrap_or(name);
         let short = if short == "current_tracer" { "tracer" } else { short };
         let path = tracefs.path(name);

@@ -57,7 +57,8 @@ impl Journal {
     /// Opens the journal for a recording of this process. What a killed one left is put back first.
     pub fn begin(tracefs: &Tracefs) -> Result<(Self, Option<Undone>)> {
         let (mut file, undone) = open_and_undo()?;
-        let entry = Entry::Begun { pid: std::process::id(), boot: boot(), tracefs: tracefs.root().to_owned() };
+        let entry =
+            Entry::Begun { pid: std::process::id(), boot: boot(), tracefs: tracefs.root().to_owned() };
         let path = path();
         file.seek(SeekFrom::End(0)).at("write", &path)?;
         let mut journal = Self { file, tracefs: tracefs.clone(), entries: Vec::new() };
@@ -132,7 +133,8 @@ impl Drop for Journal {
 
 /// Puts back what a killed recording left, if there is any.
 pub fn undo_stale() -> Result<Option<Undone>> {
-    if !path().exists() {
+    // Empty after each recording that ended by itself.
+    if fs::metadata(path()).map_or(0, |file| file.len()) == 0 {
         return Ok(None);
     }
     open_and_undo().map(|(_, undone)| undone)
@@ -152,7 +154,9 @@ fn open_and_undo() -> Result<(File, Option<Undone>)> {
     fs::create_dir_all(folder).at("create", folder)?;
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = match open {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Err(Error::NotRoot { path }),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Err(Error::NotRoot { path });
+        }
         other => other.at("open", &path)?,
     };
     lock(&file, &path)?;
@@ -191,7 +195,9 @@ fn lock(file: &File, path: &Path) -> Result<()> {
     // SAFETY: as above; the kernel fills in who holds it.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut wanted) };
     match u32::try_from(wanted.l_pid) {
-        Ok(pid) if pid > 0 && wanted.l_type != libc::F_UNLCK as libc::c_short => Err(Error::Recording { pid }),
+        Ok(pid) if pid > 0 && wanted.l_type != libc::F_UNLCK as libc::c_short => {
+            Err(Error::Recording { pid })
+        }
         _ => Err(error).at("lock", path),
     }
 }
@@ -302,8 +308,7 @@ mod tests {
     fn a_journal_cut_short_gives_its_whole_lines() {
         let begun = Entry::Begun { pid: 7, boot: "b".into(), tracefs: "/t".into() };
         let file = Entry::File { name: "tracing_thresh".into(), old: "0\n".into() };
-        let text: String =
-            [&begun, &file].map(|entry| serde_json::to_string(entry).unwrap() + "\n").concat();
+        let text: String = [&begun, &file].map(|entry| serde_json::to_string(entry).unwrap() + "\n").concat();
         for end in 0..=text.len() {
             let found = parse(&text[..end]);
             assert!(found.len() <= 2 && [begun.clone(), file.clone()].starts_with(&found), "{end}");

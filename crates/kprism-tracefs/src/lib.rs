@@ -43,7 +43,7 @@ mod stream;
 
 pub use error::{Error, Result};
 pub use journal::{Undone, undo_stale};
-pub use record::{Recording, record};
+pub use record::{Recording, ready, record};
 pub use settings::{Scope, Settings};
 pub use stats::CpuStats;
 pub use tracefs::Tracefs;

@@ -32,8 +32,7 @@ fn run(words: &[&str]) -> Result<u8, (u8, String)> {
                 serde_json::from_str(settings).map_err(|error| (FAILED, format!("settings: {error}")))?;
             signals::catch();
             let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
-            let recording =
-                record(&settings, &command, Path::new(folder), &mut |_| {}).map_err(failed)?;
+            let recording = record(&settings, &command, Path::new(folder), &mut |_| {}).map_err(failed)?;
             Ok(recording.exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(0))
         }
         ["boot", folder] => boot::collect(Path::new(folder), false).map(|_| 0).map_err(failed),

@@ -66,6 +66,20 @@ impl Recording {
     }
 }
 
+/// Sees whether it can be recorded, and changes nothing.
+pub fn ready(settings: &Settings, command: &[String]) -> Result<Tracefs> {
+    if let [program, ..] = command {
+        command::find(program)?;
+    } else if settings.scope == Scope::Command {
+        return Err(Error::Setting(
+            "no command is given: name one, or record all (-a) or a process (-p)".into(),
+        ));
+    }
+    let tracefs = Tracefs::find()?;
+    setup::check(settings, &tracefs)?;
+    Ok(tracefs)
+}
+
 /// Records into the run at `folder` while `command` runs, or, without one, until a signal comes, the time is over or
 /// the process watched ends. `undone` is told what a killed recording had left.
 ///
@@ -77,12 +91,7 @@ pub fn record(
     folder: &Path,
     undone: &mut dyn FnMut(&Undone),
 ) -> Result<Recording> {
-    if let [program, ..] = command {
-        command::find(program)?;
-    } else if settings.scope == Scope::Command {
-        return Err(Error::Setting("no command is given: name one, or record all (-a) or a process (-p)".into()));
-    }
-    let tracefs = Tracefs::find()?;
+    let tracefs = ready(settings, command)?;
     let output = folder.join(STREAMS);
     fs::create_dir_all(&output).at("create", &output)?;
     let bell = Bell::new().at("wait for", &output)?;

@@ -46,12 +46,17 @@ impl Place {
     }
 }
 
-/// Makes everything ready but for whose calls are wanted; see [`aim`].
-pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) -> Result<Place> {
+/// Sees that the kernel has the tracer, and that the threshold is one. Says so before anything is changed.
+pub fn check(settings: &Settings, tracefs: &Tracefs) -> Result<()> {
     if !tracefs.has_tracer("", FUNCTION_GRAPH) {
         let available = tracefs.read("available_tracers")?.trim().to_owned();
         return Err(Error::NoFunctionGraph { available });
     }
+    threshold(settings).map(|_| ())
+}
+
+/// Makes everything ready but for whose calls are wanted; see [`aim`].
+pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) -> Result<Place> {
     let thresh = threshold(settings)?;
     // What was asked for is looked up first: nothing is set up for a name with a slip in it.
     let wanted = Wanted::find(settings, tracefs)?;
@@ -112,7 +117,9 @@ fn threshold(settings: &Settings) -> Result<String> {
     match settings.longer_than {
         None => Ok("0".into()),
         Some(time) if time.subsec_nanos() % 1000 == 0 && !time.is_zero() => Ok(time.as_micros().to_string()),
-        Some(_) => Err(Error::Setting("the kernel compares durations with whole microseconds: 1us at least".into())),
+        Some(_) => {
+            Err(Error::Setting("the kernel compares durations with whole microseconds: 1us at least".into()))
+        }
     }
 }
 
@@ -164,20 +171,25 @@ fn shared(thresh: &str, tracefs: &Tracefs, journal: &mut Journal, settings: &Set
         if as_it_is || !tracefs.path(name).exists() {
             return Ok(());
         }
-        needs_idle_top(tracefs, &format!("{name} has to be changed, but is shared with whoever traces, and the top"))?;
+        needs_idle_top(
+            tracefs,
+            &format!("{name} has to be changed, but is shared with whoever traces, and the top"),
+        )?;
         journal.set(name, values)
     };
     let is = |name: &str, value: &str| tracefs.read(name).is_ok_and(|text| text.trim() == value);
     change("tracing_thresh", &[thresh], is("tracing_thresh", thresh))?;
     change("max_graph_depth", &[&depth], is("max_graph_depth", &depth))?;
-    for (name, globs) in [("set_graph_function", &settings.graph), ("set_graph_notrace", &settings.not_graph)] {
+    for (name, globs) in [("set_graph_function", &settings.graph), ("set_graph_notrace", &settings.not_graph)]
+    {
         let empty = tracefs.read(name).is_ok_and(|text| text.lines().all(|line| line.starts_with('#')));
         let globs: Vec<&str> = globs.iter().map(String::as_str).collect();
         change(name, &globs, globs.is_empty() && empty)?;
     }
     // Names of more tasks than the 128 that are usual. It resets the names known, and nothing else.
     const TASKS: u32 = 4096;
-    let size: u32 = tracefs.read("saved_cmdlines_size").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(TASKS);
+    let size: u32 =
+        tracefs.read("saved_cmdlines_size").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(TASKS);
     if size < TASKS {
         journal.set("saved_cmdlines_size", &[&TASKS.to_string()])?;
     }
@@ -310,7 +322,8 @@ pub fn threads_of(pid: u32) -> Result<Vec<u32>> {
 }
 
 fn cgroup(folder: &Path) -> Result<Vec<u32>> {
-    let folder = if folder.is_absolute() { folder.to_owned() } else { Path::new("/sys/fs/cgroup").join(folder) };
+    let folder =
+        if folder.is_absolute() { folder.to_owned() } else { Path::new("/sys/fs/cgroup").join(folder) };
     let path = folder.join("cgroup.threads");
     let text = fs::read_to_string(&path).at("read the control group's", &path)?;
     let threads: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -344,7 +357,8 @@ fn parse_cpus(text: &str, known: &[u32]) -> Result<Vec<u32>> {
 /// As the kernel's masks are written: 32 bits a group, the highest first.
 fn mask(cpus: &[u32]) -> String {
     let groups = cpus.iter().max().map_or(1, |max| max / 32 + 1);
-    let group = |g: u32| cpus.iter().filter(|&&cpu| cpu / 32 == g).fold(0u32, |mask, cpu| mask | 1 << (cpu % 32));
+    let group =
+        |g: u32| cpus.iter().filter(|&&cpu| cpu / 32 == g).fold(0u32, |mask, cpu| mask | 1 << (cpu % 32));
     (0..groups).rev().map(|g| format!("{:08x}", group(g))).collect::<Vec<_>>().join(",")
 }
 
@@ -365,7 +379,8 @@ mod tests {
 
     #[test]
     fn thresholds_are_whole_microseconds() {
-        let with = |ns| Settings { longer_than: Some(std::time::Duration::from_nanos(ns)), ..Settings::default() };
+        let with =
+            |ns| Settings { longer_than: Some(std::time::Duration::from_nanos(ns)), ..Settings::default() };
         assert_eq!(threshold(&with(1_000_000)).unwrap(), "1000");
         assert!(threshold(&with(1500)).is_err());
         assert!(threshold(&with(0)).is_err());

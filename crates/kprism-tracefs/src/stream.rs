@@ -158,7 +158,8 @@ fn splice(from: RawFd, to: RawFd, length: usize) -> io::Result<Option<usize>> {
     loop {
         let flags = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK;
         // SAFETY: descriptors of ours, and no offsets.
-        let count = unsafe { libc::splice(from, std::ptr::null_mut(), to, std::ptr::null_mut(), length, flags) };
+        let count =
+            unsafe { libc::splice(from, std::ptr::null_mut(), to, std::ptr::null_mut(), length, flags) };
         if let Ok(count) = usize::try_from(count) {
             return Ok(Some(count));
         }

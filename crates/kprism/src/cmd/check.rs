@@ -60,8 +60,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
         disk(),
         intel_pt(),
         perf(),
+        function_tracer(),
         browser(),
     ];
+    let items: Vec<Item> = items.into_iter().chain(killed_recording()).collect();
     let missing = items.iter().any(|i| i.state == State::Missing);
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &items)?;
@@ -178,6 +180,38 @@ fn perf() -> Item {
         Some(why) => {
             let why = why.replace('\n', "; ");
             Item::new(NAME, false, State::Optional, found, &format!("kprism record flow: {why}"))
+        }
+    }
+}
+
+/// What `kprism record func` needs on this machine.
+fn function_tracer() -> Item {
+    const NAME: &str = "function tracer";
+    // Whose calls makes no difference to what the kernel must have.
+    let settings = kprism_tracefs::Settings { scope: kprism_tracefs::Scope::All, ..Default::default() };
+    match kprism_tracefs::ready(&settings, &[]) {
+        Ok(tracefs) => {
+            let found = format!("function_graph in {}", tracefs.root().display());
+            Item::new(NAME, true, State::Optional, found, "")
+        }
+        Err(why) => {
+            let remedy = format!("kprism record func: {why}");
+            Item::new(NAME, false, State::Optional, "cannot be used", &remedy)
+        }
+    }
+}
+
+/// Puts back what a recording that was killed left in tracefs; nothing to tell if there was none.
+fn killed_recording() -> Option<Item> {
+    const NAME: &str = "killed recording";
+    match kprism_tracefs::undo_stale() {
+        Ok(None) => None,
+        Ok(Some(undone)) => {
+            let failed = undone.failed.join("; ");
+            Some(Item::new(NAME, failed.is_empty(), State::Optional, record::told(&undone), &failed))
+        }
+        Err(why) => {
+            Some(Item::new(NAME, false, State::Optional, "tracefs is as it left it", &why.to_string()))
         }
     }
 }

@@ -76,5 +76,6 @@ fn kind(kind: RunKind) -> &'static str {
     match kind {
         RunKind::Lab => "lab (guest seen by the observer)",
         RunKind::Import => "import (Intel PT recorded elsewhere)",
+        RunKind::Host => "host (this machine, by its kernel's tracer)",
     }
 }

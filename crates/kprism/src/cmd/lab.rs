@@ -359,7 +359,7 @@ fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -
     }
     let prepared = prepared(&args.guest, progress)?;
     let observer = args.observer(&prepared)?;
-    let mut output = Output { out, progress, live: !std::io::stdout().is_terminal(), open: true };
+    let mut output = Output::new(out, progress);
     if output.live {
         progress.step("running the command");
     }
@@ -410,7 +410,7 @@ pub fn record(
 }
 
 /// Passes the guest's output on.
-struct Output<'a> {
+pub struct Output<'a> {
     out: &'a mut dyn Write,
     progress: &'a Progress,
     /// Whether a live line may stay while the command runs: not when its output goes to the same terminal.
@@ -419,8 +419,14 @@ struct Output<'a> {
     open: bool,
 }
 
-impl Output<'_> {
-    fn pass(&mut self, p: kprism_lab::Progress<'_>) {
+impl<'a> Output<'a> {
+    /// To standard output and error.
+    pub fn new(out: &'a mut dyn Write, progress: &'a Progress) -> Self {
+        Output { out, progress, live: !std::io::stdout().is_terminal(), open: true }
+    }
+
+    /// What the lab tells of.
+    pub fn pass(&mut self, p: kprism_lab::Progress<'_>) {
         match p {
             kprism_lab::Progress::Stdout(bytes) if self.open => {
                 self.open = self.out.write_all(bytes).and_then(|()| self.out.flush()).is_ok();

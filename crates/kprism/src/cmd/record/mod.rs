@@ -1,24 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism record`: what this machine itself can record.
 //!
-//! In: options and a command. Out: a run. `flow` drives `perf record -e intel_pt//` and imports what it wrote:
+//! In: options and a command. Out: a run. `func` has the kernel's function tracer record calls, here or in a guest, and
+//! `boot` collects what a traced boot left. `flow` drives `perf record -e intel_pt//` and imports what it wrote:
 //!
 //! | file | what |
 //! |---|---|
+//! | `func` | calls of functions and how long they took, through tracefs |
+//! | `func_args` | its options, as the recorder wants them |
+//! | `boot` | initcalls and long functions of a boot |
 //! | `flow` | options, the checks before, the import afterwards |
 //! | `line` | perf's command line, made of the options; touches nothing |
 //! | `pmu` | what the processor's Intel PT can do, from sysfs |
 //! | `rights` | what this user may trace |
 //! | `driver` | perf as a child: its end, by itself or asked for |
 
+mod boot;
 mod driver;
 mod flow;
+mod func;
+mod func_args;
 mod line;
 mod pmu;
 mod rights;
 
+use std::io::Write;
+
 use anyhow::Result;
 
+pub use func::told;
 pub use line::find_perf;
 pub use pmu::Pmu;
 pub use rights::Rights;
@@ -32,10 +42,19 @@ pub enum Command {
     /// Record this machine's own instruction flow with Intel PT, through perf
     #[command(after_help = flow::HELP)]
     Flow(Box<flow::Args>),
+    /// Record calls of kernel functions and how long they took, with the kernel's own tracer
+    #[command(after_help = func::HELP)]
+    Func(Box<func_args::Args>),
+    /// Record a boot: print the kernel command line for it, or collect what such a boot left
+    #[command(after_help = boot::HELP)]
+    Boot(boot::Args),
 }
 
 /// Records.
-pub fn run(command: &Command, progress: &Progress) -> Result<Outcome> {
-    let Command::Flow(args) = command;
-    flow::run(args, progress)
+pub fn run(command: &Command, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    match command {
+        Command::Flow(args) => flow::run(args, progress),
+        Command::Func(args) => func::run(args, progress, out),
+        Command::Boot(args) => boot::run(args, progress, out),
+    }
 }

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism record func`: calls of kernel functions, by the kernel's own tracer, on this machine or in a guest.
+//!
+//! In a guest the same recorder runs as a program of its own, `kprism-recorder`, which is given to the guest, and whose
+//! files are brought back; the run looks the same.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kprism_lab::{Ended, Share};
+use kprism_store::{Kernel, Manifest, Run, RunKind};
+use kprism_tracefs::{Recording, Settings, Undone, signals};
+
+use super::func_args::Args;
+use crate::cmd::lab::{self, PacketArgs, RunArgs};
+use crate::exit::{self, Outcome};
+use crate::pipeline;
+use crate::progress::Progress;
+use crate::text;
+use kprism_report::units::grouped;
+
+pub const HELP: &str = "\
+Examples (as root, or with --guest on any machine):
+  kprism record func -- ls                          all functions of a command
+  kprism record func --longer-than 1ms -a           long calls of everybody, for hours
+  kprism record func -T 'vfs_*' -N '*iter*' -p 1234 some functions of a process
+  kprism record func -G vfs_read -- cat FILE        one function and all below it
+  kprism record func --guest --longer-than 1ms -- find /sys
+
+The trace is recorded in an instance of its own. What is changed in tracefs
+beside it is put back at the end, on Ctrl-C and on errors; after a kill -9, at
+the next recording or by `kprism check`.
+
+Exit codes: 0 done, 2 error, 130 CMD was interrupted. CMD's own code is in the
+run: kprism info.";
+
+/// Where the recorder is in a guest, and where it writes.
+const GUEST_RECORDER: &str = "/.kprism/recorder";
+const GUEST_RUN: &str = "/tmp/.kprism.run";
+
+/// Records.
+pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    match args.guest {
+        true => in_guest(args, progress, out),
+        false => here(args, progress),
+    }
+}
+
+fn here(args: &Args, progress: &Progress) -> Result<Outcome> {
+    // Before a run of earlier is moved away for nothing.
+    let settings = args.settings();
+    kprism_tracefs::ready(&settings, &args.command)?;
+    signals::catch();
+    let run = Run::create(&args.output)?;
+    let mut manifest = Manifest::new(RunKind::Host, 0);
+    manifest.created = pipeline::now();
+    manifest.command.clone_from(&args.command);
+    manifest.kernel = Some(this_kernel());
+    manifest.stopped = Some("the recorder has not ended properly".into());
+    run.write_manifest(&manifest)?;
+    if args.command.is_empty() && args.duration.is_none() {
+        progress.say("recording; Ctrl-C ends it");
+    }
+    let mut undone = |undone: &Undone| {
+        progress.say(&told(undone));
+        undone.failed.iter().for_each(|why| progress.say(&format!("not put back: {why}")));
+    };
+    let recording = kprism_tracefs::record(&settings, &args.command, run.dir(), &mut undone)?;
+    manifest.exit_code = recording.exit_code;
+    manifest.stopped.clone_from(&recording.stopped);
+    finish(&run, manifest, &recording, progress)
+}
+
+/// What was put back, in a line.
+pub fn told(undone: &Undone) -> String {
+    let mut text = format!("put back what a killed recording (process {}) had left in tracefs: ", undone.pid);
+    match undone.restored.is_empty() {
+        true => text.push_str("nothing was changed yet"),
+        false => text.push_str(&undone.restored.join(", ")),
+    }
+    text
+}
+
+fn this_kernel() -> Kernel {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Kernel { release: release.trim().to_owned(), build_id: String::new() }
+}
+
+fn in_guest(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    kprism_lab::interrupt::catch_signals();
+    record_in_guest(args, progress, out).or_else(lab::interrupted)
+}
+
+fn record_in_guest(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    let recorder = kprism_lab::find_recorder()?;
+    let prepared = lab::prepared(&args.guest_args, progress)?;
+    let run_args = RunArgs::recording(
+        &args.command,
+        args.output.clone(),
+        (&args.place, &args.guest_args),
+        PacketArgs::default(),
+    );
+    let mut job = run_args.job();
+    job.shares.push(Share { host: recorder, guest: GUEST_RECORDER.into() });
+    let settings = serde_json::to_string(&args.settings()).context("settings")?;
+    job.argv = [GUEST_RECORDER, "record", GUEST_RUN, &settings].map(str::to_owned).to_vec();
+    job.argv.extend(args.command.iter().cloned());
+    job.collect = Some(GUEST_RUN.into());
+    let mut output = lab::Output::new(out, progress);
+    let (run, ran) = lab::record(&run_args, &job, None, &prepared, &mut |p| output.pass(p))?;
+    progress.clear();
+    lab::complain(&ran, progress);
+    if ran.ended == Ended::Interrupted {
+        return Ok(Outcome::Code(exit::INTERRUPTED));
+    }
+    let manifest = run.manifest()?;
+    match Recording::load(run.dir()) {
+        Ok(recording) => finish(&run, manifest, &recording, progress),
+        // What the recorder said went to standard error already.
+        Err(_) => bail!("nothing was recorded in the guest; see above, and {}", run.stderr().display()),
+    }
+}
+
+/// Notes what was recorded in the manifest, and says it.
+fn finish(run: &Run, mut manifest: Manifest, recording: &Recording, progress: &Progress) -> Result<Outcome> {
+    let settings = &recording.settings;
+    manifest.vcpus = u32::try_from(recording.cpus.len()).unwrap_or(u32::MAX);
+    manifest.clock.name = format!("ftrace {}", settings.clock);
+    manifest.clock.tsc_hz = 1_000_000_000;
+    manifest.exit_code = recording.exit_code;
+    if manifest.stopped.is_none() {
+        manifest.stopped.clone_from(&recording.stopped);
+    }
+    manifest.options.insert("record".into(), "func".into());
+    manifest.options.insert("backend".into(), "ftrace".into());
+    manifest.options.insert("settings".into(), serde_json::to_value(settings).context("settings")?);
+    manifest.other.insert("events".into(), recording.events().into());
+    manifest.other.insert("lost_events".into(), recording.lost().into());
+    run.write_manifest(&manifest)?;
+    for line in summary(run.dir(), recording) {
+        progress.say(&line);
+    }
+    let interrupted = recording.stopped.as_deref() == Some("interrupted");
+    Ok(if interrupted { Outcome::Code(exit::INTERRUPTED) } else { Outcome::Done })
+}
+
+fn summary(dir: &Path, recording: &Recording) -> Vec<String> {
+    let cpus = match recording.cpus.len() {
+        1 => "1 CPU".to_owned(),
+        n => format!("{n} CPUs"),
+    };
+    let mut lines = vec![format!(
+        "{} events on {cpus} in {:.3} s, {} lost, {}",
+        grouped(recording.events()),
+        recording.ns as f64 / 1e9,
+        grouped(recording.lost()),
+        text::bytes(recording.bytes),
+    )];
+    lines.push(what(&recording.settings, recording));
+    if recording.lost() > 0 {
+        lines.push("for fewer losses: --longer-than, fewer functions (-T), or a larger --buffer-size".into());
+    }
+    if let Some(why) = &recording.stopped {
+        lines.push(format!("stopped early: {why}"));
+    }
+    if let Some(code) = recording.exit_code.filter(|&code| code != 0) {
+        lines.push(format!("the command's exit code is {code}"));
+    }
+    lines.extend(recording.not_restored.iter().map(|why| format!("not put back in tracefs: {why}")));
+    lines.push(format!("recorded in {}; see: kprism report func", dir.display()));
+    lines
+}
+
+/// What was recorded, in words.
+fn what(settings: &Settings, recording: &Recording) -> String {
+    let mut words = "function_graph, ".to_owned();
+    match recording.functions {
+        Some(count) => words.push_str(&format!("{} functions", grouped(count as u64))),
+        None => words.push_str("all functions"),
+    }
+    match settings.longer_than {
+        Some(time) => words.push_str(&format!(", calls of {time:?} and more")),
+        None => words.push_str(", every call"),
+    }
+    words.push_str(if recording.own_instance { ", own instance" } else { ", the machine's buffer" });
+    words
+}

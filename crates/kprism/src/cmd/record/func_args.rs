@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Options of `kprism record func`, and what they mean to the recorder.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kprism_tracefs::{Scope, Settings};
+
+use crate::cmd::lab::{GuestArgs, PlaceArgs};
+
+/// Options of `kprism record func`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Command to record, with all that it starts
+    #[arg(trailing_var_arg = true, value_name = "CMD",
+        required_unless_present_any = ["all", "pid", "tid", "cgroup"])]
+    pub command: Vec<String>,
+    /// Run folder to write; an older run there is renamed to RUN.old
+    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    pub output: PathBuf,
+    /// Leave calls out that take less than this, such as 1ms or 100us: in the kernel, at no cost in buffer
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub longer_than: Option<Duration>,
+    /// Only this function; globs, and GLOB:mod:MODULE (can be repeated)
+    #[arg(short = 'T', long = "trace-funcs", value_name = "FUNC", help_heading = "Functions")]
+    pub functions: Vec<String>,
+    /// Not this function (can be repeated)
+    #[arg(short = 'N', long = "notrace-funcs", value_name = "FUNC", help_heading = "Functions")]
+    pub not_functions: Vec<String>,
+    /// Only this function with all that it calls (can be repeated)
+    #[arg(short = 'G', long = "graph-funcs", value_name = "FUNC", help_heading = "Functions")]
+    pub graph: Vec<String>,
+    /// Not what this function calls (can be repeated)
+    #[arg(short = 'g', long = "nograph-funcs", value_name = "FUNC", help_heading = "Functions")]
+    pub not_graph: Vec<String>,
+    /// At most so many calls inside each other
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Functions")]
+    pub depth: Option<u32>,
+    /// Leave out functions that ran in interrupts
+    #[arg(long, help_heading = "Functions")]
+    pub no_irqs: bool,
+    /// Durations without the time the task did not run
+    #[arg(long, help_heading = "Functions")]
+    pub no_sleep_time: bool,
+    /// Record everybody; until Ctrl-C, or while CMD runs
+    #[arg(short, long, group = "who", help_heading = "Whose calls")]
+    pub all: bool,
+    /// Record this process, its threads and what it starts (can be repeated); until it ends, or Ctrl-C
+    #[arg(
+        short,
+        long,
+        value_name = "PID",
+        group = "who",
+        conflicts_with = "guest",
+        help_heading = "Whose calls"
+    )]
+    pub pid: Vec<u32>,
+    /// Record this thread (can be repeated)
+    #[arg(
+        short,
+        long,
+        value_name = "TID",
+        group = "who",
+        conflicts_with = "guest",
+        help_heading = "Whose calls"
+    )]
+    pub tid: Vec<u32>,
+    /// Record what runs in this control group now, and what it starts; a path below /sys/fs/cgroup
+    #[arg(long, value_name = "PATH", group = "who", conflicts_with = "guest", help_heading = "Whose calls")]
+    pub cgroup: Option<PathBuf>,
+    /// Record these CPUs, as in 0-3,7
+    #[arg(short = 'C', long, value_name = "CPUS", help_heading = "Whose calls")]
+    pub cpu: Option<String>,
+    /// Stop after this time
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub duration: Option<Duration>,
+    /// Record this event too, SYSTEM:NAME with globs (can be repeated)
+    #[arg(short = 'e', long = "event", value_name = "EVENT", help_heading = "Trace")]
+    pub more_events: Vec<String>,
+    /// Leave out task switches and interrupts: self time then includes what interrupted
+    #[arg(long, help_heading = "Trace")]
+    pub no_events: bool,
+    /// Ring buffer of each CPU, such as 512K or 16M; larger ones lose less
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = kib, help_heading = "Trace")]
+    pub buffer_size: u64,
+    /// The trace's clock, as in trace_clock
+    #[arg(long, value_name = "CLOCK", default_value = "local", help_heading = "Trace")]
+    pub clock: String,
+    /// Use the machine's one buffer, as kernels before 6.11 need, instead of an own instance
+    #[arg(long, help_heading = "Trace")]
+    pub top_level: bool,
+    /// Record in a guest with a stock kernel instead of this machine
+    #[arg(long, requires = "command", help_heading = "Guest")]
+    pub guest: bool,
+    #[command(flatten, next_help_heading = "Guest")]
+    pub place: PlaceArgs,
+    #[command(flatten)]
+    pub guest_args: GuestArgs,
+}
+
+impl Args {
+    /// As the recorder wants it.
+    pub fn settings(&self) -> Settings {
+        let scope = match (&self.cgroup, self.all) {
+            (Some(group), _) => Scope::Cgroup(group.clone()),
+            (None, true) => Scope::All,
+            (None, false) if !self.pid.is_empty() => Scope::Processes(self.pid.clone()),
+            (None, false) if !self.tid.is_empty() => Scope::Threads(self.tid.clone()),
+            (None, false) => Scope::Command,
+        };
+        Settings {
+            scope,
+            longer_than: self.longer_than,
+            functions: self.functions.clone(),
+            not_functions: self.not_functions.clone(),
+            graph: self.graph.clone(),
+            not_graph: self.not_graph.clone(),
+            depth: self.depth,
+            cpus: self.cpu.clone(),
+            sleep_time: !self.no_sleep_time,
+            interrupts: !self.no_irqs,
+            events: !self.no_events,
+            more_events: self.more_events.clone(),
+            buffer_kib: self.buffer_size,
+            clock: self.clock.clone(),
+            top_level: self.top_level,
+            duration: self.duration,
+            // The lab has the guest's already.
+            symbols: !self.guest,
+        }
+    }
+}
+
+/// `1ms`, `100us`, `2.5s`: with a unit, or seconds.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || "expected a time such as 100us, 1ms or 2s".to_owned();
+    let unit_at = text.find(|c: char| c.is_alphabetic() || c == 'µ').unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let ns = match unit {
+        "ns" => 1e0,
+        "us" | "µs" => 1e3,
+        "ms" => 1e6,
+        "" | "s" => 1e9,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = number.trim().parse().map_err(|_| wrong())?;
+    let ns = (number * ns).round();
+    // Up to a month; NaN is not within either.
+    if (1.0..3e15).contains(&ns) { Ok(Duration::from_nanos(ns as u64)) } else { Err(wrong()) }
+}
+
+/// A size in KiB, of 64 KiB to 64 GiB.
+fn kib(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 0),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 10),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 20),
+        _ => ("", 0),
+    };
+    let kib = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+    kib.filter(|kib| (64..=1 << 26).contains(kib))
+        .ok_or_else(|| "expected 64K to 64G, as a number with suffix K, M or G".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes() {
+        let ns = |text| time(text).map(|time| time.as_nanos());
+        assert_eq!(ns("1ms"), Ok(1_000_000));
+        assert_eq!(ns("100us"), Ok(100_000));
+        assert_eq!(ns("2.5s"), Ok(2_500_000_000));
+        assert_eq!(ns("3"), Ok(3_000_000_000));
+        for text in ["", "ms", "-1ms", "1h", "nan", "inf", "0", "1e300s", "1 m s"] {
+            assert!(time(text).is_err(), "{text:?}");
+        }
+        assert_eq!(kib("4M"), Ok(4096));
+        for text in ["", "4", "4T", "1K", "M", "99999999999999999999G"] {
+            assert!(kib(text).is_err(), "{text:?}");
+        }
+    }
+}
