@@ -141,10 +141,6 @@ pub(crate) struct LinkCreate {
 pub(crate) struct LinkTail(pub [u64; 6]);
 
 impl LinkTail {
-    pub fn tracing(cookie: u64) -> Self {
-        Self([0, cookie, 0, 0, 0, 0])
-    }
-
     pub fn perf_event(cookie: u64) -> Self {
         Self([cookie, 0, 0, 0, 0, 0])
     }
