@@ -171,14 +171,11 @@ fn exit_body(asm: &mut Asm, shape: &Shape, site: Site) {
     asm.note("the task's stack").load(B8, R3, R2, cpu::TOP);
     asm.alu_imm(Alu::And, R3, TOP_MASK.cast_signed());
     asm.map_value(R4, STACKS, 0).alu(Alu::Add, R4, R3);
-    let compared = match site {
-        Site::One(_) => R10,
-        Site::Cookie(_) => {
-            asm.mov(R0, R7).alu_imm(Alu::Add, R0, 1);
-            R0
-        }
-    };
-    asm.note("is the last frame ours?").load(B8, R5, R4, 32 + KEY).branch(Cond::Ne, R5, compared, odd);
+    asm.note("is the last frame ours?").load(B8, R5, R4, 32 + KEY);
+    if key == R7 {
+        asm.alu_imm(Alu::Sub, R5, 1);
+    }
+    asm.branch(Cond::Ne, R5, key, odd);
     asm.bind(matched).note("how long").load(B8, R5, R4, 32 + ENTERED).alu(Alu::Sub, R1, R5);
     asm.note("the caller's callees").load(B8, R5, R4, CHILD).alu(Alu::Add, R5, R1).store(B8, R4, CHILD, R5);
     match shape.keep {
