@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The running kernel: its types, its functions that can be traced, and where they are.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::btf::{Btf, Kind};
@@ -103,8 +101,7 @@ fn module_fd(module: &str) -> Result<Option<OwnedFd>, Error> {
         };
         // `struct bpf_btf_info`: btf, its size and id, then name, the name's size, and whether it is the kernel's.
         let mut name = [0u8; 64];
-        let mut info = [0u64, 0, name.as_mut_ptr() as u64, 64 | 1 << 32];
-        info[3] = 64;
+        let mut info = [0u64, 0, name.as_mut_ptr() as u64, name.len() as u64];
         let len = size_of_val(&info) as u32;
         let mut attr = sys::Info { fd: sys::raw(fd.as_fd()), len, info: info.as_mut_ptr() as u64 };
         sys::bpf(Cmd::InfoByFd, &mut attr).map_err(failed)?;
@@ -115,66 +112,69 @@ fn module_fd(module: &str) -> Result<Option<OwnedFd>, Error> {
     }
 }
 
-/// All functions that can be traced, by address.
-pub fn functions() -> Result<Vec<Function>, Error> {
+/// All functions that can be traced, by address. `kallsyms` is the text of `/proc/kallsyms`, which takes the kernel long
+/// to write and is wanted elsewhere too.
+pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
     let Some(tracefs) = host::tracefs() else {
         let remedy = "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing";
         return Err(Error::refused("the list of traceable functions", remedy));
     };
-    let traceable = traceable(&tracefs.join("available_filter_functions"))?;
-    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    let path = tracefs.join("available_filter_functions");
+    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+    let traceable: HashSet<(&str, Option<&str>)> = text
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            Some((words.next()?, words.next().map(bare_module)))
+        })
+        .collect();
+    let mut seen: HashMap<&str, u32> = HashMap::new();
     let mut found = Vec::new();
-    for symbol in symbols(Path::new("/proc/kallsyms"))? {
-        *seen.entry(symbol.name.clone()).or_default() += 1;
-        if traceable.contains_key(&(symbol.name.clone(), symbol.module.clone())) {
-            found.push(symbol);
+    for (address, name, module) in symbols(kallsyms) {
+        *seen.entry(name).or_default() += 1;
+        if traceable.contains(&(name, module)) {
+            found.push((address, name, module));
         }
     }
-    if found.iter().all(|function| function.address == 0) {
+    if found.iter().all(|&(address, ..)| address == 0) {
         let remedy = "every address is 0: run as root, or sysctl kernel.kptr_restrict=0";
         return Err(Error::refused("/proc/kallsyms", remedy));
     }
-    for function in &mut found {
-        function.ambiguous = seen.get(&function.name).is_some_and(|&times| times > 1);
-    }
-    found.sort_by_key(|function| function.address);
+    found.sort_unstable();
     // One function may have several names.
-    found.dedup_by_key(|function| function.address);
-    Ok(found)
+    found.dedup_by_key(|&mut (address, ..)| address);
+    let function = |(address, name, module): (u64, &str, Option<&str>)| Function {
+        name: name.to_owned(),
+        module: module.map(str::to_owned),
+        address,
+        ambiguous: seen[name] > 1,
+    };
+    Ok(found.into_iter().map(function).collect())
 }
 
-type Names = BTreeMap<(String, Option<String>), ()>;
+fn bare_module(word: &str) -> &str {
+    word.trim_matches(['[', ']'])
+}
 
-fn traceable(path: &Path) -> Result<Names, Error> {
-    let file = std::fs::File::open(path).map_err(Error::io(path))?;
-    let mut names = Names::new();
-    for line in BufReader::new(file).lines() {
-        let line = line.map_err(Error::io(path))?;
+/// The code symbols of kallsyms: address, name, module.
+fn symbols(kallsyms: &str) -> impl Iterator<Item = (u64, &str, Option<&str>)> {
+    kallsyms.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
-        let Some(name) = words.next() else { continue };
-        names.insert((name.to_owned(), words.next().map(bare_module)), ());
-    }
-    Ok(names)
+        let address = u64::from_str_radix(words.next()?, 16).ok()?;
+        let code = matches!(words.next()?, "t" | "T" | "w" | "W");
+        let name = words.next()?;
+        code.then(|| (address, name, words.next().map(bare_module)))
+    })
 }
 
-fn bare_module(word: &str) -> String {
-    word.trim_matches(['[', ']']).to_owned()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The code symbols of kallsyms.
-fn symbols(path: &Path) -> Result<Vec<Function>, Error> {
-    let text = std::fs::read(path).map_err(Error::io(path))?;
-    let mut found = Vec::new();
-    for line in String::from_utf8_lossy(&text).lines() {
-        let mut words = line.split_whitespace();
-        let (Some(address), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else {
-            continue;
-        };
-        let Ok(address) = u64::from_str_radix(address, 16) else { continue };
-        if matches!(kind, "t" | "T" | "w" | "W") {
-            let module = words.next().map(bare_module);
-            found.push(Function { name: name.into(), module, address, ambiguous: false });
-        }
+    #[test]
+    fn symbols_of_code() {
+        let text = "0000000000000000 D data\nffffffff81000010 T one\nnonsense\nffffffffc0000000 t two\t[mod]\n";
+        let found: Vec<_> = symbols(text).collect();
+        assert_eq!(found, [(0xffff_ffff_8100_0010, "one", None), (0xffff_ffff_c000_0000, "two", Some("mod"))]);
     }
-    Ok(found)
 }

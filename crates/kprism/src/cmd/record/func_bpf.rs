@@ -52,7 +52,8 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
         bail!("{why}");
     }
     let mut kernel = Kernel::running()?;
-    let functions = wanted(args)?;
+    let kallsyms = fs::read("/proc/kallsyms").context("/proc/kallsyms")?;
+    let functions = wanted(args, &String::from_utf8_lossy(&kallsyms))?;
     let (hook, hook_why) = match args.backend {
         Backend::BpfFentry => (Hook::Fentry, "as asked for".to_owned()),
         _ => choose(&mut kernel, &functions),
@@ -72,7 +73,7 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
     let mut manifest = begun(args, hook, functions.len());
     run.write_manifest(&manifest)?;
     fs::create_dir_all(run.symbols())?;
-    fs::copy("/proc/kallsyms", run.symbols().join("kallsyms")).context("/proc/kallsyms")?;
+    fs::write(run.symbols().join("kallsyms"), kallsyms).context("symbols/kallsyms")?;
     let folder = run.streams().join("bpf");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
 
@@ -128,13 +129,13 @@ fn suits(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn wanted(args: &Args) -> Result<Vec<Function>> {
+fn wanted(args: &Args, kallsyms: &str) -> Result<Vec<Function>> {
     let matches = |pattern: &String, function: &Function| {
         let (name, module) = pattern.split_once(":mod:").unwrap_or((pattern, "*"));
         glob(name, &function.name)
             && (module == "*" || function.module.as_deref().is_some_and(|own| glob(module, own)))
     };
-    let mut functions = kernel::functions()?;
+    let mut functions = kernel::functions(kallsyms)?;
     functions.retain(|function| {
         args.functions.iter().any(|pattern| matches(pattern, function))
             && !args.not_functions.iter().any(|pattern| matches(pattern, function))
