@@ -1,13 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# build.sh RELEASE OUT: builds windows.ko for Debian's kernel RELEASE into the folder OUT. The kernel's headers are
-# fetched by apt into the user's cache and used from there; nothing is installed.
+# build.sh RELEASE OUT [SOURCE]: builds a module (windows.ko) from SOURCE (windows.c) for Debian's kernel RELEASE into
+# the folder OUT. The kernel's headers are fetched by apt into the user's cache and used from there; nothing is installed.
 set -eu
 
 release=$1
 out=$2
 here=$(cd "$(dirname "$0")" && pwd)
+source=${3:-$here/windows.c}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/kprism/headers/$release
 
 if [ ! -d "$cache" ]; then
@@ -25,7 +26,7 @@ if [ ! -d "$cache" ]; then
 	mv -T "$scratch" "$cache" 2>/dev/null || [ -d "$cache" ]
 fi
 
-cp "$here/windows.c" "$out/"
-echo 'obj-m := windows.o' >"$out/Makefile"
+cp "$source" "$out/"
+echo "obj-m := $(basename "$source" .c).o" >"$out/Makefile"
 # BTF of modules needs pahole, and nothing here needs it.
 make -s -C "$cache/usr/src/linux-headers-$release" M="$out" CC=cc CONFIG_DEBUG_INFO_BTF_MODULES= modules

@@ -13,6 +13,7 @@ use kprism_store::{Kernel, Manifest, Run, RunKind};
 use kprism_tracefs::{Recording, Settings, Undone, signals};
 
 use super::func_args::Args;
+use super::func_bpf;
 use crate::cmd::lab::{self, PacketArgs, RunArgs};
 use crate::exit::{self, Outcome};
 use crate::pipeline;
@@ -26,6 +27,7 @@ Examples (as root, or with --guest on any machine):
   kprism record func --longer-than 1ms -a           long calls of everybody, for hours
   kprism record func -T 'vfs_*' -N '*iter*' -p 1234 some functions of a process
   kprism record func -G vfs_read -- cat FILE        one function and all below it
+  kprism record func --aggregate -T 'vfs_*' -a      numbers only, counted in the kernel
   kprism record func --guest --longer-than 1ms -- find /sys
 
 The trace is recorded in an instance of its own. What is changed in tracefs
@@ -41,6 +43,9 @@ pub(super) const GUEST_RUN: &str = "/tmp/.kprism.run";
 
 /// Records.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    if let Some(why) = func_bpf::chosen(args) {
+        return func_bpf::run(args, why, progress, out);
+    }
     match args.guest {
         true => in_guest(args, progress, out),
         false => here(args, progress),
@@ -88,7 +93,7 @@ pub fn told(undone: &Undone) -> String {
     text
 }
 
-pub(super) fn this_kernel() -> Kernel {
+pub fn this_kernel() -> Kernel {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Kernel { release: release.trim().to_owned(), build_id: String::new() }
 }

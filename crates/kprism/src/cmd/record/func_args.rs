@@ -21,6 +21,12 @@ pub struct Args {
     /// Leave calls out that take less than this, such as 1ms or 100us: in the kernel, at no cost in buffer
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub longer_than: Option<Duration>,
+    /// What measures: the kernel's tracer, or BPF at each function named with -T
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    pub backend: Backend,
+    /// Keep no calls but each function's count, total, self, least, most, histogram; by BPF
+    #[arg(long)]
+    pub aggregate: bool,
     /// Only this function; globs, and GLOB:mod:MODULE (can be repeated)
     #[arg(short = 'T', long = "trace-funcs", value_name = "FUNC", help_heading = "Functions")]
     pub functions: Vec<String>,
@@ -96,6 +102,19 @@ pub struct Args {
     pub place: PlaceArgs,
     #[command(flatten)]
     pub guest_args: GuestArgs,
+}
+
+/// What measures durations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Backend {
+    /// ftrace, or BPF with --aggregate or where the kernel has no function_graph
+    Auto,
+    /// function_graph
+    Ftrace,
+    /// Trampolines: the cheapest for each call
+    BpfFentry,
+    /// kprobe.session or kprobe.multi: thousands of functions at once
+    BpfKprobe,
 }
 
 impl Args {

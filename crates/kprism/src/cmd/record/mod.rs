@@ -20,6 +20,7 @@ mod driver;
 mod flow;
 mod func;
 mod func_args;
+mod func_bpf;
 mod line;
 mod pmu;
 mod rights;

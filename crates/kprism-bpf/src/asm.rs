@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The assembler: instructions, labels, maps and notes go in, [`Code`] comes out.
+//!
+//! There is no compiler behind it. What a program costs at each call of a traced function is what is written here,
+//! instruction by instruction.
+
+use std::collections::BTreeMap;
+
+use crate::error::Error;
+use crate::insn::{self, Alu, Cond, Helper, Reg, Width};
+
+/// A program ready to be loaded, but for the maps' file descriptors.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Code {
+    /// 8 bytes an instruction, see [`insn`].
+    pub insns: Vec<u64>,
+    /// Where maps are named.
+    pub relocs: Vec<Reloc>,
+    /// What is meant, by instruction: shown in listings and in the verifier's log.
+    pub notes: BTreeMap<usize, String>,
+}
+
+/// A pair of instructions (`ld_imm64`) that names a map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reloc {
+    /// The first of the two.
+    pub at: usize,
+    /// Which of the maps that are given when the program is loaded.
+    pub map: usize,
+    /// `None`: the map itself, as helpers take it. An offset: the address of this byte of an array's first value.
+    pub value: Option<u32>,
+}
+
+impl Code {
+    /// Plain instructions with the maps they name, of another maker.
+    pub fn new(insns: &[u64], relocs: &[Reloc]) -> Self {
+        Self { insns: insns.to_vec(), relocs: relocs.to_vec(), notes: BTreeMap::new() }
+    }
+}
+
+/// A place to jump to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Label(usize);
+
+/// A program being written.
+#[derive(Debug, Default)]
+pub struct Asm {
+    code: Code,
+    labels: Vec<Option<usize>>,
+    jumps: Vec<(usize, Label)>,
+}
+
+impl Asm {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many instructions there are (a `ld_imm64` is two).
+    pub fn len(&self) -> usize {
+        self.code.insns.len()
+    }
+
+    /// Whether there is none yet.
+    pub fn is_empty(&self) -> bool {
+        self.code.insns.is_empty()
+    }
+
+    /// Says what comes next.
+    pub fn note(&mut self, text: impl Into<String>) -> &mut Self {
+        self.code.notes.insert(self.code.insns.len(), text.into());
+        self
+    }
+
+    /// Any instruction.
+    pub fn put(&mut self, insn: u64) -> &mut Self {
+        self.code.insns.push(insn);
+        self
+    }
+
+    /// Instructions of another maker, whose jumps stay within them. Their maps are renumbered from `first_map` on.
+    pub fn splice(&mut self, other: &Code, first_map: usize) -> &mut Self {
+        let base = self.code.insns.len();
+        self.code.insns.extend(&other.insns);
+        let moved = other.relocs.iter().map(|r| Reloc { at: r.at + base, map: r.map + first_map, ..*r });
+        self.code.relocs.extend(moved);
+        self.code.notes.extend(other.notes.iter().map(|(at, text)| (at + base, text.clone())));
+        self
+    }
+
+    /// `dst = src`.
+    pub fn mov(&mut self, dst: Reg, src: Reg) -> &mut Self {
+        self.put(insn::alu(Alu::Mov, dst, src))
+    }
+
+    /// `dst = imm`.
+    pub fn mov_imm(&mut self, dst: Reg, imm: i32) -> &mut Self {
+        self.put(insn::alu_imm(Alu::Mov, dst, imm))
+    }
+
+    /// `dst op= src`.
+    pub fn alu(&mut self, op: Alu, dst: Reg, src: Reg) -> &mut Self {
+        self.put(insn::alu(op, dst, src))
+    }
+
+    /// `dst op= imm`.
+    pub fn alu_imm(&mut self, op: Alu, dst: Reg, imm: i32) -> &mut Self {
+        self.put(insn::alu_imm(op, dst, imm))
+    }
+
+    /// `dst = value`, any 64 bits, in as few instructions as it takes.
+    pub fn mov_u64(&mut self, dst: Reg, value: u64) -> &mut Self {
+        match i32::try_from(value.cast_signed()) {
+            Ok(small) => self.mov_imm(dst, small),
+            Err(_) => self.wide(dst, 0, value as i32, (value >> 32) as i32),
+        }
+    }
+
+    /// `dst = map`, for helpers.
+    pub fn map(&mut self, dst: Reg, map: usize) -> &mut Self {
+        let at = self.len();
+        self.code.relocs.push(Reloc { at, map, value: None });
+        self.wide(dst, 0, 0, 0)
+    }
+
+    /// `dst = address of byte `offset` of the only value of array `map`.
+    pub fn map_value(&mut self, dst: Reg, map: usize, offset: u32) -> &mut Self {
+        let at = self.len();
+        self.code.relocs.push(Reloc { at, map, value: Some(offset) });
+        self.wide(dst, 0, 0, 0)
+    }
+
+    fn wide(&mut self, dst: Reg, src: u8, low: i32, high: i32) -> &mut Self {
+        self.put(insn::encode(0x18, dst as u8, src, 0, low));
+        self.put(insn::encode(0, 0, 0, 0, high))
+    }
+
+    /// `dst = *(base + offset)`.
+    pub fn load(&mut self, width: Width, dst: Reg, base: Reg, offset: i16) -> &mut Self {
+        self.put(insn::load(width, dst, base, offset))
+    }
+
+    /// `*(base + offset) = src`.
+    pub fn store(&mut self, width: Width, base: Reg, offset: i16, src: Reg) -> &mut Self {
+        self.put(insn::store(width, base, offset, src))
+    }
+
+    /// `*(base + offset) = imm`.
+    pub fn store_imm(&mut self, width: Width, base: Reg, offset: i16, imm: i32) -> &mut Self {
+        self.put(insn::store_imm(width, base, offset, imm))
+    }
+
+    /// Calls a helper.
+    pub fn call(&mut self, helper: Helper) -> &mut Self {
+        self.put(insn::call(helper))
+    }
+
+    /// Calls a function of the kernel by its BTF id: `btf` is 0 for vmlinux, or the place of a module's BTF among
+    /// the descriptors given at load.
+    pub fn kfunc(&mut self, id: u32, btf: i16) -> &mut Self {
+        self.put(insn::encode(0x85, 0, 2, btf, id.cast_signed()))
+    }
+
+    /// Ends the program with 0.
+    pub fn end(&mut self) -> &mut Self {
+        self.mov_imm(Reg::R0, 0).put(insn::exit())
+    }
+
+    /// A label, to be placed by [`Self::bind`].
+    pub fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    /// Places a label here.
+    pub fn bind(&mut self, label: Label) -> &mut Self {
+        self.labels[label.0] = Some(self.code.insns.len());
+        self
+    }
+
+    /// Jumps.
+    pub fn goto(&mut self, to: Label) -> &mut Self {
+        self.jump(insn::encode(0x05, 0, 0, 0, 0), to)
+    }
+
+    /// Jumps if `dst cond src`.
+    pub fn branch(&mut self, cond: Cond, dst: Reg, src: Reg, to: Label) -> &mut Self {
+        self.jump(insn::encode(cond as u8 | 0x0d, dst as u8, src as u8, 0, 0), to)
+    }
+
+    /// Jumps if `dst cond imm`.
+    pub fn branch_imm(&mut self, cond: Cond, dst: Reg, imm: i32, to: Label) -> &mut Self {
+        self.jump(insn::encode(cond as u8 | 0x05, dst as u8, 0, 0, imm), to)
+    }
+
+    fn jump(&mut self, insn: u64, to: Label) -> &mut Self {
+        self.jumps.push((self.code.insns.len(), to));
+        self.put(insn)
+    }
+
+    /// The program, its jumps resolved.
+    pub fn finish(self) -> Result<Code, Error> {
+        let mut code = self.code;
+        for (at, label) in self.jumps {
+            let target = self.labels[label.0];
+            let target = target.ok_or_else(|| Error::Assembly(format!("label {} is nowhere", label.0)))?;
+            let distance = target as i64 - at as i64 - 1;
+            let distance = i16::try_from(distance).map_err(|_| {
+                Error::Assembly(format!("the jump at {at} is {distance} instructions long, more than 32767"))
+            })?;
+            let (op, dst, src, _, imm) = insn::decode(code.insns[at]);
+            code.insns[at] = insn::encode(op, dst, src, distance, imm);
+        }
+        Ok(code)
+    }
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Asking BTF: by name, by member, by function; sizes, and types as C writes them.
+
+use super::raw::u32_at;
+use super::{Btf, Kind, Type, TypeId};
+use crate::error::Error;
+
+/// Longer chains of typedefs, modifiers and nested anonymous members do not occur, but cycles in hostile BTF would.
+const DEEPEST: usize = 64;
+
+/// A member of a struct or union.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member<'a> {
+    /// Its name; empty for an anonymous struct or union.
+    pub name: &'a str,
+    /// Its type.
+    pub ty: TypeId,
+    /// Where it begins, in bits.
+    pub bit_offset: u32,
+    /// How many bits it has, if it is a bit field.
+    pub bits: Option<u32>,
+}
+
+/// A parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameter<'a> {
+    /// Its name; empty if it has none.
+    pub name: &'a str,
+    /// Its type.
+    pub ty: TypeId,
+}
+
+/// A function of the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function<'a> {
+    /// Its number, by which programs are attached.
+    pub id: TypeId,
+    /// Its name.
+    pub name: &'a str,
+    /// What it takes.
+    pub parameters: Vec<Parameter<'a>>,
+    /// It takes more after these.
+    pub variadic: bool,
+    /// What it gives; 0 is nothing.
+    pub result: TypeId,
+}
+
+impl Btf {
+    /// The type of this kind and name: its own first, then the base's.
+    pub fn find(&self, kind: Kind, name: &str) -> Option<Type<'_>> {
+        let key = |id: &TypeId| self.own(*id).map(|ty| (ty.kind, ty.name));
+        let at = self.named.partition_point(|id| key(id) < Some((kind, name)));
+        let own = self.named.get(at).and_then(|&id| self.own(id));
+        match own.filter(|ty| ty.kind == kind && ty.name == name) {
+            Some(ty) => Some(ty),
+            None => self.base.as_ref()?.find(kind, name),
+        }
+    }
+
+    /// A struct by name.
+    pub fn structure(&self, name: &str) -> Result<Type<'_>, Error> {
+        self.find(Kind::Struct, name).ok_or_else(|| self.unknown(format!("struct {name}")))
+    }
+
+    fn unknown(&self, what: String) -> Error {
+        Error::Unknown { origin: self.origin.clone(), what }
+    }
+
+    /// A function by name.
+    pub fn function(&self, name: &str) -> Result<Function<'_>, Error> {
+        let ty = self.find(Kind::Func, name);
+        ty.and_then(|ty| self.as_function(ty)).ok_or_else(|| self.unknown(format!("function {name}")))
+    }
+
+    /// A function's parameters and result.
+    pub fn as_function<'a>(&'a self, ty: Type<'a>) -> Option<Function<'a>> {
+        let proto = self.get(ty.size_or_type).filter(|_| ty.kind == Kind::Func)?;
+        if proto.kind != Kind::FuncProto {
+            return None;
+        }
+        let mut parameters = Vec::with_capacity(proto.vlen);
+        for at in (0..proto.extra.len()).step_by(8) {
+            let name = self.string_of(proto.id, u32_at(proto.extra, at))?;
+            parameters.push(Parameter { name, ty: u32_at(proto.extra, at + 4) });
+        }
+        // `...` is written as a last parameter of type 0.
+        let variadic = parameters.pop_if(|last| last.ty == 0 && last.name.is_empty()).is_some();
+        Some(Function { id: ty.id, name: ty.name, parameters, variadic, result: proto.size_or_type })
+    }
+
+    /// A string that type `id` names: it counts in the numbering of the BTF that has the type.
+    fn string_of(&self, id: TypeId, offset: u32) -> Option<&str> {
+        match &self.base {
+            Some(base) if id < self.first_id => base.string_of(id, offset),
+            _ => self.string(offset),
+        }
+    }
+
+    /// The members of a struct or union; none of other types.
+    pub fn members<'a>(&'a self, ty: Type<'a>) -> impl Iterator<Item = Member<'a>> {
+        let extra = if matches!(ty.kind, Kind::Struct | Kind::Union) { ty.extra } else { &[] };
+        (0..extra.len()).step_by(12).filter_map(move |at| {
+            let name = self.string_of(ty.id, u32_at(extra, at))?;
+            let place = u32_at(extra, at + 8);
+            let (bit_offset, bits) = if ty.flag { (place & 0x00ff_ffff, place >> 24) } else { (place, 0) };
+            Some(Member { name, ty: u32_at(extra, at + 4), bit_offset, bits: (bits > 0).then_some(bits) })
+        })
+    }
+
+    /// A member by name, also within anonymous members; its offset counts from the outer type.
+    pub fn member(&self, ty: TypeId, name: &str) -> Option<Member<'_>> {
+        // Anonymous types within themselves, in hostile BTF, would never end.
+        const MOST: usize = 10_000;
+        let mut found = None;
+        let mut ahead = vec![(ty, 0u32)];
+        let mut seen = 0;
+        while let Some((ty, base)) = ahead.pop() {
+            for member in self.members(self.get(self.resolve(ty)?)?) {
+                seen += 1;
+                let Some(bit_offset) = base.checked_add(member.bit_offset).filter(|_| seen < MOST) else {
+                    return found;
+                };
+                if member.name == name {
+                    // The outermost wins, as in C.
+                    found = found.or(Some(Member { bit_offset, ..member }));
+                } else if member.name.is_empty() {
+                    ahead.push((member.ty, bit_offset));
+                }
+            }
+            if found.is_some() {
+                break;
+            }
+        }
+        found
+    }
+
+    /// The offset in bytes of a member that is no bit field, along a path like `se.exec_start`.
+    pub fn offset(&self, structure: &str, path: &str) -> Result<i16, Error> {
+        let unknown = || self.unknown(format!("member {path} in struct {structure}"));
+        let mut ty = self.structure(structure)?.id;
+        let mut bits = 0u32;
+        for name in path.split('.') {
+            let member = self.member(ty, name).filter(|member| member.bits.is_none()).ok_or_else(unknown)?;
+            bits = bits.checked_add(member.bit_offset).ok_or_else(unknown)?;
+            ty = member.ty;
+        }
+        i16::try_from(bits / 8).map_err(|_| unknown())
+    }
+
+    /// What is left when typedefs and modifiers are taken off; `None` for a chain without end.
+    pub fn resolve(&self, mut id: TypeId) -> Option<TypeId> {
+        for _ in 0..DEEPEST {
+            let ty = self.get(id)?;
+            match ty.kind {
+                Kind::Typedef | Kind::Const | Kind::Volatile | Kind::Restrict | Kind::TypeTag => {
+                    id = ty.size_or_type;
+                }
+                _ => return Some(id),
+            }
+        }
+        None
+    }
+
+    /// Element type and number of elements of an array.
+    pub fn array(&self, ty: Type<'_>) -> Option<(TypeId, u32)> {
+        (ty.kind == Kind::Array).then(|| (u32_at(ty.extra, 0), u32_at(ty.extra, 8)))
+    }
+
+    /// Of an integer: whether it is signed, and how many bits it has.
+    pub fn integer(&self, ty: Type<'_>) -> Option<(bool, u32)> {
+        let word = (ty.kind == Kind::Int).then(|| u32_at(ty.extra, 0))?;
+        Some((word >> 24 & 1 == 1, word & 0xff))
+    }
+
+    /// The values of an enum by name.
+    pub fn enumerators<'a>(&'a self, ty: Type<'a>) -> impl Iterator<Item = (&'a str, i64)> {
+        let (step, extra) = match ty.kind {
+            Kind::Enum => (8, ty.extra),
+            Kind::Enum64 => (12, ty.extra),
+            _ => (8, &[] as &[u8]),
+        };
+        (0..extra.len()).step_by(step).filter_map(move |at| {
+            let low = u32_at(extra, at + 4);
+            let value = match (step, ty.flag) {
+                (12, _) => (u64::from(low) | u64::from(u32_at(extra, at + 8)) << 32).cast_signed(),
+                (_, true) => i64::from(low.cast_signed()),
+                (_, false) => i64::from(low),
+            };
+            Some((self.string_of(ty.id, u32_at(extra, at))?, value))
+        })
+    }
+
+    /// The size of a type in bytes, if it has one.
+    pub fn size_of(&self, id: TypeId) -> Option<u64> {
+        let (mut id, mut times) = (id, 1u64);
+        for _ in 0..DEEPEST {
+            let ty = self.get(self.resolve(id)?)?;
+            let size = match ty.kind {
+                Kind::Ptr => 8,
+                Kind::Array => {
+                    let (element, count) = self.array(ty)?;
+                    times = times.checked_mul(u64::from(count))?;
+                    id = element;
+                    continue;
+                }
+                Kind::Int | Kind::Struct | Kind::Union | Kind::Enum | Kind::Enum64 | Kind::Float => {
+                    u64::from(ty.size_or_type)
+                }
+                _ => return None,
+            };
+            return size.checked_mul(times);
+        }
+        None
+    }
+
+    /// A type as C writes it, without its declarator's name.
+    pub fn type_name(&self, id: TypeId) -> String {
+        self.named_within(id, 16)
+    }
+
+    fn named_within(&self, id: TypeId, depth: usize) -> String {
+        let Some(ty) = self.get(id).filter(|_| depth > 0) else { return "?".into() };
+        let inner = || self.named_within(ty.size_or_type, depth - 1);
+        let tagged = |word: &str| {
+            let name = if ty.name.is_empty() { "{…}" } else { ty.name };
+            format!("{word} {name}")
+        };
+        match ty.kind {
+            Kind::Struct => tagged("struct"),
+            Kind::Union => tagged("union"),
+            Kind::Enum | Kind::Enum64 => tagged("enum"),
+            Kind::Fwd => tagged(if ty.flag { "union" } else { "struct" }),
+            Kind::Const => format!("const {}", inner()),
+            Kind::Volatile => format!("volatile {}", inner()),
+            Kind::Restrict => format!("{} restrict", inner()),
+            Kind::TypeTag => inner(),
+            Kind::Ptr => {
+                let pointee = inner();
+                let space = if pointee.ends_with('*') { "" } else { " " };
+                format!("{pointee}{space}*")
+            }
+            Kind::Array => {
+                let (element, count) = self.array(ty).unwrap_or_default();
+                format!("{}[{count}]", self.named_within(element, depth - 1))
+            }
+            Kind::FuncProto => format!("{} (…)", inner()),
+            _ => ty.name.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! BTF, the kernel's own description of its types (`Documentation/bpf/btf.rst`).
+//!
+//! **In:** any bytes. **Out:** types by number and by name, members with their offsets, functions with their
+//! parameters. Every offset and number in the bytes is checked when it is used or before; nothing is allocated in
+//! proportion to a number in them but to their length.
+//!
+//! A module's BTF is *split*: its numbers and strings go on where those of the kernel end.
+
+mod lookup;
+mod raw;
+
+use std::sync::Arc;
+
+use crate::error::Error;
+pub use lookup::{Function, Member, Parameter};
+use raw::{HEADER, Header, u32_at};
+
+/// A type's number. 0 is `void`.
+pub type TypeId = u32;
+
+/// What a type is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Void,
+    Int,
+    Ptr,
+    Array,
+    Struct,
+    Union,
+    Enum,
+    Fwd,
+    Typedef,
+    Volatile,
+    Const,
+    Restrict,
+    Func,
+    FuncProto,
+    Var,
+    DataSec,
+    Float,
+    DeclTag,
+    TypeTag,
+    Enum64,
+}
+
+impl Kind {
+    const ALL: [Kind; 20] = [
+        Kind::Void,
+        Kind::Int,
+        Kind::Ptr,
+        Kind::Array,
+        Kind::Struct,
+        Kind::Union,
+        Kind::Enum,
+        Kind::Fwd,
+        Kind::Typedef,
+        Kind::Volatile,
+        Kind::Const,
+        Kind::Restrict,
+        Kind::Func,
+        Kind::FuncProto,
+        Kind::Var,
+        Kind::DataSec,
+        Kind::Float,
+        Kind::DeclTag,
+        Kind::TypeTag,
+        Kind::Enum64,
+    ];
+
+    /// Bytes after the common 12, for `vlen` elements.
+    fn extra(self, vlen: usize) -> usize {
+        match self {
+            Kind::Int | Kind::Var | Kind::DeclTag => 4,
+            Kind::Array => 12,
+            Kind::Struct | Kind::Union | Kind::DataSec | Kind::Enum64 => 12 * vlen,
+            Kind::Enum | Kind::FuncProto => 8 * vlen,
+            _ => 0,
+        }
+    }
+}
+
+/// Eight times what the kernel allows its symbols.
+const LONGEST_NAME: usize = 4096;
+
+/// One type as it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Type<'a> {
+    /// Its number.
+    pub id: TypeId,
+    /// What it is.
+    pub kind: Kind,
+    /// Its name; empty if it has none.
+    pub name: &'a str,
+    /// The flag whose meaning depends on the kind: bit fields in a struct, a forward union, a signed enum.
+    pub flag: bool,
+    /// The size in bytes, or the type it refers to, by kind.
+    pub size_or_type: u32,
+    vlen: usize,
+    extra: &'a [u8],
+}
+
+/// The types of the kernel or of one module.
+#[derive(Debug)]
+pub struct Btf {
+    origin: String,
+    bytes: Vec<u8>,
+    types: std::ops::Range<usize>,
+    strings: std::ops::Range<usize>,
+    /// Where each type begins in `bytes`.
+    offsets: Vec<u32>,
+    /// Types with names, by kind and name.
+    named: Vec<TypeId>,
+    base: Option<Arc<Btf>>,
+    first_id: u32,
+    first_string: u32,
+}
+
+impl Btf {
+    /// Reads BTF. `base` is the kernel's, for a module's.
+    pub fn parse(origin: &str, bytes: Vec<u8>, base: Option<Arc<Btf>>) -> Result<Self, Error> {
+        let header = Header::read(origin, &bytes)?;
+        let (first_id, first_string) = match &base {
+            None => (1, 0),
+            Some(base) => (base.end_id(), base.first_string + base.strings.len() as u32),
+        };
+        let mut btf = Self {
+            origin: origin.into(),
+            types: header.types,
+            strings: header.strings,
+            offsets: Vec::new(),
+            named: Vec::new(),
+            bytes,
+            base,
+            first_id,
+            first_string,
+        };
+        btf.index()?;
+        Ok(btf)
+    }
+
+    /// The running kernel's.
+    pub fn vmlinux() -> Result<Self, Error> {
+        Self::file("vmlinux", None)
+    }
+
+    /// A loaded module's.
+    pub fn module(name: &str, base: Arc<Btf>) -> Result<Self, Error> {
+        Self::file(name, Some(base))
+    }
+
+    fn file(name: &str, base: Option<Arc<Btf>>) -> Result<Self, Error> {
+        let path = std::path::Path::new("/sys/kernel/btf").join(name);
+        let bytes = std::fs::read(&path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => Error::refused(
+                path.display().to_string(),
+                "not there: the kernel needs CONFIG_DEBUG_INFO_BTF=y (and _MODULES for modules)",
+            ),
+            _ => Error::Io { path: path.clone(), source },
+        })?;
+        Self::parse(&path.display().to_string(), bytes, base)
+    }
+
+    fn wrong(&self, offset: usize, expected: impl Into<String>) -> Error {
+        Error::Btf { origin: self.origin.clone(), offset, expected: expected.into() }
+    }
+
+    /// Finds where each type begins, and checks its extent and its name.
+    fn index(&mut self) -> Result<(), Error> {
+        let mut at = self.types.start;
+        let mut offsets = Vec::new();
+        let mut named = Vec::new();
+        while at < self.types.end {
+            if self.types.end - at < 12 {
+                return Err(self.wrong(at, "a type of 12 bytes and more"));
+            }
+            let info = u32_at(&self.bytes, at + 4);
+            let number = (info >> 24 & 31) as usize;
+            let Some(&kind) = Kind::ALL.get(number).filter(|&&kind| kind != Kind::Void) else {
+                return Err(self.wrong(at + 4, format!("a kind from 1 to 19, not {number}")));
+            };
+            let size = 12 + kind.extra((info & 0xffff) as usize);
+            if self.types.end - at < size {
+                return Err(self.wrong(at, format!("{size} bytes of {kind:?}, not {}", self.types.end - at)));
+            }
+            let name = u32_at(&self.bytes, at);
+            if self.string(name).is_none() {
+                return Err(self.wrong(at, format!("a name within the strings, in UTF-8, of at most 4096 bytes, not {name:#x}")));
+            }
+            if name != 0 {
+                named.push(self.first_id + offsets.len() as u32);
+            }
+            offsets.push(at as u32);
+            at += size;
+        }
+        self.offsets = offsets;
+        // Sorting needs the types readable, which they are now. The lower number comes first among equals.
+        named.sort_by_cached_key(|&id| {
+            let found = self.own(id).map(|ty| (ty.kind, ty.name.to_owned()));
+            (found, id)
+        });
+        self.named = named;
+        Ok(())
+    }
+
+    /// Where it was read from.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// The number after the last type's.
+    pub fn end_id(&self) -> TypeId {
+        self.first_id + self.offsets.len() as u32
+    }
+
+    /// The number of the first type of its own, which is 1 but for modules.
+    pub fn first_id(&self) -> TypeId {
+        self.first_id
+    }
+
+    fn string(&self, offset: u32) -> Option<&str> {
+        let Some(own) = offset.checked_sub(self.first_string) else {
+            return self.base.as_ref()?.string(offset);
+        };
+        let rest = self.bytes.get(self.strings.clone())?.get(own as usize..)?;
+        // Many types may name the same string: without a limit, a long one would be read over and over.
+        let end = rest.iter().take(LONGEST_NAME).position(|&byte| byte == 0)?;
+        std::str::from_utf8(&rest[..end]).ok()
+    }
+
+    fn own(&self, id: TypeId) -> Option<Type<'_>> {
+        let at = *self.offsets.get(id.checked_sub(self.first_id)? as usize)? as usize;
+        let info = u32_at(&self.bytes, at + 4);
+        let kind = *Kind::ALL.get((info >> 24 & 31) as usize)?;
+        let vlen = (info & 0xffff) as usize;
+        Some(Type {
+            id,
+            kind,
+            name: self.string(u32_at(&self.bytes, at))?,
+            flag: info >> 31 == 1,
+            size_or_type: u32_at(&self.bytes, at + 8),
+            vlen,
+            extra: self.bytes.get(at + 12..at + 12 + kind.extra(vlen))?,
+        })
+    }
+
+    /// A type by number; those of the base as well.
+    pub fn get(&self, id: TypeId) -> Option<Type<'_>> {
+        if id == 0 {
+            let nothing = &[];
+            return Some(Type {
+                id,
+                kind: Kind::Void,
+                name: "void",
+                flag: false,
+                size_or_type: 0,
+                vlen: 0,
+                extra: nothing,
+            });
+        }
+        match &self.base {
+            Some(base) if id < self.first_id => base.get(id),
+            _ => self.own(id),
+        }
+    }
+
+    /// The types of its own, in order.
+    pub fn types(&self) -> impl Iterator<Item = Type<'_>> {
+        (self.first_id..self.end_id()).filter_map(|id| self.own(id))
+    }
+}
+
+/// The header's length, for those who make BTF.
+pub const HEADER_BYTES: usize = HEADER;

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The programs at entry and return, instruction by instruction: this is what tracing costs.
+//!
+//! They call two helpers only, the clock and the CPU's number; the second is inlined by the kernel. There is no
+//! lookup and nothing atomic. What is rare (a range left, a stack out of order) is behind a jump.
+//!
+//! An entry reserves its frame before it fills it in, and a return gives it back when all is done: an interrupt
+//! in between finds a stack that is in order, and leaves it so.
+
+use super::layout::{CHILD, ENTERED, FRAME, FULL, KEY, OFF, ROW, TOP_MASK, cpu, row};
+use crate::asm::{Asm, Code, Label};
+use crate::error::Error;
+use crate::insn::{Alu, Cond, Helper, Reg, Width};
+
+use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R10};
+use Width::B8;
+
+/// The maps, in the order in which the programs are loaded with them.
+pub const CPUS: usize = 0;
+pub const STACKS: usize = 1;
+pub const RING: usize = 2;
+
+/// What becomes of a call when it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// It is added to its function's row.
+    Aggregate,
+    /// It becomes a record if it took so many nanoseconds or more.
+    LongerThan(u64),
+}
+
+/// Which function a program is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Site {
+    /// The one that this program was made for.
+    One(u32),
+    /// The one that the attachment's cookie says; there are so many.
+    Cookie(u32),
+}
+
+/// What programs are made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// What to keep.
+    pub keep: Keep,
+    /// Where the CPUs' regions are.
+    pub regions: Regions,
+}
+
+/// How a CPU's region is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Regions {
+    /// All lie in one value, each so many bits of address. The mask is for kernels whose verifier does not know that
+    /// a CPU's number is less than the number of CPUs.
+    Shifted {
+        /// From a CPU's number to its region.
+        shift: u32,
+        /// What is left of a CPU's number.
+        mask: Option<i32>,
+    },
+    /// Each is a value of its own: together they are larger than one may be.
+    Looked,
+}
+
+/// A record of a kept call, as it comes out of the ring (`calls.bin` has the same but for the function's address in
+/// place of its number). Little-endian.
+pub const RECORD: i32 = 64;
+
+/// `R2 =` the CPU's region. `R1` stays: it is spilled to `spill`, which the kernel takes away where it inlines the
+/// call, with the stack itself if nothing else is on it; `spill` must be the lowest place in use.
+pub(super) fn cpu_region(asm: &mut Asm, regions: Regions, spill: i16) {
+    asm.store(B8, R10, spill, R1).call(Helper::SmpProcessorId);
+    match regions {
+        Regions::Shifted { shift, mask } => {
+            asm.load(B8, R1, R10, spill);
+            if let Some(mask) = mask {
+                asm.alu_imm(Alu::And, R0, mask);
+            }
+            asm.alu_imm(Alu::Lsh, R0, shift.cast_signed()).map_value(R2, CPUS, 0).alu(Alu::Add, R2, R0);
+        }
+        Regions::Looked => {
+            let there = asm.label();
+            let key = spill - 8;
+            asm.store(Width::B4, R10, key, R0);
+            asm.map(R1, CPUS).mov(R2, R10).alu_imm(Alu::Add, R2, key.into()).call(Helper::MapLookup);
+            asm.branch_imm(Cond::Ne, R0, 0, there).end().bind(there);
+            asm.mov(R2, R0).load(B8, R1, R10, spill);
+        }
+    }
+}
+
+/// `[region + field] += 1`, by way of a register that is free.
+fn count(asm: &mut Asm, region: Reg, field: i16, free: Reg) {
+    asm.load(B8, free, region, field).alu_imm(Alu::Add, free, 1).store(B8, region, field, free);
+}
+
+/// The program at entry.
+pub fn entry(shape: &Shape, site: Site) -> Result<Code, Error> {
+    let mut asm = Asm::new();
+    entry_body(&mut asm, shape, site);
+    asm.finish()
+}
+
+/// The program at return.
+pub fn exit(shape: &Shape, site: Site) -> Result<Code, Error> {
+    let mut asm = Asm::new();
+    exit_body(&mut asm, shape, site);
+    asm.finish()
+}
+
+/// Entry and return in one: `is_return` is the BTF id of `bpf_session_is_return`.
+pub fn session(shape: &Shape, functions: u32, is_return: u32) -> Result<Code, Error> {
+    let mut asm = Asm::new();
+    let returned = asm.label();
+    asm.mov(R6, R1).kfunc(is_return, 0);
+    asm.put(crate::insn::alu32_imm(Alu::And, R0, 1));
+    asm.mov(R1, R6).branch_imm(Cond::Ne, R0, 0, returned);
+    entry_body(&mut asm, shape, Site::Cookie(functions));
+    asm.bind(returned);
+    exit_body(&mut asm, shape, Site::Cookie(functions));
+    asm.finish()
+}
+
+/// `R7 =` the function's number, from the cookie, known to be in range; ends the program if it is not.
+fn number(asm: &mut Asm, functions: u32) {
+    let good = asm.label();
+    asm.call(Helper::GetAttachCookie).mov(R7, R0);
+    asm.branch_imm(Cond::Lt, R7, functions.cast_signed(), good);
+    asm.end().bind(good);
+}
+
+fn entry_body(asm: &mut Asm, shape: &Shape, site: Site) {
+    let not_traced = asm.label();
+    if let Site::Cookie(functions) = site {
+        number(asm, functions);
+    }
+    asm.note("when").call(Helper::KtimeGetNs).mov(R1, R0);
+    asm.note("the CPU's region");
+    cpu_region(asm, shape.regions, -8);
+    asm.note("the task's stack").load(B8, R3, R2, cpu::TOP);
+    let full = asm.label();
+    asm.branch_imm(Cond::Set, R3, FULL.cast_signed(), full);
+    asm.alu_imm(Alu::And, R3, TOP_MASK.cast_signed());
+    asm.map_value(R4, STACKS, 0).alu(Alu::Add, R4, R3);
+    asm.note("reserve a frame").alu_imm(Alu::Add, R3, FRAME).store(B8, R2, cpu::TOP, R3);
+    asm.note("fill it in");
+    match site {
+        // The frame pointer: entry and return of one call run on the same frame of the same trampoline.
+        Site::One(_) => asm.store(B8, R4, 64 + KEY, R10),
+        Site::Cookie(_) => asm.alu_imm(Alu::Add, R7, 1).store(B8, R4, 64 + KEY, R7),
+    };
+    asm.store(B8, R4, 64 + ENTERED, R1).store_imm(B8, R4, 64 + CHILD, 0).end();
+    asm.bind(full).note("no frame").branch_imm(Cond::Eq, R3, OFF.cast_signed(), not_traced);
+    count(asm, R2, cpu::OVERFLOWED, R1);
+    asm.bind(not_traced).end();
+}
+
+fn exit_body(asm: &mut Asm, shape: &Shape, site: Site) {
+    let (matched, odd, pop) = (asm.label(), asm.label(), asm.label());
+    let key = match site {
+        Site::One(_) => R10,
+        Site::Cookie(_) => R7,
+    };
+    if let Site::Cookie(functions) = site {
+        number(asm, functions);
+    }
+    asm.note("when").call(Helper::KtimeGetNs).mov(R1, R0);
+    asm.note("the CPU's region");
+    let spill = if shape.keep == Keep::Aggregate { -8 } else { BELOW_RECORD };
+    cpu_region(asm, shape.regions, spill);
+    asm.note("the task's stack").load(B8, R3, R2, cpu::TOP);
+    asm.alu_imm(Alu::And, R3, TOP_MASK.cast_signed());
+    asm.map_value(R4, STACKS, 0).alu(Alu::Add, R4, R3);
+    asm.note("is the last frame ours?").load(B8, R5, R4, 32 + KEY);
+    if key == R7 {
+        asm.alu_imm(Alu::Sub, R5, 1);
+    }
+    asm.branch(Cond::Ne, R5, key, odd);
+    asm.bind(matched).note("how long").load(B8, R5, R4, 32 + ENTERED).alu(Alu::Sub, R1, R5);
+    asm.note("the caller's callees").load(B8, R5, R4, CHILD).alu(Alu::Add, R5, R1).store(B8, R4, CHILD, R5);
+    match shape.keep {
+        Keep::Aggregate => aggregate(asm, site, pop),
+        Keep::LongerThan(least) => record(asm, site, least, pop),
+    }
+    asm.bind(pop).note("give the frame back").alu_imm(Alu::Sub, R3, FRAME).store(B8, R2, cpu::TOP, R3).end();
+    asm.bind(odd);
+    out_of_order(asm, key, matched);
+}
+
+/// `R1` nanoseconds go into the function's row. The region is in `R2`, the stack in `R4`; `R3` must stay.
+fn aggregate(asm: &mut Asm, site: Site, pop: Label) {
+    let (leaf, beyond) = (asm.label(), asm.label());
+    // Where the row is: in reach of an offset, or in R0.
+    let (row_of, offset) = match site {
+        Site::One(index) => {
+            let at = cpu::BYTES + index * ROW;
+            if at + ROW <= i16::MAX as u32 {
+                (R2, at as i16)
+            } else {
+                asm.mov(R0, R2).alu_imm(Alu::Add, R0, at.cast_signed());
+                (R0, 0)
+            }
+        }
+        Site::Cookie(_) => {
+            asm.mov(R0, R7).alu_imm(Alu::Mul, R0, ROW.cast_signed()).alu(Alu::Add, R0, R2);
+            (R0, cpu::BYTES as i16)
+        }
+    };
+    let field = |field: i16| offset + field;
+    let add = |asm: &mut Asm, at: i16, what: Reg| {
+        asm.load(B8, R5, row_of, field(at)).alu(Alu::Add, R5, what).store(B8, row_of, field(at), R5);
+    };
+    asm.note("total");
+    add(asm, row::TOTAL, R1);
+    asm.note("its callees").load(B8, R4, R4, 32 + CHILD).branch_imm(Cond::Eq, R4, 0, leaf);
+    add(asm, row::CHILD, R4);
+    asm.bind(leaf).note("in the range at hand?").load(B8, R4, row_of, field(row::LOW));
+    asm.mov(R5, R1).alu(Alu::Sub, R5, R4).load(B8, R4, row_of, field(row::SPAN));
+    asm.branch(Cond::Gt, R5, R4, beyond);
+    count(asm, row_of, field(row::AT_HAND), R4);
+    // The hot path goes on at `pop`, so that what is rare comes after it.
+    asm.alu_imm(Alu::Sub, R3, FRAME).store(B8, R2, cpu::TOP, R3).end();
+
+    asm.bind(beyond).note("another range");
+    if row_of == R2 {
+        asm.mov(R0, R2);
+    }
+    renew_range(asm, offset);
+    asm.load(B8, R3, R2, cpu::TOP).alu_imm(Alu::And, R3, TOP_MASK.cast_signed()).goto(pop);
+}
+
+/// Closes the range at hand of the row at `R0 + offset` and opens the one that `R1` is in. Spoils `R3`–`R5`.
+fn renew_range(asm: &mut Asm, offset: i16) {
+    let field = |field: i16| offset + field;
+    // Calls at hand go to their bucket.
+    asm.load(B8, R5, R0, field(row::BUCKET)).alu_imm(Alu::And, R5, 63 * 8).alu(Alu::Add, R5, R0);
+    asm.load(B8, R3, R0, field(row::AT_HAND));
+    asm.load(B8, R4, R5, field(row::BUCKETS)).alu(Alu::Add, R4, R3).store(B8, R5, field(row::BUCKETS), R4);
+    asm.store_imm(B8, R0, field(row::AT_HAND), 1);
+    // Minimum and maximum.
+    let (not_min, not_max) = (asm.label(), asm.label());
+    asm.mov(R3, R1).alu_imm(Alu::Xor, R3, -1).load(B8, R4, R0, field(row::NOT_MIN));
+    asm.branch(Cond::Le, R3, R4, not_min).store(B8, R0, field(row::NOT_MIN), R3).bind(not_min);
+    asm.load(B8, R4, R0, field(row::MAX)).branch(Cond::Le, R1, R4, not_max);
+    asm.store(B8, R0, field(row::MAX), R1).bind(not_max);
+    // The bucket: the binary logarithm, by halving.
+    asm.mov(R3, R1).mov_imm(R4, 0);
+    for bits in [32, 16, 8, 4, 2, 1] {
+        let small = asm.label();
+        asm.mov(R5, R3).alu_imm(Alu::Rsh, R5, bits).branch_imm(Cond::Eq, R5, 0, small);
+        asm.mov(R3, R5).alu_imm(Alu::Add, R4, bits).bind(small);
+    }
+    asm.mov(R5, R4).alu_imm(Alu::Lsh, R5, 3).store(B8, R0, field(row::BUCKET), R5);
+    // From the bucket's lowest, or the minimum, to its highest, or the maximum.
+    let (from_bucket, to_bucket, not_zero) = (asm.label(), asm.label(), asm.label());
+    asm.mov_imm(R3, 1).alu(Alu::Lsh, R3, R4).mov(R5, R3).alu(Alu::Add, R5, R3).alu_imm(Alu::Sub, R5, 1);
+    asm.branch_imm(Cond::Ne, R4, 0, not_zero).mov_imm(R3, 0).bind(not_zero);
+    asm.load(B8, R4, R0, field(row::NOT_MIN)).alu_imm(Alu::Xor, R4, -1);
+    asm.branch(Cond::Ge, R3, R4, from_bucket).mov(R3, R4).bind(from_bucket);
+    asm.load(B8, R4, R0, field(row::MAX));
+    asm.branch(Cond::Le, R5, R4, to_bucket).mov(R5, R4).bind(to_bucket);
+    asm.store(B8, R0, field(row::LOW), R3).alu(Alu::Sub, R5, R3).store(B8, R0, field(row::SPAN), R5);
+}
+
+/// The place on the stack below those that [`record`] uses.
+const BELOW_RECORD: i16 = -48;
+
+/// `R1` nanoseconds become a record if they are `least` or more. What is needed over the calls goes to the program's
+/// stack, not to registers: those would have to be saved for every call, also for the many that are dropped.
+fn record(asm: &mut Asm, site: Site, least: u64, pop: Label) {
+    const REGION: i16 = -8;
+    const TOP: i16 = -16;
+    const STACK: i16 = -24;
+    const TOOK: i16 = -32;
+    const OUT: i16 = -40;
+    let (keep, full, done) = (asm.label(), asm.label(), asm.label());
+    match i32::try_from(least) {
+        Ok(least) => asm.branch_imm(Cond::Ge, R1, least, keep),
+        Err(_) => asm.mov_u64(R5, least).branch(Cond::Ge, R1, R5, keep),
+    };
+    // The hot path ends here.
+    asm.alu_imm(Alu::Sub, R3, FRAME).store(B8, R2, cpu::TOP, R3).end();
+
+    asm.bind(keep).note("a record");
+    asm.store(B8, R10, REGION, R2).store(B8, R10, TOP, R3).store(B8, R10, STACK, R4).store(B8, R10, TOOK, R1);
+    asm.map(R1, RING).mov_imm(R2, RECORD).mov_imm(R3, 0).call(Helper::RingbufReserve);
+    asm.branch_imm(Cond::Eq, R0, 0, full).store(B8, R10, OUT, R0);
+    match site {
+        Site::One(index) => asm.store_imm(B8, R0, 0, index.cast_signed()),
+        Site::Cookie(_) => asm.store(B8, R0, 0, R7),
+    };
+    asm.load(B8, R4, R10, STACK).load(B8, R1, R4, 32 + CHILD).store(B8, R0, 40, R1);
+    asm.load(B8, R1, R4, 32 + ENTERED).store(B8, R0, 8, R1);
+    asm.load(B8, R2, R10, TOOK).alu(Alu::Add, R2, R1).store(B8, R0, 16, R2);
+    // Depth: how many frames lie below.
+    asm.load(B8, R1, R10, TOP).alu_imm(Alu::And, R1, 0x7e0).alu_imm(Alu::Rsh, R1, 5).alu_imm(Alu::Sub, R1, 1);
+    asm.store(Width::B4, R0, 36, R1);
+    asm.call(Helper::CurrentPidTgid).load(B8, R1, R10, OUT).store(Width::B4, R1, 24, R0);
+    asm.alu_imm(Alu::Rsh, R0, 32).store(Width::B4, R1, 28, R0);
+    asm.call(Helper::SmpProcessorId).load(B8, R1, R10, OUT).store(Width::B4, R1, 32, R0);
+    asm.alu_imm(Alu::Add, R1, 48).mov_imm(R2, 16).call(Helper::CurrentComm);
+    asm.load(B8, R1, R10, OUT).mov_imm(R2, 0).call(Helper::RingbufSubmit);
+    asm.load(B8, R2, R10, REGION).goto(done);
+    asm.bind(full).note("no room in the ring").load(B8, R2, R10, REGION);
+    count(asm, R2, cpu::LOST, R1);
+    asm.bind(done).load(B8, R3, R10, TOP).goto(pop);
+}
+
+/// The last frame is not of the call that returns. Either a frame below is, and the returns of those above never
+/// came; or this call's entry was never seen. `R3` is the stack, `R2` the region, `R1` the time.
+fn out_of_order(asm: &mut Asm, key: Reg, matched: Label) {
+    let (found, orphan, ignored, next) = (asm.label(), asm.label(), asm.label(), asm.label());
+    asm.note("out of order").load(B8, R5, R2, cpu::TOP);
+    // What lies on a full stack or belongs to no traced task was counted at its entry, or is not to be.
+    asm.branch_imm(Cond::Set, R5, FULL.cast_signed(), ignored);
+    asm.mov_imm(R0, 0).bind(next);
+    asm.mov(R5, R3).alu_imm(Alu::And, R5, 0x7e0).branch_imm(Cond::Eq, R5, 0, orphan);
+    asm.alu_imm(Alu::Sub, R3, FRAME).alu_imm(Alu::And, R3, TOP_MASK.cast_signed());
+    asm.alu_imm(Alu::Add, R0, 1);
+    asm.map_value(R4, STACKS, 0).alu(Alu::Add, R4, R3).load(B8, R5, R4, 32 + KEY);
+    if key == R7 {
+        asm.alu_imm(Alu::Sub, R5, 1);
+    }
+    asm.branch(Cond::Eq, R5, key, found);
+    asm.branch_imm(Cond::Lt, R0, 64, next);
+    asm.bind(orphan);
+    count(asm, R2, cpu::ORPHANS, R5);
+    asm.bind(ignored).end();
+    asm.bind(found).load(B8, R5, R2, cpu::ABANDONED).alu(Alu::Add, R5, R0);
+    asm.store(B8, R2, cpu::ABANDONED, R5).store(B8, R2, cpu::TOP, R3).goto(matched);
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The programs that follow tasks: whoever is switched to gets its stack of open calls, whoever forks passes on
+//! that it is traced.
+//!
+//! An empty stack needs no keeping: it stays with the CPU for the next task. Only tasks that sleep inside a traced
+//! call have one of their own, found again by their number.
+
+use super::emit::{Regions, cpu_region};
+use super::layout::{FULL, NONE_LEFT, OFF, STACK_BYTES, cpu};
+use crate::asm::{Asm, Code};
+use crate::btf::Btf;
+use crate::error::Error;
+use crate::insn::{Alu, Cond, Helper, Reg, Width};
+
+use Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
+use Width::{B4, B8};
+
+/// The maps of these programs after that of the CPUs, in order. Task → `top`.
+pub const SLEEPING: usize = 1;
+/// Stacks nobody has.
+pub const FREE: usize = 2;
+/// Process → what it is to us.
+pub const WANTED: usize = 3;
+
+/// A wanted process is traced.
+pub const TRACED: u32 = 1;
+/// Its children will be.
+pub const CHILDREN_ONLY: u32 = 2;
+
+/// Whose calls are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Everyone's but this process's.
+    AllBut(u32),
+    /// Those of the processes in the map.
+    Wanted,
+}
+
+/// Offsets in `struct task_struct`.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskOffsets {
+    pid: i16,
+    tgid: i16,
+    state: i16,
+}
+
+impl TaskOffsets {
+    /// From the running kernel's types.
+    pub fn new(btf: &Btf) -> Result<Self, Error> {
+        let state = btf.offset("task_struct", "__state").or_else(|_| btf.offset("task_struct", "state"))?;
+        Ok(Self { pid: btf.offset("task_struct", "pid")?, tgid: btf.offset("task_struct", "tgid")?, state })
+    }
+}
+
+/// At `sched_switch(preempt, prev, next, …)`.
+pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, Error> {
+    const TASK_DEAD: i32 = 0x80;
+    const EXIT_BITS: i32 = 0x7e0;
+    let mut asm = Asm::new();
+    let asm = &mut asm;
+    let (dead, empty, push, next, off, fresh, popped, none, done) = (
+        asm.label(),
+        asm.label(),
+        asm.label(),
+        asm.label(),
+        asm.label(),
+        asm.label(),
+        asm.label(),
+        asm.label(),
+        asm.label(),
+    );
+    asm.load(B8, R7, R1, 8).load(B8, R8, R1, 16);
+    asm.note("the CPU's region");
+    cpu_region(asm, regions, -24);
+    asm.mov(R9, R2).call(Helper::SmpProcessorId).mov(R6, R0);
+
+    asm.note("who leaves").load(B8, R1, R9, cpu::TOP);
+    asm.mov(R2, R1).alu_imm(Alu::And, R2, -(STACK_BYTES as i32)).branch_imm(Cond::Eq, R2, 0, next);
+    asm.load(B4, R3, R7, offsets.state).branch_imm(Cond::Set, R3, TASK_DEAD, dead);
+    // A living task: its open calls are kept.
+    asm.mov(R3, R1).alu_imm(Alu::And, R3, FULL as i32 | EXIT_BITS).branch_imm(Cond::Eq, R3, 0, empty);
+    asm.store(B8, R10, -16, R1);
+    task_key(asm, R7, offsets);
+    asm.map(R1, SLEEPING).mov(R2, R10).alu_imm(Alu::Add, R2, -8).mov(R3, R10).alu_imm(Alu::Add, R3, -16);
+    asm.mov_imm(R4, 0).call(Helper::MapUpdate).goto(next);
+
+    asm.bind(dead).note("it ends: calls it never returned from").mov(R3, R1);
+    asm.alu_imm(Alu::And, R3, FULL as i32 | EXIT_BITS).alu_imm(Alu::Rsh, R3, 5);
+    asm.load(B8, R4, R9, cpu::UNFINISHED).alu(Alu::Add, R4, R3).store(B8, R9, cpu::UNFINISHED, R4);
+    asm.bind(empty).note("its stack is free").load(B8, R3, R9, cpu::SPARE);
+    asm.branch_imm(Cond::Ne, R3, 0, push).store(B8, R9, cpu::SPARE, R2).goto(next);
+    asm.bind(push).store(B8, R10, -16, R2).map(R1, FREE).mov(R2, R10).alu_imm(Alu::Add, R2, -16);
+    asm.mov_imm(R3, 0).call(Helper::MapPush);
+
+    asm.bind(next).note("who comes: is it to be traced?");
+    match who {
+        Who::AllBut(tgid) => {
+            asm.load(B4, R1, R8, offsets.tgid).branch_imm(Cond::Eq, R1, tgid.cast_signed(), off);
+        }
+        Who::Wanted => {
+            asm.load(B4, R1, R8, offsets.tgid).store(B4, R10, -8, R1);
+            asm.map(R1, WANTED).mov(R2, R10).alu_imm(Alu::Add, R2, -8).call(Helper::MapLookup);
+            asm.branch_imm(Cond::Eq, R0, 0, off);
+            asm.load(B4, R1, R0, 0).branch_imm(Cond::Ne, R1, TRACED.cast_signed(), off);
+        }
+    }
+    asm.note("does it have open calls?");
+    task_key(asm, R8, offsets);
+    asm.map(R1, SLEEPING).mov(R2, R10).alu_imm(Alu::Add, R2, -8).call(Helper::MapLookup);
+    asm.branch_imm(Cond::Eq, R0, 0, fresh).load(B8, R7, R0, 0);
+    asm.map(R1, SLEEPING).mov(R2, R10).alu_imm(Alu::Add, R2, -8).call(Helper::MapDelete).goto(done);
+
+    asm.bind(fresh).note("an empty stack").load(B8, R7, R9, cpu::SPARE).store_imm(B8, R9, cpu::SPARE, 0);
+    asm.branch_imm(Cond::Ne, R7, 0, popped).store_imm(B8, R10, -16, 0);
+    asm.map(R1, FREE).mov(R2, R10).alu_imm(Alu::Add, R2, -16).call(Helper::MapPop);
+    asm.load(B8, R7, R10, -16).branch_imm(Cond::Ne, R0, 0, none).bind(popped).goto(done);
+    asm.bind(none).mov_imm(R7, NONE_LEFT.cast_signed()).goto(done);
+    asm.bind(off).mov_imm(R7, OFF.cast_signed());
+    asm.bind(done).store(B8, R9, cpu::TOP, R7).end();
+    std::mem::take(asm).finish()
+}
+
+/// The key of a task, at `R10 - 8`: its number, or of idle tasks, which all have 0, the CPU's complement. The CPU's
+/// number is in `R6`.
+fn task_key(asm: &mut Asm, task: Reg, offsets: TaskOffsets) {
+    let numbered = asm.label();
+    asm.load(B4, R1, task, offsets.pid).branch_imm(Cond::Ne, R1, 0, numbered);
+    asm.mov(R1, R6).alu_imm(Alu::Xor, R1, -1).bind(numbered).store(B4, R10, -8, R1);
+}
+
+/// At `sched_process_fork(parent, child)`.
+pub fn fork(offsets: TaskOffsets) -> Result<Code, Error> {
+    let mut asm = Asm::new();
+    let asm = &mut asm;
+    let (unknown, thread) = (asm.label(), asm.label());
+    const WANTED_HERE: usize = 0;
+    asm.load(B8, R6, R1, 0).load(B8, R7, R1, 8);
+    asm.load(B4, R1, R6, offsets.tgid).load(B4, R8, R7, offsets.tgid).branch(Cond::Eq, R1, R8, thread);
+    asm.store(B4, R10, -8, R1);
+    asm.map(R1, WANTED_HERE).mov(R2, R10).alu_imm(Alu::Add, R2, -8).call(Helper::MapLookup);
+    asm.branch_imm(Cond::Eq, R0, 0, unknown);
+    asm.store(B4, R10, -8, R8).store_imm(B4, R10, -16, TRACED.cast_signed());
+    asm.map(R1, WANTED_HERE).mov(R2, R10).alu_imm(Alu::Add, R2, -8).mov(R3, R10).alu_imm(Alu::Add, R3, -16);
+    asm.mov_imm(R4, 0).call(Helper::MapUpdate);
+    asm.bind(unknown).bind(thread).end();
+    std::mem::take(asm).finish()
+}

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A recording: maps made, programs loaded and attached, and all of it gone when it is dropped.
+
+use std::time::Duration;
+
+use super::emit::{self, Keep, Regions, Shape, Site};
+use super::layout::{self, OFF, STACK_BYTES, STACKS, STACKS_BYTES, cpu, row};
+use super::record::{Call, RECORD_BYTES};
+use super::sched::{self, TaskOffsets, Who};
+use super::stats::{self, FunctionStats, Losses};
+use crate::asm::{Asm, Code};
+use crate::btf::Btf;
+use crate::error::Error;
+use crate::host;
+use crate::insn::{Reg, Width};
+use crate::kernel::{Function, Kernel};
+use crate::link::{Link, When};
+use crate::map::{MMAPABLE, Map, MapKind, NO_PREALLOC};
+use crate::mapping::Mapping;
+use crate::prog::{ProgKind, Program};
+use crate::ring::Ring;
+
+/// How functions are hooked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// A trampoline for each function, two programs each: the cheapest call, the dearest start.
+    Fentry,
+    /// One program for entry and return of all functions (since 6.10).
+    KprobeSession,
+    /// One program for all entries, one for all returns (since 5.18).
+    KprobeMulti,
+}
+
+impl Hook {
+    /// In the kernel's words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Hook::Fentry => "fentry/fexit",
+            Hook::KprobeSession => "kprobe.session",
+            Hook::KprobeMulti => "kprobe.multi",
+        }
+    }
+}
+
+/// Whose calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Every task's but ours.
+    All,
+    /// Those of the processes named to [`Session::trace`], and of their children.
+    Processes,
+    /// Those of the processes that this one starts from now on, and of their children.
+    Children,
+}
+
+/// What to record.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// What is kept.
+    pub keep: Keep,
+    /// Whose.
+    pub scope: Scope,
+    /// How.
+    pub hook: Hook,
+    /// Bytes of the ring, a power of two.
+    pub ring_bytes: u32,
+}
+
+/// A recording under way.
+#[derive(Debug)]
+pub struct Session {
+    // Links first: fields are dropped in order, and nothing may run when the maps go.
+    entries: Vec<Link>,
+    exits: Vec<Link>,
+    sched_links: Vec<Link>,
+    programs: Vec<Program>,
+    /// What links that are gone had counted.
+    missed: u64,
+    maps: Maps,
+    regions: Mapping,
+    /// Where each CPU's region begins.
+    bases: Vec<usize>,
+    functions: usize,
+    verified: u64,
+}
+
+#[derive(Debug)]
+struct Maps {
+    cpus: Map,
+    stacks: Map,
+    ring: Map,
+    sleeping: Map,
+    free: Map,
+    wanted: Map,
+}
+
+/// More functions than this would take long to hook one by one.
+const MOST_TRAMPOLINES: usize = 400;
+
+/// The cheapest hook that the kernel has for these functions, and why not a cheaper one.
+pub fn choose(kernel: &mut Kernel, functions: &[Function]) -> (Hook, String) {
+    let many = if kernel.btf().function("bpf_session_is_return").is_ok() {
+        Hook::KprobeSession
+    } else {
+        Hook::KprobeMulti
+    };
+    if functions.len() > MOST_TRAMPOLINES {
+        return (many, format!("{} functions, more than {MOST_TRAMPOLINES}", functions.len()));
+    }
+    match functions.iter().find(|function| !kernel.knows(function)) {
+        Some(function) if function.ambiguous => (many, format!("there are several {}", function.name)),
+        Some(function) => (many, format!("BTF does not describe {}", function.name)),
+        None => (Hook::Fentry, "all functions are described by BTF".into()),
+    }
+}
+
+impl Session {
+    /// Hooks the functions. Everything is under way when this returns.
+    pub fn start(
+        kernel: &mut Kernel,
+        functions: &[Function],
+        config: &Config,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Self, Error> {
+        if let Some(why) = host::Host::here().function_refusal() {
+            return Err(Error::refused("measuring functions", why));
+        }
+        if functions.is_empty() {
+            return Err(Error::refused("measuring functions", "there is none to be measured"));
+        }
+        let (regions, cpus_map) = regions(functions.len())?;
+        let maps = Maps {
+            cpus: cpus_map,
+            stacks: Map::memory("kp_stacks", STACKS_BYTES)?,
+            ring: Map::ring("kp_calls", config.ring_bytes)?,
+            sleeping: Map::create("kp_sleeping", MapKind::Hash, 4, 8, STACKS, 0)?,
+            free: Map::create("kp_free", MapKind::Queue, 0, 8, STACKS, 0)?,
+            wanted: Map::create("kp_wanted", MapKind::Hash, 4, 4, 65536, NO_PREALLOC)?,
+        };
+        for stack in 1..STACKS {
+            maps.free.push(&u64::from(stack * STACK_BYTES).to_le_bytes())?;
+        }
+        let mapping = maps.cpus.mapped()?;
+        let stride = match regions {
+            Regions::Shifted { shift, .. } => 1usize << shift,
+            Regions::Looked => layout::region(functions.len()) as usize,
+        };
+        let bases: Vec<usize> = (0..host::possible_cpus()).map(|cpu| cpu * stride).collect();
+        for &base in &bases {
+            mapping.write(base + cpu::TOP as usize, u64::from(OFF));
+            for function in 0..functions.len() {
+                mapping.write(stats::row_of(base, function) + row::LOW as usize, u64::MAX);
+            }
+        }
+        let mut session = Self {
+            entries: Vec::new(),
+            exits: Vec::new(),
+            sched_links: Vec::new(),
+            programs: Vec::new(),
+            missed: 0,
+            maps,
+            regions: mapping,
+            bases,
+            functions: functions.len(),
+            verified: 0,
+        };
+        if config.scope == Scope::Children {
+            session.want(std::process::id(), sched::CHILDREN_ONLY)?;
+        }
+        session.follow_tasks(kernel, config, regions)?;
+        let shape = Shape { keep: config.keep, regions };
+        match config.hook {
+            Hook::Fentry => session.hook_each(kernel, functions, &shape, progress)?,
+            Hook::KprobeSession => session.hook_session(kernel.btf(), functions, &shape)?,
+            Hook::KprobeMulti => session.hook_all(functions, &shape)?,
+        }
+        visit_every_cpu();
+        Ok(session)
+    }
+
+    fn load(&mut self, name: &str, kind: ProgKind<'_>, code: &Code) -> Result<&Program, Error> {
+        let maps = [&self.maps.cpus, &self.maps.stacks, &self.maps.ring];
+        self.programs.push(Program::load(name, kind, code, &maps)?);
+        let program = &self.programs[self.programs.len() - 1];
+        self.verified += u64::from(program.info().map_or(0, |info| info.verified));
+        Ok(program)
+    }
+
+    fn follow_tasks(&mut self, kernel: &Kernel, config: &Config, regions: Regions) -> Result<(), Error> {
+        let offsets = TaskOffsets::new(kernel.btf())?;
+        let who = match config.scope {
+            Scope::All => Who::AllBut(std::process::id()),
+            Scope::Processes | Scope::Children => Who::Wanted,
+        };
+        let maps = &self.maps;
+        let code = sched::switch(offsets, who, regions)?;
+        let kind = ProgKind::TpBtf(kernel.tracepoint("sched_switch")?);
+        let all = [&maps.cpus, &maps.sleeping, &maps.free, &maps.wanted];
+        let switch = Program::load("kp_switch", kind, &code, &all)?;
+        self.sched_links.push(Link::tracing(&switch, 0)?);
+        self.programs.push(switch);
+        if who == Who::Wanted {
+            let kind = ProgKind::TpBtf(kernel.tracepoint("sched_process_fork")?);
+            let fork = Program::load("kp_fork", kind, &sched::fork(offsets)?, &[&maps.wanted])?;
+            self.sched_links.push(Link::tracing(&fork, 0)?);
+            self.programs.push(fork);
+        }
+        Ok(())
+    }
+
+    /// Returns are hooked before entries: a call between the two is then known to have begun before.
+    fn hook_each(
+        &mut self,
+        kernel: &Kernel,
+        functions: &[Function],
+        shape: &Shape,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<(), Error> {
+        for (number, function) in functions.iter().enumerate() {
+            let target = kernel.target(function).filter(|_| !function.ambiguous).ok_or_else(|| {
+                let why = "BTF does not describe it, or another has its name: use --backend bpf-kprobe";
+                Error::refused(format!("fentry at {}", function.name), why)
+            })?;
+            let site = Site::One(number as u32);
+            let exit = self.load("kp_exit", ProgKind::Fexit(target), &emit::exit(shape, site)?)?;
+            let exit = Link::tracing(exit, 0).map_err(|e| at(function, e))?;
+            let entry = self.load("kp_entry", ProgKind::Fentry(target), &emit::entry(shape, site)?)?;
+            let entry = Link::tracing(entry, 0).map_err(|e| at(function, e))?;
+            self.exits.push(exit);
+            self.entries.push(entry);
+            progress(number + 1);
+        }
+        Ok(())
+    }
+
+    fn hook_session(&mut self, btf: &Btf, functions: &[Function], shape: &Shape) -> Result<(), Error> {
+        let is_return = btf.function("bpf_session_is_return").map_err(|_| {
+            let why = "this kernel has none (6.10 does): use --backend bpf-kprobe";
+            Error::refused("kprobe.session", why)
+        })?;
+        let code = emit::session(shape, functions.len() as u32, is_return.id)?;
+        let program = self.load("kp_session", ProgKind::KprobeSession, &code)?;
+        let (addresses, cookies) = places(functions);
+        let link = Link::kprobe_session(program, &addresses, &cookies)?;
+        self.entries.push(link);
+        Ok(())
+    }
+
+    fn hook_all(&mut self, functions: &[Function], shape: &Shape) -> Result<(), Error> {
+        let site = Site::Cookie(functions.len() as u32);
+        let (addresses, cookies) = places(functions);
+        let exit = self.load("kp_exit", ProgKind::KprobeMulti, &emit::exit(shape, site)?)?;
+        let exit = Link::kprobe_multi(exit, &addresses, &cookies, When::Return)?;
+        self.exits.push(exit);
+        let entry = self.load("kp_entry", ProgKind::KprobeMulti, &emit::entry(shape, site)?)?;
+        let entry = Link::kprobe_multi(entry, &addresses, &cookies, When::Entry)?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    fn want(&self, tgid: u32, what: u32) -> Result<(), Error> {
+        self.maps.wanted.update(&tgid.to_le_bytes(), &what.to_le_bytes())
+    }
+
+    /// Traces a process, all its threads and its children from now on. Takes effect as each thread is switched to.
+    pub fn trace(&self, tgid: u32) -> Result<(), Error> {
+        self.want(tgid, sched::TRACED)?;
+        visit_every_cpu();
+        Ok(())
+    }
+
+    /// Instructions that the verifier went through for all programs.
+    pub fn verified(&self) -> u64 {
+        self.verified
+    }
+
+    /// The reading end of the records; the functions are numbers.
+    pub fn calls(&self) -> Result<Calls<'_>, Error> {
+        Ok(Calls { ring: Ring::new(&self.maps.ring)?, functions: self.functions as u64 })
+    }
+
+    /// Stops: entries first, so that calls under way still return into their frames.
+    pub fn stop(&mut self) {
+        self.missed += missed(&self.entries);
+        self.entries.clear();
+    }
+
+    /// What was measured until now.
+    pub fn stats(&self) -> Vec<FunctionStats> {
+        (0..self.functions).map(|number| stats::read_function(&self.regions, &self.bases, number)).collect()
+    }
+
+    /// What was not.
+    pub fn losses(&self) -> Losses {
+        let programs: u64 = self.programs.iter().filter_map(|p| p.info().ok()).map(|info| info.missed).sum();
+        let links = self.missed + missed(&self.entries) + missed(&self.exits);
+        stats::read_losses(&self.regions, &self.bases, programs + links)
+    }
+}
+
+fn missed(links: &[Link]) -> u64 {
+    links.iter().filter_map(|link| link.missed().ok()).sum()
+}
+
+/// Kept calls being read.
+#[derive(Debug)]
+pub struct Calls<'a> {
+    ring: Ring<'a>,
+    functions: u64,
+}
+
+impl Calls<'_> {
+    /// Gives `take` all there are now; how many there were.
+    pub fn drain(&mut self, mut take: impl FnMut(Call)) -> usize {
+        let functions = self.functions;
+        self.ring.drain(|bytes| {
+            let call = <&[u8; RECORD_BYTES]>::try_from(bytes).ok().map(Call::decode);
+            if let Some(call) = call.filter(|call| call.function < functions) {
+                take(call);
+            }
+        })
+    }
+
+    /// Waits for some.
+    pub fn wait(&self, limit: Duration) {
+        self.ring.wait(limit);
+    }
+}
+
+fn at(function: &Function, error: Error) -> Error {
+    Error::refused(function.name.clone(), error.to_string())
+}
+
+fn places(functions: &[Function]) -> (Vec<u64>, Vec<u64>) {
+    (functions.iter().map(|f| f.address).collect(), (0..functions.len() as u64).collect())
+}
+
+/// The CPUs' regions: in one value, if they are small enough, or one value each.
+fn regions(functions: usize) -> Result<(Regions, Map), Error> {
+    let cpus = host::possible_cpus();
+    let shift = layout::shift(functions);
+    let all = (cpus as u64).next_power_of_two() << shift;
+    if all <= u64::from(STACKS_BYTES) {
+        let map = Map::memory("kp_cpus", all as u32)?;
+        let mask = if knows_cpus(&map, shift)? { None } else { Some((cpus.next_power_of_two() - 1) as i32) };
+        return Ok((Regions::Shifted { shift, mask }, map));
+    }
+    let each = layout::region(functions);
+    if each > u64::from(STACKS_BYTES) {
+        let most = (u64::from(STACKS_BYTES - cpu::BYTES)) / u64::from(layout::ROW);
+        let why = format!("{most} at most: narrow the globs, or use --backend ftrace");
+        return Err(Error::refused(format!("measuring {functions} functions"), why));
+    }
+    let map = Map::create("kp_cpus", MapKind::Array, 4, each as u32, cpus as u32, MMAPABLE)?;
+    Ok((Regions::Looked, map))
+}
+
+/// Whether the verifier knows that a CPU's number is less than the number of CPUs (since 6.9).
+fn knows_cpus(cpus: &Map, shift: u32) -> Result<bool, Error> {
+    let mut asm = Asm::new();
+    // There is a context in R1, as there is a time in the real ones.
+    emit::cpu_region(&mut asm, Regions::Shifted { shift, mask: None }, -8);
+    asm.load(Width::B8, Reg::R1, Reg::R2, 0).end();
+    match Program::load("kp_try", ProgKind::RawTracepoint, &asm.finish()?, &[cpus]) {
+        Ok(_) => Ok(true),
+        Err(Error::Verifier { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A task that runs on does not pass through the scheduler by itself: going there makes it.
+fn visit_every_cpu() {
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: an all-zero set is a valid one.
+    let mut before: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a set of the size given, ours alone.
+    if unsafe { libc::sched_getaffinity(0, size, &raw mut before) } != 0 {
+        return;
+    }
+    for cpu in host::online_cpus().into_iter().filter(|&cpu| cpu < 8 * size) {
+        // SAFETY: as above; the CPU's number is within the set.
+        unsafe {
+            let mut one: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(cpu, &mut one);
+            libc::sched_setaffinity(0, size, &raw const one);
+        }
+        // Leaving again is a second switch, to whoever was there.
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    // SAFETY: as above.
+    unsafe { libc::sched_setaffinity(0, size, &raw const before) };
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the rows say, over all CPUs.
+
+use super::layout::{ROW, cpu, row};
+use crate::mapping::Mapping;
+
+/// One function's calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionStats {
+    /// How many.
+    pub count: u64,
+    /// Their time.
+    pub total_ns: u64,
+    /// Their time without that of traced calls from them.
+    pub self_ns: u64,
+    /// The shortest; 0 without calls.
+    pub min_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// How many took from 2^N to 2^(N+1) - 1 nanoseconds; those of 0 are in the first.
+    pub buckets: [u64; 64],
+}
+
+/// What was not measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Losses {
+    /// Calls not measured because too many were open.
+    pub overflowed: u64,
+    /// Returns of calls whose entry was not seen: under way when recording began, or missed.
+    pub orphans: u64,
+    /// Calls whose return was not seen.
+    pub abandoned: u64,
+    /// Calls that were open when their task ended: they never return.
+    pub unfinished: u64,
+    /// Records for which the ring had no room.
+    pub lost: u64,
+    /// Times the kernel did not run a program, because the same ran on that CPU already (an interrupt in it).
+    pub missed: u64,
+}
+
+impl Losses {
+    /// Whether a count or a time is too small for it.
+    pub fn any(&self) -> bool {
+        self.overflowed + self.abandoned + self.lost + self.missed > 0
+    }
+}
+
+pub(super) fn read_losses(regions: &Mapping, bases: &[usize], missed: u64) -> Losses {
+    let sum = |field: i16| bases.iter().map(|base| regions.read(base + field as usize)).sum();
+    Losses {
+        overflowed: sum(cpu::OVERFLOWED),
+        orphans: sum(cpu::ORPHANS),
+        abandoned: sum(cpu::ABANDONED),
+        unfinished: sum(cpu::UNFINISHED),
+        lost: sum(cpu::LOST),
+        missed,
+    }
+}
+
+pub(super) fn row_of(base: usize, function: usize) -> usize {
+    base + cpu::BYTES as usize + function * ROW as usize
+}
+
+pub(super) fn read_function(regions: &Mapping, bases: &[usize], function: usize) -> FunctionStats {
+    let mut stats = FunctionStats {
+        count: 0,
+        total_ns: 0,
+        self_ns: 0,
+        min_ns: u64::MAX,
+        max_ns: 0,
+        buckets: [0; 64],
+    };
+    let mut child = 0u64;
+    for &base in bases {
+        let at = row_of(base, function);
+        let read = |field: i16| regions.read(at + field as usize);
+        stats.total_ns = stats.total_ns.wrapping_add(read(row::TOTAL));
+        child = child.wrapping_add(read(row::CHILD));
+        stats.min_ns = stats.min_ns.min(!read(row::NOT_MIN));
+        stats.max_ns = stats.max_ns.max(read(row::MAX));
+        for (bucket, count) in stats.buckets.iter_mut().enumerate() {
+            *count += read(row::BUCKETS + 8 * bucket as i16);
+        }
+        // Those at hand are not in their bucket yet.
+        let bucket = (read(row::BUCKET) / 8) as usize & 63;
+        stats.buckets[bucket] += read(row::AT_HAND);
+    }
+    stats.count = stats.buckets.iter().sum();
+    stats.self_ns = stats.total_ns.saturating_sub(child);
+    if stats.count == 0 {
+        stats.min_ns = 0;
+    }
+    stats
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What this machine allows, and the remedy where it does not.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// Linux capabilities, by their bits.
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// What stands between us and the kernel's tracing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// The running kernel.
+    pub release: String,
+    /// `none`, `integrity` or `confidentiality`.
+    pub lockdown: String,
+    /// The effective capabilities.
+    pub capabilities: u64,
+    /// `/sys/kernel/btf/vmlinux` is there.
+    pub btf: bool,
+    /// The kernel compiles programs to machine code.
+    pub jit: bool,
+    /// Where tracefs is mounted.
+    pub tracefs: Option<PathBuf>,
+}
+
+impl Host {
+    /// Looks.
+    pub fn here() -> Self {
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let lockdown = text("/sys/kernel/security/lockdown");
+        let lockdown = lockdown.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+        let status = text("/proc/self/status");
+        let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        Self {
+            release: text("/proc/sys/kernel/osrelease").trim().to_owned(),
+            lockdown: lockdown.map_or("none", |(mode, _)| mode).to_owned(),
+            capabilities: capabilities.and_then(|c| u64::from_str_radix(c.trim(), 16).ok()).unwrap_or(0),
+            btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+            jit: text("/proc/sys/net/core/bpf_jit_enable").trim() != "0",
+            tracefs: tracefs(),
+        }
+    }
+
+    fn has(&self, capability: u32) -> bool {
+        self.capabilities >> capability & 1 == 1
+    }
+
+    /// Why programs cannot be loaded at all, with the remedy.
+    pub fn refusal(&self) -> Option<String> {
+        if !self.has(CAP_SYS_ADMIN) && !(self.has(CAP_BPF) && self.has(CAP_PERFMON)) {
+            return Some(format!(
+                "CAP_BPF and CAP_PERFMON are needed (effective capabilities: {:#x}): run as root, or give the \
+                 program both with setcap cap_bpf,cap_perfmon,cap_dac_read_search=ep",
+                self.capabilities
+            ));
+        }
+        if self.lockdown == "confidentiality" {
+            return Some(
+                "the kernel is locked down (confidentiality), which forbids reading its memory: boot with \
+                 lockdown=none or lockdown=integrity, or use kprism lab run"
+                    .into(),
+            );
+        }
+        None
+    }
+
+    /// Why functions of the kernel cannot be traced, with the remedy.
+    pub fn function_refusal(&self) -> Option<String> {
+        if let Some(why) = self.refusal() {
+            return Some(why);
+        }
+        if self.lockdown != "none" {
+            return Some(format!(
+                "the kernel is locked down ({}), which forbids kprobes and BPF at its functions: boot with \
+                 lockdown=none (or without Secure Boot), or watch a guest with kprism lab run",
+                self.lockdown
+            ));
+        }
+        None
+    }
+}
+
+/// Where tracefs is mounted, without mounting it.
+pub fn tracefs() -> Option<PathBuf> {
+    let places = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+    places.iter().map(PathBuf::from).find(|place| place.join("trace").exists())
+}
+
+/// CPUs that there may ever be: per-CPU values have one part for each.
+pub fn possible_cpus() -> usize {
+    static COUNT: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *COUNT.get_or_init(|| {
+        let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+        let cpus = cpu_list(&text);
+        // Without sysfs, what is online is the best there is.
+        cpus.last().map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |&last| last + 1)
+    })
+}
+
+/// CPUs that run now.
+pub fn online_cpus() -> Vec<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let cpus = cpu_list(&text);
+    if cpus.is_empty() { (0..possible_cpus()).collect() } else { cpus }
+}
+
+/// `0-3,8`, as sysfs has it. CPU numbers beyond any kernel's (8192) are passed over.
+fn cpu_list(text: &str) -> Vec<usize> {
+    const MOST: usize = 8192;
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+            cpus.extend((first..=last).take_while(|&cpu| cpu < MOST));
+        }
+    }
+    cpus
+}
+
+/// The number of a PMU such as `kprobe`.
+pub(crate) fn pmu_type(pmu: &str) -> Result<u32, Error> {
+    let path = PathBuf::from(format!("/sys/bus/event_source/devices/{pmu}/type"));
+    let text = std::fs::read_to_string(&path).map_err(|e| {
+        let config = pmu.to_uppercase();
+        let why = format!("{}: {e}: the kernel needs CONFIG_{config}_EVENTS=y", path.display());
+        Error::refused(format!("the {pmu} PMU"), why)
+    })?;
+    text.trim().parse().map_err(|_| Error::refused(format!("the {pmu} PMU"), format!("its type is {text:?}")))
+}
+
+/// The number of a tracepoint.
+pub(crate) fn tracepoint_id(system: &str, name: &str) -> Result<u64, Error> {
+    let what = format!("tracepoint {system}:{name}");
+    let Some(tracefs) = tracefs() else {
+        return Err(Error::refused(what, "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing"));
+    };
+    let path = tracefs.join("events").join(system).join(name).join("id");
+    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+    text.trim().parse().map_err(|_| Error::refused(what, format!("its id is {text:?}")))
+}
+
+/// An error of bpf(2) or perf_event_open(2), with what is known about why.
+pub(crate) fn explain(what: String, source: io::Error) -> Error {
+    let host = Host::here();
+    let why = match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => match host.function_refusal() {
+            Some(why) => why,
+            None => return Error::System { what, source },
+        },
+        Some(libc::ENOSYS) => "this kernel has no BPF: it needs CONFIG_BPF_SYSCALL=y".to_owned(),
+        // ENOTSUPP, which has no name in user space: no JIT, or no trampolines on this architecture.
+        Some(524) if !host.jit => "the BPF JIT is off: sysctl net.core.bpf_jit_enable=1".to_owned(),
+        Some(524) => "this kernel cannot do that: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y is needed".to_owned(),
+        Some(libc::ENOMEM) => "no memory, or RLIMIT_MEMLOCK reached (kernels before 5.11 count maps there): \
+                               ulimit -l unlimited"
+            .to_owned(),
+        Some(libc::EBUSY) => "another tracer holds the function: see /sys/kernel/tracing/enabled_functions".to_owned(),
+        _ => return Error::System { what, source },
+    };
+    Error::Refused { what, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(cpu_list("0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert_eq!(cpu_list("5"), [5]);
+        assert_eq!(cpu_list(""), [0usize; 0]);
+        assert_eq!(cpu_list("0-99999999999").len(), 8192);
+        assert_eq!(cpu_list("x-3,7-y,2"), [2]);
+    }
+
+    #[test]
+    fn refusals_name_the_remedy() {
+        let root = Host {
+            release: "6.12".into(),
+            lockdown: "none".into(),
+            capabilities: u64::MAX,
+            btf: true,
+            jit: true,
+            tracefs: None,
+        };
+        assert_eq!(root.function_refusal(), None);
+        let user = Host { capabilities: 1 << CAP_BPF, ..root.clone() };
+        assert!(user.refusal().unwrap().contains("CAP_PERFMON"));
+        let locked = Host { lockdown: "integrity".into(), ..root.clone() };
+        assert_eq!(locked.refusal(), None);
+        assert!(locked.function_refusal().unwrap().contains("locked down (integrity)"));
+        assert!(Host { lockdown: "confidentiality".into(), ..root }.refusal().is_some());
+    }
+}

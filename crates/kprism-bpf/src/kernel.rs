@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The running kernel: its types, its functions that can be traced, and where they are.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::btf::{Btf, Kind};
+use crate::error::Error;
+use crate::host;
+use crate::prog::BtfTarget;
+use crate::sys::{self, Cmd};
+
+/// A function of the running kernel that ftrace, and so every probe, can be at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// Its module; `None` for the kernel itself.
+    pub module: Option<String>,
+    /// Where it is.
+    pub address: u64,
+    /// Another function has the same name: BTF, which knows names only, could mean that one.
+    pub ambiguous: bool,
+}
+
+/// Types of the kernel and, as they are asked for, of its modules.
+#[derive(Debug)]
+pub struct Kernel {
+    btf: Arc<Btf>,
+    modules: BTreeMap<String, Option<(Btf, OwnedFd)>>,
+}
+
+impl Kernel {
+    /// Reads the running kernel's types.
+    pub fn running() -> Result<Self, Error> {
+        Ok(Self { btf: Arc::new(Btf::vmlinux()?), modules: BTreeMap::new() })
+    }
+
+    /// The kernel's own types.
+    pub fn btf(&self) -> &Btf {
+        &self.btf
+    }
+
+    /// The `btf_trace_NAME` of a tracepoint.
+    pub fn tracepoint(&self, name: &str) -> Result<BtfTarget<'_>, Error> {
+        let name = format!("btf_trace_{name}");
+        let found = self.btf.find(Kind::Typedef, &name);
+        let id = found.map(|ty| ty.id).ok_or_else(|| Error::Unknown {
+            origin: self.btf.origin().into(),
+            what: format!("typedef {name}: this kernel has no such tracepoint"),
+        })?;
+        Ok(BtfTarget { id, module: None })
+    }
+
+    /// What an fentry program at a function needs, if BTF knows the function: see [`Self::target`]. Reads the
+    /// module's types if they have not been.
+    pub fn knows(&mut self, function: &Function) -> bool {
+        if let Some(module) = &function.module
+            && !self.modules.contains_key(module)
+        {
+            let read = Btf::module(module, self.btf.clone()).ok();
+            let found = read.and_then(|btf| Some((btf, module_fd(module).ok()??)));
+            self.modules.insert(module.clone(), found);
+        }
+        !function.ambiguous && self.target(function).is_some()
+    }
+
+    /// What an fentry program at a function is loaded for.
+    pub fn target(&self, function: &Function) -> Option<BtfTarget<'_>> {
+        let (btf, fd): (&Btf, Option<BorrowedFd<'_>>) = match &function.module {
+            None => (&self.btf, None),
+            Some(module) => {
+                let (btf, fd) = self.modules.get(module)?.as_ref()?;
+                (btf, Some(fd.as_fd()))
+            }
+        };
+        let found = btf.function(&function.name).ok()?;
+        // A module's function must be described by the module.
+        (found.id >= btf.first_id()).then_some(BtfTarget { id: found.id, module: fd })
+    }
+}
+
+/// The descriptor of a loaded module's BTF.
+fn module_fd(module: &str) -> Result<Option<OwnedFd>, Error> {
+    let failed = |source| host::explain(format!("BTF of module {module}"), source);
+    let mut id = 0;
+    loop {
+        let mut next = sys::Id { start: id, ..Default::default() };
+        match sys::bpf(Cmd::BtfNextId, &mut next) {
+            Ok(_) => id = next.next,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(failed(source)),
+        }
+        let mut by_id = sys::Id { start: id, ..Default::default() };
+        let fd = match sys::bpf_fd(Cmd::BtfFdById, &mut by_id) {
+            Ok(fd) => fd,
+            // It went meanwhile.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(source) => return Err(failed(source)),
+        };
+        // `struct bpf_btf_info`: btf, its size and id, then name, the name's size, and whether it is the kernel's.
+        let mut name = [0u8; 64];
+        let mut info = [0u64, 0, name.as_mut_ptr() as u64, name.len() as u64];
+        let len = size_of_val(&info) as u32;
+        let mut attr = sys::Info { fd: sys::raw(fd.as_fd()), len, info: info.as_mut_ptr() as u64 };
+        sys::bpf(Cmd::InfoByFd, &mut attr).map_err(failed)?;
+        let end = name.iter().position(|&byte| byte == 0).unwrap_or(0);
+        if &name[..end] == module.as_bytes() {
+            return Ok(Some(fd));
+        }
+    }
+}
+
+/// All functions that can be traced, by address. `kallsyms` is the text of `/proc/kallsyms`, which takes the kernel long
+/// to write and is wanted elsewhere too.
+pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
+    let Some(tracefs) = host::tracefs() else {
+        let remedy = "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing";
+        return Err(Error::refused("the list of traceable functions", remedy));
+    };
+    let path = tracefs.join("available_filter_functions");
+    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+    let traceable: HashSet<(&str, Option<&str>)> = text
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            Some((words.next()?, words.next().map(bare_module)))
+        })
+        .collect();
+    let mut seen: HashMap<&str, u32> = HashMap::new();
+    let mut found = Vec::new();
+    for (address, name, module) in symbols(kallsyms) {
+        *seen.entry(name).or_default() += 1;
+        if traceable.contains(&(name, module)) {
+            found.push((address, name, module));
+        }
+    }
+    if found.iter().all(|&(address, ..)| address == 0) {
+        let remedy = "every address is 0: run as root, or sysctl kernel.kptr_restrict=0";
+        return Err(Error::refused("/proc/kallsyms", remedy));
+    }
+    found.sort_unstable();
+    // One function may have several names.
+    found.dedup_by_key(|&mut (address, ..)| address);
+    let function = |(address, name, module): (u64, &str, Option<&str>)| Function {
+        name: name.to_owned(),
+        module: module.map(str::to_owned),
+        address,
+        ambiguous: seen[name] > 1,
+    };
+    Ok(found.into_iter().map(function).collect())
+}
+
+fn bare_module(word: &str) -> &str {
+    word.trim_matches(['[', ']'])
+}
+
+/// The code symbols of kallsyms: address, name, module.
+fn symbols(kallsyms: &str) -> impl Iterator<Item = (u64, &str, Option<&str>)> {
+    kallsyms.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let address = u64::from_str_radix(words.next()?, 16).ok()?;
+        let code = matches!(words.next()?, "t" | "T" | "w" | "W");
+        let name = words.next()?;
+        code.then(|| (address, name, words.next().map(bare_module)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_of_code() {
+        let text = "0000000000000000 D data\nffffffff81000010 T one\nnonsense\nffffffffc0000000 t two\t[mod]\n";
+        let found: Vec<_> = symbols(text).collect();
+        assert_eq!(found, [(0xffff_ffff_8100_0010, "one", None), (0xffff_ffff_c000_0000, "two", Some("mod"))]);
+    }
+}

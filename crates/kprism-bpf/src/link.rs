@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attaching programs. Every attachment is owned by file descriptors, so that nothing of it outlives the process.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+
+use crate::error::Error;
+use crate::host;
+use crate::prog::{KPROBE_MULTI, KPROBE_SESSION, PERF_EVENT, Program, UPROBE_MULTI};
+use crate::sys::{self, Cmd, LinkCreate, LinkTail, PerfAttr};
+
+/// An attachment: dropped, it is gone.
+#[derive(Debug)]
+pub struct Link {
+    link: OwnedFd,
+    /// What the link hangs on.
+    _event: Option<OwnedFd>,
+}
+
+/// When in a function a probe strikes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// At its entry, or at an address in it.
+    Entry,
+    /// When it has returned.
+    Return,
+}
+
+impl Link {
+    /// Attaches an fentry, fexit or tp_btf program to what it was loaded for.
+    pub fn tracing(program: &Program, cookie: u64) -> Result<Self, Error> {
+        // Kernels before 6.0 know BPF_LINK_CREATE for these not, and no cookie; this call does the same on all.
+        let mut attr = sys::RawTracepoint { prog_fd: sys::raw(program.as_fd()), cookie, ..Default::default() };
+        Self::made(program, "attaching", sys::bpf_fd(Cmd::RawTracepointOpen, &mut attr))
+    }
+
+    /// Attaches a raw tracepoint program.
+    pub fn raw_tracepoint(program: &Program, name: &str) -> Result<Self, Error> {
+        let text = c_string(name)?;
+        let mut attr = sys::RawTracepoint {
+            name: text.as_ptr() as u64,
+            prog_fd: sys::raw(program.as_fd()),
+            ..Default::default()
+        };
+        let made = sys::bpf_fd(Cmd::RawTracepointOpen, &mut attr);
+        Self::made(program, &format!("raw tracepoint {name}"), made)
+    }
+
+    /// Attaches to many functions by address, each with its cookie.
+    pub fn kprobe_multi(
+        program: &Program,
+        addresses: &[u64],
+        cookies: &[u64],
+        when: When,
+    ) -> Result<Self, Error> {
+        let flags = u32::from(when == When::Return);
+        Self::multi(program, KPROBE_MULTI, LinkTail::kprobe_multi(flags, addresses, cookies), addresses.len())
+    }
+
+    /// Attaches one program to entry and return of many functions.
+    pub fn kprobe_session(program: &Program, addresses: &[u64], cookies: &[u64]) -> Result<Self, Error> {
+        Self::multi(program, KPROBE_SESSION, LinkTail::kprobe_multi(0, addresses, cookies), addresses.len())
+    }
+
+    /// Attaches to many offsets of one file; `pid` 0 is every process.
+    pub fn uprobe_multi(
+        program: &Program,
+        path: &Path,
+        offsets: &[u64],
+        cookies: &[u64],
+        when: When,
+        pid: u32,
+    ) -> Result<Self, Error> {
+        if !cookies.is_empty() && cookies.len() != offsets.len() {
+            return Err(Error::refused("uprobe_multi", "there must be a cookie for each offset, or none"));
+        }
+        let path = c_string(&path.to_string_lossy())?;
+        let flags = u32::from(when == When::Return);
+        let tail = LinkTail::uprobe_multi(&path, offsets, cookies, flags, pid);
+        Self::multi(program, UPROBE_MULTI, tail, offsets.len())
+    }
+
+    fn multi(program: &Program, attach_type: u32, tail: LinkTail, count: usize) -> Result<Self, Error> {
+        let prog_fd = sys::raw(program.as_fd());
+        let mut attr = LinkCreate { prog_fd, attach_type, tail, ..Default::default() };
+        Self::made(program, &format!("attaching to {count} places"), sys::bpf_fd(Cmd::LinkCreate, &mut attr))
+    }
+
+    /// Attaches to a kernel function or an address in it, through the kprobe PMU.
+    pub fn kprobe(program: &Program, symbol: &str, offset: u64, when: When, cookie: u64) -> Result<Self, Error> {
+        let name = c_string(symbol)?;
+        let what = format!("kprobe {symbol}+{offset:#x}");
+        Self::probe(program, "kprobe", &what, name.as_ptr() as u64, offset, when, -1, cookie)
+    }
+
+    /// Attaches to an offset of a file; `pid` -1 is every process.
+    pub fn uprobe(
+        program: &Program,
+        path: &Path,
+        offset: u64,
+        when: When,
+        pid: i32,
+        cookie: u64,
+    ) -> Result<Self, Error> {
+        let name = c_string(&path.to_string_lossy())?;
+        let what = format!("uprobe {}+{offset:#x}", path.display());
+        Self::probe(program, "uprobe", &what, name.as_ptr() as u64, offset, when, pid, cookie)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn probe(
+        program: &Program,
+        pmu: &str,
+        what: &str,
+        name: u64,
+        offset: u64,
+        when: When,
+        pid: i32,
+        cookie: u64,
+    ) -> Result<Self, Error> {
+        let kind = host::pmu_type(pmu)?;
+        // Bit 0 of the configuration of both PMUs is "return probe" (their `format/retprobe`).
+        let config = u64::from(when == When::Return);
+        let attr = PerfAttr { kind, config, config1: name, config2: offset, ..Default::default() };
+        Self::perf(program, what, attr, pid, cookie)
+    }
+
+    /// Attaches to a perf tracepoint. The program runs for every task, whatever the event's: test in the program.
+    pub fn tracepoint(program: &Program, system: &str, name: &str, cookie: u64) -> Result<Self, Error> {
+        const PERF_TYPE_TRACEPOINT: u32 = 2;
+        let config = host::tracepoint_id(system, name)?;
+        let attr = PerfAttr { kind: PERF_TYPE_TRACEPOINT, config, sample_period: 1, ..Default::default() };
+        Self::perf(program, &format!("tracepoint {system}:{name}"), attr, -1, cookie)
+    }
+
+    fn perf(program: &Program, what: &str, mut attr: PerfAttr, pid: i32, cookie: u64) -> Result<Self, Error> {
+        let failed = |source| host::explain(what.to_owned(), source);
+        let cpu = if pid == -1 { 0 } else { -1 };
+        let event = sys::perf_event_open(&mut attr, pid, cpu).map_err(failed)?;
+        let mut attr = LinkCreate {
+            prog_fd: sys::raw(program.as_fd()),
+            target_fd: sys::raw(event.as_fd()),
+            attach_type: PERF_EVENT,
+            tail: LinkTail::perf_event(cookie),
+            ..Default::default()
+        };
+        let link = sys::bpf_fd(Cmd::LinkCreate, &mut attr).map_err(failed)?;
+        sys::perf_enable(event.as_fd()).map_err(failed)?;
+        Ok(Self { link, _event: Some(event) })
+    }
+
+    fn made(program: &Program, what: &str, link: io::Result<OwnedFd>) -> Result<Self, Error> {
+        let failed = |source| host::explain(format!("program {}: {what}", program.name()), source);
+        Ok(Self { link: link.map_err(failed)?, _event: None })
+    }
+
+    /// How often a kprobe.multi's functions were called while it could not run its program.
+    pub fn missed(&self) -> Result<u64, Error> {
+        let mut words = [0u64; 10];
+        let mut attr = sys::Info {
+            fd: sys::raw(self.link.as_fd()),
+            len: size_of_val(&words) as u32,
+            info: words.as_mut_ptr() as u64,
+        };
+        sys::bpf(Cmd::InfoByFd, &mut attr)
+            .map_err(|source| Error::System { what: "link: information".into(), source })?;
+        // `struct bpf_link_info`: type, id, program, padding; then addresses, count and flags, missed.
+        const KPROBE_MULTI_LINK: u64 = 8;
+        Ok(if words[0] & 0xffff_ffff == KPROBE_MULTI_LINK { words[4] } else { 0 })
+    }
+}
+
+fn c_string(text: &str) -> Result<CString, Error> {
+    CString::new(text).map_err(|_| Error::refused(format!("{text:?}"), "a name holds no NUL"))
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Maps: memory that programs and this process share.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::error::Error;
+use crate::host;
+use crate::mapping::Mapping;
+use crate::sys::{self, Cmd};
+
+/// Kinds of maps, by their numbers in `bpf.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum MapKind {
+    Hash = 1,
+    Array = 2,
+    PercpuHash = 5,
+    PercpuArray = 6,
+    StackTrace = 7,
+    LruHash = 9,
+    LruPercpuHash = 10,
+    Queue = 22,
+    Stack = 23,
+    RingBuffer = 27,
+}
+
+impl MapKind {
+    fn is_percpu(self) -> bool {
+        matches!(self, Self::PercpuHash | Self::PercpuArray | Self::LruPercpuHash)
+    }
+}
+
+/// The array can be mapped into this process.
+pub const MMAPABLE: u32 = 1 << 10;
+/// A hash takes memory as it grows, not at once.
+pub const NO_PREALLOC: u32 = 1;
+
+/// A map of the kernel, gone when the last descriptor is closed.
+#[derive(Debug)]
+pub struct Map {
+    fd: OwnedFd,
+    name: String,
+    kind: MapKind,
+    key_size: usize,
+    value_size: usize,
+    entries: u32,
+    flags: u32,
+}
+
+impl Map {
+    /// Makes one. Ring buffers take their size in bytes as `entries`, a power of two and of whole pages.
+    pub fn create(
+        name: &str,
+        kind: MapKind,
+        key_size: u32,
+        value_size: u32,
+        entries: u32,
+        flags: u32,
+    ) -> Result<Self, Error> {
+        let mut attr = sys::MapCreate {
+            map_type: kind as u32,
+            key_size,
+            value_size,
+            max_entries: entries,
+            map_flags: flags,
+            name: sys::object_name(name),
+            ..Default::default()
+        };
+        let fd = sys::bpf_fd(Cmd::MapCreate, &mut attr).map_err(|source| {
+            host::explain(format!("map {name} of {entries} × {value_size} bytes"), source)
+        })?;
+        let (key_size, value_size) = (key_size as usize, value_size as usize);
+        Ok(Self { fd, name: name.into(), kind, key_size, value_size, entries, flags })
+    }
+
+    /// An array of one value that this process maps: the programs' global memory.
+    pub fn memory(name: &str, size: u32) -> Result<Self, Error> {
+        Self::create(name, MapKind::Array, 4, size, 1, MMAPABLE)
+    }
+
+    /// A ring buffer.
+    pub fn ring(name: &str, bytes: u32) -> Result<Self, Error> {
+        Self::create(name, MapKind::RingBuffer, 0, 0, bytes, 0)
+    }
+
+    /// How many entries there may be.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Maps the memory of an array made with [`MMAPABLE`].
+    pub fn mapped(&self) -> Result<Mapping, Error> {
+        if self.flags & MMAPABLE == 0 {
+            return Err(Error::refused(format!("map {}", self.name), "it was not made to be mapped"));
+        }
+        let value = self.value_size.next_multiple_of(8);
+        Mapping::new(self.fd.as_fd(), value * self.entries as usize, 0, true)
+            .map_err(|source| self.failed("mapping", source))
+    }
+
+    /// Bytes of one value as the system call gives it: of per-CPU maps, those of all possible CPUs, each padded to 8.
+    pub fn value_bytes(&self) -> usize {
+        let one = self.value_size;
+        if self.kind.is_percpu() { one.next_multiple_of(8) * host::possible_cpus() } else { one }
+    }
+
+    fn failed(&self, what: &str, source: io::Error) -> Error {
+        Error::System { what: format!("map {}: {what}", self.name), source }
+    }
+
+    fn checked(&self, what: &str, found: usize, expected: usize) -> Result<(), Error> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::refused(format!("map {}", self.name), format!("a {what} has {expected} bytes, not {found}")))
+    }
+
+    fn element(&self, key: &[u8]) -> Result<sys::MapElement, Error> {
+        self.checked("key", key.len(), self.key_size)?;
+        let fd = sys::raw(self.fd.as_fd());
+        // Queues have no key, not even an empty one.
+        let key = if key.is_empty() { 0 } else { key.as_ptr() as u64 };
+        Ok(sys::MapElement { fd, key, ..Default::default() })
+    }
+
+    /// Sets a value.
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.checked("value", value.len(), self.value_bytes())?;
+        let mut attr = sys::MapElement { value: value.as_ptr() as u64, ..self.element(key)? };
+        sys::bpf(Cmd::MapUpdate, &mut attr).map_err(|source| self.failed("update", source))?;
+        Ok(())
+    }
+
+    /// A value, if the key is there.
+    pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let mut value = vec![0u8; self.value_bytes()];
+        let mut attr = sys::MapElement { value: value.as_mut_ptr() as u64, ..self.element(key)? };
+        match sys::bpf(Cmd::MapLookup, &mut attr) {
+            Ok(_) => Ok(Some(value)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(self.failed("lookup", source)),
+        }
+    }
+
+    /// Takes a key out; whether it was there.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        let mut attr = self.element(key)?;
+        match sys::bpf(Cmd::MapDelete, &mut attr) {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(self.failed("delete", source)),
+        }
+    }
+
+    /// Puts a value into a queue or stack.
+    pub fn push(&self, value: &[u8]) -> Result<(), Error> {
+        self.update(&[], value)
+    }
+
+    /// Every key, as far as a map that changes meanwhile can tell.
+    pub fn keys(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        // A key that goes while we ask makes the kernel begin anew: an end is needed.
+        while keys.len() <= self.entries as usize {
+            let mut next = vec![0u8; self.key_size];
+            let mut attr = match keys.last() {
+                Some(last) => self.element(last)?,
+                None => sys::MapElement { fd: sys::raw(self.fd.as_fd()), ..Default::default() },
+            };
+            attr.value = next.as_mut_ptr() as u64;
+            match sys::bpf(Cmd::MapNextKey, &mut attr) {
+                Ok(_) => keys.push(next),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => break,
+                Err(source) => return Err(self.failed("keys", source)),
+            }
+        }
+        Ok(keys)
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs: loaded through the verifier, and run for a test.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::asm::Code;
+use crate::disasm;
+use crate::error::{Error, VerifierLog};
+use crate::host;
+use crate::map::Map;
+use crate::sys::{self, Cmd};
+
+/// A function or tracepoint of the kernel by its number in BTF.
+#[derive(Debug, Clone, Copy)]
+pub struct BtfTarget<'a> {
+    /// The type's id.
+    pub id: u32,
+    /// The module's BTF; `None` for the kernel itself.
+    pub module: Option<BorrowedFd<'a>>,
+}
+
+/// What a program is for.
+#[derive(Debug, Clone, Copy)]
+pub enum ProgKind<'a> {
+    /// kprobe, kretprobe, uprobe, uretprobe through a perf event.
+    Kprobe,
+    /// Many functions at once.
+    KprobeMulti,
+    /// The same, entry and return in one program.
+    KprobeSession,
+    /// Many places of one executable.
+    UprobeMulti,
+    /// A perf tracepoint.
+    Tracepoint,
+    /// A tracepoint's raw arguments.
+    RawTracepoint,
+    /// A tracepoint with typed arguments: the `btf_trace_NAME` typedef.
+    TpBtf(BtfTarget<'a>),
+    /// A function's entry, with typed arguments.
+    Fentry(BtfTarget<'a>),
+    /// A function's return, with typed arguments and value.
+    Fexit(BtfTarget<'a>),
+    /// Called by `PROG_TEST_RUN` alone.
+    Syscall,
+}
+
+impl<'a> ProgKind<'a> {
+    /// Its program type and expected attach type.
+    fn numbers(self) -> (u32, u32) {
+        match self {
+            Self::Kprobe => (2, 0),
+            Self::KprobeMulti => (2, KPROBE_MULTI),
+            Self::KprobeSession => (2, KPROBE_SESSION),
+            Self::UprobeMulti => (2, UPROBE_MULTI),
+            Self::Tracepoint => (5, 0),
+            Self::RawTracepoint => (17, 0),
+            Self::TpBtf(_) => (26, 23),
+            Self::Fentry(_) => (26, 24),
+            Self::Fexit(_) => (26, 25),
+            Self::Syscall => (31, 0),
+        }
+    }
+
+    fn target(self) -> Option<BtfTarget<'a>> {
+        match self {
+            Self::TpBtf(target) | Self::Fentry(target) | Self::Fexit(target) => Some(target),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) const PERF_EVENT: u32 = 41;
+pub(crate) const KPROBE_MULTI: u32 = 42;
+pub(crate) const UPROBE_MULTI: u32 = 48;
+pub(crate) const KPROBE_SESSION: u32 = 56;
+
+/// A loaded program, gone when its last descriptor and link are closed.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+    name: String,
+}
+
+/// What the kernel counts of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProgramInfo {
+    /// Its number.
+    pub id: u32,
+    /// Bytes of machine code.
+    pub jited_bytes: u32,
+    /// Times it was not run because it was running on that CPU already.
+    pub missed: u64,
+    /// Instructions the verifier went through.
+    pub verified: u32,
+}
+
+/// What a test run gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tested {
+    /// The program's answer.
+    pub value: u32,
+    /// Nanoseconds, the mean of all repetitions.
+    pub nanoseconds: u32,
+}
+
+impl Program {
+    /// Loads a program; `maps` are those that its relocations count.
+    pub fn load(name: &str, kind: ProgKind<'_>, code: &Code, maps: &[&Map]) -> Result<Self, Error> {
+        let insns = place(code, maps)?;
+        let license = c"Dual MIT/GPL";
+        let (prog_type, expected_attach_type) = kind.numbers();
+        let mut attr = sys::ProgLoad {
+            prog_type,
+            expected_attach_type,
+            insn_count: insns.len() as u32,
+            insns: insns.as_ptr() as u64,
+            license: license.as_ptr() as u64,
+            name: sys::object_name(name),
+            ..Default::default()
+        };
+        if let Some(target) = kind.target() {
+            attr.attach_btf_id = target.id;
+            attr.attach_btf_obj_fd = target.module.map_or(0, sys::raw);
+        }
+        match sys::bpf_fd(Cmd::ProgLoad, &mut attr) {
+            Ok(fd) => Ok(Self { fd, name: name.into() }),
+            Err(source) => Err(why(name, code, attr, source)),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the kernel counts of it.
+    pub fn info(&self) -> Result<ProgramInfo, Error> {
+        let mut words = [0u32; 60];
+        let mut attr = sys::Info {
+            fd: sys::raw(self.fd.as_fd()),
+            len: size_of_val(&words) as u32,
+            info: words.as_mut_ptr() as u64,
+        };
+        let what = || format!("program {}: information", self.name);
+        sys::bpf(Cmd::InfoByFd, &mut attr).map_err(|source| Error::System { what: what(), source })?;
+        // `struct bpf_prog_info`: id at byte 4, jited length at 16, recursion misses at 208, verified at 216.
+        let missed = u64::from(words[52]) | u64::from(words[53]) << 32;
+        Ok(ProgramInfo { id: words[1], jited_bytes: words[4], missed, verified: words[54] })
+    }
+
+    /// Runs it, here and now, `repeat` times where the kind of program can be repeated. Raw tracepoints take their
+    /// arguments from `context`.
+    pub fn test_run(&self, context: &mut [u64], repeat: u32) -> Result<Tested, Error> {
+        let mut attr = sys::TestRun {
+            prog_fd: sys::raw(self.fd.as_fd()),
+            repeat,
+            ctx_size_in: size_of_val(context) as u32,
+            ctx_in: context.as_mut_ptr() as u64,
+            ..Default::default()
+        };
+        let what = || format!("program {}: test run", self.name);
+        sys::bpf(Cmd::ProgTestRun, &mut attr).map_err(|source| Error::System { what: what(), source })?;
+        Ok(Tested { value: attr.retval, nanoseconds: attr.duration })
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The instructions with the maps' descriptors in their places.
+fn place(code: &Code, maps: &[&Map]) -> Result<Vec<u64>, Error> {
+    const MAP_FD: u64 = 1 << 12;
+    const MAP_VALUE: u64 = 2 << 12;
+    let mut insns = code.insns.clone();
+    for reloc in &code.relocs {
+        let missing = || Error::Assembly(format!("instruction {} names map {}", reloc.at, reloc.map));
+        let map = maps.get(reloc.map).ok_or_else(missing)?;
+        let [first, second] = insns.get_mut(reloc.at..reloc.at + 2).ok_or_else(missing)? else {
+            return Err(missing());
+        };
+        let source = if reloc.value.is_some() { MAP_VALUE } else { MAP_FD };
+        *first = *first & 0x0fff | source | u64::from(sys::raw(map.as_fd())) << 32;
+        *second = u64::from(reloc.value.unwrap_or(0)) << 32;
+    }
+    Ok(insns)
+}
+
+/// Loads it once more, to hear what the verifier has against it.
+fn why(name: &str, code: &Code, mut attr: sys::ProgLoad, source: io::Error) -> Error {
+    const MOST: usize = 16 << 20;
+    let mut log = vec![0u8; 256 << 10];
+    loop {
+        attr.log_level = 1;
+        attr.log_size = log.len() as u32;
+        attr.log = log.as_mut_ptr() as u64;
+        match sys::bpf_fd(Cmd::ProgLoad, &mut attr) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOSPC) && log.len() < MOST => {
+                log = vec![0; log.len() * 8];
+            }
+            _ => break,
+        }
+    }
+    let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+    let text = String::from_utf8_lossy(&log[..end]);
+    if text.trim().is_empty() {
+        return host::explain(format!("program {name}"), source);
+    }
+    Error::Verifier { name: name.into(), source, log: VerifierLog(disasm::annotate(&text, code)) }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The reading end of a ring buffer (`kernel/bpf/ringbuf.c`): no system call a record, none at all while there are
+//! records.
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::map::Map;
+use crate::mapping::Mapping;
+
+const BUSY: u32 = 1 << 31;
+const DISCARDED: u32 = 1 << 30;
+
+/// A ring buffer being read.
+#[derive(Debug)]
+pub struct Ring<'a> {
+    map: &'a Map,
+    consumer: Mapping,
+    /// The producer's page, and after it the data, twice, so that no record is split.
+    producer: Mapping,
+    page: usize,
+    mask: u64,
+    scratch: Vec<u8>,
+}
+
+impl<'a> Ring<'a> {
+    /// Maps it.
+    pub fn new(map: &'a Map) -> Result<Self, Error> {
+        // SAFETY: sysconf takes and gives a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let size = map.entries() as usize;
+        let failed = |source| Error::System { what: "mapping a ring buffer".into(), source };
+        let consumer = Mapping::new(map.as_fd(), page, 0, true).map_err(failed)?;
+        let producer = Mapping::new(map.as_fd(), page + 2 * size, page, false).map_err(failed)?;
+        Ok(Self { map, consumer, producer, page, mask: size as u64 - 1, scratch: Vec::new() })
+    }
+
+    /// Gives `take` every record there is now; how many there were.
+    pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> usize {
+        let mut position = self.consumer.read(0);
+        let mut records = 0;
+        while position < self.producer.read_acquire(0) {
+            let at = self.page + (position & self.mask) as usize;
+            // Length and flags, then the page offset, which only the kernel needs.
+            let header = self.producer.read_acquire(at) as u32;
+            if header & BUSY != 0 {
+                break;
+            }
+            let len = (header & !(BUSY | DISCARDED)) as usize;
+            if header & DISCARDED == 0 {
+                self.scratch.resize(len, 0);
+                self.producer.copy(at + 8, &mut self.scratch);
+                take(&self.scratch);
+                records += 1;
+            }
+            position += (len + 8).next_multiple_of(8) as u64;
+            self.consumer.write(0, position);
+        }
+        records
+    }
+
+    /// Waits until there is something to read, at most for `limit`.
+    pub fn wait(&self, limit: Duration) {
+        let mut poll = libc::pollfd { fd: self.map.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let limit = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: one pollfd, which lives over the call. An error (a signal) ends the wait, which is all we want.
+        unsafe { libc::poll(&raw mut poll, 1, limit) };
+    }
+}

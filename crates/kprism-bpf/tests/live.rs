@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs in the running kernel: loaded, run, attached to this process's own doings, read. What a locked-down kernel
+//! forbids is tested in the guest instead.
+
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use kprism_bpf::Error;
+use kprism_bpf::asm::{Asm, Code, Reloc};
+use kprism_bpf::disasm::listing;
+use kprism_bpf::host::Host;
+use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
+use kprism_bpf::kernel::Kernel;
+use kprism_bpf::link::{Link, When};
+use kprism_bpf::map::{Map, MapKind};
+use kprism_bpf::prog::{ProgKind, Program};
+use kprism_bpf::ring::Ring;
+
+/// Whether programs may be loaded at all.
+fn allowed() -> bool {
+    let refusal = Host::here().refusal();
+    if let Some(why) = &refusal {
+        println!("skipped: {why}");
+    }
+    refusal.is_none()
+}
+
+/// Writes `value` into a ring when this process comes by.
+fn tell(value: i32) -> Code {
+    let mut asm = Asm::new();
+    let other = asm.label();
+    asm.note("only us").call(Helper::CurrentPidTgid).alu_imm(Alu::Rsh, Reg::R0, 32);
+    asm.branch_imm(Cond::Ne, Reg::R0, std::process::id() as i32, other);
+    asm.store_imm(Width::B8, Reg::R10, -8, value).map(Reg::R1, 0).mov(Reg::R2, Reg::R10);
+    asm.alu_imm(Alu::Add, Reg::R2, -8).mov_imm(Reg::R3, 8).mov_imm(Reg::R4, 0).call(Helper::RingbufOutput);
+    asm.bind(other).end();
+    asm.finish().unwrap()
+}
+
+/// Waits for a record.
+fn heard(ring: &mut Ring<'_>) -> Vec<u64> {
+    let mut words = Vec::new();
+    let until = Instant::now() + Duration::from_secs(5);
+    while words.is_empty() && Instant::now() < until {
+        ring.drain(|bytes| words.push(u64::from_le_bytes(bytes.try_into().unwrap())));
+        ring.wait(Duration::from_millis(10));
+    }
+    words
+}
+
+#[test]
+fn a_program_computes() {
+    if !allowed() {
+        return;
+    }
+    // Plain words, as another maker of instructions gives them: the word that the context holds, times 3, into a map.
+    let insns = [
+        insn::load(Width::B8, Reg::R3, Reg::R1, 0),
+        insn::alu_imm(Alu::Mul, Reg::R3, 3),
+        insn::encode(0x18, 1, 0, 0, 0),
+        0,
+        insn::store(Width::B8, Reg::R1, 8, Reg::R3),
+        insn::alu_imm(Alu::Mov, Reg::R0, 7),
+        insn::exit(),
+    ];
+    let code = Code::new(&insns, &[Reloc { at: 2, map: 0, value: Some(0) }]);
+    let memory = Map::memory("test", 64).unwrap();
+    let program = Program::load("triple", ProgKind::RawTracepoint, &code, &[&memory]).unwrap();
+    let tested = program.test_run(&mut [14, 0], 0).unwrap();
+    assert_eq!(tested.value, 7);
+    assert_eq!(memory.mapped().unwrap().read(8), 42);
+    let info = program.info().unwrap();
+    assert!(info.id > 0 && info.verified >= 5 && info.missed == 0, "{info:?}");
+}
+
+#[test]
+fn a_refusal_says_what_we_meant() {
+    if !allowed() {
+        return;
+    }
+    let mut asm = Asm::new();
+    asm.note("a word of the kernel's").load(Width::B8, Reg::R3, Reg::R2, 0).end();
+    let code = asm.finish().unwrap();
+    let error = Program::load("wrong", ProgKind::RawTracepoint, &code, &[]).unwrap_err();
+    assert!(matches!(error, Error::Verifier { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("R2 !read_ok") && text.contains("; a word of the kernel's"), "{text}");
+}
+
+#[test]
+fn maps_hold_what_is_put_in() {
+    if !allowed() {
+        return;
+    }
+    for kind in [MapKind::Hash, MapKind::LruHash] {
+        let map = Map::create("test", kind, 4, 8, 64, 0).unwrap();
+        let (key, value) = (7u32.to_le_bytes(), 9u64.to_le_bytes());
+        assert_eq!(map.lookup(&key).unwrap(), None);
+        map.update(&key, &value).unwrap();
+        assert_eq!(map.lookup(&key).unwrap(), Some(value.to_vec()));
+        assert_eq!(map.keys().unwrap(), [key.to_vec()]);
+        assert!(map.delete(&key).unwrap() && !map.delete(&key).unwrap());
+        assert!(map.update(&[1], &value).unwrap_err().to_string().contains("a key has 4 bytes, not 1"));
+    }
+    let percpu = Map::create("test", MapKind::PercpuArray, 4, 4, 2, 0).unwrap();
+    let zero = percpu.lookup(&0u32.to_le_bytes()).unwrap().unwrap();
+    assert_eq!(zero.len(), 8 * kprism_bpf::host::possible_cpus());
+    Map::create("test", MapKind::StackTrace, 4, 8 * 127, 16, 0).unwrap();
+    assert!(percpu.mapped().is_err());
+}
+
+#[test]
+fn tracepoints_tell_of_this_process() {
+    if !allowed() {
+        return;
+    }
+    let map = Map::ring("test", 1 << 16).unwrap();
+    let mut ring = Ring::new(&map).unwrap();
+    let raw = Program::load("raw", ProgKind::RawTracepoint, &tell(1), &[&map]).unwrap();
+    let link = Link::raw_tracepoint(&raw, "sys_enter").unwrap();
+    assert_eq!(heard(&mut ring)[0], 1);
+    drop(link);
+    let kernel = match Kernel::running() {
+        Ok(kernel) => kernel,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let kind = ProgKind::TpBtf(kernel.tracepoint("sys_enter").unwrap());
+    let typed = Program::load("typed", kind, &tell(2), &[&map]).unwrap();
+    ring.drain(|_| {});
+    let link = Link::tracing(&typed, 0).unwrap();
+    assert_eq!(heard(&mut ring)[0], 2);
+    drop(link);
+    // Once the link is gone, nothing comes any more.
+    ring.drain(|_| {});
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(ring.drain(|_| {}), 0);
+    let none = kernel.tracepoint("no_such_tracepoint").unwrap_err().to_string();
+    assert!(none.contains("no such tracepoint"), "{none}");
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn kprism_bpf_test_probed(x: u64) -> u64 {
+    std::hint::black_box(x + 1)
+}
+
+#[test]
+fn a_function_of_this_program_is_probed() {
+    if !allowed() {
+        return;
+    }
+    let exe = std::env::current_exe().unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let at = kprism_bpf_test_probed as *const () as u64;
+    // Which byte of the file the function is.
+    let offset = maps.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (start, end) = words[0].split_once('-')?;
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        (hex(start)? <= at && at < hex(end)?).then_some(hex(words[2])? + at - hex(start)?)
+    });
+    let offset = offset.expect("the function is mapped");
+    let map = Map::ring("test", 1 << 16).unwrap();
+    let mut ring = Ring::new(&map).unwrap();
+    let program = Program::load("probe", ProgKind::Kprobe, &tell(3), &[&map]).unwrap();
+    for when in [When::Entry, When::Return] {
+        let pid = std::process::id() as i32;
+        let _link = Link::uprobe(&program, &exe, offset, when, pid, 0).unwrap();
+        for x in 0..5 {
+            kprism_bpf_test_probed(x);
+        }
+        assert_eq!(ring.drain(|bytes| assert_eq!(bytes, 3u64.to_le_bytes())), 5, "{when:?}");
+    }
+    match Program::load("probe", ProgKind::UprobeMulti, &tell(3), &[&map]) {
+        Ok(program) => {
+            let _link =
+                Link::uprobe_multi(&program, &exe, &[offset], &[1], When::Entry, std::process::id()).unwrap();
+            kprism_bpf_test_probed(1);
+            assert_eq!(ring.drain(|_| {}), 1);
+        }
+        Err(why) => println!("skipped: uprobe_multi: {why}"),
+    }
+    assert!(map.as_fd().try_clone_to_owned().is_ok());
+}
+
+#[test]
+fn listings_read_like_the_verifiers() {
+    let mut asm = Asm::new();
+    let (out, again) = (asm.label(), asm.label());
+    asm.note("begin").mov_u64(Reg::R6, u64::MAX - 1).mov_u64(Reg::R7, 1 << 40).bind(again);
+    asm.map_value(Reg::R1, 0, 16).load(Width::B4, Reg::R2, Reg::R1, -4).put(insn::atomic_add(Reg::R1, 8, Reg::R2));
+    asm.branch(Cond::SLt, Reg::R2, Reg::R6, again).branch_imm(Cond::Eq, Reg::R2, 5, out).goto(again);
+    asm.bind(out).end();
+    let text = listing(&asm.finish().unwrap());
+    let expected = "\
+; begin
+   0: r6 = -2
+   1: r7 = 0x10000000000 ll
+   3: r1 = &map 0[0] + 0x10
+   5: r2 = *(u32 *)(r1 - 4)
+   6: lock *(u64 *)(r1 + 8) += r2
+   7: if r2 s< r6 goto 3
+   8: if r2 == 5 goto 10
+   9: goto 3
+  10: r0 = 0
+  11: exit
+";
+    assert_eq!(text, expected);
+    let mut asm = Asm::new();
+    let nowhere = asm.label();
+    asm.goto(nowhere);
+    assert!(asm.finish().is_err());
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism record func` by BPF: durations are taken and judged in the kernel. A call that is not kept leaves nothing;
+//! with `--aggregate` no call does, and only each function's numbers are read at the end.
+//!
+//! Out: `streams/bpf/calls.bin`, or `streams/bpf/functions.jsonl`, and `symbols/kallsyms`.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use kprism_bpf::func::{Call, Config, FunctionStats, Hook, Keep, Losses, Scope, Session, choose};
+use kprism_bpf::host::{self, Host};
+use kprism_bpf::kernel::{self, Function, Kernel};
+use kprism_durations::record::CallRecord;
+use kprism_image::glob::glob;
+use kprism_report::units::{duration, grouped};
+use kprism_store::{Manifest, Run, RunKind};
+use kprism_tracefs::signals;
+use serde_json::{Value, json};
+
+use super::func_args::{Args, Backend};
+use super::func::this_kernel;
+use crate::exit::{self, Outcome};
+use crate::pipeline;
+use crate::progress::Progress;
+use crate::text;
+
+/// Whether BPF records, and why it and not ftrace.
+pub fn chosen(args: &Args) -> Option<&'static str> {
+    match args.backend {
+        Backend::Ftrace => None,
+        Backend::BpfFentry | Backend::BpfKprobe => Some("as asked for"),
+        Backend::Auto if args.aggregate => Some("--aggregate needs it"),
+        Backend::Auto if args.guest || has_function_graph() => None,
+        Backend::Auto => Some("the kernel has no function_graph"),
+    }
+}
+
+fn has_function_graph() -> bool {
+    let tracers = host::tracefs().and_then(|t| fs::read_to_string(t.join("available_tracers")).ok());
+    // Without tracefs, ftrace's own complaint is the better one.
+    tracers.is_none_or(|tracers| tracers.split_whitespace().any(|tracer| tracer == "function_graph"))
+}
+
+/// Records.
+pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    suits(args)?;
+    if let Some(why) = Host::here().function_refusal() {
+        bail!("{why}");
+    }
+    let mut kernel = Kernel::running()?;
+    let kallsyms = fs::read("/proc/kallsyms").context("/proc/kallsyms")?;
+    let functions = wanted(args, &String::from_utf8_lossy(&kallsyms))?;
+    let (hook, hook_why) = match args.backend {
+        Backend::BpfFentry => (Hook::Fentry, "as asked for".to_owned()),
+        _ => choose(&mut kernel, &functions),
+    };
+    let hook = match (args.backend, hook) {
+        (Backend::BpfKprobe, Hook::Fentry) => many(&kernel),
+        (_, hook) => hook,
+    };
+    if hook == Hook::Fentry
+        && let Some(unknown) = functions.iter().find(|function| !kernel.knows(function))
+    {
+        bail!("{}: BTF does not describe it, or another has its name: use --backend bpf-kprobe", unknown.name);
+    }
+    progress.say(&format!("backend: BPF ({why}), {} ({hook_why})", hook.name()));
+    signals::catch();
+    let run = Run::create(&args.output)?;
+    let mut manifest = begun(args, hook, functions.len());
+    run.write_manifest(&manifest)?;
+    fs::create_dir_all(run.symbols())?;
+    fs::write(run.symbols().join("kallsyms"), kallsyms).context("symbols/kallsyms")?;
+    let folder = run.streams().join("bpf");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+
+    let config = config(args, hook);
+    let mut hooked = |done: usize| progress.amount("functions hooked", done as u64, functions.len() as u64);
+    let mut session = Session::start(&mut kernel, &functions, &config, &mut hooked)?;
+    progress.clear();
+    let (ended, calls) = watch(args, &mut session, &functions, &folder, progress)?;
+    let losses = session.losses();
+    if args.aggregate {
+        write_functions(&folder.join("functions.jsonl"), &functions, &session.stats())?;
+        table(&functions, &session.stats(), out)?;
+    }
+    manifest.exit_code = ended.exit_code;
+    manifest.stopped = ended.interrupted.then(|| "interrupted".to_owned());
+    manifest.other.insert("calls".into(), calls.into());
+    manifest.other.insert("lost_calls".into(), losses.lost.into());
+    manifest.other.insert("losses".into(), as_json(&losses));
+    run.write_manifest(&manifest)?;
+    if !args.aggregate {
+        progress.say(&format!("{} calls kept", grouped(calls)));
+    }
+    for line in told(&losses) {
+        progress.say(&line);
+    }
+    progress.say(&format!("recorded in {}", run.dir().display()));
+    Ok(if ended.interrupted { Outcome::Code(exit::INTERRUPTED) } else { Outcome::Done })
+}
+
+/// What this backend cannot do is refused, not passed over.
+fn suits(args: &Args) -> Result<()> {
+    let cannot = [
+        (args.guest, "--guest (run kprism itself in the guest: kprism lab run --share)"),
+        (!args.graph.is_empty(), "-G"),
+        (!args.not_graph.is_empty(), "-g"),
+        (args.depth.is_some(), "--depth"),
+        (args.no_irqs, "--no-irqs"),
+        (args.no_sleep_time, "--no-sleep-time"),
+        (!args.tid.is_empty(), "--tid"),
+        (args.cgroup.is_some(), "--cgroup"),
+        (args.cpu.is_some(), "--cpu"),
+        (!args.more_events.is_empty(), "--event"),
+    ];
+    if let Some((_, option)) = cannot.iter().find(|(given, _)| *given) {
+        bail!("the BPF backend has no {option}: leave it out, or use --backend ftrace");
+    }
+    if args.functions.is_empty() {
+        bail!("the BPF backend hooks functions one by one: name them with -T");
+    }
+    if args.aggregate && args.longer_than.is_some() {
+        bail!("--aggregate counts every call: leave --longer-than out");
+    }
+    Ok(())
+}
+
+fn wanted(args: &Args, kallsyms: &str) -> Result<Vec<Function>> {
+    let matches = |pattern: &String, function: &Function| {
+        let (name, module) = pattern.split_once(":mod:").unwrap_or((pattern, "*"));
+        glob(name, &function.name)
+            && (module == "*" || function.module.as_deref().is_some_and(|own| glob(module, own)))
+    };
+    let mut functions = kernel::functions(kallsyms)?;
+    functions.retain(|function| {
+        args.functions.iter().any(|pattern| matches(pattern, function))
+            && !args.not_functions.iter().any(|pattern| matches(pattern, function))
+    });
+    if functions.is_empty() {
+        bail!("no function that can be traced matches {}", text::quoted(&args.functions));
+    }
+    Ok(functions)
+}
+
+fn many(kernel: &Kernel) -> Hook {
+    let session = kernel.btf().function("bpf_session_is_return").is_ok();
+    if session { Hook::KprobeSession } else { Hook::KprobeMulti }
+}
+
+fn config(args: &Args, hook: Hook) -> Config {
+    let scope = match (args.all, args.pid.is_empty()) {
+        (true, _) => Scope::All,
+        (_, false) => Scope::Processes,
+        _ => Scope::Children,
+    };
+    let least = args.longer_than.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    let keep = if args.aggregate { Keep::Aggregate } else { Keep::LongerThan(least) };
+    // One ring serves all CPUs.
+    let bytes = args.buffer_size.saturating_mul(1024 * host::possible_cpus() as u64);
+    let ring_bytes = bytes.clamp(1 << 16, 1 << 30).next_power_of_two() as u32;
+    Config { keep, scope, hook, ring_bytes }
+}
+
+fn begun(args: &Args, hook: Hook, functions: usize) -> Manifest {
+    let mut manifest = Manifest::new(RunKind::Host, host::possible_cpus() as u32);
+    manifest.created = pipeline::now();
+    manifest.command.clone_from(&args.command);
+    manifest.kernel = Some(this_kernel());
+    manifest.clock.name = "monotonic".into();
+    manifest.clock.tsc_hz = 1_000_000_000;
+    manifest.stopped = Some("the recorder has not ended properly".into());
+    let mut option = |name: &str, value: Value| manifest.options.insert(name.into(), value);
+    option("record", "func".into());
+    option("backend", "bpf".into());
+    option("hook", hook.name().into());
+    option("functions", functions.into());
+    option("aggregate", args.aggregate.into());
+    option("longer_than_ns", args.longer_than.map(|time| time.as_nanos() as u64).into());
+    manifest
+}
+
+struct Watched {
+    exit_code: Option<i32>,
+    interrupted: bool,
+}
+
+/// Runs the command, or waits for as long as was asked, and takes calls out as they come.
+fn watch(
+    args: &Args,
+    session: &mut Session,
+    functions: &[Function],
+    folder: &Path,
+    progress: &Progress,
+) -> Result<(Watched, u64)> {
+    const TICK: Duration = Duration::from_millis(20);
+    for &pid in &args.pid {
+        session.trace(pid)?;
+    }
+    let path = folder.join("calls.bin");
+    let mut file = match args.aggregate {
+        true => None,
+        false => Some(BufWriter::new(File::create(&path).with_context(|| path.display().to_string())?)),
+    };
+    let mut child = match args.command.split_first() {
+        Some((program, arguments)) => {
+            Some(Command::new(program).args(arguments).spawn().with_context(|| program.clone())?)
+        }
+        None => None,
+    };
+    if child.is_none() && args.duration.is_none() {
+        progress.say("recording; Ctrl-C ends it");
+    }
+    let started = Instant::now();
+    let mut calls = 0;
+    let mut exit_code = None;
+    let mut asked_to_end = false;
+    loop {
+        calls += drain(session, functions, file.as_mut())?;
+        if let Some(running) = &mut child
+            && let Some(status) = running.try_wait().context("waiting for the command")?
+        {
+            exit_code = status.code();
+            break;
+        }
+        let gone = child.is_none() && !args.pid.is_empty() && args.pid.iter().all(|pid| !alive(*pid));
+        let over = args.duration.is_some_and(|limit| started.elapsed() >= limit);
+        match &child {
+            _ if !(gone || over || signals::requested()) => {}
+            None => break,
+            // The terminal's Ctrl-C reached the command too.
+            Some(running) if !asked_to_end => asked_to_end = end(running),
+            Some(_) => {}
+        }
+        session.calls()?.wait(TICK);
+    }
+    session.stop();
+    calls += drain(session, functions, file.as_mut())?;
+    if let Some(mut file) = file {
+        file.flush().with_context(|| path.display().to_string())?;
+    }
+    Ok((Watched { exit_code, interrupted: signals::requested() }, calls))
+}
+
+fn alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// Asks a process that has not been waited for to end.
+fn end(child: &Child) -> bool {
+    let Ok(pid) = libc::pid_t::try_from(child.id()) else { return true };
+    // SAFETY: kill touches no memory; the number is still the child's own.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+    true
+}
+
+fn drain(session: &Session, functions: &[Function], file: Option<&mut BufWriter<File>>) -> Result<u64> {
+    let Some(file) = file else { return Ok(0) };
+    let mut failed = None;
+    let taken = session.calls()?.drain(|call| {
+        let record = record(&call, functions);
+        if failed.is_none() {
+            failed = file.write_all(&record.to_bytes()).err();
+        }
+    });
+    match failed {
+        Some(error) => Err(error).context("streams/bpf/calls.bin"),
+        None => Ok(taken as u64),
+    }
+}
+
+fn record(call: &Call, functions: &[Function]) -> CallRecord {
+    CallRecord {
+        func: functions[call.function as usize].address,
+        enter_ns: call.enter_ns,
+        exit_ns: call.exit_ns,
+        pid: call.pid,
+        tgid: call.tgid,
+        cpu: call.cpu,
+        depth: call.depth,
+        child_ns: call.child_ns,
+        comm: call.comm,
+    }
+}
+
+fn write_functions(path: &Path, functions: &[Function], stats: &[FunctionStats]) -> Result<()> {
+    let mut out = BufWriter::new(File::create(path).with_context(|| path.display().to_string())?);
+    for (function, stats) in functions.iter().zip(stats).filter(|(_, stats)| stats.count > 0) {
+        let line = json!({
+            "func": function.address,
+            "name": function.name,
+            "module": function.module,
+            "count": stats.count,
+            "total_ns": stats.total_ns,
+            "self_ns": stats.self_ns,
+            "min_ns": stats.min_ns,
+            "max_ns": stats.max_ns,
+            "log2_ns": stats.buckets.to_vec(),
+        });
+        writeln!(out, "{line}").with_context(|| path.display().to_string())?;
+    }
+    out.flush().with_context(|| path.display().to_string())
+}
+
+/// The functions that were called, the longest in total first.
+fn table(functions: &[Function], stats: &[FunctionStats], out: &mut dyn Write) -> Result<()> {
+    const ROWS: usize = 40;
+    let mut rows: Vec<_> = functions.iter().zip(stats).filter(|(_, stats)| stats.count > 0).collect();
+    rows.sort_by_key(|(function, stats)| (std::cmp::Reverse(stats.total_ns), function.address));
+    writeln!(
+        out,
+        "{:>10} {:>11} {:>11} {:>11} {:>11} {:>11}  function",
+        "count", "total", "self", "average", "min", "max"
+    )?;
+    for (function, stats) in rows.iter().take(ROWS) {
+        let average = stats.total_ns / stats.count;
+        let times = [stats.total_ns, stats.self_ns, average, stats.min_ns, stats.max_ns].map(duration);
+        let times = times.map(|time| format!("{time:>11}")).join(" ");
+        writeln!(out, "{:>10} {times}  {}", grouped(stats.count), function.name)?;
+    }
+    if rows.len() > ROWS {
+        writeln!(out, "… {} more in functions.jsonl", rows.len() - ROWS)?;
+    }
+    Ok(())
+}
+
+fn as_json(losses: &Losses) -> Value {
+    json!({
+        "overflowed": losses.overflowed,
+        "orphans": losses.orphans,
+        "abandoned": losses.abandoned,
+        "unfinished": losses.unfinished,
+        "lost": losses.lost,
+        "missed": losses.missed,
+    })
+}
+
+/// What is missing from the numbers, in words; nothing if nothing is.
+fn told(losses: &Losses) -> Vec<String> {
+    let lines = [
+        (losses.lost, "kept calls lost, the ring was full: a larger --buffer-size, or --longer-than"),
+        (losses.overflowed, "calls not measured: more than 64 open in a task, or 1023 tasks with open ones"),
+        (losses.missed, "entries or returns that the kernel could not show us (an interrupt in the same program)"),
+        (losses.abandoned, "calls whose return was not seen"),
+        (losses.orphans, "returns without an entry: under way when recording began"),
+        (losses.unfinished, "calls that never returned: their task ended"),
+    ];
+    lines.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", grouped(*n))).collect()
+}
