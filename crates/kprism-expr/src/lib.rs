@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! kprism-expr
+pub mod ast;
+pub mod ctype;
+pub mod emit;
+pub mod error;
+pub mod interp;
+pub mod ir;
+pub mod lex;
+pub mod lower;
+pub mod opt;
+pub mod parse;
+pub mod print;
+pub mod regs;
+pub mod scope;
