@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! kprism-expr
+mod abi;
 pub mod ast;
 pub mod ctype;
+pub mod dwarf;
 pub mod emit;
 pub mod error;
 pub mod interp;
