@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! kprism-expr
 mod abi;
+pub mod agent;
 pub mod ast;
+pub mod btf;
 pub mod ctype;
 pub mod dwarf;
 pub mod emit;
