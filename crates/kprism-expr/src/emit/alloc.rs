@@ -5,7 +5,7 @@
 //! call take one of r6 to r9, others one of r1 to r4 as well; what finds none lives on the stack. r0 and r5 are left
 //! for the emitter, r10 is the frame.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::ir::{Cond, Func, Input, Op, Term, Val, Width};
 
@@ -201,6 +201,11 @@ fn scan(func: &Func, lives: Vec<Life>, out: &mut Allocation) {
     // What holds each register, and until when.
     let mut held: [Option<(i64, Option<Val>, bool)>; 10] = [None; 10];
     let mut chosen: HashMap<Option<Val>, Place> = HashMap::new();
+    // A load takes its address in r3.
+    let loads: HashSet<Val> = func
+        .ops()
+        .filter_map(|op| if let Op::Load { addr, .. } = op { Some(out.real(*addr)) } else { None })
+        .collect();
     let mut slots = 0;
     let mut slot = || {
         slots += 1;
@@ -215,6 +220,7 @@ fn scan(func: &Func, lives: Vec<Life>, out: &mut Allocation) {
         let allowed: &[u8] = if life.calls { &CALLEE } else { &ANY };
         let wish = match life.of {
             None => Some(1),
+            Some(v) if loads.contains(&v) && held[3].is_none() => Some(3),
             Some(v) => first_operand(func, v).and_then(|a| match chosen.get(&Some(out.real(a))) {
                 Some(Place::Reg(r)) => Some(*r),
                 _ => None,
