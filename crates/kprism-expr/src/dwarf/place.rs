@@ -287,20 +287,21 @@ impl<'c, 'd> Place<'c, 'd> {
                 Ok(gone(line))
             }
             None => {
-                let value = self.debug.inherited(node, |_, _, e| e.attr_value(gimli::DW_AT_const_value))?;
-                Ok(match value {
-                    Some(AttributeValue::Block(data)) => Location::Whole(Spot::Bytes(data.slice().to_vec())),
-                    Some(value) => {
-                        let n = match value {
-                            AttributeValue::Sdata(n) => n as u64,
-                            other => other.udata_value().unwrap_or(0),
-                        };
-                        Location::Whole(Spot::Value(Rc::new(Sym::Const(n))))
-                    }
-                    None => gone(None),
-                })
+                Ok(self.constant(node)?.unwrap_or_else(|| gone(None)))
             }
         }
+    }
+
+    /// The value that a variable always has.
+    fn constant(&self, node: Node) -> Result<Option<Location>, Error> {
+        let value = self.debug.inherited(node, |_, _, e| e.attr_value(gimli::DW_AT_const_value))?;
+        let spot = match value {
+            Some(AttributeValue::Block(data)) => Spot::Bytes(data.slice().to_vec()),
+            Some(AttributeValue::Sdata(n)) => Spot::Value(Rc::new(Sym::Const(n as u64))),
+            Some(other) => Spot::Value(Rc::new(Sym::Const(other.udata_value().unwrap_or(0)))),
+            None => return Ok(None),
+        };
+        Ok(Some(Location::Whole(spot)))
     }
 
     fn local(&self, name: &str) -> Option<&Local> {
@@ -330,7 +331,11 @@ impl<'c, 'd> Place<'c, 'd> {
     fn global(&self, name: &str) -> Result<Option<Variable>, Error> {
         let debug = self.debug;
         let found = debug.named(name, Some((self.file, self.index)), |e| match e.tag() {
-            gimli::DW_TAG_variable if e.has_attr(gimli::DW_AT_location) => Take::This,
+            gimli::DW_TAG_variable
+                if e.has_attr(gimli::DW_AT_location) || e.has_attr(gimli::DW_AT_const_value) =>
+            {
+                Take::This
+            }
             gimli::DW_TAG_variable | gimli::DW_TAG_subprogram => Take::Perhaps,
             _ => Take::No,
         })?;
@@ -346,7 +351,7 @@ impl<'c, 'd> Place<'c, 'd> {
             // Defined elsewhere, or a function: the symbol table knows where.
             None => match debug.image.symbols(|n| n == name).first() {
                 Some(symbol) => Location::Whole(Spot::Memory(Rc::new(Sym::Address(symbol.address)))),
-                None => gone(None),
+                None => self.constant(node)?.unwrap_or_else(|| gone(None)),
             },
         };
         let ty = if function { Ty::Ref(node.type_ref()) } else { debug.type_at(node)? };

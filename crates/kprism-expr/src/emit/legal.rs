@@ -5,9 +5,11 @@ use crate::ir::{BinOp, Block, Body, Func, Op, Target, Term, Val, Width};
 
 use super::insn::Cpu;
 
-/// Makes it so: no signed division on v3, no parameters on a branch's edges.
+/// Makes it so: no block that is never reached (the verifier refuses it), no signed division on v3, no parameters on a
+/// branch's edges.
 pub fn legalise(func: &Func, cpu: Cpu) -> Func {
     let mut func = func.clone();
+    crate::opt::unreachable(&mut func);
     if cpu == Cpu::V3 {
         for block in func.layout.clone() {
             let insts = std::mem::take(&mut func.body_mut(block).insts);

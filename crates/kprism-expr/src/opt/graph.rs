@@ -76,7 +76,8 @@ fn faults(func: &mut Func) -> bool {
     changed
 }
 
-fn unreachable(func: &mut Func) -> bool {
+/// Drops blocks to which nothing jumps.
+pub fn unreachable(func: &mut Func) -> bool {
     let mut reached: HashSet<Block> = func.layout.first().copied().into_iter().collect();
     for block in func.layout.clone() {
         if reached.contains(&block)

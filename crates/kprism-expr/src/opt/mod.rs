@@ -9,6 +9,8 @@ use std::collections::HashSet;
 
 use crate::ir::{Func, Term, Val};
 
+pub(crate) use graph::unreachable;
+
 /// Rounds; each is linear, and the second rarely finds much.
 const ROUNDS: usize = 4;
 

@@ -2,6 +2,8 @@
 //! What tests and fuzz targets share: programs made of any bytes, a small machine for them, and rbpf to run the eBPF.
 #![allow(dead_code)]
 
+pub mod kernel;
+
 use std::cell::RefCell;
 
 use kprism_expr::emit::{self, Cpu, LOST, Map, Output, Program, RESULT, Reloc, VARS, helper};
