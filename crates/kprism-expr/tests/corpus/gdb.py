@@ -20,4 +20,13 @@ for index, spec in enumerate(os.environ["CORPUS_STOPS"].split()):
             except Exception as error:
                 text = "error: " + str(error).splitlines()[0]
             out.write(text + "\n")
+    with open("%s/agent.%d" % (folder, index), "w") as out:
+        for line in lines:
+            for form in ["agent-eval %s", "agent %s", 'agent-printf "v %%d",%s']:
+                try:
+                    text = gdb.execute("maint " + form % line, to_string=True)
+                    text = text.replace("\n", ";")
+                except Exception as error:
+                    text = "error: " + str(error).splitlines()[0]
+                out.write(text + "\n")
 gdb.execute("kill")

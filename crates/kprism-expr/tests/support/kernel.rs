@@ -23,9 +23,9 @@ const RAW_TRACEPOINT: u32 = 17;
 const KPROBE: u32 = 2;
 const LOG: usize = 1 << 20;
 
-fn bpf(command: libc::c_long, attr: &[u64]) -> Result<i32, Error> {
+fn bpf(command: libc::c_long, attr: &mut [u64]) -> Result<i32, Error> {
     // SAFETY: the attributes are as long as said, and the pointers in them outlive the call.
-    let r = unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_ptr(), attr.len() * 8) };
+    let r = unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), attr.len() * 8) };
     if r < 0 { Err(Error::last_os_error()) } else { Ok(r as i32) }
 }
 
@@ -34,7 +34,7 @@ fn pair(low: u32, high: u32) -> u64 {
 }
 
 fn map(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> Result<OwnedFd, Error> {
-    let fd = bpf(MAP_CREATE, &[pair(kind, key), pair(value, entries), u64::from(flags), 0, 0, 0, 0, 0, 0])?;
+    let fd = bpf(MAP_CREATE, &mut [pair(kind, key), pair(value, entries), u64::from(flags), 0, 0, 0, 0, 0, 0])?;
     // SAFETY: the kernel has just made it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -92,14 +92,14 @@ impl Kernel {
         attr[0] = pair(kind, insns.len() as u32);
         attr[1] = code.as_ptr() as u64;
         attr[2] = licence.as_ptr() as u64;
-        if let Ok(fd) = bpf(PROG_LOAD, &attr) {
+        if let Ok(fd) = bpf(PROG_LOAD, &mut attr) {
             // SAFETY: the kernel has just made it for us.
             return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         let mut log = vec![0u8; LOG];
         attr[3] = pair(1, LOG as u32);
         attr[4] = log.as_mut_ptr() as u64;
-        let error = bpf(PROG_LOAD, &attr).err();
+        let error = bpf(PROG_LOAD, &mut attr).err();
         let end = log.iter().position(|b| *b == 0).unwrap_or(0);
         let log = String::from_utf8_lossy(&log[end.saturating_sub(1500)..end]).into_owned();
         Err(format!("{error:?}\n{log}\n{}", program.listing()))
@@ -119,7 +119,7 @@ impl Kernel {
         attr[0] = pair(program.as_raw_fd() as u32, 0);
         attr[5] = pair(96, 0);
         attr[6] = world.args.as_ptr() as u64;
-        bpf(PROG_TEST_RUN, &attr).expect("a loaded program runs");
+        bpf(PROG_TEST_RUN, &mut attr).expect("a loaded program runs");
         super::ended(attr[0] >> 32, state)
     }
 }
