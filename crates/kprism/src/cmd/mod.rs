@@ -6,6 +6,7 @@ mod call;
 mod check;
 mod delta;
 mod diff;
+mod explain;
 mod export;
 mod flow_cost;
 mod func;
@@ -48,6 +49,9 @@ pub enum Command {
     Script(script::Args),
     /// Show a function's instructions as they ran: counts, time, branches, source
     Annotate(annotate::Args),
+    /// Show what a condition reads at a place in the code, and the eBPF that it becomes
+    #[command(after_help = explain::HELP)]
+    Explain(Box<explain::Args>),
     /// Weigh trace size against temporal resolution, over packet settings
     #[command(after_help = flow_cost::HELP)]
     FlowCost(Box<flow_cost::Args>),
@@ -90,6 +94,7 @@ pub fn run(
         Command::Export(args) => export::run(args, progress, out),
         Command::Script(args) => script::run(args, progress, out),
         Command::Annotate(args) => annotate::run(args, color, progress, out),
+        Command::Explain(args) => explain::run(args, progress, out),
         Command::FlowCost(args) => flow_cost::run(args, color, progress, out),
         Command::Import(args) => import::run(args, progress),
         Command::Info(args) => info::run(args, out),

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where the System V calling convention of AMD64 (3.2.3) passes parameters and results.
+
+use std::rc::Rc;
+
+use crate::ctype::{Def, Ty, Types, resolve, size_of};
+use crate::regs::{ARGUMENTS, Reg};
+use crate::scope::{Location, Piece, Spot, Sym};
+
+/// How a type is passed.
+enum Class {
+    /// In so many general registers.
+    Integer(usize),
+    /// In vector registers.
+    Float,
+    /// In memory, of this size.
+    Memory(u64),
+}
+
+fn class(types: &dyn Types, ty: &Ty) -> Class {
+    match resolve(types, ty) {
+        Ok(Def::Plain(Ty::Int(_) | Ty::Ptr(_)) | Def::Enum(_)) => Class::Integer(1),
+        Ok(Def::Wide(_, 16)) => Class::Integer(2),
+        Ok(Def::Float(_, size)) if size <= 8 => Class::Float,
+        Ok(Def::Record(record)) if record.size <= 16 && record.size > 0 => {
+            if floats(types, ty, 0) { Class::Float } else { Class::Integer(record.size.div_ceil(8) as usize) }
+        }
+        _ => Class::Memory(size_of(types, ty).ok().flatten().unwrap_or(8)),
+    }
+}
+
+/// Whether a floating-point number is somewhere in the type: then parts of it are in vector registers.
+fn floats(types: &dyn Types, ty: &Ty, depth: usize) -> bool {
+    match resolve(types, ty) {
+        Ok(Def::Float(..)) => true,
+        Ok(Def::Plain(Ty::Array(of, _))) => depth < 8 && floats(types, &of, depth + 1),
+        Ok(Def::Record(record)) => depth < 8 && record.members.iter().any(|m| floats(types, &m.ty, depth + 1)),
+        _ => false,
+    }
+}
+
+fn registers(regs: &[Reg]) -> Location {
+    let spot = |reg: &Reg| Spot::Value(Rc::new(Sym::Reg(*reg)));
+    match regs {
+        [one] => Location::Whole(spot(one)),
+        _ => Location::Pieces(regs.iter().map(|r| Piece { bits: 64, offset: 0, at: spot(r) }).collect()),
+    }
+}
+
+fn vector() -> Location {
+    let why = "passed in a vector register, which a probe cannot read".to_owned();
+    Location::Whole(Spot::Missing(why, None))
+}
+
+/// Where each parameter is at the function's first instruction.
+pub(crate) fn parameters(types: &dyn Types, returned: &Ty, all: &[Ty]) -> Vec<Location> {
+    let mut next = 0;
+    // A result in memory takes the first register, for its address.
+    if let Class::Memory(_) = class(types, returned)
+        && !matches!(resolve(types, returned), Ok(Def::Plain(Ty::Void)))
+    {
+        next = 1;
+    }
+    // Above the return address.
+    let mut stack = 8;
+    let mut out = Vec::new();
+    for ty in all {
+        out.push(match class(types, ty) {
+            Class::Integer(n) if next + n <= ARGUMENTS.len() => {
+                next += n;
+                registers(&ARGUMENTS[next - n..next])
+            }
+            Class::Float => vector(),
+            Class::Integer(n) => {
+                let at = stack;
+                stack += 8 * n as u64;
+                Location::Whole(Spot::Memory(Rc::new(Sym::Reg(Reg::Rsp)).plus(at)))
+            }
+            Class::Memory(size) => {
+                let at = stack;
+                stack = stack.saturating_add(size.div_ceil(8).saturating_mul(8));
+                Location::Whole(Spot::Memory(Rc::new(Sym::Reg(Reg::Rsp)).plus(at)))
+            }
+        });
+    }
+    out
+}
+
+/// Where the result is when the function has returned.
+pub(crate) fn returned(types: &dyn Types, ty: &Ty) -> Location {
+    match class(types, ty) {
+        Class::Integer(1) => registers(&[Reg::Rax]),
+        Class::Integer(_) => registers(&[Reg::Rax, Reg::Rdx]),
+        Class::Float => vector(),
+        Class::Memory(_) => Location::Whole(Spot::Memory(Rc::new(Sym::Reg(Reg::Rax)))),
+    }
+}

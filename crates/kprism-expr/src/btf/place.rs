@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A function's entry or return by BTF alone: its parameters and result.
+//!
+//! The program is one of fentry or fexit: its context is an array of the arguments, the result after them. At return
+//! the arguments are those with which the function was called.
+
+use std::rc::Rc;
+
+use crate::ast::Tag;
+use crate::ctype::{Def, Ty, TypeRef, Types, resolve, size_of};
+use crate::error::suggestion;
+use crate::ir::Space;
+use crate::scope::{Location, Moment, Piece, Role, Scope, Spot, Sym, Variable};
+
+use super::{Btf, Error};
+
+/// A function at its entry or return.
+#[derive(Debug)]
+pub struct Place<'c, 'd> {
+    btf: &'c Btf<'d>,
+    name: String,
+    moment: Moment,
+    returned: Ty,
+    /// With the first slot of each, and how many it takes.
+    parameters: Vec<(String, Ty, usize, usize)>,
+    slots: usize,
+}
+
+impl<'c, 'd> Place<'c, 'd> {
+    /// Finds `FUNC` or `FUNC%return`.
+    pub fn find(btf: &'c Btf<'d>, spec: &str) -> Result<Self, Error> {
+        let (name, moment) = match spec.strip_suffix("%return") {
+            Some(name) => (name, Moment::Return),
+            None => (spec, Moment::Entry),
+        };
+        let fail = |what: String| Error { file: btf.file.clone(), at: 0, what };
+        if spec.contains([':', '+']) || spec.starts_with("0x") {
+            let what = format!("BTF tells only of functions' entry and return; `{spec}` needs debug information (-k VMLINUX)");
+            return Err(fail(what));
+        }
+        let Some((returned, all)) = btf.prototype(name) else {
+            let functions: Vec<String> = btf.functions().collect();
+            let near = suggestion(name, functions.iter().map(String::as_str));
+            let near = near.map_or_else(String::new, |n| format!("; {n}"));
+            return Err(fail(format!("no function `{name}`{near}")));
+        };
+        let mut slots = 0;
+        let mut parameters = Vec::new();
+        for (name, ty) in all {
+            let size = size_of(btf, &ty).ok().flatten().unwrap_or(8);
+            let takes = (size.div_ceil(8) as usize).clamp(1, 2);
+            parameters.push((name, ty, slots, takes));
+            slots += takes;
+        }
+        Ok(Self { btf, name: name.to_owned(), moment, returned, parameters, slots })
+    }
+}
+
+fn slot(n: usize) -> Spot {
+    Spot::Value(Rc::new(Sym::Arg(n as u8)))
+}
+
+fn slots(first: usize, count: usize) -> Location {
+    match count {
+        1 => Location::Whole(slot(first)),
+        _ => Location::Pieces((0..count).map(|i| Piece { bits: 64, offset: 0, at: slot(first + i) }).collect()),
+    }
+}
+
+impl Types for Place<'_, '_> {
+    fn get(&self, ty: TypeRef) -> Result<Def, String> {
+        self.btf.get(ty)
+    }
+
+    fn find(&self, tag: Tag, name: &str) -> Result<Option<Ty>, String> {
+        self.btf.find(tag, name)
+    }
+}
+
+impl Scope for Place<'_, '_> {
+    fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
+        let Some((name, ty, first, takes)) = self.parameters.iter().find(|p| p.0 == name) else { return Ok(None) };
+        let location = if first + takes > 12 {
+            let why = "beyond the twelfth argument, which a probe by BTF cannot see".to_owned();
+            Location::Whole(Spot::Missing(why, None))
+        } else if matches!(resolve(self.btf, ty), Ok(Def::Float(..))) {
+            let why = "passed in a vector register, which a probe cannot read".to_owned();
+            Location::Whole(Spot::Missing(why, None))
+        } else {
+            slots(*first, *takes)
+        };
+        Ok(Some(Variable { name: name.clone(), ty: ty.clone(), location, role: Role::Parameter }))
+    }
+
+    fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String> {
+        Ok(self.btf.variant(name))
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.parameters.iter().map(|p| p.0.clone()).collect()
+    }
+
+    fn returned(&self) -> Result<(Ty, Location), String> {
+        if self.moment != Moment::Return {
+            return Err("`$retval` is known only where the function returns: use FUNC%return".to_owned());
+        }
+        if self.returned == Ty::Void {
+            return Err(format!("`{}` returns nothing", self.name));
+        }
+        Ok((self.returned.clone(), slots(self.slots, 1)))
+    }
+
+    /// There is no frame in the context. One task is in one call of the function, unless it calls itself.
+    fn frame(&self) -> Result<Rc<Sym>, String> {
+        Ok(Rc::new(Sym::Const(0)))
+    }
+
+    fn space(&self) -> Space {
+        Space::Kernel
+    }
+
+    fn has_registers(&self) -> bool {
+        false
+    }
+
+    fn describe(&self) -> String {
+        let moment = if self.moment == Moment::Return { "return" } else { "entry" };
+        format!("{}, at {moment}, by BTF", self.name)
+    }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Line tables: from an address to its line, and from a line to its addresses.
+
+use super::{Debug, Error, Unit};
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Line {
+    /// Path as the compiler was given it.
+    pub file: String,
+    /// From 1.
+    pub line: u64,
+}
+
+/// A row of a unit's table.
+struct Row {
+    address: u64,
+    file: u64,
+    line: u64,
+    statement: bool,
+    end: bool,
+}
+
+impl<'d> Debug<'d> {
+    fn rows(&self, unit: &Unit<'d>, mut each: impl FnMut(&Row)) -> Result<(), Error> {
+        let Some(program) = unit.line_program.clone() else { return Ok(()) };
+        let mut rows = program.rows();
+        while let Some((_, row)) = rows.next_row().map_err(self.bad(".debug_line"))? {
+            each(&Row {
+                address: row.address(),
+                file: row.file_index(),
+                line: row.line().map_or(0, |l| l.get()),
+                statement: row.is_stmt(),
+                end: row.end_sequence(),
+            });
+        }
+        Ok(())
+    }
+
+    fn file_name(&self, unit: &Unit<'d>, index: u64) -> Option<String> {
+        let header = unit.line_program.as_ref()?.header();
+        let file = header.file(index)?;
+        let text = |v| Some(self.parts[0].dwarf.attr_string(unit, v).ok()?.to_string_lossy().into_owned());
+        let name = text(file.path_name())?;
+        match file.directory(header).and_then(text) {
+            Some(dir) if !name.starts_with('/') && !dir.is_empty() => Some(format!("{dir}/{name}")),
+            _ => Some(name),
+        }
+    }
+
+    /// The line of an instruction.
+    pub(crate) fn line_of(&self, unit: &Unit<'d>, pc: u64) -> Result<Option<Line>, Error> {
+        let mut before: Option<(u64, u64, u64)> = None;
+        let mut found = None;
+        self.rows(unit, |row| {
+            if let Some((address, file, line)) = before
+                && address <= pc
+                && pc < row.address
+            {
+                found = Some((file, line));
+            }
+            before = (!row.end).then_some((row.address, row.file, row.line));
+        })?;
+        Ok(found.and_then(|(file, line)| Some(Line { file: self.file_name(unit, file)?, line })))
+    }
+
+    /// The addresses where a line of a file begins, in all units; the nearest line with code if it has none.
+    pub(crate) fn addresses_of(&self, file: &str, line: u64) -> Result<(u64, Vec<u64>), Error> {
+        let ends = |name: &str| {
+            name == file || name.strip_suffix(file).is_some_and(|rest| rest.ends_with('/'))
+        };
+        let mut known = false;
+        let mut best: Option<u64> = None;
+        let mut addresses = Vec::new();
+        // A unit's own source is the most likely place; others may include the file.
+        let mut own = Vec::new();
+        let mut others = Vec::new();
+        for index in 0..self.parts[0].units.len() {
+            let unit = self.unit(0, index)?;
+            match unit.name.map(|n| n.to_string_lossy().into_owned()) {
+                Some(name) if ends(&name) => own.push(unit),
+                _ => others.push(unit),
+            }
+        }
+        for units in [own, others] {
+            for unit in units {
+                let Some(program) = &unit.line_program else { continue };
+                let count = program.header().file_names().len() as u64;
+                let wanted: Vec<u64> =
+                    (0..=count).filter(|i| self.file_name(&unit, *i).is_some_and(|n| ends(&n))).collect();
+                if wanted.is_empty() {
+                    continue;
+                }
+                known = true;
+                let mut previous = None;
+                self.rows(&unit, |row| {
+                    let begins = previous != Some((row.file, row.line));
+                    previous = Some((row.file, row.line));
+                    if row.end || !row.statement || !wanted.contains(&row.file) || row.line < line || !begins {
+                        return;
+                    }
+                    if best.is_none_or(|b| row.line < b) {
+                        best = Some(row.line);
+                        addresses.clear();
+                    }
+                    if best == Some(row.line) {
+                        addresses.push(row.address);
+                    }
+                })?;
+            }
+            if best == Some(line) {
+                break;
+            }
+        }
+        addresses.sort_unstable();
+        addresses.dedup();
+        match best {
+            Some(best) => Ok((best, addresses)),
+            None if known => Err(Error::Nothing(format!("{file} has no code at line {line} or after it"))),
+            None => Err(Error::Nothing(format!("{}: no source file `{file}`", self.image.name()))),
+        }
+    }
+
+    /// The address after the function's prologue, where GDB would stop: that of its second line.
+    pub(crate) fn after_prologue(&self, unit: &Unit<'d>, low: u64, high: u64) -> Result<u64, Error> {
+        let mut lines = Vec::new();
+        self.rows(unit, |row| {
+            if !row.end && row.statement && (low..high).contains(&row.address) {
+                lines.push(row.address);
+            }
+        })?;
+        lines.sort_unstable();
+        Ok(lines.get(1).copied().unwrap_or(low))
+    }
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Gives values registers: a linear scan over the blocks in their order.
+//!
+//! Jumps go forward only, so that a value's life is one interval of positions. Values that live across a helper's
+//! call take one of r6 to r9, others one of r1 to r4 as well; what finds none lives on the stack. r0 and r5 are left
+//! for the emitter, r10 is the frame.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::ir::{Cond, Func, Input, Op, Term, Val, Width};
+
+use super::insn::Cpu;
+
+/// Where a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In a register.
+    Reg(u8),
+    /// In this 8-byte slot of the stack, counted from 0.
+    Slot(u16),
+}
+
+/// A comparison that its branch does by itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Fused {
+    pub cond: Cond,
+    pub a: Val,
+    pub b: Val,
+}
+
+/// The outcome.
+#[derive(Debug, Default)]
+pub struct Allocation {
+    places: HashMap<Val, Place>,
+    alias: HashMap<Val, Val>,
+    /// By the value that the branch tests.
+    pub fused: HashMap<Val, Fused>,
+    /// Of the context, if it is needed.
+    pub ctx: Option<Place>,
+    /// How many slots there are.
+    pub slots: u16,
+    /// Values that somebody uses.
+    uses: HashMap<Val, u32>,
+}
+
+const CALLEE: [u8; 4] = [6, 7, 8, 9];
+const ANY: [u8; 8] = [1, 2, 3, 4, 6, 7, 8, 9];
+
+/// An interval: a value's, or (None) that of the context.
+struct Life {
+    of: Option<Val>,
+    start: i64,
+    end: i64,
+    calls: bool,
+}
+
+impl Allocation {
+    /// Where the value is; None for constants and values that nobody uses.
+    pub fn place(&self, v: Val) -> Option<Place> {
+        self.places.get(&self.real(v)).copied()
+    }
+
+    /// The value of which this one is another view.
+    pub fn real(&self, mut v: Val) -> Val {
+        while let Some(&of) = self.alias.get(&v) {
+            v = of;
+        }
+        v
+    }
+
+    /// Whether it is no instruction of its own.
+    pub fn is_silent(&self, v: Val) -> bool {
+        self.alias.contains_key(&v) || self.fused.contains_key(&v)
+    }
+
+    /// Whether somebody uses it.
+    pub fn is_used(&self, v: Val) -> bool {
+        self.uses.contains_key(&v)
+    }
+}
+
+/// Whether bits above the 32-bit value are zero once it is in a register.
+fn upper_is_zero(func: &Func, v: Val, cpu: Cpu) -> bool {
+    match func.op(v) {
+        Op::Bin(..) | Op::Cmp(..) | Op::TextEq(..) => true,
+        Op::Ext { of, .. } => func.width(*of) == Width::W32,
+        Op::Load { signed, size, .. } => !signed || *size == 4 || cpu == Cpu::V3,
+        _ => false,
+    }
+}
+
+/// Whether an operation calls a helper.
+pub fn calls(op: &Op) -> bool {
+    match op {
+        Op::Load { .. } | Op::TextEq(..) | Op::Entry(..) | Op::Record(_) => true,
+        Op::Input(input) => !matches!(input, Input::Reg(_) | Input::Arg(_)),
+        _ => false,
+    }
+}
+
+fn views(func: &Func, cpu: Cpu) -> HashMap<Val, Val> {
+    let mut alias = HashMap::new();
+    for block in &func.layout {
+        for &v in &func.body(*block).insts {
+            if let Op::Ext { bits: 32, signed, of } = func.op(v) {
+                let cut = func.width(v) == Width::W32;
+                let wide = func.width(*of) == Width::W32 && !signed && upper_is_zero(func, *of, cpu);
+                if (cut || wide) && func.constant(*of).is_none() {
+                    alias.insert(v, *of);
+                }
+            }
+        }
+    }
+    alias
+}
+
+/// Allocates.
+pub fn allocate(func: &Func, cpu: Cpu) -> Allocation {
+    let mut out = Allocation { alias: views(func, cpu), ..Allocation::default() };
+    for block in &func.layout {
+        let body = func.body(*block);
+        let inner = body.insts.iter().flat_map(|v| func.op(*v).uses());
+        let ends = body.term.iter().flat_map(Term::uses);
+        for v in inner.chain(ends).collect::<Vec<_>>() {
+            *out.uses.entry(v).or_default() += 1;
+        }
+    }
+    for block in &func.layout {
+        if let Some(Term::Branch(v, ..)) = &func.body(*block).term
+            && let Op::Cmp(cond, a, b) = func.op(*v)
+            && out.uses.get(v) == Some(&1)
+        {
+            out.fused.insert(*v, Fused { cond: *cond, a: *a, b: *b });
+        }
+    }
+    let mut lives = lives(func, &out);
+    lives.sort_by_key(|l| (l.start, l.of));
+    scan(func, lives, &mut out);
+    out
+}
+
+fn lives(func: &Func, out: &Allocation) -> Vec<Life> {
+    let mut start: HashMap<Val, i64> = HashMap::new();
+    let mut end: HashMap<Val, i64> = HashMap::new();
+    let mut call_at = Vec::new();
+    let mut ctx = None;
+    let mut at = 0;
+    for block in &func.layout {
+        let body = func.body(*block);
+        for &v in &body.insts {
+            at += 2;
+            let op = func.op(v);
+            if matches!(op, Op::Input(Input::Reg(_) | Input::Arg(_))) {
+                ctx = Some(at);
+            }
+            if out.is_silent(v) {
+                continue;
+            }
+            if calls(op) {
+                call_at.push(at);
+            }
+            start.entry(v).or_insert(at);
+            // What is put out takes several calls: its operands outlive the first.
+            let until = if matches!(op, Op::Record(_)) { at + 1 } else { at };
+            for used in op.uses() {
+                end.insert(out.real(used), until);
+            }
+        }
+        at += 2;
+        let Some(term) = &body.term else { continue };
+        for used in term.uses() {
+            if let Some(fused) = out.fused.get(&used) {
+                end.insert(out.real(fused.a), at);
+                end.insert(out.real(fused.b), at);
+            } else {
+                end.insert(out.real(used), at);
+            }
+        }
+        for target in term.targets() {
+            for param in &func.body(target.block).params {
+                start.entry(*param).or_insert(at);
+            }
+        }
+    }
+    let crosses = |from: i64, to: i64| call_at.iter().any(|&c| from < c && c < to);
+    let mut lives: Vec<Life> = start
+        .iter()
+        .filter(|(v, _)| func.constant(**v).is_none())
+        .filter_map(|(&v, &from)| {
+            let to = *end.get(&v)?;
+            Some(Life { of: Some(v), start: from, end: to.max(from + 1), calls: crosses(from, to) })
+        })
+        .collect();
+    if let Some(to) = ctx {
+        lives.push(Life { of: None, start: -1, end: to + 1, calls: crosses(-1, to) });
+    }
+    lives
+}
+
+fn scan(func: &Func, lives: Vec<Life>, out: &mut Allocation) {
+    // What holds each register, and until when.
+    let mut held: [Option<(i64, Option<Val>, bool)>; 10] = [None; 10];
+    let mut chosen: HashMap<Option<Val>, Place> = HashMap::new();
+    // A load takes its address in r3.
+    let loads: HashSet<Val> = func
+        .ops()
+        .filter_map(|op| if let Op::Load { addr, .. } = op { Some(out.real(*addr)) } else { None })
+        .collect();
+    let mut slots = 0;
+    let mut slot = || {
+        slots += 1;
+        Place::Slot(slots - 1)
+    };
+    for life in lives {
+        for h in &mut held {
+            if h.is_some_and(|(end, ..)| end <= life.start) {
+                *h = None;
+            }
+        }
+        let allowed: &[u8] = if life.calls { &CALLEE } else { &ANY };
+        let wish = match life.of {
+            None => Some(1),
+            Some(v) if loads.contains(&v) && held[3].is_none() => Some(3),
+            Some(v) => first_operand(func, v).and_then(|a| match chosen.get(&Some(out.real(a))) {
+                Some(Place::Reg(r)) => Some(*r),
+                _ => None,
+            }),
+        };
+        let free = |r: &u8| held[usize::from(*r)].is_none();
+        let reg = wish
+            .filter(|r| allowed.contains(r) && free(r))
+            .or_else(|| allowed.iter().copied().find(|r| free(r)));
+        let reg = match reg {
+            Some(reg) => reg,
+            None => {
+                // The one that lives longest gives way.
+                let last = allowed.iter().copied().max_by_key(|r| held[usize::from(*r)].map(|h| h.0));
+                match last {
+                    Some(reg) if held[usize::from(reg)].is_some_and(|h| h.0 > life.end) => {
+                        if let Some((_, of, _)) = held[usize::from(reg)] {
+                            chosen.insert(of, slot());
+                        }
+                        reg
+                    }
+                    _ => {
+                        chosen.insert(life.of, slot());
+                        continue;
+                    }
+                }
+            }
+        };
+        held[usize::from(reg)] = Some((life.end, life.of, life.calls));
+        chosen.insert(life.of, Place::Reg(reg));
+    }
+    out.slots = slots;
+    for (of, place) in chosen {
+        match of {
+            Some(v) => {
+                out.places.insert(v, place);
+            }
+            None => out.ctx = Some(place),
+        }
+    }
+}
+
+/// The operand whose register suits the result best.
+fn first_operand(func: &Func, v: Val) -> Option<Val> {
+    match func.op(v) {
+        Op::Bin(_, a, _) | Op::Ext { of: a, .. } => Some(*a),
+        _ => None,
+    }
+}

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Places: members, elements, addresses, and loads from wherever a value is.
+
+use std::rc::Rc;
+
+use crate::ast::Expr;
+use crate::ctype::{Def, Int, Member, Record, Ty};
+use crate::error::{Error, Result, Span, suggestion};
+use crate::interp;
+use crate::ir::{BinOp, Input, Kept, Op, Val, Width};
+use crate::scope::{Location, Piece, Spot, Sym};
+
+use super::{Lower, Operand, Scalar};
+
+impl Lower<'_> {
+    pub(super) fn is_scalar(&self, operand: &Operand, span: Span) -> Result<bool> {
+        let ty = match operand {
+            Operand::Value(..) => return Ok(true),
+            Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => ty,
+            _ => return Ok(false),
+        };
+        Ok(matches!(self.resolve(ty, span)?, Def::Plain(Ty::Int(_) | Ty::Ptr(_)) | Def::Enum(_)))
+    }
+
+    /// The operand's value: loaded, an array as a pointer to its first element.
+    pub(super) fn rvalue(&mut self, operand: Operand, span: Span) -> Result<(Val, Scalar)> {
+        let ty = match operand {
+            Operand::Value(v, scalar, _) => return Ok((v, scalar)),
+            Operand::Text(_) => {
+                return Err(Error::new(span, "a string has no value here").help("compare it with == or !="));
+            }
+            Operand::Comm => {
+                return Err(Error::new(span, "`$comm` is a string").help("compare it: `$comm == \"name\"`"));
+            }
+            Operand::Nothing => return Err(Error::new(span, "`void` has no value")),
+            Operand::Memory { ref ty, .. } | Operand::Parts { ref ty, .. } => ty.clone(),
+        };
+        let int = match self.resolve(&ty, span)? {
+            Def::Plain(Ty::Int(int)) => int,
+            Def::Enum(e) => e.int,
+            Def::Plain(Ty::Ptr(to)) => {
+                let v = self.fetch(operand, Int::ULONG, span)?;
+                return Ok((v, Scalar::Ptr(to)));
+            }
+            Def::Plain(Ty::Array(of, _)) => {
+                let v = self.place_of(operand, span)?;
+                return Ok((v, Scalar::Ptr(of)));
+            }
+            Def::Function => {
+                let v = self.place_of(operand, span)?;
+                return Ok((v, Scalar::Ptr(Rc::new(Ty::Void))));
+            }
+            Def::Float(name, _) => {
+                return Err(Error::new(span, format!("`{name}` is floating-point, which a probe cannot compute")));
+            }
+            Def::Wide(name, size) => {
+                return Err(Error::new(span, format!("`{name}` has {size} bytes, a probe computes in 8"))
+                    .help("its address can be cast: `*(unsigned long *)&…`"));
+            }
+            Def::Record(record) => {
+                return Err(Error::new(span, format!("`{}` is no number", self.show(&ty)))
+                    .help(self.members_of(&record)));
+            }
+            Def::Plain(Ty::Void) | Def::Plain(Ty::Ref(_)) | Def::Alias(..) => {
+                return Err(Error::new(span, format!("`{}` has no value", self.show(&ty)))
+                    .help("cast the pointer first: `*(int *)…`"));
+            }
+        };
+        let bits = match &operand {
+            Operand::Memory { bits, .. } => bits.map(|b| b.1),
+            Operand::Parts { bits, .. } => *bits,
+            _ => None,
+        };
+        let v = self.fetch(operand, int, span)?;
+        // A bitfield that fits an int is one (C11 6.3.1.1).
+        let int = match bits {
+            Some(n) if !int.is_bool() && (n < 32 || (n == 32 && int.signed)) => Int::INT,
+            _ => int,
+        };
+        Ok((self.fit(v, int), Scalar::Int(int)))
+    }
+
+    fn fit(&mut self, v: Val, int: Int) -> Val {
+        match (self.b.func.width(v), Scalar::Int(int).width()) {
+            (Width::W64, Width::W32) => self.b.ext(v, 32, false, Width::W32),
+            (Width::W32, Width::W64) => self.b.ext(v, 32, int.signed, Width::W64),
+            _ => v,
+        }
+    }
+
+    fn members_of(&self, record: &Record) -> String {
+        let names: Vec<&str> = record.members.iter().filter_map(|m| m.name.as_deref()).take(8).collect();
+        if names.is_empty() {
+            "it has no members that can be named".to_owned()
+        } else {
+            format!("choose a member: {}", names.join(", "))
+        }
+    }
+
+    /// Brings in a number of the integer type, from memory or from where its pieces are.
+    fn fetch(&mut self, operand: Operand, int: Int, span: Span) -> Result<Val> {
+        let width = Scalar::Int(int).width();
+        match operand {
+            Operand::Memory { addr, bits: None, .. } => Ok(self.load(addr, int.size, int.signed, width)),
+            Operand::Memory { addr, bits: Some((from, count)), .. } => {
+                self.bitfield(addr, from, count, int, span)
+            }
+            Operand::Parts { location, from, bits, name, .. } => {
+                let count = bits.unwrap_or(int.bits());
+                let v = self.part(&location, from, u64::from(count), &name, span)?;
+                Ok(self.b.ext(v, count, int.signed, width))
+            }
+            Operand::Value(v, ..) => Ok(v),
+            _ => Err(Error::new(span, "this has no value")),
+        }
+    }
+
+    fn load(&mut self, addr: Val, size: u8, signed: bool, width: Width) -> Val {
+        let space = self.env.scope.space();
+        self.b.push(Op::Load { space, size, signed, addr }, width)
+    }
+
+    fn bitfield(&mut self, addr: Val, from: u64, count: u8, int: Int, span: Span) -> Result<Val> {
+        let unit = u64::from(int.bits());
+        let end = from + u64::from(count);
+        // In its storage unit if it lies in one; a packed one in the smallest number that holds it.
+        let (first, size) = if from / unit == (end - 1) / unit {
+            (from / unit * unit, int.size)
+        } else {
+            let first = from / 8 * 8;
+            let bytes = (end - first).div_ceil(8).next_power_of_two();
+            if bytes > 8 {
+                return Err(Error::new(span, "this bitfield lies across nine bytes, which no load reads"));
+            }
+            (first, bytes as u8)
+        };
+        let at = self.offset(addr, first / 8);
+        let width = if size <= 4 { Width::W32 } else { Width::W64 };
+        let v = self.load(at, size, false, width);
+        let shift = self.b.constant(from - first, width);
+        let v = self.b.bin(BinOp::Shr, v, shift);
+        Ok(self.b.ext(v, count, int.signed, width))
+    }
+
+    fn offset(&mut self, addr: Val, by: u64) -> Val {
+        if by == 0 {
+            return addr;
+        }
+        let by = self.b.constant(by, Width::W64);
+        self.b.bin(BinOp::Add, addr, by)
+    }
+
+    /// Bits of something that is not in memory as a whole.
+    fn part(&mut self, location: &Location, from: u64, count: u64, name: &str, span: Span) -> Result<Val> {
+        let whole;
+        let pieces: &[Piece] = match location {
+            Location::Pieces(pieces) => pieces,
+            Location::Whole(at) => {
+                whole = [Piece { bits: u64::MAX, offset: 0, at: at.clone() }];
+                &whole
+            }
+        };
+        let mut start = 0u64;
+        let mut sum: Option<Val> = None;
+        let mut got = 0;
+        for piece in pieces {
+            let stop = start.saturating_add(piece.bits);
+            let (a, b) = (from.max(start), (from + count).min(stop));
+            if a < b {
+                let v = self.spot(&piece.at, a - start + piece.offset, b - a, name, span)?;
+                let v = if b - a < 64 { self.b.ext(v, (b - a) as u8, false, Width::W64) } else { v };
+                let place = self.b.constant(a - from, Width::W64);
+                let v = self.b.bin(BinOp::Shl, v, place);
+                sum = Some(match sum {
+                    None => v,
+                    Some(other) => self.b.bin(BinOp::Or, other, v),
+                });
+                got += b - a;
+            }
+            start = stop;
+        }
+        match sum {
+            Some(v) if got == count => Ok(v),
+            _ => Err(Error::new(span, format!("a part of `{name}` is optimised out here"))),
+        }
+    }
+
+    /// `count` bits (at most 64) of a spot, from bit `from` on; above them anything.
+    fn spot(&mut self, spot: &Spot, from: u64, count: u64, name: &str, span: Span) -> Result<Val> {
+        match spot {
+            Spot::Missing(why, help) => {
+                let error = Error::new(span, format!("`{name}` is {why}"));
+                Err(match help {
+                    Some(help) => error.help(help.clone()),
+                    None => error,
+                })
+            }
+            Spot::Value(sym) => {
+                let v = self.sym(sym, span)?;
+                if from >= 64 {
+                    return Err(Error::new(span, format!("a part of `{name}` is not described here")));
+                }
+                let shift = self.b.constant(from, Width::W64);
+                Ok(self.b.bin(BinOp::Shr, v, shift))
+            }
+            Spot::Bytes(bytes) => {
+                let mut number = [0; 16];
+                let first = (from / 8) as usize;
+                for (to, byte) in number.iter_mut().zip(bytes.iter().skip(first)) {
+                    *to = *byte;
+                }
+                let n = u128::from_le_bytes(number) >> (from % 8);
+                Ok(self.b.constant(n as u64, Width::W64))
+            }
+            Spot::Memory(sym) => {
+                let addr = self.sym(sym, span)?;
+                let first = from / 8;
+                let bytes = (from + count).div_ceil(8) - first;
+                let size = bytes.next_power_of_two();
+                if size > 8 {
+                    return Err(Error::new(span, format!("a part of `{name}` lies across nine bytes")));
+                }
+                let addr = self.offset(addr, first);
+                let v = self.load(addr, size as u8, false, Width::W64);
+                let shift = self.b.constant(from % 8, Width::W64);
+                Ok(self.b.bin(BinOp::Shr, v, shift))
+            }
+        }
+    }
+
+    /// A value that debug information describes.
+    pub(super) fn sym(&mut self, sym: &Rc<Sym>, span: Span) -> Result<Val> {
+        let w = Width::W64;
+        Ok(match &**sym {
+            Sym::Const(n) => self.b.constant(*n, w),
+            Sym::Reg(reg) => self.b.push(Op::Input(Input::Reg(*reg)), w),
+            Sym::Arg(n) => self.b.push(Op::Input(Input::Arg(*n)), w),
+            Sym::Entry(reg) => {
+                let frame = self.env.scope.frame().map_err(|e| Error::new(span, e))?;
+                let frame = self.sym(&frame, span)?;
+                self.b.push(Op::Entry(Kept::Reg(*reg), frame), w)
+            }
+            Sym::Address(link) => self.b.push(Op::Address(*link), w),
+            Sym::Deref(at, size) => {
+                let at = self.sym(at, span)?;
+                self.load(at, *size, false, w)
+            }
+            Sym::Bin(op, a, b) => {
+                let a = self.sym(a, span)?;
+                let b = self.sym(b, span)?;
+                self.b.bin(*op, a, b)
+            }
+            Sym::Ext(a, bits, signed) => {
+                let a = self.sym(a, span)?;
+                self.b.ext(a, *bits, *signed, w)
+            }
+            Sym::Cmp(cond, a, b) => {
+                let a = self.sym(a, span)?;
+                let b = self.sym(b, span)?;
+                let v = self.b.cmp(*cond, a, b);
+                self.b.ext(v, 32, false, w)
+            }
+        })
+    }
+
+    /// Where the operand is in memory.
+    fn place_of(&mut self, operand: Operand, span: Span) -> Result<Val> {
+        match operand {
+            Operand::Memory { addr, bits: None, .. } => Ok(addr),
+            Operand::Memory { .. } | Operand::Parts { bits: Some(_), .. } => {
+                Err(Error::new(span, "a bitfield has no address"))
+            }
+            Operand::Parts { location: Location::Whole(Spot::Memory(sym)), from, .. } => {
+                let addr = self.sym(&sym, span)?;
+                Ok(self.offset(addr, from / 8))
+            }
+            Operand::Parts { location: Location::Whole(Spot::Missing(why, help)), name, .. } => {
+                let mut error = Error::new(span, format!("`{name}` is {why}"));
+                error.help = help;
+                Err(error)
+            }
+            Operand::Parts { location, name, .. } => {
+                Err(Error::new(span, format!("`{name}` has no address here: it is in {location}")))
+            }
+            Operand::Comm => Err(Error::new(span, "`$comm` has no address")),
+            _ => Err(Error::new(span, "a value has no address")),
+        }
+    }
+
+    pub(super) fn address(&mut self, operand: Operand, span: Span) -> Result<Operand> {
+        let ty = match &operand {
+            Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => Rc::new(ty.clone()),
+            _ => Rc::new(Ty::Void),
+        };
+        let v = self.place_of(operand, span)?;
+        Ok(Operand::Value(v, Scalar::Ptr(ty.clone()), Ty::Ptr(ty)))
+    }
+
+    pub(super) fn deref(&mut self, operand: Operand, span: Span) -> Result<Operand> {
+        let shown = self.type_name(&operand);
+        match self.rvalue(operand, span)? {
+            (addr, Scalar::Ptr(to)) => Ok(Operand::Memory { addr, ty: (*to).clone(), bits: None }),
+            _ => Err(Error::new(span, format!("`{shown}` is no pointer"))),
+        }
+    }
+
+    pub(super) fn index(&mut self, a: &Expr, i: &Expr, span: Span) -> Result<Operand> {
+        let of = self.expr(a)?;
+        // An array that is not in memory as a whole: the element's bits, if its number is known.
+        if let Operand::Parts { location, ty, from, bits: None, name } = &of
+            && !matches!(location, Location::Whole(Spot::Memory(_)))
+            && let Def::Plain(Ty::Array(elem, _)) = self.resolve(ty, a.span)?
+        {
+            let (v, scalar) = self.value_of(i)?;
+            let v = self.to_64(v, &scalar);
+            let Some(n) = self.b.func.constant(v).or_else(|| folded(&self.b.func, v)) else {
+                return Err(Error::new(i.span, format!("`{name}` is not in memory: only a constant can index it")));
+            };
+            let size = self.size_of(&elem, span)?;
+            let from = from.saturating_add(n.saturating_mul(size).saturating_mul(8));
+            let (location, name) = (location.clone(), name.clone());
+            return Ok(Operand::Parts { location, ty: (*elem).clone(), from, bits: None, name });
+        }
+        let shown = self.type_name(&of);
+        let (va, ta) = self.rvalue(of, a.span)?;
+        let (vi, ti) = self.value_of(i)?;
+        let (base, to, by, int) = match (ta, ti) {
+            (Scalar::Ptr(to), Scalar::Int(int)) => (va, to, vi, int),
+            (Scalar::Int(int), Scalar::Ptr(to)) => (vi, to, va, int),
+            _ => return Err(Error::new(a.span, format!("`{shown}` is neither array nor pointer"))),
+        };
+        let by = self.scaled(by, int, &to, span)?;
+        let addr = self.b.bin(BinOp::Add, base, by);
+        Ok(Operand::Memory { addr, ty: (*to).clone(), bits: None })
+    }
+
+    pub(super) fn member(&mut self, of: &Expr, arrow: bool, name: &str, at: Span) -> Result<Operand> {
+        let mut operand = self.expr(of)?;
+        let ty = match &operand {
+            Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => ty.clone(),
+            _ => return Err(Error::new(of.span, format!("`{}` has no members", self.type_name(&operand)))),
+        };
+        let record = match self.resolve(&ty, of.span)? {
+            Def::Record(record) if arrow => {
+                return Err(Error::new(of.span, format!("`{}` is no pointer", record_name(&record)))
+                    .help(format!("write `.{name}`")));
+            }
+            Def::Record(record) => record,
+            // GDB takes `.` for `->` too.
+            Def::Plain(Ty::Ptr(to) | Ty::Array(to, _)) => {
+                let Def::Record(record) = self.resolve(&to, of.span)? else {
+                    return Err(Error::new(of.span, format!("`{}` has no members", self.show(&to))));
+                };
+                operand = self.deref(operand, of.span)?;
+                record
+            }
+            _ => return Err(Error::new(of.span, format!("`{}` has no members", self.show(&ty)))),
+        };
+        let Some(found) = self.find_member(&record, name, 0, at)? else {
+            let shown = record_name(&record);
+            if record.declared {
+                return Err(Error::new(at, format!("`{shown}` is only declared: its members are unknown")));
+            }
+            let names = self.all_members(&record, 0);
+            let error = Error::new(at, format!("no `{name}` in `{shown}`"));
+            let near = suggestion(name, names.iter().map(String::as_str));
+            return Err(error.help(near.unwrap_or_else(|| self.members_of(&record))));
+        };
+        Ok(match operand {
+            Operand::Memory { addr, .. } => match found.bits {
+                Some(bits) => Operand::Memory { addr, ty: found.ty, bits: Some((found.offset, bits)) },
+                None => {
+                    let addr = self.offset(addr, found.offset / 8);
+                    Operand::Memory { addr, ty: found.ty, bits: None }
+                }
+            },
+            Operand::Parts { location, from, name: base, .. } => Operand::Parts {
+                location,
+                ty: found.ty,
+                from: from + found.offset,
+                bits: found.bits,
+                name: format!("{base}.{name}"),
+            },
+            _ => return Err(Error::new(of.span, "this has no members")),
+        })
+    }
+
+    /// The member, looked for in anonymous ones too; its offset is from the record's start.
+    fn find_member(&self, record: &Record, name: &str, depth: usize, at: Span) -> Result<Option<Member>> {
+        if let Some(found) = record.members.iter().find(|m| m.name.as_deref() == Some(name)) {
+            return Ok(Some(found.clone()));
+        }
+        if depth > 16 {
+            return Ok(None);
+        }
+        for member in record.members.iter().filter(|m| m.name.is_none()) {
+            if let Def::Record(inner) = self.resolve(&member.ty, at)?
+                && let Some(mut found) = self.find_member(&inner, name, depth + 1, at)?
+            {
+                found.offset = found.offset.saturating_add(member.offset);
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn all_members(&self, record: &Record, depth: usize) -> Vec<String> {
+        let mut names = Vec::new();
+        for member in &record.members {
+            match &member.name {
+                Some(name) => names.push(name.clone()),
+                None if depth < 8 => {
+                    if let Ok(Def::Record(inner)) = self.resolve(&member.ty, Span::default()) {
+                        names.extend(self.all_members(&inner, depth + 1));
+                    }
+                }
+                None => {}
+            }
+        }
+        names
+    }
+}
+
+/// The number that a chain of extensions of a number is.
+fn folded(func: &crate::ir::Func, v: Val) -> Option<u64> {
+    match func.op(v) {
+        Op::Ext { bits, signed, of } => Some(interp::extend(func.constant(*of)?, *bits, *signed)),
+        _ => None,
+    }
+}
+
+fn record_name(record: &Record) -> String {
+    format!("{} {}", record.tag.word(), record.name.as_deref().unwrap_or("{...}"))
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The registers of x86-64 that a probe can read, by the numbers that DWARF, GDB and the kernel give them.
+
+/// A register. The order is that of `struct pt_regs` (arch/x86/include/asm/ptrace.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Reg {
+    R15,
+    R14,
+    R13,
+    R12,
+    Rbp,
+    Rbx,
+    R11,
+    R10,
+    R9,
+    R8,
+    Rax,
+    Rcx,
+    Rdx,
+    Rsi,
+    Rdi,
+    OrigRax,
+    Rip,
+    Cs,
+    Eflags,
+    Rsp,
+    Ss,
+}
+
+use Reg::*;
+
+/// All of them, in the order of `struct pt_regs`.
+pub const ALL: [Reg; 21] = [
+    R15, R14, R13, R12, Rbp, Rbx, R11, R10, R9, R8, Rax, Rcx, Rdx, Rsi, Rdi, OrigRax, Rip, Cs, Eflags, Rsp, Ss,
+];
+
+/// The registers that hold the first six integer arguments (System V ABI for AMD64, 3.2.3).
+pub const ARGUMENTS: [Reg; 6] = [Rdi, Rsi, Rdx, Rcx, R8, R9];
+
+const NAMES: [&str; 21] = [
+    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi",
+    "orig_rax", "rip", "cs", "eflags", "rsp", "ss",
+];
+
+impl Reg {
+    /// Its name, without `$`.
+    pub fn name(self) -> &'static str {
+        NAMES[self as usize]
+    }
+
+    /// The register that is called so; `pc`, `sp` and `fp` are what GDB means by them.
+    pub fn by_name(name: &str) -> Option<Self> {
+        match name {
+            "pc" => Some(Rip),
+            "sp" => Some(Rsp),
+            "fp" => Some(Rbp),
+            _ => NAMES.iter().position(|n| *n == name).map(|i| ALL[i]),
+        }
+    }
+
+    /// Its place in `struct pt_regs`.
+    pub fn pt_regs_offset(self) -> i16 {
+        self as i16 * 8
+    }
+
+    /// By DWARF's number (System V ABI for AMD64, figure 3.36).
+    pub fn from_dwarf(number: u16) -> Option<Self> {
+        const DWARF: [Reg; 17] =
+            [Rax, Rdx, Rcx, Rbx, Rsi, Rdi, Rbp, Rsp, R8, R9, R10, R11, R12, R13, R14, R15, Rip];
+        match number {
+            49 => Some(Eflags),
+            51 => Some(Cs),
+            52 => Some(Ss),
+            n => DWARF.get(usize::from(n)).copied(),
+        }
+    }
+
+    /// By the number that GDB's agent expressions use (gdb/features/i386/64bit-core.xml).
+    pub fn from_gdb(number: u16) -> Option<Self> {
+        const GDB: [Reg; 20] = [
+            Rax, Rbx, Rcx, Rdx, Rsi, Rdi, Rbp, Rsp, R8, R9, R10, R11, R12, R13, R14, R15, Rip, Eflags, Cs, Ss,
+        ];
+        GDB.get(usize::from(number)).copied()
+    }
+
+    /// What DWARF calls the register of this number, for messages.
+    pub fn dwarf_name(number: u16) -> String {
+        match number {
+            17..=32 => format!("xmm{}", number - 17),
+            33..=40 => format!("st{}", number - 33),
+            67..=82 => format!("xmm{}", number - 51),
+            n => Self::from_dwarf(n).map_or_else(|| format!("register {n}"), |r| r.name().to_owned()),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The same programs in this machine's kernel: its verifier must take each, of both versions, and its JIT must answer
+//! as the interpreter does. `KPRISM_EXPR_PROGRAMS` says how many are tried.
+
+mod support;
+
+use kprism_expr::emit::{self, Cpu, Output, program};
+use support::kernel::Kernel;
+use support::{Bytes, World, interpret};
+
+/// A generator that needs nothing (splitmix64).
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+#[test]
+fn the_kernel_takes_programs_and_agrees() {
+    let Some(kernel) = Kernel::new() else { return };
+    verify(&kernel);
+    agree(&kernel);
+}
+
+fn agree(kernel: &Kernel) {
+    let count = std::env::var("KPRISM_EXPR_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(3000);
+    let mut seed = 1;
+    for number in 0..count {
+        let length = 40 + random(&mut seed) as usize % 400;
+        let bytes: Vec<u8> = (0..length).map(|_| random(&mut seed) as u8).collect();
+        let mut bytes = Bytes(&bytes);
+        let world = World::new(&mut bytes);
+        let func = support::program(&mut bytes, true);
+        let expected = interpret(&func, &world);
+        let mut better = func.clone();
+        kprism_expr::opt::optimise(&mut better);
+        for (func, cpu) in [(&func, Cpu::V3), (&better, Cpu::V3), (&better, Cpu::V4)] {
+            let code = program(func, cpu, Output::State).expect("small");
+            let loaded = kernel.load(&code, false).unwrap_or_else(|e| panic!("program {number} of\n{func}: {e}"));
+            assert_eq!(kernel.run(&loaded, &world), expected, "program {number}\n{func}{}", code.listing());
+        }
+    }
+    println!("{count} programs, each plain and optimised, v3 and v4");
+}
+
+/// What reads registers or puts records out cannot be run this way, but it must load.
+fn verify(kernel: &Kernel) {
+    use kprism_expr::ir::{Builder, Input, Kept, Op, Record, Space, Term, Width};
+    use kprism_expr::regs::Reg;
+    let mut b = Builder::new();
+    let w = Width::W64;
+    let rdi = b.push(Op::Input(Input::Reg(Reg::Rdi)), w);
+    let rsi = b.push(Op::Input(Input::Reg(Reg::Rsi)), w);
+    for text in [false, true] {
+        b.push(Op::Record(Record::Memory { space: Space::User, addr: rdi, len: rsi, text }), w);
+    }
+    b.push(Op::Record(Record::Var(1)), w);
+    b.push(Op::Record(Record::Format(0, vec![rsi, rdi, rsi])), w);
+    let sp = b.push(Op::Input(Input::Reg(Reg::Rsp)), w);
+    let then = b.push(Op::Entry(Kept::Time, sp), w);
+    let was = b.push(Op::Entry(Kept::Reg(Reg::Rdi), sp), w);
+    let now = b.push(Op::Input(Input::Time), w);
+    let id = b.push(Op::Input(Input::PidTgid), w);
+    let cpu = b.push(Op::Input(Input::Cpu), w);
+    let comm = b.push(Op::TextEq(kprism_expr::ir::Text::Comm, (*b"kprism").into()), Width::W32);
+    let comm = b.ext(comm, 32, false, w);
+    let sum = [was, now, id, cpu, comm].into_iter().fold(then, |a, v| b.bin(kprism_expr::ir::BinOp::Add, a, v));
+    b.end(Term::Return(sum));
+    let mut func = b.finish();
+    for _ in 0..2 {
+        for cpu in [Cpu::V3, Cpu::V4] {
+            let code = program(&func, cpu, Output::Verdict).expect("small");
+            kernel.load(&code, true).unwrap_or_else(|e| panic!("{e}"));
+            kernel.load(&emit::entry(&code.kept), true).unwrap_or_else(|e| panic!("entry: {e}"));
+        }
+        kprism_expr::opt::optimise(&mut func);
+    }
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Any bytes as a program and what it runs on: the interpreter, the optimiser, and the eBPF in rbpf must agree.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/kprism-expr/tests/support/mod.rs"]
+mod support;
+
+use support::{Bytes, World, in_rbpf, interpret, program};
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut bytes = Bytes(bytes);
+    let world = World::new(&mut bytes);
+    let func = program(&mut bytes, false);
+    let expected = interpret(&func, &world);
+    let mut better = func.clone();
+    kprism_expr::opt::optimise(&mut better);
+    assert_eq!(interpret(&better, &world), expected);
+    assert_eq!(in_rbpf(&func, &world), expected);
+    assert_eq!(in_rbpf(&better, &world), expected);
+});
