@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! kprism-tlb: translation lookaside buffers, what misses them, and whose memory that is.
+//!
+//! In: memory accesses (from the observer, one by one) or what a memory bus showed of page walks. Out: misses, as a
+//! stream, and what they add up to. Pure: bytes and values in, values and bytes out.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`geometry`], [`presets`] | what a processor's TLBs are, from JSON or by name |
+//! | [`model`], `array`, `full` | one processor's TLBs at work |
+//! | [`bank`] | several geometries over one stream of accesses |
+#![forbid(unsafe_code)]
+
+mod array;
+pub mod bank;
+mod full;
+pub mod geometry;
+pub mod model;
+pub mod presets;
+
+pub use bank::Bank;
+pub use geometry::{Access, Geometry, GeometryError, PageSize, Policy};
+pub use model::{Outcome, Page, Tlb};
