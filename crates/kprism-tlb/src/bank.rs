@@ -5,12 +5,14 @@
 //! first-level array it touches, of any geometry, and goes no further: nothing would change, so no model is asked.
 //! Fetches are filtered apart from data where no first level serves both.
 
-use crate::geometry::{Access, Array, Geometry};
+use crate::geometry::{Access, Array, Geometry, PageSize};
 use crate::model::{Counts, Outcome, Page, Tlb};
 
 /// What an access did, a bit for each geometry.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missed {
+    /// The page's size, if any geometry's first level missed.
+    pub size: PageSize,
     /// Geometries whose first level missed.
     pub first: u8,
     /// Geometries whose every level missed.
@@ -36,6 +38,8 @@ pub struct Bank {
 pub const MAX_GEOMETRIES: usize = 8;
 const NOWHERE: u64 = u64::MAX;
 
+const NOTHING: Missed = Missed { size: PageSize::K4, first: 0, last: 0 };
+
 impl Bank {
     /// Empty TLBs of up to [`MAX_GEOMETRIES`] geometries; more are left out.
     pub fn new(geometries: &[Geometry]) -> Self {
@@ -53,7 +57,7 @@ impl Bank {
         let this = va >> 12 << 1 | u64::from(self.split && access == Access::Store);
         let last = if access == Access::Fetch { &mut self.code } else { &mut self.data };
         if *last == this {
-            return Missed::default();
+            return NOTHING;
         }
         *last = this;
         self.look_up(va, access, page)
@@ -62,14 +66,18 @@ impl Bank {
     fn look_up(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Missed {
         self.looked_up[access as usize] += 1;
         let (mut known, mut page) = (None, Some(page));
-        let mut missed = Missed::default();
+        let mut missed = NOTHING;
         for (i, tlb) in self.tlbs.iter_mut().enumerate() {
             let walk = || *known.get_or_insert_with(|| page.take().map_or(Page::K4, |walk| walk()));
             match tlb.access(va, access, walk) {
                 Outcome::Hit(0) => {}
-                Outcome::Hit(_) => missed.first |= 1 << i,
+                Outcome::Hit(_) => {
+                    missed.first |= 1 << i;
+                    missed.size = tlb.page.size;
+                }
                 Outcome::Miss => {
                     missed.first |= 1 << i;
+                    missed.size = tlb.page.size;
                     missed.last |= 1 << i;
                 }
             }

@@ -9,6 +9,8 @@
 //! | [`geometry`], [`presets`] | what a processor's TLBs are, from JSON or by name |
 //! | [`model`], `array`, `full` | one processor's TLBs at work |
 //! | [`bank`] | several geometries over one stream of accesses |
+//! | [`walk()`] | the page walk, for who has the memory |
+//! | [`stream`] | misses as bytes |
 #![forbid(unsafe_code)]
 
 mod array;
@@ -17,7 +19,10 @@ mod full;
 pub mod geometry;
 pub mod model;
 pub mod presets;
+pub mod stream;
+pub mod walk;
 
 pub use bank::Bank;
+pub use bank::Missed;
 pub use geometry::{Access, Geometry, GeometryError, PageSize, Policy};
 pub use model::{Outcome, Page, Tlb};

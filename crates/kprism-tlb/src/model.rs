@@ -95,6 +95,8 @@ pub struct Tlb {
     space: u16,
     /// Number of each address space seen, with PCIDs.
     spaces: std::collections::HashMap<u64, u16>,
+    /// The page of the last access that missed the first level.
+    pub page: Page,
     /// See [`Counts`].
     pub counts: Counts,
 }
@@ -128,6 +130,7 @@ impl Tlb {
             pcid: geometry.pcid,
             space: 0,
             spaces: std::collections::HashMap::new(),
+            page: Page::K4,
             counts: Counts::default(),
         }
     }
@@ -153,12 +156,14 @@ impl Tlb {
                 Some(Page { size: probe.size, global })
             });
             if let Some(page) = found {
+                self.page = page;
                 self.fill(level, va, access, space, page);
                 return Outcome::Hit(level as u8);
             }
         }
         self.counts.last[access as usize] += 1;
         let page = page();
+        self.page = page;
         self.walk(va, space, page);
         self.fill(self.services.len(), va, access, space, page);
         Outcome::Miss
