@@ -22,10 +22,12 @@ mod delta_tables;
 mod manifest;
 mod run;
 mod tables;
+mod tlb_table;
 
 pub use manifest::{Clock, Kernel, Manifest, RunKind};
 pub use run::{Run, TABLES};
 pub use tables::{load_profile, save_profile};
+pub use tlb_table::{MissRow, save_tlb_misses};
 
 use std::path::PathBuf;
 

@@ -11,6 +11,8 @@
 //! | [`bank`] | several geometries over one stream of accesses |
 //! | [`walk()`] | the page walk, for who has the memory |
 //! | [`stream`] | misses as bytes |
+//! | [`objects`], [`profile`] | whose memory misses, and how often |
+//! | [`whatif`] | the same run with larger pages |
 #![forbid(unsafe_code)]
 
 mod array;
@@ -18,11 +20,15 @@ pub mod bank;
 mod full;
 pub mod geometry;
 pub mod model;
+pub mod objects;
 pub mod presets;
+pub mod profile;
 pub mod stream;
 pub mod walk;
+pub mod whatif;
 
 pub use bank::Bank;
 pub use bank::Missed;
 pub use geometry::{Access, Geometry, GeometryError, PageSize, Policy};
 pub use model::{Outcome, Page, Tlb};
+pub use walk::walk;

@@ -144,10 +144,24 @@ impl Tlb {
                 return Outcome::Hit(0);
             }
         }
-        self.below(va, access, space, page)
+        self.below(0, va, access, space, page)
     }
 
-    fn below(&mut self, va: u64, access: Access, space: u16, page: impl FnOnce() -> Page) -> Outcome {
+    /// An access that is known to have missed the first level, which is left alone.
+    pub fn access_below(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Outcome {
+        let space = self.space_of(va);
+        self.below(1, va, access, space, page)
+    }
+
+    /// Fills levels from `top` on.
+    fn below(
+        &mut self,
+        top: usize,
+        va: u64,
+        access: Access,
+        space: u16,
+        page: impl FnOnce() -> Page,
+    ) -> Outcome {
         self.counts.first[access as usize] += 1;
         for level in 1..self.services.len() {
             let probes = self.services[level][access as usize].probes.get();
@@ -157,7 +171,7 @@ impl Tlb {
             });
             if let Some(page) = found {
                 self.page = page;
-                self.fill(level, va, access, space, page);
+                self.fill(top..level, va, access, space, page);
                 return Outcome::Hit(level as u8);
             }
         }
@@ -165,13 +179,12 @@ impl Tlb {
         let page = page();
         self.page = page;
         self.walk(va, space, page);
-        self.fill(self.services.len(), va, access, space, page);
+        self.fill(top..self.services.len(), va, access, space, page);
         Outcome::Miss
     }
 
-    /// Fills the levels above `level`.
-    fn fill(&mut self, level: usize, va: u64, access: Access, space: u16, page: Page) {
-        for service in &self.services[..level] {
+    fn fill(&mut self, levels: std::ops::Range<usize>, va: u64, access: Access, space: u16, page: Page) {
+        for service in &self.services[levels] {
             let takes = service[access as usize].takes[page.size as usize].get();
             let Some(first) = takes.first() else { continue };
             let number = va >> first.size.shift();

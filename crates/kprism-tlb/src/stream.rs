@@ -13,6 +13,8 @@
 //! |---|---|---|
 //! | `access \| size << 2 \| last << 4 \| more << 5`, access 0 load, 1 store, 2 fetch; size 0 4K, 1 2M, 2 1G | if `more`: a byte of geometries whose first level missed, a byte of those whose last did; time (ns), difference; address, difference; instruction, difference | a miss of the first level of the first geometry (of the last too, if `last`), or what the two bytes say |
 //! | 3 | CR3 | the address space from here on |
+//! | 11 | address | INVLPG |
+//! | 15 | | all entries were dropped (CR4 was loaded, or observation began) |
 //! | 7 | thread id, process id | the task from here on |
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +26,8 @@ pub const MAGIC: &[u8; 8] = b"KPTLB001";
 
 const SPACE: u8 = 3;
 const TASK: u8 = 7;
+const INVALIDATE: u8 = 11;
+const FLUSH: u8 = 15;
 const LAST: u8 = 1 << 4;
 const MORE: u8 = 1 << 5;
 
@@ -60,6 +64,10 @@ pub enum Event {
     Miss(Miss),
     /// CR3 is this.
     Space(u64),
+    /// INVLPG of this address.
+    Invalidate(u64),
+    /// All entries were dropped.
+    Flush,
     /// This task runs.
     Task {
         /// Thread id.
@@ -116,6 +124,11 @@ impl Writer {
                 self.bytes.push(SPACE);
                 self.number(cr3);
             }
+            Event::Invalidate(va) => {
+                self.bytes.push(INVALIDATE);
+                self.number(va);
+            }
+            Event::Flush => self.bytes.push(FLUSH),
             Event::Task { pid, tgid } => {
                 self.bytes.push(TASK);
                 self.number(pid.into());
@@ -221,6 +234,8 @@ impl<'a> Reader<'a> {
         let head = self.byte()?;
         match head {
             SPACE => return Ok(Event::Space(self.number()?)),
+            INVALIDATE => return Ok(Event::Invalidate(self.number()?)),
+            FLUSH => return Ok(Event::Flush),
             TASK => return Ok(Event::Task { pid: self.narrow()?, tgid: self.narrow()? }),
             _ => {}
         }
@@ -274,6 +289,8 @@ mod tests {
                 last
             })),
             any::<u64>().prop_map(Event::Space),
+            any::<u64>().prop_map(Event::Invalidate),
+            Just(Event::Flush),
             any::<(u32, u32)>().prop_map(|(pid, tgid)| Event::Task { pid, tgid }),
         ]
     }

@@ -18,6 +18,7 @@ mod record;
 mod report;
 mod script;
 mod snapshot;
+mod tlb;
 
 use std::io::Write;
 
@@ -81,7 +82,7 @@ pub fn run(
     match command {
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
-        Command::Record(command) => record::run(command, progress),
+        Command::Record(command) => record::run(command, progress, out),
         Command::Report(args) => report::run(args, color, progress, out),
         Command::Impact(args) => impact::run(args, color, progress, out),
         Command::Diff(args) => diff::run(args, color, progress, out),

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::call::CallArgs;
 use super::delta::{self, DeltaArgs};
+use super::tlb;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -25,8 +26,8 @@ pub struct Args {
     /// What to show; an overview if not given
     #[arg(value_enum)]
     pub subject: Option<Subject>,
-    /// Which of the intervals, for `delta`
-    #[arg(value_name = "INTERVAL")]
+    /// Which of the intervals, for `delta`; which view, for `tlb`
+    #[arg(value_name = "INTERVAL|VIEW")]
     pub name: Option<String>,
     /// Run folder
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
@@ -106,6 +107,8 @@ pub enum Subject {
     Tasks,
     /// Places that could not be decoded
     Errors,
+    /// TLB misses: by `objects`, `functions`, `processes`, `threads`, `pages`, their `distribution`, `advice`
+    Tlb,
     /// Intervals between markers: interrupts off, preemption off, or what --from and --to say
     Delta,
 }
@@ -136,7 +139,7 @@ pub fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Tab
         Subject::Tasks => Some(tables::tasks(profile, filter)),
         Subject::Errors => Some(tables::errors(profile)),
         Subject::Delta => Some(deltas::summary(profile)),
-        Subject::Tree => None,
+        Subject::Tree | Subject::Tlb => None,
     }
 }
 
@@ -158,6 +161,18 @@ pub fn run(
         let (name, html) = (args.name.as_deref(), args.html.as_deref());
         let view = delta::View { name, rows, json: args.json, html, style };
         return delta::run(&args.input, &args.delta, &view, progress, out);
+    }
+    if args.subject == Some(Subject::Tlb) {
+        let view = tlb::View {
+            name: args.name.as_deref(),
+            rows: args.limit(),
+            sort: args.sort.as_deref(),
+            select: &args.select,
+            json: args.json,
+            csv: args.delta.csv,
+            style,
+        };
+        return tlb::run(&args.input, &view, progress, out);
     }
     if args.html.is_some() && args.subject.is_some() {
         bail!("--html writes all views: leave the subject away, or use it with `delta`");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism record`: what this machine itself can record.
 //!
-//! In: options and a command. Out: a run. `flow` drives `perf record -e intel_pt//` and imports what it wrote:
+//! In: options and a command. Out: a run. `tlb` has the observer model TLBs in the guest. `flow` drives `perf record -e intel_pt//` and imports what it wrote:
 //!
 //! | file | what |
 //! |---|---|
@@ -16,6 +16,9 @@ mod flow;
 mod line;
 mod pmu;
 mod rights;
+mod tlb;
+
+use std::io::Write;
 
 use anyhow::Result;
 
@@ -32,10 +35,15 @@ pub enum Command {
     /// Record this machine's own instruction flow with Intel PT, through perf
     #[command(after_help = flow::HELP)]
     Flow(Box<flow::Args>),
+    /// Record every TLB miss of a command in the guest, by models of processors' TLBs
+    #[command(after_help = tlb::HELP)]
+    Tlb(Box<tlb::Args>),
 }
 
 /// Records.
-pub fn run(command: &Command, progress: &Progress) -> Result<Outcome> {
-    let Command::Flow(args) = command;
-    flow::run(args, progress)
+pub fn run(command: &Command, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    match command {
+        Command::Flow(args) => flow::run(args, progress),
+        Command::Tlb(args) => tlb::run(args, progress, out),
+    }
 }
