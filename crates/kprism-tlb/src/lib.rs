@@ -12,11 +12,13 @@
 //! | [`walk()`] | the page walk, for who has the memory |
 //! | [`stream`] | misses as bytes |
 //! | [`objects`], [`profile`] | whose memory misses, and how often |
+//! | [`bus`] | a memory bus's accesses to page tables → misses |
 //! | [`whatif`] | the same run with larger pages |
 #![forbid(unsafe_code)]
 
 mod array;
 pub mod bank;
+pub mod bus;
 mod full;
 pub mod geometry;
 pub mod model;

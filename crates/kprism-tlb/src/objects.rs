@@ -5,7 +5,8 @@
 //! process.
 //!
 //! The kernel joins neighbouring anonymous mappings, so a mapping is taken for the part of it that was not there
-//! before: two arrays from two `malloc` calls stay two objects. A mapping's end is not recorded; what is mapped in the
+//! before: two arrays from two `malloc` calls stay two objects. One that lies wholly inside another replaces that part
+//! of it (`MAP_FIXED`, `mprotect`). A mapping's end is not recorded; what is mapped in the
 //! same place later takes it over only where it reaches beyond.
 
 use std::collections::{BTreeMap, HashMap};
@@ -128,6 +129,21 @@ impl Objects {
     /// Gives what is not taken of a range to an object: one of this name if there is one, else a new one.
     fn put(&mut self, tgid: u32, start: u64, end: u64, name: &str, kind: Kind) {
         let map = self.maps.entry(tgid).or_default();
+        let around = map.range(..=start).next_back().map(|(&s, &(e, number))| (s, e, number));
+        if let Some((s, e, number)) = around
+            && e >= end
+            && (s, e) != (start, end)
+            && kind == Kind::Anonymous
+            && self.objects[number as usize].kind == kind
+        {
+            map.remove(&s);
+            for (s, e) in [(s, start), (end, e)] {
+                if s < e {
+                    map.insert(s, (e, number));
+                }
+            }
+            self.objects[number as usize].bytes -= end - start;
+        }
         let mut at = start;
         let mut gaps = Vec::new();
         let before = map.range(..start).next_back().map(|(_, &(e, _))| e).filter(|&e| e > start);

@@ -2,10 +2,10 @@
 //! What the misses would be with other pages: a recorded stream runs through the models again, with some objects'
 //! pages taken for larger ones.
 //!
-//! The stream holds every miss of the first level. What keeps its page size missed the first level as recorded, and is
-//! looked up from the second level on: with nothing changed, the recorded count comes out exactly. What changes its
-//! page size is looked up from the first level on; its accesses that hit the first level as recorded are not in the
-//! stream, and are taken to hit with larger pages as well.
+//! The stream holds every miss of the first level. With nothing changed, those are looked up from the second level on,
+//! and the recorded count comes out exactly. With a change they are looked up from the first level on, which has room
+//! that it had not when recorded; accesses that hit the first level then are not in the stream, and are taken to hit
+//! again. So a prediction is close, not exact: docs/tlb.md holds some against measurements.
 
 use std::collections::HashMap;
 
@@ -71,7 +71,7 @@ pub fn replay(
             _ => m.size,
         };
         let page = Page { size, global: m.va >> 63 == 1 };
-        let outcome = if size == m.size && same {
+        let outcome = if *change == Change::Nothing && same {
             tlb.access_below(m.va, m.access, || page)
         } else {
             tlb.access(m.va, m.access, || page)
