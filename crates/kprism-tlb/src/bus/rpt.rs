@@ -12,6 +12,7 @@
 //! - writes of one byte, or of zero bytes all over a page: a table is cleared.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use super::mappings::Record;
 use super::trace::{Access, Kind};
@@ -102,24 +103,58 @@ impl Counts {
     }
 }
 
-/// A page of the region.
+/// A page of the region: a table of one process.
 #[derive(Debug, Clone)]
 struct Table {
-    /// Owner, size of the pages, first address; from a record.
-    range: Option<Mapping>,
+    pid: u32,
+    /// Size of the pages and first address, from a record.
+    range: Option<(PageSize, u64)>,
     /// Its process is gone.
     gone: bool,
-    /// What each entry maps; `None`: nothing.
-    entries: Box<[Option<Mapping>; 512]>,
+    /// Entries that map a page.
+    live: u32,
+    /// What each maps: first address, the page's size from bit 1 on, bit 0 set; 0 is nothing.
+    entries: Box<[u64; 512]>,
 }
 
 impl Table {
-    fn new(range: Option<Mapping>) -> Self {
-        Table { range, gone: false, entries: Box::new([None; 512]) }
+    fn new(pid: u32, range: Option<(PageSize, u64)>) -> Self {
+        Table { pid, range, gone: false, live: 0, entries: Box::new([0; 512]) }
     }
 
-    fn is_of(&self, pid: u32) -> bool {
-        self.range.is_some_and(|r| r.pid == pid) || self.entries.iter().flatten().any(|m| m.pid == pid)
+    fn set(&mut self, at: usize, size: PageSize, va: u64) {
+        self.drop(at);
+        self.live += 1;
+        self.entries[at] = va & !0xfff | (size as u64) << 1 | 1;
+    }
+
+    fn drop(&mut self, at: usize) {
+        self.live -= u32::from(self.entries[at] != 0);
+        self.entries[at] = 0;
+    }
+
+    fn mapping(&self, at: usize) -> Option<Mapping> {
+        let entry = self.entries[at];
+        let size = PageSize::from_number((entry >> 1) as u8 & 3)?;
+        (entry != 0).then_some(Mapping { pid: self.pid, size, va: entry & !0xfff })
+    }
+}
+
+/// Hashes numbers of pages, which are dense: a multiplication is enough, and a lookup is made for every access.
+#[derive(Debug, Clone, Copy, Default)]
+struct PageHasher(u64);
+
+impl Hasher for PageHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.write_u64(b.into()));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
     }
 }
 
@@ -128,7 +163,7 @@ impl Table {
 pub struct Rpt {
     start: u64,
     end: u64,
-    tables: HashMap<u64, Table>,
+    tables: HashMap<u64, Table, BuildHasherDefault<PageHasher>>,
     /// Processes whose tables the kernel goes through.
     scanned: HashSet<u32>,
 }
@@ -143,7 +178,7 @@ impl Rpt {
 
     /// For a region of page tables.
     pub fn new(start: u64, end: u64) -> Self {
-        Rpt { start, end, tables: HashMap::new(), scanned: HashSet::new() }
+        Rpt { start, end, tables: HashMap::default(), scanned: HashSet::new() }
     }
 
     fn inside(&self, address: u64) -> bool {
@@ -156,25 +191,26 @@ impl Rpt {
             Record::Map { pid, size, va, entry, .. } => {
                 let inside = self.inside(entry);
                 if inside {
-                    let table = self.tables.entry(entry >> 12).or_insert_with(|| Table::new(None));
-                    if table.gone {
-                        *table = Table::new(None);
+                    let table = self.tables.entry(entry >> 12).or_insert_with(|| Table::new(pid, None));
+                    // A table is one process's; another's has taken the page over.
+                    if table.gone || table.pid != pid {
+                        *table = Table::new(pid, None);
                     }
-                    table.entries[slot(entry)] = Some(Mapping { pid, size, va });
+                    table.set(slot(entry), size, va);
                 }
                 inside
             }
             Record::Unmap { entry, .. } => {
                 let inside = self.inside(entry);
                 if let Some(table) = self.tables.get_mut(&(entry >> 12)).filter(|_| inside) {
-                    table.entries[slot(entry)] = None;
+                    table.drop(slot(entry));
                 }
                 inside
             }
             Record::Table { pid, size, va, table, .. } => {
                 let inside = self.inside(table);
                 if inside {
-                    self.tables.insert(table >> 12, Table::new(Some(Mapping { pid, size, va })));
+                    self.tables.insert(table >> 12, Table::new(pid, Some((size, va))));
                 }
                 inside
             }
@@ -188,7 +224,7 @@ impl Rpt {
             }
             Record::Exit { pid, .. } => {
                 self.scanned.remove(&pid);
-                self.tables.values_mut().filter(|t| t.is_of(pid)).for_each(|t| t.gone = true);
+                self.tables.values_mut().filter(|t| t.pid == pid).for_each(|t| t.gone = true);
                 true
             }
         }
@@ -217,17 +253,16 @@ impl Rpt {
             return Meaning::Kernel;
         }
         let Some(table) = self.tables.get_mut(&(entry >> 12)) else { return Meaning::Unknown };
+        if table.gone || !self.scanned.is_empty() && self.scanned.contains(&table.pid) {
+            return Meaning::Census;
+        }
         // A burst holds several entries: the first that maps stands for all, as a bus cannot tell.
         let entries = (usize::from(a.bytes) / 8).max(1);
         let first = slot(a.address & !(entries as u64 * 8 - 1));
-        let found = (first..(first + entries).min(512)).find_map(|i| Some((i, table.entries[i]?)));
+        let found = (first..(first + entries).min(512)).find_map(|i| Some((i, table.mapping(i)?)));
         match found {
-            Some((_, mapping)) if table.gone || self.scanned.contains(&mapping.pid) => Meaning::Census,
             Some((i, mapping)) => Meaning::Miss { mapping, entry: (entry & !0xfff) + i as u64 * 8 },
-            None if table.gone || table.range.is_some_and(|r| self.scanned.contains(&r.pid)) => {
-                Meaning::Census
-            }
-            None if table.range.is_some() || table.entries.iter().any(Option::is_some) => Meaning::Absent,
+            None if table.range.is_some() || table.live > 0 => Meaning::Absent,
             None => Meaning::Unknown,
         }
     }
@@ -238,23 +273,25 @@ impl Rpt {
             // A table is cleared before anyone says whose it is.
             return if a.bytes < 8 || a.value == Some(0) { Meaning::Clear } else { Meaning::Unknown };
         };
+        let at = slot(entry);
         if a.bytes < 8 {
             // A byte of `rep stosb`: no entry is ever changed in part.
-            table.entries[slot(entry)] = None;
+            table.drop(at);
             return Meaning::Clear;
         }
-        let at = slot(entry);
         match (a.value, table.range) {
-            (Some(0), _) if table.entries[at].is_none() => Meaning::Clear,
+            (Some(0), _) if table.entries[at] == 0 => Meaning::Clear,
             (Some(value), _) if value & PRESENT == 0 => {
-                table.entries[at] = None;
+                table.drop(at);
                 Meaning::Unmapped
             }
-            (Some(value), Some(range)) => {
+            (Some(value), Some((size, va))) => {
                 // An entry of a page directory that leads to a page table maps nothing itself.
-                let maps = range.size == PageSize::K4 || value & LARGE != 0;
-                let va = range.va.wrapping_add((at as u64) << range.size.shift());
-                table.entries[at] = maps.then_some(Mapping { va, ..range });
+                if size == PageSize::K4 || value & LARGE != 0 {
+                    table.set(at, size, va.wrapping_add((at as u64) << size.shift()));
+                } else {
+                    table.drop(at);
+                }
                 Meaning::Mapped
             }
             // Records tell what the value, or its table, does not.
