@@ -56,6 +56,15 @@ pub struct GArray {
 /// `qemu_plugin_vcpu_udata_cb_t`.
 pub type VcpuUdataCb = unsafe extern "C" fn(c_uint, *mut c_void);
 
+/// `qemu_plugin_meminfo_t`.
+pub type MemInfo = u32;
+
+/// `qemu_plugin_vcpu_mem_cb_t`.
+pub type VcpuMemCb = unsafe extern "C" fn(c_uint, MemInfo, u64, *mut c_void);
+
+/// `QEMU_PLUGIN_MEM_RW`.
+pub const MEM_RW: c_int = 3;
+
 /// QEMU's clock ids (`QEMUClockType`): the guest's virtual time.
 pub const CLOCK_VIRTUAL: c_int = 1;
 
@@ -74,6 +83,15 @@ unsafe extern "C" {
         flags: CbFlags,
         udata: *mut c_void,
     );
+    pub fn qemu_plugin_register_vcpu_mem_cb(
+        insn: *mut TbInsn,
+        cb: VcpuMemCb,
+        flags: CbFlags,
+        rw: c_int,
+        udata: *mut c_void,
+    );
+    pub fn qemu_plugin_mem_size_shift(info: MemInfo) -> c_uint;
+    pub fn qemu_plugin_mem_is_store(info: MemInfo) -> bool;
     pub fn qemu_plugin_register_atexit_cb(
         id: PluginId,
         cb: unsafe extern "C" fn(PluginId, *mut c_void),

@@ -16,9 +16,10 @@ use kprism_image::insn::{Far, Kind, Mode};
 use crate::block::{Block, Shape};
 use crate::codemap::{CodeMap, News};
 use crate::options::Options;
-use crate::side::Side;
+use crate::side::{Side, What};
 use crate::tape::Entry;
 use crate::writer::Writer;
+use kprism_tlb::stream::{self, Event};
 
 /// The observer's own count of what ran, independent of the packets.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub struct Encoder {
     pub writer: Writer,
     /// Code records.
     pub map: CodeMap,
+    /// TLB misses, if wanted.
+    pub misses: Option<stream::Writer>,
     /// Sideband lines.
     pub lines: Vec<u8>,
     /// Ground truth.
@@ -96,6 +99,7 @@ impl Encoder {
             icount: o.icount,
             writer: Writer::new(o),
             map: CodeMap::new(o.snapshot.is_some()),
+            misses: (!o.tlb.is_empty()).then(|| stream::Writer::new(&o.tlb)),
             lines: Vec::new(),
             counts: Counts::default(),
             last: None,
@@ -125,6 +129,16 @@ impl Encoder {
                 }
             }
             Entry::At(va) => self.at = Some(va),
+            Entry::Miss { index, va, access, missed } => {
+                if let (Some(last), Some(misses)) = (&self.last, &mut self.misses) {
+                    let ns = self.ns + if self.icount { u64::from(index) } else { 0 };
+                    let start = last.block.starts.get(index as usize).map_or(0, |&s| u64::from(s));
+                    let ip = last.va.wrapping_add(start);
+                    let (size, first, last) = (missed.size, missed.first, missed.last);
+                    misses.event(&Event::Miss(stream::Miss { ns, va, ip, access, size, first, last }));
+                }
+            }
+            Entry::Dropped(page) => self.note(page.map_or(Event::Flush, Event::Invalidate)),
             entry => {
                 self.plain = false;
                 self.rare(entry);
@@ -135,7 +149,7 @@ impl Encoder {
     /// What is not a block.
     fn rare(&mut self, entry: Entry) {
         match entry {
-            Entry::Block(_) | Entry::At(_) => {}
+            Entry::Block(_) | Entry::At(_) | Entry::Miss { .. } | Entry::Dropped(_) => {}
             Entry::Done => {
                 if let Some(last) = &mut self.last {
                     last.done = true;
@@ -143,8 +157,12 @@ impl Encoder {
             }
             Entry::Time { ns, jump } => self.time = Some((ns, jump)),
             Entry::Event { vector, rip, cs } => self.event = Some(Gate { vector, rip, mode: mode_of(cs) }),
-            Entry::Cr3(cr3) => self.cr3 = Some(cr3),
+            Entry::Cr3(cr3) => {
+                self.note(Event::Space(cr3));
+                self.cr3 = Some(cr3);
+            }
             Entry::Start { ns, cr3 } => {
+                self.note(Event::Space(cr3));
                 self.last = None;
                 self.start = Some((ns, cr3));
             }
@@ -152,6 +170,12 @@ impl Encoder {
             Entry::End => self.finish(),
             Entry::Snapshot => self.snapshot = true,
             Entry::Side(side) => self.side(&side),
+        }
+    }
+
+    fn note(&mut self, event: Event) {
+        if let Some(misses) = &mut self.misses {
+            misses.event(&event);
         }
     }
 
@@ -167,6 +191,9 @@ impl Encoder {
         self.writer.take();
         self.map.out.clear();
         self.lines.clear();
+        if let Some(misses) = &mut self.misses {
+            misses.bytes.clear();
+        }
     }
 
     /// The short way from block to block: the last one ran whole, its end led to `va`, and the code there is known.
@@ -422,6 +449,11 @@ impl Encoder {
             let line = side.what.line(self.ns + if self.icount { side.insns } else { 0 }, self.cpu);
             self.lines.extend(line.as_bytes());
             self.lines.push(b'\n');
+            match &side.what {
+                What::Switch { next, .. } => self.note(Event::Task { pid: next.pid, tgid: next.tgid }),
+                What::Mark { begin: true, pid } => self.note(Event::Task { pid: *pid, tgid: *pid }),
+                _ => {}
+            }
         }
     }
 }

@@ -23,12 +23,14 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
     state.set_tracing(false);
     state.closed.store(true, Ordering::Release);
     std::thread::sleep(GRACE);
+    let mut tlb = Vec::new();
     for slot in &VCPUS {
         let vcpu = slot.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if !vcpu.is_null() {
             // SAFETY: from `Box::into_raw` at init; the slot is empty now and `closed` keeps callbacks out.
             let mut vcpu = unsafe { Box::from_raw(vcpu) };
             vcpu.hand_over();
+            tlb.extend(vcpu.tlb.as_ref().map(|t| t.account(vcpu.cpu)));
             // Dropping it closes the tape, which ends the encoder.
         }
     }
@@ -36,6 +38,12 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
         std::mem::take(&mut *lock(&state.encoders)).into_iter().filter_map(|t| t.join().ok()).collect();
     done.sort_by_key(|d| d.cpu);
     let block_bytes = state.finish();
+    if !tlb.is_empty()
+        && let Err(e) =
+            fs::write(state.options.out.join("tlb/counts.json"), format!("{:#}\n", json!({ "vcpus": tlb })))
+    {
+        state.stop(format!("tlb/counts.json: {e}"));
+    }
     let counts = account(&state.options, lock(&state.stopped).as_deref(), &done, block_bytes);
     if let Err(e) = write_account(&state.options, &counts) {
         eprintln!("kprism-observer: {}: {e}", state.options.out.display());
@@ -45,6 +53,9 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
 /// What a recording that does not come to its end leaves: everything but counts.
 pub fn begin_account(options: &Options, smp: usize) -> io::Result<()> {
     let vcpus: Vec<_> = (0..smp).map(|cpu| json!({ "cpu": cpu })).collect();
+    if !options.tlb.is_empty() {
+        fs::create_dir_all(options.out.join("tlb"))?;
+    }
     let mut counts = account(options, Some("the recorder has not ended properly"), &[], 0);
     counts["vcpus"] = vcpus.into();
     write_account(options, &counts)

@@ -11,7 +11,8 @@
 //!
 //! The way of the data: `state` knows every `block`; `vcpu` writes one word a block to a `tape`;
 //! on a thread of its own the `encoder` settles what ran and the `writer` makes packets; `pump`
-//! writes files. `hooks` and `side` are the sideband, `idt` tells interrupts from jumps.
+//! writes files. `hooks` and `side` are the sideband, `idt` tells interrupts from jumps. `tlb` models TLBs, if asked
+//! to, over `ram`, and writes `tlb/cpuN.miss`.
 
 #![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
 
@@ -25,11 +26,13 @@ mod hooks;
 mod idt;
 mod options;
 mod pump;
+mod ram;
 mod records;
 mod ring;
 mod side;
 mod state;
 mod tape;
+mod tlb;
 mod translate;
 mod trigger;
 mod turns;

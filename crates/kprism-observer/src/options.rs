@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use kprism_tlb::{Geometry, bank, presets};
+
 /// Where tracing begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
@@ -46,6 +48,8 @@ pub struct Options {
     pub tnt_max: u8,
     /// Keep only the last bytes of each stream, and write them when the condition is met.
     pub snapshot: Option<Snapshots>,
+    /// TLBs to model; their misses go to `tlb/` in `out`.
+    pub tlb: Vec<Geometry>,
     /// QEMU runs with `-icount shift=0`: one instruction is one nanosecond of guest time.
     pub icount: bool,
 }
@@ -67,6 +71,7 @@ impl Options {
             user_only: false,
             tnt_max: 6,
             snapshot: None,
+            tlb: Vec::new(),
             icount: true,
         };
         let (mut keep, mut when) = (4 << 20, None);
@@ -117,6 +122,7 @@ impl Options {
                         .filter(|n| (4096..=1 << 34).contains(n))
                         .ok_or_else(|| format!("keep={value}: expected bytes between 4096 and 16 GiB"))?;
                 }
+                "tlb" => o.tlb = geometries(value)?,
                 "when" => when = Some(value.to_owned()),
                 "icount" => o.icount = on_off(key, value)?,
                 _ => return Err(format!("'{key}': no such option")),
@@ -141,6 +147,24 @@ fn threshold(value: &str) -> Result<Option<u64>, String> {
         (_, Ok(n)) if n == 0 || n <= 1 << 14 && n.is_power_of_two() => Ok(Some(n)),
         _ => Err(format!("cyc={value}: expected on, off, 0, or a power of two up to 16384")),
     }
+}
+
+/// Names of presets, or paths of descriptions, with `+` between.
+fn geometries(value: &str) -> Result<Vec<Geometry>, String> {
+    let one = |name: &str| match presets::preset(name) {
+        Some(geometry) => Ok(geometry),
+        None => {
+            let text = std::fs::read_to_string(name).map_err(|e| {
+                format!("tlb={name}: {e}; expected one of {}, or a file", presets::NAMES.join(", "))
+            })?;
+            Geometry::parse(&text).map_err(|e| format!("{name}: {e}"))
+        }
+    };
+    let all: Vec<Geometry> = value.split('+').map(one).collect::<Result<_, _>>()?;
+    if all.len() > bank::MAX_GEOMETRIES {
+        return Err(format!("tlb={value}: at most {} geometries", bank::MAX_GEOMETRIES));
+    }
+    Ok(all)
 }
 
 fn on_off(key: &str, value: &str) -> Result<bool, String> {

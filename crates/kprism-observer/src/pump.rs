@@ -36,6 +36,8 @@ struct Files {
     pt: File,
     map: File,
     side: File,
+    /// TLB misses, if wanted.
+    misses: Option<File>,
     /// If only snapshots are wanted.
     ring: Option<Ring>,
     /// Snapshots written.
@@ -43,11 +45,13 @@ struct Files {
 }
 
 impl Files {
-    fn create(dir: &Path, cpu: u32, keep: Option<usize>) -> io::Result<Self> {
+    fn create(dir: &Path, cpu: u32, keep: Option<usize>, tlb: bool) -> io::Result<Self> {
+        let misses = dir.join("tlb").join(format!("cpu{cpu}.miss"));
         Ok(Files {
             pt: File::create(dir.join(format!("cpu{cpu}.pt")))?,
             map: File::create(dir.join(format!("cpu{cpu}.map")))?,
             side: File::create(dir.join(format!("cpu{cpu}.side.jsonl")))?,
+            misses: tlb.then(|| File::create(misses)).transpose()?,
             ring: keep.map(Ring::new),
             snapshots: 0,
         })
@@ -56,6 +60,10 @@ impl Files {
     fn write(&mut self, e: &mut Encoder) -> io::Result<()> {
         self.side.write_all(&e.lines)?;
         e.lines.clear();
+        if let (Some(file), Some(misses)) = (&mut self.misses, &mut e.misses) {
+            file.write_all(&misses.bytes)?;
+            misses.bytes.clear();
+        }
         let Some(ring) = &mut self.ring else {
             self.map.write_all(&e.map.out)?;
             e.map.out.clear();
@@ -93,13 +101,13 @@ pub fn start(state: &State, cpu: u32) -> io::Result<(Vcpu, JoinHandle<Done>)> {
     let (full, chunks) = sync_channel(CHUNKS);
     let (recycle, empty) = channel();
     let keep = state.options.snapshot.as_ref().map(|s| s.keep);
-    let files = Files::create(&state.options.out, cpu, keep)?;
+    let files = Files::create(&state.options.out, cpu, keep, !state.options.tlb.is_empty())?;
     let options = state.options.clone();
     let thread = std::thread::Builder::new()
         .name(format!("kprism/{cpu}"))
         .spawn(move || run(cpu, &options, files, &chunks, &recycle))?;
     let full: SyncSender<Vec<u64>> = full;
-    Ok((Vcpu::new(cpu, full, empty), thread))
+    Ok((Vcpu::new(cpu, full, empty, &state.options.tlb), thread))
 }
 
 fn run(

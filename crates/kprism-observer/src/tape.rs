@@ -3,6 +3,8 @@
 //! the address of the [`Block`] that starts; a word with bit 0 set opens an escape of fixed length. The
 //! common case is thus one word, one store.
 
+use kprism_tlb::{Access, Missed, PageSize};
+
 use crate::block::Block;
 use crate::side::Side;
 
@@ -16,6 +18,10 @@ const DONE: u64 = 13;
 const SIDE: u64 = 15;
 const END: u64 = 17;
 const SNAPSHOT: u64 = 19;
+/// In the low byte; the rest says what missed.
+const MISS: u64 = 21;
+const DROPPED: u64 = 23;
+const DROPPED_ALL: u64 = 25;
 
 /// One entry of the tape.
 #[derive(Debug)]
@@ -41,6 +47,10 @@ pub enum Entry {
     Done,
     /// What led here is to be kept.
     Snapshot,
+    /// Instruction `index` of the last block, or its fetch, missed a TLB at `va`.
+    Miss { index: u32, va: u64, access: Access, missed: Missed },
+    /// The last block dropped TLB entries: those of a page, or all.
+    Dropped(Option<u64>),
     /// A hooked kernel function was entered, `insns` instructions into the last block.
     Side(Box<Side>),
 }
@@ -120,6 +130,13 @@ impl Tape {
             Entry::Done => self.words.push(DONE),
             Entry::End => self.words.push(END),
             Entry::Snapshot => self.words.push(SNAPSHOT),
+            Entry::Miss { index, va, access, missed } => {
+                let how = (access as u64) << 8 | (missed.size as u64) << 10;
+                let who = u64::from(missed.first) << 16 | u64::from(missed.last) << 24;
+                self.words.extend([MISS | how | who | u64::from(index) << 32, va]);
+            }
+            Entry::Dropped(Some(va)) => self.words.extend([DROPPED, va]),
+            Entry::Dropped(None) => self.words.push(DROPPED_ALL),
             Entry::Side(s) => self.words.extend([SIDE, Box::into_raw(s) as u64]),
         }
     }
@@ -146,6 +163,18 @@ pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
             SNAPSHOT => Entry::Snapshot,
             // SAFETY: written by `push` from `Box::into_raw`, read once.
             SIDE => Entry::Side(unsafe { Box::from_raw(arg() as *mut Side) }),
+            DROPPED => Entry::Dropped(Some(arg())),
+            DROPPED_ALL => Entry::Dropped(None),
+            miss if miss & 0xff == MISS => Entry::Miss {
+                index: (miss >> 32) as u32,
+                va: arg(),
+                access: Access::from_number((miss >> 8) as u8 & 3).unwrap_or(Access::Load),
+                missed: Missed {
+                    size: PageSize::from_number((miss >> 10) as u8 & 3).unwrap_or(PageSize::K4),
+                    first: (miss >> 16) as u8,
+                    last: (miss >> 24) as u8,
+                },
+            },
             // SAFETY: every even word was written by `block` from a reference that lives forever.
             block => Entry::Block(unsafe { &*(block as *const Block) }),
         });

@@ -16,6 +16,7 @@ use crate::hooks::Hook;
 use crate::side::What;
 use crate::state::{STATE, State, VCPUS};
 use crate::tape::Entry;
+use crate::tlb;
 use crate::turns::Turn;
 use crate::vcpu::{Vcpu, may_leave_kernel};
 
@@ -46,12 +47,17 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
         let mut bytes = Vec::with_capacity(n * 5);
         let mut lens = Vec::with_capacity(n);
         let mut timed = false;
+        let (tlb, turns) = (!state.options.tlb.is_empty(), state.turns.is_some());
         for i in 0..n {
             let insn = abi::qemu_plugin_tb_get_insn(tb, i);
             let mut data = [0u8; 16];
             let len = abi::qemu_plugin_insn_size(insn).min(16);
             abi::qemu_plugin_insn_data(insn, data.as_mut_ptr().cast(), len);
             let at = va + bytes.len() as u64;
+            if tlb {
+                let cb = if turns { tlb::on_memory::<true> } else { tlb::on_memory::<false> };
+                abi::qemu_plugin_register_vcpu_mem_cb(insn, cb, CbFlags::NoRegs, abi::MEM_RW, tlb::udata(i));
+            }
             bytes.extend(&data[..len]);
             lens.push(len as u8);
             timed |= !state.options.icount && matches!(state.hooks.at(at), Some(Hook::SwitchTo));
@@ -82,6 +88,10 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
             (false, true) => on_user_block::<true>,
         };
         abi::qemu_plugin_register_vcpu_tb_exec_cb(tb, cb, CbFlags::ReadRegs, udata);
+        if tlb {
+            let cb: VcpuUdataCb = if turns { tlb::on_fetch::<true> } else { tlb::on_fetch::<false> };
+            abi::qemu_plugin_register_vcpu_tb_exec_cb(tb, cb, CbFlags::NoRegs, tlb::block_udata(va, &lens));
+        }
     }
 }
 
@@ -102,6 +112,8 @@ fn special(
         None if bytes.iter().take(2).any(|&b| b == 0x0f) => match decode(bytes, va, mode) {
             i if i.mnemonic() == Mnemonic::Mov && i.op0_register() == Register::CR3 => on_cr3,
             i if i.mnemonic() == Mnemonic::Lidt => on_lidt,
+            i if i.mnemonic() == Mnemonic::Invlpg && !state.options.tlb.is_empty() => on_invlpg,
+            i if i.op0_register() == Register::CR4 && !state.options.tlb.is_empty() => on_cr4,
             i if i.mnemonic() == Mnemonic::Cpuid && cpl == 3 => on_cpuid,
             _ => return None,
         },
@@ -120,7 +132,7 @@ fn decode(bytes: &[u8], va: u64, mode: Mode) -> Instruction {
 /// # Safety
 /// Only from a callback on a vCPU's thread, and not twice at a time.
 #[inline(always)]
-unsafe fn vcpu<const TURNS: bool>(cpu: c_uint) -> Option<&'static mut Vcpu> {
+pub unsafe fn vcpu<const TURNS: bool>(cpu: c_uint) -> Option<&'static mut Vcpu> {
     let slot = match TURNS {
         false => cpu as usize,
         true => match STATE.get()?.turns.as_ref()?.now() {
@@ -204,6 +216,19 @@ callback!(on_lidt, |state, _v, spot: Spot| {
     let va = spot.insn.virtual_address(0, 0, |reg, _, _| Some(register_value(reg)));
     if va.is_some_and(|va| guest::memory(va, &mut operand)) {
         state.set_idt(u64::from_le_bytes(operand[2..].try_into().expect("8 bytes")));
+    }
+});
+callback!(on_invlpg, |_state, v, spot: Spot| {
+    let va = spot.insn.virtual_address(0, 0, |reg, _, _| Some(register_value(reg)));
+    if let (Some(va), Some(tlb)) = (va, &mut v.tlb) {
+        tlb.invalidate(va);
+        v.push(Entry::Dropped(Some(va)));
+    }
+});
+callback!(on_cr4, |_state, v, _spot: Spot| {
+    if let Some(tlb) = &mut v.tlb {
+        tlb.flush_all();
+        v.push(Entry::Dropped(None));
     }
 });
 callback!(on_switch, |state, v, spot: Spot| {

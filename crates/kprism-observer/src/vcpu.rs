@@ -15,6 +15,8 @@ use crate::options::Start;
 use crate::side::{Side, Task, What};
 use crate::state::{STATE, State};
 use crate::tape::{Entry, Tape};
+use crate::tlb::Tlb;
+use kprism_tlb::Geometry;
 
 /// One vCPU, touched by its own thread only (`quick` excepted).
 pub struct Vcpu {
@@ -41,6 +43,10 @@ pub struct Vcpu {
     /// What was found at such places in this address space: address and block.
     found: Box<[(u64, *const Block); FOUND]>,
     tape: Tape,
+    /// Where the last block runs.
+    pub va: u64,
+    /// If TLBs are modelled.
+    pub tlb: Option<Box<Tlb>>,
     /// Task that runs, as of the last switch.
     pub task: Task,
     /// Mark to record once tracing is on.
@@ -58,7 +64,7 @@ const NOWHERE: u64 = u64::MAX;
 
 impl Vcpu {
     /// vCPU number `cpu`, which sends its chunks to `full` and takes emptied ones from `empty`.
-    pub fn new(cpu: u32, full: SyncSender<Vec<u64>>, empty: Receiver<Vec<u64>>) -> Self {
+    pub fn new(cpu: u32, full: SyncSender<Vec<u64>>, empty: Receiver<Vec<u64>>, tlb: &[Geometry]) -> Self {
         Vcpu {
             quick: AtomicBool::new(false),
             cpu,
@@ -73,6 +79,8 @@ impl Vcpu {
             depth: 0,
             found: Box::new([(NOWHERE, std::ptr::null()); FOUND]),
             tape: Tape::new(),
+            va: 0,
+            tlb: (!tlb.is_empty()).then(|| Box::new(Tlb::new(tlb))),
             task: Task::default(),
             mark: None,
             full,
@@ -90,6 +98,7 @@ impl Vcpu {
     #[inline(always)]
     pub fn kernel_block(&mut self, block: &'static Block) {
         if block.id() != UNLISTED && self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
+            self.va = block.va;
             self.tape.block(block);
         } else {
             self.slow(block, false);
@@ -110,6 +119,7 @@ impl Vcpu {
             if va != block.va {
                 self.tape.push(Entry::At(va));
             }
+            self.va = va;
             self.tape.block(block);
             self.expect(block, va.wrapping_sub(block.va));
         } else {
@@ -180,6 +190,9 @@ impl Vcpu {
         self.calls = [NOWHERE; CALLS];
         self.found.fill((NOWHERE, std::ptr::null()));
         self.push(Entry::Cr3(cr3));
+        if let Some(tlb) = &mut self.tlb {
+            tlb.load_cr3(cr3);
+        }
     }
 
     #[cold]
@@ -211,6 +224,7 @@ impl Vcpu {
         if va != block.va {
             self.tape.push(Entry::At(va));
         }
+        self.va = va;
         state.ensure_in_dict(block);
         self.tape.block(block);
         if let Some(pid) = self.mark.take() {
@@ -259,6 +273,9 @@ impl Vcpu {
         if !self.on {
             let cr3 = guest::register(Reg::CR3);
             self.tape.push(Entry::Start { ns: ns.unwrap_or(0), cr3 });
+            if let Some(tlb) = &mut self.tlb {
+                tlb.begin(cr3);
+            }
             self.on = true;
         } else if let Some(ns) = ns {
             self.tape.push(Entry::Time { ns, jump: true });

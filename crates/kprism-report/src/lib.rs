@@ -36,6 +36,7 @@ pub mod perfetto;
 pub mod rows;
 pub mod table;
 pub mod tables;
+pub mod tlb;
 pub mod tree;
 pub mod units;
 

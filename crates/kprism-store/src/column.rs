@@ -52,6 +52,48 @@ pub(crate) fn write_table(path: &Path, name: &str, columns: &[(&str, Column)]) -
 }
 
 fn encode(name: &str, columns: &[(&str, Column)]) -> Result<Vec<u8>, ParquetError> {
+    let mut writer = open_writer(Vec::new(), name, columns)?;
+    if columns.iter().all(|(_, values)| values.is_empty()) {
+        return writer.into_inner(); // an empty row group would be legal, but some readers refuse it
+    }
+    write_group(&mut writer, columns)?;
+    writer.into_inner()
+}
+
+/// Writes a table too large for memory, a row group at a time, whole or not at all. The first group must be there; it
+/// may be empty.
+pub(crate) fn write_groups<'a>(
+    path: &Path,
+    name: &str,
+    groups: impl Iterator<Item = Vec<(&'a str, Column)>>,
+) -> Result<()> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = Path::new(&part);
+    let file = std::fs::File::create(part).map_err(io_at(part))?;
+    let bad = |source| StoreError::Parquet { path: path.to_path_buf(), source };
+    let mut file = Some(std::io::BufWriter::new(file));
+    let mut writer = None;
+    for columns in groups {
+        if let Some(file) = file.take() {
+            writer = Some(open_writer(file, name, &columns).map_err(bad)?);
+        }
+        if let Some(writer) = writer.as_mut().filter(|_| columns.iter().any(|(_, values)| !values.is_empty()))
+        {
+            write_group(writer, &columns).map_err(bad)?;
+        }
+    }
+    if let Some(writer) = writer {
+        writer.into_inner().map_err(bad)?.into_inner().map_err(|e| io_at(part)(e.into_error()))?;
+    }
+    std::fs::rename(part, path).map_err(io_at(path))
+}
+
+fn open_writer<W: std::io::Write + Send>(
+    out: W,
+    name: &str,
+    columns: &[(&str, Column)],
+) -> Result<SerializedFileWriter<W>, ParquetError> {
     let mut schema = format!("message {name} {{ ");
     for (column, values) in columns {
         let _ = match values {
@@ -68,11 +110,13 @@ fn encode(name: &str, columns: &[(&str, Column)]) -> Result<Vec<u8>, ParquetErro
         .set_compression(Compression::SNAPPY)
         .set_created_by("kprism".to_string())
         .build();
-    let mut writer =
-        SerializedFileWriter::new(Vec::new(), Arc::new(parse_message_type(&schema)?), Arc::new(properties))?;
-    if columns.iter().all(|(_, values)| values.is_empty()) {
-        return writer.into_inner(); // an empty row group would be legal, but some readers refuse it
-    }
+    SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), Arc::new(properties))
+}
+
+fn write_group<W: std::io::Write + Send>(
+    writer: &mut SerializedFileWriter<W>,
+    columns: &[(&str, Column)],
+) -> Result<(), ParquetError> {
     let mut group = writer.next_row_group()?;
     for (_, values) in columns {
         let Some(mut out) = group.next_column()? else { break };
@@ -102,7 +146,7 @@ fn encode(name: &str, columns: &[(&str, Column)]) -> Result<Vec<u8>, ParquetErro
         out.close()?;
     }
     group.close()?;
-    writer.into_inner()
+    Ok(())
 }
 
 /// A table opened for reading, column by column.

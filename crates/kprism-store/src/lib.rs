@@ -23,11 +23,13 @@ mod duration_tables;
 mod manifest;
 mod run;
 mod tables;
+mod tlb_table;
 
 pub use duration_tables::{has_times, load_times, save_times};
 pub use manifest::{Clock, Kernel, Manifest, RunKind};
 pub use run::{Run, TABLES};
 pub use tables::{load_profile, save_profile};
+pub use tlb_table::{MissRow, save_tlb_misses};
 
 use std::path::PathBuf;
 

@@ -109,6 +109,16 @@ impl Run {
         self.streams().join("counts.json")
     }
 
+    /// TLB misses of a CPU.
+    pub fn tlb_misses(&self, cpu: u32) -> PathBuf {
+        self.streams().join("tlb").join(format!("cpu{cpu}.miss"))
+    }
+
+    /// What the TLB models counted.
+    pub fn tlb_counts(&self) -> PathBuf {
+        self.streams().join("tlb").join("counts.json")
+    }
+
     /// Folder of symbols.
     pub fn symbols(&self) -> PathBuf {
         self.dir.join("symbols")

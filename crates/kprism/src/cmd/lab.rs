@@ -356,19 +356,7 @@ pub fn interrupted(error: anyhow::Error) -> Result<Outcome> {
 }
 
 fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    if !args.unobserved {
-        // Better before a long boot than after it.
-        kprism_lab::find_observer()?;
-    }
-    let prepared = prepared(&args.guest, progress)?;
-    let observer = args.observer(&prepared)?;
-    let mut output = Output::new(out, progress);
-    if output.live {
-        progress.step("running the command");
-    }
-    let (run, ran) = record(args, &args.job(), observer.as_ref(), &prepared, &mut |p| output.pass(p))?;
-    progress.clear();
-    complain(&ran, progress);
+    let (run, ran) = record_command(args, &[], progress, out)?;
     if ran.ended == Ended::Interrupted {
         progress.say(&format!("what was recorded is in {}", run.dir().display()));
     } else if !args.unobserved && !args.no_decode {
@@ -376,12 +364,43 @@ fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -
         progress.clear();
         progress.say(&pipeline::summary(&run)?);
     }
-    Ok(Outcome::Code(match ran.ended {
+    Ok(Outcome::Code(code(&ran)))
+}
+
+/// Runs the command with its output passed on, and records it; `more` goes to the observer.
+pub fn record_command(
+    args: &RunArgs,
+    more: &[(String, String)],
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<(Run, Ran)> {
+    if !args.unobserved {
+        // Better before a long boot than after it.
+        kprism_lab::find_observer()?;
+    }
+    let prepared = prepared(&args.guest, progress)?;
+    let mut observer = args.observer(&prepared)?;
+    if let Some(observer) = &mut observer {
+        observer.arguments.extend_from_slice(more);
+    }
+    let mut output = Output::new(out, progress);
+    if output.live {
+        progress.step("running the command");
+    }
+    let (run, ran) = record(args, &args.job(), observer.as_ref(), &prepared, &mut |p| output.pass(p))?;
+    progress.clear();
+    complain(&ran, progress);
+    Ok((run, ran))
+}
+
+/// The exit code a run leads to.
+pub fn code(ran: &Ran) -> u8 {
+    match ran.ended {
         Ended::Normal => ran.exit_code.unwrap_or(exit::LAB_FAILED),
         Ended::Timeout => exit::TIMED_OUT,
         Ended::Interrupted => exit::INTERRUPTED,
         Ended::Panic(_) | Ended::Failed(_) => exit::LAB_FAILED,
-    }))
+    }
 }
 
 /// Makes the guest ready.

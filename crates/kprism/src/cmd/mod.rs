@@ -20,6 +20,7 @@ mod record;
 mod report;
 pub mod script;
 mod snapshot;
+mod tlb;
 
 use std::io::Write;
 

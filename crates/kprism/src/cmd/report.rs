@@ -18,6 +18,7 @@ use super::delta::{self, DeltaArgs};
 use super::func::{self, FuncArgs};
 use crate::durations;
 use super::record;
+use super::tlb;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -28,8 +29,8 @@ pub struct Args {
     /// What to show; an overview if not given
     #[arg(value_enum)]
     pub subject: Option<Subject>,
-    /// Which of the intervals, for `delta`
-    #[arg(value_name = "INTERVAL")]
+    /// Which of the intervals, for `delta`; which view, for `tlb`
+    #[arg(value_name = "INTERVAL|VIEW")]
     pub name: Option<String>,
     /// Run folder
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
@@ -116,6 +117,8 @@ pub enum Subject {
     Tasks,
     /// Places that could not be decoded
     Errors,
+    /// TLB misses: by `objects`, `functions`, `processes`, `threads`, `pages`, their `distribution`, `advice`
+    Tlb,
     /// Intervals between markers: interrupts off, preemption off, or what --from and --to say
     Delta,
     /// A traced boot: initcalls and long functions
@@ -148,7 +151,7 @@ pub fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Tab
         Subject::Tasks => Some(tables::tasks(profile, filter)),
         Subject::Errors => Some(tables::errors(profile)),
         Subject::Delta => Some(deltas::summary(profile)),
-        Subject::Tree | Subject::Boot | Subject::Func => None,
+        Subject::Tree | Subject::Boot | Subject::Func | Subject::Tlb => None,
     }
 }
 
@@ -189,6 +192,18 @@ pub fn run(
         let rows = if args.func.ftd { args.limit.unwrap_or(0) } else { rows };
         let view = func::View { filter, sort, rows, json: args.json, csv: args.delta.csv, tree, style };
         return func::run(&Run::open(&args.input)?, &args.func, &view, progress, out);
+    }
+    if args.subject == Some(Subject::Tlb) {
+        let view = tlb::View {
+            name: args.name.as_deref(),
+            rows: args.limit(),
+            sort: args.sort.as_deref(),
+            select: &args.select,
+            json: args.json,
+            csv: args.delta.csv,
+            style,
+        };
+        return tlb::run(&args.input, &view, progress, out);
     }
     if args.html.is_some() && args.subject.is_some() {
         bail!("--html writes all views: leave the subject away, or use it with `delta`");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism record`: what this machine itself can record.
 //!
-//! In: options and a command. Out: a run. `func` has the kernel's function tracer record calls, here or in a guest, and
-//! `boot` collects what a traced boot left. `flow` drives `perf record -e intel_pt//` and imports what it wrote:
+//! In: options and a command. Out: a run. `func` has the kernel's function tracer record calls, here or in a guest,
+//! `boot` collects what a traced boot left, and `tlb` has the observer model TLBs in the guest. `flow` drives
+//! `perf record -e intel_pt//` and imports what it wrote:
 //!
 //! | file | what |
 //! |---|---|
@@ -24,6 +25,7 @@ mod func_bpf;
 mod line;
 mod pmu;
 mod rights;
+mod tlb;
 
 use std::io::Write;
 
@@ -53,6 +55,9 @@ pub enum Command {
     /// Record a boot: print the kernel command line for it, or collect what such a boot left
     #[command(after_help = boot::HELP)]
     Boot(boot::Args),
+    /// Record every TLB miss of a command in the guest, by models of processors' TLBs
+    #[command(after_help = tlb::HELP)]
+    Tlb(Box<tlb::Args>),
 }
 
 /// Records.
@@ -66,5 +71,6 @@ pub fn run(
         Command::Flow(args) => flow::run(args, progress),
         Command::Func(args) => func::run(args, progress, out),
         Command::Boot(args) => boot::run(args, color, progress, out),
+        Command::Tlb(args) => tlb::run(args, progress, out),
     }
 }

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! TLB models of a vCPU, fed by every access to memory, kernel's and user's, and every page that code runs on.
+//!
+//! Page sizes and global bits are read from the guest's own page tables, on a miss. Of the processor's own accesses two
+//! are not seen: the walker's, which a TLB does not see either, and what the processor pushes when it takes an
+//! interrupt, to a stack that its handler's first push touches as well.
+
+use std::ffi::{c_uint, c_void};
+
+use kprism_tlb::{Access, Bank, Geometry, Missed, Page, walk};
+use serde_json::{Value, json};
+
+use crate::abi;
+use crate::ram::Ram;
+use crate::tape::Entry;
+use crate::translate::vcpu;
+
+/// One vCPU's TLBs.
+pub struct Tlb {
+    geometries: Vec<Geometry>,
+    bank: Bank,
+    ram: Ram,
+    /// As last loaded.
+    cr3: u64,
+    /// Accesses to pages, by kind: of data each access that QEMU reports, of code each block.
+    references: [u64; 3],
+    /// Walks that came to no page: what was accessed is taken for a 4K page.
+    astray: u64,
+}
+
+impl Tlb {
+    pub fn new(geometries: &[Geometry]) -> Self {
+        Tlb {
+            geometries: geometries.to_vec(),
+            bank: Bank::new(geometries),
+            ram: Ram::default(),
+            cr3: 0,
+            references: [0; 3],
+            astray: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn access(&mut self, va: u64, access: Access) -> Missed {
+        let (ram, cr3, astray) = (&mut self.ram, self.cr3, &mut self.astray);
+        self.bank.access(va, access, || {
+            let mapping = walk(cr3, va, |entry| ram.word(entry));
+            mapping.map_or_else(
+                || {
+                    *astray += 1;
+                    Page::K4
+                },
+                |m| m.page,
+            )
+        })
+    }
+
+    /// Observation begins, in this address space; what the TLBs held then is not known, so they are empty.
+    pub fn begin(&mut self, cr3: u64) {
+        self.cr3 = cr3;
+        self.bank.flush_all();
+    }
+
+    /// CR3 was loaded.
+    pub fn load_cr3(&mut self, cr3: u64) {
+        self.cr3 = cr3;
+        self.bank.load_cr3(cr3 & !0xfff);
+    }
+
+    /// INVLPG.
+    pub fn invalidate(&mut self, va: u64) {
+        self.bank.invalidate(va);
+    }
+
+    /// CR4 was loaded.
+    pub fn flush_all(&mut self) {
+        self.bank.flush_all();
+    }
+
+    /// What was counted.
+    pub fn account(&self, cpu: u32) -> Value {
+        let by_kind = |n: [u64; 3]| json!({ "load": n[0], "store": n[1], "fetch": n[2] });
+        let models: Vec<Value> = self
+            .geometries
+            .iter()
+            .zip(self.bank.counts())
+            .map(|(g, c)| {
+                json!({
+                    "name": g.name, "first_level_misses": by_kind(c.first), "misses": by_kind(c.last),
+                    "walk_reads": c.walk_reads,
+                })
+            })
+            .collect();
+        json!({
+            "cpu": cpu, "references": by_kind(self.references), "looked_up": by_kind(self.bank.looked_up),
+            "models": models, "astray_walks": self.astray,
+        })
+    }
+}
+
+/// What a callback on an instruction knows: its index in its block.
+pub fn udata(index: usize) -> *mut c_void {
+    std::ptr::without_provenance_mut(index)
+}
+
+/// An instruction accessed memory.
+pub unsafe extern "C" fn on_memory<const TURNS: bool>(
+    cpu: c_uint,
+    info: abi::MemInfo,
+    va: u64,
+    udata: *mut c_void,
+) {
+    // SAFETY: QEMU calls this on the vCPU's thread.
+    let (Some(v), store, shift) = (unsafe {
+        (vcpu::<TURNS>(cpu), abi::qemu_plugin_mem_is_store(info), abi::qemu_plugin_mem_size_shift(info))
+    }) else {
+        return;
+    };
+    let (true, Some(tlb)) = (v.on, v.tlb.as_deref_mut()) else { return };
+    let access = if store { Access::Store } else { Access::Load };
+    tlb.references[access as usize] += 1;
+    let missed = tlb.access(va, access);
+    let next = (va | 0xfff).wrapping_add(1);
+    let crosses = (va & 0xfff) + (1 << shift) > 4096;
+    let other = crosses.then(|| tlb.access(next, access));
+    let index = udata.addr() as u32;
+    if missed.first != 0 {
+        v.push(Entry::Miss { index, va, access, missed });
+    }
+    if let Some(missed) = other.filter(|m| m.first != 0) {
+        v.push(Entry::Miss { index, va: next, access, missed });
+    }
+}
+
+/// A block starts, on one or two pages. Called after the block's own callback.
+pub unsafe extern "C" fn on_fetch<const TURNS: bool>(cpu: c_uint, udata: *mut c_void) {
+    // SAFETY: as above.
+    let Some(v) = (unsafe { vcpu::<TURNS>(cpu) }) else { return };
+    let (true, Some(tlb)) = (v.on, v.tlb.as_deref_mut()) else { return };
+    // Addresses at which its first and last bytes lie, and which instruction is the first on the second page.
+    let size = udata.addr() as u64 & 0xffff;
+    let index = (udata.addr() >> 16) as u32;
+    let va = v.va;
+    tlb.references[Access::Fetch as usize] += 1;
+    let missed = tlb.access(va, Access::Fetch);
+    let next = va.wrapping_add(size) & !0xfff;
+    let other = (next != va & !0xfff).then(|| tlb.access(next, Access::Fetch));
+    if missed.first != 0 {
+        v.push(Entry::Miss { index: 0, va, access: Access::Fetch, missed });
+    }
+    if let Some(missed) = other.filter(|m| m.first != 0) {
+        v.push(Entry::Miss { index, va: next, access: Access::Fetch, missed });
+    }
+}
+
+/// What [`on_fetch`] needs to know of a block: where its last byte is, and its first instruction on the next page.
+pub fn block_udata(va: u64, lens: &[u8]) -> *mut c_void {
+    let size: u64 = lens.iter().map(|&l| u64::from(l)).sum();
+    let mut at = va & 0xfff;
+    // An instruction across the boundary is fetched from both.
+    let index = lens.iter().take_while(|&&l| {
+        at += u64::from(l);
+        at <= 4096
+    });
+    let index = index.count().min(lens.len().saturating_sub(1));
+    std::ptr::without_provenance_mut(index << 16 | (size.saturating_sub(1) & 0xffff) as usize)
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What missed the TLBs, as tables. Misses are of the last level; the column after the first geometry's are those of
+//! the others.
+
+use std::collections::HashMap;
+
+use kprism_image::symbols::Symbols;
+use kprism_tlb::geometry::PageSize;
+use kprism_tlb::objects::Objects;
+use kprism_tlb::profile::{Distribution, Misses, Profile};
+use kprism_tlb::whatif::{ByObject, huge_mebibytes, may_be_huge};
+use kprism_tlb::{Access, Geometry};
+use serde_json::Value;
+
+use crate::table::{Cell, Table};
+use crate::units;
+
+/// References, first-level and last-level misses of each geometry. `counts` is the recorder's account.
+pub fn summary(profile: &Profile, geometries: &[Geometry], counts: &Value) -> Table {
+    let sum = |path: &dyn Fn(&Value) -> Option<u64>| -> u64 {
+        counts["vcpus"].as_array().into_iter().flatten().filter_map(path).sum()
+    };
+    let mut rows = Vec::new();
+    for (g, geometry) in geometries.iter().enumerate() {
+        for access in Access::ALL {
+            let name = access.name();
+            let references = sum(&|cpu| cpu["references"][name].as_u64());
+            let first = sum(&|cpu| cpu["models"][g]["first_level_misses"][name].as_u64());
+            let missed = profile.totals[access as usize][g];
+            rows.push(vec![
+                Cell::Text(geometry.name.clone()),
+                Cell::Text(name.into()),
+                Cell::Count(references),
+                Cell::Count(first),
+                Cell::Count(missed),
+                Cell::Real(units::percent(missed, references) * 10.0),
+            ]);
+        }
+    }
+    Table::new(
+        &[
+            ("geometry", "geometry"),
+            ("access", "access"),
+            ("references", "references"),
+            ("first_level_misses", "L1 misses"),
+            ("misses", "misses"),
+            ("per_thousand", "per 1000"),
+        ],
+        rows,
+    )
+}
+
+/// A table of names with misses, the largest first; at most two more geometries have room.
+fn ranked(
+    names: &[(&'static str, &'static str)],
+    rows: Vec<(Vec<Cell>, Misses)>,
+    total: Misses,
+    geometries: usize,
+) -> Table {
+    const MORE: [(&str, &str); 7] = [
+        ("misses_1", "geometry 1"),
+        ("misses_2", "geometry 2"),
+        ("misses_3", "geometry 3"),
+        ("misses_4", "geometry 4"),
+        ("misses_5", "geometry 5"),
+        ("misses_6", "geometry 6"),
+        ("misses_7", "geometry 7"),
+    ];
+    let more = &MORE[..geometries.saturating_sub(1).min(MORE.len())];
+    let mut columns = vec![("share_percent", "share"), ("misses", "misses")];
+    columns.extend(more);
+    columns.extend(names);
+    let mut rows: Vec<Vec<Cell>> = rows
+        .into_iter()
+        .map(|(names, misses)| {
+            let mut row = vec![Cell::Percent(units::percent(misses[0], total[0])), Cell::Count(misses[0])];
+            row.extend(misses[1..=more.len()].iter().map(|&n| Cell::Count(n)));
+            row.extend(names);
+            row
+        })
+        .collect();
+    // Names break ties, so that the same run always gives the same table.
+    rows.sort_by(|a, b| {
+        let key = |row: &[Cell]| row.get(1).and_then(count).unwrap_or(0);
+        key(b).cmp(&key(a)).then_with(|| format!("{a:?}").cmp(&format!("{b:?}")))
+    });
+    Table::new(&columns, rows)
+}
+
+fn count(cell: &Cell) -> Option<u64> {
+    if let Cell::Count(n) = cell { Some(*n) } else { None }
+}
+
+/// By thread, or by process; `comms` are names by thread id.
+pub fn tasks(profile: &Profile, geometries: usize, comms: &HashMap<u32, String>, threads: bool) -> Table {
+    let mut sums: HashMap<(u32, u32), Misses> = HashMap::new();
+    for (&(pid, tgid), misses) in &profile.tasks {
+        let key = if threads { (pid, tgid) } else { (tgid, tgid) };
+        let to = sums.entry(key).or_default();
+        to.iter_mut().zip(misses).for_each(|(to, n)| *to += n);
+    }
+    let name = |pid: u32| match (pid, comms.get(&pid)) {
+        (_, Some(comm)) => comm.clone(),
+        (0, None) => "[idle, or not known yet]".into(),
+        (pid, None) => format!("[{pid}]"),
+    };
+    let rows = sums
+        .into_iter()
+        .map(|((pid, tgid), misses)| {
+            let cells = match threads {
+                true => vec![Cell::Int(pid.into()), Cell::Int(tgid.into()), Cell::Text(name(pid))],
+                false => vec![Cell::Int(tgid.into()), Cell::Text(name(tgid))],
+            };
+            (cells, misses)
+        })
+        .collect();
+    let names: &[_] = match threads {
+        true => &[("pid", "thread"), ("tgid", "process"), ("comm", "name")],
+        false => &[("tgid", "process"), ("comm", "name")],
+    };
+    ranked(names, rows, profile.all(), geometries)
+}
+
+/// By function of the instruction.
+pub fn functions(profile: &Profile, geometries: usize, symbols: &Symbols) -> Table {
+    let mut sums: HashMap<(String, String), Misses> = HashMap::new();
+    for (&(space, ip), site) in &profile.sites {
+        let key = match symbols.locate(space, ip, site.ns) {
+            Some(located) => {
+                let f = symbols.function(located.func);
+                (f.name.clone(), f.module.clone())
+            }
+            None => ("[unknown]".into(), String::new()),
+        };
+        let to = sums.entry(key).or_default();
+        to.iter_mut().zip(site.misses).for_each(|(to, n)| *to += n);
+    }
+    let rows = sums
+        .into_iter()
+        .map(|((name, module), misses)| (vec![Cell::Text(name), Cell::Text(module)], misses))
+        .collect();
+    ranked(&[("function", "function"), ("module", "module")], rows, profile.all(), geometries)
+}
+
+/// By object.
+pub fn objects(profile: &Profile, geometries: usize, objects: &Objects) -> Table {
+    let rows = objects
+        .all()
+        .iter()
+        .zip(&profile.objects)
+        .filter(|(_, misses)| misses.iter().any(|&n| n > 0))
+        .map(|(o, &misses)| {
+            let cells = vec![
+                Cell::Int(o.tgid.into()),
+                Cell::Text(o.kind.name().into()),
+                Cell::Hex(o.start),
+                Cell::Int(o.bytes),
+                Cell::Text(o.name.clone()),
+            ];
+            (cells, misses)
+        })
+        .collect();
+    let names =
+        [("tgid", "process"), ("kind", "kind"), ("start", "start"), ("bytes", "bytes"), ("object", "object")];
+    ranked(&names, rows, profile.all(), geometries)
+}
+
+/// By page, of the first geometry.
+pub fn pages(profile: &Profile, objects: &mut Objects) -> Table {
+    let rows = profile
+        .pages
+        .iter()
+        .map(|(key, &n)| {
+            let object = objects.find(key.tgid, key.start) as usize;
+            let mut misses = Misses::default();
+            misses[0] = n;
+            let cells = vec![
+                Cell::Int(key.tgid.into()),
+                Cell::Hex(key.start),
+                Cell::Text(key.size.name().into()),
+                Cell::Text(objects.all()[object].name.clone()),
+            ];
+            (cells, misses)
+        })
+        .collect();
+    ranked(
+        &[("tgid", "process"), ("page", "page"), ("page_size", "size"), ("object", "object")],
+        rows,
+        profile.all(),
+        1,
+    )
+}
+
+/// Figures 6 and 7 of the PTAT paper: pages in increasing order of misses; at each share of them the average misses of
+/// an entry, and the part of all misses up to there, for 1, 4 and 8 neighbouring entries together.
+pub fn distribution(profile: &Profile, tgid: Option<u32>) -> Table {
+    let mut rows = Vec::new();
+    for size in PageSize::ALL {
+        let all: Vec<Distribution> = [1, 4, 8]
+            .iter()
+            .map(|&n| profile.distribution(tgid, size, n))
+            .filter(|d| !d.sums.is_empty())
+            .collect();
+        if all.is_empty() {
+            continue;
+        }
+        for percent in [5, 10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 85, 90, 95, 99, 100] {
+            let share = f64::from(percent) / 100.0;
+            let mut row = vec![Cell::Text(size.name().into()), Cell::Int(percent as u64)];
+            row.extend(all.iter().map(|d| Cell::Real(d.average_at(share))));
+            row.extend(all.iter().map(|d| Cell::Percent(100.0 * d.part_below(share))));
+            rows.push(row);
+        }
+    }
+    Table::new(
+        &[
+            ("page_size", "size"),
+            ("pages_percent", "pages %"),
+            ("average_1", "average, 1 PTE"),
+            ("average_4", "4 PTEs"),
+            ("average_8", "8 PTEs"),
+            ("cdf_1_percent", "misses, 1 PTE"),
+            ("cdf_4_percent", "4 PTEs"),
+            ("cdf_8_percent", "8 PTEs"),
+        ],
+        rows,
+    )
+}
+
+/// What a change of pages would do: the objects changed, and all misses after it.
+#[derive(Debug, Clone)]
+pub struct Prediction {
+    /// The object, or none for all that can be.
+    pub object: Option<u32>,
+    /// Its new pages.
+    pub size: PageSize,
+    /// Misses of every object.
+    pub misses: ByObject,
+}
+
+/// Predictions, ranked by misses saved per MiB of huge pages.
+pub fn advice(predictions: &[Prediction], now: &ByObject, objects: &Objects) -> Table {
+    let total: u64 = now.values().sum();
+    let mut rows: Vec<(f64, Vec<Cell>)> = predictions
+        .iter()
+        .map(|p| {
+            let after: u64 = p.misses.values().sum();
+            let saved = total.saturating_sub(after);
+            let one = p.object.map(|o| (o, &objects.all()[o as usize]));
+            let mebibytes = match one {
+                Some((_, o)) => huge_mebibytes(o.bytes, p.size),
+                None => {
+                    let huge = |(number, o): &(usize, &kprism_tlb::objects::Object)| {
+                        may_be_huge(o.kind) && now.contains_key(&(*number as u32))
+                    };
+                    let all = objects.all().iter().enumerate().filter(huge);
+                    all.map(|(_, o)| huge_mebibytes(o.bytes, p.size)).sum()
+                }
+            };
+            let rate = saved as f64 / mebibytes.max(1) as f64;
+            let own = |m: &ByObject| {
+                one.map_or(Cell::Nothing, |(o, _)| Cell::Count(m.get(&o).copied().unwrap_or(0)))
+            };
+            let name = one.map_or_else(|| "all data of programs".into(), |(_, o)| o.name.clone());
+            let cells = vec![
+                Cell::Real(rate),
+                Cell::Int(mebibytes),
+                Cell::Text(p.size.name().into()),
+                own(now),
+                own(&p.misses),
+                Cell::Count(total),
+                Cell::Count(after),
+                Cell::Percent(units::percent(saved, total)),
+                Cell::Text(name),
+            ];
+            (rate, cells)
+        })
+        .collect();
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| format!("{:?}", a.1).cmp(&format!("{:?}", b.1))));
+    Table::new(
+        &[
+            ("saved_per_mib", "saved/MiB"),
+            ("huge_mib", "MiB"),
+            ("page_size", "pages"),
+            ("object_misses", "its misses"),
+            ("object_after", "then"),
+            ("misses", "all misses"),
+            ("after", "then"),
+            ("saved_percent", "saved"),
+            ("object", "object"),
+        ],
+        rows.into_iter().map(|(_, cells)| cells).collect(),
+    )
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The table `tlb_misses`: one row a miss of the last level of any geometry. It can have more rows than fit in
+//! memory, so it is written as it comes, in row groups.
+
+use crate::column::{Column, write_groups};
+use crate::{Result, Run};
+
+/// Rows of a row group.
+const GROUP: usize = 1 << 20;
+
+/// A miss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissRow {
+    /// When.
+    pub time_ns: u64,
+    /// CPU.
+    pub cpu: u32,
+    /// Thread id.
+    pub pid: u32,
+    /// Process id.
+    pub tgid: u32,
+    /// Address space: CR3 without its low 12 bits.
+    pub space: u64,
+    /// Address accessed.
+    pub va: u64,
+    /// Bytes of its page.
+    pub page_bytes: u64,
+    /// Physical address of the page table entry; 0 where the recorder does not tell.
+    pub pte: u64,
+    /// Address of the instruction; 0 where the recorder does not tell.
+    pub ip: u64,
+    /// 0 load, 1 store, 2 fetch.
+    pub access: u32,
+    /// Bit n: missed in geometry n.
+    pub geometries: u32,
+}
+
+/// Writes the table.
+///
+/// # Errors
+/// The disk refuses.
+pub fn save_tlb_misses(run: &Run, rows: impl Iterator<Item = MissRow>) -> Result<()> {
+    std::fs::create_dir_all(run.tables()).map_err(crate::io_at(&run.tables()))?;
+    let mut rows = rows.peekable();
+    let mut begun = false;
+    let groups = std::iter::from_fn(|| {
+        if begun && rows.peek().is_none() {
+            return None;
+        }
+        begun = true;
+        let group: Vec<MissRow> = rows.by_ref().take(GROUP).collect();
+        let u64s = |f: fn(&MissRow) -> u64| Column::U64(group.iter().map(f).collect());
+        let u32s = |f: fn(&MissRow) -> u32| Column::U32(group.iter().map(f).collect());
+        Some(vec![
+            ("time_ns", u64s(|r| r.time_ns)),
+            ("cpu", u32s(|r| r.cpu)),
+            ("pid", u32s(|r| r.pid)),
+            ("tgid", u32s(|r| r.tgid)),
+            ("space", u64s(|r| r.space)),
+            ("va", u64s(|r| r.va)),
+            ("page_bytes", u64s(|r| r.page_bytes)),
+            ("pte", u64s(|r| r.pte)),
+            ("ip", u64s(|r| r.ip)),
+            ("access", u32s(|r| r.access)),
+            ("geometries", u32s(|r| r.geometries)),
+        ])
+    });
+    write_groups(&run.table("tlb_misses"), "tlb_misses", groups)
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One array of translations: keys in, hit or miss out.
+//!
+//! A key is a page of an address space: page number, page size, address space, a bit that makes it differ from an
+//! empty entry. Whether the translation is global is a bit beside it that lookups do not compare.
+
+use crate::full::Full;
+use crate::geometry::{self, PageSize, Policy};
+
+/// Beside a key: its translation survives loads of CR3.
+pub(crate) const GLOBAL: u64 = 1 << 63;
+const VALID: u64 = 1 << 62;
+/// Bits of a page number: 57 of an address, less 12.
+const NUMBER: u64 = (1 << 45) - 1;
+
+/// Ways from which on entries are hashed instead of compared one by one.
+const MANY: usize = 24;
+
+/// The key of the page at `va`.
+#[inline(always)]
+pub(crate) fn key(va: u64, size: PageSize, space: u16) -> u64 {
+    VALID | u64::from(space & 0x7fff) << 47 | (size as u64) << 45 | (va >> size.shift()) & NUMBER
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(crate) struct Array {
+    sets: u64,
+    /// 2^64 / sets, rounded up: remainders by multiplication (Lemire, Kaser, Kurz 2019).
+    magic: u64,
+    ways: usize,
+    store: Store,
+}
+
+#[derive(Debug, Clone)]
+enum Store {
+    /// Sets one after another, each from the most to the least recently used.
+    Lru(Vec<u64>),
+    Plru {
+        keys: Vec<u64>,
+        bits: Vec<u64>,
+    },
+    Random {
+        keys: Vec<u64>,
+        state: u64,
+    },
+    Full(Full),
+}
+
+impl Array {
+    pub fn new(a: &geometry::Array) -> Self {
+        let (entries, ways, sets) = (a.entries as usize, a.ways() as usize, u64::from(a.sets()));
+        let keys = vec![0; entries];
+        let store = match a.policy {
+            Policy::Lru if sets == 1 && ways >= MANY => Store::Full(Full::new(entries)),
+            Policy::Lru => Store::Lru(keys),
+            Policy::Plru if ways > 64 => Store::Full(Full::new(entries)),
+            Policy::Plru => Store::Plru { keys, bits: vec![0; sets as usize] },
+            Policy::Random => Store::Random { keys, state: 0x9e37_79b9_7f4a_7c15 },
+        };
+        Array { sets, magic: (u64::MAX / sets).wrapping_add(1), ways, store }
+    }
+
+    /// First entry of the set of `key`.
+    #[inline(always)]
+    fn set(&self, key: u64) -> usize {
+        let number = key & NUMBER;
+        let set = if self.sets & (self.sets - 1) == 0 {
+            number & (self.sets - 1)
+        } else {
+            // Exact while the number's bits (45) and the sets' (16) are no more than 64.
+            ((u128::from(number.wrapping_mul(self.magic)) * u128::from(self.sets)) >> 64) as u64
+        };
+        set as usize * self.ways
+    }
+
+    /// If there is an entry, marks it used and says whether it is global.
+    #[inline(always)]
+    pub fn hit(&mut self, key: u64) -> Option<bool> {
+        let (at, ways) = (self.set(key), self.ways);
+        match &mut self.store {
+            Store::Lru(keys) => {
+                let set = &mut keys[at..at + ways];
+                let found = match ways {
+                    4 => to_front::<4>(set, key),
+                    8 => to_front::<8>(set, key),
+                    12 => to_front::<12>(set, key),
+                    _ => to_front_any(set, key),
+                };
+                found.map(|k| k & GLOBAL != 0)
+            }
+            Store::Plru { keys, bits } => {
+                let way = keys[at..at + ways].iter().position(|k| k & !GLOBAL == key)?;
+                touch(&mut bits[at / ways], way, ways);
+                Some(keys[at + way] & GLOBAL != 0)
+            }
+            Store::Random { keys, .. } => {
+                keys[at..at + ways].iter().find(|&k| k & !GLOBAL == key).map(|k| k & GLOBAL != 0)
+            }
+            Store::Full(full) => full.hit(key),
+        }
+    }
+
+    /// Takes in a translation that is not there, in place of another if its set is full.
+    #[inline(always)]
+    pub fn fill(&mut self, key: u64, global: bool) {
+        let (at, ways) = (self.set(key), self.ways);
+        let entry = key | if global { GLOBAL } else { 0 };
+        match &mut self.store {
+            Store::Lru(keys) => {
+                let set = &mut keys[at..at + ways];
+                // Empty entries are the last ones, as removing closes gaps.
+                match ways {
+                    4 => push_front::<4>(set, entry),
+                    8 => push_front::<8>(set, entry),
+                    12 => push_front::<12>(set, entry),
+                    _ => {
+                        set.copy_within(0..ways - 1, 1);
+                        set[0] = entry;
+                    }
+                }
+            }
+            Store::Plru { keys, bits } => {
+                let bits = &mut bits[at / ways];
+                let set = &mut keys[at..at + ways];
+                let way = set.iter().position(|&k| k == 0).unwrap_or_else(|| victim(*bits, ways));
+                set[way] = entry;
+                touch(bits, way, ways);
+            }
+            Store::Random { keys, state } => {
+                let set = &mut keys[at..at + ways];
+                let way = set.iter().position(|&k| k == 0).unwrap_or_else(|| {
+                    *state ^= *state << 13;
+                    *state ^= *state >> 7;
+                    *state ^= *state << 17;
+                    (u128::from(*state) * ways as u128 >> 64) as usize
+                });
+                set[way] = entry;
+            }
+            Store::Full(full) => full.fill(entry),
+        }
+    }
+
+    /// Drops one translation.
+    pub fn remove(&mut self, key: u64) {
+        let (at, ways) = (self.set(key), self.ways);
+        match &mut self.store {
+            Store::Lru(keys) => {
+                let set = &mut keys[at..at + ways];
+                if let Some(way) = set.iter().position(|k| k & !GLOBAL == key) {
+                    set.copy_within(way + 1.., way);
+                    set[ways - 1] = 0;
+                }
+            }
+            Store::Plru { keys, .. } | Store::Random { keys, .. } => {
+                for k in &mut keys[at..at + ways] {
+                    if *k & !GLOBAL == key {
+                        *k = 0;
+                    }
+                }
+            }
+            Store::Full(full) => full.remove(key),
+        }
+    }
+
+    /// Drops all but global translations.
+    pub fn drop_unless_global(&mut self) {
+        let ways = self.ways;
+        match &mut self.store {
+            Store::Lru(keys) => {
+                for set in keys.chunks_exact_mut(ways) {
+                    let mut kept = 0;
+                    for way in 0..ways {
+                        if set[way] & GLOBAL != 0 {
+                            set[kept] = set[way];
+                            kept += 1;
+                        }
+                    }
+                    set[kept..].fill(0);
+                }
+            }
+            Store::Plru { keys, .. } | Store::Random { keys, .. } => {
+                keys.iter_mut().filter(|k| **k & GLOBAL == 0).for_each(|k| *k = 0);
+            }
+            Store::Full(full) => full.drop_unless_global(),
+        }
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self) {
+        match &mut self.store {
+            Store::Lru(keys) | Store::Plru { keys, .. } | Store::Random { keys, .. } => keys.fill(0),
+            Store::Full(full) => full.clear(),
+        }
+    }
+}
+
+/// Moves the entry of `key` to the front. The common numbers of ways are known to the compiler: no loops, no branches
+/// on what random accesses make unpredictable.
+#[inline(always)]
+fn to_front<const WAYS: usize>(set: &mut [u64], key: u64) -> Option<u64> {
+    let set: &mut [u64; WAYS] = set.try_into().ok()?;
+    let mut way = WAYS;
+    for (i, k) in set.iter().enumerate() {
+        if k & !GLOBAL == key {
+            way = i;
+        }
+    }
+    if way == WAYS {
+        return None;
+    }
+    let found = set[way];
+    for i in (1..WAYS).rev() {
+        set[i] = if i <= way { set[i - 1] } else { set[i] };
+    }
+    set[0] = found;
+    Some(found)
+}
+
+fn to_front_any(set: &mut [u64], key: u64) -> Option<u64> {
+    let way = set.iter().position(|k| k & !GLOBAL == key)?;
+    let found = set[way];
+    set.copy_within(0..way, 1);
+    set[0] = found;
+    Some(found)
+}
+
+#[inline(always)]
+fn push_front<const WAYS: usize>(set: &mut [u64], entry: u64) {
+    if let Ok(set) = <&mut [u64; WAYS]>::try_from(set) {
+        for i in (1..WAYS).rev() {
+            set[i] = set[i - 1];
+        }
+        set[0] = entry;
+    }
+}
+
+/// Marks `way` used: along the tree, every bit points away from it.
+fn touch(bits: &mut u64, way: usize, ways: usize) {
+    if ways.is_power_of_two() {
+        let mut node = 1;
+        let mut half = ways / 2;
+        while half > 0 {
+            let right = way & half != 0;
+            *bits = if right { *bits & !(1 << node) } else { *bits | 1 << node };
+            node = node * 2 + usize::from(right);
+            half /= 2;
+        }
+    } else {
+        *bits |= 1 << way;
+        if bits.count_ones() as usize == ways {
+            *bits = 1 << way;
+        }
+    }
+}
+
+/// The way to replace: where the tree's bits point, or the first without its used bit.
+fn victim(bits: u64, ways: usize) -> usize {
+    if !ways.is_power_of_two() {
+        return (bits.trailing_ones() as usize).min(ways - 1);
+    }
+    let (mut node, mut way) = (1, 0);
+    while node < ways {
+        let right = (bits >> node & 1) as usize;
+        way = way * 2 + right;
+        node = node * 2 + right;
+    }
+    way
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Several geometries over one stream of accesses, behind a filter that changes nothing.
+//!
+//! An access to the same page (and of the same kind, where loads and stores have arrays of their own) as the one before it finds its entry most recently used in every
+//! first-level array it touches, of any geometry, and goes no further: nothing would change, so no model is asked.
+//! Fetches are filtered apart from data where no first level serves both.
+
+use crate::geometry::{Access, Array, Geometry, PageSize};
+use crate::model::{Counts, Outcome, Page, Tlb};
+
+/// What an access did, a bit for each geometry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missed {
+    /// The page's size, if any geometry's first level missed.
+    pub size: PageSize,
+    /// Geometries whose first level missed.
+    pub first: u8,
+    /// Geometries whose every level missed.
+    pub last: u8,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Bank {
+    tlbs: Vec<Tlb>,
+    /// Page and kind of the last access to data, and page of the last fetch.
+    data: u64,
+    code: u64,
+    /// Some first level has an array for loads or for stores alone.
+    split: bool,
+    /// Some first level has an array for data and code.
+    shared: bool,
+    /// Accesses that were looked up, by kind.
+    pub looked_up: [u64; 3],
+}
+
+/// Geometries at most: a bit of a byte each.
+pub const MAX_GEOMETRIES: usize = 8;
+const NOWHERE: u64 = u64::MAX;
+
+const NOTHING: Missed = Missed { size: PageSize::K4, first: 0, last: 0 };
+
+impl Bank {
+    /// Empty TLBs of up to [`MAX_GEOMETRIES`] geometries; more are left out.
+    pub fn new(geometries: &[Geometry]) -> Self {
+        let tlbs = geometries.iter().take(MAX_GEOMETRIES).map(Tlb::new).collect();
+        let both = |a: &Array| a.serves.contains(&Access::Fetch) && a.serves.len() > 1;
+        let shared = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(both)));
+        let one = |a: &Array| a.serves.contains(&Access::Load) != a.serves.contains(&Access::Store);
+        let split = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(one)));
+        Bank { tlbs, data: NOWHERE, code: NOWHERE, split, shared, looked_up: [0; 3] }
+    }
+
+    /// An access within one 4K page. `page` walks the page tables.
+    #[inline(always)]
+    pub fn access(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Missed {
+        let this = va >> 12 << 1 | u64::from(self.split && access == Access::Store);
+        let last = if access == Access::Fetch { &mut self.code } else { &mut self.data };
+        if *last == this {
+            return NOTHING;
+        }
+        *last = this;
+        self.look_up(va, access, page)
+    }
+
+    fn look_up(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Missed {
+        self.looked_up[access as usize] += 1;
+        let (mut known, mut page) = (None, Some(page));
+        let mut missed = NOTHING;
+        for (i, tlb) in self.tlbs.iter_mut().enumerate() {
+            let walk = || *known.get_or_insert_with(|| page.take().map_or(Page::K4, |walk| walk()));
+            match tlb.access(va, access, walk) {
+                Outcome::Hit(0) => {}
+                Outcome::Hit(_) => {
+                    missed.first |= 1 << i;
+                    missed.size = tlb.page.size;
+                }
+                Outcome::Miss => {
+                    missed.first |= 1 << i;
+                    missed.size = tlb.page.size;
+                    missed.last |= 1 << i;
+                }
+            }
+        }
+        if self.shared {
+            match access {
+                Access::Fetch => self.data = NOWHERE,
+                _ => self.code = NOWHERE,
+            }
+        }
+        missed
+    }
+
+    /// See [`Tlb::load_cr3`].
+    pub fn load_cr3(&mut self, space: u64) {
+        self.forget();
+        self.tlbs.iter_mut().for_each(|t| t.load_cr3(space));
+    }
+
+    /// See [`Tlb::invalidate`].
+    pub fn invalidate(&mut self, va: u64) {
+        self.forget();
+        self.tlbs.iter_mut().for_each(|t| t.invalidate(va));
+    }
+
+    /// See [`Tlb::flush_all`].
+    pub fn flush_all(&mut self) {
+        self.forget();
+        self.tlbs.iter_mut().for_each(Tlb::flush_all);
+    }
+
+    /// What each geometry counted.
+    pub fn counts(&self) -> impl Iterator<Item = &Counts> {
+        self.tlbs.iter().map(|t| &t.counts)
+    }
+
+    fn forget(&mut self) {
+        self.data = NOWHERE;
+        self.code = NOWHERE;
+    }
+}

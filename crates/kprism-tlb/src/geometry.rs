@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a processor's TLBs are: arrays on levels, each with its size, its pages and the accesses it serves.
+//!
+//! In: JSON, or the name of a preset (see [`crate::presets`]). Out: a checked [`Geometry`].
+
+use serde::{Deserialize, Serialize};
+
+/// Sizes of pages that x86-64 maps (SDM volume 3, table 4-14).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum PageSize {
+    /// 4 KiB.
+    #[serde(rename = "4K")]
+    K4 = 0,
+    /// 2 MiB.
+    #[serde(rename = "2M")]
+    M2 = 1,
+    /// 1 GiB.
+    #[serde(rename = "1G")]
+    G1 = 2,
+}
+
+impl PageSize {
+    /// All of them, from small to large.
+    pub const ALL: [PageSize; 3] = [PageSize::K4, PageSize::M2, PageSize::G1];
+
+    /// Bits of an address within a page.
+    pub const fn shift(self) -> u32 {
+        12 + 9 * self as u32
+    }
+
+    /// Bytes.
+    pub const fn bytes(self) -> u64 {
+        1 << self.shift()
+    }
+
+    /// As people write it.
+    pub const fn name(self) -> &'static str {
+        ["4K", "2M", "1G"][self as usize]
+    }
+
+    /// The inverse of `as u8`.
+    pub fn from_number(number: u8) -> Option<PageSize> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
+/// Why memory is accessed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Data is read.
+    Load = 0,
+    /// Data is written.
+    Store = 1,
+    /// Instructions are fetched.
+    Fetch = 2,
+}
+
+impl Access {
+    /// All of them.
+    pub const ALL: [Access; 3] = [Access::Load, Access::Store, Access::Fetch];
+
+    /// As people write it.
+    pub const fn name(self) -> &'static str {
+        ["load", "store", "fetch"][self as usize]
+    }
+
+    /// The inverse of `as u8`.
+    pub fn from_number(number: u8) -> Option<Access> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
+/// Which entry of a full set goes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// The least recently used.
+    #[default]
+    Lru,
+    /// Pseudo-LRU: a binary tree of bits where the ways are a power of two, else a used bit for each way.
+    Plru,
+    /// Any, by a generator that begins alike in every run.
+    Random,
+}
+
+/// One array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Array {
+    /// Entries.
+    pub entries: u32,
+    /// Ways of a set; 0 for fully associative. Sets need not be a power of two: a page goes to set number
+    /// `page number mod sets`.
+    #[serde(default)]
+    pub ways: u32,
+    /// Pages it holds.
+    pub pages: Vec<PageSize>,
+    /// Accesses it serves; all of them if left out.
+    #[serde(default = "every_access")]
+    pub serves: Vec<Access>,
+    /// Replacement.
+    #[serde(default)]
+    pub policy: Policy,
+}
+
+impl Array {
+    /// Ways of a set.
+    pub fn ways(&self) -> u32 {
+        if self.ways == 0 { self.entries } else { self.ways }
+    }
+
+    /// Number of sets.
+    pub fn sets(&self) -> u32 {
+        self.entries / self.ways().max(1)
+    }
+}
+
+fn every_access() -> Vec<Access> {
+    Access::ALL.to_vec()
+}
+
+/// Caches of the upper levels of the page tables, fully associative, LRU; 0 entries is none. Their sizes are published
+/// nowhere reliable, so no preset has any.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WalkCaches {
+    /// PML4 entries (SDM: PML4 cache).
+    #[serde(default)]
+    pub pml4e: u32,
+    /// Entries that point to page directories (SDM: PDPTE cache).
+    #[serde(default)]
+    pub pdpte: u32,
+    /// Entries that point to page tables (SDM: PDE cache).
+    #[serde(default)]
+    pub pde: u32,
+}
+
+/// All TLBs of a processor, as one thread sees them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Geometry {
+    /// Its name.
+    pub name: String,
+    /// Where the numbers are from.
+    #[serde(default)]
+    pub source: String,
+    /// Levels, the one nearest to the core first; each a list of arrays that are looked up together.
+    pub levels: Vec<Vec<Array>>,
+    /// Caches for the page walk.
+    #[serde(default)]
+    pub walk_caches: WalkCaches,
+    /// Entries belong to an address space and survive switching to another (SDM: CR4.PCIDE). Without, a load of CR3
+    /// drops all entries but global ones.
+    #[serde(default)]
+    pub pcid: bool,
+}
+
+/// Why a description is none.
+#[derive(Debug, thiserror::Error)]
+pub enum GeometryError {
+    /// Not the JSON it should be.
+    #[error("geometry: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Impossible.
+    #[error("geometry {name:?}: level {level}, array {array}: {what}")]
+    Array {
+        /// The geometry's name.
+        name: String,
+        /// Level, from 1.
+        level: usize,
+        /// Array of the level, from 1.
+        array: usize,
+        /// What is wrong and what was expected.
+        what: &'static str,
+    },
+    /// Impossible as a whole.
+    #[error("geometry {name:?}: {what}")]
+    Whole {
+        /// The geometry's name.
+        name: String,
+        /// What is wrong and what was expected.
+        what: &'static str,
+    },
+}
+
+/// Entries an array may have at most.
+const MAX_ENTRIES: u32 = 1 << 16;
+/// Ways a set may have at most, unless it is the whole array.
+const MAX_WAYS: u32 = 64;
+/// Arrays of a level.
+pub(crate) const MAX_ARRAYS: usize = 8;
+
+impl Geometry {
+    /// Reads a description.
+    ///
+    /// # Errors
+    /// It is not JSON of this shape, or describes what cannot be.
+    pub fn parse(json: &str) -> Result<Self, GeometryError> {
+        let geometry: Geometry = serde_json::from_str(json)?;
+        geometry.check()?;
+        Ok(geometry)
+    }
+
+    /// Whether such a thing can be.
+    ///
+    /// # Errors
+    /// The first array that cannot, or what is missing.
+    pub fn check(&self) -> Result<(), GeometryError> {
+        let whole = |what| Err(GeometryError::Whole { name: self.name.clone(), what });
+        if !(1..=3).contains(&self.levels.len()) {
+            return whole("expected one to three levels");
+        }
+        let w = self.walk_caches;
+        if w.pml4e.max(w.pdpte).max(w.pde) > MAX_ENTRIES {
+            return whole("a walk cache has more than 65536 entries");
+        }
+        for (level, arrays) in (1..).zip(&self.levels) {
+            if arrays.len() > MAX_ARRAYS {
+                return whole("expected at most 8 arrays in a level");
+            }
+            for (array, a) in (1..).zip(arrays) {
+                let what = match a {
+                    _ if a.entries == 0 || a.entries > MAX_ENTRIES => "expected 1 to 65536 entries",
+                    _ if a.ways > a.entries || a.entries % a.ways() != 0 => {
+                        "expected entries to be a multiple of ways"
+                    }
+                    _ if a.ways > MAX_WAYS && a.ways < a.entries => "expected at most 64 ways, or 0 for all",
+                    _ if a.pages.is_empty() || a.pages.len() > 3 => "expected pages, each once",
+                    _ if a.serves.is_empty() => "expected accesses in serves",
+                    _ => continue,
+                };
+                return Err(GeometryError::Array { name: self.name.clone(), level, array, what });
+            }
+        }
+        let first = &self.levels[0];
+        let all = Access::ALL
+            .iter()
+            .all(|access| first.iter().any(|a| a.serves.contains(access) && a.pages.contains(&PageSize::K4)));
+        if !all {
+            return whole("expected the first level to hold 4K pages of loads, stores and fetches");
+        }
+        Ok(())
+    }
+}

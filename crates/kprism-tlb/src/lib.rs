@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! kprism-tlb: translation lookaside buffers, what misses them, and whose memory that is.
+//!
+//! In: memory accesses (from the observer, one by one) or what a memory bus showed of page walks. Out: misses, as a
+//! stream, and what they add up to. Pure: bytes and values in, values and bytes out.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`geometry`], [`presets`] | what a processor's TLBs are, from JSON or by name |
+//! | [`model`], `array`, `full` | one processor's TLBs at work |
+//! | [`bank`] | several geometries over one stream of accesses |
+//! | [`walk()`] | the page walk, for who has the memory |
+//! | [`stream`] | misses as bytes |
+//! | [`objects`], [`profile`] | whose memory misses, and how often |
+//! | [`bus`] | a memory bus's accesses to page tables → misses |
+//! | [`whatif`] | the same run with larger pages |
+#![forbid(unsafe_code)]
+
+mod array;
+pub mod bank;
+pub mod bus;
+mod full;
+pub mod geometry;
+pub mod model;
+pub mod objects;
+pub mod presets;
+pub mod profile;
+pub mod stream;
+pub mod walk;
+pub mod whatif;
+
+pub use bank::Bank;
+pub use bank::Missed;
+pub use geometry::{Access, Geometry, GeometryError, PageSize, Policy};
+pub use model::{Outcome, Page, Tlb};
+pub use walk::walk;

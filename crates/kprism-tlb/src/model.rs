@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A processor's TLBs at work: accesses in, hits and misses out.
+//!
+//! Rules (SDM volume 3, 4.10; AMD APM volume 2, 5.5):
+//! - all arrays of a level are looked up at once, with every page size they hold, as the page size is known only to
+//!   the entry;
+//! - a hit on a lower level, or a walk, fills every level above it and the level itself;
+//! - a page that no array of the first level can hold goes there in smaller pieces; lower levels leave it out;
+//! - where several arrays of a level take a page, its number decides by the bit above the set's index;
+//! - a load of CR3 drops all but global entries, or none with PCIDs; INVLPG drops a page's entries of every size and
+//!   all walk caches; a change of CR4 drops all.
+
+use crate::array::{Array, key};
+use crate::geometry::{Access, Geometry, MAX_ARRAYS, PageSize};
+
+/// A page as the page tables map it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Page {
+    /// Its size.
+    pub size: PageSize,
+    /// Marked global: loads of CR3 leave its entries.
+    pub global: bool,
+}
+
+impl Page {
+    /// An ordinary page.
+    pub const K4: Page = Page { size: PageSize::K4, global: false };
+}
+
+/// How far an access had to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Found on this level, 0 the first.
+    Hit(u8),
+    /// Found nowhere: the page tables were walked.
+    Miss,
+}
+
+/// What was counted. Accesses that hit the first level are not: who filters them knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Misses of the first level, by access.
+    pub first: [u64; 3],
+    /// Misses of all levels, by access.
+    pub last: [u64; 3],
+    /// Page table entries that walks read from memory, after the walk caches.
+    pub walk_reads: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Probe {
+    array: u8,
+    size: PageSize,
+}
+
+/// Few probes, in place: every access looks here.
+#[derive(Debug, Clone, Copy)]
+struct Probes {
+    len: u8,
+    all: [Probe; 3 * MAX_ARRAYS],
+}
+
+impl Probes {
+    const NONE: Probes = Probes { len: 0, all: [Probe { array: 0, size: PageSize::K4 }; 3 * MAX_ARRAYS] };
+
+    fn push(&mut self, probe: Probe) {
+        self.all[usize::from(self.len)] = probe;
+        self.len += 1;
+    }
+
+    #[inline(always)]
+    fn get(&self) -> &[Probe] {
+        &self.all[..usize::from(self.len)]
+    }
+}
+
+/// What a level does for one kind of access.
+#[derive(Debug, Clone)]
+struct Service {
+    probes: Probes,
+    /// Arrays that take a page, and the size it is held as, by the page's size.
+    takes: [Probes; 3],
+}
+
+/// TLBs of one processor (thread).
+#[derive(Debug, Clone)]
+pub struct Tlb {
+    arrays: Vec<Array>,
+    /// By level and access.
+    services: Vec<[Service; 3]>,
+    /// By level of the tables, from the PDE cache up.
+    walk: [Option<Array>; 3],
+    caches_walks: bool,
+    pcid: bool,
+    space: u16,
+    /// Number of each address space seen, with PCIDs.
+    spaces: std::collections::HashMap<u64, u16>,
+    /// The page of the last access that missed the first level.
+    pub page: Page,
+    /// See [`Counts`].
+    pub counts: Counts,
+}
+
+impl Tlb {
+    /// Empty TLBs.
+    pub fn new(geometry: &Geometry) -> Self {
+        let mut arrays = Vec::new();
+        let mut services = Vec::new();
+        for (number, level) in geometry.levels.iter().enumerate() {
+            let base = arrays.len();
+            arrays.extend(level.iter().map(Array::new));
+            services.push(Access::ALL.map(|access| service(level, base, access, number == 0)));
+        }
+        let w = geometry.walk_caches;
+        let walk = [w.pde, w.pdpte, w.pml4e].map(|entries| {
+            let array = crate::geometry::Array {
+                entries,
+                ways: 0,
+                pages: vec![PageSize::K4],
+                serves: Access::ALL.to_vec(),
+                policy: crate::geometry::Policy::Lru,
+            };
+            (entries > 0).then(|| Array::new(&array))
+        });
+        Tlb {
+            arrays,
+            services,
+            caches_walks: walk.iter().any(Option::is_some),
+            walk,
+            pcid: geometry.pcid,
+            space: 0,
+            spaces: std::collections::HashMap::new(),
+            page: Page::K4,
+            counts: Counts::default(),
+        }
+    }
+
+    /// One access to one page. `page` walks the page tables, and is asked only if no level has the page.
+    #[inline(always)]
+    pub fn access(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Outcome {
+        let space = self.space_of(va);
+        for probe in self.services[0][access as usize].probes.get() {
+            if self.arrays[probe.array as usize].hit(key(va, probe.size, space)).is_some() {
+                return Outcome::Hit(0);
+            }
+        }
+        self.below(0, va, access, space, page)
+    }
+
+    /// An access that is known to have missed the first level, which is left alone.
+    pub fn access_below(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Outcome {
+        let space = self.space_of(va);
+        self.below(1, va, access, space, page)
+    }
+
+    /// Fills levels from `top` on.
+    fn below(
+        &mut self,
+        top: usize,
+        va: u64,
+        access: Access,
+        space: u16,
+        page: impl FnOnce() -> Page,
+    ) -> Outcome {
+        self.counts.first[access as usize] += 1;
+        for level in 1..self.services.len() {
+            let probes = self.services[level][access as usize].probes.get();
+            let found = probes.iter().find_map(|probe| {
+                let global = self.arrays[probe.array as usize].hit(key(va, probe.size, space))?;
+                Some(Page { size: probe.size, global })
+            });
+            if let Some(page) = found {
+                self.page = page;
+                self.fill(top..level, va, access, space, page);
+                return Outcome::Hit(level as u8);
+            }
+        }
+        self.counts.last[access as usize] += 1;
+        let page = page();
+        self.page = page;
+        self.walk(va, space, page);
+        self.fill(top..self.services.len(), va, access, space, page);
+        Outcome::Miss
+    }
+
+    fn fill(&mut self, levels: std::ops::Range<usize>, va: u64, access: Access, space: u16, page: Page) {
+        for service in &self.services[levels] {
+            let takes = service[access as usize].takes[page.size as usize].get();
+            let Some(first) = takes.first() else { continue };
+            let number = va >> first.size.shift();
+            let bank = match takes.len() {
+                1 => first,
+                n => &takes[(number >> 7) as usize % n],
+            };
+            self.arrays[bank.array as usize].fill(key(va, bank.size, space), page.global);
+        }
+    }
+
+    /// Counts what the walk reads, and keeps it in the walk caches.
+    fn walk(&mut self, va: u64, space: u16, page: Page) {
+        let mut reads = 1;
+        if !self.caches_walks {
+            self.counts.walk_reads += 4 - page.size as u64;
+            return;
+        }
+        // Levels above the entry that maps the page: 2M pages have no page table, and so on.
+        for level in page.size as usize..3 {
+            let tag = key(va >> (9 * (level + 1)), PageSize::K4, space);
+            if let Some(cache) = &mut self.walk[level] {
+                if cache.hit(tag).is_some() {
+                    break;
+                }
+                cache.fill(tag, page.global);
+            }
+            reads += 1;
+        }
+        self.counts.walk_reads += reads;
+    }
+
+    /// With PCIDs the kernel's half is the same in every space.
+    #[inline(always)]
+    fn space_of(&self, va: u64) -> u16 {
+        if va >> 63 == 1 { 0 } else { self.space }
+    }
+
+    /// CR3 was loaded with `space`.
+    pub fn load_cr3(&mut self, space: u64) {
+        if self.pcid {
+            let next = self.spaces.len() as u16 + 1;
+            if next == 1 << 15 {
+                self.flush_all();
+                self.spaces.clear();
+                return self.load_cr3(space);
+            }
+            self.space = *self.spaces.entry(space).or_insert(next);
+            return;
+        }
+        for array in self.arrays.iter_mut().chain(self.walk.iter_mut().flatten()) {
+            array.drop_unless_global();
+        }
+    }
+
+    /// INVLPG, or a remote processor's request for it.
+    pub fn invalidate(&mut self, va: u64) {
+        let space = self.space_of(va);
+        for size in PageSize::ALL {
+            for array in &mut self.arrays {
+                array.remove(key(va, size, space));
+            }
+        }
+        for cache in self.walk.iter_mut().flatten() {
+            cache.clear();
+        }
+    }
+
+    /// CR4 changed, or all was dropped for another reason.
+    pub fn flush_all(&mut self) {
+        for array in self.arrays.iter_mut().chain(self.walk.iter_mut().flatten()) {
+            array.clear();
+        }
+    }
+}
+
+fn service(level: &[crate::geometry::Array], base: usize, access: Access, first: bool) -> Service {
+    let mut s = Service { probes: Probes::NONE, takes: [Probes::NONE; 3] };
+    // 4K first: nearly all pages are.
+    for size in PageSize::ALL {
+        for (i, array) in level.iter().enumerate() {
+            if array.serves.contains(&access) && array.pages.contains(&size) {
+                let probe = Probe { array: (base + i) as u8, size };
+                s.probes.push(probe);
+                s.takes[size as usize].push(probe);
+            }
+        }
+    }
+    if first {
+        for size in 1..3 {
+            if s.takes[size].len == 0 {
+                s.takes[size] = s.takes[size - 1];
+            }
+        }
+    }
+    s
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The stream of misses that a recorder writes: compact, in order of time, read back one by one.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 8 | `KPTLB001` |
+//! | 4 | length of the header, little-endian |
+//! | … | the header: JSON with `geometries`, in the order of the bits below |
+//!
+//! Then events. Numbers are LEB128; differences, from the last miss, are zigzag-coded (`n << 1 ^ n >> 63`).
+//!
+//! | first byte | then | what |
+//! |---|---|---|
+//! | `access \| size << 2 \| last << 4 \| more << 5`, access 0 load, 1 store, 2 fetch; size 0 4K, 1 2M, 2 1G | if `more`: a byte of geometries whose first level missed, a byte of those whose last did; time (ns), difference; address, difference; instruction, difference | a miss of the first level of the first geometry (of the last too, if `last`), or what the two bytes say |
+//! | 3 | CR3 | the address space from here on |
+//! | 11 | address | INVLPG |
+//! | 15 | | all entries were dropped (CR4 was loaded, or observation began) |
+//! | 7 | thread id, process id | the task from here on |
+
+use serde::{Deserialize, Serialize};
+
+use crate::geometry::{Access, Geometry, PageSize};
+
+/// What a stream begins with.
+pub const MAGIC: &[u8; 8] = b"KPTLB001";
+
+const SPACE: u8 = 3;
+const TASK: u8 = 7;
+const INVALIDATE: u8 = 11;
+const FLUSH: u8 = 15;
+const LAST: u8 = 1 << 4;
+const MORE: u8 = 1 << 5;
+
+/// The stream's header.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The geometries modelled; bit n of a miss is the n-th.
+    pub geometries: Vec<Geometry>,
+}
+
+/// A miss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Miss {
+    /// When.
+    pub ns: u64,
+    /// Address accessed.
+    pub va: u64,
+    /// Address of the instruction.
+    pub ip: u64,
+    /// How.
+    pub access: Access,
+    /// The page's size.
+    pub size: PageSize,
+    /// Geometries whose first level missed.
+    pub first: u8,
+    /// Geometries whose every level missed.
+    pub last: u8,
+}
+
+/// One event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A miss.
+    Miss(Miss),
+    /// CR3 is this.
+    Space(u64),
+    /// INVLPG of this address.
+    Invalidate(u64),
+    /// All entries were dropped.
+    Flush,
+    /// This task runs.
+    Task {
+        /// Thread id.
+        pid: u32,
+        /// Process id.
+        tgid: u32,
+    },
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    ns: u64,
+    va: u64,
+    ip: u64,
+}
+
+/// Writes a stream into memory; take `bytes` as often as you like.
+#[derive(Debug)]
+pub struct Writer {
+    /// What was written and not yet taken.
+    pub bytes: Vec<u8>,
+    at: Place,
+}
+
+impl Writer {
+    /// A stream with its header.
+    pub fn new(geometries: &[Geometry]) -> Self {
+        let header = Header { geometries: geometries.to_vec() };
+        let json = serde_json::to_vec(&header).unwrap_or_default();
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend((json.len() as u32).to_le_bytes());
+        bytes.extend(json);
+        Writer { bytes, at: Place::default() }
+    }
+
+    /// Adds an event.
+    #[inline]
+    pub fn event(&mut self, event: &Event) {
+        match *event {
+            Event::Miss(m) => {
+                let more = m.first != 1 || m.last > 1;
+                let last = if m.last & 1 != 0 { LAST } else { 0 };
+                let more_bit = if more { MORE } else { 0 };
+                self.bytes.push(m.access as u8 | (m.size as u8) << 2 | last | more_bit);
+                if more {
+                    self.bytes.extend([m.first, m.last]);
+                }
+                self.difference(self.at.ns, m.ns);
+                self.difference(self.at.va, m.va);
+                self.difference(self.at.ip, m.ip);
+                self.at = Place { ns: m.ns, va: m.va, ip: m.ip };
+            }
+            Event::Space(cr3) => {
+                self.bytes.push(SPACE);
+                self.number(cr3);
+            }
+            Event::Invalidate(va) => {
+                self.bytes.push(INVALIDATE);
+                self.number(va);
+            }
+            Event::Flush => self.bytes.push(FLUSH),
+            Event::Task { pid, tgid } => {
+                self.bytes.push(TASK);
+                self.number(pid.into());
+                self.number(tgid.into());
+            }
+        }
+    }
+
+    fn difference(&mut self, from: u64, to: u64) {
+        let d = to.wrapping_sub(from) as i64;
+        self.number((d << 1 ^ d >> 63) as u64);
+    }
+
+    fn number(&mut self, mut n: u64) {
+        while n >= 0x80 {
+            self.bytes.push(n as u8 | 0x80);
+            n >>= 7;
+        }
+        self.bytes.push(n as u8);
+    }
+}
+
+/// Why a stream cannot be read on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("byte {offset}: {what}")]
+pub struct StreamError {
+    /// Where.
+    pub offset: usize,
+    /// What was expected and is not there.
+    pub what: String,
+}
+
+/// Reads a stream: an iterator over events, which ends at the end or behind the first error.
+#[derive(Debug, Clone)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+    at: Place,
+    header: Header,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// It is not one.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, StreamError> {
+        let fail = |offset, what: String| Err(StreamError { offset, what });
+        if !bytes.starts_with(MAGIC) {
+            return fail(0, "expected KPTLB001".into());
+        }
+        let length = bytes.get(8..12).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+        let Some(json) = length.and_then(|n| bytes[12..].get(..n as usize)) else {
+            return fail(8, "expected a header of the length given".into());
+        };
+        let header: Header = match serde_json::from_slice(json) {
+            Ok(header) => header,
+            Err(e) => return fail(12, format!("header: {e}")),
+        };
+        if let Some(e) = header.geometries.iter().find_map(|g| g.check().err()) {
+            return fail(12, format!("header: {e}"));
+        }
+        Ok(Reader { bytes, offset: 12 + json.len(), at: Place::default(), header })
+    }
+
+    /// The header.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn byte(&mut self) -> Result<u8, StreamError> {
+        let byte = self.bytes.get(self.offset).copied();
+        let offset = self.offset;
+        self.offset += 1;
+        byte.ok_or_else(|| StreamError { offset, what: "the stream ends within an event".into() })
+    }
+
+    fn number(&mut self) -> Result<u64, StreamError> {
+        let mut n = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            n |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(n);
+            }
+        }
+        Err(StreamError { offset: self.offset, what: "expected a number of at most ten bytes".into() })
+    }
+
+    fn difference(&mut self, from: u64) -> Result<u64, StreamError> {
+        let n = self.number()?;
+        Ok(from.wrapping_add(n >> 1 ^ (n & 1).wrapping_neg()))
+    }
+
+    fn narrow(&mut self) -> Result<u32, StreamError> {
+        let offset = self.offset;
+        let n = self.number()?;
+        u32::try_from(n).map_err(|_| StreamError { offset, what: format!("expected a task id, not {n}") })
+    }
+
+    fn event(&mut self) -> Result<Event, StreamError> {
+        let offset = self.offset;
+        let head = self.byte()?;
+        match head {
+            SPACE => return Ok(Event::Space(self.number()?)),
+            INVALIDATE => return Ok(Event::Invalidate(self.number()?)),
+            FLUSH => return Ok(Event::Flush),
+            TASK => return Ok(Event::Task { pid: self.narrow()?, tgid: self.narrow()? }),
+            _ => {}
+        }
+        let (Some(access), Some(size), 0) =
+            (Access::from_number(head & 3), PageSize::from_number(head >> 2 & 3), head >> 6)
+        else {
+            return Err(StreamError { offset, what: format!("expected an event, not {head:#04x}") });
+        };
+        let (first, last) = match head & MORE {
+            0 => (1, u8::from(head & LAST != 0)),
+            _ => (self.byte()?, self.byte()?),
+        };
+        let ns = self.difference(self.at.ns)?;
+        let va = self.difference(self.at.va)?;
+        let ip = self.difference(self.at.ip)?;
+        self.at = Place { ns, va, ip };
+        Ok(Event::Miss(Miss { ns, va, ip, access, size, first, last }))
+    }
+}
+
+impl Iterator for Reader<'_> {
+    type Item = Result<Event, StreamError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.offset >= self.bytes.len() {
+            return None;
+        }
+        let event = self.event();
+        if event.is_err() {
+            self.offset = self.bytes.len();
+        }
+        Some(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn event() -> impl Strategy<Value = Event> {
+        let miss = (any::<(u64, u64, u64)>(), 0u8..3, 0u8..3, any::<(u8, u8)>());
+        prop_oneof![
+            miss.prop_map(|((ns, va, ip), a, s, (first, last))| Event::Miss(Miss {
+                ns,
+                va,
+                ip,
+                access: Access::from_number(a).unwrap(),
+                size: PageSize::from_number(s).unwrap(),
+                first,
+                last
+            })),
+            any::<u64>().prop_map(Event::Space),
+            any::<u64>().prop_map(Event::Invalidate),
+            Just(Event::Flush),
+            any::<(u32, u32)>().prop_map(|(pid, tgid)| Event::Task { pid, tgid }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn reads_what_was_written(events in prop::collection::vec(event(), 0..50)) {
+            let mut w = Writer::new(&[crate::presets::preset("zen4").unwrap()]);
+            let begin = w.bytes.len();
+            events.iter().for_each(|e| w.event(e));
+            let r = Reader::new(&w.bytes).unwrap();
+            prop_assert_eq!(r.map(Result::unwrap).collect::<Vec<_>>(), events.clone());
+            // Cut anywhere: what was whole, then at most one error.
+            for cut in begin..w.bytes.len() {
+                let got: Vec<_> = Reader::new(&w.bytes[..cut]).unwrap().collect();
+                let good = got.iter().filter(|e| e.is_ok()).count();
+                prop_assert!(got.len() - good <= 1);
+                prop_assert!(got.iter().take(good).zip(&events).all(|(g, e)| g.as_ref() == Ok(e)));
+            }
+        }
+
+        #[test]
+        fn any_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut all = Writer::new(&[]).bytes;
+            all.extend(&bytes);
+            prop_assert!(Reader::new(&all).unwrap().count() <= bytes.len());
+            let _ = Reader::new(&bytes);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Bus traces: files there and back, boards merged, and what each access meant, to the count.
+
+use kprism_tlb::PageSize;
+use kprism_tlb::bus::mappings::{self, Form, Record};
+use kprism_tlb::bus::rpt::{Counts, replay};
+use kprism_tlb::bus::trace::{self, Access, Header, Kind, Merge};
+use proptest::prelude::*;
+
+const REGION: (u64, u64) = (0x1_0000_0000, 0x1_1000_0000);
+const HEADER: Header = Header { board: 0, hz: 1_000_000_000, values: true };
+
+/// A program's life on the bus, as stock Linux 6.12 makes it: tables cleared, pages faulted in one by one, `rounds`
+/// reads of all pages in order, exit.
+struct Life {
+    time: u64,
+    accesses: Vec<Access>,
+    records: Vec<Record>,
+}
+
+impl Life {
+    fn new() -> Self {
+        Life { time: 1000, accesses: Vec::new(), records: Vec::new() }
+    }
+
+    fn go(&mut self, kind: Kind, address: u64, bytes: u8, value: u64, after: u64) {
+        self.time += after;
+        self.accesses.push(Access { time: self.time, address, kind, bytes, value: Some(value) });
+    }
+
+    fn read(&mut self, address: u64, value: u64) {
+        self.go(Kind::Read, address, 8, value, 5_000);
+    }
+
+    /// `rounds` walks over `pages` pages from `va` on, tables from `table` on.
+    fn run(
+        &mut self,
+        pid: u32,
+        (va, table): (u64, u64),
+        pages: u64,
+        rounds: u64,
+        size: PageSize,
+    ) -> Vec<(u64, u64)> {
+        let flags = if size == PageSize::K4 { 0x67 } else { 0xe7 };
+        let value = |i: u64| 0x8000_0000 + i * size.bytes() | flags;
+        let entry = |i: u64| table + i * 8;
+        for i in 0..pages {
+            if i % 512 == 0 {
+                for byte in 0..4096 {
+                    self.go(Kind::Write, entry(i) + byte, 1, 0, 1);
+                }
+                let va = va + i * size.bytes();
+                self.records.push(Record::Table { time: self.time + 1, pid, size, va, table: entry(i) });
+                self.time += 2;
+            }
+            // The walk that faults, the kernel's two looks, its write; the walk that succeeds.
+            self.read(entry(i), 0);
+            self.read(entry(i), 0);
+            self.go(Kind::Read, entry(i), 8, 0, 100);
+            self.go(Kind::Write, entry(i), 8, value(i), 100);
+            self.read(entry(i), value(i));
+        }
+        for _ in 0..rounds {
+            (0..pages).for_each(|i| self.read(entry(i), value(i)));
+        }
+        self.records.push(Record::Exit { time: self.time + 1, pid });
+        for i in 0..pages {
+            self.read(entry(i), value(i));
+            self.go(Kind::Read, entry(i), 8, value(i), 100);
+            self.go(Kind::Write, entry(i), 8, 0, 100);
+        }
+        let of_round = |i: u64| (va + i * size.bytes(), entry(i));
+        (0..=rounds).flat_map(|_| (0..pages).map(of_round)).collect()
+    }
+}
+
+fn through_files(life: &Life, boards: u32) -> (Vec<trace::Access>, Vec<Record>) {
+    let mut writers: Vec<_> =
+        (0..boards).map(|board| trace::Writer::new(Header { board, ..HEADER })).collect();
+    // Boards hold interleaved pages.
+    life.accesses.iter().for_each(|a| writers[(a.address >> 12) as usize % boards as usize].access(a));
+    let readers = writers.iter().map(|w| trace::Reader::new(&w.bytes).unwrap()).collect();
+    let mut merge = Merge::new(readers).unwrap();
+    let merged: Vec<_> = merge.by_ref().collect();
+    assert!(merge.damage.is_empty() && merge.late == 0);
+    let mut w = mappings::Writer::new(Form::Wide);
+    life.records.iter().for_each(|r| assert!(w.record(r)));
+    let records = mappings::Reader::new(&w.bytes).unwrap().map(Result::unwrap).collect();
+    (merged, records)
+}
+
+#[test]
+fn every_access_is_explained() {
+    for (size, pages, boards) in [(PageSize::K4, 8192, 1), (PageSize::K4, 8192, 4), (PageSize::M2, 64, 2)] {
+        let mut life = Life::new();
+        let expected = life.run(130, (0x7f00_0000_0000, REGION.0 + 0x10_0000), pages, 3, size);
+        // A later process with the same number and the same tables, at other addresses.
+        let again = life.run(130, (0x5500_0000_0000, REGION.0 + 0x10_0000), pages, 2, size);
+        let (accesses, records) = through_files(&life, boards);
+        assert_eq!(accesses, life.accesses, "merged in order of time");
+        let mut misses = Vec::new();
+        let counts = replay(REGION, records.into_iter(), accesses.iter().copied(), |m| {
+            assert_eq!((m.mapping.pid, m.mapping.size), (130, size));
+            misses.push((m.mapping.va, m.entry));
+        });
+        assert_eq!(misses, [expected, again].concat(), "{} pages, {boards} boards", size.name());
+        let tables = pages.div_ceil(512);
+        assert_eq!(
+            counts,
+            Counts {
+                misses: pages * (4 + 3),
+                absent: 2 * 2 * pages,
+                kernel: 2 * 2 * pages,
+                census: 2 * pages,
+                mapped: 2 * pages,
+                unmapped: 2 * pages,
+                clear: 2 * 4096 * tables,
+                unknown: 0,
+                outside: 0,
+            }
+        );
+        assert_eq!(counts.all(), accesses.len() as u64);
+    }
+}
+
+#[test]
+fn the_papers_records_name_pages() {
+    let entry = REGION.0 + 0x5008;
+    let map = Record::Map {
+        time: 0,
+        pid: 7,
+        size: PageSize::K4,
+        va: 0x7fff_1234_5000,
+        physical: 0xabc_d000,
+        entry,
+    };
+    let huge = Record::Map {
+        time: 0,
+        pid: 7,
+        size: PageSize::M2,
+        va: 0xffff_8880_0020_0000,
+        physical: 0x4000_0000,
+        entry: entry + 8,
+    };
+    let mut w = mappings::Writer::new(Form::Narrow);
+    assert!(w.record(&map) && w.record(&huge));
+    assert_eq!(w.bytes.len(), 8 + 4 * 13);
+    assert_eq!(w.bytes[8..21], [1, 7, 0, 0, 0, 0xcd, 0xab, 0, 0x45, 0x23, 0xf1, 0xff, 0x07]);
+    // What does not fit is not written: more than 64 GiB, ends, times.
+    let too_high = Record::Map { time: 0, pid: 7, size: PageSize::K4, va: 0x1000, physical: 1 << 36, entry };
+    assert!(!w.record(&too_high) && !w.record(&Record::Exit { time: 0, pid: 7 }));
+    let bare: Vec<_> = mappings::Reader::bare(&w.bytes[8..]).collect();
+    assert_eq!(bare, [Ok(map), Ok(huge)]);
+    // A burst of 64 bytes that holds the entry is its miss.
+    let burst = Access { time: 5, address: entry & !63, kind: Kind::Read, bytes: 64, value: None };
+    let mut found = Vec::new();
+    let counts = replay(REGION, bare.into_iter().map(Result::unwrap), [burst].into_iter(), |m| found.push(m));
+    assert_eq!((counts.misses, found[0].mapping.va, found[0].entry), (1, 0x7fff_1234_5000, entry));
+}
+
+#[test]
+fn damage_is_located() {
+    let mut life = Life::new();
+    life.run(1, (0x1000_0000, REGION.0), 4, 1, PageSize::K4);
+    let mut w = trace::Writer::new(HEADER);
+    life.accesses.iter().for_each(|a| w.access(a));
+    let cut = &w.bytes[..w.bytes.len() - 3];
+    let last = trace::Reader::new(cut).unwrap().last().unwrap().unwrap_err();
+    assert_eq!(last.offset, w.bytes.len() - 24);
+    let error = trace::Reader::new(b"KPBUS002").unwrap_err();
+    assert_eq!(error.to_string(), "byte 0: expected KPBUS001");
+    // An entry's record went missing: the pair after it is found out.
+    let mut m = mappings::Writer::new(Form::Narrow);
+    for pid in 1..4 {
+        let entry = REGION.0 + u64::from(pid) * 8;
+        m.record(&Record::Map { time: 0, pid, size: PageSize::K4, va: 0x1000, physical: 0x2000, entry });
+    }
+    m.bytes.drain(8 + 13..8 + 26);
+    let error = mappings::Reader::new(&m.bytes).unwrap().last().unwrap().unwrap_err();
+    assert_eq!(error.offset, 8 + 13);
+    assert!(
+        error.what.contains("expected the entry (type 2) of process 1, not type 0x01 of process 2"),
+        "{error}"
+    );
+    let two = [trace::Reader::new(&w.bytes).unwrap(), trace::Reader::new(&w.bytes).unwrap()];
+    assert!(Merge::new(two.to_vec()).unwrap_err().what.contains("two files are of board 0"));
+}
+
+#[test]
+fn tables_out_of_the_region_and_unknown_ones_are_told() {
+    let outside = Access { time: 1, address: 0x1000, kind: Kind::Read, bytes: 8, value: Some(0) };
+    let unknown = Access { address: REGION.0 + 0x9000, ..outside };
+    let counts = replay(REGION, std::iter::empty(), [outside, unknown].into_iter(), |_| panic!("no miss"));
+    assert_eq!((counts.outside, counts.unknown, counts.all()), (1, 1, 2));
+}
+
+#[test]
+fn scans_are_no_misses() {
+    let entry = REGION.0;
+    let map = Record::Map { time: 1, pid: 9, size: PageSize::K4, va: 0x4000, physical: 0, entry };
+    let scan = |time, begin| Record::Scan { time, pid: 9, begin };
+    let unmap = Record::Unmap { time: 40, pid: 9, entry };
+    let read = |time| Access { time, address: entry, kind: Kind::Read, bytes: 8, value: None };
+    let records = [map, scan(10, true), scan(20, false), unmap];
+    let reads = [read(5), read(15), read(25), read(45)];
+    let counts = replay(REGION, records.into_iter(), reads.into_iter(), |_| {});
+    assert_eq!((counts.misses, counts.census, counts.unknown + counts.absent), (2, 1, 1));
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let size = (0u8..3).prop_map(|n| PageSize::from_number(n).unwrap());
+    prop_oneof![
+        (any::<(u64, u32, u64, u64, u64)>(), size.clone()).prop_map(
+            |((time, pid, va, physical, entry), size)| Record::Map { time, pid, size, va, physical, entry }
+        ),
+        any::<(u64, u32, u64)>().prop_map(|(time, pid, entry)| Record::Unmap { time, pid, entry }),
+        (any::<(u64, u32, u64, u64)>(), size).prop_map(|((time, pid, va, table), size)| Record::Table {
+            time,
+            pid,
+            size,
+            va,
+            table
+        }),
+        any::<(u64, u32, bool)>().prop_map(|(time, pid, begin)| Record::Scan { time, pid, begin }),
+        any::<(u64, u32)>().prop_map(|(time, pid)| Record::Exit { time, pid }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn reads_what_was_written(
+        records in prop::collection::vec(record(), 0..40),
+        accesses in prop::collection::vec((any::<u64>(), 0u64..1 << 48, any::<bool>(), 0u8..8, any::<Option<u64>>()), 0..40),
+    ) {
+        let mut w = mappings::Writer::new(Form::Wide);
+        records.iter().for_each(|r| assert!(w.record(r)));
+        let got: Vec<_> = mappings::Reader::new(&w.bytes).unwrap().map(Result::unwrap).collect();
+        prop_assert_eq!(got, records);
+        let mut w = trace::Writer::new(HEADER);
+        let accesses: Vec<_> = accesses.into_iter().map(|(time, address, write, size, value)| Access {
+            time,
+            address,
+            kind: if write { Kind::Write } else { Kind::Read },
+            bytes: 1 << size,
+            value,
+        }).collect();
+        accesses.iter().for_each(|a| w.access(a));
+        let got: Vec<_> = trace::Reader::new(&w.bytes).unwrap().map(Result::unwrap).collect();
+        prop_assert_eq!(got, accesses);
+    }
+}
+
+/// Time this thread has been on a CPU: others may be busy.
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9
+}
+
+/// Reading, looking up, telling: how fast.
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    const READS: u64 = 30_000_000;
+    let mut w = trace::Writer::new(Header { values: false, ..HEADER });
+    let mut state = 1u64;
+    for time in 0..READS {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let address = REGION.0 + (state >> 32) % (1 << 19) * 8;
+        w.access(&Access { time, address, kind: Kind::Read, bytes: 8, value: None });
+    }
+    let records = (0..1u64 << 19).map(|i| Record::Map {
+        time: 0,
+        pid: 1,
+        size: PageSize::K4,
+        va: i << 12,
+        physical: 0,
+        entry: REGION.0 + i * 8,
+    });
+    let begin = cpu_seconds();
+    let merge = Merge::new(vec![trace::Reader::new(&w.bytes).unwrap()]).unwrap();
+    let mut sum = 0u64;
+    let counts = replay(REGION, records, merge, |m| sum = sum.wrapping_add(m.mapping.va));
+    let seconds = cpu_seconds() - begin;
+    assert_eq!(counts.misses, READS);
+    println!("{:.1} M records/s ({sum:#x})", READS as f64 / seconds / 1e6);
+}

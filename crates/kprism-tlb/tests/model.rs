@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The models against closed forms, and against a model too simple to be wrong.
+
+use kprism_tlb::geometry::{Array, Geometry, WalkCaches};
+use kprism_tlb::presets::{NAMES, preset};
+use kprism_tlb::{Access, Bank, Outcome, Page, PageSize, Policy, Tlb};
+use proptest::prelude::*;
+
+const BASE: u64 = 0x7f00_0000_0000;
+
+/// Sets and ways that data pages of this size have on each level; banks count as more ways.
+fn shape(g: &Geometry, level: usize, access: Access, size: PageSize) -> Vec<(u64, u64)> {
+    let of = |a: &&Array| a.serves.contains(&access) && a.pages.contains(&size);
+    g.levels[level].iter().filter(of).map(|a| (u64::from(a.sets()), u64::from(a.ways()))).collect()
+}
+
+/// Misses of one round over `pages` pages in a row, after the first, by LRU: sets with more pages than ways miss them
+/// all, the others none.
+fn cyclic(pages: u64, (sets, ways): (u64, u64)) -> u64 {
+    let of_set = |s: u64| pages / sets + u64::from(s < pages % sets);
+    (0..sets).map(of_set).filter(|&n| n > ways).sum()
+}
+
+#[test]
+fn rounds_over_pages_miss_as_computed() {
+    for name in NAMES {
+        let g = preset(name).unwrap();
+        for size in [PageSize::K4, PageSize::M2] {
+            let last = g.levels.len() - 1;
+            let l1 = shape(&g, 0, Access::Load, size)[0];
+            let l2 = shape(&g, last, Access::Load, size);
+            // Pages in a row fill two banks in turn: with a whole number of turns each gets its share of every set.
+            let banks = l2.len().max(1) as u64;
+            let capacity: u64 = l2.iter().map(|(s, w)| s * w).sum();
+            let sets = l2.first().map_or(1, |s| s.0);
+            for pages in [
+                1,
+                16,
+                l1.0 * l1.1,
+                l1.0 * l1.1 + 1,
+                300,
+                capacity,
+                capacity + banks * sets / 2,
+                3 * capacity,
+            ] {
+                // In between, what the first level keeps does not reach the second; away from its edge it is all or none.
+                let first = cyclic(pages, l1);
+                let second = match l2.first() {
+                    None => pages,
+                    Some(&(s, w)) => cyclic(pages / banks, (s, w)) * banks,
+                };
+                if first != 0 && first != pages && second != 0 || pages % banks != 0 && second != 0 {
+                    continue;
+                }
+                let mut tlb = Tlb::new(&g);
+                let base = BASE;
+                let round = |tlb: &mut Tlb| {
+                    let before = tlb.counts;
+                    for p in 0..pages {
+                        let page = Page { size, global: false };
+                        tlb.access(base + p * size.bytes(), Access::Load, || page);
+                    }
+                    (tlb.counts.first[0] - before.first[0], tlb.counts.last[0] - before.last[0])
+                };
+                assert_eq!(round(&mut tlb), (pages, pages), "{name}: a cold start misses all");
+                for n in 0..3 {
+                    let expected = (first, if first == 0 { 0 } else { second.min(first) });
+                    assert_eq!(round(&mut tlb), expected, "{name} {} {pages} pages, round {n}", size.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn random_pages_hit_by_their_share() {
+    for name in NAMES {
+        let g = preset(name).unwrap();
+        for policy in [Policy::Lru, Policy::Random] {
+            // One level alone: by symmetry each of a set's pages is as likely to be there as any other.
+            let mut alone = g.clone();
+            alone.levels.truncate(1);
+            alone.levels[0].iter_mut().for_each(|a| a.policy = policy);
+            let (sets, ways) = shape(&alone, 0, Access::Load, PageSize::K4)[0];
+            let pages = sets * ways * 8;
+            let mut tlb = Tlb::new(&alone);
+            let mut state = 88_172_645_463_325_252_u64;
+            let rounds = 400_000;
+            for _ in 0..rounds {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                let p = (u128::from(state) * u128::from(pages) >> 64) as u64;
+                tlb.access(BASE + p * 4096, Access::Load, || Page::K4);
+            }
+            let missed = tlb.counts.first[0] as f64 / f64::from(rounds);
+            // One in eight is there. Three standard deviations of a binomial are 0.0016.
+            assert!((missed - 7.0 / 8.0).abs() < 0.002, "{name} {policy:?}: {missed}");
+        }
+    }
+}
+
+/// Two levels, lists in order of use, nothing clever.
+struct Naive {
+    g: Geometry,
+    /// Level, array, set: pages (number, size, global), the newest first.
+    arrays: Vec<Vec<Vec<Vec<(u64, PageSize, bool)>>>>,
+}
+
+impl Naive {
+    fn new(g: &Geometry) -> Self {
+        let sets = |a: &Array| vec![Vec::new(); a.sets() as usize];
+        let arrays = g.levels.iter().map(|l| l.iter().map(sets).collect()).collect();
+        Naive { g: g.clone(), arrays }
+    }
+
+    fn access(&mut self, va: u64, access: Access, page: Page) -> Outcome {
+        for level in 0..self.g.levels.len() {
+            for size in PageSize::ALL {
+                for (i, a) in self.g.levels[level].iter().enumerate() {
+                    if !a.serves.contains(&access) || !a.pages.contains(&size) {
+                        continue;
+                    }
+                    let number = va >> size.shift() & ((1 << 45) - 1);
+                    let set = &mut self.arrays[level][i][(number % u64::from(a.sets())) as usize];
+                    if let Some(at) = set.iter().position(|e| (e.0, e.1) == (number, size)) {
+                        let entry = set.remove(at);
+                        set.insert(0, entry);
+                        self.fill(level, va, access, Page { size, global: entry.2 });
+                        return Outcome::Hit(level as u8);
+                    }
+                }
+            }
+        }
+        self.fill(self.g.levels.len(), va, access, page);
+        Outcome::Miss
+    }
+
+    fn fill(&mut self, levels: usize, va: u64, access: Access, page: Page) {
+        for level in 0..levels {
+            let holds = |size: PageSize| {
+                let of = |a: &Array| a.serves.contains(&access) && a.pages.contains(&size);
+                let found: Vec<usize> =
+                    (0..self.g.levels[level].len()).filter(|&i| of(&self.g.levels[level][i])).collect();
+                (size, found)
+            };
+            let mut found = holds(page.size);
+            for size in [PageSize::M2, PageSize::K4] {
+                if level == 0 && found.1.is_empty() && size < page.size {
+                    found = holds(size);
+                }
+            }
+            let (size, banks) = found;
+            if banks.is_empty() {
+                continue;
+            }
+            let number = va >> size.shift() & ((1 << 45) - 1);
+            let bank = banks[(va >> size.shift() >> 7) as usize % banks.len()];
+            let a = &self.g.levels[level][bank];
+            let set = &mut self.arrays[level][bank][(number % u64::from(a.sets())) as usize];
+            set.insert(0, (number, size, page.global));
+            set.truncate(a.ways() as usize);
+        }
+    }
+
+    fn forget(&mut self, mut which: impl FnMut(u64, PageSize, bool) -> bool) {
+        for set in self.arrays.iter_mut().flatten().flatten() {
+            set.retain(|e| !which(e.0, e.1, e.2));
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Access(u64, Access),
+    Cr3,
+    Invalidate(u64),
+    All,
+}
+
+/// What maps `va`: by gigabyte, so that sizes never overlap.
+fn page_at(va: u64) -> Page {
+    let gigabyte = va >> 30;
+    Page { size: PageSize::ALL[(gigabyte % 3) as usize], global: gigabyte % 5 == 0 }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let va = (0u64..6, 0u64..40, 0u64..30).prop_map(|(g, m, k)| BASE + (g << 30) + (m << 21) + (k << 12));
+    let kind = prop_oneof![Just(Access::Load), Just(Access::Store), Just(Access::Fetch)];
+    prop_oneof![
+        60 => (va.clone(), kind).prop_map(|(va, kind)| Step::Access(va, kind)),
+        1 => Just(Step::Cr3),
+        2 => va.prop_map(Step::Invalidate),
+        1 => Just(Step::All),
+    ]
+}
+
+fn small() -> impl Strategy<Value = Geometry> {
+    let array = |pages: Vec<PageSize>, serves: Vec<Access>| {
+        (1u32..6, 1u32..5).prop_map(move |(sets, ways)| Array {
+            entries: sets * ways,
+            ways,
+            pages: pages.clone(),
+            serves: serves.clone(),
+            policy: Policy::Lru,
+        })
+    };
+    use Access::*;
+    use PageSize::*;
+    (
+        array(vec![K4], vec![Load, Store]),
+        array(vec![M2], vec![Load, Store]),
+        array(vec![K4, M2], vec![Fetch]),
+        array(vec![K4, M2], vec![Load, Store, Fetch]),
+        array(vec![K4, G1], vec![Load, Store, Fetch]),
+    )
+        .prop_map(|(a, b, c, d, e)| Geometry {
+            name: "small".into(),
+            source: String::new(),
+            levels: vec![vec![a, b, c], vec![d, e]],
+            walk_caches: WalkCaches::default(),
+            pcid: false,
+        })
+}
+
+fn geometries() -> impl Strategy<Value = Geometry> {
+    prop_oneof![4 => small(), 1 => proptest::sample::select(NAMES.to_vec()).prop_map(|n| preset(n).unwrap())]
+}
+
+proptest! {
+    #[test]
+    fn as_the_naive_model(g in geometries(), steps in prop::collection::vec(step(), 1..1500)) {
+        g.check().unwrap();
+        let mut naive = Naive::new(&g);
+        let mut tlb = Tlb::new(&g);
+        for (n, step) in steps.iter().enumerate() {
+            match *step {
+                Step::Access(va, access) => {
+                    let expected = naive.access(va, access, page_at(va));
+                    let got = tlb.access(va, access, || page_at(va));
+                    prop_assert_eq!(got, expected, "step {}: {:?}", n, step);
+                }
+                Step::Cr3 => {
+                    naive.forget(|_, _, global| !global);
+                    tlb.load_cr3(1);
+                }
+                Step::Invalidate(va) => {
+                    naive.forget(|number, size, _| number == va >> size.shift());
+                    tlb.invalidate(va);
+                }
+                Step::All => {
+                    naive.forget(|_, _, _| true);
+                    tlb.flush_all();
+                }
+            }
+        }
+    }
+
+    /// The filter in front changes no count of any geometry.
+    #[test]
+    fn the_filter_is_exact(g in small(), near in prop::collection::vec((0u64..12, 0u8..3, 1u8..4), 1..800)) {
+        let all = [g.clone(), preset("zen4").unwrap(), preset("sapphire-rapids").unwrap()];
+        let mut bank = Bank::new(&all);
+        let mut alone: Vec<Tlb> = all.iter().map(Tlb::new).collect();
+        for (page, kind, times) in near {
+            let access = Access::from_number(kind).unwrap();
+            for _ in 0..times {
+                let va = BASE + page * 4096;
+                let missed = bank.access(va, access, || Page::K4);
+                for (i, tlb) in alone.iter_mut().enumerate() {
+                    let outcome = tlb.access(va, access, || Page::K4);
+                    prop_assert_eq!(outcome == Outcome::Miss, missed.last >> i & 1 == 1);
+                    prop_assert_eq!(outcome != Outcome::Hit(0), missed.first >> i & 1 == 1);
+                }
+            }
+        }
+    }
+}
+
+/// Tree PLRU of two ways is LRU; of any ways it never evicts what was used last.
+#[test]
+fn plru_keeps_the_last_used() {
+    for ways in [2u32, 4, 6, 8, 12, 16] {
+        let array = Array {
+            entries: ways,
+            ways,
+            pages: vec![PageSize::K4],
+            serves: Access::ALL.to_vec(),
+            policy: Policy::Plru,
+        };
+        let g = Geometry {
+            name: "plru".into(),
+            source: String::new(),
+            levels: vec![vec![array]],
+            walk_caches: WalkCaches::default(),
+            pcid: false,
+        };
+        let mut tlb = Tlb::new(&g);
+        let mut lru = Tlb::new(&{
+            let mut g = g.clone();
+            g.levels[0][0].policy = Policy::Lru;
+            g
+        });
+        let mut state = 12345u64;
+        let (mut last, mut same) = (None, true);
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let va = BASE + (state >> 40) % (u64::from(ways) * 2) * 4096;
+            let hit = tlb.access(va, Access::Load, || Page::K4) != Outcome::Miss;
+            assert!(hit || last != Some(va), "{ways} ways lost the last used");
+            same &= hit == (lru.access(va, Access::Load, || Page::K4) != Outcome::Miss);
+            last = Some(va);
+        }
+        assert_eq!(same, ways == 2);
+    }
+}
+
+#[test]
+fn spaces_keep_their_entries_with_pcids() {
+    let mut g = preset("skylake-sp").unwrap();
+    for (pcid, expected) in [(false, Outcome::Miss), (true, Outcome::Hit(0))] {
+        g.pcid = pcid;
+        let mut tlb = Tlb::new(&g);
+        tlb.load_cr3(0x1000);
+        tlb.access(BASE, Access::Load, || Page::K4);
+        tlb.load_cr3(0x2000);
+        assert_eq!(tlb.access(BASE, Access::Load, || Page::K4), Outcome::Miss, "another space's page");
+        tlb.load_cr3(0x1000);
+        assert_eq!(tlb.access(BASE, Access::Load, || Page::K4), expected);
+    }
+}
+
+#[test]
+fn walk_caches_save_reads() {
+    let mut g = preset("ivybridge-ep").unwrap();
+    let reads = |g: &Geometry, size| {
+        let mut tlb = Tlb::new(g);
+        for p in 0..1024 {
+            tlb.access(BASE + p * 2_097_152, Access::Load, || Page { size, global: false });
+        }
+        tlb.counts.walk_reads
+    };
+    assert_eq!(reads(&g, PageSize::K4), 4 * 1024);
+    assert_eq!(reads(&g, PageSize::M2), 3 * 1024);
+    g.walk_caches = WalkCaches { pml4e: 4, pdpte: 4, pde: 32 };
+    // One PML4 entry, two page directories (a gigabyte each), a page table for every page.
+    assert_eq!(reads(&g, PageSize::K4), 1024 + 1024 + 2 + 1);
+    assert_eq!(reads(&g, PageSize::M2), 1024 + 2 + 1);
+}
+
+#[test]
+fn descriptions_are_checked() {
+    for name in NAMES {
+        let g = preset(name).unwrap();
+        g.check().unwrap();
+        let text = serde_json::to_string(&g).unwrap();
+        assert_eq!(Geometry::parse(&text).unwrap(), g);
+    }
+    let one = |array: &str| format!(r#"{{"name":"x","levels":[[{array}]]}}"#);
+    Geometry::parse(&one(r#"{"entries":12,"ways":4,"pages":["4K"]}"#)).unwrap();
+    for (text, expected) in [
+        (one(r#"{"entries":10,"ways":4,"pages":["4K"]}"#), "multiple of ways"),
+        (one(r#"{"entries":0,"pages":["4K"]}"#), "1 to 65536"),
+        (one(r#"{"entries":4000000000,"pages":["4K"]}"#), "1 to 65536"),
+        (one(r#"{"entries":4,"pages":["2M"]}"#), "first level to hold 4K"),
+        (one(r#"{"entries":4,"pages":[]}"#), "expected pages"),
+        (r#"{"name":"x","levels":[]}"#.into(), "one to three levels"),
+        ("{".into(), "EOF"),
+    ] {
+        let error = Geometry::parse(&text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism record tlb`: every TLB miss of a command in the guest, of the kernel and all programs, by models.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use kprism_tlb::{Geometry, bank, presets};
+
+use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
+use crate::cmd::tlb;
+use crate::exit::Outcome;
+use crate::progress::Progress;
+
+pub const HELP: &str = "\
+Geometries: ivybridge-ep, skylake-sp, sapphire-rapids, zen4, zen5, or a JSON file
+(docs/tlb.md). The first is the one that reports are about; the others are counted
+beside it, in the same pass. Exit codes are those of `kprism lab run`.";
+
+/// Options of `kprism record tlb`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Command to run in the guest
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    command: Vec<String>,
+    /// Run folder to write; an older run there is renamed to RUN.old
+    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    output: PathBuf,
+    /// A processor's TLBs: a preset or a JSON file (can be repeated, up to 8)
+    #[arg(short, long, value_name = "NAME|FILE", default_value = presets::DEFAULT)]
+    geometry: Vec<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    guest: GuestArgs,
+}
+
+/// A preset, or what a file describes.
+pub fn geometry(name: &str) -> Result<Geometry> {
+    if let Some(geometry) = presets::preset(name) {
+        return Ok(geometry);
+    }
+    let text = std::fs::read_to_string(name).with_context(|| {
+        format!("{name}: neither a file nor one of the geometries {}", presets::NAMES.join(", "))
+    })?;
+    Geometry::parse(&text).with_context(|| name.to_owned())
+}
+
+/// Records.
+pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    kprism_lab::interrupt::catch_signals();
+    if args.geometry.len() > bank::MAX_GEOMETRIES {
+        bail!("at most {} geometries", bank::MAX_GEOMETRIES);
+    }
+    let mut words = Vec::new();
+    for name in &args.geometry {
+        geometry(name)?;
+        if presets::preset(name).is_some() {
+            words.push(name.clone());
+            continue;
+        }
+        let path = std::path::absolute(name)?.display().to_string();
+        if path.contains(['+', ',']) {
+            bail!("{path}: no `+` or `,` may be in a description's path");
+        }
+        words.push(path);
+    }
+    let packets = PacketArgs::default();
+    let run = RunArgs::recording(&args.command, args.output.clone(), (&args.place, &args.guest), packets);
+    let more = [("tlb".to_owned(), words.join("+"))];
+    let recorded = lab::record_command(&run, &more, progress, out);
+    let (run, ran) = match recorded {
+        Ok(recorded) => recorded,
+        Err(error) => return lab::interrupted(error),
+    };
+    progress.step("writing the table of misses");
+    let text = tlb::save(&run)?;
+    progress.clear();
+    progress.say(&text);
+    Ok(Outcome::Code(lab::code(&ran)))
+}

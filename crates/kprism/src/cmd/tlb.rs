@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism report tlb`: what missed the TLBs, whose memory that was, and what larger pages would save.
+//!
+//! In: a run's `streams/tlb/`, sideband and symbols. Out: tables.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kprism_image::sideband::Record;
+use kprism_image::symbols::Symbols;
+use kprism_report::{Style, Table, tlb, units};
+use kprism_store::{Manifest, MissRow, Run, save_tlb_misses};
+use kprism_tlb::geometry::PageSize;
+use kprism_tlb::objects::Objects;
+use kprism_tlb::profile::{Context as Place, Profile};
+use kprism_tlb::stream::{Event, Reader, StreamError};
+use kprism_tlb::whatif::{self, ByObject, Change};
+use kprism_tlb::{Geometry, presets};
+use serde_json::{Value, json};
+
+use super::report::{Select, print_json};
+use crate::exit::Outcome;
+use crate::pipeline;
+use crate::progress::Progress;
+
+/// What to show and how.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// Which view; an overview if none.
+    pub name: Option<&'a str>,
+    /// Rows at most; 0 is all.
+    pub rows: usize,
+    /// Column to sort by.
+    pub sort: Option<&'a str>,
+    /// Tasks.
+    pub select: &'a Select,
+    /// As JSON.
+    pub json: bool,
+    /// As CSV.
+    pub csv: bool,
+    /// Colours.
+    pub style: Style,
+}
+
+/// Objects whose pages are changed one by one for `advice`.
+const CANDIDATES: usize = 8;
+const VIEWS: &str = "objects, functions, processes, threads, pages, distribution or advice";
+
+/// A run's misses and what names them.
+struct Loaded {
+    manifest: Manifest,
+    streams: Vec<Vec<u8>>,
+    records: Vec<Record>,
+    objects: Objects,
+    counts: Value,
+    notes: Vec<String>,
+}
+
+impl Loaded {
+    fn new(run: &Run) -> Result<Self> {
+        let mut manifest = run.manifest()?;
+        pipeline::complete(run, &mut manifest)?;
+        let mut notes = Vec::new();
+        let records = pipeline::sideband_records(run, &mut notes)?;
+        let mut streams = Vec::new();
+        for cpu in 0..manifest.vcpus {
+            let path = run.tlb_misses(cpu);
+            let bytes =
+                pipeline::read(&path).context("no TLB misses here; record them with `kprism record tlb`")?;
+            streams.push(bytes);
+        }
+        let root = run.symbols().join("root");
+        let objects =
+            Objects::new(&records, |path| std::fs::read(root.join(path.trim_start_matches('/'))).ok());
+        let counts = pipeline::read_if_there(&run.tlb_counts())?;
+        let counts = serde_json::from_slice(&counts).unwrap_or_default();
+        Ok(Loaded { manifest, streams, records, objects, counts, notes })
+    }
+
+    fn readers(&self) -> Result<Vec<Reader<'_>>> {
+        let mut readers = Vec::new();
+        for (cpu, bytes) in self.streams.iter().enumerate() {
+            readers.push(Reader::new(bytes).with_context(|| format!("streams/tlb/cpu{cpu}.miss"))?);
+        }
+        Ok(readers)
+    }
+
+    fn geometries(&self) -> Result<Vec<Geometry>> {
+        Ok(self.readers()?.first().map(|r| r.header().geometries.clone()).unwrap_or_default())
+    }
+
+    /// A stream that was cut short is used up to there.
+    fn note(&mut self, cpu: usize, result: Result<(), StreamError>) {
+        if let Err(e) = result {
+            let note = format!("streams/tlb/cpu{cpu}.miss: {e}; what came before is used");
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+    }
+
+    fn profile(&mut self) -> Result<Profile> {
+        let mut profile = Profile::default();
+        let mut objects = std::mem::take(&mut self.objects);
+        let results: Vec<_> = self.readers()?.into_iter().map(|r| profile.add(r, &mut objects)).collect();
+        self.objects = objects;
+        results.into_iter().enumerate().for_each(|(cpu, result)| self.note(cpu, result));
+        Ok(profile)
+    }
+
+    /// Misses by object after a change.
+    fn replay(&mut self, geometry: &Geometry, change: &Change) -> Result<ByObject> {
+        let mut misses = ByObject::new();
+        let mut objects = std::mem::take(&mut self.objects);
+        let results: Vec<_> = self
+            .readers()?
+            .into_iter()
+            .map(|r| whatif::replay(r, geometry, &mut objects, change, &mut misses))
+            .collect();
+        self.objects = objects;
+        results.into_iter().enumerate().for_each(|(cpu, result)| self.note(cpu, result));
+        Ok(misses)
+    }
+
+    /// Names of tasks, the last one each had.
+    fn comms(&self) -> HashMap<u32, String> {
+        let mut comms = HashMap::new();
+        for record in &self.records {
+            match record {
+                Record::Switch(s) => {
+                    comms.insert(s.prev_pid, s.prev_comm.clone());
+                    comms.insert(s.pid, s.comm.clone());
+                }
+                Record::Comm(c) => {
+                    comms.insert(c.pid, c.comm.clone());
+                }
+                _ => {}
+            }
+        }
+        comms
+    }
+}
+
+/// Writes the table `tlb_misses` and says what there is.
+pub fn save(run: &Run) -> Result<String> {
+    let mut loaded = Loaded::new(run)?;
+    let mut count = 0;
+    let mut rows_of = Vec::new();
+    for (cpu, reader) in loaded.readers()?.into_iter().enumerate() {
+        rows_of.push(rows(cpu as u32, reader));
+    }
+    save_tlb_misses(run, rows_of.into_iter().flatten().inspect(|_| count += 1))?;
+    let profile = loaded.profile()?;
+    let all = profile.all();
+    let mut text = String::new();
+    for (geometry, misses) in loaded.geometries()?.iter().zip(all) {
+        text += &format!("{}: {} misses\n", geometry.name, units::grouped(misses));
+    }
+    for note in &loaded.notes {
+        text += &format!("note: {note}\n");
+    }
+    let place = run.dir().display();
+    let input =
+        if run.dir() == Path::new(crate::DEFAULT_RUN) { String::new() } else { format!(" -i {place}") };
+    text += &format!("recorded in {place}; see: kprism report tlb{input}");
+    Ok(text)
+}
+
+/// Misses of the last level. Ends at damage, which [`Loaded::profile`] names.
+fn rows(cpu: u32, reader: Reader<'_>) -> impl Iterator<Item = MissRow> {
+    let mut place = Place::default();
+    reader.map_while(Result::ok).filter_map(move |event| {
+        place.follow(&event);
+        let Event::Miss(m) = event else { return None };
+        (m.last != 0).then(|| MissRow {
+            time_ns: m.ns,
+            cpu,
+            pid: place.pid,
+            tgid: place.tgid,
+            space: place.space,
+            va: m.va,
+            page_bytes: m.size.bytes(),
+            pte: 0,
+            ip: m.ip,
+            access: m.access as u32,
+            geometries: m.last.into(),
+        })
+    })
+}
+
+/// Shows it.
+pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    let run = Run::open(input)?;
+    progress.step("reading the misses");
+    let mut loaded = Loaded::new(&run)?;
+    let geometries = loaded.geometries()?;
+    let profile = loaded.profile()?;
+    let tgid = match view.select.pids.as_slice() {
+        [] => None,
+        [one] => Some(*one),
+        _ => bail!("--task once, for `distribution`"),
+    };
+    if !view.select.comms.is_empty() || tgid.is_some() && view.name != Some("distribution") {
+        bail!("--task goes with `report tlb distribution` only, --comm with none of `tlb`");
+    }
+    let n = geometries.len();
+    let symbols = || -> Result<Symbols> {
+        let names = pipeline::read_if_there(&run.symbols().join("kallsyms"))?;
+        Ok(Symbols::load(&names, &loaded.records, Some(&run.symbols().join("root")))?)
+    };
+    let mut tables: Vec<(&str, Table)> = match view.name {
+        None => vec![
+            ("geometries", tlb::summary(&profile, &geometries, &loaded.counts)),
+            ("objects", tlb::objects(&profile, n, &loaded.objects)),
+            ("functions", tlb::functions(&profile, n, &symbols()?)),
+            ("processes", tlb::tasks(&profile, n, &loaded.comms(), false)),
+        ],
+        Some("objects") => vec![("objects", tlb::objects(&profile, n, &loaded.objects))],
+        Some("functions") => vec![("functions", tlb::functions(&profile, n, &symbols()?))],
+        Some("processes") => vec![("processes", tlb::tasks(&profile, n, &loaded.comms(), false))],
+        Some("threads") => vec![("threads", tlb::tasks(&profile, n, &loaded.comms(), true))],
+        Some("pages") => vec![("pages", tlb::pages(&profile, &mut loaded.objects))],
+        Some("distribution") => vec![("distribution", tlb::distribution(&profile, tgid))],
+        Some("advice") => vec![("advice", advice(&mut loaded, &profile, &geometries, progress)?)],
+        Some(other) => bail!("no view {other:?}; there are {VIEWS}"),
+    };
+    progress.clear();
+    for note in &loaded.notes {
+        progress.say(&format!("kprism: note: {note}"));
+    }
+    let empty = tables.iter().all(|(_, t)| t.rows.is_empty());
+    for (_, table) in &mut tables {
+        if let Some(key) = view.sort {
+            table.sort_by(key)?;
+        }
+        let rows = if view.name.is_none() { view.rows.min(12) } else { view.rows };
+        if view.rows > 0 {
+            table.limit(rows);
+        }
+    }
+    let heads: Vec<Value> = geometries.iter().map(|g| json!({"name": g.name, "source": g.source})).collect();
+    if view.json {
+        let mut value = json!({"command": loaded.manifest.command, "geometries": heads, "source": "model", "complete": true});
+        for (name, table) in &tables {
+            value[*name] = table.to_json();
+        }
+        print_json(&value, out)?;
+    } else if view.csv {
+        let [(_, table)] = tables.as_slice() else { bail!("--csv needs one view: {VIEWS}") };
+        write!(out, "{}", table.to_csv())?;
+    } else {
+        let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
+        let begin = loaded.manifest.command.join(" ");
+        writeln!(out, "{begin}\nevery miss of the last level, by models: {}\n", names.join(", "))?;
+        for (name, table) in &tables {
+            if tables.len() > 1 {
+                writeln!(out, "{}", view.style.bold(name))?;
+            }
+            writeln!(out, "{}", table.to_text(view.style).trim_end())?;
+            if tables.len() > 1 {
+                writeln!(out)?;
+            }
+        }
+    }
+    Ok(if empty { Outcome::NothingMatched } else { Outcome::Done })
+}
+
+/// Replays the run with larger pages for the objects that miss most.
+fn advice(
+    loaded: &mut Loaded,
+    profile: &Profile,
+    geometries: &[Geometry],
+    progress: &Progress,
+) -> Result<Table> {
+    let geometry = geometries.first().cloned().or_else(|| presets::preset(presets::DEFAULT));
+    let geometry = geometry.context("the run names no geometry")?;
+    let now = loaded.replay(&geometry, &Change::Nothing)?;
+    let recorded = profile.all()[0];
+    let replayed: u64 = now.values().sum();
+    if recorded != replayed {
+        let note = format!("a replay of the run gives {replayed} misses where {recorded} were recorded");
+        loaded.notes.push(note);
+    }
+    let mut candidates: Vec<(u64, u32)> = (0..)
+        .zip(loaded.objects.all().iter().zip(&profile.objects))
+        .filter(|(_, (o, misses))| whatif::may_be_huge(o.kind) && misses[0] > 0 && o.bytes >= 64 << 10)
+        .map(|(number, (_, misses))| (misses[0], number))
+        .collect();
+    candidates.sort_by_key(|&(misses, number)| (std::cmp::Reverse(misses), number));
+    let mut changes: Vec<(Option<u32>, PageSize)> =
+        candidates.iter().take(CANDIDATES).map(|&(_, number)| (Some(number), PageSize::M2)).collect();
+    changes.extend([(None, PageSize::M2), (None, PageSize::G1)]);
+    let mut predictions = Vec::new();
+    for (object, size) in changes {
+        progress.amount("replaying", predictions.len() as u64, 10);
+        let change = object.map_or(Change::All(size), |o| Change::One(o, size));
+        let misses = loaded.replay(&geometry, &change)?;
+        predictions.push(tlb::Prediction { object, size, misses });
+    }
+    Ok(tlb::advice(&predictions, &now, &loaded.objects))
+}
