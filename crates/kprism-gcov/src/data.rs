@@ -156,7 +156,7 @@ pub fn read(bytes: &[u8]) -> Result<Data> {
                 let Some(kind) = kind_of(tag) else { continue };
                 let Some(function) = data.functions.last_mut().filter(|_| in_function) else { continue };
                 let count = record.words() / 2;
-                let values = if record.length < 0 {
+                let values = if record.length < 0 && count > 0 {
                     if !header.version.leaves_out_zeros() {
                         return Err(length(contents.at, record.length, header.version));
                     }

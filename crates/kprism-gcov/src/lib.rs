@@ -10,21 +10,24 @@
 //! many at a time, and what is kept is what a report shows.
 //!
 //! Layout: [`notes`] and [`data`] are the formats, `words` what they share; `solve` finds the counts of all arcs,
-//! `cycles` the loops within a line, [`unit`] the lines and branches of an object.
+//! `cycles` the loops within a line, [`unit`] the lines and branches of an object; [`cover`] puts objects together.
 //!
 //! No I/O; any bytes give a value or an [`Error`] that names the place.
 
 #![forbid(unsafe_code)]
 
+pub mod cover;
 mod cycles;
 pub mod data;
 mod error;
 pub mod notes;
+mod path;
 mod solve;
 pub mod unit;
 mod version;
 mod words;
 
+pub use cover::{Collector, Cover};
 pub use data::Data;
 pub use error::{Error, Result};
 pub use notes::Notes;

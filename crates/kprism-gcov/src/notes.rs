@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::error::{Error, Result};
+use crate::path::canonical;
 use crate::words::{FUNCTION, Header, Record, Words};
 
 const BLOCKS: u32 = 0x0141_0000;
@@ -25,7 +26,7 @@ pub struct Notes<'a> {
     pub header: Header,
     /// The folder the compiler ran in (GCC 9 and later).
     pub cwd: Option<Cow<'a, str>>,
-    /// Names of source files, as the compiler wrote them.
+    /// Paths of source files, canonical.
     pub sources: Vec<Cow<'a, str>>,
     /// The functions.
     pub functions: Vec<Function<'a>>,
@@ -160,6 +161,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn source(&mut self, name: Cow<'a, str>) -> u32 {
+        let name = canonical(name);
         if let Some(&index) = self.known.get(&name) {
             return index;
         }
