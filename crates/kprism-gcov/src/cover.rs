@@ -6,7 +6,7 @@
 //! and their branches one set of branches: a branch is told by its function, its line, and its place among that
 //! function's branches there. Copies that the compiler gave another number of branches stay apart.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::error::Result;
@@ -22,6 +22,8 @@ pub struct Cover {
     pub sources: Vec<Source>,
     /// Objects that were put in.
     pub objects: u32,
+    /// The folder that most of them were compiled in, if they say: paths are shown as seen from there.
+    pub root: Option<String>,
 }
 
 /// One source file.
@@ -178,6 +180,17 @@ impl Source {
 }
 
 impl Cover {
+    /// How a path is shown: from the folder that the kernel was built in, if it is below.
+    pub fn shown<'a>(&self, path: &'a str) -> &'a str {
+        let below = self.root.as_deref().and_then(|root| path.strip_prefix(root)?.strip_prefix('/'));
+        below.unwrap_or(path)
+    }
+
+    /// Lines with a negative count: their counters were changed by two CPUs at once, or while they were read.
+    pub fn torn(&self) -> usize {
+        self.sources.iter().flat_map(|source| &source.lines).filter(|line| line.count < 0).count()
+    }
+
     /// All numbers.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
@@ -192,6 +205,7 @@ pub struct Collector {
     sources: RwLock<Names>,
     functions: RwLock<HashMap<FunctionKey, u32>>,
     objects: std::sync::atomic::AtomicU32,
+    folders: Mutex<BTreeMap<String, u32>>,
 }
 
 #[derive(Debug, Default)]
@@ -239,6 +253,13 @@ impl Collector {
 
     fn merge(&self, notes: &Notes<'_>, unit: &Unit) {
         self.objects.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if let Some(cwd) = notes.cwd.as_deref() {
+            let mut folders = lock(&self.folders);
+            match folders.get_mut(cwd) {
+                Some(count) => *count += 1,
+                None => drop(folders.insert(cwd.to_owned(), 1)),
+            }
+        }
         let names: Vec<String> =
             notes.sources.iter().map(|name| absolute(notes.cwd.as_deref(), name)).collect();
         let ids: Vec<u32> = names.iter().map(|name| self.source(name)).collect();
@@ -349,7 +370,10 @@ impl Collector {
             });
         }
         sources.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-        Cover { sources, objects: self.objects.into_inner() }
+        let folders = self.folders.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Of equals the first by name: `max_by_key` would take the last.
+        let root = folders.into_iter().rev().max_by_key(|(_, count)| *count).map(|(folder, _)| folder);
+        Cover { sources, objects: self.objects.into_inner(), root }
     }
 }
 

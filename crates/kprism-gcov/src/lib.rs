@@ -10,7 +10,8 @@
 //! many at a time, and what is kept is what a report shows.
 //!
 //! Layout: [`notes`] and [`data`] are the formats, `words` what they share; `solve` finds the counts of all arcs,
-//! `cycles` the loops within a line, [`unit`] the lines and branches of an object; [`cover`] puts objects together.
+//! `cycles` the loops within a line, [`unit`] the lines and branches of an object; [`cover`] puts objects together,
+//! [`export`] writes them for other tools.
 //!
 //! No I/O; any bytes give a value or an [`Error`] that names the place.
 
@@ -20,6 +21,7 @@ pub mod cover;
 mod cycles;
 pub mod data;
 mod error;
+pub mod export;
 pub mod notes;
 mod path;
 mod solve;

@@ -215,7 +215,10 @@ impl<'a> Reader<'a> {
                 expected: format!("less than the file's size, {}", self.size),
             });
         }
-        function.blocks = count;
+        // gcov, too, goes by the first of several such records: arcs were checked against it.
+        if function.blocks == 0 {
+            function.blocks = count;
+        }
         Ok(())
     }
 

@@ -8,6 +8,7 @@
 
 mod cmd;
 mod cost;
+mod cover;
 mod exit;
 mod perfdata;
 mod pipeline;

@@ -11,6 +11,7 @@ use kprism_report::header::Header;
 use kprism_report::{Style, html};
 use serde_json::json;
 
+use super::cover;
 use super::report::{By, Select, wants_color};
 use crate::exit::Outcome;
 use crate::pipeline;
@@ -31,7 +32,8 @@ pub struct Args {
     /// Run folder to compare with
     pub old: PathBuf,
     /// Run folder to look at
-    pub new: PathBuf,
+    #[arg(required_unless_present = "patch")]
+    pub new: Option<PathBuf>,
     /// Only what this system call does, averages per call
     #[arg(long, value_name = "NAME", conflicts_with = "function")]
     pub syscall: Option<String>,
@@ -58,6 +60,12 @@ pub struct Args {
     /// Write both sunbursts side by side, with the tables, as one HTML file instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "sort"])]
     pub html: Option<PathBuf>,
+    /// Of one run with coverage: what was executed of the lines that this patch adds
+    #[arg(long, value_name = "FILE", conflicts_with = "new", help_heading = "Coverage")]
+    pub patch: Option<PathBuf>,
+    /// Of runs with coverage: only this folder, file or pattern of paths
+    #[arg(long, value_name = "PATH", help_heading = "Coverage")]
+    pub under: Option<String>,
 }
 
 /// A run opened.
@@ -80,7 +88,20 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let (old, new) = (open(&args.old, progress)?, open(&args.new, progress)?);
+    let style = Style { color: wants_color(color) };
+    let sort = args.sort.as_deref();
+    let view =
+        cover::View { path: args.under.as_deref(), sort, limit: Some(args.limit), json: args.json, style };
+    let new = match (&args.new, &args.patch) {
+        (_, Some(patch)) => return cover::patch(&args.old, patch, &view, progress, out),
+        (Some(new), _) => new,
+        (None, None) => bail!("a second run to compare with, or --patch"),
+    };
+    if crate::cover::is_cover(&args.old) && crate::cover::is_cover(new) {
+        return cover::compare(&args.old, new, &view, progress, out);
+    }
+    let new_path = new;
+    let (old, new) = (open(&args.old, progress)?, open(new_path, progress)?);
     let (within, name) = match (&args.syscall, &args.function) {
         (Some(name), _) => (Within::Syscall(name), name.as_str()),
         (_, Some(name)) => (Within::Function(name), name.as_str()),
@@ -96,7 +117,7 @@ pub fn run(
         _ => Scale::Sums,
     };
     if let Some(file) = &args.html {
-        let paths = [args.old.display().to_string(), args.new.display().to_string()];
+        let paths = [args.old.display().to_string(), new_path.display().to_string()];
         let page = html::render_diff(&diff, scale, [&old.header, &new.header], &paths, name)
             .context("HTML comparison")?;
         std::fs::write(file, page).with_context(|| file.display().to_string())?;
@@ -121,8 +142,7 @@ pub fn run(
         writeln!(out)?;
         return Ok(Outcome::Done);
     }
-    let style = Style { color: wants_color(color) };
-    for (side, path, run) in [("OLD", &args.old, &old), ("NEW", &args.new, &new)] {
+    for (side, path, run) in [("OLD", &args.old, &old), ("NEW", new_path, &new)] {
         write!(out, "{} {}: {}", style.bold(side), path.display(), run.header.to_text(&run.profile, style))?;
     }
     write!(out, "\n{}", diff::headline(&diff, name, scale, style))?;

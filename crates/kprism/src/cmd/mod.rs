@@ -4,10 +4,12 @@
 mod annotate;
 mod call;
 mod check;
+mod cover;
 mod delta;
 mod diff;
 mod export;
 mod flow_cost;
+mod gcov_kernel;
 mod generate;
 mod impact;
 mod import;
@@ -67,7 +69,7 @@ pub enum Command {
 impl Command {
     /// Whether the exit code belongs to a command in the guest.
     pub fn is_lab_run(&self) -> bool {
-        matches!(self, Command::Lab(lab::Command::Run(_)))
+        matches!(self, Command::Lab(lab::Command::Run(_) | lab::Command::GcovKernel(_)))
     }
 }
 
@@ -81,6 +83,7 @@ pub fn run(
     match command {
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
+        Command::Lab(lab::Command::GcovKernel(args)) => gcov_kernel::run(args, progress, out),
         Command::Record(command) => record::run(command, progress),
         Command::Report(args) => report::run(args, color, progress, out),
         Command::Impact(args) => impact::run(args, color, progress, out),

@@ -14,6 +14,7 @@ use kprism_store::Manifest;
 use serde_json::json;
 
 use super::call::CallArgs;
+use super::cover::{self, CoverArgs};
 use super::delta::{self, DeltaArgs};
 use crate::exit::Outcome;
 use crate::pipeline;
@@ -25,7 +26,7 @@ pub struct Args {
     /// What to show; an overview if not given
     #[arg(value_enum)]
     pub subject: Option<Subject>,
-    /// Which of the intervals, for `delta`
+    /// Which of the intervals, for `delta`; for `cover`, a folder, file or pattern of paths
     #[arg(value_name = "INTERVAL")]
     pub name: Option<String>,
     /// Run folder
@@ -61,6 +62,8 @@ pub struct Args {
     pub json: bool,
     #[command(flatten)]
     pub delta: DeltaArgs,
+    #[command(flatten)]
+    pub cover: CoverArgs,
 }
 
 /// Rows of a table unless told otherwise.
@@ -108,6 +111,8 @@ pub enum Subject {
     Errors,
     /// Intervals between markers: interrupts off, preemption off, or what --from and --to say
     Delta,
+    /// Source lines, functions and branches executed, of a kernel with gcov
+    Cover,
 }
 
 /// What a tree is weighted by.
@@ -136,7 +141,7 @@ pub fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Tab
         Subject::Tasks => Some(tables::tasks(profile, filter)),
         Subject::Errors => Some(tables::errors(profile)),
         Subject::Delta => Some(deltas::summary(profile)),
-        Subject::Tree => None,
+        Subject::Tree | Subject::Cover => None,
     }
 }
 
@@ -148,6 +153,14 @@ pub fn run(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let style = Style { color: wants_color(color) };
+    if args.subject == Some(Subject::Cover) {
+        let (path, sort) = (args.name.as_deref(), args.sort.as_deref());
+        let view = cover::View { path, sort, limit: args.limit, json: args.json, style };
+        return cover::report(&args.input, &args.cover, &view, progress, out);
+    }
+    if args.cover.is_given() {
+        bail!("the options of coverage need the subject `cover`");
+    }
     if args.subject == Some(Subject::Delta) {
         if args.select.filter() != Filter::default() || args.sort.is_some() || args.one.syscall.is_some() {
             bail!(
