@@ -111,7 +111,9 @@ pub fn report(
         });
         print_json(&value, out)?;
     } else {
-        writeln!(out, "{} objects, {} source files", cover.objects, sources.len())?;
+        let plural = |count: usize| if count == 1 { "" } else { "s" };
+        let (objects, files) = (cover.objects as usize, sources.len());
+        writeln!(out, "{objects} object{}, {files} source file{}", plural(objects), plural(files))?;
         write!(out, "{}\n{}", cover::summary(&totals), table.to_text(view.style))?;
     }
     Ok(if sources.is_empty() { Outcome::NothingMatched } else { Outcome::Done })
@@ -248,12 +250,12 @@ pub fn write(
 pub fn compare(
     old: &Path,
     new: &Path,
+    from: &From,
     view: &View<'_>,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let from = From { build_dir: None, since_boot: false };
-    let (old, new) = (load_and_complain(old, &from, progress)?, load_and_complain(new, &from, progress)?);
+    let (old, new) = (load_and_complain(old, from, progress)?, load_and_complain(new, from, progress)?);
     let changes = diff::changes(&old, &new, view.path);
     let gained: usize = changes.values().map(|change| change.gained.len()).sum();
     let lost: usize = changes.values().map(|change| change.lost.len()).sum();
@@ -280,17 +282,17 @@ pub fn compare(
 pub fn patch(
     input: &Path,
     patch: &Path,
+    from: &From,
     view: &View<'_>,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let from = From { build_dir: None, since_boot: false };
     let text = std::fs::read(patch).with_context(|| patch.display().to_string())?;
     let added = diff::added(&String::from_utf8_lossy(&text));
     if added.is_empty() {
         bail!("{}: not a unified diff that adds lines (git diff, diff -u)", patch.display());
     }
-    let cover = load_and_complain(input, &from, progress)?;
+    let cover = load_and_complain(input, from, progress)?;
     show(diff::patch_table(&cover, &added), view, json!({}), out)
 }
 

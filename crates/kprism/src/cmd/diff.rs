@@ -66,6 +66,8 @@ pub struct Args {
     /// Of runs with coverage: only this folder, file or pattern of paths
     #[arg(long, value_name = "PATH", help_heading = "Coverage")]
     pub under: Option<String>,
+    #[command(flatten)]
+    pub cover: crate::cover::From,
 }
 
 /// A run opened.
@@ -93,12 +95,12 @@ pub fn run(
     let view =
         cover::View { path: args.under.as_deref(), sort, limit: Some(args.limit), json: args.json, style };
     let new = match (&args.new, &args.patch) {
-        (_, Some(patch)) => return cover::patch(&args.old, patch, &view, progress, out),
+        (_, Some(patch)) => return cover::patch(&args.old, patch, &args.cover, &view, progress, out),
         (Some(new), _) => new,
         (None, None) => bail!("a second run to compare with, or --patch"),
     };
     if crate::cover::is_cover(&args.old) && crate::cover::is_cover(new) {
-        return cover::compare(&args.old, new, &view, progress, out);
+        return cover::compare(&args.old, new, &args.cover, &view, progress, out);
     }
     let new_path = new;
     let (old, new) = (open(&args.old, progress)?, open(new_path, progress)?);
