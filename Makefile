@@ -5,6 +5,8 @@
 #   make test     install what is missing, check and run everything that can be tested
 #   make bench    measure, in one run, against the peers
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
+#   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
+#   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
 
@@ -17,7 +19,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test bench bench-flow-cost fuzz install setup-demo setup-test
+.PHONY: all demo test test-gcov-kernel bench bench-cover bench-flow-cost fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -34,6 +36,14 @@ demo: setup-demo
 
 test: setup-test
 	@CARGO="$(CARGO)" sh scripts/test.sh
+
+test-gcov-kernel: setup-test
+	$(CARGO) build --profile checked -p kprism -p kprism-agent
+	@CARGO="$(CARGO)" KPRISM=$(TARGET)/checked/kprism sh scripts/test-gcov-kernel.sh
+
+bench-cover:
+	$(CARGO) build --release -p kprism -p kprism-agent
+	@KPRISM=$(KPRISM) OUT=$(TARGET)/cover sh bench/cover/run.sh
 
 bench: setup-test
 	@CARGO="$(CARGO)" sh scripts/bench.sh

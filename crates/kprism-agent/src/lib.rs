@@ -6,6 +6,8 @@
 //! object a line, through a debug port that QEMU writes to a file; the command's standard output and error go
 //! through two more such ports. The program itself (`main.rs`) is /init of the guest.
 
+pub mod gcov;
+
 use serde::{Deserialize, Serialize};
 
 /// Port of the `isa-debugcon` that carries [`Message`]s.

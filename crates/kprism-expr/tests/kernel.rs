@@ -38,7 +38,8 @@ fn agree(kernel: &Kernel) {
         kprism_expr::opt::optimise(&mut better);
         for (func, cpu) in [(&func, Cpu::V3), (&better, Cpu::V3), (&better, Cpu::V4)] {
             let code = program(func, cpu, Output::State).expect("small");
-            let loaded = kernel.load(&code, false).unwrap_or_else(|e| panic!("program {number} of\n{func}: {e}"));
+            let loaded =
+                kernel.load(&code, false).unwrap_or_else(|e| panic!("program {number} of\n{func}: {e}"));
             assert_eq!(kernel.run(&loaded, &world), expected, "program {number}\n{func}{}", code.listing());
         }
     }
@@ -66,7 +67,8 @@ fn verify(kernel: &Kernel) {
     let cpu = b.push(Op::Input(Input::Cpu), w);
     let comm = b.push(Op::TextEq(kprism_expr::ir::Text::Comm, (*b"kprism").into()), Width::W32);
     let comm = b.ext(comm, 32, false, w);
-    let sum = [was, now, id, cpu, comm].into_iter().fold(then, |a, v| b.bin(kprism_expr::ir::BinOp::Add, a, v));
+    let sum =
+        [was, now, id, cpu, comm].into_iter().fold(then, |a, v| b.bin(kprism_expr::ir::BinOp::Add, a, v));
     b.end(Term::Return(sum));
     let mut func = b.finish();
     for _ in 0..2 {

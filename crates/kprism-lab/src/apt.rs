@@ -18,6 +18,18 @@ pub(crate) fn names(prefix: &str) -> Result<Vec<String>> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
+/// The version of `package` that apt would install.
+pub(crate) fn candidate(package: &str) -> Result<String> {
+    let output = call("apt-cache", Path::new("/"), &["policy", package])?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
+    version.filter(|version| *version != "(none)").map(str::to_owned).ok_or_else(|| Error::Apt {
+        package: package.to_owned(),
+        reason: "no such package is known".into(),
+        remedy: REMEDY,
+    })
+}
+
 /// `name=version` of everything that `packages` need, themselves included, as if nothing was installed; sorted.
 pub(crate) fn closure(packages: &[String]) -> Result<Vec<String>> {
     // Neither what is installed nor what apt still has in its own cache (as after debootstrap) may be left out.

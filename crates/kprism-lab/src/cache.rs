@@ -121,10 +121,11 @@ impl Cache {
 
 /// A lock file held until drop, also against other processes; the system frees it if we die.
 #[derive(Debug)]
-struct Lock(#[expect(dead_code, reason = "held for its lock")] File);
+pub(crate) struct Lock(#[expect(dead_code, reason = "held for its lock")] File);
 
 impl Lock {
-    fn take(path: &Path) -> Result<Self> {
+    /// Waits for it.
+    pub fn take(path: &Path) -> Result<Self> {
         let file = File::create(path).at("create", path)?;
         // Asked again and again rather than waited for: a Ctrl-C must get through.
         loop {

@@ -18,6 +18,7 @@ pub mod btf;
 pub mod cache;
 pub mod error;
 pub mod files;
+pub mod gcov_kernel;
 pub mod hooks;
 pub mod interrupt;
 

@@ -16,6 +16,7 @@
 //! | folded stacks | [`folded`] | flame graph tools |
 //! | Perfetto trace | [`perfetto`] | ui.perfetto.dev, its trace processor |
 //! | size and resolution of a trace by packet settings | [`cost`] | choosing settings |
+//! | coverage: tables, annotated source, differences | [`cover`] | terminals, scripts |
 //! | one HTML file: sunburst, flame graph, tables | [`html`] | browsers, without a network |
 //!
 //! Why one crate: every view is a pure function of the same rows, so they cannot disagree. Names come
@@ -24,6 +25,7 @@
 pub mod boot;
 pub mod calltree;
 pub mod cost;
+pub mod cover;
 pub mod deltas;
 pub mod diff;
 pub mod durations;

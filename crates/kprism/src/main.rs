@@ -9,6 +9,7 @@
 mod boot;
 mod cmd;
 mod cost;
+mod cover;
 mod durations;
 mod exit;
 mod flow_durations;

@@ -60,7 +60,8 @@ impl Image {
         let object = object::File::parse(&*map).map_err(|e| Error::Object(name.clone(), e))?;
         for section in object.sections() {
             let Ok(section_name) = section.name() else { continue };
-            let packed = section.compressed_file_range().is_ok_and(|r| r.format != object::CompressionFormat::None);
+            let packed =
+                section.compressed_file_range().is_ok_and(|r| r.format != object::CompressionFormat::None);
             if packed && section.size() < LARGEST {
                 let data = section.uncompressed_data().map_err(|e| Error::Object(name.clone(), e))?;
                 if let Cow::Owned(data) = data {

@@ -146,7 +146,9 @@ impl<'e> Lower<'e> {
 
     fn type_name(&self, operand: &Operand) -> String {
         match operand {
-            Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => self.show(ty),
+            Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => {
+                self.show(ty)
+            }
             Operand::Text(text) => format!("char [{}]", text.len() + 1),
             Operand::Comm => "char [16]".to_owned(),
             Operand::Nothing => "void".to_owned(),
@@ -254,7 +256,9 @@ impl<'e> Lower<'e> {
             return Ok(1);
         }
         let size = ctype::size_of(self.types(), ty).map_err(|e| Error::new(span, e))?;
-        size.ok_or_else(|| Error::new(span, format!("`{}` is incomplete: its size is unknown", self.show(ty))))
+        size.ok_or_else(|| {
+            Error::new(span, format!("`{}` is incomplete: its size is unknown", self.show(ty)))
+        })
     }
 
     fn named_type(&self, name: &TypeName) -> Result<Ty> {
@@ -375,7 +379,9 @@ impl<'e> Lower<'e> {
             Operand::Comm => Text::Comm,
             operand => {
                 let ty = match &operand {
-                    Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => ty.clone(),
+                    Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => {
+                        ty.clone()
+                    }
                     _ => Ty::Void,
                 };
                 let limit = match self.resolve(&ty, span)? {

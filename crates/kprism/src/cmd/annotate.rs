@@ -33,7 +33,8 @@ const SUGGESTIONS: usize = 5;
 /// Options of `kprism annotate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Function: NAME, NAME@MODULE, or its address (0x…); `*` and `?` allowed in names
+    /// Function: NAME, NAME@MODULE, or its address (0x…); `*` and `?` allowed in names. Of a run with coverage a
+    /// source file, FILE:LINE, FILE:FROM-TO, or a function
     #[arg(value_name = "FUNC")]
     pub func: String,
     /// Run folder
@@ -56,6 +57,14 @@ pub struct Args {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub cover: crate::cover::From,
+    /// A line for each branch and call
+    #[arg(long, help_heading = "Coverage")]
+    pub branches: bool,
+    /// Folder with the kernel's sources, if they are not where it was built
+    #[arg(long, value_name = "DIR", help_heading = "Coverage")]
+    pub source_dir: Option<PathBuf>,
 }
 
 /// Prints it.
@@ -65,6 +74,16 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
+    if crate::cover::is_cover(&args.input) {
+        let view = super::cover::Annotate {
+            what: &args.func,
+            branches: args.branches,
+            source_dir: args.source_dir.as_deref(),
+            json: args.json,
+            style: Style { color: wants_color(color) },
+        };
+        return super::cover::annotate(&args.input, &args.cover, &view, progress, out);
+    }
     let run = Run::open(&args.input)?;
     let loaded = pipeline::load(&run, progress)?;
     let symbols = &loaded.symbols;

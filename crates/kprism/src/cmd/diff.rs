@@ -11,6 +11,7 @@ use kprism_report::header::Header;
 use kprism_report::{Style, boot, html, units};
 use serde_json::json;
 
+use super::cover;
 use super::report::{By, Select, wants_color};
 use crate::exit::Outcome;
 use crate::pipeline;
@@ -31,7 +32,8 @@ pub struct Args {
     /// Run folder to compare with
     pub old: PathBuf,
     /// Run folder to look at
-    pub new: PathBuf,
+    #[arg(required_unless_present = "patch")]
+    pub new: Option<PathBuf>,
     /// Only what this system call does, averages per call
     #[arg(long, value_name = "NAME", conflicts_with = "function")]
     pub syscall: Option<String>,
@@ -58,6 +60,14 @@ pub struct Args {
     /// Write both sunbursts side by side, with the tables, as one HTML file instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "sort"])]
     pub html: Option<PathBuf>,
+    /// Of one run with coverage: what was executed of the lines that this patch adds
+    #[arg(long, value_name = "FILE", conflicts_with = "new", help_heading = "Coverage")]
+    pub patch: Option<PathBuf>,
+    /// Of runs with coverage: only this folder, file or pattern of paths
+    #[arg(long, value_name = "PATH", help_heading = "Coverage")]
+    pub under: Option<String>,
+    #[command(flatten)]
+    pub cover: crate::cover::From,
 }
 
 /// A run opened.
@@ -80,10 +90,23 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    if crate::boot::is_boot(&args.old) && crate::boot::is_boot(&args.new) {
-        return diff_boots(args, Style { color: wants_color(color) }, progress, out);
+    let style = Style { color: wants_color(color) };
+    let sort = args.sort.as_deref();
+    let view =
+        cover::View { path: args.under.as_deref(), sort, limit: Some(args.limit), json: args.json, style };
+    let new = match (&args.new, &args.patch) {
+        (_, Some(patch)) => return cover::patch(&args.old, patch, &args.cover, &view, progress, out),
+        (Some(new), _) => new,
+        (None, None) => bail!("a second run to compare with, or --patch"),
+    };
+    if crate::cover::is_cover(&args.old) && crate::cover::is_cover(new) {
+        return cover::compare(&args.old, new, &args.cover, &view, progress, out);
     }
-    let (old, new) = (open(&args.old, progress)?, open(&args.new, progress)?);
+    if crate::boot::is_boot(&args.old) && crate::boot::is_boot(new) {
+        return diff_boots(args, new, style, progress, out);
+    }
+    let new_path = new;
+    let (old, new) = (open(&args.old, progress)?, open(new_path, progress)?);
     let (within, name) = match (&args.syscall, &args.function) {
         (Some(name), _) => (Within::Syscall(name), name.as_str()),
         (_, Some(name)) => (Within::Function(name), name.as_str()),
@@ -99,7 +122,7 @@ pub fn run(
         _ => Scale::Sums,
     };
     if let Some(file) = &args.html {
-        let paths = [args.old.display().to_string(), args.new.display().to_string()];
+        let paths = [args.old.display().to_string(), new_path.display().to_string()];
         let page = html::render_diff(&diff, scale, [&old.header, &new.header], &paths, name)
             .context("HTML comparison")?;
         std::fs::write(file, page).with_context(|| file.display().to_string())?;
@@ -124,8 +147,7 @@ pub fn run(
         writeln!(out)?;
         return Ok(Outcome::Done);
     }
-    let style = Style { color: wants_color(color) };
-    for (side, path, run) in [("OLD", &args.old, &old), ("NEW", &args.new, &new)] {
+    for (side, path, run) in [("OLD", &args.old, &old), ("NEW", new_path, &new)] {
         write!(out, "{} {}: {}", style.bold(side), path.display(), run.header.to_text(&run.profile, style))?;
     }
     write!(out, "\n{}", diff::headline(&diff, name, scale, style))?;
@@ -142,10 +164,16 @@ pub fn run(
 }
 
 /// Two traced boots.
-fn diff_boots(args: &Args, style: Style, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let (old, new) = (crate::boot::load(&args.old)?, crate::boot::load(&args.new)?);
+fn diff_boots(
+    args: &Args,
+    new: &Path,
+    style: Style,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let titles = [args.old.display().to_string(), new.display().to_string()];
+    let (old, new) = (crate::boot::load(&args.old)?, crate::boot::load(new)?);
     if let Some(file) = &args.html {
-        let titles = [args.old.display().to_string(), args.new.display().to_string()];
         let page = boot::render_two((&old, &titles[0]), (&new, &titles[1])).context("HTML page")?;
         std::fs::write(file, page).with_context(|| file.display().to_string())?;
         progress.say(&format!("wrote {}", file.display()));

@@ -27,6 +27,7 @@ Formats by suffix of FILE:
   .json                     the table of SUBJECT, or the tree
   .csv                      the table of SUBJECT
   .html                     the report of `kprism report --html`
+  .info .xml                coverage for lcov and genhtml, Cobertura; `cover` with .json is gcov's
   .perf.data                folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=...
 
 The tables of the run itself are Parquet files: RUN/tables/*.parquet";
@@ -51,6 +52,8 @@ pub struct Args {
     /// Weigh folded stacks by instructions or by time on a CPU
     #[arg(long, value_enum, default_value_t = By::Instructions)]
     pub by: By,
+    #[command(flatten)]
+    pub cover: crate::cover::From,
 }
 
 enum Format {
@@ -80,6 +83,9 @@ fn format(path: &Path) -> Result<Format> {
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if perfdata::is_named(&args.output) {
         return perfdata::export(&args.input, &args.output, progress);
+    }
+    if args.subject == Subject::Cover || super::cover::is_export(&args.output) {
+        return super::cover::write(&args.input, &args.cover, &args.output, progress, out);
     }
     let format = format(&args.output)?;
     let (run, profile) = pipeline::open(&args.input, progress)?;

@@ -25,6 +25,9 @@ pub enum Command {
     Boot(Box<super::record::BootArgs>),
     /// Fetch and boot the guest now, so that the next run starts at once
     Prepare(GuestArgs),
+    /// Run a command on a small kernel with gcov, and record which of its code was executed
+    #[command(after_help = super::gcov_kernel::HELP)]
+    GcovKernel(Box<super::gcov_kernel::Args>),
 }
 
 const RUN_HELP: &str = "\

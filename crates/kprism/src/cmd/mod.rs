@@ -4,12 +4,14 @@
 mod annotate;
 mod call;
 mod check;
+mod cover;
 mod delta;
 mod diff;
 mod explain;
 mod export;
 mod flow_cost;
 mod func;
+mod gcov_kernel;
 mod generate;
 mod impact;
 mod import;
@@ -73,7 +75,7 @@ pub enum Command {
 impl Command {
     /// Whether the exit code belongs to a command in the guest.
     pub fn is_lab_run(&self) -> bool {
-        matches!(self, Command::Lab(lab::Command::Run(_)))
+        matches!(self, Command::Lab(lab::Command::Run(_) | lab::Command::GcovKernel(_)))
     }
 }
 
@@ -87,6 +89,7 @@ pub fn run(
     match command {
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
+        Command::Lab(lab::Command::GcovKernel(args)) => gcov_kernel::run(args, progress, out),
         Command::Lab(lab::Command::Boot(args)) => record::boot_guest(args, color, progress, out),
         Command::Record(command) => record::run(command, color, progress, out),
         Command::Report(args) => report::run(args, color, progress, out),

@@ -14,11 +14,12 @@ use kprism_store::{Manifest, Run};
 use serde_json::json;
 
 use super::call::CallArgs;
+use super::cover::{self, CoverArgs};
 use super::delta::{self, DeltaArgs};
 use super::func::{self, FuncArgs};
-use crate::durations;
 use super::record;
 use super::tlb;
+use crate::durations;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -29,8 +30,8 @@ pub struct Args {
     /// What to show; an overview if not given
     #[arg(value_enum)]
     pub subject: Option<Subject>,
-    /// Which of the intervals, for `delta`; which view, for `tlb`
-    #[arg(value_name = "INTERVAL|VIEW")]
+    /// Which of the intervals, for `delta`; which view, for `tlb`; for `cover`, a folder, file or pattern of paths
+    #[arg(value_name = "NAME")]
     pub name: Option<String>,
     /// Run folder
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
@@ -67,6 +68,8 @@ pub struct Args {
     pub delta: DeltaArgs,
     #[command(flatten)]
     pub func: FuncArgs,
+    #[command(flatten)]
+    pub cover: CoverArgs,
 }
 
 /// Rows of a table unless told otherwise.
@@ -123,6 +126,8 @@ pub enum Subject {
     Delta,
     /// A traced boot: initcalls and long functions
     Boot,
+    /// Source lines, functions and branches executed, of a kernel with gcov
+    Cover,
 }
 
 /// What a tree is weighted by.
@@ -151,7 +156,7 @@ pub fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Tab
         Subject::Tasks => Some(tables::tasks(profile, filter)),
         Subject::Errors => Some(tables::errors(profile)),
         Subject::Delta => Some(deltas::summary(profile)),
-        Subject::Tree | Subject::Boot | Subject::Func | Subject::Tlb => None,
+        Subject::Tree | Subject::Boot | Subject::Cover | Subject::Func | Subject::Tlb => None,
     }
 }
 
@@ -168,6 +173,14 @@ pub fn run(
         let limit = args.limit.unwrap_or(BOOT_ROWS);
         let shown = record::ShownBoot { input, html, json: args.json, limit, style };
         return record::report_boot(&shown, progress, out);
+    }
+    if args.subject == Some(Subject::Cover) {
+        let (path, sort) = (args.name.as_deref(), args.sort.as_deref());
+        let view = cover::View { path, sort, limit: args.limit, json: args.json, style };
+        return cover::report(&args.input, &args.cover, &view, progress, out);
+    }
+    if args.cover.is_given() {
+        bail!("the options of coverage need the subject `cover`");
     }
     if args.subject == Some(Subject::Delta) {
         if args.select.filter() != Filter::default() || args.sort.is_some() || args.one.syscall.is_some() {

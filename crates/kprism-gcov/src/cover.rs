@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Objects put together: what was executed of each source file, over all objects that have code of it.
+//!
+//! In: objects, one after the other or many at a time ([`Collector::add`] takes `&self`). Out: [`Cover`], the same
+//! whatever the order. Copies of a function in many objects (a static inline function of a header) are one function,
+//! and their branches one set of branches: a branch is told by its function, its line, and its place among that
+//! function's branches there. Copies that the compiler gave another number of branches stay apart.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+use crate::error::Result;
+use crate::notes::Notes;
+use crate::path::absolute;
+use crate::unit::{Solver, Unit, Way};
+use crate::{Data, data, notes};
+
+/// What was executed of all source files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cover {
+    /// By path.
+    pub sources: Vec<Source>,
+    /// Objects that were put in.
+    pub objects: u32,
+    /// The folder that most of them were compiled in, if they say: paths are shown as seen from there.
+    pub root: Option<String>,
+}
+
+/// One source file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Its path: absolute, if the compiler's folder is known.
+    pub path: String,
+    /// By line.
+    pub lines: Vec<LineCount>,
+    /// By line and name.
+    pub functions: Vec<FunctionTotal>,
+    /// By line, function and place.
+    pub branches: Vec<BranchCount>,
+}
+
+/// A line, over all objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LineCount {
+    /// Its number.
+    pub line: u32,
+    /// Part of it was not executed, in one object at least.
+    pub unexecuted_block: bool,
+    /// How often it was executed.
+    pub count: i64,
+}
+
+/// A function, over all objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionTotal {
+    /// Its name, as the linker knows it.
+    pub name: String,
+    /// First and last line.
+    pub lines: (u32, u32),
+    /// How often it was called.
+    pub called: i64,
+    /// How often it returned.
+    pub returned: i64,
+    /// Blocks of all copies, and those that were executed.
+    pub blocks: (u32, u32),
+    /// Outcomes of conditions that were seen, and all; most of any copy (GCC 14).
+    pub conditions: (u32, u32),
+    /// Prime paths gone, and all; most of any copy (GCC 15).
+    pub paths: (u32, u32),
+}
+
+/// A branch or call, over all objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BranchCount {
+    /// Its line.
+    pub line: u32,
+    /// What tells its function from others: equal for branches of one function, and for no others of the file.
+    pub function: u32,
+    /// How many branches and calls its function has there.
+    pub of: u16,
+    /// Which of them it is.
+    pub place: u16,
+    /// What it is.
+    pub way: Way,
+    /// How often it was taken; of a call, how often it returned.
+    pub taken: i64,
+    /// How often its block was executed.
+    pub executed: i64,
+}
+
+/// Numbers of a file, folder or all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Lines with code, and executed ones.
+    pub lines: Ratio,
+    /// Functions, and called ones.
+    pub functions: Ratio,
+    /// Branches, and those whose block was executed.
+    pub branches: Ratio,
+    /// Branches that were taken.
+    pub taken: u64,
+    /// Calls, and executed ones.
+    pub calls: Ratio,
+    /// Outcomes of conditions, and those seen.
+    pub conditions: Ratio,
+    /// Prime paths, and those gone.
+    pub paths: Ratio,
+}
+
+/// So many of so many.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ratio {
+    /// All.
+    pub all: u64,
+    /// Those executed.
+    pub hit: u64,
+}
+
+impl Ratio {
+    fn count(&mut self, hit: bool) {
+        self.all += 1;
+        self.hit += u64::from(hit);
+    }
+
+    fn add(&mut self, other: Ratio) {
+        self.all += other.all;
+        self.hit += other.hit;
+    }
+
+    /// Percent; none of nothing.
+    pub fn percent(self) -> Option<f64> {
+        (self.all != 0).then(|| 100.0 * self.hit as f64 / self.all as f64)
+    }
+}
+
+impl Totals {
+    /// Adds those of another file.
+    pub fn add(&mut self, other: &Totals) {
+        self.lines.add(other.lines);
+        self.functions.add(other.functions);
+        self.branches.add(other.branches);
+        self.taken += other.taken;
+        self.calls.add(other.calls);
+        self.conditions.add(other.conditions);
+        self.paths.add(other.paths);
+    }
+}
+
+impl Source {
+    /// Its numbers.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for line in &self.lines {
+            totals.lines.count(line.count != 0);
+        }
+        for function in &self.functions {
+            totals.functions.count(function.called != 0);
+            let (seen, all) = function.conditions;
+            totals.conditions.add(Ratio { all: all.into(), hit: seen.into() });
+            let (gone, all) = function.paths;
+            totals.paths.add(Ratio { all: all.into(), hit: gone.into() });
+        }
+        for branch in &self.branches {
+            if branch.way.is_branch() {
+                totals.branches.count(branch.executed != 0);
+                totals.taken += u64::from(branch.taken != 0);
+            } else {
+                totals.calls.count(branch.executed != 0);
+            }
+        }
+        totals
+    }
+
+    /// Branches and calls of one line.
+    pub fn branches_of(&self, line: u32) -> &[BranchCount] {
+        let start = self.branches.partition_point(|branch| branch.line < line);
+        let end = self.branches.partition_point(|branch| branch.line <= line);
+        &self.branches[start..end]
+    }
+}
+
+impl Cover {
+    /// How a path is shown: from the folder that the kernel was built in, if it is below.
+    pub fn shown<'a>(&self, path: &'a str) -> &'a str {
+        let below = self.root.as_deref().and_then(|root| path.strip_prefix(root)?.strip_prefix('/'));
+        below.unwrap_or(path)
+    }
+
+    /// Lines with a negative count: their counters were changed by two CPUs at once, or while they were read.
+    pub fn torn(&self) -> usize {
+        self.sources.iter().flat_map(|source| &source.lines).filter(|line| line.count < 0).count()
+    }
+
+    /// All numbers.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        self.sources.iter().for_each(|source| totals.add(&source.totals()));
+        totals
+    }
+}
+
+/// Takes objects in, from any number of threads.
+#[derive(Debug, Default)]
+pub struct Collector {
+    sources: RwLock<Names>,
+    functions: RwLock<HashMap<FunctionKey, u32>>,
+    objects: std::sync::atomic::AtomicU32,
+    folders: Mutex<BTreeMap<String, u32>>,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    index: HashMap<String, u32>,
+    all: Vec<std::sync::Arc<Mutex<Gathered>>>,
+}
+
+/// Source, first line, name.
+type FunctionKey = (u32, u32, Box<str>);
+
+/// A source file as far as it is known, its functions by their numbers.
+#[derive(Debug, Default)]
+struct Gathered {
+    path: String,
+    lines: Vec<LineCount>,
+    functions: Vec<(u32, FunctionTotal)>,
+    branches: Vec<BranchCount>,
+}
+
+/// A lock is only ever poisoned by a panic, which is passed on anyway.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Collector {
+    /// Reads an object's notes and data and adds what they tell. Functions without data are left out.
+    ///
+    /// # Errors
+    /// If one of them cannot be read, or they do not belong together: then nothing was added.
+    pub fn add(&self, solver: &mut Solver, note_bytes: &[u8], data: &Data) -> Result<()> {
+        let notes = notes::read(note_bytes)?;
+        let unit = solver.unit(&notes, Some(data))?;
+        self.merge(&notes, &unit);
+        Ok(())
+    }
+
+    /// [`Collector::add`] of the bytes of a data file.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_bytes(&self, solver: &mut Solver, note_bytes: &[u8], data_bytes: &[u8]) -> Result<()> {
+        self.add(solver, note_bytes, &data::read(data_bytes)?)
+    }
+
+    fn merge(&self, notes: &Notes<'_>, unit: &Unit) {
+        self.objects.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if let Some(cwd) = notes.cwd.as_deref() {
+            let mut folders = lock(&self.folders);
+            match folders.get_mut(cwd) {
+                Some(count) => *count += 1,
+                None => drop(folders.insert(cwd.to_owned(), 1)),
+            }
+        }
+        let names: Vec<String> =
+            notes.sources.iter().map(|name| absolute(notes.cwd.as_deref(), name)).collect();
+        let ids: Vec<u32> = names.iter().map(|name| self.source(name)).collect();
+        let functions: HashMap<u32, u32> = unit
+            .functions
+            .iter()
+            .map(|count| {
+                let function = &notes.functions[count.index as usize];
+                let key = (ids[function.source as usize], function.start_line, function.name.as_ref().into());
+                (count.index, self.function(key))
+            })
+            .collect();
+        for (index, &id) in ids.iter().enumerate() {
+            let index = index as u32;
+            let lines = slice_of(&unit.lines, |line| line.source, index);
+            let branches = slice_of(&unit.branches, |branch| branch.source, index);
+            let own = || {
+                unit.functions.iter().filter(|count| notes.functions[count.index as usize].source == index)
+            };
+            if lines.is_empty() && own().next().is_none() {
+                continue;
+            }
+            let gathered = self.gathered(id);
+            let mut gathered = lock(&gathered);
+            gathered.lines(lines);
+            gathered.branches(branches, &functions);
+            for count in own() {
+                let function = &notes.functions[count.index as usize];
+                let total = FunctionTotal {
+                    name: function.name.clone().into_owned(),
+                    lines: (function.start_line, function.end_line),
+                    called: count.called,
+                    returned: count.returned,
+                    blocks: (count.blocks, count.executed),
+                    conditions: count.conditions,
+                    paths: count.paths,
+                };
+                gathered.function(functions[&count.index], total);
+            }
+        }
+    }
+
+    fn source(&self, path: &str) -> u32 {
+        let names = self.sources.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&id) = names.index.get(path) {
+            return id;
+        }
+        drop(names);
+        let mut names = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&id) = names.index.get(path) {
+            return id;
+        }
+        let id = names.all.len() as u32;
+        names.index.insert(path.to_owned(), id);
+        let gathered = Gathered { path: path.to_owned(), ..Gathered::default() };
+        names.all.push(std::sync::Arc::new(Mutex::new(gathered)));
+        id
+    }
+
+    fn gathered(&self, id: u32) -> std::sync::Arc<Mutex<Gathered>> {
+        self.sources.read().unwrap_or_else(PoisonError::into_inner).all[id as usize].clone()
+    }
+
+    fn function(&self, key: FunctionKey) -> u32 {
+        let known = self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
+        known.unwrap_or_else(|| {
+            let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+            let next = functions.len() as u32;
+            *functions.entry(key).or_insert(next)
+        })
+    }
+
+    /// What all objects told.
+    pub fn finish(self) -> Cover {
+        let names = self.sources.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let functions = self.functions.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Numbers were given in the order of arrival: here in that of the names.
+        let mut path = vec![""; names.all.len()];
+        for (name, &id) in &names.index {
+            path[id as usize] = name;
+        }
+        let mut keys: Vec<(&str, u32, &str, u32)> = functions
+            .iter()
+            .map(|((source, line, name), &id)| (path[*source as usize], *line, name.as_ref(), id))
+            .collect();
+        keys.sort_unstable();
+        let mut order = vec![0u32; keys.len()];
+        for (rank, &(_, _, _, id)) in keys.iter().enumerate() {
+            order[id as usize] = rank as u32;
+        }
+        let mut sources: Vec<Source> = Vec::with_capacity(names.all.len());
+        for gathered in names.all {
+            let mut gathered = std::mem::take(&mut *lock(&gathered));
+            if gathered.lines.is_empty() && gathered.functions.is_empty() {
+                continue;
+            }
+            for branch in &mut gathered.branches {
+                branch.function = order[branch.function as usize];
+            }
+            gathered.branches.sort_unstable_by_key(branch_key);
+            gathered.functions.sort_unstable_by(|(_, a), (_, b)| (a.lines, &a.name).cmp(&(b.lines, &b.name)));
+            gathered.branches.shrink_to_fit();
+            sources.push(Source {
+                path: gathered.path,
+                lines: gathered.lines,
+                functions: gathered.functions.into_iter().map(|(_, function)| function).collect(),
+                branches: gathered.branches,
+            });
+        }
+        sources.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        let folders = self.folders.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Of equals the first by name: `max_by_key` would take the last.
+        let root = folders.into_iter().rev().max_by_key(|(_, count)| *count).map(|(folder, _)| folder);
+        Cover { sources, objects: self.objects.into_inner(), root }
+    }
+}
+
+fn branch_key(branch: &BranchCount) -> (u32, u32, u16, u16) {
+    (branch.line, branch.function, branch.of, branch.place)
+}
+
+/// The part of a list sorted by source that is of one.
+fn slice_of<T>(all: &[T], source: impl Fn(&T) -> u32, wanted: u32) -> &[T] {
+    let start = all.partition_point(|item| source(item) < wanted);
+    let end = all.partition_point(|item| source(item) <= wanted);
+    &all[start..end]
+}
+
+impl Gathered {
+    fn lines(&mut self, lines: &[crate::unit::Line]) {
+        let mut new = Vec::new();
+        let mut at = 0;
+        // Lines that functions have to themselves come once for each: they add up here.
+        for same in lines.chunk_by(|a, b| a.line == b.line) {
+            let count = same.iter().fold(0i64, |sum, line| sum.wrapping_add(line.count));
+            let unexecuted_block = same.iter().any(|line| line.unexecuted_block);
+            let line = LineCount { line: same[0].line, unexecuted_block, count };
+            at += self.lines[at..].partition_point(|known| known.line < line.line);
+            match self.lines.get_mut(at).filter(|known| known.line == line.line) {
+                Some(known) => {
+                    known.count = known.count.wrapping_add(count);
+                    known.unexecuted_block |= unexecuted_block;
+                }
+                None => new.push(line),
+            }
+        }
+        merge_in(&mut self.lines, new, |line| line.line);
+    }
+
+    fn branches(&mut self, branches: &[crate::unit::Branch], functions: &HashMap<u32, u32>) {
+        let mut ours = Vec::with_capacity(branches.len());
+        for same in branches.chunk_by(|a, b| (a.line, a.function) == (b.line, b.function)) {
+            let of = u16::try_from(same.len()).unwrap_or(u16::MAX);
+            for (place, branch) in same.iter().enumerate() {
+                ours.push(BranchCount {
+                    line: branch.line,
+                    function: functions[&branch.function],
+                    of,
+                    place: u16::try_from(place).unwrap_or(u16::MAX),
+                    way: branch.way,
+                    taken: branch.taken,
+                    executed: branch.executed,
+                });
+            }
+        }
+        ours.sort_by_key(branch_key);
+        let mut new: Vec<BranchCount> = Vec::new();
+        let mut at = 0;
+        for branch in ours {
+            let key = branch_key(&branch);
+            at += self.branches[at..].partition_point(|known| branch_key(known) < key);
+            let known = self.branches.get_mut(at).filter(|known| branch_key(known) == key);
+            // Two functions of one name on one line of one object are one here.
+            let known = known.or_else(|| new.last_mut().filter(|last| branch_key(last) == key));
+            match known {
+                Some(known) => {
+                    known.taken = known.taken.wrapping_add(branch.taken);
+                    known.executed = known.executed.wrapping_add(branch.executed);
+                }
+                None => new.push(branch),
+            }
+        }
+        merge_in(&mut self.branches, new, branch_key);
+    }
+
+    fn function(&mut self, id: u32, total: FunctionTotal) {
+        let place = self.functions.binary_search_by_key(&id, |&(known, _)| known);
+        match place {
+            Ok(place) => {
+                let known = &mut self.functions[place].1;
+                known.called = known.called.wrapping_add(total.called);
+                known.returned = known.returned.wrapping_add(total.returned);
+                known.blocks.0 = known.blocks.0.saturating_add(total.blocks.0);
+                known.blocks.1 = known.blocks.1.saturating_add(total.blocks.1);
+                known.conditions = known.conditions.max(total.conditions);
+                known.paths = known.paths.max(total.paths);
+                known.lines.1 = known.lines.1.max(total.lines.1);
+            }
+            Err(place) => self.functions.insert(place, (id, total)),
+        }
+    }
+}
+
+/// Puts sorted items with new keys into a sorted list.
+fn merge_in<T, K: Ord>(known: &mut Vec<T>, new: Vec<T>, key: impl Fn(&T) -> K) {
+    if new.is_empty() {
+        return;
+    }
+    let appends = known.last().is_none_or(|last| key(last) < key(&new[0]));
+    known.reserve_exact(new.len());
+    known.extend(new);
+    if !appends {
+        // Two runs: what merges them in one pass.
+        known.sort_by_key(key);
+    }
+}

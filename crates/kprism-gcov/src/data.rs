@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Data (.gcda): the counters of one object, read, written, added and subtracted.
+
+use crate::error::{Error, Result};
+use crate::version::Version;
+use crate::words::{FUNCTION, Header, Words};
+
+const OBJECT_SUMMARY: u32 = 0xa100_0000;
+const COUNTERS: u32 = 0x01a1_0000;
+/// Between the tags of two kinds of counters.
+const NEXT_KIND: u32 = 0x0002_0000;
+/// Kinds of counters that tags have room for.
+const KINDS: u32 = 32;
+
+/// Kinds of counters with a meaning here; the others belong to `-fprofile-generate`.
+pub mod kind {
+    /// How often arcs were taken.
+    pub const ARCS: u8 = 0;
+    /// Which conditions were true, and which false, independently of the others (GCC 14).
+    pub const CONDITIONS: u8 = 8;
+    /// Which prime paths were gone (GCC 15).
+    pub const PATHS: u8 = 9;
+}
+
+/// The counters of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Data {
+    /// Version, stamp and checksum.
+    pub header: Header,
+    /// The program's part in it; the kernel writes none.
+    pub summary: Option<Summary>,
+    /// Counters by function, in the order of the file.
+    pub functions: Vec<Counters>,
+}
+
+/// What libgcov says of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// How often the program was run.
+    pub runs: u32,
+    /// The highest counter of each run, added up.
+    pub sum_max: u32,
+}
+
+/// The counters of one function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counters {
+    /// Its number.
+    pub ident: u32,
+    /// Of its place in the source.
+    pub lineno_checksum: u32,
+    /// Of its flow graph.
+    pub cfg_checksum: u32,
+    /// Kind and values.
+    pub values: Vec<(u8, Values)>,
+}
+
+/// Counters of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Values {
+    /// So many, all zero: a file has their number only, and so have we.
+    Zeros(usize),
+    /// Each of them.
+    All(Vec<i64>),
+}
+
+impl Values {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Values::Zeros(count) => *count,
+            Values::All(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One of them; 0 beyond the last.
+    pub fn get(&self, index: usize) -> i64 {
+        match self {
+            Values::Zeros(_) => 0,
+            Values::All(values) => values.get(index).copied().unwrap_or(0),
+        }
+    }
+
+    fn combine(&mut self, other: &Values, kind: u8, way: Way) {
+        let Values::All(theirs) = other else { return };
+        if let Values::Zeros(count) = *self {
+            // As many as the other has, which are in memory: never more for a number in a file.
+            if count != theirs.len() {
+                return;
+            }
+            *self = Values::All(vec![0; count]);
+        }
+        let Values::All(ours) = self else { return };
+        for (a, b) in ours.iter_mut().zip(theirs) {
+            *a = match (way, kind) {
+                (Way::Add, kind::CONDITIONS | kind::PATHS) => *a | b,
+                (Way::Subtract, kind::CONDITIONS | kind::PATHS) => *a & !b,
+                (Way::Add, _) => a.wrapping_add(*b),
+                (Way::Subtract, _) => a.wrapping_sub(*b),
+            };
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Add,
+    Subtract,
+}
+
+impl Counters {
+    /// The counters of a kind, if there are any.
+    pub fn of(&self, kind: u8) -> Option<&Values> {
+        self.values.iter().find(|(found, _)| *found == kind).map(|(_, values)| values)
+    }
+
+    fn is_same_function(&self, other: &Counters) -> bool {
+        (self.ident, self.lineno_checksum, self.cfg_checksum)
+            == (other.ident, other.lineno_checksum, other.cfg_checksum)
+    }
+}
+
+/// Reads data.
+///
+/// # Errors
+/// With the place at which the bytes stop being data.
+pub fn read(bytes: &[u8]) -> Result<Data> {
+    let (header, mut words) = Words::open(bytes, "gcda")?;
+    let mut data = Data { header, summary: None, functions: Vec::new() };
+    let mut in_function = false;
+    while let Some(record) = words.record()? {
+        let mut contents = record.contents;
+        match record.tag {
+            OBJECT_SUMMARY if header.version.has_object_summary() => {
+                let runs = contents.word("the number of runs")?;
+                let sum_max = contents.word("the highest counter")?;
+                data.summary = Some(Summary { runs, sum_max });
+            }
+            // A function that is not in the program: its place is kept.
+            FUNCTION if record.length == 0 => in_function = false,
+            FUNCTION => {
+                data.functions.push(Counters {
+                    ident: contents.word("a function's ident")?,
+                    lineno_checksum: contents.word("a function's checksum")?,
+                    cfg_checksum: contents.word("a function's checksum")?,
+                    values: Vec::new(),
+                });
+                in_function = true;
+            }
+            tag => {
+                let Some(kind) = kind_of(tag) else { continue };
+                let Some(function) = data.functions.last_mut().filter(|_| in_function) else { continue };
+                let count = record.words() / 2;
+                let values = if record.length < 0 && count > 0 {
+                    if !header.version.leaves_out_zeros() {
+                        return Err(length(contents.at, record.length, header.version));
+                    }
+                    Values::Zeros(count)
+                } else {
+                    Values::All((0..count).map(|_| contents.counter()).collect::<Result<_>>()?)
+                };
+                function.values.push((kind, values));
+            }
+        }
+    }
+    Ok(data)
+}
+
+fn length(offset: usize, found: i32, version: Version) -> Error {
+    Error::Value {
+        offset: offset - 4,
+        what: "the length of counters",
+        found: u64::from(found as u32),
+        expected: format!("a positive number, as GCC {version} writes it"),
+    }
+}
+
+fn kind_of(tag: u32) -> Option<u8> {
+    let above = tag.checked_sub(COUNTERS)?;
+    (above % NEXT_KIND == 0 && above / NEXT_KIND < KINDS).then_some((above / NEXT_KIND) as u8)
+}
+
+impl Data {
+    /// Adds what another run of the same build counted. Functions it does not have are taken over.
+    ///
+    /// # Errors
+    /// If it is of another build.
+    pub fn add(&mut self, other: &Data) -> Result<()> {
+        self.combine(other, Way::Add)
+    }
+
+    /// Takes away what had been counted earlier: what is left was counted in between.
+    ///
+    /// # Errors
+    /// If it is of another build.
+    pub fn subtract(&mut self, earlier: &Data) -> Result<()> {
+        self.combine(earlier, Way::Subtract)
+    }
+
+    fn combine(&mut self, other: &Data, way: Way) -> Result<()> {
+        if self.header.stamp != other.header.stamp {
+            return Err(Error::Stamp { data: other.header.stamp, notes: self.header.stamp });
+        }
+        for (index, theirs) in other.functions.iter().enumerate() {
+            // Nearly always at the same place.
+            let place = self.functions.get(index).filter(|ours| ours.is_same_function(theirs)).map(|_| index);
+            let place =
+                place.or_else(|| self.functions.iter().position(|ours| ours.is_same_function(theirs)));
+            match (place, way) {
+                (Some(place), _) => {
+                    for (kind, values) in &theirs.values {
+                        let ours = &mut self.functions[place].values;
+                        match ours.iter_mut().find(|(found, _)| found == kind) {
+                            Some((_, ours)) => ours.combine(values, *kind, way),
+                            None if matches!(way, Way::Add) => ours.push((*kind, values.clone())),
+                            None => {}
+                        }
+                    }
+                }
+                (None, Way::Add) => self.functions.push(theirs.clone()),
+                (None, Way::Subtract) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The file's bytes. What a compiler of the same version reads with `-fprofile-use` only if there is a
+    /// [`Summary`], and gcov always.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer { bytes: Vec::new(), header: self.header };
+        out.word(u32::from_be_bytes(*b"gcda"));
+        out.word(self.header.version.0);
+        out.word(self.header.stamp);
+        if self.header.version.in_bytes() {
+            out.word(self.header.checksum);
+        }
+        if let Some(summary) = self.summary {
+            out.record(OBJECT_SUMMARY, 2);
+            out.word(summary.runs);
+            out.word(summary.sum_max);
+        }
+        for function in &self.functions {
+            out.record(FUNCTION, 3);
+            for word in [function.ident, function.lineno_checksum, function.cfg_checksum] {
+                out.word(word);
+            }
+            for (kind, values) in &function.values {
+                let tag = COUNTERS + u32::from(*kind) * NEXT_KIND;
+                let words = values.len() as i64 * 2;
+                match values {
+                    Values::Zeros(_) => out.record(tag, -words),
+                    Values::All(values) => {
+                        out.record(tag, words);
+                        for value in values {
+                            out.word(*value as u32);
+                            out.word((value >> 32) as u32);
+                        }
+                    }
+                }
+            }
+        }
+        out.word(0);
+        out.bytes
+    }
+
+    /// The highest count of an arc: what a [`Summary`] has to say.
+    pub fn highest(&self) -> i64 {
+        let arcs = self.functions.iter().filter_map(|function| function.of(kind::ARCS));
+        let all = arcs.filter_map(|values| match values {
+            Values::All(values) => values.iter().copied().max(),
+            Values::Zeros(_) => None,
+        });
+        all.max().unwrap_or(0)
+    }
+}
+
+struct Writer {
+    bytes: Vec<u8>,
+    header: Header,
+}
+
+impl Writer {
+    fn word(&mut self, word: u32) {
+        self.bytes.extend(if self.header.big_endian { word.to_be_bytes() } else { word.to_le_bytes() });
+    }
+
+    fn record(&mut self, tag: u32, words: i64) {
+        self.word(tag);
+        let unit = if self.header.version.in_bytes() { 4 } else { 1 };
+        self.word((words * unit) as i32 as u32);
+    }
+}

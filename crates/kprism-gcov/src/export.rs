@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Coverage for other tools: lcov's tracefile, Cobertura's XML, gcov's JSON.
+//!
+//! None of these formats knows a negative count: torn counters ([`Cover::torn`]) are written as 0.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use crate::cover::{BranchCount, Cover, Source, Totals};
+use crate::unit::Way;
+
+/// Writes lcov's tracefile (geninfo(1), "FILES"), which lcov 1 and 2 and genhtml read.
+///
+/// # Errors
+/// Those of `out`.
+pub fn lcov(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "TN:")?;
+    for source in &cover.sources {
+        let totals = source.totals();
+        writeln!(out, "SF:{}", source.path)?;
+        for function in &source.functions {
+            writeln!(out, "FN:{},{}", function.lines.0, function.name)?;
+        }
+        for function in &source.functions {
+            writeln!(out, "FNDA:{},{}", function.called.max(0), function.name)?;
+        }
+        writeln!(out, "FNF:{}\nFNH:{}", totals.functions.all, totals.functions.hit)?;
+        let mut block = 0;
+        let mut last: Option<&BranchCount> = None;
+        for branch in source.branches.iter().filter(|branch| branch.way.is_branch()) {
+            // lcov tells branches of a line by a block's number and their place in it.
+            block = match last {
+                Some(last) if last.line != branch.line => 0,
+                Some(last) if (last.function, last.of) != (branch.function, branch.of) => block + 1,
+                _ => block,
+            };
+            last = Some(branch);
+            write!(out, "BRDA:{},{block},{},", branch.line, branch.place)?;
+            match branch.executed {
+                0 => writeln!(out, "-")?,
+                _ => writeln!(out, "{}", branch.taken.max(0))?,
+            }
+        }
+        writeln!(out, "BRF:{}\nBRH:{}", totals.branches.all, totals.taken)?;
+        for line in &source.lines {
+            writeln!(out, "DA:{},{}", line.line, line.count.max(0))?;
+        }
+        writeln!(out, "LF:{}\nLH:{}\nend_of_record", totals.lines.all, totals.lines.hit)?;
+    }
+    Ok(())
+}
+
+/// Writes gcov's JSON (gcov(1), `--json-format`, format version 1), all files as of one object.
+///
+/// # Errors
+/// Those of `out`.
+pub fn json(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
+    let root = cover.root.as_deref().unwrap_or("");
+    let head = json!({"format_version": "1", "current_working_directory": root, "data_file": ""});
+    let head = head.to_string();
+    // One file at a time: all of a kernel at once would be a hundred times its size in memory.
+    write!(out, "{},\"files\":[", head.trim_end_matches('}'))?;
+    for (index, source) in cover.sources.iter().enumerate() {
+        if index > 0 {
+            out.write_all(b",\n")?;
+        }
+        serde_json::to_writer(&mut *out, &json_of_file(cover.shown(&source.path), source))?;
+    }
+    writeln!(out, "]}}")
+}
+
+fn json_of_file(path: &str, source: &Source) -> Value {
+    let functions: Vec<Value> = source
+        .functions
+        .iter()
+        .map(|function| {
+            json!({
+                "name": function.name, "demangled_name": function.name,
+                "start_line": function.lines.0, "end_line": function.lines.1,
+                "blocks": function.blocks.0, "blocks_executed": function.blocks.1,
+                "execution_count": function.called.max(0),
+            })
+        })
+        .collect();
+    let lines: Vec<Value> = source
+        .lines
+        .iter()
+        .map(|line| {
+            let all = source.branches_of(line.line).iter().filter(|branch| branch.way.is_branch());
+            let branches: Vec<Value> = all
+                .map(|branch| {
+                    json!({
+                        "count": branch.taken.max(0), "throw": branch.way == Way::Throw,
+                        "fallthrough": branch.way == Way::Fallthrough,
+                    })
+                })
+                .collect();
+            json!({
+                "line_number": line.line, "count": line.count.max(0),
+                "unexecuted_block": line.unexecuted_block, "branches": branches,
+            })
+        })
+        .collect();
+    json!({"file": path, "functions": functions, "lines": lines})
+}
+
+/// Writes Cobertura's XML (coverage-04.dtd): a package for each folder.
+///
+/// # Errors
+/// Those of `out`.
+pub fn cobertura(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
+    let mut folders: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
+    for source in &cover.sources {
+        let folder = cover.shown(&source.path).rsplit_once('/').map_or("", |(folder, _)| folder);
+        folders.entry(folder).or_default().push(source);
+    }
+    let totals = cover.totals();
+    writeln!(out, "<?xml version=\"1.0\" ?>")?;
+    writeln!(
+        out,
+        "<!DOCTYPE coverage SYSTEM 'http://cobertura.sourceforge.net/xml/coverage-04.dtd'>\n\
+         <coverage {} lines-covered=\"{}\" lines-valid=\"{}\" branches-covered=\"{}\" branches-valid=\"{}\" \
+         complexity=\"0\" version=\"kprism\" timestamp=\"0\">",
+        rates(&totals),
+        totals.lines.hit,
+        totals.lines.all,
+        totals.taken,
+        totals.branches.all
+    )?;
+    let root = xml(cover.root.as_deref().unwrap_or("."));
+    writeln!(out, "<sources><source>{root}</source></sources>\n<packages>")?;
+    for (folder, sources) in folders {
+        let mut totals = Totals::default();
+        sources.iter().for_each(|source| totals.add(&source.totals()));
+        let name = xml(&folder.replace('/', "."));
+        writeln!(out, "<package name=\"{name}\" {} complexity=\"0\"><classes>", rates(&totals))?;
+        for source in sources {
+            class(cover.shown(&source.path), source, out)?;
+        }
+        writeln!(out, "</classes></package>")?;
+    }
+    writeln!(out, "</packages>\n</coverage>")
+}
+
+fn class(path: &str, source: &Source, out: &mut dyn Write) -> io::Result<()> {
+    let name = xml(&path.replace('/', "."));
+    let (path, totals) = (xml(path), source.totals());
+    writeln!(out, "<class name=\"{name}\" filename=\"{path}\" {} complexity=\"0\">", rates(&totals))?;
+    writeln!(out, "<methods>")?;
+    for function in &source.functions {
+        let rate = if function.called == 0 { 0 } else { 1 };
+        writeln!(
+            out,
+            "<method name=\"{}\" signature=\"()\" line-rate=\"{rate}\" branch-rate=\"{rate}\" complexity=\"0\">\
+             <lines><line number=\"{}\" hits=\"{}\"/></lines></method>",
+            xml(&function.name),
+            function.lines.0,
+            function.called.max(0)
+        )?;
+    }
+    writeln!(out, "</methods>\n<lines>")?;
+    for line in &source.lines {
+        let branches = source.branches_of(line.line).iter().filter(|branch| branch.way.is_branch());
+        let (all, taken) = branches
+            .fold((0u32, 0u32), |(all, taken), branch| (all + 1, taken + u32::from(branch.taken != 0)));
+        let (number, hits) = (line.line, line.count.max(0));
+        if all == 0 {
+            writeln!(out, "<line number=\"{number}\" hits=\"{hits}\" branch=\"false\"/>")?;
+        } else {
+            writeln!(
+                out,
+                "<line number=\"{number}\" hits=\"{hits}\" branch=\"true\" \
+                 condition-coverage=\"{}% ({taken}/{all})\"/>",
+                100 * taken / all
+            )?;
+        }
+    }
+    writeln!(out, "</lines></class>")
+}
+
+fn rates(totals: &Totals) -> String {
+    let rate = |hit: u64, all: u64| if all == 0 { 1.0 } else { hit as f64 / all as f64 };
+    format!(
+        "line-rate=\"{:.4}\" branch-rate=\"{:.4}\"",
+        rate(totals.lines.hit, totals.lines.all),
+        rate(totals.taken, totals.branches.all)
+    )
+}
+
+fn xml(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Notes (.gcno): the functions of one compilation, their blocks, arcs and lines.
+//!
+//! In: the file's bytes. Out: [`Notes`], with names borrowed from them. Records of unknown kinds are passed over.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use crate::error::{Error, Result};
+use crate::path::canonical;
+use crate::words::{FUNCTION, Header, Record, Words};
+
+const BLOCKS: u32 = 0x0141_0000;
+const ARCS: u32 = 0x0143_0000;
+const LINES: u32 = 0x0145_0000;
+const CONDITIONS: u32 = 0x0147_0000;
+const PATHS: u32 = 0x0149_0000;
+
+/// A block's number within its function. 0 is the entry, 1 the exit.
+pub type Block = u32;
+
+/// One compilation.
+#[derive(Debug, Clone)]
+pub struct Notes<'a> {
+    /// Version, stamp and checksum.
+    pub header: Header,
+    /// The folder the compiler ran in (GCC 9 and later).
+    pub cwd: Option<Cow<'a, str>>,
+    /// Paths of source files, canonical.
+    pub sources: Vec<Cow<'a, str>>,
+    /// The functions.
+    pub functions: Vec<Function<'a>>,
+}
+
+/// A function and its flow graph.
+#[derive(Debug, Clone, Default)]
+pub struct Function<'a> {
+    /// Its number, which the data names it by.
+    pub ident: u32,
+    /// Of its place in the source.
+    pub lineno_checksum: u32,
+    /// Of its flow graph.
+    pub cfg_checksum: u32,
+    /// Its name, as the linker knows it.
+    pub name: Cow<'a, str>,
+    /// Made by the compiler.
+    pub artificial: bool,
+    /// Where it is: an index of [`Notes::sources`].
+    pub source: u32,
+    /// First line.
+    pub start_line: u32,
+    /// First column (GCC 8 and later).
+    pub start_column: u32,
+    /// Last line; the first before GCC 8.
+    pub end_line: u32,
+    /// Last column (GCC 9 and later).
+    pub end_column: u32,
+    /// Number of blocks.
+    pub blocks: u32,
+    /// All arcs; those that leave one block lie together.
+    pub arcs: Vec<Arc>,
+    /// Which lines a block has, in the order written.
+    pub locations: Vec<Location>,
+    /// The lines of all locations.
+    pub lines: Vec<u32>,
+    /// Conditions of decisions: the block that ends in one, and its number of conditions (GCC 14 and later).
+    pub conditions: Vec<(Block, u32)>,
+    /// Number of prime paths (GCC 15 and later).
+    pub paths: u32,
+}
+
+/// An edge of the flow graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arc {
+    /// The block it leaves.
+    pub from: Block,
+    /// The block it enters.
+    pub to: Block,
+    /// `ON_TREE`, `FAKE`, `FALLTHROUGH` and others.
+    pub flags: u32,
+}
+
+impl Arc {
+    /// Not counted: its count follows from the others.
+    pub const ON_TREE: u32 = 1;
+    /// Not in the code: a call that does not return, or a return to where `setjmp` was.
+    pub const FAKE: u32 = 2;
+    /// Taken when nothing jumps.
+    pub const FALLTHROUGH: u32 = 4;
+
+    /// Whether all of `flags` are set.
+    pub fn is(self, flags: u32) -> bool {
+        self.flags & flags == flags
+    }
+}
+
+/// A stretch of lines of one source file within a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The block.
+    pub block: Block,
+    /// An index of [`Notes::sources`].
+    pub source: u32,
+    /// Its part of [`Function::lines`].
+    pub lines: std::ops::Range<u32>,
+}
+
+impl Function<'_> {
+    /// Number of counters the data must have.
+    pub fn counters(&self) -> usize {
+        self.arcs.iter().filter(|arc| !arc.is(Arc::ON_TREE)).count()
+    }
+}
+
+/// Reads notes.
+///
+/// # Errors
+/// With the place at which the bytes stop being notes.
+pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
+    let (header, mut words) = Words::open(bytes, "gcno")?;
+    let version = header.version;
+    let cwd = if version.has_cwd() { words.string("the working directory")? } else { None };
+    if version.has_ranges() {
+        words.word("whether blocks not executed are told")?;
+    }
+    let mut reader = Reader { size: bytes.len(), header, sources: Vec::new(), known: HashMap::new() };
+    let mut functions: Vec<Function<'_>> = Vec::new();
+    let mut in_function = false;
+    while let Some(record) = words.record()? {
+        match (record.tag, functions.last_mut().filter(|_| in_function)) {
+            (FUNCTION, _) => {
+                functions.push(reader.function(record.contents)?);
+                in_function = true;
+            }
+            (BLOCKS, Some(function)) => reader.blocks(function, record)?,
+            (ARCS, Some(function)) => arcs(function, record)?,
+            (LINES, Some(function)) => reader.lines(function, record.contents)?,
+            (CONDITIONS, Some(function)) => conditions(function, record)?,
+            (PATHS, Some(function)) => {
+                function.paths = record.contents.clone().word("the number of paths")?
+            }
+            // A record that is no part of a function ends it.
+            (tag, _) if !is_part_of_function(tag) => in_function = false,
+            _ => {}
+        }
+    }
+    Ok(Notes { header, cwd, sources: reader.sources, functions })
+}
+
+/// Tags say by their zero bytes what they are part of.
+fn is_part_of_function(tag: u32) -> bool {
+    tag >> 24 == FUNCTION >> 24
+}
+
+struct Reader<'a> {
+    size: usize,
+    header: Header,
+    sources: Vec<Cow<'a, str>>,
+    known: HashMap<Cow<'a, str>, u32>,
+}
+
+impl<'a> Reader<'a> {
+    fn source(&mut self, name: Cow<'a, str>) -> u32 {
+        let name = canonical(name);
+        if let Some(&index) = self.known.get(&name) {
+            return index;
+        }
+        let index = self.sources.len() as u32;
+        self.known.insert(name.clone(), index);
+        self.sources.push(name);
+        index
+    }
+
+    fn function(&mut self, mut words: Words<'a>) -> Result<Function<'a>> {
+        let version = self.header.version;
+        let mut function = Function {
+            ident: words.word("a function's ident")?,
+            lineno_checksum: words.word("a function's checksum")?,
+            cfg_checksum: words.word("a function's checksum")?,
+            name: words.string("a function's name")?.unwrap_or_default(),
+            ..Function::default()
+        };
+        if version.has_ranges() {
+            function.artificial = words.word("a function's flag")? != 0;
+        }
+        let source = words.string("a function's file")?.unwrap_or(Cow::Borrowed("<unknown>"));
+        function.source = self.source(source);
+        function.start_line = words.word("a function's line")?;
+        function.end_line = function.start_line;
+        if version.has_ranges() {
+            function.start_column = words.word("a function's column")?;
+            function.end_line = words.word("a function's last line")?;
+        }
+        if version.has_cwd() {
+            function.end_column = words.word("a function's last column")?;
+        }
+        Ok(function)
+    }
+
+    fn blocks(&self, function: &mut Function<'a>, record: Record<'_>) -> Result<()> {
+        let mut words = record.contents;
+        let offset = words.at;
+        // Up to GCC 7 there is a word of flags for each block.
+        let count = if self.header.version.has_ranges() {
+            words.word("the number of blocks")?
+        } else {
+            record.words() as u32
+        };
+        // No block but the exit is without an arc, so a number beyond this is no number of blocks.
+        if count as usize > self.size {
+            return Err(Error::Value {
+                offset,
+                what: "the number of blocks",
+                found: count.into(),
+                expected: format!("less than the file's size, {}", self.size),
+            });
+        }
+        // gcov, too, goes by the first of several such records: arcs were checked against it.
+        if function.blocks == 0 {
+            function.blocks = count;
+        }
+        Ok(())
+    }
+
+    fn lines(&mut self, function: &mut Function<'a>, mut words: Words<'a>) -> Result<()> {
+        let block = block(function, &mut words, "a block with lines")?;
+        loop {
+            let offset = words.at;
+            let line = words.word("a line number")?;
+            if line != 0 {
+                function.lines.push(line);
+                match function.locations.last_mut() {
+                    Some(location) if location.block == block => location.lines.end += 1,
+                    _ => {
+                        return Err(Error::Value {
+                            offset,
+                            what: "a line number before any file's name",
+                            found: line.into(),
+                            expected: "0 and a name".into(),
+                        });
+                    }
+                }
+                continue;
+            }
+            let Some(name) = words.string("a source file's name")? else { return Ok(()) };
+            let source = self.source(name);
+            let start = function.lines.len() as u32;
+            function.locations.push(Location { block, source, lines: start..start });
+        }
+    }
+}
+
+fn arcs(function: &mut Function<'_>, record: Record<'_>) -> Result<()> {
+    let mut words = record.contents;
+    let offset = words.at;
+    let from = block(function, &mut words, "a block with arcs")?;
+    // The writer goes through the blocks in order, and through each once.
+    if function.arcs.last().is_some_and(|last| last.from >= from) {
+        return Err(Error::Value {
+            offset,
+            what: "a block with arcs",
+            found: from.into(),
+            expected: "a block after those that had arcs".into(),
+        });
+    }
+    while words.left() >= 8 {
+        let to = block(function, &mut words, "an arc's destination")?;
+        let flags = words.word("an arc's flags")?;
+        function.arcs.push(Arc { from, to, flags });
+    }
+    Ok(())
+}
+
+fn conditions(function: &mut Function<'_>, record: Record<'_>) -> Result<()> {
+    let mut words = record.contents;
+    while words.left() >= 8 {
+        let block = block(function, &mut words, "a block with conditions")?;
+        let terms = words.word("a number of conditions")?;
+        function.conditions.push((block, terms));
+    }
+    Ok(())
+}
+
+fn block(function: &Function<'_>, words: &mut Words<'_>, what: &'static str) -> Result<Block> {
+    let offset = words.at;
+    let found = words.word(what)?;
+    if found < function.blocks {
+        return Ok(found);
+    }
+    let expected = format!("a block of {}, less than {}", function.name, function.blocks);
+    Err(Error::Value { offset, what, found: found.into(), expected })
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Paths of source files, as text: one file has one name however the compiler wrote it.
+
+use std::borrow::Cow;
+
+/// A path without `.` and empty parts and, as far as the text tells, without `..`. gcov asks the file system
+/// whether a folder before `..` is a link; in a kernel's build none is.
+pub(crate) fn canonical(path: Cow<'_, str>) -> Cow<'_, str> {
+    let plain = |path: &str| !path.contains("//") && path.split('/').all(|part| part != "." && part != "..");
+    if plain(&path) { path } else { Cow::Owned(joined("", &path)) }
+}
+
+/// `path`, seen from the folder `cwd`, canonical.
+pub(crate) fn absolute(cwd: Option<&str>, path: &str) -> String {
+    joined(cwd.filter(|_| !path.starts_with('/')).unwrap_or(""), path)
+}
+
+fn joined(base: &str, path: &str) -> String {
+    let rooted = base.starts_with('/') || path.starts_with('/');
+    let mut parts: Vec<&str> = Vec::new();
+    for part in base.split('/').chain(path.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => {
+                parts.pop();
+            }
+            ".." if rooted => {}
+            part => parts.push(part),
+        }
+    }
+    let path = parts.join("/");
+    if rooted { format!("/{path}") } else { path }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_one_however_they_are_written() {
+        for (cwd, name, path) in [
+            (Some("/build"), "./include/a.h", "/build/include/a.h"),
+            (Some("/build"), "kernel/../include/a.h", "/build/include/a.h"),
+            (Some("/build/out"), "../kernel/a.c", "/build/kernel/a.c"),
+            (Some("/build"), "/usr/include/a.h", "/usr/include/a.h"),
+            (None, "../a.c", "../a.c"),
+            (Some("/"), "../../a.c", "/a.c"),
+        ] {
+            assert_eq!(absolute(cwd, name), path);
+        }
+        assert_eq!(canonical("a/b.c".into()), "a/b.c");
+        assert_eq!(canonical("./a//x/../b.c".into()), "a/b.c");
+    }
+}

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The coverage of one object: its functions, lines and branches, counted as gcov counts them.
+//!
+//! In: [`Notes`] and, if it ran, [`Data`]. Out: [`Unit`]. What gcov means by a line's count:
+//! - within a block's stretch of one file, lines are sorted, and the block belongs to the last of them;
+//! - a line with blocks is executed as often as they are entered from other lines, plus the rounds of loops on it;
+//!   a line that no block belongs to, as often as the blocks that touch it;
+//! - functions that begin on one line of a file have their lines to themselves ([`Line::function`]).
+
+use crate::cycles::Cycles;
+use crate::data::{Counters, Data, Values, kind};
+use crate::error::{Error, Result};
+use crate::notes::{Block, Function, Notes};
+use crate::solve::{Graph, Kind};
+
+/// Coverage of one object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unit {
+    /// Functions that have counters.
+    pub functions: Vec<FunctionCount>,
+    /// By source, line and function.
+    pub lines: Vec<Line>,
+    /// Branches and calls, by source and line; of one line in gcov's order.
+    pub branches: Vec<Branch>,
+}
+
+/// A function's counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FunctionCount {
+    /// Which of [`Notes::functions`].
+    pub index: u32,
+    /// How often it was called.
+    pub called: i64,
+    /// How often it returned.
+    pub returned: i64,
+    /// Blocks, without entry and exit.
+    pub blocks: u32,
+    /// Those that were executed.
+    pub executed: u32,
+    /// Another function begins on the same line.
+    pub is_group: bool,
+    /// Outcomes of its conditions that were seen, of those there are (GCC 14).
+    pub conditions: (u32, u32),
+    /// Prime paths gone, of those there are (GCC 15).
+    pub paths: (u32, u32),
+}
+
+/// A line's count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    /// Which of [`Notes::sources`].
+    pub source: u32,
+    /// Its number.
+    pub line: u32,
+    /// Of lines that a function has to itself, which.
+    pub function: Option<u32>,
+    /// How often it was executed.
+    pub count: i64,
+    /// Part of it was never executed.
+    pub unexecuted_block: bool,
+    /// Only reached through exceptions.
+    pub exceptional: bool,
+}
+
+/// One of the ways on from the end of a block, or a call within it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Branch {
+    /// Which of [`Notes::sources`].
+    pub source: u32,
+    /// The line its block belongs to.
+    pub line: u32,
+    /// Which of [`Notes::functions`] it is in.
+    pub function: u32,
+    /// Whether the line is one that the function has to itself.
+    pub in_group: bool,
+    /// What it is.
+    pub way: Way,
+    /// How often it was taken; of a call, how often it returned.
+    pub taken: i64,
+    /// How often its block was executed.
+    pub executed: i64,
+    /// The block it leaves.
+    pub from: Block,
+    /// The block it goes to.
+    pub to: Block,
+}
+
+/// What an arc is to gcov.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// A branch that is taken by a jump.
+    Jump,
+    /// A branch that is taken by falling through.
+    Fallthrough,
+    /// Into a handler of exceptions.
+    Throw,
+    /// A call that may not return.
+    Call,
+}
+
+impl Way {
+    /// Whether gcov counts it among the branches, not the calls.
+    pub fn is_branch(self) -> bool {
+        self != Way::Call
+    }
+}
+
+/// Works out coverage. Keep one for many objects: it reuses its room.
+#[derive(Debug, Default)]
+pub struct Solver {
+    graph: Graph,
+    cycles: Cycles,
+    touches: Vec<Touch>,
+    on_line: Vec<u32>,
+    stamp: u32,
+    blocks: Vec<Block>,
+    parts: Vec<Part>,
+}
+
+/// A block has a line.
+#[derive(Debug, Clone, Copy)]
+struct Touch {
+    place: Place,
+    block: Block,
+    /// It belongs to the line.
+    belongs: bool,
+}
+
+/// Source, line, and the function that has the line to itself, plus 1.
+type Place = (u32, u32, u32);
+
+/// What one function gives to a line.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    place: Place,
+    /// Executions of blocks that touch it.
+    touched: i64,
+    /// Entries and rounds of blocks that belong to it, if any do.
+    entered: Option<i64>,
+    unexecuted_block: bool,
+    exceptional: bool,
+}
+
+impl Solver {
+    /// The coverage of `notes`' object. Without `data` it was not executed.
+    ///
+    /// # Errors
+    /// If notes and data are not of the same build.
+    pub fn unit(&mut self, notes: &Notes<'_>, data: Option<&Data>) -> Result<Unit> {
+        if let Some(data) = data.filter(|data| data.header.stamp != notes.header.stamp) {
+            return Err(Error::Stamp { data: data.header.stamp, notes: notes.header.stamp });
+        }
+        let groups = groups(notes);
+        let counters = match data {
+            Some(data) => by_function(notes, data)?,
+            None => vec![None; notes.functions.len()],
+        };
+        let mut unit = Unit::default();
+        self.parts.clear();
+        for (index, function) in notes.functions.iter().enumerate() {
+            if function.artificial || function.counters() == 0 && data.is_some() {
+                continue;
+            }
+            let arcs = counters[index].and_then(|found| found.of(kind::ARCS));
+            self.graph.solve(function, |number| arcs.map_or(0, |values| values.get(number)));
+            unit.functions.push(self.count(function, index as u32, counters[index], groups[index]));
+            self.lines(function, index as u32, groups[index], &mut unit);
+        }
+        unit.lines = self.finish();
+        // Stable: of one line, functions and blocks stay in order.
+        unit.branches.sort_by_key(|branch| (branch.source, branch.line));
+        Ok(unit)
+    }
+
+    fn count(
+        &self,
+        function: &Function<'_>,
+        index: u32,
+        counters: Option<&Counters>,
+        is_group: bool,
+    ) -> FunctionCount {
+        let inner = self.graph.blocks.len().saturating_sub(2);
+        let executed = self.graph.blocks.iter().skip(1).take(inner).filter(|&&count| count != 0).count();
+        let of = |kind| counters.and_then(|counters| counters.of(kind));
+        let bits = |values: Option<&Values>| match values {
+            Some(Values::All(values)) => values.iter().map(|value| value.count_ones()).sum(),
+            _ => 0,
+        };
+        let terms = function.conditions.iter().fold(0u32, |sum, &(_, terms)| sum.saturating_add(terms));
+        FunctionCount {
+            index,
+            called: self.graph.blocks.first().copied().unwrap_or(0),
+            returned: self.graph.returned(),
+            blocks: inner as u32,
+            executed: executed as u32,
+            is_group,
+            conditions: (bits(of(kind::CONDITIONS)), terms.saturating_mul(2)),
+            paths: (bits(of(kind::PATHS)), function.paths),
+        }
+    }
+
+    fn lines(&mut self, function: &Function<'_>, index: u32, is_group: bool, unit: &mut Unit) {
+        self.touch(function, index, is_group);
+        let touches = std::mem::take(&mut self.touches);
+        self.on_line.resize(self.on_line.len().max(self.graph.blocks.len()), 0);
+        for touches in touches.chunk_by(|a, b| a.place == b.place) {
+            let part = self.part(touches);
+            for &block in &self.blocks {
+                self.branches(block, index, part.place, unit);
+            }
+            self.parts.push(part);
+        }
+        self.touches = touches;
+    }
+
+    /// Lists which block has which line, sorted by line.
+    fn touch(&mut self, function: &Function<'_>, index: u32, is_group: bool) {
+        self.touches.clear();
+        let exit = self.graph.blocks.len().saturating_sub(1) as Block;
+        let mut lines: Vec<u32> = Vec::new();
+        let mut last: Option<(Block, Place)> = None;
+        // Records come in any order of blocks; gcov goes by the blocks.
+        let mut locations: Vec<_> = function.locations.iter().collect();
+        locations.sort_by_key(|location| location.block);
+        for location in locations {
+            let block = location.block;
+            lines.clear();
+            lines.extend(&function.lines[location.lines.start as usize..location.lines.end as usize]);
+            lines.sort_unstable();
+            for &line in &lines {
+                let own = is_group
+                    && location.source == function.source
+                    && (function.start_line..=function.end_line).contains(&line);
+                let place = (location.source, line, if own { index + 1 } else { 0 });
+                self.touches.push(Touch { place, block, belongs: false });
+                last = Some((block, place));
+            }
+            // A stretch without lines counts for the line before it, in the same block.
+            if let Some((_, place)) = last.filter(|&(found, _)| found == block && block != 0 && block != exit)
+            {
+                self.touches.push(Touch { place, block, belongs: true });
+            }
+        }
+        self.touches.sort_by_key(|touch| touch.place);
+    }
+
+    /// What the blocks of one line are to it. Leaves those that belong to it in `blocks`.
+    fn part(&mut self, touches: &[Touch]) -> Part {
+        let mut part = Part {
+            place: touches[0].place,
+            touched: 0,
+            entered: None,
+            unexecuted_block: false,
+            exceptional: true,
+        };
+        self.stamp = self.stamp.wrapping_add(1);
+        if self.stamp == 0 {
+            self.on_line.fill(0);
+            self.stamp = 1;
+        }
+        self.blocks.clear();
+        for touch in touches {
+            if touch.belongs {
+                self.blocks.push(touch.block);
+                self.on_line[touch.block as usize] = self.stamp;
+                continue;
+            }
+            let count = self.graph.blocks[touch.block as usize];
+            part.touched = part.touched.wrapping_add(count);
+            if !self.graph.exceptional[touch.block as usize] {
+                part.exceptional = false;
+                part.unexecuted_block |= count == 0;
+            }
+        }
+        if self.blocks.is_empty() {
+            return part;
+        }
+        let (graph, on_line, stamp) = (&self.graph, &self.on_line, self.stamp);
+        let is_on_line = |block: Block| on_line[block as usize] == stamp;
+        let mut entered: i64 = 0;
+        let mut inside = false;
+        for &block in &self.blocks {
+            for &edge in graph.entering(block) {
+                let edge = &graph.edges[edge as usize];
+                if is_on_line(edge.from) {
+                    inside |= edge.count > 0;
+                } else {
+                    entered = entered.wrapping_add(edge.count);
+                }
+            }
+        }
+        if inside {
+            entered = entered.wrapping_add(self.cycles.count(graph, &self.blocks, is_on_line));
+        }
+        part.entered = Some(entered);
+        part
+    }
+
+    fn branches(&self, block: Block, function: u32, place: Place, unit: &mut Unit) {
+        let executed = self.graph.blocks[block as usize];
+        for edge in &self.graph.edges[self.graph.out(block)] {
+            let way = match edge.kind {
+                Kind::Unconditional => continue,
+                Kind::Call => Way::Call,
+                Kind::Branch | Kind::Throw if edge.fallthrough => Way::Fallthrough,
+                Kind::Throw => Way::Throw,
+                Kind::Branch => Way::Jump,
+            };
+            let taken = if way == Way::Call { executed.wrapping_sub(edge.count) } else { edge.count };
+            unit.branches.push(Branch {
+                source: place.0,
+                line: place.1,
+                function,
+                in_group: place.2 != 0,
+                way,
+                taken,
+                executed,
+                from: edge.from,
+                to: edge.to,
+            });
+        }
+    }
+
+    /// Puts what the functions gave to each line together.
+    fn finish(&mut self) -> Vec<Line> {
+        self.parts.sort_by_key(|part| part.place);
+        let mut lines = Vec::with_capacity(self.parts.len());
+        for parts in self.parts.chunk_by(|a, b| a.place == b.place) {
+            let (source, line, function) = parts[0].place;
+            let has_blocks = parts.iter().any(|part| part.entered.is_some());
+            let count = parts.iter().fold(0i64, |sum, part| {
+                let count = if has_blocks { part.entered.unwrap_or(0) } else { part.touched };
+                sum.wrapping_add(count)
+            });
+            lines.push(Line {
+                source,
+                line,
+                function: function.checked_sub(1),
+                count,
+                unexecuted_block: parts.iter().any(|part| part.unexecuted_block),
+                exceptional: parts.iter().all(|part| part.exceptional),
+            });
+        }
+        lines
+    }
+}
+
+/// Which functions begin on the same line of the same file as another.
+fn groups(notes: &Notes<'_>) -> Vec<bool> {
+    let start = |index: &usize| (notes.functions[*index].source, notes.functions[*index].start_line);
+    let mut order: Vec<usize> = (0..notes.functions.len()).collect();
+    order.retain(|&index| !notes.functions[index].artificial);
+    order.sort_by_key(start);
+    let mut groups = vec![false; notes.functions.len()];
+    for same in order.chunk_by(|a, b| start(a) == start(b)).filter(|same| same.len() > 1) {
+        for &index in same {
+            groups[index] = true;
+        }
+    }
+    groups
+}
+
+/// The counters of each function, if there are any for it.
+fn by_function<'a>(notes: &Notes<'_>, data: &'a Data) -> Result<Vec<Option<&'a Counters>>> {
+    let mut places: Vec<(u32, usize)> =
+        notes.functions.iter().enumerate().map(|(index, function)| (function.ident, index)).collect();
+    // Of two with the same ident gcov takes the last.
+    places.sort_unstable_by_key(|&(ident, index)| (ident, std::cmp::Reverse(index)));
+    let mut found = vec![None; notes.functions.len()];
+    for counters in &data.functions {
+        let place = places.partition_point(|&(ident, _)| ident < counters.ident);
+        let Some(&(_, index)) = places.get(place).filter(|(ident, _)| *ident == counters.ident) else {
+            continue;
+        };
+        let function = &notes.functions[index];
+        let mismatch = |what| Error::Mismatch { function: function.name.clone().into_owned(), what };
+        if (counters.lineno_checksum, counters.cfg_checksum)
+            != (function.lineno_checksum, function.cfg_checksum)
+        {
+            return Err(mismatch("the checksums"));
+        }
+        if counters.of(kind::ARCS).is_some_and(|values| values.len() != function.counters()) {
+            return Err(mismatch("the numbers of counters"));
+        }
+        found[index] = Some(counters);
+    }
+    Ok(found)
+}

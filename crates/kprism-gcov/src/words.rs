@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Words, counters, strings and records: what both kinds of files are made of, in either byte order.
+
+use std::borrow::Cow;
+
+use crate::error::{Error, Result};
+use crate::version::Version;
+
+/// Tag of a function's record, in notes and data.
+pub(crate) const FUNCTION: u32 = 0x0100_0000;
+
+/// The beginning that notes and data have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Most significant byte first.
+    pub big_endian: bool,
+    /// The compiler's version.
+    pub version: Version,
+    /// Ties notes and data of one compilation together.
+    pub stamp: u32,
+    /// Of the object's contents (GCC 12 and later; 0 before).
+    pub checksum: u32,
+}
+
+/// Reads on from a place in the bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Words<'a> {
+    bytes: &'a [u8],
+    /// Offset of the next byte.
+    pub at: usize,
+    big_endian: bool,
+    in_bytes: bool,
+}
+
+/// A record: tag, length and contents.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record<'a> {
+    pub tag: u32,
+    /// As written: in words or bytes, negative for counters that are all zero.
+    pub length: i32,
+    /// Where its contents begin and how far they go.
+    pub contents: Words<'a>,
+}
+
+impl<'a> Words<'a> {
+    /// Reads the header; what follows is read by what this returns. `magic` is `gcno` or `gcda`.
+    pub fn open(bytes: &'a [u8], magic: &'static str) -> Result<(Header, Self)> {
+        let word = bytes.get(..4).unwrap_or(bytes);
+        let mut reversed = word.to_vec();
+        reversed.reverse();
+        let big_endian = word == magic.as_bytes();
+        if !big_endian && reversed != magic.as_bytes() {
+            return Err(Error::Magic { expected: magic, found: word.to_vec() });
+        }
+        let mut words = Words { bytes, at: 4, big_endian, in_bytes: false };
+        let version = Version(words.word("the version")?);
+        if !version.is_known() {
+            return Err(Error::Version { found: version });
+        }
+        words.in_bytes = version.in_bytes();
+        let stamp = words.word("the stamp")?;
+        let checksum = if version.in_bytes() { words.word("the checksum")? } else { 0 };
+        Ok((Header { big_endian, version, stamp, checksum }, words))
+    }
+
+    /// Bytes left.
+    pub fn left(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    /// One word.
+    pub fn word(&mut self, what: &'static str) -> Result<u32> {
+        let bytes = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<4>());
+        let bytes = *bytes.ok_or(Error::Truncated { offset: self.bytes.len(), what })?;
+        self.at += 4;
+        Ok(if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+    }
+
+    /// A counter: its low word comes first, whatever the byte order.
+    pub fn counter(&mut self) -> Result<i64> {
+        let low = self.word("a counter")?;
+        let high = self.word("a counter")?;
+        Ok((u64::from(high) << 32 | u64::from(low)) as i64)
+    }
+
+    /// A string; none if its length is 0.
+    pub fn string(&mut self, what: &'static str) -> Result<Option<Cow<'a, str>>> {
+        let length = self.word(what)? as usize;
+        if length == 0 {
+            return Ok(None);
+        }
+        let length = if self.in_bytes { length } else { length.saturating_mul(4) };
+        let end = self.at.checked_add(length).filter(|&end| end <= self.bytes.len());
+        let end = end.ok_or(Error::Truncated { offset: self.bytes.len(), what })?;
+        let bytes = &self.bytes[self.at..end];
+        self.at = end;
+        let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+        Ok(Some(String::from_utf8_lossy(text)))
+    }
+
+    /// The next record; none at the end, which a zero or nothing at all marks.
+    pub fn record(&mut self) -> Result<Option<Record<'a>>> {
+        if self.left() == 0 {
+            return Ok(None);
+        }
+        let tag = self.word("a record's tag")?;
+        if tag == 0 {
+            return Ok(None);
+        }
+        let length = self.word("a record's length")? as i32;
+        let mut contents = *self;
+        // Counters that are all zero have a negative length and no contents.
+        let size = usize::try_from(length).unwrap_or(0).saturating_mul(self.unit());
+        let end = self.at.checked_add(size).filter(|&end| end <= self.bytes.len());
+        self.at = end.ok_or(Error::Truncated { offset: self.bytes.len(), what: "a record" })?;
+        contents.bytes = &self.bytes[..self.at];
+        Ok(Some(Record { tag, length, contents }))
+    }
+
+    fn unit(&self) -> usize {
+        if self.in_bytes { 1 } else { 4 }
+    }
+}
+
+impl Record<'_> {
+    /// Words in it; of counters that are all zero, words there would be.
+    pub fn words(&self) -> usize {
+        self.length.unsigned_abs() as usize * self.contents.unit() / 4
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! gcov as the judge: real programs, compiled and run here, counted by gcov and by us.
+//!
+//! Every gcc on this machine that has its gcov beside it takes part (`gcc`, `gcc-11`, …). What is compared, for each
+//! object: every line's count and whether a block of it was not executed, every branch of every line in gcov's
+//! order, calls in its text, every function's counts, and the totals that gcov prints for each file.
+
+mod judge;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use judge::{compare_json, compare_totals, json_lines};
+use kprism_gcov::Unit;
+use kprism_gcov::{Data, Notes, Solver, data, notes};
+
+/// gcc and gcov programs of this machine.
+fn compilers() -> Vec<(String, String)> {
+    let versions = (5..=16).map(|n| (format!("gcc-{n}"), format!("gcov-{n}")));
+    std::iter::once(("gcc".to_owned(), "gcov".to_owned()))
+        .chain(versions)
+        .filter(|(gcc, gcov)| {
+            [gcc, gcov].iter().all(|program| Command::new(program).arg("--version").output().is_ok())
+        })
+        .collect()
+}
+
+/// Runs a program that must succeed; its output.
+fn run(program: &str, arguments: &[&str], folder: &Path) -> Vec<u8> {
+    let output = Command::new(program).args(arguments).current_dir(folder).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+    output.stdout
+}
+
+/// Compares an object with what gcov says of `gcda`, as JSON and in the totals it prints.
+fn compare(gcov: &str, folder: &Path, gcda: &Path, ours_of: (&Notes<'_>, &Unit), what: &str) {
+    let gcda = gcda.to_str().unwrap();
+    let json = json_lines(&run(gcov, &["-i", "-b", "-t", gcda], folder));
+    assert_eq!(json.len(), 1, "{what}");
+    compare_json(&json[0], ours_of, what);
+    let text = run(gcov, &["-b", "-c", "-n", gcda], folder);
+    compare_totals(&String::from_utf8_lossy(&text), ours_of, what);
+}
+
+fn programs() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let mut found: Vec<_> = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path()).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn every_number_of_real_programs_is_gcovs() {
+    let compilers = compilers();
+    if compilers.is_empty() {
+        println!("skipped: no gcc with gcov");
+        return;
+    }
+    let mut objects = 0;
+    for (gcc, gcov) in &compilers {
+        for program in programs() {
+            for options in [&["-O0"][..], &["-O2"], &["-O2", "-fprofile-update=atomic"], &["-Os"]] {
+                let folder = tempfile::tempdir().unwrap();
+                let file = program.file_name().unwrap().to_str().unwrap();
+                std::fs::copy(&program, folder.path().join(file)).unwrap();
+                let is_cpp = file.ends_with(".cc");
+                let mut arguments = vec!["--coverage", "-w", "-c", file, "-o", "unit.o"];
+                arguments.extend(options);
+                if is_cpp && Command::new(gcc.replace("gcc", "g++")).arg("--version").output().is_err() {
+                    continue;
+                }
+                run(gcc, &arguments, folder.path());
+                let link = if is_cpp { gcc.replace("gcc", "g++") } else { gcc.clone() };
+                run(&link, &["--coverage", "unit.o", "-o", "program", "-lm"], folder.path());
+                // It may end as it likes.
+                Command::new(folder.path().join("program")).current_dir(folder.path()).output().unwrap();
+                let what = format!("{gcc} {options:?} {file}");
+                let note_bytes = std::fs::read(folder.path().join("unit.gcno")).unwrap();
+                let gcda = folder.path().join("unit.gcda");
+                let data_bytes = std::fs::read(&gcda).unwrap();
+                let notes = notes::read(&note_bytes).unwrap();
+                let data = data::read(&data_bytes).unwrap();
+                let unit = Solver::default().unit(&notes, Some(&data)).unwrap();
+                compare(gcov, folder.path(), &gcda, (&notes, &unit), &what);
+                written_data_is_taken(gcov, folder.path(), &notes, &data, &what);
+                objects += 1;
+            }
+        }
+    }
+    println!("{objects} objects of {} compilers", compilers.len());
+    assert!(objects >= 4);
+}
+
+/// gcov reads what we write, and counts twice as much in a sum of two.
+fn written_data_is_taken(gcov: &str, folder: &Path, notes: &Notes<'_>, data: &Data, what: &str) {
+    let mut twice = data.clone();
+    twice.add(data).unwrap();
+    let gcda = folder.join("unit.gcda");
+    std::fs::write(&gcda, twice.to_bytes()).unwrap();
+    let unit = Solver::default().unit(notes, Some(&twice)).unwrap();
+    compare(gcov, folder, &gcda, (notes, &unit), &format!("{what}, twice"));
+    twice.subtract(data).unwrap();
+    assert_eq!(Solver::default().unit(notes, Some(&twice)), Solver::default().unit(notes, Some(data)));
+    let mut read = data::read(&data.to_bytes()).unwrap();
+    assert_eq!(&read, data, "{what}: written and read");
+    read.header.big_endian = true;
+    assert_eq!(data::read(&read.to_bytes()).unwrap(), read, "{what}: big-endian");
+}

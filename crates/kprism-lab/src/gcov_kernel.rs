@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A small kernel whose every unit is counted by gcov, built from Debian's source and kept in the cache.
+//!
+//! The build's folder is part of the kernel: it names its counters after its objects there. So it is built at its
+//! place in the cache, not beside it and renamed as other entries are; a file tells that it is whole, and a build
+//! that was ended goes on where it was.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::apt;
+use crate::cache::{Cache, Key, Lock};
+use crate::error::{Context, Error, Result};
+use crate::options::{Progress, Report};
+
+/// The source package of the series that the lab's stock kernel is of.
+const PACKAGE: &str = "linux-source-6.12";
+
+/// What is added to `make tinyconfig`.
+pub const CONFIG: &str = include_str!("gcov_kernel.config");
+
+/// What no build of this kernel reads: a fifth of the source.
+const LEFT_OUT: [&str; 3] =
+    ["*/Documentation/devicetree", "*/drivers/gpu/drm/amd/include/asic_reg", "*/tools/testing"];
+
+const TOOLS: [&str; 5] = ["make", "gcc", "flex", "bison", "bc"];
+
+const INSTALL: &str =
+    "building a kernel takes make, gcc, flex, bison, bc and libelf-dev: install them with apt";
+
+/// A kernel with gcov, and where it was built.
+#[derive(Debug, Clone)]
+pub struct GcovKernel {
+    /// The bootable image.
+    pub image: PathBuf,
+    /// The folder it was built in: sources, objects, notes.
+    pub folder: PathBuf,
+}
+
+/// What a build may be asked to do differently.
+#[derive(Debug, Clone, Default)]
+pub struct BuildOptions {
+    /// Lines for the kernel's configuration, after [`CONFIG`].
+    pub config: Vec<String>,
+    /// Count only units below these folders of the source, instead of all.
+    pub only: Vec<String>,
+    /// Compilers at once; as many as CPUs if 0.
+    pub jobs: usize,
+}
+
+impl GcovKernel {
+    /// Built if need be: eleven minutes of one CPU.
+    pub fn find(options: &BuildOptions, refresh: bool, report: Report<'_>) -> Result<Self> {
+        let cache = Cache::open()?;
+        let source = cache.remembered("gcov-kernel", "source", refresh, newest_source)?;
+        let config = options.config();
+        let compiler = compiler()?;
+        let mut key = Key::default().add("gcov-kernel 1").add(&source).add(&config).add(&compiler);
+        for folder in &options.only {
+            key = key.add(folder);
+        }
+        let place = cache.folder().join("gcov-kernel").join(key.finish());
+        let folder = place.join("linux");
+        let found = GcovKernel { image: folder.join("arch/x86/boot/bzImage"), folder };
+        let whole = place.join("whole");
+        if whole.exists() {
+            return Ok(found);
+        }
+        fs::create_dir_all(&place).at("create", &place)?;
+        let _lock = Lock::take(&place.join("lock"))?;
+        if whole.exists() {
+            return Ok(found);
+        }
+        crate::cache::require_space(&place, 2500)?;
+        check_tools()?;
+        if !found.folder.exists() {
+            unpack_source(&source, &place, report)?;
+        }
+        build(&found.folder, options, &config, report)?;
+        File::create(&whole).at("create", &whole)?;
+        Ok(found)
+    }
+}
+
+impl BuildOptions {
+    fn config(&self) -> String {
+        let mut text = CONFIG.to_owned();
+        if !self.only.is_empty() {
+            text = text.replace("CONFIG_GCOV_PROFILE_ALL=y", "# CONFIG_GCOV_PROFILE_ALL is not set");
+        }
+        for line in &self.config {
+            text.push_str(line);
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// `PACKAGE_VERSION_all`, as the newest .deb is called.
+fn newest_source() -> Result<String> {
+    let version = apt::candidate(PACKAGE)?;
+    Ok(format!("{PACKAGE}_{version}_all"))
+}
+
+fn compiler() -> Result<Vec<u8>> {
+    let output = Command::new("gcc").arg("--version").output();
+    let output = output.map_err(|_| missing("gcc"))?;
+    Ok(output.stdout.split(|&byte| byte == b'\n').next().unwrap_or_default().to_vec())
+}
+
+fn missing(program: &str) -> Error {
+    Error::MissingProgram { program: program.into(), remedy: INSTALL }
+}
+
+fn check_tools() -> Result<()> {
+    for program in TOOLS {
+        let found =
+            Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if found.is_err() {
+            return Err(missing(program));
+        }
+    }
+    if !Path::new("/usr/include/libelf.h").exists() {
+        return Err(missing("libelf.h"));
+    }
+    Ok(())
+}
+
+fn unpack_source(source: &str, place: &Path, report: Report<'_>) -> Result<()> {
+    report(Progress::Step(&format!("downloading {PACKAGE} (about 145 MB)")));
+    let scratch = place.join("download");
+    crate::cache::remove(&scratch)?;
+    fs::create_dir_all(&scratch).at("create", &scratch)?;
+    let version = source.split('_').nth(1).unwrap_or_default();
+    let files = apt::download(&[format!("{PACKAGE}={version}")], &scratch)?;
+    let [package] = &files[..] else {
+        return Err(Error::BadFile { path: scratch, reason: "one package was to come".into() });
+    };
+    report(Progress::Step("unpacking the kernel's source"));
+    apt::unpack(package, &scratch)?;
+    let mut tar = Command::new("tar");
+    tar.arg("-xJf").arg(scratch.join(format!("usr/src/{PACKAGE}.tar.xz"))).arg("-C").arg(&scratch);
+    tar.args(LEFT_OUT.map(|pattern| format!("--exclude={pattern}")));
+    run(&mut tar, "unpacking the kernel's source", &place.join("log"))?;
+    let unpacked = scratch.join(PACKAGE);
+    fs::rename(&unpacked, place.join("linux")).at("rename", &unpacked)?;
+    crate::cache::remove(&scratch)
+}
+
+fn build(folder: &Path, options: &BuildOptions, config: &str, report: Report<'_>) -> Result<()> {
+    let log = folder.with_file_name("log");
+    for below in &options.only {
+        count_below(folder, below)?;
+    }
+    report(Progress::Step("configuring the kernel"));
+    let make = |targets: &[&str]| {
+        let mut make = Command::new("make");
+        make.arg("-C").arg(folder).arg("-s").args(targets);
+        // The user's own settings for building kernels are for other kernels.
+        for name in ["MAKEFLAGS", "KBUILD_OUTPUT", "ARCH", "CROSS_COMPILE", "KCFLAGS", "LLVM"] {
+            make.env_remove(name);
+        }
+        make
+    };
+    run(&mut make(&["tinyconfig"]), "make tinyconfig", &log)?;
+    let path = folder.join(".config");
+    let tiny = fs::read_to_string(&path).at("read", &path)?;
+    fs::write(&path, tiny + config).at("write", &path)?;
+    run(&mut make(&["olddefconfig"]), "make olddefconfig", &log)?;
+    let got = fs::read_to_string(&path).at("read", &path)?;
+    if !got.contains("CONFIG_GCOV_KERNEL=y") {
+        let reason = "this source and compiler cannot have CONFIG_GCOV_KERNEL".into();
+        return Err(Error::BadFile { path, reason });
+    }
+    let jobs = match options.jobs {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        jobs => jobs,
+    };
+    report(Progress::Step("building the kernel with gcov, once: 11 minutes of one CPU"));
+    run(&mut make(&[&format!("-j{jobs}"), "bzImage", "modules"]), "building the kernel", &log)
+}
+
+/// Asks for counters below a folder only, in its own Makefile and those below it.
+fn count_below(folder: &Path, below: &str) -> Result<()> {
+    let place = folder.join(below);
+    let makefile = place.join("Makefile");
+    if !makefile.exists() {
+        return Err(Error::BadFile {
+            path: makefile,
+            reason: "no such folder of the kernel's source".into(),
+        });
+    }
+    let mut folders = vec![place];
+    while let Some(folder) = folders.pop() {
+        let makefile = folder.join("Makefile");
+        if let Ok(text) = fs::read_to_string(&makefile)
+            && !text.starts_with("GCOV_PROFILE := y")
+        {
+            fs::write(&makefile, format!("GCOV_PROFILE := y\n{text}")).at("write", &makefile)?;
+        }
+        for entry in fs::read_dir(&folder).at("read", &folder)?.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs a program to its end, its output in `log`; a Ctrl-C ends it and what it started.
+fn run(command: &mut Command, what: &str, log: &Path) -> Result<()> {
+    let output = File::create(log).at("create", log)?;
+    let errors = output.try_clone().at("create", log)?;
+    command.stdin(Stdio::null()).stdout(output).stderr(errors);
+    // A group of its own, so that all of it can be ended.
+    command.process_group(0);
+    let mut child = command.spawn().at("run", Path::new(command.get_program()))?;
+    let status = loop {
+        if let Some(status) = child.try_wait().at("run", log)? {
+            break status;
+        }
+        if crate::interrupt::requested() {
+            // make ends what it started, and can be gone on with.
+            // SAFETY: a signal to the group of a child that has not been waited for.
+            unsafe { libc::kill(-(child.id() as i32), libc::SIGTERM) };
+            child.wait().ok();
+            return Err(Error::Interrupted);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    };
+    if status.success() {
+        return Ok(());
+    }
+    let said = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = said.lines().rev().take(15).collect();
+    let tail: Vec<&str> = lines.into_iter().rev().collect();
+    Err(Error::BadFile { path: log.to_owned(), reason: format!("{what} failed:\n{}", tail.join("\n")) })
+}

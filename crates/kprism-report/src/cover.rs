@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Coverage as tables: by folder, file or function.
+
+pub mod diff;
+pub mod source;
+
+use std::collections::BTreeMap;
+
+use kprism_gcov::Cover;
+use kprism_gcov::cover::{Ratio, Source, Totals};
+use kprism_image::glob::glob;
+
+use crate::table::{Cell, Table};
+
+/// What a row is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Each {
+    /// A folder, with all below it.
+    Folder,
+    /// A source file.
+    File,
+    /// A function.
+    Function,
+}
+
+/// Whether a path is below `filter`, or matches it as a pattern.
+pub fn takes(filter: Option<&str>, path: &str) -> bool {
+    filter.is_none_or(|filter| {
+        let below = path.strip_prefix(filter.trim_end_matches('/'));
+        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) || glob(filter, path)
+    })
+}
+
+/// The files that `filter` takes, and their totals.
+pub fn chosen<'a>(cover: &'a Cover, filter: Option<&str>) -> (Vec<&'a Source>, Totals) {
+    let sources = cover.sources.iter().filter(|source| takes(filter, cover.shown(&source.path)));
+    let sources: Vec<&Source> = sources.collect();
+    let mut totals = Totals::default();
+    sources.iter().for_each(|source| totals.add(&source.totals()));
+    (sources, totals)
+}
+
+/// The table.
+pub fn table(cover: &Cover, each: Each, filter: Option<&str>) -> Table {
+    let (sources, _) = chosen(cover, filter);
+    let rows = match each {
+        Each::Function => return functions(cover, &sources),
+        Each::File => sources.iter().map(|source| row(cover.shown(&source.path), &source.totals())).collect(),
+        Each::Folder => {
+            // Two levels below what is asked for; a file stands for the folder it is in.
+            let levels = filter.map_or(0, |filter| filter.trim_matches('/').split('/').count()) + 2;
+            let mut folders: BTreeMap<&str, Totals> = BTreeMap::new();
+            for source in &sources {
+                let totals = source.totals();
+                let path = cover.shown(&source.path);
+                let ends = path.match_indices('/').map(|(at, _)| at).filter(|&at| at > 0);
+                for end in ends.take(levels) {
+                    folders.entry(&path[..end]).or_default().add(&totals);
+                }
+                if !path.trim_start_matches('/').contains('/') {
+                    folders.entry(".").or_default().add(&totals);
+                }
+            }
+            folders.iter().map(|(name, totals)| row(name, totals)).collect()
+        }
+    };
+    Table::new(&columns("path", if each == Each::File { "file" } else { "folder" }), rows)
+}
+
+fn columns(key: &'static str, head: &'static str) -> [(&'static str, &'static str); 11] {
+    [
+        ("lines_percent", "lines"),
+        ("lines_hit", "hit"),
+        ("lines", "of"),
+        ("functions_percent", "functions"),
+        ("functions_hit", "hit"),
+        ("functions", "of"),
+        ("branches_percent", "branches"),
+        ("branches_taken", "taken"),
+        ("branches", "of"),
+        ("calls", "calls"),
+        (key, head),
+    ]
+}
+
+fn row(name: &str, totals: &Totals) -> Vec<Cell> {
+    let percent = |ratio: Ratio| ratio.percent().map_or(Cell::Nothing, Cell::Percent);
+    let taken = Ratio { all: totals.branches.all, hit: totals.taken };
+    vec![
+        percent(totals.lines),
+        Cell::Int(totals.lines.hit),
+        Cell::Int(totals.lines.all),
+        percent(totals.functions),
+        Cell::Int(totals.functions.hit),
+        Cell::Int(totals.functions.all),
+        percent(taken),
+        Cell::Int(taken.hit),
+        Cell::Int(taken.all),
+        Cell::Int(totals.calls.all),
+        Cell::Text(name.to_owned()),
+    ]
+}
+
+fn functions(cover: &Cover, sources: &[&Source]) -> Table {
+    let rows = sources.iter().flat_map(|source| {
+        let path = cover.shown(&source.path);
+        source.functions.iter().map(move |function| {
+            let (all, executed) = function.blocks;
+            let blocks = Ratio { all: all.into(), hit: executed.into() };
+            vec![
+                Cell::Int(function.called.max(0) as u64),
+                blocks.percent().map_or(Cell::Nothing, Cell::Percent),
+                Cell::Text(function.name.clone()),
+                Cell::Text(format!("{path}:{}", function.lines.0)),
+            ]
+        })
+    });
+    let columns = [
+        ("called", "called"),
+        ("blocks_percent", "blocks executed"),
+        ("function", "function"),
+        ("place", "place"),
+    ];
+    Table::new(&columns, rows.collect())
+}
+
+/// The totals in words, a line each.
+pub fn summary(totals: &Totals) -> String {
+    let mut out = String::new();
+    let taken = Ratio { all: totals.branches.all, hit: totals.taken };
+    for (name, what, ratio) in [
+        ("lines", "executed", totals.lines),
+        ("functions", "called", totals.functions),
+        ("branches", "executed", totals.branches),
+        ("branches", "taken", taken),
+        ("calls", "executed", totals.calls),
+        ("conditions", "outcomes seen", totals.conditions),
+        ("paths", "gone", totals.paths),
+    ] {
+        let Some(percent) = ratio.percent() else { continue };
+        let (hit, all) = (crate::units::grouped(ratio.hit), crate::units::grouped(ratio.all));
+        out.push_str(&format!("{name:<10} {percent:>6.2}%  {hit} of {all} {what}\n"));
+    }
+    out
+}
+
+/// The totals for programs.
+pub fn summary_json(totals: &Totals) -> serde_json::Value {
+    serde_json::json!({
+        "lines": totals.lines.all, "lines_hit": totals.lines.hit,
+        "functions": totals.functions.all, "functions_hit": totals.functions.hit,
+        "branches": totals.branches.all, "branches_executed": totals.branches.hit,
+        "branches_taken": totals.taken,
+        "calls": totals.calls.all, "calls_executed": totals.calls.hit,
+        "conditions": totals.conditions.all, "conditions_seen": totals.conditions.hit,
+        "paths": totals.paths.all, "paths_gone": totals.paths.hit,
+    })
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A source file with the counts of its lines, as gcov shows it, for people and programs.
+
+use std::fmt::Write;
+
+use kprism_gcov::cover::{BranchCount, FunctionTotal, LineCount, Source};
+use kprism_gcov::unit::Way;
+use serde_json::{Value, json};
+
+use crate::table::Style;
+use crate::units::{grouped, printable};
+
+/// What to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shown {
+    /// First and last line.
+    pub lines: (u32, u32),
+    /// A line for each branch and call.
+    pub branches: bool,
+}
+
+/// The text: count, branches taken, line number, source. `text` is the file's, if it could be read.
+pub fn to_text(source: &Source, text: Option<&str>, shown: Shown, style: Style) -> String {
+    let mut out = String::new();
+    let texts: Vec<&str> = text.map(|text| text.lines().collect()).unwrap_or_default();
+    let last = (texts.len() as u32).max(source.lines.last().map_or(0, |line| line.line)).min(shown.lines.1);
+    let mut at = source.lines.partition_point(|line| line.line < shown.lines.0);
+    let mut function = source.functions.partition_point(|function| function.lines.0 < shown.lines.0);
+    for number in shown.lines.0.max(1)..=last {
+        while let Some(found) = source.functions.get(function).filter(|found| found.lines.0 == number) {
+            let _ = writeln!(out, "{}", style.dim(&head(found)));
+            function += 1;
+        }
+        let line = source.lines.get(at).filter(|line| line.line == number);
+        at += usize::from(line.is_some());
+        let branches = source.branches_of(number);
+        let text = printable(&spaces(texts.get(number as usize - 1).copied().unwrap_or("")));
+        if texts.is_empty() && line.is_none() {
+            continue;
+        }
+        let beginning = format!("{:>13}  {:>7}  {number:>6}", count(line), taken(branches));
+        let whole = format!("{beginning}  {text}");
+        let painted = match line {
+            Some(line) if line.count == 0 => style.alert(whole.trim_end()),
+            Some(_) => whole.trim_end().to_owned(),
+            None => style.dim(whole.trim_end()),
+        };
+        let _ = writeln!(out, "{painted}");
+        if shown.branches {
+            for branch in branches {
+                let _ = writeln!(out, "{}", style.dim(&one(branch)));
+            }
+        }
+    }
+    out
+}
+
+/// Tabs as spaces: the columns before them shift the text.
+fn spaces(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\t' => out.extend(std::iter::repeat_n(' ', 8 - out.chars().count() % 8)),
+            letter => out.push(letter),
+        }
+    }
+    out
+}
+
+fn head(function: &FunctionTotal) -> String {
+    let (all, executed) = function.blocks;
+    let share = |part: i64, all: i64| if all == 0 { 0.0 } else { 100.0 * part as f64 / all as f64 };
+    format!(
+        "{:>13}  {:>7}  {:>6}  {}: called {}, returned {:.0}%, blocks executed {:.0}%",
+        "",
+        "",
+        "",
+        printable(&function.name),
+        signed(function.called),
+        share(function.returned, function.called),
+        share(executed.into(), all.into())
+    )
+}
+
+/// As gcov: `-` for no code, `#####` for never, a star where a part was not executed.
+fn count(line: Option<&LineCount>) -> String {
+    match line {
+        None => "-".into(),
+        Some(line) if line.count == 0 => "#####".into(),
+        Some(line) => {
+            format!("{}{}", signed(line.count), if line.unexecuted_block { "*" } else { "" })
+        }
+    }
+}
+
+fn signed(count: i64) -> String {
+    let sign = if count < 0 { "-" } else { "" };
+    format!("{sign}{}", grouped(count.unsigned_abs()))
+}
+
+/// Branches taken, of those there are.
+fn taken(branches: &[BranchCount]) -> String {
+    let all = branches.iter().filter(|branch| branch.way.is_branch());
+    let (all, taken) = all.fold((0, 0), |(all, taken), b| (all + 1, taken + u32::from(b.taken != 0)));
+    if all == 0 { String::new() } else { format!("{taken}/{all}") }
+}
+
+fn one(branch: &BranchCount) -> String {
+    let (what, done) = if branch.way.is_branch() { ("branch", "taken") } else { ("call", "returned") };
+    let how = match branch.way {
+        Way::Fallthrough => " (fallthrough)",
+        Way::Throw => " (throw)",
+        Way::Jump | Way::Call => "",
+    };
+    let beginning = format!("{:>32}  {what} {}", "", branch.place);
+    if branch.executed == 0 {
+        return format!("{beginning} never executed");
+    }
+    let share = 100.0 * branch.taken as f64 / branch.executed as f64;
+    format!("{beginning} {done} {} of {} ({share:.1}%){how}", signed(branch.taken), signed(branch.executed))
+}
+
+/// For programs.
+pub fn to_json(path: &str, source: &Source, shown: Shown) -> Value {
+    let within = |line: u32| (shown.lines.0..=shown.lines.1).contains(&line);
+    let branch = |branch: &BranchCount| {
+        json!({
+            "kind": if branch.way.is_branch() { "branch" } else { "call" },
+            "fallthrough": branch.way == Way::Fallthrough, "throw": branch.way == Way::Throw,
+            "taken": branch.taken, "executed": branch.executed,
+        })
+    };
+    let lines = source.lines.iter().filter(|line| within(line.line)).map(|line| {
+        let branches: Vec<Value> = source.branches_of(line.line).iter().map(branch).collect();
+        json!({
+            "line": line.line, "count": line.count, "unexecuted_block": line.unexecuted_block,
+            "branches": branches,
+        })
+    });
+    let functions = source.functions.iter().filter(|function| within(function.lines.0)).map(|function| {
+        json!({
+            "name": function.name, "line": function.lines.0, "last_line": function.lines.1,
+            "called": function.called, "returned": function.returned,
+            "blocks": function.blocks.0, "blocks_executed": function.blocks.1,
+        })
+    });
+    json!({
+        "file": path, "functions": functions.collect::<Vec<_>>(), "lines": lines.collect::<Vec<_>>(),
+    })
+}

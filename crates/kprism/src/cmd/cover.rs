@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Coverage in `report`, `annotate`, `export` and `diff`: what those commands do with a run that has counters.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kprism_gcov::cover::Source;
+use kprism_gcov::{Cover, export};
+use kprism_report::cover::{self, Each, diff, source};
+use kprism_report::{Style, Table};
+use serde_json::json;
+
+use super::report::print_json;
+use crate::cover::{From, Loaded, load};
+use crate::exit::Outcome;
+use crate::progress::Progress;
+
+/// Rows of a table unless told otherwise.
+const ROWS: usize = 40;
+/// Objects left out that are named.
+const NAMED: usize = 5;
+
+/// Options of `report cover`.
+#[derive(Debug, clap::Args)]
+pub struct CoverArgs {
+    #[command(flatten)]
+    pub from: From,
+    /// A row for each folder, file or function
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Coverage")]
+    pub each: Option<EachArg>,
+}
+
+/// What a row is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum EachArg {
+    /// A folder, with all below it
+    Dir,
+    /// A source file
+    File,
+    /// A function
+    Function,
+}
+
+/// How a table is shown.
+pub struct View<'a> {
+    /// Folder, file or pattern.
+    pub path: Option<&'a str>,
+    /// Column to sort by.
+    pub sort: Option<&'a str>,
+    /// Rows.
+    pub limit: Option<usize>,
+    /// As JSON.
+    pub json: bool,
+    /// How text is drawn.
+    pub style: Style,
+}
+
+impl CoverArgs {
+    /// Whether any was given.
+    pub fn is_given(&self) -> bool {
+        self.each.is_some() || self.from.build_dir.is_some() || self.from.since_boot
+    }
+}
+
+fn load_and_complain(input: &Path, from: &From, progress: &Progress) -> Result<Cover> {
+    let Loaded { cover, problems } = load(input, from, progress)?;
+    if !problems.is_empty() {
+        eprintln!("kprism: {} objects left out:", problems.len());
+        for problem in problems.iter().take(NAMED) {
+            eprintln!("  {problem}");
+        }
+    }
+    if cover.torn() > 0 {
+        eprintln!(
+            "kprism: {} lines have negative counts: counters were changed by several CPUs at once; build with \
+             CFLAGS_GCOV+=-fprofile-update=prefer-atomic",
+            cover.torn()
+        );
+    }
+    Ok(cover)
+}
+
+/// `kprism report cover`.
+pub fn report(
+    input: &Path,
+    args: &CoverArgs,
+    view: &View<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let cover = load_and_complain(input, &args.from, progress)?;
+    let each = match args.each {
+        None | Some(EachArg::Dir) => Each::Folder,
+        Some(EachArg::File) => Each::File,
+        Some(EachArg::Function) => Each::Function,
+    };
+    let (sources, totals) = cover::chosen(&cover, view.path);
+    let mut table = cover::table(&cover, each, view.path);
+    if let Some(key) = view.sort {
+        table.sort_by(key)?;
+    }
+    let limit = view.limit.unwrap_or(if view.json { 0 } else { ROWS });
+    if limit > 0 {
+        table.limit(limit);
+    }
+    if view.json {
+        let value = json!({
+            "objects": cover.objects, "files": sources.len(), "root": cover.root,
+            "totals": cover::summary_json(&totals), "rows": table.to_json(), "hidden": table.hidden,
+        });
+        print_json(&value, out)?;
+    } else {
+        let plural = |count: usize| if count == 1 { "" } else { "s" };
+        let (objects, files) = (cover.objects as usize, sources.len());
+        writeln!(out, "{objects} object{}, {files} source file{}", plural(objects), plural(files))?;
+        write!(out, "{}\n{}", cover::summary(&totals), table.to_text(view.style))?;
+    }
+    Ok(if sources.is_empty() { Outcome::NothingMatched } else { Outcome::Done })
+}
+
+/// What `annotate` shows of a source file.
+pub struct Annotate<'a> {
+    /// The file, `FILE:LINE`, `FILE:FROM-TO`, or a function.
+    pub what: &'a str,
+    /// A line for each branch and call.
+    pub branches: bool,
+    /// Where sources are, if not where they were.
+    pub source_dir: Option<&'a Path>,
+    /// As JSON.
+    pub json: bool,
+    /// How text is drawn.
+    pub style: Style,
+}
+
+/// Lines around one that is asked for.
+const AROUND: u32 = 10;
+
+/// `kprism annotate FILE` of a run with coverage.
+pub fn annotate(
+    input: &Path,
+    from: &From,
+    view: &Annotate<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let cover = load_and_complain(input, from, progress)?;
+    let (found, lines) = find(&cover, view.what)?;
+    let path = cover.shown(&found.path);
+    let shown = source::Shown { lines, branches: view.branches };
+    if view.json {
+        print_json(&source::to_json(path, found, shown), out)?;
+        return Ok(Outcome::Done);
+    }
+    let places = [view.source_dir.map(|folder| folder.join(path)), Some(PathBuf::from(&found.path))];
+    let text = places.iter().flatten().find_map(|place| std::fs::read(place).ok());
+    let text = text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    if text.is_none() {
+        progress.say(&format!("kprism: note: {}: no source; --source-dir names its folder", found.path));
+    }
+    let totals = found.totals();
+    writeln!(out, "{}\n{}", view.style.bold(path), cover::summary(&totals))?;
+    writeln!(out, "{}", view.style.bold(&format!("{:>13}  {:>7}  {:>6}", "executed", "taken", "line")))?;
+    write!(out, "{}", source::to_text(found, text.as_deref(), shown, view.style))?;
+    Ok(Outcome::Done)
+}
+
+/// The file, and which lines of it.
+fn find<'a>(cover: &'a Cover, what: &str) -> Result<(&'a Source, (u32, u32))> {
+    let all = (1, u32::MAX);
+    let (name, lines) = match what.rsplit_once(':').and_then(|(name, lines)| Some((name, range(lines)?))) {
+        Some((name, lines)) => (name, lines),
+        None => (what, all),
+    };
+    let mut found: Vec<&Source> = Vec::new();
+    for source in &cover.sources {
+        let path = cover.shown(&source.path);
+        if path == name || source.path == name {
+            return Ok((source, lines));
+        }
+        if path.strip_suffix(name).is_some_and(|rest| rest.ends_with('/')) {
+            found.push(source);
+        }
+    }
+    if found.is_empty() {
+        for source in &cover.sources {
+            if let Some(function) = source.functions.iter().find(|function| function.name == name) {
+                return Ok((source, function.lines));
+            }
+        }
+    }
+    match found[..] {
+        [one] => Ok((one, lines)),
+        [] => bail!("{name}: no such source file or function; `kprism report cover --each file` lists them"),
+        _ => {
+            let names: Vec<&str> = found.iter().map(|source| cover.shown(&source.path)).collect();
+            bail!("{name} is several files: {}", names.join(", "))
+        }
+    }
+}
+
+/// `12` with some lines around it, or `12-40`.
+fn range(text: &str) -> Option<(u32, u32)> {
+    match text.split_once('-') {
+        Some((from, to)) => Some((from.parse().ok()?, to.parse().ok()?)),
+        None => {
+            let line: u32 = text.parse().ok()?;
+            Some((line.saturating_sub(AROUND), line.saturating_add(AROUND)))
+        }
+    }
+}
+
+/// Whether `export` is to write coverage.
+pub fn is_export(output: &Path) -> bool {
+    output.extension().is_some_and(|suffix| suffix == "info" || suffix == "xml")
+}
+
+/// `kprism export cover`.
+pub fn write(
+    input: &Path,
+    from: &From,
+    output: &Path,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let suffix = output.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase());
+    let write: fn(&Cover, &mut dyn Write) -> std::io::Result<()> = match suffix.as_deref() {
+        Some("info") => export::lcov,
+        Some("xml") => export::cobertura,
+        Some("json") => export::json,
+        Some("csv") => |cover, out| out.write_all(cover::table(cover, Each::File, None).to_csv().as_bytes()),
+        _ => bail!(
+            "{}: the suffix picks the format of coverage: .info (lcov), .xml (Cobertura), .json (gcov), .csv",
+            output.display()
+        ),
+    };
+    let cover = load_and_complain(input, from, progress)?;
+    if output.to_string_lossy().starts_with("-.") {
+        write(&cover, out)?;
+        return Ok(Outcome::Done);
+    }
+    let name = || output.display().to_string();
+    let mut file = BufWriter::new(std::fs::File::create(output).with_context(name)?);
+    write(&cover, &mut file).and_then(|()| file.flush()).with_context(name)?;
+    progress.say(&format!("wrote {}", output.display()));
+    Ok(Outcome::Done)
+}
+
+/// `kprism diff` of two runs with coverage.
+pub fn compare(
+    old: &Path,
+    new: &Path,
+    from: &From,
+    view: &View<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let (old, new) = (load_and_complain(old, from, progress)?, load_and_complain(new, from, progress)?);
+    let changes = diff::changes(&old, &new, view.path);
+    let gained: usize = changes.values().map(|change| change.gained.len()).sum();
+    let lost: usize = changes.values().map(|change| change.lost.len()).sum();
+    let table = diff::table(&changes);
+    let (before, after) = (old.totals(), new.totals());
+    if view.json {
+        let value = json!({
+            "old": cover::summary_json(&before), "new": cover::summary_json(&after),
+            "gained": gained, "lost": lost,
+        });
+        return show(table, view, value, out);
+    }
+    writeln!(
+        out,
+        "lines executed: {} before, {} after; {gained} gained, {lost} lost, in {} files\n",
+        before.lines.hit,
+        after.lines.hit,
+        changes.len()
+    )?;
+    show(table, view, json!({}), out)
+}
+
+/// `kprism diff --patch`: what was executed of the lines a patch adds.
+pub fn patch(
+    input: &Path,
+    patch: &Path,
+    from: &From,
+    view: &View<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let text = std::fs::read(patch).with_context(|| patch.display().to_string())?;
+    let added = diff::added(&String::from_utf8_lossy(&text));
+    if added.is_empty() {
+        bail!("{}: not a unified diff that adds lines (git diff, diff -u)", patch.display());
+    }
+    let cover = load_and_complain(input, from, progress)?;
+    show(diff::patch_table(&cover, &added), view, json!({}), out)
+}
+
+fn show(
+    mut table: Table,
+    view: &View<'_>,
+    mut value: serde_json::Value,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    if let Some(key) = view.sort {
+        table.sort_by(key)?;
+    }
+    let outcome = if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
+    let limit = view.limit.unwrap_or(0);
+    if limit > 0 {
+        table.limit(limit);
+    }
+    if view.json {
+        value["rows"] = table.to_json();
+        print_json(&value, out)?;
+    } else {
+        write!(out, "{}", table.to_text(view.style))?;
+    }
+    Ok(outcome)
+}

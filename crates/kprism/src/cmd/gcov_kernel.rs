@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism lab gcov-kernel`: a kernel with gcov built, booted, loaded with a command, and its counters recorded.
+//!
+//! The guest's agent reads all counters in one go, before the command and after it: what is shown is their
+//! difference, so that nothing has to be cleared and the boot stays in the run. Reading is kernel code, too: how many
+//! counts it leaves shows a run of a command that does nothing.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kprism_lab::gcov_kernel::{BuildOptions, GcovKernel};
+use kprism_lab::{Ended, Job, Options, Pace, Prepared, Share};
+use kprism_report::cover;
+use kprism_store::{Kernel, Manifest, Run, RunKind};
+use serde_json::json;
+
+use super::lab::{PlaceArgs, complain, reason, show};
+use crate::cover::{BEFORE, COUNTERS, From, load};
+use crate::exit::{self, Outcome};
+use crate::pipeline;
+use crate::progress::Progress;
+
+/// Help that follows the options.
+pub const HELP: &str = "\
+The kernel is built once (eleven minutes of one CPU, 1.6 GB in the cache folder) from
+Debian's linux-source-6.12. Without a CMD it is only built and booted.
+
+  kprism lab gcov-kernel -- sh -c 'ls -lR /usr; cat /proc/*/stat'
+  kprism report cover kernel/sched --each file
+  kprism annotate kernel/sched/core.c
+  kprism export -o cover.info
+
+Exit codes as of `kprism lab run`.";
+
+/// Options of `kprism lab gcov-kernel`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+    /// Run folder to write
+    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Virtual CPUs
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Guest")]
+    pub smp: u32,
+    /// Memory in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 768, help_heading = "Guest")]
+    pub mem: u64,
+    /// Load this module, with what it needs: ext2, minix, romfs, or a .ko file (can be repeated)
+    #[arg(long, value_name = "MODULE", help_heading = "Guest")]
+    pub module: Vec<String>,
+    /// More words for the kernel's command line (can be repeated)
+    #[arg(long, value_name = "WORDS", help_heading = "Guest")]
+    pub append: Vec<String>,
+    /// Debian package with programs for the guest (can be repeated)
+    #[arg(long, value_name = "NAME", help_heading = "Guest")]
+    pub package: Vec<String>,
+    /// Follow the host's time instead of counting instructions: faster, and no two runs are the same
+    #[arg(long, help_heading = "Guest")]
+    pub fast: bool,
+    /// Add this line to the kernel's configuration: CONFIG_NAME=y (can be repeated)
+    #[arg(long, value_name = "LINE", help_heading = "Kernel")]
+    pub config: Vec<String>,
+    /// Count only units below this folder of the source, as kernel/sched (can be repeated)
+    #[arg(long, value_name = "DIR", help_heading = "Kernel")]
+    pub only: Vec<String>,
+    /// Compilers at once
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true,
+        help_heading = "Kernel"
+    )]
+    pub jobs: usize,
+    /// Ask apt whether there is a newer source
+    #[arg(long, help_heading = "Kernel")]
+    pub refresh: bool,
+}
+
+/// Reads the counters into a file of the guest, in one go.
+fn snapshot(name: &str) -> String {
+    format!("exec /init gcov > /run/kprism-{name}")
+}
+
+/// Shows such a file as text, the only thing that leaves the guest by itself.
+fn text_of(name: &str) -> String {
+    format!("exec base64 -w0 /run/kprism-{name}")
+}
+
+/// Builds, boots, runs, records, reports.
+pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    kprism_lab::interrupt::catch_signals();
+    record(args, progress, out).or_else(super::lab::interrupted)
+}
+
+fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    let build = BuildOptions { config: args.config.clone(), only: args.only.clone(), jobs: args.jobs };
+    let kernel = GcovKernel::find(&build, args.refresh, &mut |p| show(progress, p))?;
+    let prepared = kprism_lab::prepare(&options(args, &kernel), &mut |p| show(progress, p))?;
+    progress.clear();
+    if args.command.is_empty() {
+        progress.say(&format!("ready: {} in {}", prepared.kernel().release, kernel.folder.display()));
+        return Ok(Outcome::Done);
+    }
+    let job = job(args);
+    let run = Run::create(&args.output)?;
+    let mut manifest = manifest(args, &kernel, &prepared);
+    run.write_manifest(&manifest)?;
+    progress.step("running the command");
+    let ran = kprism_lab::run(&prepared, &job, run.dir(), None, &mut |p| match p {
+        kprism_lab::Progress::Stdout(bytes) => {
+            progress.clear();
+            // Nobody may be reading any more; what is recorded stays of use.
+            let _ = out.write_all(bytes).and_then(|()| out.flush());
+        }
+        kprism_lab::Progress::Stderr(bytes) => {
+            progress.clear();
+            let _ = std::io::stderr().write_all(bytes);
+        }
+        other => show(progress, other),
+    })?;
+    progress.clear();
+    manifest.exit_code = ran.exit_code.map(i32::from);
+    manifest.stopped = reason(&ran.ended);
+    run.write_manifest(&manifest)?;
+    complain(&ran, progress);
+    if ran.ended != Ended::Normal {
+        return Ok(Outcome::Code(match ran.ended {
+            Ended::Timeout => exit::TIMED_OUT,
+            Ended::Interrupted => exit::INTERRUPTED,
+            _ => exit::LAB_FAILED,
+        }));
+    }
+    let texts = ran.after.len().checked_sub(2).map(|at| &ran.after[at..]);
+    let Some([before, after]) = texts else { bail!("the guest did not show its counters") };
+    for (name, text) in [(BEFORE, before), (COUNTERS, after)] {
+        let path = run.streams().join(name);
+        let bytes = from_base64(text).with_context(|| format!("counters of the guest, {name}"))?;
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        }
+        std::fs::write(&path, bytes).with_context(|| path.display().to_string())?;
+    }
+    let loaded = load(run.dir(), &From { build_dir: None, since_boot: false }, progress)?;
+    let (totals, objects) = (loaded.cover.totals(), loaded.cover.objects);
+    progress.say(&format!(
+        "{}: {objects} objects\n{}",
+        run.dir().display(),
+        cover::summary(&totals).trim_end()
+    ));
+    Ok(Outcome::Code(ran.exit_code.unwrap_or(exit::LAB_FAILED)))
+}
+
+fn options(args: &Args, kernel: &GcovKernel) -> Options {
+    // Modules of this kernel by their names; of others by their files.
+    let modules = args.module.iter().map(|name| match name.contains('/') || name.ends_with(".ko") {
+        true => name.clone(),
+        false => kernel.folder.join(format!("fs/{name}/{name}.ko")).display().to_string(),
+    });
+    Options {
+        smp: args.smp,
+        mem_mib: args.mem,
+        append: args.append.clone(),
+        kernel: Some(kernel.image.clone()),
+        modules: modules.collect(),
+        packages: args.package.clone(),
+        pace: if args.fast { Pace::Fast } else { Pace::Exact },
+        refresh: args.refresh,
+        ..Options::default()
+    }
+}
+
+fn job(args: &Args) -> Job {
+    let mut before = args.place.before.clone();
+    before.push(snapshot("before"));
+    Job {
+        env: args.place.env.clone(),
+        cwd: args.place.cwd.clone(),
+        before,
+        after: vec![snapshot("after"), text_of("before"), text_of("after")],
+        shares: args.place.share.iter().map(|text| Share::parse(text)).collect(),
+        timeout: args.place.timeout.map(Duration::from_secs),
+        ..Job::new(args.command.iter().cloned())
+    }
+}
+
+fn manifest(args: &Args, kernel: &GcovKernel, prepared: &Prepared) -> Manifest {
+    let mut manifest = Manifest::new(RunKind::Lab, args.smp);
+    manifest.command = args.command.clone();
+    let facts = prepared.kernel();
+    manifest.kernel = Some(Kernel { release: facts.release.clone(), build_id: facts.build_id.clone() });
+    manifest.created = pipeline::now();
+    manifest.stopped = Some("the recorder has not ended properly".into());
+    for (name, value) in [
+        ("instrument", json!("cover")),
+        ("build_dir", json!(kernel.folder.display().to_string())),
+        ("qemu", json!(prepared.qemu_version())),
+        ("kernel_command_line", json!(prepared.command_line())),
+        ("pace", json!(if args.fast { "fast" } else { "exact" })),
+        ("mem_mib", json!(args.mem)),
+        ("module", json!(args.module)),
+        ("before", json!(args.place.before)),
+    ] {
+        manifest.options.insert(name.to_owned(), value);
+    }
+    manifest
+}
+
+/// RFC 4648, as base64(1) writes it without line breaks.
+fn from_base64(text: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut count) = (0u32, 0);
+    for (at, letter) in text.trim().bytes().enumerate() {
+        let value = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            b'a'..=b'z' => letter - b'a' + 26,
+            b'0'..=b'9' => letter - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            b'=' => break,
+            _ => bail!("character {at} is no base64: {}", text.chars().take(200).collect::<String>()),
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    if bytes.is_empty() {
+        bail!("nothing came: is debugfs mounted, and the kernel built with CONFIG_GCOV_KERNEL?");
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_of_all_lengths() {
+        for (text, bytes) in [("TQ==", "M"), ("TWE=", "Ma"), ("TWFu\n", "Man"), ("TWFuTQ==", "ManM")] {
+            assert_eq!(from_base64(text).unwrap(), bytes.as_bytes());
+        }
+        assert!(from_base64("").is_err());
+        assert!(from_base64("base64: no such file").is_err());
+    }
+}

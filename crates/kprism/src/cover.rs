@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From recorded counters to coverage: finds counters and notes, and puts them together on all CPUs.
+//!
+//! In: a run with `streams/gcov/counters.cpio` (and, for a window, `before.cpio`), such an archive alone, or a folder
+//! with `.gcda` files. Out: a [`Cover`], with what was wrong with single objects.
+//!
+//! Counters are named after the object on the machine that built the kernel: notes are looked for beside it there,
+//! or below `--build-dir`, under as much of the path's end as is found there.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{Cursor, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, bail};
+use kprism_gcov::{Collector, Cover, Data, Solver, data};
+
+use crate::progress::Progress;
+
+/// Where a run keeps its counters.
+pub const COUNTERS: &str = "gcov/counters.cpio";
+/// Where it keeps those from before the window.
+pub const BEFORE: &str = "gcov/before.cpio";
+
+/// Coverage, and what could not be used.
+pub struct Loaded {
+    /// What was executed.
+    pub cover: Cover,
+    /// Objects left out, and why.
+    pub problems: Vec<String>,
+}
+
+/// Where coverage is read from.
+#[derive(Debug, Clone, clap::Args)]
+pub struct From {
+    /// Folder with the notes (.gcno) of the build, if they are not where it was built
+    #[arg(long, value_name = "DIR", help_heading = "Coverage")]
+    pub build_dir: Option<PathBuf>,
+    /// Count from the boot on, not only in the run's window
+    #[arg(long, help_heading = "Coverage")]
+    pub since_boot: bool,
+}
+
+/// Whether the run holds coverage.
+pub fn is_cover(input: &Path) -> bool {
+    input.join("streams").join(COUNTERS).exists()
+}
+
+/// An archive in memory, its files by name.
+struct Archive {
+    bytes: Vec<u8>,
+    files: Vec<(String, Range<usize>)>,
+}
+
+/// All counters of one moment.
+enum Counters {
+    Archive(Archive),
+    Files(Vec<PathBuf>),
+}
+
+impl Counters {
+    fn len(&self) -> usize {
+        match self {
+            Counters::Archive(archive) => archive.files.len(),
+            Counters::Files(files) => files.len(),
+        }
+    }
+
+    /// The object's path on the machine that built it, without the suffix.
+    fn object(&self, index: usize) -> PathBuf {
+        match self {
+            Counters::Archive(archive) => Path::new("/").join(&archive.files[index].0).with_extension(""),
+            Counters::Files(files) => files[index].with_extension(""),
+        }
+    }
+
+    fn data(&self, index: usize) -> Result<Data> {
+        match self {
+            Counters::Archive(archive) => Ok(data::read(&archive.bytes[archive.files[index].1.clone()])?),
+            Counters::Files(files) => Ok(data::read(&fs::read(&files[index])?)?),
+        }
+    }
+}
+
+/// Reads coverage.
+pub fn load(input: &Path, from: &From, progress: &Progress) -> Result<Loaded> {
+    progress.step("reading coverage");
+    let streams = input.join("streams");
+    let (counters, before) = if is_cover(input) {
+        let before = streams.join(BEFORE);
+        let before = (before.exists() && !from.since_boot).then(|| archive(&before)).transpose()?;
+        (Counters::Archive(archive(&streams.join(COUNTERS))?), before)
+    } else if input.is_file() {
+        (Counters::Archive(archive(input)?), None)
+    } else if input.join("manifest.json").exists() {
+        bail!(
+            "{}: the run has no coverage; record some with `kprism lab gcov-kernel -- CMD`",
+            input.display()
+        );
+    } else {
+        let mut files = Vec::new();
+        data_files(input, &mut files).with_context(|| input.display().to_string())?;
+        (Counters::Files(files), None)
+    };
+    if counters.len() == 0 {
+        bail!("{}: no .gcda files in it", input.display());
+    }
+    let loaded = collect(&counters, before.as_ref(), from.build_dir.as_deref());
+    progress.clear();
+    if loaded.cover.objects == 0 {
+        bail!("none of {} objects could be used; the first: {}", counters.len(), loaded.problems[0]);
+    }
+    Ok(loaded)
+}
+
+fn collect(counters: &Counters, before: Option<&Archive>, build_dir: Option<&Path>) -> Loaded {
+    let earlier: HashMap<&str, Range<usize>> = before
+        .iter()
+        .flat_map(|archive| &archive.files)
+        .map(|(name, range)| (name.as_str(), range.clone()))
+        .collect();
+    let collector = Collector::default();
+    let problems = Mutex::new(Vec::new());
+    let next = AtomicUsize::new(0);
+    let one = |index: usize, solver: &mut Solver, bytes: &mut Vec<u8>| -> Result<()> {
+        let mut data = counters.data(index)?;
+        if let (Counters::Archive(archive), Some(before)) = (counters, before)
+            && let Some(range) = earlier.get(archive.files[index].0.as_str())
+        {
+            data.subtract(&data::read(&before.bytes[range.clone()])?)?;
+        }
+        let notes = find_notes(&counters.object(index), build_dir);
+        bytes.clear();
+        File::open(&notes)
+            .and_then(|mut file| file.read_to_end(bytes))
+            .with_context(|| format!("{}; --build-dir names the folder of the build", notes.display()))?;
+        Ok(collector.add(solver, bytes, &data)?)
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                let (mut solver, mut bytes) = (Solver::default(), Vec::new());
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= counters.len() {
+                        break;
+                    }
+                    if let Err(error) = one(index, &mut solver, &mut bytes) {
+                        let problem = format!("{}: {error:#}", counters.object(index).display());
+                        problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(problem);
+                    }
+                }
+            });
+        }
+    });
+    let mut problems = problems.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    problems.sort_unstable();
+    Loaded { cover: collector.finish(), problems }
+}
+
+/// The notes of an object: beside it, or in the build's folder under the longest end of its path.
+fn find_notes(object: &Path, build_dir: Option<&Path>) -> PathBuf {
+    let mut name = object.as_os_str().to_owned();
+    name.push(".gcno");
+    let notes = PathBuf::from(name);
+    let Some(build_dir) = build_dir else { return notes };
+    let parts: Vec<_> = notes.components().skip(1).collect();
+    let ends = (0..parts.len()).map(|skip| build_dir.join(parts[skip..].iter().collect::<PathBuf>()));
+    ends.into_iter().find(|path| path.exists()).unwrap_or(notes)
+}
+
+fn data_files(folder: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    let mut entries = fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+    entries.sort_unstable_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            data_files(&path, found)?;
+        } else if path.extension().is_some_and(|extension| extension == "gcda") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Reads an archive of counters.
+fn archive(path: &Path) -> Result<Archive> {
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    let files = entries(&bytes).with_context(|| format!("{}: not a good cpio archive", path.display()))?;
+    Ok(Archive { bytes, files })
+}
+
+fn entries(bytes: &[u8]) -> Result<Vec<(String, Range<usize>)>> {
+    let mut files = Vec::new();
+    let mut input = Cursor::new(bytes);
+    loop {
+        let at = input.position();
+        let reader = cpio::newc::Reader::new(input).with_context(|| format!("offset {at}"))?;
+        let (name, size) = (reader.entry().name().to_owned(), reader.entry().file_size() as usize);
+        if reader.entry().is_trailer() {
+            return Ok(files);
+        }
+        // A header of 110 bytes, the name with its NUL, padding; then the contents.
+        let start = at as usize + (110 + name.len() + 1).next_multiple_of(4);
+        input = reader.finish().with_context(|| format!("offset {at}"))?;
+        if start + size > bytes.len() {
+            bail!("offset {at}: {name}: the archive ends within it");
+        }
+        if name.ends_with(".gcda") {
+            files.push((name, start..start + size));
+        }
+    }
+}

@@ -1,0 +1,31 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# A whole kernel with gcov, judged by gcov: builds it (once, eleven minutes of one CPU), boots it, runs a load, and
+# compares every function, line, branch and total of every object, and the sums of all objects with lcov's where lcov
+# is installed. Called by `make test-gcov-kernel`, which has built the programs; KPRISM is the command line.
+set -eu
+
+: "${CARGO:=cargo}" "${KPRISM:=target/checked/kprism}"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+LOAD='ls -lR /usr >/dev/null; cat /proc/[0-9]*/stat | wc -l; (echo b; echo a) | sort; dd if=/dev/zero of=/tmp/f bs=64k count=16 2>/dev/null; sleep 0.1'
+
+"$KPRISM" lab gcov-kernel --smp 2 --fast -o "$work/run" -- sh -c "$LOAD"
+sh bench/cover/tree.sh "$work/run" "$work/tree"
+source=$(sed -n 's/.*"build_dir": "\(.*\)".*/\1/p' "$work/run/manifest.json")
+
+# gcov counts from the boot on, having but the counters at the end.
+KPRISM_GCOV_TREE=$work/tree KPRISM_GCOV_SOURCE=$source \
+	$CARGO test --profile checked -p kprism-gcov --test kernel -- --nocapture
+
+if ! command -v lcov >/dev/null; then
+	echo "lcov is not installed: its totals are not compared"
+	exit 0
+fi
+"$KPRISM" export --since-boot -i "$work/run" -o "$work/ours.info"
+geninfo --quiet --rc lcov_branch_coverage=1 --rc geninfo_adjust_src_path= -o "$work/theirs.info" "$work/tree"
+# A record for each object becomes one for each source.
+lcov --quiet --rc lcov_branch_coverage=1 -a "$work/theirs.info" -o "$work/sum.info"
+sh bench/cover/compare-info.sh "$work/ours.info" "$work/sum.info"
