@@ -77,8 +77,10 @@ fn encode(packets: &[Packet]) -> Vec<u8> {
 /// Sidebands of simple-pt in each way that it writes them, and streams with the address spaces that they name.
 fn folders() -> Vec<(&'static str, String, Vec<Packet>)> {
     const META: &str = "meta family 6\nmeta model 94\nmeta stepping 3\nmeta tsc_ratio 2 216\nmeta nom_freq 26\nmeta mtc_freq 4\n";
-    const TRACED: &str = "7.250000 9 4000 401000 0 20\t/ptout.0\n7.5 7 2000 401002 0 8\t/ptout.0:/ptout.sideband\n";
-    const BEFORE: &str = "0.0 7 2000 401000 00000000 16 \t/bin/ptout.0\n0.0 8 3000 ffffffff81000000 0 99\t/gone\n";
+    const TRACED: &str =
+        "7.250000 9 4000 401000 0 20\t/ptout.0\n7.5 7 2000 401002 0 8\t/ptout.0:/ptout.sideband\n";
+    const BEFORE: &str =
+        "0.0 7 2000 401000 00000000 16 \t/bin/ptout.0\n0.0 8 3000 ffffffff81000000 0 99\t/gone\n";
     const OLD: &str = "0.0 1 2000 400000 0 /ptout.0\nwhat is this\n";
     let pip = |cr3| Packet::Pip { cr3, non_root: false };
     let stream = vec![Packet::Psb, pip(0x2000), Packet::PsbEnd, pip(0x5000), pip(0x3000)];

@@ -77,13 +77,16 @@ pub struct Event {
     pub insns: u32,
     /// A function, by the resolver's id.
     pub func: u32,
-    /// For the decoder's own use: the block at the return address.
+    /// For the decoder's own use: the block at the return address. Of a start [`Event::AT_PSB`], if a PSB names it.
     pub(crate) link: u32,
     /// An address; see [`EventKind`].
     pub ip: u64,
 }
 
 impl Event {
+    /// The flow stands there when a PSB is sent, which does not switch tracing on.
+    pub(crate) const AT_PSB: u32 = 0;
+
     pub(crate) fn new(kind: EventKind, func: u32, ip: u64) -> Self {
         Self { kind, flags: 0, insns: 0, func, link: u32::MAX, ip }
     }

@@ -190,6 +190,11 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
 
     /// The flow starts (again) at `ip`.
     fn resume(&mut self, ip: u64, kind: EventKind) {
+        self.start(Event::new(kind, 0, ip));
+    }
+
+    fn start(&mut self, event: Event) {
+        let ip = event.ip;
         self.found(self.pos);
         // The time before the packet that says so is that of the start: what passed until then passed unseen.
         if self.due {
@@ -202,11 +207,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.settle();
         let target = self.cache.blocks.hot[self.cur as usize];
         let insns = self.take_insns();
-        self.sink.event(Event {
-            insns,
-            flags: target.flags & !WATCHED,
-            ..Event::new(kind, target.start_func, ip)
-        });
+        self.sink.event(Event { insns, flags: target.flags & !WATCHED, func: target.start_func, ..event });
     }
 
     /// "Packet Generation Enable (TIP.PGE)".
@@ -331,7 +332,10 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 self.settle();
             }
             (_, None) => self.go_off(),
-            (_, Some(ip)) => self.resume(ip, if lost { EventKind::Resume } else { EventKind::Start }),
+            (_, Some(ip)) => {
+                let kind = if lost { EventKind::Resume } else { EventKind::Start };
+                self.start(Event { link: Event::AT_PSB, ..Event::new(kind, 0, ip) });
+            }
         }
         self.ret.clear();
         self.fresh = true;

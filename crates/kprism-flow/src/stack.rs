@@ -55,6 +55,8 @@ pub(crate) enum Tracing {
     /// As at the end of the chunk before.
     #[default]
     AsBefore,
+    /// The same, where a PSB says that it is on: if it was off, what switched it on is missing.
+    AtPsb,
     On,
     Off,
     /// Data was lost.
@@ -64,7 +66,12 @@ pub(crate) enum Tracing {
 impl Tracing {
     /// What it is, after this.
     pub fn after(self, before: Self) -> Self {
-        if self == Tracing::AsBefore { before } else { self }
+        match self {
+            Tracing::AsBefore => before,
+            Tracing::AtPsb if before == Tracing::Off => Tracing::Lost,
+            Tracing::AtPsb => before,
+            known => known,
+        }
     }
 }
 
@@ -273,6 +280,11 @@ impl Stacks {
             EventKind::Start | EventKind::Resume => {
                 if event.kind == EventKind::Resume {
                     self.tracing = Tracing::Lost;
+                } else if event.link == Event::AT_PSB {
+                    self.tracing = match self.tracing {
+                        Tracing::AsBefore => Tracing::AtPsb,
+                        known => Tracing::AtPsb.after(known),
+                    };
                 }
                 let known = self.stack.last().map(|top| top.func);
                 if known != Some(event.func) || self.tracing != Tracing::On {

@@ -170,6 +170,22 @@ fn a_loss_up_to_the_next_psb() {
     assert_eq!(delta.insns.count, 0);
 }
 
+/// A PSB says that tracing is on where it was off: as between two snapshots, what lies between is missing.
+#[test]
+fn a_gap_between_two_snapshots() {
+    let code = code();
+    let run = |second: fn(&mut Pt)| {
+        let mut pt = Pt::new();
+        pt.psb_at(MAIN, 1000).cyc(5).tip(G).pgd(None);
+        second(&mut pt);
+        pt.cyc(3).tip(F + 3).cyc(3).tip(MAIN + 5);
+        began(&code, &[&pt], &[], "f")
+    };
+    let switched_on = run(|pt| _ = pt.psb_off().pge(G + 1));
+    assert_eq!((switched_on.0, switched_on.1.len()), (1, 1));
+    assert_eq!(run(|pt| _ = pt.psb_at(G + 1, 2000)), (1, vec![]));
+}
+
 #[test]
 fn an_unknown_flag_ends_nothing() {
     let code = code();

@@ -151,7 +151,8 @@ impl CodeMap {
             }
             if let Some(view) = self.users.remove(&asid) {
                 self.held -= view.footprint();
-                if self.for_ring {
+                // Records of address space 0 are the kernel's, which is never forgotten.
+                if self.for_ring && asid != 0 {
                     self.record([0, asid, 0], 0, FORGOTTEN);
                 }
             }
@@ -334,5 +335,24 @@ mod tests {
         assert_eq!(offset(200), 200, "this could be an old one with other code");
         map.set_cr3(1 << 12);
         assert_eq!(map.check(&nop, 0, nop.va), News::Conflict, "it is one");
+        assert!(map.out[8..].chunks(32).all(|r| r[28] & FORGOTTEN as u8 == 0), "nobody wants to know");
+    }
+
+    /// Code of the kernel stays known, though its address space has the number of one that ran first.
+    #[test]
+    fn tells_the_ring_of_what_it_forgot() {
+        let nop = Block::new(0x1000, &[0x90], &[1], Mode::Bits64, 3);
+        let mut map = CodeMap { budget: 100_000, for_ring: true, ..CodeMap::default() };
+        for space in 1..=100u64 {
+            map.set_cr3(space << 12);
+            map.check(&nop, 0, nop.va);
+            map.learn(&nop, 0, nop.va, space);
+        }
+        let forgotten: Vec<u64> = map.out[8..]
+            .chunks(32)
+            .filter(|r| r[28] & FORGOTTEN as u8 != 0)
+            .map(|r| u64::from_le_bytes(r[8..16].try_into().unwrap()))
+            .collect();
+        assert!(forgotten.starts_with(&[0x1000, 0x2000]), "{forgotten:x?}");
     }
 }
