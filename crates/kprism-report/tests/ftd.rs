@@ -15,7 +15,8 @@ fn rows(table: &str) -> Vec<(String, [i64; 4])> {
     let mut rows = Vec::new();
     for line in table.lines().skip(2) {
         let mut words: Vec<&str> = line.split_whitespace().collect();
-        let numbers: Vec<i64> = words.split_off(words.len() - 4).iter().map(|n| n.parse().expect("a number")).collect();
+        let numbers: Vec<i64> =
+            words.split_off(words.len() - 4).iter().map(|n| n.parse().expect("a number")).collect();
         // ftd takes the first word of `name [module]`.
         rows.push((words[0].to_owned(), numbers.try_into().expect("four")));
     }
