@@ -75,7 +75,7 @@ export class Chart {
 
   setWeight(weight: Weight): void {
     this.weight = weight;
-    this.relayout(this.focused.data.index);
+    if (this.frames.length > 0) this.relayout(this.focused.data.index);
   }
 
   setView(view: View): void {

@@ -135,7 +135,8 @@ function taskTable(data: Data, choose: (task: number) => void): SortedTable<Task
 
 function main(): void {
   const data = readData();
-  let weight: Weight = "insns";
+  // Runs of durations have no instructions.
+  let weight: Weight = data.trees[0]?.insns.some((n) => n > 0) ? "insns" : "ns";
   let frames: Frame[] = [];
   const trees = new Map<number, Frame[]>();
 
@@ -153,6 +154,7 @@ function main(): void {
     },
     point: (frame) => frames.length > 0 && showPanel(frame ?? chart.focus),
   });
+  chart.setWeight(weight);
   const search = h("input", { type: "search", id: "search", placeholder: "Search functions…  ( / )", "aria-label": "Search functions", autocomplete: "off", spellcheck: "false" });
   const runSearch = () => {
     const result = chart.search(search.value);

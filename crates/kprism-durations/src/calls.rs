@@ -189,7 +189,10 @@ impl Calls {
         let Some(start_ns) = task.out_ns.take() else { return };
         match task.stack.last_mut() {
             Some(top) => top.off_ns = top.off_ns.saturating_add(ns.saturating_sub(start_ns)),
-            None if task.waiting.len() < WAITING => task.waiting.push(Waiting::Off { start_ns, end_ns: ns }),
+            // Where only long calls are kept, a task's next event comes long after it did.
+            None if self.told && task.waiting.len() < WAITING => {
+                task.waiting.push(Waiting::Off { start_ns, end_ns: ns })
+            }
             None => {}
         }
     }

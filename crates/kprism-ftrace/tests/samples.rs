@@ -96,12 +96,20 @@ fn trace_dat_holds_what_trace_cmd_reports() {
             assert_eq!(cpu.counts.faults.count, 0);
             counts.push(cpu.counts.events);
         }
-        let Ok(report) = Command::new("trace-cmd").args(["report", "-i"]).arg(&path).output() else {
+        // Raw, and without plugins: a line for each event, and those of function graph not put together.
+        let Ok(report) = Command::new("trace-cmd").args(["report", "-R", "-N", "-i"]).arg(&path).output()
+        else {
             println!("skipped: no trace-cmd");
             continue;
         };
         let text = String::from_utf8_lossy(&report.stdout);
-        let lines = text.lines().filter(|l| l.contains("] ") && l.contains(": ")).count() as u64;
-        println!("{name}: {counts:?}, trace-cmd has {lines} lines");
+        for (cpu, events) in counts.iter().enumerate() {
+            let place = format!(" [{cpu:03}] ");
+            assert_eq!(
+                text.lines().filter(|l| l.contains(&place)).count() as u64,
+                *events,
+                "{name}: CPU {cpu}"
+            );
+        }
     }
 }

@@ -59,6 +59,9 @@ pub fn functions(profile: &Profile, times: &Times, filter: &Filter) -> Table {
     let mut rows = rows::functions(profile, times, &filter.tasks(profile));
     rows.retain(|row| row.calls > 0);
     let nothing = kprism_durations::FuncTimes::default();
+    // Histograms are of all tasks together.
+    let whole = *filter == Filter::default();
+    let of_all = |cell: Cell| if whole { cell } else { Cell::Nothing };
     let cells = |row: &Row| {
         let func = &profile.funcs[row.func as usize];
         let of = times.funcs.get(row.func as usize).unwrap_or(&nothing);
@@ -71,14 +74,14 @@ pub fn functions(profile: &Profile, times: &Times, filter: &Filter) -> Table {
             Cell::Ns(row.local_ns),
             Cell::Ns(row.off_ns),
             Cell::Ns(row.irq_ns),
-            Cell::Ns(h.min),
-            Cell::Ns(h.percentile(50.0)),
-            Cell::Ns(h.percentile(90.0)),
-            Cell::Ns(h.percentile(99.0)),
-            Cell::Ns(h.max),
+            of_all(Cell::Ns(h.min)),
+            of_all(Cell::Ns(h.percentile(50.0))),
+            of_all(Cell::Ns(h.percentile(90.0))),
+            of_all(Cell::Ns(h.percentile(99.0))),
+            of_all(Cell::Ns(h.max)),
             Cell::Ns(row.sum_ns),
-            Cell::Int(of.unfinished),
-            Cell::Int(of.gapped),
+            of_all(Cell::Int(of.unfinished)),
+            of_all(Cell::Int(of.gapped)),
             Cell::Text(func.name.clone()),
             Cell::Text(func.module.clone()),
         ]

@@ -59,6 +59,12 @@ fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
     if let Some(code) = m.exit_code {
         line("exit code", code.to_string())?;
     }
+    if let Some(counts) = m.options.get("durations") {
+        let number = |key: &str| grouped(counts[key].as_u64().unwrap_or(0));
+        line("calls", number("calls"))?;
+        line("  without end", number("unfinished"))?;
+        return line("lost events", number("lost"));
+    }
     line("instructions", m.instructions.map_or_else(|| "not decoded yet".into(), grouped))?;
     if let Some(recorded) = m.instructions_recorded {
         let same = if m.instructions == Some(recorded) { " (the same)" } else { "" };
@@ -75,7 +81,7 @@ fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
 fn kind(kind: RunKind) -> &'static str {
     match kind {
         RunKind::Lab => "lab (guest seen by the observer)",
-        RunKind::Import => "import (Intel PT recorded elsewhere)",
+        RunKind::Import => "import (recorded elsewhere)",
         RunKind::Host => "host (this machine, by its kernel's tracer)",
     }
 }
