@@ -7,7 +7,7 @@
 //! The log is needed for names. An initcall's code is thrown away once it ran, and its memory used again by the next
 //! module: by the time somebody asks what is at that address, something else is. With `initcall_debug` the kernel says
 //! at the time what it calls; its times are coarse (a tick, early on), those of the events are exact. So the two are
-//! joined: same task, same order ([`mod@join`]).
+//! joined: same task, same order ([`join`]).
 
 #![forbid(unsafe_code)]
 

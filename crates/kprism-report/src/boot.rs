@@ -168,6 +168,8 @@ pub fn to_json(boot: &Boot) -> Value {
     })
 }
 
+type InitcallRow = (usize, i64, usize, u32, u64, u64, Option<i64>);
+
 /// A boot for a page. Names are told once, by number.
 #[derive(Serialize)]
 struct Side<'a> {
@@ -177,7 +179,7 @@ struct Side<'a> {
     names: Vec<&'a str>,
     tasks: &'a [(u32, String)],
     /// `name, module (-1 if none), level, pid, start, ns, result (null if none)`.
-    initcalls: Vec<(usize, i64, usize, u32, u64, u64, Option<i64>)>,
+    initcalls: Vec<InitcallRow>,
     /// `name, pid, depth, start, ns`.
     calls: Vec<(usize, u32, u32, u64, u64)>,
     notes: String,
@@ -207,12 +209,8 @@ fn side<'a>(boot: &'a Boot, title: &'a str) -> Side<'a> {
     let mut notes = headline(boot);
     if kept.len() > CALLS {
         kept.sort_by_key(|call| (std::cmp::Reverse(call.ns), call.start_ns));
-        write!(
-            notes,
-            "{} shorter calls are left out of the chart\n",
-            units::grouped((kept.len() - CALLS) as u64)
-        )
-        .ok();
+        let left_out = units::grouped((kept.len() - CALLS) as u64);
+        writeln!(notes, "{left_out} shorter calls are left out of the chart").ok();
         kept.truncate(CALLS);
         kept.sort_by_key(|call| (call.start_ns, std::cmp::Reverse(call.ns)));
     }

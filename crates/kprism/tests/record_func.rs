@@ -30,8 +30,11 @@ fn record(run: &Path, args: &[&str]) -> String {
     said
 }
 
+/// A return: thread, function, duration.
+type Returned = (u32, u64, Option<u64>);
+
 /// All exits of functions that a CPU recorded, and how many events there were.
-fn read(run: &Path, cpu: u32) -> (Vec<(u32, u64, Option<u64>)>, u64, side::Stats) {
+fn read(run: &Path, cpu: u32) -> (Vec<Returned>, u64, side::Stats) {
     let streams = run.join("streams/ftrace");
     let mut formats = Vec::new();
     for system in fs::read_dir(streams.join("events")).unwrap().flatten() {

@@ -123,7 +123,7 @@ fn write(
         Format::Html => out.write_all(html::render(manifest, profile, &Budget::default())?.as_bytes())?,
         Format::Csv => match table(args.subject, profile, &filter) {
             Some(table) => out.write_all(table.to_csv().as_bytes())?,
-            None => bail!("a tree is no table: write it as .json or .folded"),
+            None => bail!("this subject is no table: a tree can be written as .json or .folded"),
         },
         Format::Json => {
             let header = Header::new(manifest, profile).to_json();
