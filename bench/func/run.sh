@@ -12,4 +12,4 @@ mkdir -p "$out/share"
 cc -O2 -static -o "$out/share/loop" "$here/loop.c"
 cp "$kprism" "$out/share/kprism"
 cp "$here/guest.sh" "$out/share/"
-exec "$kprism" lab run -q --unobserved --package bpftrace -o "$out/run" --share "$out/share:/bench" -- sh /bench/guest.sh
+exec "$kprism" lab run -q --unobserved --mem 3G --package bpftrace -o "$out/run" --share "$out/share:/bench" -- sh /bench/guest.sh

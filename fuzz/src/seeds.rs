@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes the seed corpora: `cargo run --bin seeds` from `fuzz/`. Each seed is one file of `corpus/packets`,
-//! `corpus/flow` or `corpus/perfdata`, named after what it holds, so that the corpus stays reviewable and can be made again.
+//! `corpus/flow`, `corpus/perfdata` or `corpus/btf`, named after what it holds, so that the corpus stays reviewable and can be made again.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,13 @@ mod export;
 #[allow(dead_code)]
 mod input;
 mod programs;
+#[allow(dead_code)]
+#[path = "../../crates/kprism-bpf/tests/synthetic/mod.rs"]
+mod types;
 
 fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    for folder in ["packets", "flow", "perfdata"] {
+    for folder in ["packets", "flow", "perfdata", "btf"] {
         fs::create_dir_all(corpus.join(folder))?;
     }
     for (name, packets) in streams() {
@@ -30,7 +33,10 @@ fn main() -> std::io::Result<()> {
     let folder = corpus.join("perfdata");
     fs::write(folder.join("exported"), &data)?;
     fs::write(folder.join("piped"), export::piped(&data, false))?;
-    fs::write(folder.join("compressed"), export::piped(&data, true))
+    fs::write(folder.join("compressed"), export::piped(&data, true))?;
+    let folder = corpus.join("btf");
+    fs::write(folder.join("kernel"), types::kernel())?;
+    fs::write(folder.join("module"), types::module(0, types::kernel_strings()))
 }
 
 fn encode(packets: &[Packet]) -> Vec<u8> {

@@ -52,7 +52,8 @@ impl Host {
 
     /// Why programs cannot be loaded at all, with the remedy.
     pub fn refusal(&self) -> Option<String> {
-        if !self.has(CAP_SYS_ADMIN) && !(self.has(CAP_BPF) && self.has(CAP_PERFMON)) {
+        let enough = self.has(CAP_SYS_ADMIN) || (self.has(CAP_BPF) && self.has(CAP_PERFMON));
+        if !enough {
             return Some(format!(
                 "CAP_BPF and CAP_PERFMON are needed (effective capabilities: {:#x}): run as root, or give the \
                  program both with setcap cap_bpf,cap_perfmon,cap_dac_read_search=ep",
@@ -98,7 +99,8 @@ pub fn possible_cpus() -> usize {
         let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
         let cpus = cpu_list(&text);
         // Without sysfs, what is online is the best there is.
-        cpus.last().map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |&last| last + 1)
+        cpus.last()
+            .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |&last| last + 1)
     })
 }
 
@@ -137,7 +139,10 @@ pub(crate) fn pmu_type(pmu: &str) -> Result<u32, Error> {
 pub(crate) fn tracepoint_id(system: &str, name: &str) -> Result<u64, Error> {
     let what = format!("tracepoint {system}:{name}");
     let Some(tracefs) = tracefs() else {
-        return Err(Error::refused(what, "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing"));
+        return Err(Error::refused(
+            what,
+            "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing",
+        ));
     };
     let path = tracefs.join("events").join(system).join(name).join("id");
     let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
@@ -155,11 +160,15 @@ pub(crate) fn explain(what: String, source: io::Error) -> Error {
         Some(libc::ENOSYS) => "this kernel has no BPF: it needs CONFIG_BPF_SYSCALL=y".to_owned(),
         // ENOTSUPP, which has no name in user space: no JIT, or no trampolines on this architecture.
         Some(524) if !host.jit => "the BPF JIT is off: sysctl net.core.bpf_jit_enable=1".to_owned(),
-        Some(524) => "this kernel cannot do that: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y is needed".to_owned(),
+        Some(524) => {
+            "this kernel cannot do that: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y is needed".to_owned()
+        }
         Some(libc::ENOMEM) => "no memory, or RLIMIT_MEMLOCK reached (kernels before 5.11 count maps there): \
                                ulimit -l unlimited"
             .to_owned(),
-        Some(libc::EBUSY) => "another tracer holds the function: see /sys/kernel/tracing/enabled_functions".to_owned(),
+        Some(libc::EBUSY) => {
+            "another tracer holds the function: see /sys/kernel/tracing/enabled_functions".to_owned()
+        }
         _ => return Error::System { what, source },
     };
     Error::Refused { what, why }

@@ -173,8 +173,12 @@ mod tests {
 
     #[test]
     fn symbols_of_code() {
-        let text = "0000000000000000 D data\nffffffff81000010 T one\nnonsense\nffffffffc0000000 t two\t[mod]\n";
+        let text =
+            "0000000000000000 D data\nffffffff81000010 T one\nnonsense\nffffffffc0000000 t two\t[mod]\n";
         let found: Vec<_> = symbols(text).collect();
-        assert_eq!(found, [(0xffff_ffff_8100_0010, "one", None), (0xffff_ffff_c000_0000, "two", Some("mod"))]);
+        assert_eq!(
+            found,
+            [(0xffff_ffff_8100_0010, "one", None), (0xffff_ffff_c000_0000, "two", Some("mod"))]
+        );
     }
 }

@@ -32,7 +32,8 @@ impl Link {
     /// Attaches an fentry, fexit or tp_btf program to what it was loaded for.
     pub fn tracing(program: &Program, cookie: u64) -> Result<Self, Error> {
         // Kernels before 6.0 know BPF_LINK_CREATE for these not, and no cookie; this call does the same on all.
-        let mut attr = sys::RawTracepoint { prog_fd: sys::raw(program.as_fd()), cookie, ..Default::default() };
+        let mut attr =
+            sys::RawTracepoint { prog_fd: sys::raw(program.as_fd()), cookie, ..Default::default() };
         Self::made(program, "attaching", sys::bpf_fd(Cmd::RawTracepointOpen, &mut attr))
     }
 
@@ -89,7 +90,13 @@ impl Link {
     }
 
     /// Attaches to a kernel function or an address in it, through the kprobe PMU.
-    pub fn kprobe(program: &Program, symbol: &str, offset: u64, when: When, cookie: u64) -> Result<Self, Error> {
+    pub fn kprobe(
+        program: &Program,
+        symbol: &str,
+        offset: u64,
+        when: When,
+        cookie: u64,
+    ) -> Result<Self, Error> {
         let name = c_string(symbol)?;
         let what = format!("kprobe {symbol}+{offset:#x}");
         Self::probe(program, "kprobe", &what, name.as_ptr() as u64, offset, when, -1, cookie)

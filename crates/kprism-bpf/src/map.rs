@@ -114,7 +114,10 @@ impl Map {
         if found == expected {
             return Ok(());
         }
-        Err(Error::refused(format!("map {}", self.name), format!("a {what} has {expected} bytes, not {found}")))
+        Err(Error::refused(
+            format!("map {}", self.name),
+            format!("a {what} has {expected} bytes, not {found}"),
+        ))
     }
 
     fn element(&self, key: &[u8]) -> Result<sys::MapElement, Error> {

@@ -152,7 +152,13 @@ impl LinkTail {
     }
 
     /// `path, offsets, ref_ctr_offsets, cookies, cnt, flags, pid`.
-    pub fn uprobe_multi(path: &std::ffi::CStr, offsets: &[u64], cookies: &[u64], flags: u32, pid: u32) -> Self {
+    pub fn uprobe_multi(
+        path: &std::ffi::CStr,
+        offsets: &[u64],
+        cookies: &[u64],
+        flags: u32,
+        pid: u32,
+    ) -> Self {
         let count = offsets.len() as u64;
         let cookies = if cookies.is_empty() { 0 } else { cookies.as_ptr() as u64 };
         let counts = count | u64::from(flags) << 32;

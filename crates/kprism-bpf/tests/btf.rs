@@ -66,7 +66,9 @@ fn functions_of_the_running_kernel() {
     assert_eq!(types, ["struct file *", "char *", "size_t", "loff_t *"]);
     assert_eq!(btf.type_name(read.result), "ssize_t");
     assert!(!read.variadic);
-    assert!(btf.function("no_such_function").unwrap_err().to_string().contains("no function no_such_function"));
+    assert!(
+        btf.function("no_such_function").unwrap_err().to_string().contains("no function no_such_function")
+    );
     let missing = btf.offset("task_struct", "no_such_member").unwrap_err().to_string();
     assert!(missing.contains("no member no_such_member in struct task_struct"), "{missing}");
 }
@@ -92,7 +94,8 @@ fn made_up_types() {
     // A module's types go on where the kernel's end.
     let base = Arc::new(btf);
     let end = base.end_id();
-    let module = Btf::parse("module", synthetic::module(end, synthetic::kernel_strings()), Some(base)).unwrap();
+    let module =
+        Btf::parse("module", synthetic::module(end, synthetic::kernel_strings()), Some(base)).unwrap();
     assert_eq!(module.structure("private").unwrap().id, end);
     assert_eq!(module.type_name(module.member(end, "file").unwrap().ty), "struct file *");
     assert_eq!(module.structure("file").unwrap().id, file_id(&module));

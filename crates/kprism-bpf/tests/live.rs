@@ -188,7 +188,11 @@ fn listings_read_like_the_verifiers() {
     let mut asm = Asm::new();
     let (out, again) = (asm.label(), asm.label());
     asm.note("begin").mov_u64(Reg::R6, u64::MAX - 1).mov_u64(Reg::R7, 1 << 40).bind(again);
-    asm.map_value(Reg::R1, 0, 16).load(Width::B4, Reg::R2, Reg::R1, -4).put(insn::atomic_add(Reg::R1, 8, Reg::R2));
+    asm.map_value(Reg::R1, 0, 16).load(Width::B4, Reg::R2, Reg::R1, -4).put(insn::atomic_add(
+        Reg::R1,
+        8,
+        Reg::R2,
+    ));
     asm.branch(Cond::SLt, Reg::R2, Reg::R6, again).branch_imm(Cond::Eq, Reg::R2, 5, out).goto(again);
     asm.bind(out).end();
     let text = listing(&asm.finish().unwrap());

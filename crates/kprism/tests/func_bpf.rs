@@ -182,7 +182,8 @@ fn known_calls_are_measured_as_they_are() {
     }
     // Calls of a recursion lie inside each other.
     let known = names(section("calls kallsyms"));
-    let depth = |name: &str| single.iter().filter(|call| known[&call.func] == name).map(|call| call.depth).max();
+    let depth =
+        |name: &str| single.iter().filter(|call| known[&call.func] == name).map(|call| call.depth).max();
     assert_eq!((depth("nest_outer"), depth("nest_middle"), depth("nest_leaf")), (Some(0), Some(1), Some(2)));
     assert_eq!(depth("nest_down"), Some(9));
     // One record for each call that is kept, none for the others.

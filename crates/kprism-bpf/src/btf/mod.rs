@@ -186,7 +186,10 @@ impl Btf {
             }
             let name = u32_at(&self.bytes, at);
             if self.string(name).is_none() {
-                return Err(self.wrong(at, format!("a name within the strings, in UTF-8, of at most 4096 bytes, not {name:#x}")));
+                return Err(self.wrong(
+                    at,
+                    format!("a name within the strings, in UTF-8, of at most 4096 bytes, not {name:#x}"),
+                ));
             }
             if name != 0 {
                 named.push(self.first_id + offsets.len() as u32);

@@ -18,11 +18,8 @@ pub(super) struct Header {
 
 impl Header {
     pub fn read(origin: &str, bytes: &[u8]) -> Result<Self, Error> {
-        let wrong = |offset, expected: &str| Error::Btf {
-            origin: origin.into(),
-            offset,
-            expected: expected.into(),
-        };
+        let wrong =
+            |offset, expected: &str| Error::Btf { origin: origin.into(), offset, expected: expected.into() };
         if bytes.len() < HEADER {
             return Err(wrong(bytes.len(), "a header of 24 bytes"));
         }

@@ -62,14 +62,8 @@ pub(super) fn row_of(base: usize, function: usize) -> usize {
 }
 
 pub(super) fn read_function(regions: &Mapping, bases: &[usize], function: usize) -> FunctionStats {
-    let mut stats = FunctionStats {
-        count: 0,
-        total_ns: 0,
-        self_ns: 0,
-        min_ns: u64::MAX,
-        max_ns: 0,
-        buckets: [0; 64],
-    };
+    let mut stats =
+        FunctionStats { count: 0, total_ns: 0, self_ns: 0, min_ns: u64::MAX, max_ns: 0, buckets: [0; 64] };
     let mut child = 0u64;
     for &base in bases {
         let at = row_of(base, function);

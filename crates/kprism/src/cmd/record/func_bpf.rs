@@ -21,8 +21,8 @@ use kprism_store::{Manifest, Run, RunKind};
 use kprism_tracefs::signals;
 use serde_json::{Value, json};
 
-use super::func_args::{Args, Backend};
 use super::func::this_kernel;
+use super::func_args::{Args, Backend};
 use crate::exit::{self, Outcome};
 use crate::pipeline;
 use crate::progress::Progress;
@@ -65,7 +65,10 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
     if hook == Hook::Fentry
         && let Some(unknown) = functions.iter().find(|function| !kernel.knows(function))
     {
-        bail!("{}: BTF does not describe it, or another has its name: use --backend bpf-kprobe", unknown.name);
+        bail!(
+            "{}: BTF does not describe it, or another has its name: use --backend bpf-kprobe",
+            unknown.name
+        );
     }
     progress.say(&format!("backend: BPF ({why}), {} ({hook_why})", hook.name()));
     signals::catch();
@@ -343,7 +346,10 @@ fn told(losses: &Losses) -> Vec<String> {
     let lines = [
         (losses.lost, "kept calls lost, the ring was full: a larger --buffer-size, or --longer-than"),
         (losses.overflowed, "calls not measured: more than 64 open in a task, or 1023 tasks with open ones"),
-        (losses.missed, "entries or returns that the kernel could not show us (an interrupt in the same program)"),
+        (
+            losses.missed,
+            "entries or returns that the kernel could not show us (an interrupt in the same program)",
+        ),
         (losses.abandoned, "calls whose return was not seen"),
         (losses.orphans, "returns without an entry: under way when recording began"),
         (losses.unfinished, "calls that never returned: their task ended"),
