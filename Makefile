@@ -5,6 +5,7 @@
 #   make test     install what is missing, check and run everything that can be tested
 #   make bench    measure, in one run, against the peers
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
+#   make bench-func  what measuring a function adds to each call of it (see docs/func-bpf.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
 
@@ -17,7 +18,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test bench bench-flow-cost fuzz install setup-demo setup-test
+.PHONY: all demo test bench bench-flow-cost bench-func fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -41,6 +42,10 @@ bench: setup-test
 bench-flow-cost: setup-test
 	$(CARGO) build --release --workspace
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/flow-cost sh bench/flow-cost/run.sh
+
+bench-func: setup-test
+	$(CARGO) build --release --workspace
+	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/run.sh
 
 fuzz:
 	@CARGO="$(CARGO)" SECONDS_EACH=$(FUZZ_SECONDS) sh scripts/fuzz.sh
