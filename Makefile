@@ -7,6 +7,7 @@
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
+#   make bench-func  what measuring a function adds to each call of it (see docs/func-bpf.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
 
@@ -19,7 +20,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-gcov-kernel bench bench-cover bench-flow-cost fuzz install setup-demo setup-test
+.PHONY: all demo test test-gcov-kernel bench bench-cover bench-flow-cost bench-func fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -51,6 +52,10 @@ bench: setup-test
 bench-flow-cost: setup-test
 	$(CARGO) build --release --workspace
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/flow-cost sh bench/flow-cost/run.sh
+
+bench-func: setup-test
+	$(CARGO) build --release --workspace
+	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/run.sh
 
 fuzz:
 	@CARGO="$(CARGO)" SECONDS_EACH=$(FUZZ_SECONDS) sh scripts/fuzz.sh

@@ -9,6 +9,17 @@ row() { printf '%-46s %6d\n' "$1" $(($2 - base)); }
 off() { echo 0 >$t/tracing_on; echo nop >$t/current_tracer; echo >$t/set_ftrace_filter; echo 0 >$t/tracing_thresh; echo >$t/trace; }
 f=$(grep -m1 -E '^__(x64|do)_sys_getppid$' $t/available_filter_functions)
 
+if command -v bpftrace >/dev/null; then
+	trace() {
+		bpftrace -e "$2" -c "$loop 2000" >/tmp/trace 2>/tmp/errors || cat /tmp/errors
+		row "$1" $(grep -m1 -E '^[0-9]+$' /tmp/trace)
+	}
+	trace 'bpftrace, kprobe and kretprobe, histogram' "kprobe:$f { @s[tid] = nsecs; } kretprobe:$f /@s[tid]/ { @h = hist(nsecs - @s[tid]); delete(@s[tid]); }"
+	trace 'bpftrace, fentry and fexit, histogram' "kfunc:$f { @s[tid] = nsecs; } kretfunc:$f /@s[tid]/ { @h = hist(nsecs - @s[tid]); delete(@s[tid]); }"
+	trace 'bpftrace, fentry and fexit, no action' "kfunc:$f { } kretfunc:$f { }"
+	exit
+fi
+
 record() { /bench/kprism record func -q -o /tmp/run "$@" -T "$f" -- sh -c "$loop 2000 >/tmp/loop" >/dev/null; row "kprism, $name" $(cat /tmp/loop); }
 name='fentry/fexit, --aggregate'; record --backend bpf-fentry --aggregate
 name='fentry/fexit, --longer-than 1ms'; record --backend bpf-fentry --longer-than 1ms
@@ -26,13 +37,3 @@ echo "r:bench_out $f" >>$t/kprobe_events
 echo 1 >$t/events/kprobes/enable; echo 1 >$t/tracing_on
 row 'kprobe and kretprobe events' $($loop 2000)
 echo 0 >$t/events/kprobes/enable; echo >$t/kprobe_events; off
-
-if command -v bpftrace >/dev/null; then
-	trace() {
-		bpftrace -e "$2" -c "$loop 2000" >/tmp/trace 2>/tmp/errors || cat /tmp/errors
-		row "$1" $(grep -m1 -E '^[0-9]+$' /tmp/trace)
-	}
-	trace 'bpftrace, kprobe and kretprobe, histogram' "kprobe:$f { @s[tid] = nsecs; } kretprobe:$f /@s[tid]/ { @h = hist(nsecs - @s[tid]); delete(@s[tid]); }"
-	trace 'bpftrace, fentry and fexit, histogram' "kfunc:$f { @s[tid] = nsecs; } kretfunc:$f /@s[tid]/ { @h = hist(nsecs - @s[tid]); delete(@s[tid]); }"
-	trace 'bpftrace, fentry and fexit, no action' "kfunc:$f { } kretfunc:$f { }"
-fi

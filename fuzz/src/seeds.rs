@@ -14,6 +14,9 @@ mod ftrace;
 #[allow(dead_code)]
 mod input;
 mod programs;
+#[allow(dead_code)]
+#[path = "../../crates/kprism-bpf/tests/synthetic/mod.rs"]
+mod types;
 
 /// Seeds of ftrace's readers: small files of their tests, and what those make.
 fn ftrace_seeds(corpus: &Path) -> std::io::Result<()> {
@@ -44,7 +47,7 @@ fn ftrace_seeds(corpus: &Path) -> std::io::Result<()> {
 
 fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let targets = ["packets", "flow", "perfdata", "simplept", "ftrace_text", "ftrace_raw", "trace_dat"];
+    let targets = ["packets", "flow", "perfdata", "simplept", "ftrace_text", "ftrace_raw", "trace_dat", "btf"];
     for folder in targets {
         fs::create_dir_all(corpus.join(folder))?;
     }
@@ -65,7 +68,10 @@ fn main() -> std::io::Result<()> {
     let folder = corpus.join("perfdata");
     fs::write(folder.join("exported"), &data)?;
     fs::write(folder.join("piped"), export::piped(&data, false))?;
-    fs::write(folder.join("compressed"), export::piped(&data, true))
+    fs::write(folder.join("compressed"), export::piped(&data, true))?;
+    let folder = corpus.join("btf");
+    fs::write(folder.join("kernel"), types::kernel())?;
+    fs::write(folder.join("module"), types::module(0, types::kernel_strings()))
 }
 
 fn encode(packets: &[Packet]) -> Vec<u8> {

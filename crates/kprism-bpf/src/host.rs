@@ -52,7 +52,8 @@ impl Host {
 
     /// Why programs cannot be loaded at all, with the remedy.
     pub fn refusal(&self) -> Option<String> {
-        if !self.has(CAP_SYS_ADMIN) && !(self.has(CAP_BPF) && self.has(CAP_PERFMON)) {
+        let enough = self.has(CAP_SYS_ADMIN) || (self.has(CAP_BPF) && self.has(CAP_PERFMON));
+        if !enough {
             return Some(format!(
                 "CAP_BPF and CAP_PERFMON are needed (effective capabilities: {:#x}): run as root, or give the \
                  program both with setcap cap_bpf,cap_perfmon,cap_dac_read_search=ep",

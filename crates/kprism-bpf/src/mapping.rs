@@ -49,7 +49,7 @@ impl Mapping {
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset % 8 == 0 && offset + 8 <= self.len, "word at {offset} of {}", self.len);
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word at {offset} of {}", self.len);
         // SAFETY: within the mapping and aligned (mappings begin at pages), and atomic on both sides.
         unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
     }

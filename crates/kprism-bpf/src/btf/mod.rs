@@ -185,13 +185,13 @@ impl Btf {
                 return Err(self.wrong(at, format!("{size} bytes of {kind:?}, not {}", self.types.end - at)));
             }
             let name = u32_at(&self.bytes, at);
-            if self.string(name).is_none() {
+            let Some(text) = self.string(name) else {
                 return Err(self.wrong(
                     at,
                     format!("a name within the strings, in UTF-8, of at most 4096 bytes, not {name:#x}"),
                 ));
-            }
-            if name != 0 {
+            };
+            if !text.is_empty() {
                 named.push(self.first_id + offsets.len() as u32);
             }
             offsets.push(at as u32);

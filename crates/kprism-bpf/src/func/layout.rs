@@ -26,7 +26,7 @@ pub const OFF: u32 = FULL;
 /// `top` of a task for which no stack was left.
 pub const NONE_LEFT: u32 = FULL | 0x20;
 /// What is left of `top` for addresses, which the verifier then knows to be inside.
-pub const TOP_MASK: u32 = STACKS_BYTES - STACK_BYTES | 0x7e0;
+pub const TOP_MASK: u32 = (STACKS_BYTES - STACK_BYTES) | 0x7e0;
 
 /// Bytes of a frame: key, time of entry, nanoseconds of calls from here.
 pub const FRAME: i32 = 32;

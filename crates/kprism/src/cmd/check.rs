@@ -61,6 +61,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
         intel_pt(),
         perf(),
         function_tracer(),
+        bpf(),
         browser(),
     ];
     let items: Vec<Item> = items.into_iter().chain(killed_recording()).collect();
@@ -214,6 +215,23 @@ fn killed_recording() -> Option<Item> {
             Some(Item::new(NAME, false, State::Optional, "tracefs is as it left it", &why.to_string()))
         }
     }
+}
+
+/// What `kprism record func --aggregate` needs.
+fn bpf() -> Item {
+    let host = kprism_bpf::host::Host::here();
+    let found = format!("lockdown {}, {}", host.lockdown, if host.btf { "BTF" } else { "no BTF" });
+    let why = host.function_refusal().unwrap_or_else(|| {
+        "the kernel needs CONFIG_DEBUG_INFO_BTF=y: task switches are followed by its types".into()
+    });
+    let ok = host.function_refusal().is_none() && host.btf;
+    Item::new(
+        "BPF at functions",
+        ok,
+        State::Optional,
+        found,
+        &format!("kprism record func --aggregate: {why}"),
+    )
 }
 
 fn browser() -> Item {

@@ -12,8 +12,8 @@ $kprism record func -q --backend bpf-kprobe --aggregate -T 'nest_*' -o $out/sess
 $kprism record func -q --backend bpf-kprobe -T 'nest_*' -o $out/calls -- sh -c "$work"
 $kprism record func -q --backend bpf-kprobe -T 'nest_*' --longer-than 10ms -o $out/long -- sh -c "$work"
 copy='dd if=/dev/zero of=/dev/null bs=1 count=500 status=none'
-$kprism record func -q --backend bpf-fentry --aggregate -T vfs_read -T ksys_read -o $out/fentry -- $copy >/dev/null
-$kprism record func -q --backend bpf-fentry -T vfs_read -T ksys_read -o $out/fentry-calls -- $copy
+$kprism record func -q --backend bpf-fentry --aggregate -T vfs_write -T ksys_write -o $out/fentry -- $copy >/dev/null
+$kprism record func -q --backend bpf-fentry -T vfs_write -T ksys_write -o $out/fentry-calls -- $copy
 
 # A recorder that is killed leaves nothing.
 cp /sys/kernel/tracing/enabled_functions $out/before
@@ -45,7 +45,7 @@ for run in session calls long fentry fentry-calls; do
 		esac
 	done
 	echo "== $run kallsyms"
-	grep -E ' (nest_[a-z]+|vfs_read|ksys_read)(	|$)' $run/symbols/kallsyms
+	grep -E ' (nest_[a-z]+|vfs_write|ksys_write)(	|$)' $run/symbols/kallsyms
 done
 for file in before during after; do
 	echo "== $file enabled"

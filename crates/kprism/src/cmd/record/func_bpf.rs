@@ -54,13 +54,11 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
     let mut kernel = Kernel::running()?;
     let kallsyms = fs::read("/proc/kallsyms").context("/proc/kallsyms")?;
     let functions = wanted(args, &String::from_utf8_lossy(&kallsyms))?;
+    let asked = || "as asked for".to_owned();
     let (hook, hook_why) = match args.backend {
-        Backend::BpfFentry => (Hook::Fentry, "as asked for".to_owned()),
-        _ => choose(&mut kernel, &functions),
-    };
-    let hook = match (args.backend, hook) {
-        (Backend::BpfKprobe, Hook::Fentry) => many(&kernel),
-        (_, hook) => hook,
+        Backend::BpfFentry => (Hook::Fentry, asked()),
+        Backend::BpfKprobe => (many(&kernel), asked()),
+        Backend::Auto | Backend::Ftrace => choose(&mut kernel, &functions),
     };
     if hook == Hook::Fentry
         && let Some(unknown) = functions.iter().find(|function| !kernel.knows(function))
