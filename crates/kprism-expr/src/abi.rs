@@ -23,7 +23,11 @@ fn class(types: &dyn Types, ty: &Ty) -> Class {
         Ok(Def::Wide(_, 16)) => Class::Integer(2),
         Ok(Def::Float(_, size)) if size <= 8 => Class::Float,
         Ok(Def::Record(record)) if record.size <= 16 && record.size > 0 => {
-            if floats(types, ty, 0) { Class::Float } else { Class::Integer(record.size.div_ceil(8) as usize) }
+            if floats(types, ty, 0) {
+                Class::Float
+            } else {
+                Class::Integer(record.size.div_ceil(8) as usize)
+            }
         }
         _ => Class::Memory(size_of(types, ty).ok().flatten().unwrap_or(8)),
     }
@@ -34,7 +38,9 @@ fn floats(types: &dyn Types, ty: &Ty, depth: usize) -> bool {
     match resolve(types, ty) {
         Ok(Def::Float(..)) => true,
         Ok(Def::Plain(Ty::Array(of, _))) => depth < 8 && floats(types, &of, depth + 1),
-        Ok(Def::Record(record)) => depth < 8 && record.members.iter().any(|m| floats(types, &m.ty, depth + 1)),
+        Ok(Def::Record(record)) => {
+            depth < 8 && record.members.iter().any(|m| floats(types, &m.ty, depth + 1))
+        }
         _ => false,
     }
 }

@@ -86,7 +86,10 @@ impl Agent<'_> {
         let key = (round, to, stack.len());
         if !self.blocks.contains_key(&key) {
             if self.blocks.len() >= BLOCKS {
-                return Err(Error { at: from, what: format!("more than {BLOCKS} blocks once loops are unrolled") });
+                return Err(Error {
+                    at: from,
+                    what: format!("more than {BLOCKS} blocks once loops are unrolled"),
+                });
             }
             let block = self.b.block();
             let params = stack.iter().map(|_| self.b.param(block, Width::W64)).collect();
@@ -124,9 +127,13 @@ impl Agent<'_> {
             if stack.len() > DEPTH {
                 return Err(fail(format!("the stack grows beyond {DEPTH}")));
             }
-            let needs = needs(op).ok_or_else(|| fail(format!("{op:#04x} is no opcode that can be translated{}", why(op))))?;
+            let needs = needs(op)
+                .ok_or_else(|| fail(format!("{op:#04x} is no opcode that can be translated{}", why(op))))?;
             if stack.len() < needs {
-                return Err(fail(format!("opcode {op:#04x} takes {needs} values, the stack has {}", stack.len())));
+                return Err(fail(format!(
+                    "opcode {op:#04x} takes {needs} values, the stack has {}",
+                    stack.len()
+                )));
             }
             let mut pop = || stack.pop().unwrap_or(Val(0));
             match op {
@@ -252,7 +259,9 @@ impl Agent<'_> {
                     at += 1;
                     let from = stack.len().checked_sub(n + 1);
                     let v = from.and_then(|i| stack.get(i)).copied();
-                    stack.push(v.ok_or_else(|| fail(format!("picks value {n} of a stack of {}", stack.len())))?);
+                    stack.push(
+                        v.ok_or_else(|| fail(format!("picks value {n} of a stack of {}", stack.len())))?,
+                    );
                 }
                 0x33 => {
                     // a b c => c a b
@@ -321,10 +330,10 @@ impl Agent<'_> {
     fn printf(&mut self, at: usize, stack: &mut Vec<Val>, here: usize) -> Result<usize> {
         let count = self.number(at, 1)? as usize;
         let len = self.number(at + 1, 2)? as usize;
-        let text = self.code.get(at + 3..at + 3 + len).ok_or_else(|| Error {
-            at: here,
-            what: format!("a format of {len} bytes, past the end"),
-        })?;
+        let text = self
+            .code
+            .get(at + 3..at + 3 + len)
+            .ok_or_else(|| Error { at: here, what: format!("a format of {len} bytes, past the end") })?;
         let text = String::from_utf8_lossy(text).trim_end_matches('\0').to_owned();
         if stack.len() < count + 2 || count > 32 {
             let what = format!("printf of {count} arguments, the stack has {}", stack.len());

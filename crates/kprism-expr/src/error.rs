@@ -56,7 +56,12 @@ impl Error {
             source[..to].chars().count()
         };
         let (from, to) = (width(self.span.start), width(self.span.end));
-        let mut out = format!("{}\n  {clean}\n  {}{}", self.message, " ".repeat(from), "^".repeat((to - from.min(to)).max(1)));
+        let mut out = format!(
+            "{}\n  {clean}\n  {}{}",
+            self.message,
+            " ".repeat(from),
+            "^".repeat((to - from.min(to)).max(1))
+        );
         if let Some(help) = &self.help {
             out.push_str(&format!("\n{help}"));
         }

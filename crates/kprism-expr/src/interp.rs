@@ -74,12 +74,7 @@ pub fn run(func: &Func, machine: &mut dyn Machine) -> Result<u64, Fault> {
     }
 }
 
-fn step(
-    func: &Func,
-    v: Val,
-    vals: &HashMap<Val, u64>,
-    machine: &mut dyn Machine,
-) -> Result<u64, Fault> {
+fn step(func: &Func, v: Val, vals: &HashMap<Val, u64>, machine: &mut dyn Machine) -> Result<u64, Fault> {
     let width = func.width(v);
     let get = |v: &Val| vals.get(v).copied().unwrap_or(0);
     Ok(match func.op(v) {

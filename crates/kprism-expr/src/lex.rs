@@ -37,9 +37,9 @@ pub struct Number {
 
 /// Longest first, so that `<<` is not two `<`.
 const SIGNS: [&str; 45] = [
-    "<<=", ">>=", "...", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+=", "-=", "*=", "/=",
-    "%=", "&=", "|=", "^=", "::", "+", "-", "*", "/", "%", "&", "|", "^", "~", "!", "<", ">", "=", "?", ":", ",",
-    ".", "(", ")", "[", "]", ";",
+    "<<=", ">>=", "...", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+=", "-=", "*=",
+    "/=", "%=", "&=", "|=", "^=", "::", "+", "-", "*", "/", "%", "&", "|", "^", "~", "!", "<", ">", "=", "?",
+    ":", ",", ".", "(", ")", "[", "]", ";",
 ];
 
 /// Splits the text.
@@ -130,7 +130,9 @@ fn number(source: &str, at: &mut usize) -> Result<Token> {
         other if base == 10 && other.starts_with(['e', 'f']) => {
             return Err(Error::new(span, "floating-point numbers cannot be computed in a probe"));
         }
-        other => return Err(Error::new(span, format!("`{other}` is no suffix of an integer in base {base}"))),
+        other => {
+            return Err(Error::new(span, format!("`{other}` is no suffix of an integer in base {base}")));
+        }
     };
     let value = if octal_zero { Ok(0) } else { u64::from_str_radix(digits, base) };
     let value = value.map_err(|_| {
@@ -187,9 +189,15 @@ fn quoted(source: &str, at: &mut usize) -> Result<Vec<u8>> {
                     *at += 1;
                 }
                 let digits = source.get(from..*at).unwrap_or("");
-                u8::from_str_radix(digits, 16).map_err(|_| Error::new(span, "`\\x` needs hexadecimal digits"))?
+                u8::from_str_radix(digits, 16)
+                    .map_err(|_| Error::new(span, "`\\x` needs hexadecimal digits"))?
             }
-            _ => return Err(Error::new(span, format!("`\\{}` is no escape of C", char::from(c).escape_debug()))),
+            _ => {
+                return Err(Error::new(
+                    span,
+                    format!("`\\{}` is no escape of C", char::from(c).escape_debug()),
+                ));
+            }
         });
     }
 }

@@ -36,8 +36,21 @@ struct Parser<'t> {
 }
 
 const WORDS: [&str; 15] = [
-    "void", "char", "short", "int", "long", "signed", "unsigned", "_Bool", "bool", "float", "double", "const",
-    "volatile", "__signed__", "restrict",
+    "void",
+    "char",
+    "short",
+    "int",
+    "long",
+    "signed",
+    "unsigned",
+    "_Bool",
+    "bool",
+    "float",
+    "double",
+    "const",
+    "volatile",
+    "__signed__",
+    "restrict",
 ];
 
 impl Parser<'_> {
@@ -105,7 +118,10 @@ impl Parser<'_> {
     fn chain(&self, links: &mut usize) -> Result<()> {
         *links += 1;
         if *links > DEPTH {
-            return Err(Error::new(self.last(), format!("more than {DEPTH} operators in a row; use parentheses")));
+            return Err(Error::new(
+                self.last(),
+                format!("more than {DEPTH} operators in a row; use parentheses"),
+            ));
         }
         Ok(())
     }
@@ -181,7 +197,11 @@ impl Parser<'_> {
                     p.at += 1;
                     let of = p.unary()?;
                     let span = start.to(of.span);
-                    return Ok(node(span, |o| Kind::Assign(o, Some(op), Box::new(one(span)), After::New), of));
+                    return Ok(node(
+                        span,
+                        |o| Kind::Assign(o, Some(op), Box::new(one(span)), After::New),
+                        of,
+                    ));
                 }
                 Token::Sign("(") if p.is_type_at(1) => {
                     p.at += 1;
@@ -320,7 +340,8 @@ impl Parser<'_> {
         loop {
             if self.eat("*") {
                 ty.pointers += 1;
-            } else if matches!(self.peek(), Token::Name(n) if matches!(n.as_str(), "const" | "volatile" | "restrict")) {
+            } else if matches!(self.peek(), Token::Name(n) if matches!(n.as_str(), "const" | "volatile" | "restrict"))
+            {
                 self.at += 1;
             } else {
                 break;

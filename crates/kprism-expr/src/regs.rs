@@ -32,7 +32,8 @@ use Reg::*;
 
 /// All of them, in the order of `struct pt_regs`.
 pub const ALL: [Reg; 21] = [
-    R15, R14, R13, R12, Rbp, Rbx, R11, R10, R9, R8, Rax, Rcx, Rdx, Rsi, Rdi, OrigRax, Rip, Cs, Eflags, Rsp, Ss,
+    R15, R14, R13, R12, Rbp, Rbx, R11, R10, R9, R8, Rax, Rcx, Rdx, Rsi, Rdi, OrigRax, Rip, Cs, Eflags, Rsp,
+    Ss,
 ];
 
 /// The registers that hold the first six integer arguments (System V ABI for AMD64, 3.2.3).

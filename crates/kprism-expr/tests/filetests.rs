@@ -43,13 +43,15 @@ fn render(header: &str) -> String {
 #[test]
 fn files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests");
-    let mut files: Vec<_> = fs::read_dir(&folder).expect("the folder").map(|e| e.expect("an entry").path()).collect();
+    let mut files: Vec<_> =
+        fs::read_dir(&folder).expect("the folder").map(|e| e.expect("an entry").path()).collect();
     files.sort();
     assert!(files.len() >= 10);
     let mut wrong = Vec::new();
     for file in files {
         let text = fs::read_to_string(&file).expect("a text");
-        let header: String = text.lines().take_while(|l| !l.is_empty()).fold(String::new(), |all, l| all + l + "\n");
+        let header: String =
+            text.lines().take_while(|l| !l.is_empty()).fold(String::new(), |all, l| all + l + "\n");
         let made = render(&header);
         if made != text && std::env::var_os("KPRISM_BLESS").is_some() {
             fs::write(&file, &made).expect("to be writable");

@@ -2,10 +2,12 @@
 //! The same programs in this machine's kernel: its verifier must take each, of both versions, and its JIT must answer
 //! as the interpreter does. `KPRISM_EXPR_PROGRAMS` says how many are tried.
 
+#[path = "support/kernel.rs"]
+mod machine;
 mod support;
 
 use kprism_expr::emit::{self, Cpu, Output, program};
-use support::kernel::Kernel;
+use machine::Kernel;
 use support::{Bytes, World, interpret};
 
 /// A generator that needs nothing (splitmix64).
@@ -38,7 +40,8 @@ fn agree(kernel: &Kernel) {
         kprism_expr::opt::optimise(&mut better);
         for (func, cpu) in [(&func, Cpu::V3), (&better, Cpu::V3), (&better, Cpu::V4)] {
             let code = program(func, cpu, Output::State).expect("small");
-            let loaded = kernel.load(&code, false).unwrap_or_else(|e| panic!("program {number} of\n{func}: {e}"));
+            let loaded =
+                kernel.load(&code, false).unwrap_or_else(|e| panic!("program {number} of\n{func}: {e}"));
             assert_eq!(kernel.run(&loaded, &world), expected, "program {number}\n{func}{}", code.listing());
         }
     }
@@ -66,7 +69,8 @@ fn verify(kernel: &Kernel) {
     let cpu = b.push(Op::Input(Input::Cpu), w);
     let comm = b.push(Op::TextEq(kprism_expr::ir::Text::Comm, (*b"kprism").into()), Width::W32);
     let comm = b.ext(comm, 32, false, w);
-    let sum = [was, now, id, cpu, comm].into_iter().fold(then, |a, v| b.bin(kprism_expr::ir::BinOp::Add, a, v));
+    let sum =
+        [was, now, id, cpu, comm].into_iter().fold(then, |a, v| b.bin(kprism_expr::ir::BinOp::Add, a, v));
     b.end(Term::Return(sum));
     let mut func = b.finish();
     for _ in 0..2 {

@@ -79,7 +79,8 @@ impl<'d> Btf<'d> {
         let fail = |at: usize, what: &str| Error { file: file.to_owned(), at, what: what.to_owned() };
         let data = if data.starts_with(b"\x7fELF") {
             let object = object::File::parse(data).map_err(|e| fail(0, &e.to_string()))?;
-            let section = object.section_by_name(".BTF").ok_or_else(|| fail(0, "the file has no section .BTF"))?;
+            let section =
+                object.section_by_name(".BTF").ok_or_else(|| fail(0, "the file has no section .BTF"))?;
             section.data().map_err(|e| fail(0, &e.to_string()))?
         } else {
             data
@@ -94,7 +95,8 @@ impl<'d> Btf<'d> {
             data.get(start..start.checked_add(len as usize)?)
         };
         let types = part(word(8)?, word(12)?).ok_or_else(|| fail(8, "the types lie outside of the data"))?;
-        let strings = part(word(16)?, word(20)?).ok_or_else(|| fail(16, "the strings lie outside of the data"))?;
+        let strings =
+            part(word(16)?, word(20)?).ok_or_else(|| fail(16, "the strings lie outside of the data"))?;
         let mut btf = Self { types, strings, at: vec![u32::MAX], file: file.to_owned() };
         let mut at = 0;
         while at < types.len() {
@@ -155,9 +157,8 @@ impl<'d> Btf<'d> {
 
     /// The first type of this name for which `wanted` holds.
     fn search(&self, name: &str, wanted: impl Fn(&Head) -> bool) -> Option<u32> {
-        (1..self.at.len() as u32).find(|id| {
-            self.head(*id).is_some_and(|h| wanted(&h) && self.text(h.name) == name.as_bytes())
-        })
+        (1..self.at.len() as u32)
+            .find(|id| self.head(*id).is_some_and(|h| wanted(&h) && self.text(h.name) == name.as_bytes()))
     }
 
     /// Names of all functions.
@@ -184,11 +185,18 @@ impl<'d> Btf<'d> {
             let at = head.rest + 12 * i;
             let offset = self.word(at + 8);
             let ty = self.word(at + 4);
-            let (bits, offset) = if head.flag { (offset >> 24, offset & 0xff_ffff) } else { (self.old_bits(ty), offset) };
+            let (bits, offset) =
+                if head.flag { (offset >> 24, offset & 0xff_ffff) } else { (self.old_bits(ty), offset) };
             let bits = u8::try_from(bits).ok().filter(|b| (1..=64).contains(b));
             Member { name: self.name(self.word(at)), ty: Self::ty(ty), offset: u64::from(offset), bits }
         });
-        Record { tag, name: self.name(head.name), size: u64::from(head.value), members: members.collect(), declared: false }
+        Record {
+            tag,
+            name: self.name(head.name),
+            size: u64::from(head.value),
+            members: members.collect(),
+            declared: false,
+        }
     }
 
     /// Bitfields of old BTF have an integer type of their own.
@@ -222,7 +230,8 @@ impl<'d> Btf<'d> {
         (1..self.at.len() as u32).find_map(|id| {
             let head = self.head(id).filter(|h| matches!(h.kind, kind::ENUM | kind::ENUM64))?;
             let step = if head.kind == kind::ENUM64 { 12 } else { 8 };
-            let i = (0..head.count as usize).find(|i| self.text(self.word(head.rest + step * i)) == name.as_bytes())?;
+            let i = (0..head.count as usize)
+                .find(|i| self.text(self.word(head.rest + step * i)) == name.as_bytes())?;
             Some((Self::ty(id), self.enumeration(head).variants.get(i)?.1))
         })
     }
@@ -260,7 +269,9 @@ impl Types for Btf<'_> {
                 Def::Record(Record { tag, name, size: 0, members: Vec::new(), declared: true })
             }
             kind::TYPEDEF => Def::Alias(name, Self::ty(head.value)),
-            kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG => Def::Alias(None, Self::ty(head.value)),
+            kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG => {
+                Def::Alias(None, Self::ty(head.value))
+            }
             kind::FUNC | kind::FUNC_PROTO => Def::Function,
             kind::FLOAT => Def::Float(name.unwrap_or_default(), u64::from(head.value)),
             other => return Err(format!("{}: type {id} is of kind {other}, no type of C", self.file)),

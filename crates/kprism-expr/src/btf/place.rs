@@ -35,7 +35,9 @@ impl<'c, 'd> Place<'c, 'd> {
         };
         let fail = |what: String| Error { file: btf.file.clone(), at: 0, what };
         if spec.contains([':', '+']) || spec.starts_with("0x") {
-            let what = format!("BTF tells only of functions' entry and return; `{spec}` needs debug information (-k VMLINUX)");
+            let what = format!(
+                "BTF tells only of functions' entry and return; `{spec}` needs debug information (-k VMLINUX)"
+            );
             return Err(fail(what));
         }
         let Some((returned, all)) = btf.prototype(name) else {
@@ -63,7 +65,9 @@ fn slot(n: usize) -> Spot {
 fn slots(first: usize, count: usize) -> Location {
     match count {
         1 => Location::Whole(slot(first)),
-        _ => Location::Pieces((0..count).map(|i| Piece { bits: 64, offset: 0, at: slot(first + i) }).collect()),
+        _ => {
+            Location::Pieces((0..count).map(|i| Piece { bits: 64, offset: 0, at: slot(first + i) }).collect())
+        }
     }
 }
 
@@ -79,7 +83,9 @@ impl Types for Place<'_, '_> {
 
 impl Scope for Place<'_, '_> {
     fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
-        let Some((name, ty, first, takes)) = self.parameters.iter().find(|p| p.0 == name) else { return Ok(None) };
+        let Some((name, ty, first, takes)) = self.parameters.iter().find(|p| p.0 == name) else {
+            return Ok(None);
+        };
         let location = if first + takes > 12 {
             let why = "beyond the twelfth argument, which a probe by BTF cannot see".to_owned();
             Location::Whole(Spot::Missing(why, None))

@@ -60,7 +60,8 @@ impl Image {
         let object = object::File::parse(&*map).map_err(|e| Error::Object(name.clone(), e))?;
         for section in object.sections() {
             let Ok(section_name) = section.name() else { continue };
-            let packed = section.compressed_file_range().is_ok_and(|r| r.format != object::CompressionFormat::None);
+            let packed =
+                section.compressed_file_range().is_ok_and(|r| r.format != object::CompressionFormat::None);
             if packed && section.size() < LARGEST {
                 let data = section.uncompressed_data().map_err(|e| Error::Object(name.clone(), e))?;
                 if let Cow::Owned(data) = data {
@@ -74,6 +75,11 @@ impl Image {
     /// Its path, for messages.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it can be loaded anywhere, as libraries and most programs can.
+    pub fn moves(&self) -> bool {
+        self.object().is_some_and(|o| o.kind() == object::ObjectKind::Dynamic)
     }
 
     pub(crate) fn object(&self) -> Option<object::File<'_>> {

@@ -147,7 +147,13 @@ impl<'d> Debug<'d> {
         Ok((perhaps, false))
     }
 
-    fn own_name_is(&self, file: usize, unit: &super::Unit<'d>, entry: &Entry<'d>, name: &str) -> Option<bool> {
+    fn own_name_is(
+        &self,
+        file: usize,
+        unit: &super::Unit<'d>,
+        entry: &Entry<'d>,
+        name: &str,
+    ) -> Option<bool> {
         let value = entry.attr_value(gimli::DW_AT_name)?;
         let text = self.parts[file].dwarf.attr_string(unit, value).ok()?;
         Some(text.slice() == name.as_bytes())

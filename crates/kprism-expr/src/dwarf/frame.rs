@@ -45,7 +45,8 @@ where
             None => Err(format!("the frame is found through {}", Reg::dwarf_name(register.0))),
         },
         CfaRule::Expression(expression) => {
-            let expression: Result<gimli::Expression<EndianSlice<'d, LittleEndian>>, _> = expression.get(section);
+            let expression: Result<gimli::Expression<EndianSlice<'d, LittleEndian>>, _> =
+                expression.get(section);
             match expression {
                 Ok(_) => Err(format!("the frame at {pc:#x} is computed by an expression (as in a PLT)")),
                 Err(e) => Err(format!("the frame at {pc:#x}: {e}")),

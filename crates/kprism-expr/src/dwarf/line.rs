@@ -66,9 +66,8 @@ impl<'d> Debug<'d> {
 
     /// The addresses where a line of a file begins, in all units; the nearest line with code if it has none.
     pub(crate) fn addresses_of(&self, file: &str, line: u64) -> Result<(u64, Vec<u64>), Error> {
-        let ends = |name: &str| {
-            name == file || name.strip_suffix(file).is_some_and(|rest| rest.ends_with('/'))
-        };
+        let ends =
+            |name: &str| name == file || name.strip_suffix(file).is_some_and(|rest| rest.ends_with('/'));
         let mut known = false;
         let mut best: Option<u64> = None;
         let mut addresses = Vec::new();
@@ -96,7 +95,8 @@ impl<'d> Debug<'d> {
                 self.rows(&unit, |row| {
                     let begins = previous != Some((row.file, row.line));
                     previous = Some((row.file, row.line));
-                    if row.end || !row.statement || !wanted.contains(&row.file) || row.line < line || !begins {
+                    if row.end || !row.statement || !wanted.contains(&row.file) || row.line < line || !begins
+                    {
                         return;
                     }
                     if best.is_none_or(|b| row.line < b) {

@@ -189,7 +189,13 @@ impl<'d> Debug<'d> {
     }
 
     /// The die that an attribute refers to.
-    pub(crate) fn refers(&self, file: usize, unit: &Unit<'d>, entry: &Entry<'d>, at: gimli::DwAt) -> Option<Node> {
+    pub(crate) fn refers(
+        &self,
+        file: usize,
+        unit: &Unit<'d>,
+        entry: &Entry<'d>,
+        at: gimli::DwAt,
+    ) -> Option<Node> {
         let start = unit.header.debug_info_offset().map_or(0, |o| o.0);
         match entry.attr_value(at)? {
             gimli::AttributeValue::UnitRef(o) => Some(Node { file, offset: start.checked_add(o.0)? }),
@@ -247,7 +253,8 @@ impl<'d> Debug<'d> {
     }
 
     pub(crate) fn type_at(&self, node: Node) -> Result<Ty, Error> {
-        let found = self.inherited(node, |file, unit, entry| self.refers(file, unit, entry, gimli::DW_AT_type))?;
+        let found =
+            self.inherited(node, |file, unit, entry| self.refers(file, unit, entry, gimli::DW_AT_type))?;
         Ok(found.map_or(Ty::Void, |n| Ty::Ref(n.type_ref())))
     }
 }

@@ -126,7 +126,10 @@ impl<'c, 'd> Place<'c, 'd> {
     pub fn after_prologue(&self) -> Result<u64, Error> {
         let (unit, entry) = self.debug.entry(self.function)?;
         let mut high = self.entry;
-        let mut ranges = self.debug.parts[self.file].dwarf.die_ranges(&unit, &entry).map_err(self.debug.bad(".debug_info"))?;
+        let mut ranges = self.debug.parts[self.file]
+            .dwarf
+            .die_ranges(&unit, &entry)
+            .map_err(self.debug.bad(".debug_info"))?;
         while let Some(range) = ranges.next().map_err(self.debug.bad(".debug_rnglists"))? {
             if range.begin <= self.entry && self.entry < range.end {
                 high = range.end;
@@ -175,11 +178,7 @@ impl<'c, 'd> Place<'c, 'd> {
         Ok(self.debug.name(node)?.unwrap_or_else(|| "?".to_owned()))
     }
 
-    fn walk(
-        &mut self,
-        node: gimli::EntriesTreeNode<'_, '_, R<'d>>,
-        depth: usize,
-    ) -> Result<(), Error> {
+    fn walk(&mut self, node: gimli::EntriesTreeNode<'_, '_, R<'d>>, depth: usize) -> Result<(), Error> {
         if depth > 200 {
             return Err(Error::Nothing("blocks are nested too deep".to_owned()));
         }
@@ -255,7 +254,8 @@ impl<'c, 'd> Place<'c, 'd> {
         }
         if role == Role::Local && self.moment == Moment::Return {
             let why = "gone when the function has returned".to_owned();
-            let local_static = matches!(&attr, Some(AttributeValue::Exprloc(e)) if e.0.first() == Some(&0x03));
+            let local_static =
+                matches!(&attr, Some(AttributeValue::Exprloc(e)) if e.0.first() == Some(&0x03));
             if !local_static {
                 return Ok(Location::Whole(Spot::Missing(why, None)));
             }
@@ -286,9 +286,7 @@ impl<'c, 'd> Place<'c, 'd> {
                 };
                 Ok(gone(line))
             }
-            None => {
-                Ok(self.constant(node)?.unwrap_or_else(|| gone(None)))
-            }
+            None => Ok(self.constant(node)?.unwrap_or_else(|| gone(None))),
         }
     }
 
@@ -367,7 +365,9 @@ fn at_entry(location: Location) -> Location {
             Sym::Reg(reg) => Spot::Value(Rc::new(Sym::Entry(reg))),
             _ => Spot::Value(sym),
         },
-        Spot::Memory(_) => Spot::Missing("passed in memory, which the function may have changed".to_owned(), None),
+        Spot::Memory(_) => {
+            Spot::Missing("passed in memory, which the function may have changed".to_owned(), None)
+        }
         other => other,
     };
     match location {
@@ -398,7 +398,8 @@ fn function(debug: &Debug<'_>, name: &str) -> Result<u64, Error> {
         [one] => return Ok(one),
         [_, _, ..] => {
             let all: Vec<String> = addresses.iter().map(|a| format!("{a:#x}")).collect();
-            let what = format!("`{name}` is several functions; choose one by its address: {}", all.join(", "));
+            let what =
+                format!("`{name}` is several functions; choose one by its address: {}", all.join(", "));
             return Err(Error::Nothing(what));
         }
         [] => {}

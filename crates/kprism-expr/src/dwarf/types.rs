@@ -111,14 +111,17 @@ impl<'d> Debug<'d> {
                 continue;
             }
             let bytes = number(member, gimli::DW_AT_data_member_location).unwrap_or(0);
-            let bits = number(member, gimli::DW_AT_bit_size).and_then(|n| u8::try_from(n).ok()).filter(|n| (1..=64).contains(n));
+            let bits = number(member, gimli::DW_AT_bit_size)
+                .and_then(|n| u8::try_from(n).ok())
+                .filter(|n| (1..=64).contains(n));
             let mut offset = bytes.saturating_mul(8);
             if let Some(at) = number(member, gimli::DW_AT_data_bit_offset) {
                 offset = at;
             } else if let (Some(from_top), Some(bits)) = (number(member, gimli::DW_AT_bit_offset), bits) {
                 // DWARF 3 counts from the most significant bit of the storage unit.
                 let unit_bits = number(member, gimli::DW_AT_byte_size).unwrap_or(4).saturating_mul(8);
-                offset = offset.saturating_add(unit_bits.saturating_sub(from_top.saturating_add(u64::from(bits))));
+                offset =
+                    offset.saturating_add(unit_bits.saturating_sub(from_top.saturating_add(u64::from(bits))));
             }
             members.push(Member {
                 name: self.own_name(node.file, unit, member),
@@ -187,9 +190,14 @@ impl<'d> Debug<'d> {
         first: Option<(usize, usize)>,
         name: &str,
     ) -> Result<Option<(Ty, i64)>, Error> {
-        let found = self.named(name, first, |e| {
-            if e.tag() == gimli::DW_TAG_enumerator { Take::This } else { Take::No }
-        })?;
+        let found =
+            self.named(
+                name,
+                first,
+                |e| {
+                    if e.tag() == gimli::DW_TAG_enumerator { Take::This } else { Take::No }
+                },
+            )?;
         let Some((node, Some(parent))) = found else { return Ok(None) };
         let (_, entry) = self.entry(node)?;
         Ok(constant(&entry).map(|value| (Ty::Ref(parent.type_ref()), value)))
@@ -227,7 +235,9 @@ fn base(entry: &Entry<'_>, name: String, size: u64) -> Def {
     };
     let signed = matches!(encoding, gimli::DW_ATE_signed | gimli::DW_ATE_signed_char);
     match (encoding, size) {
-        (gimli::DW_ATE_float | gimli::DW_ATE_complex_float | gimli::DW_ATE_decimal_float, _) => Def::Float(name, size),
+        (gimli::DW_ATE_float | gimli::DW_ATE_complex_float | gimli::DW_ATE_decimal_float, _) => {
+            Def::Float(name, size)
+        }
         (gimli::DW_ATE_boolean, 1) => Def::Plain(Ty::Int(Int::BOOL)),
         (_, 1 | 2 | 4 | 8) => {
             let plain_char = name == "char";

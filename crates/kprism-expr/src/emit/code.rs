@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::ir::{BinOp, Block, Cond, FAULTS, Fault, Func, Input, Kept, Op, Record, Target, Term, Text, Val, Width};
+use crate::ir::{
+    BinOp, Block, Cond, FAULTS, Fault, Func, Input, Kept, Op, Record, Target, Term, Text, Val, Width,
+};
 
 use super::alloc::{Allocation, Place, allocate};
 use super::insn::{self, Cpu, Insn, helper};
@@ -14,7 +16,9 @@ use super::{LOST, Map, Output, Program, RESULT, Reloc, VARS};
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// A program has 512 bytes of stack.
-    #[error("the expression needs {0} bytes of stack, a BPF program has 512; split it into several conditions")]
+    #[error(
+        "the expression needs {0} bytes of stack, a BPF program has 512; split it into several conditions"
+    )]
     Stack(u32),
     /// A jump's distance has 16 bits.
     #[error("the expression becomes {0} instructions, more than a jump can span; split it")]

@@ -84,7 +84,9 @@ impl Lower<'_> {
             self.b.place(block);
             let operand = self.expr(e)?;
             let ty = match &operand {
-                Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => ty.clone(),
+                Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => {
+                    ty.clone()
+                }
                 _ => Ty::Void,
             };
             let (v, scalar) = self.rvalue(operand, e.span)?;
@@ -129,7 +131,8 @@ impl Lower<'_> {
         let left = self.expr(a)?;
         if matches!(op, Binary::Eq | Binary::Ne) {
             // A string is compared by its content.
-            let right_text = if let crate::ast::Kind::Text(text) = &b.kind { Some(text.clone()) } else { None };
+            let right_text =
+                if let crate::ast::Kind::Text(text) = &b.kind { Some(text.clone()) } else { None };
             let found = match (left.clone(), right_text) {
                 (operand, Some(text)) => Some(self.text_eq(operand, &text, a.span)?),
                 (Operand::Text(text), None) => {
@@ -217,7 +220,10 @@ impl Lower<'_> {
             if let Some(n) = self.b.func.constant(count)
                 && n >= u64::from(int.bits())
             {
-                return Err(Error::new(span, format!("a shift of `{}` by {n} has no meaning in C", int.name())));
+                return Err(Error::new(
+                    span,
+                    format!("a shift of `{}` by {n} has no meaning in C", int.name()),
+                ));
             }
             let op = match (op, int.signed) {
                 (Binary::Shl, _) => BinOp::Shl,

@@ -13,8 +13,9 @@ use std::rc::Rc;
 use crate::ast::{After, Base, Binary, Expr, Kind, Tag, TypeName, Unary};
 use crate::ctype::{self, Def, Int, Ty, Types};
 use crate::error::{Error, Result, Span};
-use crate::ir::{Block, Builder, Cond, Func, Op, Target, Term, Text, Val, Width};
+use crate::ir::{BinOp, Block, Builder, Cond, Func, Input, Op, Target, Term, Text, Val, Width};
 use crate::parse::parse;
+use crate::regs::Reg;
 use crate::scope::{Location, Scope};
 
 /// Longest string that is compared.
@@ -88,6 +89,22 @@ pub fn value(source: &str, env: Env<'_>) -> Result<Lowered> {
     Ok(Lowered { func: lower.b.finish(), ty: shown, signed, uses: lower.uses })
 }
 
+/// Makes addresses of the file relative to the instruction at `pc`, where the probe is: a program or library that is
+/// loaded anywhere needs no relocation then, in whatever process it is met.
+pub fn by_instruction(func: &mut Func, pc: u64) {
+    for block in func.layout.clone() {
+        for v in std::mem::take(&mut func.body_mut(block).insts) {
+            if let Op::Address(link) = *func.op(v) {
+                let here = func.value(Op::Input(Input::Reg(Reg::Rip)), Width::W64);
+                let distance = func.value(Op::Const(link.wrapping_sub(pc)), Width::W64);
+                func.body_mut(block).insts.extend([here, distance]);
+                func.vals[v.0 as usize].op = Op::Bin(BinOp::Add, here, distance);
+            }
+            func.body_mut(block).insts.push(v);
+        }
+    }
+}
+
 /// A value's type.
 #[derive(Debug, Clone)]
 pub(crate) enum Scalar {
@@ -146,7 +163,9 @@ impl<'e> Lower<'e> {
 
     fn type_name(&self, operand: &Operand) -> String {
         match operand {
-            Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => self.show(ty),
+            Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => {
+                self.show(ty)
+            }
             Operand::Text(text) => format!("char [{}]", text.len() + 1),
             Operand::Comm => "char [16]".to_owned(),
             Operand::Nothing => "void".to_owned(),
@@ -254,7 +273,9 @@ impl<'e> Lower<'e> {
             return Ok(1);
         }
         let size = ctype::size_of(self.types(), ty).map_err(|e| Error::new(span, e))?;
-        size.ok_or_else(|| Error::new(span, format!("`{}` is incomplete: its size is unknown", self.show(ty))))
+        size.ok_or_else(|| {
+            Error::new(span, format!("`{}` is incomplete: its size is unknown", self.show(ty)))
+        })
     }
 
     fn named_type(&self, name: &TypeName) -> Result<Ty> {
@@ -312,11 +333,11 @@ impl<'e> Lower<'e> {
                     Unary::Plus => v,
                     Unary::Minus => {
                         let zero = self.b.constant(0, self.b.func.width(v));
-                        self.b.bin(crate::ir::BinOp::Sub, zero, v)
+                        self.b.bin(BinOp::Sub, zero, v)
                     }
                     _ => {
                         let ones = self.b.constant(u64::MAX, self.b.func.width(v));
-                        self.b.bin(crate::ir::BinOp::Xor, v, ones)
+                        self.b.bin(BinOp::Xor, v, ones)
                     }
                 };
                 Ok(self.int(v, to))
@@ -375,7 +396,9 @@ impl<'e> Lower<'e> {
             Operand::Comm => Text::Comm,
             operand => {
                 let ty = match &operand {
-                    Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => ty.clone(),
+                    Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => {
+                        ty.clone()
+                    }
                     _ => Ty::Void,
                 };
                 let limit = match self.resolve(&ty, span)? {
@@ -426,12 +449,12 @@ impl<'e> Lower<'e> {
             Some(Binary::Add | Binary::Sub) => {
                 let by = if op == Some(Binary::Sub) {
                     let zero = self.b.constant(0, Width::W64);
-                    self.b.bin(crate::ir::BinOp::Sub, zero, v)
+                    self.b.bin(BinOp::Sub, zero, v)
                 } else {
                     v
                 };
                 let new = self.b.push(Op::AddVar(number, by), Width::W64);
-                if after == After::Old { self.b.bin(crate::ir::BinOp::Sub, new, by) } else { new }
+                if after == After::Old { self.b.bin(BinOp::Sub, new, by) } else { new }
             }
             Some(op) => {
                 let old = self.b.push(Op::GetVar(number), Width::W64);

@@ -49,10 +49,10 @@ impl Lower<'_> {
         let error = Error::new(span, format!("no `{name}` at {}", scope.describe()));
         let near = suggestion(name, known.iter().map(String::as_str)).map(|s| {
             // `pid` for `$pid`.
-            BUILTIN.iter().find(|b| s.contains(&format!("`{b}`")) && !names.contains(&(**b).to_owned())).map_or(
-                s.clone(),
-                |b| format!("did you mean `${b}`?"),
-            )
+            BUILTIN
+                .iter()
+                .find(|b| s.contains(&format!("`{b}`")) && !names.contains(&(**b).to_owned()))
+                .map_or(s.clone(), |b| format!("did you mean `${b}`?"))
         });
         let all = (!names.is_empty()).then(|| format!("there are {}", shorten(&names)));
         Err(match near.or(all) {

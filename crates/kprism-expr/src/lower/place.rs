@@ -51,7 +51,10 @@ impl Lower<'_> {
                 return Ok((v, Scalar::Ptr(Rc::new(Ty::Void))));
             }
             Def::Float(name, _) => {
-                return Err(Error::new(span, format!("`{name}` is floating-point, which a probe cannot compute")));
+                return Err(Error::new(
+                    span,
+                    format!("`{name}` is floating-point, which a probe cannot compute"),
+                ));
             }
             Def::Wide(name, size) => {
                 return Err(Error::new(span, format!("`{name}` has {size} bytes, a probe computes in 8"))
@@ -314,7 +317,10 @@ impl Lower<'_> {
             let (v, scalar) = self.value_of(i)?;
             let v = self.to_64(v, &scalar);
             let Some(n) = self.b.func.constant(v).or_else(|| folded(&self.b.func, v)) else {
-                return Err(Error::new(i.span, format!("`{name}` is not in memory: only a constant can index it")));
+                return Err(Error::new(
+                    i.span,
+                    format!("`{name}` is not in memory: only a constant can index it"),
+                ));
             };
             let size = self.size_of(&elem, span)?;
             let from = from.saturating_add(n.saturating_mul(size).saturating_mul(8));

@@ -145,7 +145,9 @@ fn simplify(func: &mut Func, v: Val, kept: &mut Vec<Val>) -> Option<Simpler> {
                     }
                     // A widened truth value.
                     (_, Op::Ext { of, bits, .. })
-                        if bits > 1 && matches!(func.op(of), Op::Cmp(..)) && matches!(cond, Cond::Eq | Cond::Ne) =>
+                        if bits > 1
+                            && matches!(func.op(of), Op::Cmp(..))
+                            && matches!(cond, Cond::Eq | Cond::Ne) =>
                     {
                         let zero = func.value(Op::Const(0), Width::W32);
                         kept.push(zero);
@@ -212,9 +214,9 @@ fn simplify(func: &mut Func, v: Val, kept: &mut Vec<Val>) -> Option<Simpler> {
                 };
                 let get = if other == b { a } else { b };
                 let from = kept.iter().position(|k| *k == get)?;
-                let clear = kept[from + 1..].iter().all(|k| {
-                    !matches!(func.op(*k), Op::SetVar(m, _) | Op::AddVar(m, _) if *m == n)
-                });
+                let clear = kept[from + 1..]
+                    .iter()
+                    .all(|k| !matches!(func.op(*k), Op::SetVar(m, _) | Op::AddVar(m, _) if *m == n));
                 clear.then_some(Simpler::Op(Op::AddVar(n, other)))
             }
             _ => None,

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use kprism_expr::emit::{self, Map, Program, Reloc};
 
-use super::{BASE, Ended, SIZE, VARIABLES, World};
+use crate::support::{BASE, Ended, SIZE, VARIABLES, World};
 
 const MAP_CREATE: libc::c_long = 0;
 const PROG_LOAD: libc::c_long = 5;
@@ -34,7 +34,8 @@ fn pair(low: u32, high: u32) -> u64 {
 }
 
 fn map(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> Result<OwnedFd, Error> {
-    let fd = bpf(MAP_CREATE, &mut [pair(kind, key), pair(value, entries), u64::from(flags), 0, 0, 0, 0, 0, 0])?;
+    let fd =
+        bpf(MAP_CREATE, &mut [pair(kind, key), pair(value, entries), u64::from(flags), 0, 0, 0, 0, 0, 0])?;
     // SAFETY: the kernel has just made it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -60,7 +61,9 @@ impl Kernel {
             let entries = map(HASH, 16, 16, 64, 0)?;
             let both = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: a new mapping of a map of at least that size.
-            let words = unsafe { libc::mmap(std::ptr::null_mut(), page, both, libc::MAP_SHARED, state.as_raw_fd(), 0) };
+            let words = unsafe {
+                libc::mmap(std::ptr::null_mut(), page, both, libc::MAP_SHARED, state.as_raw_fd(), 0)
+            };
             let fixed = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
             // SAFETY: NOREPLACE: nothing is overwritten.
             let memory = unsafe { libc::mmap(BASE as *mut libc::c_void, SIZE, both, fixed, -1, 0) };
@@ -110,7 +113,10 @@ impl Kernel {
         let words = emit::state_size(VARIABLES) / 8;
         // SAFETY: both mappings are ours alone and as large as the slices.
         let (state, memory) = unsafe {
-            (std::slice::from_raw_parts_mut(self.words, words), std::slice::from_raw_parts_mut(self.memory, SIZE))
+            (
+                std::slice::from_raw_parts_mut(self.words, words),
+                std::slice::from_raw_parts_mut(self.memory, SIZE),
+            )
         };
         state.fill(0);
         state[emit::VARS as usize / 8..].copy_from_slice(&world.vars);
@@ -120,6 +126,6 @@ impl Kernel {
         attr[5] = pair(96, 0);
         attr[6] = world.args.as_ptr() as u64;
         bpf(PROG_TEST_RUN, &mut attr).expect("a loaded program runs");
-        super::ended(attr[0] >> 32, state)
+        crate::support::ended(attr[0] >> 32, state)
     }
 }

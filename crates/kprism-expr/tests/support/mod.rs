@@ -2,8 +2,6 @@
 //! What tests and fuzz targets share: programs made of any bytes, a small machine for them, and rbpf to run the eBPF.
 #![allow(dead_code)]
 
-pub mod kernel;
-
 use std::cell::RefCell;
 
 use kprism_expr::emit::{self, Cpu, LOST, Map, Output, Program, RESULT, Reloc, VARS, helper};
@@ -368,7 +366,8 @@ pub fn in_rbpf(func: &Func, world: &World) -> Ended {
     }
     MEMORY.with_borrow_mut(|m| m.clone_from(&world.memory));
     let mut context: Vec<u8> = world.args.iter().flat_map(|a| a.to_le_bytes()).collect();
-    let done = vm.execute_program(&mut context).unwrap_or_else(|e| panic!("rbpf: {e}\n{}", program.listing()));
+    let done =
+        vm.execute_program(&mut context).unwrap_or_else(|e| panic!("rbpf: {e}\n{}", program.listing()));
     ended(done, &state)
 }
 
@@ -384,4 +383,3 @@ pub fn ended(done: u64, state: &[u64]) -> Ended {
         other => panic!("the program returned {other:?}"),
     }
 }
-

@@ -108,10 +108,15 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let image = Image::open(file)?;
     let debug = Debug::new(&image)?;
     let place = Place::find(&debug, place, space)?;
-    let lowered = lower(args, expr, &place)?;
+    let mut lowered = lower(args, expr, &place)?;
+    if image.moves() {
+        lower::by_instruction(&mut lowered.func, place.pc);
+    }
     progress.detail(&format!("debug information read in {:.0?}", started.elapsed()));
     for other in &place.others {
-        progress.say(&format!("kprism: note: this line begins at {other:#x} too; a probe there is another place"));
+        progress.say(&format!(
+            "kprism: note: this line begins at {other:#x} too; a probe there is another place"
+        ));
     }
     show(args, &place.describe(), lowered, Some(place.pc), out)
 }
@@ -126,11 +131,9 @@ fn unhex(text: &str) -> Result<Vec<u8>> {
     let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     let pair = |p: &[u8]| Some(std::str::from_utf8(p).ok().filter(|_| p.len() == 2)?.to_owned());
     let byte = |p: &[u8]| u8::from_str_radix(&pair(p)?, 16).ok();
-    digits
-        .chunks(2)
-        .map(byte)
-        .collect::<Option<_>>()
-        .ok_or_else(|| anyhow!("--agent takes pairs of hexadecimal digits, as `maint agent -o` and packets have them"))
+    digits.chunks(2).map(byte).collect::<Option<_>>().ok_or_else(|| {
+        anyhow!("--agent takes pairs of hexadecimal digits, as `maint agent -o` and packets have them")
+    })
 }
 
 fn show(args: &Args, place: &str, lowered: Lowered, pc: Option<u64>, out: &mut dyn Write) -> Result<Outcome> {
