@@ -291,6 +291,8 @@ fn values_are_those_of_gdb() {
     assert!(same > 3 * 400);
     let (same, ..) = compare(&["-O1", "-no-pie", "-gdwarf-4"], &stops);
     assert!(same > 3 * 350);
+    let (same, ..) = compare(&["-O2", "-no-pie", "-gsplit-dwarf"], &stops);
+    assert!(same > 3 * 400);
     let (same, ..) = compare(&["-O2", "-pie", "-fPIE"], &stops);
     assert!(same > 3 * 400);
 }

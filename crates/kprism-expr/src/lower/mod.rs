@@ -83,7 +83,7 @@ pub fn value(source: &str, env: Env<'_>) -> Result<Lowered> {
     let operand = lower.expr(&expr)?;
     let shown = lower.type_name(&operand);
     let (v, scalar) = lower.rvalue(operand, expr.span)?;
-    let v = lower.to_64(v, &scalar);
+    let v = lower.widen(v, &scalar);
     lower.b.end(Term::Return(v));
     let signed = matches!(scalar, Scalar::Int(i) if i.signed);
     Ok(Lowered { func: lower.b.finish(), ty: shown, signed, uses: lower.uses })
@@ -234,7 +234,7 @@ impl<'e> Lower<'e> {
             }
             Kind::SizeOf(of) => {
                 let uses = self.uses.len();
-                let saved = std::mem::replace(&mut self.b, Builder::new());
+                let saved = std::mem::take(&mut self.b);
                 let operand = self.expr(of);
                 let size = operand.and_then(|o| self.size_of_operand(&o, of.span));
                 self.b = saved;
@@ -443,7 +443,7 @@ impl<'e> Lower<'e> {
         };
         let number = number as u16;
         let (v, scalar) = self.value_of(of)?;
-        let v = self.to_64(v, &scalar);
+        let v = self.widen(v, &scalar);
         let v = match op {
             None => self.b.push(Op::SetVar(number, v), Width::W64),
             Some(Binary::Add | Binary::Sub) => {

@@ -92,7 +92,11 @@ impl Lower<'_> {
     }
 
     fn members_of(&self, record: &Record) -> String {
-        let names: Vec<&str> = record.members.iter().filter_map(|m| m.name.as_deref()).take(8).collect();
+        let all = self.all_members(record, 0);
+        let mut names: Vec<&str> = all.iter().map(String::as_str).take(12).collect();
+        if all.len() > names.len() {
+            names.push("…");
+        }
         if names.is_empty() {
             "it has no members that can be named".to_owned()
         } else {
@@ -315,7 +319,7 @@ impl Lower<'_> {
             && let Def::Plain(Ty::Array(elem, _)) = self.resolve(ty, a.span)?
         {
             let (v, scalar) = self.value_of(i)?;
-            let v = self.to_64(v, &scalar);
+            let v = self.widen(v, &scalar);
             let Some(n) = self.b.func.constant(v).or_else(|| folded(&self.b.func, v)) else {
                 return Err(Error::new(
                     i.span,
