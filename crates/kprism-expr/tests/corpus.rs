@@ -169,7 +169,7 @@ fn run_agents(lines: &str, theirs: &[&str], core: &mut Core) -> (usize, usize) {
     for (forms, theirs) in lines.chunks(3).zip(theirs) {
         for (form, text) in forms.iter().enumerate() {
             let Some(code) = assemble(text) else { continue };
-            if code.iter().any(|op| *op == 0x1c) && text.contains("ref_double") {
+            if code.contains(&0x1c) && text.contains("ref_double") {
                 continue;
             }
             let plain = kprism_expr::agent::translate(&code, Space::User, 1)
