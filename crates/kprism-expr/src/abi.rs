@@ -23,7 +23,7 @@ fn class(types: &dyn Types, ty: &Ty) -> Class {
         Ok(Def::Wide(_, 16)) => Class::Integer(2),
         Ok(Def::Float(_, size)) if size <= 8 => Class::Float,
         Ok(Def::Record(record)) if record.size <= 16 && record.size > 0 => {
-            if floats(types, ty, 0) {
+            if floats(types, ty, &mut Vec::new()) {
                 Class::Float
             } else {
                 Class::Integer(record.size.div_ceil(8) as usize)
@@ -33,14 +33,17 @@ fn class(types: &dyn Types, ty: &Ty) -> Class {
     }
 }
 
-/// Whether a floating-point number is somewhere in the type: then parts of it are in vector registers.
-fn floats(types: &dyn Types, ty: &Ty, depth: usize) -> bool {
+/// Whether a floating-point number is somewhere in the type: then parts of it are in vector registers. `seen` are the
+/// types that were looked at; sixteen bytes have few.
+fn floats(types: &dyn Types, ty: &Ty, seen: &mut Vec<Ty>) -> bool {
+    if seen.contains(ty) || seen.len() > 64 {
+        return false;
+    }
+    seen.push(ty.clone());
     match resolve(types, ty) {
         Ok(Def::Float(..)) => true,
-        Ok(Def::Plain(Ty::Array(of, _))) => depth < 8 && floats(types, &of, depth + 1),
-        Ok(Def::Record(record)) => {
-            depth < 8 && record.members.iter().any(|m| floats(types, &m.ty, depth + 1))
-        }
+        Ok(Def::Plain(Ty::Array(of, _))) => floats(types, &of, seen),
+        Ok(Def::Record(record)) => record.members.iter().any(|m| floats(types, &m.ty, seen)),
         _ => false,
     }
 }

@@ -27,3 +27,18 @@ fn listing(func: &kprism_expr::ir::Func) -> String {
     use kprism_expr::emit::{Cpu, Output, program};
     program(func, Cpu::V3, Output::State).map_or_else(|e| e.to_string(), |p| p.listing())
 }
+
+/// C's own rules where GDB has others: both sides of `?:` have one type.
+#[test]
+fn as_c_has_it_and_gdb_does_not() {
+    use kprism_expr::ir::Space;
+    use kprism_expr::lower::{Env, value};
+    use kprism_expr::scope::Bare;
+    let mut world = World::new(&mut Bytes(&[]));
+    for (text, expected) in
+        [("1 ? -1 : 1u", 0xffff_ffff), ("0 ? 1UL : -1", u64::MAX), ("-1 < 1u", 0), ("'\\xff' == -1", 1)]
+    {
+        let lowered = value(text, Env { scope: &Bare(Space::User), vars: &[] }).expect(text);
+        assert_eq!(kprism_expr::interp::run(&lowered.func, &mut world), Ok(expected), "{text}");
+    }
+}

@@ -2,10 +2,12 @@
 //! The same programs in this machine's kernel: its verifier must take each, of both versions, and its JIT must answer
 //! as the interpreter does. `KPRISM_EXPR_PROGRAMS` says how many are tried.
 
+#[path = "support/kernel.rs"]
+mod machine;
 mod support;
 
 use kprism_expr::emit::{self, Cpu, Output, program};
-use support::kernel::Kernel;
+use machine::Kernel;
 use support::{Bytes, World, interpret};
 
 /// A generator that needs nothing (splitmix64).

@@ -77,6 +77,11 @@ impl Image {
         &self.name
     }
 
+    /// Whether it can be loaded anywhere, as libraries and most programs can.
+    pub fn moves(&self) -> bool {
+        self.object().is_some_and(|o| o.kind() == object::ObjectKind::Dynamic)
+    }
+
     pub(crate) fn object(&self) -> Option<object::File<'_>> {
         object::File::parse(&*self.map).ok()
     }

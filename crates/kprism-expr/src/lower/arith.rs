@@ -32,7 +32,7 @@ impl Lower<'_> {
         }
     }
 
-    pub(super) fn to_64(&mut self, v: Val, scalar: &Scalar) -> Val {
+    pub(super) fn widen(&mut self, v: Val, scalar: &Scalar) -> Val {
         match scalar {
             Scalar::Int(int) => {
                 let to = Int::of(8, int.signed);
@@ -57,7 +57,7 @@ impl Lower<'_> {
             Def::Enum(e) => self.cast_int(from, e.int, to, span),
             Def::Plain(Ty::Ptr(target)) => {
                 let (v, scalar) = self.rvalue(from, span)?;
-                let v = self.to_64(v, &scalar);
+                let v = self.widen(v, &scalar);
                 Ok(Operand::Value(v, Scalar::Ptr(target), to.clone()))
             }
             Def::Float(..) => Err(Error::new(at, "floating-point numbers cannot be computed in a probe")),
@@ -119,7 +119,7 @@ impl Lower<'_> {
             self.b.resume(block);
             let v = match (&from, &scalar) {
                 (Scalar::Int(from), Scalar::Int(to)) => self.convert(v, *from, *to),
-                (from, _) => self.to_64(v, from),
+                (from, _) => self.widen(v, from),
             };
             self.b.end(Term::Jump(Target { block: end, args: vec![v] }));
         }
@@ -175,8 +175,8 @@ impl Lower<'_> {
                 Ok(self.int(v, Int::LONG))
             }
             (ta, tb) if compares => {
-                let va = self.to_64(va, &ta);
-                let vb = self.to_64(vb, &tb);
+                let va = self.widen(va, &ta);
+                let vb = self.widen(vb, &tb);
                 let v = self.compare(op, va, vb, false);
                 Ok(self.int(v, Int::INT))
             }
@@ -188,7 +188,7 @@ impl Lower<'_> {
     /// A number of elements in bytes.
     pub(super) fn scaled(&mut self, v: Val, int: Int, to: &Rc<Ty>, span: Span) -> Result<Val> {
         let size = self.size_of(to, span)?;
-        let v = self.to_64(v, &Scalar::Int(int));
+        let v = self.widen(v, &Scalar::Int(int));
         let size = self.b.constant(size, Width::W64);
         Ok(self.b.bin(BinOp::Mul, v, size))
     }

@@ -13,8 +13,9 @@ use std::rc::Rc;
 use crate::ast::{After, Base, Binary, Expr, Kind, Tag, TypeName, Unary};
 use crate::ctype::{self, Def, Int, Ty, Types};
 use crate::error::{Error, Result, Span};
-use crate::ir::{Block, Builder, Cond, Func, Op, Target, Term, Text, Val, Width};
+use crate::ir::{BinOp, Block, Builder, Cond, Func, Input, Op, Target, Term, Text, Val, Width};
 use crate::parse::parse;
+use crate::regs::Reg;
 use crate::scope::{Location, Scope};
 
 /// Longest string that is compared.
@@ -82,10 +83,26 @@ pub fn value(source: &str, env: Env<'_>) -> Result<Lowered> {
     let operand = lower.expr(&expr)?;
     let shown = lower.type_name(&operand);
     let (v, scalar) = lower.rvalue(operand, expr.span)?;
-    let v = lower.to_64(v, &scalar);
+    let v = lower.widen(v, &scalar);
     lower.b.end(Term::Return(v));
     let signed = matches!(scalar, Scalar::Int(i) if i.signed);
     Ok(Lowered { func: lower.b.finish(), ty: shown, signed, uses: lower.uses })
+}
+
+/// Makes addresses of the file relative to the instruction at `pc`, where the probe is: a program or library that is
+/// loaded anywhere needs no relocation then, in whatever process it is met.
+pub fn by_instruction(func: &mut Func, pc: u64) {
+    for block in func.layout.clone() {
+        for v in std::mem::take(&mut func.body_mut(block).insts) {
+            if let Op::Address(link) = *func.op(v) {
+                let here = func.value(Op::Input(Input::Reg(Reg::Rip)), Width::W64);
+                let distance = func.value(Op::Const(link.wrapping_sub(pc)), Width::W64);
+                func.body_mut(block).insts.extend([here, distance]);
+                func.vals[v.0 as usize].op = Op::Bin(BinOp::Add, here, distance);
+            }
+            func.body_mut(block).insts.push(v);
+        }
+    }
 }
 
 /// A value's type.
@@ -217,7 +234,7 @@ impl<'e> Lower<'e> {
             }
             Kind::SizeOf(of) => {
                 let uses = self.uses.len();
-                let saved = std::mem::replace(&mut self.b, Builder::new());
+                let saved = std::mem::take(&mut self.b);
                 let operand = self.expr(of);
                 let size = operand.and_then(|o| self.size_of_operand(&o, of.span));
                 self.b = saved;
@@ -316,11 +333,11 @@ impl<'e> Lower<'e> {
                     Unary::Plus => v,
                     Unary::Minus => {
                         let zero = self.b.constant(0, self.b.func.width(v));
-                        self.b.bin(crate::ir::BinOp::Sub, zero, v)
+                        self.b.bin(BinOp::Sub, zero, v)
                     }
                     _ => {
                         let ones = self.b.constant(u64::MAX, self.b.func.width(v));
-                        self.b.bin(crate::ir::BinOp::Xor, v, ones)
+                        self.b.bin(BinOp::Xor, v, ones)
                     }
                 };
                 Ok(self.int(v, to))
@@ -426,18 +443,18 @@ impl<'e> Lower<'e> {
         };
         let number = number as u16;
         let (v, scalar) = self.value_of(of)?;
-        let v = self.to_64(v, &scalar);
+        let v = self.widen(v, &scalar);
         let v = match op {
             None => self.b.push(Op::SetVar(number, v), Width::W64),
             Some(Binary::Add | Binary::Sub) => {
                 let by = if op == Some(Binary::Sub) {
                     let zero = self.b.constant(0, Width::W64);
-                    self.b.bin(crate::ir::BinOp::Sub, zero, v)
+                    self.b.bin(BinOp::Sub, zero, v)
                 } else {
                     v
                 };
                 let new = self.b.push(Op::AddVar(number, by), Width::W64);
-                if after == After::Old { self.b.bin(crate::ir::BinOp::Sub, new, by) } else { new }
+                if after == After::Old { self.b.bin(BinOp::Sub, new, by) } else { new }
             }
             Some(op) => {
                 let old = self.b.push(Op::GetVar(number), Width::W64);

@@ -12,6 +12,9 @@ use crate::scope::{Location, Piece, Spot, Sym};
 
 use super::{Lower, Operand, Scalar};
 
+/// Anonymous members that are looked through; `struct task_struct` has a few.
+const ANONYMOUS: usize = 200;
+
 impl Lower<'_> {
     pub(super) fn is_scalar(&self, operand: &Operand, span: Span) -> Result<bool> {
         let ty = match operand {
@@ -92,7 +95,11 @@ impl Lower<'_> {
     }
 
     fn members_of(&self, record: &Record) -> String {
-        let names: Vec<&str> = record.members.iter().filter_map(|m| m.name.as_deref()).take(8).collect();
+        let all = self.all_members(record, &mut Vec::new());
+        let mut names: Vec<&str> = all.iter().map(String::as_str).take(12).collect();
+        if all.len() > names.len() {
+            names.push("…");
+        }
         if names.is_empty() {
             "it has no members that can be named".to_owned()
         } else {
@@ -315,7 +322,7 @@ impl Lower<'_> {
             && let Def::Plain(Ty::Array(elem, _)) = self.resolve(ty, a.span)?
         {
             let (v, scalar) = self.value_of(i)?;
-            let v = self.to_64(v, &scalar);
+            let v = self.widen(v, &scalar);
             let Some(n) = self.b.func.constant(v).or_else(|| folded(&self.b.func, v)) else {
                 return Err(Error::new(
                     i.span,
@@ -362,12 +369,12 @@ impl Lower<'_> {
             }
             _ => return Err(Error::new(of.span, format!("`{}` has no members", self.show(&ty)))),
         };
-        let Some(found) = self.find_member(&record, name, 0, at)? else {
+        let Some(found) = self.find_member(&record, name, &mut Vec::new(), at)? else {
             let shown = record_name(&record);
             if record.declared {
                 return Err(Error::new(at, format!("`{shown}` is only declared: its members are unknown")));
             }
-            let names = self.all_members(&record, 0);
+            let names = self.all_members(&record, &mut Vec::new());
             let error = Error::new(at, format!("no `{name}` in `{shown}`"));
             let near = suggestion(name, names.iter().map(String::as_str));
             return Err(error.help(near.unwrap_or_else(|| self.members_of(&record))));
@@ -391,17 +398,24 @@ impl Lower<'_> {
         })
     }
 
-    /// The member, looked for in anonymous ones too; its offset is from the record's start.
-    fn find_member(&self, record: &Record, name: &str, depth: usize, at: Span) -> Result<Option<Member>> {
+    /// The member, looked for in anonymous ones too; its offset is from the record's start. `seen` are the types that
+    /// were looked through: bad debug information has rings of them.
+    fn find_member(
+        &self,
+        record: &Record,
+        name: &str,
+        seen: &mut Vec<Ty>,
+        at: Span,
+    ) -> Result<Option<Member>> {
         if let Some(found) = record.members.iter().find(|m| m.name.as_deref() == Some(name)) {
             return Ok(Some(found.clone()));
         }
-        if depth > 16 {
-            return Ok(None);
-        }
         for member in record.members.iter().filter(|m| m.name.is_none()) {
+            if !self.is_new(&member.ty, seen) {
+                continue;
+            }
             if let Def::Record(inner) = self.resolve(&member.ty, at)?
-                && let Some(mut found) = self.find_member(&inner, name, depth + 1, at)?
+                && let Some(mut found) = self.find_member(&inner, name, seen, at)?
             {
                 found.offset = found.offset.saturating_add(member.offset);
                 return Ok(Some(found));
@@ -410,14 +424,22 @@ impl Lower<'_> {
         Ok(None)
     }
 
-    fn all_members(&self, record: &Record, depth: usize) -> Vec<String> {
+    fn is_new(&self, ty: &Ty, seen: &mut Vec<Ty>) -> bool {
+        if seen.contains(ty) || seen.len() >= ANONYMOUS {
+            return false;
+        }
+        seen.push(ty.clone());
+        true
+    }
+
+    fn all_members(&self, record: &Record, seen: &mut Vec<Ty>) -> Vec<String> {
         let mut names = Vec::new();
         for member in &record.members {
             match &member.name {
                 Some(name) => names.push(name.clone()),
-                None if depth < 8 => {
+                None if self.is_new(&member.ty, seen) => {
                     if let Ok(Def::Record(inner)) = self.resolve(&member.ty, Span::default()) {
-                        names.extend(self.all_members(&inner, depth + 1));
+                        names.extend(self.all_members(&inner, seen));
                     }
                 }
                 None => {}

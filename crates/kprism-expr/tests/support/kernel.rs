@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use kprism_expr::emit::{self, Map, Program, Reloc};
 
-use super::{BASE, Ended, SIZE, VARIABLES, World};
+use crate::support::{BASE, Ended, SIZE, VARIABLES, World};
 
 const MAP_CREATE: libc::c_long = 0;
 const PROG_LOAD: libc::c_long = 5;
@@ -126,6 +126,6 @@ impl Kernel {
         attr[5] = pair(96, 0);
         attr[6] = world.args.as_ptr() as u64;
         bpf(PROG_TEST_RUN, &mut attr).expect("a loaded program runs");
-        super::ended(attr[0] >> 32, state)
+        crate::support::ended(attr[0] >> 32, state)
     }
 }

@@ -2,8 +2,6 @@
 //! What tests and fuzz targets share: programs made of any bytes, a small machine for them, and rbpf to run the eBPF.
 #![allow(dead_code)]
 
-pub mod kernel;
-
 use std::cell::RefCell;
 
 use kprism_expr::emit::{self, Cpu, LOST, Map, Output, Program, RESULT, Reloc, VARS, helper};
@@ -101,7 +99,7 @@ pub fn program(bytes: &mut Bytes<'_>, atomics: bool) -> Func {
 
 fn pick(b: &mut Builder, bytes: &mut Bytes<'_>, pool: &[Val], width: Width) -> Val {
     let fit: Vec<Val> = pool.iter().copied().filter(|v| b.func.width(*v) == width).collect();
-    if fit.is_empty() || bytes.byte() % 5 == 0 {
+    if fit.is_empty() || bytes.byte().is_multiple_of(5) {
         let n = bytes.number();
         return b.constant(n, width);
     }
@@ -143,7 +141,7 @@ fn inst(b: &mut Builder, bytes: &mut Bytes<'_>, pool: &[Val], atomics: bool) -> 
         12 | 13 => {
             let mut addr = pick(b, bytes, pool, Width::W64);
             // Most loads find memory.
-            if bytes.byte() % 8 != 0 {
+            if !bytes.byte().is_multiple_of(8) {
                 let mask = b.constant(0xff, Width::W64);
                 let low = b.bin(BinOp::And, addr, mask);
                 let base = b.constant(BASE, Width::W64);

@@ -9,9 +9,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use kprism_expr::btf::{self, Btf};
 use kprism_expr::dwarf::{Debug, Image, Place};
 use kprism_expr::emit::{self, Cpu, Output};
-use kprism_expr::ir::{Func, Space};
+use kprism_expr::ir::{Func, Op, Space};
 use kprism_expr::lower::{self, Env, Lowered};
-use kprism_expr::scope::{Bare, Scope};
+use kprism_expr::scope::{Bare, Moment, Scope};
 use kprism_expr::{agent, opt};
 use serde_json::json;
 
@@ -108,7 +108,16 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let image = Image::open(file)?;
     let debug = Debug::new(&image)?;
     let place = Place::find(&debug, place, space)?;
-    let lowered = lower(args, expr, &place)?;
+    let mut lowered = lower(args, expr, &place)?;
+    if image.moves() {
+        let globals = lowered.func.ops().any(|op| matches!(op, Op::Address(_)));
+        if globals && place.moment == Moment::Return {
+            bail!(
+                "globals of a program that can be loaded anywhere cannot be found where a function returns; use its entry or a line"
+            );
+        }
+        lower::by_instruction(&mut lowered.func, place.pc);
+    }
     progress.detail(&format!("debug information read in {:.0?}", started.elapsed()));
     for other in &place.others {
         progress.say(&format!(

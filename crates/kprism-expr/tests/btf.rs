@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! BTF: the running kernel's own, where it has some; and any bytes.
+
+use kprism_expr::btf::{Btf, Place};
+use kprism_expr::ctype::{TypeRef, Types as _, name, size_of};
+use kprism_expr::lower::{Env, condition};
+use proptest::prelude::*;
+
+#[test]
+fn the_running_kernel() {
+    let Ok(data) = std::fs::read("/sys/kernel/btf/vmlinux") else {
+        eprintln!("skipped: this machine's kernel has no BTF");
+        return;
+    };
+    let btf = Btf::parse(&data, "vmlinux").expect("the kernel's own types");
+    let place = Place::find(&btf, "vfs_read").expect("every kernel has it");
+    let env = Env { scope: &place, vars: &[] };
+    let lowered = condition("count > 4096 && file->f_inode->i_ino == 1", env).expect("of every kernel");
+    let names: Vec<_> =
+        lowered.uses.iter().map(|u| (u.name.as_str(), u.ty.as_str(), u.place.as_str())).collect();
+    assert_eq!(names, [("count", "size_t", "argument 2"), ("file", "struct file *", "argument 0")]);
+    let error = condition("file->flags", env).expect_err("there is none");
+    assert_eq!(error.message, "no `flags` in `struct file`");
+    assert_eq!(error.help.as_deref(), Some("did you mean `f_flags`?"));
+    let place = Place::find(&btf, "vfs_read%return").expect("every kernel has it");
+    let lowered = condition("$retval < 0", Env { scope: &place, vars: &[] }).expect("it returns a number");
+    assert_eq!(lowered.uses[0].place, "argument 4");
+    assert!(Place::find(&btf, "vfs_raed").expect_err("misspelt").what.contains("did you mean `vfs_read`?"));
+}
+
+/// BTF around any types and strings.
+fn wrapped(types: &[u8], strings: &[u8]) -> Vec<u8> {
+    let mut data = vec![0x9f, 0xeb, 1, 0];
+    let (t, s) = (types.len() as u32, strings.len() as u32);
+    for word in [24, 0, t, t, s] {
+        data.extend(u32::to_le_bytes(word));
+    }
+    data.extend(types);
+    data.extend(strings);
+    data
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    /// Types whose numbers are small refer to each other, in rings too.
+    #[test]
+    fn any_types(words in proptest::collection::vec((0u32..8, 0u32..20, 0u32..4, any::<bool>(), 0u32..12), 0..20)) {
+        let types: Vec<u8> = words
+            .iter()
+            .flat_map(|(name, kind, count, flag, value)| [*name, kind << 24 | count | u32::from(*flag) << 31, *value])
+            .flat_map(u32::to_le_bytes)
+            .collect();
+        let data = wrapped(&types, b"\0a\0file\0x\0");
+        if let Ok(btf) = Btf::parse(&data, "any") {
+            for id in 0..20 {
+                let _ = btf.get(TypeRef(id));
+                let ty = kprism_expr::ctype::Ty::Ref(TypeRef(id));
+                let _ = (size_of(&btf, &ty), name(&btf, &ty));
+            }
+            if let Ok(place) = Place::find(&btf, "a") {
+                let _ = condition("file->x && x[1]", Env { scope: &place, vars: &[] });
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Btf::parse(&bytes, "any");
+        let _ = Btf::parse(&wrapped(&bytes, b"\0a"), "any");
+    }
+}
