@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes the seed corpora: `cargo run --bin seeds` from `fuzz/`. Each seed is one file of `corpus/packets`,
-//! `corpus/flow` or `corpus/perfdata`, named after what it holds, so that the corpus stays reviewable and can be made again.
+//! `corpus/flow`, `corpus/perfdata` or `corpus/bustrace`, named after what it holds, so that the corpus stays reviewable and can be made again.
 
 use std::fs;
 use std::path::Path;
 
 use kprism_pt::{IpPayload, LastIp, Packet};
 
+mod buses;
 #[path = "../../crates/kprism-import/tests/common/export.rs"]
 mod export;
 #[allow(dead_code)]
@@ -15,7 +16,7 @@ mod programs;
 
 fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    for folder in ["packets", "flow", "perfdata"] {
+    for folder in ["packets", "flow", "perfdata", "bustrace"] {
         fs::create_dir_all(corpus.join(folder))?;
     }
     for (name, packets) in streams() {
@@ -23,6 +24,9 @@ fn main() -> std::io::Result<()> {
     }
     for (name, fragments, packets) in programs::all() {
         fs::write(corpus.join("flow").join(name), input::write(&fragments, &encode(&packets)))?;
+    }
+    for (name, bytes) in buses::all() {
+        fs::write(corpus.join("bustrace").join(name), bytes)?;
     }
     let scratch = corpus.join("scratch");
     let data = fs::read(export::small(&scratch).join("data"))?;
