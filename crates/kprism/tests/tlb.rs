@@ -69,8 +69,9 @@ fn strides_miss_in_the_predicted_sequence() {
         let (_, misses) = recorded(dir.path(), &program, &words);
         let loads = misses.iter().filter(|m| m.access == Access::Load).count();
         assert_eq!(misses.len() - loads, pages, "{words:?}: every page is faulted in once");
-        // Interrupts run in between: what the kernel touches may replace an entry.
-        assert!(loads <= pages / 8, "{words:?}: {loads} loads missed");
+        // The kernel clears each page through its own map of it, which may replace entries before the first round, and
+        // interrupts run in between.
+        assert!(loads <= pages + pages / 8, "{words:?}: {loads} loads missed");
     }
 
     // Reports name the array, and say the same however they are asked.
