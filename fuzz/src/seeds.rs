@@ -7,6 +7,7 @@ use std::path::Path;
 
 use kprism_pt::{IpPayload, LastIp, Packet};
 
+mod buses;
 #[path = "../../crates/kprism-import/tests/common/export.rs"]
 mod export;
 #[path = "../../crates/kprism-ftrace/tests/common/mod.rs"]
@@ -47,7 +48,7 @@ fn ftrace_seeds(corpus: &Path) -> std::io::Result<()> {
 
 fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let targets = ["packets", "flow", "perfdata", "simplept", "ftrace_text", "ftrace_raw", "trace_dat", "btf"];
+    let targets = ["packets", "flow", "perfdata", "simplept", "ftrace_text", "ftrace_raw", "trace_dat", "btf", "bustrace"];
     for folder in targets {
         fs::create_dir_all(corpus.join(folder))?;
     }
@@ -62,6 +63,9 @@ fn main() -> std::io::Result<()> {
         fs::write(corpus.join("simplept").join(name), bytes)?;
     }
     ftrace_seeds(&corpus)?;
+    for (name, bytes) in buses::all() {
+        fs::write(corpus.join("bustrace").join(name), bytes)?;
+    }
     let scratch = corpus.join("scratch");
     let data = fs::read(export::small(&scratch).join("data"))?;
     fs::remove_dir_all(&scratch)?;

@@ -133,7 +133,7 @@ impl Array {
                     *state ^= *state << 13;
                     *state ^= *state >> 7;
                     *state ^= *state << 17;
-                    (u128::from(*state) * ways as u128 >> 64) as usize
+                    ((u128::from(*state) * ways as u128) >> 64) as usize
                 });
                 set[way] = entry;
             }

@@ -42,7 +42,7 @@ impl Life {
         size: PageSize,
     ) -> Vec<(u64, u64)> {
         let flags = if size == PageSize::K4 { 0x67 } else { 0xe7 };
-        let value = |i: u64| 0x8000_0000 + i * size.bytes() | flags;
+        let value = |i: u64| (0x8000_0000 + i * size.bytes()) | flags;
         let entry = |i: u64| table + i * 8;
         for i in 0..pages {
             if i % 512 == 0 {

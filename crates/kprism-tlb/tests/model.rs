@@ -90,7 +90,7 @@ fn random_pages_hit_by_their_share() {
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
-                let p = (u128::from(state) * u128::from(pages) >> 64) as u64;
+                let p = ((u128::from(state) * u128::from(pages)) >> 64) as u64;
                 tlb.access(BASE + p * 4096, Access::Load, || Page::K4);
             }
             let missed = tlb.counts.first[0] as f64 / f64::from(rounds);
@@ -100,11 +100,14 @@ fn random_pages_hit_by_their_share() {
     }
 }
 
+/// Pages (number, size, global), the newest first.
+type Set = Vec<(u64, PageSize, bool)>;
+
 /// Two levels, lists in order of use, nothing clever.
 struct Naive {
     g: Geometry,
-    /// Level, array, set: pages (number, size, global), the newest first.
-    arrays: Vec<Vec<Vec<Vec<(u64, PageSize, bool)>>>>,
+    /// By level, array and set.
+    arrays: Vec<Vec<Vec<Set>>>,
 }
 
 impl Naive {
@@ -181,7 +184,7 @@ enum Step {
 /// What maps `va`: by gigabyte, so that sizes never overlap.
 fn page_at(va: u64) -> Page {
     let gigabyte = va >> 30;
-    Page { size: PageSize::ALL[(gigabyte % 3) as usize], global: gigabyte % 5 == 0 }
+    Page { size: PageSize::ALL[(gigabyte % 3) as usize], global: gigabyte.is_multiple_of(5) }
 }
 
 fn step() -> impl Strategy<Value = Step> {

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `record tlb` and `report tlb` in a guest, against what is known in advance: a program that touches pages in order
+//! misses in a computed sequence (PTAT paper, 5.2), and no observer changes what the guest does. Needs what
+//! `scripts/setup.sh test` installs, and the observer and agent built beside the tests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kprism_tlb::Access;
+use kprism_tlb::geometry::PageSize;
+use kprism_tlb::stream::{Event, Miss, Reader};
+use serde_json::Value;
+
+fn ok(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs");
+    assert!(output.status.success(), "kprism {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn build(dir: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/tlb/stride.c");
+    let program = dir.join("stride");
+    let status = Command::new("cc").args(["-O2", "-static", "-o"]).arg(&program).arg(source).status();
+    assert!(status.expect("a C compiler").success());
+    program
+}
+
+/// Misses of the array that the program printed, and where it begins.
+fn recorded(dir: &Path, program: &Path, words: &[&str]) -> (u64, Vec<Miss>) {
+    let run = dir.join(words.join("-"));
+    let share = format!("{}:/bench/stride", program.display());
+    let mut args = vec!["-q", "record", "tlb", "-g", "ivybridge-ep", "-o", run.to_str().expect("UTF-8")];
+    args.extend(["--share", &share, "--", "/bench/stride"]);
+    args.extend(words);
+    let printed = ok(&args);
+    let mut bounds = printed.split(' ').map(|w| u64::from_str_radix(w.trim_start_matches("0x"), 16));
+    let (Some(Ok(begin)), Some(Ok(end))) = (bounds.next(), bounds.next()) else { panic!("{printed}") };
+    let bytes = std::fs::read(run.join("streams/tlb/cpu0.miss")).expect("the stream");
+    let misses = Reader::new(&bytes)
+        .expect("a header")
+        .filter_map(|event| match event.expect("an event") {
+            Event::Miss(m) if m.last & 1 == 1 && (begin..end).contains(&m.va) => Some(m),
+            _ => None,
+        })
+        .collect();
+    (begin, misses)
+}
+
+#[test]
+fn strides_miss_in_the_predicted_sequence() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = build(dir.path());
+    // Ivy Bridge has 512 entries for 4K pages and 32 for 2M pages: what is touched in order comes back after all of it
+    // has been replaced.
+    for (words, size, pages, rounds) in
+        [(["2048", "3", "4K"], PageSize::K4, 2048, 3), (["64", "4", "2M"], PageSize::M2, 64, 4)]
+    {
+        let (begin, misses) = recorded(dir.path(), &program, &words);
+        let got: Vec<_> = misses.iter().map(|m| (m.va, m.access, m.size)).collect();
+        let round = |access| (0..pages).map(move |i| (begin + i * size.bytes(), access, size));
+        let mut expected: Vec<_> = round(Access::Store).collect();
+        (0..rounds).for_each(|_| expected.extend(round(Access::Load)));
+        assert_eq!(got.len(), expected.len(), "{words:?}");
+        assert!(got == expected, "{words:?}: another order");
+        assert!(misses.is_sorted_by_key(|m| m.ns), "times run on");
+    }
+    // What fits misses once, of 4K and 2M pages.
+    for (words, pages) in [(["256", "3", "4K"], 256), (["24", "3", "2M"], 24)] {
+        let (_, misses) = recorded(dir.path(), &program, &words);
+        let loads = misses.iter().filter(|m| m.access == Access::Load).count();
+        assert_eq!(misses.len() - loads, pages, "{words:?}: every page is faulted in once");
+        // The kernel clears each page through its own map of it, which may replace entries before the first round, and
+        // interrupts run in between.
+        assert!(loads <= pages + pages / 8, "{words:?}: {loads} loads missed");
+    }
+
+    // Reports name the array, and say the same however they are asked.
+    let run = dir.path().join("2048-3-4K");
+    let run = run.to_str().expect("UTF-8");
+    let json: Value =
+        serde_json::from_str(&ok(&["report", "tlb", "objects", "-i", run, "--json"])).expect("JSON");
+    let top = &json["objects"][0];
+    assert_eq!((top["misses"].as_u64(), top["kind"].as_str()), (Some(2048 * 4), Some("mmap")), "{top}");
+    assert_eq!(top["bytes"].as_u64(), Some(2048 * 4096), "{top}");
+    let csv = ok(&["report", "tlb", "objects", "-i", run, "--csv", "--limit", "1"]);
+    assert!(csv.lines().nth(1).is_some_and(|line| line.contains(",8192,")), "{csv}");
+    let advice: Value =
+        serde_json::from_str(&ok(&["report", "tlb", "advice", "-i", run, "--json"])).expect("JSON");
+    let top = &advice["advice"][0];
+    // 8 MiB are four huge pages.
+    assert_eq!((top["huge_mib"].as_u64(), top["object_after"].as_u64()), (Some(8), Some(4)), "{top}");
+    assert!(Path::new(run).join("tables/tlb_misses.parquet").exists());
+}
