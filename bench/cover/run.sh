@@ -41,7 +41,7 @@ for peer in $PEERS; do
 		;;
 	gcov-json) measure "gcov -i -b" sh -c 'xargs gcov -i -b -t <"$0"' "$OUT/files" ;;
 	gcov-text) measure "gcov -b -c -n" sh -c 'xargs gcov -b -c -n <"$0"' "$OUT/files" ;;
-	fastcov) measure "fastcov" fastcov -b -l -d "$OUT/tree" -o "$OUT/fastcov.info" ;;
+	fastcov) measure "fastcov" fastcov -b -l -d "$OUT/tree$source" -o "$OUT/fastcov.info" ;;
 	grcov) measure "grcov" grcov "$OUT/tree" -t lcov --branch --ignore-not-existing -s "$source" -o "$OUT/grcov.info" ;;
 	lcov) measure "lcov (geninfo)" geninfo --quiet --rc lcov_branch_coverage=1 -o "$OUT/lcov.info" "$OUT/tree" ;;
 	gcovr) measure "gcovr" gcovr --gcov-ignore-parse-errors=all --merge-mode-functions=merge-use-line-0 \

@@ -166,15 +166,13 @@ fn class(path: &str, source: &Source, out: &mut dyn Write) -> io::Result<()> {
         let (all, taken) = branches
             .fold((0u32, 0u32), |(all, taken), branch| (all + 1, taken + u32::from(branch.taken != 0)));
         let (number, hits) = (line.line, line.count.max(0));
-        if all == 0 {
-            writeln!(out, "<line number=\"{number}\" hits=\"{hits}\" branch=\"false\"/>")?;
-        } else {
-            writeln!(
+        match (100 * taken).checked_div(all) {
+            None => writeln!(out, "<line number=\"{number}\" hits=\"{hits}\" branch=\"false\"/>")?,
+            Some(percent) => writeln!(
                 out,
                 "<line number=\"{number}\" hits=\"{hits}\" branch=\"true\" \
-                 condition-coverage=\"{}% ({taken}/{all})\"/>",
-                100 * taken / all
-            )?;
+                 condition-coverage=\"{percent}% ({taken}/{all})\"/>",
+            )?,
         }
     }
     writeln!(out, "</lines></class>")

@@ -10,7 +10,7 @@
 //! many at a time, and what is kept is what a report shows.
 //!
 //! Layout: [`notes`] and [`data`] are the formats, `words` what they share; `solve` finds the counts of all arcs,
-//! `cycles` the loops within a line, [`unit`] the lines and branches of an object; [`cover`] puts objects together,
+//! `cycles` the loops within a line, [`mod@unit`] the lines and branches of an object; [`cover`] puts objects together,
 //! [`export`] writes them for other tools.
 //!
 //! No I/O; any bytes give a value or an [`Error`] that names the place.

@@ -21,7 +21,7 @@ impl Version {
 
     /// Whether this crate knows the format.
     pub fn is_known(self) -> bool {
-        self.numbers().is_some_and(|numbers| numbers >= (4, 7) && numbers < (17, 0))
+        self.numbers().is_some_and(|numbers| ((4, 7)..(17, 0)).contains(&numbers))
     }
 
     fn is_since(self, major: u32) -> bool {

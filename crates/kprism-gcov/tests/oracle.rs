@@ -107,3 +107,38 @@ fn written_data_is_taken(gcov: &str, folder: &Path, notes: &Notes<'_>, data: &Da
     read.header.big_endian = true;
     assert_eq!(data::read(&read.to_bytes()).unwrap(), read, "{what}: big-endian");
 }
+
+/// The compiler takes what we write for its own, and takes no notice of data without a summary, as the kernel writes.
+#[test]
+fn written_data_guides_the_compiler() {
+    if compilers().is_empty() {
+        println!("skipped: no gcc with gcov");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().canonicalize().unwrap();
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/loops.c");
+    std::fs::copy(program, place.join("loops.c")).unwrap();
+    run("gcc", &["--coverage", "-O2", "-w", "-c", "loops.c", "-o", "unit.o"], &place);
+    run("gcc", &["--coverage", "unit.o", "-o", "program"], &place);
+    Command::new(place.join("program")).output().unwrap();
+    let original = std::fs::read(place.join("unit.gcda")).unwrap();
+    let data = data::read(&original).unwrap();
+    // `-fprofile-use=DIR` looks for the object's whole path with `#` for `/`.
+    let name = format!("{}#used.gcda", place.display().to_string().replace('/', "#"));
+    std::fs::create_dir(place.join("profile")).unwrap();
+    let compile = |bytes: &[u8]| {
+        std::fs::write(place.join("profile").join(&name), bytes).unwrap();
+        let arguments = ["-O2", "-S", "-fprofile-use=profile", "-Wno-missing-profile", "loops.c"];
+        run("gcc", &[&arguments[..], &["-Werror=coverage-mismatch", "-o", "used.s"]].concat(), &place);
+        std::fs::read(place.join("used.s")).unwrap()
+    };
+    let guided = compile(&original);
+    assert!(data.summary.is_some());
+    assert_eq!(compile(&data.to_bytes()), guided, "what we wrote is what libgcov wrote");
+    let kernels = Data { summary: None, ..data.clone() };
+    assert_ne!(compile(&kernels.to_bytes()), guided, "no summary, no notice");
+    let sum_max = u32::try_from(kernels.highest()).unwrap();
+    let completed = Data { summary: Some(data::Summary { runs: 1, sum_max }), ..kernels };
+    assert_eq!(compile(&completed.to_bytes()), guided, "a summary of our own");
+}
