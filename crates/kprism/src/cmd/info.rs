@@ -63,7 +63,7 @@ fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
         let number = |key: &str| grouped(counts[key].as_u64().unwrap_or(0));
         line("calls", number("calls"))?;
         line("  without end", number("unfinished"))?;
-        return line("lost events", number("lost"));
+        return Ok(line("lost events", number("lost"))?);
     }
     line("instructions", m.instructions.map_or_else(|| "not decoded yet".into(), grouped))?;
     if let Some(recorded) = m.instructions_recorded {
