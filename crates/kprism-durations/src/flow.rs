@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Durations from a flow: of every function that ran, those that no tracer may touch too.
 //!
-//! In: a [`replay`](kprism_flow::replay()) of the run. Out: [`Measured`], as from a trace. The flow knows for each
+//! In: a [`replay`](mod@kprism_flow::replay) of the run. Out: [`Measured`], as from a trace. The flow knows for each
 //! call how long its task was on a CPU, so time off it is exact; interrupts are frames of their own.
 
 use std::collections::HashMap;

@@ -162,21 +162,16 @@ fn common_option(dat: &mut Dat<'_>, id: u16, data: &[u8], order: Order) {
         option::UNAME => dat.uname = text(),
         option::TRACECLOCK => dat.clock = crate::side::clock(text().as_bytes()).unwrap_or_default(),
         option::OFFSET => dat.offset = text().trim().parse().unwrap_or(0),
-        option::TSC2NSEC => {
-            let tsc = || {
-                Some(TscToNs {
-                    mult: order.u32(data, 0)?,
-                    shift: order.u32(data, 4)?,
-                    offset: order.u64(data, 8)?,
-                })
-            };
-            dat.tsc = tsc();
-        }
+        option::TSC2NSEC => dat.tsc = tsc_to_ns(data, order),
         option::TIME_SHIFT => {
             dat.notes.push("times are a guest's own: the shift to its host's is not applied".into())
         }
         _ => {}
     }
+}
+
+fn tsc_to_ns(data: &[u8], order: Order) -> Option<TscToNs> {
+    Some(TscToNs { mult: order.u32(data, 0)?, shift: order.u32(data, 4)?, offset: order.u64(data, 8)? })
 }
 
 /// `header_page\0`, its size and text, and the same of `header_event`.

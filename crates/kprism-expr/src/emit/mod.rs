@@ -5,7 +5,7 @@
 //! It ends with 0 if the condition is false or something failed, else 1 (or the value: see [`Output`]).
 //!
 //! Maps that a program may name, all made by its loader:
-//! * [`Map::State`]: an array of one element of [`state_size`] bytes: a counter for each [`Fault`] at 0, then at
+//! * [`Map::State`]: an array of one element of [`state_size`] bytes: a counter for each [`Fault`](crate::ir::Fault) at 0, then at
 //!   [`RESULT`] the value, at [`LOST`] the records that found no room, from [`VARS`] the trace state variables.
 //! * [`Map::Scratch`]: a per-CPU array of one element of [`SCRATCH`] bytes, where a record is put together.
 //! * [`Map::Ring`]: a ring buffer. A record is `u32 kind, u32 length, u64 what, data`.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Expressions → IR: types are checked, conversions made explicit, places turned into loads.
 //!
-//! One walk does all of it. An operand is an [`Operand`]: a value, or where one is; it is loaded only when its value
+//! One walk does all of it. An operand is an `Operand`: a value, or where one is; it is loaded only when its value
 //! is needed, so that `&a->b` and `sizeof a->b` read nothing.
 
 mod arith;

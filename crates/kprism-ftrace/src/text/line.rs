@@ -89,7 +89,7 @@ pub(super) fn switch(says: &str) -> Option<Data<'_>> {
     };
     let (prev_pid, a, b) = side(left, "prev")?;
     let (next_pid, c, d) = side(right, "next")?;
-    let (prev_comm, next_comm) = (left[a..b].as_bytes(), right[c..d].as_bytes());
+    let (prev_comm, next_comm) = (&left.as_bytes()[a..b], &right.as_bytes()[c..d]);
     Some(Data::Switch { prev_pid, prev_comm, next_pid, next_comm })
 }
 

@@ -160,7 +160,7 @@ fn pack(method: &str, bytes: &[u8]) -> Vec<u8> {
 pub fn v7(order: Order, method: &str) -> Vec<u8> {
     let mut out = begin(order, "7");
     out.extend(method.as_bytes());
-    out.extend(b"\0001\0");
+    out.extend(b"\x00001\0");
     let first = out.len();
     order.put(&mut out, 0, 8);
     let compressed = method != "none";
