@@ -13,7 +13,7 @@
 //!
 //! **Why a stack of our own:** a call's self time is its time without that of the calls from it, so each must know
 //! its caller. A hash by task would cost more at each call than the rest together. Here the switch of tasks, which
-//! is rare, exchanges the stack, and entry and return find it by the CPU's number: [`layout`].
+//! is rare, exchanges the stack, and entry and return find it by the CPU's number: `layout`.
 //!
 //! Right for recursion (each call has its frame), across migrations (the stack goes with the task), and across what
 //! the kernel does not let a program see: frames carry whose they are, so that a missed entry or return is noticed,
