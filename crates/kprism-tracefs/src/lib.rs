@@ -41,6 +41,7 @@ mod functions;
 mod setup;
 mod stream;
 
+pub use command::find as find_command;
 pub use error::{Error, Result};
 pub use journal::{Undone, undo_stale};
 pub use record::{Recording, ready, record};

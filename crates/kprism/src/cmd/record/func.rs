@@ -43,6 +43,10 @@ pub(super) const GUEST_RUN: &str = "/tmp/.kprism.run";
 
 /// Records.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    // Whatever records: a mistyped command is the likeliest mistake.
+    if let (false, Some(program)) = (args.guest, args.command.first()) {
+        kprism_tracefs::find_command(program)?;
+    }
     if let Some(why) = func_bpf::chosen(args) {
         return func_bpf::run(args, why, progress, out);
     }
