@@ -47,8 +47,8 @@ const LEAVES: u64 = 1000 + 7 + 5 + 2 * 20 + 30 + 3;
 /// spin is called by the signal handler and by the children.
 const SPINS: u64 = 5 + 4 * 11;
 
-/// `quiet`: no interrupt strikes inside the functions whose totals are checked, which a deterministic run repeats.
-fn check_truth(run: &Path, quiet: bool) {
+/// `exact`: every event has its own time. `quiet`: no interrupt strikes inside the functions whose totals are checked, which a deterministic run repeats.
+fn check_truth(run: &Path, quiet: bool, exact: bool) {
     let report = json(&["report", "functions", "--json", "--limit", "0", "--comm", "truth", "-i", text(run)]);
     let calls = |name| value(&report, "function", name, "calls");
     let known = [
@@ -106,7 +106,10 @@ fn check_truth(run: &Path, quiet: bool) {
             sum + line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a weight")
         });
         assert_eq!(value(&rows, "syscall", name, "count"), 1);
-        assert_eq!(value(&rows, "syscall", name, "kernel_instructions"), sum, "{name}");
+        // Where times lie between those of packets, an instruction at either edge may have the edge's time.
+        let edges = if exact { 0 } else { 2 };
+        let whole = value(&rows, "syscall", name, "kernel_instructions");
+        assert!(whole.abs_diff(sum) <= edges, "{name}: {whole} of its row, {sum} of its stacks");
     }
 
     let info = json(&["info", "--json", "-i", text(run)]);
@@ -203,7 +206,7 @@ fn known_calls_are_counted_exactly() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let run = record_truth(dir.path(), &["-static"], &[]);
-    check_truth(&run, true);
+    check_truth(&run, true, true);
     check_annotations(&run);
     check_listings(&run);
 }
@@ -220,7 +223,7 @@ fn known_calls_are_counted_exactly_in_every_mode() {
     for (flags, options) in modes {
         let dir = tempfile::tempdir().unwrap();
         let run = record_truth(dir.path(), flags, options);
-        check_truth(&run, false);
+        check_truth(&run, false, !options.contains(&"--cyc"));
         check_annotations(&run);
         check_listings(&run);
     }
