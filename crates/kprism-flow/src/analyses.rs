@@ -121,6 +121,9 @@ impl<'a> Analyses<'a> {
         if at.task >= self.tasks.len() {
             self.tasks.resize_with(at.task + 1, Task::default);
         }
+        if let What::Off = what {
+            return self.off(at);
+        }
         if std::mem::take(&mut self.halted[at.lane]) {
             self.occasion(at, Occasion::Wake);
         }
@@ -141,6 +144,8 @@ impl<'a> Analyses<'a> {
                 let triggers = self.func(func, name_of).end;
                 self.fire(at, triggers);
             }
+            // Told above.
+            What::Off => {}
         }
     }
 

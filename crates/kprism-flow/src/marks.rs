@@ -86,6 +86,8 @@ pub(crate) enum What {
     Tail { func: u32, body: bool },
     /// It ends.
     End { func: u32 },
+    /// The flow goes on where it was, after tracing was off for a while.
+    Off,
 }
 
 /// A mark in a chunk: counters are the chunk's, the node is the span's.

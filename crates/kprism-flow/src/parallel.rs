@@ -131,10 +131,15 @@ pub fn profile<R: Resolve>(
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         n => n,
     };
+    let switching = streams
+        .iter()
+        .map(|s| !s.image.turns().is_empty() || switches.iter().any(|w| w.cpu == u32::from(s.cpu)))
+        .collect();
     let work = Work {
         streams,
         resolver,
         watch,
+        switching,
         options,
         jobs,
         progress,
@@ -195,6 +200,8 @@ struct Work<'a, R> {
     streams: &'a [Stream<'a>],
     resolver: &'a R,
     watch: Option<u64>,
+    /// Of each stream: whether other tasks may come.
+    switching: Vec<bool>,
     options: &'a Options,
     jobs: Vec<Job>,
     progress: &'a (dyn Fn(u64) + Sync),
@@ -259,7 +266,8 @@ impl<'a, R: Resolve> Work<'a, R> {
             Decoder::marking(bytes, setup, false, &self.options.plan.markers)
         });
         let mut result = Deliver { work: self, index, result: <(Chunk, Stats)>::default() };
-        let mut sink = Stacks::new(self.options.slice_ns, self.options.window, room);
+        let alone = !self.switching[job.stream];
+        let mut sink = Stacks::new(self.options.slice_ns, self.options.window, alone, room);
         result.result.1 = decoder.run(job.from, job.to, &mut sink);
         result.result.0 = sink.finish();
         drop(result);

@@ -158,6 +158,8 @@ pub(crate) struct Stacks {
     slice_ns: u64,
     /// Only what happens in here counts.
     window: Option<Window>,
+    /// No other task runs on this CPU.
+    alone: bool,
     /// Executions of patterns by node and pattern.
     counts: HashMap<(u32, u32), u64, BuildHasherDefault<KeyHasher>>,
 }
@@ -200,7 +202,8 @@ impl Sink for Stacks {
 
 impl Stacks {
     /// Listens to a new chunk; `room` is an old one whose memory serves again.
-    pub fn new(slice_ns: u64, window: Option<Window>, room: Chunk) -> Self {
+    /// `alone` if the CPU has but one task: then tracing that goes on in the same function goes on in the same call.
+    pub fn new(slice_ns: u64, window: Option<Window>, alone: bool, room: Chunk) -> Self {
         let mut stacks = Self {
             out: room.cleared(),
             stack: Vec::with_capacity(128),
@@ -210,6 +213,7 @@ impl Stacks {
             space: 0,
             slice_ns,
             window,
+            alone,
             counts: HashMap::default(),
         };
         stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
@@ -286,8 +290,10 @@ impl Stacks {
                         known => Tracing::AtPsb.after(known),
                     };
                 }
-                let known = self.stack.last().map(|top| top.func);
-                if known != Some(event.func) || self.tracing != Tracing::On {
+                let same = self.stack.last().is_some_and(|top| top.func == event.func);
+                if same && self.alone && self.tracing == Tracing::Off {
+                    self.mark(What::Off, event.ip);
+                } else if !same || self.tracing != Tracing::On {
                     self.new_span(Cause::Resume { ip: event.ip }, event.func, event.flags, now);
                 }
                 self.tracing = Tracing::On;
