@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How long functions took: from entries and exits to calls, from calls to numbers.
 //!
-//! What comes in: events of [`kprism_ftrace`] ([`ftrace`]), records of the BPF recorder ([`record`]), or a
+//! What comes in: events of [`kprism_ftrace`] ([`ftrace`]), what the BPF recorder left ([`record`], [`aggregate`]), or a
 //! flow ([`flow`]). What goes out: [`Measured`]: the [`Profile`](kprism_flow::Profile) that every view of kprism
 //! shows, and beside it what only durations have ([`Times`]).
 //!
@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aggregate;
 pub mod calls;
 pub mod flow;
 pub mod ftrace;

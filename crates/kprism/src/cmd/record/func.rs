@@ -5,9 +5,9 @@
 //! files are brought back; the run looks the same.
 
 use std::io::Write;
-use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use kprism_durations::Measured;
 use kprism_lab::{Ended, Share};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 use kprism_tracefs::{Recording, Settings, Undone, signals};
@@ -15,6 +15,7 @@ use kprism_tracefs::{Recording, Settings, Undone, signals};
 use super::func_args::Args;
 use super::func_bpf;
 use crate::cmd::lab::{self, PacketArgs, RunArgs};
+use crate::durations;
 use crate::exit::{self, Outcome};
 use crate::pipeline;
 use crate::progress::Progress;
@@ -44,7 +45,7 @@ pub(super) const GUEST_RUN: &str = "/tmp/.kprism.run";
 /// Records.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if let Some(why) = func_bpf::chosen(args) {
-        return func_bpf::run(args, why, progress, out);
+        return func_bpf::run(args, why, progress);
     }
     match args.guest {
         true => in_guest(args, progress, out),
@@ -149,14 +150,16 @@ fn finish(run: &Run, mut manifest: Manifest, recording: &Recording, progress: &P
     manifest.other.insert("events".into(), recording.events().into());
     manifest.other.insert("lost_events".into(), recording.lost().into());
     run.write_manifest(&manifest)?;
-    for line in summary(run.dir(), recording) {
+    let measured = durations::measure(run, progress)?;
+    progress.clear();
+    for line in summary(run, recording, &measured) {
         progress.say(&line);
     }
     let interrupted = recording.stopped.as_deref() == Some("interrupted");
     Ok(if interrupted { Outcome::Code(exit::INTERRUPTED) } else { Outcome::Done })
 }
 
-fn summary(dir: &Path, recording: &Recording) -> Vec<String> {
+fn summary(run: &Run, recording: &Recording, measured: &Measured) -> Vec<String> {
     let cpus = match recording.cpus.len() {
         1 => "1 CPU".to_owned(),
         n => format!("{n} CPUs"),
@@ -169,6 +172,7 @@ fn summary(dir: &Path, recording: &Recording) -> Vec<String> {
         text::bytes(recording.bytes),
     )];
     lines.push(what(&recording.settings, recording));
+    lines.push(durations::calls(measured));
     if recording.lost() > 0 {
         lines.push("for fewer losses: --longer-than, fewer functions (-T), or a larger --buffer-size".into());
     }
@@ -179,7 +183,7 @@ fn summary(dir: &Path, recording: &Recording) -> Vec<String> {
         lines.push(format!("the command's exit code is {code}"));
     }
     lines.extend(recording.not_restored.iter().map(|why| format!("not put back in tracefs: {why}")));
-    lines.push(format!("recorded in {}; see: kprism report func", dir.display()));
+    lines.push(format!("recorded in {}", durations::see(run)));
     lines
 }
 
