@@ -122,7 +122,7 @@ mod tests {
         #[test]
         fn any_bytes_are_rows_or_bad_lines(bytes: Vec<u8>, count: u64, total: u64, own: u64, min: u64, max: u64,
             log2 in prop::collection::vec(any::<u64>(), 0..70)) {
-            read(&bytes);
+            let _ = read(&bytes);
             let line = format!(
                 r#"{{"func":1,"name":"f","module":null,"count":{count},"total_ns":{total},"self_ns":{own},"min_ns":{min},"max_ns":{max},"log2_ns":{log2:?}}}"#
             );

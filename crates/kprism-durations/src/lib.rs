@@ -11,6 +11,7 @@
 //! | entries and exits to calls, task by task | [`calls`] |
 //! | calls to a tree of calling contexts and a timeline | [`tree`] |
 //! | the tree to rows: by function, by task, callers, callees | [`rows`] |
+//! | what of it is the tracer's own | [`cost`] |
 //!
 //! Where a call's time went is told apart as it ends: **self** is what remains of its duration after the functions
 //! that it called, the time in which its task was not on a CPU (**off CPU**), and interrupts. None of them is ever
@@ -20,6 +21,7 @@
 
 pub mod aggregate;
 pub mod calls;
+pub mod cost;
 pub mod flow;
 pub mod ftrace;
 pub mod measured;

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_durations::ftrace::Collector;
@@ -32,6 +32,11 @@ use crate::progress::Progress;
 /// Whether the run holds durations rather than a flow.
 pub fn is_recorded(run: &Run) -> bool {
     run.streams().join("ftrace").is_dir() || run.streams().join("bpf").is_dir()
+}
+
+/// Where a run keeps the second pass of its recording.
+pub fn remeasured(run: &Run) -> PathBuf {
+    run.dir().join("remeasured")
 }
 
 /// Opens a run of durations, measuring first if that was not done yet.

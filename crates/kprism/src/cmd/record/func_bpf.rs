@@ -122,6 +122,7 @@ fn suits(args: &Args) -> Result<()> {
         (args.no_sleep_time, "--no-sleep-time"),
         (!args.tid.is_empty(), "--tid"),
         (args.cgroup.is_some(), "--cgroup"),
+        (args.remeasure, "--remeasure"),
         (args.cpu.is_some(), "--cpu"),
         (!args.more_events.is_empty(), "--event"),
     ];
