@@ -47,6 +47,7 @@ fn sums(profile: &Profile, times: &Times) -> Sums {
     let mut off: Vec<u64> = times.nodes.iter().map(|t| t.off_ns).collect();
     let mut irq: Vec<u64> = times.nodes.iter().map(|t| t.irq_ns).collect();
     let mut below = vec![0u64; nodes.len()];
+    let mut callees = vec![0u64; nodes.len()];
     off.resize(nodes.len(), 0);
     irq.resize(nodes.len(), 0);
     for i in (0..nodes.len()).rev() {
@@ -55,7 +56,15 @@ fn sums(profile: &Profile, times: &Times) -> Sums {
             continue;
         }
         let up = node.parent as usize;
-        let own = times.nodes.get(i).map_or(0, |t| t.total_ns);
+        let time = times.nodes.get(i).copied().unwrap_or_default();
+        let own = time.total_ns;
+        // Some of what is below was called by calls that did not end, whose time is not in the total.
+        let inner = [node.ns, time.off_ns, time.irq_ns].iter().fold(own, |ns, part| ns.saturating_sub(*part));
+        if callees[i] > inner {
+            let part = u128::from(below[i]) * u128::from(inner) / u128::from(callees[i]);
+            below[i] = part as u64;
+        }
+        callees[up] = callees[up].saturating_add(own);
         let interrupts = if node.kind == FrameKind::Interrupt { own } else { irq[i] };
         off[up] = off[up].saturating_add(off[i]);
         irq[up] = irq[up].saturating_add(interrupts);

@@ -32,6 +32,8 @@ static noinline void split_sleeper(void)
 {
 	SPIN(50000);
 	msleep(20);
+	// Else it would be a jump, and the sleep its caller's.
+	asm volatile("");
 }
 
 static noinline enum hrtimer_restart split_tick(struct hrtimer *unused)
