@@ -9,9 +9,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 kprism=${KPRISM:-target/release/kprism}
 out=${OUT:-target/durations}
 mkdir -p "$out/share"
-cp "$kprism" "$out/share/kprism"
+cp "$(dirname "$kprism")/kprism-recorder" "$out/share/"
 cp "$here/guest.sh" "$out/share/"
-"$kprism" lab run -q --unobserved -o "$out/tables" --share "$out/share:/bench" -- sh /bench/guest.sh "${ROUNDS:-10}"
+"$kprism" lab run -q --unobserved --mem 3G -o "$out/tables" --share "$out/share:/bench" -- sh /bench/guest.sh "${ROUNDS:-10}"
 echo
 echo "figures 4 and 5: ls /bin | sed s/a/z/g, 10 times, calls of 1 ms and more"
 "$kprism" record func -q --guest --longer-than 1ms -o "$out/run" -- \
