@@ -22,8 +22,10 @@ if [ $# -eq 0 ]; then
 	tar -xf "$samples" -C "$work"
 	set -- "$work"/dat/*.dat
 fi
-$CARGO build --release -q -p kprism
-kprism=${CARGO_TARGET_DIR:-target}/release/kprism
+if [ -z "${KPRISM:-}" ]; then
+	$CARGO build --release -q -p kprism
+	KPRISM=${CARGO_TARGET_DIR:-target}/release/kprism
+fi
 
 # best COMMAND...: the least wall time in ms.
 best() {
@@ -36,7 +38,7 @@ best() {
 
 for file; do
 	theirs=$(best trace-cmd report -i "$file")
-	ours=$(best "$kprism" -q import "$file" -o "$work/run")
+	ours=$(best "$KPRISM" -q import "$file" -o "$work/run")
 	echo "$(basename "$file"): trace-cmd report $theirs ms, kprism import $ours ms"
 done
 $CARGO bench -q -p kprism-ftrace --bench parse -- "$@"

@@ -99,6 +99,25 @@ struct Task {
     out_ns: Option<u64>,
 }
 
+/// A task of which nothing but switches was seen: where only long calls are kept, the first one's exit comes after
+/// it slept.
+#[derive(Debug, Default)]
+struct Stranger {
+    out_ns: Option<u64>,
+    offs: Vec<(u64, u64)>,
+}
+
+impl Stranger {
+    fn came(&mut self, ns: u64) {
+        let Some(start_ns) = self.out_ns.take() else { return };
+        if self.offs.len() >= WAITING {
+            // The later ones are more likely to be in the first call that is seen.
+            self.offs.drain(..WAITING / 2);
+        }
+        self.offs.push((start_ns, ns));
+    }
+}
+
 /// Something that ended while no caller was open.
 #[derive(Debug)]
 enum Waiting {
@@ -118,6 +137,7 @@ pub struct Calls {
     tasks: HashMap<TaskKey, Task>,
     /// Keys of the tasks in the order of their appearance.
     order: Vec<TaskKey>,
+    strangers: HashMap<TaskKey, Stranger>,
     cpus: HashMap<u32, Cpu>,
     /// The sums.
     pub tree: Tree,
@@ -136,6 +156,7 @@ impl Calls {
         Calls {
             tasks: HashMap::new(),
             order: Vec::new(),
+            strangers: HashMap::new(),
             cpus: HashMap::new(),
             tree: Tree::default(),
             counts: Counts::default(),
@@ -150,11 +171,13 @@ impl Calls {
     }
 
     fn task(&mut self, key: TaskKey) -> &mut Task {
-        let Calls { tasks, order, tree, .. } = self;
+        let Calls { tasks, order, tree, strangers, .. } = self;
         tasks.entry(key).or_insert_with(|| {
             order.push(key);
             let number = (order.len() - 1) as u32;
-            Task { number, root: tree.root(), stack: Vec::new(), waiting: Vec::new(), out_ns: None }
+            let Stranger { out_ns, offs } = strangers.remove(&key).unwrap_or_default();
+            let waiting = offs.into_iter().map(|(start_ns, end_ns)| Waiting::Off { start_ns, end_ns });
+            Task { number, root: tree.root(), stack: Vec::new(), waiting: waiting.collect(), out_ns }
         })
     }
 
@@ -177,15 +200,23 @@ impl Calls {
     }
 
     fn leave(&mut self, key: TaskKey, ns: u64) {
-        if self.timed
-            && let Some(task) = self.tasks.get_mut(&key)
-        {
-            task.out_ns = Some(ns);
+        if !self.timed {
+            return;
+        }
+        match self.tasks.get_mut(&key) {
+            Some(task) => task.out_ns = Some(ns),
+            None if self.told => self.strangers.entry(key).or_default().out_ns = Some(ns),
+            None => {}
         }
     }
 
     fn come(&mut self, key: TaskKey, ns: u64) {
-        let Some(task) = self.tasks.get_mut(&key) else { return };
+        let Some(task) = self.tasks.get_mut(&key) else {
+            if let Some(stranger) = self.strangers.get_mut(&key) {
+                stranger.came(ns);
+            }
+            return;
+        };
         let Some(start_ns) = task.out_ns.take() else { return };
         match task.stack.last_mut() {
             Some(top) => top.off_ns = top.off_ns.saturating_add(ns.saturating_sub(start_ns)),

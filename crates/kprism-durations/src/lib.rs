@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How long functions took: from entries and exits to calls, from calls to numbers.
 //!
-//! What comes in: events of [`kprism_ftrace`] ([`ftrace`]), records of the BPF recorder ([`record`]), or a
+//! What comes in: events of [`kprism_ftrace`] ([`ftrace`]), what the BPF recorder left ([`record`], [`aggregate`]), or a
 //! flow ([`flow`]). What goes out: [`Measured`]: the [`Profile`](kprism_flow::Profile) that every view of kprism
 //! shows, and beside it what only durations have ([`Times`]).
 //!
@@ -11,6 +11,7 @@
 //! | entries and exits to calls, task by task | [`calls`] |
 //! | calls to a tree of calling contexts and a timeline | [`tree`] |
 //! | the tree to rows: by function, by task, callers, callees | [`rows`] |
+//! | what of it is the tracer's own | [`cost`] |
 //!
 //! Where a call's time went is told apart as it ends: **self** is what remains of its duration after the functions
 //! that it called, the time in which its task was not on a CPU (**off CPU**), and interrupts. None of them is ever
@@ -18,7 +19,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aggregate;
 pub mod calls;
+pub mod cost;
 pub mod flow;
 pub mod ftrace;
 pub mod measured;

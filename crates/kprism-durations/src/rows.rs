@@ -26,6 +26,10 @@ pub struct Row {
     pub off_ns: u64,
     /// In interrupts, likewise.
     pub irq_ns: u64,
+    /// Calls that are not inside another of the same function.
+    pub outermost: u64,
+    /// Calls of all functions below those.
+    pub below: u64,
 }
 
 /// For each context: time off the CPU and in interrupts, its own and of all it called, and whether the same function
@@ -33,6 +37,7 @@ pub struct Row {
 struct Sums {
     off: Vec<u64>,
     irq: Vec<u64>,
+    below: Vec<u64>,
     inner: Vec<bool>,
     task: Vec<u32>,
 }
@@ -41,6 +46,8 @@ fn sums(profile: &Profile, times: &Times) -> Sums {
     let nodes = &profile.nodes;
     let mut off: Vec<u64> = times.nodes.iter().map(|t| t.off_ns).collect();
     let mut irq: Vec<u64> = times.nodes.iter().map(|t| t.irq_ns).collect();
+    let mut below = vec![0u64; nodes.len()];
+    let mut callees = vec![0u64; nodes.len()];
     off.resize(nodes.len(), 0);
     irq.resize(nodes.len(), 0);
     for i in (0..nodes.len()).rev() {
@@ -49,10 +56,19 @@ fn sums(profile: &Profile, times: &Times) -> Sums {
             continue;
         }
         let up = node.parent as usize;
-        let own = times.nodes.get(i).map_or(0, |t| t.total_ns);
+        let time = times.nodes.get(i).copied().unwrap_or_default();
+        let own = time.total_ns;
+        // Some of what is below was called by calls that did not end, whose time is not in the total.
+        let inner = [node.ns, time.off_ns, time.irq_ns].iter().fold(own, |ns, part| ns.saturating_sub(*part));
+        if callees[i] > inner {
+            let part = u128::from(below[i]) * u128::from(inner) / u128::from(callees[i]);
+            below[i] = part as u64;
+        }
+        callees[up] = callees[up].saturating_add(own);
         let interrupts = if node.kind == FrameKind::Interrupt { own } else { irq[i] };
         off[up] = off[up].saturating_add(off[i]);
         irq[up] = irq[up].saturating_add(interrupts);
+        below[up] = below[up].saturating_add(below[i]).saturating_add(node.calls);
     }
     let mut task = vec![u32::MAX; nodes.len()];
     for (number, t) in (0u32..).zip(&profile.tasks) {
@@ -75,7 +91,7 @@ fn sums(profile: &Profile, times: &Times) -> Sums {
             up = nodes[up as usize].parent;
         }
     }
-    Sums { off, irq, inner, task }
+    Sums { off, irq, below, inner, task }
 }
 
 /// Adds context `i` to a row. `outermost`: its total counts.
@@ -91,6 +107,8 @@ fn add(row: &mut Row, profile: &Profile, times: &Times, sums: &Sums, i: usize, o
         plus(&mut row.total_ns, time.total_ns);
         plus(&mut row.off_ns, sums.off[i]);
         plus(&mut row.irq_ns, sums.irq[i]);
+        plus(&mut row.outermost, node.calls);
+        plus(&mut row.below, sums.below[i]);
     }
 }
 

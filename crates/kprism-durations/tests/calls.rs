@@ -191,3 +191,18 @@ fn kept_calls_know_what_was_not_kept() {
     assert_eq!(of(&m, "f2"), [1, 30, 30, 0, 0]);
     assert_eq!((m.profile.tasks[0].tgid, m.profile.tasks[0].comm.as_str()), (4, "dd"));
 }
+
+#[test]
+fn a_sleep_in_the_first_call_seen_of_a_task_is_known() {
+    let mut t = Trace::new();
+    t.switch(10_000, 7, 8);
+    t.switch(20_000, 8, 7);
+    // Slept before the call began.
+    t.switch(120_000, 7, 8);
+    t.switch(170_000, 8, 7);
+    // Only long calls are kept, by their exits.
+    t.exit(200_000, 7, "sleeper", 0, 100_000);
+    let m = t.finish();
+    assert_eq!(of(&m, "sleeper"), [1, 100_000, 50_000, 50_000, 0]);
+    assert_eq!(m.profile.tasks.len(), 1, "tasks that call nothing are none");
+}

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Function durations: tables of functions, by task, of callers and callees, and the columns of ftd.
 
+use std::collections::BTreeMap;
+
+use kprism_durations::cost::{Cost, INFLATED};
 use kprism_durations::rows::{self, Row};
 use kprism_durations::{Counts, Times};
 use kprism_flow::Profile;
@@ -17,6 +20,8 @@ const COLUMNS: &[(&str, &str)] = &[
     ("count", "count"),
     ("total_ns", "total"),
     ("average_ns", "average"),
+    ("tracing", "tracing"),
+    ("tracing_ns", "tracing"),
     ("self_ns", "self"),
     ("local_ns", "local"),
     ("off_cpu_ns", "off CPU"),
@@ -29,6 +34,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("sum_ns", "sum"),
     ("unfinished", "unfinished"),
     ("gapped", "gapped"),
+    ("inflated", ""),
     ("function", "function"),
     ("module", "module"),
 ];
@@ -38,6 +44,8 @@ pub const SHOWN: &[&str] = &[
     "count",
     "total_ns",
     "average_ns",
+    "inflated",
+    "tracing",
     "self_ns",
     "off_cpu_ns",
     "interrupts_ns",
@@ -53,15 +61,16 @@ fn average(row: &Row) -> u64 {
     row.sum_ns.checked_div(row.calls).unwrap_or(0)
 }
 
-/// Functions over the tasks taken, longest total first. Functions of which no call ended are left out.
+/// Functions over the tasks taken, longest total first. `cost`: what tracing cost, if that is known. Functions of which no call ended are left out.
 #[must_use]
-pub fn functions(profile: &Profile, times: &Times, filter: &Filter) -> Table {
+pub fn functions(profile: &Profile, times: &Times, filter: &Filter, cost: Option<&Cost>) -> Table {
     let mut rows = rows::functions(profile, times, &filter.tasks(profile));
     rows.retain(|row| row.calls > 0);
     let nothing = kprism_durations::FuncTimes::default();
     // Histograms are of all tasks together.
     let whole = *filter == Filter::default();
     let of_all = |cell: Cell| if whole { cell } else { Cell::Nothing };
+    let inflated = |row: &Row| cost.is_some_and(|cost| cost.percent(row) >= INFLATED);
     let cells = |row: &Row| {
         let func = &profile.funcs[row.func as usize];
         let of = times.funcs.get(row.func as usize).unwrap_or(&nothing);
@@ -70,6 +79,8 @@ pub fn functions(profile: &Profile, times: &Times, filter: &Filter) -> Table {
             Cell::Int(row.calls),
             Cell::Ns(row.total_ns),
             Cell::Ns(average(row)),
+            cost.map_or(Cell::Nothing, |cost| Cell::Percent(cost.percent(row))),
+            cost.map_or(Cell::Nothing, |cost| Cell::Ns(cost.of(row))),
             Cell::Ns(row.self_ns),
             Cell::Ns(row.local_ns),
             Cell::Ns(row.off_ns),
@@ -82,12 +93,61 @@ pub fn functions(profile: &Profile, times: &Times, filter: &Filter) -> Table {
             Cell::Ns(row.sum_ns),
             of_all(Cell::Int(of.unfinished)),
             of_all(Cell::Int(of.gapped)),
+            Cell::Text(if inflated(row) { "!".into() } else { String::new() }),
             Cell::Text(func.name.clone()),
             Cell::Text(func.module.clone()),
         ]
     };
     sorted(COLUMNS, rows.iter().map(cells).collect())
 }
+
+/// Two passes of one command, functions by name, longest total of the first one first. `least_ns`: calls of the first
+/// one are at least so long; of the second one such are counted.
+#[must_use]
+pub fn passes(passes: [(&Profile, &Times); 2], filter: &Filter, least_ns: u64) -> Table {
+    let [(first, times), (second, again)] = passes;
+    let mut rows = rows::functions(first, times, &filter.tasks(first));
+    rows.retain(|row| row.calls > 0);
+    let of_second = rows::functions(second, again, &filter.tasks(second));
+    let key = |profile: &Profile, row: &Row| {
+        let func = &profile.funcs[row.func as usize];
+        (func.name.clone(), func.module.clone())
+    };
+    let found: BTreeMap<_, &Row> = of_second.iter().map(|row| (key(second, row), row)).collect();
+    let max = |times: &Times, row: &Row| times.funcs.get(row.func as usize).map_or(0, |f| f.durations.max);
+    let cells = |row: &Row| {
+        let (name, module) = key(first, row);
+        let mut cells = vec![Cell::Int(row.calls), Cell::Ns(average(row)), Cell::Ns(max(times, row))];
+        let then = found.get(&(name.clone(), module.clone())).filter(|row| row.calls > 0);
+        cells.extend(then.map_or_else(
+            || vec![Cell::Int(0), Cell::Int(0), Cell::Nothing, Cell::Nothing],
+            |row| {
+                let bins = again.funcs.get(row.func as usize).map_or(&[][..], |f| &f.durations.bins);
+                let long = bins.iter().filter(|bin| bin.low >= least_ns).map(|bin| bin.count).sum();
+                vec![Cell::Int(row.calls), Cell::Int(long), Cell::Ns(average(row)), Cell::Ns(max(again, row))]
+            },
+        ));
+        cells.insert(0, Cell::Ns(row.total_ns));
+        cells.extend([then.map_or(Cell::Nothing, |row| Cell::Ns(row.total_ns))]);
+        cells.extend([Cell::Text(name), Cell::Text(module)]);
+        cells
+    };
+    sorted(PASSES, rows.iter().map(cells).collect())
+}
+
+const PASSES: &[(&str, &str)] = &[
+    ("total_ns", "total"),
+    ("count", "count"),
+    ("average_ns", "average"),
+    ("max_ns", "max"),
+    ("again_count", "again: count"),
+    ("again_long", "as long"),
+    ("again_average_ns", "average"),
+    ("again_max_ns", "max"),
+    ("again_total_ns", "total"),
+    ("function", "function"),
+    ("module", "module"),
+];
 
 /// Functions of each task.
 #[must_use]

@@ -21,12 +21,14 @@
 //! | `journal` | what was changed, on disk, and putting it back |
 //! | `functions` | globs to the kernel's function numbers |
 //! | `setup` | settings to files, in order |
+//! | `calibrate` | what tracing costs here |
 //! | `stream` | buffers to files |
 //! | `command` | the command, held back until all is ready |
 //! | `record` | all of it in order |
 //! | `boot` | what a boot with tracing on its command line left |
 
 pub mod boot;
+pub mod calibrate;
 pub mod error;
 pub mod journal;
 pub mod record;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::calibrate::Cost;
 use crate::error::{Context as _, Error, Result};
 use crate::journal::{Journal, Undone};
 use crate::settings::{Scope, Settings};
@@ -35,6 +36,9 @@ pub struct Recording {
     pub ns: u64,
     /// How many functions were traced, if not all.
     pub functions: Option<usize>,
+    /// What tracing cost, measured before.
+    #[serde(default)]
+    pub cost: Option<Cost>,
     /// Whether it had a buffer of its own.
     pub own_instance: bool,
     /// The kernel's counts of each CPU.
@@ -182,6 +186,7 @@ fn stream_all(
         exit_code: exit.transpose()?.map(code),
         ns,
         functions: place.functions,
+        cost: place.cost,
         own_instance: !place.folder.is_empty(),
         cpus,
         bytes: bytes.iter().map(|(_, count)| count).sum(),

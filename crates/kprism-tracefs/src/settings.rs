@@ -34,6 +34,8 @@ pub struct Settings {
     pub functions: Vec<String>,
     /// Not these functions.
     pub not_functions: Vec<String>,
+    /// Of `functions`, those that this kernel cannot trace are passed over.
+    pub lenient: bool,
     /// Only what these functions call, with themselves.
     pub graph: Vec<String>,
     /// Not what these functions call.
@@ -69,6 +71,7 @@ impl Default for Settings {
             longer_than: None,
             functions: Vec::new(),
             not_functions: Vec::new(),
+            lenient: false,
             graph: Vec::new(),
             not_graph: Vec::new(),
             depth: None,

@@ -5,6 +5,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
 
+use crate::calibrate::{self, Cost};
 use crate::error::{Context as _, Error, Result};
 use crate::functions::Functions;
 use crate::journal::Journal;
@@ -25,6 +26,8 @@ pub struct Place {
     pub events: Vec<String>,
     /// How many functions are traced, if not all.
     pub functions: Option<usize>,
+    /// What tracing costs here. At the top, which is not ours alone, it is not measured.
+    pub cost: Option<Cost>,
     /// Stops the recording and frees the buffer when it is closed, by whatever end of this process.
     hold: Option<File>,
 }
@@ -87,6 +90,12 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
             journal.set(&name, &[value])?;
         }
     }
+    let bare = calibrate::bare_path();
+    if !place.folder.is_empty() {
+        // A recording is worth having without it, too.
+        place.cost = calibrate::call(tracefs, &place.folder, settings.longer_than.is_none()).ok();
+    }
+    let set = |journal: &mut Journal, name: &str, values: &[&str]| place.set(tracefs, journal, name, values);
     for (name, numbers) in [("set_ftrace_filter", &wanted.functions), ("set_ftrace_notrace", &wanted.not)] {
         if let Some(numbers) = numbers {
             let words: Vec<String> = numbers.iter().map(usize::to_string).collect();
@@ -97,7 +106,12 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
         set(journal, &format!("events/{event}/enable"), &["1"])?;
     }
     set(journal, "current_tracer", &[FUNCTION_GRAPH])?;
-    // What switching it on may have left.
+    let slowdown = |_: Cost| calibrate::slowdown(tracefs, &place.folder, bare).ok();
+    let slowdown = place.cost.and_then(slowdown);
+    if let Some(cost) = &mut place.cost {
+        cost.slowdown = slowdown;
+    }
+    // What measuring and switching it on may have left.
     set_quietly(tracefs, &place, "trace")?;
     let path = tracefs.path(&join(&place.folder, "free_buffer"));
     place.hold = Some(OpenOptions::new().write(true).open(&path).at("open", &path)?);
@@ -125,7 +139,14 @@ fn threshold(settings: &Settings) -> Result<String> {
 
 /// An instance, if the kernel has the tracer there (6.11 on); otherwise the top, if nobody uses it.
 fn choose_place(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) -> Result<Place> {
-    let place = |folder| Place { folder, cpus: Vec::new(), events: Vec::new(), functions: None, hold: None };
+    let place = |folder| Place {
+        folder,
+        cpus: Vec::new(),
+        events: Vec::new(),
+        functions: None,
+        cost: None,
+        hold: None,
+    };
     if !settings.top_level {
         let folder = journal.make_instance()?;
         if tracefs.has_tracer(&folder, FUNCTION_GRAPH) {
@@ -209,7 +230,11 @@ impl Wanted {
         if globs.iter().any(|globs| !globs.is_empty()) {
             let known = Functions::read(tracefs)?;
             let numbers = |globs: &Vec<String>| (!globs.is_empty()).then(|| known.numbers(globs)).transpose();
-            (functions, not) = (numbers(globs[0])?, numbers(globs[1])?);
+            functions = match settings.lenient {
+                true => Some(known.numbers_of_known(globs[0])?),
+                false => numbers(globs[0])?,
+            };
+            not = numbers(globs[1])?;
             known.check(globs[2])?;
             known.check(globs[3])?;
         }

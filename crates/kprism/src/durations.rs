@@ -7,12 +7,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_durations::ftrace::Collector;
-use kprism_durations::{Measured, Names, Times, record};
+use kprism_durations::{Measured, Names, Times, aggregate, record};
 use kprism_flow::Profile;
+use kprism_flow::model::CpuTotals;
 use kprism_ftrace::dat::{Dat, TscToNs};
 use kprism_ftrace::decode::Decoder;
 use kprism_ftrace::format::{Format, PageLayout};
@@ -21,6 +22,7 @@ use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::text::Text;
 use kprism_ftrace::{Data, Event, Exit, side};
 use kprism_image::symbols::Symbols;
+use kprism_report::units::grouped;
 use kprism_store::{Run, has_times, load_profile, load_times, save_profile, save_times};
 use serde_json::json;
 
@@ -30,6 +32,11 @@ use crate::progress::Progress;
 /// Whether the run holds durations rather than a flow.
 pub fn is_recorded(run: &Run) -> bool {
     run.streams().join("ftrace").is_dir() || run.streams().join("bpf").is_dir()
+}
+
+/// Where a run keeps the second pass of its recording.
+pub fn remeasured(run: &Run) -> PathBuf {
+    run.dir().join("remeasured")
 }
 
 /// Opens a run of durations, measuring first if that was not done yet.
@@ -78,7 +85,7 @@ pub fn measure(run: &Run, progress: &Progress) -> Result<Measured> {
     } else if dir.is_dir() {
         from_raw(&dir, &kallsyms, &mut facts)?
     } else {
-        from_bpf(&run.streams().join("bpf/calls.bin"), &kallsyms, &mut facts)?
+        from_bpf(run, &kallsyms, &mut facts)?
     };
     progress.step("writing the tables");
     enter(run, &measured, facts, progress)?;
@@ -97,7 +104,7 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
         fs::write(run.sideband(), text).with_context(|| run.sideband().display().to_string())?;
     }
     let mut manifest = run.manifest()?;
-    manifest.vcpus = u32::try_from(measured.profile.totals.per_cpu.len())?;
+    manifest.vcpus = manifest.vcpus.max(u32::try_from(measured.profile.totals.per_cpu.len())?);
     manifest.clock.name = facts.clock;
     manifest.clock.tsc_hz = 1_000_000_000;
     (manifest.clock.art_num, manifest.clock.art_den) = (0, 0);
@@ -346,21 +353,43 @@ fn formats(events: &Path, facts: &mut Facts) -> Result<Vec<Format>> {
     Ok(formats)
 }
 
-fn from_bpf(path: &Path, kallsyms: &[u8], facts: &mut Facts) -> Result<Measured> {
-    facts.source = "calls kept by BPF";
+/// What BPF left: single calls, or functions' numbers.
+fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts) -> Result<Measured> {
     facts.clock = "monotonic".into();
-    let symbols = symbols(kallsyms, facts);
-    let mut collector = collector(&symbols, true);
-    for call in record::read(&read(path)?) {
-        match call {
-            Ok(call) => {
-                facts.events += 1;
-                collector.kept(&call);
+    let manifest = run.manifest()?;
+    let calls = run.streams().join("bpf/calls.bin");
+    let functions = run.streams().join("bpf/functions.jsonl");
+    let mut measured = if functions.is_file() && !calls.is_file() {
+        facts.source = "functions counted by BPF";
+        let (mut measured, bad) = aggregate::read(&read(&functions)?);
+        facts.notes.extend(bad.iter().map(ToString::to_string));
+        facts.events = measured.times.counts.calls;
+        let last_ns = manifest.other.get("recorded_ns").and_then(serde_json::Value::as_u64).unwrap_or(0);
+        let cpu = CpuTotals { last_ns, ..CpuTotals::default() };
+        measured.profile.totals.per_cpu = vec![cpu; manifest.vcpus.min(1 << 16) as usize];
+        measured
+    } else {
+        facts.source = "calls kept by BPF";
+        let symbols = symbols(kallsyms, facts);
+        let mut collector = collector(&symbols, true);
+        for call in record::read(&read(&calls)?) {
+            match call {
+                Ok(call) => {
+                    facts.events += 1;
+                    collector.kept(&call);
+                }
+                Err(error) => facts.notes.push(error.to_string()),
             }
-            Err(error) => facts.notes.push(error.to_string()),
         }
-    }
-    Ok(finish(collector, &symbols))
+        finish(collector, &symbols)
+    };
+    let losses = manifest.other.get("losses");
+    let lost = |kind: &str| losses.and_then(|l| l[kind].as_u64()).unwrap_or(0);
+    let counts = &mut measured.times.counts;
+    counts.lost = ["lost", "overflowed", "missed"].map(lost).iter().fold(0, |a, b| a.saturating_add(*b));
+    counts.unfinished = lost("unfinished").saturating_add(lost("abandoned"));
+    counts.orphans = lost("orphans");
+    Ok(measured)
 }
 
 /// A few lines on what was measured.
@@ -368,23 +397,28 @@ fn from_bpf(path: &Path, kallsyms: &[u8], facts: &mut Facts) -> Result<Measured>
 /// # Errors
 /// The manifest cannot be read.
 pub fn summary(run: &Run, measured: &Measured) -> Result<String> {
-    use kprism_report::units::grouped;
     let manifest = run.manifest()?;
     let ftrace = &manifest.options["ftrace"];
     let number = |key: &str| grouped(ftrace[key].as_u64().unwrap_or(0));
     let counts = &measured.times.counts;
-    let mut text = format!(
-        "{} events, {} calls of {} functions, {} lost events",
-        number("events"),
-        grouped(counts.calls),
-        grouped(measured.profile.funcs.len() as u64),
-        grouped(counts.lost),
-    );
+    let mut text =
+        format!("{} events, {}, {} lost events", number("events"), calls(measured), grouped(counts.lost));
     if ftrace["overwritten"].as_u64().unwrap_or(0) > counts.lost {
         text += &format!(" (the kernel counted {} overwritten or dropped)", number("overwritten"));
     }
+    Ok(text + &format!("\nread into {}", see(run)))
+}
+
+/// How many calls there are of how many functions.
+pub fn calls(measured: &Measured) -> String {
+    let functions = grouped(measured.profile.funcs.len() as u64);
+    format!("{} calls of {functions} functions", grouped(measured.times.counts.calls))
+}
+
+/// Where the run is, and what shows it.
+pub fn see(run: &Run) -> String {
     let place = run.dir().display();
     let input =
         if run.dir() == Path::new(crate::DEFAULT_RUN) { String::new() } else { format!(" -i {place}") };
-    Ok(text + &format!("\nread into {place}; see: kprism report func{input}"))
+    format!("{place}; see: kprism report func{input}")
 }

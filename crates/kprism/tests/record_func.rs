@@ -172,3 +172,48 @@ fn what_cannot_be_recorded_is_refused_early() {
     refused(&["--guest", "-p", "1", "--", "true"], "cannot be used with");
     refused(&[], "required");
 }
+
+#[test]
+fn what_tracing_costs_is_measured_and_what_was_found_is_measured_again() {
+    let _one = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let said =
+        record(&run, &["--longer-than", "1ms", "--remeasure", "--", "sh", "-c", "find /sys >/dev/null"]);
+    assert!(said.contains("measuring ") && said.contains("--remeasured"), "{said}");
+    let manifest = |run: &Path| -> Value {
+        serde_json::from_slice(&fs::read(run.join("manifest.json")).unwrap()).unwrap()
+    };
+    let (first, second) = (manifest(&run), manifest(&run.join("remeasured")));
+    let cost = |manifest: &Value, key: &str| manifest["tracing_cost"][key].clone();
+    // In the lab an instruction takes a nanosecond, and entry and exit take some hundreds, more if they are kept.
+    let of_call = |manifest: &Value| cost(manifest, "call_ns").as_u64().unwrap();
+    let (dropped, kept) = (of_call(&first), of_call(&second));
+    assert!((200..1000).contains(&dropped) && (800..3000).contains(&kept), "{dropped} {kept}");
+    let inside = cost(&second, "inside_ns").as_u64().unwrap();
+    assert!(inside > 50 && inside < kept, "{inside}");
+    assert_eq!(cost(&first, "dropped"), true);
+    // All functions are traced first, then few.
+    let factor = |manifest: &Value| cost(manifest, "slowdown").as_f64().unwrap();
+    assert!(factor(&first) > 3.0 && factor(&second) < factor(&first) / 2.0, "{first:#} {second:#}");
+
+    let report = |options: &[&str]| -> Value {
+        let mut all = vec!["report", "func", "-q", "--json", "--limit", "0", "-i", run.to_str().unwrap()];
+        all.extend(options);
+        let output = kprism(&all);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let first = report(&[]);
+    for row in first["rows"].as_array().unwrap() {
+        assert!(row["tracing_ns"].as_u64().unwrap() <= row["total_ns"].as_u64().unwrap(), "{row}");
+        assert_eq!(row["inflated"] == "!", row["tracing"].as_f64().unwrap() >= 20.0, "{row}");
+    }
+    let both = report(&["--remeasured"]);
+    let execve = both["rows"].as_array().unwrap().iter().find(|row| row["function"] == "__x64_sys_execve");
+    let execve = execve.unwrap_or_else(|| panic!("{both:#}"));
+    let number = |key: &str| execve[key].as_u64().unwrap_or_else(|| panic!("{key}: {execve}"));
+    assert!(number("again_count") >= number("count"), "{execve}");
+    assert!(number("again_max_ns") < number("max_ns"), "less is traced, so it is faster: {execve}");
+    assert!(number("again_long") <= number("again_count"), "{execve}");
+}

@@ -2,15 +2,18 @@
 //! `kprism report func`: how long functions took.
 
 use std::io::Write;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use kprism_durations::Times;
+use kprism_durations::cost::{Cost, INFLATED};
 use kprism_flow::Profile;
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::durations as view;
 use kprism_report::header::Header;
+use kprism_report::units::duration;
 use kprism_report::{Filter, Style, Table, tree};
-use kprism_store::Run;
+use kprism_store::{Manifest, Run};
 use serde_json::json;
 
 use super::report::print_json;
@@ -37,12 +40,20 @@ pub struct FuncArgs {
     /// Every function of each task
     #[arg(long, conflicts_with = "ftd")]
     pub by_task: bool,
+    /// What `record func --remeasure` measured first and then, side by side
+    #[arg(long, conflicts_with_all = ["callees", "callers", "by_task", "ftd", "tree"])]
+    pub remeasured: bool,
 }
 
 impl FuncArgs {
     /// Whether one of them was given.
     pub fn is_given(&self) -> bool {
-        self.ftd || self.callees.is_some() || self.callers.is_some() || self.tree || self.by_task
+        self.ftd
+            || self.callees.is_some()
+            || self.callers.is_some()
+            || self.tree
+            || self.by_task
+            || self.remeasured
     }
 }
 
@@ -78,7 +89,9 @@ pub fn run(
         crate::flow_durations::measure(run, progress)?
     };
     progress.clear();
-    let header = Header::new(&run.manifest()?, &profile);
+    let manifest = run.manifest()?;
+    let header = Header::new(&manifest, &profile);
+    let cost = cost(&manifest);
     if !view.filter.tasks(&profile).contains(&true) {
         progress.say("no task matches");
         return Ok(Outcome::NothingMatched);
@@ -91,18 +104,49 @@ pub fn run(
         write!(out, "{}", view::ftd(&profile, &times, &view.filter, rows))?;
         return Ok(Outcome::Done);
     }
+    if args.remeasured {
+        let second = Run::open(&durations::remeasured(run))
+            .context("there is no second pass in this run: record it with --remeasure")?;
+        let (again, again_times) = durations::open(&second, progress)?;
+        progress.clear();
+        let least = manifest.options.get("settings").map_or(0, least_ns);
+        let passes = [(&profile, &times), (&again, &again_times)];
+        let table = view::passes(passes, &view.filter, least);
+        return show(table, args, &profile, &times, (&header, None), view, out);
+    }
     if args.tree {
         return show_tree(&profile, &times, &header, view, out);
     }
-    show(table(args, &profile, &times, &view.filter), args, &profile, &times, &header, view, out)
+    let table = table(args, &profile, &times, &view.filter, cost.as_ref());
+    show(table, args, &profile, &times, (&header, cost.as_ref()), view, out)
 }
 
-fn table(args: &FuncArgs, profile: &Profile, times: &Times, filter: &Filter) -> Table {
+/// What tracing cost, where it was measured.
+fn cost(manifest: &Manifest) -> Option<Cost> {
+    serde_json::from_value(manifest.other.get("tracing_cost")?.clone()).ok()
+}
+
+/// The same in words.
+fn cost_line(cost: &Cost) -> String {
+    let mut line = format!("tracing cost {} a call", duration(cost.call_ns));
+    if let Some(factor) = cost.slowdown.filter(|_| cost.dropped) {
+        line += &format!(", of calls left out too: a path of many took {factor:.1} times as long");
+    }
+    line + &format!("; ! marks totals and averages of which it is {INFLATED} % and more")
+}
+
+/// The threshold of a recording's settings, ns.
+fn least_ns(settings: &serde_json::Value) -> u64 {
+    let time: Option<Duration> = serde_json::from_value(settings["longer_than"].clone()).ok().flatten();
+    time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn table(args: &FuncArgs, profile: &Profile, times: &Times, filter: &Filter, cost: Option<&Cost>) -> Table {
     match (&args.callees, &args.callers) {
         (Some(name), _) => view::callees(profile, times, filter, name),
         (_, Some(name)) => view::callers(profile, times, filter, name),
         _ if args.by_task => view::by_task(profile, times, filter),
-        _ => view::functions(profile, times, filter),
+        _ => view::functions(profile, times, filter, cost),
     }
 }
 
@@ -111,7 +155,7 @@ fn show(
     args: &FuncArgs,
     profile: &Profile,
     times: &Times,
-    header: &Header,
+    (header, cost): (&Header, Option<&Cost>),
     view: &View<'_>,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
@@ -127,12 +171,14 @@ fn show(
         table.limit(view.rows);
     }
     if view.json {
-        let run = view::header_json(header, &times.counts);
+        let mut run = view::header_json(header, &times.counts);
+        run["tracing_cost"] = json!(cost);
         print_json(&json!({"run": run, "rows": table.to_json(), "hidden": table.hidden}), out)?;
         return Ok(outcome);
     }
-    if args.callees.is_none() && args.callers.is_none() && !args.by_task {
+    if args.callees.is_none() && args.callers.is_none() && !args.by_task && !args.remeasured {
         let mut keys = view::SHOWN.to_vec();
+        keys.retain(|key| cost.is_some() || !["tracing", "inflated"].contains(key));
         // A column that was asked for is shown.
         if let Some(key) = view.sort.map(|key| key.trim_start_matches('-')).filter(|key| !keys.contains(key))
         {
@@ -140,12 +186,11 @@ fn show(
         }
         table.select(&keys);
     }
-    write!(
-        out,
-        "{}\n{}",
-        view::header(header, profile, &times.counts, view.style),
-        table.to_text(view.style)
-    )?;
+    write!(out, "{}", view::header(header, profile, &times.counts, view.style))?;
+    if let Some(cost) = cost {
+        writeln!(out, "{}", cost_line(cost))?;
+    }
+    write!(out, "\n{}", table.to_text(view.style))?;
     Ok(outcome)
 }
 

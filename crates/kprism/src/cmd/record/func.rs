@@ -8,13 +8,16 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use kprism_durations::{Measured, rows};
 use kprism_lab::{Ended, Share};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
+use kprism_tracefs::calibrate::Cost;
 use kprism_tracefs::{Recording, Settings, Undone, signals};
 
 use super::func_args::Args;
 use super::func_bpf;
 use crate::cmd::lab::{self, PacketArgs, RunArgs};
+use crate::durations;
 use crate::exit::{self, Outcome};
 use crate::pipeline;
 use crate::progress::Progress;
@@ -29,6 +32,8 @@ Examples (as root, or with --guest on any machine):
   kprism record func -G vfs_read -- cat FILE        one function and all below it
   kprism record func --aggregate -T 'vfs_*' -a      numbers only, counted in the kernel
   kprism record func --guest --longer-than 1ms -- find /sys
+  kprism record func --remeasure --longer-than 1ms -- CMD
+                                                    and again, with what was found
 
 The trace is recorded in an instance of its own. What is changed in tracefs
 beside it is put back at the end, on Ctrl-C and on errors; after a kill -9, at
@@ -43,25 +48,75 @@ pub(super) const GUEST_RUN: &str = "/tmp/.kprism.run";
 
 /// Records.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    record(args, progress, out).or_else(lab::interrupted)
+}
+
+fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     // Whatever records: a mistyped command is the likeliest mistake.
     if let (false, Some(program)) = (args.guest, args.command.first()) {
         kprism_tracefs::find_command(program)?;
     }
     if let Some(why) = func_bpf::chosen(args) {
-        return func_bpf::run(args, why, progress, out);
+        return func_bpf::run(args, why, progress);
     }
+    let settings = args.settings();
+    let (run, recorded) = pass(args, &settings, &args.output, progress, out)?;
+    let Some((recording, measured)) = recorded else { return Ok(Outcome::Code(exit::INTERRUPTED)) };
+    let interrupted = recording.stopped.as_deref() == Some("interrupted");
+    for line in summary(&recording, &measured) {
+        progress.say(&line);
+    }
+    if args.remeasure && !interrupted {
+        let functions = candidates(&measured);
+        if functions.is_empty() {
+            bail!("no call was kept, so there is nothing to measure again: try a lower --longer-than");
+        }
+        progress.say(&format!("measuring {} functions again, every call", functions.len()));
+        let again = Settings { functions, lenient: true, longer_than: None, ..settings };
+        let (_, second) = pass(args, &again, &durations::remeasured(&run), progress, out)?;
+        let Some((recording, measured)) = second else { return Ok(Outcome::Code(exit::INTERRUPTED)) };
+        summary(&recording, &measured).iter().for_each(|line| progress.say(line));
+        progress.say(&format!("recorded in {} --remeasured", durations::see(&run)));
+    } else {
+        progress.say(&format!("recorded in {}", durations::see(&run)));
+    }
+    Ok(if interrupted { Outcome::Code(exit::INTERRUPTED) } else { Outcome::Done })
+}
+
+/// The functions that a second pass is for: of those with calls, the longest in total.
+fn candidates(measured: &Measured) -> Vec<String> {
+    const MOST: usize = 100;
+    let (profile, times) = (&measured.profile, &measured.times);
+    let mut rows = rows::functions(profile, times, &vec![true; profile.tasks.len()]);
+    rows.retain(|row| row.calls > 0);
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.total_ns), row.func));
+    rows.iter().take(MOST).map(|row| profile.funcs[row.func as usize].name.clone()).collect()
+}
+
+/// What a pass gave; nothing if it was interrupted in the guest.
+type Recorded = Option<(Recording, Measured)>;
+
+fn pass(
+    args: &Args,
+    settings: &Settings,
+    output: &Path,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<(Run, Recorded)> {
     match args.guest {
-        true => in_guest(args, progress, out),
-        false => here(args, progress),
+        true => {
+            kprism_lab::interrupt::catch_signals();
+            in_guest(args, settings, output, progress, out)
+        }
+        false => here(args, settings, output, progress),
     }
 }
 
-fn here(args: &Args, progress: &Progress) -> Result<Outcome> {
+fn here(args: &Args, settings: &Settings, output: &Path, progress: &Progress) -> Result<(Run, Recorded)> {
     // Before a run of earlier is moved away for nothing.
-    let settings = args.settings();
-    kprism_tracefs::ready(&settings, &args.command)?;
+    kprism_tracefs::ready(settings, &args.command)?;
     signals::catch();
-    let run = Run::create(&args.output)?;
+    let run = Run::create(output)?;
     let mut manifest = Manifest::new(RunKind::Host, 0);
     manifest.created = pipeline::now();
     manifest.command.clone_from(&args.command);
@@ -75,10 +130,11 @@ fn here(args: &Args, progress: &Progress) -> Result<Outcome> {
         progress.say(&told(undone));
         undone.failed.iter().for_each(|why| progress.say(&format!("not put back: {why}")));
     };
-    let recording = kprism_tracefs::record(&settings, &args.command, run.dir(), &mut undone)?;
+    let recording = kprism_tracefs::record(settings, &args.command, run.dir(), &mut undone)?;
     manifest.exit_code = recording.exit_code;
     manifest.stopped.clone_from(&recording.stopped);
-    finish(&run, manifest, &recording, progress)
+    let measured = finish(&run, manifest, &recording, progress)?;
+    Ok((run, Some((recording, measured))))
 }
 
 /// What was put back, in a line.
@@ -102,23 +158,24 @@ pub fn this_kernel() -> Kernel {
     Kernel { release: release.trim().to_owned(), build_id: String::new() }
 }
 
-fn in_guest(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    kprism_lab::interrupt::catch_signals();
-    record_in_guest(args, progress, out).or_else(lab::interrupted)
-}
-
-fn record_in_guest(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+fn in_guest(
+    args: &Args,
+    settings: &Settings,
+    output_folder: &Path,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<(Run, Recorded)> {
     let recorder = kprism_lab::find_recorder()?;
     let prepared = lab::prepared(&args.guest_args, progress)?;
     let run_args = RunArgs::recording(
         &args.command,
-        args.output.clone(),
+        output_folder.to_owned(),
         (&args.place, &args.guest_args),
         PacketArgs::default(),
     );
     let mut job = run_args.job();
     job.shares.push(Share { host: recorder, guest: GUEST_RECORDER.into() });
-    let settings = serde_json::to_string(&args.settings()).context("settings")?;
+    let settings = serde_json::to_string(settings).context("settings")?;
     job.argv = [GUEST_RECORDER, "record", GUEST_RUN, &settings].map(str::to_owned).to_vec();
     job.argv.extend(args.command.iter().cloned());
     job.collect = Some(GUEST_RUN.into());
@@ -127,18 +184,21 @@ fn record_in_guest(args: &Args, progress: &Progress, out: &mut dyn Write) -> Res
     progress.clear();
     lab::complain(&ran, progress);
     if ran.ended == Ended::Interrupted {
-        return Ok(Outcome::Code(exit::INTERRUPTED));
+        return Ok((run, None));
     }
     let manifest = run.manifest()?;
     match Recording::load(run.dir()) {
-        Ok(recording) => finish(&run, manifest, &recording, progress),
+        Ok(recording) => {
+            let measured = finish(&run, manifest, &recording, progress)?;
+            Ok((run, Some((recording, measured))))
+        }
         // What the recorder said went to standard error already.
         Err(_) => bail!("nothing was recorded in the guest; see above, and {}", run.stderr().display()),
     }
 }
 
-/// Notes what was recorded in the manifest, and says it.
-fn finish(run: &Run, mut manifest: Manifest, recording: &Recording, progress: &Progress) -> Result<Outcome> {
+/// Notes what was recorded in the manifest, and measures it.
+fn finish(run: &Run, mut manifest: Manifest, recording: &Recording, progress: &Progress) -> Result<Measured> {
     let settings = &recording.settings;
     manifest.vcpus = u32::try_from(recording.cpus.len()).unwrap_or(u32::MAX);
     manifest.clock.name = format!("ftrace {}", settings.clock);
@@ -152,15 +212,19 @@ fn finish(run: &Run, mut manifest: Manifest, recording: &Recording, progress: &P
     manifest.options.insert("settings".into(), serde_json::to_value(settings).context("settings")?);
     manifest.other.insert("events".into(), recording.events().into());
     manifest.other.insert("lost_events".into(), recording.lost().into());
-    run.write_manifest(&manifest)?;
-    for line in summary(run.dir(), recording) {
-        progress.say(&line);
+    if let Some(cost) = &recording.cost {
+        let dropped = settings.longer_than.is_some();
+        let Cost { call_ns, inside_ns, slowdown } = *cost;
+        let cost = kprism_durations::cost::Cost { call_ns, inside_ns, slowdown, dropped };
+        manifest.other.insert("tracing_cost".into(), serde_json::to_value(cost).context("cost")?);
     }
-    let interrupted = recording.stopped.as_deref() == Some("interrupted");
-    Ok(if interrupted { Outcome::Code(exit::INTERRUPTED) } else { Outcome::Done })
+    run.write_manifest(&manifest)?;
+    let measured = durations::measure(run, progress)?;
+    progress.clear();
+    Ok(measured)
 }
 
-fn summary(dir: &Path, recording: &Recording) -> Vec<String> {
+fn summary(recording: &Recording, measured: &Measured) -> Vec<String> {
     let cpus = match recording.cpus.len() {
         1 => "1 CPU".to_owned(),
         n => format!("{n} CPUs"),
@@ -173,6 +237,7 @@ fn summary(dir: &Path, recording: &Recording) -> Vec<String> {
         text::bytes(recording.bytes),
     )];
     lines.push(what(&recording.settings, recording));
+    lines.push(durations::calls(measured));
     if recording.lost() > 0 {
         lines.push("for fewer losses: --longer-than, fewer functions (-T), or a larger --buffer-size".into());
     }
@@ -183,7 +248,6 @@ fn summary(dir: &Path, recording: &Recording) -> Vec<String> {
         lines.push(format!("the command's exit code is {code}"));
     }
     lines.extend(recording.not_restored.iter().map(|why| format!("not put back in tracefs: {why}")));
-    lines.push(format!("recorded in {}; see: kprism report func", dir.display()));
     lines
 }
 

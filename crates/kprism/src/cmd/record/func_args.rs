@@ -27,6 +27,9 @@ pub struct Args {
     /// Keep no calls but each function's count, total, self, least, most, histogram; by BPF
     #[arg(long)]
     pub aggregate: bool,
+    /// Run CMD once more with only the functions found traced, every call of them; see: report func --remeasured
+    #[arg(long, requires = "command", conflicts_with = "aggregate")]
+    pub remeasure: bool,
     /// Only this function; globs, and GLOB:mod:MODULE (can be repeated)
     #[arg(short = 'T', long = "trace-funcs", value_name = "FUNC", help_heading = "Functions")]
     pub functions: Vec<String>,
@@ -132,6 +135,7 @@ impl Args {
             longer_than: self.longer_than,
             functions: self.functions.clone(),
             not_functions: self.not_functions.clone(),
+            lenient: false,
             graph: self.graph.clone(),
             not_graph: self.not_graph.clone(),
             depth: self.depth,

@@ -14,15 +14,17 @@ use anyhow::{Context, Result, bail};
 use kprism_bpf::func::{Call, Config, FunctionStats, Hook, Keep, Losses, Scope, Session, choose};
 use kprism_bpf::host::{self, Host};
 use kprism_bpf::kernel::{self, Function, Kernel};
+use kprism_durations::names::Role;
 use kprism_durations::record::CallRecord;
 use kprism_image::glob::glob;
-use kprism_report::units::{duration, grouped};
+use kprism_report::units::grouped;
 use kprism_store::{Manifest, Run, RunKind};
 use kprism_tracefs::signals;
 use serde_json::{Value, json};
 
 use super::func::this_kernel;
 use super::func_args::{Args, Backend};
+use crate::durations;
 use crate::exit::{self, Outcome};
 use crate::pipeline;
 use crate::progress::Progress;
@@ -46,14 +48,14 @@ fn has_function_graph() -> bool {
 }
 
 /// Records.
-pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+pub fn run(args: &Args, why: &str, progress: &Progress) -> Result<Outcome> {
     suits(args)?;
     if let Some(why) = Host::here().function_refusal() {
         bail!("{why}");
     }
     let mut kernel = Kernel::running()?;
     let kallsyms = fs::read("/proc/kallsyms").context("/proc/kallsyms")?;
-    let functions = wanted(args, &String::from_utf8_lossy(&kallsyms))?;
+    let (mut functions, around) = wanted(args, &String::from_utf8_lossy(&kallsyms))?;
     let asked = || "as asked for".to_owned();
     let (hook, hook_why) = match args.backend {
         Backend::BpfFentry => (Hook::Fentry, asked()),
@@ -67,6 +69,9 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
             "{}: BTF does not describe it, or another has its name: use --backend bpf-kprobe",
             unknown.name
         );
+    }
+    if !args.no_events {
+        functions.extend(around.into_iter().filter(|f| hook != Hook::Fentry || kernel.knows(f)));
     }
     progress.say(&format!("backend: BPF ({why}), {} ({hook_why})", hook.name()));
     signals::catch();
@@ -86,21 +91,23 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
     let losses = session.losses();
     if args.aggregate {
         write_functions(&folder.join("functions.jsonl"), &functions, &session.stats())?;
-        table(&functions, &session.stats(), out)?;
     }
     manifest.exit_code = ended.exit_code;
     manifest.stopped = ended.interrupted.then(|| "interrupted".to_owned());
-    manifest.other.insert("calls".into(), calls.into());
+    if !args.aggregate {
+        manifest.other.insert("calls".into(), calls.into());
+    }
+    manifest.other.insert("recorded_ns".into(), ended.ns.into());
     manifest.other.insert("lost_calls".into(), losses.lost.into());
     manifest.other.insert("losses".into(), as_json(&losses));
     run.write_manifest(&manifest)?;
-    if !args.aggregate {
-        progress.say(&format!("{} calls kept", grouped(calls)));
-    }
+    let measured = durations::measure(&run, progress)?;
+    progress.clear();
+    progress.say(&durations::calls(&measured));
     for line in told(&losses) {
         progress.say(&line);
     }
-    progress.say(&format!("recorded in {}", run.dir().display()));
+    progress.say(&format!("recorded in {}", durations::see(&run)));
     Ok(if ended.interrupted { Outcome::Code(exit::INTERRUPTED) } else { Outcome::Done })
 }
 
@@ -115,6 +122,7 @@ fn suits(args: &Args) -> Result<()> {
         (args.no_sleep_time, "--no-sleep-time"),
         (!args.tid.is_empty(), "--tid"),
         (args.cgroup.is_some(), "--cgroup"),
+        (args.remeasure, "--remeasure"),
         (args.cpu.is_some(), "--cpu"),
         (!args.more_events.is_empty(), "--event"),
     ];
@@ -130,21 +138,27 @@ fn suits(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn wanted(args: &Args, kallsyms: &str) -> Result<Vec<Function>> {
+/// The functions asked for, and those that say what a call's time was not spent on: the scheduler, interrupts.
+fn wanted(args: &Args, kallsyms: &str) -> Result<(Vec<Function>, Vec<Function>)> {
     let matches = |pattern: &String, function: &Function| {
         let (name, module) = pattern.split_once(":mod:").unwrap_or((pattern, "*"));
         glob(name, &function.name)
             && (module == "*" || function.module.as_deref().is_some_and(|own| glob(module, own)))
     };
     let mut functions = kernel::functions(kallsyms)?;
-    functions.retain(|function| {
-        args.functions.iter().any(|pattern| matches(pattern, function))
-            && !args.not_functions.iter().any(|pattern| matches(pattern, function))
+    let not = |function: &Function| args.not_functions.iter().any(|pattern| matches(pattern, function));
+    functions.retain(|function| !not(function));
+    let (functions, mut around): (Vec<_>, Vec<_>) = functions
+        .into_iter()
+        .partition(|function| args.functions.iter().any(|pattern| matches(pattern, function)));
+    around.retain(|function| {
+        let role = Role::of(&function.name);
+        function.module.is_none() && (role.interrupt || role.schedules)
     });
     if functions.is_empty() {
         bail!("no function that can be traced matches {}", text::quoted(&args.functions));
     }
-    Ok(functions)
+    Ok((functions, around))
 }
 
 fn many(kernel: &Kernel) -> Hook {
@@ -186,6 +200,8 @@ fn begun(args: &Args, hook: Hook, functions: usize) -> Manifest {
 
 struct Watched {
     exit_code: Option<i32>,
+    /// How long.
+    ns: u64,
     interrupted: bool,
 }
 
@@ -239,11 +255,12 @@ fn watch(
         session.calls()?.wait(TICK);
     }
     session.stop();
+    let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
     calls += drain(session, functions, file.as_mut())?;
     if let Some(mut file) = file {
         file.flush().with_context(|| path.display().to_string())?;
     }
-    Ok((Watched { exit_code, interrupted: signals::requested() }, calls))
+    Ok((Watched { exit_code, ns, interrupted: signals::requested() }, calls))
 }
 
 fn alive(pid: u32) -> bool {
@@ -304,28 +321,6 @@ fn write_functions(path: &Path, functions: &[Function], stats: &[FunctionStats])
         writeln!(out, "{line}").with_context(|| path.display().to_string())?;
     }
     out.flush().with_context(|| path.display().to_string())
-}
-
-/// The functions that were called, the longest in total first.
-fn table(functions: &[Function], stats: &[FunctionStats], out: &mut dyn Write) -> Result<()> {
-    const ROWS: usize = 40;
-    let mut rows: Vec<_> = functions.iter().zip(stats).filter(|(_, stats)| stats.count > 0).collect();
-    rows.sort_by_key(|(function, stats)| (std::cmp::Reverse(stats.total_ns), function.address));
-    writeln!(
-        out,
-        "{:>10} {:>11} {:>11} {:>11} {:>11} {:>11}  function",
-        "count", "total", "self", "average", "min", "max"
-    )?;
-    for (function, stats) in rows.iter().take(ROWS) {
-        let average = stats.total_ns / stats.count;
-        let times = [stats.total_ns, stats.self_ns, average, stats.min_ns, stats.max_ns].map(duration);
-        let times = times.map(|time| format!("{time:>11}")).join(" ");
-        writeln!(out, "{:>10} {times}  {}", grouped(stats.count), function.name)?;
-    }
-    if rows.len() > ROWS {
-        writeln!(out, "… {} more in functions.jsonl", rows.len() - ROWS)?;
-    }
-    Ok(())
 }
 
 fn as_json(losses: &Losses) -> Value {

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What tracing costs, measured before each recording, where it is made.
+//!
+//! In: an instance with its buffer and threshold set. Out: [`Cost`]: what one traced call adds (a function that does
+//! next to nothing, called many times with and without the tracer), how much of that the call's own duration
+//! contains, and how much longer a path of many calls takes with all that is wanted switched on.
+//!
+//! The least of several rounds is taken: what disturbs one is not tracing.
+
+use std::ffi::CStr;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::functions::Functions;
+use crate::tracefs::{self, FUNCTION_GRAPH, Tracefs, join};
+
+const ROUNDS: usize = 5;
+const CALLS: u32 = 1000;
+const PATHS: u32 = 40;
+
+/// What tracing adds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// To each traced call, from before its entry to after its return, ns.
+    pub call_ns: u64,
+    /// Of that, what lies between the two times that are recorded; not known if only long calls are kept.
+    pub inside_ns: Option<u64>,
+    /// A path through many functions (stat, open, close) takes so many times as long.
+    pub slowdown: Option<f64>,
+}
+
+/// What one traced call costs. The instance's functions, tasks and tracer are as they were afterwards.
+pub fn call(tracefs: &Tracefs, folder: &str, every_call: bool) -> Result<Cost> {
+    let numbers = Functions::read(tracefs)?.numbers(&["__*_sys_getppid".to_owned()])?;
+    let words: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    let set = |name: &str, values: &[&str]| tracefs::write(&tracefs.path(&join(folder, name)), values);
+    let bare = least(CALLS, getppid);
+    set("set_ftrace_filter", &words.iter().map(String::as_str).collect::<Vec<_>>())?;
+    set("current_tracer", &[FUNCTION_GRAPH])?;
+    let traced = own(tracefs, folder, || least(CALLS, getppid))?;
+    let inside_ns = every_call.then(|| tracefs.read(&join(folder, "trace")).ok()).flatten();
+    let inside_ns = inside_ns.and_then(|text| median(&text));
+    set("current_tracer", &["nop"])?;
+    set("set_ftrace_filter", &[])?;
+    Ok(Cost { call_ns: traced.saturating_sub(bare) / u64::from(CALLS), inside_ns, slowdown: None })
+}
+
+/// Time of a path of many calls without tracing.
+pub fn bare_path() -> u64 {
+    least(PATHS, path)
+}
+
+/// How many times as long it takes with all that is switched on.
+pub fn slowdown(tracefs: &Tracefs, folder: &str, bare: u64) -> Result<f64> {
+    let traced = own(tracefs, folder, || least(PATHS, path))?;
+    Ok((traced as f64 / bare.max(1) as f64).max(1.0))
+}
+
+/// Does something that is traced, and nobody else is.
+fn own<T>(tracefs: &Tracefs, folder: &str, work: impl FnOnce() -> T) -> Result<T> {
+    let set = |name: &str, values: &[&str]| tracefs::write(&tracefs.path(&join(folder, name)), values);
+    // SAFETY: asks for a number.
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) }.to_string();
+    set("set_ftrace_pid", &[&thread])?;
+    set("tracing_on", &["1"])?;
+    let result = work();
+    set("tracing_on", &["0"])?;
+    set("set_ftrace_pid", &[])?;
+    Ok(result)
+}
+
+/// ns that so many of it take.
+fn least(count: u32, work: fn()) -> u64 {
+    let round = || {
+        let start = Instant::now();
+        (0..count).for_each(|_| work());
+        u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    };
+    (0..ROUNDS).map(|_| round()).min().unwrap_or(0)
+}
+
+fn getppid() {
+    // SAFETY: asks for a number.
+    unsafe { libc::syscall(libc::SYS_getppid) };
+}
+
+fn path() {
+    const FILE: &CStr = c"/dev/null";
+    // SAFETY: the name is a string, the structure lives through the call, the descriptor is fresh.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        libc::stat(FILE.as_ptr(), &raw mut stat);
+        let file = libc::open(FILE.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file >= 0 {
+            libc::close(file);
+        }
+    }
+}
+
+/// The middle one of a function graph's durations, in ns.
+fn median(text: &str) -> Option<u64> {
+    let mut all: Vec<u64> = text
+        .lines()
+        .filter_map(|line| {
+            let number = line.split_once(" us")?.0.split_whitespace().next_back()?;
+            let (whole, part) = number.split_once('.')?;
+            let (whole, part): (u64, u64) = (whole.parse().ok()?, format!("{part:0<3.3}").parse().ok()?);
+            whole.checked_mul(1000)?.checked_add(part)
+        })
+        .collect();
+    all.sort_unstable();
+    all.get(all.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_of_a_text() {
+        let text = "# tracer: function_graph\n#\n 0)   0.301 us    |  f();\n 0)               |  g() {\n \
+                    0) + 10.2 us     |  }\n 0)   0.299 us    |  f(); /* us */\n garbage us x.y us\n";
+        assert_eq!(median(text), Some(301));
+        assert_eq!(median("# nothing\n"), None);
+    }
+}
