@@ -289,8 +289,7 @@ fn made(
     }
     let kept = kept(condition.as_ref().map(|c| &c.1), &wanted);
     let compile = |text: &str, func: &Func| {
-        let program =
-            emit::segment(func, Cpu::V3, &kept).map_err(|e| Error::Emit(format!("`{text}`"), e))?;
+        let program = emit::segment(func, Cpu::V3, &kept).map_err(|e| Error::Emit(format!("`{text}`"), e))?;
         debug_assert!(program.relocs.iter().all(|r| !matches!(r.1, Reloc::Address(_))) || address.is_some());
         Ok::<_, Error>(Segment { text: text.to_owned(), program })
     };
@@ -317,7 +316,9 @@ fn made(
         at += size;
     }
     if at as usize > LONGEST {
-        return Err(Error::Cannot(format!("a record would have {at} bytes, more than {LONGEST}: collect less")));
+        return Err(Error::Cannot(format!(
+            "a record would have {at} bytes, more than {LONGEST}: collect less"
+        )));
     }
     let hook = match &site {
         Site::User { at_return: true, .. } => "uretprobe",
@@ -424,7 +425,10 @@ mod tests {
 
     #[test]
     fn lists_and_places() {
-        assert_eq!(expressions("a, b[1,2],(c,d),\"e,\\\"f\",',',"), ["a", "b[1,2]", "(c,d)", "\"e,\\\"f\"", "','"]);
+        assert_eq!(
+            expressions("a, b[1,2],(c,d),\"e,\\\"f\",',',"),
+            ["a", "b[1,2]", "(c,d)", "\"e,\\\"f\"", "','"]
+        );
         assert_eq!(split("main.c:3 if a > 2"), ("main.c:3", Some("a > 2")));
         assert_eq!(split(" vfs_read "), ("vfs_read", None));
     }

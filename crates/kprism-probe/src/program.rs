@@ -229,8 +229,15 @@ fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) ->
             asm.bind(address);
             target(asm, at + 8);
             asm.mov_imm(R2, room.cast_signed()).mov(R3, R0);
-            asm.call(if user { Helper::ProbeReadUserStr } else { Helper::ProbeReadKernelStr });
             let (read, fine) = (asm.label(), asm.label());
+            if user {
+                asm.call(Helper::ProbeReadUserStr);
+            } else {
+                // A system call's strings are its caller's: addresses of the lower half.
+                let (of_user, done) = (asm.label(), asm.label());
+                asm.branch_imm(Cond::SGe, R3, 0, of_user).call(Helper::ProbeReadKernelStr).goto(done);
+                asm.bind(of_user).call(Helper::ProbeReadUserStr).bind(done);
+            }
             asm.branch_imm(Cond::SGe, R0, 0, fine).goto(read);
             asm.bind(fine).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done).bind(read);
             bad_read(asm, state);

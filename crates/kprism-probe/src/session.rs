@@ -145,7 +145,8 @@ impl Session {
                 .sum()
         };
         let errors = |from: usize| -> BTreeMap<String, u64> {
-            let all = FAULTS.iter().enumerate().map(|(n, fault)| (fault.name(), self.state.read(from + 8 * n)));
+            let all =
+                FAULTS.iter().enumerate().map(|(n, fault)| (fault.name(), self.state.read(from + 8 * n)));
             all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n)).collect()
         };
         let counts = |(number, program): (usize, &Program)| {
@@ -186,7 +187,6 @@ impl Reader<'_> {
         });
         taken as u64
     }
-
 }
 
 struct Attach<'a> {

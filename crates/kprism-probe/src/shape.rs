@@ -114,8 +114,11 @@ fn of(types: &dyn Types, ty: &Ty, depth: usize, left: &mut usize) -> Shape {
         Ok(Def::Plain(Ty::Array(elem, Some(count)))) => {
             let stride = size_of(types, &elem).ok().flatten().unwrap_or(0);
             let (Ok(count), Ok(stride)) = (u32::try_from(count), u32::try_from(stride)) else { return bytes };
+            // As GDB has it: `unsigned char` is text too, `u8` a number.
+            let shown = kprism_expr::ctype::name(types, &elem);
             match of(types, &elem, depth + 1, left) {
                 Shape::Char => Shape::Chars { size: count },
+                Shape::Int { size: 1, .. } if shown.ends_with(" char") => Shape::Chars { size: count },
                 each => Shape::Array { of: Box::new(each), count, stride },
             }
         }
@@ -232,18 +235,35 @@ fn text(bytes: &[u8]) -> String {
     }
 }
 
-/// A value in a line of text: structures as C writes them.
-pub fn line(value: &Value) -> String {
-    match value {
-        Value::Null => "?".to_owned(),
-        Value::String(text) if text.starts_with("0x") => text.clone(),
-        Value::String(text) => format!("{text:?}"),
-        Value::Array(all) => format!("{{{}}}", all.iter().map(line).collect::<Vec<_>>().join(", ")),
-        Value::Object(all) => {
-            let members: Vec<String> = all.iter().map(|(name, v)| format!("{name} = {}", line(v))).collect();
-            format!("{{{}}}", members.join(", "))
+impl Shape {
+    /// A value of this shape in a line of text, as C writes it: members in their order, enumerators by name.
+    pub fn line(&self, value: &Value) -> String {
+        match (self, value) {
+            (_, Value::Null) => "?".to_owned(),
+            (Shape::Pointer | Shape::Enum { .. } | Shape::Bytes { .. }, Value::String(text)) => text.clone(),
+            (_, Value::String(text)) => format!("{text:?}"),
+            (Shape::Array { of, .. }, Value::Array(all)) => {
+                format!("{{{}}}", all.iter().map(|value| of.line(value)).collect::<Vec<_>>().join(", "))
+            }
+            (Shape::Record { members }, Value::Object(all)) => {
+                let mut shown = Vec::new();
+                for member in members {
+                    match (&member.shape, all.get(&member.name)) {
+                        (shape @ Shape::Record { .. }, _) if member.name.is_empty() => {
+                            let inner = shape.line(value);
+                            let inner = inner.trim_start_matches('{').trim_end_matches('}');
+                            shown.push(inner.to_owned());
+                        }
+                        (shape, Some(value)) => {
+                            shown.push(format!("{} = {}", member.name, shape.line(value)))
+                        }
+                        (_, None) => {}
+                    }
+                }
+                format!("{{{}}}", shown.join(", "))
+            }
+            (_, other) => other.to_string(),
         }
-        other => other.to_string(),
     }
 }
 
@@ -267,7 +287,8 @@ mod tests {
             shape: Shape::Int { size: 4, signed: offset > 0 },
         };
         let record = Shape::Record { members: vec![bitfield(0, 3), bitfield(5, 7)] };
-        assert_eq!(line(&record.value(&[0b0100_0110, 0b0000_1010])), "{b0 = 6, b5 = -46}");
+        let value = record.value(&[0b0100_0110, 0b0000_1010]);
+        assert_eq!(record.line(&value), "{b0 = 6, b5 = -46}");
     }
 
     #[test]

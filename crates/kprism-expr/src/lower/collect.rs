@@ -48,9 +48,7 @@ pub fn collect(source: &str, env: Env<'_>) -> Result<Collected> {
         Operand::Nothing => return Err(Error::new(expr.span, "`void` has no value to collect")),
     };
     let (v, what) = match lower.resolve(&ty, expr.span)? {
-        _ if matches!(operand, Operand::Comm) => {
-            (lower.b.constant(0, crate::ir::Width::W64), What::Comm)
-        }
+        _ if matches!(operand, Operand::Comm) => (lower.b.constant(0, crate::ir::Width::W64), What::Comm),
         Def::Plain(Ty::Array(of, count)) if is_char(&lower, &of) => {
             (lower.place_of(operand, expr.span)?, What::Text(count))
         }

@@ -7,7 +7,6 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kprism_probe::shape;
 use kprism_probe::stream::{Description, Hit, VERSION, hits};
 use kprism_report::units::grouped;
 use kprism_store::Run;
@@ -28,7 +27,8 @@ impl Loaded {
     pub fn open(run: &Run) -> Result<Self> {
         let folder = run.streams().join("probe");
         let path = folder.join("probes.json");
-        let text = pipeline::read(&path).context("no records of probes here; make some with `kprism record probe`")?;
+        let text = pipeline::read(&path)
+            .context("no records of probes here; make some with `kprism record probe`")?;
         let description: Description =
             serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
         if description.version != VERSION {
@@ -186,13 +186,17 @@ fn line(
     values: &[(&str, Result<Value, &'static str>)],
     out: &mut dyn Write,
 ) -> Result<()> {
-    let place = &loaded.description.probes[usize::from(hit.probe)].place;
+    let probe = &loaded.description.probes[usize::from(hit.probe)];
+    let place = &probe.place;
     let (seconds, ns) = (hit.time_ns / 1_000_000_000, hit.time_ns % 1_000_000_000);
     write!(out, "{seconds:>6}.{ns:09} {:>7} [{:03}] {place}", hit.tid, hit.cpu)?;
     for (n, (name, value)) in values.iter().enumerate() {
         let comma = if n == 0 { ":" } else { "," };
         match value {
-            Ok(value) => write!(out, "{comma} {name} = {}", shape::line(value))?,
+            Ok(value) => {
+                let shown = probe.items[n].shape.as_ref().map_or_else(String::new, |shape| shape.line(value));
+                write!(out, "{comma} {name} = {shown}")?;
+            }
             Err(why) => write!(out, "{comma} {name} <{why}>")?,
         }
     }

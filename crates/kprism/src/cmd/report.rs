@@ -159,7 +159,9 @@ pub fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Tab
         Subject::Tasks => Some(tables::tasks(profile, filter)),
         Subject::Errors => Some(tables::errors(profile)),
         Subject::Delta => Some(deltas::summary(profile)),
-        Subject::Tree | Subject::Boot | Subject::Cover | Subject::Func | Subject::Probe | Subject::Tlb => None,
+        Subject::Tree | Subject::Boot | Subject::Cover | Subject::Func | Subject::Probe | Subject::Tlb => {
+            None
+        }
     }
 }
 

@@ -171,7 +171,9 @@ fn planned(args: &Args, request: &Request<'_>) -> Result<Plan> {
     match plan::plan(Target::Program(&program), request) {
         Ok(plan) => Ok(plan),
         // The place is there, what is asked of it is not.
-        Err(error @ (kprism_probe::Error::Expression(_) | kprism_probe::Error::Cannot(_))) => Err(error.into()),
+        Err(error @ (kprism_probe::Error::Expression(_) | kprism_probe::Error::Cannot(_))) => {
+            Err(error.into())
+        }
         Err(there) => plan::plan(btf, request).map_err(|error| match error {
             kprism_probe::Error::Btf(_) => anyhow!("{there}\nand in the kernel: {error}"),
             error => error.into(),
@@ -197,7 +199,9 @@ fn slide(vmlinux: &Path) -> Result<u64> {
     let running = line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok());
     match running {
         Some(running) if running != 0 => Ok(running.wrapping_sub(linked)),
-        _ => bail!("/proc/kallsyms does not tell where the kernel is: run as root, or sysctl kernel.kptr_restrict=0"),
+        _ => bail!(
+            "/proc/kallsyms does not tell where the kernel is: run as root, or sysctl kernel.kptr_restrict=0"
+        ),
     }
 }
 
@@ -233,7 +237,8 @@ struct Watched {
 /// Runs the command, or waits for as long as was asked, and takes records out as they come.
 fn watch(args: &Args, session: &Session, path: &Path, progress: &Progress) -> Result<Watched> {
     const TICK: Duration = Duration::from_millis(5);
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).with_context(|| path.display().to_string())?);
+    let mut file =
+        BufWriter::with_capacity(1 << 20, File::create(path).with_context(|| path.display().to_string())?);
     let mut child = match args.command.split_first() {
         Some((program, arguments)) => {
             Some(Command::new(program).args(arguments).spawn().with_context(|| program.clone())?)
