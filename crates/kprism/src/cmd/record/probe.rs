@@ -292,6 +292,8 @@ fn drain(reader: &mut Reader<'_>, file: &mut BufWriter<File>) -> Result<u64> {
     });
     match failed {
         Some(error) => Err(error).context("streams/probe/hits.bin"),
+        // So that a recorder that is killed leaves what it had.
+        None if taken > 0 => file.flush().map(|()| taken).context("streams/probe/hits.bin"),
         None => Ok(taken),
     }
 }
