@@ -101,6 +101,8 @@ pub enum Helper {
     MapPop = 88,
     ProbeReadUser = 112,
     ProbeReadKernel = 113,
+    ProbeReadUserStr = 114,
+    ProbeReadKernelStr = 115,
     RingbufOutput = 130,
     RingbufReserve = 131,
     RingbufSubmit = 132,

@@ -22,6 +22,8 @@ pub enum Sym {
     Entry(Reg),
     /// An address of the file.
     Address(u64),
+    /// The number of the CPU.
+    Cpu,
     /// A number in memory, of so many bytes.
     Deref(Rc<Sym>, u8),
     /// Arithmetic in 64 bits.
@@ -212,6 +214,7 @@ impl Display for Sym {
             Sym::Arg(n) => write!(f, "argument {n}"),
             Sym::Entry(reg) => write!(f, "{} at entry", reg.name()),
             Sym::Address(a) => write!(f, "{a:#x}"),
+            Sym::Cpu => f.write_str("cpu"),
             Sym::Deref(a, 8) => write!(f, "[{a}]"),
             Sym::Deref(a, n) => write!(f, "u{}[{a}]", u16::from(*n) * 8),
             Sym::Bin(op, a, b) => {

@@ -77,7 +77,7 @@ fn verify(kernel: &Kernel) {
         for cpu in [Cpu::V3, Cpu::V4] {
             let code = program(&func, cpu, Output::Verdict).expect("small");
             kernel.load(&code, true).unwrap_or_else(|e| panic!("{e}"));
-            kernel.load(&emit::entry(&code.kept), true).unwrap_or_else(|e| panic!("entry: {e}"));
+            kernel.load(&emit::entry(&code.kept, true), true).unwrap_or_else(|e| panic!("entry: {e}"));
         }
         kprism_expr::opt::optimise(&mut func);
     }

@@ -82,6 +82,30 @@ impl Image {
         self.object().is_some_and(|o| o.kind() == object::ObjectKind::Dynamic)
     }
 
+    /// Where in the file the byte is that is loaded at this address.
+    pub fn file_offset(&self, address: u64) -> Option<u64> {
+        use object::ObjectSegment as _;
+        self.object()?.segments().find_map(|segment| {
+            let (at, size) = segment.file_range();
+            let within = address.checked_sub(segment.address()).filter(|n| *n < size)?;
+            at.checked_add(within)
+        })
+    }
+
+    /// The address of a symbol.
+    pub fn symbol(&self, name: &str) -> Option<u64> {
+        self.object()?.symbol_by_name(name).map(|s| s.address())
+    }
+
+    /// Whether the kernel has a copy for each CPU of what is linked at this address.
+    pub(crate) fn is_per_cpu(&self, address: u64) -> bool {
+        let section = self.object().and_then(|o| {
+            let section = o.section_by_name(".data..percpu")?;
+            Some((section.address(), section.size()))
+        });
+        section.is_some_and(|(start, size)| address.checked_sub(start).is_some_and(|n| n < size))
+    }
+
     pub(crate) fn object(&self) -> Option<object::File<'_>> {
         object::File::parse(&*self.map).ok()
     }

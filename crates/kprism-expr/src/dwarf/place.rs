@@ -9,7 +9,7 @@ use crate::abi;
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef, Types};
 use crate::error::suggestion;
-use crate::ir::Space;
+use crate::ir::{BinOp, Space};
 use crate::regs::Reg;
 use crate::scope::{Location, Moment, Role, Scope, Spot, Sym, Variable};
 
@@ -321,7 +321,7 @@ impl<'c, 'd> Place<'c, 'd> {
             return Ok(global);
         }
         let ty = self.debug.type_at(local.node)?;
-        let location = self.locate(local.node, local.role)?;
+        let location = self.per_cpu(self.locate(local.node, local.role)?);
         Ok(Variable { name: local.name.clone(), ty, location, role: local.role })
     }
 
@@ -344,17 +344,40 @@ impl<'c, 'd> Place<'c, 'd> {
         let location = match own {
             Some(expression) => {
                 let context = Context { unit: &unit, file: node.file, ..self.context() };
-                context.location(expression)
+                self.per_cpu(context.location(expression))
             }
             // Defined elsewhere, or a function: the symbol table knows where.
             None => match debug.image.symbols(|n| n == name).first() {
-                Some(symbol) => Location::Whole(Spot::Memory(Rc::new(Sym::Address(symbol.address)))),
+                Some(symbol) => {
+                    self.per_cpu(Location::Whole(Spot::Memory(Rc::new(Sym::Address(symbol.address)))))
+                }
                 None => self.constant(node)?.unwrap_or_else(|| gone(None)),
             },
         };
         let ty = if function { Ty::Ref(node.type_ref()) } else { debug.type_at(node)? };
         let role = if function { Role::Function } else { Role::Global };
         Ok(Some(Variable { name: name.to_owned(), ty, location, role }))
+    }
+
+    /// What the kernel has a copy of for each CPU is where the current CPU's copy is, not where it is linked
+    /// (include/linux/percpu-defs.h).
+    fn per_cpu(&self, location: Location) -> Location {
+        let Location::Whole(Spot::Memory(sym)) = &location else { return location };
+        let Sym::Address(link) = **sym else { return location };
+        if self.space != Space::Kernel || !self.debug.image.is_per_cpu(link) {
+            return location;
+        }
+        let Some(table) = self.debug.image.symbol("__per_cpu_offset") else {
+            let why = "a per-CPU variable, and there is no __per_cpu_offset to find its copies by";
+            return Location::Whole(Spot::Missing(why.to_owned(), None));
+        };
+        // Before Linux 6.15 the copies are counted from 0, and no loading moves that.
+        let zero_based = self.debug.image.symbol("__per_cpu_start") == Some(0);
+        let base = if zero_based { Sym::Const(link) } else { Sym::Address(link) };
+        let index = Sym::Bin(BinOp::Mul, Rc::new(Sym::Cpu), Rc::new(Sym::Const(8)));
+        let entry = Sym::Bin(BinOp::Add, Rc::new(Sym::Address(table)), Rc::new(index));
+        let offset = Rc::new(Sym::Deref(Rc::new(entry), 8));
+        Location::Whole(Spot::Memory(Rc::new(Sym::Bin(BinOp::Add, Rc::new(base), offset))))
     }
 }
 

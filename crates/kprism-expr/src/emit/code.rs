@@ -57,6 +57,17 @@ pub(super) struct Emitter<'f> {
 
 /// Makes a program of it.
 pub fn program(func: &Func, cpu: Cpu, output: Output) -> Result<Program, Error> {
+    let kept = func.kept().into_iter().collect();
+    made(func, cpu, output, kept)
+}
+
+/// Makes a part of a larger program of it: its result is the value, and whoever joins the parts turns each `exit`
+/// into a jump ([`Program::faulted`] tells them apart). `kept` is what the entry's program keeps for all parts.
+pub fn segment(func: &Func, cpu: Cpu, kept: &[Kept]) -> Result<Program, Error> {
+    made(func, cpu, Output::Verdict, kept.to_vec())
+}
+
+fn made(func: &Func, cpu: Cpu, output: Output, kept: Vec<Kept>) -> Result<Program, Error> {
     let inputs = func.inputs();
     let has = |f: fn(&Input) -> bool| inputs.iter().any(f);
     if has(|i| matches!(i, Input::Reg(_))) && has(|i| matches!(i, Input::Arg(_))) {
@@ -69,7 +80,6 @@ pub fn program(func: &Func, cpu: Cpu, output: Output) -> Result<Program, Error> 
     if stack > 512 {
         return Err(Error::Stack(stack));
     }
-    let kept = func.kept().into_iter().collect();
     let formats = func.formats.clone();
     let vars = func.ops().filter_map(var_of).max().map_or(0, |n| usize::from(n) + 1);
     let mut emitter = Emitter {
@@ -90,8 +100,8 @@ pub fn program(func: &Func, cpu: Cpu, output: Output) -> Result<Program, Error> 
 }
 
 /// The program of a function's entry that keeps these for the main one. The frame is the address above the
-/// return address, as DWARF has it.
-pub fn entry(kept: &[Kept]) -> Program {
+/// return address, as DWARF has it; 0 where the context has no `registers`, as a scope by BTF has it.
+pub fn entry(kept: &[Kept], registers: bool) -> Program {
     let mut out = Program { kept: kept.to_vec(), ..Program::default() };
     let words = kept.len() as i16;
     let value = -8 * words;
@@ -99,8 +109,12 @@ pub fn entry(kept: &[Kept]) -> Program {
     out.stack = u32::from(key.unsigned_abs());
     let mut push = |code, dst, src, off, imm| out.insns.push(Insn { code, dst, src, off, imm });
     push(insn::ALU64 | insn::MOV | insn::X, 6, 1, 0, 0);
-    push(insn::LDX | 0x18, 1, 6, crate::regs::Reg::Rsp.pt_regs_offset(), 0);
-    push(insn::ALU64 | insn::ADD, 1, 0, 0, 8);
+    if registers {
+        push(insn::LDX | 0x18, 1, 6, crate::regs::Reg::Rsp.pt_regs_offset(), 0);
+        push(insn::ALU64 | insn::ADD, 1, 0, 0, 8);
+    } else {
+        push(insn::ALU64 | insn::MOV, 1, 0, 0, 0);
+    }
     push(insn::STX | 0x18, FP, 1, key + 8, 0);
     for (i, what) in kept.iter().enumerate() {
         match what {
@@ -266,6 +280,7 @@ impl Emitter<'_> {
             let number = FAULTS.iter().position(|f| *f == fault).unwrap_or(0) as i32;
             self.count(8 * number);
             self.mov_imm(0, 0);
+            self.out.faulted.push(self.out.insns.len());
             self.push(insn::EXIT, 0, 0, 0, 0);
         }
     }

@@ -18,7 +18,7 @@ mod insn;
 mod legal;
 mod memory;
 
-pub use code::{Error, entry, program};
+pub use code::{Error, entry, program, segment};
 pub use insn::{Cpu, Insn, helper};
 
 use crate::ir::Kept;
@@ -90,6 +90,8 @@ pub struct Program {
     pub kept: Vec<Kept>,
     /// Formats of the records that have one.
     pub formats: Vec<String>,
+    /// The `exit`s that are reached after a fault, by instruction; all others have a value.
+    pub faulted: Vec<usize>,
 }
 
 impl Program {

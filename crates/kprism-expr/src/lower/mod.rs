@@ -5,8 +5,11 @@
 //! is needed, so that `&a->b` and `sizeof a->b` read nothing.
 
 mod arith;
+mod collect;
 mod name;
 mod place;
+
+pub use collect::{Collected, What, collect};
 
 use std::rc::Rc;
 

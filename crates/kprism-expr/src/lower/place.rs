@@ -251,6 +251,11 @@ impl Lower<'_> {
                 self.b.push(Op::Entry(Kept::Reg(*reg), frame), w)
             }
             Sym::Address(link) => self.b.push(Op::Address(*link), w),
+            Sym::Cpu => {
+                // A helper's 32 bits.
+                let v = self.b.push(Op::Input(Input::Cpu), w);
+                self.b.ext(v, 32, false, w)
+            }
             Sym::Deref(at, size) => {
                 let at = self.sym(at, span)?;
                 self.load(at, *size, false, w)
@@ -274,7 +279,7 @@ impl Lower<'_> {
     }
 
     /// Where the operand is in memory.
-    fn place_of(&mut self, operand: Operand, span: Span) -> Result<Val> {
+    pub(super) fn place_of(&mut self, operand: Operand, span: Span) -> Result<Val> {
         match operand {
             Operand::Memory { addr, bits: None, .. } => Ok(addr),
             Operand::Memory { .. } | Operand::Parts { bits: Some(_), .. } => {

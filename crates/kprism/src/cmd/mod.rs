@@ -18,6 +18,7 @@ mod import;
 mod info;
 mod lab;
 mod list;
+mod probe;
 mod record;
 mod report;
 pub mod script;

@@ -17,6 +17,7 @@ use super::call::CallArgs;
 use super::cover::{self, CoverArgs};
 use super::delta::{self, DeltaArgs};
 use super::func::{self, FuncArgs};
+use super::probe;
 use super::record;
 use super::tlb;
 use crate::durations;
@@ -124,6 +125,8 @@ pub enum Subject {
     Tlb,
     /// Intervals between markers: interrupts off, preemption off, or what --from and --to say
     Delta,
+    /// Records of probes: what was collected, hit, lost
+    Probe,
     /// A traced boot: initcalls and long functions
     Boot,
     /// Source lines, functions and branches executed, of a kernel with gcov
@@ -156,7 +159,9 @@ pub fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Tab
         Subject::Tasks => Some(tables::tasks(profile, filter)),
         Subject::Errors => Some(tables::errors(profile)),
         Subject::Delta => Some(deltas::summary(profile)),
-        Subject::Tree | Subject::Boot | Subject::Cover | Subject::Func | Subject::Tlb => None,
+        Subject::Tree | Subject::Boot | Subject::Cover | Subject::Func | Subject::Probe | Subject::Tlb => {
+            None
+        }
     }
 }
 
@@ -205,6 +210,11 @@ pub fn run(
         let rows = if args.func.ftd { args.limit.unwrap_or(0) } else { rows };
         let view = func::View { filter, sort, rows, json: args.json, csv: args.delta.csv, tree, style };
         return func::run(&Run::open(&args.input)?, &args.func, &view, progress, out);
+    }
+    if args.subject == Some(Subject::Probe) {
+        let tasks = &args.select.pids;
+        let view = probe::View { rows: args.limit(), tasks, json: args.json, csv: args.delta.csv };
+        return probe::report(&Run::open(&args.input)?, &view, out);
     }
     if args.subject == Some(Subject::Tlb) {
         let view = tlb::View {

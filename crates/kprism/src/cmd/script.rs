@@ -12,6 +12,7 @@ use kprism_listing::select::Ring;
 use kprism_listing::{Field, Fields, Output, Select, Syntax};
 use kprism_store::Run;
 
+use super::probe;
 use crate::exit::{self, Outcome};
 use crate::pipeline::{self, Loaded};
 use crate::progress::Progress;
@@ -76,6 +77,8 @@ pub enum Subject {
     Calls,
     /// System calls as they end, with their start, time and instructions
     Syscalls,
+    /// Records of probes, with what they collected
+    Probe,
 }
 
 /// A field of a line.
@@ -184,6 +187,9 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         "--depth is for calls: kprism script calls --depth LEVELS"
     );
     let run = Run::open(&args.input)?;
+    if args.subject == Subject::Probe {
+        return probe::script(&run, args, out);
+    }
     let loaded = pipeline::load(&run, progress)?;
     for note in &loaded.notes {
         progress.say(&format!("kprism: note: {note}"));
@@ -213,6 +219,8 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
             follow(&loaded, &mut lister);
             lister.finish()
         }
+        // Shown above: they have nothing to decode.
+        Subject::Probe => return Ok(Outcome::Done),
     };
     let lines = output.finish().context("standard output")?;
     if kprism_lab::interrupt::requested() {

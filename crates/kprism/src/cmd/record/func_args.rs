@@ -173,7 +173,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
 }
 
 /// A size in KiB, of 64 KiB to 64 GiB.
-fn kib(text: &str) -> Result<u64, String> {
+pub fn kib(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.as_bytes().last() {
         Some(b'K' | b'k') => (&text[..text.len() - 1], 0),
         Some(b'M' | b'm') => (&text[..text.len() - 1], 10),

@@ -263,12 +263,12 @@ fn watch(
     Ok((Watched { exit_code, ns, interrupted: signals::requested() }, calls))
 }
 
-fn alive(pid: u32) -> bool {
+pub(super) fn alive(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 
 /// Asks a process that has not been waited for to end.
-fn end(child: &Child) -> bool {
+pub(super) fn end(child: &Child) -> bool {
     let Ok(pid) = libc::pid_t::try_from(child.id()) else { return true };
     // SAFETY: kill touches no memory; the number is still the child's own.
     unsafe { libc::kill(pid, libc::SIGTERM) };

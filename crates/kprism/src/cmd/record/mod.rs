@@ -10,6 +10,7 @@
 //! | `func` | calls of functions and how long they took, through tracefs |
 //! | `func_args` | its options, as the recorder wants them |
 //! | `boot` | initcalls and long functions of a boot |
+//! | `probe` | conditional tracepoints: what is collected, and whose |
 //! | `flow` | options, the checks before, the import afterwards |
 //! | `line` | perf's command line, made of the options; touches nothing |
 //! | `pmu` | what the processor's Intel PT can do, from sysfs |
@@ -24,6 +25,7 @@ mod func_args;
 mod func_bpf;
 mod line;
 mod pmu;
+mod probe;
 mod rights;
 mod tlb;
 
@@ -52,6 +54,9 @@ pub enum Command {
     /// Record calls of kernel functions and how long they took, with the kernel's own tracer
     #[command(after_help = func::HELP)]
     Func(Box<func_args::Args>),
+    /// Record values where a condition holds, at any place of the kernel or a program
+    #[command(after_help = probe::HELP)]
+    Probe(Box<probe::Args>),
     /// Record a boot: print the kernel command line for it, or collect what such a boot left
     #[command(after_help = boot::HELP)]
     Boot(boot::Args),
@@ -70,6 +75,7 @@ pub fn run(
     match command {
         Command::Flow(args) => flow::run(args, progress),
         Command::Func(args) => func::run(args, progress, out),
+        Command::Probe(args) => probe::run(args, progress, out),
         Command::Boot(args) => boot::run(args, color, progress, out),
         Command::Tlb(args) => tlb::run(args, progress, out),
     }

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Conditional tracepoints: what a place in the code, a condition and expressions to collect become.
+//!
+//! **In:** `LOCATION if EXPR`, expressions, debug information. **Out:** programs in the kernel that put a binary record
+//! into a ring for each hit whose condition is true; counts of what was hit, true, lost, and could not be read; and
+//! from the bytes of those records, much later and on any machine, values.
+//!
+//! ```text
+//! spec ─ plan ── kprism-expr ──┐                   ring                    hits.bin ─┐
+//!                              ├─ program ─ session ─── records ── stream ─┤         ├─ stream ─ shape ─ text, JSON
+//! target (file, kernel's BTF) ─┘                                           probes.json
+//! ```
+//!
+//! | module | job |
+//! |---|---|
+//! | [`plan`] | a probe's text and what can be named there → segments of eBPF, and how their values lie in a record |
+//! | [`program`] | segments → one program: whose hit it is, condition, record; nothing is formatted |
+//! | [`session`] | maps, loading, attaching, reading; all of it owned by file descriptors |
+//! | [`shape`] | what bytes of a record mean; shown as text or JSON |
+//! | [`stream`] | `streams/probe/`: records and their description, written and read; takes any bytes |
+//!
+//! A record is made in one piece: reserved in the ring, filled by the segments, submitted. A segment that fails (a
+//! bad read, a division by zero) costs only its own value, which is then marked in the record. A front end that
+//! speaks another language than C (GDB's) has its bytecode made into the same segments.
+
+pub mod plan;
+pub mod program;
+pub mod session;
+pub mod shape;
+pub mod stream;
+
+/// Why a probe cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was asked for cannot be done, and what can.
+    #[error("{0}")]
+    Cannot(String),
+    /// An expression cannot be compiled; the text points into it.
+    #[error("{0}")]
+    Expression(String),
+    /// Debug information.
+    #[error(transparent)]
+    Dwarf(#[from] kprism_expr::dwarf::Error),
+    /// The kernel's types.
+    #[error(transparent)]
+    Btf(#[from] kprism_expr::btf::Error),
+    /// No program can be made of an expression.
+    #[error("{0}: {1}")]
+    Emit(String, kprism_expr::emit::Error),
+    /// The kernel.
+    #[error(transparent)]
+    Bpf(#[from] kprism_bpf::Error),
+}

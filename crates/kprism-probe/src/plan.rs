@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A probe's text and what can be named at its place → compiled segments, and how their values lie in a record.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kprism_expr::btf::{self, Btf};
+use kprism_expr::ctype::Ty;
+use kprism_expr::dwarf::{self, Debug, Image};
+use kprism_expr::emit::{self, Cpu, Program, Reloc};
+use kprism_expr::ir::{Func, Kept, Op, Space};
+use kprism_expr::lower::{self, Collected, Env, What};
+use kprism_expr::scope::{Moment, Role, Scope};
+use kprism_expr::{opt, regs};
+
+use crate::Error;
+use crate::shape::{Member, Shape};
+use crate::stream::{HEADER, Item, LONGEST, MOST_ITEMS, Probe};
+
+/// Largest structure or array.
+const LARGEST: u64 = 4096;
+
+/// Whose place it is.
+#[derive(Debug, Clone, Copy)]
+pub enum Target<'a> {
+    /// A program's or library's, with debug information.
+    Program(&'a Path),
+    /// The kernel's, with the file of its debug information, and how far from where it is linked it runs.
+    Kernel(&'a Path, u64),
+    /// The kernel's, with its types as BTF.
+    Btf(&'a Path),
+}
+
+/// What is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// `FUNC`, `FUNC%return`, `FUNC+OFFSET`, `FILE:LINE`, `0xADDRESS`.
+    pub place: &'a str,
+    /// The condition.
+    pub condition: Option<&'a str>,
+    /// Expressions, `$args`, `$locals`, `$regs`.
+    pub collect: &'a [String],
+    /// Trace state variables.
+    pub vars: &'a [String],
+    /// Longest string.
+    pub text: u32,
+}
+
+/// Divides `LOCATION if EXPR`.
+pub fn split(spec: &str) -> (&str, Option<&str>) {
+    match spec.split_once(" if ") {
+        Some((place, condition)) => (place.trim(), Some(condition.trim())),
+        None => (spec.trim(), None),
+    }
+}
+
+/// Divides a list of expressions at commas that are in no brackets and no string.
+pub fn expressions(list: &str) -> Vec<String> {
+    let (mut depth, mut quote, mut escaped) = (0_u32, None, false);
+    let mut all = vec![String::new()];
+    for c in list.chars() {
+        match (quote, c) {
+            (Some(_), _) if escaped => escaped = false,
+            (Some(_), '\\') => escaped = true,
+            (Some(open), _) if c == open => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '(' | '[' | '{') => depth += 1,
+            (None, ')' | ']' | '}') => depth = depth.saturating_sub(1),
+            (None, ',') if depth == 0 => {
+                all.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        if let Some(last) = all.last_mut() {
+            last.push(c);
+        }
+    }
+    let trimmed = all.iter().map(|text| text.trim().to_owned());
+    trimmed.filter(|text| !text.is_empty()).collect()
+}
+
+/// A compiled expression.
+#[derive(Debug, Clone)]
+pub struct Segment {
+    /// As it was written.
+    pub text: String,
+    /// Its value is its result.
+    pub program: Program,
+}
+
+/// How a value comes into the record.
+#[derive(Debug, Clone)]
+pub enum Fill {
+    /// It is the segment's.
+    Value(Segment),
+    /// A string at the segment's address, and the room for it.
+    Text(Segment, u32),
+    /// So many bytes at the segment's address.
+    Memory(Segment, u32),
+    /// The task's name.
+    Comm,
+    /// All registers.
+    Registers,
+}
+
+/// A value's place in the record.
+#[derive(Debug, Clone)]
+pub struct Slot {
+    /// Where.
+    pub at: u32,
+    /// Its number among the items.
+    pub number: u32,
+    /// What is put there.
+    pub fill: Fill,
+}
+
+/// Where the program is attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Site {
+    /// An offset of a file, and that of the function's entry.
+    User {
+        /// The file.
+        file: PathBuf,
+        /// Of the place.
+        offset: u64,
+        /// Of the function's first instruction.
+        entry: u64,
+        /// When it has returned.
+        at_return: bool,
+    },
+    /// The same from the kernel's `_text`.
+    Kernel {
+        /// Of the place.
+        offset: u64,
+        /// Of the function's first instruction.
+        entry: u64,
+        /// When it has returned.
+        at_return: bool,
+    },
+    /// A function by its name in BTF.
+    Traced {
+        /// The function.
+        function: String,
+        /// When it has returned.
+        at_return: bool,
+    },
+}
+
+/// A probe, ready to be loaded.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Its description.
+    pub probe: Probe,
+    /// Where it is.
+    pub site: Site,
+    /// Whose memory it reads.
+    pub space: Space,
+    /// The condition.
+    pub condition: Option<Segment>,
+    /// What is collected.
+    pub slots: Vec<Slot>,
+    /// What a program at the function's entry must keep.
+    pub kept: Vec<Kept>,
+    /// What should be said of it.
+    pub notes: Vec<String>,
+}
+
+/// Compiles a probe.
+pub fn plan(target: Target<'_>, request: &Request<'_>) -> Result<Plan, Error> {
+    match target {
+        Target::Btf(path) => {
+            let name = path.display().to_string();
+            let data = std::fs::read(path).map_err(|e| Error::Cannot(format!("{name}: {e}")))?;
+            let btf = Btf::parse(&data, &name)?;
+            let place = btf::Place::find(&btf, request.place)?;
+            let at_return = request.place.ends_with("%return");
+            let function = request.place.trim_end_matches("%return").to_owned();
+            let site = Site::Traced { function, at_return };
+            made(&place, request, site, None, &mut |_| Ok(()))
+        }
+        Target::Program(path) => {
+            let image = Image::open(path)?;
+            let debug = Debug::new(&image)?;
+            let place = dwarf::Place::find(&debug, request.place, Space::User)?;
+            let offset = |address: u64| {
+                let what = || format!("{}: {address:#x} is not in the file", path.display());
+                image.file_offset(address).ok_or_else(|| Error::Cannot(what()))
+            };
+            let (offset, entry) = (offset(place.pc)?, offset(place.entry)?);
+            let at_return = place.moment == Moment::Return;
+            let site = Site::User { file: path.to_owned(), offset, entry, at_return };
+            let mut fix = |func: &mut Func| {
+                if image.moves() {
+                    if at_return && func.ops().any(|op| matches!(op, Op::Address(_))) {
+                        let what = "globals of a program that can be loaded anywhere cannot be found where a function returns; use its entry or a line";
+                        return Err(Error::Cannot(what.to_owned()));
+                    }
+                    lower::by_instruction(func, place.pc);
+                }
+                Ok(())
+            };
+            let mut plan = made(&place, request, site, Some(place.pc), &mut fix)?;
+            plan.probe.file = Some(path.display().to_string());
+            plan.notes.extend(place.others.iter().map(|other| also(request.place, *other)));
+            Ok(plan)
+        }
+        Target::Kernel(path, slide) => {
+            let image = Image::open(path)?;
+            let debug = Debug::new(&image)?;
+            let place = dwarf::Place::find(&debug, request.place, Space::Kernel)?;
+            let missing = || Error::Cannot(format!("{}: no symbol _text", path.display()));
+            let text = image.symbol("_text").ok_or_else(missing)?;
+            let site = Site::Kernel {
+                offset: place.pc.wrapping_sub(text),
+                entry: place.entry.wrapping_sub(text),
+                at_return: place.moment == Moment::Return,
+            };
+            let mut fix = |func: &mut Func| {
+                for value in &mut func.vals {
+                    if let Op::Address(link) = value.op {
+                        value.op = Op::Const(link.wrapping_add(slide));
+                    }
+                }
+                Ok(())
+            };
+            let mut plan = made(&place, request, site, Some(place.pc), &mut fix)?;
+            plan.notes.extend(place.others.iter().map(|other| also(request.place, *other)));
+            Ok(plan)
+        }
+    }
+}
+
+fn also(place: &str, other: u64) -> String {
+    format!("{place} begins at {other:#x} too; a probe there is another place")
+}
+
+type Fix<'f> = dyn FnMut(&mut Func) -> Result<(), Error> + 'f;
+
+/// What an item will be: compiled, or why it cannot be.
+enum Wanted {
+    Expression(String, Collected),
+    Missing(String, String, String),
+    Registers,
+}
+
+fn made(
+    scope: &dyn Scope,
+    request: &Request<'_>,
+    site: Site,
+    address: Option<u64>,
+    fix: &mut Fix<'_>,
+) -> Result<Plan, Error> {
+    let env = Env { scope, vars: request.vars };
+    let mut condition = None;
+    if let Some(text) = request.condition {
+        let lowered = lower::condition(text, env).map_err(|e| Error::Expression(e.render(text)))?;
+        let mut func = lowered.func;
+        fix(&mut func)?;
+        opt::optimise(&mut func);
+        condition = Some((text, func));
+    }
+    let mut wanted = Vec::new();
+    for text in request.collect {
+        match text.trim() {
+            "$args" => names(env, Role::Parameter, &mut wanted),
+            "$locals" => names(env, Role::Local, &mut wanted),
+            "$regs" if !scope.has_registers() => {
+                let what = "`$regs` cannot be read by a probe that BTF alone describes: name the kernel's debug information (-k VMLINUX)";
+                return Err(Error::Cannot(what.to_owned()));
+            }
+            "$regs" => wanted.push(Wanted::Registers),
+            text => {
+                let collected = lower::collect(text, env).map_err(|e| Error::Expression(e.render(text)))?;
+                wanted.push(Wanted::Expression(text.to_owned(), collected));
+            }
+        }
+    }
+    if wanted.len() > MOST_ITEMS {
+        let what = format!("{} values are collected, a record has room for {MOST_ITEMS}", wanted.len());
+        return Err(Error::Cannot(what));
+    }
+    for item in &mut wanted {
+        if let Wanted::Expression(_, collected) = item {
+            fix(&mut collected.func)?;
+            opt::optimise(&mut collected.func);
+        }
+    }
+    let kept = kept(condition.as_ref().map(|c| &c.1), &wanted);
+    let compile = |text: &str, func: &Func| {
+        let program = emit::segment(func, Cpu::V3, &kept).map_err(|e| Error::Emit(format!("`{text}`"), e))?;
+        debug_assert!(program.relocs.iter().all(|r| !matches!(r.1, Reloc::Address(_))) || address.is_some());
+        Ok::<_, Error>(Segment { text: text.to_owned(), program })
+    };
+    let condition = condition.map(|(text, func)| compile(text, &func)).transpose()?;
+    let mut at = HEADER as u32;
+    let (mut items, mut slots) = (Vec::new(), Vec::new());
+    for (number, item) in wanted.into_iter().enumerate() {
+        let (name, ty, shape, fill, size) = match item {
+            Wanted::Missing(name, ty, why) => {
+                items.push(Item { name, ty, at, shape: None, missing: Some(why) });
+                continue;
+            }
+            Wanted::Registers => {
+                ("$regs".to_owned(), "struct pt_regs".to_owned(), registers(), Fill::Registers, 168)
+            }
+            Wanted::Expression(name, collected) => {
+                let segment = compile(&name, &collected.func)?;
+                let (shape, fill, size) = filled(scope, &collected, segment, request.text)?;
+                (name, collected.shown, shape, fill, size)
+            }
+        };
+        items.push(Item { name, ty, at, shape: Some(shape), missing: None });
+        slots.push(Slot { at, number: number as u32, fill });
+        at += size;
+    }
+    if at as usize > LONGEST {
+        return Err(Error::Cannot(format!(
+            "a record would have {at} bytes, more than {LONGEST}: collect less"
+        )));
+    }
+    let hook = match &site {
+        Site::User { at_return: true, .. } => "uretprobe",
+        Site::User { .. } => "uprobe",
+        Site::Kernel { at_return: true, .. } => "kretprobe",
+        Site::Kernel { .. } => "kprobe",
+        Site::Traced { at_return: true, .. } => "fexit",
+        Site::Traced { .. } => "fentry",
+    };
+    let probe = Probe {
+        place: request.place.to_owned(),
+        found: scope.describe(),
+        condition: request.condition.map(str::to_owned),
+        file: None,
+        address,
+        hook: hook.to_owned(),
+        record_bytes: at,
+        items,
+    };
+    Ok(Plan { probe, site, space: scope.space(), condition, slots, kept, notes: Vec::new() })
+}
+
+fn names(env: Env<'_>, role: Role, wanted: &mut Vec<Wanted>) {
+    for name in env.scope.names() {
+        let Ok(Some(variable)) = env.scope.variable(&name) else { continue };
+        if variable.role != role {
+            continue;
+        }
+        wanted.push(match lower::collect(&name, env) {
+            Ok(collected) => Wanted::Expression(name, collected),
+            Err(error) => {
+                let ty = kprism_expr::ctype::name(env.scope, &variable.ty);
+                let why = match error.help {
+                    Some(help) => format!("{}; {help}", error.message),
+                    None => error.message,
+                };
+                Wanted::Missing(name, ty, why)
+            }
+        });
+    }
+}
+
+fn kept(condition: Option<&Func>, wanted: &[Wanted]) -> Vec<Kept> {
+    let mut all: BTreeSet<Kept> = condition.iter().flat_map(|func| func.kept()).collect();
+    for item in wanted {
+        if let Wanted::Expression(_, collected) = item {
+            all.extend(collected.func.kept());
+        }
+    }
+    all.into_iter().collect()
+}
+
+fn filled(
+    scope: &dyn Scope,
+    collected: &Collected,
+    segment: Segment,
+    text: u32,
+) -> Result<(Shape, Fill, u32), Error> {
+    let name = segment.text.clone();
+    Ok(match collected.what {
+        What::Comm => (Shape::Text { room: 16 }, Fill::Comm, 24),
+        What::Text(limit) => {
+            let room = limit.map_or(text, |n| text.min(u32::try_from(n.saturating_add(1)).unwrap_or(text)));
+            let room = room.max(1).next_multiple_of(8);
+            (Shape::Text { room }, Fill::Text(segment, room), 8 + room)
+        }
+        What::Memory(size) if size == 0 || size > LARGEST => {
+            let what = format!("`{name}` has {size} bytes, {LARGEST} can be collected: name a member of it");
+            return Err(Error::Cannot(what));
+        }
+        What::Memory(size) => {
+            let size = size as u32;
+            let shape = Shape::of(scope, &collected.ty);
+            (shape, Fill::Memory(segment, size), size.next_multiple_of(8))
+        }
+        What::Value => {
+            let shape = match Shape::of(scope, &collected.ty) {
+                // A bitfield, an enumerator: what was computed has 64 bits.
+                Shape::Int { signed, .. } => Shape::Int { size: 8, signed },
+                Shape::Enum { signed, names, .. } => Shape::Enum { size: 8, signed, names },
+                shape @ (Shape::Bool | Shape::Char | Shape::Pointer) => shape,
+                // An array is the address of its first element.
+                _ if matches!(collected.ty, Ty::Array(..)) => Shape::Pointer,
+                _ => Shape::Int { size: 8, signed: true },
+            };
+            (shape, Fill::Value(segment), 8)
+        }
+    })
+}
+
+fn registers() -> Shape {
+    let member = |(n, reg): (usize, &regs::Reg)| Member {
+        name: reg.name().to_owned(),
+        offset: 64 * n as u64,
+        bits: None,
+        shape: Shape::Pointer,
+    };
+    Shape::Record { members: regs::ALL.iter().enumerate().map(member).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_places() {
+        assert_eq!(
+            expressions("a, b[1,2],(c,d),\"e,\\\"f\",',',"),
+            ["a", "b[1,2]", "(c,d)", "\"e,\\\"f\"", "','"]
+        );
+        assert_eq!(split("main.c:3 if a > 2"), ("main.c:3", Some("a > 2")));
+        assert_eq!(split(" vfs_read "), ("vfs_read", None));
+    }
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Segments → programs. In the order of what is cheapest to refuse: whose hit it is, the condition, room in the ring;
+//! then the record's header and values.
+//!
+//! Segments use the stack from its top; what is kept for the program itself lies at the bottom, and nothing stays in
+//! registers between them. Counters are each CPU's own, so that no two write to one cache line.
+
+use kprism_bpf::asm::{Asm, Code, Label};
+use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
+use kprism_expr::emit::{self, Insn, Map, Program, Reloc};
+use kprism_expr::ir::{Kept, Space};
+use kprism_expr::regs;
+
+use crate::Error;
+use crate::plan::{Fill, Plan, Segment, Slot};
+use crate::stream::HEADER;
+
+use Reg::{R0, R1, R2, R3, R10};
+use Width::{B2, B4, B8};
+
+/// The maps of every program, in this order.
+pub const TASKS: usize = 0;
+/// Counters, by CPU.
+pub const CELLS: usize = 1;
+/// Faults, trace state variables, the number of records.
+pub const STATE: usize = 2;
+/// Records.
+pub const RING: usize = 3;
+/// What this probe's entry program keeps.
+pub const ENTRIES: usize = 4;
+
+/// Bytes of counters of one probe and CPU: hits, passed, lost.
+pub const CELL: u32 = 64;
+/// Bytes of the state that a probe has for itself: faults of its condition, faults of its values.
+pub const PROBE_STATE: u32 = 256;
+
+/// Stack that segments may use.
+pub const SEGMENT_STACK: u32 = 472;
+const CONTEXT: i16 = -512;
+const RECORD: i16 = -504;
+const CELL_AT: i16 = -496;
+const KEY: i16 = -488;
+
+/// What all probes of a session share.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    /// Number of probes.
+    pub probes: u32,
+    /// Room for CPUs: a power of two.
+    pub cpus: u32,
+    /// Only processes in the map, or all but this one.
+    pub all_but: Option<u32>,
+    /// No more records than these.
+    pub stop_after: Option<u32>,
+    /// Trace state variables.
+    pub vars: u32,
+}
+
+impl Layout {
+    /// Bytes of the state.
+    pub fn state_bytes(&self) -> u32 {
+        self.vars_at() + 8 * self.vars
+    }
+
+    /// Where records are counted.
+    fn stop_at(&self) -> u32 {
+        self.probes * PROBE_STATE
+    }
+
+    fn vars_at(&self) -> u32 {
+        self.stop_at() + 8
+    }
+
+    /// Bytes of the counters.
+    pub fn cell_bytes(&self) -> u32 {
+        self.cpus * self.probes * CELL
+    }
+}
+
+/// Goes on at `out` unless the hit is of a process that was asked for. Leaves the context in its place.
+fn ours(asm: &mut Asm, layout: &Layout, out: Label) {
+    asm.store(B8, R10, CONTEXT, R1).note("whose hit is it?");
+    asm.call(Helper::CurrentPidTgid).alu_imm(Alu::Rsh, R0, 32);
+    match layout.all_but {
+        Some(own) => drop(asm.branch_imm(Cond::Eq, R0, own.cast_signed(), out)),
+        None => {
+            asm.store(B4, R10, KEY, R0);
+            asm.map(R1, TASKS).mov(R2, R10).alu_imm(Alu::Add, R2, i32::from(KEY)).call(Helper::MapLookup);
+            asm.branch_imm(Cond::Eq, R0, 0, out);
+            asm.load(B4, R1, R0, 0);
+            asm.branch_imm(Cond::Ne, R1, kprism_bpf::func::TRACED.cast_signed(), out);
+        }
+    }
+}
+
+/// The program of a probe.
+pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
+    let mut asm = Asm::new();
+    let (out, lost) = (asm.label(), asm.label());
+    let state = number * PROBE_STATE;
+    ours(&mut asm, layout, out);
+
+    asm.note("this CPU's counters").call(Helper::SmpProcessorId);
+    asm.alu_imm(Alu::And, R0, layout.cpus.cast_signed() - 1);
+    asm.alu_imm(Alu::Mul, R0, (layout.probes * CELL).cast_signed());
+    asm.map_value(R1, CELLS, number * CELL).alu(Alu::Add, R1, R0).store(B8, R10, CELL_AT, R1);
+    count(&mut asm, 0);
+
+    if let Some(condition) = &plan.condition {
+        asm.note("condition");
+        let value = splice(&mut asm, condition, state, layout, out)?;
+        asm.bind(value).branch_imm(Cond::Eq, R0, 0, out);
+    }
+    if let Some(most) = layout.stop_after {
+        asm.note("no more than asked for").map_value(R1, STATE, layout.stop_at()).mov_imm(R0, 1);
+        // The atomic operation that gives what was there.
+        asm.put(insn::encode(0xdb, R1 as u8, R0 as u8, 0, 1));
+        asm.mov_imm(R1, most.cast_signed()).branch(Cond::Ge, R0, R1, out);
+    }
+    count(&mut asm, 8);
+    asm.note("record").map(R1, RING).mov_imm(R2, plan.probe.record_bytes.cast_signed()).mov_imm(R3, 0);
+    asm.call(Helper::RingbufReserve).branch_imm(Cond::Eq, R0, 0, lost).store(B8, R10, RECORD, R0);
+    asm.store_imm(B4, R0, 0, plan.probe.record_bytes.cast_signed());
+    asm.store_imm(B2, R0, 4, number as i32).store_imm(B8, R0, 24, 0);
+    asm.call(Helper::SmpProcessorId).load(B8, R1, R10, RECORD).store(B2, R1, 6, R0);
+    asm.call(Helper::KtimeGetNs).load(B8, R1, R10, RECORD).store(B8, R1, 8, R0);
+    asm.call(Helper::CurrentPidTgid).load(B8, R1, R10, RECORD).store(B8, R1, 16, R0);
+    for slot in &plan.slots {
+        fill(&mut asm, plan, slot, state + PROBE_STATE / 2, layout)?;
+    }
+    const NO_WAKEUP: i32 = 1;
+    asm.note("submit").load(B8, R1, R10, RECORD).mov_imm(R2, NO_WAKEUP).call(Helper::RingbufSubmit);
+    asm.goto(out).bind(lost);
+    count(&mut asm, 16);
+    asm.bind(out).end();
+    Ok(asm.finish()?)
+}
+
+/// The program at the entry of the probe's function.
+pub fn entry(kept: &[Kept], registers: bool, layout: &Layout) -> Result<Code, Error> {
+    let mut asm = Asm::new();
+    let out = asm.label();
+    ours(&mut asm, layout, out);
+    let segment = Segment { text: "entry".into(), program: emit::entry(kept, registers) };
+    let done = splice(&mut asm, &segment, 0, layout, out)?;
+    asm.bind(done).bind(out).end();
+    Ok(asm.finish()?)
+}
+
+fn count(asm: &mut Asm, at: i16) {
+    asm.load(B8, R1, R10, CELL_AT).mov_imm(R0, 1).put(insn::atomic_add(R1, at, R0));
+}
+
+/// Puts a segment in: it goes on at the label that is returned with the value in r0, after a fault at `fault`.
+fn splice(
+    asm: &mut Asm,
+    segment: &Segment,
+    state: u32,
+    layout: &Layout,
+    fault: Label,
+) -> Result<Label, Error> {
+    let Program { insns, relocs, faulted, stack, .. } = &segment.program;
+    if *stack > SEGMENT_STACK {
+        let what = "too large for a probe's stack; split it, or collect less at once";
+        return Err(Error::Cannot(format!("`{}`: {what}", segment.text)));
+    }
+    let value = asm.label();
+    asm.load(B8, R1, R10, CONTEXT);
+    let mut at = 0;
+    while let Some(insn) = insns.get(at) {
+        let reloc = relocs.iter().find(|r| r.0 == at).map(|r| r.1);
+        let dst = register(insn.dst);
+        match reloc {
+            Some(Reloc::Map(Map::Entries)) => drop(asm.map(dst, ENTRIES)),
+            Some(Reloc::Map(map)) => {
+                return Err(Error::Cannot(format!("`{}`: a probe's value has no {map:?}", segment.text)));
+            }
+            Some(Reloc::MapValue(_, offset)) => {
+                let offset = offset.cast_unsigned();
+                let vars = emit::VARS.cast_unsigned();
+                let to = match offset.checked_sub(vars) {
+                    Some(var) => layout.vars_at() + var,
+                    None => state + offset,
+                };
+                asm.map_value(dst, STATE, to);
+            }
+            // The plan has moved addresses to where they are.
+            Some(Reloc::Address(_)) | None => {
+                const EXIT: u8 = 0x95;
+                match insn.code {
+                    EXIT => asm.goto(if faulted.contains(&at) { fault } else { value }),
+                    _ => asm.put(word(insn)),
+                };
+                at += 1;
+                continue;
+            }
+        }
+        at += 2;
+    }
+    Ok(value)
+}
+
+fn word(insn: &Insn) -> u64 {
+    u64::from_le_bytes(insn.bytes())
+}
+
+fn register(number: u8) -> Reg {
+    use Reg::{R4, R5, R6, R7, R8, R9};
+    [R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10][usize::from(number.min(10))]
+}
+
+/// Fills one value's place in the record.
+fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) -> Result<(), Error> {
+    let at = slot.at as i16;
+    let (fault, done) = (asm.label(), asm.label());
+    let user = plan.space == Space::User;
+    debug_assert!(slot.at as usize >= HEADER);
+    // What nothing jumps to, the verifier refuses.
+    let can_fail = match &slot.fill {
+        Fill::Value(segment) => {
+            asm.note(segment.text.clone());
+            let value = splice(asm, segment, state, layout, fault)?;
+            asm.bind(value).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done);
+            !segment.program.faulted.is_empty()
+        }
+        Fill::Text(segment, room) => {
+            asm.note(segment.text.clone());
+            let address = splice(asm, segment, state, layout, fault)?;
+            asm.bind(address);
+            target(asm, at + 8);
+            asm.mov_imm(R2, room.cast_signed()).mov(R3, R0);
+            let (read, fine) = (asm.label(), asm.label());
+            if user {
+                asm.call(Helper::ProbeReadUserStr);
+            } else {
+                // A system call's strings are its caller's: addresses of the lower half.
+                let (of_user, done) = (asm.label(), asm.label());
+                asm.branch_imm(Cond::SGe, R3, 0, of_user).call(Helper::ProbeReadKernelStr).goto(done);
+                asm.bind(of_user).call(Helper::ProbeReadUserStr).bind(done);
+            }
+            asm.branch_imm(Cond::SGe, R0, 0, fine).goto(read);
+            asm.bind(fine).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done).bind(read);
+            bad_read(asm, state);
+            asm.goto(fault);
+            true
+        }
+        Fill::Memory(segment, size) => {
+            asm.note(segment.text.clone());
+            let address = splice(asm, segment, state, layout, fault)?;
+            asm.bind(address);
+            target(asm, at);
+            asm.mov_imm(R2, size.cast_signed()).mov(R3, R0);
+            asm.call(if user { Helper::ProbeReadUser } else { Helper::ProbeReadKernel });
+            asm.branch_imm(Cond::Eq, R0, 0, done);
+            bad_read(asm, state);
+            true
+        }
+        Fill::Comm => {
+            asm.note("$comm").load(B8, R1, R10, RECORD).store_imm(B8, R1, at, 16);
+            target(asm, at + 8);
+            asm.mov_imm(R2, 16).call(Helper::CurrentComm).goto(done);
+            false
+        }
+        Fill::Registers => {
+            asm.note("$regs").load(B8, R1, R10, RECORD).load(B8, R2, R10, CONTEXT);
+            for (n, reg) in regs::ALL.iter().enumerate() {
+                asm.load(B8, R0, R2, reg.pt_regs_offset()).store(B8, R1, at + 8 * n as i16, R0);
+            }
+            false
+        }
+    };
+    asm.bind(fault);
+    if can_fail {
+        asm.note("not readable").load(B8, R1, R10, RECORD);
+        asm.load(B8, R0, R1, 24).mov_u64(R2, 1 << slot.number).alu(Alu::Or, R0, R2).store(B8, R1, 24, R0);
+    }
+    asm.bind(done);
+    Ok(())
+}
+
+/// r1 = this place in the record.
+fn target(asm: &mut Asm, at: i16) {
+    asm.load(B8, R1, R10, RECORD).alu_imm(Alu::Add, R1, i32::from(at));
+}
+
+fn bad_read(asm: &mut Asm, state: u32) {
+    asm.map_value(R1, STATE, state).mov_imm(R0, 1).put(insn::atomic_add(R1, 0, R0));
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Probes at work: maps, programs, attachments, and the reading end. All of it is owned by file descriptors: when
+//! the process ends, however it ends, nothing is left.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use kprism_bpf::func::{CHILDREN_ONLY, TRACED, TaskOffsets, fork_program};
+use kprism_bpf::host;
+use kprism_bpf::kernel::{Function, Kernel};
+use kprism_bpf::link::{Link, When};
+use kprism_bpf::map::{Map, MapKind};
+use kprism_bpf::mapping::Mapping;
+use kprism_bpf::prog::{ProgKind, Program};
+use kprism_bpf::ring::Ring;
+use kprism_expr::ir::FAULTS;
+
+use crate::Error;
+use crate::plan::{Plan, Site};
+use crate::program::{self, CELL, Layout, PROBE_STATE};
+use crate::stream::{Counts, Hit, tidy};
+
+/// Whose hits count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Who {
+    /// Everyone's but this process's.
+    All,
+    /// Those of these processes, and of processes that they start.
+    Processes(Vec<u32>),
+    /// Those of processes that this one starts.
+    Children,
+}
+
+/// How to record.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Whose hits.
+    pub who: Who,
+    /// Bytes of the ring: a power of two, and of whole pages.
+    pub ring_bytes: u32,
+    /// No more records than these.
+    pub stop_after: Option<u32>,
+    /// Trace state variables.
+    pub vars: u32,
+}
+
+/// Calls that may be open at once, of which entries are kept.
+const OPEN_CALLS: u32 = 16 << 10;
+/// Processes that are followed at once.
+const PROCESSES: u32 = 64 << 10;
+
+/// Probes that are attached.
+#[derive(Debug)]
+pub struct Session {
+    plans: Vec<Plan>,
+    layout: Layout,
+    /// Emptied when recording stops, while a reader still reads.
+    links: RefCell<Vec<Link>>,
+    programs: Vec<Program>,
+    state: Mapping,
+    cells: Mapping,
+    ring: Map,
+    _maps: Vec<Map>,
+}
+
+impl Session {
+    /// Loads and attaches all of them.
+    pub fn start(plans: Vec<Plan>, config: &Config) -> Result<Self, Error> {
+        let layout = Layout {
+            probes: plans.len() as u32,
+            cpus: (host::possible_cpus() as u32).next_power_of_two(),
+            all_but: (config.who == Who::All).then(std::process::id),
+            stop_after: config.stop_after,
+            vars: config.vars,
+        };
+        let tasks = Map::create("kp_tasks", MapKind::Hash, 4, 4, PROCESSES, 0)?;
+        let cells = Map::memory("kp_cells", layout.cell_bytes())?;
+        let state = Map::memory("kp_state", layout.state_bytes())?;
+        let ring = Map::ring("kp_ring", config.ring_bytes)?;
+        let wanted = |pid: u32, what: u32| tasks.update(&pid.to_le_bytes(), &what.to_le_bytes());
+        match &config.who {
+            Who::All => {}
+            Who::Processes(pids) => pids.iter().try_for_each(|pid| wanted(*pid, TRACED))?,
+            Who::Children => wanted(std::process::id(), CHILDREN_ONLY)?,
+        }
+        let mut kernel = Kernel::running()?;
+        let (mut programs, mut links, mut maps) = (Vec::new(), Vec::new(), Vec::new());
+        if config.who != Who::All {
+            let code = fork_program(TaskOffsets::new(kernel.btf())?)?;
+            let kind = ProgKind::TpBtf(kernel.tracepoint("sched_process_fork")?);
+            let program = Program::load("kp_fork", kind, &code, &[&tasks])?;
+            links.push(Link::tracing(&program, 0)?);
+        }
+        for (number, plan) in plans.iter().enumerate() {
+            let entries = match plan.kept.len() as u32 {
+                0 => None,
+                n => Some(Map::create("kp_entries", MapKind::LruHash, 16, 8 * n, OPEN_CALLS, 0)?),
+            };
+            let mut all = vec![&tasks, &cells, &state, &ring];
+            all.extend(&entries);
+            let code = program::probe(plan, number as u32, &layout)?;
+            let mut at = Attach { kernel: &mut kernel, plan };
+            let (program, link) = at.attach("kp_probe", &code, &all, true)?;
+            programs.push(program);
+            // Returns before entries: a call between the two is then known to have begun before.
+            links.push(link);
+            if !plan.kept.is_empty() {
+                let registers = !matches!(plan.site, Site::Traced { .. });
+                let code = program::entry(&plan.kept, registers, &layout)?;
+                let (_, link) = at.attach("kp_entry", &code, &all, false)?;
+                links.push(link);
+            }
+            maps.extend(entries);
+        }
+        let (state_memory, cell_memory) = (state.mapped()?, cells.mapped()?);
+        maps.extend([tasks, cells, state]);
+        Ok(Self {
+            plans,
+            layout,
+            links: RefCell::new(links),
+            programs,
+            state: state_memory,
+            cells: cell_memory,
+            ring,
+            _maps: maps,
+        })
+    }
+
+    /// The reading end.
+    pub fn reader(&self) -> Result<Reader<'_>, Error> {
+        Ok(Reader { ring: Ring::new(&self.ring)?, session: self })
+    }
+
+    /// Detaches; what is in the ring can still be read.
+    pub fn stop(&self) {
+        self.links.borrow_mut().clear();
+    }
+
+    /// What was counted so far, by probe.
+    pub fn counts(&self) -> Vec<Counts> {
+        let cell = |number: usize, word: usize| -> u64 {
+            let stride = (self.layout.probes * CELL) as usize;
+            (0..self.layout.cpus as usize)
+                .map(|cpu| self.cells.read(cpu * stride + number * CELL as usize + 8 * word))
+                .sum()
+        };
+        let errors = |from: usize| -> BTreeMap<String, u64> {
+            let all =
+                FAULTS.iter().enumerate().map(|(n, fault)| (fault.name(), self.state.read(from + 8 * n)));
+            all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n)).collect()
+        };
+        let counts = |(number, program): (usize, &Program)| {
+            let state = number * PROBE_STATE as usize;
+            Counts {
+                hits: cell(number, 0),
+                passed: cell(number, 1),
+                lost: cell(number, 2),
+                condition_errors: errors(state),
+                value_errors: errors(state + PROBE_STATE as usize / 2),
+                missed: program.info().map_or(0, |info| info.missed),
+            }
+        };
+        self.programs.iter().enumerate().map(counts).collect()
+    }
+}
+
+/// Takes records out of the ring. Nothing wakes it, which would cost each hit: it looks now and then.
+#[derive(Debug)]
+pub struct Reader<'s> {
+    ring: Ring<'s>,
+    session: &'s Session,
+}
+
+impl Reader<'_> {
+    /// Gives `take` every record there is now, as it goes to the file; how many there were.
+    pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> u64 {
+        let mut own = Vec::new();
+        let plans = &self.session.plans;
+        let taken = self.ring.drain(|record| {
+            own.clear();
+            own.extend_from_slice(record);
+            let probe = Hit::parse(record).ok().and_then(|hit| plans.get(usize::from(hit.probe)));
+            if let Some(plan) = probe {
+                tidy(&mut own, &plan.probe);
+            }
+            take(&own);
+        });
+        taken as u64
+    }
+}
+
+struct Attach<'a> {
+    kernel: &'a mut Kernel,
+    plan: &'a Plan,
+}
+
+impl Attach<'_> {
+    /// Loads the program and attaches it: the probe's own where the probe is, else at the function's entry.
+    fn attach(
+        &mut self,
+        name: &str,
+        code: &kprism_bpf::asm::Code,
+        maps: &[&Map],
+        own: bool,
+    ) -> Result<(Program, Link), Error> {
+        let when = |at_return: bool| if own && at_return { When::Return } else { When::Entry };
+        match &self.plan.site {
+            Site::User { file, offset, entry, at_return } => {
+                let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
+                let offset = if own { *offset } else { *entry };
+                let link = Link::uprobe(&program, file, offset, when(*at_return), -1, 0)?;
+                Ok((program, link))
+            }
+            Site::Kernel { offset, entry, at_return } => {
+                let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
+                let offset = if own { *offset } else { *entry };
+                let link = Link::kprobe(&program, "_text", offset, when(*at_return), 0)?;
+                Ok((program, link))
+            }
+            Site::Traced { function, at_return } => {
+                let function =
+                    Function { name: function.clone(), module: None, address: 0, ambiguous: false };
+                let unknown = || {
+                    let what = "BTF does not describe it as a function that can be traced";
+                    Error::Cannot(format!("{}: {what}", function.name))
+                };
+                let target = self.kernel.target(&function).ok_or_else(unknown)?;
+                let kind = match when(*at_return) {
+                    When::Return => ProgKind::Fexit(target),
+                    When::Entry => ProgKind::Fentry(target),
+                };
+                let program = Program::load(name, kind, code, maps)?;
+                let link = Link::tracing(&program, 0)?;
+                Ok((program, link))
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism report probe` and `kprism script probe`: what probes collected.
+//!
+//! In: a run's `streams/probe/`. Out: counts, a table, or a line for each record: text, JSON, CSV.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kprism_probe::stream::{Description, Hit, VERSION, hits};
+use kprism_report::units::grouped;
+use kprism_store::Run;
+use serde_json::{Map, Value, json};
+
+use super::script;
+use crate::exit::Outcome;
+use crate::pipeline;
+
+/// A run's probes.
+pub struct Loaded {
+    description: Description,
+    bytes: Vec<u8>,
+}
+
+impl Loaded {
+    /// Reads them.
+    pub fn open(run: &Run) -> Result<Self> {
+        let folder = run.streams().join("probe");
+        let path = folder.join("probes.json");
+        let text = pipeline::read(&path)
+            .context("no records of probes here; make some with `kprism record probe`")?;
+        let description: Description =
+            serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
+        if description.version != VERSION {
+            bail!("{}: version {}, this kprism reads {VERSION}", path.display(), description.version);
+        }
+        Ok(Self { description, bytes: pipeline::read(&folder.join("hits.bin"))? })
+    }
+
+    /// Calls `take` with each record's values; it says whether there should be more. Ends at what is no record.
+    fn each(
+        &self,
+        path: &Path,
+        mut take: impl FnMut(&Hit<'_>, Vec<(&str, Result<Value, &'static str>)>) -> Result<bool>,
+    ) -> Result<()> {
+        for hit in hits(&self.bytes) {
+            let hit = hit.with_context(|| path.display().to_string())?;
+            let Some(probe) = self.description.probes.get(usize::from(hit.probe)) else {
+                bail!("{}: a record of probe {}, which probes.json does not have", path.display(), hit.probe);
+            };
+            let values = probe.items.iter().enumerate();
+            let values = values.map(|(n, item)| (item.name.as_str(), hit.value(n, item))).collect();
+            if !take(&hit, values)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How records are shown.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// At most; 0 is all.
+    pub rows: usize,
+    /// Only these processes and threads.
+    pub tasks: &'a [u32],
+    /// As JSON.
+    pub json: bool,
+    /// As CSV.
+    pub csv: bool,
+}
+
+impl View<'_> {
+    fn wants(&self, hit: &Hit<'_>) -> bool {
+        self.tasks.is_empty() || self.tasks.contains(&hit.pid) || self.tasks.contains(&hit.tid)
+    }
+}
+
+/// Counts, and the first records.
+pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome> {
+    let loaded = Loaded::open(run)?;
+    if view.csv {
+        return csv(run, &loaded, view, out);
+    }
+    if view.json {
+        let mut rows = Vec::new();
+        loaded.each(run.dir(), |hit, values| {
+            if view.wants(hit) {
+                rows.push(object(&loaded, hit, values));
+            }
+            Ok(view.rows == 0 || rows.len() < view.rows)
+        })?;
+        let shown = rows.len();
+        let value = json!({"probes": loaded.description.probes, "counts": loaded.description.counts, "records": rows});
+        serde_json::to_writer_pretty(&mut *out, &value)?;
+        writeln!(out)?;
+        return Ok(if shown == 0 { Outcome::NothingMatched } else { Outcome::Done });
+    }
+    for (number, probe) in loaded.description.probes.iter().enumerate() {
+        let whose = probe.file.as_deref().unwrap_or("the kernel");
+        writeln!(out, "{} in {whose}, by {}", probe.found, probe.hook)?;
+        if let Some(condition) = &probe.condition {
+            writeln!(out, "  if {condition}")?;
+        }
+        match loaded.description.counts.get(number) {
+            Some(counts) => {
+                let kept = counts.passed.saturating_sub(counts.lost);
+                let [hits, kept, lost] = [counts.hits, kept, counts.lost].map(grouped);
+                writeln!(out, "  {hits} hits, {kept} records, {lost} lost")?;
+                let errors = [("condition", &counts.condition_errors), ("value", &counts.value_errors)];
+                for (what, errors) in errors {
+                    for (why, n) in errors {
+                        writeln!(out, "  {} × {what}: {why}", grouped(*n))?;
+                    }
+                }
+            }
+            None => writeln!(out, "  the recorder did not end properly: nothing is known of what was lost")?,
+        }
+    }
+    writeln!(out)?;
+    let (mut shown, mut more) = (0, 0_u64);
+    loaded.each(run.dir(), |hit, values| {
+        if !view.wants(hit) {
+            return Ok(true);
+        }
+        if view.rows > 0 && shown >= view.rows {
+            more += 1;
+            return Ok(true);
+        }
+        shown += 1;
+        line(&loaded, hit, &values, out)?;
+        Ok(true)
+    })?;
+    if more > 0 {
+        writeln!(out, "… {} more records (--limit 0 shows all)", grouped(more))?;
+    }
+    Ok(if shown == 0 { Outcome::NothingMatched } else { Outcome::Done })
+}
+
+/// A line for each record.
+pub fn script(run: &Run, args: &script::Args, out: &mut dyn Write) -> Result<Outcome> {
+    let loaded = Loaded::open(run)?;
+    let view = View { rows: 0, tasks: &args.tasks.pids, json: args.json, csv: false };
+    let mut shown = 0;
+    loaded.each(run.dir(), |hit, values| {
+        let at = hit.time_ns;
+        let cpu = args.cpus.is_empty() || args.cpus.contains(&hit.cpu);
+        let within = at >= args.from.unwrap_or(0) && args.to.is_none_or(|to| at < to);
+        if !(view.wants(hit) && cpu && within) {
+            return Ok(true);
+        }
+        shown += 1;
+        if args.json {
+            serde_json::to_writer(&mut *out, &object(&loaded, hit, values))?;
+            writeln!(out)?;
+        } else {
+            line(&loaded, hit, &values, out)?;
+        }
+        Ok(args.limit.is_none_or(|most| shown < most))
+    })?;
+    Ok(if shown == 0 { Outcome::NothingMatched } else { Outcome::Done })
+}
+
+fn object(loaded: &Loaded, hit: &Hit<'_>, values: Vec<(&str, Result<Value, &'static str>)>) -> Value {
+    let (mut known, mut errors) = (Map::new(), Map::new());
+    for (name, value) in values {
+        match value {
+            Ok(value) => known.insert(name.to_owned(), value),
+            Err(why) => errors.insert(name.to_owned(), why.into()),
+        };
+    }
+    let place = &loaded.description.probes[usize::from(hit.probe)].place;
+    let mut all = json!({
+        "time_ns": hit.time_ns, "cpu": hit.cpu, "pid": hit.pid, "tid": hit.tid, "probe": place, "values": known,
+    });
+    if !errors.is_empty() {
+        all["errors"] = errors.into();
+    }
+    all
+}
+
+fn line(
+    loaded: &Loaded,
+    hit: &Hit<'_>,
+    values: &[(&str, Result<Value, &'static str>)],
+    out: &mut dyn Write,
+) -> Result<()> {
+    let probe = &loaded.description.probes[usize::from(hit.probe)];
+    let place = &probe.place;
+    let (seconds, ns) = (hit.time_ns / 1_000_000_000, hit.time_ns % 1_000_000_000);
+    write!(out, "{seconds:>6}.{ns:09} {:>7} [{:03}] {place}", hit.tid, hit.cpu)?;
+    for (n, (name, value)) in values.iter().enumerate() {
+        let comma = if n == 0 { ":" } else { "," };
+        match value {
+            Ok(value) => {
+                let shown = probe.items[n].shape.as_ref().map_or_else(String::new, |shape| shape.line(value));
+                write!(out, "{comma} {name} = {shown}")?;
+            }
+            Err(why) => write!(out, "{comma} {name} <{why}>")?,
+        }
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+/// One row a record; a column for each value of any probe.
+fn csv(run: &Run, loaded: &Loaded, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome> {
+    let mut names: Vec<&str> = Vec::new();
+    for item in loaded.description.probes.iter().flat_map(|probe| &probe.items) {
+        if !names.contains(&item.name.as_str()) {
+            names.push(&item.name);
+        }
+    }
+    let quoted = |text: &str| match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    };
+    let head: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+    let head = [&["time_ns", "cpu", "pid", "tid", "probe"].map(str::to_owned)[..], &head].concat();
+    writeln!(out, "{}", head.join(","))?;
+    let mut rows = 0;
+    loaded.each(run.dir(), |hit, values| {
+        if !view.wants(hit) {
+            return Ok(true);
+        }
+        rows += 1;
+        let place = &loaded.description.probes[usize::from(hit.probe)].place;
+        write!(out, "{},{},{},{},{}", hit.time_ns, hit.cpu, hit.pid, hit.tid, quoted(place))?;
+        for name in &names {
+            let value = values.iter().find(|(own, _)| own == name).and_then(|(_, value)| value.as_ref().ok());
+            let text = match value {
+                None => String::new(),
+                Some(Value::String(text)) => quoted(text),
+                Some(other) => quoted(&other.to_string()),
+            };
+            write!(out, ",{text}")?;
+        }
+        writeln!(out)?;
+        Ok(view.rows == 0 || rows < view.rows)
+    })?;
+    Ok(if rows == 0 { Outcome::NothingMatched } else { Outcome::Done })
+}

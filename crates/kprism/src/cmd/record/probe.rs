@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism record probe`: values where a condition holds, at any place of the kernel or of a program.
+//!
+//! Out: `streams/probe/` ([`kprism_probe::stream`]), and what was counted in the manifest too.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use kprism_bpf::host;
+use kprism_probe::plan::{self, Plan, Request, Target};
+use kprism_probe::session::{Config, Reader, Session, Who};
+use kprism_probe::stream::{Counts, Description, VERSION};
+use kprism_report::units::grouped;
+use kprism_store::{Manifest, Run, RunKind};
+use kprism_tracefs::signals;
+use serde_json::Value;
+
+use super::func::this_kernel;
+use super::func_args::{kib, time};
+use super::func_bpf::{alive, end};
+use crate::exit::{self, Outcome};
+use crate::pipeline;
+use crate::progress::Progress;
+
+pub const HELP: &str = "\
+Places: FUNC (its entry), FUNC%return, FUNC+OFFSET, FILE:LINE, 0xADDRESS.
+They are looked up in --exec or -k if given, else in the program that is run, then in the
+running kernel's BTF.
+
+Examples:
+  kprism record probe 'main.c:40 if n % 100 == 0' --collect n,name,*item -- ./program
+  kprism record probe 'tcp_sendmsg if size > 65536' --collect size,'$comm' -a
+  kprism record probe 'vfs_read%return if $retval < 0' --collect '$retval,$duration' -- CMD
+  kprism record probe 'parse' --exec /usr/lib/libx.so --collect '$args,$regs' -p 1234
+
+Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism script probe.
+
+Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
+
+/// Options of `kprism record probe`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where, and when it counts: `LOCATION if EXPR`
+    #[arg(value_name = "PROBE", required = true)]
+    pub probes: Vec<String>,
+    /// Command to run; its hits, and those of what it starts, count
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+    /// What each hit keeps: expressions, $args, $locals, $regs (can be repeated)
+    #[arg(long, value_name = "EXPR,…")]
+    pub collect: Vec<String>,
+    /// The program or library of the places
+    #[arg(long, value_name = "FILE", conflicts_with = "kernel")]
+    pub exec: Option<PathBuf>,
+    /// The running kernel's debug information; without it, its BTF: entry and return
+    #[arg(short = 'k', long, value_name = "VMLINUX")]
+    pub kernel: Option<PathBuf>,
+    /// A trace state variable, 0 at first (can be repeated)
+    #[arg(long = "var", value_name = "NAME")]
+    pub vars: Vec<String>,
+    /// Stop after so many records
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    pub stop_after: Option<u32>,
+    /// Stop after this time
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub duration: Option<Duration>,
+    /// Keep so many bytes of a string
+    #[arg(long, value_name = "BYTES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(8..=4096))]
+    pub strings: u32,
+    /// Ring buffer for each CPU, such as 512K or 16M
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = kib)]
+    pub buffer_size: u64,
+    /// Hits of everybody count
+    #[arg(short, long, group = "who")]
+    pub all: bool,
+    /// Hits of this process, and of what it starts, count (can be repeated)
+    #[arg(short, long, value_name = "PID", group = "who")]
+    pub pid: Vec<u32>,
+    /// Run folder
+    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    pub output: PathBuf,
+}
+
+/// Records.
+pub fn run(args: &Args, progress: &Progress, _: &mut dyn Write) -> Result<Outcome> {
+    if args.command.is_empty() && args.pid.is_empty() && !args.all {
+        bail!("whose hits? name a command (-- CMD), a process (-p PID), or everybody (-a)");
+    }
+    let collect: Vec<String> = args.collect.iter().flat_map(|list| plan::expressions(list)).collect();
+    let mut plans = Vec::new();
+    for spec in &args.probes {
+        let (place, condition) = plan::split(spec);
+        let request = Request { place, condition, collect: &collect, vars: &args.vars, text: args.strings };
+        let planned = planned(args, &request)?;
+        let whose = planned.probe.file.as_deref().unwrap_or("the kernel");
+        progress.say(&format!("{} in {whose}, by {}", planned.probe.found, planned.probe.hook));
+        for note in &planned.notes {
+            progress.say(&format!("note: {note}"));
+        }
+        for item in &planned.probe.items {
+            if let Some(why) = &item.missing {
+                progress.say(&format!("note: {} is left out: {why}", item.name));
+            }
+        }
+        plans.push(planned);
+    }
+    let bytes = args.buffer_size.saturating_mul(1024 * host::possible_cpus() as u64);
+    let who = match (args.all, args.pid.is_empty()) {
+        (true, _) => Who::All,
+        (_, false) => Who::Processes(args.pid.clone()),
+        _ => Who::Children,
+    };
+    let config = Config {
+        who,
+        ring_bytes: bytes.clamp(1 << 16, 1 << 30).next_power_of_two() as u32,
+        stop_after: args.stop_after,
+        vars: args.vars.len() as u32,
+    };
+    signals::catch();
+    let probes = plans.iter().map(|plan| plan.probe.clone()).collect();
+    let mut description = Description { version: VERSION, probes, counts: Vec::new() };
+    let session = Session::start(plans, &config)?;
+
+    let run = Run::create(&args.output)?;
+    let mut manifest = begun(args);
+    run.write_manifest(&manifest)?;
+    let folder = run.streams().join("probe");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    write_description(&folder, &description)?;
+    let watched = watch(args, &session, &folder.join("hits.bin"), progress)?;
+    description.counts = session.counts();
+    write_description(&folder, &description)?;
+    manifest.exit_code = watched.exit_code;
+    manifest.stopped = watched.interrupted.then(|| "interrupted".to_owned());
+    let sum = |f: fn(&Counts) -> u64| description.counts.iter().map(f).sum::<u64>();
+    manifest.other.insert("records".into(), watched.records.into());
+    manifest.other.insert("lost_records".into(), sum(|c| c.lost).into());
+    let counts = serde_json::to_value(&description.counts).context("counts")?;
+    manifest.other.insert("probes".into(), counts);
+    run.write_manifest(&manifest)?;
+    for line in told(&description) {
+        progress.say(&line);
+    }
+    progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));
+    Ok(match watched {
+        Watched { interrupted: true, .. } => Outcome::Code(exit::INTERRUPTED),
+        _ if sum(|c| c.hits) == 0 => Outcome::NothingMatched,
+        _ => Outcome::Done,
+    })
+}
+
+/// In the file that was named, or the program that is run, or the kernel.
+fn planned(args: &Args, request: &Request<'_>) -> Result<Plan> {
+    if let Some(path) = &args.exec {
+        return Ok(plan::plan(Target::Program(path), request)?);
+    }
+    if let Some(path) = &args.kernel {
+        return Ok(plan::plan(Target::Kernel(path, slide(path)?), request)?);
+    }
+    let btf = Target::Btf(Path::new("/sys/kernel/btf/vmlinux"));
+    let program = match (args.command.first(), &args.pid[..]) {
+        (Some(name), _) => found(name),
+        (None, [pid]) => Some(PathBuf::from(format!("/proc/{pid}/exe"))),
+        _ => None,
+    };
+    let Some(program) = program else { return Ok(plan::plan(btf, request)?) };
+    match plan::plan(Target::Program(&program), request) {
+        Ok(plan) => Ok(plan),
+        // The place is there, what is asked of it is not.
+        Err(error @ (kprism_probe::Error::Expression(_) | kprism_probe::Error::Cannot(_))) => {
+            Err(error.into())
+        }
+        Err(there) => plan::plan(btf, request).map_err(|error| match error {
+            kprism_probe::Error::Btf(_) => anyhow!("{there}\nand in the kernel: {error}"),
+            error => error.into(),
+        }),
+    }
+}
+
+/// A command's file.
+fn found(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// How far from where it is linked the kernel runs.
+fn slide(vmlinux: &Path) -> Result<u64> {
+    let linked = kprism_expr::dwarf::Image::open(vmlinux)?.symbol("_text");
+    let linked = linked.with_context(|| format!("{}: no symbol _text", vmlinux.display()))?;
+    let kallsyms = fs::read_to_string("/proc/kallsyms").context("/proc/kallsyms")?;
+    let line = kallsyms.lines().find(|line| line.ends_with(" T _text") || line.ends_with(" t _text"));
+    let running = line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok());
+    match running {
+        Some(running) if running != 0 => Ok(running.wrapping_sub(linked)),
+        _ => bail!(
+            "/proc/kallsyms does not tell where the kernel is: run as root, or sysctl kernel.kptr_restrict=0"
+        ),
+    }
+}
+
+fn begun(args: &Args) -> Manifest {
+    let mut manifest = Manifest::new(RunKind::Host, host::possible_cpus() as u32);
+    manifest.created = pipeline::now();
+    manifest.command.clone_from(&args.command);
+    manifest.kernel = Some(this_kernel());
+    manifest.clock.name = "monotonic".into();
+    manifest.clock.tsc_hz = 1_000_000_000;
+    manifest.stopped = Some("the recorder has not ended properly".into());
+    let mut option = |name: &str, value: Value| manifest.options.insert(name.into(), value);
+    option("record", "probe".into());
+    option("probes", args.probes.clone().into());
+    option("collect", args.collect.clone().into());
+    option("stop_after", args.stop_after.into());
+    manifest
+}
+
+fn write_description(folder: &Path, description: &Description) -> Result<()> {
+    let path = folder.join("probes.json");
+    let mut text = serde_json::to_string_pretty(description).context("probes.json")?;
+    text.push('\n');
+    fs::write(&path, text).with_context(|| path.display().to_string())
+}
+
+struct Watched {
+    exit_code: Option<i32>,
+    interrupted: bool,
+    records: u64,
+}
+
+/// Runs the command, or waits for as long as was asked, and takes records out as they come.
+fn watch(args: &Args, session: &Session, path: &Path, progress: &Progress) -> Result<Watched> {
+    const TICK: Duration = Duration::from_millis(5);
+    let mut file =
+        BufWriter::with_capacity(1 << 20, File::create(path).with_context(|| path.display().to_string())?);
+    let mut child = match args.command.split_first() {
+        Some((program, arguments)) => {
+            Some(Command::new(program).args(arguments).spawn().with_context(|| program.clone())?)
+        }
+        None => None,
+    };
+    if child.is_none() && args.duration.is_none() {
+        progress.say("recording; Ctrl-C ends it");
+    }
+    let mut reader = session.reader()?;
+    let started = Instant::now();
+    let (mut records, mut exit_code) = (0, None);
+    let mut asked_to_end = false;
+    loop {
+        records += drain(&mut reader, &mut file)?;
+        if let Some(running) = &mut child
+            && let Some(status) = running.try_wait().context("waiting for the command")?
+        {
+            exit_code = status.code();
+            break;
+        }
+        let gone = child.is_none() && !args.pid.is_empty() && args.pid.iter().all(|pid| !alive(*pid));
+        let over = args.duration.is_some_and(|limit| started.elapsed() >= limit);
+        let enough = args.stop_after.is_some_and(|most| records >= u64::from(most));
+        match &child {
+            // A command that has given enough goes on without probes.
+            _ if enough => session.stop(),
+            _ if !(gone || over || signals::requested()) => {}
+            None => break,
+            // The terminal's Ctrl-C reached the command too.
+            Some(running) if !asked_to_end => asked_to_end = end(running),
+            Some(_) => {}
+        }
+        if enough && child.is_none() {
+            break;
+        }
+        std::thread::sleep(TICK);
+    }
+    session.stop();
+    records += drain(&mut reader, &mut file)?;
+    file.flush().with_context(|| path.display().to_string())?;
+    Ok(Watched { exit_code, interrupted: signals::requested(), records })
+}
+
+fn drain(reader: &mut Reader<'_>, file: &mut BufWriter<File>) -> Result<u64> {
+    let mut failed = None;
+    let taken = reader.drain(|record| {
+        if failed.is_none() {
+            failed = file.write_all(record).err();
+        }
+    });
+    match failed {
+        Some(error) => Err(error).context("streams/probe/hits.bin"),
+        // So that a recorder that is killed leaves what it had.
+        None if taken > 0 => file.flush().map(|()| taken).context("streams/probe/hits.bin"),
+        None => Ok(taken),
+    }
+}
+
+/// What was counted, a line for each probe, and what is wrong.
+fn told(description: &Description) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (probe, counts) in description.probes.iter().zip(&description.counts) {
+        let kept = counts.passed.saturating_sub(counts.lost);
+        let [hits, kept, lost] = [counts.hits, kept, counts.lost].map(grouped);
+        lines.push(format!("{}: {hits} hits, {kept} records, {lost} lost", probe.place));
+        for (what, errors) in [("condition", &counts.condition_errors), ("value", &counts.value_errors)] {
+            let all = errors.iter().map(|(why, n)| format!("  {} × {what}: {why}", grouped(*n)));
+            lines.extend(all);
+        }
+        if counts.missed > 0 {
+            lines.push(format!("  {} × not seen: in the program already", grouped(counts.missed)));
+        }
+    }
+    lines
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `record probe`: natively at a program that prints what is collected of it, so that each value is known; and at the
+//! kernel in the guest.
+
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+const CASE: &str = include_str!("probe/case.c");
+
+fn kprism(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs")
+}
+
+fn built(dir: &Path, flags: &[&str]) -> PathBuf {
+    let program = dir.join("case");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe/case.c");
+    let status = Command::new("gcc").args(["-g", "-o"]).arg(&program).args(flags).arg(source).status();
+    assert!(status.expect("gcc runs").success());
+    program
+}
+
+/// uprobes need root, and a kernel that has them.
+fn allowed() -> bool {
+    // SAFETY: it takes nothing and gives a number.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
+fn line() -> usize {
+    CASE.lines().position(|line| line.contains("// PROBE")).expect("a line")
+}
+
+fn records(run: &Path) -> Vec<Value> {
+    let output = kprism(&["script", "probe", "--json", "-i", run.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn manifest(run: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(run.join("manifest.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn values_are_those_that_the_program_prints() {
+    if !allowed() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    for flags in [&["-O0"][..], &["-O0", "-no-pie"], &["-O0", "-gdwarf-4"]] {
+        let program = built(dir.path(), flags);
+        let output = kprism(&[
+            "record",
+            "probe",
+            &format!("case.c:{} if 2*a + 3*b < 0", line()),
+            "--collect",
+            "n,a,b,total,who,*item,item->kind,$comm,n / (n - 2)",
+            "--collect",
+            "$args,$locals,$regs,*(int *)8",
+            "-o",
+            run.to_str().unwrap(),
+            "--",
+            program.to_str().unwrap(),
+        ]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let mut wanted = Vec::new();
+        for line in printed.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |at: usize| words[at].parse::<i64>().unwrap();
+            if 2 * number(1) + 3 * number(2) < 0 {
+                let colour = if number(9) == 5 { "GREEN" } else { "BLUE" };
+                wanted.push(json!({
+                    "n": number(0), "a": number(1), "b": number(2), "total": number(3),
+                    "who": format!("{} {}", words[4], words[5]),
+                    "*item": {
+                        "id": number(6), "flags": number(7), "kind": number(8), "colour": colour,
+                        "name": words[10], "weight": words[11].parse::<f64>().unwrap(),
+                    },
+                    "item->kind": number(8), "$comm": "case",
+                }));
+            }
+        }
+        assert_eq!(wanted.len(), 38);
+        let found = records(&run);
+        assert_eq!(found.len(), wanted.len());
+        for (found, wanted) in found.iter().zip(&wanted) {
+            let values = &found["values"];
+            for (name, value) in wanted.as_object().unwrap() {
+                assert_eq!(&values[name], value, "{flags:?}: {name} of {found}");
+            }
+            let n = wanted["n"].as_i64().unwrap();
+            match n {
+                2 => assert_eq!(found["errors"]["n / (n - 2)"], "could not be read"),
+                _ => assert_eq!(values["n / (n - 2)"], json!(n / (n - 2))),
+            }
+            assert_eq!(found["errors"]["*(int *)8"], "could not be read");
+            assert!(values["item"].as_str().unwrap().starts_with("0x"), "{values}");
+            let registers = values["$regs"].as_object().unwrap();
+            assert_eq!(registers.len(), 21);
+            let frame = u64::from_str_radix(&registers["rbp"].as_str().unwrap()[2..], 16).unwrap();
+            assert!(frame > 0x1000, "{registers:?}");
+        }
+        let manifest = manifest(&run);
+        assert_eq!(manifest["exit_code"], 3);
+        let counts = &manifest["probes"][0];
+        assert_eq!(
+            (&counts["hits"], &counts["passed"], &counts["lost"]),
+            (&json!(100), &json!(38), &json!(0))
+        );
+        assert_eq!(counts["value_errors"], json!({"bad read": 38, "division by zero": 1}));
+        assert_eq!(counts["condition_errors"], json!({}));
+    }
+}
+
+#[test]
+fn entry_return_and_counts() {
+    if !allowed() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (program, run) = (built(dir.path(), &["-O2"]), dir.path().join("run"));
+    let record = |probe: &str, options: &[&str], command: &[&str]| {
+        let mut args = vec!["record", "probe", probe, "-o", run.to_str().unwrap()];
+        args.extend(options);
+        args.extend(["--", program.to_str().unwrap()]);
+        args.extend(command);
+        let output = kprism(&args);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    record("busy%return if $retval == n % 3", &["--collect", "$retval,n,$duration"], &["1000", "busy"]);
+    let found = records(&run);
+    assert_eq!(found.len(), 1000);
+    for (n, record) in found.iter().enumerate() {
+        assert_eq!(record["values"]["n"], json!(n), "{record}");
+        assert_eq!(record["values"]["$retval"], json!(n % 3), "{record}");
+        let took = record["values"]["$duration"].as_u64().unwrap();
+        assert!(took > 0 && took < 1_000_000_000, "{record}");
+    }
+    // Every hit is accounted for, whether the ring had room for all or not.
+    record("busy if n % 2", &["--collect", "$regs,n", "--buffer-size", "64K"], &["200000", "busy"]);
+    let manifest_of = manifest(&run);
+    let counts = &manifest_of["probes"][0];
+    let lost = counts["lost"].as_u64().unwrap();
+    assert_eq!((&counts["hits"], &counts["passed"]), (&json!(200_000), &json!(100_000)));
+    let found = records(&run);
+    assert_eq!(found.len() as u64 + lost, 100_000);
+    assert!(found.iter().all(|record| record["values"]["n"].as_u64().unwrap() % 2 == 1));
+    // A variable counts, and stops.
+    record(
+        "busy if $seen++ % 10 == 9",
+        &["--var", "seen", "--collect", "n", "--stop-after", "5"],
+        &["1000", "busy"],
+    );
+    let found: Vec<u64> =
+        records(&run).iter().map(|record| record["values"]["n"].as_u64().unwrap()).collect();
+    assert_eq!(found, [9, 19, 29, 39, 49]);
+}
+
+/// The first byte of `work` in the memory of a process.
+fn first_byte(pid: u32, program: &Path) -> u8 {
+    let symbols = Command::new("nm").arg(program).output().expect("nm runs");
+    let symbols = String::from_utf8(symbols.stdout).unwrap();
+    let line = symbols.lines().find(|line| line.ends_with(" T work")).expect("work");
+    let mut memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    let address = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
+    memory.seek(std::io::SeekFrom::Start(address)).unwrap();
+    let mut byte = [0];
+    memory.read_exact(&mut byte).unwrap();
+    byte[0]
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_killed_recorder_leaves_nothing() {
+    if !allowed() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (program, run) = (built(dir.path(), &["-O1", "-no-pie"]), dir.path().join("run"));
+    let mut target = Command::new(&program).arg("100").stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    // Kept open: the target ends if nobody reads.
+    let mut stdout = BufReader::new(target.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    let before = first_byte(target.id(), &program);
+    let pid = target.id().to_string();
+    let args = ["record", "probe", "work", "--collect", "n", "-p", &pid, "-o", run.to_str().unwrap()];
+    let mut recorder =
+        Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).stderr(Stdio::null()).spawn().unwrap();
+    until("no breakpoint", || first_byte(target.id(), &program) != before);
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+    until("the breakpoint stays", || first_byte(target.id(), &program) == before);
+    target.kill().unwrap();
+    target.wait().unwrap();
+    drop(stdout);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = built(dir.path(), &["-O0"]);
+    let said = |args: &[&str]| {
+        let mut all = vec!["record", "probe"];
+        all.extend(args);
+        all.extend(["--exec", program.to_str().unwrap(), "--", "true"]);
+        let output = kprism(&all);
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(said(&["wokr"]).contains("did you mean `work`?"));
+    assert!(said(&["work if item->flag"]).contains("did you mean `flags`?"));
+    assert!(said(&["work", "--collect", "itm"]).contains("did you mean `item`?"));
+    assert!(said(&["work%return if total"]).contains("globals"));
+}
+
+#[test]
+fn kernel_functions_in_the_guest() {
+    let dir = tempfile::tempdir().unwrap();
+    let share = dir.path().join("share");
+    let run = dir.path().join("run");
+    std::fs::create_dir(&share).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_kprism"), share.join("kprism")).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe/guest.sh");
+    std::fs::copy(script, share.join("guest.sh")).unwrap();
+    let output = kprism(&[
+        "lab",
+        "run",
+        "-q",
+        "--unobserved",
+        "-o",
+        run.to_str().unwrap(),
+        "--share",
+        &format!("{}:/test", share.display()),
+        "--",
+        "sh",
+        "/test/guest.sh",
+    ]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let section = |name: &str| {
+        let (_, rest) =
+            text.split_once(&format!("== {name}\n")).unwrap_or_else(|| panic!("no {name}: {text}"));
+        rest.split("\n== ").next().unwrap().to_owned()
+    };
+    let found = |run: &str| -> Vec<Value> {
+        let manifest: Value = serde_json::from_str(&section(&format!("{run} manifest"))).unwrap();
+        assert_eq!(manifest["lost_records"], 0, "{manifest}");
+        let lines = section(&format!("{run} script"));
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let entries = found("entry");
+    assert_eq!(entries.len(), 20);
+    for record in &entries {
+        assert_eq!(
+            record["values"],
+            json!({
+                "count": 7, "file->f_path.dentry->d_name.name": "null", "$comm": "dd", "*pos": 0,
+                "file->f_inode->i_mode & 0777": 0o666,
+            })
+        );
+    }
+    let returns = found("return");
+    assert_eq!(returns.len(), 20);
+    for record in &returns {
+        assert_eq!((&record["values"]["$retval"], &record["values"]["count"]), (&json!(7), &json!(7)));
+        assert!(record["values"]["$duration"].as_u64().unwrap() > 0);
+    }
+    let opens = found("open");
+    assert!(opens.iter().any(|record| record["values"]["filename"] == "/etc/hostname"), "{opens:?}");
+    assert!(opens.iter().all(|record| record["errors"]["*(int *)8"] == "could not be read"), "{opens:?}");
+    assert!(section("during").contains("vfs_read"));
+    assert!(!section("after").contains("vfs_read"));
+}
