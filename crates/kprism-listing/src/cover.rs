@@ -4,7 +4,10 @@
 //! In: [`Lines`] of a file, and how often its instructions [`Ran`]. Out, with those of other files: a [`Cover`] as of
 //! gcov's counters. What counts of lines mean is as near to gcov as code allows:
 //! - a line is executed as often as the flow comes to it from another line, and no less often than any of its
-//!   instructions. What the compiler moved about within a straight piece of code is one piece of the line;
+//!   instructions. Pieces that the compiler moved away from where the statement begins do not count, unless nothing else
+//!   is left of the line; a statement without instructions of its own counts as the place where it would be;
+//! - what a function does first belongs to the line of its name, and the brace that ends a function which returns a
+//!   value is no line;
 //! - a line inlined into several functions has the sum of what it has in each;
 //! - a function is one that the linker knows: what was inlined everywhere is none;
 //! - a conditional jump is two branches; ways of an indirect jump (a `switch` by a table) are not listed;
@@ -17,7 +20,7 @@ use kprism_gcov::cover::{BranchCount, FunctionTotal, LineCount, Source};
 use kprism_gcov::unit::Way;
 use kprism_image::insn::{Kind, Mode, classify};
 
-use crate::lines::{Function, Lines};
+use crate::lines::{Bare, Function, Lines};
 
 /// An instruction that ran, at its address in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +50,9 @@ struct Insn {
     class: Class,
     /// Source file and line; line 0 if there is none.
     line: (u32, u32),
+    /// It is where the statement begins.
+    statement: bool,
+    first_column: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +76,8 @@ impl Insn {
             _ => (Class::Falls, count, None),
         };
         let end = address.saturating_add(length.into());
-        Self { address, end, count, falls, jump, class, line: (0, 0) }
+        let line = (0, 0);
+        Self { address, end, count, falls, jump, class, line, statement: false, first_column: false }
     }
 
     /// The same place, patched: both ran.
@@ -93,6 +100,8 @@ struct Part {
     entered: u64,
     most: u64,
     unexecuted: bool,
+    /// Some of its statements begin in this function: only where they do counts.
+    begins: bool,
 }
 
 #[derive(Debug, Default)]
@@ -128,8 +137,10 @@ impl Gatherer {
             }
         }
         for function in &lines.functions {
-            let insns = instructions(function, lines, &merged);
-            self.function(function, &insns, lines);
+            let mut insns = instructions(function, lines, &merged);
+            let mut bare = bare(function, lines, &insns);
+            close_braces(function, &mut insns, &mut bare);
+            self.function(function, &insns, &bare, lines);
         }
     }
 
@@ -137,18 +148,25 @@ impl Gatherer {
         self.sources.entry(lines.files[file as usize].clone()).or_default()
     }
 
-    fn function(&mut self, function: &Function, insns: &[Insn], lines: &Lines) {
+    fn function(&mut self, function: &Function, insns: &[Insn], bare: &[Bare], lines: &Lines) {
         let Some(first) = insns.first() else { return };
         let leaders = leaders(insns);
         let into = jumps(insns);
         let mut parts: BTreeMap<(u32, u32), Part> = BTreeMap::new();
         let (mut blocks, mut executed) = (0u32, 0u32);
+        for insn in insns.iter().filter(|insn| insn.statement) {
+            parts.entry(insn.line).or_default().begins = true;
+        }
+        for bare in bare {
+            let part = parts.entry((bare.file, bare.line)).or_default();
+            part.begins = true;
+        }
         let mut start = 0;
         while start < insns.len() {
             let end = (start + 1..insns.len()).find(|&i| leaders[i]).unwrap_or(insns.len());
             blocks += 1;
             executed += u32::from(insns[start].count > 0);
-            block(insns, start..end, &into, &mut parts);
+            block(&insns[..end], start, bare, &into, &mut parts);
             start = end;
         }
         for (&(file, line), part) in &parts {
@@ -159,6 +177,7 @@ impl Gatherer {
         self.branches(insns, lines);
         // A function without a line is the assembler's.
         let (file, line) = first.line;
+        let line = if function.declared.line != 0 { function.declared.line } else { line };
         // Parts that were moved away are entered by jumps from the function.
         if line == 0 || function.name.ends_with(".cold") {
             return;
@@ -203,10 +222,9 @@ impl Gatherer {
             match insn.class {
                 Class::Cond => {
                     let taken = insn.jump.map_or(0, |(_, taken)| taken);
-                    on_line.or_default().extend([
-                        (Way::Fallthrough, insn.falls, insn.count),
-                        (Way::Jump, taken, insn.count),
-                    ]);
+                    on_line
+                        .or_default()
+                        .extend([(Way::Fallthrough, insn.falls, insn.count), (Way::Jump, taken, insn.count)]);
                 }
                 Class::Call => {
                     let next = insns.get(i + 1).filter(|next| next.address == insn.end);
@@ -287,10 +305,42 @@ fn instructions(function: &Function, lines: &Lines, ran: &[Insn]) -> Vec<Insn> {
         }
         if let Some(at) = lines.rows.get(row).filter(|r| r.start <= insn.address) {
             insn.line = (at.file, at.line);
+            insn.statement = at.statement && at.line != 0;
+            insn.first_column = at.first_column;
         }
         insns.push(insn);
     }
     insns
+}
+
+/// Statements of a function without instructions of their own.
+fn bare(function: &Function, lines: &Lines, insns: &[Insn]) -> Vec<Bare> {
+    let end = insns.last().map_or(function.start, |last| last.end);
+    let from = lines.bare.partition_point(|bare| bare.address < function.start);
+    let to = lines.bare.partition_point(|bare| bare.address < end);
+    lines.bare[from..to.max(from)].to_vec()
+}
+
+/// What a function does first is on the line of its opening brace in debug information: it goes to the line of its name.
+/// The closing brace of one that returns a value goes: its statement is the one that returns.
+fn close_braces(function: &Function, insns: &mut [Insn], bare: &mut [Bare]) {
+    let Some(first) = insns.first() else { return };
+    let opening = bare.first().filter(|bare| bare.address == function.start);
+    let opening = opening.map_or(first.line, |bare| (bare.file, bare.line));
+    let name = match function.declared.line {
+        0 => opening.1,
+        line => line.min(opening.1),
+    };
+    for insn in insns.iter_mut() {
+        if insn.line == opening {
+            insn.line.1 = name;
+        } else if insn.first_column && function.declared.has_value && insn.line.0 == opening.0 {
+            (insn.line.1, insn.statement) = (0, false);
+        }
+    }
+    for bare in bare.iter_mut().filter(|bare| (bare.file, bare.line) == opening) {
+        bare.line = name;
+    }
 }
 
 /// Which instructions begin a straight piece of code.
@@ -321,19 +371,24 @@ fn jumps(insns: &[Insn]) -> HashMap<u64, Vec<((u32, u32), u64)>> {
     into
 }
 
-/// Adds what a straight piece of code gives to its lines.
+/// Adds what the straight piece of code at the end of `insns`, from `start` on, gives to its lines.
 fn block(
     insns: &[Insn],
-    range: std::ops::Range<usize>,
+    start: usize,
+    bare: &[Bare],
     into: &HashMap<u64, Vec<((u32, u32), u64)>>,
     parts: &mut BTreeMap<(u32, u32), Part>,
 ) {
-    let first = &insns[range.start];
+    let (before, own) = insns.split_at(start);
+    let (Some(first), Some(last)) = (own.first(), own.last()) else { return };
     let mut seen: Vec<(u32, u32)> = Vec::new();
-    for insn in insns[range.clone()].iter().filter(|insn| insn.line.1 != 0) {
+    for insn in own.iter().filter(|insn| insn.line.1 != 0) {
         let part = parts.entry(insn.line).or_default();
-        part.most = part.most.max(insn.count);
         part.unexecuted |= insn.count == 0;
+        if part.begins && !insn.statement {
+            continue;
+        }
+        part.most = part.most.max(insn.count);
         if seen.contains(&insn.line) {
             continue;
         }
@@ -343,10 +398,19 @@ fn block(
             // What comes from the line itself does not come to it.
             let jumped = into.get(&first.address).into_iter().flatten();
             let jumped: u64 = jumped.filter(|(line, _)| *line == insn.line).map(|&(_, n)| n).sum();
-            let before = range.start.checked_sub(1).map(|i| &insns[i]);
-            let fell = before.filter(|b| b.line == insn.line).map_or(0, |b| b.falls.min(first.count));
+            let before = before.last().filter(|before| before.line == insn.line);
+            let fell = before.map_or(0, |before| before.falls.min(first.count));
             entered = entered.saturating_sub(jumped).saturating_sub(fell);
         }
         part.entered = part.entered.saturating_add(entered);
+    }
+    let from = bare.partition_point(|bare| bare.address < first.address);
+    for bare in bare[from..].iter().take_while(|bare| bare.address < last.end) {
+        let line = (bare.file, bare.line);
+        if !seen.contains(&line) {
+            seen.push(line);
+            let part = parts.entry(line).or_default();
+            part.entered = part.entered.saturating_add(first.count);
+        }
     }
 }

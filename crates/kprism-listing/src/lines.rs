@@ -31,6 +31,30 @@ pub struct Row {
     pub file: u32,
     /// The line; 0 where the compiler names none.
     pub line: u32,
+    /// A statement begins here, not a piece of one that was moved.
+    pub statement: bool,
+    /// What it points to is in the first column: of C, the brace that ends a function.
+    pub first_column: bool,
+}
+
+/// A statement that has no instruction of its own left: it is executed when its address is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bare {
+    /// Where.
+    pub address: u64,
+    /// Which of [`Lines::files`].
+    pub file: u32,
+    /// The line.
+    pub line: u32,
+}
+
+/// What the source says of a function.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// The line of its name; 0 if that is not told.
+    pub line: u32,
+    /// It returns a value.
+    pub has_value: bool,
 }
 
 /// A function with code.
@@ -42,6 +66,8 @@ pub struct Function {
     pub start: u64,
     /// Its code: no more than up to the next function.
     pub code: Vec<u8>,
+    /// What the source says of it.
+    pub declared: Declared,
 }
 
 /// A section with code.
@@ -62,6 +88,8 @@ pub struct Lines {
     pub folder: Option<String>,
     /// By address; they do not overlap.
     pub rows: Vec<Row>,
+    /// By address; at one address as the compiler has them.
+    pub bare: Vec<Bare>,
     /// By address; they do not overlap.
     pub functions: Vec<Function>,
     /// By address.
@@ -115,9 +143,11 @@ impl Lines {
         let dwarf = gimli::Dwarf::load(get)?;
         let mut known: HashMap<String, u32> = HashMap::new();
         let mut folders: BTreeMap<String, u32> = BTreeMap::new();
+        let mut declared: HashMap<u64, Declared> = HashMap::new();
         let mut units = dwarf.units();
         while let Some(header) = units.next()? {
             let unit = dwarf.unit(header)?;
+            declarations(&dwarf, &unit, &mut declared)?;
             let folder = unit.comp_dir.map(|d| d.to_string_lossy().into_owned()).unwrap_or_default();
             let Some(program) = unit.line_program.clone() else { continue };
             *folders.entry(folder.clone()).or_default() += 1;
@@ -132,6 +162,8 @@ impl Lines {
                     // What was thrown away by the linker is at 0.
                     if last.start < last.end && last.start != 0 {
                         self.rows.push(last);
+                    } else if last.start == last.end && last.start != 0 && last.statement && last.line != 0 {
+                        self.bare.push(Bare { address: last.start, file: last.file, line: last.line });
                     }
                 }
                 if row.end_sequence() {
@@ -151,7 +183,10 @@ impl Lines {
                     }
                 };
                 let line = row.line().and_then(|line| u32::try_from(line.get()).ok()).unwrap_or(0);
-                open = Some(Row { start: row.address(), end: row.address(), file, line });
+                let first_column =
+                    matches!(row.column(), gimli::ColumnType::Column(column) if column.get() == 1);
+                let (start, statement) = (row.address(), row.is_stmt());
+                open = Some(Row { start, end: start, file, line, statement, first_column });
             }
         }
         self.rows.sort_by_key(|row| (row.start, row.end));
@@ -162,6 +197,10 @@ impl Lines {
             end = end.max(row.end);
             keep
         });
+        self.bare.sort_by_key(|bare| bare.address);
+        for function in &mut self.functions {
+            function.declared = declared.get(&function.start).copied().unwrap_or_default();
+        }
         self.folder = folders.into_iter().rev().max_by_key(|(_, n)| *n).map(|(f, _)| f);
         self.folder = self.folder.take().filter(|folder| !folder.is_empty());
         Ok(())
@@ -226,7 +265,8 @@ fn functions(debug: &object::File<'_>, code: &object::File<'_>, bases: &Bases) -
         let length = size.min(limit - start);
         let bytes = usize::try_from(at).ok().zip(usize::try_from(at.saturating_add(length)).ok());
         if let Some(code) = bytes.and_then(|(from, to)| data.get(from..to)) {
-            functions.push(Function { name, start, code: code.to_vec() });
+            let declared = Declared::default();
+            functions.push(Function { name, start, code: code.to_vec(), declared });
         }
     }
     functions
@@ -258,6 +298,41 @@ fn section<'d>(file: &object::File<'d>, name: &str, bases: &Bases) -> Cow<'d, [u
 }
 
 type Slice<'d> = EndianSlice<'d, LittleEndian>;
+
+/// What a unit says of its functions, by their entries.
+fn declarations(
+    dwarf: &gimli::Dwarf<Slice<'_>>,
+    unit: &gimli::Unit<Slice<'_>>,
+    declared: &mut HashMap<u64, Declared>,
+) -> Result<(), gimli::Error> {
+    let mut entries = unit.entries();
+    while let Some(entry) = entries.next_dfs()? {
+        if entry.tag() != gimli::DW_TAG_subprogram {
+            continue;
+        }
+        let Some(low) = entry.attr_value(gimli::DW_AT_low_pc) else { continue };
+        let Some(start) = dwarf.attr_address(unit, low)? else { continue };
+        let mut found = told(entry);
+        // A copy says what it is one of.
+        for origin in [gimli::DW_AT_abstract_origin, gimli::DW_AT_specification] {
+            if let Some(gimli::AttributeValue::UnitRef(origin)) = entry.attr_value(origin) {
+                let of = told(&unit.entry(origin)?);
+                let line = if found.line == 0 { of.line } else { found.line };
+                found = Declared { line, has_value: found.has_value | of.has_value };
+            }
+        }
+        declared.insert(start, found);
+    }
+    Ok(())
+}
+
+fn told(entry: &gimli::DebuggingInformationEntry<Slice<'_>>) -> Declared {
+    let line = entry.attr_value(gimli::DW_AT_decl_line).and_then(|value| value.udata_value());
+    Declared {
+        line: line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0),
+        has_value: entry.attr(gimli::DW_AT_type).is_some(),
+    }
+}
 
 /// A source file's path.
 fn path_of(

@@ -132,7 +132,10 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
         return crate::flow_cover::load(input, &from.debug, who, progress);
     }
     if who.call.is_some() || who.filter != Filter::default() {
-        bail!("{}: gcov's counters are of all tasks: --task, --comm and --syscall need a recorded flow", input.display());
+        bail!(
+            "{}: gcov's counters are of all tasks: --task, --comm and --syscall need a recorded flow",
+            input.display()
+        );
     }
     progress.step("reading coverage");
     let streams = input.join("streams");

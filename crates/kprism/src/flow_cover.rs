@@ -66,6 +66,10 @@ pub fn load(input: &Path, debug: &DebugFiles, who: &Who, progress: &Progress) ->
             }
         };
         let own = by_module.get(module.as_str()).into_iter().flatten();
+        // Programs of other tasks are none of what was asked for.
+        if module.starts_with('/') && !by_module.contains_key(module.as_str()) {
+            continue;
+        }
         let ran = own.filter_map(|&index| ran(&counts, index, symbols, &places)).collect();
         gatherer.add(lines, ran);
     }

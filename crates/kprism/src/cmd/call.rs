@@ -69,12 +69,7 @@ impl CallArgs {
     }
 
     /// When that call was, if one is asked for.
-    pub fn window(
-        &self,
-        profile: &Profile,
-        filter: &Filter,
-        progress: &Progress,
-    ) -> Result<Option<Window>> {
+    pub fn window(&self, profile: &Profile, filter: &Filter, progress: &Progress) -> Result<Option<Window>> {
         let Some(name) = &self.syscall else { return Ok(None) };
         let taken = filter.tasks(profile);
         let mut calls: Vec<&Syscall> = profile

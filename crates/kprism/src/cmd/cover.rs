@@ -60,7 +60,10 @@ pub struct View<'a> {
 impl CoverArgs {
     /// Whether any was given.
     pub fn is_given(&self) -> bool {
-        self.each.is_some() || self.from.build_dir.is_some() || self.from.since_boot || !self.from.debug.module_file.is_empty()
+        self.each.is_some()
+            || self.from.build_dir.is_some()
+            || self.from.since_boot
+            || !self.from.debug.module_file.is_empty()
     }
 }
 
