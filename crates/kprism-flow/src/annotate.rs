@@ -14,6 +14,7 @@ use kprism_image::resolve::{FuncRef, Resolve};
 use crate::event::{Event, EventKind, flag};
 use crate::frames::is_kernel;
 use crate::replay::{Code, Listener, Moment, Task};
+use crate::window::Window;
 
 /// One instruction as it ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,6 +108,7 @@ pub struct Counter<'a, R> {
     chosen: &'a [bool],
     takes: &'a dyn Fn(u16, &Task) -> bool,
     stop: &'a dyn Fn() -> bool,
+    window: Option<Window>,
     lanes: Vec<Lane>,
     sites: Vec<Site>,
     /// Whether they call or jump to a thunk.
@@ -135,6 +137,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
             chosen,
             takes,
             stop,
+            window: None,
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
             sites: Vec::new(),
             thunks: Vec::new(),
@@ -146,6 +149,12 @@ impl<'a, R: Resolve> Counter<'a, R> {
         }
     }
 
+    /// Counts only what the window's task did in it.
+    #[must_use]
+    pub fn within(self, window: Option<Window>) -> Self {
+        Self { window, ..self }
+    }
+
     /// What was counted: instructions that ran.
     pub fn finish(self) -> Counts {
         let mut sites: Vec<Site> = self.sites.into_iter().filter(|s| s.count > 0).collect();
@@ -154,6 +163,15 @@ impl<'a, R: Resolve> Counter<'a, R> {
             site.targets.sort_by_key(|t| (std::cmp::Reverse(t.count), t.func, t.offset));
         }
         Counts { sites, insns: self.insns, ns: self.ns }
+    }
+
+    /// Whether this moment is in the window, if there is one.
+    #[inline]
+    fn holds(&self, at: &Moment<'_>) -> bool {
+        self.window.is_none_or(|window| {
+            let task = &at.tasks[at.task];
+            (task.pid, task.tgid) == (window.pid, window.tgid) && window.holds(at.ns())
+        })
     }
 
     fn site(&mut self, func: &FuncRef, ip: u64, bytes: &[u8], mode: Mode) -> u32 {
@@ -263,8 +281,7 @@ impl<R: Resolve> Listener for Counter<'_, R> {
         {
             self.went(at, last, first_ip, asid);
         }
-        let lane = &mut self.lanes[at.lane];
-        if !lane.taken {
+        if !self.lanes[at.lane].taken || !self.holds(at) {
             return;
         }
         self.insns += u64::from(to - from);
@@ -272,6 +289,7 @@ impl<R: Resolve> Listener for Counter<'_, R> {
         if sites == NO_SITE {
             return;
         }
+        let lane = &mut self.lanes[at.lane];
         let list = &lane.list[(sites + from) as usize..(sites + to) as usize];
         let mut now = at.ns();
         for (ran, &(site, _)) in (1..).zip(list) {
@@ -291,7 +309,7 @@ impl<R: Resolve> Listener for Counter<'_, R> {
 
     fn rest(&mut self, at: &Moment<'_>, ns: u64) {
         let lane = &self.lanes[at.lane];
-        if !lane.taken {
+        if !lane.taken || !self.holds(at) {
             return;
         }
         self.ns += ns;

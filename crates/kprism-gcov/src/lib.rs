@@ -33,6 +33,7 @@ pub use cover::{Collector, Cover};
 pub use data::Data;
 pub use error::{Error, Result};
 pub use notes::Notes;
+pub use path::absolute;
 pub use unit::{Solver, Unit};
 pub use version::Version;
 pub use words::Header;

@@ -11,7 +11,7 @@ pub(crate) fn canonical(path: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 /// `path`, seen from the folder `cwd`, canonical.
-pub(crate) fn absolute(cwd: Option<&str>, path: &str) -> String {
+pub fn absolute(cwd: Option<&str>, path: &str) -> String {
     joined(cwd.filter(|_| !path.starts_with('/')).unwrap_or(""), path)
 }
 

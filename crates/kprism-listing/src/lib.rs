@@ -9,6 +9,7 @@
 //! | every instruction, every branch | [`flow`] |
 //! | the graph of calls, system calls | [`calls`] |
 //! | a function's instructions with counts, time, branches, source | [`annotate`] |
+//! | coverage: lines, branches and functions of all code with debug information | [`cover`], from [`lines`] |
 //!
 //! Text is what costs: decoding an instruction takes a few nanoseconds, formatting one a thousand. So an
 //! instruction is formatted when it is met first ([`code`]), and a line is then three copies: the task's part,
@@ -17,9 +18,11 @@
 pub mod annotate;
 pub mod calls;
 pub mod code;
+pub mod cover;
 pub mod disasm;
 pub mod flow;
 mod json;
+pub mod lines;
 mod names;
 mod output;
 mod prefix;

@@ -2,7 +2,7 @@
 //! From recorded counters to coverage: finds counters and notes, and puts them together on all CPUs.
 //!
 //! In: a run with `streams/gcov/counters.cpio` (and, for a window, `before.cpio`), such an archive alone, or a folder
-//! with `.gcda` files. Out: a [`Cover`], with what was wrong with single objects.
+//! with `.gcda` files; of a run that has a flow instead, see `flow_cover`. Out: a [`Cover`], with what was wrong with single objects.
 //!
 //! Counters are named after the object on the machine that built the kernel: notes are looked for beside it there,
 //! or below `--build-dir`, under as much of the path's end as is found there.
@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, bail};
 use kprism_gcov::{Collector, Cover, Data, Solver, data};
 
+use kprism_report::Filter;
+
+use crate::cmd::call::CallArgs;
 use crate::progress::Progress;
 
 /// Where a run keeps its counters.
@@ -34,7 +37,7 @@ pub struct Loaded {
 }
 
 /// Where coverage is read from.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct From {
     /// Folder with the notes (.gcno) of the build, if they are not where it was built
     #[arg(long, value_name = "DIR", help_heading = "Coverage")]
@@ -42,7 +45,45 @@ pub struct From {
     /// Count from the boot on, not only in the run's window
     #[arg(long, help_heading = "Coverage")]
     pub since_boot: bool,
+    #[command(flatten)]
+    pub debug: DebugFiles,
 }
+
+/// Where debug information is, for coverage of a flow and source lines of functions.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Debug information")]
+pub struct DebugFiles {
+    /// The kernel with debug information, for source lines of its functions
+    #[arg(long, value_name = "FILE")]
+    pub vmlinux: Option<PathBuf>,
+    /// A kernel module (.ko) with debug information (can be repeated); modules that the lab loaded from a file are found
+    #[arg(long, value_name = "FILE")]
+    pub module_file: Vec<PathBuf>,
+    /// Folder with debug information by build id (can be repeated; /usr/lib/debug is always looked at)
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+}
+
+/// Whose work is counted, of a flow.
+#[derive(Debug, Clone, Default)]
+pub struct Who {
+    /// Tasks; all if empty.
+    pub filter: Filter,
+    /// One call of a system call.
+    pub call: Option<CallArgs>,
+}
+
+impl DebugFiles {
+    /// Folders with debug information by build id, distributions' own last.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let mut folders = self.debug_dir.clone();
+        folders.push(PathBuf::from(DEBUG));
+        folders
+    }
+}
+
+/// Where distributions put debug information.
+const DEBUG: &str = "/usr/lib/debug";
 
 /// Whether the run holds coverage.
 pub fn is_cover(input: &Path) -> bool {
@@ -86,7 +127,16 @@ impl Counters {
 }
 
 /// Reads coverage.
-pub fn load(input: &Path, from: &From, progress: &Progress) -> Result<Loaded> {
+pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<Loaded> {
+    if !is_cover(input) && input.join("manifest.json").exists() {
+        return crate::flow_cover::load(input, &from.debug, who, progress);
+    }
+    if who.call.is_some() || who.filter != Filter::default() {
+        bail!(
+            "{}: gcov's counters are of all tasks: --task, --comm and --syscall need a recorded flow",
+            input.display()
+        );
+    }
     progress.step("reading coverage");
     let streams = input.join("streams");
     let (counters, before) = if is_cover(input) {
@@ -95,11 +145,6 @@ pub fn load(input: &Path, from: &From, progress: &Progress) -> Result<Loaded> {
         (Counters::Archive(archive(&streams.join(COUNTERS))?), before)
     } else if input.is_file() {
         (Counters::Archive(archive(input)?), None)
-    } else if input.join("manifest.json").exists() {
-        bail!(
-            "{}: the run has no coverage; record some with `kprism lab gcov-kernel -- CMD`",
-            input.display()
-        );
     } else {
         let mut files = Vec::new();
         data_files(input, &mut files).with_context(|| input.display().to_string())?;

@@ -12,6 +12,7 @@ mod cost;
 mod cover;
 mod durations;
 mod exit;
+mod flow_cover;
 mod flow_durations;
 mod perfdata;
 mod pipeline;

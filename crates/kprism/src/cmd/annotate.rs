@@ -24,17 +24,14 @@ use crate::exit::{self, Outcome};
 use crate::pipeline::{self, Loaded};
 use crate::progress::Progress;
 
-/// Where distributions put debug information.
-const DEBUG: &str = "/usr/lib/debug";
-
 /// Names that are suggested for one that is not there.
 const SUGGESTIONS: usize = 5;
 
 /// Options of `kprism annotate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Function: NAME, NAME@MODULE, or its address (0x…); `*` and `?` allowed in names. Of a run with coverage a
-    /// source file, FILE:LINE, FILE:FROM-TO, or a function
+    /// Function: NAME, NAME@MODULE, or its address (0x…); `*` and `?` allowed in names. Or, for coverage, a
+    /// source file: FILE.c, FILE.c:LINE, FILE.c:FROM-TO; of a run with gcov's counters a function, too
     #[arg(value_name = "FUNC")]
     pub func: String,
     /// Run folder
@@ -45,12 +42,6 @@ pub struct Args {
     pub cpus: Vec<u16>,
     #[command(flatten)]
     pub tasks: super::report::Select,
-    /// The kernel with debug information, for source lines of its functions
-    #[arg(long, value_name = "FILE")]
-    pub vmlinux: Option<PathBuf>,
-    /// Folder with debug information by build id (can be repeated; /usr/lib/debug is always looked at)
-    #[arg(long, value_name = "DIR")]
-    pub debug_dir: Vec<PathBuf>,
     /// How instructions are written
     #[arg(long, value_enum, default_value_t = SyntaxName::Att)]
     pub syntax: SyntaxName,
@@ -67,6 +58,16 @@ pub struct Args {
     pub source_dir: Option<PathBuf>,
 }
 
+/// Whether the command line names a source file, maybe with lines of it, and no function.
+fn names_source(what: &str) -> bool {
+    let name = what.rsplit_once(':').map_or(what, |(name, _)| name);
+    let suffix = Path::new(name).extension().and_then(|suffix| suffix.to_str());
+    suffix.is_some_and(|suffix| SOURCES.contains(&suffix))
+}
+
+/// Suffixes of source files. Functions have dots in their names, too.
+const SOURCES: [&str; 10] = ["c", "h", "S", "s", "cc", "cpp", "cxx", "hpp", "C", "rs"];
+
 /// Prints it.
 pub fn run(
     args: &Args,
@@ -74,7 +75,7 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    if crate::cover::is_cover(&args.input) {
+    if crate::cover::is_cover(&args.input) || names_source(&args.func) {
         let view = super::cover::Annotate {
             what: &args.func,
             branches: args.branches,
@@ -82,7 +83,8 @@ pub fn run(
             json: args.json,
             style: Style { color: wants_color(color) },
         };
-        return super::cover::annotate(&args.input, &args.cover, &view, progress, out);
+        let who = crate::cover::Who { filter: args.tasks.filter(), call: None };
+        return super::cover::annotate(&args.input, (&args.cover, &who), &view, progress, out);
     }
     let run = Run::open(&args.input)?;
     let loaded = pipeline::load(&run, progress)?;
@@ -109,7 +111,7 @@ pub fn run(
     };
     let mut source = match find_source(args, &run, &loaded, func) {
         Ok(source) => source,
-        Err(reason) if args.vmlinux.is_some() => bail!("{reason}"),
+        Err(reason) if args.cover.debug.vmlinux.is_some() => bail!("{reason}"),
         Err(reason) => {
             progress.say(&format!("kprism: note: no source lines: {reason}"));
             None
@@ -216,8 +218,7 @@ fn several(args: &Args, symbols: &Symbols, ran: &BTreeMap<u32, u64>, out: &mut d
 fn find_source(args: &Args, run: &Run, loaded: &Loaded, func: u32) -> Result<Option<Source>, String> {
     let symbols = &loaded.symbols;
     let function = symbols.function(FunctionId(func));
-    let mut debug = args.debug_dir.clone();
-    debug.push(PathBuf::from(DEBUG));
+    let debug = args.cover.debug.folders();
     if !function.kernel {
         let file = run.symbols().join("root").join(function.module.trim_start_matches('/'));
         return Source::of_file(&file, &debug);
@@ -225,7 +226,7 @@ fn find_source(args: &Args, run: &Run, loaded: &Loaded, func: u32) -> Result<Opt
     if function.module != "[kernel]" {
         return Ok(None);
     }
-    let Some(vmlinux) = args.vmlinux.clone().or_else(|| installed_vmlinux(loaded, &debug)) else {
+    let Some(vmlinux) = args.cover.debug.vmlinux.clone().or_else(|| installed_vmlinux(loaded, &debug)) else {
         return Ok(None);
     };
     // The kernel's own text begins with its lowest function.
@@ -239,7 +240,7 @@ fn find_source(args: &Args, run: &Run, loaded: &Loaded, func: u32) -> Result<Opt
 }
 
 /// The debug information of the recorded kernel, where distributions put it.
-fn installed_vmlinux(loaded: &Loaded, debug: &[PathBuf]) -> Option<PathBuf> {
+pub fn installed_vmlinux(loaded: &Loaded, debug: &[PathBuf]) -> Option<PathBuf> {
     let kernel = loaded.manifest.kernel.as_ref()?;
     let id: Vec<u8> = kernel
         .build_id

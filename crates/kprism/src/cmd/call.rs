@@ -61,8 +61,17 @@ impl CallArgs {
         filter: &Filter,
         progress: &Progress,
     ) -> Result<Profile> {
-        let Some(name) = &self.syscall else { return Ok(profile) };
-        let taken = filter.tasks(&profile);
+        let Some(window) = self.window(&profile, filter, progress)? else { return Ok(profile) };
+        let loaded = pipeline::load(run, progress)?;
+        let one = pipeline::profile(&loaded, Plan::nothing(), Some(window), progress);
+        progress.clear();
+        Ok(one)
+    }
+
+    /// When that call was, if one is asked for.
+    pub fn window(&self, profile: &Profile, filter: &Filter, progress: &Progress) -> Result<Option<Window>> {
+        let Some(name) = &self.syscall else { return Ok(None) };
+        let taken = filter.tasks(profile);
         let mut calls: Vec<&Syscall> = profile
             .syscalls
             .iter()
@@ -93,10 +102,6 @@ impl CallArgs {
             duration(call.wall_ns)
         ));
         let to_ns = call.start_ns.saturating_add(call.wall_ns.max(1));
-        let window = Window { pid: task.pid, tgid: task.tgid, from_ns: call.start_ns, to_ns };
-        let loaded = pipeline::load(run, progress)?;
-        let one = pipeline::profile(&loaded, Plan::nothing(), Some(window), progress);
-        progress.clear();
-        Ok(one)
+        Ok(Some(Window { pid: task.pid, tgid: task.tgid, from_ns: call.start_ns, to_ns }))
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage in `report`, `annotate`, `export` and `diff`: what those commands do with a run that has counters.
+//! Coverage in `report`, `annotate`, `export` and `diff`: what those commands do with a run that has counters, or a
+//! flow.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use kprism_report::{Style, Table};
 use serde_json::json;
 
 use super::report::print_json;
-use crate::cover::{From, Loaded, load};
+use crate::cover::{From, Loaded, Who, load};
 use crate::exit::Outcome;
 use crate::progress::Progress;
 
@@ -59,12 +60,18 @@ pub struct View<'a> {
 impl CoverArgs {
     /// Whether any was given.
     pub fn is_given(&self) -> bool {
-        self.each.is_some() || self.from.build_dir.is_some() || self.from.since_boot
+        self.each.is_some()
+            || self.from.build_dir.is_some()
+            || self.from.since_boot
+            || !self.from.debug.module_file.is_empty()
     }
 }
 
-fn load_and_complain(input: &Path, from: &From, progress: &Progress) -> Result<Cover> {
-    let Loaded { cover, problems } = load(input, from, progress)?;
+/// Where coverage is read from, and of whom.
+pub type Asked<'a> = (&'a From, &'a Who);
+
+fn load_and_complain(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<Cover> {
+    let Loaded { cover, problems } = load(input, from, who, progress)?;
     if !problems.is_empty() {
         eprintln!("kprism: {} objects left out:", problems.len());
         for problem in problems.iter().take(NAMED) {
@@ -85,11 +92,12 @@ fn load_and_complain(input: &Path, from: &From, progress: &Progress) -> Result<C
 pub fn report(
     input: &Path,
     args: &CoverArgs,
+    who: &Who,
     view: &View<'_>,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let cover = load_and_complain(input, &args.from, progress)?;
+    let cover = load_and_complain(input, (&args.from, who), progress)?;
     let each = match args.each {
         None | Some(EachArg::Dir) => Each::Folder,
         Some(EachArg::File) => Each::File,
@@ -139,7 +147,7 @@ const AROUND: u32 = 10;
 /// `kprism annotate FILE` of a run with coverage.
 pub fn annotate(
     input: &Path,
-    from: &From,
+    from: Asked<'_>,
     view: &Annotate<'_>,
     progress: &Progress,
     out: &mut dyn Write,
@@ -218,7 +226,7 @@ pub fn is_export(output: &Path) -> bool {
 /// `kprism export cover`.
 pub fn write(
     input: &Path,
-    from: &From,
+    from: Asked<'_>,
     output: &Path,
     progress: &Progress,
     out: &mut dyn Write,
@@ -250,7 +258,7 @@ pub fn write(
 pub fn compare(
     old: &Path,
     new: &Path,
-    from: &From,
+    from: Asked<'_>,
     view: &View<'_>,
     progress: &Progress,
     out: &mut dyn Write,
@@ -282,7 +290,7 @@ pub fn compare(
 pub fn patch(
     input: &Path,
     patch: &Path,
-    from: &From,
+    from: Asked<'_>,
     view: &View<'_>,
     progress: &Progress,
     out: &mut dyn Write,

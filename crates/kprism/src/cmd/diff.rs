@@ -66,6 +66,9 @@ pub struct Args {
     /// Of runs with coverage: only this folder, file or pattern of paths
     #[arg(long, value_name = "PATH", help_heading = "Coverage")]
     pub under: Option<String>,
+    /// Compare coverage of runs that hold a flow: lines that ran in one of them only
+    #[arg(long = "cover", help_heading = "Coverage")]
+    pub cover_lines: bool,
     #[command(flatten)]
     pub cover: crate::cover::From,
 }
@@ -94,13 +97,15 @@ pub fn run(
     let sort = args.sort.as_deref();
     let view =
         cover::View { path: args.under.as_deref(), sort, limit: Some(args.limit), json: args.json, style };
+    let who = crate::cover::Who { filter: args.select.filter(), call: None };
+    let asked = (&args.cover, &who);
     let new = match (&args.new, &args.patch) {
-        (_, Some(patch)) => return cover::patch(&args.old, patch, &args.cover, &view, progress, out),
+        (_, Some(patch)) => return cover::patch(&args.old, patch, asked, &view, progress, out),
         (Some(new), _) => new,
         (None, None) => bail!("a second run to compare with, or --patch"),
     };
-    if crate::cover::is_cover(&args.old) && crate::cover::is_cover(new) {
-        return cover::compare(&args.old, new, &args.cover, &view, progress, out);
+    if args.cover_lines || crate::cover::is_cover(&args.old) && crate::cover::is_cover(new) {
+        return cover::compare(&args.old, new, asked, &view, progress, out);
     }
     if crate::boot::is_boot(&args.old) && crate::boot::is_boot(new) {
         return diff_boots(args, new, style, progress, out);

@@ -85,7 +85,9 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         return perfdata::export(&args.input, &args.output, progress);
     }
     if args.subject == Subject::Cover || super::cover::is_export(&args.output) {
-        return super::cover::write(&args.input, &args.cover, &args.output, progress, out);
+        let call = args.one.syscall.is_some().then(|| args.one.clone());
+        let who = crate::cover::Who { filter: args.select.filter(), call };
+        return super::cover::write(&args.input, (&args.cover, &who), &args.output, progress, out);
     }
     let format = format(&args.output)?;
     let (run, profile) = pipeline::open(&args.input, progress)?;

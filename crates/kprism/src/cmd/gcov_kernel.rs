@@ -17,7 +17,7 @@ use kprism_store::{Kernel, Manifest, Run, RunKind};
 use serde_json::json;
 
 use super::lab::{PlaceArgs, complain, reason, show};
-use crate::cover::{BEFORE, COUNTERS, From, load};
+use crate::cover::{BEFORE, COUNTERS, From, Who, load};
 use crate::exit::{self, Outcome};
 use crate::pipeline;
 use crate::progress::Progress;
@@ -148,7 +148,7 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
         }
         std::fs::write(&path, bytes).with_context(|| path.display().to_string())?;
     }
-    let loaded = load(run.dir(), &From { build_dir: None, since_boot: false }, progress)?;
+    let loaded = load(run.dir(), &From::default(), &Who::default(), progress)?;
     let (totals, objects) = (loaded.cover.totals(), loaded.cover.objects);
     progress.say(&format!(
         "{}: {objects} objects\n{}",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The commands, one file each.
 
-mod annotate;
-mod call;
+pub mod annotate;
+pub mod call;
 mod check;
 mod cover;
 mod delta;

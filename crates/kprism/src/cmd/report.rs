@@ -129,7 +129,7 @@ pub enum Subject {
     Probe,
     /// A traced boot: initcalls and long functions
     Boot,
-    /// Source lines, functions and branches executed, of a kernel with gcov
+    /// Source lines, functions and branches executed: of a kernel with gcov, or from the flow by debug information
     Cover,
 }
 
@@ -182,7 +182,9 @@ pub fn run(
     if args.subject == Some(Subject::Cover) {
         let (path, sort) = (args.name.as_deref(), args.sort.as_deref());
         let view = cover::View { path, sort, limit: args.limit, json: args.json, style };
-        return cover::report(&args.input, &args.cover, &view, progress, out);
+        let call = args.one.syscall.is_some().then(|| args.one.clone());
+        let who = crate::cover::Who { filter: args.select.filter(), call };
+        return cover::report(&args.input, &args.cover, &who, &view, progress, out);
     }
     if args.cover.is_given() {
         bail!("the options of coverage need the subject `cover`");

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Coverage of code that was not built for it: which lines, branches and functions ran, from counts of instructions.
+//!
+//! In: [`Lines`] of a file, and how often its instructions [`Ran`]. Out, with those of other files: a [`Cover`] as of
+//! gcov's counters. What counts of lines mean is as near to gcov as code allows:
+//! - a line is executed as often as the flow comes to it from another line, and no less often than any of its
+//!   instructions. Pieces that the compiler moved away from where the statement begins do not count, unless nothing else
+//!   is left of the line; a statement without instructions of its own counts as the place where it would be;
+//! - what a function does first belongs to the line of its name, and the brace that ends a function which returns a
+//!   value is no line;
+//! - a line inlined into several functions has the sum of what it has in each;
+//! - a function is one that the linker knows: what was inlined everywhere is none;
+//! - a conditional jump is two branches; ways of an indirect jump (a `switch` by a table) are not listed;
+//! - code is disassembled as it is in the file; where it was patched, as it ran.
+
+use std::collections::{BTreeMap, HashMap};
+
+use kprism_gcov::Cover;
+use kprism_gcov::cover::{BranchCount, FunctionTotal, LineCount, Source};
+use kprism_gcov::unit::Way;
+use kprism_image::insn::{Kind, Mode, classify};
+
+use crate::lines::{Bare, Function, Lines};
+
+/// An instruction that ran, at its address in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ran {
+    /// Its address.
+    pub address: u64,
+    /// Its length.
+    pub length: u8,
+    /// What it does to the control flow; targets as seen from `address`.
+    pub kind: Kind,
+    /// How often it ran.
+    pub count: u64,
+    /// How often the flow went on elsewhere than behind it.
+    pub taken: u64,
+}
+
+/// An instruction, whether it ran or not.
+#[derive(Debug, Clone, Copy)]
+struct Insn {
+    address: u64,
+    end: u64,
+    count: u64,
+    /// How often the flow went on behind it.
+    falls: u64,
+    /// Where it jumps to, and how often it did.
+    jump: Option<(u64, u64)>,
+    class: Class,
+    /// Source file and line; line 0 if there is none.
+    line: (u32, u32),
+    /// It is where the statement begins.
+    statement: bool,
+    first_column: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Falls,
+    Cond,
+    Jump,
+    Call,
+    Ret,
+}
+
+impl Insn {
+    fn new(address: u64, length: u8, kind: Kind, count: u64, taken: u64) -> Self {
+        let taken = taken.min(count);
+        let (class, falls, jump) = match kind {
+            Kind::CondJump { target } => (Class::Cond, count - taken, Some((target, taken))),
+            Kind::Jump { target } => (Class::Jump, 0, Some((target, count))),
+            Kind::IndirectJump => (Class::Jump, 0, None),
+            Kind::Call { .. } | Kind::IndirectCall => (Class::Call, count, None),
+            Kind::Ret => (Class::Ret, 0, None),
+            _ => (Class::Falls, count, None),
+        };
+        let end = address.saturating_add(length.into());
+        let line = (0, 0);
+        Self { address, end, count, falls, jump, class, line, statement: false, first_column: false }
+    }
+
+    /// The same place, patched: both ran.
+    fn add(&mut self, other: &Insn) {
+        if other.count > self.count {
+            (self.class, self.end) = (other.class, other.end);
+        }
+        self.count += other.count;
+        self.falls += other.falls;
+        self.jump = match (self.jump, other.jump) {
+            (Some((to, a)), Some((also, b))) if to == also => Some((to, a + b)),
+            (mine, other) => mine.or(other),
+        };
+    }
+}
+
+/// A line in one function.
+#[derive(Debug, Clone, Copy, Default)]
+struct Part {
+    entered: u64,
+    most: u64,
+    unexecuted: bool,
+    /// Some of its statements begin in this function: only where they do counts.
+    begins: bool,
+}
+
+#[derive(Debug, Default)]
+struct Gathered {
+    lines: BTreeMap<u32, (u64, bool)>,
+    functions: BTreeMap<(u32, String), FunctionTotal>,
+    branches: Vec<BranchCount>,
+}
+
+/// Puts files together.
+#[derive(Debug, Default)]
+pub struct Gatherer {
+    sources: BTreeMap<String, Gathered>,
+    folders: BTreeMap<String, usize>,
+    files: u32,
+    functions: u32,
+}
+
+impl Gatherer {
+    /// Adds a file's code. `ran` need not be in order.
+    pub fn add(&mut self, lines: &Lines, mut ran: Vec<Ran>) {
+        self.files += 1;
+        if let Some(folder) = &lines.folder {
+            *self.folders.entry(folder.clone()).or_default() += lines.files.len();
+        }
+        ran.sort_by_key(|r| (r.address, r.length));
+        let mut merged: Vec<Insn> = Vec::with_capacity(ran.len());
+        for r in ran {
+            let insn = Insn::new(r.address, r.length, r.kind, r.count, r.taken);
+            match merged.last_mut() {
+                Some(last) if last.address == r.address => last.add(&insn),
+                _ => merged.push(insn),
+            }
+        }
+        for function in &lines.functions {
+            let mut insns = instructions(function, lines, &merged);
+            let mut bare = bare(function, lines, &insns);
+            close_braces(function, &mut insns, &mut bare);
+            self.function(function, &insns, &bare, lines);
+        }
+    }
+
+    fn source(&mut self, lines: &Lines, file: u32) -> &mut Gathered {
+        self.sources.entry(lines.files[file as usize].clone()).or_default()
+    }
+
+    fn function(&mut self, function: &Function, insns: &[Insn], bare: &[Bare], lines: &Lines) {
+        let Some(first) = insns.first() else { return };
+        let leaders = leaders(insns);
+        let into = jumps(insns);
+        let mut parts: BTreeMap<(u32, u32), Part> = BTreeMap::new();
+        let (mut blocks, mut executed) = (0u32, 0u32);
+        for insn in insns.iter().filter(|insn| insn.statement) {
+            parts.entry(insn.line).or_default().begins = true;
+        }
+        for bare in bare {
+            let part = parts.entry((bare.file, bare.line)).or_default();
+            part.begins = true;
+        }
+        let mut start = 0;
+        while start < insns.len() {
+            let end = (start + 1..insns.len()).find(|&i| leaders[i]).unwrap_or(insns.len());
+            blocks += 1;
+            executed += u32::from(insns[start].count > 0);
+            block(&insns[..end], start, bare, &into, &mut parts);
+            start = end;
+        }
+        for (&(file, line), part) in &parts {
+            let count = part.entered.max(part.most);
+            let known = self.source(lines, file).lines.entry(line).or_default();
+            *known = (known.0.saturating_add(count), known.1 | part.unexecuted);
+        }
+        self.branches(insns, lines);
+        // A function without a line is the assembler's.
+        let (file, line) = first.line;
+        let line = if function.declared.line != 0 { function.declared.line } else { line };
+        // Parts that were moved away are entered by jumps from the function.
+        if line == 0 || function.name.ends_with(".cold") {
+            return;
+        }
+        let own = insns.iter().filter(|i| i.line.0 == file).map(|i| i.line.1).max().unwrap_or(line);
+        let within = into.get(&first.address).map_or(0, |from| from.iter().map(|&(_, n)| n).sum());
+        let called = first.count.saturating_sub(within);
+        let leaves = |to: u64| to < first.address || insns.last().is_none_or(|last| last.end <= to);
+        let returned: u64 = insns
+            .iter()
+            .map(|i| match (i.class, i.jump) {
+                (Class::Ret, _) => i.count,
+                (_, Some((to, n))) if leaves(to) => n,
+                _ => 0,
+            })
+            .sum();
+        let total = FunctionTotal {
+            name: function.name.clone(),
+            lines: (line, own),
+            called: signed(called),
+            returned: signed(returned.min(called)),
+            blocks: (blocks, executed),
+            conditions: (0, 0),
+            paths: (0, 0),
+        };
+        let functions = &mut self.source(lines, file).functions;
+        match functions.get_mut(&(line, function.name.clone())) {
+            Some(known) => {
+                known.called = known.called.saturating_add(total.called);
+                known.returned = known.returned.saturating_add(total.returned);
+            }
+            None => drop(functions.insert((line, function.name.clone()), total)),
+        }
+    }
+
+    fn branches(&mut self, insns: &[Insn], lines: &Lines) {
+        let function = self.functions;
+        self.functions += 1;
+        let mut here: BTreeMap<(u32, u32), Vec<(Way, u64, u64)>> = BTreeMap::new();
+        for (i, insn) in insns.iter().enumerate().filter(|(_, insn)| insn.line.1 != 0) {
+            let on_line = here.entry(insn.line);
+            match insn.class {
+                Class::Cond => {
+                    let taken = insn.jump.map_or(0, |(_, taken)| taken);
+                    on_line
+                        .or_default()
+                        .extend([(Way::Fallthrough, insn.falls, insn.count), (Way::Jump, taken, insn.count)]);
+                }
+                Class::Call => {
+                    let next = insns.get(i + 1).filter(|next| next.address == insn.end);
+                    let returned = next.map_or(0, |next| next.count.min(insn.count));
+                    on_line.or_default().push((Way::Call, returned, insn.count));
+                }
+                _ => {}
+            }
+        }
+        for ((file, line), all) in here {
+            let of = u16::try_from(all.len()).unwrap_or(u16::MAX);
+            let branches = &mut self.source(lines, file).branches;
+            for (place, (way, taken, executed)) in (0..of).zip(all) {
+                let (taken, executed) = (signed(taken), signed(executed));
+                branches.push(BranchCount { line, function, of, place, way, taken, executed });
+            }
+        }
+    }
+
+    /// What all files told.
+    pub fn finish(self) -> Cover {
+        let sources = self.sources.into_iter().map(|(path, mut gathered)| {
+            gathered.branches.sort_by_key(|b| (b.line, b.function, b.place));
+            let lines = gathered.lines.into_iter();
+            Source {
+                path,
+                lines: lines
+                    .map(|(line, (count, unexecuted_block))| LineCount {
+                        line,
+                        unexecuted_block,
+                        count: signed(count),
+                    })
+                    .collect(),
+                functions: gathered.functions.into_values().collect(),
+                branches: gathered.branches,
+            }
+        });
+        let root = self.folders.into_iter().rev().max_by_key(|(_, n)| *n).map(|(folder, _)| folder);
+        Cover { sources: sources.collect(), objects: self.files, root }
+    }
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A function's instructions: as they ran, and between those as they are in the file.
+fn instructions(function: &Function, lines: &Lines, ran: &[Insn]) -> Vec<Insn> {
+    let (start, end) = (function.start, function.start.saturating_add(function.code.len() as u64));
+    let mut next = ran.partition_point(|r| r.address < start);
+    let mut row = lines.rows.partition_point(|r| r.end <= start);
+    let mut insns: Vec<Insn> = Vec::new();
+    let mut address = start;
+    while address < end {
+        let mut insn = match ran.get(next) {
+            Some(insn) if insn.address <= address => {
+                next += 1;
+                // One that began within the last: only where code was patched.
+                if insn.address < address {
+                    continue;
+                }
+                *insn
+            }
+            coming => {
+                let bytes = &function.code[(address - start) as usize..];
+                let Ok(found) = classify(bytes, address, Mode::Bits64) else { break };
+                let insn = Insn::new(address, found.len, found.kind, 0, 0);
+                match coming {
+                    // What ran replaced what is in the file.
+                    Some(coming) if coming.address < insn.end => *coming,
+                    _ => insn,
+                }
+            }
+        };
+        address = insn.end;
+        while lines.rows.get(row).is_some_and(|r| r.end <= insn.address) {
+            row += 1;
+        }
+        if let Some(at) = lines.rows.get(row).filter(|r| r.start <= insn.address) {
+            insn.line = (at.file, at.line);
+            insn.statement = at.statement && at.line != 0;
+            insn.first_column = at.first_column;
+        }
+        insns.push(insn);
+    }
+    insns
+}
+
+/// Statements of a function without instructions of their own.
+fn bare(function: &Function, lines: &Lines, insns: &[Insn]) -> Vec<Bare> {
+    let end = insns.last().map_or(function.start, |last| last.end);
+    let from = lines.bare.partition_point(|bare| bare.address < function.start);
+    let to = lines.bare.partition_point(|bare| bare.address < end);
+    lines.bare[from..to.max(from)].to_vec()
+}
+
+/// What a function does first is on the line of its opening brace in debug information: it goes to the line of its name.
+/// The closing brace of one that returns a value goes: its statement is the one that returns.
+fn close_braces(function: &Function, insns: &mut [Insn], bare: &mut [Bare]) {
+    let Some(first) = insns.first() else { return };
+    let opening = bare.first().filter(|bare| bare.address == function.start);
+    let opening = opening.map_or(first.line, |bare| (bare.file, bare.line));
+    let name = match function.declared.line {
+        0 => opening.1,
+        line => line.min(opening.1),
+    };
+    for insn in insns.iter_mut() {
+        if insn.line == opening {
+            insn.line.1 = name;
+        } else if insn.first_column && function.declared.has_value && insn.line.0 == opening.0 {
+            (insn.line.1, insn.statement) = (0, false);
+        }
+    }
+    for bare in bare.iter_mut().filter(|bare| (bare.file, bare.line) == opening) {
+        bare.line = name;
+    }
+}
+
+/// Which instructions begin a straight piece of code.
+fn leaders(insns: &[Insn]) -> Vec<bool> {
+    let mut leaders = vec![false; insns.len()];
+    for (i, insn) in insns.iter().enumerate() {
+        let before = i.checked_sub(1).map(|i| &insns[i]);
+        leaders[i] |= before.is_none_or(|b| {
+            matches!(b.class, Class::Cond | Class::Jump | Class::Ret) || b.falls != insn.count
+        });
+        if let Some((to, _)) = insn.jump
+            && let Ok(target) = insns.binary_search_by_key(&to, |i| i.address)
+        {
+            leaders[target] = true;
+        }
+    }
+    leaders
+}
+
+/// Jumps by their targets: from which line, how often.
+fn jumps(insns: &[Insn]) -> HashMap<u64, Vec<((u32, u32), u64)>> {
+    let mut into: HashMap<u64, Vec<((u32, u32), u64)>> = HashMap::new();
+    for insn in insns {
+        if let Some((to, n)) = insn.jump.filter(|&(_, n)| n > 0) {
+            into.entry(to).or_default().push((insn.line, n));
+        }
+    }
+    into
+}
+
+/// Adds what the straight piece of code at the end of `insns`, from `start` on, gives to its lines.
+fn block(
+    insns: &[Insn],
+    start: usize,
+    bare: &[Bare],
+    into: &HashMap<u64, Vec<((u32, u32), u64)>>,
+    parts: &mut BTreeMap<(u32, u32), Part>,
+) {
+    let (before, own) = insns.split_at(start);
+    let (Some(first), Some(last)) = (own.first(), own.last()) else { return };
+    let mut seen: Vec<(u32, u32)> = Vec::new();
+    for insn in own.iter().filter(|insn| insn.line.1 != 0) {
+        let part = parts.entry(insn.line).or_default();
+        part.unexecuted |= insn.count == 0;
+        if part.begins && !insn.statement {
+            continue;
+        }
+        part.most = part.most.max(insn.count);
+        if seen.contains(&insn.line) {
+            continue;
+        }
+        seen.push(insn.line);
+        let mut entered = first.count;
+        if insn.line == first.line {
+            // What comes from the line itself does not come to it.
+            let jumped = into.get(&first.address).into_iter().flatten();
+            let jumped: u64 = jumped.filter(|(line, _)| *line == insn.line).map(|&(_, n)| n).sum();
+            let before = before.last().filter(|before| before.line == insn.line);
+            let fell = before.map_or(0, |before| before.falls.min(first.count));
+            entered = entered.saturating_sub(jumped).saturating_sub(fell);
+        }
+        part.entered = part.entered.saturating_add(entered);
+    }
+    let from = bare.partition_point(|bare| bare.address < first.address);
+    for bare in bare[from..].iter().take_while(|bare| bare.address < last.end) {
+        let line = (bare.file, bare.line);
+        if !seen.contains(&line) {
+            seen.push(line);
+            let part = parts.entry(line).or_default();
+            part.entered = part.entered.saturating_add(first.count);
+        }
+    }
+}

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The line table of a whole program, kernel or module, with its functions and their code.
+//!
+//! In: the bytes of an ELF file with DWARF, and of the file with the code if that is another one. Out: [`Lines`].
+//! Modules (`.ko`) are not linked yet: their sections are laid out one behind the other here, and what in their debug
+//! information depends on that is filled in.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use gimli::{EndianSlice, LittleEndian, SectionId};
+use object::{
+    Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _, RelocationKind, RelocationTarget,
+    SectionIndex, SectionKind, SymbolKind,
+};
+
+use crate::source::by_build_id;
+
+/// Where sections of an unlinked file are laid out from: far from 0, where what was thrown away points to.
+const UNLINKED: u64 = 0x1000_0000;
+
+/// Code that belongs to a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// First address.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Which of [`Lines::files`].
+    pub file: u32,
+    /// The line; 0 where the compiler names none.
+    pub line: u32,
+    /// A statement begins here, not a piece of one that was moved.
+    pub statement: bool,
+    /// What it points to is in the first column: of C, the brace that ends a function.
+    pub first_column: bool,
+}
+
+/// A statement that has no instruction of its own left: it is executed when its address is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bare {
+    /// Where.
+    pub address: u64,
+    /// Which of [`Lines::files`].
+    pub file: u32,
+    /// The line.
+    pub line: u32,
+}
+
+/// What the source says of a function.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// The line of its name; 0 if that is not told.
+    pub line: u32,
+    /// It returns a value.
+    pub has_value: bool,
+}
+
+/// A function with code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Its name, as the linker knows it.
+    pub name: String,
+    /// Its entry.
+    pub start: u64,
+    /// Its code: no more than up to the next function.
+    pub code: Vec<u8>,
+    /// What the source says of it.
+    pub declared: Declared,
+}
+
+/// A section with code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Section {
+    /// First address.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+}
+
+/// What a file's debug information says of its code.
+#[derive(Debug, Clone, Default)]
+pub struct Lines {
+    /// Paths of source files; absolute if the compiler told its folder.
+    pub files: Vec<String>,
+    /// The folder that most of its units were compiled in.
+    pub folder: Option<String>,
+    /// By address; they do not overlap.
+    pub rows: Vec<Row>,
+    /// By address; at one address as the compiler has them.
+    pub bare: Vec<Bare>,
+    /// By address; they do not overlap.
+    pub functions: Vec<Function>,
+    /// By address.
+    pub sections: Vec<Section>,
+}
+
+impl Lines {
+    /// What debug information says of a file's code: in itself, or under one of the folders by its build id. `None` if
+    /// there is none.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is not what it should be.
+    pub fn of_file(file: &Path, folders: &[PathBuf]) -> Result<Option<Self>, String> {
+        let code = std::fs::read(file).map_err(|e| e.to_string())?;
+        if let Some(lines) = Self::read(&code, &code)? {
+            return Ok(Some(lines));
+        }
+        let elf = object::File::parse(&*code).map_err(|e| e.to_string())?;
+        let id = elf.build_id().ok().flatten().unwrap_or_default();
+        let Some(place) = by_build_id(id, folders) else { return Ok(None) };
+        let debug = std::fs::read(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+        Self::read(&debug, &code)
+    }
+
+    /// Reads the debug information in `debug` on the code in `code`, which may be the same file. `None` if there is no
+    /// line table.
+    ///
+    /// # Errors
+    /// One of them is no ELF file, or its debug information is damaged.
+    pub fn read(debug: &[u8], code: &[u8]) -> Result<Option<Self>, String> {
+        let debug = object::File::parse(debug).map_err(|e| e.to_string())?;
+        let code = object::File::parse(code).map_err(|e| e.to_string())?;
+        if debug.section_by_name(".debug_line").is_none_or(|s| s.size() == 0) {
+            return Ok(None);
+        }
+        let (bases, sections) = layout(&code);
+        let mut lines = Lines { sections, ..Lines::default() };
+        lines.functions = functions(&debug, &code, &bases);
+        lines.read_rows(&debug, &bases).map_err(|e| format!("its line table: {e}"))?;
+        Ok(Some(lines))
+    }
+
+    fn read_rows(&mut self, debug: &object::File<'_>, bases: &Bases) -> Result<(), gimli::Error> {
+        let mut data: HashMap<&'static str, Cow<'_, [u8]>> = HashMap::new();
+        for id in SECTIONS {
+            data.insert(id.name(), section(debug, id.name(), bases));
+        }
+        let get = |id: SectionId| -> Result<_, gimli::Error> {
+            Ok(EndianSlice::new(data.get(id.name()).map_or(&[][..], |d| d), LittleEndian))
+        };
+        let dwarf = gimli::Dwarf::load(get)?;
+        let mut known: HashMap<String, u32> = HashMap::new();
+        let mut folders: BTreeMap<String, u32> = BTreeMap::new();
+        let mut declared: HashMap<u64, Declared> = HashMap::new();
+        let mut units = dwarf.units();
+        while let Some(header) = units.next()? {
+            let unit = dwarf.unit(header)?;
+            declarations(&dwarf, &unit, &mut declared)?;
+            let folder = unit.comp_dir.map(|d| d.to_string_lossy().into_owned()).unwrap_or_default();
+            let Some(program) = unit.line_program.clone() else { continue };
+            *folders.entry(folder.clone()).or_default() += 1;
+            // Of this unit's files, those met.
+            let mut met: HashMap<u64, u32> = HashMap::new();
+            let mut open: Option<Row> = None;
+            let mut rows = program.rows();
+            while let Some((header, row)) = rows.next_row()? {
+                let row = *row;
+                if let Some(mut last) = open.take() {
+                    last.end = row.address();
+                    // What was thrown away by the linker is at 0.
+                    if last.start < last.end && last.start != 0 {
+                        self.rows.push(last);
+                    } else if last.start == last.end && last.start != 0 && last.statement && last.line != 0 {
+                        self.bare.push(Bare { address: last.start, file: last.file, line: last.line });
+                    }
+                }
+                if row.end_sequence() {
+                    continue;
+                }
+                let file = match met.get(&row.file_index()) {
+                    Some(&file) => file,
+                    None => {
+                        let path = path_of(&dwarf, &unit, header, row.file_index(), &folder);
+                        let next = self.files.len() as u32;
+                        let file = *known.entry(path.clone()).or_insert(next);
+                        if file == next {
+                            self.files.push(path);
+                        }
+                        met.insert(row.file_index(), file);
+                        file
+                    }
+                };
+                let line = row.line().and_then(|line| u32::try_from(line.get()).ok()).unwrap_or(0);
+                let first_column =
+                    matches!(row.column(), gimli::ColumnType::Column(column) if column.get() == 1);
+                let (start, statement) = (row.address(), row.is_stmt());
+                open = Some(Row { start, end: start, file, line, statement, first_column });
+            }
+        }
+        self.rows.sort_by_key(|row| (row.start, row.end));
+        // Sequences of one address: the first stays.
+        let mut end = 0;
+        self.rows.retain(|row| {
+            let keep = row.start >= end;
+            end = end.max(row.end);
+            keep
+        });
+        self.bare.sort_by_key(|bare| bare.address);
+        for function in &mut self.functions {
+            function.declared = declared.get(&function.start).copied().unwrap_or_default();
+        }
+        self.folder = folders.into_iter().rev().max_by_key(|(_, n)| *n).map(|(f, _)| f);
+        self.folder = self.folder.take().filter(|folder| !folder.is_empty());
+        Ok(())
+    }
+}
+
+/// What line programs need.
+const SECTIONS: [SectionId; 9] = [
+    SectionId::DebugAbbrev,
+    SectionId::DebugInfo,
+    SectionId::DebugLine,
+    SectionId::DebugLineStr,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+    SectionId::DebugAddr,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+];
+
+type Bases = HashMap<SectionIndex, u64>;
+
+/// Where each section with code is, and what that adds to the addresses in it.
+fn layout(file: &object::File<'_>) -> (Bases, Vec<Section>) {
+    let unlinked = file.kind() == ObjectKind::Relocatable;
+    let (mut bases, mut sections) = (Bases::new(), Vec::new());
+    let mut next = UNLINKED;
+    for section in file.sections().filter(|s| s.kind() == SectionKind::Text && s.size() > 0) {
+        let base = if unlinked { next } else { 0 };
+        let start = base.wrapping_add(section.address());
+        let end = start.saturating_add(section.size());
+        next = next.saturating_add(section.size()).saturating_add(0x1_0000) & !0xffff;
+        bases.insert(section.index(), base);
+        sections.push(Section { start, end });
+    }
+    sections.sort_by_key(|s| s.start);
+    (bases, sections)
+}
+
+fn functions(debug: &object::File<'_>, code: &object::File<'_>, bases: &Bases) -> Vec<Function> {
+    let mut found: Vec<(u64, u64, String, SectionIndex)> = Vec::new();
+    // A stripped program has its symbols with the debug information.
+    let stripped = code.symbols().next().is_none();
+    for symbol in if stripped { debug.symbols() } else { code.symbols() } {
+        let Some(index) = symbol.section_index() else { continue };
+        let (SymbolKind::Text, Some(&base)) = (symbol.kind(), bases.get(&index)) else { continue };
+        let Ok(name) = symbol.name() else { continue };
+        // What was moved away from a function is a part of it, entered from there only.
+        if symbol.size() > 0 && !name.starts_with("__pfx_") {
+            let start = base.wrapping_add(symbol.address());
+            found.push((start, symbol.size(), name.to_owned(), index));
+        }
+    }
+    // Of aliases, the first by name.
+    found.sort_by(|a, b| (a.0, &a.2).cmp(&(b.0, &b.2)));
+    found.dedup_by_key(|f| f.0);
+    let ends: Vec<u64> = found.iter().skip(1).map(|f| f.0).chain([u64::MAX]).collect();
+    let mut functions = Vec::new();
+    for ((start, size, name, index), limit) in found.into_iter().zip(ends) {
+        let Ok(section) = code.section_by_index(index) else { continue };
+        let Ok(data) = section.data() else { continue };
+        let at = start.wrapping_sub(bases[&index]).wrapping_sub(section.address());
+        let length = size.min(limit - start);
+        let bytes = usize::try_from(at).ok().zip(usize::try_from(at.saturating_add(length)).ok());
+        if let Some(code) = bytes.and_then(|(from, to)| data.get(from..to)) {
+            let declared = Declared::default();
+            functions.push(Function { name, start, code: code.to_vec(), declared });
+        }
+    }
+    functions
+}
+
+/// A section's data, with what an unlinked file leaves open filled in.
+fn section<'d>(file: &object::File<'d>, name: &str, bases: &Bases) -> Cow<'d, [u8]> {
+    let Some(section) = file.section_by_name(name) else { return Cow::Borrowed(&[]) };
+    let Ok(data) = section.uncompressed_data() else { return Cow::Borrowed(&[]) };
+    if file.kind() != ObjectKind::Relocatable {
+        return data;
+    }
+    let mut data = data.into_owned();
+    for (offset, relocation) in section.relocations() {
+        let RelocationTarget::Symbol(index) = relocation.target() else { continue };
+        let Ok(symbol) = file.symbol_by_index(index) else { continue };
+        let base = symbol.section_index().and_then(|index| bases.get(&index)).copied().unwrap_or(0);
+        let value = base.wrapping_add(symbol.address()).wrapping_add_signed(relocation.addend());
+        if relocation.kind() != RelocationKind::Absolute {
+            continue;
+        }
+        let size = usize::from(relocation.size() / 8).min(8);
+        let place = usize::try_from(offset).ok().and_then(|at| data.get_mut(at..at.checked_add(size)?));
+        if let Some(place) = place {
+            place.copy_from_slice(&value.to_le_bytes()[..size]);
+        }
+    }
+    Cow::Owned(data)
+}
+
+type Slice<'d> = EndianSlice<'d, LittleEndian>;
+
+/// What a unit says of its functions, by their entries.
+fn declarations(
+    dwarf: &gimli::Dwarf<Slice<'_>>,
+    unit: &gimli::Unit<Slice<'_>>,
+    declared: &mut HashMap<u64, Declared>,
+) -> Result<(), gimli::Error> {
+    let mut entries = unit.entries();
+    while let Some(entry) = entries.next_dfs()? {
+        if entry.tag() != gimli::DW_TAG_subprogram {
+            continue;
+        }
+        let Some(low) = entry.attr_value(gimli::DW_AT_low_pc) else { continue };
+        let Some(start) = dwarf.attr_address(unit, low)? else { continue };
+        let mut found = told(entry);
+        // A copy says what it is one of.
+        for origin in [gimli::DW_AT_abstract_origin, gimli::DW_AT_specification] {
+            if let Some(gimli::AttributeValue::UnitRef(origin)) = entry.attr_value(origin) {
+                let of = told(&unit.entry(origin)?);
+                let line = if found.line == 0 { of.line } else { found.line };
+                found = Declared { line, has_value: found.has_value | of.has_value };
+            }
+        }
+        declared.insert(start, found);
+    }
+    Ok(())
+}
+
+fn told(entry: &gimli::DebuggingInformationEntry<Slice<'_>>) -> Declared {
+    let line = entry.attr_value(gimli::DW_AT_decl_line).and_then(|value| value.udata_value());
+    Declared {
+        line: line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0),
+        has_value: entry.attr(gimli::DW_AT_type).is_some(),
+    }
+}
+
+/// A source file's path.
+fn path_of(
+    dwarf: &gimli::Dwarf<Slice<'_>>,
+    unit: &gimli::Unit<Slice<'_>>,
+    header: &gimli::LineProgramHeader<Slice<'_>>,
+    file: u64,
+    folder: &str,
+) -> String {
+    let Some(entry) = header.file(file) else { return "?".to_owned() };
+    let text = |value| dwarf.attr_string(unit, value).map(|s| s.to_string_lossy().into_owned()).ok();
+    let name = text(entry.path_name()).unwrap_or_default();
+    let below = entry.directory(header).and_then(text).unwrap_or_default();
+    let folder = kprism_gcov::absolute(Some(folder), &below);
+    kprism_gcov::absolute(Some(&folder), &name)
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a recorded flow to coverage: of code that was built as always, by its debug information.
+//!
+//! In: a run with a flow, and debug information of what ran: that of mapped programs in the run or by their build id,
+//! `--vmlinux`, modules. Out: a coverage as of gcov's counters, with files that could not be used. Exact for the tasks,
+//! or the single system call, that are asked for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use kprism_flow::annotate::{Counter, Counts};
+use kprism_flow::replay::Task;
+use kprism_flow::window::Window;
+use kprism_image::insn::{Kind, Mode, classify};
+use kprism_image::symbols::{FunctionId, Symbols};
+use kprism_listing::Select;
+use kprism_listing::cover::{Gatherer, Ran};
+use kprism_listing::lines::{Lines, Section};
+use kprism_store::Run;
+
+use crate::cmd::annotate::installed_vmlinux;
+use crate::cmd::script::follow;
+use crate::cover::{DebugFiles, Loaded, Who};
+use crate::pipeline;
+use crate::progress::Progress;
+
+/// Reads coverage.
+pub fn load(input: &Path, debug: &DebugFiles, who: &Who, progress: &Progress) -> Result<Loaded> {
+    let window = match &who.call {
+        Some(call) => {
+            let (_, profile) = pipeline::open(input, progress)?;
+            call.window(&profile, &who.filter, progress)?
+        }
+        None => None,
+    };
+    let run = Run::open(input)?;
+    let loaded = pipeline::load(&run, progress)?;
+    progress.step("reading debug information");
+    let mut problems = Vec::new();
+    let files = find(&run, &loaded, debug, &mut problems);
+    if files.is_empty() {
+        let why = problems.first().map(|problem| format!(" ({problem})")).unwrap_or_default();
+        bail!(
+            "{}: nothing that ran has debug information{why}: build programs and modules with -g, name the kernel's \
+             with --vmlinux, modules' with --module-file",
+            input.display()
+        );
+    }
+    let symbols = &loaded.symbols;
+    let all = (0..symbols.len() as u32).map(|id| symbols.function(FunctionId(id)));
+    let chosen: Vec<bool> = all.map(|f| files.contains_key(f.module.as_str())).collect();
+    progress.step("counting");
+    let counts = count(&loaded, &chosen, who, window);
+    let mut by_module: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (index, site) in counts.sites.iter().enumerate() {
+        by_module.entry(&symbols.function(FunctionId(site.func)).module).or_default().push(index);
+    }
+    let mut gatherer = Gatherer::default();
+    for (module, lines) in &files {
+        let places = match places(module, lines, symbols) {
+            Ok(places) => places,
+            Err(reason) => {
+                problems.push(format!("{module}: {reason}"));
+                continue;
+            }
+        };
+        let own = by_module.get(module.as_str()).into_iter().flatten();
+        // Programs of other tasks are none of what was asked for.
+        if module.starts_with('/') && !by_module.contains_key(module.as_str()) {
+            continue;
+        }
+        let ran = own.filter_map(|&index| ran(&counts, index, symbols, &places)).collect();
+        gatherer.add(lines, ran);
+    }
+    progress.clear();
+    Ok(Loaded { cover: gatherer.finish(), problems })
+}
+
+fn count(loaded: &pipeline::Loaded, chosen: &[bool], who: &Who, window: Option<Window>) -> Counts {
+    let (pids, comms) = (who.filter.pids.clone(), who.filter.comms.clone());
+    let select = Select { pids, comms, ..Select::default() };
+    let takes = |cpu: u16, task: &Task| select.takes(cpu, task);
+    let never = || false;
+    let lanes = loaded.streams().len();
+    let mut counter = Counter::new(lanes, &loaded.symbols, chosen, &takes, &never).within(window);
+    follow(loaded, &mut counter);
+    counter.finish()
+}
+
+/// Debug information of what ran, by the symbols' name for it. Files without any are passed over.
+fn find(
+    run: &Run,
+    loaded: &pipeline::Loaded,
+    debug: &DebugFiles,
+    problems: &mut Vec<String>,
+) -> BTreeMap<String, Lines> {
+    let folders = debug.folders();
+    let mut files = BTreeMap::new();
+    let mut take = |module: &str, file: &Path, asked: bool| match Lines::of_file(file, &folders) {
+        Ok(Some(lines)) => drop(files.insert(module.to_owned(), lines)),
+        Ok(None) if asked => problems.push(format!("{}: no debug information", file.display())),
+        Ok(None) => {}
+        Err(reason) => problems.push(format!("{}: {reason}", file.display())),
+    };
+    let mut modules: Vec<&str> = (0..loaded.symbols.len() as u32)
+        .map(|id| loaded.symbols.function(FunctionId(id)))
+        .filter(|f| !f.kernel && f.module.starts_with('/'))
+        .map(|f| f.module.as_str())
+        .collect();
+    modules.sort_unstable();
+    modules.dedup();
+    for module in modules {
+        let file = run.symbols().join("root").join(module.trim_start_matches('/'));
+        if file.exists() {
+            take(module, &file, false);
+        }
+    }
+    let vmlinux = debug.vmlinux.clone().or_else(|| installed_vmlinux(loaded, &folders));
+    if let Some(file) = vmlinux {
+        take("[kernel]", &file, debug.vmlinux.is_some());
+    }
+    let recorded = ["module", "with_module"].into_iter().filter_map(|key| loaded.manifest.options.get(key));
+    let recorded = recorded.flat_map(|list| list.as_array().into_iter().flatten());
+    let recorded = recorded.filter_map(|name| name.as_str()).map(PathBuf::from).filter(|file| file.is_file());
+    let recorded = recorded.map(|file| (file, false)).collect::<Vec<_>>();
+    for (file, asked) in recorded.into_iter().chain(debug.module_file.iter().map(|f| (f.clone(), true))) {
+        // The kernel has `_` in modules' names for `-` in those of their files.
+        let name = file.file_stem().map(|stem| stem.to_string_lossy().replace('-', "_")).unwrap_or_default();
+        take(&format!("[{name}]"), &file, asked);
+    }
+    files
+}
+
+/// A section of the file, and what is to be added to its addresses to have those at which it ran.
+struct Place {
+    section: Section,
+    bias: u64,
+}
+
+/// Where the file's sections ran: user code is told by its addresses in the file, kernel code by those in memory, which
+/// functions of equal name in both tell.
+fn places(module: &str, lines: &Lines, symbols: &Symbols) -> Result<Vec<Place>, String> {
+    if !module.starts_with('[') {
+        return Ok(lines.sections.iter().map(|&section| Place { section, bias: 0 }).collect());
+    }
+    let mut there: HashMap<&str, Option<u64>> = HashMap::new();
+    for id in 0..symbols.len() as u32 {
+        let function = symbols.function(FunctionId(id));
+        if function.module == module {
+            // Static functions may share a name: those do not help.
+            there.entry(&function.name).and_modify(|known| *known = None).or_insert(Some(function.start));
+        }
+    }
+    let mut places = Vec::new();
+    let (mut good, mut bad) = (0, 0);
+    for &section in &lines.sections {
+        let own = lines.functions.iter().filter(|f| section.start <= f.start && f.start < section.end);
+        let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
+        for function in own {
+            if let Some(Some(start)) = there.get(function.name.as_str()) {
+                *votes.entry(start.wrapping_sub(function.start)).or_default() += 1;
+            }
+        }
+        if let Some((&bias, &most)) = votes.iter().max_by_key(|(_, n)| **n) {
+            good += most;
+            bad += votes.values().sum::<usize>() - most;
+            places.push(Place { section, bias });
+        }
+    }
+    match good > bad {
+        true => Ok(places),
+        false => Err(format!("another build: {good} functions are where they ran, {bad} are not")),
+    }
+}
+
+/// An instruction at its place in the file.
+fn ran(counts: &Counts, index: usize, symbols: &Symbols, places: &[Place]) -> Option<Ran> {
+    let site = &counts.sites[index];
+    let at = symbols.function(FunctionId(site.func)).start.wrapping_add(site.offset);
+    let address = places.iter().find_map(|place| {
+        let address = at.wrapping_sub(place.bias);
+        (place.section.start..place.section.end).contains(&address).then_some(address)
+    })?;
+    // Targets as seen from there.
+    let kind = match site.mode {
+        Mode::Bits64 => classify(&site.bytes, address, site.mode).map_or(Kind::Other, |insn| insn.kind),
+        _ => return None,
+    };
+    let length = u8::try_from(site.bytes.len()).unwrap_or(15);
+    Some(Ran { address, length, kind, count: site.count, taken: site.taken })
+}
