@@ -111,8 +111,8 @@ impl Machine {
         arguments.push(format!("memory-backend-ram,id=window,share=on,size={WINDOW_MIB}M").into());
         for device in [
             "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl.1",
-            "cxl-rp,port=0,bus=cxl.1,id=port,chassis=0,slot=2",
-            "cxl-type3,bus=port,volatile-memdev=window,id=cxl0",
+            "cxl-rp,port=0,bus=cxl.1,id=rp,chassis=0,slot=2",
+            "cxl-type3,bus=rp,volatile-memdev=window,id=cxl0",
         ] {
             arguments.extend(["-device", device].map(OsString::from));
         }

@@ -26,24 +26,12 @@ use crate::cmd::lab::{self, Output, RunArgs};
 use crate::progress::Progress;
 
 /// Modules of the kernel's that take CXL memory into use.
-pub const MODULES: [&str; 7] =
-    ["cxl_acpi", "cxl_port", "cxl_pci", "cxl_mem", "device_dax", "kmem", "dax_cxl"];
+pub const MODULES: [&str; 6] =
+    ["cxl_acpi", "cxl_pci", "cxl_mem", "device_dax", "kmem", "dax_cxl"];
 
 /// Makes a region of the memory device, waits for it to be a node, loads the module for that node.
 /// Documentation/ABI/testing/sysfs-bus-cxl.
-const SET_UP: &str = "set -e
-cd /sys/bus/cxl/devices
-i=0; until ls */dpa_size >/dev/null 2>&1; do i=$((i+1)); [ $i -lt 100 ] || { echo no CXL memory >&2; exit 1; }; sleep 0.1; done
-region=$(cat decoder0.0/create_ram_region); echo $region > decoder0.0/create_ram_region
-endpoint=$(echo */dpa_size); endpoint=${endpoint%/*}
-size=$((0x10000000))
-echo ram > $endpoint/mode; echo $size > $endpoint/dpa_size
-echo 1 > $region/interleave_ways; echo 256 > $region/interleave_granularity; echo $size > $region/size
-echo $endpoint > $region/target0; echo 1 > $region/commit
-echo $region > /sys/bus/cxl/drivers/cxl_region/bind
-i=0; until grep -q - /sys/devices/system/node/has_memory; do i=$((i+1)); [ $i -lt 100 ] || { echo the CXL memory did not go online >&2; exit 1; }; sleep 0.1; done
-node=$(cat /sys/bus/dax/devices/dax*/target_node)
-insmod $(ls /usr/lib/modules/*/updates/ptat.ko) node=$node";
+const SET_UP: &str = include_str!("ptat.sh");
 
 /// The control program of the paper's 4.1.1: tells who it is, then becomes the command.
 const CONTROL: &str = r#"echo $$ > /sys/module/ptat/parameters/pid && exec "$@""#;
