@@ -111,6 +111,7 @@ impl Monitor {
             self.announced = Some(a.address);
         } else if self.announced.is_some_and(|page| a.address == page + 8 && a.value == Some(page)) {
             self.mailbox = self.announced;
+            self.words = [HELLO, 0];
         }
     }
 
