@@ -60,16 +60,34 @@ pub(crate) struct Machine {
     pub smp: u32,
     pub mem_mib: u64,
     pub pace: Pace,
+    /// Memory behind a CXL window, every access to which is written to this file; see [`Machine::bus_monitor`].
+    pub monitor: Option<PathBuf>,
 }
+
+/// Memory behind the CXL window: 32768 page tables of 4 KiB map 64 GiB.
+const WINDOW_MIB: u64 = 256;
 
 impl Machine {
     /// Only devices that act when the guest touches them: whatever has a thread or a queue in QEMU (virtio,
     /// disks, network) would end determinism.
     pub fn arguments(&self) -> Vec<String> {
-        let mut arguments: Vec<String> = ["-machine", "q35", "-accel", "tcg"].map(str::to_owned).to_vec();
+        let mut arguments: Vec<String> = ["-accel", "tcg"].map(str::to_owned).to_vec();
         // No random instructions; no 5-level paging, as on nearly every machine there is.
-        arguments.extend(["-cpu", "max,-rdrand,-rdseed,-la57"].map(str::to_owned));
-        arguments.extend(["-smp".into(), self.smp.to_string(), "-m".into(), format!("{}M", self.mem_mib)]);
+        let cpu = "max,-rdrand,-rdseed,-la57";
+        arguments.extend(["-smp".into(), self.smp.to_string()]);
+        match self.monitor {
+            None => {
+                arguments.extend(["-machine", "q35", "-cpu", cpu].map(str::to_owned));
+                arguments.extend(["-m".into(), format!("{}M", self.mem_mib)]);
+            }
+            // Linux flushes no CPU caches under a hypervisor, and then takes no CXL region into use.
+            Some(_) => {
+                arguments.extend(["-machine", "q35,cxl=on"].map(str::to_owned));
+                arguments.extend(["-cpu".into(), format!("{cpu},-hypervisor")]);
+                let most = self.mem_mib + 16 * WINDOW_MIB;
+                arguments.extend(["-m".into(), format!("{}M,maxmem={most}M,slots=8", self.mem_mib)]);
+            }
+        }
         match self.pace {
             Pace::Exact => {
                 arguments.extend(["-icount", "shift=0,sleep=off"].map(str::to_owned));
@@ -81,6 +99,31 @@ impl Machine {
         arguments.extend(["-no-reboot", "-action", "panic=pause", "-device"].map(str::to_owned));
         arguments.extend([format!("pvpanic,ioport={PAUSE_PORT}"), "-device".into()]);
         arguments.push(format!("isa-debug-exit,iobase={EXIT_PORT},iosize=1"));
+        arguments
+    }
+
+    /// A CXL memory device. QEMU serves its window as it serves a device's registers, so that every access, the page
+    /// table walker's too, can be traced: a bus monitor.
+    pub fn bus_monitor(&self) -> Vec<OsString> {
+        let Some(trace) = &self.monitor else { return Vec::new() };
+        let mut arguments: Vec<OsString> = Vec::new();
+        arguments.push("-object".into());
+        arguments.push(format!("memory-backend-ram,id=window,share=on,size={WINDOW_MIB}M").into());
+        for device in [
+            "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl.1",
+            "cxl-rp,port=0,bus=cxl.1,id=rp,chassis=0,slot=2",
+            "cxl-type3,bus=rp,volatile-memdev=window,id=cxl0",
+        ] {
+            arguments.extend(["-device", device].map(OsString::from));
+        }
+        // QEMU wants windows in multiples of 256 MiB.
+        let window = format!("cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size={WINDOW_MIB}M");
+        arguments.extend(["-machine".into(), window.into()]);
+        for event in ["memory_region_ops_read", "memory_region_ops_write"] {
+            arguments.extend(["-trace", event].map(OsString::from));
+        }
+        arguments.extend(["-msg", "timestamp=on", "-D"].map(OsString::from));
+        arguments.push(trace.into());
         arguments
     }
 
@@ -157,7 +200,7 @@ impl Running {
         let theirs = OwnedFd::from(theirs);
         let descriptor = theirs.as_raw_fd();
         let mut command = Command::new(&qemu.program);
-        command.args(machine.arguments()).args(files.arguments()).args(more);
+        command.args(machine.arguments()).args(machine.bus_monitor()).args(files.arguments()).args(more);
         command.args(["-chardev".to_owned(), format!("socket,id=qmp,fd={descriptor}")]);
         command.args(["-mon", "chardev=qmp,mode=control"]);
         command.stdin(Stdio::null()).stdout(Stdio::null());

@@ -6,11 +6,13 @@
 //! |---|---|
 //! | [`trace`] | accesses to the region, as each board's monitor writes them; several boards merged by time |
 //! | [`mappings`] | which entry maps which page of which process, as the kernel module writes it |
+//! | [`qemu`] | QEMU as the monitor: lines of its trace become both of these |
 //! | [`rpt`] | the reverse page table: kept current from both, it tells what an access meant |
 //!
 //! The byte formats are in `docs/tlb-format.md`.
 
 pub mod mappings;
+pub mod qemu;
 pub mod rpt;
 pub mod trace;
 

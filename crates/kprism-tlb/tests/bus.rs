@@ -3,6 +3,7 @@
 
 use kprism_tlb::PageSize;
 use kprism_tlb::bus::mappings::{self, Form, Record};
+use kprism_tlb::bus::qemu::{Monitor, Told};
 use kprism_tlb::bus::rpt::{Counts, replay};
 use kprism_tlb::bus::trace::{self, Access, Header, Kind, Merge};
 use proptest::prelude::*;
@@ -194,6 +195,67 @@ fn tables_out_of_the_region_and_unknown_ones_are_told() {
     assert_eq!((counts.outside, counts.unknown, counts.all()), (1, 1, 2));
 }
 
+/// The walker reads an entry and sets its accessed bit: a miss. The kernel changes more: none.
+#[test]
+fn the_walkers_bits_are_told_from_the_kernels() {
+    let entry = REGION.0;
+    let table = Record::Table { time: 1, pid: 9, size: PageSize::K4, va: 0x20_0000, table: entry };
+    let go = |time, kind, value| Access { time, address: entry, kind, bytes: 8, value: Some(value) };
+    let accesses = [
+        go(10, Kind::Write, 0x8000_0005),
+        go(20, Kind::Read, 0x8000_0005),
+        go(30, Kind::Write, 0x8000_0025),
+        go(40, Kind::Read, 0x8000_0025),
+        go(50, Kind::Write, 0x8000_0067),
+    ];
+    let mut found = Vec::new();
+    let counts = replay(REGION, [table].into_iter(), accesses.into_iter(), |m| found.push(m.time));
+    assert_eq!((found, counts.kernel, counts.mapped), (vec![20], 1, 3));
+}
+
+#[test]
+fn qemus_lines_are_accesses_and_records() {
+    let line = |micros: u64, kind: &str, address: u64, value: u64, size: u8| {
+        let at = format!("7@1700000000.{micros:06}:memory_region_ops_{kind} cpu 0 mr 0x5{micros:x}");
+        format!("{at} addr {address:#x} value {value:#x} size {size} name 'cxl-fixed-memory-region'\n")
+    };
+    let mut m = Monitor::default();
+    let words = |m: &mut Monitor, micros, words: [u64; 3]| {
+        let mut told = Told::Nothing;
+        for (at, word) in (0..).zip(words) {
+            told = m.line(line(micros, "write", REGION.0 + at * 8, word, 8).as_bytes());
+        }
+        told
+    };
+    let hello = u64::from_le_bytes(*b"HPTAT001");
+    assert_eq!(words(&mut m, 1, [hello, REGION.0, 0]), Told::Nothing);
+    assert_eq!(words(&mut m, 2, [16, REGION.0, REGION.1]), Told::Nothing);
+    assert_eq!(m.region, Some(REGION));
+    let base = 1_700_000_000_000_000_000;
+    let told = words(&mut m, 3, [5 | 130 << 32, 0x7f00_0000_0000, REGION.0 + 0x1000]);
+    let (size, va, table) = (PageSize::K4, 0x7f00_0000_0000, REGION.0 + 0x1000);
+    // Of the three words of one microsecond the last is two nanoseconds later.
+    assert_eq!(told, Told::Record(Record::Table { time: base + 3002, pid: 130, size, va, table }));
+    let told = m.line(line(3, "read", table + 8, 0x67, 8).as_bytes());
+    let access =
+        Access { time: base + 3003, address: table + 8, kind: Kind::Read, bytes: 8, value: Some(0x67) };
+    assert_eq!(told, Told::Access(access));
+    let path = u64::from_le_bytes(*b"/bin/cat");
+    words(&mut m, 4, [17 | 130 << 32, 0x1000, 0x3000]);
+    words(&mut m, 4, [18 | 130 << 32, 0x5000, 1]);
+    words(&mut m, 4, [19 | 130 << 32, path, 0]);
+    let vma = &m.vmas[0];
+    assert_eq!((vma.pid, vma.start, vma.end, vma.offset), (130, 0x1000, 0x3000, 0x5000));
+    assert_eq!((vma.executable, vma.path.as_slice()), (true, b"/bin/cat".as_slice()));
+    // What is damaged, or of another device, is counted.
+    for bad in
+        ["", "garbage", "7@1.5:memory_region_ops_read cpu 0 mr 0x1 addr 0x", "7@99999999999999999999.0:x"]
+    {
+        assert_eq!(m.line(bad.as_bytes()), Told::Nothing);
+    }
+    assert_eq!((m.others, m.unknown), (4, 0));
+}
+
 #[test]
 fn scans_are_no_misses() {
     let entry = REGION.0;
@@ -227,6 +289,15 @@ fn record() -> impl Strategy<Value = Record> {
 }
 
 proptest! {
+    #[test]
+    fn any_line_ends(lines in prop::collection::vec("7@[0-9]{1,25}\\.[0-9]{1,25}:memory_region_ops_(read|write) cpu -?[0-9] mr 0x[0-9a-f]{1,20} addr 0x[0-9a-f]{1,20} value 0x[0-9a-f]{1,20} size [0-9]{1,4} name 'cxl-fixed-memory-region'|.*", 0..40)) {
+        let mut m = Monitor::default();
+        lines.iter().for_each(|l| {
+            m.line(l.as_bytes());
+        });
+        prop_assert!(m.others <= lines.len() as u64);
+    }
+
     #[test]
     fn reads_what_was_written(
         records in prop::collection::vec(record(), 0..40),

@@ -6,12 +6,12 @@
 //! apart is:
 //! - a read of an entry known to map nothing: the walker's that faults, or the kernel's look at what it is to fill;
 //! - a read right before a write to the same entry, at most [`Rpt::PAIR_TICKS`] before: the kernel's, which reads,
-//!   changes, writes;
+//!   changes, writes; but if only the accessed and dirty bits change, the walker's, which sets them;
 //! - the read of an entry that the kernel wrote last: the walker's, of the access that faulted;
 //! - reads of a process's tables while a record says that the kernel goes through them, and after its exit: the kernel's;
 //! - writes of one byte, or of zero bytes all over a page: a table is cleared.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::mappings::Record;
@@ -164,11 +164,13 @@ pub struct Rpt {
     start: u64,
     end: u64,
     tables: HashMap<u64, Table, BuildHasherDefault<PageHasher>>,
-    /// Processes whose tables the kernel goes through.
-    scanned: HashSet<u32>,
+    /// Processes whose tables the kernel goes through, and how many times at once.
+    scanned: HashMap<u32, u32>,
 }
 
 const PRESENT: u64 = 1;
+/// Accessed and dirty, which the walker sets in the entry that it has read.
+const WALKER_SETS: u64 = 1 << 5 | 1 << 6;
 /// A page directory's entry maps a page itself (SDM volume 3, table 4-17).
 const LARGE: u64 = 1 << 7;
 
@@ -178,7 +180,7 @@ impl Rpt {
 
     /// For a region of page tables.
     pub fn new(start: u64, end: u64) -> Self {
-        Rpt { start, end, tables: HashMap::default(), scanned: HashSet::new() }
+        Rpt { start, end, tables: HashMap::default(), scanned: HashMap::new() }
     }
 
     fn inside(&self, address: u64) -> bool {
@@ -216,9 +218,12 @@ impl Rpt {
             }
             Record::Scan { pid, begin, .. } => {
                 if begin {
-                    self.scanned.insert(pid);
-                } else {
-                    self.scanned.remove(&pid);
+                    *self.scanned.entry(pid).or_default() += 1;
+                } else if let Some(times) = self.scanned.get_mut(&pid) {
+                    *times -= 1;
+                    if *times == 0 {
+                        self.scanned.remove(&pid);
+                    }
                 }
                 true
             }
@@ -249,11 +254,18 @@ impl Rpt {
                 && n.address & !7 == entry
                 && n.time.wrapping_sub(a.time) <= Self::PAIR_TICKS
         };
-        if next.filter(changes).is_some() {
+        let walkers = |n: &&Access| match (a.value, n.value) {
+            (Some(old), Some(new)) => {
+                old & PRESENT != 0 && old != new && old | WALKER_SETS == new | WALKER_SETS
+            }
+            _ => false,
+        };
+        let changing = next.filter(changes);
+        if changing.is_some() && changing.filter(walkers).is_none() {
             return Meaning::Kernel;
         }
         let Some(table) = self.tables.get_mut(&(entry >> 12)) else { return Meaning::Unknown };
-        if table.gone || !self.scanned.is_empty() && self.scanned.contains(&table.pid) {
+        if table.gone || !self.scanned.is_empty() && self.scanned.contains_key(&table.pid) {
             return Meaning::Census;
         }
         // A burst holds several entries: the first that maps stands for all, as a bus cannot tell.

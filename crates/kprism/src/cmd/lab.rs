@@ -47,7 +47,7 @@ pub struct GuestArgs {
     initrd: Option<PathBuf>,
     /// Load this kernel module at boot: a name, or a .ko file (can be repeated)
     #[arg(long, value_name = "MODULE", help_heading = "Guest")]
-    module: Vec<String>,
+    pub module: Vec<String>,
     /// Have this kernel module at hand, not loaded (can be repeated)
     #[arg(long, value_name = "MODULE", help_heading = "Guest")]
     pub with_module: Vec<String>,
@@ -101,7 +101,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = bytes, help_heading = "Snapshots")]
     snapshot_size: u64,
     #[command(flatten)]
-    guest: GuestArgs,
+    pub guest: GuestArgs,
     #[command(flatten)]
     packets: PacketArgs,
 }

@@ -158,6 +158,9 @@ pub fn save(run: &Run) -> Result<String> {
     for (geometry, misses) in loaded.geometries()?.iter().zip(all) {
         text += &format!("{}: {} misses\n", geometry.name, units::grouped(misses));
     }
+    if loaded.geometries()?.is_empty() {
+        text += &format!("off the bus: {} misses\n", units::grouped(all[0]));
+    }
     for note in &loaded.notes {
         text += &format!("note: {note}\n");
     }
@@ -223,6 +226,9 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         Some("threads") => vec![("threads", tlb::tasks(&profile, n, &loaded.comms(), true))],
         Some("pages") => vec![("pages", tlb::pages(&profile, &mut loaded.objects))],
         Some("distribution") => vec![("distribution", tlb::distribution(&profile, tgid))],
+        Some("advice") if n == 0 => {
+            bail!("misses off the bus tell no hits, which a replay needs; record with --method model")
+        }
         Some("advice") => vec![("advice", advice(&mut loaded, &profile, &geometries, progress)?)],
         Some(other) => bail!("no view {other:?}; there are {VIEWS}"),
     };
@@ -242,7 +248,8 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
     }
     let heads: Vec<Value> = geometries.iter().map(|g| json!({"name": g.name, "source": g.source})).collect();
     if view.json {
-        let mut value = json!({"command": loaded.manifest.command, "geometries": heads, "source": "model", "complete": true});
+        let source = if geometries.is_empty() { "bus" } else { "model" };
+        let mut value = json!({"command": loaded.manifest.command, "geometries": heads, "source": source, "complete": true});
         for (name, table) in &tables {
             value[*name] = table.to_json();
         }
@@ -253,7 +260,11 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
     } else {
         let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
         let begin = loaded.manifest.command.join(" ");
-        writeln!(out, "{begin}\nevery miss of the last level, by models: {}\n", names.join(", "))?;
+        if names.is_empty() {
+            writeln!(out, "{begin}\nevery walk after a miss of the machine's own TLB, off the memory bus\n")?;
+        } else {
+            writeln!(out, "{begin}\nevery miss of the last level, by models: {}\n", names.join(", "))?;
+        }
         for (name, table) in &tables {
             if tables.len() > 1 {
                 writeln!(out, "{}", view.style.bold(name))?;

@@ -13,6 +13,7 @@
 //! | `probe` | conditional tracepoints: what is collected, and whose |
 //! | `flow` | options, the checks before, the import afterwards |
 //! | `line` | perf's command line, made of the options; touches nothing |
+//! | `ptat` | TLB misses off the bus, with a module in the guest |
 //! | `pmu` | what the processor's Intel PT can do, from sysfs |
 //! | `rights` | what this user may trace |
 //! | `driver` | perf as a child: its end, by itself or asked for |
@@ -26,6 +27,7 @@ mod func_bpf;
 mod line;
 mod pmu;
 mod probe;
+mod ptat;
 mod rights;
 mod tlb;
 

@@ -5,8 +5,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use kprism_lab::Outcome as Ran;
+use kprism_store::Run;
 use kprism_tlb::{Geometry, bank, presets};
 
+use super::ptat;
 use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
 use crate::cmd::tlb;
 use crate::exit::Outcome;
@@ -29,10 +32,25 @@ pub struct Args {
     /// A processor's TLBs: a preset or a JSON file (can be repeated, up to 8)
     #[arg(short, long, value_name = "NAME|FILE", default_value = presets::DEFAULT)]
     geometry: Vec<String>,
+    /// How misses are found
+    #[arg(long, value_enum, value_name = "METHOD", default_value = "model")]
+    method: Method,
+    /// The module for --method ptat, built for the guest's kernel by kmod/ptat/build.sh
+    #[arg(long, value_name = "FILE", required_if_eq("method", "ptat"))]
+    ptat: Option<PathBuf>,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
     guest: GuestArgs,
+}
+
+/// Ways to find misses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Method {
+    /// The observer feeds every access to models of processors' TLBs
+    Model,
+    /// The command's page tables lie where a bus monitor sees each walk: misses of QEMU's own TLB
+    Ptat,
 }
 
 /// A preset, or what a file describes.
@@ -66,9 +84,19 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         words.push(path);
     }
     let packets = PacketArgs::default();
+    if let Some(module) = args.ptat.as_ref().filter(|_| args.method == Method::Ptat) {
+        let mut guest = args.guest.clone();
+        guest.module.extend(ptat::MODULES.map(str::to_owned));
+        guest.with_module.push(std::path::absolute(module)?.display().to_string());
+        let run = RunArgs::recording(&args.command, args.output.clone(), (&args.place, &guest), packets);
+        return finish(ptat::record(&run, progress, out), progress);
+    }
     let run = RunArgs::recording(&args.command, args.output.clone(), (&args.place, &args.guest), packets);
     let more = [("tlb".to_owned(), words.join("+"))];
-    let recorded = lab::record_command(&run, &more, progress, out);
+    finish(lab::record_command(&run, &more, progress, out), progress)
+}
+
+fn finish(recorded: Result<(Run, Ran)>, progress: &Progress) -> Result<Outcome> {
     let (run, ran) = match recorded {
         Ok(recorded) => recorded,
         Err(error) => return lab::interrupted(error),

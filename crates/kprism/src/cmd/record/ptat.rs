@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism record tlb --method ptat`: the walks of QEMU's own TLB, read off the bus (docs/tlb.md).
+//!
+//! The guest boots with memory behind a CXL window and the module `kmod/ptat`, which puts the command's page tables there.
+//! QEMU writes each access to the window as a line to a pipe; what the lines say goes to `streams/tlb/`, as a monitor's
+//! files: `bus0.trace` and `mappings`. Misses are made of those two alone.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kprism_lab::{Ended, Outcome as Ran, Span};
+use kprism_store::Run;
+use kprism_tlb::Access;
+use kprism_tlb::bus::mappings::{self, Form};
+use kprism_tlb::bus::qemu::{Monitor, Told, Vma};
+use kprism_tlb::bus::rpt::{self, Counts};
+use kprism_tlb::bus::trace;
+use kprism_tlb::stream::{Event, Miss, Writer};
+use serde_json::json;
+
+use crate::cmd::lab::{self, Output, RunArgs};
+use crate::progress::Progress;
+
+/// Modules of the kernel's that take CXL memory into use.
+pub const MODULES: [&str; 6] = ["cxl_acpi", "cxl_pci", "cxl_mem", "device_dax", "kmem", "dax_cxl"];
+
+/// Makes a region of the memory device, waits for it to be a node, loads the module for that node.
+/// Documentation/ABI/testing/sysfs-bus-cxl.
+const SET_UP: &str = include_str!("ptat.sh");
+
+/// The control program of the paper's 4.1.1: tells who it is, then becomes the command.
+const CONTROL: &str = r#"echo $$ > /sys/module/ptat/parameters/pid && exec "$@""#;
+
+/// What the bus showed.
+struct Bus {
+    monitor: Monitor,
+    result: Result<()>,
+}
+
+/// Records `args` (whose guest has [`MODULES`] and the module `ptat`) into a run.
+pub fn record(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Result<(Run, Ran)> {
+    let mut prepared = lab::prepared(&args.guest, progress)?;
+    let folder = tempfile::tempdir()?;
+    let pipe = folder.path().join("bus");
+    let name = std::ffi::CString::new(pipe.as_os_str().as_bytes())?;
+    // SAFETY: a system call with a string that ends.
+    if unsafe { libc::mkfifo(name.as_ptr(), 0o600) } != 0 {
+        return Err(std::io::Error::last_os_error()).with_context(|| pipe.display().to_string());
+    }
+    prepared.monitor_bus(&pipe);
+    let mut job = args.job();
+    job.span = Span::Boot;
+    job.before.push(SET_UP.into());
+    let mut argv: Vec<String> = ["/bin/sh", "-c", CONTROL, "sh"].map(str::to_owned).to_vec();
+    argv.append(&mut job.argv);
+    job.argv = argv;
+    job.after.push("echo 0 > /sys/module/ptat/parameters/pid && rmmod ptat && echo unloaded".into());
+    let (trace, maps) = (folder.path().join("trace"), folder.path().join("mappings"));
+    let mut output = Output::new(out, progress);
+    progress.step("booting with the bus monitor");
+    let (recorded, bus) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| listen(&pipe, &trace, &maps));
+        let recorded = lab::record(args, &job, None, &prepared, &mut |p| output.pass(p));
+        // If QEMU never opened the pipe, its reader still waits for someone to.
+        drop(File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&pipe));
+        (recorded, reader.join())
+    });
+    progress.clear();
+    let (run, ran) = recorded?;
+    lab::complain(&ran, progress);
+    let Ok(bus) = bus else { bail!("the reader of the bus trace failed") };
+    bus.result.context("reading the bus trace")?;
+    let streams = run.streams().join("tlb");
+    fs::create_dir_all(&streams)?;
+    let keep = |from: &Path, to: &str| -> Result<PathBuf> {
+        let to = streams.join(to);
+        fs::copy(from, &to).with_context(|| to.display().to_string())?;
+        Ok(to)
+    };
+    let (trace, maps) = (keep(&trace, "bus0.trace")?, keep(&maps, "mappings")?);
+    if ran.ended == Ended::Normal && !ran.after.iter().any(|text| text.trim() == "unloaded") {
+        progress.say("kprism: note: the guest's module ptat could not be unloaded");
+    }
+    let Some(region) = bus.monitor.region else {
+        bail!(
+            "the guest's module ptat did not tell of itself on the bus; see {}",
+            run.dir().join("console.log").display()
+        );
+    };
+    let counts = misses(&run, region, &trace, &maps)?;
+    let pid = bus.monitor.vmas.last().map_or(0, |vma| vma.pid);
+    sideband(&run, &args.job().argv, pid, &bus.monitor.vmas)?;
+    account(&run, &bus.monitor, &counts)?;
+    Ok((run, ran))
+}
+
+/// Reads QEMU's lines to their end.
+fn listen(pipe: &Path, trace: &Path, maps: &Path) -> Bus {
+    let mut monitor = Monitor::default();
+    let result = listen_into(&mut monitor, pipe, trace, maps);
+    Bus { monitor, result }
+}
+
+fn listen_into(monitor: &mut Monitor, pipe: &Path, trace: &Path, maps: &Path) -> Result<()> {
+    let mut lines = BufReader::with_capacity(1 << 20, File::open(pipe)?);
+    let mut trace = BufWriter::new(File::create(trace)?);
+    let mut accesses = trace::Writer::new(trace::Header { board: 0, hz: 1_000_000_000, values: true });
+    let mut records = mappings::Writer::new(Form::Wide);
+    let mut line = Vec::new();
+    let mut failed = None;
+    loop {
+        line.clear();
+        if lines.read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        match monitor.line(&line) {
+            Told::Access(access) => accesses.access(&access),
+            Told::Record(record) => {
+                records.record(&record);
+            }
+            Told::Nothing => {}
+        }
+        if accesses.bytes.len() >= 1 << 20 {
+            // With the disk full, the lines are still taken: QEMU would stand still otherwise.
+            if failed.is_none() {
+                failed = trace.write_all(&accesses.bytes).err();
+            }
+            accesses.bytes.clear();
+        }
+    }
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    trace.write_all(&accesses.bytes)?;
+    trace.flush()?;
+    Ok(fs::write(maps, &records.bytes)?)
+}
+
+/// Makes misses of the two files. No model took part, so the stream names no geometry.
+fn misses(run: &Run, region: (u64, u64), trace: &Path, maps: &Path) -> Result<Counts> {
+    let (bytes, records) = (fs::read(trace)?, fs::read(maps)?);
+    let reader = trace::Reader::new(&bytes).with_context(|| trace.display().to_string())?;
+    let begin = reader.clone().next().and_then(Result::ok).map_or(0, |a| a.time);
+    let records = mappings::Reader::new(&records).with_context(|| maps.display().to_string())?;
+    let mut stream = Writer::new(&[]);
+    let mut task = None;
+    let merge = trace::Merge::new(vec![reader])?;
+    let counts = rpt::replay(region, records.map_while(Result::ok), merge, |miss| {
+        let pid = miss.mapping.pid;
+        if task != Some(pid) {
+            task = Some(pid);
+            stream.event(&Event::Task { pid, tgid: pid });
+        }
+        stream.event(&Event::Miss(Miss {
+            ns: miss.time - begin,
+            va: miss.mapping.va,
+            ip: 0,
+            // The bus shows walks, not what they were for.
+            access: Access::Load,
+            size: miss.mapping.size,
+            first: 1,
+            last: 1,
+        }));
+    });
+    let path = run.tlb_misses(0);
+    fs::write(&path, &stream.bytes).with_context(|| path.display().to_string())?;
+    Ok(counts)
+}
+
+/// The mappings that the process had at its end.
+fn sideband(run: &Run, command: &[String], pid: u32, vmas: &[Vma]) -> Result<()> {
+    let mut text = Vec::new();
+    let comm = command.first().map_or("", |c| c.rsplit('/').next().unwrap_or(c));
+    let comm: String = comm.chars().take(15).collect();
+    writeln!(text, "{}", json!({"k": "comm", "t": 0, "cpu": 0, "pid": pid, "tgid": pid, "comm": comm}))?;
+    for vma in vmas {
+        let path = String::from_utf8_lossy(&vma.path);
+        let line = json!({"k": "mmap", "t": 0, "cpu": 0, "pid": vma.pid, "tgid": vma.pid, "asid": 0,
+            "start": vma.start, "end": vma.end, "pgoff": vma.offset, "exec": vma.executable, "path": path});
+        writeln!(text, "{line}")?;
+    }
+    Ok(fs::write(run.sideband(), text)?)
+}
+
+/// Every access on the bus, by what it meant.
+fn account(run: &Run, monitor: &Monitor, c: &Counts) -> Result<()> {
+    let clock = json!({"name": "host", "tsc_hz": 1_000_000_000});
+    let mut manifest = run.manifest()?;
+    let text =
+        json!({"vcpus": [{"cpu": 0, "instructions": null}], "clock": null, "stopped": manifest.stopped});
+    fs::write(run.counts(), serde_json::to_vec_pretty(&text)?)?;
+    let text = json!({"method": "ptat", "clock": clock, "accesses": {
+        "all": c.all(), "misses": c.misses, "absent": c.absent, "kernel": c.kernel, "census": c.census,
+        "mapped": c.mapped, "unmapped": c.unmapped, "clear": c.clear, "unknown": c.unknown, "outside": c.outside},
+        "region": monitor.region, "tables": monitor.tables.0, "escaped_tables": monitor.tables.1,
+        "mailbox_writes": monitor.mailbox_writes, "before_the_module": monitor.before,
+        "other_lines": monitor.others, "unknown_records": monitor.unknown});
+    fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&text)?)?;
+    manifest.options.insert("method".into(), "ptat".into());
+    manifest.clock.name = "host".into();
+    Ok(run.write_manifest(&manifest)?)
+}

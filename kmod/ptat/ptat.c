@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * ptat: puts the last-level page tables of one process into one NUMA node, whose memory a bus monitor watches, and says
+ * on that same bus which table maps what (PTAT: Zhang et al., ACM TECS 17(3), 2018; there a patch of the kernel, here a
+ * module for an unmodified one).
+ *
+ * In: the node (parameter `node`), the process (`pid`, written by the process itself before it calls execve).
+ * Out: page tables in the node, and records: three words written to the mailbox, a page of the node. What the bus shows
+ * is then in order with what it shows of the tables; no clock needs to be compared.
+ *
+ *   word 0: type, process << 32      word 1, word 2
+ *   HELLO (its own magic)            physical address of the mailbox itself, 0
+ *   REGION                           first and last + 1 physical address of the node
+ *   TABLE                            first virtual address it maps, physical address of the table
+ *   SCAN                             1: the kernel reads the process's tables from here on, 0: no more
+ *   VMA, VMA_FILE, VMA_NAME          start, end; offset in the file, executable; 16 bytes of the path
+ *   COUNTS                           tables placed, tables that escaped for want of memory in the node
+ *
+ * How: pte_alloc_one is replaced through ftrace for the followed address spaces alone. The tables are ordinary pages of
+ * their node, so freeing and accounting them is the kernel's own business. pmd_install says where a table comes to be.
+ * Functions that read tables on the kernel's behalf are bracketed, so that their reads are not taken for walks.
+ */
+#include <linux/delay.h>
+#include <linux/fs.h>
+#include <linux/ftrace.h>
+#include <linux/gfp.h>
+#include <linux/kprobes.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/pid.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/task.h>
+#include <asm/io.h>
+#include <asm/pgalloc.h>
+
+#define HELLO 0x3130305441545048ULL /* "HPTAT001" */
+enum { TABLE = 5, SCAN = 6, REGION = 16, VMA = 17, VMA_FILE = 18, VMA_NAME = 19, COUNTS = 20 };
+
+static int node = NUMA_NO_NODE;
+module_param(node, int, 0444);
+MODULE_PARM_DESC(node, "NUMA node whose memory the monitor watches");
+
+static unsigned long placed, escaped;
+module_param(placed, ulong, 0444);
+MODULE_PARM_DESC(placed, "tables in the node");
+module_param(escaped, ulong, 0444);
+MODULE_PARM_DESC(escaped, "tables elsewhere, the node being full");
+
+static u64 *mailbox;
+static DEFINE_RAW_SPINLOCK(mailbox_lock);
+static char path_buffer[1024];
+
+static pid_t target;
+/* The target's address space before execve, which is not followed. */
+static struct mm_struct *before_exec;
+/* Followed address spaces: one, and two while an execve is under way. */
+static struct mm_struct *followed[8];
+static DEFINE_RAW_SPINLOCK(followed_lock);
+static atomic_t in_flight;
+
+static void put(u64 word0, u64 word1, u64 word2)
+{
+	WRITE_ONCE(mailbox[0], word0);
+	WRITE_ONCE(mailbox[1], word1);
+	WRITE_ONCE(mailbox[2], word2);
+}
+
+static void record(unsigned int type, u64 word1, u64 word2)
+{
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&mailbox_lock, flags);
+	put(type | (u64)READ_ONCE(target) << 32, word1, word2);
+	raw_spin_unlock_irqrestore(&mailbox_lock, flags);
+}
+
+static bool is_followed(const struct mm_struct *mm)
+{
+	int i;
+
+	for (i = 0; mm && i < ARRAY_SIZE(followed); i++)
+		if (READ_ONCE(followed[i]) == mm)
+			return true;
+	return false;
+}
+
+/* Whether the target owns `mm`. A fork's copy belongs to the child, which has no number yet and no mm. */
+static bool is_targets(struct mm_struct *mm)
+{
+	struct task_struct *owner;
+	bool yes = false;
+
+	if (!READ_ONCE(target) || mm == READ_ONCE(before_exec))
+		return false;
+	rcu_read_lock();
+	owner = rcu_dereference(mm->owner);
+	if (owner && owner->tgid == READ_ONCE(target))
+		yes = owner == current || READ_ONCE(owner->mm) == mm;
+	rcu_read_unlock();
+	return yes;
+}
+
+static bool follow(struct mm_struct *mm)
+{
+	unsigned long flags;
+	bool yes;
+	int i;
+
+	if (is_followed(mm))
+		return true;
+	if (!is_targets(mm))
+		return false;
+	raw_spin_lock_irqsave(&followed_lock, flags);
+	yes = is_followed(mm);
+	for (i = 0; !yes && i < ARRAY_SIZE(followed); i++) {
+		/* A followed process keeps the module: its records would end otherwise. */
+		if (!followed[i] && try_module_get(THIS_MODULE)) {
+			WRITE_ONCE(followed[i], mm);
+			yes = true;
+		}
+	}
+	raw_spin_unlock_irqrestore(&followed_lock, flags);
+	return yes;
+}
+
+static void unfollow(const struct mm_struct *mm)
+{
+	unsigned long flags;
+	int i;
+
+	raw_spin_lock_irqsave(&followed_lock, flags);
+	for (i = 0; i < ARRAY_SIZE(followed); i++) {
+		if (followed[i] == mm) {
+			WRITE_ONCE(followed[i], NULL);
+			module_put(THIS_MODULE);
+		}
+	}
+	raw_spin_unlock_irqrestore(&followed_lock, flags);
+}
+
+/* What pte_alloc_one does (arch/x86/mm/pgtable.c, include/asm-generic/pgalloc.h), in the node. */
+static pgtable_t place_table(struct mm_struct *mm)
+{
+	struct page *page = alloc_pages_node(node, GFP_PGTABLE_USER | __GFP_THISNODE | __GFP_NOWARN, 0);
+
+	if (page) {
+		placed++;
+	} else {
+		page = alloc_page(GFP_PGTABLE_USER);
+		escaped += !!page;
+	}
+	if (page && !pagetable_pte_ctor(page_ptdesc(page))) {
+		__free_page(page);
+		page = NULL;
+	}
+	atomic_dec(&in_flight);
+	return page;
+}
+
+static void notrace on_alloc(unsigned long ip, unsigned long parent, struct ftrace_ops *ops, struct ftrace_regs *fregs)
+{
+	struct pt_regs *regs = ftrace_get_regs(fregs);
+
+	if (!regs || !follow((struct mm_struct *)regs->di))
+		return;
+	atomic_inc(&in_flight);
+	regs->ip = (unsigned long)place_table;
+}
+
+static struct ftrace_ops alloc_ops = {
+	.func = on_alloc,
+	.flags = FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_RECURSION,
+};
+
+/* The virtual address whose page middle directory entry `pmd` is: upper levels are few, and stay while the lock of the
+ * address space is held, as it is here. */
+static bool address_of(struct mm_struct *mm, pmd_t *pmd, u64 *va)
+{
+	unsigned long table = (unsigned long)pmd & PAGE_MASK, address = 0;
+	pgd_t *pgd;
+	p4d_t *p4d;
+	pud_t *pud;
+
+	while (address < TASK_SIZE_MAX) {
+		pgd = pgd_offset(mm, address);
+		if (pgd_none(*pgd)) {
+			address = (address | ~PGDIR_MASK) + 1;
+			continue;
+		}
+		p4d = p4d_offset(pgd, address);
+		if (p4d_none(*p4d)) {
+			address = (address | ~P4D_MASK) + 1;
+			continue;
+		}
+		pud = pud_offset(p4d, address);
+		if (!pud_none(*pud) && !pud_leaf(*pud) && (unsigned long)pud_pgtable(*pud) == table) {
+			*va = address + ((unsigned long)pmd & ~PAGE_MASK) / sizeof(pmd_t) * PMD_SIZE;
+			return true;
+		}
+		address = (address | ~PUD_MASK) + 1;
+	}
+	return false;
+}
+
+static void table_at(struct mm_struct *mm, pmd_t *pmd, struct page *page)
+{
+	u64 va;
+
+	if (page && page_to_nid(page) == node && address_of(mm, pmd, &va))
+		record(TABLE, va, page_to_phys(page));
+}
+
+static void notrace on_install(unsigned long ip, unsigned long parent, struct ftrace_ops *ops, struct ftrace_regs *fregs)
+{
+	struct pt_regs *regs = ftrace_get_regs(fregs);
+	struct mm_struct *mm;
+	pmd_t *pmd;
+
+	if (!regs)
+		return;
+	mm = (struct mm_struct *)regs->di;
+	pmd = (pmd_t *)regs->si;
+	if (is_followed(mm) && pmd_none(READ_ONCE(*pmd)))
+		table_at(mm, pmd, *(struct page **)regs->dx);
+}
+
+static struct ftrace_ops install_ops = {
+	.func = on_install,
+	.flags = FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_RECURSION,
+};
+
+/* Brackets around what reads tables on the kernel's behalf. */
+struct bracket {
+	struct mm_struct *mm;
+	pmd_t *pmd;
+};
+
+static int begin(struct kretprobe_instance *instance, struct mm_struct *mm)
+{
+	struct bracket *b = (struct bracket *)instance->data;
+
+	if (!is_followed(mm))
+		return 1;
+	b->mm = mm;
+	record(SCAN, 1, 0);
+	return 0;
+}
+
+static int end(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	record(SCAN, 0, 0);
+	return 0;
+}
+
+static int of_vma_1(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	return begin(instance, ((struct vm_area_struct *)regs->di)->vm_mm);
+}
+
+static int of_vma_2(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	return begin(instance, ((struct vm_area_struct *)regs->si)->vm_mm);
+}
+
+static int of_mm_1(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	return begin(instance, (struct mm_struct *)regs->di);
+}
+
+static int of_gather(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	/* struct mmu_gather is not for modules; the address space is its first member. */
+	return begin(instance, *(struct mm_struct **)regs->di);
+}
+
+static void record_vma(struct vm_area_struct *vma)
+{
+	u64 words[2];
+	char *path;
+	size_t length, at;
+
+	put(VMA | (u64)target << 32, vma->vm_start, vma->vm_end);
+	put(VMA_FILE | (u64)target << 32, (u64)vma->vm_pgoff << PAGE_SHIFT, !!(vma->vm_flags & VM_EXEC));
+	if (!vma->vm_file) {
+		if (vma->vm_start <= vma->vm_mm->brk && vma->vm_end >= vma->vm_mm->start_brk)
+			path = "[heap]";
+		else if (vma->vm_start <= vma->vm_mm->start_stack && vma->vm_end >= vma->vm_mm->start_stack)
+			path = "[stack]";
+		else
+			return;
+	} else {
+		path = d_path(&vma->vm_file->f_path, path_buffer, sizeof(path_buffer));
+		if (IS_ERR(path))
+			return;
+	}
+	length = strlen(path);
+	for (at = 0; at < length; at += sizeof(words)) {
+		words[0] = words[1] = 0;
+		memcpy(words, path + at, min(length - at, sizeof(words)));
+		put(VMA_NAME | (u64)target << 32, words[0], words[1]);
+	}
+}
+
+/* An address space ends: what was mapped where, the counts, and from here on the kernel's own reads. */
+static int on_exit_begins(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	struct mm_struct *mm = (struct mm_struct *)regs->di;
+	struct vm_area_struct *vma;
+	unsigned long flags;
+
+	if (mm == READ_ONCE(before_exec))
+		WRITE_ONCE(before_exec, NULL);
+	if (!is_followed(mm))
+		return 1;
+	raw_spin_lock_irqsave(&mailbox_lock, flags);
+	VMA_ITERATOR(vmi, mm, 0);
+	rcu_read_lock();
+	for_each_vma(vmi, vma)
+		record_vma(vma);
+	rcu_read_unlock();
+	put(COUNTS | (u64)target << 32, placed, escaped);
+	raw_spin_unlock_irqrestore(&mailbox_lock, flags);
+	return begin(instance, mm);
+}
+
+static int on_exit_ends(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	record(SCAN, 0, 0);
+	unfollow(((struct bracket *)instance->data)->mm);
+	return 0;
+}
+
+/* Splitting a huge page takes a table that was put by: now it maps. */
+static int on_withdraw(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	struct bracket *b = (struct bracket *)instance->data;
+
+	b->mm = (struct mm_struct *)regs->di;
+	b->pmd = (pmd_t *)regs->si;
+	return !is_followed(b->mm);
+}
+
+static int on_withdrawn(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	struct bracket *b = (struct bracket *)instance->data;
+
+	table_at(b->mm, b->pmd, (struct page *)regs_return_value(regs));
+	return 0;
+}
+
+#define PROBE(name, enter, leave) { \
+	.kp.symbol_name = name, .entry_handler = enter, .handler = leave, \
+	.data_size = sizeof(struct bracket), .maxactive = 64 }
+
+static struct kretprobe probes[] = {
+	PROBE("exit_mmap", on_exit_begins, on_exit_ends),
+	PROBE("handle_mm_fault", of_vma_1, end),
+	PROBE("unmap_vmas", of_gather, end),
+	PROBE("change_protection", of_gather, end),
+	PROBE("copy_page_range", of_vma_2, end),
+	PROBE("move_page_tables", of_vma_1, end),
+	PROBE("walk_page_range", of_mm_1, end),
+	PROBE("pgtable_trans_huge_withdraw", on_withdraw, on_withdrawn),
+};
+
+static int set_pid(const char *text, const struct kernel_param *param)
+{
+	struct task_struct *task;
+	struct pid *number;
+	int pid, error = kstrtoint(text, 0, &pid);
+
+	if (error)
+		return error;
+	if (pid < 0)
+		return -EINVAL;
+	if (!mailbox)
+		return -ENODEV;
+	number = find_get_pid(pid);
+	task = get_pid_task(number, PIDTYPE_PID);
+	put_pid(number);
+	WRITE_ONCE(target, 0);
+	WRITE_ONCE(before_exec, task ? READ_ONCE(task->mm) : NULL);
+	WRITE_ONCE(target, task ? task->tgid : 0);
+	if (task)
+		put_task_struct(task);
+	return pid && !task ? -ESRCH : 0;
+}
+
+static int get_pid_text(char *buffer, const struct kernel_param *param)
+{
+	return sysfs_emit(buffer, "%d\n", target);
+}
+
+static const struct kernel_param_ops pid_ops = { .set = set_pid, .get = get_pid_text };
+module_param_cb(pid, &pid_ops, NULL, 0600);
+MODULE_PARM_DESC(pid, "process to follow from its next execve on; 0: none");
+
+static int hook(struct ftrace_ops *ops, char *name)
+{
+	int error = ftrace_set_filter(ops, (unsigned char *)name, strlen(name), 1);
+
+	if (!error)
+		error = register_ftrace_function(ops);
+	if (error)
+		pr_err("ptat: this kernel lets %s not be traced (%d)\n", name, error);
+	return error;
+}
+
+static int __init ptat_init(void)
+{
+	struct page *page;
+	int error, probed;
+
+	if (node < 0 || node >= MAX_NUMNODES || !node_state(node, N_MEMORY)) {
+		pr_err("ptat: node %d has no memory; give node=N\n", node);
+		return -EINVAL;
+	}
+	page = alloc_pages_node(node, GFP_KERNEL | __GFP_THISNODE | __GFP_ZERO, 0);
+	if (!page)
+		return -ENOMEM;
+	mailbox = page_address(page);
+	put(HELLO, page_to_phys(page), 0);
+	record(REGION, PFN_PHYS(node_start_pfn(node)), PFN_PHYS(node_end_pfn(node)));
+	for (probed = 0; probed < ARRAY_SIZE(probes); probed++) {
+		error = register_kretprobe(&probes[probed]);
+		if (error) {
+			pr_err("ptat: no probe of %s (%d)\n", probes[probed].kp.symbol_name, error);
+			goto probes_off;
+		}
+	}
+	error = hook(&install_ops, "pmd_install");
+	if (error)
+		goto probes_off;
+	error = hook(&alloc_ops, "pte_alloc_one");
+	if (!error)
+		return 0;
+	unregister_ftrace_function(&install_ops);
+probes_off:
+	while (probed--)
+		unregister_kretprobe(&probes[probed]);
+	__free_page(page);
+	return error;
+}
+
+static void __exit ptat_exit(void)
+{
+	int i;
+
+	WRITE_ONCE(target, 0);
+	unregister_ftrace_function(&alloc_ops);
+	/* Who was sent to place_table may sleep in it, then returns through its last instructions. */
+	while (atomic_read(&in_flight))
+		msleep(1);
+	synchronize_rcu_tasks();
+	unregister_ftrace_function(&install_ops);
+	for (i = 0; i < ARRAY_SIZE(probes); i++)
+		unregister_kretprobe(&probes[i]);
+	free_page((unsigned long)mailbox);
+}
+
+module_init(ptat_init);
+module_exit(ptat_exit);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Page tables of one process in one NUMA node, for a monitor of its memory bus");
