@@ -237,7 +237,8 @@ fn qemus_lines_are_accesses_and_records() {
     // Of the three words of one microsecond the last is two nanoseconds later.
     assert_eq!(told, Told::Record(Record::Table { time: base + 3002, pid: 130, size, va, table }));
     let told = m.line(line(3, "read", table + 8, 0x67, 8).as_bytes());
-    let access = Access { time: base + 3003, address: table + 8, kind: Kind::Read, bytes: 8, value: Some(0x67) };
+    let access =
+        Access { time: base + 3003, address: table + 8, kind: Kind::Read, bytes: 8, value: Some(0x67) };
     assert_eq!(told, Told::Access(access));
     let path = u64::from_le_bytes(*b"/bin/cat");
     words(&mut m, 4, [17 | 130 << 32, 0x1000, 0x3000]);
@@ -247,7 +248,9 @@ fn qemus_lines_are_accesses_and_records() {
     assert_eq!((vma.pid, vma.start, vma.end, vma.offset), (130, 0x1000, 0x3000, 0x5000));
     assert_eq!((vma.executable, vma.path.as_slice()), (true, b"/bin/cat".as_slice()));
     // What is damaged, or of another device, is counted.
-    for bad in ["", "garbage", "7@1.5:memory_region_ops_read cpu 0 mr 0x1 addr 0x", "7@99999999999999999999.0:x"] {
+    for bad in
+        ["", "garbage", "7@1.5:memory_region_ops_read cpu 0 mr 0x1 addr 0x", "7@99999999999999999999.0:x"]
+    {
         assert_eq!(m.line(bad.as_bytes()), Told::Nothing);
     }
     assert_eq!((m.others, m.unknown), (4, 0));

@@ -29,11 +29,15 @@ fn root() -> PathBuf {
 fn a_strides_walks_are_those_predicted() {
     let dir = tempfile::tempdir().expect("a folder");
     let program = dir.path().join("stride");
-    ok(Command::new("cc").args(["-O2", "-static", "-o"]).arg(&program).arg(root().join("bench/tlb/stride.c")));
+    ok(Command::new("cc")
+        .args(["-O2", "-static", "-o"])
+        .arg(&program)
+        .arg(root().join("bench/tlb/stride.c")));
     let kprism = || Command::new(env!("CARGO_BIN_EXE_kprism"));
     // The release that the guest has.
     let probe = dir.path().join("probe");
-    let release = ok(kprism().args(["-q", "lab", "run", "--unobserved", "-o"]).arg(&probe).args(["--", "uname", "-r"]));
+    let release =
+        ok(kprism().args(["-q", "lab", "run", "--unobserved", "-o"]).arg(&probe).args(["--", "uname", "-r"]));
     let module = dir.path().join("module");
     ok(Command::new("sh").arg(root().join("kmod/ptat/build.sh")).arg(release.trim()).arg(&module));
     let run = dir.path().join("run");
@@ -64,7 +68,8 @@ fn a_strides_walks_are_those_predicted() {
 
     // Every access is explained.
     let bytes = std::fs::read(run.join("streams/tlb/bus0.trace")).expect("the trace");
-    let accesses: Vec<_> = trace::Reader::new(&bytes).expect("a header").map(|a| a.expect("an access")).collect();
+    let accesses: Vec<_> =
+        trace::Reader::new(&bytes).expect("a header").map(|a| a.expect("an access")).collect();
     let counts = std::fs::read(run.join("streams/tlb/counts.json")).expect("counts");
     let counts: Value = serde_json::from_slice(&counts).expect("JSON");
     let count = |name: &str| counts["accesses"][name].as_u64();
@@ -94,7 +99,8 @@ fn a_strides_walks_are_those_predicted() {
     let mut again = 0;
     for (i, va) in (begin..end).step_by(4096).enumerate() {
         let entry = &seen[&va];
-        let life = if i % 512 == 0 { "r0wvrv" } else { "r0r0r0wvrv" }.to_owned() + &"rv".repeat(ROUNDS as usize);
+        let life =
+            if i % 512 == 0 { "r0wvrv" } else { "r0r0r0wvrv" }.to_owned() + &"rv".repeat(ROUNDS as usize);
         let exit = entry.strip_prefix(&life).and_then(|rest| rest.strip_suffix("w0"));
         let exit = exit.unwrap_or_else(|| panic!("{va:#x}: {entry}, expected {life}, rv, w0"));
         assert_eq!(exit.replace("rv", ""), "", "{va:#x}: {entry}");
@@ -108,6 +114,10 @@ fn a_strides_walks_are_those_predicted() {
     let json = ok(kprism().args(["report", "tlb", "objects", "--json", "-i"]).arg(&run));
     let json: Value = serde_json::from_str(&json).expect("JSON");
     let top = &json["objects"][0];
-    assert_eq!((json["source"].as_str(), top["misses"].as_u64()), (Some("bus"), Some(PAGES * (ROUNDS + 1))), "{top}");
+    assert_eq!(
+        (json["source"].as_str(), top["misses"].as_u64()),
+        (Some("bus"), Some(PAGES * (ROUNDS + 1))),
+        "{top}"
+    );
     assert_eq!(top["bytes"].as_u64(), Some(PAGES * 4096), "{top}");
 }

@@ -40,7 +40,13 @@ fn pushed_out_by(events: &[Event], page: u64, size: PageSize, sets: u64) -> usiz
     for event in events {
         match event {
             // The instruction that loads is one, and runs over the pages in order.
-            Event::Miss(m) if inside && m.access == Access::Load && m.va >= page && m.va >> 47 == 0 && m.va & 0xfff == 0 => {
+            Event::Miss(m)
+                if inside
+                    && m.access == Access::Load
+                    && m.va >= page
+                    && m.va >> 47 == 0
+                    && m.va & 0xfff == 0 =>
+            {
                 break;
             }
             Event::Miss(m) if m.last & 1 == 0 || m.size != size || m.access == Access::Fetch => {}
@@ -118,7 +124,10 @@ fn strides_miss_in_the_predicted_sequence() {
             let missed = loads.contains(&page);
             // Others must have come into its set; four, and nothing could have kept it.
             assert!(!missed || others > 0, "{words:?}: {page:#x} missed, and nothing came into its set");
-            assert!(missed || others < 4, "{words:?}: {page:#x} hit, after {others} others came into its set");
+            assert!(
+                missed || others < 4,
+                "{words:?}: {page:#x} hit, after {others} others came into its set"
+            );
         }
     }
 

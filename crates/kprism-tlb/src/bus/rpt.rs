@@ -255,7 +255,9 @@ impl Rpt {
                 && n.time.wrapping_sub(a.time) <= Self::PAIR_TICKS
         };
         let walkers = |n: &&Access| match (a.value, n.value) {
-            (Some(old), Some(new)) => old & PRESENT != 0 && old != new && old | WALKER_SETS == new | WALKER_SETS,
+            (Some(old), Some(new)) => {
+                old & PRESENT != 0 && old != new && old | WALKER_SETS == new | WALKER_SETS
+            }
             _ => false,
         };
         let changing = next.filter(changes);

@@ -14,20 +14,19 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kprism_lab::{Ended, Outcome as Ran, Span};
 use kprism_store::Run;
+use kprism_tlb::Access;
 use kprism_tlb::bus::mappings::{self, Form};
 use kprism_tlb::bus::qemu::{Monitor, Told, Vma};
 use kprism_tlb::bus::rpt::{self, Counts};
 use kprism_tlb::bus::trace;
 use kprism_tlb::stream::{Event, Miss, Writer};
-use kprism_tlb::Access;
 use serde_json::json;
 
 use crate::cmd::lab::{self, Output, RunArgs};
 use crate::progress::Progress;
 
 /// Modules of the kernel's that take CXL memory into use.
-pub const MODULES: [&str; 6] =
-    ["cxl_acpi", "cxl_pci", "cxl_mem", "device_dax", "kmem", "dax_cxl"];
+pub const MODULES: [&str; 6] = ["cxl_acpi", "cxl_pci", "cxl_mem", "device_dax", "kmem", "dax_cxl"];
 
 /// Makes a region of the memory device, waits for it to be a node, loads the module for that node.
 /// Documentation/ABI/testing/sysfs-bus-cxl.
@@ -87,7 +86,10 @@ pub fn record(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Resul
         progress.say("kprism: note: the guest's module ptat could not be unloaded");
     }
     let Some(region) = bus.monitor.region else {
-        bail!("the guest's module ptat did not tell of itself on the bus; see {}", run.dir().join("console.log").display());
+        bail!(
+            "the guest's module ptat did not tell of itself on the bus; see {}",
+            run.dir().join("console.log").display()
+        );
     };
     let counts = misses(&run, region, &trace, &maps)?;
     let pid = bus.monitor.vmas.last().map_or(0, |vma| vma.pid);
@@ -188,7 +190,8 @@ fn sideband(run: &Run, command: &[String], pid: u32, vmas: &[Vma]) -> Result<()>
 fn account(run: &Run, monitor: &Monitor, c: &Counts) -> Result<()> {
     let clock = json!({"name": "host", "tsc_hz": 1_000_000_000});
     let mut manifest = run.manifest()?;
-    let text = json!({"vcpus": [{"cpu": 0, "instructions": null}], "clock": null, "stopped": manifest.stopped});
+    let text =
+        json!({"vcpus": [{"cpu": 0, "instructions": null}], "clock": null, "stopped": manifest.stopped});
     fs::write(run.counts(), serde_json::to_vec_pretty(&text)?)?;
     let text = json!({"method": "ptat", "clock": clock, "accesses": {
         "all": c.all(), "misses": c.misses, "absent": c.absent, "kernel": c.kernel, "census": c.census,
