@@ -8,7 +8,6 @@
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
 #   make bench-func  what measuring a function adds to each call of it (see docs/func-bpf.md)
-#   make bench-durations  what a buffer holds and what tracing costs, as the paper on durations has it (docs/durations.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
 
@@ -21,7 +20,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-gcov-kernel bench bench-cover bench-flow-cost bench-func bench-durations fuzz install setup-demo setup-test
+.PHONY: all demo test test-gcov-kernel bench bench-cover bench-flow-cost bench-func fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -57,10 +56,6 @@ bench-flow-cost: setup-test
 bench-func: setup-test
 	$(CARGO) build --release --workspace
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/run.sh
-
-bench-durations: setup-test
-	$(CARGO) build --release --workspace
-	@KPRISM=$(KPRISM) OUT=$(TARGET)/durations sh bench/durations/run.sh
 
 fuzz:
 	@CARGO="$(CARGO)" SECONDS_EACH=$(FUZZ_SECONDS) sh scripts/fuzz.sh
