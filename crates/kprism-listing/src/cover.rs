@@ -216,7 +216,7 @@ impl Gatherer {
     fn branches(&mut self, insns: &[Insn], lines: &Lines) {
         let function = self.functions;
         self.functions += 1;
-        let mut here: BTreeMap<(u32, u32), Vec<(Way, u64, u64)>> = BTreeMap::new();
+        let mut here: BTreeMap<Place, Vec<(Way, u64, u64)>> = BTreeMap::new();
         for (i, insn) in insns.iter().enumerate().filter(|(_, insn)| insn.line.1 != 0) {
             let on_line = here.entry(insn.line);
             match insn.class {
@@ -360,9 +360,14 @@ fn leaders(insns: &[Insn]) -> Vec<bool> {
     leaders
 }
 
+/// A file's number and a line.
+type Place = (u32, u32);
+
 /// Jumps by their targets: from which line, how often.
-fn jumps(insns: &[Insn]) -> HashMap<u64, Vec<((u32, u32), u64)>> {
-    let mut into: HashMap<u64, Vec<((u32, u32), u64)>> = HashMap::new();
+type Jumps = HashMap<u64, Vec<(Place, u64)>>;
+
+fn jumps(insns: &[Insn]) -> Jumps {
+    let mut into = Jumps::new();
     for insn in insns {
         if let Some((to, n)) = insn.jump.filter(|&(_, n)| n > 0) {
             into.entry(to).or_default().push((insn.line, n));
@@ -372,16 +377,10 @@ fn jumps(insns: &[Insn]) -> HashMap<u64, Vec<((u32, u32), u64)>> {
 }
 
 /// Adds what the straight piece of code at the end of `insns`, from `start` on, gives to its lines.
-fn block(
-    insns: &[Insn],
-    start: usize,
-    bare: &[Bare],
-    into: &HashMap<u64, Vec<((u32, u32), u64)>>,
-    parts: &mut BTreeMap<(u32, u32), Part>,
-) {
+fn block(insns: &[Insn], start: usize, bare: &[Bare], into: &Jumps, parts: &mut BTreeMap<Place, Part>) {
     let (before, own) = insns.split_at(start);
     let (Some(first), Some(last)) = (own.first(), own.last()) else { return };
-    let mut seen: Vec<(u32, u32)> = Vec::new();
+    let mut seen: Vec<Place> = Vec::new();
     for insn in own.iter().filter(|insn| insn.line.1 != 0) {
         let part = parts.entry(insn.line).or_default();
         part.unexecuted |= insn.count == 0;

@@ -129,7 +129,7 @@ impl<'a> Hit<'a> {
             return Err(format!("expected a record's header of {HEADER} bytes, {} are left", bytes.len()));
         }
         let size = u32_at(bytes, 0) as usize;
-        if size < HEADER || size > LONGEST || size % 8 != 0 {
+        if !(HEADER..=LONGEST).contains(&size) || !size.is_multiple_of(8) {
             return Err(format!("expected a record's size ({HEADER} to {LONGEST}, in eights), found {size}"));
         }
         let Some(record) = bytes.get(..size) else {
