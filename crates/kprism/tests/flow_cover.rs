@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Coverage from the flow of a program built as always, against gcov's counters of the same program built for them, both
+//! run in one recording. Needs what `scripts/setup.sh test` installs.
+
+mod guest;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use guest::{alone, json, ok, text};
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/flow_cover/lists.c");
+
+fn build(folder: &Path, name: &str, flags: &[&str]) {
+    let mut cc = Command::new("cc");
+    cc.current_dir(folder).args(flags).args(["-g", "-o", name, SOURCE]);
+    assert!(cc.status().expect("a C compiler is installed").success());
+}
+
+/// Lines of the program's source with their counts.
+fn lines(run: &Path, comm: Option<&str>) -> BTreeMap<u32, u64> {
+    let mut args = vec!["export", "-q", "-i", text(run), "-o", "-.info"];
+    args.extend(comm.into_iter().flat_map(|comm| ["--comm", comm]));
+    let info = String::from_utf8(ok(&args)).unwrap();
+    let (_, own) = info.split_once(&format!("SF:{SOURCE}\n")).expect("the source is in it");
+    own.lines()
+        .take_while(|line| *line != "end_of_record")
+        .filter_map(|line| line.strip_prefix("DA:")?.split_once(','))
+        .map(|(line, count)| (line.parse().unwrap(), count.parse().unwrap()))
+        .collect()
+}
+
+#[test]
+fn lines_of_an_unmodified_program_are_those_of_gcov() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let share = dir.path().join("share");
+    fs::create_dir(&share).unwrap();
+    for level in ["O0", "O2"] {
+        build(&share, &format!("plain-{level}"), &[&format!("-{level}")]);
+        build(&share, &format!("gcov-{level}"), &[&format!("-{level}"), "--coverage"]);
+    }
+    let run = dir.path().join("run");
+    let script = "export GCOV_PREFIX=/tmp/g GCOV_PREFIX_STRIP=99; cd /share; \
+                  for l in O0 O2; do ./plain-$l >/dev/null; ./gcov-$l >/dev/null; done; \
+                  for l in O0 O2; do base64 -w0 /tmp/g/gcov-$l-lists.gcda; echo; done";
+    let args = ["lab", "run", "-q", "-o", text(&run), "--share", text(&share), "--", "sh", "-c", script];
+    let said = String::from_utf8(ok(&args)).unwrap();
+    let source = fs::read_to_string(SOURCE).unwrap();
+    let source: Vec<&str> = source.lines().map(str::trim).collect();
+    for (level, data) in ["O0", "O2"].into_iter().zip(said.lines()) {
+        let counters = dir.path().join(level);
+        fs::create_dir(&counters).unwrap();
+        let name = format!("gcov-{level}-lists");
+        fs::copy(share.join(&name).with_extension("gcno"), counters.join(&name).with_extension("gcno"))
+            .unwrap();
+        fs::write(counters.join("data"), data).unwrap();
+        let decoded = Command::new("base64").arg("-d").arg(counters.join("data")).output().unwrap().stdout;
+        fs::write(counters.join(&name).with_extension("gcda"), decoded).unwrap();
+        let gcov = lines(&counters, None);
+        let flow = lines(&run, Some(&format!("plain-{level}")));
+
+        let both: Vec<u32> = gcov.keys().filter(|line| flow.contains_key(line)).copied().collect();
+        let executed = both.iter().filter(|line| (gcov[line] > 0) == (flow[line] > 0)).count();
+        let equal = both.iter().filter(|line| gcov[line] == flow[line]).count();
+        let missing: Vec<&str> = gcov
+            .keys()
+            .filter(|line| !flow.contains_key(line))
+            .map(|&line| source[line as usize - 1])
+            .collect();
+        println!(
+            "-{level}: gcov has {} lines, the flow {}, both {}; executed alike {executed}, equal counts {equal}; only \
+             gcov has {missing:?}",
+            gcov.len(),
+            flow.len(),
+            both.len()
+        );
+        assert!(executed * 100 >= both.len() * 99, "-{level}: {executed} of {}", both.len());
+        assert!(flow.len() - both.len() <= 2, "-{level}: lines that gcov does not have");
+        if level == "O0" {
+            assert_eq!(equal, both.len(), "-O0: counts");
+            // A label is a line to gcov, and no code.
+            let labels = |line: &&&str| line.starts_with("case ") || line.starts_with("default:");
+            assert_eq!(missing.iter().filter(labels).count(), missing.len(), "{missing:?}");
+        }
+    }
+
+    // Functions, and whom it is asked of.
+    let of = |comm: &str| {
+        let args =
+            ["report", "cover", "-q", "--json", "--limit", "0", "--each", "function", "-i", text(&run)];
+        json(&[&args[..], &["--comm", comm, SOURCE]].concat())
+    };
+    let called = |report: &serde_json::Value, name: &str| {
+        let rows = report["rows"].as_array().unwrap().iter();
+        rows.filter(|row| row["function"] == name).filter_map(|row| row["called"].as_u64()).sum::<u64>()
+    };
+    let report = of("plain-O0");
+    let known = [("main", 1), ("split", 20), ("fib", 465), ("unused", 0), ("mix", 1531), ("classify", 99)];
+    for (name, count) in known {
+        assert_eq!(called(&report, name), count, "calls of {name}");
+    }
+    let annotated = ok(&["annotate", "-q", "-i", text(&run), "--comm", "plain-O0", "lists.c:25-31"]);
+    assert!(String::from_utf8(annotated).unwrap().contains("1,922"), "the loop's condition");
+}
