@@ -3,7 +3,7 @@
 //! durations.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use kprism_durations::ftrace::Collector;
@@ -14,21 +14,10 @@ use kprism_ftrace::merge::Merged;
 use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::text::Text;
 
-/// The unpacked samples, in a folder that goes with the value.
-fn samples() -> Option<tempfile::TempDir> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let data = std::env::var_os("KPRISM_TEST_DATA").map_or(root.join("../shared/data"), PathBuf::from);
-    let archive = data.join("ftrace/ftrace-samples.tar.xz");
-    if !archive.is_file() {
-        println!("skipped: no samples of ftrace");
-        return None;
-    }
-    let dir = tempfile::tempdir().expect("a folder");
-    let status =
-        Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(dir.path()).status().expect("tar");
-    assert!(status.success());
-    Some(dir)
-}
+#[path = "../../kprism-ftrace/tests/common/samples.rs"]
+mod unpacked;
+
+use unpacked::samples;
 
 fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The samples of a 6.12 guest, if they are there: every event is read, as many as the kernel and trace-cmd say.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use kprism_ftrace::dat::Dat;
@@ -11,21 +11,10 @@ use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::text::Text;
 use kprism_ftrace::{Data, side};
 
-/// The unpacked samples, in a folder that goes with the value.
-fn samples() -> Option<tempfile::TempDir> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let data = std::env::var_os("KPRISM_TEST_DATA").map_or(root.join("../shared/data"), PathBuf::from);
-    let archive = data.join("ftrace/ftrace-samples.tar.xz");
-    if !archive.is_file() {
-        println!("skipped: no samples of ftrace");
-        return None;
-    }
-    let dir = tempfile::tempdir().expect("a folder");
-    let status =
-        Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(dir.path()).status().expect("tar");
-    assert!(status.success());
-    Some(dir)
-}
+#[path = "common/samples.rs"]
+mod unpacked;
+
+use unpacked::samples;
 
 fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
