@@ -81,6 +81,8 @@ pub struct Session {
     /// Where each CPU's region begins.
     bases: Vec<usize>,
     functions: usize,
+    /// How many of them are added up in the kernel: all or none.
+    rows: usize,
     verified: u64,
 }
 
@@ -128,7 +130,9 @@ impl Session {
         if functions.is_empty() {
             return Err(Error::refused("measuring functions", "there is none to be measured"));
         }
-        let (regions, cpus_map) = regions(functions.len())?;
+        // Kept calls are records: only sums need a row for each function.
+        let rows = if config.keep == Keep::Aggregate { functions.len() } else { 0 };
+        let (regions, cpus_map) = regions(rows)?;
         let maps = Maps {
             cpus: cpus_map,
             stacks: Map::memory("kp_stacks", STACKS_BYTES)?,
@@ -143,12 +147,12 @@ impl Session {
         let mapping = maps.cpus.mapped()?;
         let stride = match regions {
             Regions::Shifted { shift, .. } => 1usize << shift,
-            Regions::Looked => layout::region(functions.len()) as usize,
+            Regions::Looked => layout::region(rows) as usize,
         };
         let bases: Vec<usize> = (0..host::possible_cpus()).map(|cpu| cpu * stride).collect();
         for &base in &bases {
             mapping.write(base + cpu::TOP as usize, u64::from(OFF));
-            for function in 0..functions.len() {
+            for function in 0..rows {
                 mapping.write(stats::row_of(base, function) + row::LOW as usize, u64::MAX);
             }
         }
@@ -162,6 +166,7 @@ impl Session {
             regions: mapping,
             bases,
             functions: functions.len(),
+            rows,
             verified: 0,
         };
         if config.scope == Scope::Children {
@@ -285,9 +290,9 @@ impl Session {
         self.entries.clear();
     }
 
-    /// What was measured until now.
+    /// What was added up until now: for each function, or nothing where calls are kept as records.
     pub fn stats(&self) -> Vec<FunctionStats> {
-        (0..self.functions).map(|number| stats::read_function(&self.regions, &self.bases, number)).collect()
+        (0..self.rows).map(|number| stats::read_function(&self.regions, &self.bases, number)).collect()
     }
 
     /// What was not.
