@@ -62,6 +62,17 @@ pub fn run(args: &Args, why: &str, progress: &Progress) -> Result<Outcome> {
         Backend::BpfKprobe => (many(&kernel), asked()),
         Backend::Auto | Backend::Ftrace => choose(&mut kernel, &functions),
     };
+    if hook != Hook::Fentry {
+        let named = functions.len();
+        functions.retain(|function| !kernel::serves_probes(&function.name));
+        let left_out = named - functions.len();
+        match (left_out, functions.is_empty()) {
+            (0, _) => {}
+            (_, true) => bail!("all {named} functions serve the hooks themselves: use --backend ftrace"),
+            _ => progress
+                .say(&format!("{left_out} functions left out: the kernel calls them to run the hooks")),
+        }
+    }
     if hook == Hook::Fentry
         && let Some(unknown) = functions.iter().find(|function| !kernel.knows(function))
     {
