@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use foldhash::{HashMap, HashMapExt as _};
 use kprism_flow::Profile;
 use kprism_flow::model::{CpuTotals, Func, Task, Totals};
 use kprism_ftrace::{Context, Data, Event, Exit, UNKNOWN_PID};
@@ -22,7 +23,7 @@ pub struct Collector<'n> {
     comms: BTreeMap<u32, String>,
     tgids: BTreeMap<u32, u32>,
     switches: Vec<Switch>,
-    cpus: BTreeMap<u32, CpuTotals>,
+    cpus: HashMap<u32, CpuTotals>,
 }
 
 impl<'n> Collector<'n> {
@@ -35,7 +36,7 @@ impl<'n> Collector<'n> {
             comms: BTreeMap::new(),
             tgids: BTreeMap::new(),
             switches: Vec::new(),
-            cpus: BTreeMap::new(),
+            cpus: HashMap::new(),
         }
     }
 
@@ -124,7 +125,7 @@ impl<'n> Collector<'n> {
             Task { pid, tgid: self.tgids.get(&pid).copied().unwrap_or(pid), comm, root }
         };
         let tasks = self.calls.tasks().map(task).collect();
-        let count = self.cpus.keys().next_back().map_or(0, |&cpu| cpu as usize + 1).min(1 << 16);
+        let count = self.cpus.keys().max().map_or(0, |&cpu| cpu as usize + 1).min(1 << 16);
         let per_cpu = (0..count as u32).map(|cpu| self.cpus.get(&cpu).cloned().unwrap_or_default()).collect();
         let counts = self.calls.counts;
         let tree = self.calls.tree;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ended calls, summed up by calling context as they come, and the longest of them one by one.
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use kprism_flow::histogram::Counter;
 use kprism_flow::model::{FrameKind, NO_PARENT, Node, Slice};
 

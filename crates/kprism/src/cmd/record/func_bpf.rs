@@ -73,13 +73,8 @@ pub fn run(args: &Args, why: &str, progress: &Progress) -> Result<Outcome> {
                 .say(&format!("{left_out} functions left out: the kernel calls them to run the hooks")),
         }
     }
-    if hook == Hook::Fentry
-        && let Some(unknown) = functions.iter().find(|function| !kernel.knows(function))
-    {
-        bail!(
-            "{}: BTF does not describe it, or another has its name: use --backend bpf-kprobe",
-            unknown.name
-        );
+    if hook == Hook::Fentry {
+        leave_unknown(args, &mut kernel, &mut functions, progress)?;
     }
     if !args.no_events {
         functions.extend(around.into_iter().filter(|f| hook != Hook::Fentry || kernel.knows(f)));
@@ -170,6 +165,28 @@ fn wanted(args: &Args, kallsyms: &str) -> Result<(Vec<Function>, Vec<Function>)>
         bail!("no function that can be traced matches {}", text::quoted(&args.functions));
     }
     Ok((functions, around))
+}
+
+/// Trampolines are for functions that BTF describes. One that was named must be; of those that a glob found, the others
+/// are left out.
+fn leave_unknown(
+    args: &Args,
+    kernel: &mut Kernel,
+    functions: &mut Vec<Function>,
+    progress: &Progress,
+) -> Result<()> {
+    let remedy = "BTF does not describe it, or another has its name: use --backend bpf-kprobe";
+    let named = |function: &Function| args.functions.iter().any(|name| *name == function.name);
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        std::mem::take(functions).into_iter().partition(|function| kernel.knows(function));
+    if let Some(function) = unknown.iter().find(|function| known.is_empty() || named(function)) {
+        bail!("{}: {remedy}", function.name);
+    }
+    if let Some(first) = unknown.first() {
+        progress.say(&format!("{} functions left out, as {}: {remedy}", unknown.len(), first.name));
+    }
+    *functions = known;
+    Ok(())
 }
 
 fn many(kernel: &Kernel) -> Hook {
@@ -265,8 +282,9 @@ fn watch(
         }
         session.calls()?.wait(TICK);
     }
-    session.stop();
+    // Unhooking takes the kernel long: a wait for all CPUs for each trampoline.
     let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    session.stop();
     calls += drain(session, functions, file.as_mut())?;
     if let Some(mut file) = file {
         file.flush().with_context(|| path.display().to_string())?;
