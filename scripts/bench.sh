@@ -84,7 +84,7 @@ echo "instructions that measuring adds to a call of getppid's function"
 KPRISM=$kprism OUT=$work/func sh bench/func/run.sh
 echo
 KPRISM=$kprism OUT=$work/paper sh bench/func/paper.sh
-if [ -d "${KPRISM_TEST_DATA:-}/ftrace" ] && command -v trace-cmd >/dev/null; then
+if command -v trace-cmd >/dev/null; then
 	echo
 	KPRISM=$kprism RUNS=$RUNS sh bench/ftrace/run.sh
 fi
