@@ -76,6 +76,12 @@ impl<'n> Collector<'n> {
         }
     }
 
+    /// A thread has another name from now on.
+    pub fn rename_task(&mut self, pid: u32, tgid: u32, comm: &str) {
+        self.comms.insert(pid, comm.to_owned());
+        self.tgids.insert(pid, tgid);
+    }
+
     /// Process ids of threads.
     pub fn group_tasks(&mut self, tgids: impl IntoIterator<Item = (u32, u32)>) {
         self.tgids.extend(tgids);

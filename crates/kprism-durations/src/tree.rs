@@ -114,7 +114,9 @@ impl Tree {
         times.off_ns = times.off_ns.saturating_add(call.off_ns);
         times.irq_ns = times.irq_ns.saturating_add(call.irq_ns);
         let kind = sums.kind;
-        if call.rebuilt && let Some(rebuilt) = &mut self.rebuilt {
+        if call.rebuilt
+            && let Some(rebuilt) = &mut self.rebuilt
+        {
             let inner = Vec::new();
             rebuilt.push((task, Ended { interrupt: kind == FrameKind::Interrupt, inner, ..*call }));
         }

@@ -4,6 +4,8 @@
 //! In: `streams/ftrace` and `streams/bpf`, as `docs/run-folder.md` has them. Out: [`Measured`], kept as the run's
 //! tables, with the task switches as its sideband and what was read and lost in its manifest.
 
+mod perf;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
@@ -127,12 +129,16 @@ fn hear(run: &Run, facts: &mut Facts, audience: &mut Audience<'_>) -> Result<Mea
     facts.clock = "local".into();
     let kallsyms = read_if_there(&run.symbols().join("kallsyms"))?;
     let (dat, txt) = (dir.join("trace.dat"), dir.join("trace.txt"));
+    let of_perf = dir.join("perf.data");
     Ok(if dat.is_file() {
         let bytes = read(&dat)?;
         let dat = Dat::parse(&bytes).with_context(|| dat.display().to_string())?;
         from_dat(&dat, &kallsyms, facts, audience)
     } else if txt.is_file() {
         from_text(&read(&txt)?, facts, audience)
+    } else if of_perf.is_file() {
+        perf::measure(&read(&of_perf)?, &kallsyms, facts, audience)
+            .with_context(|| of_perf.display().to_string())?
     } else if dir.is_dir() {
         from_raw(&dir, &kallsyms, facts, audience)?
     } else {
@@ -322,12 +328,7 @@ impl Time {
     }
 }
 
-fn from_dat(
-    dat: &Dat<'_>,
-    kallsyms: &[u8],
-    facts: &mut Facts,
-    audience: &mut Audience<'_>,
-) -> Measured {
+fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Measured {
     facts.source = "trace.dat";
     facts.notes.extend(dat.notes.iter().cloned());
     facts.kernel = dat.uname.split(' ').nth(2).unwrap_or_default().to_owned();
@@ -361,12 +362,7 @@ fn from_dat(
     finish(collector, &symbols)
 }
 
-fn from_raw(
-    dir: &Path,
-    kallsyms: &[u8],
-    facts: &mut Facts,
-    audience: &mut Audience<'_>,
-) -> Result<Measured> {
+fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Result<Measured> {
     facts.source = "pages of the ring buffer";
     let header = read_if_there(&dir.join("header_page"))?;
     let layout = if header.is_empty() { PageLayout::default() } else { PageLayout::parse(&header)? };
@@ -432,12 +428,7 @@ fn formats(events: &Path, facts: &mut Facts) -> Result<Vec<Format>> {
 }
 
 /// What BPF left: single calls, or functions' numbers.
-fn from_bpf(
-    run: &Run,
-    kallsyms: &[u8],
-    facts: &mut Facts,
-    audience: &Audience<'_>,
-) -> Result<Measured> {
+fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts, audience: &Audience<'_>) -> Result<Measured> {
     facts.clock = "monotonic".into();
     let manifest = run.manifest()?;
     let calls = run.streams().join("bpf/calls.bin");

@@ -179,6 +179,7 @@ fn in_guest(
     job.argv = [GUEST_RECORDER, "record", GUEST_RUN, &settings].map(str::to_owned).to_vec();
     job.argv.extend(args.command.iter().cloned());
     job.collect = Some(GUEST_RUN.into());
+    job.asks_first = true;
     let mut output = lab::Output::new(out, progress);
     let (run, ran) = lab::record(&run_args, &job, None, &prepared, &mut |p| output.pass(p))?;
     progress.clear();
