@@ -27,7 +27,8 @@ enum Shape {
     Address,
     Signed,
     Unsigned,
-    Bytes,
+    /// An array of numbers of so many bytes.
+    Array(usize),
 }
 
 impl Shown {
@@ -79,7 +80,13 @@ impl Shown {
                 write!(out, "{}", ((number()? << unused) as i64) >> unused)
             }
             Shape::Unsigned => write!(out, "{}", number()?),
-            Shape::Bytes => bytes.iter().try_for_each(|byte| write!(out, "{byte:02x}")),
+            Shape::Array(each) => {
+                for at in (0..bytes.len() / each).map(|n| field.offset + n * each) {
+                    let comma = if at > field.offset { "," } else { "" };
+                    let _ = write!(out, "{comma}{:#x}", self.order.number(record, at, each)?);
+                }
+                Ok(())
+            }
         };
         Some(())
     }
@@ -103,7 +110,16 @@ fn shape(field: &Field) -> Shape {
             };
             if words().any(unsigned) { Shape::Unsigned } else { Shape::Signed }
         }
-        _ => Shape::Bytes,
+        size => {
+            let wide = is("long") || is("u64") || is("__u64") || is("s64") || kind.contains('*');
+            Shape::Array(if wide && size % 8 == 0 {
+                8
+            } else if is("int") && size % 4 == 0 {
+                4
+            } else {
+                1
+            })
+        }
     }
 }
 
@@ -119,7 +135,7 @@ mod tests {
         \tfield:void * func;\toffset:16;\tsize:8;\tsigned:0;\n\
         \tfield:__data_loc char[] name;\toffset:24;\tsize:4;\tsigned:0;\n\
         \tfield:u8 flag;\toffset:28;\tsize:1;\tsigned:0;\n\
-        \tfield:unsigned long args[2];\toffset:29;\tsize:3;\tsigned:0;\n";
+        \tfield:unsigned long args[2];\toffset:32;\tsize:16;\tsigned:0;\n";
 
     #[test]
     fn fields_are_written_as_their_types_say() {
@@ -128,12 +144,14 @@ mod tests {
         record.extend(b"ls\0\0\0\0\0\0");
         record.extend((-3i32).to_le_bytes());
         record.extend(0xffff_ffff_8100_0000u64.to_le_bytes());
-        record.extend((3 << 16 | 32u32).to_le_bytes());
-        record.extend([200, 1, 2, 0xff]);
+        record.extend((3 << 16 | 48u32).to_le_bytes());
+        record.extend([200, 1, 2, 3]);
+        record.extend([7u64, 0xffff_ffff_ffff_ffff].map(u64::to_le_bytes).as_flattened());
         record.extend(b"io\0");
         let mut out = Vec::new();
         assert!(shown.write(7, &record, &mut out));
-        let said = "thing: comm=ls pid=-3 func=0xffffffff81000000 name=io flag=200 args=0102ff";
+        let said =
+            "thing: comm=ls pid=-3 func=0xffffffff81000000 name=io flag=200 args=0x7,0xffffffffffffffff";
         assert_eq!(String::from_utf8_lossy(&out), said);
         out.clear();
         assert!(shown.write(7, &record[..20], &mut out));

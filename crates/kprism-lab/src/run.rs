@@ -23,7 +23,7 @@ use crate::tail::{Lines, Tail, find_panic, last_lines};
 const QUIT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a guest that was asked to end may take for it.
-const ASK_PATIENCE: Duration = Duration::from_secs(60);
+const ASK_PATIENCE: Duration = Duration::from_secs(120);
 
 /// How often is looked for news of the guest.
 const POLL: Duration = Duration::from_millis(3);

@@ -39,6 +39,7 @@ fn of_kernel(line: &str) -> Option<(u64, &str, Option<&str>)> {
     let indent = body.len() - body.trim_start().len();
     let body = body.trim();
     let name = body.strip_suffix("();").or(body.strip_prefix("} /* ").and_then(|b| b.strip_suffix(" */")));
+    let name = name.map(|name| name.split(" [").next().unwrap());
     Some(((indent as u64 - 2) / 2, digits, name))
 }
 
@@ -100,9 +101,9 @@ fn calls_of_a_threshold_nest_as_they_did() {
         assert!(ns >= last, "{line}");
         last = ns;
         let stack = open.entry(task).or_default();
-        if let Some(name) = body.strip_suffix("() {").or(body.strip_suffix("() (interrupt) {")) {
+        if let Some(call) = body.strip_suffix(" {") {
             assert!(stack.last().is_none_or(|(_, outer, _)| *outer < level), "{line}");
-            stack.push((ns, level, name.to_owned()));
+            stack.push((ns, level, call.split("()").next().unwrap().to_owned()));
             continue;
         }
         let took = took.unwrap_or_else(|| panic!("a duration: {line}"));

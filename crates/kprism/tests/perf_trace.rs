@@ -93,8 +93,12 @@ fn events_are_those_that_perf_reads() {
     compare(&data, 500);
     // With stacks and counts before the raw data, other events between, compressed.
     let data = dir.path().join("packed.data");
-    if record(&data, &["-z", "-g", "--sample-cpu", "-e", "sched:*", "-e", "raw_syscalls:*", "-e", "cpu-clock"], SCRIPT)
-        .is_some()
+    if record(
+        &data,
+        &["-z", "-g", "--sample-cpu", "-e", "sched:*", "-e", "raw_syscalls:*", "-e", "cpu-clock"],
+        SCRIPT,
+    )
+    .is_some()
     {
         compare(&data, 500);
     }

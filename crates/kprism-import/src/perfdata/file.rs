@@ -240,7 +240,10 @@ fn layout(head: Head, body: &[u8], attrs: &[Attr]) -> (usize, u64) {
 
 /// What the compressed records hold, which is one zstd stream over all of them; and a note if it breaks off.
 pub(crate) fn unpack(parts: &[&[u8]]) -> (Vec<u8>, Option<String>) {
-    let packed = parts.concat();
+    let mut packed = parts.concat();
+    // perf never ends its stream, and a decoder holds back what a block to come may copy from: an empty last block, and
+    // room for a checksum.
+    packed.extend([1, 0, 0, 0, 0, 0, 0]);
     let limit = packed.len().saturating_mul(MAX_RATIO).min(MAX_UNPACKED);
     let mut out = Vec::new();
     let mut source = &packed[..];
@@ -248,7 +251,6 @@ pub(crate) fn unpack(parts: &[&[u8]]) -> (Vec<u8>, Option<String>) {
         ruzstd::decoding::StreamingDecoder::new(&mut source).map_err(|error| error.to_string()).and_then(
             |decoder| decoder.take(limit as u64).read_to_end(&mut out).map_err(|error| error.to_string()),
         );
-    // perf never ends its stream.
     let error = result.err().filter(|_| !source.is_empty());
     (out, error.map(|error| format!("compressed records break off: {error}")))
 }
