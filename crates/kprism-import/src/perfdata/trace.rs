@@ -132,6 +132,8 @@ pub fn read<'a>(bytes: &'a [u8], unpacked: &'a [u8]) -> Result<Trace<'a>, kprism
         notes,
         ..Trace::default()
     };
+    // What perf adds up for each event at the end of a recording has been told by the kernel already, as far as it could.
+    let (mut told, mut summed) = (0u64, 0u64);
     for event in events {
         let Trailer { pid, tid, time, cpu, .. } = event.trailer;
         let (ns, cpu) = (time.unwrap_or(0), cpu.unwrap_or(0));
@@ -146,7 +148,9 @@ pub fn read<'a>(bytes: &'a [u8], unpacked: &'a [u8]) -> Result<Trace<'a>, kprism
                     None => trace.others += 1,
                 }
             }
-            Record::Lost { lost } | Record::LostSamples { lost } => {
+            Record::LostSamples { lost } => summed = summed.saturating_add(lost),
+            Record::Lost { lost } => {
+                told = told.saturating_add(lost);
                 trace.samples.push(Sample { ns, cpu, tid: None, pid: 0, lost, record: &[] });
             }
             Record::Comm { pid, tid, comm, .. } => trace.names.push((ns, tid, pid, comm)),
@@ -154,6 +158,13 @@ pub fn read<'a>(bytes: &'a [u8], unpacked: &'a [u8]) -> Result<Trace<'a>, kprism
         }
     }
     trace.samples.sort_by_key(|sample| sample.ns);
+    if let Some(lost) = summed.checked_sub(told).filter(|lost| *lost > 0) {
+        trace
+            .notes
+            .push(format!("{lost} of the lost events could not be placed in time: they are at the end"));
+        let last = trace.samples.last().map_or((0, 0), |last| (last.ns, last.cpu));
+        trace.samples.push(Sample { ns: last.0, cpu: last.1, tid: None, pid: 0, lost, record: &[] });
+    }
     trace.names.sort_by_key(|name| name.0);
     Ok(trace)
 }

@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 use kprism_flow::Profile;
 use kprism_report::calltree::{self, Options};
 use kprism_report::header::Header;
-use kprism_report::html::{self, Budget};
 use kprism_report::{Filter, folded, perfetto, pprof, tree};
 use kprism_store::{Manifest, Run, load_times};
 use serde_json::json;
@@ -51,9 +50,9 @@ pub struct Args {
     pub select: Select,
     #[command(flatten)]
     pub one: CallArgs,
-    /// Weigh folded stacks by instructions or by time on a CPU
-    #[arg(long, value_enum, default_value_t = By::Instructions)]
-    pub by: By,
+    /// Weigh folded stacks by instructions, or by time on a CPU as those of durations always are
+    #[arg(long, value_enum)]
+    pub by: Option<By>,
     #[command(flatten)]
     pub cover: crate::cover::From,
 }
@@ -121,18 +120,20 @@ fn write(
     mut out: &mut dyn Write,
 ) -> Result<()> {
     let filter: Filter = args.select.filter();
+    let otherwise = if durations::is_recorded(run) { By::Time } else { By::Instructions };
+    let by = args.by.unwrap_or(otherwise).into();
     if matches!(format, Format::Perfetto | Format::Html) && filter != Filter::default() {
         bail!("a timeline or report holds all tasks: leave out --task and --comm");
     }
     match format {
         Format::Perfetto => perfetto::write(profile, &switches(run)?, &mut out)?,
-        Format::Folded => folded::write(profile, &filter, args.by.into(), &mut out)?,
+        Format::Folded => folded::write(profile, &filter, by, &mut out)?,
         Format::Pprof => {
             // One call of a run of durations is not taken out of it: its times are those of the profile.
             let times = durations::is_recorded(run).then(|| load_times(run, profile)).transpose()?;
             pprof::write(profile, times.as_ref(), &filter, &manifest.command.join(" "), &mut out)?;
         }
-        Format::Html => out.write_all(html::render(manifest, profile, &Budget::default())?.as_bytes())?,
+        Format::Html => out.write_all(super::report::html(run, manifest, profile)?.as_bytes())?,
         Format::Csv => match table(args.subject, profile, &filter) {
             Some(table) => out.write_all(table.to_csv().as_bytes())?,
             None => bail!("this subject is no table: a tree can be written as .json or .folded"),
@@ -143,7 +144,7 @@ fn write(
                 Some(table) => json!({"run": header, "rows": table.to_json()}),
                 None => {
                     let tree = tree::by_comm(profile, &filter);
-                    let whole = Options { weight: args.by.into(), min_percent: 0.0, max_depth: usize::MAX };
+                    let whole = Options { weight: by, min_percent: 0.0, max_depth: usize::MAX };
                     json!({"run": header, "tree": calltree::to_json(profile, &tree, &whole)})
                 }
             };
