@@ -57,7 +57,7 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
         kprism_tracefs::find_command(program)?;
     }
     if let Some(why) = func_bpf::chosen(args) {
-        return func_bpf::run(args, why, progress);
+        return func_bpf::run(args, why, progress, out);
     }
     let settings = args.settings();
     let (run, recorded) = pass(args, &settings, &args.output, progress, out)?;
