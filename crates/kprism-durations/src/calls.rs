@@ -60,6 +60,31 @@ pub struct Counts {
     pub uprooted: u64,
 }
 
+/// What becomes of a call, as soon as it is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// It was entered.
+    Entered {
+        /// Task.
+        key: TaskKey,
+        /// Number of the function.
+        func: u32,
+        /// Functions below it.
+        depth: u32,
+        /// It begins an interrupt.
+        interrupt: bool,
+    },
+    /// It ended, and its entry was seen. What it called has been told before.
+    Ended(TaskKey, Ended),
+    /// Its end is not known.
+    Unfinished {
+        /// Task.
+        key: TaskKey,
+        /// Functions below it.
+        depth: u32,
+    },
+}
+
 /// Calls that wait for their callers, of one task.
 const WAITING: usize = 1 << 16;
 
@@ -145,6 +170,8 @@ pub struct Calls {
     pub tree: Tree,
     /// What was counted.
     pub counts: Counts,
+    /// If kept: what became of calls whose entries were seen, since it was last taken.
+    pub log: Option<Vec<Told>>,
     /// Whether times of different tasks compare.
     timed: bool,
     /// Switches are told by events.
@@ -163,6 +190,7 @@ impl Calls {
             cpus: HashMap::new(),
             tree: Tree::default(),
             counts: Counts::default(),
+            log: None,
             timed,
             told: false,
         }
@@ -264,7 +292,7 @@ impl Calls {
         while self.tasks[number].stack.last().is_some_and(|top| top.func.is_some() && top.depth >= depth) {
             self.give_up(number);
         }
-        let Calls { tasks, tree, counts, .. } = self;
+        let Calls { tasks, tree, counts, log, .. } = self;
         let task = &mut tasks[number];
         if depth == 0 && !task.waiting.is_empty() {
             counts.uprooted += settle(task, tree);
@@ -281,6 +309,9 @@ impl Calls {
             Some(parent) => parent.node,
         };
         let node = caller.map(|caller| tree.child(caller, func, interrupt));
+        if let Some(log) = log {
+            log.push(Told::Entered { key, func, depth, interrupt });
+        }
         task.stack.push(Frame {
             func: Some(func),
             depth,
@@ -299,12 +330,15 @@ impl Calls {
 
     /// The top frame's end is not known: what it called goes to its caller.
     fn give_up(&mut self, number: usize) {
-        let Calls { tasks, tree, counts, .. } = self;
+        let Calls { tasks, tree, counts, log, .. } = self;
         let task = &mut tasks[number];
         let Some(frame) = task.stack.pop() else { return };
         if let Some(func) = frame.func {
             counts.unfinished += 1;
             tree.unfinished(func);
+            if let Some(log) = log {
+                log.push(Told::Unfinished { key: task.key, depth: frame.depth });
+            }
         }
         match task.stack.last_mut() {
             Some(parent) => {
@@ -363,7 +397,7 @@ impl Calls {
         called_ns: Option<u64>,
         names: &Names<'_>,
     ) {
-        let Calls { tasks, tree, counts, timed, .. } = self;
+        let Calls { tasks, tree, counts, timed, log, .. } = self;
         let task = &mut tasks[number];
         let Some(frame) = task.stack.pop() else { return };
         let Some(func) = frame.func else { return };
@@ -384,12 +418,16 @@ impl Calls {
             off_ns: frame.off_ns,
             irq_ns: frame.irq_ns,
             gapped: frame.gap_ns.is_some(),
+            rebuilt: false,
             inner: frame.waiting,
         };
         let called = called_ns.unwrap_or(0).max(frame.called_ns);
         split(&mut call, called, !*timed && names.role(func).schedules, counts);
         counts.calls += 1;
         let ns = call.ns();
+        if let Some(log) = log {
+            log.push(Told::Ended(task.key, Ended { inner: Vec::new(), ..call }));
+        }
         match frame.node {
             Some(node) => {
                 let inner = std::mem::take(&mut call.inner);
@@ -427,7 +465,7 @@ impl Calls {
         } else {
             end_ns
         };
-        let mut call = Ended { func, cpu, depth, start_ns, end_ns, ..Ended::default() };
+        let mut call = Ended { func, cpu, depth, start_ns, end_ns, rebuilt: true, ..Ended::default() };
         let mut called = 0u64;
         let mut adopt = |call: &mut Ended, child: Ended| {
             called = called.saturating_add(child.ns());

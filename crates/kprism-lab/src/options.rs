@@ -75,6 +75,9 @@ pub struct Job {
     pub shares: Vec<Share>,
     /// A folder of the guest whose contents are copied into the run's folder once the command has ended.
     pub collect: Option<String>,
+    /// When it is to end early, a process of the guest's is asked first, by Ctrl-Alt-Del: that of `kernel.cad_pid`. It
+    /// must see to it that the command ends.
+    pub asks_first: bool,
     /// What is observed.
     pub span: Span,
     /// How long the command (with the boot, if that is observed) may take.
@@ -101,6 +104,7 @@ impl Job {
             after: Vec::new(),
             shares: Vec::new(),
             collect: None,
+            asks_first: false,
             span: Span::Command,
             timeout: None,
         }

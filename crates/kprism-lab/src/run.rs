@@ -22,6 +22,12 @@ use crate::tail::{Lines, Tail, find_panic, last_lines};
 /// How long QEMU, asked to quit, may take to let the observer write what it has.
 const QUIT_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a guest that was asked to end may take for it.
+const ASK_PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often is looked for news of the guest.
+const POLL: Duration = Duration::from_millis(3);
+
 /// How a run ended. In all cases what was recorded is in the run folder and can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
@@ -107,7 +113,7 @@ pub fn run(
         });
     }
     let mut watch = Watch::new(&files, start, Collected::new(&scratch.0));
-    let ended = watch.until_the_end(&mut qemu, job.timeout, report);
+    let ended = watch.until_the_end(&mut qemu, (job.timeout, job.asks_first), report);
     drop(qemu);
     let unpacked = watch.collected.unpack(&folder);
     if ended == Ended::Normal {
@@ -182,7 +188,13 @@ impl<'a> Watch<'a> {
     }
 
     /// Passes output on until QEMU has ended, for whatever reason.
-    fn until_the_end(&mut self, qemu: &mut Running, limit: Option<Duration>, report: Report<'_>) -> Ended {
+    fn until_the_end(
+        &mut self,
+        qemu: &mut Running,
+        (limit, asks_first): (Option<Duration>, bool),
+        report: Report<'_>,
+    ) -> Ended {
+        let mut asked = None;
         loop {
             // Asked before reading, so that nothing written before the end is missed.
             let ended = qemu.ended();
@@ -191,11 +203,25 @@ impl<'a> Watch<'a> {
                 self.failed = Some(format!("what the command left in the guest: {error}"));
                 return self.judge("");
             }
+            // Before the guest could take it, Ctrl-Alt-Del ends it.
+            if ended.is_some() && asked.is_some() && self.exit_code.is_none() {
+                return if crate::interrupt::requested() { Ended::Interrupted } else { Ended::Timeout };
+            }
             if let Some(status) = ended {
                 return self.judge(&format!("QEMU ended ({status}) {}", qemu.said()));
             }
             let over = limit.is_some_and(|limit| self.start.elapsed() > limit);
             if over || crate::interrupt::requested() {
+                let first = asked.is_none();
+                let since = *asked.get_or_insert_with(Instant::now);
+                if asks_first && since.elapsed() < ASK_PATIENCE {
+                    if first {
+                        report(Progress::Step("ending the recording in the guest"));
+                        ask(qemu);
+                    }
+                    std::thread::sleep(POLL);
+                    continue;
+                }
                 qemu.quit(QUIT_PATIENCE);
                 self.follow(report);
                 // It may have ended in the meantime.
@@ -205,7 +231,7 @@ impl<'a> Watch<'a> {
                     None => Ended::Interrupted,
                 };
             }
-            std::thread::sleep(Duration::from_millis(3));
+            std::thread::sleep(POLL);
         }
     }
 
@@ -243,6 +269,12 @@ impl<'a> Watch<'a> {
             Ended::Failed(otherwise.trim().to_owned())
         }
     }
+}
+
+/// Presses Ctrl-Alt-Del. A QEMU that does not take it any more ends anyway.
+fn ask(qemu: &mut Running) {
+    let keys = ["ctrl", "alt", "delete"].map(|key| serde_json::json!({"type": "qcode", "data": key}));
+    qemu.qmp.call("send-key", serde_json::json!({ "keys": keys })).ok();
 }
 
 /// Writes the job (and the shared folders) to `scratch`, and says where they are.

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | every instruction, every branch | [`flow`] |
 //! | the graph of calls, system calls | [`calls`] |
+//! | the graph of calls of a trace of durations | [`durations`] |
 //! | a function's instructions with counts, time, branches, source | [`annotate`] |
 //! | coverage: lines, branches and functions of all code with debug information | [`cover`], from [`lines`] |
 //!
@@ -20,6 +21,7 @@ pub mod calls;
 pub mod code;
 pub mod cover;
 pub mod disasm;
+pub mod durations;
 pub mod flow;
 mod json;
 pub mod lines;

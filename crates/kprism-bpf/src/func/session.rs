@@ -49,6 +49,8 @@ pub enum Scope {
     All,
     /// Those of the processes named to [`Session::trace`], and of their children.
     Processes,
+    /// Those of the threads named to [`Session::trace`], and of nobody that they start.
+    Threads,
     /// Those of the processes that this one starts from now on, and of their children.
     Children,
 }
@@ -196,6 +198,7 @@ impl Session {
         let who = match config.scope {
             Scope::All => Who::AllBut(std::process::id()),
             Scope::Processes | Scope::Children => Who::Wanted,
+            Scope::Threads => Who::WantedThreads,
         };
         let maps = &self.maps;
         let code = sched::switch(offsets, who, regions)?;
@@ -267,9 +270,10 @@ impl Session {
         self.maps.wanted.update(&tgid.to_le_bytes(), &what.to_le_bytes())
     }
 
-    /// Traces a process, all its threads and its children from now on. Takes effect as each thread is switched to.
-    pub fn trace(&self, tgid: u32) -> Result<(), Error> {
-        self.want(tgid, sched::TRACED)?;
+    /// Traces a process, all its threads and its children, or with [`Scope::Threads`] a thread, from now on. Takes effect
+    /// as each thread is switched to.
+    pub fn trace(&self, number: u32) -> Result<(), Error> {
+        self.want(number, sched::TRACED)?;
         visit_every_cpu();
         Ok(())
     }

@@ -280,6 +280,7 @@ impl RunArgs {
             after: Vec::new(),
             shares: self.place.share.iter().map(|text| Share::parse(text)).collect(),
             collect: None,
+            asks_first: false,
             span: if self.boot { Span::Boot } else { Span::Command },
             timeout: self.place.timeout.map(Duration::from_secs),
         }

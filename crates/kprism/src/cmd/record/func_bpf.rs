@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 
 use super::func::this_kernel;
 use super::func_args::{Args, Backend};
+use super::func_bpf_guest;
 use crate::durations;
 use crate::exit::{self, Outcome};
 use crate::pipeline;
@@ -48,8 +49,11 @@ fn has_function_graph() -> bool {
 }
 
 /// Records.
-pub fn run(args: &Args, why: &str, progress: &Progress) -> Result<Outcome> {
+pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     suits(args)?;
+    if args.guest {
+        return func_bpf_guest::run(args, progress, out);
+    }
     if let Some(why) = Host::here().function_refusal() {
         bail!("{why}");
     }
@@ -120,13 +124,11 @@ pub fn run(args: &Args, why: &str, progress: &Progress) -> Result<Outcome> {
 /// What this backend cannot do is refused, not passed over.
 fn suits(args: &Args) -> Result<()> {
     let cannot = [
-        (args.guest, "--guest (run kprism itself in the guest: kprism lab run --share)"),
         (!args.graph.is_empty(), "-G"),
         (!args.not_graph.is_empty(), "-g"),
         (args.depth.is_some(), "--depth"),
         (args.no_irqs, "--no-irqs"),
         (args.no_sleep_time, "--no-sleep-time"),
-        (!args.tid.is_empty(), "--tid"),
         (args.cgroup.is_some(), "--cgroup"),
         (args.remeasure, "--remeasure"),
         (args.cpu.is_some(), "--cpu"),
@@ -195,9 +197,10 @@ fn many(kernel: &Kernel) -> Hook {
 }
 
 fn config(args: &Args, hook: Hook) -> Config {
-    let scope = match (args.all, args.pid.is_empty()) {
-        (true, _) => Scope::All,
-        (_, false) => Scope::Processes,
+    let scope = match (args.all, args.pid.is_empty(), args.tid.is_empty()) {
+        (true, _, _) => Scope::All,
+        (_, false, _) => Scope::Processes,
+        (_, _, false) => Scope::Threads,
         _ => Scope::Children,
     };
     let least = args.longer_than.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -242,8 +245,9 @@ fn watch(
     progress: &Progress,
 ) -> Result<(Watched, u64)> {
     const TICK: Duration = Duration::from_millis(20);
-    for &pid in &args.pid {
-        session.trace(pid)?;
+    let watched: Vec<u32> = args.pid.iter().chain(&args.tid).copied().collect();
+    for &number in &watched {
+        session.trace(number)?;
     }
     let path = folder.join("calls.bin");
     let mut file = match args.aggregate {
@@ -271,7 +275,7 @@ fn watch(
             exit_code = status.code();
             break;
         }
-        let gone = child.is_none() && !args.pid.is_empty() && args.pid.iter().all(|pid| !alive(*pid));
+        let gone = child.is_none() && !watched.is_empty() && watched.iter().all(|number| !alive(*number));
         let over = args.duration.is_some_and(|limit| started.elapsed() >= limit);
         match &child {
             _ if !(gone || over || signals::requested()) => {}

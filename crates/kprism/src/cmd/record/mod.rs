@@ -24,6 +24,7 @@ mod flow;
 mod func;
 mod func_args;
 mod func_bpf;
+mod func_bpf_guest;
 mod line;
 mod pmu;
 mod probe;
