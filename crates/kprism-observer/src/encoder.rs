@@ -129,6 +129,9 @@ impl Encoder {
                 }
             }
             Entry::At(va) => self.at = Some(va),
+            Entry::Miss { va, access, missed, .. } if missed.touched => {
+                self.note(Event::Touch { va, access, size: missed.size });
+            }
             Entry::Miss { index, va, access, missed } => {
                 if let (Some(last), Some(misses)) = (&self.last, &mut self.misses) {
                     let ns = self.ns + if self.icount { u64::from(index) } else { 0 };

@@ -47,7 +47,7 @@ pub enum Entry {
     Done,
     /// What led here is to be kept.
     Snapshot,
-    /// Instruction `index` of the last block, or its fetch, missed a TLB at `va`.
+    /// Instruction `index` of the last block, or its fetch, missed a TLB at `va`, or hit where a replay wants to know.
     Miss { index: u32, va: u64, access: Access, missed: Missed },
     /// The last block dropped TLB entries: those of a page, or all.
     Dropped(Option<u64>),
@@ -173,6 +173,7 @@ pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
                     size: PageSize::from_number((miss >> 10) as u8 & 3).unwrap_or(PageSize::K4),
                     first: (miss >> 16) as u8,
                     last: (miss >> 24) as u8,
+                    touched: miss >> 16 & 0xff == 0,
                 },
             },
             // SAFETY: every even word was written by `block` from a reference that lives forever.

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`geometry`], [`presets`] | what a processor's TLBs are, from JSON or by name |
 //! | [`model`], `array`, `full` | one processor's TLBs at work |
-//! | [`bank`] | several geometries over one stream of accesses |
+//! | [`bank`], `recent` | several geometries over one stream of accesses; which of them a replay needs |
 //! | [`walk()`] | the page walk, for who has the memory |
 //! | [`stream`] | misses as bytes |
 //! | [`objects`], [`profile`] | whose memory misses, and how often |
@@ -25,6 +25,7 @@ pub mod model;
 pub mod objects;
 pub mod presets;
 pub mod profile;
+mod recent;
 pub mod stream;
 pub mod walk;
 pub mod whatif;

@@ -12,6 +12,7 @@
 //! | first byte | then | what |
 //! |---|---|---|
 //! | `access \| size << 2 \| last << 4 \| more << 5`, access 0 load, 1 store, 2 fetch; size 0 4K, 1 2M, 2 1G | if `more`: a byte of geometries whose first level missed, a byte of those whose last did; time (ns), difference; address, difference; instruction, difference | a miss of the first level of the first geometry (of the last too, if `last`), or what the two bytes say |
+//! | `access \| size << 2 \| 64` | address, difference | an access that hit, which a replay with other page sizes needs (`recent`) |
 //! | 3 | CR3 | the address space from here on |
 //! | 11 | address | INVLPG |
 //! | 15 | | all entries were dropped (CR4 was loaded, or observation began) |
@@ -30,6 +31,7 @@ const INVALIDATE: u8 = 11;
 const FLUSH: u8 = 15;
 const LAST: u8 = 1 << 4;
 const MORE: u8 = 1 << 5;
+const TOUCH: u8 = 1 << 6;
 
 /// The stream's header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +64,15 @@ pub struct Miss {
 pub enum Event {
     /// A miss.
     Miss(Miss),
+    /// A hit that a replay needs.
+    Touch {
+        /// Address accessed.
+        va: u64,
+        /// How.
+        access: Access,
+        /// The page's size.
+        size: PageSize,
+    },
     /// CR3 is this.
     Space(u64),
     /// INVLPG of this address.
@@ -119,6 +130,11 @@ impl Writer {
                 self.difference(self.at.va, m.va);
                 self.difference(self.at.ip, m.ip);
                 self.at = Place { ns: m.ns, va: m.va, ip: m.ip };
+            }
+            Event::Touch { va, access, size } => {
+                self.bytes.push(access as u8 | (size as u8) << 2 | TOUCH);
+                self.difference(self.at.va, va);
+                self.at.va = va;
             }
             Event::Space(cr3) => {
                 self.bytes.push(SPACE);
@@ -240,10 +256,18 @@ impl<'a> Reader<'a> {
             _ => {}
         }
         let (Some(access), Some(size), 0) =
-            (Access::from_number(head & 3), PageSize::from_number(head >> 2 & 3), head >> 6)
+            (Access::from_number(head & 3), PageSize::from_number(head >> 2 & 3), head >> 7)
         else {
             return Err(StreamError { offset, what: format!("expected an event, not {head:#04x}") });
         };
+        if head & TOUCH != 0 {
+            if head & (LAST | MORE) != 0 {
+                return Err(StreamError { offset, what: format!("expected an event, not {head:#04x}") });
+            }
+            let va = self.difference(self.at.va)?;
+            self.at.va = va;
+            return Ok(Event::Touch { va, access, size });
+        }
         let (first, last) = match head & MORE {
             0 => (1, u8::from(head & LAST != 0)),
             _ => (self.byte()?, self.byte()?),
@@ -288,6 +312,11 @@ mod tests {
                 first,
                 last
             })),
+            (any::<u64>(), 0u8..3, 0u8..3).prop_map(|(va, a, s)| Event::Touch {
+                va,
+                access: Access::from_number(a).unwrap(),
+                size: PageSize::from_number(s).unwrap(),
+            }),
             any::<u64>().prop_map(Event::Space),
             any::<u64>().prop_map(Event::Invalidate),
             Just(Event::Flush),
