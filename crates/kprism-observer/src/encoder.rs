@@ -141,6 +141,10 @@ impl Encoder {
                     misses.event(&Event::Miss(stream::Miss { ns, va, ip, access, size, first, last }));
                 }
             }
+            Entry::Fault(va) => self.note(Event::Fault(va)),
+            Entry::FaultEnd => self.note(Event::FaultEnd),
+            Entry::Alloc(a) => self.note(Event::Alloc(stream::Alloc { ns: self.ns, ..a })),
+            Entry::Free(va, bytes) => self.note(Event::Free { ns: self.ns, va, bytes }),
             Entry::Dropped(page) => self.note(page.map_or(Event::Flush, Event::Invalidate)),
             entry => {
                 self.plain = false;
@@ -153,6 +157,7 @@ impl Encoder {
     fn rare(&mut self, entry: Entry) {
         match entry {
             Entry::Block(_) | Entry::At(_) | Entry::Miss { .. } | Entry::Dropped(_) => {}
+            Entry::Fault(_) | Entry::FaultEnd | Entry::Alloc(_) | Entry::Free(..) => {}
             Entry::Done => {
                 if let Some(last) = &mut self.last {
                     last.done = true;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use kprism_image::symbols::Symbols;
 use kprism_tlb::geometry::PageSize;
 use kprism_tlb::objects::Objects;
-use kprism_tlb::profile::{Distribution, Misses, Profile};
+use kprism_tlb::profile::{Context, Distribution, Misses, Profile};
 use kprism_tlb::whatif::{ByObject, huge_mebibytes, may_be_huge};
 use kprism_tlb::{Access, Geometry};
 use serde_json::Value;
@@ -167,11 +167,13 @@ pub fn objects(profile: &Profile, geometries: usize, objects: &Objects) -> Table
 
 /// By page, of the first geometry.
 pub fn pages(profile: &Profile, objects: &mut Objects) -> Table {
+    let ns = profile.span.map_or(0, |(_, end)| end);
     let rows = profile
         .pages
         .iter()
         .map(|(key, &n)| {
-            let object = objects.find(key.tgid, key.start) as usize;
+            let context = Context { tgid: key.tgid, ns, ..Context::default() };
+            let object = objects.region(&context, key.start) as usize;
             let mut misses = Misses::default();
             misses[0] = n;
             let cells = vec![

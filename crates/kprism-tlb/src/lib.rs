@@ -11,11 +11,12 @@
 //! | [`bank`], `recent` | several geometries over one stream of accesses; which of them a replay needs |
 //! | [`walk()`] | the page walk, for who has the memory |
 //! | [`stream`] | misses as bytes |
-//! | [`objects`], [`profile`] | whose memory misses, and how often |
+//! | [`objects`], [`allocs`], [`profile`] | whose memory misses, and how often |
 //! | [`bus`] | a memory bus's accesses to page tables → misses |
 //! | [`whatif`] | the same run with larger pages |
 #![forbid(unsafe_code)]
 
+pub mod allocs;
 mod array;
 pub mod bank;
 pub mod bus;

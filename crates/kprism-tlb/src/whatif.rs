@@ -5,10 +5,11 @@
 //! The stream holds every miss of the first level, and of the hits those that matter to a first level of the same sets
 //! (see `recent`). So data are looked up as if every access were there: exactly, as long as the first level's arrays are
 //! LRU and have the recorded sets or a multiple of them. Code keeps its pages and its arrays of the first level, so its
-//! recorded misses of the first level are looked up from the second level on. docs/tlb.md holds predictions against
+//! recorded misses of the first level are looked up from the second level on. What the kernel did for page faults that a
+//! larger page would not have is left out. docs/tlb.md holds predictions against
 //! measurements.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::geometry::{Access, Array, Geometry, PageSize};
 use crate::model::{Outcome, Page, Tlb};
@@ -25,6 +26,51 @@ pub enum Change {
     One(u32, PageSize),
     /// Those of all objects of programs: data, not code.
     All(PageSize),
+}
+
+impl Change {
+    /// What the pages of an object become, if anything.
+    fn of(&self, object: u32, objects: &Objects) -> Option<PageSize> {
+        match *self {
+            Change::One(which, to) if which == object => Some(to),
+            Change::All(to) if may_be_huge(objects.all()[object as usize].kind) => Some(to),
+            _ => None,
+        }
+    }
+}
+
+/// Page faults of changed objects: a large page takes one where small ones took many.
+#[derive(Debug, Default)]
+struct Faults {
+    /// Pages that had theirs.
+    seen: HashSet<(u32, u64)>,
+    /// Within one that would not be.
+    inside: bool,
+}
+
+impl Faults {
+    fn would_not_be(
+        &mut self,
+        event: &Event,
+        context: &Context,
+        objects: &mut Objects,
+        change: &Change,
+    ) -> bool {
+        match *event {
+            Event::Fault(va) if va >> 63 == 0 && *change != Change::Nothing => {
+                let object = objects.region(context, va);
+                let to = change.of(object, objects);
+                self.inside = to.is_some_and(|to| !self.seen.insert((context.tgid, va >> to.shift())));
+                self.inside
+            }
+            // A fault that waits lets others run.
+            Event::FaultEnd | Event::Task { .. } => {
+                self.inside = false;
+                false
+            }
+            _ => self.inside,
+        }
+    }
 }
 
 /// Misses with a change, by object; with the number of the object that missed.
@@ -48,9 +94,13 @@ pub fn replay(
         recorded == geometry.levels.first() && recorded.is_some_and(|level| level.iter().all(alone));
     let mut tlb = Tlb::new(geometry);
     let mut context = Context::default();
+    let mut faults = Faults::default();
     for event in reader {
         let event = event?;
         context.follow(&event);
+        if faults.would_not_be(&event, &context, objects, change) {
+            continue;
+        }
         let (va, access, size, missed) = match event {
             Event::Miss(m) => (m.va, m.access, m.size, m.first & 1 != 0),
             Event::Touch { va, access, size } => (va, access, size, false),
@@ -66,14 +116,14 @@ pub fn replay(
                 tlb.flush_all();
                 continue;
             }
-            Event::Task { .. } => continue,
+            Event::Task { .. }
+            | Event::Fault(_)
+            | Event::FaultEnd
+            | Event::Alloc(_)
+            | Event::Free { .. } => continue,
         };
-        let object = objects.find(context.tgid, va);
-        let size = match *change {
-            Change::One(which, to) if which == object => to.max(size),
-            Change::All(to) if may_be_huge(objects.all()[object as usize].kind) => to.max(size),
-            _ => size,
-        };
+        let object = objects.region(&context, va);
+        let size = change.of(object, objects).map_or(size, |to| to.max(size));
         let page = || Page { size, global: va >> 63 == 1 };
         let outcome = match (access, code_apart) {
             (Access::Fetch, true) if missed => tlb.access_below(va, access, page),
