@@ -11,7 +11,7 @@
 //! | [`bank`], `recent` | several geometries over one stream of accesses; which of them a replay needs |
 //! | [`walk()`] | the page walk, for who has the memory |
 //! | [`stream`] | misses as bytes |
-//! | [`objects`], [`allocs`], [`profile`] | whose memory misses, and how often |
+//! | [`objects`], [`allocs`], [`profile`], [`heat`] | whose memory misses, how often, where and when |
 //! | [`bus`] | a memory bus's accesses to page tables → misses |
 //! | [`whatif`] | the same run with larger pages |
 #![forbid(unsafe_code)]
@@ -22,6 +22,7 @@ pub mod bank;
 pub mod bus;
 mod full;
 pub mod geometry;
+pub mod heat;
 pub mod model;
 pub mod objects;
 pub mod presets;

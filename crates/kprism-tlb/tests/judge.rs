@@ -16,7 +16,7 @@ use kprism_tlb::{Access, Bank, Page};
 const WORKLOADS: [&[&str]; 4] = [
     &["stride", "2048", "100"],
     &["gups", "8M", "500K"],
-    &["bfs", "13", "8"],
+    &["bfs", "16", "2"],
     &["chase", "8M", "500K"],
 ];
 

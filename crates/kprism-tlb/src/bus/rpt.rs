@@ -342,18 +342,19 @@ pub struct BusMiss {
 pub fn replay(
     region: (u64, u64),
     records: impl Iterator<Item = Record>,
-    accesses: impl Iterator<Item = Access>,
+    mut accesses: impl Iterator<Item = Access>,
     mut each: impl FnMut(BusMiss),
 ) -> Counts {
     let mut rpt = Rpt::new(region.0, region.1);
     let mut counts = Counts::default();
     let mut records = records.peekable();
-    let mut accesses = accesses.peekable();
-    while let Some(a) = accesses.next() {
+    let mut next = accesses.next();
+    while let Some(a) = next {
+        next = accesses.next();
         while let Some(record) = records.next_if(|r| r.time() <= a.time) {
             rpt.record(&record);
         }
-        let meaning = rpt.access(&a, accesses.peek());
+        let meaning = rpt.access(&a, next.as_ref());
         counts.add(&meaning);
         if let Meaning::Miss { mapping, entry } = meaning {
             each(BusMiss { time: a.time, mapping, entry });

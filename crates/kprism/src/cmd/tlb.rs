@@ -15,6 +15,7 @@ use kprism_report::{Style, Table, tlb, units};
 use kprism_store::{Manifest, MissRow, Run, save_tlb_misses};
 use kprism_tlb::geometry::PageSize;
 use kprism_tlb::allocs::Site;
+use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
 use kprism_tlb::profile::{Context as Place, Profile};
 use kprism_tlb::stream::{Event, Reader, StreamError};
@@ -46,9 +47,13 @@ pub struct View<'a> {
     pub style: Style,
 }
 
+/// Of the heat map: objects, bands of each, bins of time.
+const HOTTEST: usize = 5;
+const BANDS: usize = 8;
+const BINS: usize = 64;
 /// Objects whose pages are changed one by one for `advice`.
 const CANDIDATES: usize = 8;
-const VIEWS: &str = "objects, functions, processes, threads, pages, distribution or advice";
+const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution or advice";
 
 /// A run's misses and what names them.
 struct Loaded {
@@ -111,6 +116,16 @@ impl Loaded {
         self.objects = objects;
         results.into_iter().enumerate().for_each(|(cpu, result)| self.note(cpu, result));
         Ok(profile)
+    }
+
+    /// The objects that miss most, over address and time.
+    fn heat(&mut self, profile: &Profile) -> Result<Heat> {
+        let mut objects = std::mem::take(&mut self.objects);
+        let mut heat = Heat::new(profile, &objects, HOTTEST, BANDS, BINS);
+        let results: Vec<_> = self.readers()?.into_iter().map(|r| heat.add(r, &mut objects)).collect();
+        self.objects = objects;
+        results.into_iter().enumerate().for_each(|(cpu, result)| self.note(cpu, result));
+        Ok(heat)
     }
 
     /// Misses by object after a change.
@@ -288,6 +303,15 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         Some("processes") => vec![("processes", tlb::tasks(&profile, n, &loaded.comms(), false))],
         Some("threads") => vec![("threads", tlb::tasks(&profile, n, &loaded.comms(), true))],
         Some("pages") => vec![("pages", tlb::pages(&profile, &mut loaded.objects))],
+        Some("heat") => {
+            progress.step("placing the misses");
+            let heat = loaded.heat(&profile)?;
+            let table = match view.json || view.csv {
+                true => tlb::heat_cells(&heat, &loaded.objects),
+                false => tlb::heat_picture(&heat, &loaded.objects),
+            };
+            vec![("heat", table)]
+        }
         Some("distribution") => vec![("distribution", tlb::distribution(&profile, tgid))],
         Some("advice") if n == 0 => {
             bail!("misses off the bus tell no hits, which a replay needs; record with --method model")
