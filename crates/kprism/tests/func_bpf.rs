@@ -139,7 +139,7 @@ fn known_calls_are_measured_as_they_are() {
     let release = kprism(&["lab", "run", "-q", "--unobserved", "-o", &path("release"), "--", "uname", "-r"]);
     let release = String::from_utf8(release.stdout).unwrap();
     let built = Command::new("sh")
-        .arg(here.join("delta/build.sh"))
+        .arg(here.join("../../../scripts/build-module.sh"))
         .args([release.trim(), dir.path().to_str().unwrap()])
         .arg(here.join("func_bpf/nesting.c"))
         .status()
