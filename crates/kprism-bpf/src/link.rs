@@ -102,6 +102,12 @@ impl Link {
         Self::probe(program, "kprobe", &what, name.as_ptr() as u64, offset, when, -1, cookie)
     }
 
+    /// Attaches to an address of the running kernel: a function's first instruction, or any other. No name is looked
+    /// up, so that functions of one name are told apart.
+    pub fn kprobe_at(program: &Program, address: u64, when: When, cookie: u64) -> Result<Self, Error> {
+        Self::probe(program, "kprobe", &format!("kprobe {address:#x}"), 0, address, when, -1, cookie)
+    }
+
     /// Attaches to an offset of a file; `pid` -1 is every process.
     pub fn uprobe(
         program: &Program,
