@@ -25,6 +25,15 @@ pub struct Image {
     split: Vec<(usize, Image)>,
 }
 
+/// The build id of any ELF file, with or without debug information.
+pub fn build_id(path: &Path) -> Option<String> {
+    hex_id(&Image::map(path).ok()?.object()?)
+}
+
+fn hex_id(object: &object::File<'_>) -> Option<String> {
+    Some(object.build_id().ok()??.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// A symbol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Symbol {
@@ -75,6 +84,17 @@ impl Image {
     /// Its path, for messages.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its build id, as hexadecimal digits.
+    pub fn build_id(&self) -> Option<String> {
+        hex_id(&self.object()?)
+    }
+
+    /// Bytes that the file has for this address.
+    pub fn bytes_at(&self, address: u64, len: usize) -> Option<&[u8]> {
+        let at = usize::try_from(self.file_offset(address)?).ok()?;
+        self.map.get(at..)?.get(..len)
     }
 
     /// Whether it can be loaded anywhere, as libraries and most programs can.

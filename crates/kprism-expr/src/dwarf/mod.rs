@@ -22,7 +22,7 @@ use gimli::{EndianSlice, LittleEndian};
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef};
 
-pub use file::Image;
+pub use file::{Image, build_id};
 pub use line::Line;
 pub use place::Place;
 
