@@ -13,6 +13,7 @@
 //!
 //! | module | job |
 //! |---|---|
+//! | [`events`] | static tracepoints of the kernel: record, arguments, locals around them |
 //! | [`locate`] | a place's text → where it is: program, kernel, BTF |
 //! | [`plan`] | a probe's text and what can be named there → segments of eBPF, and how their values lie in a record |
 //! | [`compiled`] | plans in a file, for a machine that has no debug information; takes any bytes |
@@ -26,6 +27,7 @@
 //! speaks another language than C (GDB's) has its bytecode made into the same segments.
 
 pub mod compiled;
+pub mod events;
 pub mod locate;
 pub mod plan;
 pub mod program;

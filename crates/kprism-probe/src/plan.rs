@@ -8,7 +8,7 @@ use kprism_expr::ctype::Ty;
 use kprism_expr::emit::{self, Cpu, Program, Reloc};
 use kprism_expr::ir::{Func, Kept, Space};
 use kprism_expr::lower::{self, Collected, Env, What};
-use kprism_expr::scope::{Role, Scope};
+use kprism_expr::scope::{Role, Scope, Sym};
 use kprism_expr::{opt, regs};
 use serde::{Deserialize, Serialize};
 
@@ -309,6 +309,15 @@ pub(crate) fn made(
         kept,
         notes: Vec::new(),
     })
+}
+
+/// What must hold, as a segment.
+pub(crate) fn guard(holds: &std::rc::Rc<Sym>, scope: &dyn Scope) -> Result<Segment, Error> {
+    let text = "the stack's return addresses";
+    let mut func = lower::described(holds, scope).map_err(|e| Error::Expression(e.render(text)))?;
+    opt::optimise(&mut func);
+    let program = emit::segment(&func, Cpu::V3, &[]).map_err(|e| Error::Emit(format!("`{text}`"), e))?;
+    Ok(Segment { text: text.to_owned(), program })
 }
 
 fn names(env: Env<'_>, role: Role, wanted: &mut Vec<Wanted>) {

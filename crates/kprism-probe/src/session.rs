@@ -229,6 +229,11 @@ impl Attach<'_> {
     ) -> Result<(Program, Link), Error> {
         let when = |at_return: bool| if own && at_return { When::Return } else { When::Entry };
         match &self.plan.site {
+            Site::User { file, offset, listeners, .. } if *listeners != 0 => {
+                let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
+                let link = Link::usdt(&program, file, *offset, *listeners)?;
+                Ok((program, link))
+            }
             Site::User { file, offset, entry, at_return, .. } => {
                 let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
                 let offset = if own { *offset } else { *entry };

@@ -58,7 +58,8 @@ impl Image {
         Ok(image)
     }
 
-    fn map(path: &Path) -> Result<Self, Error> {
+    /// Maps a file, with debug information or not.
+    pub fn map(path: &Path) -> Result<Self, Error> {
         let name = path.display().to_string();
         let io = |e| Error::Io(name.clone(), e);
         let file = File::open(path).map_err(io)?;
@@ -207,5 +208,15 @@ impl Image {
         found.sort_by(|a, b| (a.address, &a.name).cmp(&(b.address, &b.name)));
         found.dedup();
         found
+    }
+
+    /// The code symbol that an address belongs to.
+    pub(crate) fn around(&self, address: u64) -> Option<Symbol> {
+        let object = self.object()?;
+        let code = object.symbols().filter(|s| s.kind() == object::SymbolKind::Text && s.is_definition());
+        let nearest = code.filter(|s| s.address() <= address).max_by_key(|s| (s.address(), s.size()))?;
+        let (start, size) = (nearest.address(), nearest.size());
+        let name = nearest.name().ok()?.to_owned();
+        (address - start < size.max(1)).then_some(Symbol { name, address: start, size, code: true })
     }
 }

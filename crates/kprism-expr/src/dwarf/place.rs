@@ -122,6 +122,11 @@ impl<'c, 'd> Place<'c, 'd> {
         Err(none())
     }
 
+    /// The functions that it is in: the one that is called, then those that are inlined.
+    pub fn functions(&self) -> Vec<String> {
+        self.frames.iter().map(|f| f.name.clone()).collect()
+    }
+
     /// The instruction after the function's prologue, where GDB's `break` stops.
     pub fn after_prologue(&self) -> Result<u64, Error> {
         let (unit, entry) = self.debug.entry(self.function)?;

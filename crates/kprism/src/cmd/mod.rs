@@ -19,6 +19,7 @@ mod import;
 mod info;
 mod lab;
 mod list;
+mod list_events;
 mod probe;
 mod record;
 mod report;
@@ -67,7 +68,7 @@ pub enum Command {
     Import(import::Args),
     /// Show what a run is and what was lost
     Info(info::Args),
-    /// List the runs in a folder
+    /// List the runs in a folder, or static tracepoints (list events)
     List(list::Args),
     /// Show what this machine can do, and the remedy for the rest
     Check(check::Args),

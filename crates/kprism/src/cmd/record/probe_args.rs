@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use kprism_probe::compiled::{Compiled, VERSION};
-use kprism_probe::locate::{Target, plan};
+use kprism_probe::locate::{Target, plans};
 use kprism_probe::plan::{Plan, Request, expressions, split};
 
 use crate::progress::Progress;
@@ -40,25 +40,25 @@ impl ProbeArgs {
         if self.probes.is_empty() {
             bail!("which probes? write `FUNC if EXPR`, FILE:LINE or another place");
         }
-        let mut plans = Vec::new();
+        let mut all = Vec::new();
         for spec in &self.probes {
             let (place, condition) = split(spec);
             let request =
                 Request { place, condition, collect: &collect, vars: &self.vars, text: self.strings };
             let planned = self.planned(&request, command, pids)?;
-            tell(&planned, progress);
-            plans.push(planned);
+            planned.iter().for_each(|plan| tell(plan, progress));
+            all.extend(planned);
         }
-        Ok(Compiled { version: VERSION, vars: self.vars.clone(), plans })
+        Ok(Compiled { version: VERSION, vars: self.vars.clone(), plans: all })
     }
 
     /// In the file that was named, or the program that is run, or the kernel.
-    fn planned(&self, request: &Request<'_>, command: &[String], pids: &[u32]) -> Result<Plan> {
+    fn planned(&self, request: &Request<'_>, command: &[String], pids: &[u32]) -> Result<Vec<Plan>> {
         if let Some(path) = &self.exec {
-            return Ok(plan(Target::Program(path), request)?);
+            return Ok(plans(Target::Program(path), request)?);
         }
         if let Some(path) = &self.vmlinux {
-            return Ok(plan(Target::Kernel(path), request)?);
+            return Ok(plans(Target::Kernel(path), request)?);
         }
         let btf = Target::Btf(Path::new("/sys/kernel/btf/vmlinux"));
         let program = match (command.first(), pids) {
@@ -66,14 +66,14 @@ impl ProbeArgs {
             (None, [pid]) => Some(PathBuf::from(format!("/proc/{pid}/exe"))),
             _ => None,
         };
-        let Some(program) = program else { return Ok(plan(btf, request)?) };
-        match plan(Target::Program(&program), request) {
-            Ok(plan) => Ok(plan),
+        let Some(program) = program else { return Ok(plans(btf, request)?) };
+        match plans(Target::Program(&program), request) {
+            Ok(planned) => Ok(planned),
             // The place is there, what is asked of it is not.
             Err(error @ (kprism_probe::Error::Expression(_) | kprism_probe::Error::Cannot(_))) => {
                 Err(error.into())
             }
-            Err(there) => plan(btf, request).map_err(|error| match error {
+            Err(there) => plans(btf, request).map_err(|error| match error {
                 kprism_probe::Error::Btf(_) => anyhow!("{there}\nand in the kernel: {error}"),
                 error => error.into(),
             }),
