@@ -317,6 +317,12 @@ impl<'c, 'd> Place<'c, 'd> {
         outer.flat_map(|f| f.locals.iter().rev()).find(|l| l.name == name)
     }
 
+    /// A variable of the function itself, whatever is inlined here.
+    pub(crate) fn outermost(&self, name: &str) -> Result<Option<Variable>, Error> {
+        let local = self.frames.first().and_then(|f| f.locals.iter().find(|l| l.name == name));
+        local.map(|local| self.local_variable(local)).transpose()
+    }
+
     fn local_variable(&self, local: &Local) -> Result<Variable, Error> {
         // `extern` within a function: the variable is elsewhere.
         let (_, entry) = self.debug.entry(local.node)?;

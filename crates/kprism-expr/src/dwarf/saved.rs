@@ -68,7 +68,7 @@ impl Debug<'_> {
         let runner = symbol(format!("bpf_trace_run{arguments}"))?;
         let inner = self.deepest(runner).map_err(fail)?;
         let place = Place::at(self, inner.pc, Moment::Inside, Space::Kernel)?;
-        let array = place.variable("args").map_err(fail)?.map(|v| v.location);
+        let array = place.outermost("args")?.map(|v| v.location);
         let Some(Location::Whole(Spot::Memory(array))) = array else {
             return Err(fail(format!("nothing says where bpf_trace_run{arguments} has its arguments")));
         };
