@@ -11,6 +11,7 @@
 //! | `func_args` | its options, as the recorder wants them |
 //! | `boot` | initcalls and long functions of a boot |
 //! | `probe` | conditional tracepoints: what is collected, and whose |
+//! | `probe_args` | which probes; their places looked up and compiled |
 //! | `flow` | options, the checks before, the import afterwards |
 //! | `line` | perf's command line, made of the options; touches nothing |
 //! | `ptat` | TLB misses off the bus, with a module in the guest |
@@ -28,6 +29,7 @@ mod func_bpf_guest;
 mod line;
 mod pmu;
 mod probe;
+mod probe_args;
 mod ptat;
 mod rights;
 mod tlb;
@@ -43,6 +45,7 @@ pub use boot::{
 pub use func::told;
 pub use line::find_perf;
 pub use pmu::Pmu;
+pub use probe_args::ProbeArgs;
 pub use rights::Rights;
 
 use crate::exit::Outcome;
