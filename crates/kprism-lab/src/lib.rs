@@ -25,6 +25,7 @@ pub mod interrupt;
 mod apt;
 mod archive;
 mod collect;
+mod counters;
 mod initramfs;
 mod kernel;
 mod lab;
@@ -39,6 +40,7 @@ mod symbols;
 mod tail;
 
 pub use error::{Error, Result};
+pub use kprism_agent::Counters;
 pub use files::{find_agent, find_observer, find_recorder};
 pub use kernel::Kernel;
 pub use lab::{Prepared, prepare};

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
-use kprism_gcov::{Collector, Cover, Data, Solver, data};
+use kprism_gcov::{Collector, Cover, Data, Solver, data, window};
 
 use kprism_report::Filter;
 
@@ -27,6 +27,8 @@ use crate::progress::Progress;
 pub const COUNTERS: &str = "gcov/counters.cpio";
 /// Where it keeps those from before the window.
 pub const BEFORE: &str = "gcov/before.cpio";
+/// And those of a reading earlier: what reading adds itself is the difference.
+pub const IDLE: &str = "gcov/idle.cpio";
 
 /// Coverage, and what could not be used.
 pub struct Loaded {
@@ -34,6 +36,17 @@ pub struct Loaded {
     pub cover: Cover,
     /// Objects left out, and why.
     pub problems: Vec<String>,
+    /// What reading the counters added to the window, if they were read in it.
+    pub footprint: Option<Footprint>,
+}
+
+/// What reading the counters costs, in counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Counters that one reading adds to: these were taken out.
+    pub counters: usize,
+    /// Functions that reading runs through, and not always alike: they have some of the reading's counts left.
+    pub unsure: usize,
 }
 
 /// Where coverage is read from.
@@ -139,21 +152,23 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
     }
     progress.step("reading coverage");
     let streams = input.join("streams");
-    let (counters, before) = if is_cover(input) {
-        let before = streams.join(BEFORE);
-        let before = (before.exists() && !from.since_boot).then(|| archive(&before)).transpose()?;
-        (Counters::Archive(archive(&streams.join(COUNTERS))?), before)
+    let (counters, earlier) = if is_cover(input) {
+        let earlier = |name: &str| {
+            let path = streams.join(name);
+            (path.exists() && !from.since_boot).then(|| archive(&path)).transpose()
+        };
+        (Counters::Archive(archive(&streams.join(COUNTERS))?), [earlier(BEFORE)?, earlier(IDLE)?])
     } else if input.is_file() {
-        (Counters::Archive(archive(input)?), None)
+        (Counters::Archive(archive(input)?), [None, None])
     } else {
         let mut files = Vec::new();
         data_files(input, &mut files).with_context(|| input.display().to_string())?;
-        (Counters::Files(files), None)
+        (Counters::Files(files), [None, None])
     };
     if counters.len() == 0 {
         bail!("{}: no .gcda files in it", input.display());
     }
-    let loaded = collect(&counters, before.as_ref(), from.build_dir.as_deref());
+    let loaded = collect(&counters, earlier.each_ref().map(Option::as_ref), from.build_dir.as_deref());
     progress.clear();
     if loaded.cover.objects == 0 {
         bail!("none of {} objects could be used; the first: {}", counters.len(), loaded.problems[0]);
@@ -161,21 +176,43 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
     Ok(loaded)
 }
 
-fn collect(counters: &Counters, before: Option<&Archive>, build_dir: Option<&Path>) -> Loaded {
-    let earlier: HashMap<&str, Range<usize>> = before
-        .iter()
-        .flat_map(|archive| &archive.files)
-        .map(|(name, range)| (name.as_str(), range.clone()))
-        .collect();
+/// The data of one object in an archive, by the object's name.
+struct Earlier<'a> {
+    archive: &'a Archive,
+    places: HashMap<&'a str, Range<usize>>,
+}
+
+impl<'a> Earlier<'a> {
+    fn new(archive: &'a Archive) -> Self {
+        let places = archive.files.iter().map(|(name, range)| (name.as_str(), range.clone()));
+        Self { archive, places: places.collect() }
+    }
+
+    fn data(&self, name: &str) -> Result<Option<Data>> {
+        let range = self.places.get(name).cloned();
+        Ok(range.map(|range| data::read(&self.archive.bytes[range])).transpose()?)
+    }
+}
+
+/// Puts all objects together; `earlier` are the counters from before the window, and those of the reading before that.
+fn collect(counters: &Counters, earlier: [Option<&Archive>; 2], build_dir: Option<&Path>) -> Loaded {
+    let [before, idle] = earlier.map(|archive| archive.map(Earlier::new));
     let collector = Collector::default();
     let problems = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
+    let (cost, unsure) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let one = |index: usize, solver: &mut Solver, bytes: &mut Vec<u8>| -> Result<()> {
         let mut data = counters.data(index)?;
-        if let (Counters::Archive(archive), Some(before)) = (counters, before)
-            && let Some(range) = earlier.get(archive.files[index].0.as_str())
+        if let (Counters::Archive(archive), Some(before)) = (counters, &before)
+            && let Some(earlier) = before.data(&archive.files[index].0)?
         {
-            data.subtract(&data::read(&before.bytes[range.clone()])?)?;
+            let idle = idle.as_ref().map(|idle| idle.data(&archive.files[index].0)).transpose()?.flatten();
+            let windowed = window::between(idle.as_ref(), &earlier, data)?;
+            unsure.fetch_add(windowed.unsure, Ordering::Relaxed);
+            if let Some(idle) = idle {
+                cost.fetch_add(window::changed(&window::between(None, &idle, earlier)?.data), Ordering::Relaxed);
+            }
+            data = windowed.data;
         }
         let notes = find_notes(&counters.object(index), build_dir);
         bytes.clear();
@@ -203,7 +240,8 @@ fn collect(counters: &Counters, before: Option<&Archive>, build_dir: Option<&Pat
     });
     let mut problems = problems.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     problems.sort_unstable();
-    Loaded { cover: collector.finish(), problems }
+    let footprint = Footprint { counters: cost.into_inner(), unsure: unsure.into_inner() };
+    Loaded { cover: collector.finish(), problems, footprint: idle.is_some().then_some(footprint) }
 }
 
 /// The notes of an object: beside it, or in the build's folder under the longest end of its path.

@@ -71,7 +71,7 @@ impl CoverArgs {
 pub type Asked<'a> = (&'a From, &'a Who);
 
 fn load_and_complain(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<Cover> {
-    let Loaded { cover, problems } = load(input, from, who, progress)?;
+    let Loaded { cover, problems, .. } = load(input, from, who, progress)?;
     if !problems.is_empty() {
         eprintln!("kprism: {} objects left out:", problems.len());
         for problem in problems.iter().take(NAMED) {
@@ -86,6 +86,30 @@ fn load_and_complain(input: &Path, (from, who): Asked<'_>, progress: &Progress) 
         );
     }
     Ok(cover)
+}
+
+/// What a recording says of itself: its totals, what the reading added, and the folder or file that was asked for.
+pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn Write) -> Result<()> {
+    let loaded = load(run, &From::default(), &Who::default(), progress)?;
+    let objects = loaded.cover.objects;
+    progress.say(&format!(
+        "{}: {objects} objects\n{}",
+        run.display(),
+        cover::summary(&loaded.cover.totals()).trim_end()
+    ));
+    if let Some(footprint) = loaded.footprint {
+        progress.say(&format!(
+            "reading them added to {} counters, which is taken out; {} functions have some of it left",
+            footprint.counters, footprint.unsure
+        ));
+    }
+    if show.is_some() {
+        let mut table = cover::table(&loaded.cover, Each::File, show);
+        table.sort_by("lines_hit")?;
+        table.limit(ROWS);
+        write!(out, "{}", table.to_text(Style::default()))?;
+    }
+    Ok(())
 }
 
 /// `kprism report cover`.
