@@ -104,30 +104,34 @@ fn list(folder: &Path, names: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// A window: counters before it, twice, and after it.
+/// A window: counters before it, several times, and after it.
 #[derive(Debug)]
 pub struct Session {
     folder: PathBuf,
-    idle: Snapshot,
-    before: Snapshot,
+    before: Vec<Snapshot>,
     after: Option<Snapshot>,
 }
 
-/// What [`Session::save`] writes: counters from before the window, right before it, and after it.
-pub const ARCHIVES: [&str; 3] = ["idle.cpio", "before.cpio", "counters.cpio"];
+/// Readings before the window, one after the other, to tell what a reading adds.
+pub const IDLE: [&str; 4] = ["idle-1.cpio", "idle-2.cpio", "idle-3.cpio", "idle-4.cpio"];
+/// The reading right before the window.
+pub const BEFORE: &str = "before.cpio";
+/// The reading right after it.
+pub const AFTER: &str = "counters.cpio";
 
 impl Session {
-    /// Reads the counters below `folder` until a reading costs no more than it has to, and then before the window: call
-    /// this right before it.
+    /// Reads the counters below `folder` a few times, the last time for the window: call this right before it.
     ///
     /// # Errors
     /// As [`Snapshot::take`].
     pub fn begin(folder: &Path) -> io::Result<Self> {
         // The first reading finds caches empty, and tells how much there is.
         let room = Snapshot::take(folder, 0)?.size() + STEP;
-        let idle = Snapshot::take(folder, room)?;
-        let before = Snapshot::take(folder, room)?;
-        Ok(Self { folder: folder.to_owned(), idle, before, after: None })
+        let mut before = Vec::with_capacity(IDLE.len() + 1);
+        for _ in 0..=IDLE.len() {
+            before.push(Snapshot::take(folder, room)?);
+        }
+        Ok(Self { folder: folder.to_owned(), before, after: None })
     }
 
     /// Reads them after the window: call this right after it.
@@ -135,25 +139,25 @@ impl Session {
     /// # Errors
     /// As [`Snapshot::take`].
     pub fn end(&mut self) -> io::Result<()> {
-        let room = self.before.size() + STEP;
+        let room = self.before.last().map_or(0, Snapshot::size) + STEP;
         self.after = Some(Snapshot::take(&self.folder, room)?);
         Ok(())
     }
 
     /// Objects that had counters, at the end.
     pub fn objects(&self) -> usize {
-        self.after.as_ref().unwrap_or(&self.before).objects()
+        self.after.as_ref().or(self.before.last()).map_or(0, Snapshot::objects)
     }
 
-    /// Writes [`ARCHIVES`] to the folder `place`.
+    /// Writes [`IDLE`], [`BEFORE`] and [`AFTER`] to the folder `place`.
     ///
     /// # Errors
     /// Of writing.
     pub fn save(&self, place: &Path) -> io::Result<()> {
         fs::create_dir_all(place)?;
-        let moments = [Some(&self.idle), Some(&self.before), self.after.as_ref()];
-        for (name, snapshot) in ARCHIVES.iter().zip(moments) {
-            let Some(snapshot) = snapshot else { continue };
+        let names = IDLE.into_iter().chain([BEFORE]);
+        let before = names.zip(&self.before);
+        for (name, snapshot) in before.chain(self.after.as_ref().map(|after| (AFTER, after))) {
             let mut out = BufWriter::new(File::create(place.join(name))?);
             snapshot.archive(&self.folder, &mut out)?;
             out.flush()?;
@@ -197,7 +201,7 @@ mod tests {
         assert_eq!(session.objects(), 2);
         session.save(&folder.join("to")).unwrap();
         let pair = |name: &str, contents: &str| (format!("build/kernel/{name}.gcda"), contents.to_owned());
-        assert_eq!(files(&folder.join("to/idle.cpio")), [pair("a", "a"), pair("b", "bb")]);
+        assert_eq!(files(&folder.join("to/idle-1.cpio")), [pair("a", "a"), pair("b", "bb")]);
         assert_eq!(files(&folder.join("to/before.cpio")), [pair("a", "a"), pair("b", "bb")]);
         assert_eq!(files(&folder.join("to/counters.cpio")), [pair("a", "a"), pair("c", "ccc")]);
         fs::remove_dir_all(folder).unwrap();

@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use kprism_agent::gcov::{ARCHIVES, FOLDER, Session};
+use kprism_agent::gcov::{AFTER, BEFORE, FOLDER, Session};
 use kprism_agent::{
     CONTROL_PORT, Counters, Job, MARK_BEGIN, MARK_END, Message, PAUSE, PAUSE_PORT, STDERR_PORT, STDOUT_PORT,
 };
@@ -22,8 +22,8 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
         shell.args(["-c", line]);
         set_up(&mut shell, job);
         // Only the command's own output is the run's output.
-        let status =
-            spawn_and_wait(&mut shell, &children, [STDERR_PORT, STDERR_PORT], |_| {}, || {}).map_err(|error| {
+        let status = spawn_and_wait(&mut shell, &children, [STDERR_PORT, STDERR_PORT], |_| {}, || {})
+            .map_err(|error| {
                 io::Error::other(format!("/bin/sh, to run `{line}` before the command: {error}"))
             })?;
         if !status.success() {
@@ -103,7 +103,7 @@ impl Moments {
             line.push(b'\n');
             Ok(line.leak())
         };
-        Ok(Self([line(ARCHIVES[1])?, line(ARCHIVES[2])?]))
+        Ok(Self([line(BEFORE)?, line(AFTER)?]))
     }
 
     /// Stops the guest until the host has read its counters.

@@ -291,7 +291,8 @@ mod tests {
         fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), String> {
             let at = address.checked_sub(self.0).and_then(|at| usize::try_from(at).ok());
             let end = at.and_then(|at| at.checked_add(into.len()));
-            let bytes = at.zip(end).and_then(|(at, end)| self.1.get(at..end)).ok_or("nothing is mapped there")?;
+            let bytes =
+                at.zip(end).and_then(|(at, end)| self.1.get(at..end)).ok_or("nothing is mapped there")?;
             into.copy_from_slice(bytes);
             Ok(())
         }

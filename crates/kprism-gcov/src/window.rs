@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What was counted between two moments, without what looking at the counters added itself.
 //!
-//! Reading the counters through the kernel is code of the kernel, and is counted. So they are read twice, one right after
-//! the other, before the window: what the second reading has more is the reading's own footprint. It is in the window as
-//! well, once, and is taken out of it, function by function. A function in which the window has less than the footprint
-//! did not run the same way both times (a cache was empty, a tick came): what it has is left as it is, and it is told.
+//! Reading the counters through the kernel is code of the kernel, and is counted. So they are read several times, one right
+//! after the other, before the window: what each of these readings has more than the one before is what a reading adds. The
+//! window has a reading in it as well, which is taken out function by function:
+//! - of the readings before, the one that leaves least of the window's counts, and none below zero;
+//! - no reading goes the very same way twice (a cache is empty, a tick comes): where the window has no more than readings
+//!   had, or would have if they differed twice as much as they did, it is taken for the reading's: nothing is left;
+//! - elsewhere the counts are left as they are, with the reading's in them, and the function is counted as unsure.
 
-use crate::data::{Data, Values};
+use crate::data::{Counters, Data, Values};
 use crate::error::Result;
 
 /// Counters of one object in a window.
@@ -14,45 +17,69 @@ use crate::error::Result;
 pub struct Windowed {
     /// What was counted.
     pub data: Data,
-    /// Functions that reading runs through, and not always alike: their counts have some of the reading's own.
+    /// Functions that reading runs through, and not always alike: their counts have the reading's own in them.
     pub unsure: usize,
+    /// Counters that a reading adds to.
+    pub footprint: usize,
+    /// Those to which one of the readings added another number than the last did.
+    pub varying: usize,
 }
 
-/// What was counted from `before` to `after`. `idle` is an earlier reading: from it to `before` nothing was done but
-/// reading.
+/// What was counted from the last of `before` to `after`. Between the moments of `before` nothing was done but reading.
 ///
 /// # Errors
 /// If they are not of one build.
-pub fn between(idle: Option<&Data>, before: &Data, after: Data) -> Result<Windowed> {
+pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
     let mut data = after;
-    data.subtract(before)?;
-    let Some(idle) = idle else { return Ok(Windowed { data, unsure: 0 }) };
-    let mut footprint = before.clone();
-    footprint.subtract(idle)?;
-    let mut rest = data.clone();
-    rest.subtract(&footprint)?;
-    let mut unsure = 0;
-    for (ours, rest) in data.functions.iter_mut().zip(rest.functions) {
-        let is_negative = |values: &Values| match values {
-            Values::All(values) => values.iter().any(|value| *value < 0),
-            Values::Zeros(_) => false,
-        };
-        match rest.values.iter().any(|(_, values)| is_negative(values)) {
-            true => unsure += 1,
-            false => *ours = rest,
+    let Some((last, _)) = before.split_last() else {
+        return Ok(Windowed { data, unsure: 0, footprint: 0, varying: 0 });
+    };
+    data.subtract(last)?;
+    let mut readings = Vec::new();
+    for pair in before.windows(2) {
+        let mut reading = pair[1].clone();
+        reading.subtract(&pair[0])?;
+        readings.push(reading);
+    }
+    let mut windowed = Windowed { data, unsure: 0, footprint: 0, varying: 0 };
+    for (index, function) in windowed.data.functions.iter_mut().enumerate() {
+        // Of one kernel: functions are at the same place, unless a module of that name came in between.
+        let found = readings.iter().filter_map(|reading| reading.functions.get(index));
+        let same = |f: &&Counters| f.ident == function.ident && f.cfg_checksum == function.cfg_checksum;
+        let same: Vec<&Counters> = found.filter(same).collect();
+        let places = function.values.iter().enumerate();
+        let places: Vec<(usize, usize)> =
+            places.flat_map(|(kind, (_, values))| (0..values.len()).map(move |i| (kind, i))).collect();
+        let get = |of: &Counters, (kind, i): (usize, usize)| of.values.get(kind).map_or(0, |(_, v)| v.get(i));
+        for &place in &places {
+            let counts = same.iter().map(|f| get(f, place));
+            windowed.footprint += usize::from(counts.clone().any(|n| n != 0));
+            let last = same.last().map_or(0, |f| get(f, place));
+            windowed.varying += usize::from(counts.clone().any(|n| n != last));
+        }
+        let rests = same.iter().map(|f| places.iter().map(|&p| get(function, p) - get(f, p)).collect());
+        let rest: Option<Vec<i64>> = rests
+            .filter(|rest: &Vec<i64>| rest.iter().all(|n| *n >= 0))
+            .min_by_key(|rest| rest.iter().sum::<i64>());
+        let is_reading = !same.is_empty()
+            && places.iter().all(|&place| {
+                let counts = || same.iter().map(|f| get(f, place));
+                let (low, high) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
+                get(function, place) <= high + (high - low)
+            });
+        let rest = if is_reading { Some(vec![0; places.len()]) } else { rest };
+        match rest {
+            Some(rest) => {
+                for (&(kind, i), left) in places.iter().zip(rest) {
+                    if let Some((_, Values::All(values))) = function.values.get_mut(kind) {
+                        values[i] = left;
+                    }
+                }
+            }
+            None => windowed.unsure += usize::from(!same.is_empty()),
         }
     }
-    Ok(Windowed { data, unsure })
-}
-
-/// Counters that are not zero.
-pub fn changed(data: &Data) -> usize {
-    let values = data.functions.iter().flat_map(|function| &function.values);
-    let counts = values.map(|(_, values)| match values {
-        Values::All(values) => values.iter().filter(|value| **value != 0).count(),
-        Values::Zeros(_) => 0,
-    });
-    counts.sum()
+    Ok(windowed)
 }
 
 #[cfg(test)]
@@ -73,14 +100,20 @@ mod tests {
     }
 
     #[test]
-    fn the_reading_s_own_counts_are_taken_out() {
-        let idle = data(&[&[10, 1], &[0], &[7]]);
-        let before = data(&[&[30, 2], &[0], &[9]]);
-        // The first ran in the reading and in the window, the second in the window, the third less than in a reading.
-        let after = data(&[&[55, 4], &[6], &[10]]);
-        let windowed = between(Some(&idle), &before, after.clone()).unwrap();
-        assert_eq!(windowed, Windowed { data: data(&[&[5, 1], &[6], &[1]]), unsure: 1 });
-        assert_eq!(changed(&windowed.data), 4);
-        assert_eq!(between(None, &before, after).unwrap().data, data(&[&[25, 2], &[6], &[1]]));
+    fn the_readings_own_counts_are_taken_out() {
+        let moments = [
+            data(&[&[0, 0], &[0], &[0], &[5, 5]]),
+            data(&[&[20, 1], &[0], &[10], &[6, 7]]),
+            data(&[&[40, 2], &[0], &[22], &[8, 8]]),
+        ];
+        // The first ran in the reading and in the window, the second in the window; the third within what readings differ
+        // by, the fourth neither as one reading nor the other.
+        let after = data(&[&[65, 4], &[6], &[35], &[20, 8]]);
+        let windowed = between(&moments, after.clone()).unwrap();
+        let expected = data(&[&[5, 1], &[6], &[0], &[12, 0]]);
+        assert_eq!(windowed, Windowed { data: expected, unsure: 1, footprint: 5, varying: 3 });
+        let plain = between(&moments[2..], after.clone()).unwrap();
+        assert_eq!(plain.data, data(&[&[25, 2], &[6], &[13], &[12, 0]]));
+        assert_eq!(between(&[], after.clone()).unwrap().data, after);
     }
 }

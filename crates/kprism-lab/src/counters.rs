@@ -49,9 +49,10 @@ impl Counters {
         let roots = Roots::find(&symbols).zip(symbol(&symbols, "init_top_pgt"));
         let (roots, table) = roots.ok_or_else(|| Error::BadFile {
             path: self.kallsyms.clone(),
-            reason: "the guest's kernel has no gcov_info_head and init_top_pgt: it needs CONFIG_GCOV_KERNEL and \
+            reason:
+                "the guest's kernel has no gcov_info_head and init_top_pgt: it needs CONFIG_GCOV_KERNEL and \
                      CONFIG_KALLSYMS_ALL"
-                .into(),
+                    .into(),
         })?;
         let piece = self.scratch.join("counters");
         let memory = GuestMemory { qemu, piece: &piece, known: HashMap::new() };
@@ -86,7 +87,8 @@ impl Physical for GuestMemory<'_> {
             let (base, within) = (at / PIECE * PIECE, (at % PIECE) as usize);
             let (first, more) = rest.split_at_mut(rest.len().min(PIECE as usize - within));
             if !self.known.contains_key(&base) {
-                let arguments = json!({ "val": base, "size": PIECE, "filename": self.piece.to_string_lossy() });
+                let arguments =
+                    json!({ "val": base, "size": PIECE, "filename": self.piece.to_string_lossy() });
                 self.qemu.qmp.call("pmemsave", arguments).map_err(|error| error.to_string())?;
                 let bytes = fs::read(self.piece).map_err(|error| error.to_string())?;
                 self.known.insert(base, bytes);

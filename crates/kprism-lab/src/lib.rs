@@ -40,9 +40,9 @@ mod symbols;
 mod tail;
 
 pub use error::{Error, Result};
-pub use kprism_agent::Counters;
 pub use files::{find_agent, find_observer, find_recorder};
 pub use kernel::Kernel;
+pub use kprism_agent::Counters;
 pub use lab::{Prepared, prepare};
 pub use options::{Job, ObserverOptions, Options, Pace, Progress, Report, Share, Span};
 pub use qemu::Qemu;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From recorded counters to coverage: finds counters and notes, and puts them together on all CPUs.
 //!
-//! In: a run with `streams/gcov/counters.cpio` (and, for a window, `before.cpio`), such an archive alone, or a folder
+//! In: a run with `streams/gcov/counters.cpio` (and, for a window, `before.cpio`, and readings from before that, which
+//! tell what reading adds), such an archive alone, or a folder
 //! with `.gcda` files; of a run that has a flow instead, see `flow_cover`. Out: a [`Cover`], with what was wrong with single objects.
 //!
 //! Counters are named after the object on the machine that built the kernel: notes are looked for beside it there,
@@ -18,17 +19,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, bail};
 use kprism_gcov::{Collector, Cover, Data, Solver, data, window};
 
+use kprism_agent::gcov::{AFTER, BEFORE, IDLE};
 use kprism_report::Filter;
 
 use crate::cmd::call::CallArgs;
 use crate::progress::Progress;
 
-/// Where a run keeps its counters.
-pub const COUNTERS: &str = "gcov/counters.cpio";
-/// Where it keeps those from before the window.
-pub const BEFORE: &str = "gcov/before.cpio";
-/// And those of a reading earlier: what reading adds itself is the difference.
-pub const IDLE: &str = "gcov/idle.cpio";
+/// Where a run keeps its counters, below its streams.
+const FOLDER: &str = "gcov";
 
 /// Coverage, and what could not be used.
 pub struct Loaded {
@@ -40,12 +38,14 @@ pub struct Loaded {
     pub footprint: Option<Footprint>,
 }
 
-/// What reading the counters costs, in counters.
+/// What reading the counters costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Counters that one reading adds to: these were taken out.
+    /// Counters that a reading adds to: it was taken out of the window.
     pub counters: usize,
-    /// Functions that reading runs through, and not always alike: they have some of the reading's counts left.
+    /// Those to which readings did not always add the same.
+    pub varying: usize,
+    /// Functions whose counts in the window have the reading's in them.
     pub unsure: usize,
 }
 
@@ -100,7 +100,7 @@ const DEBUG: &str = "/usr/lib/debug";
 
 /// Whether the run holds coverage.
 pub fn is_cover(input: &Path) -> bool {
-    input.join("streams").join(COUNTERS).exists()
+    input.join("streams").join(FOLDER).join(AFTER).exists()
 }
 
 /// An archive in memory, its files by name.
@@ -151,24 +151,23 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
         );
     }
     progress.step("reading coverage");
-    let streams = input.join("streams");
-    let (counters, earlier) = if is_cover(input) {
-        let earlier = |name: &str| {
-            let path = streams.join(name);
-            (path.exists() && !from.since_boot).then(|| archive(&path)).transpose()
-        };
-        (Counters::Archive(archive(&streams.join(COUNTERS))?), [earlier(BEFORE)?, earlier(IDLE)?])
+    let folder = input.join("streams").join(FOLDER);
+    let (mut counters, mut earlier) = (Counters::Files(Vec::new()), Vec::new());
+    if is_cover(input) {
+        counters = Counters::Archive(archive(&folder.join(AFTER))?);
+        let before = IDLE.into_iter().chain([BEFORE]).map(|name| folder.join(name));
+        for path in before.filter(|path| path.exists() && !from.since_boot) {
+            earlier.push(archive(&path)?);
+        }
     } else if input.is_file() {
-        (Counters::Archive(archive(input)?), [None, None])
-    } else {
-        let mut files = Vec::new();
-        data_files(input, &mut files).with_context(|| input.display().to_string())?;
-        (Counters::Files(files), [None, None])
-    };
+        counters = Counters::Archive(archive(input)?);
+    } else if let Counters::Files(files) = &mut counters {
+        data_files(input, files).with_context(|| input.display().to_string())?;
+    }
     if counters.len() == 0 {
         bail!("{}: no .gcda files in it", input.display());
     }
-    let loaded = collect(&counters, earlier.each_ref().map(Option::as_ref), from.build_dir.as_deref());
+    let loaded = collect(&counters, &earlier, from.build_dir.as_deref());
     progress.clear();
     if loaded.cover.objects == 0 {
         bail!("none of {} objects could be used; the first: {}", counters.len(), loaded.problems[0]);
@@ -194,25 +193,26 @@ impl<'a> Earlier<'a> {
     }
 }
 
-/// Puts all objects together; `earlier` are the counters from before the window, and those of the reading before that.
-fn collect(counters: &Counters, earlier: [Option<&Archive>; 2], build_dir: Option<&Path>) -> Loaded {
-    let [before, idle] = earlier.map(|archive| archive.map(Earlier::new));
+/// Puts all objects together; `earlier` are the counters from before the window, in order of time.
+fn collect(counters: &Counters, earlier: &[Archive], build_dir: Option<&Path>) -> Loaded {
+    let earlier: Vec<Earlier<'_>> = earlier.iter().map(Earlier::new).collect();
     let collector = Collector::default();
     let problems = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
-    let (cost, unsure) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let footprint = Mutex::new(Footprint::default());
     let one = |index: usize, solver: &mut Solver, bytes: &mut Vec<u8>| -> Result<()> {
         let mut data = counters.data(index)?;
-        if let (Counters::Archive(archive), Some(before)) = (counters, &before)
-            && let Some(earlier) = before.data(&archive.files[index].0)?
+        if let Counters::Archive(archive) = counters
+            && !earlier.is_empty()
         {
-            let idle = idle.as_ref().map(|idle| idle.data(&archive.files[index].0)).transpose()?.flatten();
-            let windowed = window::between(idle.as_ref(), &earlier, data)?;
-            unsure.fetch_add(windowed.unsure, Ordering::Relaxed);
-            if let Some(idle) = idle {
-                cost.fetch_add(window::changed(&window::between(None, &idle, earlier)?.data), Ordering::Relaxed);
-            }
+            let before = earlier.iter().map(|e| e.data(&archive.files[index].0));
+            let before = before.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect::<Vec<_>>();
+            let windowed = window::between(&before, data)?;
             data = windowed.data;
+            let mut sum = footprint.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            sum.counters += windowed.footprint;
+            sum.varying += windowed.varying;
+            sum.unsure += windowed.unsure;
         }
         let notes = find_notes(&counters.object(index), build_dir);
         bytes.clear();
@@ -240,8 +240,8 @@ fn collect(counters: &Counters, earlier: [Option<&Archive>; 2], build_dir: Optio
     });
     let mut problems = problems.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     problems.sort_unstable();
-    let footprint = Footprint { counters: cost.into_inner(), unsure: unsure.into_inner() };
-    Loaded { cover: collector.finish(), problems, footprint: idle.is_some().then_some(footprint) }
+    let footprint = footprint.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Loaded { cover: collector.finish(), problems, footprint: (earlier.len() > 1).then_some(footprint) }
 }
 
 /// The notes of an object: beside it, or in the build's folder under the longest end of its path.

@@ -40,7 +40,9 @@ impl Core {
             let found = &bytes[..bytes.len().min(8)];
             return Err(match found.starts_with(b"KDUMP") {
                 true => "offset 0: a compressed dump: makedumpfile -E writes one in ELF".into(),
-                false => format!("offset 0: not a core file of a 64-bit machine: it begins with {found:02x?}"),
+                false => {
+                    format!("offset 0: not a core file of a 64-bit machine: it begins with {found:02x?}")
+                }
             });
         }
         let kind = number(bytes, 16, 2)?;

@@ -99,8 +99,8 @@ pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn W
     ));
     if let Some(footprint) = loaded.footprint {
         progress.say(&format!(
-            "reading them added to {} counters, which is taken out; {} functions have some of it left",
-            footprint.counters, footprint.unsure
+            "reading them adds to {} counters, to {} of those not always alike: that is taken out, but of {} functions",
+            footprint.counters, footprint.varying, footprint.unsure
         ));
     }
     if show.is_some() {

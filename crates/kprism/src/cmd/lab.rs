@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use kprism_lab::{Counters, Ended, Job, ObserverOptions, Options, Outcome as Ran, Pace, Prepared, Share, Span};
+use kprism_lab::{
+    Counters, Ended, Job, ObserverOptions, Options, Outcome as Ran, Pace, Prepared, Share, Span,
+};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 
 use super::snapshot::When;
