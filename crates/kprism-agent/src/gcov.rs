@@ -105,7 +105,7 @@ fn list(folder: &Path, names: &mut Vec<PathBuf>) -> io::Result<()> {
 }
 
 /// A window: counters before it, several times, and after it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Session {
     folder: PathBuf,
     before: Vec<Snapshot>,

@@ -23,6 +23,14 @@ pub struct Windowed {
     pub footprint: usize,
     /// Those to which one of the readings added another number than the last did.
     pub varying: usize,
+    /// The counters began anew in the window (a reset, a module loaded again): what is here is since then.
+    pub anew: bool,
+}
+
+impl Windowed {
+    fn of(data: Data) -> Self {
+        Self { data, unsure: 0, footprint: 0, varying: 0, anew: false }
+    }
 }
 
 /// What was counted from the last of `before` to `after`. Between the moments of `before` nothing was done but reading.
@@ -32,16 +40,21 @@ pub struct Windowed {
 pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
     let mut data = after;
     let Some((last, _)) = before.split_last() else {
-        return Ok(Windowed { data, unsure: 0, footprint: 0, varying: 0 });
+        return Ok(Windowed::of(data));
     };
+    let all = data.clone();
     data.subtract(last)?;
+    // Counters only grow. (One that several CPUs change at once may miss a count, and is not less for it.)
+    if data.functions.iter().flat_map(|f| &f.values).any(|(_, values)| is_negative(values)) {
+        return Ok(Windowed { anew: true, ..Windowed::of(all) });
+    }
     let mut readings = Vec::new();
     for pair in before.windows(2) {
         let mut reading = pair[1].clone();
         reading.subtract(&pair[0])?;
         readings.push(reading);
     }
-    let mut windowed = Windowed { data, unsure: 0, footprint: 0, varying: 0 };
+    let mut windowed = Windowed::of(data);
     for (index, function) in windowed.data.functions.iter_mut().enumerate() {
         // Of one kernel: functions are at the same place, unless a module of that name came in between.
         let found = readings.iter().filter_map(|reading| reading.functions.get(index));
@@ -82,6 +95,13 @@ pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
     Ok(windowed)
 }
 
+fn is_negative(values: &Values) -> bool {
+    match values {
+        Values::All(values) => values.iter().any(|value| *value < 0),
+        Values::Zeros(_) => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,9 +131,11 @@ mod tests {
         let after = data(&[&[65, 4], &[6], &[35], &[20, 8]]);
         let windowed = between(&moments, after.clone()).unwrap();
         let expected = data(&[&[5, 1], &[6], &[0], &[12, 0]]);
-        assert_eq!(windowed, Windowed { data: expected, unsure: 1, footprint: 5, varying: 3 });
+        assert_eq!(windowed, Windowed { data: expected, unsure: 1, footprint: 5, varying: 3, anew: false });
         let plain = between(&moments[2..], after.clone()).unwrap();
         assert_eq!(plain.data, data(&[&[25, 2], &[6], &[13], &[12, 0]]));
         assert_eq!(between(&[], after.clone()).unwrap().data, after);
+        let reset = data(&[&[1, 0], &[0], &[0], &[0, 0]]);
+        assert_eq!(between(&moments, reset.clone()).unwrap(), Windowed { anew: true, ..Windowed::of(reset) });
     }
 }

@@ -8,7 +8,7 @@
 //! Counters are named after the object on the machine that built the kernel: notes are looked for beside it there,
 //! or below `--build-dir`, under as much of the path's end as is found there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{Cursor, Read};
 use std::ops::Range;
@@ -58,6 +58,9 @@ pub struct From {
     /// Count from the boot on, not only in the run's window
     #[arg(long, help_heading = "Coverage")]
     pub since_boot: bool,
+    /// Count by the flow, of a run that has gcov's counters, too
+    #[arg(long, help_heading = "Coverage")]
+    pub by_flow: bool,
     #[command(flatten)]
     pub debug: DebugFiles,
 }
@@ -141,7 +144,7 @@ impl Counters {
 
 /// Reads coverage.
 pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<Loaded> {
-    if !is_cover(input) && input.join("manifest.json").exists() {
+    if from.by_flow || !is_cover(input) && input.join("manifest.json").exists() {
         return crate::flow_cover::load(input, &from.debug, who, progress);
     }
     if who.call.is_some() || who.filter != Filter::default() {
@@ -209,6 +212,14 @@ fn collect(counters: &Counters, earlier: &[Archive], build_dir: Option<&Path>) -
             let before = before.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect::<Vec<_>>();
             let windowed = window::between(&before, data)?;
             data = windowed.data;
+            if windowed.anew {
+                let object = counters.object(index);
+                let problem = format!(
+                    "{}: its counters began anew in the window: these are since then",
+                    object.display()
+                );
+                problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(problem);
+            }
             let mut sum = footprint.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             sum.counters += windowed.footprint;
             sum.varying += windowed.varying;
@@ -239,6 +250,13 @@ fn collect(counters: &Counters, earlier: &[Archive], build_dir: Option<&Path>) -
         }
     });
     let mut problems = problems.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let (Some(before), Counters::Archive(after)) = (earlier.last(), counters) {
+        let there: HashSet<&str> = after.files.iter().map(|(name, _)| name.as_str()).collect();
+        let gone = before.places.keys().filter(|name| !there.contains(**name));
+        problems.extend(gone.map(|name| {
+            format!("/{name}: unloaded in the window, and what it counted is lost: boot with gcov_persist=1")
+        }));
+    }
     problems.sort_unstable();
     let footprint = footprint.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     Loaded { cover: collector.finish(), problems, footprint: (earlier.len() > 1).then_some(footprint) }

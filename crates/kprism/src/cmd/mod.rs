@@ -5,6 +5,7 @@ pub mod annotate;
 pub mod call;
 mod check;
 mod cover;
+mod cover_compare;
 mod delta;
 mod diff;
 mod explain;
