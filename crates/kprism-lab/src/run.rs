@@ -11,6 +11,7 @@ use kprism_agent::{JOB_FILE, Message, SHARE_FILE};
 
 use crate::archive::Archive;
 use crate::collect::Collected;
+use crate::counters::Counters;
 use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
 use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Share, Span};
@@ -112,7 +113,9 @@ pub fn run(
             reason: format!("{reason}\nif this lasts, delete {place}: it will be made again"),
         });
     }
-    let mut watch = Watch::new(&files, start, Collected::new(&scratch.0));
+    let kallsyms = prepared.snapshot.folder.join("kallsyms");
+    let counters = Counters::new(kallsyms, &folder, &scratch.0);
+    let mut watch = Watch::new(&files, start, Collected::new(&scratch.0), counters);
     let ended = watch.until_the_end(&mut qemu, (job.timeout, job.asks_first), report);
     drop(qemu);
     let unpacked = watch.collected.unpack(&folder);
@@ -166,10 +169,11 @@ struct Watch<'a> {
     failed: Option<String>,
     modules: Option<(String, String)>,
     collected: Collected,
+    counters: Counters,
 }
 
 impl<'a> Watch<'a> {
-    fn new(files: &'a PortFiles, start: Instant, collected: Collected) -> Self {
+    fn new(files: &'a PortFiles, start: Instant, collected: Collected, counters: Counters) -> Self {
         Self {
             files,
             control: Tail::new(&files.control),
@@ -184,6 +188,7 @@ impl<'a> Watch<'a> {
             failed: None,
             modules: None,
             collected,
+            counters,
         }
     }
 
@@ -201,6 +206,10 @@ impl<'a> Watch<'a> {
             self.follow(report);
             if let Err(error) = self.collected.read(qemu) {
                 self.failed = Some(format!("what the command left in the guest: {error}"));
+                return self.judge("");
+            }
+            if let Err(error) = self.counters.read(qemu) {
+                self.failed = Some(error.to_string());
                 return self.judge("");
             }
             // Before the guest could take it, Ctrl-Alt-Del ends it.
@@ -248,6 +257,7 @@ impl<'a> Watch<'a> {
                 Ok(Message::Started { pid }) => self.pid = Some(pid),
                 Ok(Message::After { output }) => self.after.push(output),
                 Ok(Message::Piece { region }) => self.collected.comes(region),
+                Ok(Message::Counters { name }) => self.counters.come(name),
                 Ok(Message::Exit { code }) => self.exit_code = Some(code),
                 Ok(Message::Failed { what }) => self.failed = Some(what),
                 Ok(Message::Modules { modules, kallsyms }) => self.modules = Some((modules, kallsyms)),
@@ -293,6 +303,7 @@ fn job_arguments(job: &Job, scratch: &Path) -> Result<Vec<OsString>> {
         after: job.after.clone(),
         share: !job.shares.is_empty(),
         collect: job.collect.clone().unwrap_or_default(),
+        counters: job.counters,
     };
     let path = scratch.join("job");
     let text = serde_json::to_vec(&message).map_err(std::io::Error::other).at("write", &path)?;

@@ -6,6 +6,7 @@ pub mod call;
 mod check;
 mod compile;
 mod cover;
+mod cover_compare;
 mod delta;
 mod diff;
 mod explain;
