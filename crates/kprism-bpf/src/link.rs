@@ -102,6 +102,13 @@ impl Link {
         Self::probe(program, "kprobe", &what, name.as_ptr() as u64, offset, when, -1, cookie)
     }
 
+    /// Attaches to a kernel address, of a module too.
+    pub fn kprobe_at(program: &Program, address: u64, when: When, cookie: u64) -> Result<Self, Error> {
+        let what = format!("kprobe {address:#x}");
+        // Without a name, the offset is an address.
+        Self::probe(program, "kprobe", &what, 0, address, when, -1, cookie)
+    }
+
     /// Attaches to an offset of a file; `pid` -1 is every process.
     pub fn uprobe(
         program: &Program,

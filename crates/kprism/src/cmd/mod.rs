@@ -12,6 +12,7 @@ mod export;
 mod flow_cost;
 mod func;
 mod gcov_kernel;
+mod gdbserver;
 mod generate;
 mod impact;
 mod import;
@@ -61,6 +62,9 @@ pub enum Command {
     FlowCost(Box<flow_cost::Args>),
     /// Turn what other tools recorded into a run: Intel PT, ftrace
     Import(import::Args),
+    /// Serve tracepoints to GDB: of a running process, a program, or the kernel
+    #[command(after_help = gdbserver::HELP)]
+    Gdbserver(gdbserver::Args),
     /// Show what a run is and what was lost
     Info(info::Args),
     /// List the runs in a folder
@@ -102,6 +106,7 @@ pub fn run(
         Command::Explain(args) => explain::run(args, progress, out),
         Command::FlowCost(args) => flow_cost::run(args, color, progress, out),
         Command::Import(args) => import::run(args, progress),
+        Command::Gdbserver(args) => gdbserver::run(args, progress),
         Command::Info(args) => info::run(args, out),
         Command::List(args) => list::run(args, out),
         Command::Check(args) => check::run(args, out),

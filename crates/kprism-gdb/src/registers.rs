@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The registers as GDB numbers and lays them out: what `target.xml` says, the `g` packet has.
+
+use kprism_expr::regs::Reg;
+
+/// Bytes of the registers that a probe sees, `rax` to `ss`: they come first. Trace frames hold these.
+pub const SEEN: usize = 17 * 8 + 3 * 4;
+/// Bytes of the `g` packet.
+const ALL: usize = 17 * 8 + 7 * 4 + 8 * 10 + 8 * 4 + 16 * 16 + 4 + 3 * 8;
+/// Where `orig_rax` is in it.
+const ORIG_RAX: usize = ALL - 24;
+
+/// By GDB's numbers, those that a probe sees.
+const ORDER: [Reg; 20] = {
+    use Reg::*;
+    [Rax, Rbx, Rcx, Rdx, Rsi, Rdi, Rbp, Rsp, R8, R9, R10, R11, R12, R13, R14, R15, Rip, Eflags, Cs, Ss]
+};
+
+/// A task's registers, in the order of `struct pt_regs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registers(pub [u64; 21]);
+
+impl Registers {
+    /// What a trace frame holds of them.
+    pub fn seen(&self) -> [u8; SEEN] {
+        let mut out = [0; SEEN];
+        let mut at = 0;
+        for reg in ORDER {
+            let size = if matches!(reg, Reg::Eflags | Reg::Cs | Reg::Ss) { 4 } else { 8 };
+            out[at..at + size].copy_from_slice(&self.0[reg as usize].to_le_bytes()[..size]);
+            at += size;
+        }
+        out
+    }
+
+    /// As the `g` packet has them: what is not known is `x`.
+    pub fn packet(&self) -> String {
+        let original = kprism_rsp::hex::bytes(&self.0[Reg::OrigRax as usize].to_le_bytes());
+        let mut text = packet(&self.seen());
+        text.replace_range(2 * ORIG_RAX..2 * ORIG_RAX + 16, &original);
+        text
+    }
+}
+
+/// The `g` packet of what a trace frame holds.
+pub fn packet(seen: &[u8]) -> String {
+    let mut text = kprism_rsp::hex::bytes(&seen[..seen.len().min(SEEN)]);
+    text.extend(std::iter::repeat_n('x', 2 * ALL - text.len()));
+    text
+}
+
+/// The `g` packet where nothing but the place is known.
+pub fn place_only(rip: u64) -> String {
+    let mut text = "x".repeat(2 * ALL);
+    text.replace_range(2 * 128..2 * 136, &kprism_rsp::hex::bytes(&rip.to_le_bytes()));
+    text
+}
+
+/// Describes the machine to GDB.
+pub fn target_xml() -> String {
+    let mut out = String::from(
+        "<?xml version=\"1.0\"?><!DOCTYPE target SYSTEM \"gdb-target.dtd\"><target>\
+         <architecture>i386:x86-64</architecture><osabi>GNU/Linux</osabi>\
+         <feature name=\"org.gnu.gdb.i386.core\">",
+    );
+    let mut reg = |name: &str, bits: u32, ty: &str| {
+        out += &format!("<reg name=\"{name}\" bitsize=\"{bits}\" type=\"{ty}\"/>");
+    };
+    for name in ["rax", "rbx", "rcx", "rdx", "rsi", "rdi"] {
+        reg(name, 64, "int64");
+    }
+    reg("rbp", 64, "data_ptr");
+    reg("rsp", 64, "data_ptr");
+    for n in 8..16 {
+        reg(&format!("r{n}"), 64, "int64");
+    }
+    reg("rip", 64, "code_ptr");
+    for name in ["eflags", "cs", "ss", "ds", "es", "fs", "gs"] {
+        reg(name, 32, "int32");
+    }
+    for n in 0..8 {
+        reg(&format!("st{n}"), 80, "i387_ext");
+    }
+    for name in ["fctrl", "fstat", "ftag", "fiseg", "fioff", "foseg", "fooff", "fop"] {
+        reg(name, 32, "int");
+    }
+    out += "</feature><feature name=\"org.gnu.gdb.i386.sse\">";
+    let mut reg = |name: &str, bits: u32, ty: &str| {
+        out += &format!("<reg name=\"{name}\" bitsize=\"{bits}\" type=\"{ty}\"/>");
+    };
+    for n in 0..16 {
+        reg(&format!("xmm{n}"), 128, "uint128");
+    }
+    reg("mxcsr", 32, "int");
+    out += "</feature><feature name=\"org.gnu.gdb.i386.linux\">\
+            <reg name=\"orig_rax\" bitsize=\"64\" type=\"int\" group=\"system\"/></feature>\
+            <feature name=\"org.gnu.gdb.i386.segments\">\
+            <reg name=\"fs_base\" bitsize=\"64\" type=\"int\"/><reg name=\"gs_base\" bitsize=\"64\" type=\"int\"/>\
+            </feature></target>";
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_in_the_packet() {
+        let registers = Registers(std::array::from_fn(|n| 0x1111_1111_1111_1111 * (n as u64 % 16)));
+        let text = registers.packet();
+        assert_eq!(text.len(), 2 * ALL);
+        assert!(text.starts_with(&"aa".repeat(8)), "rax is the tenth of pt_regs");
+        assert_eq!(&text[2 * 128..2 * 136], "00".repeat(8), "rip is the sixteenth");
+        assert_eq!(&text[2 * ORIG_RAX..2 * ORIG_RAX + 16], "ff".repeat(8));
+        assert!(text.ends_with(&"x".repeat(32)));
+        assert_eq!(place_only(0x40)[2 * 128..2 * 136].to_owned(), "4000000000000000");
+    }
+}
