@@ -3,10 +3,11 @@
 
 use kprism_expr::regs::Reg;
 
-/// Bytes of the registers that a probe sees, `rax` to `ss`: they come first. Trace frames hold these.
+/// Bytes of the registers that a probe sees, `rax` to `ss`: they come first. Trace frames hold
+/// these.
 pub const SEEN: usize = 17 * 8 + 3 * 4;
-/// Bytes of the `g` packet.
-const ALL: usize = 17 * 8 + 7 * 4 + 8 * 10 + 8 * 4 + 16 * 16 + 4 + 3 * 8;
+/// Bytes of the `g` packet, and of trace files' blocks of registers.
+pub const ALL: usize = 17 * 8 + 7 * 4 + 8 * 10 + 8 * 4 + 16 * 16 + 4 + 3 * 8;
 /// Where `orig_rax` is in it.
 const ORIG_RAX: usize = ALL - 24;
 
@@ -59,12 +60,12 @@ pub fn place_only(rip: u64) -> String {
 /// Describes the machine to GDB.
 pub fn target_xml() -> String {
     let mut out = String::from(
-        "<?xml version=\"1.0\"?><!DOCTYPE target SYSTEM \"gdb-target.dtd\"><target>\
+        "<?xml version=\"1.0\"?><!DOCTYPE target SYSTEM \"gdb-target.dtd\"><target>\n\
          <architecture>i386:x86-64</architecture><osabi>GNU/Linux</osabi>\
-         <feature name=\"org.gnu.gdb.i386.core\">",
+         <feature name=\"org.gnu.gdb.i386.core\">\n",
     );
     let mut reg = |name: &str, bits: u32, ty: &str| {
-        out += &format!("<reg name=\"{name}\" bitsize=\"{bits}\" type=\"{ty}\"/>");
+        out += &format!("<reg name=\"{name}\" bitsize=\"{bits}\" type=\"{ty}\"/>\n");
     };
     for name in ["rax", "rbx", "rcx", "rdx", "rsi", "rdi"] {
         reg(name, 64, "int64");
@@ -84,18 +85,18 @@ pub fn target_xml() -> String {
     for name in ["fctrl", "fstat", "ftag", "fiseg", "fioff", "foseg", "fooff", "fop"] {
         reg(name, 32, "int");
     }
-    out += "</feature><feature name=\"org.gnu.gdb.i386.sse\">";
+    out += "</feature><feature name=\"org.gnu.gdb.i386.sse\">\n";
     let mut reg = |name: &str, bits: u32, ty: &str| {
-        out += &format!("<reg name=\"{name}\" bitsize=\"{bits}\" type=\"{ty}\"/>");
+        out += &format!("<reg name=\"{name}\" bitsize=\"{bits}\" type=\"{ty}\"/>\n");
     };
     for n in 0..16 {
         reg(&format!("xmm{n}"), 128, "uint128");
     }
     reg("mxcsr", 32, "int");
     out += "</feature><feature name=\"org.gnu.gdb.i386.linux\">\
-            <reg name=\"orig_rax\" bitsize=\"64\" type=\"int\" group=\"system\"/></feature>\
+            <reg name=\"orig_rax\" bitsize=\"64\" type=\"int\" group=\"system\"/></feature>\n\
             <feature name=\"org.gnu.gdb.i386.segments\">\
-            <reg name=\"fs_base\" bitsize=\"64\" type=\"int\"/><reg name=\"gs_base\" bitsize=\"64\" type=\"int\"/>\
+            <reg name=\"fs_base\" bitsize=\"64\" type=\"int\"/>\n<reg name=\"gs_base\" bitsize=\"64\" type=\"int\"/>\
             </feature></target>";
     out
 }

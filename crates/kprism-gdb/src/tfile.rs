@@ -5,7 +5,8 @@ use kprism_rsp::buffer::Buffer;
 use kprism_rsp::define::Definitions;
 use kprism_rsp::hex;
 
-use crate::registers::{SEEN, target_xml};
+use crate::program::TIMESTAMP;
+use crate::registers::{ALL, SEEN, target_xml};
 
 /// What is written.
 #[derive(Debug)]
@@ -21,9 +22,10 @@ impl Description<'_> {
     pub fn bytes(&self, status: &str) -> Vec<u8> {
         let mut out = b"\x7fTRACE0\n".to_vec();
         let mut line = |text: String| out.extend((text + "\n").into_bytes());
-        line(format!("R {SEEN:x}"));
+        line(format!("R {ALL:x}"));
         let status = status.split_once(';').map_or("", |(_, rest)| rest);
         line(format!("status 0;{status}"));
+        line(format!("tsv {TIMESTAMP:x}:0:1:{}", hex::bytes(b"trace_timestamp")));
         for (number, variable) in &self.definitions.variables {
             line(format!("tsv {number:x}:{:x}:0:{}", variable.initial, hex::bytes(variable.name.as_bytes())));
         }
@@ -32,11 +34,11 @@ impl Description<'_> {
                 line(format!("tp {piece}"));
             }
         }
-        for text in target_xml().split_inclusive('>') {
+        for text in target_xml().lines() {
             line(format!("tdesc {text}"));
         }
         line(String::new());
-        out.extend(self.buffer.raw(0, usize::MAX));
+        out.extend(self.buffer.raw(0, usize::MAX, ALL - SEEN));
         // The end: a frame of tracepoint 0.
         out.extend([0, 0]);
         out

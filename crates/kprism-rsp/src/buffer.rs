@@ -5,6 +5,7 @@
 //! memory, or `V` with `u32 number, u64 value` (GDB manual, "Trace File Format"). Frames are kept so. A static
 //! tracepoint's own record, which trace files do not know, is kept beside them.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use crate::command::Find;
@@ -32,6 +33,8 @@ pub struct Frame {
     /// What the static tracepoint itself recorded.
     pub statics: Option<Box<[u8]>>,
     bytes: Vec<u8>,
+    /// Where the registers end.
+    registers: Option<usize>,
 }
 
 impl Frame {
@@ -39,13 +42,14 @@ impl Frame {
     pub fn new(key: Key) -> Self {
         let mut bytes = (key.number as u16).to_le_bytes().to_vec();
         bytes.extend([0; 4]);
-        Self { key, statics: None, bytes }
+        Self { key, statics: None, bytes, registers: None }
     }
 
-    /// Adds registers.
+    /// Adds registers, once.
     pub fn registers(&mut self, block: &[u8]) {
         self.bytes.push(b'R');
         self.bytes.extend(block);
+        self.registers = Some(self.bytes.len());
         self.sized();
     }
 
@@ -75,9 +79,13 @@ impl Frame {
         self.bytes[2..HEADER].copy_from_slice(&size.to_le_bytes());
     }
 
-    /// As a trace file has it.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// With so many zeros more at the end of the registers: a trace file has all that GDB knows, whatever was seen.
+    fn padded(&self, zeros: usize) -> Cow<'_, [u8]> {
+        let Some(end) = self.registers.filter(|_| zeros > 0) else { return Cow::Borrowed(&self.bytes) };
+        let mut bytes = [&self.bytes[..end], &vec![0; zeros], &self.bytes[end..]].concat();
+        let size = (bytes.len() - HEADER) as u32;
+        bytes[2..HEADER].copy_from_slice(&size.to_le_bytes());
+        Cow::Owned(bytes)
     }
 
     /// Its parts. `registers` is the size of a block of registers.
@@ -198,16 +206,18 @@ impl Buffer {
         own.fold((0, 0), |(n, bytes), f| (n + 1, bytes + f.bytes.len() as u64))
     }
 
-    /// The bytes of all frames from `offset` on, at most `length`.
-    pub fn raw(&self, offset: u64, length: usize) -> Vec<u8> {
+    /// The bytes of all frames from `offset` on, at most `length`; registers with so many zeros at their end.
+    pub fn raw(&self, offset: u64, length: usize, zeros: usize) -> Vec<u8> {
         let mut skip = usize::try_from(offset).unwrap_or(usize::MAX);
         let mut out = Vec::new();
         for frame in &self.frames {
-            if skip >= frame.bytes.len() {
-                skip -= frame.bytes.len();
+            let size = frame.bytes.len() + frame.registers.map_or(0, |_| zeros);
+            if skip >= size {
+                skip -= size;
                 continue;
             }
-            let part = &frame.bytes[skip..];
+            let bytes = frame.padded(zeros);
+            let part = &bytes[skip..];
             skip = 0;
             out.extend(&part[..part.len().min(length - out.len())]);
             if out.len() == length {
@@ -238,7 +248,10 @@ mod tests {
         let wanted =
             [Block::Memory(0x1000, &[1, 2, 3]), Block::Registers(&[7; 16]), Block::Variable(5, u64::MAX)];
         assert_eq!(blocks, wanted);
-        assert_eq!(frame.bytes()[..6], [2, 0, 14 + 17 + 13, 0, 0, 0]);
+        assert_eq!(frame.bytes[..6], [2, 0, 14 + 17 + 13, 0, 0, 0]);
+        let padded = frame.padded(3);
+        assert_eq!((padded.len(), padded[2]), (frame.bytes.len() + 3, 14 + 17 + 13 + 3));
+        assert_eq!(padded[HEADER + 14 + 16..][..5], [7, 0, 0, 0, b'V']);
         let long = vec![9; 70_000];
         let blocks: Vec<_> = self::frame(1, 0, &long).blocks(0).map(|b| format!("{b:?}").len()).collect();
         assert_eq!(blocks.len(), 2);
@@ -247,7 +260,7 @@ mod tests {
     #[test]
     fn limits() {
         let one = frame(1, 0x40, &[0; 10]);
-        let size = one.bytes().len();
+        let size = one.bytes.len();
         let mut plain = Buffer::new(2 * size + 1, false);
         assert!(plain.push(one.clone()) && plain.push(one.clone()) && !plain.push(one.clone()));
         assert_eq!((plain.len(), plain.created(), plain.free()), (2, 2, 1));
@@ -283,12 +296,16 @@ mod tests {
         fn raw_bytes_in_pieces(sizes in prop::collection::vec(0usize..40, 0..20), step in 1usize..50) {
             let mut all = Buffer::new(1 << 20, false);
             for size in sizes {
-                all.push(frame(1, 2, &vec![3; size]));
+                let mut frame = frame(1, 2, &vec![3; size]);
+                if size % 2 == 0 {
+                    frame.registers(&[5; 9]);
+                }
+                all.push(frame);
             }
-            let whole = all.raw(0, usize::MAX);
+            let whole = all.raw(0, usize::MAX, 4);
             let mut pieces = Vec::new();
             loop {
-                let piece = all.raw(pieces.len() as u64, step);
+                let piece = all.raw(pieces.len() as u64, step, 4);
                 if piece.is_empty() {
                     break;
                 }

@@ -10,6 +10,7 @@ use super::status::Stop;
 use super::{Answer, Server, error, frames, ok, text};
 use crate::engine::{Engine, now};
 use crate::program::TIMESTAMP;
+use crate::registers::{ALL, SEEN};
 use crate::{Error, tfile};
 
 impl Server {
@@ -114,7 +115,7 @@ impl Server {
             }
             Command::RawBuffer { offset, length } => {
                 let most = length.min(wire::LONGEST as u64 / 2 - 16) as usize;
-                let bytes = self.buffer.raw(offset, most);
+                let bytes = self.buffer.raw(offset, most, ALL - SEEN);
                 if bytes.is_empty() { text("l") } else { text(hex::bytes(&bytes)) }
             }
             Command::Save(name) => {
