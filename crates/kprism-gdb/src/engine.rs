@@ -4,28 +4,33 @@
 use std::collections::BTreeMap;
 
 use kprism_bpf::link::Link;
-use kprism_bpf::map::Map;
+use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::mapping::Mapping;
 use kprism_bpf::prog::{ProgKind, Program};
 use kprism_bpf::ring::Ring;
 use kprism_expr::emit::{Slot, What};
 use kprism_expr::ir::FAULTS;
+use kprism_expr::regs;
+use kprism_ftrace::format::Format;
 use kprism_rsp::buffer::{Buffer, Frame};
-use kprism_rsp::define::{Definitions, Key, MOST_POINTS, Tracepoint};
+use kprism_rsp::define::{Definitions, Key, Kind, MOST_POINTS, Tracepoint};
 
 use crate::Error;
-use crate::program::{self, Setting, TIMESTAMP, var_at};
-use crate::registers::Registers;
-use crate::target::Target;
+use crate::program::{self, Given, Made, Setting, TIMESTAMP, var_at};
+use crate::registers::{self, Registers};
+use crate::target::{Target, markers};
 
 /// A tracepoint at work.
 #[derive(Debug)]
 struct Installed {
     key: Key,
     registers: Option<u32>,
+    known: u32,
     slots: Vec<Slot>,
     program: Program,
-    link: Option<Link>,
+    links: Vec<Link>,
+    /// How a static tracepoint's own record is read, if it is wanted.
+    statics: Option<Format>,
 }
 
 /// A run of tracing.
@@ -34,10 +39,13 @@ pub struct Engine {
     state: Map,
     memory: Mapping,
     ring: Map,
+    pending: Map,
     points: Vec<Installed>,
     /// Places of trace state variables, by GDB's numbers.
     vars: BTreeMap<u16, u16>,
     clock: u64,
+    /// Frames whose static tracepoint's own record is to come, by place and hit.
+    waiting: BTreeMap<(u64, u64), Frame>,
 }
 
 /// What a tracepoint counted.
@@ -59,8 +67,9 @@ impl Engine {
         let state = Map::memory("kg_state", program::STATE_BYTES)?;
         let memory = state.mapped()?;
         let ring = Map::ring("kg_ring", ring_bytes)?;
-        let mut engine =
-            Self { state, memory, ring, points: Vec::new(), vars: BTreeMap::new(), clock: clock() };
+        let pending = Map::create("kg_pending", MapKind::PercpuArray, 4, 8, MOST_POINTS as u32, 0)?;
+        let (vars, waiting) = (BTreeMap::new(), BTreeMap::new());
+        let mut engine = Self { state, memory, ring, pending, points: Vec::new(), vars, clock: clock(), waiting };
         engine.define(definitions);
         Ok(engine)
     }
@@ -91,18 +100,18 @@ impl Engine {
         }
         let setting =
             Setting { space: target.space(), whose: target.whose(), vars: &self.vars, clock: self.clock };
-        let made = program::make(point, place as u32, &setting)?;
-        let program = Program::load("kg_trace", ProgKind::Kprobe, &made.code, &[&self.state, &self.ring])?;
+        let maps = [&self.state, &self.ring, &self.pending];
+        let installed = match point.kind {
+            Kind::Static => installed_static(point, place as u32, &setting, &maps, target)?,
+            _ => {
+                let made = program::make(point, place as u32, Given::Registers, &setting)?;
+                let program = Program::load("kg_trace", ProgKind::Kprobe, &made.code, &maps)?;
+                let link = target.attach(&program, point.key.address)?;
+                Installed::new(point.key, made, program, vec![link])
+            }
+        };
         self.write(place, program::ENABLED, u64::from(point.enabled));
-        let link = target.attach(&program, point.key.address)?;
-        let Tracepoint { key, .. } = *point;
-        self.points.push(Installed {
-            key,
-            registers: made.registers,
-            slots: made.slots,
-            program,
-            link: Some(link),
-        });
+        self.points.push(installed);
         Ok(())
     }
 
@@ -115,7 +124,7 @@ impl Engine {
     pub fn stop(&mut self) {
         self.memory.write(program::RUNNING as usize, 0);
         for point in &mut self.points {
-            point.link = None;
+            point.links.clear();
         }
     }
 
@@ -172,19 +181,50 @@ impl Engine {
     }
 
     /// Puts all records that there are into the buffer; false if one found no room.
-    pub fn drain(&self, into: &mut Buffer) -> Result<bool, Error> {
+    pub fn drain(&mut self, into: &mut Buffer) -> Result<bool, Error> {
         let mut room = true;
+        let mut waiting = std::mem::take(&mut self.waiting);
         // Mapped for this once: what is read then is few pages.
         Ring::new(&self.ring)?.drain(|record| {
-            if let Some(frame) = self.frame(record) {
+            let Some((place, hit)) = word(record, 0).zip(word(record, 8)) else { return };
+            let frame = match place.checked_sub(program::STATIC) {
+                Some(place) => {
+                    let known = self.points.get(place as usize).zip(waiting.remove(&(place, hit)));
+                    known.map(|(point, mut frame)| {
+                        let own = record.get(program::HEADER as usize..).unwrap_or(&[]);
+                        let text = point.statics.as_ref().map(|format| markers::text(format, own));
+                        frame.statics = text.map(|t| t.into_bytes().into());
+                        frame
+                    })
+                }
+                None => {
+                    let frame = self.frame(record);
+                    match frame {
+                        Some(frame) if self.points.get(place as usize).is_some_and(|p| p.statics.is_some()) => {
+                            waiting.insert((place, hit), frame);
+                            None
+                        }
+                        other => other,
+                    }
+                }
+            };
+            if let Some(frame) = frame {
                 room = room && into.push(frame);
             }
         });
+        self.waiting = waiting;
         Ok(room)
     }
 
+    /// After the end: what still waits has no record of its own, as the ring was full.
+    pub fn flush(&mut self, into: &mut Buffer) {
+        for frame in std::mem::take(&mut self.waiting).into_values() {
+            into.push(frame);
+        }
+    }
+
     fn frame(&self, record: &[u8]) -> Option<Frame> {
-        let word = |at: usize| -> Option<u64> { Some(u64::from_le_bytes(record.get(at..at + 8)?.try_into().ok()?)) };
+        let word = |at| word(record, at);
         let point = self.points.get(word(0)? as usize)?;
         let mut frame = Frame::new(point.key);
         if let Some(at) = point.registers {
@@ -193,7 +233,12 @@ impl Engine {
                 *value = word(at as usize + 8 * n)?;
             }
             // The place is the tracepoint's: what the kernel saw may be after its breakpoint's instruction.
-            all[kprism_expr::regs::Reg::Rip as usize] = point.key.address;
+            all[regs::Reg::Rip as usize] = point.key.address;
+            for (n, reg) in regs::ALL.iter().enumerate() {
+                let known = registers::number(*reg).is_some_and(|number| point.known >> number & 1 == 1);
+                all[n] = if known { all[n] } else { 0 };
+            }
+            frame.known = point.known;
             frame.registers(&Registers(all).seen());
         }
         let by_place: BTreeMap<u16, u16> = self.vars.iter().map(|(number, place)| (*place, *number)).collect();
@@ -214,6 +259,50 @@ impl Engine {
         }
         Some(frame)
     }
+}
+
+impl Installed {
+    fn new(key: Key, made: Made, program: Program, links: Vec<Link>) -> Self {
+        let Made { registers, known, slots, .. } = made;
+        Self { key, registers, known, slots, program, links, statics: None }
+    }
+}
+
+/// A static tracepoint: one program has its arguments, and decides; a second one takes its own record, if it is wanted.
+fn installed_static(
+    point: &Tracepoint,
+    place: u32,
+    setting: &Setting<'_>,
+    maps: &[&Map],
+    target: &Target,
+) -> Result<Installed, Error> {
+    let missing = || Error::Cannot("static tracepoints are the kernel's: kprism gdbserver --kernel".into());
+    let marker = target.as_kernel().ok_or_else(missing)?.marker_at(point.key.address)?;
+    // How many arguments there are is known to the kernel alone: it refuses programs that read more.
+    let mut most = program::arguments_wanted(point);
+    let (made, program, link) = loop {
+        let made = program::make(point, place, Given::Arguments(most), setting)?;
+        let program = Program::load("kg_static", ProgKind::RawTracepoint, &made.code, maps)?;
+        match Link::raw_tracepoint(&program, &marker.name) {
+            Ok(link) => break (made, program, link),
+            Err(_) if most > 0 => most -= 1,
+            Err(why) => return Err(why.into()),
+        }
+    };
+    let wanted = made.statics;
+    let mut installed = Installed::new(point.key, made, program, vec![link]);
+    if wanted {
+        let format = marker.format()?;
+        let code = program::own_record(place, markers::record_bytes(&format))?;
+        let own = Program::load("kg_sdata", ProgKind::Tracepoint, &code, maps)?;
+        installed.links.push(Link::tracepoint(&own, &format.system, &format.name, 0)?);
+        installed.statics = Some(format);
+    }
+    Ok(installed)
+}
+
+fn word(record: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(record.get(at..at + 8)?.try_into().ok()?))
 }
 
 /// Nanoseconds of a clock.

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!           kprism-rsp                    program            kprism-bpf
-//! GDB ── packets, definitions ── server ── bytecode → eBPF ── engine ── uprobe, kprobe
+//! GDB ── packets, definitions ── server ── bytecode → eBPF ── engine ── uprobe, kprobe, tracepoint
 //!             ▲                    │                            │ ring
 //!             └── replies ─────────┴──────── trace frames ◄─────┘
 //! ```

@@ -11,10 +11,11 @@ use kprism_bpf::asm::{Asm, Code, Label};
 use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_expr::emit::{self, Cpu, Frame, Program, Reloc, Slot};
 use kprism_expr::ir::{BinOp, Builder, Func, Input, Op, Record, Space, Term, Val, Width as Bits};
+use kprism_expr::regs::Reg as Reg64;
 use kprism_expr::{agent, opt, regs};
 use kprism_rsp::define::{Action, MOST_POINTS, Tracepoint};
 
-use crate::Error;
+use crate::{Error, registers};
 
 use Reg::{R0, R1, R2, R3, R10};
 use Width::B8;
@@ -23,6 +24,8 @@ use Width::B8;
 pub const STATE: usize = 0;
 /// Records.
 pub const RING: usize = 1;
+/// By CPU and tracepoint: the hit whose own record of a static tracepoint is to come.
+pub const PENDING: usize = 2;
 
 /// In the state: whether tracing runs.
 pub const RUNNING: u32 = 0;
@@ -47,13 +50,18 @@ pub const STATE_BYTES: u32 = VARS + 8 * MOST_POINTS as u32;
 /// GDB's number of `$trace_timestamp`, which is ours: microseconds.
 pub const TIMESTAMP: u16 = 1;
 
-/// Bytes before what is collected: the tracepoint's place.
-const HEADER: u64 = 8;
+/// Bytes before what is collected: the tracepoint's place, the hit's number.
+pub const HEADER: u32 = 16;
+/// Added to the place: the record is a static tracepoint's own.
+pub const STATIC: u64 = 1 << 32;
 /// Stack that segments may use.
 const SEGMENT_STACK: u32 = 472;
 const CONTEXT: i16 = -512;
 const RECORD: i16 = -504;
 const COUNT: i16 = -496;
+const KEY: i16 = -488;
+/// GDB's number of the place of execution.
+const RIP: u32 = 16;
 
 /// Where a tracepoint's part of the state begins.
 pub fn point_at(place: u32) -> u32 {
@@ -73,6 +81,19 @@ pub enum Whose {
     /// All but this process's.
     AllBut(u32),
 }
+
+/// What a program is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Given {
+    /// `struct pt_regs`.
+    Registers,
+    /// So many arguments of a static tracepoint. GDB names them by the registers in which the function that calls its
+    /// probes gets them, after one of its own.
+    Arguments(usize),
+}
+
+/// The registers that are a static tracepoint's arguments.
+const ARGUMENTS: [Reg64; 5] = [Reg64::Rsi, Reg64::Rdx, Reg64::Rcx, Reg64::R8, Reg64::R9];
 
 /// What programs of one run of tracing share.
 #[derive(Debug)]
@@ -94,17 +115,22 @@ pub struct Made {
     pub code: Code,
     /// Where the registers are in the record, in the order of `struct pt_regs`.
     pub registers: Option<u32>,
+    /// Those that are known, a bit each, by GDB's numbers.
+    pub known: u32,
     /// What else is collected.
     pub slots: Vec<Slot>,
+    /// Whether the static tracepoint's own record is wanted.
+    pub statics: bool,
 }
 
 /// Makes the program of a tracepoint.
-pub fn make(point: &Tracepoint, place: u32, setting: &Setting<'_>) -> Result<Made, Error> {
+pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>) -> Result<Made, Error> {
+    let prepared = |func| prepared(func, given, point.key.address, setting);
     let mut frame = Frame { pointer: RECORD, ..Frame::default() };
-    frame.take(HEADER)?;
+    frame.take(u64::from(HEADER))?;
     let condition = match &point.condition {
         Some(code) => {
-            let func = prepared(agent::translate(code, setting.space, u16::MAX)?, setting)?;
+            let func = prepared(agent::translate(code, setting.space, u16::MAX)?)?;
             if func.ops().any(|op| matches!(op, Op::Record(_))) {
                 return Err(Error::Cannot("a condition that collects".into()));
             }
@@ -112,20 +138,32 @@ pub fn make(point: &Tracepoint, place: u32, setting: &Setting<'_>) -> Result<Mad
         }
         None => None,
     };
-    let wants_registers = point.actions.iter().any(|a| matches!(a, Action::Registers(_)));
-    let registers = wants_registers.then(|| frame.take(8 * regs::ALL.len() as u64)).transpose()?;
+    let mask = point.actions.iter().filter_map(|a| if let Action::Registers(m) = a { Some(mask(m)) } else { None });
+    let mask = mask.reduce(|a, b| a | b);
+    let copied: Vec<(usize, i16)> = match given {
+        Given::Registers => regs::ALL.iter().enumerate().map(|(n, reg)| (n, reg.pt_regs_offset())).collect(),
+        Given::Arguments(most) => {
+            let all = ARGUMENTS.iter().take(most).enumerate();
+            all.map(|(n, reg)| (*reg as usize, 8 * n as i16)).collect()
+        }
+    };
+    let known = copied.iter().filter_map(|(n, _)| registers::number(regs::ALL[*n]));
+    let known = known.fold(1 << RIP, |known, n| known | 1 << n);
+    let registers = mask.is_some().then(|| frame.take(8 * regs::ALL.len() as u64)).transpose()?;
+    let statics = point.actions.contains(&Action::Static);
     let mut segments = Vec::new();
     for action in &point.actions {
         let func = match action {
             Action::Registers(_) => continue,
-            Action::Static => {
-                let what = "$_sdata: only a static tracepoint has it";
+            Action::Static if given == Given::Registers => {
+                let what = "$_sdata: only a static tracepoint (strace) has it";
                 return Err(Error::Cannot(what.into()));
             }
+            Action::Static => continue,
             Action::Memory { base, offset, length } => memory(*base, *offset, *length, setting.space)?,
             Action::Expression(code) => agent::translate(code, setting.space, u16::MAX)?,
         };
-        segments.push(emit::framed(&prepared(func, setting)?, Cpu::V3, &mut frame)?);
+        segments.push(emit::framed(&prepared(func)?, Cpu::V3, &mut frame)?);
     }
 
     let own = point_at(place);
@@ -149,18 +187,18 @@ pub fn make(point: &Tracepoint, place: u32, setting: &Setting<'_>) -> Result<Mad
     asm.put(insn::encode(0xdb, R1 as u8, R0 as u8, 0, 1));
     if point.pass > 0 {
         asm.note("pass count").mov_u64(R1, point.pass).branch(Cond::Ge, R0, R1, out);
-        asm.store(B8, R10, COUNT, R0);
     }
+    asm.alu_imm(Alu::Add, R0, 1).store(B8, R10, COUNT, R0);
     asm.note("record").map(R1, RING).mov_imm(R2, frame.used.cast_signed()).mov_imm(R3, 0);
     asm.call(Helper::RingbufReserve).branch_imm(Cond::Eq, R0, 0, lost).store(B8, R10, RECORD, R0);
-    asm.store_imm(B8, R0, 0, place.cast_signed());
+    asm.store_imm(B8, R0, 0, place.cast_signed()).load(B8, R1, R10, COUNT).store(B8, R0, 8, R1);
     for slot in &frame.slots {
         asm.store_imm(B8, R0, slot.at as i16 + 8, 0);
     }
     if let Some(at) = registers {
         asm.note("registers").load(B8, R2, R10, CONTEXT);
-        for (n, reg) in regs::ALL.iter().enumerate() {
-            asm.load(B8, R1, R2, reg.pt_regs_offset()).store(B8, R0, at as i16 + 8 * n as i16, R1);
+        for (n, from) in &copied {
+            asm.load(B8, R1, R2, *from).store(B8, R0, at as i16 + 8 * *n as i16, R1);
         }
     }
     for segment in &segments {
@@ -171,15 +209,60 @@ pub fn make(point: &Tracepoint, place: u32, setting: &Setting<'_>) -> Result<Mad
     }
     const NO_WAKEUP: i32 = 1;
     asm.note("submit").load(B8, R1, R10, RECORD).mov_imm(R2, NO_WAKEUP).call(Helper::RingbufSubmit);
+    if statics {
+        asm.note("its own record is to come");
+        pending(&mut asm, place, out);
+        asm.load(B8, R1, R10, COUNT).store(B8, R0, 0, R1);
+    }
     asm.goto(recorded).bind(lost).map_value(R1, STATE, own + LOST).mov_imm(R0, 1);
     asm.put(insn::atomic_add(R1, 0, R0)).bind(recorded);
     if point.pass > 0 {
-        asm.note("the last one?").load(B8, R0, R10, COUNT).alu_imm(Alu::Add, R0, 1).mov_u64(R1, point.pass);
+        asm.note("the last one?").load(B8, R0, R10, COUNT).mov_u64(R1, point.pass);
         asm.branch(Cond::Ne, R0, R1, out).map_value(R1, STATE, RUNNING);
         asm.store_imm(B8, R1, 0, 0).store_imm(B8, R1, ENDED_BY as i16, place.cast_signed() + 1);
     }
     asm.bind(out).end();
-    Ok(Made { code: asm.finish()?, registers, slots: frame.slots })
+    Ok(Made { code: asm.finish()?, registers, known, slots: frame.slots, statics })
+}
+
+/// The program that takes a static tracepoint's own record, of so many bytes, if [`make`]'s has just let the hit pass:
+/// both run in one call of the tracepoint, this one second.
+pub fn own_record(place: u32, bytes: u32) -> Result<Code, Error> {
+    let mut asm = Asm::new();
+    let (out, lost) = (asm.label(), asm.label());
+    asm.store(B8, R10, CONTEXT, R1).note("did the hit pass?");
+    pending(&mut asm, place, out);
+    asm.load(B8, R1, R0, 0).branch_imm(Cond::Eq, R1, 0, out).store(B8, R10, COUNT, R1);
+    asm.store_imm(B8, R0, 0, 0);
+    asm.note("record").map(R1, RING).mov_imm(R2, (HEADER + bytes).cast_signed()).mov_imm(R3, 0);
+    asm.call(Helper::RingbufReserve).branch_imm(Cond::Eq, R0, 0, lost).store(B8, R10, RECORD, R0);
+    asm.mov_u64(R1, STATIC | u64::from(place)).store(B8, R0, 0, R1).load(B8, R1, R10, COUNT).store(B8, R0, 8, R1);
+    asm.mov(R1, R0).alu_imm(Alu::Add, R1, HEADER.cast_signed()).mov_imm(R2, bytes.cast_signed());
+    asm.load(B8, R3, R10, CONTEXT).call(Helper::ProbeReadKernel);
+    asm.load(B8, R1, R10, RECORD).mov_imm(R2, 1).call(Helper::RingbufSubmit).goto(out);
+    asm.bind(lost).map_value(R1, STATE, point_at(place) + LOST).mov_imm(R0, 1).put(insn::atomic_add(R1, 0, R0));
+    asm.bind(out).end();
+    Ok(asm.finish()?)
+}
+
+/// r0 = where this CPU keeps the hit of this tracepoint whose own record is to come.
+fn pending(asm: &mut Asm, place: u32, out: Label) {
+    asm.store_imm(Width::B4, R10, KEY, place.cast_signed());
+    asm.map(R1, PENDING).mov(R2, R10).alu_imm(Alu::Add, R2, i32::from(KEY)).call(Helper::MapLookup);
+    asm.branch_imm(Cond::Eq, R0, 0, out);
+}
+
+/// A mask's first 32 registers.
+fn mask(bytes: &[u8]) -> u32 {
+    bytes.iter().take(4).enumerate().fold(0, |mask, (n, byte)| mask | u32::from(*byte) << (8 * n))
+}
+
+/// Arguments of a static tracepoint that its definition needs as registers.
+pub fn arguments_wanted(point: &Tracepoint) -> usize {
+    let masks = point.actions.iter().filter_map(|a| if let Action::Registers(m) = a { Some(mask(m)) } else { None });
+    let all = masks.fold(0, |a, b| a | b);
+    let wanted = |reg: &Reg64| registers::number(*reg).is_some_and(|n| all >> n & 1 == 1);
+    ARGUMENTS.iter().rposition(wanted).map_or(0, |n| n + 1)
 }
 
 /// Memory that GDB names without bytecode.
@@ -200,7 +283,7 @@ fn memory(base: Option<u16>, offset: u64, length: u64, space: Space) -> Result<F
 }
 
 /// Gives trace state variables their places, `$trace_timestamp` its value, and optimises.
-fn prepared(mut func: Func, setting: &Setting<'_>) -> Result<Func, Error> {
+fn prepared(mut func: Func, given: Given, address: u64, setting: &Setting<'_>) -> Result<Func, Error> {
     let index = |n: u16| {
         let unknown = || Error::Cannot(format!("trace state variable {n} was not defined"));
         setting.vars.get(&n).copied().ok_or_else(unknown)
@@ -210,6 +293,15 @@ fn prepared(mut func: Func, setting: &Setting<'_>) -> Result<Func, Error> {
         match &mut value.op {
             Op::GetVar(TIMESTAMP) | Op::Record(Record::Var(TIMESTAMP)) => stamps.push(Val(number as u32)),
             Op::GetVar(n) | Op::SetVar(n, _) | Op::AddVar(n, _) | Op::Record(Record::Var(n)) => *n = index(*n)?,
+            Op::Input(Input::Reg(Reg64::Rip)) => value.op = Op::Const(address),
+            Op::Input(Input::Reg(reg)) if given != Given::Registers => {
+                let missing = || {
+                    let what = "is no argument of the static tracepoint";
+                    Error::Cannot(format!("${} {what}: its arguments and $_sdata can be collected", reg.name()))
+                };
+                let n = ARGUMENTS.iter().position(|r| r == reg).ok_or_else(missing)?;
+                value.op = Op::Input(Input::Arg(n as u8));
+            }
             _ => {}
         }
     }

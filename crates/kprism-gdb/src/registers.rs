@@ -25,11 +25,9 @@ impl Registers {
     /// What a trace frame holds of them.
     pub fn seen(&self) -> [u8; SEEN] {
         let mut out = [0; SEEN];
-        let mut at = 0;
-        for reg in ORDER {
-            let size = if matches!(reg, Reg::Eflags | Reg::Cs | Reg::Ss) { 4 } else { 8 };
-            out[at..at + size].copy_from_slice(&self.0[reg as usize].to_le_bytes()[..size]);
-            at += size;
+        for (n, reg) in ORDER.iter().enumerate() {
+            let (at, size) = place(n);
+            out[at..at + size].copy_from_slice(&self.0[*reg as usize].to_le_bytes()[..size]);
         }
         out
     }
@@ -37,16 +35,30 @@ impl Registers {
     /// As the `g` packet has them: what is not known is `x`.
     pub fn packet(&self) -> String {
         let original = kprism_rsp::hex::bytes(&self.0[Reg::OrigRax as usize].to_le_bytes());
-        let mut text = packet(&self.seen());
+        let mut text = packet(&self.seen(), u32::MAX);
         text.replace_range(2 * ORIG_RAX..2 * ORIG_RAX + 16, &original);
         text
     }
 }
 
-/// The `g` packet of what a trace frame holds.
-pub fn packet(seen: &[u8]) -> String {
+/// Where a register of [`ORDER`] is, and its size.
+fn place(number: usize) -> (usize, usize) {
+    if number < 17 { (8 * number, 8) } else { (17 * 8 + 4 * (number - 17), 4) }
+}
+
+/// The number that GDB gives a register.
+pub fn number(reg: Reg) -> Option<usize> {
+    ORDER.iter().position(|r| *r == reg)
+}
+
+/// The `g` packet of what a trace frame holds; a bit for each register that is known.
+pub fn packet(seen: &[u8], known: u32) -> String {
     let mut text = kprism_rsp::hex::bytes(&seen[..seen.len().min(SEEN)]);
     text.extend(std::iter::repeat_n('x', 2 * ALL - text.len()));
+    for n in (0..ORDER.len()).filter(|n| known >> n & 1 == 0) {
+        let (at, size) = place(n);
+        text.replace_range(2 * at..2 * (at + size), &"x".repeat(2 * size));
+    }
     text
 }
 
@@ -114,6 +126,9 @@ mod tests {
         assert_eq!(&text[2 * 128..2 * 136], "00".repeat(8), "rip is the sixteenth");
         assert_eq!(&text[2 * ORIG_RAX..2 * ORIG_RAX + 16], "ff".repeat(8));
         assert!(text.ends_with(&"x".repeat(32)));
+        let some = packet(&registers.seen(), 1 << 16 | 1 << 18);
+        assert_eq!((&some[2 * 128..2 * 136], &some[..4]), ("0000000000000000", "xxxx"));
+        assert_eq!((&some[2 * 136..2 * 140], &some[2 * 140..2 * 144]), ("xxxxxxxx", "11111111"));
         assert_eq!(place_only(0x40)[2 * 128..2 * 136].to_owned(), "4000000000000000");
     }
 }

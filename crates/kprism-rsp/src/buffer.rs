@@ -32,6 +32,8 @@ pub struct Frame {
     pub key: Key,
     /// What the static tracepoint itself recorded.
     pub statics: Option<Box<[u8]>>,
+    /// A bit for each register that is known, by GDB's numbers.
+    pub known: u32,
     bytes: Vec<u8>,
     /// Where the registers end.
     registers: Option<usize>,
@@ -42,7 +44,7 @@ impl Frame {
     pub fn new(key: Key) -> Self {
         let mut bytes = (key.number as u16).to_le_bytes().to_vec();
         bytes.extend([0; 4]);
-        Self { key, statics: None, bytes, registers: None }
+        Self { key, statics: None, known: u32::MAX, bytes, registers: None }
     }
 
     /// Adds registers, once.

@@ -10,7 +10,7 @@ use crate::registers::{self, SEEN};
 /// Its registers; if there are none, where it was taken.
 pub fn registers(frame: &Frame) -> String {
     let found = frame.blocks(SEEN).find_map(|b| if let Block::Registers(r) = b { Some(r) } else { None });
-    found.map_or_else(|| registers::place_only(frame.key.address), registers::packet)
+    found.map_or_else(|| registers::place_only(frame.key.address), |r| registers::packet(r, frame.known))
 }
 
 /// Its memory from this address on, as far as it goes.

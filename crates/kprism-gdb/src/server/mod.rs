@@ -190,14 +190,7 @@ impl Server {
     pub fn answer(&mut self, packet: &[u8]) -> Answer {
         let Ok(command) = command::parse(packet) else { return error() };
         match command {
-            Command::Supported => text(format!(
-                "PacketSize={:x};QStartNoAckMode+;multiprocess+;vContSupported+;qXfer:features:read+;\
-                 qXfer:auxv:read+;qXfer:exec-file:read+;qXfer:traceframe-info:read+;qXfer:statictrace:read+;\
-                 ConditionalTracepoints+;TraceStateVariables+;TracepointSource+;FastTracepoints+;\
-                 StaticTracepoints+;InstallInTrace+;DisconnectedTracing+;EnableDisableTracepoints+;\
-                 QTBuffer:size+;tracenz+",
-                wire::LONGEST
-            )),
+            Command::Supported => text(self.supported()),
             Command::NoAck => Answer::Quiet(b"OK".to_vec()),
             Command::Halted => Answer::Text(self.halted()),
             Command::Registers => text(self.registers()),
@@ -277,6 +270,17 @@ impl Server {
             Command::Unknown => text(""),
             other => self.trace(other, packet),
         }
+    }
+
+    fn supported(&mut self) -> String {
+        let process = if self.target.as_process().is_some() { "qXfer:auxv:read+;qXfer:exec-file:read+;" } else { "" };
+        format!(
+            "PacketSize={:x};QStartNoAckMode+;multiprocess+;vContSupported+;qXfer:features:read+;{process}\
+             qXfer:traceframe-info:read+;qXfer:statictrace:read+;ConditionalTracepoints+;TraceStateVariables+;\
+             TracepointSource+;FastTracepoints+;StaticTracepoints+;InstallInTrace+;DisconnectedTracing+;\
+             EnableDisableTracepoints+;QTBuffer:size+;tracenz+",
+            wire::LONGEST
+        )
     }
 
     fn let_go(&mut self) {

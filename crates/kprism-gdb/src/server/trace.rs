@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tstart` to `tfind`: everything about tracepoints.
 
+use std::collections::VecDeque;
+
 use kprism_rsp::buffer::Buffer;
 use kprism_rsp::command::{Command, Find};
-use kprism_rsp::define::{Definitions, Key, Kind};
+use kprism_rsp::define::{Definitions, Key};
 use kprism_rsp::{hex, wire};
 
 use super::status::Stop;
@@ -126,8 +128,22 @@ impl Server {
                     Err(why) => self.refuse(&format!("{name}: {why}")),
                 }
             }
-            Command::Markers { .. } => text("l"),
-            Command::MarkersAt(_) => error(),
+            Command::Markers { first } => {
+                if first {
+                    self.listing = match self.target.as_kernel().map(|kernel| kernel.markers()) {
+                        Some(Ok(all)) => all.iter().map(|m| format!("m{}", m.packet())).collect(),
+                        Some(Err(why)) => return self.refuse(&why.to_string()),
+                        None => VecDeque::new(),
+                    };
+                }
+                self.next()
+            }
+            Command::MarkersAt(address) => {
+                match self.target.as_kernel().map(|kernel| kernel.marker_at(address)) {
+                    Some(Ok(marker)) => text(format!("m{}", marker.packet())),
+                    _ => text("l"),
+                }
+            }
             // A probe may be at any instruction.
             Command::FastLength => text("1"),
             _ => text(""),
@@ -203,9 +219,6 @@ impl Server {
         let (Some(engine), Some(point)) = (&mut self.engine, self.definitions.points.get(&key)) else {
             return Ok(());
         };
-        if point.kind == Kind::Static {
-            return Err(Error::Cannot("static tracepoints are the kernel's: kprism gdbserver --kernel".into()));
-        }
         engine.install(point, &self.definitions, &mut self.target)?;
         if point.step > 0 || !point.step_actions.is_empty() {
             self.console.push(format!(
@@ -227,6 +240,7 @@ impl Server {
             self.target.detached();
             // What does not fit any more is no reason to stop.
             let _ = engine.drain(&mut self.buffer);
+            engine.flush(&mut self.buffer);
         }
         self.stop = why;
         self.stopped = now(libc::CLOCK_REALTIME) / 1000;
@@ -234,7 +248,7 @@ impl Server {
 
     /// Takes what there is; tracing may come to its end by that.
     pub(super) fn drain(&mut self) {
-        let Some(engine) = &self.engine else { return };
+        let Some(engine) = &mut self.engine else { return };
         let drained = engine.drain(&mut self.buffer);
         let pass = engine.ended_by();
         match (drained, pass) {

@@ -12,6 +12,7 @@ use kprism_bpf::map::Map;
 use kprism_bpf::mapping::Mapping;
 use kprism_bpf::prog::{ProgKind, Program};
 
+use super::markers::{self, Marker};
 use crate::Error;
 
 /// Where an x86-64 kernel is linked (CONFIG_PHYSICAL_START above __START_KERNEL_map).
@@ -36,8 +37,7 @@ enum Memory {
 impl Kernel {
     /// The running one.
     pub fn running() -> Result<Self, Error> {
-        let path = "/proc/kallsyms";
-        let symbols = fs::read_to_string(path).map_err(Error::system(path))?;
+        let symbols = symbols()?;
         let line = symbols.lines().find(|line| line.ends_with(" T _text") || line.ends_with(" t _text"));
         let text = line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok());
         let Some(text) = text.filter(|text| *text != 0) else {
@@ -79,10 +79,26 @@ impl Kernel {
         self.memory.read(address, length)
     }
 
+    /// All static tracepoints.
+    pub fn markers(&self) -> Result<Vec<Marker>, Error> {
+        markers::all(&symbols()?)
+    }
+
+    /// The static tracepoint whose address this is.
+    pub fn marker_at(&self, address: u64) -> Result<Marker, Error> {
+        let missing = || Error::Cannot(format!("{address:#x} is no static tracepoint"));
+        self.markers()?.into_iter().find(|m| m.address == address).ok_or_else(missing)
+    }
+
     /// Attaches a program at an address.
     pub fn attach(&self, program: &Program, address: u64) -> Result<Link, Error> {
         Ok(Link::kprobe_at(program, address, When::Entry, 0)?)
     }
+}
+
+fn symbols() -> Result<String, Error> {
+    let path = "/proc/kallsyms";
+    fs::read_to_string(path).map_err(Error::system(path))
 }
 
 impl Memory {

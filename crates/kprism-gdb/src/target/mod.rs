@@ -2,6 +2,7 @@
 //! Whose memory, registers and code: a process, or the kernel.
 
 mod kernel;
+pub mod markers;
 mod process;
 
 pub use kernel::Kernel;
