@@ -62,7 +62,38 @@ pub fn translate(code: &[u8], space: Space, vars: u16) -> Result<Func> {
         agent.b.place(block);
         agent.straight(key.0, key.1, stack)?;
     }
-    Ok(agent.b.finish())
+    let mut func = agent.b.finish();
+    adding(&mut func);
+    Ok(func)
+}
+
+/// Makes an addition of what is read, changed and written back (`teval $hits = $hits + 1`): one that no hit on another
+/// CPU can fall into.
+fn adding(func: &mut Func) {
+    let mut uses = BTreeMap::new();
+    let ends = func.layout.iter().filter_map(|b| func.body(*b).term.as_ref()).flat_map(Term::uses);
+    for v in func.ops().flat_map(Op::uses).chain(ends) {
+        *uses.entry(v).or_insert(0) += 1;
+    }
+    let once = |v: &Val| uses.get(v) == Some(&1);
+    let mut changes = Vec::new();
+    for block in &func.layout {
+        let insts = &func.body(*block).insts;
+        for (at, &v) in insts.iter().enumerate() {
+            let Op::SetVar(n, sum) = *func.op(v) else { continue };
+            let Op::Bin(BinOp::Add, a, b) = *func.op(sum) else { continue };
+            let is_read = |v: Val| *func.op(v) == Op::GetVar(n) && once(&v);
+            let (read, by) = if is_read(a) { (a, b) } else { (b, a) };
+            let Some(from) = insts[..at].iter().position(|v| *v == read) else { continue };
+            let changed = |v: &Val| matches!(func.op(*v), Op::SetVar(m, _) | Op::AddVar(m, _) if *m == n);
+            if is_read(read) && once(&sum) && !insts[from..at].iter().any(changed) {
+                changes.push((v, Op::AddVar(n, by)));
+            }
+        }
+    }
+    for (v, op) in changes {
+        func.vals[v.0 as usize].op = op;
+    }
 }
 
 impl Agent<'_> {

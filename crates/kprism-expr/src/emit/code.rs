@@ -8,6 +8,7 @@ use crate::ir::{
 };
 
 use super::alloc::{Allocation, Place, allocate};
+use super::frame::Frame;
 use super::insn::{self, Cpu, Insn, helper};
 use super::legal::legalise;
 use super::{LOST, Map, Output, Program, RESULT, Reloc, VARS};
@@ -26,6 +27,12 @@ pub enum Error {
     /// The context is either of them.
     #[error("registers and arguments cannot both be read by one program: its context has only one of them")]
     Mixed,
+    /// A frame has a limit.
+    #[error("{0} bytes would be collected at each hit, a frame holds {LONGEST}", LONGEST = super::frame::LONGEST)]
+    Frame(u64),
+    /// Where there is a frame, nothing prints.
+    #[error("printf has no place in a trace frame; collect the values")]
+    Printf,
 }
 
 pub(super) const FP: u8 = 10;
@@ -53,21 +60,39 @@ pub(super) struct Emitter<'f> {
     locals: u32,
     /// Bytes at the top of the stack that operations use.
     pub buffer: i16,
+    /// Where records go, if not to the ring.
+    pub frame: Option<Frame>,
+    /// What of a frame cannot be.
+    pub refused: Option<Error>,
 }
 
 /// Makes a program of it.
 pub fn program(func: &Func, cpu: Cpu, output: Output) -> Result<Program, Error> {
     let kept = func.kept().into_iter().collect();
-    made(func, cpu, output, kept)
+    Ok(made(func, cpu, output, kept, None)?.0)
 }
 
 /// Makes a part of a larger program of it: its result is the value, and whoever joins the parts turns each `exit`
 /// into a jump ([`Program::faulted`] tells them apart). `kept` is what the entry's program keeps for all parts.
 pub fn segment(func: &Func, cpu: Cpu, kept: &[Kept]) -> Result<Program, Error> {
-    made(func, cpu, Output::Verdict, kept.to_vec())
+    Ok(made(func, cpu, Output::Verdict, kept.to_vec(), None)?.0)
 }
 
-fn made(func: &Func, cpu: Cpu, output: Output, kept: Vec<Kept>) -> Result<Program, Error> {
+/// Such a part, whose records go into the frame: each has its place there, so that nothing is computed where it is
+/// put, and hits of several tasks cannot mix.
+pub fn framed(func: &Func, cpu: Cpu, frame: &mut Frame) -> Result<Program, Error> {
+    let (program, after) = made(func, cpu, Output::Verdict, Vec::new(), Some(frame.clone()))?;
+    *frame = after.unwrap_or_default();
+    Ok(program)
+}
+
+fn made(
+    func: &Func,
+    cpu: Cpu,
+    output: Output,
+    kept: Vec<Kept>,
+    frame: Option<Frame>,
+) -> Result<(Program, Option<Frame>), Error> {
     let inputs = func.inputs();
     let has = |f: fn(&Input) -> bool| inputs.iter().any(f);
     if has(|i| matches!(i, Input::Reg(_))) && has(|i| matches!(i, Input::Arg(_))) {
@@ -93,10 +118,15 @@ fn made(func: &Func, cpu: Cpu, output: Output, kept: Vec<Kept>) -> Result<Progra
         faults: BTreeSet::new(),
         locals: 0,
         buffer,
+        frame,
+        refused: None,
     };
     emitter.all();
+    if let Some(error) = emitter.refused {
+        return Err(error);
+    }
     emitter.resolve()?;
-    Ok(emitter.out)
+    Ok((emitter.out, emitter.frame))
 }
 
 /// The program of a function's entry that keeps these for the main one. The frame is the address above the
@@ -346,6 +376,7 @@ impl Emitter<'_> {
             Op::Load { space, size, signed, addr } => self.load(v, *space, *size, *signed, *addr),
             Op::TextEq(text, wanted) => self.text_eq(v, *text, wanted),
             Op::Entry(what, frame) => self.kept(v, *what, *frame),
+            Op::Record(record) if self.frame.is_some() => self.framed(record),
             Op::Record(record) => self.record(record),
         }
     }

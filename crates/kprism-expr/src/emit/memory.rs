@@ -14,15 +14,15 @@ const VAR: i32 = 3;
 const FORMAT: i32 = 4;
 
 impl Emitter<'_> {
-    /// r`reg` = the frame and `at`.
-    fn frame(&mut self, reg: u8, at: i16) {
+    /// r`reg` = the stack's top and `at`.
+    pub(super) fn stack(&mut self, reg: u8, at: i16) {
         self.mov(reg, FP);
         self.push(insn::ALU64 | insn::ADD, reg, 0, 0, i32::from(at));
     }
 
     pub(super) fn load(&mut self, v: Val, space: Space, size: u8, signed: bool, addr: Val) {
         self.into(3, addr);
-        self.frame(1, -8);
+        self.stack(1, -8);
         self.mov_imm(2, u64::from(size));
         let call = if space == Space::Kernel { helper::READ_KERNEL } else { helper::READ_USER };
         self.push(insn::CALL, 0, 0, 0, call);
@@ -54,7 +54,7 @@ impl Emitter<'_> {
         let mut compared = wanted.to_vec();
         match text {
             Text::Comm => {
-                self.frame(1, at);
+                self.stack(1, at);
                 self.mov_imm(2, 16);
                 self.push(insn::CALL, 0, 0, 0, helper::COMM);
                 compared.push(0);
@@ -63,7 +63,7 @@ impl Emitter<'_> {
                 // One byte more than the text tells a longer one.
                 let size = limit.map_or(wanted.len() + 2, |n| (n as usize + 1).min(wanted.len() + 2));
                 self.into(3, addr);
-                self.frame(1, at);
+                self.stack(1, at);
                 self.mov_imm(2, size as u64);
                 let call =
                     if space == Space::Kernel { helper::READ_KERNEL_STR } else { helper::READ_USER_STR };
@@ -104,7 +104,7 @@ impl Emitter<'_> {
         self.push(insn::CALL, 0, 0, 0, helper::PID_TGID);
         self.push(insn::STX | 0x18, FP, 0, -16, 0);
         self.relocated(1, Reloc::Map(Map::Entries));
-        self.frame(2, -16);
+        self.stack(2, -16);
         self.push(insn::CALL, 0, 0, 0, helper::MAP_LOOKUP);
         self.jump(insn::JMP | insn::JEQ, 0, 0, 0, Label::Fault(Fault::NoEntry));
         let word = self.out.kept.iter().position(|k| *k == what).unwrap_or(0) as i16;
@@ -118,7 +118,7 @@ impl Emitter<'_> {
     pub(super) fn record(&mut self, record: &Record) {
         self.push(insn::ST, FP, 0, -8, 0);
         self.relocated(1, Reloc::Map(Map::Scratch));
-        self.frame(2, -8);
+        self.stack(2, -8);
         self.push(insn::CALL, 0, 0, 0, helper::MAP_LOOKUP);
         self.jump(insn::JMP | insn::JEQ, 0, 0, 0, Label::Fault(Fault::Scratch));
         self.push(insn::STX | 0x18, FP, 0, -16, 0);
@@ -187,7 +187,7 @@ impl Emitter<'_> {
     }
 
     /// No more than a record holds; the verifier must see it.
-    fn bound(&mut self, r: u8) {
+    pub(super) fn bound(&mut self, r: u8) {
         let fits = self.local();
         self.jump(insn::JMP | insn::JLE, r, 0, MAX_RECORD, fits);
         self.mov_imm(r, MAX_RECORD as u64);

@@ -9,16 +9,19 @@
 //!   [`RESULT`] the value, at [`LOST`] the records that found no room, from [`VARS`] the trace state variables.
 //! * [`Map::Scratch`]: a per-CPU array of one element of [`SCRATCH`] bytes, where a record is put together.
 //! * [`Map::Ring`]: a ring buffer. A record is `u32 kind, u32 length, u64 what, data`.
+//!   Or none of these two: the records of a [`framed`] program have each a place of their own in one [`Frame`].
 //! * [`Map::Entries`]: a hash of `u64 pid_tgid, u64 frame` to `u64` words: time, then the registers asked for; filled
 //!   by the program that [`entry`] makes.
 
 mod alloc;
 mod code;
+mod frame;
 mod insn;
 mod legal;
 mod memory;
 
-pub use code::{Error, entry, program, segment};
+pub use code::{Error, entry, framed, program, segment};
+pub use frame::{Frame, Slot, What};
 pub use insn::{Cpu, Insn, helper};
 
 use serde::{Deserialize, Serialize};

@@ -14,6 +14,7 @@ mod export;
 mod flow_cost;
 mod func;
 mod gcov_kernel;
+mod gdbserver;
 mod generate;
 mod impact;
 mod import;
@@ -67,6 +68,9 @@ pub enum Command {
     FlowCost(Box<flow_cost::Args>),
     /// Turn what other tools recorded into a run: Intel PT, ftrace
     Import(import::Args),
+    /// Serve tracepoints to GDB: of a running process, a program, or the kernel
+    #[command(after_help = gdbserver::HELP)]
+    Gdbserver(gdbserver::Args),
     /// Show what a run is and what was lost
     Info(info::Args),
     /// List the runs in a folder, or static tracepoints (list events)
@@ -109,6 +113,7 @@ pub fn run(
         Command::Compile(args) => compile::run(args, progress),
         Command::FlowCost(args) => flow_cost::run(args, color, progress, out),
         Command::Import(args) => import::run(args, progress),
+        Command::Gdbserver(args) => gdbserver::run(args, progress),
         Command::Info(args) => info::run(args, out),
         Command::List(args) => list::run(args, out),
         Command::Check(args) => check::run(args, out),

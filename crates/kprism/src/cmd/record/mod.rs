@@ -45,6 +45,7 @@ pub use boot::{
     report as report_boot,
 };
 pub use func::told;
+pub use func_args::kib;
 pub use line::find_perf;
 pub use pmu::Pmu;
 pub use probe_args::ProbeArgs;

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Records that have a place each in one piece of memory: `u64 what, u64 length, data`. A length of 0 is a record that
+//! was not made. Whoever reserves the memory keeps its address on the stack and sets the lengths to 0.
+
+use crate::ir::{Fault, Record, Space, Val};
+
+use super::code::{A, B, Emitter, Error, FP, Label};
+use super::insn::{self, helper};
+use super::{HEADER, MAX_RECORD, Map, Reloc, VARS};
+
+/// Most bytes of a frame: any place in it is within an instruction's offset.
+pub const LONGEST: u32 = 32 << 10;
+
+/// What a place holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// Memory; the address is in the record.
+    Memory,
+    /// A trace state variable.
+    Var(u16),
+}
+
+/// A record's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// Where in the frame.
+    pub at: u32,
+    /// Bytes of data that it has room for.
+    pub room: u32,
+    /// What it holds.
+    pub what: What,
+}
+
+/// The memory, as far as it is given away.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// Where on the stack its address is.
+    pub pointer: i16,
+    /// Bytes that are taken.
+    pub used: u32,
+    /// The records' places.
+    pub slots: Vec<Slot>,
+}
+
+impl Frame {
+    /// Takes bytes, in eights; where they are.
+    pub fn take(&mut self, bytes: u64) -> Result<u32, Error> {
+        let after = u64::from(self.used) + bytes.min(1 << 40).next_multiple_of(8);
+        let at = self.used;
+        match u32::try_from(after) {
+            Ok(after) if after <= LONGEST => self.used = after,
+            _ => return Err(Error::Frame(after)),
+        }
+        Ok(at)
+    }
+
+    fn slot(&mut self, room: u64, what: What) -> Result<u32, Error> {
+        let at = self.take(room.saturating_add(HEADER as u64))?;
+        self.slots.push(Slot { at, room: room as u32, what });
+        Ok(at)
+    }
+}
+
+impl Emitter<'_> {
+    pub(super) fn framed(&mut self, record: &Record) {
+        if let Err(error) = self.placed(record) {
+            self.refused.get_or_insert(error);
+        }
+    }
+
+    fn placed(&mut self, record: &Record) -> Result<(), Error> {
+        match record {
+            Record::Memory { space, addr, len, text } => self.memory(*space, *addr, *len, *text),
+            Record::Var(n) => {
+                let at = self.take(8, What::Var(*n))?;
+                self.relocated(B, Reloc::MapValue(Map::State, VARS + 8 * i32::from(*n)));
+                self.push(insn::LDX | 0x18, A, B, 0, 0);
+                self.place(1, at);
+                self.push(insn::ST | 0x18, 1, 0, 8, 8);
+                self.push(insn::STX | 0x18, 1, A, HEADER as i16, 0);
+                Ok(())
+            }
+            Record::Format(..) => Err(Error::Printf),
+        }
+    }
+
+    fn memory(&mut self, space: Space, addr: Val, len: Val, text: bool) -> Result<(), Error> {
+        // One that is computed has the room that a record has.
+        let fixed = self.func.constant(len);
+        let room = fixed.unwrap_or(MAX_RECORD as u64);
+        if room == 0 {
+            return Ok(());
+        }
+        let at = self.take(room, What::Memory)?;
+        // Operands of a record are in no register that a call spoils.
+        self.into(3, addr);
+        self.into(2, len);
+        if fixed.is_none() {
+            self.bound(2);
+            self.push(insn::STX | 0x18, FP, 2, -24, 0);
+        }
+        self.place(1, at);
+        self.push(insn::STX | 0x18, 1, 3, 0, 0);
+        self.push(insn::ALU64 | insn::ADD, 1, 0, 0, HEADER);
+        let call = match (space, text) {
+            (Space::Kernel, false) => helper::READ_KERNEL,
+            (Space::Kernel, true) => helper::READ_KERNEL_STR,
+            (Space::User, false) => helper::READ_USER,
+            (Space::User, true) => helper::READ_USER_STR,
+        };
+        self.push(insn::CALL, 0, 0, 0, call);
+        let bad = if text { insn::JSLT } else { insn::JNE };
+        self.jump(insn::JMP | bad, 0, 0, 0, Label::Fault(Fault::Read));
+        self.place(1, at);
+        match fixed {
+            _ if text => self.push(insn::STX | 0x18, 1, A, 8, 0),
+            Some(n) => self.push(insn::ST | 0x18, 1, 0, 8, n as i32),
+            None => {
+                self.push(insn::LDX | 0x18, A, FP, -24, 0);
+                self.push(insn::STX | 0x18, 1, A, 8, 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, room: u64, what: What) -> Result<u32, Error> {
+        let frame = self.frame.get_or_insert_default();
+        frame.slot(room, what)
+    }
+
+    /// r`reg` = this place of the frame.
+    fn place(&mut self, reg: u8, at: u32) {
+        let pointer = self.frame.as_ref().map_or(0, |f| f.pointer);
+        self.push(insn::LDX | 0x18, reg, FP, pointer, 0);
+        self.push(insn::ALU64 | insn::ADD, reg, 0, 0, at as i32);
+    }
+}

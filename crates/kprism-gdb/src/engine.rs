@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One run of tracing: maps, a program for each tracepoint, and the way of records into trace frames.
+
+use std::collections::BTreeMap;
+
+use kprism_bpf::link::Link;
+use kprism_bpf::map::{Map, MapKind};
+use kprism_bpf::mapping::Mapping;
+use kprism_bpf::prog::{ProgKind, Program};
+use kprism_bpf::ring::Ring;
+use kprism_expr::emit::{Slot, What};
+use kprism_expr::ir::FAULTS;
+use kprism_expr::regs;
+use kprism_ftrace::format::Format;
+use kprism_rsp::buffer::{Buffer, Frame};
+use kprism_rsp::define::{Definitions, Key, Kind, MOST_POINTS, Tracepoint};
+
+use crate::Error;
+use crate::program::{self, Given, Made, Setting, TIMESTAMP, var_at};
+use crate::registers::{self, Registers};
+use crate::target::{Target, markers};
+
+/// A tracepoint at work.
+#[derive(Debug)]
+struct Installed {
+    key: Key,
+    registers: Option<u32>,
+    known: u32,
+    slots: Vec<Slot>,
+    program: Program,
+    links: Vec<Link>,
+    /// How a static tracepoint's own record is read, if it is wanted.
+    statics: Option<Format>,
+}
+
+/// A run of tracing.
+#[derive(Debug)]
+pub struct Engine {
+    state: Map,
+    memory: Mapping,
+    ring: Map,
+    pending: Map,
+    points: Vec<Installed>,
+    /// Places of trace state variables, by GDB's numbers.
+    vars: BTreeMap<u16, u16>,
+    clock: u64,
+    /// Frames whose static tracepoint's own record is to come, by place and hit.
+    waiting: BTreeMap<(u64, u64), Frame>,
+}
+
+/// What a tracepoint counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Times its condition was true.
+    pub hits: u64,
+    /// Records that found no room.
+    pub lost: u64,
+    /// Times its condition could not be computed, or something could not be collected; and why.
+    pub faults: Vec<(&'static str, u64)>,
+    /// Times the kernel did not run the program, as one ran already.
+    pub missed: u64,
+}
+
+impl Engine {
+    /// Makes the maps; nothing is attached yet. `ring_bytes` is a power of two, and of whole pages.
+    pub fn new(definitions: &Definitions, ring_bytes: u32) -> Result<Self, Error> {
+        let state = Map::memory("kg_state", program::STATE_BYTES)?;
+        let memory = state.mapped()?;
+        let ring = Map::ring("kg_ring", ring_bytes)?;
+        let pending = Map::create("kg_pending", MapKind::PercpuArray, 4, 8, MOST_POINTS as u32, 0)?;
+        let (vars, waiting) = (BTreeMap::new(), BTreeMap::new());
+        let mut engine = Self { state, memory, ring, pending, points: Vec::new(), vars, clock: clock(), waiting };
+        engine.define(definitions);
+        Ok(engine)
+    }
+
+    /// Gives variables that are new their places and first values.
+    fn define(&mut self, definitions: &Definitions) {
+        let all = std::iter::once((TIMESTAMP, 0)).chain(definitions.variables.iter().map(|(n, v)| (*n, v.initial)));
+        for (number, initial) in all {
+            let next = self.vars.len() as u16;
+            if usize::from(next) < MOST_POINTS && !self.vars.contains_key(&number) {
+                self.vars.insert(number, next);
+                self.memory.write(var_at(next) as usize, initial);
+            }
+        }
+    }
+
+    /// Makes, loads and attaches a tracepoint.
+    pub fn install(
+        &mut self,
+        point: &Tracepoint,
+        definitions: &Definitions,
+        target: &mut Target,
+    ) -> Result<(), Error> {
+        self.define(definitions);
+        let place = self.points.len();
+        if place >= MOST_POINTS {
+            return Err(Error::Cannot(format!("more than {MOST_POINTS} tracepoints were installed in one run")));
+        }
+        let setting =
+            Setting { space: target.space(), whose: target.whose(), vars: &self.vars, clock: self.clock };
+        let maps = [&self.state, &self.ring, &self.pending];
+        let installed = match point.kind {
+            Kind::Static => installed_static(point, place as u32, &setting, &maps, target)?,
+            _ => {
+                let made = program::make(point, place as u32, Given::Registers, &setting)?;
+                let program = Program::load("kg_trace", ProgKind::Kprobe, &made.code, &maps)?;
+                let link = target.attach(&program, point.key.address)?;
+                Installed::new(point.key, made, program, vec![link])
+            }
+        };
+        self.write(place, program::ENABLED, u64::from(point.enabled));
+        self.points.push(installed);
+        Ok(())
+    }
+
+    /// Lets hits count.
+    pub fn run(&self) {
+        self.memory.write(program::RUNNING as usize, 1);
+    }
+
+    /// Hits do not count any more, and nothing is attached. What was counted stays.
+    pub fn stop(&mut self) {
+        self.memory.write(program::RUNNING as usize, 0);
+        for point in &mut self.points {
+            point.links.clear();
+        }
+    }
+
+    /// The tracepoint whose pass count has ended the run.
+    pub fn ended_by(&self) -> Option<Key> {
+        let place = self.memory.read(program::ENDED_BY as usize).checked_sub(1)?;
+        self.points.get(place as usize).map(|p| p.key)
+    }
+
+    fn write(&self, place: usize, what: u32, value: u64) {
+        self.memory.write((program::point_at(place as u32) + what) as usize, value);
+    }
+
+    fn read(&self, place: usize, what: u32) -> u64 {
+        self.memory.read((program::point_at(place as u32) + what) as usize)
+    }
+
+    /// Switches a tracepoint on or off, here and now; false if it is not installed.
+    pub fn enable(&self, key: Key, enabled: bool) -> bool {
+        let place = self.points.iter().position(|p| p.key == key);
+        if let Some(place) = place {
+            self.write(place, program::ENABLED, u64::from(enabled));
+        }
+        place.is_some()
+    }
+
+    /// What a tracepoint has counted.
+    pub fn counts(&self, key: Key) -> Option<Counts> {
+        let place = self.points.iter().position(|p| p.key == key)?;
+        let mut faults = Vec::new();
+        for (n, fault) in FAULTS.iter().enumerate() {
+            let count = |from: u32| self.read(place, from + 8 * n as u32);
+            let both = count(program::CONDITION_FAULTS) + count(program::ACTION_FAULTS);
+            if both > 0 {
+                faults.push((fault.name(), both));
+            }
+        }
+        Some(Counts {
+            hits: self.read(place, program::HITS),
+            lost: self.read(place, program::LOST),
+            faults,
+            missed: self.points[place].program.info().map_or(0, |info| info.missed),
+        })
+    }
+
+    /// A trace state variable's value.
+    pub fn variable(&self, number: u16) -> Option<u64> {
+        let place = self.vars.get(&number)?;
+        Some(if number == TIMESTAMP {
+            (now(libc::CLOCK_MONOTONIC).wrapping_add(self.clock)) / 1000
+        } else {
+            self.memory.read(var_at(*place) as usize)
+        })
+    }
+
+    /// Puts all records that there are into the buffer; false if one found no room.
+    pub fn drain(&mut self, into: &mut Buffer) -> Result<bool, Error> {
+        let mut room = true;
+        let mut waiting = std::mem::take(&mut self.waiting);
+        // Mapped for this once: what is read then is few pages.
+        Ring::new(&self.ring)?.drain(|record| {
+            let Some((place, hit)) = word(record, 0).zip(word(record, 8)) else { return };
+            let frame = match place.checked_sub(program::STATIC) {
+                Some(place) => {
+                    let known = self.points.get(place as usize).zip(waiting.remove(&(place, hit)));
+                    known.map(|(point, mut frame)| {
+                        let own = record.get(program::HEADER as usize..).unwrap_or(&[]);
+                        let text = point.statics.as_ref().map(|format| markers::text(format, own));
+                        frame.statics = text.map(|t| t.into_bytes().into());
+                        frame
+                    })
+                }
+                None => {
+                    let frame = self.frame(record);
+                    match frame {
+                        Some(frame) if self.points.get(place as usize).is_some_and(|p| p.statics.is_some()) => {
+                            waiting.insert((place, hit), frame);
+                            None
+                        }
+                        other => other,
+                    }
+                }
+            };
+            if let Some(frame) = frame {
+                room = room && into.push(frame);
+            }
+        });
+        self.waiting = waiting;
+        Ok(room)
+    }
+
+    /// After the end: what still waits has no record of its own, as the ring was full.
+    pub fn flush(&mut self, into: &mut Buffer) {
+        for frame in std::mem::take(&mut self.waiting).into_values() {
+            into.push(frame);
+        }
+    }
+
+    fn frame(&self, record: &[u8]) -> Option<Frame> {
+        let word = |at| word(record, at);
+        let point = self.points.get(word(0)? as usize)?;
+        let mut frame = Frame::new(point.key);
+        if let Some(at) = point.registers {
+            let mut all = [0; 21];
+            for (n, value) in all.iter_mut().enumerate() {
+                *value = word(at as usize + 8 * n)?;
+            }
+            // The place is the tracepoint's: what the kernel saw may be after its breakpoint's instruction.
+            all[regs::Reg::Rip as usize] = point.key.address;
+            for (n, reg) in regs::ALL.iter().enumerate() {
+                let known = registers::number(*reg).is_some_and(|number| point.known >> number & 1 == 1);
+                all[n] = if known { all[n] } else { 0 };
+            }
+            frame.known = point.known;
+            frame.registers(&Registers(all).seen());
+        }
+        let by_place: BTreeMap<u16, u16> = self.vars.iter().map(|(number, place)| (*place, *number)).collect();
+        for slot in &point.slots {
+            let at = slot.at as usize;
+            let length = word(at + 8)?.min(u64::from(slot.room)) as usize;
+            if length == 0 {
+                continue;
+            }
+            let data = record.get(at + 16..at + 16 + length)?;
+            match slot.what {
+                What::Memory => frame.memory(word(at)?, data),
+                What::Var(place) => {
+                    let number = by_place.get(&place).copied().unwrap_or(0);
+                    frame.variable(u32::from(number), word(at + 16)?);
+                }
+            }
+        }
+        Some(frame)
+    }
+}
+
+impl Installed {
+    fn new(key: Key, made: Made, program: Program, links: Vec<Link>) -> Self {
+        let Made { registers, known, slots, .. } = made;
+        Self { key, registers, known, slots, program, links, statics: None }
+    }
+}
+
+/// A static tracepoint: one program has its arguments, and decides; a second one takes its own record, if it is wanted.
+fn installed_static(
+    point: &Tracepoint,
+    place: u32,
+    setting: &Setting<'_>,
+    maps: &[&Map],
+    target: &Target,
+) -> Result<Installed, Error> {
+    let missing = || Error::Cannot("static tracepoints are the kernel's: kprism gdbserver --kernel".into());
+    let marker = target.as_kernel().ok_or_else(missing)?.marker_at(point.key.address)?;
+    // How many arguments there are is known to the kernel alone: it refuses programs that read more.
+    let mut most = program::arguments_wanted(point);
+    let (made, program, link) = loop {
+        let made = program::make(point, place, Given::Arguments(most), setting)?;
+        let program = Program::load("kg_static", ProgKind::RawTracepoint, &made.code, maps)?;
+        match Link::raw_tracepoint(&program, &marker.name) {
+            Ok(link) => break (made, program, link),
+            Err(_) if most > 0 => most -= 1,
+            Err(why) => return Err(why.into()),
+        }
+    };
+    let wanted = made.statics;
+    let mut installed = Installed::new(point.key, made, program, vec![link]);
+    if wanted {
+        let format = marker.format()?;
+        let code = program::own_record(place, markers::record_bytes(&format))?;
+        let own = Program::load("kg_sdata", ProgKind::Tracepoint, &code, maps)?;
+        installed.links.push(Link::tracepoint(&own, &format.system, &format.name, 0)?);
+        installed.statics = Some(format);
+    }
+    Ok(installed)
+}
+
+fn word(record: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(record.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// Nanoseconds of a clock.
+pub fn now(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it fills the structure it is given.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// From the monotonic clock to the time of day.
+fn clock() -> u64 {
+    now(libc::CLOCK_REALTIME).wrapping_sub(now(libc::CLOCK_MONOTONIC))
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whose memory, registers and code: a process, or the kernel.
+
+mod kernel;
+pub mod markers;
+mod process;
+
+pub use kernel::Kernel;
+pub use process::{Gone, Process};
+
+use kprism_bpf::link::Link;
+use kprism_bpf::prog::Program;
+use kprism_expr::ir::Space;
+
+use crate::Error;
+use crate::program::Whose;
+use crate::registers;
+
+/// Bytes at a probe's place that the kernel may change: a breakpoint, or a jump.
+const CHANGED: usize = 5;
+
+/// What is traced, and what its code was before it was.
+#[derive(Debug)]
+pub struct Target {
+    kind: Kind,
+    /// Code as it was, by address.
+    before: Vec<(u64, Vec<u8>)>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Process(Process),
+    Kernel(Kernel),
+}
+
+impl Target {
+    /// A process.
+    pub fn process(process: Process) -> Self {
+        Self { kind: Kind::Process(process), before: Vec::new() }
+    }
+
+    /// The running kernel.
+    pub fn kernel(kernel: Kernel) -> Self {
+        Self { kind: Kind::Kernel(kernel), before: Vec::new() }
+    }
+
+    /// The process, if it is one.
+    pub fn as_process(&mut self) -> Option<&mut Process> {
+        match &mut self.kind {
+            Kind::Process(process) => Some(process),
+            Kind::Kernel(_) => None,
+        }
+    }
+
+    /// The kernel, if it is it.
+    pub fn as_kernel(&self) -> Option<&Kernel> {
+        match &self.kind {
+            Kind::Process(_) => None,
+            Kind::Kernel(kernel) => Some(kernel),
+        }
+    }
+
+    /// Whose memory expressions read.
+    pub fn space(&self) -> Space {
+        match self.kind {
+            Kind::Process(_) => Space::User,
+            Kind::Kernel(_) => Space::Kernel,
+        }
+    }
+
+    /// Whose hits count.
+    pub fn whose(&self) -> Whose {
+        match &self.kind {
+            Kind::Process(process) => Whose::Process(process.pid()),
+            Kind::Kernel(_) => Whose::AllBut(std::process::id()),
+        }
+    }
+
+    /// Memory as it is, as far as it can be read; code as it was before there were probes.
+    pub fn read(&self, address: u64, length: usize) -> Vec<u8> {
+        let mut bytes = match &self.kind {
+            Kind::Process(process) => process.read(address, length),
+            Kind::Kernel(kernel) => kernel.read(address, length),
+        };
+        for (at, code) in &self.before {
+            for (n, byte) in code.iter().enumerate() {
+                let place = at.wrapping_add(n as u64).wrapping_sub(address);
+                if let Some(there) = usize::try_from(place).ok().and_then(|p| bytes.get_mut(p)) {
+                    *there = *byte;
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Attaches a program.
+    pub fn attach(&mut self, program: &Program, address: u64) -> Result<Link, Error> {
+        if !self.before.iter().any(|(at, _)| *at == address) {
+            let code = self.read(address, CHANGED);
+            self.before.push((address, code));
+        }
+        match &mut self.kind {
+            Kind::Process(process) => process.attach(program, address),
+            Kind::Kernel(kernel) => kernel.attach(program, address),
+        }
+    }
+
+    /// No probe is there any more.
+    pub fn detached(&mut self) {
+        self.before.clear();
+    }
+
+    /// The process's number, as GDB is told it.
+    pub fn pid(&self) -> u32 {
+        match &self.kind {
+            Kind::Process(process) => process.pid(),
+            Kind::Kernel(_) => 1,
+        }
+    }
+
+    /// Its threads.
+    pub fn threads(&self) -> Vec<u32> {
+        match &self.kind {
+            Kind::Process(process) => process.threads(),
+            Kind::Kernel(_) => vec![1],
+        }
+    }
+
+    /// A thread's name.
+    pub fn thread_name(&self, tid: u32) -> String {
+        match &self.kind {
+            Kind::Process(process) => process.thread_name(tid),
+            Kind::Kernel(_) => "the kernel runs on".to_owned(),
+        }
+    }
+
+    /// A thread's registers, as the `g` packet has them.
+    pub fn registers(&mut self, tid: u32) -> String {
+        match &mut self.kind {
+            Kind::Process(process) => match process.registers(tid) {
+                Some(registers) => registers.packet(),
+                None => registers::place_only(0),
+            },
+            // A kernel that runs has no registers of its own.
+            Kind::Kernel(kernel) => registers::place_only(kernel.text()),
+        }
+    }
+
+    /// What was seen of registers is old.
+    pub fn look_again(&mut self) {
+        if let Kind::Process(process) = &mut self.kind {
+            process.look_again();
+        }
+    }
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A process that runs, or a program that was started for GDB and waits at its first instruction.
+//!
+//! Registers are taken by stopping a thread for some microseconds. A program that was started is held again when it
+//! ends, so that its memory can be seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kprism_bpf::link::{Link, When};
+use kprism_bpf::prog::Program;
+
+use crate::Error;
+use crate::registers::Registers;
+
+/// Where a program that was started is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// It is somebody else's, and runs.
+    Never,
+    /// At its first instruction.
+    Start,
+    /// It runs.
+    Running,
+    /// At its end, with this status.
+    End,
+}
+
+/// How a process has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gone {
+    /// It is about to end: memory is still there.
+    Ending,
+    /// With this code.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+}
+
+/// A process.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    memory: File,
+    hold: Hold,
+    seen: BTreeMap<u32, Option<Registers>>,
+}
+
+impl Process {
+    /// One that runs.
+    pub fn running(pid: u32) -> Result<Self, Error> {
+        Self::new(pid, Hold::Never)
+    }
+
+    /// Starts a program, and holds it at its first instruction.
+    pub fn start(file: &Path, arguments: &[String]) -> Result<Self, Error> {
+        let mut command = Command::new(file);
+        command.args(arguments);
+        // SAFETY: ptrace(PTRACE_TRACEME) takes no memory, and may be called after fork.
+        unsafe {
+            command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
+                -1 => Err(io::Error::last_os_error()),
+                _ => Ok(()),
+            });
+        }
+        let child = command.spawn().map_err(Error::system(file.display().to_string()))?;
+        let pid = child.id();
+        let mut status = 0;
+        let options = libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_EXITKILL;
+        // SAFETY: the status is ours; the options are a number.
+        unsafe {
+            libc::waitpid(pid.cast_signed(), &raw mut status, 0);
+            libc::ptrace(libc::PTRACE_SETOPTIONS, pid.cast_signed(), 0, options);
+        }
+        if !libc::WIFSTOPPED(status) {
+            return Err(Error::Cannot(format!("{}: it ended before its first instruction", file.display())));
+        }
+        Self::new(pid, Hold::Start)
+    }
+
+    fn new(pid: u32, hold: Hold) -> Result<Self, Error> {
+        let path = format!("/proc/{pid}/mem");
+        let memory = File::open(&path).map_err(Error::system(path))?;
+        Ok(Self { pid, memory, hold, seen: BTreeMap::new() })
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether we started it.
+    pub fn ours(&self) -> bool {
+        self.hold != Hold::Never
+    }
+
+    /// Whether it waits to be let go.
+    pub fn held(&self) -> bool {
+        matches!(self.hold, Hold::Start | Hold::End)
+    }
+
+    /// Lets it go on.
+    pub fn go(&mut self) {
+        self.seen.clear();
+        if self.held() {
+            self.hold = Hold::Running;
+            self.resume(0);
+        }
+    }
+
+    fn resume(&self, signal: i32) {
+        // SAFETY: numbers only.
+        unsafe { libc::ptrace(libc::PTRACE_CONT, self.pid.cast_signed(), 0, signal) };
+    }
+
+    /// Ends a program that was started; others are left alone.
+    pub fn kill(&self) {
+        if self.ours() {
+            // SAFETY: numbers only; the process is our child and not reaped.
+            unsafe { libc::kill(self.pid.cast_signed(), libc::SIGKILL) };
+        }
+    }
+
+    /// Lets a program that was started run on without us.
+    pub fn let_go(&mut self) {
+        if self.held() {
+            self.go();
+        }
+    }
+
+    /// Whether it has come to its end. Signals that it got meanwhile are passed on to it.
+    pub fn ended(&mut self) -> Option<Gone> {
+        if self.hold == Hold::Never {
+            return (!Path::new(&format!("/proc/{}", self.pid)).exists()).then_some(Gone::Exited(0));
+        }
+        loop {
+            let mut status = 0;
+            // SAFETY: the status is ours.
+            let pid = unsafe { libc::waitpid(self.pid.cast_signed(), &raw mut status, libc::WNOHANG) };
+            if pid <= 0 {
+                return None;
+            }
+            if libc::WIFEXITED(status) {
+                return Some(Gone::Exited(libc::WEXITSTATUS(status)));
+            }
+            if libc::WIFSIGNALED(status) {
+                return Some(Gone::Killed(libc::WTERMSIG(status)));
+            }
+            if status >> 16 == libc::PTRACE_EVENT_EXIT {
+                self.hold = Hold::End;
+                self.seen.clear();
+                return Some(Gone::Ending);
+            }
+            // An exec is a SIGTRAP that only tracers see.
+            let signal = libc::WSTOPSIG(status);
+            self.resume(if signal == libc::SIGTRAP { 0 } else { signal });
+        }
+    }
+
+    /// Memory, as far as it can be read.
+    pub fn read(&self, address: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        let mut done = 0;
+        while done < length {
+            match self.memory.read_at(&mut bytes[done..], address.wrapping_add(done as u64)) {
+                Ok(n) if n > 0 => done += n,
+                _ => break,
+            }
+        }
+        bytes.truncate(done);
+        bytes
+    }
+
+    /// Its threads, the first of them first.
+    pub fn threads(&self) -> Vec<u32> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid));
+        let all: BTreeSet<u32> = tasks
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .collect();
+        let mut all: Vec<u32> = all.into_iter().filter(|tid| *tid != self.pid).collect();
+        all.insert(0, self.pid);
+        all
+    }
+
+    /// A thread's name.
+    pub fn thread_name(&self, tid: u32) -> String {
+        let text = fs::read_to_string(format!("/proc/{}/task/{tid}/comm", self.pid));
+        text.unwrap_or_default().trim_end().to_owned()
+    }
+
+    /// The program's file.
+    pub fn file(&self) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
+    }
+
+    /// What the kernel told the program at its start.
+    pub fn auxv(&self) -> Vec<u8> {
+        fs::read(format!("/proc/{}/auxv", self.pid)).unwrap_or_default()
+    }
+
+    /// What was seen of registers is old.
+    pub fn look_again(&mut self) {
+        self.seen.clear();
+    }
+
+    /// A thread's registers, as they were when they were first asked for since the last look.
+    pub fn registers(&mut self, tid: u32) -> Option<Registers> {
+        if let Some(known) = self.seen.get(&tid) {
+            return *known;
+        }
+        let found = if self.held() && tid == self.pid { registers(tid) } else { self.glance(tid) };
+        self.seen.insert(tid, found);
+        found
+    }
+
+    /// Stops a thread, looks, and lets it go.
+    fn glance(&self, tid: u32) -> Option<Registers> {
+        if self.ours() {
+            // It has a tracer: us.
+            return None;
+        }
+        let tid_of = tid.cast_signed();
+        // SAFETY: numbers only, but for the status, which is ours.
+        unsafe {
+            if libc::ptrace(libc::PTRACE_SEIZE, tid_of, 0, 0) != 0 {
+                return None;
+            }
+            let mut status = 0;
+            let mut found = None;
+            if libc::ptrace(libc::PTRACE_INTERRUPT, tid_of, 0, 0) == 0
+                && libc::waitpid(tid_of, &raw mut status, libc::__WALL) == tid_of
+                && libc::WIFSTOPPED(status)
+            {
+                found = registers(tid);
+            }
+            // A signal that came in between is given back.
+            let signal = if status >> 16 == 0 && libc::WIFSTOPPED(status) { libc::WSTOPSIG(status) } else { 0 };
+            libc::ptrace(libc::PTRACE_DETACH, tid_of, 0, signal);
+            found
+        }
+    }
+
+    /// Attaches a program at an address: where the file that is mapped there has it.
+    pub fn attach(&self, program: &Program, address: u64) -> Result<Link, Error> {
+        let path = format!("/proc/{}/maps", self.pid);
+        let maps = fs::read_to_string(&path).map_err(Error::system(path))?;
+        let nowhere = || Error::Cannot(format!("{address:#x}: no file's code is mapped there"));
+        let mapping = maps.lines().find_map(|line| Mapping::of(line, address)).ok_or_else(nowhere)?;
+        // By way of the process: its root may be another, the file may be gone.
+        let [from, to] = [mapping.from, mapping.to];
+        let by_map = PathBuf::from(format!("/proc/{}/map_files/{from:x}-{to:x}", self.pid));
+        let named = PathBuf::from(mapping.file);
+        let file = if named.is_file() { named } else { by_map };
+        let offset = address - mapping.from + mapping.offset;
+        let pid = self.pid.cast_signed();
+        Ok(Link::uprobe(program, &file, offset, When::Entry, pid, 0)?)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.ours() {
+            self.kill();
+        }
+    }
+}
+
+/// Of a thread that is stopped.
+fn registers(tid: u32) -> Option<Registers> {
+    // SAFETY: all zeros are registers.
+    let mut r: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+    // SAFETY: it fills the structure it is given, or fails.
+    let result = unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid.cast_signed(), 0, &raw mut r) };
+    (result == 0).then_some(Registers([
+        r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx, r.rdx, r.rsi, r.rdi,
+        r.orig_rax, r.rip, r.cs, r.eflags, r.rsp, r.ss,
+    ]))
+}
+
+/// A line of `/proc/PID/maps`.
+struct Mapping<'a> {
+    from: u64,
+    to: u64,
+    offset: u64,
+    file: &'a str,
+}
+
+impl<'a> Mapping<'a> {
+    /// If it is a file's, and holds the address.
+    fn of(line: &'a str, address: u64) -> Option<Self> {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (from, to) = (hex(from)?, hex(to)?);
+        if !(from..to).contains(&address) {
+            return None;
+        }
+        let mut words = rest.split_ascii_whitespace().skip(1);
+        let offset = hex(words.next()?)?;
+        let file = &rest[rest.find('/')?..];
+        Some(Self { from, to, offset, file })
+    }
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Framing: `$text#checksum`, `+`, `-`, and the lone byte 3 that interrupts.
+
+/// Longest packet that is taken; GDB is told so in `PacketSize`.
+pub const LONGEST: usize = 0x4000;
+
+/// What came over the connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A packet's text, escapes undone.
+    Packet(Vec<u8>),
+    /// The last packet sent was taken.
+    Ack,
+    /// It was not: send it again.
+    Nack,
+    /// Ctrl-C.
+    Interrupt,
+    /// A packet whose checksum is wrong, or that is too long.
+    Bad,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Between,
+    Text,
+    Sum1,
+    Sum2(u8),
+}
+
+/// Takes bytes as they come.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    state: State,
+    text: Vec<u8>,
+    sum: u8,
+    escaped: bool,
+    too_long: bool,
+}
+
+impl Decoder {
+    /// The next byte: an event if it completes one.
+    pub fn push(&mut self, byte: u8) -> Option<Event> {
+        match (self.state, byte) {
+            (State::Between, b'+') => return Some(Event::Ack),
+            (State::Between, b'-') => return Some(Event::Nack),
+            (State::Between, 3) => return Some(Event::Interrupt),
+            // A new packet; within one, the one before was cut short.
+            (State::Between | State::Text, b'$') => {
+                *self = Self { state: State::Text, ..Self::default() };
+            }
+            (State::Between, _) => {}
+            (State::Text, b'#') => self.state = State::Sum1,
+            (State::Text, byte) => {
+                self.sum = self.sum.wrapping_add(byte);
+                if self.text.len() >= LONGEST {
+                    self.too_long = true;
+                } else if std::mem::take(&mut self.escaped) {
+                    self.text.push(byte ^ 0x20);
+                } else if byte == b'}' {
+                    self.escaped = true;
+                } else {
+                    self.text.push(byte);
+                }
+            }
+            (State::Sum1, high) => self.state = State::Sum2(high),
+            (State::Sum2(high), low) => {
+                let sum = crate::hex::unhex(&[high, low]).map(|s| s[0]);
+                let good = sum == Some(self.sum) && !self.too_long && !self.escaped;
+                let text = std::mem::take(self).text;
+                return Some(if good { Event::Packet(text) } else { Event::Bad });
+            }
+        }
+        None
+    }
+}
+
+/// A packet with this text.
+pub fn packet(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + 8);
+    out.push(b'$');
+    for &byte in text {
+        if matches!(byte, b'$' | b'#' | b'}' | b'*') {
+            out.extend([b'}', byte ^ 0x20]);
+        } else {
+            out.push(byte);
+        }
+    }
+    let sum = out[1..].iter().fold(0u8, |sum, b| sum.wrapping_add(*b));
+    out.push(b'#');
+    out.extend(crate::hex::bytes(&[sum]).into_bytes());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn events(bytes: &[u8]) -> Vec<Event> {
+        let mut decoder = Decoder::default();
+        bytes.iter().filter_map(|b| decoder.push(*b)).collect()
+    }
+
+    #[test]
+    fn as_gdb_sends_them() {
+        let sent = b"+$qC#b4-\x03$g#68$g#67$bad$?#3f";
+        let packet = |text: &[u8]| Event::Packet(text.to_vec());
+        assert_eq!(
+            events(sent),
+            [
+                Event::Ack,
+                packet(b"qC"),
+                Event::Nack,
+                Event::Interrupt,
+                Event::Bad,
+                packet(b"g"),
+                packet(b"?")
+            ]
+        );
+    }
+
+    #[test]
+    fn too_long() {
+        let long = packet(&vec![b'a'; LONGEST + 1]);
+        assert_eq!(events(&long), [Event::Bad]);
+        assert_eq!(events(&packet(&vec![b'a'; LONGEST])).len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn there_and_back(text: Vec<u8>) {
+            prop_assert_eq!(events(&packet(&text)), [Event::Packet(text)]);
+        }
+
+        #[test]
+        fn any_bytes(bytes: Vec<u8>) {
+            events(&bytes);
+        }
+    }
+}
