@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Any bytes as perf.data, alone and with themselves as the kernel's code: a capture or an error comes back, whose
-//! streams are no larger than what they came from and whose code lies where it says.
+//! streams are no larger than what they came from and whose code lies where it says. And as one of tracepoints: no more
+//! events than bytes, whose fields can be shown.
 #![no_main]
 
 use std::path::Path;
 
-use kprism_import::perfdata::{Parts, from_parts};
+use kprism_ftrace::Data;
+use kprism_ftrace::show::Shown;
+use kprism_import::perfdata::{Parts, from_parts, trace};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -20,5 +23,15 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(stream.regions.iter().all(|placed| placed.region < capture.regions.len()));
         }
         assert!(capture.switches.iter().all(|switch| switch.cpu < capture.streams.len()));
+    }
+    let unpacked = trace::unpack(bytes);
+    if let Ok(trace) = trace::read(bytes, &unpacked) {
+        assert!(trace.len() <= bytes.len() + unpacked.len());
+        let (decoder, shown) = (trace.dat.decoder(), Shown::new(&trace.dat.formats, trace.dat.big));
+        for event in trace.events(&decoder) {
+            if let Data::Raw { id, bytes } = event.data {
+                shown.write(id, bytes, &mut Vec::new());
+            }
+        }
     }
 });

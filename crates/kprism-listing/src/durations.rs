@@ -7,7 +7,7 @@
 //! losses stand where they came.
 //!
 //! A call's first line waits for whether it calls anything, and what comes after it, of other CPUs too, waits behind:
-//! at most [`WINDOW`] lines.
+//! a bounded number of lines.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Write as _;

@@ -69,17 +69,17 @@ fn a_browser_shows_histograms_and_the_timeline() {
     assert_eq!(column(12)[0], "vfs_read");
     // By count.
     browser.click("#durations th:nth-child(1) button");
-    assert_eq!(column(12)[0], "__rcu_read_lock");
+    assert_eq!(column(12)[0], "__rcu_read_unlock");
     let count = column(1)[0].as_str().unwrap().replace(',', "");
     browser.click("#durations tbody tr:nth-child(1) .choose");
     assert_eq!(
         browser.run("return document.querySelector('#durations h3').firstChild.textContent"),
-        "__rcu_read_lock"
+        "__rcu_read_unlock"
     );
     let label =
         browser.run("return document.querySelector('#durations .loghist svg').getAttribute('aria-label')");
     assert!(
-        label.as_str().unwrap().starts_with(&format!("Durations of __rcu_read_lock, {count} calls")),
+        label.as_str().unwrap().starts_with(&format!("Durations of __rcu_read_unlock, {count} calls")),
         "{label}"
     );
     browser.screenshot("durations");

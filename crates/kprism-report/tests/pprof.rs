@@ -44,9 +44,9 @@ fn samples_are_calling_contexts() {
     assert_eq!((text(0), text(read.default_sample_type), text(read.comment[0])), ("", "self", "ls | sed"));
     let sum = |n: usize| read.sample.iter().map(|s| s.value[n]).sum::<i64>();
     let with = || profile.nodes.iter().filter(|node| node.parent != NO_PARENT);
-    assert_eq!(sum(0), with().map(|node| node.calls as i64).sum());
-    assert_eq!(sum(1), with().map(|node| node.insns as i64).sum());
-    assert_eq!(sum(2), with().map(|node| node.ns as i64).sum());
+    assert_eq!(sum(0), with().map(|node| node.calls as i64).sum::<i64>());
+    assert_eq!(sum(1), with().map(|node| node.insns as i64).sum::<i64>());
+    assert_eq!(sum(2), with().map(|node| node.ns as i64).sum::<i64>());
     // Everything that is referred to is there.
     for sample in &read.sample {
         for &id in &sample.location_id {

@@ -2,7 +2,7 @@
 //! `kprism script` of durations, held against the kernel's own text of the same buffer.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -120,4 +120,45 @@ fn calls_of_a_threshold_nest_as_they_did() {
     }
     assert_eq!(ended, 792);
     assert!(open.values().all(Vec::is_empty), "{open:?}");
+}
+
+/// The folder of Perfetto's trace processor, as the tests of kprism-report look for it.
+fn engine() -> Option<PathBuf> {
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
+    let cache =
+        || std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("kprism/perfetto");
+    let folder = std::env::var_os("KPRISM_PERFETTO").map_or_else(cache, PathBuf::from);
+    let node = Command::new("node").arg("--version").output().is_ok_and(|o| o.status.success());
+    (node && folder.join("engine_bundle.js").exists()).then_some(folder)
+}
+
+#[test]
+fn the_timeline_has_every_call_and_switch() {
+    let Some(dir) = samples() else { return };
+    let Some(engine) = engine() else {
+        println!("skipped: no Node or no trace processor (crates/kprism-report/tests/perfetto/fetch.sh)");
+        return;
+    };
+    let (run, trace) = (dir.path().join("run"), dir.path().join("run.pftrace"));
+    import(&dir.path().join("raw612"), &run);
+    let run = run.to_str().unwrap();
+    kprism(&["export", "-i", run, "-o", trace.to_str().unwrap()]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../kprism-report/tests/perfetto/query.mjs");
+    let queries = [
+        "select count(*) as calls, sum(dur) as ns from slice",
+        "select count(*) as bad from slice c join slice p on c.parent_id = p.id where c.ts < p.ts or c.ts + c.dur > p.ts + p.dur",
+        "select count(*) as switches from sched",
+        "select name, value from stats where severity in ('error', 'data_loss') and value > 0",
+    ];
+    let out = Command::new("node").arg(script).arg(engine).arg(&trace).args(queries).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let answers: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let lines = kprism(&["script", "-i", run, "--json"]);
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let calls: Vec<u64> = lines.iter().filter_map(|line| line["wall_ns"].as_u64()).collect();
+    let switches = lines.iter().filter(|line| line["event"] == "switch").count();
+    let expected = serde_json::json!([
+        [{"calls": calls.len(), "ns": calls.iter().sum::<u64>()}], [{"bad": 0}], [{"switches": switches}], [],
+    ]);
+    assert_eq!(answers, expected);
 }

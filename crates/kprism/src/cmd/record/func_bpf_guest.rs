@@ -63,7 +63,8 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
 
 /// What was asked for, as kprism in the guest is asked. Options that this backend does not have were refused.
 fn argv(args: &Args) -> Vec<String> {
-    let mut argv: Vec<String> = [GUEST_KPRISM, "record", "func", "-o", GUEST_RUN].map(str::to_owned).to_vec();
+    let mut argv: Vec<String> =
+        [GUEST_KPRISM, "--quiet", "record", "func", "-o", GUEST_RUN].map(str::to_owned).to_vec();
     let mut option = |name: &str, value: String| argv.extend([name.to_owned(), value]);
     if let Some(backend) = args.backend.to_possible_value() {
         option("--backend", backend.get_name().to_owned());
