@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use guest::{alone, json, kprism, ok, text};
+use guest::{alone, json, kprism, text};
 use kprism_gcov::{Data, data};
 
 fn skipped(variable: &str) -> bool {
