@@ -53,7 +53,8 @@ pub enum Why {
     Inlined,
     /// Neither its function nor a copy of it is in the program.
     Gone,
-    /// There is code of the line, but in no function that symbols name.
+    /// The line table names it, but at no instruction of a function that symbols name: the entry of an inlined copy, code
+    /// that another definition replaced.
     Unnamed,
     /// The source file is in no debug information that was read.
     NoDebug,
@@ -83,7 +84,7 @@ impl Why {
             Why::Optimised => "no instruction of it left in its function",
             Why::Inlined => "its function was inlined everywhere, and nothing of the line is left",
             Why::Gone => "neither its function nor a copy of it is there",
-            Why::Unnamed => "its code is in no function that symbols name",
+            Why::Unnamed => "the line table names it, at no instruction of a function",
             Why::NoDebug => "its file is in no debug information",
         }
     }

@@ -9,6 +9,7 @@ mod guest;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::Command;
 
@@ -21,6 +22,12 @@ fn skipped(variable: &str) -> bool {
         println!("skipped: no {variable}; make test-gcov-kernel has it");
     }
     missing
+}
+
+/// The folder the kernel was built in.
+fn built() -> String {
+    let said = String::from_utf8(kprism(&["lab", "gcov-kernel"]).stderr).unwrap();
+    said.trim().rsplit(" in ").next().expect("where it is").to_owned()
 }
 
 /// Runs on the gcov kernel.
@@ -127,7 +134,10 @@ fn counters_from_memory_are_those_of_debugfs() {
             continue;
         }
         let shape = |data: &Data| -> Vec<_> {
-            data.functions.iter().map(|f| (f.ident, f.lineno_checksum, f.cfg_checksum, f.values.len())).collect()
+            data.functions
+                .iter()
+                .map(|f| (f.ident, f.lineno_checksum, f.cfg_checksum, f.values.len()))
+                .collect()
         };
         assert_eq!((shape(read), read.header), (shape(before), before.header), "{name}");
         for ((low, middle), high) in counts(before).zip(counts(read)).zip(counts(after)) {
@@ -148,14 +158,14 @@ fn modules_that_come_and_go_are_in_the_window() {
     }
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let said = String::from_utf8(kprism(&["lab", "gcov-kernel"]).stderr).unwrap();
-    let built = said.trim().rsplit(" in ").next().expect("where it is").to_owned();
+    let built = built();
     let share = format!("{built}/fs/minix/minix.ko");
     let twice = "insmod /share; rmmod minix; insmod /share; rmmod minix";
     for (name, append, called) in [("kept", "gcov_persist=1", Some(2)), ("lost", "gcov_persist=0", None)] {
         let run = dir.path().join(name);
         lab(&run, &["--share", &share, "--append", append, "--", "sh", "-c", twice]);
-        let report = ["report", "cover", "-q", "--json", "--each", "function", "-i", text(&run), "fs/minix/inode.c"];
+        let report =
+            ["report", "cover", "-q", "--json", "--each", "function", "-i", text(&run), "fs/minix/inode.c"];
         let report: serde_json::Value = serde_json::from_slice(&kprism(&report).stdout).unwrap_or_default();
         let rows = report["rows"].as_array().cloned().unwrap_or_default();
         let row = rows.iter().find(|row| row["function"] == "init_minix_fs");
@@ -190,13 +200,82 @@ fn a_machine_s_own_kernel_is_recorded() {
         let unpacked = Command::new("sh").args(["-c", &script]).current_dir(&brought).output().unwrap();
         assert!(unpacked.status.success(), "{unpacked:?}");
         let of = |path: &str| {
-            let report = ["report", "cover", "-q", "--json", "--each", "function", "--limit", "0", "-i", text(&brought), path];
+            let report = [
+                "report",
+                "cover",
+                "-q",
+                "--json",
+                "--each",
+                "function",
+                "--limit",
+                "0",
+                "-i",
+                text(&brought),
+                path,
+            ];
             json(&report)
         };
         let report = of("fs/proc/version.c");
-        let row = report["rows"].as_array().unwrap().iter().find(|row| row["function"] == "version_proc_show");
+        let row =
+            report["rows"].as_array().unwrap().iter().find(|row| row["function"] == "version_proc_show");
         assert_eq!(row.expect("cat ran it")["called"], 1, "{name}");
         println!("{name}: {}", report["totals"]);
+    }
+}
+
+/// Ended when the test does, however it does.
+struct Guest(std::process::Child);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// What a kernel had executed when it panicked, from QEMU's dump of its memory.
+#[test]
+fn a_crashed_kernel_s_dump_has_its_counters() {
+    if skipped("KPRISM_GCOV_KERNEL") {
+        return;
+    }
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name);
+    let built = built();
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-accel", "tcg", "-m", "256M", "-cpu", "max,-la57", "-nodefaults", "-display", "none"]);
+    qemu.args(["-kernel", &format!("{built}/arch/x86/boot/bzImage"), "-append", "console=ttyS0"]);
+    qemu.args(["-serial", &format!("file:{}", text(&place("console")))]);
+    qemu.args(["-qmp", &format!("unix:{},server=on,wait=off", text(&place("qmp")))]);
+    let _guest = Guest(qemu.spawn().expect("QEMU is installed"));
+    // It has no root file system.
+    let start = std::time::Instant::now();
+    while !fs::read(place("console"))
+        .is_ok_and(|said| String::from_utf8_lossy(&said).contains("end Kernel panic"))
+    {
+        assert!(start.elapsed().as_secs() < 300, "no panic");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let mut qmp = std::os::unix::net::UnixStream::connect(place("qmp")).unwrap();
+    let mut answers = BufReader::new(qmp.try_clone().unwrap()).lines();
+    let dump = format!(
+        "{{\"execute\":\"dump-guest-memory\",\"arguments\":{{\"paging\":false,\"protocol\":\"file:{}\"}}}}",
+        text(&place("vmcore"))
+    );
+    for request in ["{\"execute\":\"qmp_capabilities\"}", &dump] {
+        writeln!(qmp, "{request}").unwrap();
+        let answer = answers.find(|line| line.as_ref().is_ok_and(|line| line.contains("\"return\"")));
+        assert!(answer.is_some(), "{request}");
+    }
+    let run = place("run");
+    let map = format!("{built}/System.map");
+    ok(&["record", "cover", "-q", "--memory", text(&place("vmcore")), "--symbols", &map, "-o", text(&run)]);
+    let report = ["report", "cover", "-q", "--json", "--each", "function", "--limit", "0", "-i", text(&run)];
+    for (file, function) in [("kernel/panic.c", "panic"), ("init/do_mounts.c", "mount_root_generic")] {
+        let report = json(&[&report[..], &[file]].concat());
+        let row = report["rows"].as_array().unwrap().iter().find(|row| row["function"] == function);
+        assert_eq!(row.expect(function)["called"], 1, "{function}");
     }
 }
 
@@ -224,7 +303,8 @@ fn the_flow_tells_what_gcov_tells() {
         );
         assert!(number("alike") * 100 >= number("both") * 99, "{path}");
         // Each line that only gcov has is in one of the reasons.
-        let reasons = report["only_gcov"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum::<u64>();
+        let reasons =
+            report["only_gcov"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum::<u64>();
         assert_eq!(reasons, number("lines") - number("both"));
     }
 }

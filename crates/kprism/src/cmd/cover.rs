@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use kprism_gcov::cover::Source;
 use kprism_gcov::{Cover, export};
 use kprism_report::cover::{self, Each, diff, source};
+use kprism_report::table::Cell;
 use kprism_report::{Style, Table};
 use serde_json::json;
 
@@ -108,9 +109,21 @@ pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn W
             footprint.counters, footprint.varying, footprint.unsure
         ));
     }
+    if let Some(first) = loaded.problems.first() {
+        progress
+            .say(&format!("{} objects left out, or not whole; the first: {first}", loaded.problems.len()));
+    }
+    if loaded.cover.torn() > 0 {
+        progress.say(&format!(
+            "{} lines have negative counts: they were changed while they were read, or by several CPUs at once",
+            loaded.cover.torn()
+        ));
+    }
     if show.is_some() {
         let mut table = cover::table(&loaded.cover, Each::File, show);
         table.sort_by("lines_hit")?;
+        let hit = table.columns.iter().position(|column| column.key == "lines_hit");
+        table.rows.retain(|row| hit.and_then(|hit| row.get(hit)) != Some(&Cell::Int(0)));
         table.limit(ROWS);
         write!(out, "{}", table.to_text(Style::default()))?;
     }

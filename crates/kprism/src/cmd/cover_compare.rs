@@ -71,11 +71,13 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 fn summary(all: &Comparison) -> String {
     let mut text = format!(
-        "{} lines of gcov's, {} of them in the flow's coverage: {:.2}% of these executed alike, {:.2}% with the same count\n",
+        "{} lines of gcov's, {} of them in the flow's coverage: {:.2}% of these executed alike, {:.2}% with the same \
+         count; {:.2}% of all are alike, or no code\n",
         grouped(all.gcov),
         grouped(all.both),
         percent(all.alike, all.both),
         percent(all.equal, all.both),
+        percent(all.told(), all.gcov),
     );
     let mut line = |n: u64, words: &str| {
         if n > 0 {

@@ -25,7 +25,9 @@ pub const HELP: &str = "\
 The kernel is built once (eleven minutes of one CPU, 1.6 GB in the cache folder) from
 Debian's linux-source-6.12. Without a CMD it is only built and booted.
 
-  kprism lab gcov-kernel -- sh -c 'ls -lR /usr; cat /proc/*/stat'
+  kprism lab gcov-kernel --show kernel/sched -- sh -c 'ls -lR /usr; cat /proc/*/stat'
+  kprism lab gcov-kernel --flow -- CMD       the flow, too: kprism report cover --compare
+  kprism lab gcov-kernel --empty             what a window has by itself: nothing
   kprism report cover kernel/sched --each file
   kprism annotate kernel/sched/core.c
   kprism export -o cover.info
