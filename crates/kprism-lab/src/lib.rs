@@ -39,7 +39,7 @@ mod symbols;
 mod tail;
 
 pub use error::{Error, Result};
-pub use files::{find_agent, find_observer, find_recorder};
+pub use files::{find_agent, find_observer, find_recorder, find_user_plugin};
 pub use kernel::Kernel;
 pub use lab::{Prepared, prepare};
 pub use options::{Job, ObserverOptions, Options, Pace, Progress, Report, Share, Span};

@@ -54,10 +54,9 @@ fn pushed_out_by(events: &[Event], page: u64, size: PageSize, sets: u64) -> usiz
             Event::Miss(m) if inside && set(m.va) == set(page) => {
                 others.insert(m.va >> size.shift());
             }
-            Event::Miss(_) | Event::Task { .. } | Event::Invalidate(_) => {}
             // All is dropped: as if many came.
             Event::Space(_) | Event::Flush if inside => others.extend(0..4),
-            Event::Space(_) | Event::Flush => {}
+            _ => {}
         }
     }
     others.len()

@@ -30,6 +30,7 @@ mod probe;
 mod ptat;
 mod rights;
 mod tlb;
+mod tlb_user;
 
 use std::io::Write;
 
