@@ -66,16 +66,10 @@ pub unsafe extern "C" fn qemu_plugin_install(
         eprintln!("kprism-user: watches programs under qemu-x86_64; kprism-observer watches machines");
         return 1;
     }
-    match State::new(&args) {
-        Ok(state) if STATE.set(state).is_ok() => {}
-        Ok(_) => {
-            eprintln!("kprism-user: loaded twice");
-            return 1;
-        }
-        Err(e) => {
-            eprintln!("kprism-user: {e}");
-            return 1;
-        }
+    let ready = State::new(&args).and_then(|state| STATE.set(state).map_err(|_| "loaded twice".to_owned()));
+    if let Err(e) = ready {
+        eprintln!("kprism-user: {e}");
+        return 1;
     }
     // SAFETY: callbacks of the declared types, valid for the process's life.
     unsafe {

@@ -121,7 +121,7 @@ impl Loaded {
     /// The objects that miss most, over address and time.
     fn heat(&mut self, profile: &Profile) -> Result<Heat> {
         let mut objects = std::mem::take(&mut self.objects);
-        let mut heat = Heat::new(profile, &objects, HOTTEST, BANDS, BINS);
+        let mut heat = Heat::new(profile, HOTTEST, BANDS, BINS);
         let results: Vec<_> = self.readers()?.into_iter().map(|r| heat.add(r, &mut objects)).collect();
         self.objects = objects;
         results.into_iter().enumerate().for_each(|(cpu, result)| self.note(cpu, result));
