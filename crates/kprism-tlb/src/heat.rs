@@ -33,7 +33,8 @@ pub struct Heat {
 impl Heat {
     /// Bands for the objects with the most misses of the first geometry: `objects` of them, `bands` each, `bins` of time.
     pub fn new(profile: &Profile, objects: usize, bands: usize, bins: usize) -> Self {
-        let mut most: Vec<(u64, u32)> = profile.objects.iter().map(|m| m[0]).zip(0..).filter(|m| m.0 > 0).collect();
+        let mut most: Vec<(u64, u32)> =
+            profile.objects.iter().map(|m| m[0]).zip(0..).filter(|m| m.0 > 0).collect();
         most.sort_by_key(|&(misses, number)| (std::cmp::Reverse(misses), number));
         let mut rows = Vec::new();
         for &(_, object) in most.iter().take(objects) {
@@ -96,7 +97,15 @@ mod tests {
         // A page a microsecond, two rounds over four pages.
         for i in 0..8u64 {
             let (ns, va) = (1000 * i, 1_048_576 + i % 4 * 4096);
-            w.event(&Event::Miss(Miss { ns, va, ip: 0, access: Access::Load, size: PageSize::K4, first: 1, last: 1 }));
+            w.event(&Event::Miss(Miss {
+                ns,
+                va,
+                ip: 0,
+                access: Access::Load,
+                size: PageSize::K4,
+                first: 1,
+                last: 1,
+            }));
         }
         let reader = Reader::new(&w.bytes).unwrap();
         let mut profile = Profile::default();

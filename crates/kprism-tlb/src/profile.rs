@@ -73,7 +73,9 @@ impl Context {
         match *event {
             Event::Space(cr3) => self.space = cr3 & !0xfff,
             Event::Task { pid, tgid } => (self.pid, self.tgid) = (pid, tgid),
-            Event::Miss(Miss { ns, .. }) | Event::Alloc(Alloc { ns, .. }) | Event::Free { ns, .. } => self.ns = ns,
+            Event::Miss(Miss { ns, .. }) | Event::Alloc(Alloc { ns, .. }) | Event::Free { ns, .. } => {
+                self.ns = ns
+            }
             _ => {}
         }
     }

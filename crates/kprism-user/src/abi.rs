@@ -35,8 +35,7 @@ pub type OnTranslate = unsafe extern "C" fn(PluginId, *mut Tb);
 pub type OnExit = unsafe extern "C" fn(PluginId, *mut c_void);
 pub type OnBlock = unsafe extern "C" fn(c_uint, *mut c_void);
 pub type OnMemory = unsafe extern "C" fn(c_uint, MemInfo, u64, *mut c_void);
-pub type OnCall =
-    unsafe extern "C" fn(PluginId, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
+pub type OnCall = unsafe extern "C" fn(PluginId, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
 pub type OnReturn = unsafe extern "C" fn(PluginId, c_uint, i64, i64);
 
 unsafe extern "C" {

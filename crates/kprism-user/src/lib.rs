@@ -42,7 +42,8 @@ struct State {
 
 static STATE: OnceLock<State> = OnceLock::new();
 /// By QEMU's number of the thread.
-static THREADS: [AtomicPtr<Thread>; MAX_THREADS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_THREADS];
+static THREADS: [AtomicPtr<Thread>; MAX_THREADS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_THREADS];
 
 /// QEMU's entry point.
 ///
@@ -93,7 +94,8 @@ impl State {
                         geometries.push(match presets::preset(name) {
                             Some(geometry) => geometry,
                             None => {
-                                let text = std::fs::read_to_string(name).map_err(|e| format!("{name}: {e}"))?;
+                                let text =
+                                    std::fs::read_to_string(name).map_err(|e| format!("{name}: {e}"))?;
                                 Geometry::parse(&text).map_err(|e| format!("{name}: {e}"))?
                             }
                         });

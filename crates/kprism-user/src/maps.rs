@@ -42,7 +42,8 @@ impl Maps {
         let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         for line in text.lines() {
             let mut words = line.split_ascii_whitespace();
-            let (Some(range), Some(permissions), Some(offset)) = (words.next(), words.next(), words.next()) else {
+            let (Some(range), Some(permissions), Some(offset)) = (words.next(), words.next(), words.next())
+            else {
                 continue;
             };
             let Some(path) = words.nth(2).filter(|p| p.starts_with('/')) else { continue };
@@ -77,7 +78,14 @@ impl Maps {
             BRK => {
                 let before = std::mem::replace(&mut self.brk, start);
                 if before != 0 && start > before {
-                    self.all.push(Map { time, start: before, end: start, offset: 0, exec: false, path: "[heap]".into() });
+                    self.all.push(Map {
+                        time,
+                        start: before,
+                        end: start,
+                        offset: 0,
+                        exec: false,
+                        path: "[heap]".into(),
+                    });
                 }
                 return;
             }

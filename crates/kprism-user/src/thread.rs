@@ -29,7 +29,12 @@ pub struct Thread {
 
 impl Thread {
     /// Thread number `cpu`, whose id and process are these; its misses go to a file in `folder`.
-    pub fn new(cpu: u32, (tid, process): (u32, u32), geometries: &[Geometry], folder: &Path) -> io::Result<Self> {
+    pub fn new(
+        cpu: u32,
+        (tid, process): (u32, u32),
+        geometries: &[Geometry],
+        folder: &Path,
+    ) -> io::Result<Self> {
         let mut writer = Writer::new(geometries);
         writer.event(&Event::Task { pid: tid, tgid: process });
         Ok(Thread {

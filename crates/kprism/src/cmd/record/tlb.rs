@@ -117,8 +117,14 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
 }
 
 /// Libraries whose functions allocate.
-const LIBRARIES: [&str; 6] =
-    ["libc.so.6", "libstdc++.so.6", "libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"];
+const LIBRARIES: [&str; 6] = [
+    "libc.so.6",
+    "libstdc++.so.6",
+    "libjemalloc.so.2",
+    "libtcmalloc.so.4",
+    "libtcmalloc_minimal.so.4",
+    "libmimalloc.so.2",
+];
 /// Larger files are not looked into.
 const MAX_ELF: u64 = 256 << 20;
 

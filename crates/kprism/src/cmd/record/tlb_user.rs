@@ -37,14 +37,17 @@ pub fn record(command: &[String], geometries: &[String], output: &Path) -> Resul
         .arg(in_path(&command[0]))
         .args(&command[1..])
         .status()
-        .with_context(|| format!("{QEMU} does not start: Debian's qemu-user of release 12 has plugins (scripts/setup.sh test)"))?;
+        .with_context(|| {
+            format!(
+                "{QEMU} does not start: Debian's qemu-user of release 12 has plugins (scripts/setup.sh test)"
+            )
+        })?;
     let code = status.code().or(status.signal().map(|s| 128 + s)).unwrap_or(1);
     let counts = fs::read(run.tlb_counts())
         .with_context(|| format!("{QEMU} left no counts: the command ended with exit code {code}"))?;
     let counts: Value = serde_json::from_slice(&counts)?;
     let threads = counts["vcpus"].as_array().map_or(0, Vec::len);
-    let vcpus: Vec<Value> =
-        (0..threads).map(|cpu| json!({"cpu": cpu, "instructions": null})).collect();
+    let vcpus: Vec<Value> = (0..threads).map(|cpu| json!({"cpu": cpu, "instructions": null})).collect();
     let account = json!({"vcpus": vcpus, "clock": null, "stopped": null});
     fs::write(run.counts(), serde_json::to_vec_pretty(&account)?)?;
     let mut manifest = Manifest::new(RunKind::Host, threads as u32);
