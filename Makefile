@@ -64,6 +64,7 @@ fuzz:
 install: all
 	install -Dm755 $(KPRISM) $(DESTDIR)$(PREFIX)/bin/kprism
 	install -Dm755 $(TARGET)/release/libkprism_observer.so $(DESTDIR)$(PREFIX)/lib/kprism/libkprism_observer.so
+	install -Dm755 $(TARGET)/release/libkprism_user.so $(DESTDIR)$(PREFIX)/lib/kprism/libkprism_user.so
 	install -Dm755 $(TARGET)/release/kprism-agent $(DESTDIR)$(PREFIX)/lib/kprism/kprism-agent
 	install -Dm755 $(TARGET)/release/kprism-recorder $(DESTDIR)$(PREFIX)/lib/kprism/kprism-recorder
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1

@@ -93,6 +93,7 @@ if [ "$purpose" = test ]; then
 	need gdb "its values and bytecode are what ours are held against" have gdb
 	need libelf1 "the kernel's own tools need it to build a module for a test's guest" have_library libelf.so.1
 	need trace-cmd "counts the events of trace.dat files that tests read, and is timed beside us" have trace-cmd
+	need qemu-user "runs one program under the TLB models, with the plugin kprism-user" have qemu-x86_64
 	need nodejs "runs Perfetto's own trace processor, which opens our export in a test" have node
 	need python3-pip "fetches that trace processor" python3 -m pip --version
 fi

@@ -88,3 +88,48 @@ fn files(all: &[(u8, &[u8])]) -> Vec<u8> {
     }
     bytes
 }
+
+/// Lines as QEMU writes them: a module that tells of itself and of a table, and walks; a line cut short; other devices.
+pub fn lines() -> Vec<(&'static str, Vec<u8>)> {
+    let line = |micros: u64, what: &str, address: u64, value: u64, size: u32| {
+        format!(
+            "7@{}.{:06}:memory_region_ops_{what} cpu 0 mr 0x55d0 addr {address:#x} value {value:#x} size {size} name \
+             'cxl-fixed-memory-region'\n",
+            micros / 1_000_000,
+            micros % 1_000_000
+        )
+    };
+    let hello = u64::from_le_bytes(*b"HPTAT001");
+    let (mailbox, table) = (REGION, REGION + 0x5000);
+    let mut text = String::new();
+    let mut time = 1_700_000_000_000_000;
+    let mut put = |text: &mut String, what: &str, address: u64, value: u64, size: u32| {
+        time += 3;
+        text.push_str(&line(time, what, address, value, size));
+    };
+    let records = [
+        [hello, mailbox, 0],
+        [16 | 9 << 32, REGION, REGION + 0x1000_0000],
+        [5 | 9 << 32, 0x7f00_0000_0000, table],
+        [21 | 9 << 32, 0x7f00_0000_0000, table + 4096],
+        [6 | 9 << 32, 1, 0],
+        [6 | 9 << 32, 0, 0],
+        [17 | 9 << 32, 0x40_0000, 0x41_0000],
+        [18 | 9 << 32, 0, 1],
+        [19 | 9 << 32, u64::from_le_bytes(*b"/bin/sh\0"), 0],
+        [20 | 9 << 32, 2, 1],
+    ];
+    for record in records {
+        for (at, word) in (0..).zip(record) {
+            put(&mut text, "write", mailbox + at * 8, word, 8);
+        }
+    }
+    for entry in 0..4 {
+        put(&mut text, "read", table + entry * 8, 0, 8);
+        put(&mut text, "write", table + entry * 8, 0x8000_0067 + (entry << 12), 8);
+        put(&mut text, "read", table + entry * 8, 0x8000_0067 + (entry << 12), 8);
+    }
+    let cut = text[..text.len() / 2 + 7].to_owned();
+    let other = text.replace("cxl-fixed-memory-region", "vga");
+    vec![("life", text.into_bytes()), ("cut", cut.into_bytes()), ("others", other.into_bytes())]
+}

@@ -48,7 +48,7 @@ fn ftrace_seeds(corpus: &Path) -> std::io::Result<()> {
 
 fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let targets = ["packets", "flow", "perfdata", "simplept", "ftrace_text", "ftrace_raw", "trace_dat", "btf", "bustrace"];
+    let targets = ["packets", "flow", "perfdata", "simplept", "ftrace_text", "ftrace_raw", "trace_dat", "btf", "bustrace", "busqemu"];
     for folder in targets {
         fs::create_dir_all(corpus.join(folder))?;
     }
@@ -63,6 +63,9 @@ fn main() -> std::io::Result<()> {
         fs::write(corpus.join("simplept").join(name), bytes)?;
     }
     ftrace_seeds(&corpus)?;
+    for (name, bytes) in buses::lines() {
+        fs::write(corpus.join("busqemu").join(name), bytes)?;
+    }
     for (name, bytes) in buses::all() {
         fs::write(corpus.join("bustrace").join(name), bytes)?;
     }

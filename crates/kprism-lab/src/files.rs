@@ -20,6 +20,14 @@ pub fn find_observer() -> Result<PathBuf> {
     find("libkprism_observer.so", "KPRISM_OBSERVER")
 }
 
+/// The plugin of QEMU's user mode, beside this program.
+///
+/// # Errors
+/// It is not there.
+pub fn find_user_plugin() -> Result<PathBuf> {
+    find("libkprism_user.so", "KPRISM_USER_PLUGIN")
+}
+
 fn find(file: &str, variable: &'static str) -> Result<PathBuf> {
     let own = std::env::current_exe().unwrap_or_default();
     let place = own.parent().unwrap_or(&own).to_owned();

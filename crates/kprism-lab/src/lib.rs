@@ -40,7 +40,7 @@ mod symbols;
 mod tail;
 
 pub use error::{Error, Result};
-pub use files::{find_agent, find_observer, find_recorder};
+pub use files::{find_agent, find_observer, find_recorder, find_user_plugin};
 pub use kernel::Kernel;
 pub use kprism_agent::Counters;
 pub use lab::{Prepared, prepare};

@@ -66,7 +66,12 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
                 let function = alloc::function_at(&state.options.allocs, va);
                 if let Some(function) = function {
                     let cb = on_allocator;
-                    abi::qemu_plugin_register_vcpu_insn_exec_cb(insn, cb, CbFlags::ReadRegs, alloc::udata(function));
+                    abi::qemu_plugin_register_vcpu_insn_exec_cb(
+                        insn,
+                        cb,
+                        CbFlags::ReadRegs,
+                        alloc::udata(function),
+                    );
                 }
             }
             if let Some((cb, spot)) = special(state, at, &data[..len], mode, cpl, i) {

@@ -120,7 +120,10 @@ pub fn from_text(text: &str) -> Result<Vec<Signature>, String> {
         .enumerate()
         .map(|(n, line)| {
             parse(line).ok_or_else(|| {
-                format!("line {}: expected a function, its offset in the page and its bytes, not '{line}'", n + 1)
+                format!(
+                    "line {}: expected a function, its offset in the page and its bytes, not '{line}'",
+                    n + 1
+                )
             })
         })
         .collect()

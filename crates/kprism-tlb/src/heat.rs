@@ -32,17 +32,18 @@ pub struct Heat {
 
 impl Heat {
     /// Bands for the objects with the most misses of the first geometry: `objects` of them, `bands` each, `bins` of time.
-    pub fn new(profile: &Profile, all: &Objects, objects: usize, bands: usize, bins: usize) -> Self {
-        let mut most: Vec<(u64, u32)> = profile.objects.iter().map(|m| m[0]).zip(0..).filter(|m| m.0 > 0).collect();
+    pub fn new(profile: &Profile, objects: usize, bands: usize, bins: usize) -> Self {
+        let mut most: Vec<(u64, u32)> =
+            profile.objects.iter().map(|m| m[0]).zip(0..).filter(|m| m.0 > 0).collect();
         most.sort_by_key(|&(misses, number)| (std::cmp::Reverse(misses), number));
         let mut rows = Vec::new();
         for &(_, object) in most.iter().take(objects) {
-            let Some(o) = all.all().get(object as usize) else { continue };
-            // Whole pages.
-            let pages = o.bytes.div_ceil(4096).max(1);
+            // Whole pages of what missed.
+            let (low, high) = profile.extents[object as usize];
+            let pages = (high >> 12) - (low >> 12) + 1;
             let bands = (bands.max(1) as u64).min(pages);
             let height = pages.div_ceil(bands) * 4096;
-            let first = o.start & !0xfff;
+            let first = low & !0xfff;
             for band in 0..pages.div_ceil(pages.div_ceil(bands)) {
                 let start = first.saturating_add(band.saturating_mul(height));
                 let end = start.saturating_add(height);
@@ -96,12 +97,20 @@ mod tests {
         // A page a microsecond, two rounds over four pages.
         for i in 0..8u64 {
             let (ns, va) = (1000 * i, 1_048_576 + i % 4 * 4096);
-            w.event(&Event::Miss(Miss { ns, va, ip: 0, access: Access::Load, size: PageSize::K4, first: 1, last: 1 }));
+            w.event(&Event::Miss(Miss {
+                ns,
+                va,
+                ip: 0,
+                access: Access::Load,
+                size: PageSize::K4,
+                first: 1,
+                last: 1,
+            }));
         }
         let reader = Reader::new(&w.bytes).unwrap();
         let mut profile = Profile::default();
         profile.add(reader.clone(), &mut objects).unwrap();
-        let mut heat = Heat::new(&profile, &objects, 3, 2, 4);
+        let mut heat = Heat::new(&profile, 3, 2, 4);
         heat.add(reader, &mut objects).unwrap();
         let bins: Vec<_> = heat.bands.iter().map(|b| (b.start, b.bins.clone())).collect();
         assert_eq!(bins, [(1_048_576, vec![2, 0, 2, 0]), (1_056_768, vec![0, 2, 0, 2])]);

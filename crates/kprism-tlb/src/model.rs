@@ -151,7 +151,8 @@ impl Tlb {
     pub fn held(&mut self, va: u64, access: Access) -> Option<PageSize> {
         let space = self.space_of(va);
         let probes = self.services[0][access as usize].probes.get();
-        let held = probes.iter().find(|p| self.arrays[p.array as usize].hit(key(va, p.size, space)).is_some());
+        let held =
+            probes.iter().find(|p| self.arrays[p.array as usize].hit(key(va, p.size, space)).is_some());
         held.map(|p| p.size)
     }
 

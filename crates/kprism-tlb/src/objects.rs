@@ -68,6 +68,9 @@ pub struct Object {
 
 /// Where user programs' mappings begin that the kernel places, from the top down; below are programs and their heaps.
 const MMAPS: u64 = 0x7000_0000_0000;
+/// Where QEMU's user mode places them, from the bottom up (its linux-user/mmap.c, TASK_UNMAPPED_BASE); programs and their
+/// heaps are below or above.
+const QEMU_MMAPS: std::ops::Range<u64> = 0x40_0000_0000..0x5500_0000_0000;
 /// Where stacks of main threads are: 16 GiB of random offsets below the top (arch/x86/mm/mmap.c).
 const STACKS: u64 = 0x7ffb_ffe0_0000;
 /// The kernel's half (Documentation/arch/x86/x86_64/mm.rst), without address space randomisation.
@@ -122,7 +125,7 @@ impl Objects {
     fn anonymous(&mut self, m: &Mmap) {
         let kind = match m.start {
             _ if m.end > STACKS => Kind::Stack,
-            s if s < MMAPS => Kind::Heap,
+            s if s < MMAPS && !QEMU_MMAPS.contains(&s) => Kind::Heap,
             _ => Kind::Anonymous,
         };
         let name = match kind {
@@ -223,7 +226,14 @@ impl Objects {
                         let kind = if site.is_mapping() { Kind::Anonymous } else { Kind::Heap };
                         let name = format!("{} at {:#x}", site.name(), a.frames[0]);
                         let site = Some((site, context.space));
-                        self.objects.push(Object { name, kind, tgid: context.tgid, start: a.va, bytes: 0, site });
+                        self.objects.push(Object {
+                            name,
+                            kind,
+                            tgid: context.tgid,
+                            start: a.va,
+                            bytes: 0,
+                            site,
+                        });
                     }
                     let object = &mut self.objects[number as usize];
                     object.start = object.start.min(a.va);

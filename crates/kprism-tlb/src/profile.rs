@@ -46,6 +46,8 @@ pub struct Profile {
     pub sites: HashMap<(u64, u64), Site>,
     /// By object, as [`Objects`] numbers them.
     pub objects: Vec<Misses>,
+    /// By object: the lowest and the highest address that missed.
+    pub extents: Vec<(u64, u64)>,
     /// By page, for the first geometry.
     pub pages: HashMap<PageKey, u64>,
     /// Time of the first and last miss.
@@ -71,7 +73,9 @@ impl Context {
         match *event {
             Event::Space(cr3) => self.space = cr3 & !0xfff,
             Event::Task { pid, tgid } => (self.pid, self.tgid) = (pid, tgid),
-            Event::Miss(Miss { ns, .. }) | Event::Alloc(Alloc { ns, .. }) | Event::Free { ns, .. } => self.ns = ns,
+            Event::Miss(Miss { ns, .. }) | Event::Alloc(Alloc { ns, .. }) | Event::Free { ns, .. } => {
+                self.ns = ns
+            }
             _ => {}
         }
     }
@@ -119,7 +123,10 @@ impl Profile {
         let object = objects.find(context, m.va) as usize;
         if self.objects.len() <= object {
             self.objects.resize(object + 1, Misses::default());
+            self.extents.resize(object + 1, (u64::MAX, 0));
         }
+        let extent = &mut self.extents[object];
+        *extent = (extent.0.min(m.va), extent.1.max(m.va));
         add(&mut self.objects[object]);
         if m.last & 1 != 0 {
             let tgid = if m.va >> 63 == 1 { 0 } else { context.tgid };

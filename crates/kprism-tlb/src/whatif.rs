@@ -116,11 +116,9 @@ pub fn replay(
                 tlb.flush_all();
                 continue;
             }
-            Event::Task { .. }
-            | Event::Fault(_)
-            | Event::FaultEnd
-            | Event::Alloc(_)
-            | Event::Free { .. } => continue,
+            Event::Task { .. } | Event::Fault(_) | Event::FaultEnd | Event::Alloc(_) | Event::Free { .. } => {
+                continue;
+            }
         };
         let object = objects.region(&context, va);
         let size = change.of(object, objects).map_or(size, |to| to.max(size));

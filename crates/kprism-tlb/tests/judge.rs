@@ -13,12 +13,8 @@ use std::process::{Command, Stdio};
 use kprism_tlb::presets::preset;
 use kprism_tlb::{Access, Bank, Page};
 
-const WORKLOADS: [&[&str]; 4] = [
-    &["stride", "2048", "100"],
-    &["gups", "8M", "500K"],
-    &["bfs", "16", "2"],
-    &["chase", "8M", "500K"],
-];
+const WORKLOADS: [&[&str]; 4] =
+    [&["stride", "2048", "100"], &["gups", "8M", "500K"], &["bfs", "16", "2"], &["chase", "8M", "500K"]];
 
 /// Kind and address and size of one of lackey's lines: `I  04001a2c,3`, ` L 1ffe,8`, ` S`, ` M` (load and store).
 fn parse(line: &str) -> Option<(&'static [Access], u64, u64)> {
@@ -79,7 +75,9 @@ fn agrees_with_another_simulator() {
         let theirs: Vec<u64> = text.split_whitespace().map(|n| n.parse().unwrap()).collect();
         let c = *bank.counts().next().unwrap();
         let ours = [c.first[0] + c.first[1], c.first[2], c.last.iter().sum()];
-        println!("{words:?}: {references} references; first level, data and code, second: {ours:?}, theirs {theirs:?}");
+        println!(
+            "{words:?}: {references} references; first level, data and code, second: {ours:?}, theirs {theirs:?}"
+        );
         assert!(references > 1_000_000, "{words:?}");
         for (ours, theirs) in ours.into_iter().zip(theirs) {
             assert!(ours.abs_diff(theirs) as f64 <= 0.001 * theirs as f64, "{words:?}: {ours} and {theirs}");

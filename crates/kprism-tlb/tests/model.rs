@@ -114,10 +114,13 @@ fn every_array_of_every_preset_misses_as_computed() {
                 walk_caches: WalkCaches::default(),
                 pcid: false,
             };
-            for (&size, &access) in array.pages.iter().flat_map(|s| array.serves.iter().map(move |a| (s, a))) {
+            for (&size, &access) in array.pages.iter().flat_map(|s| array.serves.iter().map(move |a| (s, a)))
+            {
                 let what = format!("{name}, {sets} sets of {ways}, {} {}", size.name(), access.name());
                 let page = Page { size, global: false };
-                for pages in [1, ways, sets * ways, sets * ways + 1, sets * ways + sets / 2 + 1, sets * ways * 2] {
+                for pages in
+                    [1, ways, sets * ways, sets * ways + 1, sets * ways + sets / 2 + 1, sets * ways * 2]
+                {
                     let mut tlb = Tlb::new(&geometry);
                     for round in 0..3 {
                         let before = tlb.counts.last[access as usize];

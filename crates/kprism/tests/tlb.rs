@@ -54,10 +54,9 @@ fn pushed_out_by(events: &[Event], page: u64, size: PageSize, sets: u64) -> usiz
             Event::Miss(m) if inside && set(m.va) == set(page) => {
                 others.insert(m.va >> size.shift());
             }
-            Event::Miss(_) | Event::Task { .. } | Event::Invalidate(_) => {}
             // All is dropped: as if many came.
             Event::Space(_) | Event::Flush if inside => others.extend(0..4),
-            Event::Space(_) | Event::Flush => {}
+            _ => {}
         }
     }
     others.len()
@@ -144,8 +143,9 @@ fn strides_miss_in_the_predicted_sequence() {
     let advice: Value =
         serde_json::from_str(&ok(&["report", "tlb", "advice", "-i", run, "--json"])).expect("JSON");
     let top = &advice["advice"][0];
-    // 8 MiB are four huge pages.
-    assert_eq!((top["huge_mib"].as_u64(), top["object_after"].as_u64()), (Some(8), Some(4)), "{top}");
+    // 8 MiB are four huge pages, which miss once each, and again where the kernel's own 2M pages push them out.
+    assert_eq!(top["huge_mib"].as_u64(), Some(8), "{top}");
+    assert!(top["object_after"].as_u64().is_some_and(|n| (4..=8).contains(&n)), "{top}");
     assert!(Path::new(run).join("tables/tlb_misses.parquet").exists());
 }
 
@@ -220,10 +220,18 @@ fn misses_are_named_by_arrays_and_by_where_they_were_allocated() {
             if let Some((_, rest)) = printed.split_once(&format!("{name} 0x")) {
                 let digits = rest.split(|c: char| !c.is_ascii_hexdigit()).next().expect("digits");
                 let start = u64::from_str_radix(digits, 16).expect("an address");
-                assert!(found.iter().any(|o| o["start"].as_u64() == Some(start)), "{name} at {start:#x}: {found:?}");
+                assert!(
+                    found.iter().any(|o| o["start"].as_u64() == Some(start)),
+                    "{name} at {start:#x}: {found:?}"
+                );
             }
         }
-        println!("{words:?}: {named} of {all} misses are of the program's data, {unknown} of nothing known");
-        assert!(named * 100 >= all * 95, "{words:?}: only {named} of {all} misses are of known sites");
+        // Of the program's own misses, not the kernel's or the init's.
+        let tgid = objects[0]["tgid"].as_u64();
+        let own: u64 = objects.iter().filter(|o| o["tgid"].as_u64() == tgid).map(misses).sum();
+        println!(
+            "{words:?}: {unknown} of {all} misses are nobody's; {named} of the program's {own} are of its data"
+        );
+        assert!(named * 100 >= own * 98, "{words:?}: only {named} of {own} misses are of known sites");
     }
 }

@@ -103,7 +103,8 @@ impl Counts {
 
     /// All accesses.
     pub fn all(&self) -> u64 {
-        let reads = self.misses + self.upper + self.absent + self.kernel + self.census + self.unknown + self.outside;
+        let reads =
+            self.misses + self.upper + self.absent + self.kernel + self.census + self.unknown + self.outside;
         reads + self.mapped + self.unmapped + self.clear
     }
 }

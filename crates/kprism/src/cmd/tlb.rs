@@ -13,8 +13,8 @@ use kprism_image::symbols::Symbols;
 use kprism_listing::source::Source;
 use kprism_report::{Style, Table, tlb, units};
 use kprism_store::{Manifest, MissRow, Run, save_tlb_misses};
-use kprism_tlb::geometry::PageSize;
 use kprism_tlb::allocs::Site;
+use kprism_tlb::geometry::PageSize;
 use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
 use kprism_tlb::profile::{Context as Place, Profile};
@@ -121,7 +121,7 @@ impl Loaded {
     /// The objects that miss most, over address and time.
     fn heat(&mut self, profile: &Profile) -> Result<Heat> {
         let mut objects = std::mem::take(&mut self.objects);
-        let mut heat = Heat::new(profile, &objects, HOTTEST, BANDS, BINS);
+        let mut heat = Heat::new(profile, HOTTEST, BANDS, BINS);
         let results: Vec<_> = self.readers()?.into_iter().map(|r| heat.add(r, &mut objects)).collect();
         self.objects = objects;
         results.into_iter().enumerate().for_each(|(cpu, result)| self.note(cpu, result));

@@ -10,7 +10,7 @@ use kprism_store::Run;
 use kprism_tlb::allocs::{self, Signature};
 use kprism_tlb::{Geometry, bank, presets};
 
-use super::ptat;
+use super::{ptat, tlb_user};
 use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
 use crate::cmd::tlb;
 use crate::exit::Outcome;
@@ -53,6 +53,8 @@ pub struct Args {
 enum Method {
     /// The observer feeds every access to models of processors' TLBs
     Model,
+    /// One program of this machine under QEMU's user mode: its own accesses, 4K pages, no kernel
+    User,
     /// The command's page tables lie where a bus monitor sees each walk: misses of QEMU's own TLB
     Ptat,
 }
@@ -87,6 +89,17 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         }
         words.push(path);
     }
+    if args.method == Method::User {
+        if !args.place.share.is_empty() || !args.place.before.is_empty() {
+            bail!("--method user runs the command on this machine: there is no guest to share with");
+        }
+        let (run, code) = tlb_user::record(&args.command, &words, &args.output)?;
+        progress.step("writing the table of misses");
+        let text = tlb::save(&run)?;
+        progress.clear();
+        progress.say(&text);
+        return Ok(Outcome::Code(code));
+    }
     let packets = PacketArgs::default();
     if let Some(module) = args.ptat.as_ref().filter(|_| args.method == Method::Ptat) {
         let mut guest = args.guest.clone();
@@ -104,8 +117,14 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
 }
 
 /// Libraries whose functions allocate.
-const LIBRARIES: [&str; 6] =
-    ["libc.so.6", "libstdc++.so.6", "libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"];
+const LIBRARIES: [&str; 6] = [
+    "libc.so.6",
+    "libstdc++.so.6",
+    "libjemalloc.so.2",
+    "libtcmalloc.so.4",
+    "libtcmalloc_minimal.so.4",
+    "libmimalloc.so.2",
+];
 /// Larger files are not looked into.
 const MAX_ELF: u64 = 256 << 20;
 

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! kprism-user: a plugin of QEMU's user mode (`qemu-x86_64 -plugin`): one program's accesses to memory through models of
+//! TLBs, without a guest and without its kernel.
+//!
+//! In: QEMU's callbacks. Out, in the folder `out=`: `tlb/cpuN.miss` of each thread and `tlb/counts.json`, as the observer
+//! writes them, and `sideband.jsonl`, the mappings that the program asked for. Time is the thread's instructions, a
+//! nanosecond each. There are no page tables here: every page is a 4K page.
+//!
+//! Threads run at once, each with TLBs of its own. What a program forks is not followed.
+
+#![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
+
+mod abi;
+mod maps;
+mod thread;
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use kprism_tlb::{Access, Geometry, presets};
+use serde_json::json;
+
+use maps::Maps;
+use thread::Thread;
+
+/// Plugin interface version that QEMU 7.2 has, and later ones keep.
+#[unsafe(no_mangle)]
+pub static qemu_plugin_version: c_int = 1;
+
+/// Threads followed; more are not, and counted.
+const MAX_THREADS: usize = 512;
+
+struct State {
+    out: PathBuf,
+    geometries: Vec<Geometry>,
+    maps: Mutex<Maps>,
+    /// A forked child has another.
+    process: u32,
+}
+
+static STATE: OnceLock<State> = OnceLock::new();
+/// By QEMU's number of the thread.
+static THREADS: [AtomicPtr<Thread>; MAX_THREADS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_THREADS];
+
+/// QEMU's entry point.
+///
+/// # Safety
+/// Called by QEMU with its own arguments.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: abi::PluginId,
+    info: *const abi::Info,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: QEMU passes a valid info and `argc` C strings.
+    let (target, system, args) = unsafe {
+        let args: Vec<String> = (0..argc.max(0) as usize)
+            .map(|i| CStr::from_ptr(*argv.add(i)).to_string_lossy().into_owned())
+            .collect();
+        (CStr::from_ptr((*info).target_name), (*info).system_emulation, args)
+    };
+    if target != c"x86_64" || system {
+        eprintln!("kprism-user: watches programs under qemu-x86_64; kprism-observer watches machines");
+        return 1;
+    }
+    let ready = State::new(&args).and_then(|state| STATE.set(state).map_err(|_| "loaded twice".to_owned()));
+    if let Err(e) = ready {
+        eprintln!("kprism-user: {e}");
+        return 1;
+    }
+    // SAFETY: callbacks of the declared types, valid for the process's life.
+    unsafe {
+        abi::qemu_plugin_register_vcpu_init_cb(id, on_thread);
+        abi::qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate);
+        abi::qemu_plugin_register_vcpu_syscall_cb(id, on_call);
+        abi::qemu_plugin_register_vcpu_syscall_ret_cb(id, on_return);
+        abi::qemu_plugin_register_atexit_cb(id, on_exit, std::ptr::null_mut());
+    }
+    0
+}
+
+impl State {
+    fn new(args: &[String]) -> Result<Self, String> {
+        let (mut out, mut geometries) = (None, Vec::new());
+        for arg in args {
+            match arg.split_once('=') {
+                Some(("out", folder)) => out = Some(PathBuf::from(folder)),
+                Some(("tlb", names)) => {
+                    for name in names.split('+') {
+                        geometries.push(match presets::preset(name) {
+                            Some(geometry) => geometry,
+                            None => {
+                                let text =
+                                    std::fs::read_to_string(name).map_err(|e| format!("{name}: {e}"))?;
+                                Geometry::parse(&text).map_err(|e| format!("{name}: {e}"))?
+                            }
+                        });
+                    }
+                }
+                _ => return Err(format!("'{arg}': expected out=FOLDER or tlb=NAME+NAME")),
+            }
+        }
+        let out = out.ok_or("expected out=FOLDER")?;
+        std::fs::create_dir_all(out.join("tlb")).map_err(|e| format!("{}: {e}", out.display()))?;
+        let maps = Mutex::new(Maps::new());
+        Ok(State { out, geometries, maps, process: std::process::id() })
+    }
+}
+
+/// The calling thread. QEMU's callbacks come on the thread that they are about.
+#[inline(always)]
+fn thread(cpu: c_uint) -> Option<&'static mut Thread> {
+    // SAFETY: set at the thread's start, taken at the end of all; used by its own thread alone.
+    unsafe { THREADS.get(cpu as usize)?.load(Ordering::Relaxed).as_mut() }
+}
+
+unsafe extern "C" fn on_thread(_: abi::PluginId, cpu: c_uint) {
+    let (Some(state), Some(slot)) = (STATE.get(), THREADS.get(cpu as usize)) else { return };
+    // SAFETY: asks for this thread's number.
+    let tid = unsafe { libc::gettid() } as u32;
+    match Thread::new(cpu, (tid, state.process), &state.geometries, &state.out.join("tlb")) {
+        Ok(thread) => slot.store(Box::into_raw(Box::new(thread)), Ordering::Release),
+        Err(e) => eprintln!("kprism-user: {}: {e}", state.out.display()),
+    }
+}
+
+unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
+    if let Some(state) = STATE.get() {
+        state.maps.lock().unwrap_or_else(PoisonError::into_inner).see_program();
+    }
+    // SAFETY: `tb` and its instructions are valid during this callback.
+    unsafe {
+        let n = abi::qemu_plugin_tb_n_insns(tb);
+        let va = abi::qemu_plugin_tb_vaddr(tb);
+        let mut bytes = 0;
+        for i in 0..n {
+            let insn = abi::qemu_plugin_tb_get_insn(tb, i);
+            bytes += abi::qemu_plugin_insn_size(insn) as u64;
+            let udata = std::ptr::without_provenance_mut(abi::qemu_plugin_insn_vaddr(insn) as usize);
+            abi::qemu_plugin_register_vcpu_mem_cb(insn, on_memory, abi::NO_REGS, abi::MEM_RW, udata);
+        }
+        // A user address has 47 bits; a block is no longer than a page and has at most 512 instructions. The address of
+        // the last byte is told by its page alone: the first's, or the next.
+        let next = u64::from((va & 0xfff) + bytes > 4096);
+        let word = va & ((1 << 48) - 1) | (n as u64 & 0x7fff) << 48 | next << 63;
+        let udata = std::ptr::without_provenance_mut(word as usize);
+        abi::qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, abi::NO_REGS, udata);
+    }
+}
+
+unsafe extern "C" fn on_block(cpu: c_uint, udata: *mut c_void) {
+    let Some(t) = thread(cpu) else { return };
+    let word = udata.addr() as u64;
+    t.block(word & ((1 << 48) - 1), word >> 48 & 0x7fff, word >> 63 != 0);
+}
+
+unsafe extern "C" fn on_memory(cpu: c_uint, info: abi::MemInfo, va: u64, udata: *mut c_void) {
+    let Some(t) = thread(cpu) else { return };
+    // SAFETY: plain functions of QEMU's on the word that it passed.
+    let (store, shift) =
+        unsafe { (abi::qemu_plugin_mem_is_store(info), abi::qemu_plugin_mem_size_shift(info)) };
+    let access = if store { Access::Store } else { Access::Load };
+    t.memory(va, 1 << shift, access, udata.addr() as u64);
+}
+
+#[expect(clippy::too_many_arguments, reason = "QEMU's own")]
+unsafe extern "C" fn on_call(
+    _: abi::PluginId,
+    cpu: c_uint,
+    number: i64,
+    a: u64,
+    b: u64,
+    c: u64,
+    d: u64,
+    e: u64,
+    f: u64,
+    _: u64,
+    _: u64,
+) {
+    if let Some(t) = thread(cpu) {
+        t.call = [number as u64, a, b, c, d, e, f];
+    }
+}
+
+unsafe extern "C" fn on_return(_: abi::PluginId, cpu: c_uint, number: i64, result: i64) {
+    let (Some(state), Some(t)) = (STATE.get(), thread(cpu)) else { return };
+    if t.call[0] == number as u64 {
+        let mut maps = state.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        maps.returned(&t.call, result, t.now());
+    }
+}
+
+unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
+    let Some(state) = STATE.get() else { return };
+    if std::process::id() != state.process {
+        return;
+    }
+    let mut counts = Vec::new();
+    for slot in &THREADS {
+        let thread = slot.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if !thread.is_null() {
+            // SAFETY: from `Box::into_raw`; QEMU has stopped the other threads.
+            let mut thread = unsafe { Box::from_raw(thread) };
+            thread.write();
+            counts.push(thread.account(&state.geometries));
+        }
+    }
+    let lines = state.maps.lock().unwrap_or_else(PoisonError::into_inner).lines(state.process);
+    let counts = format!("{:#}\n", json!({ "method": "user", "vcpus": counts }));
+    for (name, text) in [("tlb/counts.json", counts), ("sideband.jsonl", lines)] {
+        if let Err(e) = std::fs::write(state.out.join(name), text) {
+            eprintln!("kprism-user: {}: {e}", state.out.join(name).display());
+        }
+    }
+}
