@@ -75,6 +75,8 @@ pub struct Job {
     pub shares: Vec<Share>,
     /// A folder of the guest whose contents are copied into the run's folder once the command has ended.
     pub collect: Option<String>,
+    /// Where GDB can attach to the guest: a Unix socket, made by QEMU.
+    pub gdb: Option<PathBuf>,
     /// What is observed.
     pub span: Span,
     /// How long the command (with the boot, if that is observed) may take.
@@ -101,6 +103,7 @@ impl Job {
             after: Vec::new(),
             shares: Vec::new(),
             collect: None,
+            gdb: None,
             span: Span::Command,
             timeout: None,
         }

@@ -124,6 +124,9 @@ pub struct PlaceArgs {
     /// End the command after this time
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
+    /// Have QEMU make this Unix socket, for GDB to attach to the guest (`target remote SOCKET`)
+    #[arg(long, value_name = "SOCKET")]
+    pub gdb: Option<PathBuf>,
 }
 
 /// How packets are written.
@@ -280,6 +283,7 @@ impl RunArgs {
             after: Vec::new(),
             shares: self.place.share.iter().map(|text| Share::parse(text)).collect(),
             collect: None,
+            gdb: self.place.gdb.clone(),
             span: if self.boot { Span::Boot } else { Span::Command },
             timeout: self.place.timeout.map(Duration::from_secs),
         }
