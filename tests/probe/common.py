@@ -21,7 +21,7 @@ def compiled(image, specs, collect):
     with tempfile.NamedTemporaryFile() as file:
         command = [KPRISM, "compile", *specs, "-k", image, "-o", file.name]
         for expression in collect:
-            command += ["--collect", expression]
+            command.append("--collect=" + expression)
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             return None, done.stderr

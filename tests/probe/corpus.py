@@ -17,27 +17,26 @@ lines = open(os.path.join(HERE, "kernel.txt")).read().splitlines()
 image = vmlinux()
 plans, refused = [], {}
 for at in range(0, len(lines), GROUP):
-    group = lines[at : at + GROUP]
-    while True:
-        made, said = compiled(image, [SPEC], ["$rdx", *[e for e in group if e != "$rdx"]])
-        if made:
-            break
-        # The error shows the expression that it is about.
-        shown = [line.strip() for line in said.splitlines()]
-        bad = [e for e in group if e in shown]
-        if not bad:
-            ended(False, "no probe: " + said)
-        refused[bad[0]] = shown[0]
-        group.remove(bad[0])
+    made, said = compiled(image, [SPEC], ["$rdx", *[e for e in lines[at : at + GROUP] if e != "$rdx"]])
+    if not made:
+        ended(False, "no probe: " + said)
     plans += made
+# What both must refuse.
+for expression in open(os.path.join(HERE, "refused.txt")).read().splitlines():
+    made, said = compiled(image, [SPEC], [expression])
+    if made:
+        ended(False, "not refused: " + expression)
+    refused[expression] = said.strip().splitlines()[0]
+lines += refused
 
 folder = tempfile.TemporaryDirectory()
 path = lambda name: os.path.join(folder.name, name)
+open(path("text"), "w").write("\n".join(lines) + "\n")
 write(plans, path("probes"))
 address = "%#x" % plans[0]["probe"]["address"]
 environment = dict(
     os.environ,
-    CORPUS_TEXT=os.path.join(HERE, "kernel.txt"),
+    CORPUS_TEXT=path("text"),
     CORPUS_SOCKET=path("gdb"),
     CORPUS_PLACE=address,
     CORPUS_STOPS=str(STOPS),

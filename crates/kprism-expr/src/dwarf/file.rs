@@ -28,6 +28,8 @@ pub struct Image {
     segments: Vec<(u64, u64, u64)>,
     /// Functions by address, once they are asked for.
     code: OnceCell<Vec<Symbol>>,
+    /// Symbols by name, likewise.
+    names: OnceCell<HashMap<String, u64>>,
 }
 
 /// The build id of any ELF file, with or without debug information.
@@ -85,7 +87,7 @@ impl Image {
             }
         }
         let segments = object.segments().map(|s| (s.address(), s.file_range().1, s.file_range().0)).collect();
-        Ok(Self { name, map, unpacked, split: Vec::new(), segments, code: OnceCell::new() })
+        Ok(Self { name, map, unpacked, split: Vec::new(), segments, code: OnceCell::new(), names: OnceCell::new() })
     }
 
     /// Its path, for messages.
@@ -119,7 +121,17 @@ impl Image {
 
     /// The address of a symbol.
     pub fn symbol(&self, name: &str) -> Option<u64> {
-        self.object()?.symbol_by_name(name).map(|s| s.address())
+        let names = self.names.get_or_init(|| {
+            let mut names = HashMap::new();
+            for symbol in self.object().iter().flat_map(|o| o.symbols()) {
+                if let Ok(name) = symbol.name() {
+                    // The first of a name, as a search would find it.
+                    names.entry(name.to_owned()).or_insert(symbol.address());
+                }
+            }
+            names
+        });
+        names.get(name).copied()
     }
 
     /// Whether the kernel has a copy for each CPU of what is linked at this address.
