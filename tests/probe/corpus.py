@@ -8,7 +8,7 @@ import tempfile
 
 from common import HERE, KPRISM, compiled, ended, records, vmlinux, write
 
-SPEC = "vfs_read if count > 20000 && count < 30000"
+SPEC = "vfs_read if count > 20000 && count < 21700"
 STOPS = 3
 # A record has room for 64 values.
 GROUP = 60
@@ -43,7 +43,7 @@ environment = dict(
     CORPUS_OUT=path("gdb.json"),
 )
 gdb = subprocess.Popen(["gdb", "-nx", "-batch", image, "-x", os.path.join(HERE, "gdb-kernel.py")], env=environment)
-reads = "i=20001; while [ $i -lt 21600 ]; do dd if=/dev/zero of=/dev/null bs=$i count=1 2>/dev/null; i=$((i+2)); done"
+reads = "i=20001; while [ $i -lt 21000 ]; do dd if=/dev/zero of=/dev/null bs=$i count=1 2>/dev/null; i=$((i+2)); done"
 command = [KPRISM, "record", "probe", "--guest", "--gdb", path("gdb"), "--program", path("probes"), "-o", path("run")]
 subprocess.run([*command, "--", "sh", "-c", reads], check=True)
 if gdb.wait() != 0 or not os.path.exists(path("gdb.json")):

@@ -17,7 +17,7 @@ for attempt in range(1200):
     except gdb.error:
         time.sleep(0.1)
 stops = []
-gdb.execute("hbreak *%s if $rdx > 20000 && $rdx < 30000" % os.environ["CORPUS_PLACE"])
+gdb.execute("hbreak *%s if $rdx > 20000 && $rdx < 21700" % os.environ["CORPUS_PLACE"])
 for stop in range(int(os.environ["CORPUS_STOPS"])):
     gdb.execute("continue")
     values = []
