@@ -97,6 +97,7 @@ pub enum Helper {
     CurrentComm = 16,
     GetStackid = 27,
     CurrentTask = 35,
+    GetStack = 67,
     MapPush = 87,
     MapPop = 88,
     ProbeReadUser = 112,

@@ -83,6 +83,8 @@ pub struct Job {
     /// How the kernel's coverage counters are taken before the command and after it, as archives below `streams/gcov` of
     /// the run; with that, an empty [`Job::argv`] is an empty window.
     pub counters: Counters,
+    /// Where GDB can attach to the guest: a Unix socket, made by QEMU.
+    pub gdb: Option<PathBuf>,
     /// What is observed.
     pub span: Span,
     /// How long the command (with the boot, if that is observed) may take.
@@ -111,6 +113,7 @@ impl Job {
             collect: None,
             asks_first: false,
             counters: Counters::None,
+            gdb: None,
             span: Span::Command,
             timeout: None,
         }

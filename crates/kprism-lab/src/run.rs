@@ -101,6 +101,11 @@ pub fn run(
         Span::Command => arguments.extend(["-incoming", "defer", "-S"].map(OsString::from)),
         Span::Boot => arguments.extend(prepared.boot().arguments()),
     }
+    if let Some(socket) = &job.gdb {
+        let mut place = option("unix:", socket);
+        place.push(",server=on,wait=off");
+        arguments.extend(["-gdb".into(), place]);
+    }
     let start = Instant::now();
     let log = scratch.0.join("qemu.log");
     let mut qemu = Running::start(&prepared.qemu, &prepared.machine, &files, &arguments, &log)?;

@@ -67,6 +67,7 @@ fn check(plan: &Plan, vars: usize) -> Result<(), String> {
             Fill::Memory(segment, size) => (Some(segment), u64::from(*size)),
             Fill::Comm => (None, 24),
             Fill::Registers => (None, 168),
+            Fill::Stack { room, .. } => (None, 8 + u64::from(*room)),
         };
         let fits = slot.at as usize >= HEADER && u64::from(slot.at) + size <= bytes as u64;
         if !fits || slot.number as usize >= MOST_ITEMS || size == 0 {

@@ -16,6 +16,8 @@ use crate::Error;
 use crate::shape::{Member, Shape};
 use crate::stream::{HEADER, Item, LONGEST, MOST_ITEMS, Probe};
 
+/// Return addresses that are kept.
+const STACK_FRAMES: u32 = 64;
 /// Largest structure or array.
 const LARGEST: u64 = 4096;
 
@@ -91,6 +93,13 @@ pub enum Fill {
     Comm,
     /// All registers.
     Registers,
+    /// Return addresses, of the program if that is asked for, and the room for them.
+    Stack {
+        /// The program's.
+        user: bool,
+        /// Bytes.
+        room: u32,
+    },
 }
 
 /// A value's place in the record.
@@ -211,6 +220,7 @@ enum Wanted {
     Expression(String, Collected),
     Missing(String, String, String),
     Registers,
+    Stack(bool),
 }
 
 pub(crate) fn made(
@@ -239,6 +249,8 @@ pub(crate) fn made(
                 return Err(Error::Cannot(what.to_owned()));
             }
             "$regs" => wanted.push(Wanted::Registers),
+            "$stack" => wanted.push(Wanted::Stack(false)),
+            "$ustack" => wanted.push(Wanted::Stack(true)),
             text => {
                 let collected = lower::collect(text, env).map_err(|e| Error::Expression(e.render(text)))?;
                 wanted.push(Wanted::Expression(text.to_owned(), collected));
@@ -272,6 +284,12 @@ pub(crate) fn made(
             }
             Wanted::Registers => {
                 ("$regs".to_owned(), "struct pt_regs".to_owned(), registers(), Fill::Registers, 168)
+            }
+            Wanted::Stack(user) => {
+                let name = if user { "$ustack" } else { "$stack" }.to_owned();
+                let shape = Shape::Stack { frames: STACK_FRAMES };
+                let room = 8 * STACK_FRAMES;
+                (name, "stack".to_owned(), shape, Fill::Stack { user, room }, 8 + room)
             }
             Wanted::Expression(name, collected) => {
                 let segment = compile(&name, &collected.func)?;

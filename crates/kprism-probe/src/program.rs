@@ -276,6 +276,18 @@ fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) ->
             asm.mov_imm(R2, 16).call(Helper::CurrentComm).goto(done);
             false
         }
+        Fill::Stack { user, room } => {
+            const USER_STACK: u64 = 1 << 8;
+            asm.note("stack").load(B8, R1, R10, CONTEXT).load(B8, R2, R10, RECORD);
+            asm.alu_imm(Alu::Add, R2, i32::from(at) + 8).mov_imm(R3, room.cast_signed());
+            asm.mov_u64(Reg::R4, if *user { USER_STACK } else { 0 }).call(Helper::GetStack);
+            let fine = asm.label();
+            asm.branch_imm(Cond::SGe, R0, 0, fine);
+            fault(asm, state, Fault::Read);
+            asm.goto(failed);
+            asm.bind(fine).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done);
+            true
+        }
         Fill::Registers => {
             asm.note("$regs").load(B8, R1, R10, RECORD).load(B8, R2, R10, CONTEXT);
             for (n, reg) in regs::ALL.iter().enumerate() {

@@ -66,6 +66,11 @@ pub enum Shape {
         /// Its members.
         members: Vec<Member>,
     },
+    /// `u64 length` in bytes, then return addresses, the innermost first.
+    Stack {
+        /// Addresses, at most.
+        frames: u32,
+    },
     /// Nothing is known of them.
     Bytes {
         /// How many.
@@ -194,6 +199,14 @@ impl Shape {
                 let all = bytes.get(start..start.checked_add(length)?)?;
                 json!(text(until_zero(all)))
             }
+            Shape::Stack { frames } => {
+                let frames = (number(bytes, from, 64)? / 8).min(u64::from(*frames));
+                let each = |n| number(bytes, from.checked_add(64 * (n + 1))?, 64);
+                (0..frames)
+                    .map(|n| Some(json!(format!("{:#x}", each(n)?))))
+                    .collect::<Option<Vec<_>>>()?
+                    .into()
+            }
             Shape::Chars { size } => json!(text(until_zero(part(*size)?))),
             Shape::Array { of, count, stride } => {
                 let mut all = Vec::new();
@@ -241,6 +254,9 @@ impl Shape {
         match (self, value) {
             (_, Value::Null) => "?".to_owned(),
             (Shape::Pointer | Shape::Enum { .. } | Shape::Bytes { .. }, Value::String(text)) => text.clone(),
+            (Shape::Stack { .. }, Value::Array(all)) => {
+                all.iter().map(|v| v.as_str().unwrap_or("?")).collect::<Vec<_>>().join(" < ")
+            }
             (_, Value::String(text)) => format!("{text:?}"),
             (Shape::Array { of, .. }, Value::Array(all)) => {
                 format!("{{{}}}", all.iter().map(|value| of.line(value)).collect::<Vec<_>>().join(", "))

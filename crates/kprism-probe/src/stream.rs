@@ -186,7 +186,11 @@ pub fn tidy(record: &mut [u8], probe: &Probe) {
             record[(item.at.min(end)) as usize..end as usize].fill(0);
             continue;
         }
-        let Some(Shape::Text { room }) = item.shape else { continue };
+        let room = match item.shape {
+            Some(Shape::Text { room }) => room,
+            Some(Shape::Stack { frames }) => frames.saturating_mul(8),
+            _ => continue,
+        };
         let at = item.at as usize;
         let used = u64_at(record, at).min(u64::from(room)) as usize;
         let (from, to) = (at + 8 + used, at + 8 + room as usize);

@@ -2,13 +2,14 @@
 //! Files that are mapped: their sections, symbols, and the .dwo files that they name.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use gimli::{EndianSlice, LittleEndian, SectionId};
 use memmap2::Mmap;
-use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+use object::{Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _};
 
 use super::{Error, R};
 
@@ -23,6 +24,12 @@ pub struct Image {
     unpacked: HashMap<String, Vec<u8>>,
     /// Offsets of skeleton units, and their files.
     split: Vec<(usize, Image)>,
+    /// What is loaded: address, size, and where it is in the file.
+    segments: Vec<(u64, u64, u64)>,
+    /// Functions by address, once they are asked for.
+    code: OnceCell<Vec<Symbol>>,
+    /// Symbols by name, likewise.
+    names: OnceCell<HashMap<String, u64>>,
 }
 
 /// The build id of any ELF file, with or without debug information.
@@ -79,7 +86,8 @@ impl Image {
                 }
             }
         }
-        Ok(Self { name, map, unpacked, split: Vec::new() })
+        let segments = object.segments().map(|s| (s.address(), s.file_range().1, s.file_range().0)).collect();
+        Ok(Self { name, map, unpacked, split: Vec::new(), segments, code: OnceCell::new(), names: OnceCell::new() })
     }
 
     /// Its path, for messages.
@@ -105,17 +113,25 @@ impl Image {
 
     /// Where in the file the byte is that is loaded at this address.
     pub fn file_offset(&self, address: u64) -> Option<u64> {
-        use object::ObjectSegment as _;
-        self.object()?.segments().find_map(|segment| {
-            let (at, size) = segment.file_range();
-            let within = address.checked_sub(segment.address()).filter(|n| *n < size)?;
+        self.segments.iter().find_map(|(start, size, at)| {
+            let within = address.checked_sub(*start).filter(|n| n < size)?;
             at.checked_add(within)
         })
     }
 
     /// The address of a symbol.
     pub fn symbol(&self, name: &str) -> Option<u64> {
-        self.object()?.symbol_by_name(name).map(|s| s.address())
+        let names = self.names.get_or_init(|| {
+            let mut names = HashMap::new();
+            for symbol in self.object().iter().flat_map(|o| o.symbols()) {
+                if let Ok(name) = symbol.name() {
+                    // The first of a name, as a search would find it.
+                    names.entry(name.to_owned()).or_insert(symbol.address());
+                }
+            }
+            names
+        });
+        names.get(name).copied()
     }
 
     /// Whether the kernel has a copy for each CPU of what is linked at this address.
@@ -211,12 +227,15 @@ impl Image {
     }
 
     /// The code symbol that an address belongs to.
-    pub(crate) fn around(&self, address: u64) -> Option<Symbol> {
-        let object = self.object()?;
-        let code = object.symbols().filter(|s| s.kind() == object::SymbolKind::Text && s.is_definition());
-        let nearest = code.filter(|s| s.address() <= address).max_by_key(|s| (s.address(), s.size()))?;
-        let (start, size) = (nearest.address(), nearest.size());
-        let name = nearest.name().ok()?.to_owned();
-        (address - start < size.max(1)).then_some(Symbol { name, address: start, size, code: true })
+    pub(crate) fn around(&self, address: u64) -> Option<&Symbol> {
+        let code = self.code.get_or_init(|| {
+            let mut all = self.symbols(|_| true);
+            all.retain(|s| s.code);
+            all.sort_by_key(|s| (s.address, s.size));
+            all
+        });
+        let after = code.partition_point(|s| s.address <= address);
+        let nearest = code.get(after.checked_sub(1)?)?;
+        (address - nearest.address < nearest.size.max(1)).then_some(nearest)
     }
 }

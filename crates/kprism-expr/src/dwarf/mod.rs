@@ -95,6 +95,8 @@ pub struct Debug<'d> {
     units: RefCell<HashMap<Node, Rc<Unit<'d>>>>,
     defs: RefCell<HashMap<TypeRef, Def>>,
     found: RefCell<HashMap<(Tag, String), Option<Ty>>>,
+    /// Variables and functions outside of functions, by the unit that asks and the name.
+    globals: RefCell<HashMap<(usize, usize, String), Option<Node>>>,
 }
 
 impl<'d> Debug<'d> {
@@ -107,6 +109,7 @@ impl<'d> Debug<'d> {
             units: RefCell::default(),
             defs: RefCell::default(),
             found: RefCell::default(),
+            globals: RefCell::default(),
         };
         debug.parts[0].units = debug.list(0)?;
         debug.open_split()?;

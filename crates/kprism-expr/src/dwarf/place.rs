@@ -339,16 +339,26 @@ impl<'c, 'd> Place<'c, 'd> {
     /// A variable or function outside of functions.
     fn global(&self, name: &str) -> Result<Option<Variable>, Error> {
         let debug = self.debug;
-        let found = debug.named(name, Some((self.file, self.index)), |e| match e.tag() {
-            gimli::DW_TAG_variable
-                if e.has_attr(gimli::DW_AT_location) || e.has_attr(gimli::DW_AT_const_value) =>
-            {
-                Take::This
+        let key = (self.file, self.index, name.to_owned());
+        let known = debug.globals.borrow().get(&key).copied();
+        let found = match known {
+            Some(found) => found,
+            None => {
+                let found = debug.named(name, Some((self.file, self.index)), |e| match e.tag() {
+                    gimli::DW_TAG_variable
+                        if e.has_attr(gimli::DW_AT_location) || e.has_attr(gimli::DW_AT_const_value) =>
+                    {
+                        Take::This
+                    }
+                    gimli::DW_TAG_variable | gimli::DW_TAG_subprogram => Take::Perhaps,
+                    _ => Take::No,
+                })?;
+                let found = found.map(|(node, _)| node);
+                debug.globals.borrow_mut().insert(key, found);
+                found
             }
-            gimli::DW_TAG_variable | gimli::DW_TAG_subprogram => Take::Perhaps,
-            _ => Take::No,
-        })?;
-        let Some((node, _)) = found else { return Ok(None) };
+        };
+        let Some(node) = found else { return Ok(None) };
         let (unit, entry) = debug.entry(node)?;
         let function = entry.tag() == gimli::DW_TAG_subprogram;
         let own = entry.attr_value(gimli::DW_AT_location).and_then(|v| v.exprloc_value());

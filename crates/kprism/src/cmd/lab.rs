@@ -126,6 +126,9 @@ pub struct PlaceArgs {
     /// End the command after this time
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
+    /// Have QEMU make this Unix socket, for GDB to attach to the guest (`target remote SOCKET`)
+    #[arg(long, value_name = "SOCKET")]
+    pub gdb: Option<PathBuf>,
 }
 
 /// How packets are written.
@@ -284,6 +287,7 @@ impl RunArgs {
             collect: None,
             asks_first: false,
             counters: Counters::None,
+            gdb: self.place.gdb.clone(),
             span: if self.boot { Span::Boot } else { Span::Command },
             timeout: self.place.timeout.map(Duration::from_secs),
         }

@@ -7,7 +7,9 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kprism_probe::stream::{Description, Hit, VERSION, hits};
+use kprism_image::symbols::Symbols;
+use kprism_probe::shape::Shape;
+use kprism_probe::stream::{Description, Hit, Item, VERSION, hits};
 use kprism_report::units::grouped;
 use kprism_store::Run;
 use serde_json::{Map, Value, json};
@@ -20,6 +22,8 @@ use crate::pipeline;
 pub struct Loaded {
     description: Description,
     bytes: Vec<u8>,
+    /// The kernel's functions, if stacks were collected.
+    symbols: Option<Symbols>,
 }
 
 impl Loaded {
@@ -34,7 +38,12 @@ impl Loaded {
         if description.version != VERSION {
             bail!("{}: version {}, this kprism reads {VERSION}", path.display(), description.version);
         }
-        Ok(Self { description, bytes: pipeline::read(&folder.join("hits.bin"))? })
+        let kallsyms = run.dir().join("symbols/kallsyms");
+        let symbols = match kallsyms.is_file() {
+            true => Some(Symbols::load(&pipeline::read(&kallsyms)?, &[], None)?),
+            false => None,
+        };
+        Ok(Self { description, bytes: pipeline::read(&folder.join("hits.bin"))?, symbols })
     }
 
     /// Calls `take` with each record's values; it says whether there should be more. Ends at what is no record.
@@ -49,12 +58,32 @@ impl Loaded {
                 bail!("{}: a record of probe {}, which probes.json does not have", path.display(), hit.probe);
             };
             let values = probe.items.iter().enumerate();
-            let values = values.map(|(n, item)| (item.name.as_str(), hit.value(n, item))).collect();
+            let value = |n, item: &Item| hit.value(n, item).map(|value| self.named(item, value));
+            let values = values.map(|(n, item)| (item.name.as_str(), value(n, item))).collect();
             if !take(&hit, values)? {
                 break;
             }
         }
         Ok(())
+    }
+}
+
+impl Loaded {
+    /// A stack's addresses as functions.
+    fn named(&self, item: &Item, value: Value) -> Value {
+        let (Some(Shape::Stack { .. }), Some(symbols), Value::Array(frames)) =
+            (&item.shape, &self.symbols, &value)
+        else {
+            return value;
+        };
+        let name = |frame: &Value| {
+            let text = frame.as_str()?;
+            let address = u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()?;
+            // A return address may be the first of the next function.
+            let function = symbols.locate(0, address.wrapping_sub(1), 0).filter(|l| l.known)?.func;
+            Some(Value::from(symbols.function(function).name.clone()))
+        };
+        frames.iter().map(|frame| name(frame).unwrap_or_else(|| frame.clone())).collect()
     }
 }
 

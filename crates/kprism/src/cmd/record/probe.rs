@@ -116,6 +116,13 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let folder = run.streams().join("probe");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     write_description(&folder, &description)?;
+    if description.probes.iter().flat_map(|p| &p.items).any(|item| item.name == "$stack") {
+        let symbols = run.dir().join("symbols");
+        fs::create_dir_all(&symbols).with_context(|| symbols.display().to_string())?;
+        // Not fs::copy: files of /proc have no length.
+        fs::write(symbols.join("kallsyms"), pipeline::read(Path::new("/proc/kallsyms"))?)
+            .context("symbols/kallsyms")?;
+    }
     let watched = watch(args, &session, &folder.join("hits.bin"), progress)?;
     description.counts = session.counts();
     write_description(&folder, &description)?;

@@ -16,7 +16,7 @@ pub struct ProbeArgs {
     /// Where, and when it counts: `LOCATION if EXPR`
     #[arg(value_name = "PROBE")]
     pub probes: Vec<String>,
-    /// What each hit keeps: expressions, $args, $locals, $regs (can be repeated)
+    /// What each hit keeps: expressions, $args, $locals, $regs, $sdata (a tracepoint's record), $stack, $ustack
     #[arg(long, value_name = "EXPR,…")]
     pub collect: Vec<String>,
     /// The program or library of the places

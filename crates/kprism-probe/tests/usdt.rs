@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Static tracepoints of a program, natively: the arguments are what the program computed, and it is told that somebody
+//! listens. Needs the right to load BPF, and `sys/sdt.h` (Debian's systemtap-sdt-dev).
+
+use std::path::Path;
+use std::process::Command;
+
+use kprism_bpf::host::Host;
+use kprism_probe::locate::{Target, plans};
+use kprism_probe::plan::{Plan, Request};
+use kprism_probe::session::{Config, Session, Who};
+use kprism_probe::stream::Hit;
+use serde_json::{Value, json};
+
+/// The program's output, and each probe's records.
+fn recorded(program: &Path, all: Vec<Plan>) -> (String, Vec<Vec<Vec<Value>>>) {
+    let probes: Vec<_> = all.iter().map(|plan| plan.probe.clone()).collect();
+    let config = Config { who: Who::Children, ring_bytes: 1 << 20, stop_after: None, vars: 0 };
+    let session = Session::start(all, &config).expect("attached");
+    let output = Command::new(program).output().expect("it runs");
+    session.stop();
+    let mut records = vec![Vec::new(); probes.len()];
+    session.reader().expect("a ring").drain(|bytes| {
+        let hit = Hit::parse(bytes).expect("a record");
+        let probe = usize::from(hit.probe);
+        let values = probes[probe].items.iter().enumerate();
+        records[probe].push(values.map(|(n, item)| hit.value(n, item).expect("readable")).collect());
+    });
+    for (counts, records) in session.counts().iter().zip(&records) {
+        assert_eq!((counts.passed, counts.lost), (records.len() as u64, 0));
+    }
+    (String::from_utf8_lossy(&output.stdout).into_owned(), records)
+}
+
+#[test]
+fn arguments_are_those_of_the_program() {
+    if let Some(why) = Host::here().refusal() {
+        println!("skipped: {why}");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sdt.c");
+    for flags in [&["-O2"][..], &["-O0", "-g"], &["-O2", "-g", "-no-pie"], &["-O2", "-s"]] {
+        let program = folder.path().join("sdt");
+        let built = Command::new("gcc").args(flags).arg("-o").arg(&program).arg(&source).output();
+        let built = built.expect("gcc is installed");
+        if String::from_utf8_lossy(&built.stderr).contains("sys/sdt.h: No such file") {
+            println!("skipped: no sys/sdt.h");
+            return;
+        }
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let collect = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let plan = |place, condition, collect: &[String]| {
+            let request = Request { place, condition, collect, vars: &[], text: 16 };
+            plans(Target::Program(&program), &request).unwrap_or_else(|e| panic!("{flags:?}: {e}"))
+        };
+        let mut all =
+            plan("demo:plain", Some("arg1 % 2 == 1"), &collect(&["arg1", "(char *)arg2", "arg3", "arg4", "arg5"]));
+        let (output, records) = recorded(&program, all.clone());
+        // Nobody listens to the second: the program does not even come by.
+        assert_eq!(output, "470 0\n", "{flags:?}");
+        let expected: Vec<Vec<Value>> = (0..20_i64)
+            .filter(|n| n % 2 == 1)
+            .map(|n| vec![json!(n), json!("sample"), json!(n * 100_000_000), json!(10 * (n % 4) + 10), json!(4711)])
+            .collect();
+        assert_eq!(records, [expected.clone()], "{flags:?}");
+
+        all.extend(plan("demo:asked", None, &collect(&["arg1", "*(int *)arg2"])));
+        let (output, records) = recorded(&program, all);
+        assert_eq!(output, "470 20\n", "{flags:?}");
+        let second: Vec<Vec<Value>> = (0..20_i64).map(|n| vec![json!(n - 5), json!(n)]).collect();
+        assert_eq!(records, [expected, second], "{flags:?}");
+    }
+    let missing = Request { place: "demo:plane", condition: None, collect: &[], vars: &[], text: 16 };
+    let error = plans(Target::Program(&folder.path().join("sdt")), &missing).unwrap_err().to_string();
+    assert!(error.contains("did you mean `demo:plain`?"), "{error}");
+}
