@@ -126,6 +126,68 @@ impl Counters {
     }
 }
 
+/// The counters of a run, an archive or a folder, and those from before its window.
+pub struct Recorded {
+    counters: Counters,
+    before: Option<Archive>,
+    /// The files of `before`, by name.
+    earlier: HashMap<String, Range<usize>>,
+}
+
+impl Recorded {
+    /// Opens them.
+    pub fn open(input: &Path, since_boot: bool) -> Result<Self> {
+        let streams = input.join("streams");
+        let (counters, before) = if is_cover(input) {
+            let before = streams.join(BEFORE);
+            let before = (before.exists() && !since_boot).then(|| archive(&before)).transpose()?;
+            (Counters::Archive(archive(&streams.join(COUNTERS))?), before)
+        } else if input.is_file() {
+            (Counters::Archive(archive(input)?), None)
+        } else {
+            let mut files = Vec::new();
+            data_files(input, &mut files).with_context(|| input.display().to_string())?;
+            (Counters::Files(files), None)
+        };
+        if counters.len() == 0 {
+            bail!("{}: no .gcda files in it", input.display());
+        }
+        let earlier = before.iter().flat_map(|archive| archive.files.iter().cloned()).collect();
+        Ok(Recorded { counters, before, earlier })
+    }
+
+    /// Number of objects.
+    pub fn len(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// An object's path on the machine that built it, without the suffix.
+    pub fn object(&self, index: usize) -> PathBuf {
+        self.counters.object(index)
+    }
+
+    /// What it counted in the window.
+    pub fn data(&self, index: usize) -> Result<Data> {
+        let mut data = self.counters.data(index)?;
+        if let (Counters::Archive(archive), Some(before)) = (&self.counters, &self.before)
+            && let Some(range) = self.earlier.get(&archive.files[index].0)
+        {
+            data.subtract(&data::read(&before.bytes[range.clone()])?)?;
+        }
+        Ok(data)
+    }
+}
+
+/// Reads an object's notes into `bytes`.
+pub fn read_notes(object: &Path, build_dir: Option<&Path>, bytes: &mut Vec<u8>) -> Result<()> {
+    let notes = find_notes(object, build_dir);
+    bytes.clear();
+    File::open(&notes)
+        .and_then(|mut file| file.read_to_end(bytes))
+        .with_context(|| format!("{}; --build-dir names the folder of the build", notes.display()))?;
+    Ok(())
+}
+
 /// Reads coverage.
 pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<Loaded> {
     if !is_cover(input) && input.join("manifest.json").exists() {
@@ -138,50 +200,22 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
         );
     }
     progress.step("reading coverage");
-    let streams = input.join("streams");
-    let (counters, before) = if is_cover(input) {
-        let before = streams.join(BEFORE);
-        let before = (before.exists() && !from.since_boot).then(|| archive(&before)).transpose()?;
-        (Counters::Archive(archive(&streams.join(COUNTERS))?), before)
-    } else if input.is_file() {
-        (Counters::Archive(archive(input)?), None)
-    } else {
-        let mut files = Vec::new();
-        data_files(input, &mut files).with_context(|| input.display().to_string())?;
-        (Counters::Files(files), None)
-    };
-    if counters.len() == 0 {
-        bail!("{}: no .gcda files in it", input.display());
-    }
-    let loaded = collect(&counters, before.as_ref(), from.build_dir.as_deref());
+    let recorded = Recorded::open(input, from.since_boot)?;
+    let loaded = collect(&recorded, from.build_dir.as_deref());
     progress.clear();
     if loaded.cover.objects == 0 {
-        bail!("none of {} objects could be used; the first: {}", counters.len(), loaded.problems[0]);
+        bail!("none of {} objects could be used; the first: {}", recorded.len(), loaded.problems[0]);
     }
     Ok(loaded)
 }
 
-fn collect(counters: &Counters, before: Option<&Archive>, build_dir: Option<&Path>) -> Loaded {
-    let earlier: HashMap<&str, Range<usize>> = before
-        .iter()
-        .flat_map(|archive| &archive.files)
-        .map(|(name, range)| (name.as_str(), range.clone()))
-        .collect();
+fn collect(recorded: &Recorded, build_dir: Option<&Path>) -> Loaded {
     let collector = Collector::default();
     let problems = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
     let one = |index: usize, solver: &mut Solver, bytes: &mut Vec<u8>| -> Result<()> {
-        let mut data = counters.data(index)?;
-        if let (Counters::Archive(archive), Some(before)) = (counters, before)
-            && let Some(range) = earlier.get(archive.files[index].0.as_str())
-        {
-            data.subtract(&data::read(&before.bytes[range.clone()])?)?;
-        }
-        let notes = find_notes(&counters.object(index), build_dir);
-        bytes.clear();
-        File::open(&notes)
-            .and_then(|mut file| file.read_to_end(bytes))
-            .with_context(|| format!("{}; --build-dir names the folder of the build", notes.display()))?;
+        let data = recorded.data(index)?;
+        read_notes(&recorded.object(index), build_dir, bytes)?;
         Ok(collector.add(solver, bytes, &data)?)
     };
     std::thread::scope(|scope| {
@@ -190,11 +224,11 @@ fn collect(counters: &Counters, before: Option<&Archive>, build_dir: Option<&Pat
                 let (mut solver, mut bytes) = (Solver::default(), Vec::new());
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= counters.len() {
+                    if index >= recorded.len() {
                         break;
                     }
                     if let Err(error) = one(index, &mut solver, &mut bytes) {
-                        let problem = format!("{}: {error:#}", counters.object(index).display());
+                        let problem = format!("{}: {error:#}", recorded.object(index).display());
                         problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(problem);
                     }
                 }

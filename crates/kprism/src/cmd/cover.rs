@@ -15,6 +15,7 @@ use serde_json::json;
 use super::report::print_json;
 use crate::cover::{From, Loaded, Who, load};
 use crate::exit::Outcome;
+use crate::profile_use;
 use crate::progress::Progress;
 
 /// Rows of a table unless told otherwise.
@@ -72,12 +73,7 @@ pub type Asked<'a> = (&'a From, &'a Who);
 
 fn load_and_complain(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<Cover> {
     let Loaded { cover, problems } = load(input, from, who, progress)?;
-    if !problems.is_empty() {
-        eprintln!("kprism: {} objects left out:", problems.len());
-        for problem in problems.iter().take(NAMED) {
-            eprintln!("  {problem}");
-        }
-    }
+    complain(&problems);
     if cover.torn() > 0 {
         eprintln!(
             "kprism: {} lines have negative counts: counters were changed by several CPUs at once; build with \
@@ -86,6 +82,15 @@ fn load_and_complain(input: &Path, (from, who): Asked<'_>, progress: &Progress) 
         );
     }
     Ok(cover)
+}
+
+fn complain(problems: &[String]) {
+    if !problems.is_empty() {
+        eprintln!("kprism: {} objects left out:", problems.len());
+        for problem in problems.iter().take(NAMED) {
+            eprintln!("  {problem}");
+        }
+    }
 }
 
 /// `kprism report cover`.
@@ -251,6 +256,27 @@ pub fn write(
     let mut file = BufWriter::new(std::fs::File::create(output).with_context(name)?);
     write(&cover, &mut file).and_then(|()| file.flush()).with_context(name)?;
     progress.say(&format!("wrote {}", output.display()));
+    Ok(Outcome::Done)
+}
+
+/// `kprism export -o FOLDER.gcda`: what gcc takes with `-fprofile-use`.
+pub fn write_profile(
+    input: &Path,
+    from: &From,
+    relative: bool,
+    folder: &Path,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let written = profile_use::write(input, from, relative, folder, progress)?;
+    complain(&written.problems);
+    let prefix = written.root.map(|root| format!(" -fprofile-prefix-path={root}")).unwrap_or_default();
+    let place = folder.canonicalize().with_context(|| folder.display().to_string())?;
+    progress.say(&format!(
+        "wrote {}: {} files; gcc takes them with -fprofile-use={}{prefix}",
+        folder.display(),
+        written.files,
+        place.display()
+    ));
     Ok(Outcome::Done)
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kprism_lab::gcov_kernel::{BuildOptions, GcovKernel};
+use kprism_lab::gcov_kernel::{BuildOptions, Counting, GcovKernel};
 use kprism_lab::{Ended, Job, Options, Pace, Prepared, Share};
 use kprism_report::cover;
 use kprism_store::{Kernel, Manifest, Run, RunKind};
@@ -69,6 +69,12 @@ pub struct Args {
     /// Count only units below this folder of the source, as kernel/sched (can be repeated)
     #[arg(long, value_name = "DIR", help_heading = "Kernel")]
     pub only: Vec<String>,
+    /// Build it without gcov, to compare with
+    #[arg(long, conflicts_with = "only", help_heading = "Kernel")]
+    pub uncounted: bool,
+    /// Build it without gcov, and let gcc use this profile: a folder that `kprism export --relative` wrote
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["only", "uncounted"], help_heading = "Kernel")]
+    pub profile_use: Option<PathBuf>,
     /// Compilers at once
     #[arg(
         short,
@@ -101,12 +107,21 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
 }
 
 fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let build = BuildOptions { config: args.config.clone(), only: args.only.clone(), jobs: args.jobs };
+    let counting = match (&args.profile_use, args.uncounted) {
+        (Some(profile), _) => Counting::Used(profile.clone()),
+        (None, true) => Counting::Off,
+        (None, false) => Counting::On,
+    };
+    if counting != Counting::On && !args.command.is_empty() {
+        bail!("this kernel has no counters: leave CMD away, and run it with `kprism lab run --kernel`");
+    }
+    let build =
+        BuildOptions { config: args.config.clone(), only: args.only.clone(), jobs: args.jobs, counting };
     let kernel = GcovKernel::find(&build, args.refresh, &mut |p| show(progress, p))?;
     let prepared = kprism_lab::prepare(&options(args, &kernel), &mut |p| show(progress, p))?;
     progress.clear();
     if args.command.is_empty() {
-        progress.say(&format!("ready: {} in {}", prepared.kernel().release, kernel.folder.display()));
+        progress.say(&format!("ready: {}, {}", prepared.kernel().release, kernel.image.display()));
         return Ok(Outcome::Done);
     }
     let job = job(args);
