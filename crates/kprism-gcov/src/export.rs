@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage for other tools: lcov's tracefile, Cobertura's XML, gcov's JSON.
+//! Coverage for other tools: lcov's tracefile, Cobertura's XML, gcov's JSON, LLVM's JSON.
 //!
 //! None of these formats knows a negative count: torn counters ([`Cover::torn`]) are written as 0.
+
+mod llvm;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+pub use llvm::llvm;
+
 use serde_json::{Value, json};
 
 use crate::cover::{BranchCount, Cover, Source, Totals};
-use crate::unit::Way;
+use crate::unit::{Outcomes, Way};
 
 /// Writes lcov's tracefile (geninfo(1), "FILES"), which lcov 1 and 2 and genhtml read.
 ///
@@ -97,13 +101,29 @@ fn json_of_file(path: &str, source: &Source) -> Value {
                     })
                 })
                 .collect();
-            json!({
+            let mut value = json!({
                 "line_number": line.line, "count": line.count.max(0),
                 "unexecuted_block": line.unexecuted_block, "branches": branches,
-            })
+            });
+            let conditions = source.conditions_of(line.line);
+            if !conditions.is_empty() {
+                let conditions: Vec<Value> =
+                    conditions.iter().map(|found| json_of_outcomes(found.seen)).collect();
+                value["conditions"] = json!(conditions);
+            }
+            value
         })
         .collect();
     json!({"file": path, "functions": functions, "lines": lines})
+}
+
+/// As GCC 14's gcov writes it.
+fn json_of_outcomes(seen: Outcomes) -> Value {
+    json!({
+        "count": seen.all(), "covered": seen.seen(),
+        "not_covered_true": seen.missing(true).collect::<Vec<_>>(),
+        "not_covered_false": seen.missing(false).collect::<Vec<_>>(),
+    })
 }
 
 /// Writes Cobertura's XML (coverage-04.dtd): a package for each folder.

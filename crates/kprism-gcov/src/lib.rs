@@ -11,7 +11,7 @@
 //!
 //! Layout: [`notes`] and [`data`] are the formats, `words` what they share; `solve` finds the counts of all arcs,
 //! `cycles` the loops within a line, [`mod@unit`] the lines and branches of an object; [`cover`] puts objects together,
-//! [`export`] writes them for other tools, [`profile`] makes data such that a compiler is guided by it.
+//! [`export`] writes them for other tools, [`runs`] keeps apart which run executed a line, [`profile`] makes data such that a compiler is guided by it.
 //!
 //! No I/O; any bytes give a value or an [`Error`] that names the place.
 
@@ -25,6 +25,7 @@ pub mod export;
 pub mod notes;
 mod path;
 pub mod profile;
+pub mod runs;
 mod solve;
 pub mod unit;
 mod version;

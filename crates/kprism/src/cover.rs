@@ -16,8 +16,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
-use kprism_gcov::{Collector, Cover, Data, Solver, data};
-
+use kprism_gcov::runs::{Marks, Runs};
+use kprism_gcov::{Collector, Cover, Data, Solver, data, notes};
 use kprism_report::Filter;
 
 use crate::cmd::call::CallArgs;
@@ -34,6 +34,8 @@ pub struct Loaded {
     pub cover: Cover,
     /// Objects left out, and why.
     pub problems: Vec<String>,
+    /// Of several runs, which executed what.
+    pub runs: Option<Runs>,
 }
 
 /// Where coverage is read from.
@@ -45,6 +47,9 @@ pub struct From {
     /// Count from the boot on, not only in the run's window
     #[arg(long, help_heading = "Coverage")]
     pub since_boot: bool,
+    /// Add what this run counted, of the same build; views then tell which run executed a line (can be repeated)
+    #[arg(long, value_name = "RUN", help_heading = "Coverage")]
+    pub merge: Vec<PathBuf>,
     #[command(flatten)]
     pub debug: DebugFiles,
 }
@@ -191,6 +196,9 @@ pub fn read_notes(object: &Path, build_dir: Option<&Path>, bytes: &mut Vec<u8>) 
 /// Reads coverage.
 pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<Loaded> {
     if !is_cover(input) && input.join("manifest.json").exists() {
+        if !from.merge.is_empty() {
+            bail!("{}: --merge adds up gcov's counters; this run has none", input.display());
+        }
         return crate::flow_cover::load(input, &from.debug, who, progress);
     }
     if who.call.is_some() || who.filter != Filter::default() {
@@ -200,23 +208,82 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
         );
     }
     progress.step("reading coverage");
-    let recorded = Recorded::open(input, from.since_boot)?;
-    let loaded = collect(&recorded, from.build_dir.as_deref());
+    let all = Many::open(input, from)?;
+    let loaded = collect(&all, from.build_dir.as_deref());
     progress.clear();
     if loaded.cover.objects == 0 {
-        bail!("none of {} objects could be used; the first: {}", recorded.len(), loaded.problems[0]);
+        bail!("none of {} objects could be used; the first: {}", all.objects.len(), loaded.problems[0]);
     }
     Ok(loaded)
 }
 
-fn collect(recorded: &Recorded, build_dir: Option<&Path>) -> Loaded {
+/// The counters of several runs, by object.
+pub struct Many {
+    /// What the runs are called, and what they counted.
+    pub runs: Vec<(String, Recorded)>,
+    /// Paths of objects, without suffix; the runs that have them, and where.
+    pub objects: Vec<(PathBuf, Vec<(usize, usize)>)>,
+}
+
+impl Many {
+    /// Opens a run and those to be added to it.
+    pub fn open(input: &Path, from: &From) -> Result<Self> {
+        let mut runs = Vec::new();
+        for path in std::iter::once(input).chain(from.merge.iter().map(PathBuf::as_path)) {
+            runs.push((path.display().to_string(), Recorded::open(path, from.since_boot)?));
+        }
+        let mut objects: Vec<(PathBuf, Vec<(usize, usize)>)> = Vec::new();
+        let mut known: HashMap<PathBuf, usize> = HashMap::new();
+        for (run, (_, recorded)) in runs.iter().enumerate() {
+            for index in 0..recorded.len() {
+                let object = recorded.object(index);
+                let place = *known.entry(object.clone()).or_insert(objects.len());
+                match objects.get_mut(place) {
+                    Some((_, found)) => found.push((run, index)),
+                    None => objects.push((object, vec![(run, index)])),
+                }
+            }
+        }
+        Ok(Many { runs, objects })
+    }
+
+    /// What an object counted in each of its runs.
+    pub fn data(&self, object: usize) -> impl Iterator<Item = (usize, Result<Data>)> {
+        self.objects[object].1.iter().map(|&(run, index)| {
+            let (name, recorded) = &self.runs[run];
+            (run, recorded.data(index).with_context(|| name.clone()))
+        })
+    }
+
+    /// What it counted in all of them.
+    pub fn sum(&self, object: usize) -> Result<Data> {
+        let mut sum: Option<Data> = None;
+        for (run, data) in self.data(object) {
+            match &mut sum {
+                None => sum = Some(data?),
+                Some(sum) => sum.add(&data?).with_context(|| self.runs[run].0.clone())?,
+            }
+        }
+        sum.context("no run has it")
+    }
+}
+
+fn collect(all: &Many, build_dir: Option<&Path>) -> Loaded {
     let collector = Collector::default();
+    let marks = (all.runs.len() > 1).then(Marks::default);
     let problems = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
     let one = |index: usize, solver: &mut Solver, bytes: &mut Vec<u8>| -> Result<()> {
-        let data = recorded.data(index)?;
-        read_notes(&recorded.object(index), build_dir, bytes)?;
-        Ok(collector.add(solver, bytes, &data)?)
+        let sum = all.sum(index)?;
+        read_notes(&all.objects[index].0, build_dir, bytes)?;
+        let notes = notes::read(bytes)?;
+        if let Some(marks) = &marks {
+            for (run, data) in all.data(index) {
+                let unit = solver.unit(&notes, Some(&data?)).with_context(|| all.runs[run].0.clone())?;
+                marks.mark(u16::try_from(run).unwrap_or(u16::MAX), &notes, &unit);
+            }
+        }
+        Ok(collector.add_read(solver, &notes, &sum)?)
     };
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
@@ -224,11 +291,11 @@ fn collect(recorded: &Recorded, build_dir: Option<&Path>) -> Loaded {
                 let (mut solver, mut bytes) = (Solver::default(), Vec::new());
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= recorded.len() {
+                    if index >= all.objects.len() {
                         break;
                     }
                     if let Err(error) = one(index, &mut solver, &mut bytes) {
-                        let problem = format!("{}: {error:#}", recorded.object(index).display());
+                        let problem = format!("{}: {error:#}", all.objects[index].0.display());
                         problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(problem);
                     }
                 }
@@ -237,7 +304,8 @@ fn collect(recorded: &Recorded, build_dir: Option<&Path>) -> Loaded {
     });
     let mut problems = problems.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     problems.sort_unstable();
-    Loaded { cover: collector.finish(), problems }
+    let names = all.runs.iter().map(|(name, _)| name.clone()).collect();
+    Loaded { cover: collector.finish(), problems, runs: marks.map(|marks| marks.finish(names)) }
 }
 
 /// The notes of an object: beside it, or in the build's folder under the longest end of its path.

@@ -74,7 +74,7 @@ pub fn load(input: &Path, debug: &DebugFiles, who: &Who, progress: &Progress) ->
         gatherer.add(lines, ran);
     }
     progress.clear();
-    Ok(Loaded { cover: gatherer.finish(), problems })
+    Ok(Loaded { cover: gatherer.finish(), problems, runs: None })
 }
 
 fn count(loaded: &pipeline::Loaded, chosen: &[bool], who: &Who, window: Option<Window>) -> Counts {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kprism_gcov::{Data, Solver, notes, profile};
 
-use crate::cover::{From, Recorded, read_notes};
+use crate::cover::{From, Many, read_notes};
 use crate::progress::Progress;
 
 /// What was written.
@@ -33,16 +33,15 @@ pub fn write(
     progress: &Progress,
 ) -> Result<Written> {
     progress.step("reading counters");
-    let recorded = Recorded::open(input, from.since_boot)?;
+    let all = Many::open(input, from)?;
     let mut objects: Vec<(PathBuf, Data)> = Vec::new();
     let mut problems = Vec::new();
     let mut roots: BTreeMap<String, usize> = BTreeMap::new();
     let (mut solver, mut bytes) = (Solver::default(), Vec::new());
-    for index in 0..recorded.len() {
-        let object = recorded.object(index);
+    for (index, (object, _)) in all.objects.iter().enumerate() {
         let mut checked = || -> Result<Data> {
-            let data = recorded.data(index)?;
-            read_notes(&object, from.build_dir.as_deref(), &mut bytes)?;
+            let data = all.sum(index)?;
+            read_notes(object, from.build_dir.as_deref(), &mut bytes)?;
             let notes = notes::read(&bytes)?;
             solver.unit(&notes, Some(&data))?;
             if let Some(cwd) = notes.cwd {
@@ -51,12 +50,12 @@ pub fn write(
             Ok(data)
         };
         match checked() {
-            Ok(data) => objects.push((object, data)),
+            Ok(data) => objects.push((object.clone(), data)),
             Err(error) => problems.push(format!("{}: {error:#}", object.display())),
         }
     }
     if objects.is_empty() {
-        bail!("none of {} objects could be used; the first: {}", recorded.len(), problems[0]);
+        bail!("none of {} objects could be used; the first: {}", all.objects.len(), problems[0]);
     }
     let root = roots.into_iter().rev().max_by_key(|(_, count)| *count).map(|(root, _)| root);
     let root = match (relative, root) {

@@ -28,6 +28,7 @@ Formats by suffix of FILE:
   .csv                      the table of SUBJECT
   .html                     the report of `kprism report --html`
   .info .xml                coverage for lcov and genhtml, Cobertura; `cover` with .json is gcov's
+  .llvm.json                coverage as llvm-cov exports it
   .gcda                     folder of counters for gcc -fprofile-use=FILE
   .perf.data                folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=...
 
