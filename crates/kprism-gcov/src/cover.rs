@@ -417,8 +417,8 @@ fn branch_key(branch: &BranchCount) -> (u32, u32, u16, u16) {
     (branch.line, branch.function, branch.of, branch.place)
 }
 
-fn condition_key(condition: &ConditionCount) -> (u32, u32, u32, u16) {
-    (condition.line, condition.function, condition.seen.terms, condition.place)
+fn condition_key(condition: &ConditionCount) -> (u32, u32, u16, u32) {
+    (condition.line, condition.function, condition.place, condition.seen.terms)
 }
 
 /// The part of a list sorted by source that is of one.
