@@ -20,6 +20,11 @@ source=$(sed -n 's/.*"build_dir": "\(.*\)".*/\1/p' "$work/run/manifest.json")
 KPRISM_GCOV_TREE=$work/tree KPRISM_GCOV_SOURCE=$source \
 	$CARGO test --profile checked -p kprism-gcov --test kernel -- --nocapture
 
+# The page of all of it, in a browser.
+"$KPRISM" report cover -i "$work/run" --html "$work/cover.html"
+KPRISM_COVER_PAGE=$work/cover.html \
+	$CARGO test --profile checked -p kprism-report --test cover whole_kernel -- --nocapture
+
 if ! command -v lcov >/dev/null; then
 	echo "lcov is not installed: its totals are not compared"
 	exit 0

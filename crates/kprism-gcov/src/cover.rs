@@ -9,6 +9,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
+use foldhash::fast::RandomState;
+
 use crate::error::Result;
 use crate::notes::Notes;
 use crate::path::absolute;
@@ -225,14 +227,14 @@ impl Cover {
 #[derive(Debug, Default)]
 pub struct Collector {
     sources: RwLock<Names>,
-    functions: RwLock<HashMap<FunctionKey, u32>>,
+    functions: RwLock<HashMap<FunctionKey, u32, RandomState>>,
     objects: std::sync::atomic::AtomicU32,
     folders: Mutex<BTreeMap<String, u32>>,
 }
 
 #[derive(Debug, Default)]
 struct Names {
-    index: HashMap<String, u32>,
+    index: HashMap<String, u32, RandomState>,
     all: Vec<std::sync::Arc<Mutex<Gathered>>>,
 }
 
@@ -293,15 +295,13 @@ impl Collector {
         let names: Vec<String> =
             notes.sources.iter().map(|name| absolute(notes.cwd.as_deref(), name)).collect();
         let ids: Vec<u32> = names.iter().map(|name| self.source(name)).collect();
-        let functions: HashMap<u32, u32> = unit
-            .functions
-            .iter()
-            .map(|count| {
-                let function = &notes.functions[count.index as usize];
-                let key = (ids[function.source as usize], function.start_line, function.name.as_ref().into());
-                (count.index, self.function(key))
-            })
-            .collect();
+        // By the object's numbers; of functions without counters nothing is asked.
+        let mut functions = vec![0; notes.functions.len()];
+        for count in &unit.functions {
+            let function = &notes.functions[count.index as usize];
+            let key = (ids[function.source as usize], function.start_line, function.name.as_ref().into());
+            functions[count.index as usize] = self.function(key);
+        }
         for (index, &id) in ids.iter().enumerate() {
             let index = index as u32;
             let lines = slice_of(&unit.lines, |line| line.source, index);
@@ -328,7 +328,7 @@ impl Collector {
                     conditions: count.conditions,
                     paths: count.paths,
                 };
-                gathered.function(functions[&count.index], total);
+                gathered.function(functions[count.index as usize], total);
             }
         }
     }
@@ -449,14 +449,14 @@ impl Gathered {
         merge_in(&mut self.lines, new, |line| line.line);
     }
 
-    fn branches(&mut self, branches: &[crate::unit::Branch], functions: &HashMap<u32, u32>) {
+    fn branches(&mut self, branches: &[crate::unit::Branch], functions: &[u32]) {
         let mut ours = Vec::with_capacity(branches.len());
         for same in branches.chunk_by(|a, b| (a.line, a.function) == (b.line, b.function)) {
             let of = u16::try_from(same.len()).unwrap_or(u16::MAX);
             for (place, branch) in same.iter().enumerate() {
                 ours.push(BranchCount {
                     line: branch.line,
-                    function: functions[&branch.function],
+                    function: functions[branch.function as usize],
                     of,
                     place: u16::try_from(place).unwrap_or(u16::MAX),
                     way: branch.way,
@@ -485,12 +485,12 @@ impl Gathered {
         merge_in(&mut self.branches, new, branch_key);
     }
 
-    fn conditions(&mut self, conditions: &[crate::unit::Condition], functions: &HashMap<u32, u32>) {
+    fn conditions(&mut self, conditions: &[crate::unit::Condition], functions: &[u32]) {
         let mut new = Vec::new();
         for same in conditions.chunk_by(|a, b| (a.line, a.function) == (b.line, b.function)) {
             for (place, condition) in same.iter().enumerate() {
                 let place = u16::try_from(place).unwrap_or(u16::MAX);
-                let (line, function) = (condition.line, functions[&condition.function]);
+                let (line, function) = (condition.line, functions[condition.function as usize]);
                 let condition = ConditionCount { line, function, place, seen: condition.seen };
                 let key = condition_key(&condition);
                 match self.conditions.binary_search_by_key(&key, condition_key) {
