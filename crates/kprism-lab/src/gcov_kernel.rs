@@ -44,7 +44,7 @@ pub struct GcovKernel {
 pub struct BuildOptions {
     /// Lines for the kernel's configuration, after [`CONFIG`].
     pub config: Vec<String>,
-    /// Count only units below these folders of the source, instead of all.
+    /// Count only units below these folders of the source, or use the profile only there, instead of for all.
     pub only: Vec<String>,
     /// Compilers at once; as many as CPUs if 0.
     pub jobs: usize,
@@ -194,7 +194,7 @@ fn profile_files(folder: &Path) -> Result<Vec<(std::ffi::OsString, Vec<u8>)>> {
 /// they were read need not fit together; code that did not run in training, or was not counted, is no mistake.
 fn use_of(profile: &Path, folder: &Path) -> String {
     format!(
-        "KCFLAGS=-fprofile-use={} -fprofile-prefix-path={} -fprofile-correction -Wno-missing-profile \
+        "-fprofile-use={} -fprofile-prefix-path={} -fprofile-correction -Wno-missing-profile \
          -Wno-coverage-mismatch",
         profile.display(),
         folder.display()
@@ -209,8 +209,12 @@ fn build(
     report: Report<'_>,
 ) -> Result<()> {
     let log = folder.with_file_name("log");
+    let flags = profile.map(|profile| use_of(profile, folder));
     for below in &options.only {
-        count_below(folder, below)?;
+        match &flags {
+            Some(flags) => use_below(folder, below, flags)?,
+            None => count_below(folder, below)?,
+        }
     }
     report(Progress::Step("configuring the kernel"));
     let make = |targets: &[&str]| {
@@ -243,22 +247,37 @@ fn build(
     }));
     let jobs = format!("-j{jobs}");
     let mut targets = vec![jobs.as_str(), "bzImage", "modules"];
-    let flags = profile.map(|profile| use_of(profile, folder));
-    targets.extend(flags.as_deref());
+    let everywhere = flags.filter(|_| options.only.is_empty()).map(|flags| format!("KCFLAGS={flags}"));
+    targets.extend(everywhere.as_deref());
     run(&mut make(&targets), "building the kernel", &log)
+}
+
+fn makefile_of(folder: &Path, below: &str) -> Result<PathBuf> {
+    let makefile = folder.join(below).join("Makefile");
+    match makefile.exists() {
+        true => Ok(makefile),
+        false => {
+            Err(Error::BadFile { path: makefile, reason: "no such folder of the kernel's source".into() })
+        }
+    }
+}
+
+/// Has the profile used in a folder and those below it.
+fn use_below(folder: &Path, below: &str, flags: &str) -> Result<()> {
+    let makefile = makefile_of(folder, below)?;
+    let text = fs::read_to_string(&makefile).at("read", &makefile)?;
+    let line = format!("subdir-ccflags-y += {flags}\n");
+    // A build that was ended goes on where it was.
+    if text.starts_with(&line) {
+        return Ok(());
+    }
+    fs::write(&makefile, line + &text).at("write", &makefile)
 }
 
 /// Asks for counters below a folder only, in its own Makefile and those below it.
 fn count_below(folder: &Path, below: &str) -> Result<()> {
-    let place = folder.join(below);
-    let makefile = place.join("Makefile");
-    if !makefile.exists() {
-        return Err(Error::BadFile {
-            path: makefile,
-            reason: "no such folder of the kernel's source".into(),
-        });
-    }
-    let mut folders = vec![place];
+    let makefile = makefile_of(folder, below)?;
+    let mut folders: Vec<PathBuf> = makefile.parent().map(Path::to_owned).into_iter().collect();
     while let Some(folder) = folders.pop() {
         let makefile = folder.join("Makefile");
         if let Ok(text) = fs::read_to_string(&makefile)

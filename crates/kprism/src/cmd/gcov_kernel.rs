@@ -32,6 +32,11 @@ Debian's linux-source-6.12. Without a CMD it is only built and booted.
   kprism annotate kernel/sched/core.c
   kprism export -o cover.info
 
+With what it counted, the same kernel is compiled again (see docs/pgo.md):
+
+  kprism export --relative -o trained.gcda
+  kprism lab gcov-kernel --profile-use trained.gcda
+
 Exit codes as of `kprism lab run`.";
 
 /// Options of `kprism lab gcov-kernel`.
@@ -66,14 +71,14 @@ pub struct Args {
     /// Add this line to the kernel's configuration: CONFIG_NAME=y (can be repeated)
     #[arg(long, value_name = "LINE", help_heading = "Kernel")]
     pub config: Vec<String>,
-    /// Count only units below this folder of the source, as kernel/sched (can be repeated)
+    /// Count, or use the profile, only below this folder of the source, as kernel/sched (can be repeated)
     #[arg(long, value_name = "DIR", help_heading = "Kernel")]
     pub only: Vec<String>,
     /// Build it without gcov, to compare with
     #[arg(long, conflicts_with = "only", help_heading = "Kernel")]
     pub uncounted: bool,
     /// Build it without gcov, and let gcc use this profile: a folder that `kprism export --relative` wrote
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["only", "uncounted"], help_heading = "Kernel")]
+    #[arg(long, value_name = "DIR", conflicts_with = "uncounted", help_heading = "Kernel")]
     pub profile_use: Option<PathBuf>,
     /// Compilers at once
     #[arg(
