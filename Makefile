@@ -6,6 +6,7 @@
 #   make bench    measure, in one run, against the peers
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
+#   make test-profile-use  compile that kernel with what it counted, and compare instructions (see docs/pgo.md)
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
 #   make bench-func  what measuring a function adds to each call of it (see docs/func-bpf.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
@@ -20,7 +21,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-gcov-kernel bench bench-cover bench-flow-cost bench-func fuzz install setup-demo setup-test
+.PHONY: all demo test test-gcov-kernel test-profile-use bench bench-cover bench-flow-cost bench-func fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -41,6 +42,10 @@ test: setup-test
 test-gcov-kernel: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-agent
 	@CARGO="$(CARGO)" KPRISM=$(TARGET)/checked/kprism sh scripts/test-gcov-kernel.sh
+
+test-profile-use: setup-test
+	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent
+	@KPRISM=$(TARGET)/checked/kprism sh scripts/test-profile-use.sh
 
 bench-cover:
 	$(CARGO) build --release -p kprism -p kprism-agent
