@@ -61,7 +61,7 @@ function row(number: number, line: Line | undefined, text: string, withRuns: boo
     h("span", { class: "count" }, line?.partly && line.count !== 0 ? `${count}*` : count),
     branches,
   );
-  if (withRuns) element.append(h("span", { class: "runs" }, runNumbers(line?.runs ?? [])));
+  if (withRuns) element.append(h("span", { class: "by" }, runNumbers(line?.runs ?? [])));
   element.append(h("code", {}, text));
   return element;
 }

@@ -4,7 +4,7 @@
 import "./style.css";
 import "./cover.css";
 import { h, segmented } from "./dom.ts";
-import { exact, percent, share } from "./format.ts";
+import { exact, percent, plural, share } from "./format.ts";
 import { SortedTable, type Column } from "./tables.ts";
 import { themeButton } from "./theme.ts";
 import { byPath, contentOf, data, files, functions, hitLines, sum, type File, type Fn, type Numbers } from "./cover-data.ts";
@@ -102,11 +102,13 @@ function functionTable(caption: string, rows: Fn[], withPlace: boolean): HTMLEle
 }
 
 function facts(numbers: Numbers): HTMLElement {
+  // Of a single run only lines are known.
+  const of = run < 0 ? "" : " in any run";
   const fact = (name: string, hit: number, all: number) =>
     all ? h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, `${percent(share(hit, all))} `, h("small", {}, `${exact(hit)} of ${exact(all)}`))) : null;
   return h("dl", { class: "facts-line" },
-    fact("lines executed", numbers.linesHit, numbers.lines), fact("functions called", numbers.functionsHit, numbers.functions),
-    fact("branches taken", numbers.branchesTaken, numbers.branches), fact("calls executed", numbers.callsHit, numbers.calls));
+    fact("lines executed", numbers.linesHit, numbers.lines), fact(`functions called${of}`, numbers.functionsHit, numbers.functions),
+    fact(`branches taken${of}`, numbers.branchesTaken, numbers.branches), fact(`calls executed${of}`, numbers.callsHit, numbers.calls));
 }
 
 function crumbs(path: string): HTMLElement {
@@ -181,7 +183,7 @@ addEventListener("keydown", (event) => {
   }
   if (event.key === "n" || event.key === "p") main.querySelector(".source")?.parentElement?.dispatchEvent(new CustomEvent("step", { detail: event.key === "n" }));
 });
-const about = `${exact(data.objects)} objects, ${exact(files.length)} source files${data.root ? `, built in ${data.root}` : ""}`;
+const about = `${plural(data.objects, "object")}, ${plural(files.length, "source file")}${data.root ? `, built in ${data.root}` : ""}`;
 document.body.append(
   h("header", {}, h("div", { class: "title" }, h("span", { class: "brand" }, "coverage"), h("h1", {}, data.title), themeButton()), h("p", { class: "about" }, about)),
   h("nav", { class: "sections" }, h("div", { class: "controls" }, levels, runs, h("div", { class: "search" }, search))),

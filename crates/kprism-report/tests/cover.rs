@@ -68,7 +68,7 @@ fn a_real_file_in_a_browser() {
     let third = source.lines().nth(2).unwrap();
     assert_eq!(text(&browser, "#L3 code"), third);
     assert_eq!(text(&browser, "#L4 .branches"), "4/4");
-    assert_eq!(text(&browser, "#L4 .runs"), "1", "the first run alone executed it");
+    assert_eq!(text(&browser, "#L4 .by"), "1", "the first run alone executed it");
     assert!(
         browser.run("return document.querySelector('#L3').className").as_str().unwrap().contains("partly")
     );
