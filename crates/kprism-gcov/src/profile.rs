@@ -17,8 +17,8 @@ pub fn highest<'a>(all: impl IntoIterator<Item = &'a Data>) -> i64 {
     all.into_iter().map(Data::highest).max().unwrap_or(0)
 }
 
-/// Makes data such that gcc takes it. `highest` is the program's. Torn counters, which are negative, become zero: gcc
-/// refuses a function that has one.
+/// Makes data such that gcc takes it. `highest` is the program's. Torn counters, which are negative, become zero: no
+/// profile has such.
 pub fn complete(data: &mut Data, highest: i64) {
     let sum_max = u32::try_from(highest.max(0)).unwrap_or(u32::MAX);
     let runs = data.summary.map_or(1, |summary| summary.runs.max(1));
