@@ -7,6 +7,7 @@
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
 #   make test-probe  probes of the stock kernel in the guest: GDB and perf judge their values; a soak of SOAK_SECONDS
+#   make test-profile-use  compile that kernel with what it counted, and compare instructions (see docs/pgo.md)
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
 #   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
@@ -21,7 +22,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-gcov-kernel test-probe bench bench-cover bench-flow-cost bench-func fuzz install setup-demo setup-test
+.PHONY: all demo test test-gcov-kernel test-probe test-profile-use bench bench-cover bench-flow-cost bench-func fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -49,6 +50,9 @@ test-probe: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-agent
 	@export KPRISM=$(abspath $(TARGET))/checked/kprism; cd tests/probe && \
 		python3 corpus.py && python3 sites.py 50 && python3 soak.py $(SOAK_SECONDS)
+test-profile-use: setup-test
+	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent
+	@KPRISM=$(TARGET)/checked/kprism sh scripts/test-profile-use.sh
 
 bench-cover:
 	$(CARGO) build --release -p kprism -p kprism-agent

@@ -30,6 +30,10 @@ for built in "${XDG_CACHE_HOME:-$HOME/.cache}"/kprism/gcov-kernel/*/whole; do
 	fi
 done
 KPRISM_GCOV_KERNEL=1 $CARGO test --profile checked -p kprism --test cover_kernel -- --nocapture --test-threads 1
+# The page of all of it, in a browser.
+"$KPRISM" report cover -i "$work/run" --html "$work/cover.html"
+KPRISM_COVER_PAGE=$work/cover.html \
+	$CARGO test --profile checked -p kprism-report --test cover whole_kernel -- --nocapture
 
 if ! command -v lcov >/dev/null; then
 	echo "lcov is not installed: its totals are not compared"

@@ -30,8 +30,13 @@ function licences(modules) {
   return `/*!\n${texts.join("\n\n").replaceAll("*/", "* /")}\n*/\n`;
 }
 
-/** `vite build` makes the report, `vite build --mode diff` the comparison, `vite build --mode boot` a boot's chart. */
-const ENTRIES = { production: ["src/main.ts", "report"], diff: ["src/diff.ts", "diff"], boot: ["src/boot.ts", "boot"] };
+/** `vite build` makes the report, `vite build --mode diff` the comparison, `boot` a boot's chart, `cover` coverage. */
+const ENTRIES = {
+  production: ["src/main.ts", "report"],
+  diff: ["src/diff.ts", "diff"],
+  boot: ["src/boot.ts", "boot"],
+  cover: ["src/cover.ts", "cover"],
+};
 
 export default defineConfig(({ mode }) => {
   const [entry, name] = ENTRIES[mode];

@@ -9,10 +9,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
+use foldhash::fast::RandomState;
+
 use crate::error::Result;
 use crate::notes::Notes;
 use crate::path::absolute;
-use crate::unit::{Solver, Unit, Way};
+use crate::unit::{Outcomes, Solver, Unit, Way};
 use crate::{Data, data, notes};
 
 /// What was executed of all source files.
@@ -37,6 +39,21 @@ pub struct Source {
     pub functions: Vec<FunctionTotal>,
     /// By line, function and place.
     pub branches: Vec<BranchCount>,
+    /// By line, function and place (GCC 14).
+    pub conditions: Vec<ConditionCount>,
+}
+
+/// A decision, over all objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConditionCount {
+    /// Its line.
+    pub line: u32,
+    /// As of branches.
+    pub function: u32,
+    /// Which of the function's decisions there it is.
+    pub place: u16,
+    /// What was seen of its conditions, in any object.
+    pub seen: Outcomes,
 }
 
 /// A line, over all objects.
@@ -171,6 +188,13 @@ impl Source {
         totals
     }
 
+    /// Decisions of one line.
+    pub fn conditions_of(&self, line: u32) -> &[ConditionCount] {
+        let start = self.conditions.partition_point(|condition| condition.line < line);
+        let end = self.conditions.partition_point(|condition| condition.line <= line);
+        &self.conditions[start..end]
+    }
+
     /// Branches and calls of one line.
     pub fn branches_of(&self, line: u32) -> &[BranchCount] {
         let start = self.branches.partition_point(|branch| branch.line < line);
@@ -203,14 +227,14 @@ impl Cover {
 #[derive(Debug, Default)]
 pub struct Collector {
     sources: RwLock<Names>,
-    functions: RwLock<HashMap<FunctionKey, u32>>,
+    functions: RwLock<HashMap<FunctionKey, u32, RandomState>>,
     objects: std::sync::atomic::AtomicU32,
     folders: Mutex<BTreeMap<String, u32>>,
 }
 
 #[derive(Debug, Default)]
 struct Names {
-    index: HashMap<String, u32>,
+    index: HashMap<String, u32, RandomState>,
     all: Vec<std::sync::Arc<Mutex<Gathered>>>,
 }
 
@@ -224,6 +248,7 @@ struct Gathered {
     lines: Vec<LineCount>,
     functions: Vec<(u32, FunctionTotal)>,
     branches: Vec<BranchCount>,
+    conditions: Vec<ConditionCount>,
 }
 
 /// A lock is only ever poisoned by a panic, which is passed on anyway.
@@ -237,9 +262,16 @@ impl Collector {
     /// # Errors
     /// If one of them cannot be read, or they do not belong together: then nothing was added.
     pub fn add(&self, solver: &mut Solver, note_bytes: &[u8], data: &Data) -> Result<()> {
-        let notes = notes::read(note_bytes)?;
-        let unit = solver.unit(&notes, Some(data))?;
-        self.merge(&notes, &unit);
+        self.add_read(solver, &notes::read(note_bytes)?, data)
+    }
+
+    /// [`Collector::add`] of notes that were read.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_read(&self, solver: &mut Solver, notes: &Notes<'_>, data: &Data) -> Result<()> {
+        let unit = solver.unit(notes, Some(data))?;
+        self.merge(notes, &unit);
         Ok(())
     }
 
@@ -263,15 +295,13 @@ impl Collector {
         let names: Vec<String> =
             notes.sources.iter().map(|name| absolute(notes.cwd.as_deref(), name)).collect();
         let ids: Vec<u32> = names.iter().map(|name| self.source(name)).collect();
-        let functions: HashMap<u32, u32> = unit
-            .functions
-            .iter()
-            .map(|count| {
-                let function = &notes.functions[count.index as usize];
-                let key = (ids[function.source as usize], function.start_line, function.name.as_ref().into());
-                (count.index, self.function(key))
-            })
-            .collect();
+        // By the object's numbers; of functions without counters nothing is asked.
+        let mut functions = vec![0; notes.functions.len()];
+        for count in &unit.functions {
+            let function = &notes.functions[count.index as usize];
+            let key = (ids[function.source as usize], function.start_line, function.name.as_ref().into());
+            functions[count.index as usize] = self.function(key);
+        }
         for (index, &id) in ids.iter().enumerate() {
             let index = index as u32;
             let lines = slice_of(&unit.lines, |line| line.source, index);
@@ -286,6 +316,7 @@ impl Collector {
             let mut gathered = lock(&gathered);
             gathered.lines(lines);
             gathered.branches(branches, &functions);
+            gathered.conditions(slice_of(&unit.conditions, |found| found.source, index), &functions);
             for count in own() {
                 let function = &notes.functions[count.index as usize];
                 let total = FunctionTotal {
@@ -297,7 +328,7 @@ impl Collector {
                     conditions: count.conditions,
                     paths: count.paths,
                 };
-                gathered.function(functions[&count.index], total);
+                gathered.function(functions[count.index as usize], total);
             }
         }
     }
@@ -360,6 +391,10 @@ impl Collector {
                 branch.function = order[branch.function as usize];
             }
             gathered.branches.sort_unstable_by_key(branch_key);
+            for condition in &mut gathered.conditions {
+                condition.function = order[condition.function as usize];
+            }
+            gathered.conditions.sort_unstable_by_key(condition_key);
             gathered.functions.sort_unstable_by(|(_, a), (_, b)| (a.lines, &a.name).cmp(&(b.lines, &b.name)));
             gathered.branches.shrink_to_fit();
             sources.push(Source {
@@ -367,6 +402,7 @@ impl Collector {
                 lines: gathered.lines,
                 functions: gathered.functions.into_iter().map(|(_, function)| function).collect(),
                 branches: gathered.branches,
+                conditions: gathered.conditions,
             });
         }
         sources.sort_unstable_by(|a, b| a.path.cmp(&b.path));
@@ -379,6 +415,10 @@ impl Collector {
 
 fn branch_key(branch: &BranchCount) -> (u32, u32, u16, u16) {
     (branch.line, branch.function, branch.of, branch.place)
+}
+
+fn condition_key(condition: &ConditionCount) -> (u32, u32, u16, u32) {
+    (condition.line, condition.function, condition.place, condition.seen.terms)
 }
 
 /// The part of a list sorted by source that is of one.
@@ -409,14 +449,14 @@ impl Gathered {
         merge_in(&mut self.lines, new, |line| line.line);
     }
 
-    fn branches(&mut self, branches: &[crate::unit::Branch], functions: &HashMap<u32, u32>) {
+    fn branches(&mut self, branches: &[crate::unit::Branch], functions: &[u32]) {
         let mut ours = Vec::with_capacity(branches.len());
         for same in branches.chunk_by(|a, b| (a.line, a.function) == (b.line, b.function)) {
             let of = u16::try_from(same.len()).unwrap_or(u16::MAX);
             for (place, branch) in same.iter().enumerate() {
                 ours.push(BranchCount {
                     line: branch.line,
-                    function: functions[&branch.function],
+                    function: functions[branch.function as usize],
                     of,
                     place: u16::try_from(place).unwrap_or(u16::MAX),
                     way: branch.way,
@@ -443,6 +483,28 @@ impl Gathered {
             }
         }
         merge_in(&mut self.branches, new, branch_key);
+    }
+
+    fn conditions(&mut self, conditions: &[crate::unit::Condition], functions: &[u32]) {
+        let mut new = Vec::new();
+        for same in conditions.chunk_by(|a, b| (a.line, a.function) == (b.line, b.function)) {
+            for (place, condition) in same.iter().enumerate() {
+                let place = u16::try_from(place).unwrap_or(u16::MAX);
+                let (line, function) = (condition.line, functions[condition.function as usize]);
+                let condition = ConditionCount { line, function, place, seen: condition.seen };
+                let key = condition_key(&condition);
+                match self.conditions.binary_search_by_key(&key, condition_key) {
+                    Ok(known) => {
+                        self.conditions[known].seen.yes |= condition.seen.yes;
+                        self.conditions[known].seen.no |= condition.seen.no;
+                    }
+                    Err(_) => new.push(condition),
+                }
+            }
+        }
+        new.sort_by_key(condition_key);
+        new.dedup_by_key(|condition| condition_key(condition));
+        merge_in(&mut self.conditions, new, condition_key);
     }
 
     fn function(&mut self, id: u32, total: FunctionTotal) {

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage for other tools: lcov's tracefile, Cobertura's XML, gcov's JSON.
+//! Coverage for other tools: lcov's tracefile, Cobertura's XML, gcov's JSON, LLVM's JSON.
 //!
 //! None of these formats knows a negative count: torn counters ([`Cover::torn`]) are written as 0.
+
+mod llvm;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+pub use llvm::llvm;
+
 use serde_json::{Value, json};
 
 use crate::cover::{BranchCount, Cover, Source, Totals};
-use crate::unit::Way;
+use crate::unit::{Outcomes, Way};
+
+/// Sources that are put into text at a time, on all CPUs: few, so that their text takes little memory.
+const BATCH: usize = 64;
 
 /// Writes lcov's tracefile (geninfo(1), "FILES"), which lcov 1 and 2 and genhtml read.
 ///
@@ -17,39 +24,66 @@ use crate::unit::Way;
 /// Those of `out`.
 pub fn lcov(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "TN:")?;
-    for source in &cover.sources {
-        let totals = source.totals();
-        writeln!(out, "SF:{}", source.path)?;
-        for function in &source.functions {
-            writeln!(out, "FN:{},{}", function.lines.0, function.name)?;
-        }
-        for function in &source.functions {
-            writeln!(out, "FNDA:{},{}", function.called.max(0), function.name)?;
-        }
-        writeln!(out, "FNF:{}\nFNH:{}", totals.functions.all, totals.functions.hit)?;
-        let mut block = 0;
-        let mut last: Option<&BranchCount> = None;
-        for branch in source.branches.iter().filter(|branch| branch.way.is_branch()) {
-            // lcov tells branches of a line by a block's number and their place in it.
-            block = match last {
-                Some(last) if last.line != branch.line => 0,
-                Some(last) if (last.function, last.of) != (branch.function, branch.of) => block + 1,
-                _ => block,
-            };
-            last = Some(branch);
-            write!(out, "BRDA:{},{block},{},", branch.line, branch.place)?;
-            match branch.executed {
-                0 => writeln!(out, "-")?,
-                _ => writeln!(out, "{}", branch.taken.max(0))?,
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut texts: Vec<Vec<u8>> = vec![Vec::new(); threads];
+    for batch in cover.sources.chunks(BATCH) {
+        let part = batch.len().div_ceil(threads).max(1);
+        texts.iter_mut().for_each(Vec::clear);
+        std::thread::scope(|scope| {
+            for (sources, text) in batch.chunks(part).zip(&mut texts) {
+                scope.spawn(move || sources.iter().for_each(|source| lcov_of_file(source, text)));
             }
+        });
+        for text in &texts {
+            out.write_all(text)?;
         }
-        writeln!(out, "BRF:{}\nBRH:{}", totals.branches.all, totals.taken)?;
-        for line in &source.lines {
-            writeln!(out, "DA:{},{}", line.line, line.count.max(0))?;
-        }
-        writeln!(out, "LF:{}\nLH:{}\nend_of_record", totals.lines.all, totals.lines.hit)?;
     }
     Ok(())
+}
+
+fn lcov_of_file(source: &Source, text: &mut Vec<u8>) {
+    let mut number = itoa::Buffer::new();
+    // Words and numbers in turn; all of a tracefile is nothing else.
+    let mut put = |words: &[&str], numbers: &[u64]| {
+        for (index, word) in words.iter().enumerate() {
+            text.extend_from_slice(word.as_bytes());
+            if let Some(&value) = numbers.get(index) {
+                text.extend_from_slice(number.format(value).as_bytes());
+            }
+        }
+        text.push(b'\n');
+    };
+    let count = |count: i64| count.max(0) as u64;
+    let totals = source.totals();
+    put(&["SF:", &source.path], &[]);
+    for function in &source.functions {
+        put(&["FN:", ",", &function.name], &[function.lines.0.into()]);
+    }
+    for function in &source.functions {
+        put(&["FNDA:", ",", &function.name], &[count(function.called)]);
+    }
+    put(&["FNF:", "\nFNH:"], &[totals.functions.all, totals.functions.hit]);
+    let mut block = 0;
+    let mut last: Option<&BranchCount> = None;
+    for branch in source.branches.iter().filter(|branch| branch.way.is_branch()) {
+        // lcov tells branches of a line by a block's number and their place in it.
+        block = match last {
+            Some(last) if last.line != branch.line => 0,
+            Some(last) if (last.function, last.of) != (branch.function, branch.of) => block + 1,
+            _ => block,
+        };
+        last = Some(branch);
+        let place = [branch.line.into(), block, branch.place.into()];
+        match branch.executed {
+            0 => put(&["BRDA:", ",", ",", ",-"], &place),
+            _ => put(&["BRDA:", ",", ",", ","], &[place[0], place[1], place[2], count(branch.taken)]),
+        }
+    }
+    put(&["BRF:", "\nBRH:"], &[totals.branches.all, totals.taken]);
+    for line in &source.lines {
+        put(&["DA:", ","], &[line.line.into(), count(line.count)]);
+    }
+    put(&["LF:", "\nLH:", "\nend_of_record"], &[totals.lines.all, totals.lines.hit]);
 }
 
 /// Writes gcov's JSON (gcov(1), `--json-format`, format version 1), all files as of one object.
@@ -97,13 +131,29 @@ fn json_of_file(path: &str, source: &Source) -> Value {
                     })
                 })
                 .collect();
-            json!({
+            let mut value = json!({
                 "line_number": line.line, "count": line.count.max(0),
                 "unexecuted_block": line.unexecuted_block, "branches": branches,
-            })
+            });
+            let conditions = source.conditions_of(line.line);
+            if !conditions.is_empty() {
+                let conditions: Vec<Value> =
+                    conditions.iter().map(|found| json_of_outcomes(found.seen)).collect();
+                value["conditions"] = json!(conditions);
+            }
+            value
         })
         .collect();
     json!({"file": path, "functions": functions, "lines": lines})
+}
+
+/// As GCC 14's gcov writes it.
+fn json_of_outcomes(seen: Outcomes) -> Value {
+    json!({
+        "count": seen.all(), "covered": seen.seen(),
+        "not_covered_true": seen.missing(true).collect::<Vec<_>>(),
+        "not_covered_false": seen.missing(false).collect::<Vec<_>>(),
+    })
 }
 
 /// Writes Cobertura's XML (coverage-04.dtd): a package for each folder.

@@ -11,8 +11,9 @@
 //!
 //! Layout: [`notes`] and [`data`] are the formats, `words` what they share; `solve` finds the counts of all arcs,
 //! `cycles` the loops within a line, [`mod@unit`] the lines and branches of an object; [`cover`] puts objects together,
-//! [`export`] writes them for other tools. [`memory`] finds data in a kernel's memory, [`window`] is what was counted between
-//! two moments.
+//! [`export`] writes them for other tools, [`runs`] keeps apart which run executed a line. [`memory`] finds data in a
+//! kernel's memory, [`window`] is what was counted between two moments, [`profile`] makes data such that a compiler is
+//! guided by it.
 //!
 //! No I/O; any bytes give a value or an [`Error`] that names the place.
 
@@ -26,6 +27,8 @@ pub mod export;
 pub mod memory;
 pub mod notes;
 mod path;
+pub mod profile;
+pub mod runs;
 mod solve;
 pub mod unit;
 mod version;

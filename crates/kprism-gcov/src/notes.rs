@@ -6,6 +6,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use crate::error::{Error, Result};
 use crate::path::canonical;
 use crate::words::{FUNCTION, Header, Record, Words};
@@ -123,7 +125,14 @@ pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
     if version.has_ranges() {
         words.word("whether blocks not executed are told")?;
     }
-    let mut reader = Reader { size: bytes.len(), header, sources: Vec::new(), known: HashMap::new() };
+    let mut reader = Reader {
+        size: bytes.len(),
+        header,
+        sources: Vec::new(),
+        known: HashMap::default(),
+        raw: HashMap::default(),
+        last: (&[], u32::MAX),
+    };
     let mut functions: Vec<Function<'_>> = Vec::new();
     let mut in_function = false;
     while let Some(record) = words.record()? {
@@ -156,11 +165,30 @@ struct Reader<'a> {
     size: usize,
     header: Header,
     sources: Vec<Cow<'a, str>>,
-    known: HashMap<Cow<'a, str>, u32>,
+    known: HashMap<Cow<'a, str>, u32, RandomState>,
+    /// The same by the names as they are written: most come again and again.
+    raw: HashMap<&'a [u8], u32, RandomState>,
+    last: (&'a [u8], u32),
 }
 
 impl<'a> Reader<'a> {
-    fn source(&mut self, name: Cow<'a, str>) -> u32 {
+    fn source(&mut self, raw: &'a [u8]) -> u32 {
+        if self.last.0 == raw && self.last.1 != u32::MAX {
+            return self.last.1;
+        }
+        let index = match self.raw.get(raw) {
+            Some(&index) => index,
+            None => {
+                let index = self.canonical(String::from_utf8_lossy(raw));
+                self.raw.insert(raw, index);
+                index
+            }
+        };
+        self.last = (raw, index);
+        index
+    }
+
+    fn canonical(&mut self, name: Cow<'a, str>) -> u32 {
         let name = canonical(name);
         if let Some(&index) = self.known.get(&name) {
             return index;
@@ -183,7 +211,7 @@ impl<'a> Reader<'a> {
         if version.has_ranges() {
             function.artificial = words.word("a function's flag")? != 0;
         }
-        let source = words.string("a function's file")?.unwrap_or(Cow::Borrowed("<unknown>"));
+        let source = words.raw_string("a function's file")?.unwrap_or(b"<unknown>");
         function.source = self.source(source);
         function.start_line = words.word("a function's line")?;
         function.end_line = function.start_line;
@@ -242,7 +270,7 @@ impl<'a> Reader<'a> {
                 }
                 continue;
             }
-            let Some(name) = words.string("a source file's name")? else { return Ok(()) };
+            let Some(name) = words.raw_string("a source file's name")? else { return Ok(()) };
             let source = self.source(name);
             let start = function.lines.len() as u32;
             function.locations.push(Location { block, source, lines: start..start });

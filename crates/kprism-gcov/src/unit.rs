@@ -22,6 +22,50 @@ pub struct Unit {
     pub lines: Vec<Line>,
     /// Branches and calls, by source and line; of one line in gcov's order.
     pub branches: Vec<Branch>,
+    /// Decisions and their conditions, by source and line (GCC 14).
+    pub conditions: Vec<Condition>,
+}
+
+/// A decision: an expression of conditions that a block ends in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Condition {
+    /// Which of [`Notes::sources`].
+    pub source: u32,
+    /// The line its block belongs to.
+    pub line: u32,
+    /// Which of [`Notes::functions`] it is in.
+    pub function: u32,
+    /// What was seen of its conditions.
+    pub seen: Outcomes,
+}
+
+/// Outcomes of the conditions of a decision, each of which alone made the decision's (MC/DC, masking).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// Number of conditions.
+    pub terms: u32,
+    /// Bit n: the n-th was seen to be true.
+    pub yes: u64,
+    /// Bit n: the n-th was seen to be false.
+    pub no: u64,
+}
+
+impl Outcomes {
+    /// Outcomes that there are.
+    pub fn all(self) -> u32 {
+        self.terms.saturating_mul(2)
+    }
+
+    /// Those that were seen.
+    pub fn seen(self) -> u32 {
+        self.yes.count_ones() + self.no.count_ones()
+    }
+
+    /// Conditions of which an outcome, true or false, was not seen.
+    pub fn missing(self, outcome: bool) -> impl Iterator<Item = u32> {
+        let seen = if outcome { self.yes } else { self.no };
+        (0..self.terms.min(u64::BITS)).filter(move |term| seen >> term & 1 == 0)
+    }
 }
 
 /// A function's counts.
@@ -115,6 +159,7 @@ pub struct Solver {
     stamp: u32,
     blocks: Vec<Block>,
     parts: Vec<Part>,
+    decisions: Vec<(Block, Outcomes)>,
 }
 
 /// A block has a line.
@@ -164,11 +209,13 @@ impl Solver {
             let arcs = counters[index].and_then(|found| found.of(kind::ARCS));
             self.graph.solve(function, |number| arcs.map_or(0, |values| values.get(number)));
             unit.functions.push(self.count(function, index as u32, counters[index], groups[index]));
+            self.decide(function, counters[index]);
             self.lines(function, index as u32, groups[index], &mut unit);
         }
         unit.lines = self.finish();
         // Stable: of one line, functions and blocks stay in order.
         unit.branches.sort_by_key(|branch| (branch.source, branch.line));
+        unit.conditions.sort_by_key(|condition| (condition.source, condition.line));
         Ok(unit)
     }
 
@@ -199,6 +246,25 @@ impl Solver {
         }
     }
 
+    /// What was seen of the conditions of each block that has some: two counters each, of true and of false.
+    fn decide(&mut self, function: &Function<'_>, counters: Option<&Counters>) {
+        self.decisions.clear();
+        let values = counters.and_then(|counters| counters.of(kind::CONDITIONS));
+        let at = |place: usize| values.map_or(0, |values| values.get(place)) as u64;
+        for (place, &(block, terms)) in function.conditions.iter().enumerate() {
+            let seen = Outcomes { terms, yes: at(2 * place), no: at(2 * place + 1) };
+            self.decisions.push((block, seen));
+        }
+        self.decisions.sort_by_key(|&(block, _)| block);
+    }
+
+    fn conditions(&self, block: Block, function: u32, place: Place, unit: &mut Unit) {
+        let from = self.decisions.partition_point(|&(found, _)| found < block);
+        for &(_, seen) in self.decisions[from..].iter().take_while(|&&(found, _)| found == block) {
+            unit.conditions.push(Condition { source: place.0, line: place.1, function, seen });
+        }
+    }
+
     fn lines(&mut self, function: &Function<'_>, index: u32, is_group: bool, unit: &mut Unit) {
         self.touch(function, index, is_group);
         let touches = std::mem::take(&mut self.touches);
@@ -207,6 +273,7 @@ impl Solver {
             let part = self.part(touches);
             for &block in &self.blocks {
                 self.branches(block, index, part.place, unit);
+                self.conditions(block, index, part.place, unit);
             }
             self.parts.push(part);
         }

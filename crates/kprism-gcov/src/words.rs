@@ -69,9 +69,10 @@ impl<'a> Words<'a> {
     }
 
     /// One word.
+    #[inline]
     pub fn word(&mut self, what: &'static str) -> Result<u32> {
         let bytes = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<4>());
-        let bytes = *bytes.ok_or(Error::Truncated { offset: self.bytes.len(), what })?;
+        let bytes = *bytes.ok_or_else(|| self.truncated(what))?;
         self.at += 4;
         Ok(if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
@@ -83,19 +84,29 @@ impl<'a> Words<'a> {
         Ok((u64::from(high) << 32 | u64::from(low)) as i64)
     }
 
+    /// Out of line: hardly ever needed.
+    #[cold]
+    fn truncated(&self, what: &'static str) -> Error {
+        Error::Truncated { offset: self.bytes.len(), what }
+    }
+
     /// A string; none if its length is 0.
     pub fn string(&mut self, what: &'static str) -> Result<Option<Cow<'a, str>>> {
+        Ok(self.raw_string(what)?.map(String::from_utf8_lossy))
+    }
+
+    /// A string's bytes, up to the zero that ends it; none if its length is 0.
+    pub fn raw_string(&mut self, what: &'static str) -> Result<Option<&'a [u8]>> {
         let length = self.word(what)? as usize;
         if length == 0 {
             return Ok(None);
         }
         let length = if self.in_bytes { length } else { length.saturating_mul(4) };
         let end = self.at.checked_add(length).filter(|&end| end <= self.bytes.len());
-        let end = end.ok_or(Error::Truncated { offset: self.bytes.len(), what })?;
+        let end = end.ok_or_else(|| self.truncated(what))?;
         let bytes = &self.bytes[self.at..end];
         self.at = end;
-        let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
-        Ok(Some(String::from_utf8_lossy(text)))
+        Ok(bytes.split(|&byte| byte == 0).next())
     }
 
     /// The next record; none at the end, which a zero or nothing at all marks.
@@ -112,7 +123,7 @@ impl<'a> Words<'a> {
         // Counters that are all zero have a negative length and no contents.
         let size = usize::try_from(length).unwrap_or(0).saturating_mul(self.unit());
         let end = self.at.checked_add(size).filter(|&end| end <= self.bytes.len());
-        self.at = end.ok_or(Error::Truncated { offset: self.bytes.len(), what: "a record" })?;
+        self.at = end.ok_or_else(|| self.truncated("a record"))?;
         contents.bytes = &self.bytes[..self.at];
         Ok(Some(Record { tag, length, contents }))
     }

@@ -44,10 +44,24 @@ pub struct GcovKernel {
 pub struct BuildOptions {
     /// Lines for the kernel's configuration, after [`CONFIG`].
     pub config: Vec<String>,
-    /// Count only units below these folders of the source, instead of all.
+    /// Count only units below these folders of the source, or use the profile only there, instead of for all.
     pub only: Vec<String>,
     /// Compilers at once; as many as CPUs if 0.
     pub jobs: usize,
+    /// What becomes of the counters.
+    pub counting: Counting,
+}
+
+/// Whether a kernel counts, or was made with what another counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Counting {
+    /// It counts.
+    #[default]
+    On,
+    /// The same kernel without counters: what others are compared with.
+    Off,
+    /// Without counters, compiled with `-fprofile-use` of the files in this folder, named from the build's folder on.
+    Used(PathBuf),
 }
 
 impl GcovKernel {
@@ -60,6 +74,14 @@ impl GcovKernel {
         let mut key = Key::default().add("gcov-kernel 1").add(&source).add(&config).add(&compiler);
         for folder in &options.only {
             key = key.add(folder);
+        }
+        let mut profile = None;
+        if let Counting::Used(folder) = &options.counting {
+            let folder = folder.canonicalize().at("read", folder)?;
+            for (name, bytes) in profile_files(&folder)? {
+                key = key.add("profile").add(name.as_encoded_bytes()).add(bytes);
+            }
+            profile = Some(folder);
         }
         let place = cache.folder().join("gcov-kernel").join(key.finish());
         let folder = place.join("linux");
@@ -78,7 +100,7 @@ impl GcovKernel {
         if !found.folder.exists() {
             unpack_source(&source, &place, report)?;
         }
-        build(&found.folder, options, &config, report)?;
+        build(&found.folder, options, &config, profile.as_deref(), report)?;
         File::create(&whole).at("create", &whole)?;
         Ok(found)
     }
@@ -87,7 +109,10 @@ impl GcovKernel {
 impl BuildOptions {
     fn config(&self) -> String {
         let mut text = CONFIG.to_owned();
-        if !self.only.is_empty() {
+        if self.counting != Counting::On {
+            text = text.replace("CONFIG_GCOV_KERNEL=y", "# CONFIG_GCOV_KERNEL is not set");
+            text = text.replace("CONFIG_GCOV_PROFILE_ALL=y\n", "");
+        } else if !self.only.is_empty() {
             text = text.replace("CONFIG_GCOV_PROFILE_ALL=y", "# CONFIG_GCOV_PROFILE_ALL is not set");
         }
         for line in &self.config {
@@ -149,10 +174,47 @@ fn unpack_source(source: &str, place: &Path, report: Report<'_>) -> Result<()> {
     crate::cache::remove(&scratch)
 }
 
-fn build(folder: &Path, options: &BuildOptions, config: &str, report: Report<'_>) -> Result<()> {
+/// Names and contents of a profile.
+fn profile_files(folder: &Path) -> Result<Vec<(std::ffi::OsString, Vec<u8>)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).at("read", folder)?.flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|suffix| suffix == "gcda") {
+            files.push((entry.file_name(), fs::read(&path).at("read", &path)?));
+        }
+    }
+    if files.is_empty() {
+        return Err(Error::BadFile { path: folder.to_owned(), reason: "no .gcda files in it".into() });
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// What makes gcc use a profile: its files are named from the build's folder on; counters that were changed while
+/// they were read need not fit together; code that did not run in training, or was not counted, is no mistake.
+fn use_of(profile: &Path, folder: &Path) -> String {
+    format!(
+        "-fprofile-use={} -fprofile-prefix-path={} -fprofile-correction -Wno-missing-profile \
+         -Wno-coverage-mismatch",
+        profile.display(),
+        folder.display()
+    )
+}
+
+fn build(
+    folder: &Path,
+    options: &BuildOptions,
+    config: &str,
+    profile: Option<&Path>,
+    report: Report<'_>,
+) -> Result<()> {
     let log = folder.with_file_name("log");
+    let flags = profile.map(|profile| use_of(profile, folder));
     for below in &options.only {
-        count_below(folder, below)?;
+        match &flags {
+            Some(flags) => use_below(folder, below, flags)?,
+            None => count_below(folder, below)?,
+        }
     }
     report(Progress::Step("configuring the kernel"));
     let make = |targets: &[&str]| {
@@ -170,7 +232,7 @@ fn build(folder: &Path, options: &BuildOptions, config: &str, report: Report<'_>
     fs::write(&path, tiny + config).at("write", &path)?;
     run(&mut make(&["olddefconfig"]), "make olddefconfig", &log)?;
     let got = fs::read_to_string(&path).at("read", &path)?;
-    if !got.contains("CONFIG_GCOV_KERNEL=y") {
+    if options.counting == Counting::On && !got.contains("CONFIG_GCOV_KERNEL=y") {
         let reason = "this source and compiler cannot have CONFIG_GCOV_KERNEL".into();
         return Err(Error::BadFile { path, reason });
     }
@@ -178,21 +240,44 @@ fn build(folder: &Path, options: &BuildOptions, config: &str, report: Report<'_>
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         jobs => jobs,
     };
-    report(Progress::Step("building the kernel with gcov, once: 11 minutes of one CPU"));
-    run(&mut make(&[&format!("-j{jobs}"), "bzImage", "modules"]), "building the kernel", &log)
+    report(Progress::Step(match options.counting {
+        Counting::On => "building the kernel with gcov, once: 11 minutes of one CPU",
+        Counting::Off => "building the kernel without gcov, once",
+        Counting::Used(_) => "building the kernel with the profile, once",
+    }));
+    let jobs = format!("-j{jobs}");
+    let mut targets = vec![jobs.as_str(), "bzImage", "modules"];
+    let everywhere = flags.filter(|_| options.only.is_empty()).map(|flags| format!("KCFLAGS={flags}"));
+    targets.extend(everywhere.as_deref());
+    run(&mut make(&targets), "building the kernel", &log)
+}
+
+fn makefile_of(folder: &Path, below: &str) -> Result<PathBuf> {
+    let makefile = folder.join(below).join("Makefile");
+    match makefile.exists() {
+        true => Ok(makefile),
+        false => {
+            Err(Error::BadFile { path: makefile, reason: "no such folder of the kernel's source".into() })
+        }
+    }
+}
+
+/// Has the profile used in a folder and those below it.
+fn use_below(folder: &Path, below: &str, flags: &str) -> Result<()> {
+    let makefile = makefile_of(folder, below)?;
+    let text = fs::read_to_string(&makefile).at("read", &makefile)?;
+    let line = format!("subdir-ccflags-y += {flags}\n");
+    // A build that was ended goes on where it was.
+    if text.starts_with(&line) {
+        return Ok(());
+    }
+    fs::write(&makefile, line + &text).at("write", &makefile)
 }
 
 /// Asks for counters below a folder only, in its own Makefile and those below it.
 fn count_below(folder: &Path, below: &str) -> Result<()> {
-    let place = folder.join(below);
-    let makefile = place.join("Makefile");
-    if !makefile.exists() {
-        return Err(Error::BadFile {
-            path: makefile,
-            reason: "no such folder of the kernel's source".into(),
-        });
-    }
-    let mut folders = vec![place];
+    let makefile = makefile_of(folder, below)?;
+    let mut folders: Vec<PathBuf> = makefile.parent().map(Path::to_owned).into_iter().collect();
     while let Some(folder) = folders.pop() {
         let makefile = folder.join("Makefile");
         if let Ok(text) = fs::read_to_string(&makefile)

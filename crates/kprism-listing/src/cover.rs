@@ -260,6 +260,7 @@ impl Gatherer {
                     .collect(),
                 functions: gathered.functions.into_values().collect(),
                 branches: gathered.branches,
+                conditions: Vec::new(),
             }
         });
         let root = self.folders.into_iter().rev().max_by_key(|(_, n)| *n).map(|(folder, _)| folder);

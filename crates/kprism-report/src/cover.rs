@@ -2,12 +2,14 @@
 //! Coverage as tables: by folder, file or function.
 
 pub mod diff;
+pub mod page;
 pub mod source;
 
 use std::collections::BTreeMap;
 
 use kprism_gcov::Cover;
 use kprism_gcov::cover::{Ratio, Source, Totals};
+use kprism_gcov::runs::Runs;
 use kprism_image::glob::glob;
 
 use crate::table::{Cell, Table};
@@ -65,6 +67,39 @@ pub fn table(cover: &Cover, each: Each, filter: Option<&str>) -> Table {
         }
     };
     Table::new(&columns("path", if each == Each::File { "file" } else { "folder" }), rows)
+}
+
+/// What each of several runs executed, and what none of the others did.
+pub fn runs_table(cover: &Cover, runs: &Runs, filter: Option<&str>) -> Table {
+    let (sources, totals) = chosen(cover, filter);
+    let mut numbers = vec![(0u64, 0u64); runs.names.len()];
+    for source in sources {
+        for &(_, set) in runs.of_source(&source.path) {
+            let set = &runs.sets[set as usize];
+            for &run in set {
+                numbers[usize::from(run)].0 += 1;
+                numbers[usize::from(run)].1 += u64::from(set.len() == 1);
+            }
+        }
+    }
+    let rows = runs.names.iter().zip(numbers).enumerate().map(|(number, (name, (hit, only)))| {
+        let percent = Ratio { all: totals.lines.all, hit }.percent();
+        vec![
+            percent.map_or(Cell::Nothing, Cell::Percent),
+            Cell::Int(hit),
+            Cell::Int(only),
+            Cell::Int(number as u64 + 1),
+            Cell::Text(name.clone()),
+        ]
+    });
+    let columns = [
+        ("lines_percent", "lines"),
+        ("lines_hit", "hit"),
+        ("only", "only there"),
+        ("number", "run"),
+        ("run", "name"),
+    ];
+    Table::new(&columns, rows.collect())
 }
 
 fn columns(key: &'static str, head: &'static str) -> [(&'static str, &'static str); 11] {

@@ -17,9 +17,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
-use kprism_gcov::{Collector, Cover, Data, Solver, data, window};
-
 use kprism_agent::gcov::{AFTER, BEFORE, IDLE};
+use kprism_gcov::runs::{Marks, Runs};
+use kprism_gcov::window::{self, Windowed};
+use kprism_gcov::{Collector, Cover, Data, Solver, data, notes};
 use kprism_report::Filter;
 
 use crate::cmd::call::CallArgs;
@@ -36,6 +37,8 @@ pub struct Loaded {
     pub problems: Vec<String>,
     /// What reading the counters added to the window, if they were read in it.
     pub footprint: Option<Footprint>,
+    /// Of several runs, which executed what.
+    pub runs: Option<Runs>,
 }
 
 /// What reading the counters costs.
@@ -61,6 +64,9 @@ pub struct From {
     /// Count by the flow, of a run that has gcov's counters, too
     #[arg(long, help_heading = "Coverage")]
     pub by_flow: bool,
+    /// Add what this run counted, of the same build; views then tell which run executed a line (can be repeated)
+    #[arg(long, value_name = "RUN", help_heading = "Coverage")]
+    pub merge: Vec<PathBuf>,
     #[command(flatten)]
     pub debug: DebugFiles,
 }
@@ -142,9 +148,94 @@ impl Counters {
     }
 }
 
+/// The counters of a run, an archive or a folder, and those from before its window.
+pub struct Recorded {
+    counters: Counters,
+    /// In order of time.
+    earlier: Vec<Earlier>,
+}
+
+/// Counters of an earlier moment, by the object's name.
+struct Earlier {
+    bytes: Vec<u8>,
+    places: HashMap<String, Range<usize>>,
+}
+
+impl Recorded {
+    /// Opens them.
+    pub fn open(input: &Path, since_boot: bool) -> Result<Self> {
+        let mut earlier = Vec::new();
+        let counters = if is_cover(input) {
+            let folder = input.join("streams").join(FOLDER);
+            let before = IDLE.into_iter().chain([BEFORE]).map(|name| folder.join(name));
+            for path in before.filter(|path| path.exists() && !since_boot) {
+                let Archive { bytes, files } = archive(&path)?;
+                earlier.push(Earlier { bytes, places: files.into_iter().collect() });
+            }
+            Counters::Archive(archive(&folder.join(AFTER))?)
+        } else if input.is_file() {
+            Counters::Archive(archive(input)?)
+        } else {
+            let mut files = Vec::new();
+            data_files(input, &mut files).with_context(|| input.display().to_string())?;
+            Counters::Files(files)
+        };
+        if counters.len() == 0 {
+            bail!("{}: no .gcda files in it", input.display());
+        }
+        Ok(Recorded { counters, earlier })
+    }
+
+    /// Number of objects.
+    pub fn len(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// An object's path on the machine that built it, without the suffix.
+    pub fn object(&self, index: usize) -> PathBuf {
+        self.counters.object(index)
+    }
+
+    /// What it counted in the window, and what of that is the reading's.
+    fn window(&self, index: usize) -> Result<Windowed> {
+        let after = self.counters.data(index)?;
+        let mut before = Vec::new();
+        if let Counters::Archive(archive) = &self.counters {
+            for earlier in &self.earlier {
+                if let Some(range) = earlier.places.get(&archive.files[index].0) {
+                    before.push(data::read(&earlier.bytes[range.clone()])?);
+                }
+            }
+        }
+        Ok(window::between(&before, after)?)
+    }
+
+    /// Modules that went in the window, with their counters.
+    fn unloaded(&self) -> Vec<&str> {
+        let (Counters::Archive(after), Some(before)) = (&self.counters, self.earlier.last()) else {
+            return Vec::new();
+        };
+        let there: HashSet<&str> = after.files.iter().map(|(name, _)| name.as_str()).collect();
+        before.places.keys().map(String::as_str).filter(|name| !there.contains(name)).collect()
+    }
+}
+
+/// Reads an object's notes into `bytes`.
+pub fn read_notes(object: &Path, build_dir: Option<&Path>, bytes: &mut Vec<u8>) -> Result<()> {
+    let notes = find_notes(object, build_dir);
+    bytes.clear();
+    File::open(&notes)
+        .and_then(|mut file| file.read_to_end(bytes))
+        .with_context(|| format!("{}; --build-dir names the folder of the build", notes.display()))?;
+    Ok(())
+}
+
 /// Reads coverage.
 pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<Loaded> {
     if from.by_flow || !is_cover(input) && input.join("manifest.json").exists() {
+        if !from.merge.is_empty() {
+            bail!("{}: --merge adds up gcov's counters; this is read from the flow", input.display());
+        }
         return crate::flow_cover::load(input, &from.debug, who, progress);
     }
     if who.call.is_some() || who.filter != Filter::default() {
@@ -154,83 +245,107 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
         );
     }
     progress.step("reading coverage");
-    let folder = input.join("streams").join(FOLDER);
-    let (mut counters, mut earlier) = (Counters::Files(Vec::new()), Vec::new());
-    if is_cover(input) {
-        counters = Counters::Archive(archive(&folder.join(AFTER))?);
-        let before = IDLE.into_iter().chain([BEFORE]).map(|name| folder.join(name));
-        for path in before.filter(|path| path.exists() && !from.since_boot) {
-            earlier.push(archive(&path)?);
-        }
-    } else if input.is_file() {
-        counters = Counters::Archive(archive(input)?);
-    } else if let Counters::Files(files) = &mut counters {
-        data_files(input, files).with_context(|| input.display().to_string())?;
-    }
-    if counters.len() == 0 {
-        bail!("{}: no .gcda files in it", input.display());
-    }
-    let loaded = collect(&counters, &earlier, from.build_dir.as_deref());
+    let all = Many::open(input, from)?;
+    let loaded = collect(&all, from.build_dir.as_deref());
     progress.clear();
     if loaded.cover.objects == 0 {
-        bail!("none of {} objects could be used; the first: {}", counters.len(), loaded.problems[0]);
+        bail!("none of {} objects could be used; the first: {}", all.objects.len(), loaded.problems[0]);
     }
     Ok(loaded)
 }
 
-/// The data of one object in an archive, by the object's name.
-struct Earlier<'a> {
-    archive: &'a Archive,
-    places: HashMap<&'a str, Range<usize>>,
+/// The counters of several runs, by object.
+pub struct Many {
+    /// What the runs are called, and what they counted.
+    pub runs: Vec<(String, Recorded)>,
+    /// Paths of objects, without suffix; the runs that have them, and where.
+    pub objects: Vec<(PathBuf, Vec<(usize, usize)>)>,
 }
 
-impl<'a> Earlier<'a> {
-    fn new(archive: &'a Archive) -> Self {
-        let places = archive.files.iter().map(|(name, range)| (name.as_str(), range.clone()));
-        Self { archive, places: places.collect() }
+impl Many {
+    /// Opens a run and those to be added to it.
+    pub fn open(input: &Path, from: &From) -> Result<Self> {
+        let mut runs = Vec::new();
+        for path in std::iter::once(input).chain(from.merge.iter().map(PathBuf::as_path)) {
+            runs.push((path.display().to_string(), Recorded::open(path, from.since_boot)?));
+        }
+        let mut objects: Vec<(PathBuf, Vec<(usize, usize)>)> = Vec::new();
+        let mut known: HashMap<PathBuf, usize> = HashMap::new();
+        for (run, (_, recorded)) in runs.iter().enumerate() {
+            for index in 0..recorded.len() {
+                let object = recorded.object(index);
+                let place = *known.entry(object.clone()).or_insert(objects.len());
+                match objects.get_mut(place) {
+                    Some((_, found)) => found.push((run, index)),
+                    None => objects.push((object, vec![(run, index)])),
+                }
+            }
+        }
+        Ok(Many { runs, objects })
     }
 
-    fn data(&self, name: &str) -> Result<Option<Data>> {
-        let range = self.places.get(name).cloned();
-        Ok(range.map(|range| data::read(&self.archive.bytes[range])).transpose()?)
+    fn windows(&self, object: usize) -> impl Iterator<Item = (usize, Result<Windowed>)> {
+        self.objects[object].1.iter().map(|&(run, index)| {
+            let (name, recorded) = &self.runs[run];
+            (run, recorded.window(index).with_context(|| name.clone()))
+        })
+    }
+
+    /// What an object counted in each of its runs.
+    pub fn data(&self, object: usize) -> impl Iterator<Item = (usize, Result<Data>)> {
+        self.windows(object).map(|(run, windowed)| (run, windowed.map(|windowed| windowed.data)))
+    }
+
+    /// What it counted in all of them.
+    pub fn sum(&self, object: usize) -> Result<Data> {
+        let mut sum: Option<Data> = None;
+        for (run, data) in self.data(object) {
+            match &mut sum {
+                None => sum = Some(data?),
+                Some(sum) => sum.add(&data?).with_context(|| self.runs[run].0.clone())?,
+            }
+        }
+        sum.context("no run has it")
     }
 }
 
-/// Puts all objects together; `earlier` are the counters from before the window, in order of time.
-fn collect(counters: &Counters, earlier: &[Archive], build_dir: Option<&Path>) -> Loaded {
-    let earlier: Vec<Earlier<'_>> = earlier.iter().map(Earlier::new).collect();
+fn collect(all: &Many, build_dir: Option<&Path>) -> Loaded {
     let collector = Collector::default();
+    let marks = (all.runs.len() > 1).then(Marks::default);
     let problems = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
     let footprint = Mutex::new(Footprint::default());
+    let complain = |problem: String| {
+        problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(problem);
+    };
     let one = |index: usize, solver: &mut Solver, bytes: &mut Vec<u8>| -> Result<()> {
-        let mut data = counters.data(index)?;
-        if let Counters::Archive(archive) = counters
-            && !earlier.is_empty()
-        {
-            let before = earlier.iter().map(|e| e.data(&archive.files[index].0));
-            let before = before.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect::<Vec<_>>();
-            let windowed = window::between(&before, data)?;
-            data = windowed.data;
+        let mut sum: Option<Data> = None;
+        for (run, windowed) in all.windows(index) {
+            let windowed = windowed?;
+            let mut found = footprint.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            found.counters += windowed.footprint;
+            found.varying += windowed.varying;
+            found.unsure += windowed.unsure;
+            drop(found);
             if windowed.anew {
-                let object = counters.object(index);
-                let problem = format!(
-                    "{}: its counters began anew in the window: these are since then",
-                    object.display()
-                );
-                problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(problem);
+                let object = all.objects[index].0.display();
+                complain(format!("{object}: its counters began anew in the window: these are since then"));
             }
-            let mut sum = footprint.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            sum.counters += windowed.footprint;
-            sum.varying += windowed.varying;
-            sum.unsure += windowed.unsure;
+            match &mut sum {
+                None => sum = Some(windowed.data),
+                Some(sum) => sum.add(&windowed.data).with_context(|| all.runs[run].0.clone())?,
+            }
         }
-        let notes = find_notes(&counters.object(index), build_dir);
-        bytes.clear();
-        File::open(&notes)
-            .and_then(|mut file| file.read_to_end(bytes))
-            .with_context(|| format!("{}; --build-dir names the folder of the build", notes.display()))?;
-        Ok(collector.add(solver, bytes, &data)?)
+        let sum = sum.context("no run has it")?;
+        read_notes(&all.objects[index].0, build_dir, bytes)?;
+        let notes = notes::read(bytes)?;
+        if let Some(marks) = &marks {
+            for (run, data) in all.data(index) {
+                let unit = solver.unit(&notes, Some(&data?)).with_context(|| all.runs[run].0.clone())?;
+                marks.mark(u16::try_from(run).unwrap_or(u16::MAX), &notes, &unit);
+            }
+        }
+        Ok(collector.add_read(solver, &notes, &sum)?)
     };
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
@@ -238,28 +353,29 @@ fn collect(counters: &Counters, earlier: &[Archive], build_dir: Option<&Path>) -
                 let (mut solver, mut bytes) = (Solver::default(), Vec::new());
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= counters.len() {
+                    if index >= all.objects.len() {
                         break;
                     }
                     if let Err(error) = one(index, &mut solver, &mut bytes) {
-                        let problem = format!("{}: {error:#}", counters.object(index).display());
-                        problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(problem);
+                        complain(format!("{}: {error:#}", all.objects[index].0.display()));
                     }
                 }
             });
         }
     });
     let mut problems = problems.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let (Some(before), Counters::Archive(after)) = (earlier.last(), counters) {
-        let there: HashSet<&str> = after.files.iter().map(|(name, _)| name.as_str()).collect();
-        let gone = before.places.keys().filter(|name| !there.contains(**name));
-        problems.extend(gone.map(|name| {
-            format!("/{name}: unloaded in the window, and what it counted is lost: boot with gcov_persist=1")
-        }));
-    }
+    problems.extend(all.runs.iter().flat_map(|(_, run)| run.unloaded()).map(|name| {
+        format!("/{name}: unloaded in the window, and what it counted is lost: boot with gcov_persist=1")
+    }));
     problems.sort_unstable();
     let footprint = footprint.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Loaded { cover: collector.finish(), problems, footprint: (earlier.len() > 1).then_some(footprint) }
+    let names = all.runs.iter().map(|(name, _)| name.clone()).collect();
+    Loaded {
+        cover: collector.finish(),
+        problems,
+        footprint: all.runs.iter().any(|(_, run)| run.earlier.len() > 1).then_some(footprint),
+        runs: marks.map(|marks| marks.finish(names)),
+    }
 }
 
 /// The notes of an object: beside it, or in the build's folder under the longest end of its path.

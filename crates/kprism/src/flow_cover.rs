@@ -86,7 +86,7 @@ pub fn load_known(
         gatherer.add(lines, ran);
     }
     progress.clear();
-    Ok((Loaded { cover: gatherer.finish(), problems, footprint: None }, known))
+    Ok((Loaded { cover: gatherer.finish(), problems, footprint: None, runs: None }, known))
 }
 
 fn count(loaded: &pipeline::Loaded, chosen: &[bool], who: &Who, window: Option<Window>) -> Counts {

@@ -17,6 +17,7 @@ mod flow_cover;
 mod flow_durations;
 mod perfdata;
 mod pipeline;
+mod profile_use;
 mod progress;
 mod text;
 

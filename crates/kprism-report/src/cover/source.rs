@@ -4,23 +4,51 @@
 use std::fmt::Write;
 
 use kprism_gcov::cover::{BranchCount, FunctionTotal, LineCount, Source};
-use kprism_gcov::unit::Way;
+use kprism_gcov::runs::Runs;
+use kprism_gcov::unit::{Outcomes, Way};
 use serde_json::{Value, json};
 
 use crate::table::Style;
 use crate::units::{grouped, printable};
 
 /// What to show.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shown {
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a> {
     /// First and last line.
     pub lines: (u32, u32),
     /// A line for each branch and call.
     pub branches: bool,
+    /// Of several runs, which executed a line.
+    pub runs: Option<&'a Runs>,
+}
+
+/// What stands above the columns; the runs, by the numbers that stand for them.
+pub fn header(shown: Shown<'_>, style: Style) -> String {
+    let mut out = String::new();
+    for (number, name) in shown.runs.iter().flat_map(|runs| &runs.names).enumerate() {
+        let _ = writeln!(out, "run {}: {}", number + 1, printable(name));
+    }
+    let runs = if shown.runs.is_some() { format!("{:<RUNS$}  ", "runs") } else { String::new() };
+    let _ =
+        writeln!(out, "{}", style.bold(&format!("{:>13}  {:>7}  {runs}{:>6}", "executed", "taken", "line")));
+    out
+}
+
+/// Width of the column that tells runs.
+const RUNS: usize = 7;
+
+/// `1-3,7`: runs by their numbers from 1 on.
+pub fn run_numbers(runs: &[u16]) -> String {
+    let words = runs.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [one] => (one + 1).to_string(),
+        [first, .., last] => format!("{}-{}", first + 1, last + 1),
+        [] => String::new(),
+    });
+    words.collect::<Vec<_>>().join(",")
 }
 
 /// The text: count, branches taken, line number, source. `text` is the file's, if it could be read.
-pub fn to_text(source: &Source, text: Option<&str>, shown: Shown, style: Style) -> String {
+pub fn to_text(source: &Source, text: Option<&str>, shown: Shown<'_>, style: Style) -> String {
     let mut out = String::new();
     let texts: Vec<&str> = text.map(|text| text.lines().collect()).unwrap_or_default();
     let last = (texts.len() as u32).max(source.lines.last().map_or(0, |line| line.line)).min(shown.lines.1);
@@ -38,7 +66,12 @@ pub fn to_text(source: &Source, text: Option<&str>, shown: Shown, style: Style) 
         if texts.is_empty() && line.is_none() {
             continue;
         }
-        let beginning = format!("{:>13}  {:>7}  {number:>6}", count(line), taken(branches));
+        let runs = shown.runs.map(|runs| {
+            let numbers = run_numbers(runs.of_line(&source.path, number));
+            format!("{numbers:<RUNS$}  ")
+        });
+        let runs = runs.unwrap_or_default();
+        let beginning = format!("{:>13}  {:>7}  {runs}{number:>6}", count(line), taken(branches));
         let whole = format!("{beginning}  {text}");
         let painted = match line {
             Some(line) if line.count == 0 => style.alert(whole.trim_end()),
@@ -49,6 +82,9 @@ pub fn to_text(source: &Source, text: Option<&str>, shown: Shown, style: Style) 
         if shown.branches {
             for branch in branches {
                 let _ = writeln!(out, "{}", style.dim(&one(branch)));
+            }
+            for (index, condition) in source.conditions_of(number).iter().enumerate() {
+                let _ = writeln!(out, "{:>32}  {}", "", style.dim(&outcomes(index, condition.seen)));
             }
         }
     }
@@ -120,8 +156,21 @@ fn one(branch: &BranchCount) -> String {
     format!("{beginning} {done} {} of {} ({share:.1}%){how}", signed(branch.taken), signed(branch.executed))
 }
 
+/// What was seen of the conditions of a decision.
+pub fn outcomes(index: usize, seen: Outcomes) -> String {
+    let mut text = format!("decision {index}: {} of {} outcomes of conditions seen", seen.seen(), seen.all());
+    for outcome in [true, false] {
+        let missing: Vec<String> = seen.missing(outcome).map(|term| (term + 1).to_string()).collect();
+        if !missing.is_empty() {
+            let plural = if missing.len() == 1 { "" } else { "s" };
+            let _ = write!(text, "; condition{plural} {} never {outcome}", missing.join(", "));
+        }
+    }
+    text
+}
+
 /// For programs.
-pub fn to_json(path: &str, source: &Source, shown: Shown) -> Value {
+pub fn to_json(path: &str, source: &Source, shown: Shown<'_>) -> Value {
     let within = |line: u32| (shown.lines.0..=shown.lines.1).contains(&line);
     let branch = |branch: &BranchCount| {
         json!({
@@ -132,10 +181,28 @@ pub fn to_json(path: &str, source: &Source, shown: Shown) -> Value {
     };
     let lines = source.lines.iter().filter(|line| within(line.line)).map(|line| {
         let branches: Vec<Value> = source.branches_of(line.line).iter().map(branch).collect();
-        json!({
+        let mut value = json!({
             "line": line.line, "count": line.count, "unexecuted_block": line.unexecuted_block,
             "branches": branches,
-        })
+        });
+        let conditions = source.conditions_of(line.line);
+        if !conditions.is_empty() {
+            let all = conditions.iter().map(|condition| {
+                let seen = condition.seen;
+                json!({
+                    "outcomes": seen.all(), "seen": seen.seen(),
+                    "never_true": seen.missing(true).collect::<Vec<_>>(),
+                    "never_false": seen.missing(false).collect::<Vec<_>>(),
+                })
+            });
+            value["conditions"] = json!(all.collect::<Vec<_>>());
+        }
+        if let Some(runs) = shown.runs {
+            let names =
+                runs.of_line(&source.path, line.line).iter().map(|&run| &runs.names[usize::from(run)]);
+            value["runs"] = json!(names.collect::<Vec<_>>());
+        }
+        value
     });
     let functions = source.functions.iter().filter(|function| within(function.lines.0)).map(|function| {
         json!({

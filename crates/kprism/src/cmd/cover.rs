@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_gcov::cover::Source;
+use kprism_gcov::runs::Runs;
 use kprism_gcov::{Cover, export};
-use kprism_report::cover::{self, Each, diff, source};
+use kprism_report::cover::{self, Each, diff, page, source};
 use kprism_report::table::Cell;
 use kprism_report::{Style, Table};
 use serde_json::json;
@@ -16,6 +17,7 @@ use serde_json::json;
 use super::report::print_json;
 use crate::cover::{From, Loaded, Who, load};
 use crate::exit::Outcome;
+use crate::profile_use;
 use crate::progress::Progress;
 
 /// Rows of a table unless told otherwise.
@@ -34,6 +36,9 @@ pub struct CoverArgs {
     /// Compare gcov's counters with the flow of the same run, line by line, with the reasons of differences
     #[arg(long, help_heading = "Coverage")]
     pub compare: bool,
+    /// With --html: folder with the sources, if they are not where they were built
+    #[arg(long, value_name = "DIR", help_heading = "Coverage")]
+    pub source_dir: Option<PathBuf>,
 }
 
 /// What a row is about.
@@ -45,6 +50,8 @@ pub enum EachArg {
     File,
     /// A function
     Function,
+    /// A run, of those put together with --merge
+    Run,
 }
 
 /// How a table is shown.
@@ -69,21 +76,53 @@ impl CoverArgs {
             || self.from.since_boot
             || self.from.by_flow
             || self.compare
+            || !self.from.merge.is_empty()
+            || self.source_dir.is_some()
             || !self.from.debug.module_file.is_empty()
     }
+}
+
+/// `kprism report cover --html`.
+pub fn write_html(
+    input: &Path,
+    args: &CoverArgs,
+    who: &Who,
+    path: Option<&str>,
+    file: &Path,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let (cover, runs) = load_runs(input, (&args.from, who), progress)?;
+    progress.step("writing the page");
+    let text = |source: &Source| read_source(&cover, source, args.source_dir.as_deref());
+    let title =
+        path.map_or_else(|| input.display().to_string(), |path| format!("{}: {path}", input.display()));
+    let page = page::render(&cover, runs.as_ref(), path, &title, &text).context("HTML page")?;
+    progress.clear();
+    if page.files == 0 {
+        progress.say("no source file matches");
+        return Ok(Outcome::NothingMatched);
+    }
+    if page.without_source > 0 {
+        progress.say(&format!(
+            "kprism: note: {} of {} source files could not be read; --source-dir names their folder",
+            page.without_source, page.files
+        ));
+    }
+    std::fs::write(file, page.html).with_context(|| file.display().to_string())?;
+    progress.say(&format!("wrote {}", file.display()));
+    Ok(Outcome::Done)
 }
 
 /// Where coverage is read from, and of whom.
 pub type Asked<'a> = (&'a From, &'a Who);
 
-fn load_and_complain(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<Cover> {
-    let Loaded { cover, problems, .. } = load(input, from, who, progress)?;
-    if !problems.is_empty() {
-        eprintln!("kprism: {} objects left out, or not whole:", problems.len());
-        for problem in problems.iter().take(NAMED) {
-            eprintln!("  {problem}");
-        }
-    }
+fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) -> Result<Cover> {
+    Ok(load_runs(input, asked, progress)?.0)
+}
+
+fn load_runs(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<(Cover, Option<Runs>)> {
+    let Loaded { cover, problems, runs, .. } = load(input, from, who, progress)?;
+    complain(&problems);
     if cover.torn() > 0 {
         eprintln!(
             "kprism: {} lines have negative counts: counters were changed by several CPUs at once; build with \
@@ -91,7 +130,16 @@ fn load_and_complain(input: &Path, (from, who): Asked<'_>, progress: &Progress) 
             cover.torn()
         );
     }
-    Ok(cover)
+    Ok((cover, runs))
+}
+
+fn complain(problems: &[String]) {
+    if !problems.is_empty() {
+        eprintln!("kprism: {} objects left out, or not whole:", problems.len());
+        for problem in problems.iter().take(NAMED) {
+            eprintln!("  {problem}");
+        }
+    }
 }
 
 /// What a recording says of itself: its totals, what the reading added, and the folder or file that was asked for.
@@ -142,14 +190,15 @@ pub fn report(
     if args.compare {
         return super::cover_compare::report(input, &args.from, view, progress, out);
     }
-    let cover = load_and_complain(input, (&args.from, who), progress)?;
-    let each = match args.each {
-        None | Some(EachArg::Dir) => Each::Folder,
-        Some(EachArg::File) => Each::File,
-        Some(EachArg::Function) => Each::Function,
-    };
+    let (cover, runs) = load_runs(input, (&args.from, who), progress)?;
     let (sources, totals) = cover::chosen(&cover, view.path);
-    let mut table = cover::table(&cover, each, view.path);
+    let mut table = match (args.each, &runs) {
+        (None | Some(EachArg::Dir), _) => cover::table(&cover, Each::Folder, view.path),
+        (Some(EachArg::File), _) => cover::table(&cover, Each::File, view.path),
+        (Some(EachArg::Function), _) => cover::table(&cover, Each::Function, view.path),
+        (Some(EachArg::Run), Some(runs)) => cover::runs_table(&cover, runs, view.path),
+        (Some(EachArg::Run), None) => bail!("--each run is about several: --merge RUN adds another"),
+    };
     if let Some(key) = view.sort {
         table.sort_by(key)?;
     }
@@ -197,25 +246,31 @@ pub fn annotate(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let cover = load_and_complain(input, from, progress)?;
+    let (cover, runs) = load_runs(input, from, progress)?;
     let (found, lines) = find(&cover, view.what)?;
     let path = cover.shown(&found.path);
-    let shown = source::Shown { lines, branches: view.branches };
+    let shown = source::Shown { lines, branches: view.branches, runs: runs.as_ref() };
     if view.json {
         print_json(&source::to_json(path, found, shown), out)?;
         return Ok(Outcome::Done);
     }
-    let places = [view.source_dir.map(|folder| folder.join(path)), Some(PathBuf::from(&found.path))];
-    let text = places.iter().flatten().find_map(|place| std::fs::read(place).ok());
-    let text = text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text = read_source(&cover, found, view.source_dir);
     if text.is_none() {
         progress.say(&format!("kprism: note: {}: no source; --source-dir names its folder", found.path));
     }
     let totals = found.totals();
     writeln!(out, "{}\n{}", view.style.bold(path), cover::summary(&totals))?;
-    writeln!(out, "{}", view.style.bold(&format!("{:>13}  {:>7}  {:>6}", "executed", "taken", "line")))?;
+    write!(out, "{}", source::header(shown, view.style))?;
     write!(out, "{}", source::to_text(found, text.as_deref(), shown, view.style))?;
     Ok(Outcome::Done)
+}
+
+/// A source file's text, if it is there.
+fn read_source(cover: &Cover, source: &Source, folder: Option<&Path>) -> Option<String> {
+    let moved = folder.map(|folder| folder.join(cover.shown(&source.path)));
+    let places = [moved, Some(PathBuf::from(&source.path))];
+    let bytes = places.iter().flatten().find_map(|place| std::fs::read(place).ok())?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The file, and which lines of it.
@@ -265,7 +320,11 @@ fn range(text: &str) -> Option<(u32, u32)> {
 
 /// Whether `export` is to write coverage.
 pub fn is_export(output: &Path) -> bool {
-    output.extension().is_some_and(|suffix| suffix == "info" || suffix == "xml")
+    output.extension().is_some_and(|suffix| suffix == "info" || suffix == "xml") || is_llvm(output)
+}
+
+fn is_llvm(output: &Path) -> bool {
+    output.to_string_lossy().to_ascii_lowercase().ends_with(".llvm.json")
 }
 
 /// `kprism export cover`.
@@ -280,10 +339,11 @@ pub fn write(
     let write: fn(&Cover, &mut dyn Write) -> std::io::Result<()> = match suffix.as_deref() {
         Some("info") => export::lcov,
         Some("xml") => export::cobertura,
+        Some("json") if is_llvm(output) => export::llvm,
         Some("json") => export::json,
         Some("csv") => |cover, out| out.write_all(cover::table(cover, Each::File, None).to_csv().as_bytes()),
         _ => bail!(
-            "{}: the suffix picks the format of coverage: .info (lcov), .xml (Cobertura), .json (gcov), .csv",
+            "{}: the suffix picks the format of coverage: .info (lcov), .xml (Cobertura), .json (gcov), .llvm.json, .csv",
             output.display()
         ),
     };
@@ -296,6 +356,27 @@ pub fn write(
     let mut file = BufWriter::new(std::fs::File::create(output).with_context(name)?);
     write(&cover, &mut file).and_then(|()| file.flush()).with_context(name)?;
     progress.say(&format!("wrote {}", output.display()));
+    Ok(Outcome::Done)
+}
+
+/// `kprism export -o FOLDER.gcda`: what gcc takes with `-fprofile-use`.
+pub fn write_profile(
+    input: &Path,
+    from: &From,
+    relative: bool,
+    folder: &Path,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let written = profile_use::write(input, from, relative, folder, progress)?;
+    complain(&written.problems);
+    let prefix = written.root.map(|root| format!(" -fprofile-prefix-path={root}")).unwrap_or_default();
+    let place = folder.canonicalize().with_context(|| folder.display().to_string())?;
+    progress.say(&format!(
+        "wrote {}: {} files; gcc takes them with -fprofile-use={}{prefix}",
+        folder.display(),
+        written.files,
+        place.display()
+    ));
     Ok(Outcome::Done)
 }
 

@@ -29,6 +29,8 @@ Formats by suffix of FILE:
   .csv                      the table of SUBJECT
   .html                     the report of `kprism report --html`
   .info .xml                coverage for lcov and genhtml, Cobertura; `cover` with .json is gcov's
+  .llvm.json                coverage as llvm-cov exports it
+  .gcda                     folder of counters for gcc -fprofile-use=FILE
   .perf.data                folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=...
 
 The tables of the run itself are Parquet files: RUN/tables/*.parquet";
@@ -55,6 +57,9 @@ pub struct Args {
     pub by: Option<By>,
     #[command(flatten)]
     pub cover: crate::cover::From,
+    /// Name .gcda files from the build's folder on, for gcc's -fprofile-prefix-path=BUILD (GCC 12)
+    #[arg(long, help_heading = "Coverage")]
+    pub relative: bool,
 }
 
 enum Format {
@@ -87,6 +92,12 @@ fn format(path: &Path) -> Result<Format> {
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if perfdata::is_named(&args.output) {
         return perfdata::export(&args.input, &args.output, progress);
+    }
+    if args.output.extension().is_some_and(|suffix| suffix == "gcda") {
+        return super::cover::write_profile(&args.input, &args.cover, args.relative, &args.output, progress);
+    }
+    if args.relative {
+        bail!("--relative names the files of a profile: -o FOLDER.gcda");
     }
     if args.subject == Subject::Cover || super::cover::is_export(&args.output) {
         let call = args.one.syscall.is_some().then(|| args.one.clone());

@@ -9,8 +9,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
-use kprism_lab::gcov_kernel::{BuildOptions, GcovKernel};
+use anyhow::{Result, bail};
+use kprism_lab::gcov_kernel::{BuildOptions, Counting, GcovKernel};
 use kprism_lab::{Counters, Ended, Job, ObserverOptions, Options, Pace, Prepared, Share};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 use serde_json::json;
@@ -31,6 +31,11 @@ Debian's linux-source-6.12. Without a CMD it is only built and booted.
   kprism report cover kernel/sched --each file
   kprism annotate kernel/sched/core.c
   kprism export -o cover.info
+
+With what it counted, the same kernel is compiled again (see docs/pgo.md):
+
+  kprism export --relative -o trained.gcda
+  kprism lab gcov-kernel --profile-use trained.gcda
 
 Exit codes as of `kprism lab run`.";
 
@@ -81,9 +86,15 @@ pub struct Args {
     /// Build it with debug information (another 1.3 GB)
     #[arg(long, help_heading = "Kernel")]
     pub debug_info: bool,
-    /// Count only units below this folder of the source, as kernel/sched (can be repeated)
+    /// Count, or use the profile, only below this folder of the source, as kernel/sched (can be repeated)
     #[arg(long, value_name = "DIR", help_heading = "Kernel")]
     pub only: Vec<String>,
+    /// Build it without gcov, to compare with
+    #[arg(long, conflicts_with = "only", help_heading = "Kernel")]
+    pub uncounted: bool,
+    /// Build it without gcov, and let gcc use this profile: a folder that `kprism export --relative` wrote
+    #[arg(long, value_name = "DIR", conflicts_with = "uncounted", help_heading = "Kernel")]
+    pub profile_use: Option<PathBuf>,
     /// Compilers at once
     #[arg(
         short,
@@ -111,14 +122,22 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
 fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let mut config = args.config.clone();
     config.extend((args.debug_info || args.flow).then(|| DEBUG_INFO.to_owned()));
-    let build = BuildOptions { config, only: args.only.clone(), jobs: args.jobs };
+    let counting = match (&args.profile_use, args.uncounted) {
+        (Some(profile), _) => Counting::Used(profile.clone()),
+        (None, true) => Counting::Off,
+        (None, false) => Counting::On,
+    };
+    if counting != Counting::On && (args.empty || !args.command.is_empty()) {
+        bail!("this kernel has no counters: leave CMD away, and run it with `kprism lab run --kernel`");
+    }
+    let build = BuildOptions { config, only: args.only.clone(), jobs: args.jobs, counting };
     let kernel = GcovKernel::find(&build, args.refresh, &mut |p| show(progress, p))?;
     let plugin = args.flow.then(kprism_lab::find_observer).transpose()?;
     let observer = plugin.map(|plugin| ObserverOptions { plugin, arguments: Vec::new() });
     let prepared = kprism_lab::prepare(&options(args, &kernel), &mut |p| show(progress, p))?;
     progress.clear();
     if args.command.is_empty() && !args.empty {
-        progress.say(&format!("ready: {} in {}", prepared.kernel().release, kernel.folder.display()));
+        progress.say(&format!("ready: {}, {}", prepared.kernel().release, kernel.image.display()));
         return Ok(Outcome::Done);
     }
     let job = job(args);

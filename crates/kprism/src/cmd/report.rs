@@ -184,6 +184,9 @@ pub fn run(
         let view = cover::View { path, sort, limit: args.limit, json: args.json, style };
         let call = args.one.syscall.is_some().then(|| args.one.clone());
         let who = crate::cover::Who { filter: args.select.filter(), call };
+        if let Some(file) = &args.html {
+            return cover::write_html(&args.input, &args.cover, &who, path, file, progress);
+        }
         return cover::report(&args.input, &args.cover, &who, &view, progress, out);
     }
     if args.cover.is_given() {
@@ -231,7 +234,7 @@ pub fn run(
         return tlb::run(&args.input, &view, progress, out);
     }
     if args.html.is_some() && args.subject.is_some() {
-        bail!("--html writes all views: leave the subject away, or use it with `delta`");
+        bail!("--html writes all views: leave the subject away, or use it with `cover`, `delta`, `boot`");
     }
     if args.parts && args.subject != Some(Subject::Syscalls) {
         bail!("--parts needs the subject `syscalls`");

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From recorded counters to a folder that gcc takes with `-fprofile-use`.
+//!
+//! In: what coverage is read from. Out: a `.gcda` file for each object, under the name that gcc looks for, completed with
+//! what a kernel does not write. Objects whose notes are of another build are left out: gcc would be misled.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kprism_gcov::{Data, Solver, notes, profile};
+
+use crate::cover::{From, Many, read_notes};
+use crate::progress::Progress;
+
+/// What was written.
+pub struct Written {
+    /// Files.
+    pub files: usize,
+    /// The folder that the compiler ran in, if the names are seen from there.
+    pub root: Option<String>,
+    /// Objects left out, and why.
+    pub problems: Vec<String>,
+}
+
+/// Writes the folder; one that is there must hold nothing but such files, which go.
+pub fn write(
+    input: &Path,
+    from: &From,
+    relative: bool,
+    folder: &Path,
+    progress: &Progress,
+) -> Result<Written> {
+    progress.step("reading counters");
+    let all = Many::open(input, from)?;
+    let mut objects: Vec<(PathBuf, Data)> = Vec::new();
+    let mut problems = Vec::new();
+    let mut roots: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut solver, mut bytes) = (Solver::default(), Vec::new());
+    for (index, (object, _)) in all.objects.iter().enumerate() {
+        let mut checked = || -> Result<Data> {
+            let data = all.sum(index)?;
+            read_notes(object, from.build_dir.as_deref(), &mut bytes)?;
+            let notes = notes::read(&bytes)?;
+            solver.unit(&notes, Some(&data))?;
+            if let Some(cwd) = notes.cwd {
+                *roots.entry(cwd.into_owned()).or_default() += 1;
+            }
+            Ok(data)
+        };
+        match checked() {
+            Ok(data) => objects.push((object.clone(), data)),
+            Err(error) => problems.push(format!("{}: {error:#}", object.display())),
+        }
+    }
+    if objects.is_empty() {
+        bail!("none of {} objects could be used; the first: {}", all.objects.len(), problems[0]);
+    }
+    let root = roots.into_iter().rev().max_by_key(|(_, count)| *count).map(|(root, _)| root);
+    let root = match (relative, root) {
+        (true, None) => {
+            bail!("the notes do not tell the folder of the build (GCC 9 does): leave --relative away")
+        }
+        (true, root) => root,
+        (false, _) => None,
+    };
+    clear(folder)?;
+    let highest = profile::highest(objects.iter().map(|(_, data)| data));
+    for (object, data) in &mut objects {
+        profile::complete(data, highest);
+        let object = std::path::absolute(&*object).with_context(|| object.display().to_string())?;
+        let path = folder.join(profile::file_name(&object.to_string_lossy(), root.as_deref()));
+        fs::write(&path, data.to_bytes()).with_context(|| path.display().to_string())?;
+    }
+    progress.clear();
+    Ok(Written { files: objects.len(), root, problems })
+}
+
+fn clear(folder: &Path) -> Result<()> {
+    let context = || folder.display().to_string();
+    fs::create_dir_all(folder).with_context(context)?;
+    let entries = fs::read_dir(folder).with_context(context)?.collect::<std::io::Result<Vec<_>>>();
+    let paths: Vec<PathBuf> = entries.with_context(context)?.iter().map(fs::DirEntry::path).collect();
+    if let Some(other) = paths.iter().find(|path| path.extension().is_none_or(|suffix| suffix != "gcda")) {
+        bail!(
+            "{}: holds other files ({}): name a folder for the profile alone",
+            folder.display(),
+            other.display()
+        );
+    }
+    for path in paths {
+        fs::remove_file(&path).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
