@@ -9,7 +9,7 @@ import tempfile
 from common import HERE, KPRISM, compiled, ended, records, vmlinux, write
 
 SPEC = "vfs_read if count > 20000 && count < 21700"
-STOPS = 3
+STOPS = int(os.environ.get("STOPS", "3"))
 # A record has room for 64 values.
 GROUP = 60
 

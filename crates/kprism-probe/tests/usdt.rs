@@ -54,14 +54,19 @@ fn arguments_are_those_of_the_program() {
             let request = Request { place, condition, collect, vars: &[], text: 16 };
             plans(Target::Program(&program), &request).unwrap_or_else(|e| panic!("{flags:?}: {e}"))
         };
-        let mut all =
-            plan("demo:plain", Some("arg1 % 2 == 1"), &collect(&["arg1", "(char *)arg2", "arg3", "arg4", "arg5"]));
+        let mut all = plan(
+            "demo:plain",
+            Some("arg1 % 2 == 1"),
+            &collect(&["arg1", "(char *)arg2", "arg3", "arg4", "arg5"]),
+        );
         let (output, records) = recorded(&program, all.clone());
         // Nobody listens to the second: the program does not even come by.
         assert_eq!(output, "470 0\n", "{flags:?}");
         let expected: Vec<Vec<Value>> = (0..20_i64)
             .filter(|n| n % 2 == 1)
-            .map(|n| vec![json!(n), json!("sample"), json!(n * 100_000_000), json!(10 * (n % 4) + 10), json!(4711)])
+            .map(|n| {
+                vec![json!(n), json!("sample"), json!(n * 100_000_000), json!(10 * (n % 4) + 10), json!(4711)]
+            })
             .collect();
         assert_eq!(records, [expected.clone()], "{flags:?}");
 

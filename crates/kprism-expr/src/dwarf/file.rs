@@ -87,7 +87,15 @@ impl Image {
             }
         }
         let segments = object.segments().map(|s| (s.address(), s.file_range().1, s.file_range().0)).collect();
-        Ok(Self { name, map, unpacked, split: Vec::new(), segments, code: OnceCell::new(), names: OnceCell::new() })
+        Ok(Self {
+            name,
+            map,
+            unpacked,
+            split: Vec::new(),
+            segments,
+            code: OnceCell::new(),
+            names: OnceCell::new(),
+        })
     }
 
     /// Its path, for messages.

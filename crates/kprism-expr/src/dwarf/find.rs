@@ -102,6 +102,15 @@ impl<'d> Debug<'d> {
         Ok(perhaps)
     }
 
+    /// Whether a unit has a variable or function of the name outside of functions.
+    pub(crate) fn unit_has(&self, file: usize, index: usize, name: &str) -> Result<bool, Error> {
+        let take = |e: &Entry<'d>| match e.tag() {
+            gimli::DW_TAG_variable | gimli::DW_TAG_subprogram => Take::This,
+            _ => Take::No,
+        };
+        Ok(self.in_unit(file, index, name, &take)?.1)
+    }
+
     /// The die, the one it stands in, and whether it is sure.
     #[allow(clippy::type_complexity)]
     fn in_unit(

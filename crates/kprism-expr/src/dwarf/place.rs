@@ -492,13 +492,13 @@ impl Scope for Place<'_, '_> {
         if let Some(local) = self.local(name) {
             return self.local_variable(local).map(Some).map_err(text);
         }
-        if let Some(global) = self.global(name).map_err(text)? {
-            return Ok(Some(global));
-        }
-        // An inlined function's line may use what the function around it has.
+        // An inlined function's line may use what the function around it has, unless the unit has a global of the
+        // name. Other units' are not asked: `flags` and the like are in most of them.
         match self.callers_local(name) {
-            Some(local) => self.local_variable(local).map(Some).map_err(text),
-            None => Ok(None),
+            Some(local) if !self.debug.unit_has(self.file, self.index, name).map_err(text)? => {
+                self.local_variable(local).map(Some).map_err(text)
+            }
+            _ => self.global(name).map_err(text),
         }
     }
 
