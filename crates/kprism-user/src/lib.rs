@@ -167,7 +167,6 @@ unsafe extern "C" fn on_memory(cpu: c_uint, info: abi::MemInfo, va: u64, udata: 
     t.memory(va, 1 << shift, access, udata.addr() as u64);
 }
 
-#[expect(clippy::too_many_arguments, reason = "QEMU's own")]
 unsafe extern "C" fn on_call(
     _: abi::PluginId,
     cpu: c_uint,

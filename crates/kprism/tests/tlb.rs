@@ -149,6 +149,9 @@ fn strides_miss_in_the_predicted_sequence() {
     assert!(Path::new(run).join("tables/tlb_misses.parquet").exists());
 }
 
+/// A workload's command, and the lines of source that allocate its data.
+type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)]);
+
 /// The line of a workload's source that holds `text`, from 1.
 fn line_of(source: &str, text: &str) -> usize {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/tlb").join(source);
@@ -163,7 +166,7 @@ fn misses_are_named_by_arrays_and_by_where_they_were_allocated() {
     assert!(Command::new("sh").arg(build).arg(dir.path().join("bench")).status().expect("sh").success());
     let share = format!("{}:/bench", dir.path().join("bench").display());
     // Where each workload's misses are, by lines of its source.
-    let cases: [(&[&str], &[(&str, &str)]); 5] = [
+    let cases: [Case<'_>; 5] = [
         (&["stride", "4096", "4"], &[("stride.c", "volatile char *a =")]),
         (&["gups", "16M", "200K"], &[("gups.c", "uint64_t *table =")]),
         (
