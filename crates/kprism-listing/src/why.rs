@@ -247,6 +247,7 @@ mod tests {
             lines: lines.collect(),
             functions: functions.collect(),
             branches: Vec::new(),
+            conditions: Vec::new(),
         }
     }
 
