@@ -81,7 +81,7 @@ impl Kernel {
 
     /// All static tracepoints.
     pub fn markers(&self) -> Result<Vec<Marker>, Error> {
-        markers::all(&symbols()?)
+        Ok(markers::all(&symbols()?))
     }
 
     /// The static tracepoint whose address this is.

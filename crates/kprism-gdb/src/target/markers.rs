@@ -43,7 +43,11 @@ impl Marker {
 
     /// How its record is laid out.
     pub fn format(&self) -> Result<Format, Error> {
-        let missing = || Error::Cannot(format!("{} is a tracepoint but no event: it has no $_sdata", self.name));
+        let why = match host::tracefs() {
+            Some(_) => "is a tracepoint but no event: it has no $_sdata",
+            None => "has its $_sdata described by tracefs, which is not mounted: mount -t tracefs tracefs /sys/kernel/tracing",
+        };
+        let missing = || Error::Cannot(format!("{} {why}", self.name));
         let (system, folder) = self.event.as_ref().ok_or_else(missing)?;
         let path = folder.join("format");
         let text = fs::read(&path).map_err(Error::system(path.display().to_string()))?;
@@ -51,10 +55,9 @@ impl Marker {
     }
 }
 
-/// All of the running kernel; `symbols` is the text of `/proc/kallsyms`.
-pub fn all(symbols: &str) -> Result<Vec<Marker>, Error> {
-    let remedy = || Error::Cannot("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing".into());
-    let events = host::tracefs().ok_or_else(remedy)?.join("events");
+/// All of the running kernel; `symbols` is the text of `/proc/kallsyms`. Without tracefs none of them is an event.
+pub fn all(symbols: &str) -> Vec<Marker> {
+    let events = host::tracefs().map(|tracefs| tracefs.join("events")).unwrap_or_default();
     let folders = |path: &PathBuf| {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect::<Vec<_>>()
@@ -70,7 +73,7 @@ pub fn all(symbols: &str) -> Result<Vec<Marker>, Error> {
         .map(|(address, name)| Marker { address, name: name.to_owned(), event: known.get(name).cloned() })
         .collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
+    found
 }
 
 fn functions(symbols: &str) -> impl Iterator<Item = (u64, &str)> {
