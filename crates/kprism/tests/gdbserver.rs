@@ -221,10 +221,10 @@ fn everything_that_gdb_asks_for() {
          tstart\nshell sleep 0.5\n\
          echo == running\\n\ntstatus\n\
          disable 3\nshell sleep 0.2\n\
-         echo == off 1\\n\ninfo tracepoints\nshell sleep 0.3\n\
-         echo == off 2\\n\ninfo tracepoints\n\
+         echo == off 1\\n\ntstatus\ninfo tracepoints\nshell sleep 0.3\n\
+         echo == off 2\\n\ntstatus\ninfo tracepoints\n\
          enable 3\nshell sleep 0.3\n\
-         echo == on\\n\ninfo tracepoints\n\
+         echo == on\\n\ntstatus\ninfo tracepoints\n\
          trace case.c:{line}\n\
          shell sleep 0.3\n\
          echo == variables\\n\ninfo tvariables\n\
@@ -246,7 +246,10 @@ fn everything_that_gdb_asks_for() {
     assert!(text.contains("kprism: tracepoint 2: while-stepping is left out"), "{text}");
     let running = section(&text, "running");
     assert!(running.contains("Trace is running on the target."), "{text}");
-    assert!(running.contains("Trace user is somebody.") && running.contains("Trace notes: a note."), "{text}");
+    assert!(
+        running.contains("Trace user is somebody.") && running.contains("Trace notes: a note."),
+        "{text}"
+    );
     let hits = |of: &str, number: u32| {
         let lines: Vec<&str> = section(&text, of).lines().collect();
         let at = lines.iter().position(|l| l.starts_with(&format!("{number} "))).expect("a tracepoint");
@@ -282,13 +285,15 @@ fn everything_that_gdb_asks_for() {
     assert_eq!(finds.matches("No trace frame found").count(), 0, "{text}");
     let saved = section(&text, "saved");
     assert!(saved.contains("hits,") && saved.contains("kprism knows no `what`"), "{text}");
-    assert_eq!(saved.matches("Trace data saved to").count(), 3, "{text}");
+    let ctf = fs::metadata(dir.path().join("saved.ctf/datastream")).expect("a CTF trace");
+    assert!(ctf.len() > 1000, "{text}");
 
     // Trace files that GDB reads without a server, and that say the same.
     let mut told = Vec::new();
     for file in ["saved.tf", "remote.tf"] {
         let script = dir.path().join("file.gdb");
-        let commands = "tstatus\ntfind tracepoint 1\nprint n\nprint $rsp\ntfind tracepoint 1\nprint n\nprint $seen\n";
+        let commands =
+            "tstatus\ntfind tracepoint 1\nprint n\nprint $rsp\ntfind tracepoint 1\nprint n\nprint $seen\n";
         fs::write(&script, format!("target tfile {file}\n{commands}")).unwrap();
         let text = gdb(Some(&program), &script, dir.path());
         assert!(text.contains("Trace stopped by a tstop command (enough)."), "{file}: {text}");
@@ -333,12 +338,12 @@ fn limits_and_reconnecting() {
     assert!(circular.contains("Trace buffer is circular."), "{text}");
     let counted: Vec<u32> = circular
         .lines()
-        .find_map(|l| l.strip_prefix("Collected "))
-        .expect("a count")
+        .find_map(|l| l.strip_prefix("Trace buffer contains "))
+        .unwrap_or_else(|| panic!("{text}"))
         .split(' ')
         .filter_map(|w| w.parse().ok())
         .collect();
-    assert!(counted.iter().all(|n| *n > 5), "{text}");
+    assert!((6..40).contains(&counted[0]) && counted[1] > 100, "{text}");
     let values: Vec<i64> = numbers_after(circular, "$1 = ").chain(numbers_after(circular, "$2 = ")).collect();
     assert!(values.len() == 2 && values[1] == values[0] + 1 && values[0] > 100, "{text}");
 
@@ -416,19 +421,27 @@ fn what_cannot_be_is_said_and_the_rest_goes_on() {
          tstart\nshell sleep 0.3\ntstop\ntstatus\n\
          tfind tracepoint 3\nprint counter1 > 0\nprint *(int *)8\n",
     );
-    assert!(text.contains("kprism: tracepoint 1 is not installed: 0x10: no file's code is mapped there"), "{text}");
-    assert!(text.contains("kprism: tracepoint 4 is not installed: 100016 bytes") || text.contains("bytes would be collected"), "{text}");
+    assert!(
+        text.contains("kprism: tracepoint 1 is not installed: 0x10: no file's code is mapped there"),
+        "{text}"
+    );
+    assert!(
+        text.contains("kprism: tracepoint 4 is not installed: 100200 bytes would be collected"),
+        "{text}"
+    );
     assert!(text.contains("× division by zero"), "{text}");
     assert!(text.contains("× bad read"), "{text}");
     assert!(text.contains("$1 = 1"), "{text}");
-    assert!(text.contains("Cannot access memory at address 0x8"), "{text}");
+    assert!(text.contains("$2 = <unavailable>"), "{text}");
     let said = |args: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_kprism")).arg("gdbserver").args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(said(&["--pid", "1", "0.0.0.0:1234"]).contains("loopback"));
-    assert!(said(&["--pid", "4194304", dir.path().join("s").to_str().unwrap()]).contains("/proc/4194304/mem"));
+    assert!(
+        said(&["--pid", "4194304", dir.path().join("s").to_str().unwrap()]).contains("/proc/4194304/mem")
+    );
     assert!(said(&["--exec", "/nowhere", dir.path().join("s").to_str().unwrap()]).contains("/nowhere"));
 }
 
@@ -444,7 +457,8 @@ fn the_papers_sessions_with_the_kernel_in_the_guest() {
     let kprism = || Command::new(env!("CARGO_BIN_EXE_kprism"));
     // The release that the guest has.
     let run = dir.path().join("run");
-    let release = ok(kprism().args(["-q", "lab", "run", "--unobserved", "-o"]).arg(&run).args(["--", "uname", "-r"]));
+    let release =
+        ok(kprism().args(["-q", "lab", "run", "--unobserved", "-o"]).arg(&run).args(["--", "uname", "-r"]));
     fs::create_dir(&share).unwrap();
     fs::create_dir(&module).unwrap();
     fs::copy(format!("{FOLDER}/kgtp_module.h"), module.join("kgtp_module.h")).unwrap();

@@ -153,7 +153,8 @@ impl Server {
                 if self.waiting {
                     self.waiting = false;
                     if gone == Gone::Ending {
-                        self.console.push("kprism: the program is at its end; its memory is still there\n".into());
+                        self.console
+                            .push("kprism: the program is at its end; its memory is still there\n".into());
                     }
                     return Some(self.halted());
                 }
@@ -209,9 +210,10 @@ impl Server {
                 Answer::Later
             }
             Command::Step => {
-                // Nothing is stepped; it is looked at again.
+                // A signal of 0 ends GDB's `next`, which would step until the line changes.
+                self.console.push("kprism: nothing is stepped: this is where it is now\n".into());
                 self.target.look_again();
-                Answer::Text(self.stopped_by(5))
+                Answer::Text(self.stopped_by(0))
             }
             Command::CanContinue => text("vCont;c;C;s;S"),
             Command::Kill => {
@@ -233,7 +235,11 @@ impl Server {
                 error()
             }
             Command::Alive(thread) => {
-                if self.known(thread).is_some() { ok() } else { error() }
+                if self.known(thread).is_some() {
+                    ok()
+                } else {
+                    error()
+                }
             }
             Command::Threads { first: true } => {
                 let pid = self.target.pid();
@@ -258,7 +264,9 @@ impl Server {
                 }
                 None => text(""),
             },
-            Command::Transfer { object, annex, offset, length } => self.transfer(&object, &annex, offset, length),
+            Command::Transfer { object, annex, offset, length } => {
+                self.transfer(&object, &annex, offset, length)
+            }
             Command::File(request) => {
                 let root = match self.target.as_process() {
                     Some(process) => PathBuf::from(format!("/proc/{}/root", process.pid())),
@@ -273,7 +281,8 @@ impl Server {
     }
 
     fn supported(&mut self) -> String {
-        let process = if self.target.as_process().is_some() { "qXfer:auxv:read+;qXfer:exec-file:read+;" } else { "" };
+        let process =
+            if self.target.as_process().is_some() { "qXfer:auxv:read+;qXfer:exec-file:read+;" } else { "" };
         format!(
             "PacketSize={:x};QStartNoAckMode+;multiprocess+;vContSupported+;qXfer:features:read+;{process}\
              qXfer:traceframe-info:read+;qXfer:statictrace:read+;ConditionalTracepoints+;TraceStateVariables+;\

@@ -98,7 +98,8 @@ impl Server {
                 if first {
                     let builtin = format!("{TIMESTAMP:x}:0:1:{}", hex::bytes(b"trace_timestamp"));
                     let own = self.definitions.variables.iter();
-                    let own = own.map(|(n, v)| format!("{n:x}:{:x}:0:{}", v.initial, hex::bytes(v.name.as_bytes())));
+                    let own = own
+                        .map(|(n, v)| format!("{n:x}:{:x}:0:{}", v.initial, hex::bytes(v.name.as_bytes())));
                     self.listing = std::iter::once(builtin).chain(own).collect();
                 }
                 self.next()
@@ -130,7 +131,7 @@ impl Server {
                 if first {
                     // GDB takes no text besides here: without kallsyms there is no marker.
                     let all = self.target.as_kernel().and_then(|kernel| kernel.markers().ok());
-                    self.listing = all.iter().flatten().map(|m| format!("m{}", m.packet())).collect();
+                    self.listing = all.unwrap_or(&[]).iter().map(|m| format!("m{}", m.packet())).collect();
                 }
                 self.next()
             }

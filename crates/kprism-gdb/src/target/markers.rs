@@ -45,7 +45,9 @@ impl Marker {
     pub fn format(&self) -> Result<Format, Error> {
         let why = match host::tracefs() {
             Some(_) => "is a tracepoint but no event: it has no $_sdata",
-            None => "has its $_sdata described by tracefs, which is not mounted: mount -t tracefs tracefs /sys/kernel/tracing",
+            None => {
+                "has its $_sdata described by tracefs, which is not mounted: mount -t tracefs tracefs /sys/kernel/tracing"
+            }
         };
         let missing = || Error::Cannot(format!("{} {why}", self.name));
         let (system, folder) = self.event.as_ref().ok_or_else(missing)?;
@@ -118,7 +120,11 @@ fn value(field: &Field, record: &[u8]) -> Option<String> {
         let relative = if field.kind.contains("__rel_loc") { field.offset + field.size } else { 0 };
         let at = (place & 0xffff) as usize + relative;
         let data = record.get(at..at + (place >> 16 & 0xffff) as usize)?;
-        return Some(if field.kind.contains("char") { quoted(data) } else { format!("0x{}", hex::bytes(data)) });
+        return Some(if field.kind.contains("char") {
+            quoted(data)
+        } else {
+            format!("0x{}", hex::bytes(data))
+        });
     }
     Some(match field.size {
         size if size > 1 && field.kind.ends_with("char") => quoted(bytes),

@@ -1,6 +1,8 @@
 # The paper's sessions (figures 12 and 14), each in its three forms.
 set pagination off
 set confirm off
+# An emulated machine is slow where it is shared.
+set remotetimeout 60
 target remote /tmp/socket
 source /tmp/symbols.gdb
 echo == memory\n
@@ -82,6 +84,7 @@ tstatus
 tfind
 print $rdx
 print $rip == $vfs_write
+tfind none
 x/i $vfs_write
 echo == refused\n
 trace *0xffffffff00000000
