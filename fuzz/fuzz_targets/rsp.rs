@@ -41,7 +41,10 @@ fuzz_target!(|bytes: &[u8]| {
             }
         }
         let found = &again.points[key];
-        assert_eq!((found.enabled, found.pass, &found.condition), (point.enabled, point.pass, &point.condition));
+        assert_eq!(
+            (found.enabled, found.pass, &found.condition),
+            (point.enabled, point.pass, &point.condition)
+        );
         assert_eq!(found.sources, point.sources);
     }
 });
