@@ -61,6 +61,7 @@ pub struct Server {
     /// What GDB is told besides, before the answer.
     console: Vec<String>,
     files: Files,
+    connected: bool,
     waiting: bool,
     gone: Option<Gone>,
 }
@@ -100,6 +101,7 @@ impl Server {
             listing: VecDeque::new(),
             console: Vec::new(),
             files: Files::default(),
+            connected: false,
             waiting: false,
             gone: None,
         }
@@ -127,6 +129,7 @@ impl Server {
 
     /// Somebody connects.
     pub fn connected(&mut self) {
+        self.connected = true;
         self.frame = None;
         self.waiting = false;
         self.thread = self.target.pid();
@@ -135,7 +138,11 @@ impl Server {
 
     /// The connection is gone: tracing ends, unless GDB asked for the opposite.
     pub fn disconnected(&mut self) {
+        self.connected = false;
         self.waiting = false;
+        if self.gone == Some(Gone::Ending) {
+            self.let_go();
+        }
         if self.running && !self.keep {
             self.finish(Stop::Disconnected);
         }
@@ -150,6 +157,10 @@ impl Server {
             let gone = self.target.as_process().and_then(crate::target::Process::ended);
             if let Some(gone) = gone {
                 self.gone = Some(gone);
+                // Nobody is there to look at it.
+                if gone == Gone::Ending && !self.connected {
+                    self.let_go();
+                }
                 if self.waiting {
                     self.waiting = false;
                     if gone == Gone::Ending {
@@ -224,7 +235,6 @@ impl Server {
             }
             Command::Detach => {
                 self.let_go();
-                self.disconnected();
                 Answer::Last(b"OK".to_vec())
             }
             Command::Select(thread) => {
