@@ -199,7 +199,8 @@ fn everything_that_gdb_asks_for() {
     }
     let dir = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe/case.c");
-    let program = built(dir.path(), &source, &["-O0"]);
+    // A trace file does not tell GDB where a program is that can be anywhere.
+    let program = built(dir.path(), &source, &["-O0", "-no-pie"]);
     let mut target = Running(Command::new(&program).arg("200").stdout(Stdio::piped()).spawn().unwrap());
     // Kept open and read: the target waits if nobody reads.
     let stdout = BufReader::new(target.0.stdout.take().unwrap());
@@ -214,7 +215,7 @@ fn everything_that_gdb_asks_for() {
          actions\ncollect n, $seen, $trace_timestamp, $regs\nteval $seen = $seen + 1\nend\n\
          trace case.c:{}\n\
          actions\ncollect $args\nwhile-stepping 3\ncollect $regs\nend\nend\n\
-         ftrace *work\n\
+         trace *work\n\
          actions\ncollect $rdi\nend\n\
          trace busy\n\
          set trace-notes a note\nset trace-user somebody\n\
@@ -389,7 +390,7 @@ fn a_killed_server_leaves_nothing() {
     let mut server = Server::start(dir.path(), &["--pid", &pid.to_string()], &[], Stdio::null());
     let text = server.gdb(
         Some(&program),
-        "trace *kgtp_test_function\nset disconnected-tracing on\ntstart\nx/i kgtp_test_function\n",
+        "ftrace *kgtp_test_function\nset disconnected-tracing on\ntstart\nx/i kgtp_test_function\n",
     );
     assert_ne!(byte(), before, "no breakpoint: {text}");
     // GDB does not see it.
