@@ -7,7 +7,7 @@
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
-#   make bench-func  what measuring a function adds to each call of it (see docs/func-bpf.md)
+#   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
 
@@ -56,6 +56,7 @@ bench-flow-cost: setup-test
 bench-func: setup-test
 	$(CARGO) build --release --workspace
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/run.sh
+	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/paper.sh
 
 fuzz:
 	@CARGO="$(CARGO)" SECONDS_EACH=$(FUZZ_SECONDS) sh scripts/fuzz.sh

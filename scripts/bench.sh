@@ -9,7 +9,9 @@
 #      and on the real captures in KPRISM_TEST_DATA, if that is set
 #   3. perf on the same stream, where it is installed: all errors, of which there are none, so that it decodes
 #      everything and prints nothing
-#   4. if KPRISM_LIBXDC names a checkout of github.com/nyx-fuzz/libxdc, also against that on the captures (of which
+#   4. durations: what measuring a function adds to each call, against function_graph, kprobe events and bpftrace, and
+#      the paper's tables and figures; reading a trace.dat, against `trace-cmd report`
+#   5. if KPRISM_LIBXDC names a checkout of github.com/nyx-fuzz/libxdc, also against that on the captures (of which
 #      it reads those without RET compression and timing), and on its own ones if KPRISM_LIBXDC_TRACES names a
 #      checkout of github.com/nyx-fuzz/libxdc_experiments
 set -eu
@@ -75,6 +77,16 @@ if command -v perf >/dev/null && "$kprism" -q export -i "$work/demo" -o "$work/d
 		all=$(cpu_ms perf script -i "$work/demo.perf.data" --symfs "$work/demo.perf.data/symfs" --itrace=e)
 		echo "$all $start"
 	done | awk '!n++ || $1 - $2 < best { best = $1 - $2 } END { printf "  errors only      %9.3f ms\n", best }'
+fi
+
+echo
+echo "instructions that measuring adds to a call of getppid's function"
+KPRISM=$kprism OUT=$work/func sh bench/func/run.sh
+echo
+KPRISM=$kprism OUT=$work/paper sh bench/func/paper.sh
+if command -v trace-cmd >/dev/null; then
+	echo
+	KPRISM=$kprism RUNS=$RUNS sh bench/ftrace/run.sh
 fi
 
 # As folders with NAME.pt and xpages.txt, or packed.

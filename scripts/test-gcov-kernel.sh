@@ -3,7 +3,8 @@
 #
 # A whole kernel with gcov, judged by gcov: builds it (once, eleven minutes of one CPU), boots it, runs a load, and
 # compares every function, line, branch and total of every object, and the sums of all objects with lcov's where lcov
-# is installed. Called by `make test-gcov-kernel`, which has built the programs; KPRISM is the command line.
+# is installed. Then windows, memory and modules are tested (crates/kprism/tests/cover_kernel.rs), and, if the kernel with
+# debug information is there or KPRISM_GCOV_DEBUG is set, the flow beside gcov. Called by `make test-gcov-kernel`, which has built the programs; KPRISM is the command line.
 set -eu
 
 : "${CARGO:=cargo}" "${KPRISM:=target/checked/kprism}"
@@ -19,6 +20,16 @@ source=$(sed -n 's/.*"build_dir": "\(.*\)".*/\1/p' "$work/run/manifest.json")
 # gcov counts from the boot on, having but the counters at the end.
 KPRISM_GCOV_TREE=$work/tree KPRISM_GCOV_SOURCE=$source \
 	$CARGO test --profile checked -p kprism-gcov --test kernel -- --nocapture
+
+# The same kernel with debug information takes another eleven minutes of CPU: built if asked for, used if there.
+if [ -n "${KPRISM_GCOV_DEBUG:-}" ]; then "$KPRISM" lab gcov-kernel --debug-info; fi
+for built in "${XDG_CACHE_HOME:-$HOME/.cache}"/kprism/gcov-kernel/*/whole; do
+	if grep -qs '^CONFIG_DEBUG_INFO_DWARF5=y' "${built%/whole}/linux/.config"; then
+		KPRISM_GCOV_DEBUG=1
+		export KPRISM_GCOV_DEBUG
+	fi
+done
+KPRISM_GCOV_KERNEL=1 $CARGO test --profile checked -p kprism --test cover_kernel -- --nocapture --test-threads 1
 
 if ! command -v lcov >/dev/null; then
 	echo "lcov is not installed: its totals are not compared"

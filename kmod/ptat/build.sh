@@ -5,4 +5,4 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$2"
-exec sh "$here/../../crates/kprism/tests/delta/build.sh" "$1" "$(cd "$2" && pwd)" "$here/ptat.c"
+exec sh "$here/../../scripts/build-module.sh" "$1" "$(cd "$2" && pwd)" "$here/ptat.c"

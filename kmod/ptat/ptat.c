@@ -11,7 +11,7 @@
  *   word 0: type, process << 32      word 1, word 2
  *   HELLO (its own magic)            physical address of the mailbox itself, 0
  *   REGION                           first and last + 1 physical address of the node
- *   TABLE                            first virtual address it maps, physical address of the table
+ *   TABLE, DIRECTORY                 first virtual address it maps, physical address of the table
  *   SCAN                             1: the kernel reads the process's tables from here on, 0: no more
  *   VMA, VMA_FILE, VMA_NAME          start, end; offset in the file, executable; 16 bytes of the path
  *   COUNTS                           tables placed, tables that escaped for want of memory in the node
@@ -36,11 +36,15 @@
 #include <asm/pgalloc.h>
 
 #define HELLO 0x3130305441545048ULL /* "HPTAT001" */
-enum { TABLE = 5, SCAN = 6, REGION = 16, VMA = 17, VMA_FILE = 18, VMA_NAME = 19, COUNTS = 20 };
+enum { TABLE = 5, SCAN = 6, REGION = 16, VMA = 17, VMA_FILE = 18, VMA_NAME = 19, COUNTS = 20, DIRECTORY = 21 };
 
 static int node = NUMA_NO_NODE;
 module_param(node, int, 0444);
 MODULE_PARM_DESC(node, "NUMA node whose memory the monitor watches");
+
+static bool pmd;
+module_param(pmd, bool, 0444);
+MODULE_PARM_DESC(pmd, "place page middle directories too, which map huge pages");
 
 static unsigned long placed, escaped;
 module_param(placed, ulong, 0444);
@@ -140,8 +144,7 @@ static void unfollow(const struct mm_struct *mm)
 	raw_spin_unlock_irqrestore(&followed_lock, flags);
 }
 
-/* What pte_alloc_one does (arch/x86/mm/pgtable.c, include/asm-generic/pgalloc.h), in the node. */
-static pgtable_t place_table(struct mm_struct *mm)
+static struct page *page_in_node(void)
 {
 	struct page *page = alloc_pages_node(node, GFP_PGTABLE_USER | __GFP_THISNODE | __GFP_NOWARN, 0);
 
@@ -151,6 +154,14 @@ static pgtable_t place_table(struct mm_struct *mm)
 		page = alloc_page(GFP_PGTABLE_USER);
 		escaped += !!page;
 	}
+	return page;
+}
+
+/* What pte_alloc_one does (arch/x86/mm/pgtable.c, include/asm-generic/pgalloc.h), in the node. */
+static pgtable_t place_table(struct mm_struct *mm)
+{
+	struct page *page = page_in_node();
+
 	if (page && !pagetable_pte_ctor(page_ptdesc(page))) {
 		__free_page(page);
 		page = NULL;
@@ -158,6 +169,52 @@ static pgtable_t place_table(struct mm_struct *mm)
 	atomic_dec(&in_flight);
 	return page;
 }
+
+/* What __pmd_alloc does (mm/memory.c), in the node. */
+static int place_directory(struct mm_struct *mm, pud_t *pud, unsigned long address)
+{
+	struct page *page = page_in_node();
+	spinlock_t *lock;
+
+	if (page && !pagetable_pmd_ctor(page_ptdesc(page))) {
+		__free_page(page);
+		page = NULL;
+	}
+	if (!page) {
+		atomic_dec(&in_flight);
+		return -ENOMEM;
+	}
+	lock = pud_lock(mm, pud);
+	if (!pud_present(*pud)) {
+		if (page_to_nid(page) == node)
+			record(DIRECTORY, address & PUD_MASK, page_to_phys(page));
+		mm_inc_nr_pmds(mm);
+		smp_wmb(); /* See the kernel's pmd_install. */
+		pud_populate(mm, pud, page_address(page));
+		page = NULL;
+	}
+	spin_unlock(lock);
+	if (page)
+		pmd_free(mm, page_address(page));
+	atomic_dec(&in_flight);
+	return 0;
+}
+
+static void notrace on_directory(unsigned long ip, unsigned long parent, struct ftrace_ops *ops,
+				 struct ftrace_regs *fregs)
+{
+	struct pt_regs *regs = ftrace_get_regs(fregs);
+
+	if (!regs || !follow((struct mm_struct *)regs->di))
+		return;
+	atomic_inc(&in_flight);
+	regs->ip = (unsigned long)place_directory;
+}
+
+static struct ftrace_ops directory_ops = {
+	.func = on_directory,
+	.flags = FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_RECURSION,
+};
 
 static void notrace on_alloc(unsigned long ip, unsigned long parent, struct ftrace_ops *ops, struct ftrace_regs *fregs)
 {
@@ -269,6 +326,11 @@ static int of_mm_1(struct kretprobe_instance *instance, struct pt_regs *regs)
 	return begin(instance, (struct mm_struct *)regs->di);
 }
 
+static int of_current(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	return begin(instance, current->mm);
+}
+
 static int of_gather(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
 	/* struct mmu_gather is not for modules; the address space is its first member. */
@@ -362,8 +424,17 @@ static struct kretprobe probes[] = {
 	PROBE("copy_page_range", of_vma_2, end),
 	PROBE("move_page_tables", of_vma_1, end),
 	PROBE("walk_page_range", of_mm_1, end),
+	PROBE("__get_user_pages", of_mm_1, end),
+	PROBE("free_pgtables", of_gather, end),
 	PROBE("pgtable_trans_huge_withdraw", on_withdraw, on_withdrawn),
+	PROBE("zap_page_range_single", of_vma_1, end),
+	PROBE("hpage_collapse_scan_pmd", of_mm_1, end),
+	PROBE("collapse_huge_page", of_mm_1, end),
+	PROBE("gup_fast_fallback", of_current, end),
 };
+
+/* Those from here on are not in every kernel, or not for probing; what they read is then taken for walks. */
+#define NEEDED 9
 
 static int set_pid(const char *text, const struct kernel_param *param)
 {
@@ -425,6 +496,11 @@ static int __init ptat_init(void)
 	record(REGION, PFN_PHYS(node_start_pfn(node)), PFN_PHYS(node_end_pfn(node)));
 	for (probed = 0; probed < ARRAY_SIZE(probes); probed++) {
 		error = register_kretprobe(&probes[probed]);
+		if (error && probed >= NEEDED) {
+			pr_info("ptat: no probe of %s (%d)\n", probes[probed].kp.symbol_name, error);
+			probes[probed].kp.addr = NULL;
+			error = 0;
+		}
 		if (error) {
 			pr_err("ptat: no probe of %s (%d)\n", probes[probed].kp.symbol_name, error);
 			goto probes_off;
@@ -434,12 +510,19 @@ static int __init ptat_init(void)
 	if (error)
 		goto probes_off;
 	error = hook(&alloc_ops, "pte_alloc_one");
+	if (error)
+		goto install_off;
+	if (pmd)
+		error = hook(&directory_ops, "__pmd_alloc");
 	if (!error)
 		return 0;
+	unregister_ftrace_function(&alloc_ops);
+install_off:
 	unregister_ftrace_function(&install_ops);
 probes_off:
 	while (probed--)
-		unregister_kretprobe(&probes[probed]);
+		if (probes[probed].kp.addr)
+			unregister_kretprobe(&probes[probed]);
 	__free_page(page);
 	return error;
 }
@@ -450,13 +533,16 @@ static void __exit ptat_exit(void)
 
 	WRITE_ONCE(target, 0);
 	unregister_ftrace_function(&alloc_ops);
-	/* Who was sent to place_table may sleep in it, then returns through its last instructions. */
+	if (pmd)
+		unregister_ftrace_function(&directory_ops);
+	/* Who was sent to place_table or place_directory may sleep in it, then returns through its last instructions. */
 	while (atomic_read(&in_flight))
 		msleep(1);
 	synchronize_rcu_tasks();
 	unregister_ftrace_function(&install_ops);
 	for (i = 0; i < ARRAY_SIZE(probes); i++)
-		unregister_kretprobe(&probes[i]);
+		if (probes[i].kp.addr)
+			unregister_kretprobe(&probes[i]);
 	free_page((unsigned long)mailbox);
 }
 

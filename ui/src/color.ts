@@ -39,8 +39,13 @@ function oklch(origin: Origin, lightness: number, turn = 0): string {
 export function fill(frame: Frame): string {
   if (frame.origin === "task") return oklch("task", 0.8);
   if (frame.origin === "folded") return oklch("folded", 0.72);
-  const random = hash(frame.name);
-  return oklch(frame.origin, 0.72 + 0.13 * random, (((random * 97) % 1) - 0.5) * 16);
+  return shade(frame.origin, frame.name);
+}
+
+/** The colour of a function. */
+export function shade(origin: Origin, name: string): string {
+  const random = hash(name);
+  return oklch(origin, 0.72 + 0.13 * random, (((random * 97) % 1) - 0.5) * 16);
 }
 
 export const swatch = (origin: Origin): string => oklch(origin, origin === "folded" ? 0.72 : 0.78);

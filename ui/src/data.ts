@@ -126,6 +126,29 @@ export interface IntervalKind {
   longest: LongestInterval[];
 }
 
+export interface DurationRow {
+  func: number;
+  count: number;
+  total_ns: number;
+  average_ns: number;
+  self_ns: number;
+  off_cpu_ns: number;
+  interrupts_ns: number;
+  gapped: number;
+  ns: Values;
+}
+
+export interface Durations {
+  calls: number;
+  functions: DurationRow[];
+  functions_omitted: number;
+  /** Columns; times are from `from_ns` on. */
+  slices: { from_ns: number; to_ns: number; task: number[]; cpu: number[]; func: number[]; depth: number[]; start_ns: number[]; ns: number[]; interrupt: number[] };
+  slices_omitted: number;
+  lost: number;
+  unfinished: number;
+}
+
 export interface ErrorRow {
   cpu: number;
   /** Hexadecimal: may exceed what a number holds exactly. */
@@ -160,6 +183,8 @@ export interface Data {
   intervals: IntervalKind[];
   /** Calling contexts that intervals name: caller or -1, and function. */
   contexts: { parent: number[]; func: number[] };
+  /** Of a run of durations, which has no instructions. */
+  durations?: Durations;
   errors: ErrorRow[];
   errors_omitted: number;
   cpus: CpuRow[];

@@ -46,7 +46,7 @@ export class LogHistogram {
   readonly element = h("figure", { class: "loghist" });
   private readonly tip = h("div", { class: "tip", role: "status", hidden: true });
 
-  constructor(private readonly title: string, private readonly weight: Weight) {
+  constructor(private readonly title: string, private readonly weight: Weight, private readonly noun = "intervals") {
     document.body.append(this.tip);
   }
 
@@ -68,7 +68,7 @@ export class LogHistogram {
     };
     const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, role: "img" });
     const label = ["p50", "p90", "p99", "max"] as const;
-    svg.setAttribute("aria-label", `${this.title} of ${name}, ${exact(values.count)} intervals: ${label.map((p) => `${p} ${text(values[p])}`).join(", ")}`);
+    svg.setAttribute("aria-label", `${this.title} of ${name}, ${exact(values.count)} ${this.noun}: ${label.map((p) => `${p} ${text(values[p])}`).join(", ")}`);
     for (const n of logCounts ? steps(1, most * 1.1, 120) : linearSteps(most)) {
       svg.append(s("line", { class: "grid", x1: LEFT, x2: W - RIGHT, y1: y(n), y2: y(n) }),
         s("text", { class: "tick", x: LEFT - 7, y: y(n), dy: "0.34em", "text-anchor": "end" }, tick(n, "insns")));
@@ -87,7 +87,7 @@ export class LogHistogram {
       const upTo = below;
       target.addEventListener("pointermove", (event: PointerEvent) => this.point(event, bar, [
         h("strong", {}, high - low <= 1 ? text(low) : `${text(low)} – ${text(high)}`),
-        h("div", {}, h("span", {}, "intervals"), h("b", {}, exact(n))),
+        h("div", {}, h("span", {}, this.noun), h("b", {}, exact(n))),
         h("div", {}, h("span", {}, "of all"), h("b", {}, percent(share(n, values.count)))),
         h("div", {}, h("span", {}, "up to here"), h("b", {}, percent(share(upTo, values.count)))),
       ]));
@@ -96,7 +96,7 @@ export class LogHistogram {
     }
     svg.append(...this.markers(label.map((p) => [p, x(values[p])])));
     svg.append(s("line", { class: "axis", x1: LEFT, x2: W - RIGHT, y1: H - BOTTOM, y2: H - BOTTOM }));
-    const facts = `${exact(values.count)} intervals, mean ${text(Math.floor(values.mean))}, p50 ${text(values.p50)}, p90 ${text(values.p90)}, p99 ${text(values.p99)}, max ${text(values.max)}`;
+    const facts = `${exact(values.count)} ${this.noun}, mean ${text(Math.floor(values.mean))}, p50 ${text(values.p50)}, p90 ${text(values.p90)}, p99 ${text(values.p99)}, max ${text(values.max)}`;
     this.element.replaceChildren(h("figcaption", {}, h("strong", {}, this.title), ` — ${facts}`), svg);
     this.tip.hidden = true;
   }

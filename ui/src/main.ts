@@ -7,6 +7,7 @@ import { Chart, type View, breadcrumbs } from "./chart.ts";
 import { ORIGINS, swatch } from "./color.ts";
 import { type Data, type Frame, type SyscallRow, type TaskRow, type TreeData, type Weight, readData, readTree } from "./data.ts";
 import { h, segmented } from "./dom.ts";
+import { durations } from "./durations.ts";
 import { count, duration, exact, percent, plural, share, weightName } from "./format.ts";
 import { Histogram } from "./histogram.ts";
 import { intervals } from "./intervals.ts";
@@ -14,20 +15,22 @@ import { losses } from "./losses.ts";
 import { partsTable } from "./parts.ts";
 import { panel } from "./panel.ts";
 import { type FunctionRow, functionRows, syscallRows } from "./rows.ts";
-import { SortedTable } from "./tables.ts";
+import { type Column, SortedTable } from "./tables.ts";
 import { themeButton } from "./theme.ts";
+import { timeline } from "./timeline.ts";
 
 function header(data: Data): HTMLElement {
   const head = data.header;
   const fact = (name: string, value: string, alert = false) => h("div", { class: alert ? "fact alert" : "fact" }, h("dt", {}, name), h("dd", {}, value));
+  const own = data.durations;
   const facts = h("dl", { class: "facts-line" },
-    fact("instructions", exact(head.instructions)),
+    own ? fact("calls", exact(own.calls)) : fact("instructions", exact(head.instructions)),
     fact("span", duration(head.span_ns)),
     fact("clock", head.clock),
     fact("CPUs", String(head.vcpus)),
     fact("tasks", String(data.tasks.length)),
-    fact("lost bytes", exact(head.lost_bytes), head.lost_bytes > 0),
-    fact("decode errors", exact(head.decode_errors), head.decode_errors > 0));
+    own ? fact("lost events", exact(own.lost), own.lost > 0) : fact("lost bytes", exact(head.lost_bytes), head.lost_bytes > 0));
+  if (!own) facts.append(fact("decode errors", exact(head.decode_errors), head.decode_errors > 0));
   if (head.exit_code !== null) facts.append(fact("exit code", String(head.exit_code), head.exit_code !== 0));
   const about = [head.kernel && `Linux ${head.kernel}`, head.source === "lab" ? "seen from outside the guest" : "imported trace", head.created].filter(Boolean).join(" · ");
   const warning = head.stopped ? h("p", { class: "warning" }, `Recording ended early: ${head.stopped}`) : null;
@@ -108,8 +111,14 @@ function syscallTable(show: (row: SyscallRow) => void): SortedTable<SyscallRow> 
 }
 
 function taskTable(data: Data, choose: (task: number) => void): SortedTable<TaskRow> {
-  const both = (t: TaskRow) => t.user_insns + t.kernel_insns;
+  const both = (t: TaskRow) => (data.durations ? t.ns : t.user_insns + t.kernel_insns);
   const whole = data.tasks.reduce((sum, t) => sum + both(t), 0);
+  const insns: Column<TaskRow>[] = [
+    { head: "instructions", key: both, show: (t) => count(both(t)) },
+    { head: "user", key: (t) => t.user_insns, show: (t) => count(t.user_insns) },
+    { head: "kernel", key: (t) => t.kernel_insns, show: (t) => count(t.kernel_insns) },
+  ];
+  const syscalls: Column<TaskRow>[] = [{ head: "syscalls", key: (t) => t.syscalls, show: (t) => exact(t.syscalls) }];
   const table = new SortedTable<TaskRow>({
     caption: "tasks",
     columns: [
@@ -117,13 +126,11 @@ function taskTable(data: Data, choose: (task: number) => void): SortedTable<Task
       { head: "pid", key: (t) => t.pid, show: (t) => String(t.pid) },
       { head: "tgid", key: (t) => t.tgid, show: (t) => String(t.tgid) },
       { head: "share", key: both, show: (t) => percent(share(both(t), whole)), bar: (t) => share(both(t), whole) },
-      { head: "instructions", key: both, show: (t) => count(both(t)) },
-      { head: "user", key: (t) => t.user_insns, show: (t) => count(t.user_insns) },
-      { head: "kernel", key: (t) => t.kernel_insns, show: (t) => count(t.kernel_insns) },
+      ...(data.durations ? [] : insns),
       { head: "on CPU", key: (t) => t.ns, show: (t) => duration(t.ns) },
-      { head: "syscalls", key: (t) => t.syscalls, show: (t) => exact(t.syscalls) },
+      ...(data.durations ? [] : syscalls),
     ],
-    sort: 4,
+    sort: 3,
     filter: (t) => `${t.comm} ${t.pid}`,
     choose: (t) => choose(data.tasks.indexOf(t)),
     chooseLabel: "Show this task alone",
@@ -228,19 +235,28 @@ function main(): void {
 
   const section = (id: string, title: string, ...children: (Node | string | null)[]) =>
     h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), ...children);
-  const nav = h("nav", { class: "sections", "aria-label": "Sections" }, ...([["calls", "Calls"], ["functions", "Functions"], ["syscalls", "System calls"], ["intervals", "Intervals"], ["tasks", "Tasks"], ["losses", "Lost and undecoded"]] as const).map(([id, name]) => h("a", { href: `#${id}` }, name)));
+  const ofFlow = [["calls", "Calls"], ["functions", "Functions"], ["syscalls", "System calls"], ["intervals", "Intervals"], ["tasks", "Tasks"], ["losses", "Lost and undecoded"]];
+  const ofDurations = [["calls", "Calls"], ["durations", "Durations"], ["timeline", "Timeline"], ["tasks", "Tasks"]];
+  const nav = h("nav", { class: "sections", "aria-label": "Sections" }, ...(data.durations ? ofDurations : ofFlow).map(([id, name]) => h("a", { href: `#${id}` }, name)));
   const named = (part: HTMLElement) => {
     part.querySelector("h2")?.append(" ", scopeName.cloneNode(true));
     return part;
   };
   const functionSection = named(section("functions", "Functions", functionNote, functions.element));
   const syscallSection = named(section("syscalls", "System calls", h("div", { class: "controls" }, syscallView), h("div", { class: "split" }, h("div", {}, syscalls.element, parts.element), histogram.element)));
-  document.body.prepend(header(data), nav, h("main", {},
-    section("calls", "Calls", controls, crumbs, h("div", { class: "stage" }, h("div", {}, chart.element, legend, folded), side)),
-    functionSection, syscallSection,
-    section("intervals", "Intervals", h("p", { class: "note" }, "Delta profiling: from one marker to another, over the whole run. Choose a kind for its histograms; `kprism report delta --from … --to … --html` adds your own."), intervals(data)),
-    section("tasks", "Tasks", tasks.element, omitted),
-    section("losses", "Lost and undecoded", losses(data))));
+  const callSection = section("calls", "Calls", controls, crumbs, h("div", { class: "stage" }, h("div", {}, chart.element, legend, folded), side));
+  const taskSection = section("tasks", "Tasks", tasks.element, omitted);
+  if (data.durations) {
+    const line = timeline(data);
+    document.body.prepend(header(data), nav, h("main", {}, callSection,
+      section("durations", "Durations", durations(data, line.show)),
+      section("timeline", "Timeline", line.element), taskSection));
+  } else {
+    document.body.prepend(header(data), nav, h("main", {}, callSection, functionSection, syscallSection,
+      section("intervals", "Intervals", h("p", { class: "note" }, "Delta profiling: from one marker to another, over the whole run. Choose a kind for its histograms; `kprism report delta --from … --to … --html` adds your own."), intervals(data)),
+      taskSection,
+      section("losses", "Lost and undecoded", losses(data))));
+  }
   new MutationObserver(() => {
     for (const name of document.querySelectorAll("h2 .scope-name")) name.textContent = scopeName.textContent;
   }).observe(scopeName, { childList: true });

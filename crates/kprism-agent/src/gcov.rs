@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads the kernel's coverage counters: all of `/sys/kernel/debug/gcov` as one archive.
+//! Reads the kernel's coverage counters: all of `/sys/kernel/debug/gcov`, before and after something.
 //!
-//! Each file there is read whole at once, through one buffer and by one process: reading is itself kernel code that
-//! is counted, and a shell that copies file by file leaves three times as many counts behind. The files have no
-//! sizes to `stat` (which is why `tar` finds them empty), and the archive keeps their paths: those of the objects
-//! on the machine that built the kernel.
+//! Reading is code of the kernel that is counted, too. So it is done by one process, each file whole at once into memory
+//! that is there already, and twice before the window: the second reading has what one reading adds, and that can be
+//! taken out of the window ([`Session`]). The files have no sizes to `stat` (which is why `tar` finds them empty). What is
+//! kept are archives whose files are called as the objects on the machine that built the kernel.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -18,39 +19,74 @@ pub const FOLDER: &str = "/sys/kernel/debug/gcov";
 
 /// A regular file that its owner may read.
 const FILE: u32 = 0o100400;
+/// Memory for counters is taken in steps of this.
+const STEP: usize = 1 << 20;
 
-/// Writes every `.gcda` file below `folder` to `out`, as a `newc` archive with paths relative to `folder`.
-///
-/// # Errors
-/// If the folder cannot be read: the kernel has no gcov, debugfs is not mounted, or the caller is not root.
-pub fn archive(folder: &Path, out: &mut dyn Write) -> io::Result<usize> {
-    let mut names = Vec::new();
-    list(folder, &mut names)?;
-    // Counters are read one right after the other, from the shortest possible window.
-    let mut contents = Vec::new();
-    let mut ends = Vec::with_capacity(names.len());
-    for name in &names {
-        // A module that is unloaded now takes its files along.
-        if let Ok(mut file) = File::open(name) {
-            file.read_to_end(&mut contents)?;
+/// All counters of one moment.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    files: Vec<(PathBuf, Range<usize>)>,
+    bytes: Vec<u8>,
+}
+
+impl Snapshot {
+    /// Reads every `.gcda` file below `folder`, in order of their names. `room` is how many bytes are expected: memory for
+    /// them is taken and touched before, not while reading.
+    ///
+    /// # Errors
+    /// If the folder cannot be read: the kernel has no gcov, debugfs is not mounted, or the caller is not root.
+    pub fn take(folder: &Path, room: usize) -> io::Result<Self> {
+        // Touched: reading into new pages would take page faults, in one reading more than in the next.
+        let mut bytes = vec![1; room.next_multiple_of(STEP)];
+        let (mut names, mut files, mut used) = (Vec::new(), Vec::new(), 0);
+        list(folder, &mut names)?;
+        files.reserve(names.len());
+        for name in names {
+            // A module that is unloaded now takes its files along.
+            let Ok(mut file) = File::open(&name) else { continue };
+            let start = used;
+            loop {
+                if used == bytes.len() {
+                    bytes.resize(used + STEP, 1);
+                }
+                match file.read(&mut bytes[used..])? {
+                    0 => break,
+                    count => used += count,
+                }
+            }
+            if used > start {
+                files.push((name, start..used));
+            }
         }
-        ends.push(contents.len());
+        bytes.truncate(used);
+        Ok(Self { files, bytes })
     }
-    let mut start = 0;
-    for (name, end) in names.iter().zip(ends) {
-        let bytes = &contents[start..end];
-        start = end;
-        if bytes.is_empty() {
-            continue;
+
+    /// Bytes of all counters.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Objects that have counters.
+    pub fn objects(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Writes them as a `newc` archive, with paths relative to `folder`.
+    ///
+    /// # Errors
+    /// Of `out`.
+    pub fn archive(&self, folder: &Path, out: &mut dyn Write) -> io::Result<()> {
+        for (name, range) in &self.files {
+            let bytes = &self.bytes[range.clone()];
+            let relative = name.strip_prefix(folder).unwrap_or(name).to_string_lossy();
+            let size = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+            let mut writer = Builder::new(&relative).mode(FILE).nlink(1).write(&mut *out, size);
+            writer.write_all(bytes)?;
+            writer.finish()?;
         }
-        let relative = name.strip_prefix(folder).unwrap_or(name).to_string_lossy();
-        let size = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-        let mut writer = Builder::new(&relative).mode(FILE).nlink(1).write(&mut *out, size);
-        writer.write_all(bytes)?;
-        writer.finish()?;
+        trailer(&mut *out).map(|_| ())
     }
-    trailer(&mut *out)?;
-    Ok(names.len())
 }
 
 /// Lists the data files, sorted: the same kernel gives the same archive.
@@ -68,33 +104,106 @@ fn list(folder: &Path, names: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
+/// A window: counters before it, several times, and after it.
+#[derive(Debug, Default)]
+pub struct Session {
+    folder: PathBuf,
+    before: Vec<Snapshot>,
+    after: Option<Snapshot>,
+}
+
+/// Readings before the window, one after the other, to tell what a reading adds.
+pub const IDLE: [&str; 4] = ["idle-1.cpio", "idle-2.cpio", "idle-3.cpio", "idle-4.cpio"];
+/// The reading right before the window.
+pub const BEFORE: &str = "before.cpio";
+/// The reading right after it.
+pub const AFTER: &str = "counters.cpio";
+
+impl Session {
+    /// Reads the counters below `folder` a few times, the last time for the window: call this right before it.
+    ///
+    /// # Errors
+    /// As [`Snapshot::take`].
+    pub fn begin(folder: &Path) -> io::Result<Self> {
+        // The first reading finds caches empty, and tells how much there is.
+        let room = Snapshot::take(folder, 0)?.size() + STEP;
+        let mut before = Vec::with_capacity(IDLE.len() + 1);
+        for _ in 0..=IDLE.len() {
+            before.push(Snapshot::take(folder, room)?);
+        }
+        Ok(Self { folder: folder.to_owned(), before, after: None })
+    }
+
+    /// Reads them after the window: call this right after it.
+    ///
+    /// # Errors
+    /// As [`Snapshot::take`].
+    pub fn end(&mut self) -> io::Result<()> {
+        let room = self.before.last().map_or(0, Snapshot::size) + STEP;
+        self.after = Some(Snapshot::take(&self.folder, room)?);
+        Ok(())
+    }
+
+    /// Objects that had counters, at the end.
+    pub fn objects(&self) -> usize {
+        self.after.as_ref().or(self.before.last()).map_or(0, Snapshot::objects)
+    }
+
+    /// Writes [`IDLE`], [`BEFORE`] and [`AFTER`] to the folder `place`.
+    ///
+    /// # Errors
+    /// Of writing.
+    pub fn save(&self, place: &Path) -> io::Result<()> {
+        fs::create_dir_all(place)?;
+        let names = IDLE.into_iter().chain([BEFORE]);
+        let before = names.zip(&self.before);
+        for (name, snapshot) in before.chain(self.after.as_ref().map(|after| (AFTER, after))) {
+            let mut out = BufWriter::new(File::create(place.join(name))?);
+            snapshot.archive(&self.folder, &mut out)?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_archive_holds_the_data_files_under_their_paths() {
-        let folder = std::env::temp_dir().join(format!("kprism-agent-gcov-{}", std::process::id()));
-        fs::create_dir_all(folder.join("build/kernel")).unwrap();
-        for (name, contents) in [("b.gcda", "bb"), ("a.gcda", "a"), ("a.gcno", "no"), ("empty.gcda", "")] {
-            fs::write(folder.join("build/kernel").join(name), contents).unwrap();
-        }
-        let mut out = Vec::new();
-        assert_eq!(archive(&folder, &mut out).unwrap(), 3);
-        let mut input = io::Cursor::new(out);
+    fn files(archive: &Path) -> Vec<(String, String)> {
+        let mut input = io::Cursor::new(fs::read(archive).unwrap());
         let mut found = Vec::new();
         loop {
             let mut reader = cpio::newc::Reader::new(input).unwrap();
             if reader.entry().is_trailer() {
-                break;
+                return found;
             }
             let mut contents = String::new();
             reader.read_to_string(&mut contents).unwrap();
             found.push((reader.entry().name().to_owned(), contents));
             input = reader.finish().unwrap();
         }
-        let expected = [("build/kernel/a.gcda", "a"), ("build/kernel/b.gcda", "bb")];
-        assert_eq!(found, expected.map(|(name, contents)| (name.to_owned(), contents.to_owned())));
+    }
+
+    #[test]
+    fn a_session_holds_the_data_files_of_three_moments() {
+        let folder = std::env::temp_dir().join(format!("kprism-agent-gcov-{}", std::process::id()));
+        let below = folder.join("from/build/kernel");
+        fs::create_dir_all(&below).unwrap();
+        for (name, contents) in [("b.gcda", "bb"), ("a.gcda", "a"), ("a.gcno", "no"), ("empty.gcda", "")] {
+            fs::write(below.join(name), contents).unwrap();
+        }
+        let mut session = Session::begin(&folder.join("from")).unwrap();
+        // A module comes, another goes.
+        fs::write(below.join("c.gcda"), "ccc").unwrap();
+        fs::remove_file(below.join("b.gcda")).unwrap();
+        session.end().unwrap();
+        assert_eq!(session.objects(), 2);
+        session.save(&folder.join("to")).unwrap();
+        let pair = |name: &str, contents: &str| (format!("build/kernel/{name}.gcda"), contents.to_owned());
+        assert_eq!(files(&folder.join("to/idle-1.cpio")), [pair("a", "a"), pair("b", "bb")]);
+        assert_eq!(files(&folder.join("to/before.cpio")), [pair("a", "a"), pair("b", "bb")]);
+        assert_eq!(files(&folder.join("to/counters.cpio")), [pair("a", "a"), pair("c", "ccc")]);
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -4,53 +4,112 @@
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use kprism_agent::{Job, MARK_BEGIN, MARK_END, Message, STDERR_PORT, STDOUT_PORT};
+use kprism_agent::gcov::{AFTER, BEFORE, FOLDER, Session};
+use kprism_agent::{
+    CONTROL_PORT, Counters, Job, MARK_BEGIN, MARK_END, Message, PAUSE, PAUSE_PORT, STDERR_PORT, STDOUT_PORT,
+};
 
 use crate::ports;
 
-/// Runs the commands before and then the command itself; gives its exit code as a shell would.
-pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<u8> {
+/// Runs the commands before and then the command itself; gives its exit code as a shell would, and counters that were read.
+pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Session>)> {
     let children = ChildSignal::new()?;
     for line in &job.before {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", line]);
         set_up(&mut shell, job);
         // Only the command's own output is the run's output.
-        let status =
-            spawn_and_wait(&mut shell, &children, [STDERR_PORT, STDERR_PORT], |_| {}).map_err(|error| {
+        let status = spawn_and_wait(&mut shell, &children, [STDERR_PORT, STDERR_PORT], |_| {}, || {})
+            .map_err(|error| {
                 io::Error::other(format!("/bin/sh, to run `{line}` before the command: {error}"))
             })?;
         if !status.success() {
             return Err(io::Error::other(format!("`{line}`, run before the command, ended with {status}")));
         }
     }
+    let moments = Moments::new()?;
+    let mut session = match job.counters {
+        Counters::Read => Some(Session::begin(Path::new(FOLDER)).map_err(|error| {
+            io::Error::other(format!(
+                "{FOLDER}: {error}: the kernel needs CONFIG_GCOV_KERNEL and CONFIG_DEBUG_FS"
+            ))
+        })?),
+        _ => None,
+    };
+    let stops = job.counters == Counters::Stopped;
     let [program, arguments @ ..] = &job.argv[..] else {
-        return Err(io::Error::other("the job has no command"));
+        if job.counters == Counters::None {
+            return Err(io::Error::other("the job has no command"));
+        }
+        // An empty window.
+        if stops {
+            moments.stop(0);
+            moments.stop(1);
+        }
+        session.as_mut().map(Session::end).transpose()?;
+        return Ok((0, session));
     };
     let mut command = Command::new(program);
     command.args(arguments);
     set_up(&mut command, job);
     // SAFETY: the closure makes system calls and executes CPUID, both fine between fork and exec.
     unsafe {
-        command.pre_exec(|| {
-            ports::allow_ports(false)?;
-            ports::mark(MARK_BEGIN, std::process::id());
-            Ok(())
+        command.pre_exec(move || {
+            let pid = std::process::id();
+            if stops {
+                // From here to the mark nothing of the kernel runs: counters and observer see the same window.
+                moments.stop(0);
+            }
+            ports::mark(MARK_BEGIN, pid);
+            ports::allow_ports(false)
         });
     }
-    let status = spawn_and_wait(&mut command, &children, [STDOUT_PORT, STDERR_PORT], |pid| {
-        say(Message::Started { pid });
+    let started = |pid| say(Message::Started { pid });
+    let mut ended = Ok(());
+    let status = spawn_and_wait(&mut command, &children, [STDOUT_PORT, STDERR_PORT], started, || {
+        if stops {
+            moments.stop(1);
+        }
+        ended = session.as_mut().map(Session::end).transpose().map(|_| ());
     });
-    match status {
-        Ok(status) => Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8),
+    ended?;
+    let code = match status {
+        Ok(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8,
         Err(error) => {
             // Begin was marked if the fork went well: an end without a begin does no harm.
             ports::mark(MARK_END, 0);
             ports::write(STDERR_PORT, format!("kprism: {program}: {error}\n").as_bytes());
-            Ok(if error.kind() == ErrorKind::NotFound { 127 } else { 126 })
+            if stops {
+                moments.stop(1);
+            }
+            session.as_mut().map(Session::end).transpose()?;
+            if error.kind() == ErrorKind::NotFound { 127 } else { 126 }
         }
+    };
+    Ok((code, session))
+}
+
+/// The messages at which the host reads counters, made before: saying them takes instructions of this program only.
+#[derive(Debug, Clone, Copy)]
+struct Moments([&'static [u8]; 2]);
+
+impl Moments {
+    fn new() -> io::Result<Self> {
+        let line = |name: &str| -> io::Result<&'static [u8]> {
+            let mut line = serde_json::to_vec(&Message::Counters { name: name.to_owned() })?;
+            line.push(b'\n');
+            Ok(line.leak())
+        };
+        Ok(Self([line(BEFORE)?, line(AFTER)?]))
+    }
+
+    /// Stops the guest until the host has read its counters.
+    fn stop(&self, index: usize) {
+        ports::write(CONTROL_PORT, self.0[index]);
+        ports::write(PAUSE_PORT, &[PAUSE]);
     }
 }
 
@@ -84,13 +143,14 @@ fn set_up(command: &mut Command, job: &Job) {
     }
 }
 
-/// Starts `command`, forwards its output to the two `ports` and waits for it. The end mark comes with its end,
+/// Starts `command`, forwards its output to the two `ports` and waits for it. The end mark and `ended` come with its end,
 /// before the rest of its output is drained.
 fn spawn_and_wait(
     command: &mut Command,
     children: &ChildSignal,
     ports: [u16; 2],
     started: impl FnOnce(u32),
+    ended: impl FnOnce(),
 ) -> io::Result<ExitStatus> {
     let mut child = command.spawn()?;
     started(child.id());
@@ -102,12 +162,14 @@ fn spawn_and_wait(
         // SAFETY: sets a flag on a pipe end that is ours alone.
         unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
     }
+    let mut ended = Some(ended);
     loop {
         let fd = |pipe: &Option<(OwnedFd, u16)>| pipe.as_ref().map_or(-1, |(pipe, _)| pipe.as_raw_fd());
         wait_for([fd(&pipes[0]), fd(&pipes[1]), children.0.as_raw_fd()]);
         let status = children.take().then(|| reap(&mut child)).flatten();
         if status.is_some() {
             ports::mark(MARK_END, child.id());
+            ended.take().into_iter().for_each(|ended| ended());
         }
         pipes.iter_mut().for_each(forward);
         if let Some(status) = status {

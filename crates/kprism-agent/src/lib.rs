@@ -65,6 +65,23 @@ pub struct Job {
     /// if it is not there.
     #[serde(default)]
     pub collect: String,
+    /// How the kernel's coverage counters are taken, right before the command and right after it.
+    #[serde(default)]
+    pub counters: Counters,
+}
+
+/// Ways to take the kernel's coverage counters. With either, an empty [`Job::argv`] is an empty window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Counters {
+    /// Not at all.
+    #[default]
+    None,
+    /// The guest stops itself, and the host reads them from its memory ([`Message::Counters`]): no code of the kernel
+    /// runs for it.
+    Stopped,
+    /// The agent reads `/sys/kernel/debug/gcov`, and gives the host archives as of [`gcov::Session`].
+    Read,
 }
 
 /// A range of the guest's memory that the host reads: a file too large for a port.
@@ -115,6 +132,11 @@ pub enum Message {
     Piece {
         /// Where it is.
         region: Region,
+    },
+    /// The guest stops itself until the host has read the kernel's coverage counters from its memory.
+    Counters {
+        /// What they are kept as: the name of a file below `streams/gcov`.
+        name: String,
     },
     /// The command ended.
     Exit {

@@ -27,23 +27,48 @@ fn main() {
     }
 }
 
-/// What the program does when it is not init: `gcov` writes the kernel's coverage counters to standard output.
+/// What the program does when it is not init: it collects coverage on a target that has nothing else of kprism.
 fn helper() -> i32 {
-    if std::env::args().nth(1).as_deref() != Some("gcov") {
-        eprintln!(
-            "kprism-agent is the init of a guest of `kprism lab`; elsewhere it only knows: kprism-agent gcov"
-        );
-        return 2;
-    }
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    let done = gcov::archive(Path::new(gcov::FOLDER), &mut out).and_then(|_| out.flush());
-    match done {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("{}: {error}", gcov::FOLDER);
-            2
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["gcov"] => archive(),
+        ["gcov", run, program, ref more @ ..] => session(Path::new(run), program, more),
+        _ => {
+            eprintln!(
+                "kprism-agent is the init of a guest of `kprism lab`. Elsewhere it collects the kernel's coverage:\n\
+                 kprism-agent gcov            all counters as an archive, to standard output\n\
+                 kprism-agent gcov RUN CMD…   what CMD made the kernel execute, as a run folder"
+            );
+            return 2;
         }
-    }
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("kprism-agent: {error}");
+        2
+    })
+}
+
+fn unreadable(error: io::Error) -> io::Error {
+    io::Error::other(format!("{}: {error}", gcov::FOLDER))
+}
+
+fn archive() -> io::Result<i32> {
+    let folder = Path::new(gcov::FOLDER);
+    let snapshot = gcov::Snapshot::take(folder, 0).map_err(unreadable)?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    snapshot.archive(folder, &mut out).and_then(|()| out.flush())?;
+    Ok(0)
+}
+
+fn session(run: &Path, program: &str, arguments: &[&str]) -> io::Result<i32> {
+    let mut command = std::process::Command::new(program);
+    command.args(arguments);
+    let mut session = gcov::Session::begin(Path::new(gcov::FOLDER)).map_err(unreadable)?;
+    let status = command.status().map_err(|error| io::Error::other(format!("{program}: {error}")));
+    session.end().map_err(unreadable)?;
+    session.save(&run.join("streams/gcov"))?;
+    Ok(status?.code().unwrap_or(1))
 }
 
 fn serve() -> io::Result<()> {
@@ -62,7 +87,7 @@ fn serve() -> io::Result<()> {
             .ok_or_else(|| io::Error::other("the shared files are missing from fw_cfg"))?;
         unpack::unpack(&ports::read_file(selector, size)?, Path::new("/"))?;
     }
-    let code = job::run(&job, |message| say(&message))?;
+    let (code, counters) = job::run(&job, |message| say(&message))?;
     let after = modules();
     // Reading kallsyms takes a second of the guest: only if there is something new in it.
     if module_names(&after) != module_names(&before) || boot::has_bpf_programs() || boot::is_traced() {
@@ -75,14 +100,25 @@ fn serve() -> io::Result<()> {
     for line in &job.after {
         say(&Message::After { output: job::output_of(line, &job) });
     }
-    if !job.collect.is_empty() {
-        collect::send(Path::new(&job.collect), |region| {
-            say(&Message::Piece { region });
-            ports::write(PAUSE_PORT, &[PAUSE]);
-        })?;
+    if let Some(session) = counters {
+        session.save(&Path::new(COUNTERS).join("streams/gcov"))?;
+        give(Path::new(COUNTERS))?;
+    } else if !job.collect.is_empty() {
+        give(Path::new(&job.collect))?;
     }
     say(&Message::Exit { code });
     Ok(())
+}
+
+/// Where counters that the agent read are kept until the host has them.
+const COUNTERS: &str = "/run/.kprism-gcov";
+
+/// Gives a folder's contents to the host.
+fn give(folder: &Path) -> io::Result<()> {
+    collect::send(folder, |region| {
+        say(&Message::Piece { region });
+        ports::write(PAUSE_PORT, &[PAUSE]);
+    })
 }
 
 /// Gets the job from fw_cfg. If there is none at once, a snapshot will be taken: the guest says that it is ready,

@@ -116,6 +116,11 @@ impl Asm {
         }
     }
 
+    /// `dst = value` in two instructions, whatever it is: as long as what another maker wrote.
+    pub fn mov_wide(&mut self, dst: Reg, value: u64) -> &mut Self {
+        self.wide(dst, 0, value as i32, (value >> 32) as i32)
+    }
+
     /// `dst = map`, for helpers.
     pub fn map(&mut self, dst: Reg, map: usize) -> &mut Self {
         let at = self.len();

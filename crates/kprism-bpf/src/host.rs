@@ -124,6 +124,42 @@ fn cpu_list(text: &str) -> Vec<usize> {
     cpus
 }
 
+/// Where the running kernel's code begins.
+pub fn kernel_text() -> Result<u64, Error> {
+    let path = PathBuf::from("/proc/kallsyms");
+    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+    let line = text.lines().find(|line| line.ends_with(" _text"));
+    match line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok()) {
+        Some(address) if address != 0 => Ok(address),
+        _ => Err(Error::refused(
+            "/proc/kallsyms",
+            "it does not tell where the kernel is: run as root, or sysctl kernel.kptr_restrict=0",
+        )),
+    }
+}
+
+/// The running kernel's build id, as hexadecimal digits.
+pub fn kernel_build_id() -> Option<String> {
+    let notes = std::fs::read("/sys/kernel/notes").ok()?;
+    build_id(&notes)
+}
+
+/// The GNU build id among ELF notes.
+fn build_id(mut notes: &[u8]) -> Option<String> {
+    const NT_GNU_BUILD_ID: u32 = 3;
+    loop {
+        let word = |at: usize| Some(u32::from_le_bytes(notes.get(at..at + 4)?.try_into().ok()?));
+        let (name, len, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
+        let at = name.checked_next_multiple_of(4)?.checked_add(12)?;
+        let own = notes.get(12..)?.get(..name)?;
+        let value = notes.get(at..)?.get(..len)?;
+        if own == b"GNU\0" && kind == NT_GNU_BUILD_ID {
+            return Some(value.iter().map(|byte| format!("{byte:02x}")).collect());
+        }
+        notes = notes.get(at.checked_add(len.checked_next_multiple_of(4)?)?..)?;
+    }
+}
+
 /// The number of a PMU such as `kprobe`.
 pub(crate) fn pmu_type(pmu: &str) -> Result<u32, Error> {
     let path = PathBuf::from(format!("/sys/bus/event_source/devices/{pmu}/type"));
@@ -185,6 +221,17 @@ mod tests {
         assert_eq!(cpu_list(""), [0usize; 0]);
         assert_eq!(cpu_list("0-99999999999").len(), 8192);
         assert_eq!(cpu_list("x-3,7-y,2"), [2]);
+    }
+
+    #[test]
+    fn build_ids_among_notes() {
+        let mut notes = vec![4, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0];
+        notes.extend(b"Xen\0\x06\x00\0\0");
+        notes.extend([4, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
+        notes.extend(b"GNU\0\xab\x01\0\0");
+        assert_eq!(build_id(&notes).as_deref(), Some("ab01"));
+        assert_eq!(build_id(&notes[..30]), None);
+        assert_eq!(build_id(&[0xff; 64]), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::btf::{Btf, Kind};
@@ -119,23 +120,36 @@ pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
         let remedy = "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing";
         return Err(Error::refused("the list of traceable functions", remedy));
     };
-    let path = tracefs.join("available_filter_functions");
-    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-    let traceable: HashSet<(&str, Option<&str>)> = text
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            Some((words.next()?, words.next().map(bare_module)))
-        })
-        .collect();
+    let read = |path: &Path| std::fs::read_to_string(path).map_err(Error::io(path));
+    let text = read(&tracefs.join("available_filter_functions"))?;
+    let mut traceable: HashMap<(&str, Option<&str>), u32> = HashMap::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        if let Some(name) = words.next() {
+            *traceable.entry((name, words.next().map(bare_module))).or_default() += 1;
+        }
+    }
+    // Of several functions with one name, some may not be traceable: since 6.5 the kernel tells them apart.
+    let places = tracefs.join("available_filter_functions_addrs");
+    let places: Option<HashSet<u64>> = match places.exists() {
+        true => Some(read(&places)?.lines().filter_map(place).collect()),
+        false => None,
+    };
     let mut seen: HashMap<&str, u32> = HashMap::new();
+    let mut owned: HashMap<(&str, Option<&str>), u32> = HashMap::new();
     let mut found = Vec::new();
     for (address, name, module) in symbols(kallsyms) {
         *seen.entry(name).or_default() += 1;
-        if traceable.contains(&(name, module)) {
+        *owned.entry((name, module)).or_default() += 1;
+        if traceable.contains_key(&(name, module)) {
             found.push((address, name, module));
         }
     }
+    found.retain(|&(address, name, module)| match &places {
+        // The call to the tracer is the first instruction, or follows an ENDBR64.
+        Some(places) => [0, 4].iter().any(|into| places.contains(&(address + into))),
+        None => owned[&(name, module)] <= traceable[&(name, module)],
+    });
     if found.iter().all(|&(address, ..)| address == 0) {
         let remedy = "every address is 0: run as root, or sysctl kernel.kptr_restrict=0";
         return Err(Error::refused("/proc/kallsyms", remedy));
@@ -150,6 +164,32 @@ pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
         ambiguous: seen[name] > 1,
     };
     Ok(found.into_iter().map(function).collect())
+}
+
+/// The address in a line of `available_filter_functions_addrs`.
+fn place(line: &str) -> Option<u64> {
+    u64::from_str_radix(line.split_whitespace().next()?, 16).ok()
+}
+
+/// Whether the kernel calls this function to run a program at another's entry or return (kernel/trace/bpf_trace.c,
+/// fprobe.c, rethook.c). A program there would find itself running already, a dozen times for each call of any other
+/// function, and never see a call of its own.
+pub fn serves_probes(name: &str) -> bool {
+    const BEGIN: [&str; 12] = [
+        "__bpf",
+        "__rcu_read",
+        "__rethook",
+        "arch_rethook",
+        "bpf_",
+        "fprobe",
+        "ftrace_",
+        "kprobe_multi",
+        "ktime_get",
+        "migrate_",
+        "rcu_read",
+        "rethook_",
+    ];
+    ["bsearch", "rcu_is_watching"].contains(&name) || BEGIN.iter().any(|begin| name.starts_with(begin))
 }
 
 fn bare_module(word: &str) -> &str {

@@ -102,11 +102,10 @@ impl Link {
         Self::probe(program, "kprobe", &what, name.as_ptr() as u64, offset, when, -1, cookie)
     }
 
-    /// Attaches to a kernel address, of a module too.
+    /// Attaches to an address of the running kernel: a function's first instruction, or any other. No name is looked
+    /// up, so that functions of one name are told apart.
     pub fn kprobe_at(program: &Program, address: u64, when: When, cookie: u64) -> Result<Self, Error> {
-        let what = format!("kprobe {address:#x}");
-        // Without a name, the offset is an address.
-        Self::probe(program, "kprobe", &what, 0, address, when, -1, cookie)
+        Self::probe(program, "kprobe", &format!("kprobe {address:#x}"), 0, address, when, -1, cookie)
     }
 
     /// Attaches to an offset of a file; `pid` -1 is every process.
@@ -121,6 +120,22 @@ impl Link {
         let name = c_string(&path.to_string_lossy())?;
         let what = format!("uprobe {}+{offset:#x}", path.display());
         Self::probe(program, "uprobe", &what, name.as_ptr() as u64, offset, when, pid, cookie)
+    }
+
+    /// Attaches to a static tracepoint of a program, in all processes: at `listeners` in the file is the counter that
+    /// tells the program that somebody listens.
+    pub fn usdt(program: &Program, path: &Path, offset: u64, listeners: u64) -> Result<Self, Error> {
+        let name = c_string(&path.to_string_lossy())?;
+        let what = format!("uprobe {}+{offset:#x}", path.display());
+        let Ok(listeners) = u32::try_from(listeners) else {
+            return Err(Error::refused(what, "its counter of listeners lies beyond 4 GiB of the file"));
+        };
+        let kind = host::pmu_type("uprobe")?;
+        // The PMU's `format/ref_ctr_offset`: the upper half of the configuration.
+        let config = u64::from(listeners) << 32;
+        let config1 = name.as_ptr() as u64;
+        let attr = PerfAttr { kind, config, config1, config2: offset, ..Default::default() };
+        Self::perf(program, &what, attr, -1, 0)
     }
 
     #[allow(clippy::too_many_arguments)]

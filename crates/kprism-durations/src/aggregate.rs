@@ -70,7 +70,7 @@ pub fn read(bytes: &[u8]) -> (Measured, Vec<BadLine>) {
     }
     let tasks = vec![Task { pid: 0, tgid: 0, comm: "all tasks".into(), root: 0 }];
     let profile = Profile { funcs, tasks, nodes, ..Profile::default() };
-    (Measured { profile, times, switches: Vec::new() }, bad)
+    (Measured { profile, times, ..Measured::default() }, bad)
 }
 
 fn histogram(line: &Line) -> Histogram {

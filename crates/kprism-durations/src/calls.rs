@@ -11,8 +11,7 @@
 //! What cannot be is counted and passed over: an exit without a beginning, an entry at a depth that is taken (the
 //! exit was lost), an end before its beginning (the clock jumped).
 
-use std::collections::HashMap;
-
+use foldhash::{HashMap, HashMapExt as _};
 use kprism_ftrace::{Context, Exit};
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +60,31 @@ pub struct Counts {
     pub uprooted: u64,
 }
 
+/// What becomes of a call, as soon as it is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// It was entered.
+    Entered {
+        /// Task.
+        key: TaskKey,
+        /// Number of the function.
+        func: u32,
+        /// Functions below it.
+        depth: u32,
+        /// It begins an interrupt.
+        interrupt: bool,
+    },
+    /// It ended, and its entry was seen. What it called has been told before.
+    Ended(TaskKey, Ended),
+    /// Its end is not known.
+    Unfinished {
+        /// Task.
+        key: TaskKey,
+        /// Functions below it.
+        depth: u32,
+    },
+}
+
 /// Calls that wait for their callers, of one task.
 const WAITING: usize = 1 << 16;
 
@@ -91,6 +115,7 @@ struct Frame {
 
 #[derive(Debug)]
 struct Task {
+    key: TaskKey,
     number: u32,
     root: u32,
     stack: Vec<Frame>,
@@ -134,15 +159,19 @@ struct Cpu {
 /// The state of all tasks.
 #[derive(Debug)]
 pub struct Calls {
-    tasks: HashMap<TaskKey, Task>,
-    /// Keys of the tasks in the order of their appearance.
-    order: Vec<TaskKey>,
+    /// In the order of their appearance.
+    tasks: Vec<Task>,
+    numbers: HashMap<TaskKey, usize>,
+    /// The one that was asked for last: events of a task come in rows.
+    last: Option<(TaskKey, usize)>,
     strangers: HashMap<TaskKey, Stranger>,
     cpus: HashMap<u32, Cpu>,
     /// The sums.
     pub tree: Tree,
     /// What was counted.
     pub counts: Counts,
+    /// If kept: what became of calls whose entries were seen, since it was last taken.
+    pub log: Option<Vec<Told>>,
     /// Whether times of different tasks compare.
     timed: bool,
     /// Switches are told by events.
@@ -154,12 +183,14 @@ impl Calls {
     #[must_use]
     pub fn new(timed: bool) -> Self {
         Calls {
-            tasks: HashMap::new(),
-            order: Vec::new(),
+            tasks: Vec::new(),
+            numbers: HashMap::new(),
+            last: None,
             strangers: HashMap::new(),
             cpus: HashMap::new(),
             tree: Tree::default(),
             counts: Counts::default(),
+            log: None,
             timed,
             told: false,
         }
@@ -167,18 +198,33 @@ impl Calls {
 
     /// Keys of the tasks by their number, and the roots of their trees.
     pub fn tasks(&self) -> impl Iterator<Item = (TaskKey, u32)> + '_ {
-        self.order.iter().map(|key| (*key, self.tasks[key].root))
+        self.tasks.iter().map(|task| (task.key, task.root))
     }
 
-    fn task(&mut self, key: TaskKey) -> &mut Task {
-        let Calls { tasks, order, tree, strangers, .. } = self;
-        tasks.entry(key).or_insert_with(|| {
-            order.push(key);
-            let number = (order.len() - 1) as u32;
-            let Stranger { out_ns, offs } = strangers.remove(&key).unwrap_or_default();
-            let waiting = offs.into_iter().map(|(start_ns, end_ns)| Waiting::Off { start_ns, end_ns });
-            Task { number, root: tree.root(), stack: Vec::new(), waiting: waiting.collect(), out_ns }
-        })
+    /// The number of a task, which is a new one if it has not been seen.
+    fn task(&mut self, key: TaskKey) -> usize {
+        if let Some(number) = self.known(key) {
+            return number;
+        }
+        let number = self.tasks.len();
+        self.numbers.insert(key, number);
+        let Stranger { out_ns, offs } = self.strangers.remove(&key).unwrap_or_default();
+        let waiting =
+            offs.into_iter().map(|(start_ns, end_ns)| Waiting::Off { start_ns, end_ns }).collect();
+        let root = self.tree.root();
+        self.tasks.push(Task { key, number: number as u32, root, stack: Vec::new(), waiting, out_ns });
+        number
+    }
+
+    fn known(&mut self, key: TaskKey) -> Option<usize> {
+        if let Some((last, number)) = self.last
+            && last == key
+        {
+            return Some(number);
+        }
+        let number = *self.numbers.get(&key)?;
+        self.last = Some((key, number));
+        Some(number)
     }
 
     /// The task runs on this CPU at this time: if another one did last, there was a switch in between.
@@ -203,20 +249,21 @@ impl Calls {
         if !self.timed {
             return;
         }
-        match self.tasks.get_mut(&key) {
-            Some(task) => task.out_ns = Some(ns),
+        match self.known(key) {
+            Some(number) => self.tasks[number].out_ns = Some(ns),
             None if self.told => self.strangers.entry(key).or_default().out_ns = Some(ns),
             None => {}
         }
     }
 
     fn come(&mut self, key: TaskKey, ns: u64) {
-        let Some(task) = self.tasks.get_mut(&key) else {
+        let Some(number) = self.known(key) else {
             if let Some(stranger) = self.strangers.get_mut(&key) {
                 stranger.came(ns);
             }
             return;
         };
+        let task = &mut self.tasks[number];
         let Some(start_ns) = task.out_ns.take() else { return };
         match task.stack.last_mut() {
             Some(top) => top.off_ns = top.off_ns.saturating_add(ns.saturating_sub(start_ns)),
@@ -241,12 +288,12 @@ impl Calls {
     pub fn entry(&mut self, at: At, func: u32, depth: u32, names: &Names<'_>) {
         let At { key, cpu, ns, context } = at;
         self.runs(key, cpu, ns);
-        self.task(key);
-        while self.tasks[&key].stack.last().is_some_and(|top| top.func.is_some() && top.depth >= depth) {
-            self.give_up(key);
+        let number = self.task(key);
+        while self.tasks[number].stack.last().is_some_and(|top| top.func.is_some() && top.depth >= depth) {
+            self.give_up(number);
         }
-        let Calls { tasks, tree, counts, .. } = self;
-        let Some(task) = tasks.get_mut(&key) else { return };
+        let Calls { tasks, tree, counts, log, .. } = self;
+        let task = &mut tasks[number];
         if depth == 0 && !task.waiting.is_empty() {
             counts.uprooted += settle(task, tree);
         }
@@ -262,6 +309,9 @@ impl Calls {
             Some(parent) => parent.node,
         };
         let node = caller.map(|caller| tree.child(caller, func, interrupt));
+        if let Some(log) = log {
+            log.push(Told::Entered { key, func, depth, interrupt });
+        }
         task.stack.push(Frame {
             func: Some(func),
             depth,
@@ -279,13 +329,16 @@ impl Calls {
     }
 
     /// The top frame's end is not known: what it called goes to its caller.
-    fn give_up(&mut self, key: TaskKey) {
-        let Calls { tasks, tree, counts, .. } = self;
-        let Some(task) = tasks.get_mut(&key) else { return };
+    fn give_up(&mut self, number: usize) {
+        let Calls { tasks, tree, counts, log, .. } = self;
+        let task = &mut tasks[number];
         let Some(frame) = task.stack.pop() else { return };
         if let Some(func) = frame.func {
             counts.unfinished += 1;
             tree.unfinished(func);
+            if let Some(log) = log {
+                log.push(Told::Unfinished { key: task.key, depth: frame.depth });
+            }
         }
         match task.stack.last_mut() {
             Some(parent) => {
@@ -310,9 +363,9 @@ impl Calls {
     ) {
         let At { key, cpu, ns, context } = at;
         self.runs(key, cpu, ns);
-        self.task(key);
+        let number = self.task(key);
         let end_ns = exit.ret_ns.unwrap_or(ns);
-        while let Some(top) = self.tasks[&key].stack.last() {
+        while let Some(top) = self.tasks[number].stack.last() {
             let is_event = top.func.is_none();
             if !is_event && top.depth < exit.depth {
                 break;
@@ -323,29 +376,29 @@ impl Calls {
             let other = top.gap_ns.zip(exit.call_ns).is_some_and(|(gap, call)| later(gap, call));
             if same && !other {
                 let start_ns = exit.call_ns.unwrap_or(top.start_ns);
-                return self.close(key, cpu, start_ns, end_ns, called_ns, names);
+                return self.close(number, cpu, start_ns, end_ns, called_ns, names);
             }
-            self.give_up(key);
+            self.give_up(number);
         }
         let (Some(func), Some(start_ns)) = (func, exit.call_ns) else {
             self.counts.orphans += 1;
             return;
         };
-        self.rebuild(key, cpu, (start_ns, end_ns), (func, exit.depth, context), called_ns, names);
+        self.rebuild(number, cpu, (start_ns, end_ns), (func, exit.depth, context), called_ns, names);
     }
 
     /// The top frame ends.
     fn close(
         &mut self,
-        key: TaskKey,
+        number: usize,
         cpu: u32,
         start_ns: u64,
         end_ns: u64,
         called_ns: Option<u64>,
         names: &Names<'_>,
     ) {
-        let Calls { tasks, tree, counts, timed, .. } = self;
-        let Some(task) = tasks.get_mut(&key) else { return };
+        let Calls { tasks, tree, counts, timed, log, .. } = self;
+        let task = &mut tasks[number];
         let Some(frame) = task.stack.pop() else { return };
         let Some(func) = frame.func else { return };
         let end_ns = if end_ns < start_ns {
@@ -365,12 +418,16 @@ impl Calls {
             off_ns: frame.off_ns,
             irq_ns: frame.irq_ns,
             gapped: frame.gap_ns.is_some(),
+            rebuilt: false,
             inner: frame.waiting,
         };
         let called = called_ns.unwrap_or(0).max(frame.called_ns);
         split(&mut call, called, !*timed && names.role(func).schedules, counts);
         counts.calls += 1;
         let ns = call.ns();
+        if let Some(log) = log {
+            log.push(Told::Ended(task.key, Ended { inner: Vec::new(), ..call }));
+        }
         match frame.node {
             Some(node) => {
                 let inner = std::mem::take(&mut call.inner);
@@ -391,7 +448,7 @@ impl Calls {
     /// A call whose exit alone is there; it called what ended since it began.
     fn rebuild(
         &mut self,
-        key: TaskKey,
+        number: usize,
         cpu: u32,
         (start_ns, end_ns): (u64, u64),
         (func, depth, context): (u32, u32, Context),
@@ -399,7 +456,7 @@ impl Calls {
         names: &Names<'_>,
     ) {
         let Calls { tasks, tree, counts, told, .. } = self;
-        let Some(task) = tasks.get_mut(&key) else { return };
+        let task = &mut tasks[number];
         counts.calls += 1;
         counts.rebuilt += 1;
         let end_ns = if end_ns < start_ns {
@@ -408,7 +465,7 @@ impl Calls {
         } else {
             end_ns
         };
-        let mut call = Ended { func, cpu, depth, start_ns, end_ns, ..Ended::default() };
+        let mut call = Ended { func, cpu, depth, start_ns, end_ns, rebuilt: true, ..Ended::default() };
         let mut called = 0u64;
         let mut adopt = |call: &mut Ended, child: Ended| {
             called = called.saturating_add(child.ns());
@@ -476,7 +533,8 @@ impl Calls {
     pub fn irq_enter(&mut self, at: At) {
         let At { key, cpu, ns, context } = at;
         self.runs(key, cpu, ns);
-        let Some(task) = self.tasks.get_mut(&key) else { return };
+        let Some(number) = self.known(key) else { return };
+        let task = &mut self.tasks[number];
         let Some(top) = task.stack.last() else { return };
         task.stack.push(Frame {
             func: None,
@@ -499,12 +557,12 @@ impl Calls {
     pub fn irq_exit(&mut self, at: At) {
         let At { key, cpu, ns, .. } = at;
         self.runs(key, cpu, ns);
-        let Some(task) = self.tasks.get(&key) else { return };
-        let Some(place) = task.stack.iter().rposition(|f| f.func.is_none()) else { return };
-        while self.tasks[&key].stack.len() > place + 1 {
-            self.give_up(key);
+        let Some(number) = self.known(key) else { return };
+        let Some(place) = self.tasks[number].stack.iter().rposition(|f| f.func.is_none()) else { return };
+        while self.tasks[number].stack.len() > place + 1 {
+            self.give_up(number);
         }
-        let Some(task) = self.tasks.get_mut(&key) else { return };
+        let task = &mut self.tasks[number];
         let (Some(frame), Some(parent)) = (task.stack.pop(), task.stack.last_mut()) else { return };
         if frame.interrupt {
             let own = ns.saturating_sub(frame.start_ns).saturating_sub(frame.called_ns);
@@ -525,7 +583,7 @@ impl Calls {
         let state = self.cpus.entry(cpu).or_default();
         state.current = None;
         let from = state.last_ns;
-        for task in self.tasks.values_mut() {
+        for task in &mut self.tasks {
             for frame in &mut task.stack {
                 frame.gap_ns.get_or_insert(from);
             }
@@ -534,14 +592,12 @@ impl Calls {
 
     /// The trace is at its end: calls that are open stay unfinished.
     pub fn finish(&mut self) {
-        for key in self.order.clone() {
-            while !self.tasks[&key].stack.is_empty() {
-                self.give_up(key);
+        for number in 0..self.tasks.len() {
+            while !self.tasks[number].stack.is_empty() {
+                self.give_up(number);
             }
             let Calls { tasks, tree, counts, .. } = self;
-            if let Some(task) = tasks.get_mut(&key) {
-                counts.uprooted += settle(task, tree);
-            }
+            counts.uprooted += settle(&mut tasks[number], tree);
         }
     }
 }

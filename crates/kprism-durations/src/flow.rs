@@ -178,6 +178,6 @@ impl Collector {
         };
         let totals = Totals { per_cpu: heard.cpus };
         let profile = Profile { funcs, tasks, nodes: heard.tree.nodes, totals, ..Profile::default() };
-        Measured { profile, times, switches: Vec::new() }
+        Measured { profile, times, ..Measured::default() }
     }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use foldhash::{HashMap, HashMapExt as _};
 use kprism_flow::Profile;
 use kprism_flow::model::{CpuTotals, Func, Task, Totals};
 use kprism_ftrace::{Context, Data, Event, Exit, UNKNOWN_PID};
 
-use crate::calls::{At, Calls, TaskKey};
+use crate::calls::{At, Calls, TaskKey, Told};
 use crate::measured::{Measured, Switch, Times};
 use crate::names::{Name, Names};
 use crate::record::CallRecord;
@@ -22,7 +23,7 @@ pub struct Collector<'n> {
     comms: BTreeMap<u32, String>,
     tgids: BTreeMap<u32, u32>,
     switches: Vec<Switch>,
-    cpus: BTreeMap<u32, CpuTotals>,
+    cpus: HashMap<u32, CpuTotals>,
 }
 
 impl<'n> Collector<'n> {
@@ -35,8 +36,38 @@ impl<'n> Collector<'n> {
             comms: BTreeMap::new(),
             tgids: BTreeMap::new(),
             switches: Vec::new(),
-            cpus: BTreeMap::new(),
+            cpus: HashMap::new(),
         }
+    }
+
+    /// From now on, what becomes of calls is kept for [`Collector::take_log`].
+    pub fn keep_log(&mut self) {
+        self.calls.log = Some(Vec::new());
+    }
+
+    /// What became of calls whose entries were seen, since this was asked last; `into` is emptied first.
+    pub fn take_log(&mut self, into: &mut Vec<Told>) {
+        into.clear();
+        if let Some(log) = &mut self.calls.log {
+            std::mem::swap(log, into);
+        }
+    }
+
+    /// From now on, calls whose entries are not there are kept, for [`Measured::rebuilt`].
+    pub fn keep_rebuilt(&mut self) {
+        self.calls.tree.rebuilt = Some(Vec::new());
+    }
+
+    /// The name of a thread, as it is known by now.
+    #[must_use]
+    pub fn comm(&self, pid: u32) -> Option<&str> {
+        self.comms.get(&pid).map(String::as_str)
+    }
+
+    /// The process of a thread.
+    #[must_use]
+    pub fn tgid(&self, pid: u32) -> u32 {
+        self.tgids.get(&pid).copied().unwrap_or(pid)
     }
 
     /// Names of threads; those already known stay.
@@ -44,6 +75,12 @@ impl<'n> Collector<'n> {
         for (pid, comm) in comms {
             self.comms.entry(pid).or_insert(comm);
         }
+    }
+
+    /// A thread has another name from now on.
+    pub fn rename_task(&mut self, pid: u32, tgid: u32, comm: &str) {
+        self.comms.insert(pid, comm.to_owned());
+        self.tgids.insert(pid, tgid);
     }
 
     /// Process ids of threads.
@@ -124,18 +161,21 @@ impl<'n> Collector<'n> {
             Task { pid, tgid: self.tgids.get(&pid).copied().unwrap_or(pid), comm, root }
         };
         let tasks = self.calls.tasks().map(task).collect();
-        let count = self.cpus.keys().next_back().map_or(0, |&cpu| cpu as usize + 1).min(1 << 16);
+        let keys: Vec<TaskKey> = self.calls.tasks().map(|(key, _)| key).collect();
+        let count = self.cpus.keys().max().map_or(0, |&cpu| cpu as usize + 1).min(1 << 16);
         let per_cpu = (0..count as u32).map(|cpu| self.cpus.get(&cpu).cloned().unwrap_or_default()).collect();
         let counts = self.calls.counts;
         let tree = self.calls.tree;
         let times = Times { funcs: tree.func_times(funcs.len()), nodes: tree.times, counts };
+        let rebuilt = tree.rebuilt.unwrap_or_default();
+        let rebuilt = rebuilt.into_iter().map(|(task, call)| (keys[task as usize], call)).collect();
         let mut slices = tree.slices;
         slices.retain(|s| s.end_ns - s.start_ns >= tree.shortest_ns);
         // Outer ones before those they hold, which ended first.
         slices.sort_by_key(|s| (s.task, s.start_ns, std::cmp::Reverse(s.end_ns), s.depth));
         let totals = Totals { per_cpu };
         let profile = Profile { funcs, tasks, nodes: tree.nodes, slices, totals, ..Profile::default() };
-        Measured { profile, times, switches: self.switches }
+        Measured { profile, times, switches: self.switches, rebuilt }
     }
 }
 

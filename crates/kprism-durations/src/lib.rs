@@ -30,6 +30,7 @@ pub mod record;
 pub mod rows;
 pub mod tree;
 
-pub use calls::{Calls, Counts, TaskKey};
+pub use calls::{Calls, Counts, TaskKey, Told};
 pub use measured::{FuncTimes, Measured, NodeTimes, Switch, Times};
 pub use names::Names;
+pub use tree::Ended;

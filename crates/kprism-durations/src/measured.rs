@@ -4,7 +4,8 @@
 use kprism_flow::Profile;
 use kprism_flow::model::Histogram;
 
-use crate::calls::Counts;
+use crate::calls::{Counts, TaskKey};
+use crate::tree::Ended;
 
 /// Everything learned of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct Measured {
     pub times: Times,
     /// Task switches, for the timeline of CPUs.
     pub switches: Vec<Switch>,
+    /// If asked for: calls whose entries were not there, and their tasks, callers before callees.
+    pub rebuilt: Vec<(TaskKey, Ended)>,
 }
 
 /// What durations have beside a profile.

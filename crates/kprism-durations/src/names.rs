@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Functions, numbered in the order in which they were met.
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use kprism_ftrace::Func;
 
 /// A function as the source names it.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ended calls, summed up by calling context as they come, and the longest of them one by one.
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use kprism_flow::histogram::Counter;
 use kprism_flow::model::{FrameKind, NO_PARENT, Node, Slice};
 
@@ -31,6 +30,8 @@ pub struct Ended {
     pub irq_ns: u64,
     /// Events were lost in it.
     pub gapped: bool,
+    /// Its entry was not there: its exit told when it began.
+    pub rebuilt: bool,
     /// What it called, if it could not be told before its callers were known.
     pub inner: Vec<Ended>,
 }
@@ -57,6 +58,8 @@ pub struct Tree {
     pub slices: Vec<Slice>,
     /// Only calls of at least this many ns are in it.
     pub shortest_ns: u64,
+    /// If kept: calls that were rebuilt and the numbers of their tasks, callers before callees.
+    pub rebuilt: Option<Vec<(u32, Ended)>>,
     known: HashMap<(u32, u32, bool), u32>,
     funcs: Vec<Func>,
 }
@@ -110,6 +113,12 @@ impl Tree {
         times.off_ns = times.off_ns.saturating_add(call.off_ns);
         times.irq_ns = times.irq_ns.saturating_add(call.irq_ns);
         let kind = sums.kind;
+        if call.rebuilt
+            && let Some(rebuilt) = &mut self.rebuilt
+        {
+            let inner = Vec::new();
+            rebuilt.push((task, Ended { interrupt: kind == FrameKind::Interrupt, inner, ..*call }));
+        }
         let func = self.func(call.func);
         func.durations.add(ns);
         func.gapped += u64::from(call.gapped);

@@ -12,6 +12,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use crate::regs::Reg;
 
 /// A value of a function.
@@ -103,7 +105,7 @@ pub enum Cond {
 }
 
 /// Whose memory is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Space {
     /// The kernel's.
     Kernel,
@@ -118,6 +120,8 @@ pub enum Input {
     Reg(Reg),
     /// A 64-bit slot of the context: an argument at function entry, the value returned after the last of them.
     Arg(u8),
+    /// The context's own address: a tracepoint's record begins there, or its arguments.
+    Context,
     /// Process id in the upper, thread id in the lower half.
     PidTgid,
     /// Number of the CPU.
@@ -127,7 +131,7 @@ pub enum Input {
 }
 
 /// What a paired probe at the function's entry kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kept {
     /// The time.
     Time,

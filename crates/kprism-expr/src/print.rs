@@ -37,6 +37,7 @@ impl Display for Input {
         match self {
             Input::Reg(reg) => f.write_str(reg.name()),
             Input::Arg(n) => write!(f, "arg{n}"),
+            Input::Context => f.write_str("context"),
             Input::PidTgid => f.write_str("pid_tgid"),
             Input::Cpu => f.write_str("cpu"),
             Input::Time => f.write_str("time"),

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The registers of x86-64 that a probe can read, by the numbers that DWARF, GDB and the kernel give them.
 
+use serde::{Deserialize, Serialize};
+
 /// A register. The order is that of `struct pt_regs` (arch/x86/include/asm/ptrace.h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Reg {
     R15,

@@ -22,6 +22,8 @@ pub enum Sym {
     Entry(Reg),
     /// An address of the file.
     Address(u64),
+    /// The address of what the program is given: a tracepoint's record or arguments.
+    Context,
     /// The number of the CPU.
     Cpu,
     /// A number in memory, of so many bytes.
@@ -214,6 +216,7 @@ impl Display for Sym {
             Sym::Arg(n) => write!(f, "argument {n}"),
             Sym::Entry(reg) => write!(f, "{} at entry", reg.name()),
             Sym::Address(a) => write!(f, "{a:#x}"),
+            Sym::Context => f.write_str("context"),
             Sym::Cpu => f.write_str("cpu"),
             Sym::Deref(a, 8) => write!(f, "[{a}]"),
             Sym::Deref(a, n) => write!(f, "u{}[{a}]", u16::from(*n) * 8),

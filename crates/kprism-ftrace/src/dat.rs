@@ -93,22 +93,13 @@ impl<'a> Dat<'a> {
     /// # Errors
     /// It is no trace.dat, or what all else depends on cannot be read. What else is damaged is passed over and noted.
     pub fn parse(file: &'a [u8]) -> Result<Dat<'a>, FtraceError> {
-        let mut at = Cursor { bytes: file, at: 0, order: Order::Little };
-        if at.take(MAGIC.len()) != Some(MAGIC) {
-            return Err(FtraceError::format("offset 0", "the mark of a trace.dat, 17 08 44 `tracing`"));
-        }
-        let version = at.string().and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
-        let (Some(version), Some([big, _long])) = (version, at.take(2)) else {
-            return Err(FtraceError::format("offset 10", "version, order of bytes and size of a long"));
-        };
-        at.order = if *big == 0 { Order::Little } else { Order::Big };
-        let Some(_page) = at.u32() else {
-            return Err(FtraceError::format(format!("offset {}", at.at), "the size of a page"));
-        };
-        let mut dat = Dat { version, big: *big != 0, compression: "none".into(), ..Dat::default() };
-        match version {
+        let (mut dat, version, at) = Self::begin(file)?;
+        match version.parse().unwrap_or(0) {
             6 => v6::read(&mut dat, at)?,
-            7 => v7::read(&mut dat, at)?,
+            7 => {
+                dat.version = 7;
+                v7::read(&mut dat, at)?;
+            }
             _ => {
                 let what = format!(
                     "trace.dat version {version} is not known: convert it with `trace-cmd convert --file-version 7`"
@@ -123,6 +114,37 @@ impl<'a> Dat<'a> {
             }
         }
         Ok(dat)
+    }
+
+    /// Reads what perf keeps of the same in its files (`HEADER_TRACING_DATA`): version 6 without buffers.
+    ///
+    /// # Errors
+    /// It is no such thing, or cut off.
+    pub fn parse_head(bytes: &'a [u8]) -> Result<Dat<'a>, FtraceError> {
+        let (mut dat, version, mut at) = Self::begin(bytes)?;
+        v6::head(&mut dat, &mut at)?;
+        v6::texts(&mut dat, &mut at, version != "0.5").ok_or_else(|| {
+            FtraceError::format("tracing data", "kallsyms, printk formats and names of tasks")
+        })?;
+        Ok(dat)
+    }
+
+    /// Reads the mark, the version, and what both have behind it.
+    fn begin(file: &'a [u8]) -> Result<(Dat<'a>, &'a str, Cursor<'a>), FtraceError> {
+        let mut at = Cursor { bytes: file, at: 0, order: Order::Little };
+        if at.take(MAGIC.len()) != Some(MAGIC) {
+            return Err(FtraceError::format("offset 0", "the mark of a trace.dat, 17 08 44 `tracing`"));
+        }
+        let version = at.string().and_then(|v| std::str::from_utf8(v).ok());
+        let (Some(version), Some([big, _long])) = (version, at.take(2)) else {
+            return Err(FtraceError::format("offset 10", "version, order of bytes and size of a long"));
+        };
+        at.order = if *big == 0 { Order::Little } else { Order::Big };
+        let Some(_page) = at.u32() else {
+            return Err(FtraceError::format(format!("offset {}", at.at), "the size of a page"));
+        };
+        let dat = Dat { version: 6, big: *big != 0, compression: "none".into(), ..Dat::default() };
+        Ok((dat, version, at))
     }
 
     /// A decoder of its events.

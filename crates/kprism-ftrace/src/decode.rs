@@ -67,6 +67,13 @@ impl Decoder {
         Some((system, name))
     }
 
+    /// Context and contents of a record that did not come from the ring buffer.
+    #[must_use]
+    pub fn record<'a>(&self, record: &'a [u8]) -> (Context, Data<'a>) {
+        let (_, context, data) = self.decode(record);
+        (context, data)
+    }
+
     /// Thread, context and contents of a record. A record too short for its event stays raw.
     #[inline]
     pub(crate) fn decode<'a>(&self, record: &'a [u8]) -> (u32, Context, Data<'a>) {

@@ -23,6 +23,7 @@ pub mod fault;
 pub mod format;
 pub mod merge;
 pub mod raw;
+pub mod show;
 pub mod side;
 pub mod text;
 

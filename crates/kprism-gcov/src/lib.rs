@@ -11,7 +11,8 @@
 //!
 //! Layout: [`notes`] and [`data`] are the formats, `words` what they share; `solve` finds the counts of all arcs,
 //! `cycles` the loops within a line, [`mod@unit`] the lines and branches of an object; [`cover`] puts objects together,
-//! [`export`] writes them for other tools.
+//! [`export`] writes them for other tools. [`memory`] finds data in a kernel's memory, [`window`] is what was counted between
+//! two moments.
 //!
 //! No I/O; any bytes give a value or an [`Error`] that names the place.
 
@@ -22,11 +23,13 @@ mod cycles;
 pub mod data;
 mod error;
 pub mod export;
+pub mod memory;
 pub mod notes;
 mod path;
 mod solve;
 pub mod unit;
 mod version;
+pub mod window;
 mod words;
 
 pub use cover::{Collector, Cover};

@@ -108,10 +108,11 @@ impl Symbols {
     /// # Errors
     /// A kallsyms text that is none.
     pub fn load(kallsyms: &[u8], records: &[Record], root: Option<&Path>) -> Result<Self, KallsymsError> {
-        let kernel = kallsyms::parse(kallsyms)?;
-        let mut functions: Vec<Function> = (kernel.table.functions().iter().zip(&kernel.module_of))
+        let mut kernel = kallsyms::parse(kallsyms)?;
+        let own = kernel.table.take_functions();
+        let mut functions: Vec<Function> = (own.into_iter().zip(&kernel.module_of))
             .map(|(f, &module)| Function {
-                name: f.name.clone(),
+                name: f.name,
                 module: kernel.modules[module as usize].clone(),
                 start: f.start,
                 kernel: true,

@@ -86,7 +86,7 @@ pub fn copy(
     let mut notes = Vec::new();
     let mut names = kallsyms.map(Path::to_owned);
     match from {
-        Ftrace::Dat(path) => put(&to.join("trace.dat"), &read_file(path)?)?,
+        Ftrace::Dat(path) => copy_file(path, &to.join("trace.dat"))?,
         Ftrace::Text(path) => put(&to.join("trace.txt"), &unpacked(&read_file(path)?))?,
         Ftrace::Raw(dir) => {
             folder(dir, &to, &mut notes)?;
@@ -110,7 +110,7 @@ pub fn copy(
 fn folder(dir: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportError> {
     for cpu in 0..MOST_CPUS {
         if let Some(path) = pages(dir, cpu) {
-            put(&to.join(format!("cpu{cpu}.raw")), &read_file(&path)?)?;
+            copy_file(&path, &to.join(format!("cpu{cpu}.raw")))?;
         }
         let names = [format!("stats/cpu{cpu}"), format!("cpu{cpu}.stats"), format!("per_cpu/cpu{cpu}/stats")];
         if let Some(path) = names.iter().map(|name| dir.join(name)).find(|path| path.is_file()) {
@@ -178,6 +178,16 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 
 fn folders(dir: &Path) -> Vec<PathBuf> {
     files(dir).into_iter().filter(|path| path.is_dir()).collect()
+}
+
+/// As it is: the kernel copies, or shares what the file system can share.
+fn copy_file(from: &Path, to: &Path) -> Result<(), ImportError> {
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ImportError::Io { path, source }
+    };
+    to.parent().map_or(Ok(()), fs::create_dir_all).map_err(at(to))?;
+    fs::copy(from, to).map(drop).map_err(at(from))
 }
 
 fn put(path: &Path, bytes: &[u8]) -> Result<(), ImportError> {

@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kprism_agent::Counters;
+
 /// The guest: what a snapshot is made for.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -75,6 +77,12 @@ pub struct Job {
     pub shares: Vec<Share>,
     /// A folder of the guest whose contents are copied into the run's folder once the command has ended.
     pub collect: Option<String>,
+    /// When it is to end early, a process of the guest's is asked first, by Ctrl-Alt-Del: that of `kernel.cad_pid`. It
+    /// must see to it that the command ends.
+    pub asks_first: bool,
+    /// How the kernel's coverage counters are taken before the command and after it, as archives below `streams/gcov` of
+    /// the run; with that, an empty [`Job::argv`] is an empty window.
+    pub counters: Counters,
     /// What is observed.
     pub span: Span,
     /// How long the command (with the boot, if that is observed) may take.
@@ -101,6 +109,8 @@ impl Job {
             after: Vec::new(),
             shares: Vec::new(),
             collect: None,
+            asks_first: false,
+            counters: Counters::None,
             span: Span::Command,
             timeout: None,
         }

@@ -11,6 +11,7 @@ use kprism_agent::{JOB_FILE, Message, SHARE_FILE};
 
 use crate::archive::Archive;
 use crate::collect::Collected;
+use crate::counters::Counters;
 use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
 use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Share, Span};
@@ -21,6 +22,12 @@ use crate::tail::{Lines, Tail, find_panic, last_lines};
 
 /// How long QEMU, asked to quit, may take to let the observer write what it has.
 const QUIT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a guest that was asked to end may take for it.
+const ASK_PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often is looked for news of the guest.
+const POLL: Duration = Duration::from_millis(3);
 
 /// How a run ended. In all cases what was recorded is in the run folder and can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,8 +113,10 @@ pub fn run(
             reason: format!("{reason}\nif this lasts, delete {place}: it will be made again"),
         });
     }
-    let mut watch = Watch::new(&files, start, Collected::new(&scratch.0));
-    let ended = watch.until_the_end(&mut qemu, job.timeout, report);
+    let kallsyms = prepared.snapshot.folder.join("kallsyms");
+    let counters = Counters::new(kallsyms, &folder, &scratch.0);
+    let mut watch = Watch::new(&files, start, Collected::new(&scratch.0), counters);
+    let ended = watch.until_the_end(&mut qemu, (job.timeout, job.asks_first), report);
     drop(qemu);
     let unpacked = watch.collected.unpack(&folder);
     if ended == Ended::Normal {
@@ -160,10 +169,11 @@ struct Watch<'a> {
     failed: Option<String>,
     modules: Option<(String, String)>,
     collected: Collected,
+    counters: Counters,
 }
 
 impl<'a> Watch<'a> {
-    fn new(files: &'a PortFiles, start: Instant, collected: Collected) -> Self {
+    fn new(files: &'a PortFiles, start: Instant, collected: Collected, counters: Counters) -> Self {
         Self {
             files,
             control: Tail::new(&files.control),
@@ -178,11 +188,18 @@ impl<'a> Watch<'a> {
             failed: None,
             modules: None,
             collected,
+            counters,
         }
     }
 
     /// Passes output on until QEMU has ended, for whatever reason.
-    fn until_the_end(&mut self, qemu: &mut Running, limit: Option<Duration>, report: Report<'_>) -> Ended {
+    fn until_the_end(
+        &mut self,
+        qemu: &mut Running,
+        (limit, asks_first): (Option<Duration>, bool),
+        report: Report<'_>,
+    ) -> Ended {
+        let mut asked = None;
         loop {
             // Asked before reading, so that nothing written before the end is missed.
             let ended = qemu.ended();
@@ -191,11 +208,29 @@ impl<'a> Watch<'a> {
                 self.failed = Some(format!("what the command left in the guest: {error}"));
                 return self.judge("");
             }
+            if let Err(error) = self.counters.read(qemu) {
+                self.failed = Some(error.to_string());
+                return self.judge("");
+            }
+            // Before the guest could take it, Ctrl-Alt-Del ends it.
+            if ended.is_some() && asked.is_some() && self.exit_code.is_none() {
+                return if crate::interrupt::requested() { Ended::Interrupted } else { Ended::Timeout };
+            }
             if let Some(status) = ended {
                 return self.judge(&format!("QEMU ended ({status}) {}", qemu.said()));
             }
             let over = limit.is_some_and(|limit| self.start.elapsed() > limit);
             if over || crate::interrupt::requested() {
+                let first = asked.is_none();
+                let since = *asked.get_or_insert_with(Instant::now);
+                if asks_first && since.elapsed() < ASK_PATIENCE {
+                    if first {
+                        report(Progress::Step("ending the recording in the guest"));
+                        ask(qemu);
+                    }
+                    std::thread::sleep(POLL);
+                    continue;
+                }
                 qemu.quit(QUIT_PATIENCE);
                 self.follow(report);
                 // It may have ended in the meantime.
@@ -205,7 +240,7 @@ impl<'a> Watch<'a> {
                     None => Ended::Interrupted,
                 };
             }
-            std::thread::sleep(Duration::from_millis(3));
+            std::thread::sleep(POLL);
         }
     }
 
@@ -222,6 +257,7 @@ impl<'a> Watch<'a> {
                 Ok(Message::Started { pid }) => self.pid = Some(pid),
                 Ok(Message::After { output }) => self.after.push(output),
                 Ok(Message::Piece { region }) => self.collected.comes(region),
+                Ok(Message::Counters { name }) => self.counters.come(name),
                 Ok(Message::Exit { code }) => self.exit_code = Some(code),
                 Ok(Message::Failed { what }) => self.failed = Some(what),
                 Ok(Message::Modules { modules, kallsyms }) => self.modules = Some((modules, kallsyms)),
@@ -245,6 +281,12 @@ impl<'a> Watch<'a> {
     }
 }
 
+/// Presses Ctrl-Alt-Del. A QEMU that does not take it any more ends anyway.
+fn ask(qemu: &mut Running) {
+    let keys = ["ctrl", "alt", "delete"].map(|key| serde_json::json!({"type": "qcode", "data": key}));
+    qemu.qmp.call("send-key", serde_json::json!({ "keys": keys })).ok();
+}
+
 /// Writes the job (and the shared folders) to `scratch`, and says where they are.
 fn job_arguments(job: &Job, scratch: &Path) -> Result<Vec<OsString>> {
     let mut env: Vec<(String, String)> =
@@ -261,6 +303,7 @@ fn job_arguments(job: &Job, scratch: &Path) -> Result<Vec<OsString>> {
         after: job.after.clone(),
         share: !job.shares.is_empty(),
         collect: job.collect.clone().unwrap_or_default(),
+        counters: job.counters,
     };
     let path = scratch.join("job");
     let text = serde_json::to_vec(&message).map_err(std::io::Error::other).at("write", &path)?;

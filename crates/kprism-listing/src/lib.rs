@@ -8,8 +8,10 @@
 //! |---|---|
 //! | every instruction, every branch | [`flow`] |
 //! | the graph of calls, system calls | [`calls`] |
+//! | the graph of calls of a trace of durations | [`durations`] |
 //! | a function's instructions with counts, time, branches, source | [`annotate`] |
 //! | coverage: lines, branches and functions of all code with debug information | [`cover`], from [`lines`] |
+//! | coverage by gcov and by the flow compared, line by line, with reasons | [`why`] |
 //!
 //! Text is what costs: decoding an instruction takes a few nanoseconds, formatting one a thousand. So an
 //! instruction is formatted when it is met first ([`code`]), and a line is then three copies: the task's part,
@@ -20,6 +22,7 @@ pub mod calls;
 pub mod code;
 pub mod cover;
 pub mod disasm;
+pub mod durations;
 pub mod flow;
 mod json;
 pub mod lines;
@@ -28,6 +31,7 @@ mod output;
 mod prefix;
 pub mod select;
 pub mod source;
+pub mod why;
 
 pub use disasm::Syntax;
 pub use output::Output;

@@ -80,12 +80,16 @@ impl Prefix {
     #[inline(never)]
     fn rebuild(&mut self, at: &Moment<'_>, fields: &Fields, select: &Select) {
         (self.task, self.names) = (at.task, at.names);
-        let task = &at.tasks[at.task];
-        self.taken = select.takes(at.cpu, task);
+        self.set(at.cpu, &at.tasks[at.task], fields, select);
+    }
+
+    /// Lines are this task's from now on.
+    pub fn set(&mut self, cpu: u16, task: &Task, fields: &Fields, select: &Select) {
+        self.taken = select.takes(cpu, task);
         self.text.clear();
         match self.form {
-            Form::Text => text_head(&mut self.text, fields, at.cpu, task),
-            Form::Json => json_head(&mut self.text, fields, at.cpu, task),
+            Form::Text => text_head(&mut self.text, fields, cpu, task),
+            Form::Json => json_head(&mut self.text, fields, cpu, task),
         }
         self.from = self.text.len();
         self.thousands = u64::MAX;

@@ -129,6 +129,9 @@ impl Encoder {
                 }
             }
             Entry::At(va) => self.at = Some(va),
+            Entry::Miss { va, access, missed, .. } if missed.touched => {
+                self.note(Event::Touch { va, access, size: missed.size });
+            }
             Entry::Miss { index, va, access, missed } => {
                 if let (Some(last), Some(misses)) = (&self.last, &mut self.misses) {
                     let ns = self.ns + if self.icount { u64::from(index) } else { 0 };
@@ -138,6 +141,10 @@ impl Encoder {
                     misses.event(&Event::Miss(stream::Miss { ns, va, ip, access, size, first, last }));
                 }
             }
+            Entry::Fault(va) => self.note(Event::Fault(va)),
+            Entry::FaultEnd => self.note(Event::FaultEnd),
+            Entry::Alloc(a) => self.note(Event::Alloc(stream::Alloc { ns: self.ns, ..a })),
+            Entry::Free(va, bytes) => self.note(Event::Free { ns: self.ns, va, bytes }),
             Entry::Dropped(page) => self.note(page.map_or(Event::Flush, Event::Invalidate)),
             entry => {
                 self.plain = false;
@@ -150,6 +157,7 @@ impl Encoder {
     fn rare(&mut self, entry: Entry) {
         match entry {
             Entry::Block(_) | Entry::At(_) | Entry::Miss { .. } | Entry::Dropped(_) => {}
+            Entry::Fault(_) | Entry::FaultEnd | Entry::Alloc(_) | Entry::Free(..) => {}
             Entry::Done => {
                 if let Some(last) = &mut self.last {
                     last.done = true;

@@ -16,6 +16,7 @@ pub struct Reg(usize);
 impl Reg {
     pub const RAX: Reg = Reg(0);
     pub const RCX: Reg = Reg(1);
+    pub const RDX: Reg = Reg(2);
     pub const RBX: Reg = Reg(3);
     pub const RSP: Reg = Reg(4);
     pub const RSI: Reg = Reg(6);
@@ -23,6 +24,7 @@ impl Reg {
     pub const RIP: Reg = Reg(16);
     pub const CS: Reg = Reg(17);
     pub const CR3: Reg = Reg(18);
+    pub const CR2: Reg = Reg(19);
 
     /// By its number in instructions.
     pub fn general(number: usize) -> Option<Reg> {
@@ -31,9 +33,9 @@ impl Reg {
 }
 
 /// GDB's names of them.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
-    "r15", "rip", "cs", "cr3",
+    "r15", "rip", "cs", "cr3", "cr2",
 ];
 
 /// QEMU's handles of them; 0 for one it does not have.

@@ -4,6 +4,8 @@
 /// Where Linux maps its IDT read-only (`CPU_ENTRY_AREA_RO_IDT_VADDR`) once booted.
 pub const LINUX_IDT: u64 = 0xffff_fe00_0000_0000;
 
+/// Vector of page faults.
+pub const PAGE_FAULT: u8 = 14;
 /// Bytes of a full table: 256 gates of 16 bytes.
 pub const SIZE: usize = 4096;
 

@@ -12,11 +12,12 @@
 //! The way of the data: `state` knows every `block`; `vcpu` writes one word a block to a `tape`;
 //! on a thread of its own the `encoder` settles what ran and the `writer` makes packets; `pump`
 //! writes files. `hooks` and `side` are the sideband, `idt` tells interrupts from jumps. `tlb` models TLBs, if asked
-//! to, over `ram`, and writes `tlb/cpuN.miss`.
+//! to, over `ram`, and writes `tlb/cpuN.miss`; `alloc` tells there what programs allocate.
 
 #![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
 
 mod abi;
+mod alloc;
 mod block;
 mod codemap;
 mod encoder;

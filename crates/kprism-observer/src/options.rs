@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use kprism_tlb::allocs::{self, Signature};
 use kprism_tlb::{Geometry, bank, presets};
 
 /// Where tracing begins.
@@ -50,6 +51,8 @@ pub struct Options {
     pub snapshot: Option<Snapshots>,
     /// TLBs to model; their misses go to `tlb/` in `out`.
     pub tlb: Vec<Geometry>,
+    /// Functions of programs that allocate, to be followed.
+    pub allocs: Vec<Signature>,
     /// QEMU runs with `-icount shift=0`: one instruction is one nanosecond of guest time.
     pub icount: bool,
 }
@@ -72,6 +75,7 @@ impl Options {
             tnt_max: 6,
             snapshot: None,
             tlb: Vec::new(),
+            allocs: Vec::new(),
             icount: true,
         };
         let (mut keep, mut when) = (4 << 20, None);
@@ -114,6 +118,10 @@ impl Options {
                         "long" => 47,
                         _ => return Err(format!("tnt={value}: expected short or long")),
                     }
+                }
+                "allocs" => {
+                    let text = std::fs::read_to_string(value).map_err(|e| format!("allocs={value}: {e}"))?;
+                    o.allocs = allocs::from_text(&text).map_err(|e| format!("allocs={value}: {e}"))?;
                 }
                 "keep" => {
                     keep = value

@@ -3,6 +3,7 @@
 //! the address of the [`Block`] that starts; a word with bit 0 set opens an escape of fixed length. The
 //! common case is thus one word, one store.
 
+use kprism_tlb::stream::Alloc;
 use kprism_tlb::{Access, Missed, PageSize};
 
 use crate::block::Block;
@@ -22,6 +23,10 @@ const SNAPSHOT: u64 = 19;
 const MISS: u64 = 21;
 const DROPPED: u64 = 23;
 const DROPPED_ALL: u64 = 25;
+const FAULT: u64 = 27;
+const FAULT_END: u64 = 29;
+const ALLOC: u64 = 31;
+const FREE: u64 = 33;
 
 /// One entry of the tape.
 #[derive(Debug)]
@@ -47,10 +52,18 @@ pub enum Entry {
     Done,
     /// What led here is to be kept.
     Snapshot,
-    /// Instruction `index` of the last block, or its fetch, missed a TLB at `va`.
+    /// Instruction `index` of the last block, or its fetch, missed a TLB at `va`, or hit where a replay wants to know.
     Miss { index: u32, va: u64, access: Access, missed: Missed },
     /// The last block dropped TLB entries: those of a page, or all.
     Dropped(Option<u64>),
+    /// A page fault at this address begins; the next block handles it.
+    Fault(u64),
+    /// The next block ends its handling.
+    FaultEnd,
+    /// A program got memory from the function that the last block returned from. Its time is the encoder's to say.
+    Alloc(Alloc),
+    /// The last block gives memory back: address, bytes (0: all).
+    Free(u64, u64),
     /// A hooked kernel function was entered, `insns` instructions into the last block.
     Side(Box<Side>),
 }
@@ -137,6 +150,13 @@ impl Tape {
             }
             Entry::Dropped(Some(va)) => self.words.extend([DROPPED, va]),
             Entry::Dropped(None) => self.words.push(DROPPED_ALL),
+            Entry::Fault(va) => self.words.extend([FAULT, va]),
+            Entry::FaultEnd => self.words.push(FAULT_END),
+            Entry::Alloc(a) => {
+                let [f, g, h] = a.frames;
+                self.words.extend([ALLOC, a.function.into(), a.va, a.bytes, f, g, h]);
+            }
+            Entry::Free(va, bytes) => self.words.extend([FREE, va, bytes]),
             Entry::Side(s) => self.words.extend([SIDE, Box::into_raw(s) as u64]),
         }
     }
@@ -163,6 +183,16 @@ pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
             SNAPSHOT => Entry::Snapshot,
             // SAFETY: written by `push` from `Box::into_raw`, read once.
             SIDE => Entry::Side(unsafe { Box::from_raw(arg() as *mut Side) }),
+            FAULT => Entry::Fault(arg()),
+            FAULT_END => Entry::FaultEnd,
+            ALLOC => Entry::Alloc(Alloc {
+                ns: 0,
+                function: arg() as u8,
+                va: arg(),
+                bytes: arg(),
+                frames: [arg(), arg(), arg()],
+            }),
+            FREE => Entry::Free(arg(), arg()),
             DROPPED => Entry::Dropped(Some(arg())),
             DROPPED_ALL => Entry::Dropped(None),
             miss if miss & 0xff == MISS => Entry::Miss {
@@ -173,6 +203,7 @@ pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
                     size: PageSize::from_number((miss >> 10) as u8 & 3).unwrap_or(PageSize::K4),
                     first: (miss >> 16) as u8,
                     last: (miss >> 24) as u8,
+                    touched: miss >> 16 & 0xff == 0,
                 },
             },
             // SAFETY: every even word was written by `block` from a reference that lives forever.

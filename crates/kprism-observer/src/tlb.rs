@@ -124,10 +124,10 @@ pub unsafe extern "C" fn on_memory<const TURNS: bool>(
     let crosses = (va & 0xfff) + (1 << shift) > 4096;
     let other = crosses.then(|| tlb.access(next, access));
     let index = udata.addr() as u32;
-    if missed.first != 0 {
+    if missed.is_told() {
         v.push(Entry::Miss { index, va, access, missed });
     }
-    if let Some(missed) = other.filter(|m| m.first != 0) {
+    if let Some(missed) = other.filter(|m| m.is_told()) {
         v.push(Entry::Miss { index, va: next, access, missed });
     }
 }
@@ -145,10 +145,10 @@ pub unsafe extern "C" fn on_fetch<const TURNS: bool>(cpu: c_uint, udata: *mut c_
     let missed = tlb.access(va, Access::Fetch);
     let next = va.wrapping_add(size) & !0xfff;
     let other = (next != va & !0xfff).then(|| tlb.access(next, Access::Fetch));
-    if missed.first != 0 {
+    if missed.is_told() {
         v.push(Entry::Miss { index: 0, va, access: Access::Fetch, missed });
     }
-    if let Some(missed) = other.filter(|m| m.first != 0) {
+    if let Some(missed) = other.filter(|m| m.is_told()) {
         v.push(Entry::Miss { index, va: next, access: Access::Fetch, missed });
     }
 }

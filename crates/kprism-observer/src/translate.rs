@@ -10,6 +10,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 use kprism_image::insn::Mode;
 
 use crate::abi::{self, CbFlags, VcpuUdataCb};
+use crate::alloc;
 use crate::block::{Block, TIMED};
 use crate::guest::{self, Reg};
 use crate::hooks::Hook;
@@ -61,6 +62,13 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
             bytes.extend(&data[..len]);
             lens.push(len as u8);
             timed |= !state.options.icount && matches!(state.hooks.at(at), Some(Hook::SwitchTo));
+            if i == 0 && cpl == 3 && tlb {
+                let function = alloc::function_at(&state.options.allocs, va);
+                if let Some(function) = function {
+                    let cb = on_allocator;
+                    abi::qemu_plugin_register_vcpu_insn_exec_cb(insn, cb, CbFlags::ReadRegs, alloc::udata(function));
+                }
+            }
             if let Some((cb, spot)) = special(state, at, &data[..len], mode, cpl, i) {
                 let udata = Box::into_raw(Box::new(spot)).cast();
                 abi::qemu_plugin_register_vcpu_insn_exec_cb(insn, cb, CbFlags::ReadRegs, udata);
@@ -211,6 +219,14 @@ callback!(on_watched_block, |state, v, block: Block| {
 });
 callback!(on_done, |_state, v, _block: Block| v.push(Entry::Done));
 callback!(on_cr3, |_state, v, spot: Spot| v.new_space(register_value(spot.insn.op1_register())));
+/// A function that allocates, or frees, begins.
+unsafe extern "C" fn on_allocator(cpu: c_uint, udata: *mut c_void) {
+    // SAFETY: QEMU calls this on the vCPU's thread.
+    if let Some((_, v)) = unsafe { me(cpu) } {
+        v.called(udata.addr() as u8);
+    }
+}
+
 callback!(on_lidt, |state, _v, spot: Spot| {
     let mut operand = [0; 10];
     let va = spot.insn.virtual_address(0, 0, |reg, _, _| Some(register_value(reg)));

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use kprism_image::insn::{Far, Kind};
 
+use crate::alloc::Calls;
 use crate::block::{Block, HANDLER, TIMED, UNLISTED};
 use crate::guest::{self, Reg};
 use crate::idt;
@@ -47,6 +48,10 @@ pub struct Vcpu {
     pub va: u64,
     /// If TLBs are modelled.
     pub tlb: Option<Box<Tlb>>,
+    /// Calls of functions that allocate.
+    asked: Calls,
+    /// A page fault is being handled.
+    faulting: bool,
     /// Task that runs, as of the last switch.
     pub task: Task,
     /// Mark to record once tracing is on.
@@ -81,6 +86,8 @@ impl Vcpu {
             tape: Tape::new(),
             va: 0,
             tlb: (!tlb.is_empty()).then(|| Box::new(Tlb::new(tlb))),
+            asked: Calls::default(),
+            faulting: false,
             task: Task::default(),
             mark: None,
             full,
@@ -182,6 +189,9 @@ impl Vcpu {
     pub fn leave_kernel(&mut self) {
         (self.fall, self.target) = (NOWHERE, NOWHERE);
         self.back = self.resume;
+        if std::mem::take(&mut self.faulting) && self.on {
+            self.tape.push(Entry::FaultEnd);
+        }
     }
 
     /// CR3 was loaded.
@@ -227,6 +237,15 @@ impl Vcpu {
         self.va = va;
         state.ensure_in_dict(block);
         self.tape.block(block);
+        if check
+            && self.asked.is_waiting()
+            && let Some((freed, got)) = self.asked.returned(self.task.pid, va)
+        {
+            if let Some(old) = freed {
+                self.tape.push(Entry::Free(old, 0));
+            }
+            self.tape.push(Entry::Alloc(got));
+        }
         if let Some(pid) = self.mark.take() {
             self.side(0, What::Mark { begin: true, pid });
         }
@@ -235,7 +254,7 @@ impl Vcpu {
         }
         self.idle = block.hlt;
         // Tracing may have been switched off meanwhile; of the two orders one is seen by us, one by them.
-        self.quick.store(!block.hlt, Ordering::SeqCst);
+        self.quick.store(!block.hlt && !self.asked.is_waiting(), Ordering::SeqCst);
         if !state.tracing.load(Ordering::SeqCst) {
             self.quick.store(false, Ordering::Relaxed);
         }
@@ -291,6 +310,25 @@ impl Vcpu {
             let rip = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
             let cs = u16::from_le_bytes([bytes[8], bytes[9]]);
             self.tape.push(Entry::Event { vector, rip, cs });
+        }
+        if vector == idt::PAGE_FAULT && self.tlb.is_some() && self.on {
+            self.tape.push(Entry::Fault(guest::register(Reg::CR2)));
+            self.faulting = true;
+        }
+    }
+
+    /// A function that allocates or frees begins.
+    pub fn called(&mut self, function: u8) {
+        if !self.on {
+            return;
+        }
+        let last = |n: usize| self.calls[(self.depth + CALLS - n) % CALLS];
+        let callers = [last(0), last(1), last(2)].map(|va| if va == NOWHERE { 0 } else { va });
+        if let Some((va, bytes)) = self.asked.begin(self.task.pid, function, callers) {
+            self.push(Entry::Free(va, bytes));
+        }
+        if self.asked.is_waiting() {
+            self.quick.store(false, Ordering::Relaxed);
         }
     }
 

@@ -13,7 +13,10 @@
 //!
 //! | module | job |
 //! |---|---|
+//! | [`events`] | static tracepoints of the kernel: record, arguments, locals around them |
+//! | [`locate`] | a place's text → where it is: program, kernel, BTF |
 //! | [`plan`] | a probe's text and what can be named there → segments of eBPF, and how their values lie in a record |
+//! | [`compiled`] | plans in a file, for a machine that has no debug information; takes any bytes |
 //! | [`program`] | segments → one program: whose hit it is, condition, record; nothing is formatted |
 //! | [`session`] | maps, loading, attaching, reading; all of it owned by file descriptors |
 //! | [`shape`] | what bytes of a record mean; shown as text or JSON |
@@ -23,6 +26,9 @@
 //! bad read, a division by zero) costs only its own value, which is then marked in the record. A front end that
 //! speaks another language than C (GDB's) has its bytecode made into the same segments.
 
+pub mod compiled;
+pub mod events;
+pub mod locate;
 pub mod plan;
 pub mod program;
 pub mod session;

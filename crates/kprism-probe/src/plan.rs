@@ -2,16 +2,15 @@
 //! A probe's text and what can be named at its place → compiled segments, and how their values lie in a record.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use kprism_expr::btf::{self, Btf};
 use kprism_expr::ctype::Ty;
-use kprism_expr::dwarf::{self, Debug, Image};
 use kprism_expr::emit::{self, Cpu, Program, Reloc};
-use kprism_expr::ir::{Func, Kept, Op, Space};
+use kprism_expr::ir::{Func, Kept, Space};
 use kprism_expr::lower::{self, Collected, Env, What};
-use kprism_expr::scope::{Moment, Role, Scope};
+use kprism_expr::scope::{Role, Scope, Sym};
 use kprism_expr::{opt, regs};
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::shape::{Member, Shape};
@@ -19,17 +18,6 @@ use crate::stream::{HEADER, Item, LONGEST, MOST_ITEMS, Probe};
 
 /// Largest structure or array.
 const LARGEST: u64 = 4096;
-
-/// Whose place it is.
-#[derive(Debug, Clone, Copy)]
-pub enum Target<'a> {
-    /// A program's or library's, with debug information.
-    Program(&'a Path),
-    /// The kernel's, with the file of its debug information, and how far from where it is linked it runs.
-    Kernel(&'a Path, u64),
-    /// The kernel's, with its types as BTF.
-    Btf(&'a Path),
-}
 
 /// What is wanted.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +70,7 @@ pub fn expressions(list: &str) -> Vec<String> {
 }
 
 /// A compiled expression.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// As it was written.
     pub text: String,
@@ -91,7 +79,7 @@ pub struct Segment {
 }
 
 /// How a value comes into the record.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fill {
     /// It is the segment's.
     Value(Segment),
@@ -106,7 +94,7 @@ pub enum Fill {
 }
 
 /// A value's place in the record.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
     /// Where.
     pub at: u32,
@@ -117,7 +105,7 @@ pub struct Slot {
 }
 
 /// Where the program is attached.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Site {
     /// An offset of a file, and that of the function's entry.
     User {
@@ -129,11 +117,13 @@ pub enum Site {
         entry: u64,
         /// When it has returned.
         at_return: bool,
+        /// Where the file counts who listens to a static tracepoint; 0: nowhere.
+        listeners: u64,
     },
-    /// The same from the kernel's `_text`.
+    /// Addresses of the kernel as it is linked.
     Kernel {
         /// Of the place.
-        offset: u64,
+        address: u64,
         /// Of the function's first instruction.
         entry: u64,
         /// When it has returned.
@@ -143,20 +133,67 @@ pub enum Site {
     Traced {
         /// The function.
         function: String,
+        /// Its module; none is the kernel itself.
+        module: Option<String>,
         /// When it has returned.
         at_return: bool,
     },
+    /// A static tracepoint's record.
+    Event {
+        /// Its system.
+        system: String,
+        /// Its name.
+        name: String,
+    },
+    /// A static tracepoint's arguments.
+    Raw {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Site {
+    fn hook(&self) -> &'static str {
+        match self {
+            Site::User { at_return: true, .. } => "uretprobe",
+            Site::User { .. } => "uprobe",
+            Site::Kernel { at_return: true, .. } => "kretprobe",
+            Site::Kernel { .. } => "kprobe",
+            Site::Traced { at_return: true, .. } => "fexit",
+            Site::Traced { .. } => "fentry",
+            Site::Event { .. } => "tracepoint",
+            Site::Raw { .. } => "raw tracepoint",
+        }
+    }
+
+    /// Whether its program is given `struct pt_regs`.
+    pub fn has_registers(&self) -> bool {
+        matches!(self, Site::User { .. } | Site::Kernel { .. })
+    }
+}
+
+/// Which file a plan was made for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The build id of the kernel or the program, if it has one.
+    pub build_id: Option<String>,
+    /// Where the kernel's `_text` is linked.
+    pub text: Option<u64>,
 }
 
 /// A probe, ready to be loaded.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Its description.
     pub probe: Probe,
     /// Where it is.
     pub site: Site,
+    /// What it was made for.
+    pub origin: Origin,
     /// Whose memory it reads.
     pub space: Space,
+    /// What must hold for anything to be read: false is a fault, not a condition that is not met.
+    pub guard: Option<Segment>,
     /// The condition.
     pub condition: Option<Segment>,
     /// What is collected.
@@ -167,76 +204,7 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
-/// Compiles a probe.
-pub fn plan(target: Target<'_>, request: &Request<'_>) -> Result<Plan, Error> {
-    match target {
-        Target::Btf(path) => {
-            let name = path.display().to_string();
-            let data = std::fs::read(path).map_err(|e| Error::Cannot(format!("{name}: {e}")))?;
-            let btf = Btf::parse(&data, &name)?;
-            let place = btf::Place::find(&btf, request.place)?;
-            let at_return = request.place.ends_with("%return");
-            let function = request.place.trim_end_matches("%return").to_owned();
-            let site = Site::Traced { function, at_return };
-            made(&place, request, site, None, &mut |_| Ok(()))
-        }
-        Target::Program(path) => {
-            let image = Image::open(path)?;
-            let debug = Debug::new(&image)?;
-            let place = dwarf::Place::find(&debug, request.place, Space::User)?;
-            let offset = |address: u64| {
-                let what = || format!("{}: {address:#x} is not in the file", path.display());
-                image.file_offset(address).ok_or_else(|| Error::Cannot(what()))
-            };
-            let (offset, entry) = (offset(place.pc)?, offset(place.entry)?);
-            let at_return = place.moment == Moment::Return;
-            let site = Site::User { file: path.to_owned(), offset, entry, at_return };
-            let mut fix = |func: &mut Func| {
-                if image.moves() {
-                    if at_return && func.ops().any(|op| matches!(op, Op::Address(_))) {
-                        let what = "globals of a program that can be loaded anywhere cannot be found where a function returns; use its entry or a line";
-                        return Err(Error::Cannot(what.to_owned()));
-                    }
-                    lower::by_instruction(func, place.pc);
-                }
-                Ok(())
-            };
-            let mut plan = made(&place, request, site, Some(place.pc), &mut fix)?;
-            plan.probe.file = Some(path.display().to_string());
-            plan.notes.extend(place.others.iter().map(|other| also(request.place, *other)));
-            Ok(plan)
-        }
-        Target::Kernel(path, slide) => {
-            let image = Image::open(path)?;
-            let debug = Debug::new(&image)?;
-            let place = dwarf::Place::find(&debug, request.place, Space::Kernel)?;
-            let missing = || Error::Cannot(format!("{}: no symbol _text", path.display()));
-            let text = image.symbol("_text").ok_or_else(missing)?;
-            let site = Site::Kernel {
-                offset: place.pc.wrapping_sub(text),
-                entry: place.entry.wrapping_sub(text),
-                at_return: place.moment == Moment::Return,
-            };
-            let mut fix = |func: &mut Func| {
-                for value in &mut func.vals {
-                    if let Op::Address(link) = value.op {
-                        value.op = Op::Const(link.wrapping_add(slide));
-                    }
-                }
-                Ok(())
-            };
-            let mut plan = made(&place, request, site, Some(place.pc), &mut fix)?;
-            plan.notes.extend(place.others.iter().map(|other| also(request.place, *other)));
-            Ok(plan)
-        }
-    }
-}
-
-fn also(place: &str, other: u64) -> String {
-    format!("{place} begins at {other:#x} too; a probe there is another place")
-}
-
-type Fix<'f> = dyn FnMut(&mut Func) -> Result<(), Error> + 'f;
+pub(crate) type Fix<'f> = dyn FnMut(&mut Func) -> Result<(), Error> + 'f;
 
 /// What an item will be: compiled, or why it cannot be.
 enum Wanted {
@@ -245,7 +213,7 @@ enum Wanted {
     Registers,
 }
 
-fn made(
+pub(crate) fn made(
     scope: &dyn Scope,
     request: &Request<'_>,
     site: Site,
@@ -320,25 +288,36 @@ fn made(
             "a record would have {at} bytes, more than {LONGEST}: collect less"
         )));
     }
-    let hook = match &site {
-        Site::User { at_return: true, .. } => "uretprobe",
-        Site::User { .. } => "uprobe",
-        Site::Kernel { at_return: true, .. } => "kretprobe",
-        Site::Kernel { .. } => "kprobe",
-        Site::Traced { at_return: true, .. } => "fexit",
-        Site::Traced { .. } => "fentry",
-    };
     let probe = Probe {
         place: request.place.to_owned(),
         found: scope.describe(),
         condition: request.condition.map(str::to_owned),
         file: None,
         address,
-        hook: hook.to_owned(),
+        hook: site.hook().to_owned(),
         record_bytes: at,
         items,
     };
-    Ok(Plan { probe, site, space: scope.space(), condition, slots, kept, notes: Vec::new() })
+    Ok(Plan {
+        probe,
+        site,
+        origin: Origin::default(),
+        space: scope.space(),
+        guard: None,
+        condition,
+        slots,
+        kept,
+        notes: Vec::new(),
+    })
+}
+
+/// What must hold, as a segment.
+pub(crate) fn guard(holds: &std::rc::Rc<Sym>, scope: &dyn Scope) -> Result<Segment, Error> {
+    let text = "the stack's return addresses";
+    let mut func = lower::described(holds, scope).map_err(|e| Error::Expression(e.render(text)))?;
+    opt::optimise(&mut func);
+    let program = emit::segment(&func, Cpu::V3, &[]).map_err(|e| Error::Emit(format!("`{text}`"), e))?;
+    Ok(Segment { text: text.to_owned(), program })
 }
 
 fn names(env: Env<'_>, role: Role, wanted: &mut Vec<Wanted>) {

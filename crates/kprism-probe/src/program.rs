@@ -8,11 +8,11 @@
 use kprism_bpf::asm::{Asm, Code, Label};
 use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_expr::emit::{self, Insn, Map, Program, Reloc};
-use kprism_expr::ir::{Kept, Space};
+use kprism_expr::ir::{FAULTS, Fault, Kept, Space};
 use kprism_expr::regs;
 
 use crate::Error;
-use crate::plan::{Fill, Plan, Segment, Slot};
+use crate::plan::{Fill, Plan, Segment, Site, Slot};
 use crate::stream::HEADER;
 
 use Reg::{R0, R1, R2, R3, R10};
@@ -34,6 +34,9 @@ pub const CELL: u32 = 64;
 /// Bytes of the state that a probe has for itself: faults of its condition, faults of its values.
 pub const PROBE_STATE: u32 = 256;
 
+/// Bytes of trace state variables, at most.
+pub const VARS_END: u32 = 8 * 1024;
+
 /// Stack that segments may use.
 pub const SEGMENT_STACK: u32 = 472;
 const CONTEXT: i16 = -512;
@@ -54,6 +57,8 @@ pub struct Layout {
     pub stop_after: Option<u32>,
     /// Trace state variables.
     pub vars: u32,
+    /// How far from where it is linked the kernel runs.
+    pub slide: u64,
 }
 
 impl Layout {
@@ -106,6 +111,14 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     asm.map_value(R1, CELLS, number * CELL).alu(Alu::Add, R1, R0).store(B8, R10, CELL_AT, R1);
     count(&mut asm, 0);
 
+    if let Some(guard) = &plan.guard {
+        asm.note("is the stack as it should be?");
+        let value = splice(&mut asm, guard, state, layout, out)?;
+        let fine = asm.label();
+        asm.bind(value).branch_imm(Cond::Ne, R0, 0, fine);
+        fault(&mut asm, state, Fault::NoEntry);
+        asm.goto(out).bind(fine);
+    }
     if let Some(condition) = &plan.condition {
         asm.note("condition");
         let value = splice(&mut asm, condition, state, layout, out)?;
@@ -184,8 +197,10 @@ fn splice(
                 };
                 asm.map_value(dst, STATE, to);
             }
-            // The plan has moved addresses to where they are.
-            Some(Reloc::Address(_)) | None => {
+            Some(Reloc::Address(link)) => {
+                asm.mov_wide(dst, link.wrapping_add(layout.slide));
+            }
+            None => {
                 const EXIT: u8 = 0x95;
                 match insn.code {
                     EXIT => asm.goto(if faulted.contains(&at) { fault } else { value }),
@@ -212,20 +227,20 @@ fn register(number: u8) -> Reg {
 /// Fills one value's place in the record.
 fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) -> Result<(), Error> {
     let at = slot.at as i16;
-    let (fault, done) = (asm.label(), asm.label());
+    let (failed, done) = (asm.label(), asm.label());
     let user = plan.space == Space::User;
     debug_assert!(slot.at as usize >= HEADER);
     // What nothing jumps to, the verifier refuses.
     let can_fail = match &slot.fill {
         Fill::Value(segment) => {
             asm.note(segment.text.clone());
-            let value = splice(asm, segment, state, layout, fault)?;
+            let value = splice(asm, segment, state, layout, failed)?;
             asm.bind(value).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done);
             !segment.program.faulted.is_empty()
         }
         Fill::Text(segment, room) => {
             asm.note(segment.text.clone());
-            let address = splice(asm, segment, state, layout, fault)?;
+            let address = splice(asm, segment, state, layout, failed)?;
             asm.bind(address);
             target(asm, at + 8);
             asm.mov_imm(R2, room.cast_signed()).mov(R3, R0);
@@ -240,19 +255,19 @@ fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) ->
             }
             asm.branch_imm(Cond::SGe, R0, 0, fine).goto(read);
             asm.bind(fine).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done).bind(read);
-            bad_read(asm, state);
-            asm.goto(fault);
+            fault(asm, state, Fault::Read);
+            asm.goto(failed);
             true
         }
         Fill::Memory(segment, size) => {
             asm.note(segment.text.clone());
-            let address = splice(asm, segment, state, layout, fault)?;
+            let address = splice(asm, segment, state, layout, failed)?;
             asm.bind(address);
             target(asm, at);
             asm.mov_imm(R2, size.cast_signed()).mov(R3, R0);
             asm.call(if user { Helper::ProbeReadUser } else { Helper::ProbeReadKernel });
             asm.branch_imm(Cond::Eq, R0, 0, done);
-            bad_read(asm, state);
+            fault(asm, state, Fault::Read);
             true
         }
         Fill::Comm => {
@@ -264,12 +279,17 @@ fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) ->
         Fill::Registers => {
             asm.note("$regs").load(B8, R1, R10, RECORD).load(B8, R2, R10, CONTEXT);
             for (n, reg) in regs::ALL.iter().enumerate() {
-                asm.load(B8, R0, R2, reg.pt_regs_offset()).store(B8, R1, at + 8 * n as i16, R0);
+                asm.load(B8, R0, R2, reg.pt_regs_offset());
+                // A kprobe's program sees the instruction pointer behind the breakpoint.
+                if *reg == regs::Reg::Rip && matches!(plan.site, Site::Kernel { at_return: false, .. }) {
+                    asm.alu_imm(Alu::Sub, R0, 1);
+                }
+                asm.store(B8, R1, at + 8 * n as i16, R0);
             }
             false
         }
     };
-    asm.bind(fault);
+    asm.bind(failed);
     if can_fail {
         asm.note("not readable").load(B8, R1, R10, RECORD);
         asm.load(B8, R0, R1, 24).mov_u64(R2, 1 << slot.number).alu(Alu::Or, R0, R2).store(B8, R1, 24, R0);
@@ -283,6 +303,7 @@ fn target(asm: &mut Asm, at: i16) {
     asm.load(B8, R1, R10, RECORD).alu_imm(Alu::Add, R1, i32::from(at));
 }
 
-fn bad_read(asm: &mut Asm, state: u32) {
-    asm.map_value(R1, STATE, state).mov_imm(R0, 1).put(insn::atomic_add(R1, 0, R0));
+fn fault(asm: &mut Asm, state: u32, fault: Fault) {
+    let at = FAULTS.iter().position(|f| *f == fault).unwrap_or(0) as i16;
+    asm.map_value(R1, STATE, state).mov_imm(R0, 1).put(insn::atomic_add(R1, 8 * at, R0));
 }

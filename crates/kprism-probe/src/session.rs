@@ -66,12 +66,15 @@ pub struct Session {
 impl Session {
     /// Loads and attaches all of them.
     pub fn start(plans: Vec<Plan>, config: &Config) -> Result<Self, Error> {
+        let mut kernel = Kernel::running()?;
+        let slide = checked(&plans)?;
         let layout = Layout {
             probes: plans.len() as u32,
             cpus: (host::possible_cpus() as u32).next_power_of_two(),
             all_but: (config.who == Who::All).then(std::process::id),
             stop_after: config.stop_after,
             vars: config.vars,
+            slide,
         };
         let tasks = Map::create("kp_tasks", MapKind::Hash, 4, 4, PROCESSES, 0)?;
         let cells = Map::memory("kp_cells", layout.cell_bytes())?;
@@ -83,7 +86,6 @@ impl Session {
             Who::Processes(pids) => pids.iter().try_for_each(|pid| wanted(*pid, TRACED))?,
             Who::Children => wanted(std::process::id(), CHILDREN_ONLY)?,
         }
-        let mut kernel = Kernel::running()?;
         let (mut programs, mut links, mut maps) = (Vec::new(), Vec::new(), Vec::new());
         if config.who != Who::All {
             let code = fork_program(TaskOffsets::new(kernel.btf())?)?;
@@ -99,14 +101,13 @@ impl Session {
             let mut all = vec![&tasks, &cells, &state, &ring];
             all.extend(&entries);
             let code = program::probe(plan, number as u32, &layout)?;
-            let mut at = Attach { kernel: &mut kernel, plan };
+            let mut at = Attach { kernel: &mut kernel, plan, slide };
             let (program, link) = at.attach("kp_probe", &code, &all, true)?;
             programs.push(program);
             // Returns before entries: a call between the two is then known to have begun before.
             links.push(link);
             if !plan.kept.is_empty() {
-                let registers = !matches!(plan.site, Site::Traced { .. });
-                let code = program::entry(&plan.kept, registers, &layout)?;
+                let code = program::entry(&plan.kept, plan.site.has_registers(), &layout)?;
                 let (_, link) = at.attach("kp_entry", &code, &all, false)?;
                 links.push(link);
             }
@@ -189,9 +190,32 @@ impl Reader<'_> {
     }
 }
 
+/// Whether the plans are for this kernel and these files; how far from where it is linked the kernel runs.
+fn checked(plans: &[Plan]) -> Result<u64, Error> {
+    let mut slide = 0;
+    for plan in plans {
+        let place = &plan.probe.place;
+        let (found, what) = match &plan.site {
+            Site::User { file, .. } => (kprism_expr::dwarf::build_id(file), file.display().to_string()),
+            _ => (host::kernel_build_id(), "the running kernel".to_owned()),
+        };
+        if let (Some(made_for), Some(found)) = (&plan.origin.build_id, &found)
+            && made_for != found
+        {
+            let why = format!("its debug information has build id {made_for}, {what} has {found}");
+            return Err(Error::Cannot(format!("{place}: made for another file: {why}")));
+        }
+        if let Some(linked) = plan.origin.text {
+            slide = host::kernel_text()?.wrapping_sub(linked);
+        }
+    }
+    Ok(slide)
+}
+
 struct Attach<'a> {
     kernel: &'a mut Kernel,
     plan: &'a Plan,
+    slide: u64,
 }
 
 impl Attach<'_> {
@@ -205,21 +229,37 @@ impl Attach<'_> {
     ) -> Result<(Program, Link), Error> {
         let when = |at_return: bool| if own && at_return { When::Return } else { When::Entry };
         match &self.plan.site {
-            Site::User { file, offset, entry, at_return } => {
+            Site::User { file, offset, listeners, .. } if *listeners != 0 => {
+                let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
+                let link = Link::usdt(&program, file, *offset, *listeners)?;
+                Ok((program, link))
+            }
+            Site::User { file, offset, entry, at_return, .. } => {
                 let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
                 let offset = if own { *offset } else { *entry };
                 let link = Link::uprobe(&program, file, offset, when(*at_return), -1, 0)?;
                 Ok((program, link))
             }
-            Site::Kernel { offset, entry, at_return } => {
+            Site::Kernel { address, entry, at_return } => {
                 let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
-                let offset = if own { *offset } else { *entry };
-                let link = Link::kprobe(&program, "_text", offset, when(*at_return), 0)?;
+                let address = if own { *address } else { *entry }.wrapping_add(self.slide);
+                let link = Link::kprobe_at(&program, address, when(*at_return), 0)?;
                 Ok((program, link))
             }
-            Site::Traced { function, at_return } => {
+            Site::Event { system, name: event } => {
+                let program = Program::load(name, ProgKind::Tracepoint, code, maps)?;
+                let link = Link::tracepoint(&program, system, event, 0)?;
+                Ok((program, link))
+            }
+            Site::Raw { name: event } => {
+                let program = Program::load(name, ProgKind::RawTracepoint, code, maps)?;
+                let link = Link::raw_tracepoint(&program, event)?;
+                Ok((program, link))
+            }
+            Site::Traced { function, module, at_return } => {
                 let function =
-                    Function { name: function.clone(), module: None, address: 0, ambiguous: false };
+                    Function { name: function.clone(), module: module.clone(), address: 0, ambiguous: false };
+                self.kernel.knows(&function);
                 let unknown = || {
                     let what = "BTF does not describe it as a function that can be traced";
                     Error::Cannot(format!("{}: {what}", function.name))

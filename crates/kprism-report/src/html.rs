@@ -9,6 +9,7 @@
 //! page from loading or sending anything even if something else were wrong.
 
 mod compare;
+mod durations;
 mod embed;
 mod histogram;
 mod intervals;
@@ -17,6 +18,7 @@ mod prune;
 use crate::diff::{Diff, Scale};
 use crate::header::Header;
 use askama::Template;
+use kprism_durations::Times;
 use kprism_flow::Profile;
 use kprism_store::Manifest;
 use serde::Serialize;
@@ -84,7 +86,24 @@ pub enum HtmlError {
 /// [`HtmlError`]; neither kind depends on the profile.
 pub fn render(manifest: &Manifest, profile: &Profile, budget: &Budget) -> Result<String, HtmlError> {
     let header = Header::new(manifest, profile);
-    let data = embed::Data::new(&header, profile, budget);
+    report(&header, embed::Data::new(&header, profile, None, budget))
+}
+
+/// The same of a run of durations; `times` must be those of the profile.
+///
+/// # Errors
+/// As [`render`].
+pub fn render_durations(
+    manifest: &Manifest,
+    profile: &Profile,
+    times: &Times,
+    budget: &Budget,
+) -> Result<String, HtmlError> {
+    let header = Header::new(manifest, profile);
+    report(&header, embed::Data::new(&header, profile, Some(times), budget))
+}
+
+fn report(header: &Header, data: embed::Data) -> Result<String, HtmlError> {
     let title = if header.command.is_empty() { "imported trace" } else { &header.command };
     page(title, include_str!("../assets/report.css"), include_str!("../assets/report.js"), &data)
 }

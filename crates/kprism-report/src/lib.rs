@@ -15,6 +15,7 @@
 //! | the call tree | [`calltree`] | terminals |
 //! | folded stacks | [`folded`] | flame graph tools |
 //! | Perfetto trace | [`perfetto`] | ui.perfetto.dev, its trace processor |
+//! | pprof's profile | [`pprof`] | pprof, and what reads its files |
 //! | size and resolution of a trace by packet settings | [`cost`] | choosing settings |
 //! | coverage: tables, annotated source, differences | [`cover`] | terminals, scripts |
 //! | one HTML file: sunburst, flame graph, tables | [`html`] | browsers, without a network |
@@ -35,6 +36,7 @@ pub mod header;
 pub mod html;
 pub mod impact;
 pub mod perfetto;
+pub mod pprof;
 pub mod rows;
 pub mod table;
 pub mod tables;

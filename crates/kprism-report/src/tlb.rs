@@ -6,8 +6,9 @@ use std::collections::HashMap;
 
 use kprism_image::symbols::Symbols;
 use kprism_tlb::geometry::PageSize;
+use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
-use kprism_tlb::profile::{Distribution, Misses, Profile};
+use kprism_tlb::profile::{Context, Distribution, Misses, Profile};
 use kprism_tlb::whatif::{ByObject, huge_mebibytes, may_be_huge};
 use kprism_tlb::{Access, Geometry};
 use serde_json::Value;
@@ -48,6 +49,66 @@ pub fn summary(profile: &Profile, geometries: &[Geometry], counts: &Value) -> Ta
         ],
         rows,
     )
+}
+
+/// Misses over address and time, a row for each band that missed in each bin: for programs.
+pub fn heat_cells(heat: &Heat, objects: &Objects) -> Table {
+    let mut rows = Vec::new();
+    let (begin, end) = heat.span;
+    for band in &heat.bands {
+        let bins = band.bins.len() as u64;
+        let at = |bin: u64| begin + (u128::from(end - begin + 1) * u128::from(bin) / u128::from(bins)) as u64;
+        for (bin, &misses) in (0..).zip(&band.bins).filter(|(_, n)| **n > 0) {
+            rows.push(vec![
+                Cell::Hex(band.start),
+                Cell::Hex(band.end),
+                Cell::Ns(at(bin)),
+                Cell::Ns(at(bin + 1)),
+                Cell::Count(misses),
+                Cell::Text(objects.all()[band.object as usize].name.clone()),
+            ]);
+        }
+    }
+    Table::new(
+        &[
+            ("start", "start"),
+            ("end", "end"),
+            ("from_ns", "from"),
+            ("to_ns", "to"),
+            ("misses", "misses"),
+            ("object", "object"),
+        ],
+        rows,
+    )
+}
+
+/// The same as a picture: a row for each band, time from left to right, ten shades of which each is twice as much as the
+/// one before, up to the fullest bin.
+pub fn heat_picture(heat: &Heat, objects: &Objects) -> Table {
+    const SHADES: &[u8; 10] = b".:-=+*oO#@";
+    let most = heat.bands.iter().flat_map(|b| &b.bins).copied().max().unwrap_or(0).max(1);
+    let shade = |n: u64| match n {
+        0 => ' ',
+        n => {
+            let halvings = (most / n).ilog2() as usize;
+            char::from(SHADES[SHADES.len() - 1 - halvings.min(SHADES.len() - 1)])
+        }
+    };
+    let mut rows = Vec::new();
+    let mut last = None;
+    for band in &heat.bands {
+        let name = match last.replace(band.object) {
+            Some(object) if object == band.object => String::new(),
+            _ => objects.all()[band.object as usize].name.clone(),
+        };
+        rows.push(vec![
+            Cell::Hex(band.start),
+            Cell::Count(band.bins.iter().sum()),
+            Cell::Text(format!("|{}|", band.bins.iter().map(|&n| shade(n)).collect::<String>())),
+            Cell::Text(name),
+        ]);
+    }
+    Table::new(&[("start", "start"), ("misses", "misses"), ("time", "time"), ("object", "object")], rows)
 }
 
 /// A table of names with misses, the largest first; at most two more geometries have room.
@@ -167,11 +228,13 @@ pub fn objects(profile: &Profile, geometries: usize, objects: &Objects) -> Table
 
 /// By page, of the first geometry.
 pub fn pages(profile: &Profile, objects: &mut Objects) -> Table {
+    let ns = profile.span.map_or(0, |(_, end)| end);
     let rows = profile
         .pages
         .iter()
         .map(|(key, &n)| {
-            let object = objects.find(key.tgid, key.start) as usize;
+            let context = Context { tgid: key.tgid, ns, ..Context::default() };
+            let object = objects.region(&context, key.start) as usize;
             let mut misses = Misses::default();
             misses[0] = n;
             let cells = vec![

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Several geometries over one stream of accesses, behind a filter that changes nothing.
 //!
-//! An access to the same page (and of the same kind, where loads and stores have arrays of their own) as the one before it finds its entry most recently used in every
-//! first-level array it touches, of any geometry, and goes no further: nothing would change, so no model is asked.
+//! An access to the same page (and of the same kind, where loads and stores have arrays of their own) as the one before
+//! it finds its entry most recently used in every first-level array it touches, of any geometry, and goes no further:
+//! nothing would change, so no model is asked.
 //! Fetches are filtered apart from data where no first level serves both.
 
 use crate::geometry::{Access, Array, Geometry, PageSize};
 use crate::model::{Counts, Outcome, Page, Tlb};
+use crate::recent::Recent;
 
 /// What an access did, a bit for each geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,12 +19,24 @@ pub struct Missed {
     pub first: u8,
     /// Geometries whose every level missed.
     pub last: u8,
+    /// No first level missed, but a replay with other page sizes needs the access.
+    pub touched: bool,
+}
+
+impl Missed {
+    /// Whether there is something to write down.
+    #[inline(always)]
+    pub fn is_told(self) -> bool {
+        self.first != 0 || self.touched
+    }
 }
 
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Bank {
     tlbs: Vec<Tlb>,
+    /// Of the first geometry.
+    recent: Option<Recent>,
     /// Page and kind of the last access to data, and page of the last fetch.
     data: u64,
     code: u64,
@@ -38,17 +52,18 @@ pub struct Bank {
 pub const MAX_GEOMETRIES: usize = 8;
 const NOWHERE: u64 = u64::MAX;
 
-const NOTHING: Missed = Missed { size: PageSize::K4, first: 0, last: 0 };
+const NOTHING: Missed = Missed { size: PageSize::K4, first: 0, last: 0, touched: false };
 
 impl Bank {
     /// Empty TLBs of up to [`MAX_GEOMETRIES`] geometries; more are left out.
     pub fn new(geometries: &[Geometry]) -> Self {
+        let recent = geometries.first().map(Recent::new);
         let tlbs = geometries.iter().take(MAX_GEOMETRIES).map(Tlb::new).collect();
         let both = |a: &Array| a.serves.contains(&Access::Fetch) && a.serves.len() > 1;
         let shared = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(both)));
         let one = |a: &Array| a.serves.contains(&Access::Load) != a.serves.contains(&Access::Store);
         let split = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(one)));
-        Bank { tlbs, data: NOWHERE, code: NOWHERE, split, shared, looked_up: [0; 3] }
+        Bank { tlbs, recent, data: NOWHERE, code: NOWHERE, split, shared, looked_up: [0; 3] }
     }
 
     /// An access within one 4K page. `page` walks the page tables.
@@ -82,6 +97,11 @@ impl Bank {
                 }
             }
         }
+        let needed = self.recent.as_mut().is_some_and(|r| r.is_needed(va, access));
+        if needed && missed.first == 0 {
+            missed.touched = true;
+            missed.size = self.tlbs[0].held(va, access).unwrap_or(PageSize::K4);
+        }
         if self.shared {
             match access {
                 Access::Fetch => self.data = NOWHERE,
@@ -94,6 +114,7 @@ impl Bank {
     /// See [`Tlb::load_cr3`].
     pub fn load_cr3(&mut self, space: u64) {
         self.forget();
+        self.recent.iter_mut().for_each(Recent::forget);
         self.tlbs.iter_mut().for_each(|t| t.load_cr3(space));
     }
 

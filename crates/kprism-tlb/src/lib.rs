@@ -8,23 +8,26 @@
 //! |---|---|
 //! | [`geometry`], [`presets`] | what a processor's TLBs are, from JSON or by name |
 //! | [`model`], `array`, `full` | one processor's TLBs at work |
-//! | [`bank`] | several geometries over one stream of accesses |
+//! | [`bank`], `recent` | several geometries over one stream of accesses; which of them a replay needs |
 //! | [`walk()`] | the page walk, for who has the memory |
 //! | [`stream`] | misses as bytes |
-//! | [`objects`], [`profile`] | whose memory misses, and how often |
+//! | [`objects`], [`allocs`], [`profile`], [`heat`] | whose memory misses, how often, where and when |
 //! | [`bus`] | a memory bus's accesses to page tables → misses |
 //! | [`whatif`] | the same run with larger pages |
 #![forbid(unsafe_code)]
 
+pub mod allocs;
 mod array;
 pub mod bank;
 pub mod bus;
 mod full;
 pub mod geometry;
+pub mod heat;
 pub mod model;
 pub mod objects;
 pub mod presets;
 pub mod profile;
+mod recent;
 pub mod stream;
 pub mod walk;
 pub mod whatif;

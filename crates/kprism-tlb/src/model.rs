@@ -147,6 +147,14 @@ impl Tlb {
         self.below(0, va, access, space, page)
     }
 
+    /// The size of the page at `va` that the first level holds.
+    pub fn held(&mut self, va: u64, access: Access) -> Option<PageSize> {
+        let space = self.space_of(va);
+        let probes = self.services[0][access as usize].probes.get();
+        let held = probes.iter().find(|p| self.arrays[p.array as usize].hit(key(va, p.size, space)).is_some());
+        held.map(|p| p.size)
+    }
+
     /// An access that is known to have missed the first level, which is left alone.
     pub fn access_below(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Outcome {
         let space = self.space_of(va);

@@ -12,6 +12,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use kprism_image::sideband::{Mmap, Record};
+
+use crate::allocs::{Allocations, Site};
+use crate::profile::Context;
+use crate::stream::Event;
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 
 /// What kind of thing an object is.
@@ -56,8 +60,10 @@ pub struct Object {
     pub tgid: u32,
     /// First address.
     pub start: u64,
-    /// Bytes, as far as known.
+    /// Bytes, as far as known; of allocations, the most there were at a time.
     pub bytes: u64,
+    /// Where it was allocated, and an address space of that code.
+    pub site: Option<(Site, u64)>,
 }
 
 /// Where user programs' mappings begin that the kernel places, from the top down; below are programs and their heaps.
@@ -83,6 +89,7 @@ pub struct Objects {
     maps: HashMap<u32, BTreeMap<u64, (u64, u32)>>,
     kernel: HashMap<&'static str, u32>,
     unknown: HashMap<u32, u32>,
+    allocations: Allocations,
 }
 
 impl Objects {
@@ -173,7 +180,7 @@ impl Objects {
                     "" => format!("mmap of {} at {first:#x}", size_text(bytes)),
                     name => name.to_owned(),
                 };
-                self.objects.push(Object { name, kind, tgid, start: first, bytes });
+                self.objects.push(Object { name, kind, tgid, start: first, bytes, site: None });
                 self.objects.len() - 1
             }
         };
@@ -204,8 +211,56 @@ impl Objects {
         self.put(m.tgid, low, high, path, Kind::Elf);
     }
 
+    /// Adds what programs allocated, in order of time: each place in the code that allocates is an object.
+    pub fn allocated(&mut self, events: impl IntoIterator<Item = (Context, Event)>) {
+        for (context, event) in events {
+            match event {
+                Event::Alloc(a) => {
+                    let next = self.objects.len() as u32;
+                    let site = Site { tgid: context.tgid, function: a.function, frames: a.frames };
+                    let number = self.allocations.alloc(&site, &a, next);
+                    if number == next {
+                        let kind = if site.is_mapping() { Kind::Anonymous } else { Kind::Heap };
+                        let name = format!("{} at {:#x}", site.name(), a.frames[0]);
+                        let site = Some((site, context.space));
+                        self.objects.push(Object { name, kind, tgid: context.tgid, start: a.va, bytes: 0, site });
+                    }
+                    let object = &mut self.objects[number as usize];
+                    object.start = object.start.min(a.va);
+                    object.bytes = self.allocations.most(number);
+                }
+                Event::Free { ns, va, bytes } => self.allocations.free(context.tgid, ns, va, bytes),
+                _ => {}
+            }
+        }
+    }
+
+    /// Renames what was allocated: with the site, an address space of it and a time when it was there.
+    pub fn name_sites(&mut self, mut name: impl FnMut(&Site, u64) -> Option<String>) {
+        for object in &mut self.objects {
+            if let Some(name) = object.site.as_ref().and_then(|(site, space)| name(site, *space)) {
+                object.name = name;
+            }
+        }
+    }
+
     /// The object at an address.
-    pub fn find(&mut self, tgid: u32, va: u64) -> u32 {
+    pub fn find(&mut self, context: &Context, va: u64) -> u32 {
+        match self.allocations.find(context.tgid, va, context.ns) {
+            Some(number) => number,
+            None => self.mapped(context.tgid, va),
+        }
+    }
+
+    /// The same by what could be given larger pages: small allocations count as the mapping that they lie in.
+    pub fn region(&mut self, context: &Context, va: u64) -> u32 {
+        match self.allocations.find(context.tgid, va, context.ns) {
+            Some(number) if self.objects[number as usize].kind == Kind::Anonymous => number,
+            _ => self.mapped(context.tgid, va),
+        }
+    }
+
+    fn mapped(&mut self, tgid: u32, va: u64) -> u32 {
         if va >> 63 == 1 {
             let part =
                 KERNEL.iter().find(|p| (p.0..p.1).contains(&va)).map_or("other kernel memory", |p| p.2);
@@ -214,7 +269,8 @@ impl Objects {
             if number == next {
                 let (start, end) = KERNEL.iter().find(|p| p.2 == part).map_or((0, 0), |p| (p.0, p.1));
                 let name = format!("[{part}]");
-                self.objects.push(Object { name, kind: Kind::Kernel, tgid: 0, start, bytes: end - start });
+                let bytes = end - start;
+                self.objects.push(Object { name, kind: Kind::Kernel, tgid: 0, start, bytes, site: None });
             }
             return number;
         }
@@ -239,6 +295,7 @@ impl Objects {
                 tgid,
                 start: 0,
                 bytes: 0,
+                site: None,
             });
         }
         number

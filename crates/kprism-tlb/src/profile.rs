@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::bank::MAX_GEOMETRIES;
 use crate::geometry::PageSize;
 use crate::objects::Objects;
-use crate::stream::{Event, Miss, Reader, StreamError};
+use crate::stream::{Alloc, Event, Miss, Reader, StreamError};
 
 /// Misses of the last level, for each geometry of the stream.
 pub type Misses = [u64; MAX_GEOMETRIES];
@@ -61,6 +61,8 @@ pub struct Context {
     pub pid: u32,
     /// Process id.
     pub tgid: u32,
+    /// Time, as last told.
+    pub ns: u64,
 }
 
 impl Context {
@@ -69,6 +71,7 @@ impl Context {
         match *event {
             Event::Space(cr3) => self.space = cr3 & !0xfff,
             Event::Task { pid, tgid } => (self.pid, self.tgid) = (pid, tgid),
+            Event::Miss(Miss { ns, .. }) | Event::Alloc(Alloc { ns, .. }) | Event::Free { ns, .. } => self.ns = ns,
             _ => {}
         }
     }
@@ -81,9 +84,10 @@ impl Context {
 pub fn for_each(reader: Reader<'_>, mut each: impl FnMut(&Context, &Miss)) -> Result<(), StreamError> {
     let mut context = Context::default();
     for event in reader {
-        match event? {
-            Event::Miss(miss) => each(&context, &miss),
-            event => context.follow(&event),
+        let event = event?;
+        context.follow(&event);
+        if let Event::Miss(miss) = event {
+            each(&context, &miss);
         }
     }
     Ok(())
@@ -112,7 +116,7 @@ impl Profile {
         let space = if m.ip >> 63 == 1 { 0 } else { context.space };
         let site = self.sites.entry((space, m.ip)).or_insert(Site { misses: Misses::default(), ns: m.ns });
         add(&mut site.misses);
-        let object = objects.find(context.tgid, m.va) as usize;
+        let object = objects.find(context, m.va) as usize;
         if self.objects.len() <= object {
             self.objects.resize(object + 1, Misses::default());
         }

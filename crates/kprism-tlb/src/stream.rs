@@ -12,9 +12,14 @@
 //! | first byte | then | what |
 //! |---|---|---|
 //! | `access \| size << 2 \| last << 4 \| more << 5`, access 0 load, 1 store, 2 fetch; size 0 4K, 1 2M, 2 1G | if `more`: a byte of geometries whose first level missed, a byte of those whose last did; time (ns), difference; address, difference; instruction, difference | a miss of the first level of the first geometry (of the last too, if `last`), or what the two bytes say |
+//! | `access \| size << 2 \| 64` | address, difference | an access that hit, which a replay with other page sizes needs (`recent`) |
 //! | 3 | CR3 | the address space from here on |
 //! | 11 | address | INVLPG |
 //! | 15 | | all entries were dropped (CR4 was loaded, or observation began) |
+//! | 19 | address | a page fault begins; what follows is its handling |
+//! | 23 | | it ends |
+//! | 27 | function (see [`crate::allocs`]); time, difference; address, difference; bytes; three addresses, 0 if not known: where the call returns to, and its caller's, and so on | memory was allocated |
+//! | 31 | time, difference; address, difference; bytes, 0 for all of the allocation | memory was given back |
 //! | 7 | thread id, process id | the task from here on |
 
 use serde::{Deserialize, Serialize};
@@ -28,8 +33,13 @@ const SPACE: u8 = 3;
 const TASK: u8 = 7;
 const INVALIDATE: u8 = 11;
 const FLUSH: u8 = 15;
+const FAULT: u8 = 19;
+const FAULT_END: u8 = 23;
+const ALLOC: u8 = 27;
+const FREE: u8 = 31;
 const LAST: u8 = 1 << 4;
 const MORE: u8 = 1 << 5;
+const TOUCH: u8 = 1 << 6;
 
 /// The stream's header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,17 +67,56 @@ pub struct Miss {
     pub last: u8,
 }
 
+/// A piece of memory that a program asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alloc {
+    /// When.
+    pub ns: u64,
+    /// Place of the function in [`crate::allocs::FUNCTIONS`].
+    pub function: u8,
+    /// Where it is.
+    pub va: u64,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Where the call returns to, its caller returns to, and so on; 0 where not known.
+    pub frames: [u64; 3],
+}
+
 /// One event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A miss.
     Miss(Miss),
+    /// A hit that a replay needs.
+    Touch {
+        /// Address accessed.
+        va: u64,
+        /// How.
+        access: Access,
+        /// The page's size.
+        size: PageSize,
+    },
     /// CR3 is this.
     Space(u64),
     /// INVLPG of this address.
     Invalidate(u64),
     /// All entries were dropped.
     Flush,
+    /// A page fault at this address begins.
+    Fault(u64),
+    /// It is handled.
+    FaultEnd,
+    /// Memory was allocated.
+    Alloc(Alloc),
+    /// Memory was given back.
+    Free {
+        /// When.
+        ns: u64,
+        /// Where.
+        va: u64,
+        /// How much; 0 for all that was allocated there.
+        bytes: u64,
+    },
     /// This task runs.
     Task {
         /// Thread id.
@@ -120,6 +169,11 @@ impl Writer {
                 self.difference(self.at.ip, m.ip);
                 self.at = Place { ns: m.ns, va: m.va, ip: m.ip };
             }
+            Event::Touch { va, access, size } => {
+                self.bytes.push(access as u8 | (size as u8) << 2 | TOUCH);
+                self.difference(self.at.va, va);
+                self.at.va = va;
+            }
             Event::Space(cr3) => {
                 self.bytes.push(SPACE);
                 self.number(cr3);
@@ -129,12 +183,34 @@ impl Writer {
                 self.number(va);
             }
             Event::Flush => self.bytes.push(FLUSH),
+            Event::Fault(va) => {
+                self.bytes.push(FAULT);
+                self.number(va);
+            }
+            Event::FaultEnd => self.bytes.push(FAULT_END),
+            Event::Alloc(a) => {
+                self.bytes.extend([ALLOC, a.function]);
+                self.at(a.ns, a.va);
+                self.number(a.bytes);
+                a.frames.into_iter().for_each(|frame| self.number(frame));
+            }
+            Event::Free { ns, va, bytes } => {
+                self.bytes.push(FREE);
+                self.at(ns, va);
+                self.number(bytes);
+            }
             Event::Task { pid, tgid } => {
                 self.bytes.push(TASK);
                 self.number(pid.into());
                 self.number(tgid.into());
             }
         }
+    }
+
+    fn at(&mut self, ns: u64, va: u64) {
+        self.difference(self.at.ns, ns);
+        self.difference(self.at.va, va);
+        (self.at.ns, self.at.va) = (ns, va);
     }
 
     fn difference(&mut self, from: u64, to: u64) {
@@ -223,6 +299,12 @@ impl<'a> Reader<'a> {
         Ok(from.wrapping_add(n >> 1 ^ (n & 1).wrapping_neg()))
     }
 
+    fn moved(&mut self) -> Result<(u64, u64), StreamError> {
+        self.at.ns = self.difference(self.at.ns)?;
+        self.at.va = self.difference(self.at.va)?;
+        Ok((self.at.ns, self.at.va))
+    }
+
     fn narrow(&mut self) -> Result<u32, StreamError> {
         let offset = self.offset;
         let n = self.number()?;
@@ -236,14 +318,35 @@ impl<'a> Reader<'a> {
             SPACE => return Ok(Event::Space(self.number()?)),
             INVALIDATE => return Ok(Event::Invalidate(self.number()?)),
             FLUSH => return Ok(Event::Flush),
+            FAULT => return Ok(Event::Fault(self.number()?)),
+            FAULT_END => return Ok(Event::FaultEnd),
+            ALLOC => {
+                let function = self.byte()?;
+                let (ns, va) = self.moved()?;
+                let bytes = self.number()?;
+                let frames = [self.number()?, self.number()?, self.number()?];
+                return Ok(Event::Alloc(Alloc { ns, function, va, bytes, frames }));
+            }
+            FREE => {
+                let (ns, va) = self.moved()?;
+                return Ok(Event::Free { ns, va, bytes: self.number()? });
+            }
             TASK => return Ok(Event::Task { pid: self.narrow()?, tgid: self.narrow()? }),
             _ => {}
         }
         let (Some(access), Some(size), 0) =
-            (Access::from_number(head & 3), PageSize::from_number(head >> 2 & 3), head >> 6)
+            (Access::from_number(head & 3), PageSize::from_number(head >> 2 & 3), head >> 7)
         else {
             return Err(StreamError { offset, what: format!("expected an event, not {head:#04x}") });
         };
+        if head & TOUCH != 0 {
+            if head & (LAST | MORE) != 0 {
+                return Err(StreamError { offset, what: format!("expected an event, not {head:#04x}") });
+            }
+            let va = self.difference(self.at.va)?;
+            self.at.va = va;
+            return Ok(Event::Touch { va, access, size });
+        }
         let (first, last) = match head & MORE {
             0 => (1, u8::from(head & LAST != 0)),
             _ => (self.byte()?, self.byte()?),
@@ -288,6 +391,17 @@ mod tests {
                 first,
                 last
             })),
+            (any::<u64>(), 0u8..3, 0u8..3).prop_map(|(va, a, s)| Event::Touch {
+                va,
+                access: Access::from_number(a).unwrap(),
+                size: PageSize::from_number(s).unwrap(),
+            }),
+            any::<u64>().prop_map(Event::Fault),
+            Just(Event::FaultEnd),
+            (any::<(u64, u64, u64)>(), any::<u8>(), any::<[u64; 3]>()).prop_map(
+                |((ns, va, bytes), function, frames)| Event::Alloc(Alloc { ns, function, va, bytes, frames })
+            ),
+            any::<(u64, u64, u64)>().prop_map(|(ns, va, bytes)| Event::Free { ns, va, bytes }),
             any::<u64>().prop_map(Event::Space),
             any::<u64>().prop_map(Event::Invalidate),
             Just(Event::Flush),

@@ -2,14 +2,16 @@
 //! What the misses would be with other pages: a recorded stream runs through the models again, with some objects'
 //! pages taken for larger ones.
 //!
-//! The stream holds every miss of the first level. With nothing changed, those are looked up from the second level on,
-//! and the recorded count comes out exactly. With a change they are looked up from the first level on, which has room
-//! that it had not when recorded; accesses that hit the first level then are not in the stream, and are taken to hit
-//! again. So a prediction is close, not exact: docs/tlb.md holds some against measurements.
+//! The stream holds every miss of the first level, and of the hits those that matter to a first level of the same sets
+//! (see `recent`). So data are looked up as if every access were there: exactly, as long as the first level's arrays are
+//! LRU and have the recorded sets or a multiple of them. Code keeps its pages and its arrays of the first level, so its
+//! recorded misses of the first level are looked up from the second level on. What the kernel did for page faults that a
+//! larger page would not have is left out. docs/tlb.md holds predictions against
+//! measurements.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use crate::geometry::{Geometry, PageSize};
+use crate::geometry::{Access, Array, Geometry, PageSize};
 use crate::model::{Outcome, Page, Tlb};
 use crate::objects::{Kind, Objects};
 use crate::profile::Context;
@@ -26,6 +28,51 @@ pub enum Change {
     All(PageSize),
 }
 
+impl Change {
+    /// What the pages of an object become, if anything.
+    fn of(&self, object: u32, objects: &Objects) -> Option<PageSize> {
+        match *self {
+            Change::One(which, to) if which == object => Some(to),
+            Change::All(to) if may_be_huge(objects.all()[object as usize].kind) => Some(to),
+            _ => None,
+        }
+    }
+}
+
+/// Page faults of changed objects: a large page takes one where small ones took many.
+#[derive(Debug, Default)]
+struct Faults {
+    /// Pages that had theirs.
+    seen: HashSet<(u32, u64)>,
+    /// Within one that would not be.
+    inside: bool,
+}
+
+impl Faults {
+    fn would_not_be(
+        &mut self,
+        event: &Event,
+        context: &Context,
+        objects: &mut Objects,
+        change: &Change,
+    ) -> bool {
+        match *event {
+            Event::Fault(va) if va >> 63 == 0 && *change != Change::Nothing => {
+                let object = objects.region(context, va);
+                let to = change.of(object, objects);
+                self.inside = to.is_some_and(|to| !self.seen.insert((context.tgid, va >> to.shift())));
+                self.inside
+            }
+            // A fault that waits lets others run.
+            Event::FaultEnd | Event::Task { .. } => {
+                self.inside = false;
+                false
+            }
+            _ => self.inside,
+        }
+    }
+}
+
 /// Misses with a change, by object; with the number of the object that missed.
 pub type ByObject = HashMap<u32, u64>;
 
@@ -40,16 +87,23 @@ pub fn replay(
     change: &Change,
     misses: &mut ByObject,
 ) -> Result<(), StreamError> {
-    // Another first level than the recorded one saw other misses: then all are looked up from there on.
-    let same =
-        reader.header().geometries.first().is_some_and(|g| g.levels.first() == geometry.levels.first());
+    // Code's misses of the first level are the recorded ones, if that is the recorded level and holds no data.
+    let recorded = reader.header().geometries.first().and_then(|g| g.levels.first());
+    let alone = |a: &Array| a.serves == [Access::Fetch] || !a.serves.contains(&Access::Fetch);
+    let code_apart =
+        recorded == geometry.levels.first() && recorded.is_some_and(|level| level.iter().all(alone));
     let mut tlb = Tlb::new(geometry);
     let mut context = Context::default();
+    let mut faults = Faults::default();
     for event in reader {
         let event = event?;
         context.follow(&event);
-        let m = match event {
-            Event::Miss(m) if m.first & 1 != 0 => m,
+        if faults.would_not_be(&event, &context, objects, change) {
+            continue;
+        }
+        let (va, access, size, missed) = match event {
+            Event::Miss(m) => (m.va, m.access, m.size, m.first & 1 != 0),
+            Event::Touch { va, access, size } => (va, access, size, false),
             Event::Space(cr3) => {
                 tlb.load_cr3(cr3 & !0xfff);
                 continue;
@@ -62,19 +116,19 @@ pub fn replay(
                 tlb.flush_all();
                 continue;
             }
-            _ => continue,
+            Event::Task { .. }
+            | Event::Fault(_)
+            | Event::FaultEnd
+            | Event::Alloc(_)
+            | Event::Free { .. } => continue,
         };
-        let object = objects.find(context.tgid, m.va);
-        let size = match *change {
-            Change::One(which, size) if which == object => size.max(m.size),
-            Change::All(size) if may_be_huge(objects.all()[object as usize].kind) => size.max(m.size),
-            _ => m.size,
-        };
-        let page = Page { size, global: m.va >> 63 == 1 };
-        let outcome = if *change == Change::Nothing && same {
-            tlb.access_below(m.va, m.access, || page)
-        } else {
-            tlb.access(m.va, m.access, || page)
+        let object = objects.region(&context, va);
+        let size = change.of(object, objects).map_or(size, |to| to.max(size));
+        let page = || Page { size, global: va >> 63 == 1 };
+        let outcome = match (access, code_apart) {
+            (Access::Fetch, true) if missed => tlb.access_below(va, access, page),
+            (Access::Fetch, true) => continue,
+            _ => tlb.access(va, access, page),
         };
         if outcome == Outcome::Miss {
             *misses.entry(object).or_default() += 1;

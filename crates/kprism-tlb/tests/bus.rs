@@ -110,6 +110,7 @@ fn every_access_is_explained() {
             counts,
             Counts {
                 misses: pages * (4 + 3),
+                upper: 0,
                 absent: 2 * 2 * pages,
                 kernel: 2 * 2 * pages,
                 census: 2 * pages,

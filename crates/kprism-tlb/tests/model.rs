@@ -100,6 +100,127 @@ fn random_pages_hit_by_their_share() {
     }
 }
 
+/// Each array of each preset alone, for every page size it holds and every access it serves: a cyclic pattern misses by
+/// the sets that are too full, a random one by the share of pages that are not there.
+#[test]
+fn every_array_of_every_preset_misses_as_computed() {
+    for name in NAMES {
+        for array in preset(name).unwrap().levels.into_iter().flatten() {
+            let (sets, ways) = (u64::from(array.sets()), u64::from(array.ways()));
+            let geometry = Geometry {
+                name: name.into(),
+                source: String::new(),
+                levels: vec![vec![array.clone()]],
+                walk_caches: WalkCaches::default(),
+                pcid: false,
+            };
+            for (&size, &access) in array.pages.iter().flat_map(|s| array.serves.iter().map(move |a| (s, a))) {
+                let what = format!("{name}, {sets} sets of {ways}, {} {}", size.name(), access.name());
+                let page = Page { size, global: false };
+                for pages in [1, ways, sets * ways, sets * ways + 1, sets * ways + sets / 2 + 1, sets * ways * 2] {
+                    let mut tlb = Tlb::new(&geometry);
+                    for round in 0..3 {
+                        let before = tlb.counts.last[access as usize];
+                        (0..pages).for_each(|p| {
+                            tlb.access(p * size.bytes(), access, || page);
+                        });
+                        let expected = if round == 0 { pages } else { cyclic(pages, (sets, ways)) };
+                        let got = tlb.counts.last[access as usize] - before;
+                        assert_eq!(got, expected, "{what}: {pages} pages, round {round}");
+                    }
+                }
+                // Four times as many pages as entries, in random order.
+                let pages = sets * ways * 4;
+                let mut tlb = Tlb::new(&geometry);
+                let mut random = xorshift();
+                let mut next = || ((u128::from(random()) * u128::from(pages)) >> 64) as u64;
+                (0..pages * 8).for_each(|_| {
+                    tlb.access(next() * size.bytes(), access, || page);
+                });
+                let before = tlb.counts.last[access as usize];
+                let times = 300_000;
+                (0..times).for_each(|_| {
+                    tlb.access(next() * size.bytes(), access, || page);
+                });
+                let missed = (tlb.counts.last[access as usize] - before) as f64 / times as f64;
+                // Four standard deviations of a binomial of three quarters are 0.0032.
+                assert!((missed - 0.75).abs() < 0.0032, "{what}: {missed}");
+            }
+        }
+    }
+}
+
+fn xorshift() -> impl FnMut() -> u64 {
+    let mut state = 88_172_645_463_325_252_u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+/// Misses of an LRU array by stack distances (Mattson et al. 1970): an access misses if as many other pages of its set as
+/// it has ways came since the page was last there. Gives the accesses that missed.
+fn by_distance(accesses: &[u64], set: impl Fn(u64) -> u64, ways: usize) -> Vec<u64> {
+    let mut stacks: std::collections::HashMap<u64, Vec<u64>> = std::collections::HashMap::new();
+    let mut missed = Vec::new();
+    for &page in accesses {
+        let stack = stacks.entry(set(page)).or_default();
+        match stack.iter().rposition(|&p| p == page) {
+            Some(at) => {
+                if stack.len() - at > ways {
+                    missed.push(page);
+                }
+                stack.remove(at);
+            }
+            None => missed.push(page),
+        }
+        stack.push(page);
+    }
+    missed
+}
+
+/// Random pages through both levels of every preset: to the count, as distances predict.
+#[test]
+fn random_pages_miss_both_levels_by_their_distances() {
+    for name in NAMES {
+        let g = preset(name).unwrap();
+        for (size, access) in [
+            (PageSize::K4, Access::Load),
+            (PageSize::K4, Access::Store),
+            (PageSize::K4, Access::Fetch),
+            (PageSize::M2, Access::Load),
+            (PageSize::M2, Access::Store),
+        ] {
+            let (first, last) = (shape(&g, 0, access, size), shape(&g, 1, access, size));
+            let entries: u64 = first.iter().chain(&last).map(|(sets, ways)| sets * ways).sum();
+            let mut random = xorshift();
+            // Nearly as many pages as fit, so that both levels hit and miss.
+            let pages = entries * 5 / 4;
+            let accesses: Vec<u64> =
+                (0..40_000).map(|_| ((u128::from(random()) * u128::from(pages)) >> 64) as u64).collect();
+            let (sets, ways) = first[0];
+            let reach = by_distance(&accesses, |p| p % sets, ways as usize);
+            // Two banks: the bit above the set's index decides.
+            let banks = last.len() as u64;
+            let missed = match last.first() {
+                None => reach.clone(),
+                Some(&(sets, ways)) => {
+                    by_distance(&reach, |p| (p >> 7) % banks * sets + p % sets, ways as usize)
+                }
+            };
+            let mut tlb = Tlb::new(&g);
+            for page in accesses {
+                tlb.access(page * size.bytes(), access, || Page { size, global: false });
+            }
+            let got = (tlb.counts.first[access as usize], tlb.counts.last[access as usize]);
+            let expected = (reach.len() as u64, missed.len() as u64);
+            assert_eq!(got, expected, "{name} {} {}", size.name(), access.name());
+        }
+    }
+}
+
 /// Pages (number, size, global), the newest first.
 type Set = Vec<(u64, PageSize, bool)>;
 

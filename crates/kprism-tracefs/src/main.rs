@@ -24,13 +24,23 @@ fn main() -> ExitCode {
     }
 }
 
+/// The host's Ctrl-C comes to its guest as Ctrl-Alt-Del, which the kernel makes a SIGINT for this process rather than a
+/// reboot. Where it cannot be had, the host ends the guest.
+fn take_ctrl_alt_del() {
+    let pid = std::process::id().to_string();
+    for (name, value) in [("cad_pid", pid.as_str()), ("ctrl-alt-del", "0")] {
+        std::fs::write(Path::new("/proc/sys/kernel").join(name), value).ok();
+    }
+}
+
 fn run(words: &[&str]) -> Result<u8, (u8, String)> {
     let failed = |error: kprism_tracefs::Error| (error.command_code().unwrap_or(FAILED), error.to_string());
     match words {
         ["record", folder, settings, command @ ..] => {
             let settings: Settings =
                 serde_json::from_str(settings).map_err(|error| (FAILED, format!("settings: {error}")))?;
-            signals::catch();
+            signals::catch_alone();
+            take_ctrl_alt_del();
             let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
             let recording = record(&settings, &command, Path::new(folder), &mut |_| {}).map_err(failed)?;
             Ok(recording.exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(0))

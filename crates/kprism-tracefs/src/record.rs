@@ -20,7 +20,7 @@ use crate::stream::Streams;
 use crate::tracefs::{self, Tracefs, join};
 use crate::{STREAMS, command, describe};
 
-/// How long a command may take to end once the recording was interrupted.
+/// How long a command that was interrupted with us may take to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What was recorded; also in the run, as `streams/ftrace/recording.json`.
@@ -112,7 +112,8 @@ pub fn record(
     recording.not_restored = not_restored;
     // Whoever waits for the command does so with nothing switched on any more.
     if let Some(running) = running {
-        let ended = if signals::requested() { running.finish(PATIENCE) } else { running.wait() };
+        let patience = if signals::alone() { Duration::ZERO } else { PATIENCE };
+        let ended = if signals::requested() { running.finish(patience) } else { running.wait() };
         recording.exit_code = ended.transpose()?.map(code);
     }
     let path = output.join("recording.json");

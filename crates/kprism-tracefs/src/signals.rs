@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+static ALONE: AtomicBool = AtomicBool::new(false);
 /// Where the handler writes to; -1 for nowhere.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 
@@ -18,6 +19,17 @@ pub fn catch() {
         // SAFETY: the handler does nothing but an atomic store and a write(2).
         unsafe { libc::signal(signal, handler as libc::sighandler_t) };
     }
+}
+
+/// The same where nobody else gets them: the command has to be told by us. Otherwise the terminal's Ctrl-C reaches it too.
+pub fn catch_alone() {
+    ALONE.store(true, Ordering::SeqCst);
+    catch();
+}
+
+/// Whether the command gets no signals but ours.
+pub(crate) fn alone() -> bool {
+    ALONE.load(Ordering::SeqCst)
 }
 
 /// Whether such a signal came.

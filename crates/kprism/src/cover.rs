@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From recorded counters to coverage: finds counters and notes, and puts them together on all CPUs.
 //!
-//! In: a run with `streams/gcov/counters.cpio` (and, for a window, `before.cpio`), such an archive alone, or a folder
+//! In: a run with `streams/gcov/counters.cpio` (and, for a window, `before.cpio`, and readings from before that, which
+//! tell what reading adds), such an archive alone, or a folder
 //! with `.gcda` files; of a run that has a flow instead, see `flow_cover`. Out: a [`Cover`], with what was wrong with single objects.
 //!
 //! Counters are named after the object on the machine that built the kernel: notes are looked for beside it there,
 //! or below `--build-dir`, under as much of the path's end as is found there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{Cursor, Read};
 use std::ops::Range;
@@ -16,17 +17,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
-use kprism_gcov::{Collector, Cover, Data, Solver, data};
+use kprism_gcov::{Collector, Cover, Data, Solver, data, window};
 
+use kprism_agent::gcov::{AFTER, BEFORE, IDLE};
 use kprism_report::Filter;
 
 use crate::cmd::call::CallArgs;
 use crate::progress::Progress;
 
-/// Where a run keeps its counters.
-pub const COUNTERS: &str = "gcov/counters.cpio";
-/// Where it keeps those from before the window.
-pub const BEFORE: &str = "gcov/before.cpio";
+/// Where a run keeps its counters, below its streams.
+const FOLDER: &str = "gcov";
 
 /// Coverage, and what could not be used.
 pub struct Loaded {
@@ -34,6 +34,19 @@ pub struct Loaded {
     pub cover: Cover,
     /// Objects left out, and why.
     pub problems: Vec<String>,
+    /// What reading the counters added to the window, if they were read in it.
+    pub footprint: Option<Footprint>,
+}
+
+/// What reading the counters costs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Counters that a reading adds to: it was taken out of the window.
+    pub counters: usize,
+    /// Those to which readings did not always add the same.
+    pub varying: usize,
+    /// Functions whose counts in the window have the reading's in them.
+    pub unsure: usize,
 }
 
 /// Where coverage is read from.
@@ -45,6 +58,9 @@ pub struct From {
     /// Count from the boot on, not only in the run's window
     #[arg(long, help_heading = "Coverage")]
     pub since_boot: bool,
+    /// Count by the flow, of a run that has gcov's counters, too
+    #[arg(long, help_heading = "Coverage")]
+    pub by_flow: bool,
     #[command(flatten)]
     pub debug: DebugFiles,
 }
@@ -87,7 +103,7 @@ const DEBUG: &str = "/usr/lib/debug";
 
 /// Whether the run holds coverage.
 pub fn is_cover(input: &Path) -> bool {
-    input.join("streams").join(COUNTERS).exists()
+    input.join("streams").join(FOLDER).join(AFTER).exists()
 }
 
 /// An archive in memory, its files by name.
@@ -128,7 +144,7 @@ impl Counters {
 
 /// Reads coverage.
 pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<Loaded> {
-    if !is_cover(input) && input.join("manifest.json").exists() {
+    if from.by_flow || !is_cover(input) && input.join("manifest.json").exists() {
         return crate::flow_cover::load(input, &from.debug, who, progress);
     }
     if who.call.is_some() || who.filter != Filter::default() {
@@ -138,22 +154,23 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
         );
     }
     progress.step("reading coverage");
-    let streams = input.join("streams");
-    let (counters, before) = if is_cover(input) {
-        let before = streams.join(BEFORE);
-        let before = (before.exists() && !from.since_boot).then(|| archive(&before)).transpose()?;
-        (Counters::Archive(archive(&streams.join(COUNTERS))?), before)
+    let folder = input.join("streams").join(FOLDER);
+    let (mut counters, mut earlier) = (Counters::Files(Vec::new()), Vec::new());
+    if is_cover(input) {
+        counters = Counters::Archive(archive(&folder.join(AFTER))?);
+        let before = IDLE.into_iter().chain([BEFORE]).map(|name| folder.join(name));
+        for path in before.filter(|path| path.exists() && !from.since_boot) {
+            earlier.push(archive(&path)?);
+        }
     } else if input.is_file() {
-        (Counters::Archive(archive(input)?), None)
-    } else {
-        let mut files = Vec::new();
-        data_files(input, &mut files).with_context(|| input.display().to_string())?;
-        (Counters::Files(files), None)
-    };
+        counters = Counters::Archive(archive(input)?);
+    } else if let Counters::Files(files) = &mut counters {
+        data_files(input, files).with_context(|| input.display().to_string())?;
+    }
     if counters.len() == 0 {
         bail!("{}: no .gcda files in it", input.display());
     }
-    let loaded = collect(&counters, before.as_ref(), from.build_dir.as_deref());
+    let loaded = collect(&counters, &earlier, from.build_dir.as_deref());
     progress.clear();
     if loaded.cover.objects == 0 {
         bail!("none of {} objects could be used; the first: {}", counters.len(), loaded.problems[0]);
@@ -161,21 +178,52 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
     Ok(loaded)
 }
 
-fn collect(counters: &Counters, before: Option<&Archive>, build_dir: Option<&Path>) -> Loaded {
-    let earlier: HashMap<&str, Range<usize>> = before
-        .iter()
-        .flat_map(|archive| &archive.files)
-        .map(|(name, range)| (name.as_str(), range.clone()))
-        .collect();
+/// The data of one object in an archive, by the object's name.
+struct Earlier<'a> {
+    archive: &'a Archive,
+    places: HashMap<&'a str, Range<usize>>,
+}
+
+impl<'a> Earlier<'a> {
+    fn new(archive: &'a Archive) -> Self {
+        let places = archive.files.iter().map(|(name, range)| (name.as_str(), range.clone()));
+        Self { archive, places: places.collect() }
+    }
+
+    fn data(&self, name: &str) -> Result<Option<Data>> {
+        let range = self.places.get(name).cloned();
+        Ok(range.map(|range| data::read(&self.archive.bytes[range])).transpose()?)
+    }
+}
+
+/// Puts all objects together; `earlier` are the counters from before the window, in order of time.
+fn collect(counters: &Counters, earlier: &[Archive], build_dir: Option<&Path>) -> Loaded {
+    let earlier: Vec<Earlier<'_>> = earlier.iter().map(Earlier::new).collect();
     let collector = Collector::default();
     let problems = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
+    let footprint = Mutex::new(Footprint::default());
     let one = |index: usize, solver: &mut Solver, bytes: &mut Vec<u8>| -> Result<()> {
         let mut data = counters.data(index)?;
-        if let (Counters::Archive(archive), Some(before)) = (counters, before)
-            && let Some(range) = earlier.get(archive.files[index].0.as_str())
+        if let Counters::Archive(archive) = counters
+            && !earlier.is_empty()
         {
-            data.subtract(&data::read(&before.bytes[range.clone()])?)?;
+            let before = earlier.iter().map(|e| e.data(&archive.files[index].0));
+            let before = before.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect::<Vec<_>>();
+            let windowed = window::between(&before, data)?;
+            data = windowed.data;
+            if windowed.anew {
+                let object = counters.object(index);
+                let problem = format!(
+                    "{}: its counters began anew in the window: these are since then",
+                    object.display()
+                );
+                problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(problem);
+            }
+            let mut sum = footprint.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            sum.counters += windowed.footprint;
+            sum.varying += windowed.varying;
+            sum.unsure += windowed.unsure;
         }
         let notes = find_notes(&counters.object(index), build_dir);
         bytes.clear();
@@ -202,8 +250,16 @@ fn collect(counters: &Counters, before: Option<&Archive>, build_dir: Option<&Pat
         }
     });
     let mut problems = problems.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let (Some(before), Counters::Archive(after)) = (earlier.last(), counters) {
+        let there: HashSet<&str> = after.files.iter().map(|(name, _)| name.as_str()).collect();
+        let gone = before.places.keys().filter(|name| !there.contains(**name));
+        problems.extend(gone.map(|name| {
+            format!("/{name}: unloaded in the window, and what it counted is lost: boot with gcov_persist=1")
+        }));
+    }
     problems.sort_unstable();
-    Loaded { cover: collector.finish(), problems }
+    let footprint = footprint.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Loaded { cover: collector.finish(), problems, footprint: (earlier.len() > 1).then_some(footprint) }
 }
 
 /// The notes of an object: beside it, or in the build's folder under the longest end of its path.

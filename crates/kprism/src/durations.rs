@@ -4,6 +4,8 @@
 //! In: `streams/ftrace` and `streams/bpf`, as `docs/run-folder.md` has them. Out: [`Measured`], kept as the run's
 //! tables, with the task switches as its sideband and what was read and lost in its manifest.
 
+mod perf;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,9 +21,11 @@ use kprism_ftrace::decode::Decoder;
 use kprism_ftrace::format::{Format, PageLayout};
 use kprism_ftrace::merge::Merged;
 use kprism_ftrace::raw::Cpu;
+use kprism_ftrace::show::Shown;
 use kprism_ftrace::text::Text;
 use kprism_ftrace::{Data, Event, Exit, side};
 use kprism_image::symbols::Symbols;
+use kprism_listing::durations::Says;
 use kprism_report::units::grouped;
 use kprism_store::{Run, has_times, load_profile, load_times, save_profile, save_times};
 use serde_json::json;
@@ -54,6 +58,39 @@ pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
     Ok((profile, times))
 }
 
+/// Hears each event after the collector did, and what writes what it says; `false` ends the reading.
+pub type Ear<'e> = &'e mut dyn FnMut(&mut Collector<'_>, &Event<'_>, Says<'_>) -> bool;
+
+/// Who hears what is read.
+pub enum Audience<'e> {
+    /// Nobody: sums are enough.
+    Nobody,
+    /// Calls whose entries are not there are kept.
+    Rebuilt,
+    /// Every event.
+    Events(Ear<'e>),
+}
+
+impl Audience<'_> {
+    fn greet(&self, collector: &mut Collector<'_>) {
+        match self {
+            Audience::Nobody => {}
+            Audience::Rebuilt => collector.keep_rebuilt(),
+            Audience::Events(_) => collector.keep_log(),
+        }
+    }
+
+    /// Takes an event; `false` ends the reading.
+    #[inline]
+    fn event(&mut self, collector: &mut Collector<'_>, event: &Event<'_>, says: Says<'_>) -> bool {
+        collector.event(event);
+        match self {
+            Audience::Events(ear) => ear(collector, event, says),
+            _ => true,
+        }
+    }
+}
+
 /// What was read beside the calls.
 #[derive(Default)]
 struct Facts {
@@ -72,24 +109,41 @@ struct Facts {
 /// The streams are not there or not what they should be, or the disk refuses.
 pub fn measure(run: &Run, progress: &Progress) -> Result<Measured> {
     progress.step("reading the trace");
-    let dir = run.streams().join("ftrace");
-    let mut facts = Facts { clock: "local".into(), ..Facts::default() };
-    let kallsyms = read_if_there(&run.symbols().join("kallsyms"))?;
-    let (dat, txt) = (dir.join("trace.dat"), dir.join("trace.txt"));
-    let measured = if dat.is_file() {
-        let bytes = read(&dat)?;
-        let dat = Dat::parse(&bytes).with_context(|| dat.display().to_string())?;
-        from_dat(&dat, &kallsyms, &mut facts)
-    } else if txt.is_file() {
-        from_text(&read(&txt)?, &mut facts)
-    } else if dir.is_dir() {
-        from_raw(&dir, &kallsyms, &mut facts)?
-    } else {
-        from_bpf(run, &kallsyms, &mut facts)?
-    };
+    let mut facts = Facts::default();
+    let measured = hear(run, &mut facts, &mut Audience::Nobody)?;
     progress.step("writing the tables");
     enter(run, &measured, facts, progress)?;
     Ok(measured)
+}
+
+/// Reads a run's trace again, for who wants more of it than the tables have.
+///
+/// # Errors
+/// As [`measure`].
+pub fn again(run: &Run, audience: &mut Audience<'_>) -> Result<Measured> {
+    hear(run, &mut Facts::default(), audience)
+}
+
+fn hear(run: &Run, facts: &mut Facts, audience: &mut Audience<'_>) -> Result<Measured> {
+    let dir = run.streams().join("ftrace");
+    facts.clock = "local".into();
+    let kallsyms = read_if_there(&run.symbols().join("kallsyms"))?;
+    let (dat, txt) = (dir.join("trace.dat"), dir.join("trace.txt"));
+    let of_perf = dir.join("perf.data");
+    Ok(if dat.is_file() {
+        let bytes = read(&dat)?;
+        let dat = Dat::parse(&bytes).with_context(|| dat.display().to_string())?;
+        from_dat(&dat, &kallsyms, facts, audience)
+    } else if txt.is_file() {
+        from_text(&read(&txt)?, facts, audience)
+    } else if of_perf.is_file() {
+        perf::measure(&read(&of_perf)?, &kallsyms, facts, audience)
+            .with_context(|| of_perf.display().to_string())?
+    } else if dir.is_dir() {
+        from_raw(&dir, &kallsyms, facts, audience)?
+    } else {
+        from_bpf(run, &kallsyms, facts, audience)?
+    })
 }
 
 /// Saves tables, sideband and manifest.
@@ -149,12 +203,24 @@ fn finish(collector: Collector<'_>, symbols: &Symbols) -> Measured {
     })
 }
 
-fn from_text(text: &[u8], facts: &mut Facts) -> Measured {
+fn from_text(text: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Measured {
     let mut reader = Text::new(text);
     facts.source = "text";
     let columns = reader.columns();
     let mut collector = Collector::new(Names::default(), reader.timed());
-    reader.by_ref().for_each(|event| collector.event(&event));
+    audience.greet(&mut collector);
+    let says = |event: &Event<'_>, out: &mut Vec<u8>| match &event.data {
+        Data::Text(text) => {
+            out.extend_from_slice(text.as_bytes());
+            true
+        }
+        _ => false,
+    };
+    for event in reader.by_ref() {
+        if !audience.event(&mut collector, &event, &says) {
+            break;
+        }
+    }
     collector.name_tasks(std::mem::take(&mut reader.comms));
     facts.events = reader.counts.events;
     if let Some((kept, written)) = reader.counts.entries {
@@ -190,16 +256,24 @@ fn faults(faults: &kprism_ftrace::Faults, place: &str, facts: &mut Facts) {
 /// Merges the CPUs' events and counts them.
 fn collect<'a>(
     cpus: Vec<Cpu<'a>>,
-    names: &[String],
+    (names, formats): (&[String], (&[Format], bool)),
     time: &Time,
     collector: &mut Collector<'_>,
-    facts: &mut Facts,
+    (facts, audience): (&mut Facts, &mut Audience<'_>),
 ) {
+    audience.greet(collector);
+    let shown = Shown::new(formats.0, formats.1);
+    let says = |event: &Event<'_>, out: &mut Vec<u8>| match &event.data {
+        Data::Raw { id, bytes } => shown.write(*id, bytes, out),
+        _ => false,
+    };
     let mut last = BTreeMap::new();
     let mut merged = Merged::new(cpus);
     for mut event in merged.by_ref() {
         time.apply(&mut event, &mut last);
-        collector.event(&event);
+        if !audience.event(collector, &event, &says) {
+            break;
+        }
     }
     for (cpu, name) in merged.into_streams().iter().zip(names) {
         facts.events += cpu.counts.events;
@@ -254,7 +328,7 @@ impl Time {
     }
 }
 
-fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts) -> Measured {
+fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Measured {
     facts.source = "trace.dat";
     facts.notes.extend(dat.notes.iter().cloned());
     facts.kernel = dat.uname.split(' ').nth(2).unwrap_or_default().to_owned();
@@ -284,11 +358,11 @@ fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts) -> Measured {
         let stats = side::stats(stats.as_bytes());
         facts.overwritten += stats.overrun + stats.commit_overrun + stats.dropped;
     }
-    collect(cpus, &places, &time, &mut collector, facts);
+    collect(cpus, (&places, (&dat.formats, dat.big)), &time, &mut collector, (facts, audience));
     finish(collector, &symbols)
 }
 
-fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts) -> Result<Measured> {
+fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Result<Measured> {
     facts.source = "pages of the ring buffer";
     let header = read_if_there(&dir.join("header_page"))?;
     let layout = if header.is_empty() { PageLayout::default() } else { PageLayout::parse(&header)? };
@@ -312,7 +386,7 @@ fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts) -> Result<Measured> 
     collector.group_tasks(tgids.iter().filter_map(|(pid, tgid)| Some((*pid, tgid.trim().parse().ok()?))));
     let cpus = streams.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
     let names: Vec<String> = streams.iter().map(|(cpu, _)| format!("cpu{cpu}.raw")).collect();
-    collect(cpus, &names, &time, &mut collector, facts);
+    collect(cpus, (&names, (&formats, false)), &time, &mut collector, (facts, audience));
     Ok(finish(collector, &symbols))
 }
 
@@ -354,7 +428,7 @@ fn formats(events: &Path, facts: &mut Facts) -> Result<Vec<Format>> {
 }
 
 /// What BPF left: single calls, or functions' numbers.
-fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts) -> Result<Measured> {
+fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts, audience: &Audience<'_>) -> Result<Measured> {
     facts.clock = "monotonic".into();
     let manifest = run.manifest()?;
     let calls = run.streams().join("bpf/calls.bin");
@@ -372,6 +446,7 @@ fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts) -> Result<Measured> {
         facts.source = "calls kept by BPF";
         let symbols = symbols(kallsyms, facts);
         let mut collector = collector(&symbols, true);
+        audience.greet(&mut collector);
         for call in record::read(&read(&calls)?) {
             match call {
                 Ok(call) => {

@@ -17,6 +17,7 @@ use kprism_image::symbols::{FunctionId, Symbols};
 use kprism_listing::Select;
 use kprism_listing::cover::{Gatherer, Ran};
 use kprism_listing::lines::{Lines, Section};
+use kprism_listing::why::Known;
 use kprism_store::Run;
 
 use crate::cmd::annotate::installed_vmlinux;
@@ -27,6 +28,16 @@ use crate::progress::Progress;
 
 /// Reads coverage.
 pub fn load(input: &Path, debug: &DebugFiles, who: &Who, progress: &Progress) -> Result<Loaded> {
+    load_known(input, debug, who, progress).map(|(loaded, _)| loaded)
+}
+
+/// The same, and which lines there are in the debug information.
+pub fn load_known(
+    input: &Path,
+    debug: &DebugFiles,
+    who: &Who,
+    progress: &Progress,
+) -> Result<(Loaded, Known)> {
     let window = match &who.call {
         Some(call) => {
             let (_, profile) = pipeline::open(input, progress)?;
@@ -56,8 +67,9 @@ pub fn load(input: &Path, debug: &DebugFiles, who: &Who, progress: &Progress) ->
     for (index, site) in counts.sites.iter().enumerate() {
         by_module.entry(&symbols.function(FunctionId(site.func)).module).or_default().push(index);
     }
-    let mut gatherer = Gatherer::default();
+    let (mut gatherer, mut known) = (Gatherer::default(), Known::default());
     for (module, lines) in &files {
+        known.add(lines);
         let places = match places(module, lines, symbols) {
             Ok(places) => places,
             Err(reason) => {
@@ -74,7 +86,7 @@ pub fn load(input: &Path, debug: &DebugFiles, who: &Who, progress: &Progress) ->
         gatherer.add(lines, ran);
     }
     progress.clear();
-    Ok(Loaded { cover: gatherer.finish(), problems })
+    Ok((Loaded { cover: gatherer.finish(), problems, footprint: None }, known))
 }
 
 fn count(loaded: &pipeline::Loaded, chosen: &[bool], who: &Who, window: Option<Window>) -> Counts {
@@ -116,7 +128,10 @@ fn find(
             take(module, &file, false);
         }
     }
-    let vmlinux = debug.vmlinux.clone().or_else(|| installed_vmlinux(loaded, &folders));
+    // A kernel that the lab built is where it was built.
+    let built = loaded.manifest.options.get("build_dir").and_then(|folder| folder.as_str());
+    let built = built.map(|folder| Path::new(folder).join("vmlinux")).filter(|file| file.exists());
+    let vmlinux = debug.vmlinux.clone().or(built).or_else(|| installed_vmlinux(loaded, &folders));
     if let Some(file) = vmlinux {
         take("[kernel]", &file, debug.vmlinux.is_some());
     }

@@ -8,6 +8,7 @@
 
 mod boot;
 mod cmd;
+mod core_memory;
 mod cost;
 mod cover;
 mod durations;

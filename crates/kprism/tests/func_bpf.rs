@@ -98,9 +98,12 @@ fn judge(which: &str, found: &BTreeMap<String, Numbers>) {
     assert_eq!(counts, KNOWN, "{which}");
     let [leaf, middle, outer, down, sleeper] =
         ["leaf", "middle", "outer", "down", "sleeper"].map(|name| &found[&format!("nest_{name}")]);
-    // One instruction takes a nanosecond; the rest is the probe's, and now and then an interrupt.
+    // One instruction takes a nanosecond; the rest is the probe's, and now and then an interrupt or a turn of the
+    // other CPU: the two take turns, by one clock, and a turn ends with the next timer, which is 4 ms at most. No
+    // leaf waits for the 20 ms that its caller may sleep.
     assert!((2000..4000).contains(&leaf.min), "{which}: {leaf:?}");
-    assert!(leaf.max < 1_000_000, "{which}: {leaf:?}");
+    assert!(leaf.log2[11] * 10 >= leaf.count * 9, "{which}: {leaf:?}");
+    assert!(leaf.max < 15_000_000, "{which}: {leaf:?}");
     assert_eq!(leaf.own, leaf.total, "{which}");
     // A call's time without its own is that of the calls from it, to the nanosecond.
     assert_eq!(outer.total - outer.own, middle.total, "{which}");
@@ -136,7 +139,7 @@ fn known_calls_are_measured_as_they_are() {
     let release = kprism(&["lab", "run", "-q", "--unobserved", "-o", &path("release"), "--", "uname", "-r"]);
     let release = String::from_utf8(release.stdout).unwrap();
     let built = Command::new("sh")
-        .arg(here.join("delta/build.sh"))
+        .arg(here.join("../../../scripts/build-module.sh"))
         .args([release.trim(), dir.path().to_str().unwrap()])
         .arg(here.join("func_bpf/nesting.c"))
         .status()

@@ -3,12 +3,13 @@
 //! predicted, to the count (PTAT paper, 5.2). Needs what `scripts/setup.sh test` installs, the kernel's headers (fetched
 //! once), and the agent built beside the tests.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kprism_tlb::bus::mappings::{self, Record};
 use kprism_tlb::bus::trace::{self, Kind};
+use kprism_tlb::PageSize;
 use kprism_tlb::stream::{Event, Reader};
 use serde_json::Value;
 
@@ -25,48 +26,73 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-#[test]
-fn a_strides_walks_are_those_predicted() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let program = dir.path().join("stride");
-    ok(Command::new("cc")
-        .args(["-O2", "-static", "-o"])
-        .arg(&program)
-        .arg(root().join("bench/tlb/stride.c")));
-    let kprism = || Command::new(env!("CARGO_BIN_EXE_kprism"));
-    // The release that the guest has.
-    let probe = dir.path().join("probe");
-    let release =
-        ok(kprism().args(["-q", "lab", "run", "--unobserved", "-o"]).arg(&probe).args(["--", "uname", "-r"]));
-    let module = dir.path().join("module");
-    ok(Command::new("sh").arg(root().join("kmod/ptat/build.sh")).arg(release.trim()).arg(&module));
-    let run = dir.path().join("run");
-    let share = format!("{}:/bench/stride", program.display());
-    let (pages, rounds) = (PAGES.to_string(), ROUNDS.to_string());
-    let mut record = kprism();
-    record.args(["record", "tlb", "--method", "ptat", "--fast", "--share", &share, "--ptat"]);
-    record.arg(module.join("ptat.ko")).arg("-o").arg(&run);
-    let output = record.args(["--", "/bench/stride", &pages, &rounds]).output().expect("kprism");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && !said.contains("could not be unloaded"), "{said}");
-    let printed = String::from_utf8(output.stdout).expect("UTF-8");
-    let mut bounds = printed.split(' ').map(|w| u64::from_str_radix(w.trim_start_matches("0x"), 16));
-    let (Some(Ok(begin)), Some(Ok(end))) = (bounds.next(), bounds.next()) else { panic!("{printed}") };
+fn kprism() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_kprism"))
+}
 
-    // Misses: each page as it is faulted in, then round after round, in order.
+/// The program and the module, for the kernel that the guest has.
+struct Built {
+    dir: tempfile::TempDir,
+    program: PathBuf,
+    module: PathBuf,
+}
+
+impl Built {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let program = dir.path().join("stride");
+        ok(Command::new("cc")
+            .args(["-O2", "-static", "-o"])
+            .arg(&program)
+            .arg(root().join("bench/tlb/stride.c")));
+        let probe = dir.path().join("probe");
+        let release = ok(kprism()
+            .args(["-q", "lab", "run", "--unobserved", "-o"])
+            .arg(&probe)
+            .args(["--", "uname", "-r"]));
+        let module = dir.path().join("module");
+        ok(Command::new("sh").arg(root().join("kmod/ptat/build.sh")).arg(release.trim()).arg(&module));
+        Built { module: module.join("ptat.ko"), program, dir }
+    }
+
+    /// Records the stride; gives the run and the array's bounds.
+    fn record(&self, name: &str, how: &[&str], words: &[&str]) -> (PathBuf, u64, u64) {
+        let run = self.dir.path().join(name);
+        let mut record = kprism();
+        record.args(["record", "tlb", "--share"]).arg(format!("{}:/bench/stride", self.program.display()));
+        if how.contains(&"ptat") {
+            record.arg("--ptat").arg(&self.module);
+        }
+        record.args(how).arg("-o").arg(&run).args(["--", "/bench/stride"]).args(words);
+        let output = record.output().expect("kprism");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && !said.contains("could not be unloaded"), "{said}");
+        let printed = String::from_utf8(output.stdout).expect("UTF-8");
+        let mut bounds = printed.split(' ').map(|w| u64::from_str_radix(w.trim_start_matches("0x"), 16));
+        let (Some(Ok(begin)), Some(Ok(end))) = (bounds.next(), bounds.next()) else { panic!("{printed}") };
+        (run, begin, end)
+    }
+}
+
+/// Addresses that missed altogether, of all tasks of a run or of one.
+fn missed(run: &Path, only: Option<u32>) -> Vec<u64> {
     let stream = std::fs::read(run.join("streams/tlb/cpu0.miss")).expect("misses");
-    let misses: Vec<u64> = Reader::new(&stream)
+    let mut now = 0;
+    Reader::new(&stream)
         .expect("a header")
         .filter_map(|event| match event.expect("an event") {
-            Event::Miss(m) if (begin..end).contains(&m.va) => Some(m.va),
+            Event::Task { tgid, .. } => {
+                now = tgid;
+                None
+            }
+            Event::Miss(m) if m.last & 1 != 0 && only.is_none_or(|tgid| tgid == now) => Some(m.va),
             _ => None,
         })
-        .collect();
-    let expected: Vec<u64> = (0..=ROUNDS).flat_map(|_| (begin..end).step_by(4096)).collect();
-    assert_eq!(misses.len(), expected.len());
-    assert!(misses == expected, "another order");
+        .collect()
+}
 
-    // Every access is explained.
+/// Every access on the bus is explained, and none more than once.
+fn accesses(run: &Path) -> Vec<trace::Access> {
     let bytes = std::fs::read(run.join("streams/tlb/bus0.trace")).expect("the trace");
     let accesses: Vec<_> =
         trace::Reader::new(&bytes).expect("a header").map(|a| a.expect("an access")).collect();
@@ -76,26 +102,49 @@ fn a_strides_walks_are_those_predicted() {
     assert_eq!(count("all"), Some(accesses.len() as u64), "{counts}");
     assert_eq!((count("unknown"), count("outside")), (Some(0), Some(0)), "{counts}");
     assert_eq!((counts["escaped_tables"].as_u64(), counts["unknown_records"].as_u64()), (Some(0), Some(0)));
+    accesses
+}
 
-    // What the array's entries saw, in closed form. Of each page: the walk that faults, the kernel's two looks (none
-    // where the table itself is new), its write, the walk that succeeds, one a round; and on exit a read and a zero.
+/// The life of each entry for the array: `r` or `w`, and `0` or `v` for what the entry held.
+fn lives(run: &Path, accesses: &[trace::Access], array: (u64, u64), size: PageSize) -> HashMap<u64, String> {
     let bytes = std::fs::read(run.join("streams/tlb/mappings")).expect("mappings");
     let mut tables = HashMap::new();
     for record in mappings::Reader::new(&bytes).expect("a header") {
-        if let Record::Table { va, table, .. } = record.expect("a record")
-            && (begin..end).contains(&va)
+        if let Record::Table { va, table, size: of, .. } = record.expect("a record")
+            && of == size
         {
             tables.insert(table, va);
         }
     }
-    assert_eq!(tables.len() as u64, PAGES / 512);
     let mut seen: HashMap<u64, String> = HashMap::new();
     for a in accesses.iter().filter(|a| a.bytes == 8) {
         let Some(va) = tables.get(&(a.address & !0xfff)) else { continue };
-        let entry = seen.entry(va + (a.address & 0xfff) / 8 * 4096).or_default();
-        entry.push(if a.kind == Kind::Read { 'r' } else { 'w' });
-        entry.push(if a.value == Some(0) { '0' } else { 'v' });
+        let page = va + (a.address & 0xfff) / 8 * size.bytes();
+        if (array.0..array.1).contains(&page) {
+            let entry = seen.entry(page).or_default();
+            entry.push(if a.kind == Kind::Read { 'r' } else { 'w' });
+            entry.push(if a.value == Some(0) { '0' } else { 'v' });
+        }
     }
+    seen
+}
+
+#[test]
+fn a_strides_walks_are_those_predicted() {
+    let built = Built::new();
+    let (pages, rounds) = (PAGES.to_string(), ROUNDS.to_string());
+    let (run, begin, end) = built.record("run", &["--method", "ptat", "--fast"], &[&pages, &rounds]);
+
+    // Misses: each page as it is faulted in, then round after round, in order.
+    let misses: Vec<u64> =
+        missed(&run, None).into_iter().filter(|va| (begin..end).contains(va)).collect();
+    let expected: Vec<u64> = (0..=ROUNDS).flat_map(|_| (begin..end).step_by(4096)).collect();
+    assert_eq!(misses.len(), expected.len());
+    assert!(misses == expected, "another order");
+
+    // What the array's entries saw, in closed form. Of each page: the walk that faults, the kernel's two looks (none
+    // where the table itself is new), its write, the walk that succeeds, one a round; and on exit a read and a zero.
+    let seen = lives(&run, &accesses(&run), (begin, end), PageSize::K4);
     let mut again = 0;
     for (i, va) in (begin..end).step_by(4096).enumerate() {
         let entry = &seen[&va];
@@ -120,4 +169,118 @@ fn a_strides_walks_are_those_predicted() {
         "{top}"
     );
     assert_eq!(top["bytes"].as_u64(), Some(PAGES * 4096), "{top}");
+}
+
+#[test]
+fn a_stride_over_huge_pages_walks_as_predicted() {
+    const PAGES: u64 = 64;
+    const ROUNDS: u64 = 4;
+    let built = Built::new();
+    let (pages, rounds) = (PAGES.to_string(), ROUNDS.to_string());
+    let (run, begin, end) =
+        built.record("run", &["--method", "ptat", "--pmd", "--fast"], &[&pages, &rounds, "2M"]);
+    let two = PageSize::M2.bytes();
+    let misses: Vec<u64> =
+        missed(&run, None).into_iter().filter(|va| (begin..end).contains(va)).collect();
+    let expected: Vec<u64> = (0..=ROUNDS).flat_map(|_| (begin..end).step_by(two as usize)).collect();
+    assert_eq!(misses.len(), expected.len());
+    assert!(misses == expected, "another order");
+    let lives = lives(&run, &accesses(&run), (begin, end), PageSize::M2);
+    assert_eq!(lives.len() as u64, PAGES);
+    // The walk that faults and the kernel's looks until it has filled the entry; walks; what takes the page away.
+    let first = &lives[&begin];
+    assert!(lives.values().all(|life| life == first), "lives differ: {lives:?}");
+    let (before, after) = first.split_once("wv").expect("an entry filled once");
+    assert_eq!(before.replace("r0", ""), "", "{first}");
+    let walks = after.strip_suffix("w0r0").unwrap_or_else(|| panic!("{first}"));
+    assert_eq!(walks.replace("rv", ""), "", "{first}");
+    assert!(walks.len() as u64 / 2 > ROUNDS, "{first}");
+}
+
+/// Longest common subsequence, each place paired as early as can be: for each place in `a`, its partner in `b`.
+fn paired(a: &[u64], b: &[u64]) -> Vec<Option<usize>> {
+    let mut left = vec![vec![0u16; b.len() + 1]; a.len() + 1];
+    for i in (0..a.len()).rev() {
+        for j in (0..b.len()).rev() {
+            left[i][j] = match a[i] == b[j] {
+                true => left[i + 1][j + 1] + 1,
+                false => left[i + 1][j].max(left[i][j + 1]),
+            };
+        }
+    }
+    let (mut i, mut j, mut partners) = (0, 0, vec![None; a.len()]);
+    while i < a.len() && j < b.len() {
+        if a[i] == b[j] {
+            partners[i] = Some(j);
+            (i, j) = (i + 1, j + 1);
+        } else if left[i + 1][j] >= left[i][j + 1] {
+            i += 1;
+        } else {
+            j += 1;
+        }
+    }
+    partners
+}
+
+/// QEMU's TLB under the bus monitor, and the observer, which here tells each access to another page than the last one:
+/// one program, twice, where one instruction takes one nanosecond and addresses are not random.
+#[test]
+fn the_bus_and_the_observer_agree() {
+    let built = Built::new();
+    let geometry = built.dir.path().join("pages.json");
+    let array = |serves| format!(r#"{{"entries":1,"pages":["4K","2M","1G"],"serves":[{serves}]}}"#);
+    let text = format!(
+        r#"{{"name":"pages","levels":[[{},{}]]}}"#,
+        array(r#""load","store""#),
+        array(r#""fetch""#)
+    );
+    std::fs::write(&geometry, text).expect("a file");
+    let still = ["--before", "echo 0 > /proc/sys/kernel/randomize_va_space"];
+    let words = ["1024", "3"];
+    let (bus, begin, end) =
+        built.record("bus", &[&["--method", "ptat"], still.as_slice()].concat(), &words);
+    let how = [&["-g", geometry.to_str().expect("UTF-8")], still.as_slice()].concat();
+    let (observed, b, e) = built.record("observed", &how, &words);
+    assert_eq!((begin, end), (b, e), "the same addresses");
+    let json = ok(kprism().args(["report", "tlb", "processes", "--json", "-i"]).arg(&observed));
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let tgid = json["processes"]
+        .as_array()
+        .and_then(|all| all.iter().find(|p| p["name"] == "stride"))
+        .and_then(|p| p["tgid"].as_u64())
+        .expect("the process");
+    accesses(&bus);
+    let page = |va: u64| va >> 12;
+    let walks: Vec<u64> = missed(&bus, None).into_iter().map(page).collect();
+    let all = missed(&observed, Some(tgid as u32)).into_iter().filter(|va| va >> 47 == 0);
+    let touched: Vec<u64> = all.map(page).collect();
+
+    // A page that was walked to was accessed, and the other way round; before execve the process is another program.
+    let sets = [&walks, &touched].map(|all| all.iter().copied().collect::<HashSet<u64>>());
+    let only: Vec<_> = sets[0].difference(&sets[1]).collect();
+    assert!(only.is_empty(), "walked to and never accessed: {only:x?}");
+    let of_array = |all: &HashSet<u64>| all.iter().filter(|p| (begin..end).contains(&(*p << 12))).count();
+    assert_eq!((of_array(&sets[0]), of_array(&sets[1])), (1024, 1024));
+
+    // Walks are in the order of the accesses. What is not: the processor walks again to note that a page it has read is
+    // written to; QEMU walks for code when it translates it, which can be before it runs; execve fills the new stack.
+    let partners = paired(&walks, &touched);
+    let alone: Vec<usize> = (0..walks.len()).filter(|&i| partners[i].is_none()).collect();
+    println!("{} walks, {} accesses to another page, {} out of order", walks.len(), touched.len(), alone.len());
+    assert!(alone.len() * 200 <= walks.len(), "{alone:?}");
+    for &at in &alone {
+        let va = walks[at] << 12;
+        let (of_file, of_stack) = (va < 0x100_0000, va > 0x7fff_0000_0000);
+        assert!(of_file || of_stack || walks[..at].contains(&walks[at]), "{:#x}, number {at}", walks[at] << 12);
+    }
+    // An access without a walk found its page in the TLB: it was walked to before.
+    let walked_at: HashMap<usize, u64> = partners.iter().flatten().map(|&j| (j, touched[j])).collect();
+    let out_of_order: HashSet<u64> = alone.iter().map(|&i| walks[i]).collect();
+    let mut held = HashSet::new();
+    for (j, p) in touched.iter().enumerate().filter(|(_, p)| sets[0].contains(p)) {
+        if walked_at.contains_key(&j) {
+            held.insert(*p);
+        }
+        assert!(held.contains(p) || out_of_order.contains(p), "{:#x} hit before any walk to it", p << 12);
+    }
 }

@@ -2,9 +2,11 @@
 //! `kprism record func` in a guest: what is recorded is what the kernel counted, and nothing stays switched on.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use kprism_ftrace::format::{Format, PageLayout};
 use kprism_ftrace::{Data, Exit, decode::Decoder, raw::Cpu, side};
@@ -171,4 +173,78 @@ fn what_cannot_be_recorded_is_refused_early() {
     refused(&["--longer-than", "1h", "--", "true"], "expected a time");
     refused(&["--guest", "-p", "1", "--", "true"], "cannot be used with");
     refused(&[], "required");
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_recorded() {
+    let _guard = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let script = "echo begun; while :; do ls /bin > /dev/null; done";
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kprism"))
+        .args(["record", "func", "--guest", "-o", run.to_str().unwrap(), "-T", "vfs_*", "--"])
+        .args(["sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("kprism runs");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "begun\n");
+    // Some of it should be recorded.
+    std::thread::sleep(Duration::from_secs(2));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("stopped early: interrupted") && said.contains("recorded in"), "{said}");
+    let (exits, events, stats) = read(&run, 0);
+    let manifest: Value = serde_json::from_slice(&fs::read(run.join("manifest.json")).unwrap()).unwrap();
+    assert_eq!((events, stats.entries), (stats.read, 0), "{said}");
+    assert_eq!((&manifest["events"], &manifest["stopped"]), (&events.into(), &"interrupted".into()));
+    let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
+    assert!(exits.iter().any(|(_, func, _)| name(&kallsyms, *func) == "vfs_open"), "{said}");
+}
+
+#[test]
+fn what_was_found_is_measured_again() {
+    let _guard = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let script = "for i in 1 2 3 4 5; do sleep 0.005; done; ls -R /sys/kernel > /dev/null";
+    let said = record(&run, &["--longer-than", "1ms", "--remeasure", "--", "sh", "-c", script]);
+    assert!(said.contains("functions again, every call"), "{said}");
+    let report = |args: &[&str]| -> Value {
+        let mut all = vec!["report", "func", "-i", run.to_str().unwrap(), "--json", "--limit", "0"];
+        all.extend(args);
+        let output = kprism(&all);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let (passes, first) = (report(&["--remeasured"]), report(&[]));
+    let row = |table: &Value, name: &str| {
+        let rows = table["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["function"] == name).unwrap_or_else(|| panic!("{name}: {table}")).clone()
+    };
+    // Both passes saw the five sleeps; they took as long, however much is traced.
+    let sleep = row(&passes, "__x64_sys_clock_nanosleep");
+    assert_eq!(
+        (&sleep["count"], &sleep["again_count"], &sleep["again_long"]),
+        (&5.into(), &5.into(), &5.into())
+    );
+    let first = row(&first, "__x64_sys_clock_nanosleep");
+    assert_eq!((&sleep["total_ns"], &sleep["count"]), (&first["total_ns"], &first["count"]));
+    for key in ["average_ns", "again_average_ns"] {
+        assert!((5_000_000..6_000_000).contains(&sleep[key].as_u64().unwrap()), "{sleep}");
+    }
+    // What works rather than waits took longer while everything was traced, and more calls of it are seen again.
+    let rows = passes["rows"].as_array().unwrap();
+    let number = |row: &Value, key: &str| row[key].as_u64().unwrap_or(0);
+    let found = rows.iter().filter(|row| number(row, "again_count") > 0);
+    assert!(found.clone().count() >= 5, "{passes}");
+    let shorter = found.filter(|row| number(row, "again_average_ns") < number(row, "average_ns")).count();
+    assert!(shorter * 2 > rows.len(), "{shorter}: {passes}");
+    let read = row(&passes, "x64_sys_call");
+    assert!(number(&read, "again_count") > 2 * number(&read, "count"), "{read}");
 }

@@ -92,7 +92,7 @@ fn time_is_told_apart() {
     let release = ok(&["lab", "run", "-q", "--unobserved", "-o", &path("release"), "--", "uname", "-r"]);
     let release = String::from_utf8(release).unwrap();
     let built = Command::new("sh")
-        .arg(here.join("delta/build.sh"))
+        .arg(here.join("../../../scripts/build-module.sh"))
         .args([release.trim(), text(dir.path())])
         .arg(here.join("split/splitting.c"))
         .status()

@@ -148,3 +148,82 @@ fn strides_miss_in_the_predicted_sequence() {
     assert_eq!((top["huge_mib"].as_u64(), top["object_after"].as_u64()), (Some(8), Some(4)), "{top}");
     assert!(Path::new(run).join("tables/tlb_misses.parquet").exists());
 }
+
+/// The line of a workload's source that holds `text`, from 1.
+fn line_of(source: &str, text: &str) -> usize {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/tlb").join(source);
+    let all = std::fs::read_to_string(path).expect("the source");
+    1 + all.lines().position(|line| line.contains(text)).expect(text)
+}
+
+#[test]
+fn misses_are_named_by_arrays_and_by_where_they_were_allocated() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/tlb/build.sh");
+    assert!(Command::new("sh").arg(build).arg(dir.path().join("bench")).status().expect("sh").success());
+    let share = format!("{}:/bench", dir.path().join("bench").display());
+    // Where each workload's misses are, by lines of its source.
+    let cases: [(&[&str], &[(&str, &str)]); 5] = [
+        (&["stride", "4096", "4"], &[("stride.c", "volatile char *a =")]),
+        (&["gups", "16M", "200K"], &[("gups.c", "uint64_t *table =")]),
+        (
+            &["bfs", "16", "8"],
+            &[
+                ("bfs.c", "uint32_t *column ="),
+                ("bfs.c", "uint64_t *rowstarts ="),
+                ("bfs.c", "int64_t *pred ="),
+                ("bfs.c", "uint32_t *from ="),
+                ("bfs.c", "uint32_t *queue ="),
+            ],
+        ),
+        (
+            &["chase", "16M", "200K"],
+            &[
+                ("chase.c", "struct node *arena ="),
+                ("chase.c", "struct node **all ="),
+                ("chase.c", "uint32_t *order ="),
+            ],
+        ),
+        (
+            &["chase", "16M", "200K", "malloc"],
+            &[
+                ("chase.c", "malloc(sizeof"),
+                ("chase.c", "struct node **all ="),
+                ("chase.c", "uint32_t *order ="),
+            ],
+        ),
+    ];
+    for (words, sites) in cases {
+        let run = dir.path().join(words.join("-"));
+        let run = run.to_str().expect("UTF-8");
+        let program = format!("/bench/{}", words[0]);
+        let mut args = vec!["-q", "record", "tlb", "-o", run, "--share", &share, "--", &program];
+        args.extend(&words[1..]);
+        let printed = ok(&args);
+        let json: Value =
+            serde_json::from_str(&ok(&["report", "tlb", "objects", "-i", run, "--json", "--limit", "0"]))
+                .expect("JSON");
+        let objects = json["objects"].as_array().expect("objects");
+        let misses = |o: &Value| o["misses"].as_u64().expect("a number");
+        let all: u64 = objects.iter().map(misses).sum();
+        let unknown: u64 = objects.iter().filter(|o| o["kind"] == "unknown").map(misses).sum();
+        assert!(unknown * 100 <= all, "{words:?}: {unknown} of {all} are nobody's");
+        let mut named = 0;
+        for (source, text) in sites {
+            let place = format!("main ({source}:{})", line_of(source, text));
+            let found: Vec<_> =
+                objects.iter().filter(|o| o["object"].as_str().is_some_and(|n| n.contains(&place))).collect();
+            assert!(!found.is_empty(), "{words:?}: nothing is named {place}: {objects:?}");
+            named += found.iter().map(|o| misses(o)).sum::<u64>();
+            // What the program said of it.
+            let name = text.trim_end_matches(" =").rsplit(['*', ' ']).next().expect("a name");
+            if let Some((_, rest)) = printed.split_once(&format!("{name} 0x")) {
+                let digits = rest.split(|c: char| !c.is_ascii_hexdigit()).next().expect("digits");
+                let start = u64::from_str_radix(digits, 16).expect("an address");
+                assert!(found.iter().any(|o| o["start"].as_u64() == Some(start)), "{name} at {start:#x}: {found:?}");
+            }
+        }
+        println!("{words:?}: {named} of {all} misses are of the program's data, {unknown} of nothing known");
+        assert!(named * 100 >= all * 95, "{words:?}: only {named} of {all} misses are of known sites");
+    }
+}

@@ -34,6 +34,8 @@ pub enum Who {
     AllBut(u32),
     /// Those of the processes in the map.
     Wanted,
+    /// Those of the threads in the map.
+    WantedThreads,
 }
 
 /// Offsets in `struct task_struct`.
@@ -97,8 +99,9 @@ pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, 
         Who::AllBut(tgid) => {
             asm.load(B4, R1, R8, offsets.tgid).branch_imm(Cond::Eq, R1, tgid.cast_signed(), off);
         }
-        Who::Wanted => {
-            asm.load(B4, R1, R8, offsets.tgid).store(B4, R10, -8, R1);
+        Who::Wanted | Who::WantedThreads => {
+            let number = if who == Who::Wanted { offsets.tgid } else { offsets.pid };
+            asm.load(B4, R1, R8, number).store(B4, R10, -8, R1);
             asm.map(R1, WANTED).mov(R2, R10).alu_imm(Alu::Add, R2, -8).call(Helper::MapLookup);
             asm.branch_imm(Cond::Eq, R0, 0, off);
             asm.load(B4, R1, R0, 0).branch_imm(Cond::Ne, R1, TRACED.cast_signed(), off);

@@ -49,6 +49,8 @@ pub enum Scope {
     All,
     /// Those of the processes named to [`Session::trace`], and of their children.
     Processes,
+    /// Those of the threads named to [`Session::trace`], and of nobody that they start.
+    Threads,
     /// Those of the processes that this one starts from now on, and of their children.
     Children,
 }
@@ -81,6 +83,8 @@ pub struct Session {
     /// Where each CPU's region begins.
     bases: Vec<usize>,
     functions: usize,
+    /// How many of them are added up in the kernel: all or none.
+    rows: usize,
     verified: u64,
 }
 
@@ -128,7 +132,9 @@ impl Session {
         if functions.is_empty() {
             return Err(Error::refused("measuring functions", "there is none to be measured"));
         }
-        let (regions, cpus_map) = regions(functions.len())?;
+        // Kept calls are records: only sums need a row for each function.
+        let rows = if config.keep == Keep::Aggregate { functions.len() } else { 0 };
+        let (regions, cpus_map) = regions(rows)?;
         let maps = Maps {
             cpus: cpus_map,
             stacks: Map::memory("kp_stacks", STACKS_BYTES)?,
@@ -143,12 +149,12 @@ impl Session {
         let mapping = maps.cpus.mapped()?;
         let stride = match regions {
             Regions::Shifted { shift, .. } => 1usize << shift,
-            Regions::Looked => layout::region(functions.len()) as usize,
+            Regions::Looked => layout::region(rows) as usize,
         };
         let bases: Vec<usize> = (0..host::possible_cpus()).map(|cpu| cpu * stride).collect();
         for &base in &bases {
             mapping.write(base + cpu::TOP as usize, u64::from(OFF));
-            for function in 0..functions.len() {
+            for function in 0..rows {
                 mapping.write(stats::row_of(base, function) + row::LOW as usize, u64::MAX);
             }
         }
@@ -162,6 +168,7 @@ impl Session {
             regions: mapping,
             bases,
             functions: functions.len(),
+            rows,
             verified: 0,
         };
         if config.scope == Scope::Children {
@@ -191,6 +198,7 @@ impl Session {
         let who = match config.scope {
             Scope::All => Who::AllBut(std::process::id()),
             Scope::Processes | Scope::Children => Who::Wanted,
+            Scope::Threads => Who::WantedThreads,
         };
         let maps = &self.maps;
         let code = sched::switch(offsets, who, regions)?;
@@ -262,9 +270,10 @@ impl Session {
         self.maps.wanted.update(&tgid.to_le_bytes(), &what.to_le_bytes())
     }
 
-    /// Traces a process, all its threads and its children from now on. Takes effect as each thread is switched to.
-    pub fn trace(&self, tgid: u32) -> Result<(), Error> {
-        self.want(tgid, sched::TRACED)?;
+    /// Traces a process, all its threads and its children, or with [`Scope::Threads`] a thread, from now on. Takes effect
+    /// as each thread is switched to.
+    pub fn trace(&self, number: u32) -> Result<(), Error> {
+        self.want(number, sched::TRACED)?;
         visit_every_cpu();
         Ok(())
     }
@@ -285,9 +294,9 @@ impl Session {
         self.entries.clear();
     }
 
-    /// What was measured until now.
+    /// What was added up until now: for each function, or nothing where calls are kept as records.
     pub fn stats(&self) -> Vec<FunctionStats> {
-        (0..self.functions).map(|number| stats::read_function(&self.regions, &self.bases, number)).collect()
+        (0..self.rows).map(|number| stats::read_function(&self.regions, &self.bases, number)).collect()
     }
 
     /// What was not.

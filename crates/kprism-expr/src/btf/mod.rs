@@ -73,6 +73,32 @@ struct Head {
     rest: usize,
 }
 
+/// A module's BTF goes on where the kernel's ends, in numbers of types and in offsets of strings: both as one.
+pub fn joined(kernel: &[u8], module: &[u8], file: &str) -> Result<Vec<u8>, Error> {
+    let parts = |data: &[u8]| -> Option<(Vec<u8>, Vec<u8>)> {
+        let header = word(data, 4)? as usize;
+        let part = |offset: usize, len: usize| {
+            let start = header.checked_add(word(data, offset)? as usize)?;
+            data.get(start..start.checked_add(word(data, len)? as usize)?).map(<[u8]>::to_vec)
+        };
+        Some((part(8, 12)?, part(16, 20)?))
+    };
+    let cut =
+        || Error { file: file.to_owned(), at: 0, what: "types or strings lie outside of the data".into() };
+    let (mut types, mut strings) = parts(kernel).ok_or_else(cut)?;
+    let (own_types, own_strings) = parts(module).ok_or_else(cut)?;
+    types.extend(own_types);
+    strings.extend(own_strings);
+    let [types_len, strings_len] = [types.len(), strings.len()].map(|n| u32::try_from(n).map_err(|_| cut()));
+    let mut out = vec![0x9f, 0xeb, 1, 0];
+    for number in [24, 0, types_len.clone()?, types_len?, strings_len?] {
+        out.extend(number.to_le_bytes());
+    }
+    out.extend(types);
+    out.extend(strings);
+    Ok(out)
+}
+
 impl<'d> Btf<'d> {
     /// Reads BTF: raw, as in /sys/kernel/btf, or the section of an ELF file.
     pub fn parse(data: &'d [u8], file: &str) -> Result<Self, Error> {

@@ -25,6 +25,15 @@ pub struct Image {
     split: Vec<(usize, Image)>,
 }
 
+/// The build id of any ELF file, with or without debug information.
+pub fn build_id(path: &Path) -> Option<String> {
+    hex_id(&Image::map(path).ok()?.object()?)
+}
+
+fn hex_id(object: &object::File<'_>) -> Option<String> {
+    Some(object.build_id().ok()??.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// A symbol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Symbol {
@@ -49,7 +58,8 @@ impl Image {
         Ok(image)
     }
 
-    fn map(path: &Path) -> Result<Self, Error> {
+    /// Maps a file, with debug information or not.
+    pub fn map(path: &Path) -> Result<Self, Error> {
         let name = path.display().to_string();
         let io = |e| Error::Io(name.clone(), e);
         let file = File::open(path).map_err(io)?;
@@ -75,6 +85,17 @@ impl Image {
     /// Its path, for messages.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its build id, as hexadecimal digits.
+    pub fn build_id(&self) -> Option<String> {
+        hex_id(&self.object()?)
+    }
+
+    /// Bytes that the file has for this address.
+    pub fn bytes_at(&self, address: u64, len: usize) -> Option<&[u8]> {
+        let at = usize::try_from(self.file_offset(address)?).ok()?;
+        self.map.get(at..)?.get(..len)
     }
 
     /// Whether it can be loaded anywhere, as libraries and most programs can.
@@ -187,5 +208,15 @@ impl Image {
         found.sort_by(|a, b| (a.address, &a.name).cmp(&(b.address, &b.name)));
         found.dedup();
         found
+    }
+
+    /// The code symbol that an address belongs to.
+    pub(crate) fn around(&self, address: u64) -> Option<Symbol> {
+        let object = self.object()?;
+        let code = object.symbols().filter(|s| s.kind() == object::SymbolKind::Text && s.is_definition());
+        let nearest = code.filter(|s| s.address() <= address).max_by_key(|s| (s.address(), s.size()))?;
+        let (start, size) = (nearest.address(), nearest.size());
+        let name = nearest.name().ok()?.to_owned();
+        (address - start < size.max(1)).then_some(Symbol { name, address: start, size, code: true })
     }
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The canonical frame address at an instruction, from `.debug_frame` or `.eh_frame`.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use gimli::{BaseAddresses, CfaRule, EndianSlice, LittleEndian, UnwindContext, UnwindSection};
+use gimli::{BaseAddresses, CfaRule, EndianSlice, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
 
 use crate::regs::Reg;
 use crate::scope::Sym;
@@ -26,6 +27,47 @@ impl<'d> Debug<'d> {
             return found;
         }
         Err(format!("nothing says where the frame is at {pc:#x} (.debug_frame, .eh_frame)"))
+    }
+}
+
+/// A function's frame once all of it is made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// From the stack pointer to the frame address.
+    pub size: u64,
+    /// Where registers are kept: distances from the frame address.
+    pub saved: BTreeMap<Reg, i64>,
+    /// An instruction where this holds.
+    pub pc: u64,
+}
+
+impl Debug<'_> {
+    /// The frame of the function at this address where it is largest: there it calls others.
+    pub(crate) fn deepest(&self, function: u64) -> Result<Frame, String> {
+        let image = self.image;
+        let none = || format!("nothing describes the frame of the function at {function:#x}");
+        let bases = BaseAddresses::default();
+        let mut section = gimli::DebugFrame::new(image.section(".debug_frame"), LittleEndian);
+        section.set_address_size(8);
+        let find = gimli::DebugFrame::cie_from_offset;
+        let fde = section.fde_for_address(&bases, function, find).map_err(|_| none())?;
+        let mut context = UnwindContext::new();
+        let mut rows = fde.rows(&section, &bases, &mut context).map_err(|_| none())?;
+        let mut best = Frame::default();
+        while let Some(row) = rows.next_row().map_err(|e| e.to_string())? {
+            let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { continue };
+            let size = u64::try_from(*offset).unwrap_or(0);
+            if Reg::from_dwarf(register.0) != Some(Reg::Rsp) || size <= best.size {
+                continue;
+            }
+            let kept = row.registers().filter_map(|(register, rule)| match rule {
+                RegisterRule::Offset(at) => Some((Reg::from_dwarf(register.0)?, *at)),
+                _ => None,
+            });
+            best = Frame { size, saved: kept.collect(), pc: row.start_address() };
+        }
+        best.saved.remove(&Reg::Rip);
+        if best.size == 0 { Err(none()) } else { Ok(best) }
     }
 }
 

@@ -11,6 +11,8 @@ mod frame;
 mod line;
 mod location;
 mod place;
+mod saved;
+mod tracepoint;
 mod types;
 
 use std::cell::RefCell;
@@ -22,9 +24,11 @@ use gimli::{EndianSlice, LittleEndian};
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef};
 
-pub use file::Image;
+pub use file::{Image, build_id};
 pub use line::Line;
 pub use place::Place;
+pub use saved::Saved;
+pub use tracepoint::{Event, Site};
 
 pub(crate) type R<'d> = EndianSlice<'d, LittleEndian>;
 pub(crate) type Unit<'d> = gimli::Unit<R<'d>>;

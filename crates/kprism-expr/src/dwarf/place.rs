@@ -122,6 +122,11 @@ impl<'c, 'd> Place<'c, 'd> {
         Err(none())
     }
 
+    /// The functions that it is in: the one that is called, then those that are inlined.
+    pub fn functions(&self) -> Vec<String> {
+        self.frames.iter().map(|f| f.name.clone()).collect()
+    }
+
     /// The instruction after the function's prologue, where GDB's `break` stops.
     pub fn after_prologue(&self) -> Result<u64, Error> {
         let (unit, entry) = self.debug.entry(self.function)?;
@@ -310,6 +315,12 @@ impl<'c, 'd> Place<'c, 'd> {
     fn callers_local(&self, name: &str) -> Option<&Local> {
         let outer = self.frames.iter().rev().skip(1);
         outer.flat_map(|f| f.locals.iter().rev()).find(|l| l.name == name)
+    }
+
+    /// A variable of the function itself, whatever is inlined here.
+    pub(crate) fn outermost(&self, name: &str) -> Result<Option<Variable>, Error> {
+        let local = self.frames.first().and_then(|f| f.locals.iter().find(|l| l.name == name));
+        local.map(|local| self.local_variable(local)).transpose()
     }
 
     fn local_variable(&self, local: &Local) -> Result<Variable, Error> {

@@ -93,7 +93,7 @@ fn upper_is_zero(func: &Func, v: Val, cpu: Cpu) -> bool {
 pub fn calls(op: &Op) -> bool {
     match op {
         Op::Load { .. } | Op::TextEq(..) | Op::Entry(..) | Op::Record(_) => true,
-        Op::Input(input) => !matches!(input, Input::Reg(_) | Input::Arg(_)),
+        Op::Input(input) => !matches!(input, Input::Reg(_) | Input::Arg(_) | Input::Context),
         _ => false,
     }
 }
@@ -150,7 +150,7 @@ fn lives(func: &Func, out: &Allocation) -> Vec<Life> {
         for &v in &body.insts {
             at += 2;
             let op = func.op(v);
-            if matches!(op, Op::Input(Input::Reg(_) | Input::Arg(_))) {
+            if matches!(op, Op::Input(Input::Reg(_) | Input::Arg(_) | Input::Context)) {
                 ctx = Some(at);
             }
             if out.is_silent(v) {

@@ -383,8 +383,9 @@ impl Emitter<'_> {
 
     fn input(&mut self, v: Val, input: Input) {
         let off = match input {
-            Input::Reg(reg) => reg.pt_regs_offset(),
-            Input::Arg(n) => i16::from(n) * 8,
+            Input::Reg(reg) => Some(reg.pt_regs_offset()),
+            Input::Arg(n) => Some(i16::from(n) * 8),
+            Input::Context => None,
             other => {
                 let number = match other {
                     Input::PidTgid => helper::PID_TGID,
@@ -405,7 +406,10 @@ impl Emitter<'_> {
             }
             None => 1,
         };
-        self.push(insn::LDX | 0x18, d, ctx, off, 0);
+        match off {
+            Some(off) => self.push(insn::LDX | 0x18, d, ctx, off, 0),
+            None => self.push(insn::ALU64 | insn::MOV | insn::X, d, ctx, 0, 0),
+        }
         self.made(v, d);
     }
 

@@ -26,6 +26,37 @@ impl Insn {
         bytes[4..].copy_from_slice(&self.imm.to_le_bytes());
         bytes
     }
+
+    /// What these bytes are.
+    pub fn of(bytes: [u8; 8]) -> Self {
+        let [code, registers, off @ .., a, b, c, d] = bytes;
+        let (dst, src) = (registers & 15, registers >> 4);
+        Self { code, dst, src, off: i16::from_le_bytes(off), imm: i32::from_le_bytes([a, b, c, d]) }
+    }
+}
+
+/// Instructions as hexadecimal digits, in files.
+pub(super) mod hex {
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    use super::Insn;
+
+    pub fn serialize<S: Serializer>(insns: &[Insn], out: S) -> Result<S::Ok, S::Error> {
+        let text: String = insns.iter().flat_map(|i| i.bytes()).map(|b| format!("{b:02x}")).collect();
+        out.serialize_str(&text)
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<Insn>, D::Error> {
+        let text = String::deserialize(from)?;
+        let expected = || D::Error::custom("expected instructions of eBPF: 16 hexadecimal digits each");
+        if !text.len().is_multiple_of(16) || !text.is_ascii() {
+            return Err(expected());
+        }
+        let word = |at| u64::from_str_radix(text.get(at..at + 16)?, 16).ok();
+        let insn = |at| Some(Insn::of(word(at)?.to_be_bytes()));
+        (0..text.len()).step_by(16).map(insn).collect::<Option<_>>().ok_or_else(expected)
+    }
 }
 
 /// Version of the instruction set.

@@ -24,6 +24,8 @@ pub use code::{Error, entry, framed, program, segment};
 pub use frame::{Frame, Slot, What};
 pub use insn::{Cpu, Insn, helper};
 
+use serde::{Deserialize, Serialize};
+
 use crate::ir::Kept;
 
 /// Where the value goes.
@@ -45,7 +47,7 @@ pub fn state_size(vars: usize) -> usize {
 }
 
 /// A map that a program names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Map {
     /// Counters, the value, the trace state variables.
     State,
@@ -58,7 +60,7 @@ pub enum Map {
 }
 
 /// What a loader puts into a two-part instruction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reloc {
     /// The map's file descriptor.
     Map(Map),
@@ -79,9 +81,10 @@ pub enum Output {
 }
 
 /// A program.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Program {
     /// Instructions.
+    #[serde(with = "insn::hex")]
     pub insns: Vec<Insn>,
     /// By instruction.
     pub relocs: Vec<(usize, Reloc)>,

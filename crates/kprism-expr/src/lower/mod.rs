@@ -19,7 +19,7 @@ use crate::error::{Error, Result, Span};
 use crate::ir::{BinOp, Block, Builder, Cond, Func, Input, Op, Target, Term, Text, Val, Width};
 use crate::parse::parse;
 use crate::regs::Reg;
-use crate::scope::{Location, Scope};
+use crate::scope::{Location, Scope, Sym};
 
 /// Longest string that is compared.
 pub const LONGEST_TEXT: usize = 128;
@@ -90,6 +90,14 @@ pub fn value(source: &str, env: Env<'_>) -> Result<Lowered> {
     lower.b.end(Term::Return(v));
     let signed = matches!(scalar, Scalar::Int(i) if i.signed);
     Ok(Lowered { func: lower.b.finish(), ty: shown, signed, uses: lower.uses })
+}
+
+/// Compiles what debug information describes, without an expression.
+pub fn described(sym: &Rc<Sym>, scope: &dyn Scope) -> Result<Func> {
+    let mut lower = Lower::new(Env { scope, vars: &[] });
+    let v = lower.sym(sym, Span { start: 0, end: 0 })?;
+    lower.b.end(Term::Return(v));
+    Ok(lower.b.finish())
 }
 
 /// Makes addresses of the file relative to the instruction at `pc`, where the probe is: a program or library that is

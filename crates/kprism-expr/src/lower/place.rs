@@ -251,6 +251,7 @@ impl Lower<'_> {
                 self.b.push(Op::Entry(Kept::Reg(*reg), frame), w)
             }
             Sym::Address(link) => self.b.push(Op::Address(*link), w),
+            Sym::Context => self.b.push(Op::Input(Input::Context), w),
             Sym::Cpu => {
                 // A helper's 32 bits.
                 let v = self.b.push(Op::Input(Input::Cpu), w);

@@ -9,16 +9,9 @@ use crate::fault::FtraceError;
 
 /// Reads what follows the size of a page.
 pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), FtraceError> {
-    let place = |at: &Cursor<'_>| format!("offset {}", at.at);
+    head(dat, &mut at)?;
     let start = place(&at);
-    header_info(dat, &mut at)
-        .ok_or_else(|| FtraceError::format(&start, "`header_page` and `header_event` with their texts"))??;
-    let start = place(&at);
-    ftrace_formats(dat, &mut at).ok_or_else(|| FtraceError::format(&start, "formats of ftrace's events"))?;
-    let start = place(&at);
-    event_formats(dat, &mut at).ok_or_else(|| FtraceError::format(&start, "formats of events"))?;
-    let start = place(&at);
-    texts(dat, &mut at)
+    texts(dat, &mut at, true)
         .ok_or_else(|| FtraceError::format(&start, "kallsyms, printk formats and names of tasks"))?;
     let start = place(&at);
     let mut cpus = at.u32().ok_or_else(|| FtraceError::format(&start, "the number of CPUs"))?;
@@ -53,13 +46,31 @@ pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), Ftra
     Ok(())
 }
 
-fn texts<'a>(dat: &mut Dat<'a>, at: &mut Cursor<'a>) -> Option<()> {
+fn place(at: &Cursor<'_>) -> String {
+    format!("offset {}", at.at)
+}
+
+/// Reads formats.
+pub(super) fn head(dat: &mut Dat<'_>, at: &mut Cursor<'_>) -> Result<(), FtraceError> {
+    let start = place(at);
+    header_info(dat, at)
+        .ok_or_else(|| FtraceError::format(&start, "`header_page` and `header_event` with their texts"))??;
+    let start = place(at);
+    ftrace_formats(dat, at).ok_or_else(|| FtraceError::format(&start, "formats of ftrace's events"))?;
+    let start = place(at);
+    event_formats(dat, at).ok_or_else(|| FtraceError::format(&start, "formats of events"))
+}
+
+/// Reads texts; those of perf had no `names` of tasks at first.
+pub(super) fn texts<'a>(dat: &mut Dat<'a>, at: &mut Cursor<'a>, names: bool) -> Option<()> {
     let size = at.u32()?;
     dat.kallsyms = Cow::Borrowed(at.take_u64(size.into())?);
     let size = at.u32()?;
     dat.printk = Cow::Borrowed(at.take_u64(size.into())?);
-    let size = at.u64()?;
-    dat.cmdlines = Cow::Borrowed(at.take_u64(size)?);
+    if names {
+        let size = at.u64()?;
+        dat.cmdlines = Cow::Borrowed(at.take_u64(size)?);
+    }
     Some(())
 }
 

@@ -80,7 +80,7 @@ pub fn parse(bytes: &[u8], file_name: &str) -> Result<ElfSymbols, ElfError> {
     symbols.extend(code.iter().map(|&(_, end)| Symbol {
         start: end,
         size: 0,
-        name: String::new(),
+        name: "".into(),
         binding: Binding::Local,
         code: false,
     }));
@@ -112,7 +112,7 @@ fn code_sections(file: &Elf) -> Vec<(u64, u64)> {
 }
 
 /// `.symtab` and `.dynsym`.
-fn add_symbols(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol>) {
+fn add_symbols(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol<'_>>) {
     for symbol in file.symbols().chain(file.dynamic_symbols()) {
         let object::SymbolFlags::Elf { st_info, .. } = symbol.flags() else { continue };
         let kind = st_info.st_type();
@@ -134,7 +134,7 @@ fn add_symbols(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol>)
         out.push(Symbol {
             start: symbol.address(),
             size: symbol.size(),
-            name: String::from_utf8_lossy(name).into_owned(),
+            name: String::from_utf8_lossy(name).into_owned().into(),
             binding,
             code: true,
         });
@@ -142,7 +142,7 @@ fn add_symbols(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol>)
 }
 
 /// PLT entries, named after the relocation of the GOT slot that they jump through.
-fn add_plt(file: &Elf, out: &mut Vec<Symbol>) {
+fn add_plt(file: &Elf, out: &mut Vec<Symbol<'_>>) {
     let mut slots: Vec<(u64, String)> = Vec::new();
     let dynamic = file.dynamic_symbol_table();
     for (slot, relocation) in file.dynamic_relocations().into_iter().flatten() {
@@ -180,19 +180,15 @@ fn add_plt(file: &Elf, out: &mut Vec<Symbol>) {
             let slot = jump_slot(entry, start);
             let found = slot.and_then(|s| slots.binary_search_by(|(at, _)| at.cmp(&s)).ok());
             let name = found.map_or_else(|| section_name.to_owned(), |at| format!("{}@plt", slots[at].1));
-            out.push(Symbol { start, size: size as u64, name, binding: Binding::Local, code: true });
+            out.push(Symbol { start, size: size as u64, name: name.into(), binding: Binding::Local, code: true });
         }
     }
 }
 
-fn resolver_name(symbols: &[Symbol], address: u64) -> Option<String> {
+fn resolver_name(symbols: &[Symbol<'_>], address: u64) -> Option<String> {
     let aliases = symbols.iter().filter(|s| s.start == address);
-    aliases
-        .max_by(|a, b| {
-            let key = |s: &'_ Symbol| (s.binding, std::cmp::Reverse(s.name.clone()));
-            key(a).cmp(&key(b))
-        })
-        .map(|s| s.name.clone())
+    let key = |s: &Symbol<'_>| (s.binding, std::cmp::Reverse(s.name.to_string()));
+    aliases.max_by_key(|s| key(s)).map(|s| s.name.to_string())
 }
 
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
@@ -213,16 +209,16 @@ fn jump_slot(entry: &[u8], address: u64) -> Option<u64> {
 /// `_start`, where the file (a program, or the dynamic linker) begins, and `main`, which `_start` hands to the C library: stripped programs
 /// lose both names. `main` is the address in RDI when `_start` makes its call (psABI 3.2.3; glibc's and
 /// musl's `_start` load it by `lea main(%rip), %rdi` or `mov $main, %rdi`).
-fn add_entry(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol>) {
+fn add_entry(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol<'_>>) {
     let entry = file.entry();
-    let is_known = |at: u64, out: &[Symbol]| out.iter().any(|s| s.start == at);
+    let is_known = |at: u64, out: &[Symbol<'_>]| out.iter().any(|s| s.start == at);
     let text = file.sections().find(|s| (s.address()..s.address().saturating_add(s.size())).contains(&entry));
     let Some(text) = text.filter(|_| entry != 0 && in_code(entry) && !is_known(entry, out)) else { return };
     // Their sizes come from `.eh_frame`, or from what follows.
     let named = |start, name: &str| Symbol {
         start,
         size: 0,
-        name: name.to_owned(),
+        name: name.to_owned().into(),
         binding: Binding::Global,
         code: true,
     };
@@ -240,7 +236,7 @@ fn add_entry(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol>) {
 }
 
 /// Function ranges from `.eh_frame` where no symbol covers them.
-fn add_unwind_ranges(file: &Elf, file_name: &str, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol>) {
+fn add_unwind_ranges(file: &Elf, file_name: &str, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol<'_>>) {
     let Some(section) = file.section_by_name(".eh_frame") else { return };
     let Ok(data) = section.data() else { return };
     let mut bases = gimli::BaseAddresses::default().set_eh_frame(section.address());
@@ -271,7 +267,7 @@ fn add_unwind_ranges(file: &Elf, file_name: &str, in_code: &dyn Fn(u64) -> bool,
     for (start, size) in sizes {
         if known.find(start).is_none() && !named.contains(&start) {
             let name = format!("{file_name}+{start:#x}");
-            out.push(Symbol { start, size, name, binding: Binding::Local, code: true });
+            out.push(Symbol { start, size, name: name.into(), binding: Binding::Local, code: true });
         }
     }
 }

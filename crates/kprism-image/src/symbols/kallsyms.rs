@@ -6,6 +6,8 @@
 //! data and serve as bounds only. kallsyms has no sizes, so a function reaches up to the next symbol of
 //! any type, and the last symbol of a module to the end of its page.
 
+use std::borrow::Cow;
+
 use super::names::Binding;
 use super::table::{Symbol, Table};
 
@@ -47,15 +49,16 @@ const PAGE: u64 = 4096;
 /// A line of another shape, or a text whose addresses are all hidden.
 pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
     let mut modules = vec!["[kernel]".to_owned()];
-    let mut entries: Vec<(Symbol, u32)> = Vec::new();
+    let mut entries: Vec<(Symbol<'_>, u32)> = Vec::with_capacity(text.len() / 40);
     let mut seen = 0usize;
     for (i, raw) in text.split(|&b| b == b'\n').enumerate() {
-        let line = String::from_utf8_lossy(raw);
-        if line.trim().is_empty() {
+        if raw.trim_ascii().is_empty() {
             continue;
         }
-        let (symbol, module) = parse_line(&line)
-            .ok_or_else(|| KallsymsError::Line { line: i + 1, found: line.chars().take(60).collect() })?;
+        let (symbol, module) = std::str::from_utf8(raw).ok().and_then(parse_line).ok_or_else(|| {
+            let found = String::from_utf8_lossy(raw).chars().take(60).collect();
+            KallsymsError::Line { line: i + 1, found }
+        })?;
         seen += 1;
         // Per-CPU symbols are offsets, not addresses; user addresses cannot be kernel code.
         if symbol.start < 1 << 63 {
@@ -99,8 +102,8 @@ pub fn value_of(text: &[u8], name: &str) -> Option<u64> {
 }
 
 /// Where modules share an address, one was loaded at the place of another: the last one listed stays.
-fn keep_last_module(entries: &mut Vec<(Symbol, u32)>) {
-    let mut kept: Vec<(Symbol, u32)> = Vec::with_capacity(entries.len());
+fn keep_last_module(entries: &mut Vec<(Symbol<'_>, u32)>) {
+    let mut kept: Vec<(Symbol<'_>, u32)> = Vec::with_capacity(entries.len());
     for (symbol, module) in entries.drain(..) {
         while kept.last().is_some_and(|(s, m)| s.start == symbol.start && *m != module) {
             kept.pop();
@@ -111,8 +114,8 @@ fn keep_last_module(entries: &mut Vec<(Symbol, u32)>) {
 }
 
 /// Symbols with an end mark after each module's last one, so that it does not reach into another.
-fn bounded(entries: &[(Symbol, u32)]) -> Vec<Symbol> {
-    let mut symbols: Vec<Symbol> = Vec::with_capacity(entries.len() + 64);
+fn bounded<'a>(entries: &[(Symbol<'a>, u32)]) -> Vec<Symbol<'a>> {
+    let mut symbols: Vec<Symbol<'a>> = Vec::with_capacity(entries.len() + 64);
     for (i, (symbol, module)) in entries.iter().enumerate() {
         symbols.push(symbol.clone());
         if let Some((next, next_module)) = entries.get(i + 1)
@@ -122,7 +125,7 @@ fn bounded(entries: &[(Symbol, u32)]) -> Vec<Symbol> {
             symbols.push(Symbol {
                 start: page_end(symbol.start),
                 size: 0,
-                name: String::new(),
+                name: Cow::Borrowed(""),
                 binding: Binding::Local,
                 code: false,
             });
@@ -136,13 +139,13 @@ fn page_end(address: u64) -> u64 {
 }
 
 /// The module of the code symbol at `start`. At an address shared by modules the first wins.
-fn module_at(entries: &[(Symbol, u32)], start: u64) -> u32 {
+fn module_at(entries: &[(Symbol<'_>, u32)], start: u64) -> u32 {
     let first = entries.partition_point(|(s, _)| s.start < start);
     let here = entries[first..].iter().take_while(|(s, _)| s.start == start);
     here.filter(|(s, _)| s.code).map(|&(_, module)| module).next().unwrap_or(0)
 }
 
-fn parse_line(line: &str) -> Option<(Symbol, Option<&str>)> {
+fn parse_line(line: &str) -> Option<(Symbol<'_>, Option<&str>)> {
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok()?;
     let kind = words.next().filter(|k| k.len() == 1 && k.is_ascii())?.as_bytes()[0];
@@ -157,7 +160,7 @@ fn parse_line(line: &str) -> Option<(Symbol, Option<&str>)> {
         _ => Binding::Local,
     };
     let code = matches!(kind, b't' | b'T' | b'w' | b'W');
-    Some((Symbol { start: address, size: 0, name: name.to_owned(), binding, code }, module))
+    Some((Symbol { start: address, size: 0, name: Cow::Borrowed(name), binding, code }, module))
 }
 
 #[cfg(test)]

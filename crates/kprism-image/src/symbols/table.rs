@@ -6,19 +6,20 @@
 //! function. Several ranges may belong to one function: a `.cold` part, or the rest of a function after
 //! another that lies within it.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::names::{self, Binding};
 
 /// One symbol of a symbol table.
 #[derive(Debug, Clone)]
-pub struct Symbol {
+pub struct Symbol<'a> {
     /// First address.
     pub start: u64,
     /// Size in bytes; 0: unknown, the function reaches up to the next symbol.
     pub size: u64,
     /// The name as the table has it.
-    pub name: String,
+    pub name: Cow<'a, str>,
     /// How it binds.
     pub binding: Binding,
     /// Whether code of this name can be shown. Others (data, end marks) only bound their neighbours.
@@ -55,7 +56,7 @@ pub struct Table {
 impl Table {
     /// Builds the table. `limit` ends a last symbol that has no size.
     #[must_use]
-    pub fn build(mut symbols: Vec<Symbol>, limit: u64) -> Self {
+    pub fn build(mut symbols: Vec<Symbol<'_>>, limit: u64) -> Self {
         // Best name first within an address, so that `dedup` keeps it; the largest size goes with it.
         symbols.sort_by(|a, b| {
             a.start.cmp(&b.start).then(b.code.cmp(&a.code)).then_with(|| {
@@ -77,7 +78,7 @@ impl Table {
 
     /// Turns sorted symbols into ranges: inner functions interrupt outer ones, which resume after them;
     /// a label without size inside a sized function is part of that function.
-    fn sweep(&mut self, symbols: &[Symbol], limit: u64) {
+    fn sweep(&mut self, symbols: &[Symbol<'_>], limit: u64) {
         // Functions whose end lies ahead, outermost first: (end, function; None for data).
         let mut open: Vec<(u64, Option<u32>)> = Vec::new();
         let mut at = 0u64;
@@ -120,19 +121,30 @@ impl Table {
 
     /// Gives `foo.cold` and the like to `foo` where exactly one `foo` exists.
     fn fold_parts(&mut self) {
-        let mut by_name: HashMap<&str, (u32, bool)> = HashMap::new();
-        for (i, function) in self.functions.iter().enumerate() {
-            by_name.entry(&function.name).and_modify(|e| e.1 = false).or_insert((i as u32, true));
-        }
-        let parent: Vec<u32> = (self.functions.iter().enumerate())
-            .map(|(i, f)| match names::part_of(&f.name).and_then(|base| by_name.get(base)) {
-                Some(&(parent, true)) => parent,
-                _ => i as u32,
-            })
+        // Parts and the functions they may be of; few have any.
+        let parts: Vec<(usize, &str)> = (self.functions.iter().enumerate())
+            .filter_map(|(i, function)| Some((i, names::part_of(&function.name)?)))
             .collect();
+        let mut wholes: HashMap<&str, (u32, u32)> = parts.iter().map(|&(_, base)| (base, (0, 0))).collect();
+        for (i, function) in (0u32..).zip(&self.functions) {
+            if let Some((whole, count)) = wholes.get_mut(function.name.as_str()) {
+                (*whole, *count) = (i, *count + 1);
+            }
+        }
+        let mut parent: Vec<u32> = (0..self.functions.len() as u32).collect();
+        for (part, base) in parts {
+            if let (whole, 1) = wholes[base] {
+                parent[part] = whole;
+            }
+        }
         for range in &mut self.ranges {
             range.func = parent[range.func as usize];
         }
+    }
+
+    /// Every function, in address order, and none left.
+    pub(super) fn take_functions(&mut self) -> Vec<Function> {
+        std::mem::take(&mut self.functions)
     }
 
     /// The range that holds `address`.
@@ -161,7 +173,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sym(start: u64, size: u64, name: &str) -> Symbol {
+    fn sym(start: u64, size: u64, name: &str) -> Symbol<'_> {
         Symbol { start, size, name: name.into(), binding: Binding::Local, code: true }
     }
 

@@ -51,9 +51,23 @@ pub(crate) mod flag {
     pub const SAMPLE_ID_ALL: u64 = 1 << 18;
     pub const MMAP2: u64 = 1 << 23;
     pub const COMM_EXEC: u64 = 1 << 24;
+    pub const USE_CLOCKID: u64 = 1 << 25;
     pub const CONTEXT_SWITCH: u64 = 1 << 26;
     pub const KSYMBOL: u64 = 1 << 29;
     pub const TEXT_POKE: u64 = 1 << 33;
+}
+
+/// The name of the clock of an event's times (include/uapi/linux/time.h).
+pub(crate) fn clock_name(attr: &Attr) -> &'static str {
+    match attr.clockid {
+        _ if attr.flags & flag::USE_CLOCKID == 0 => "perf",
+        0 => "realtime",
+        1 => "monotonic",
+        4 => "monotonic_raw",
+        7 => "boottime",
+        11 => "tai",
+        _ => "of its own",
+    }
 }
 
 /// One event's attributes.
@@ -62,7 +76,11 @@ pub(crate) struct Attr {
     pub kind: u32,
     pub config: u64,
     pub sample_type: u64,
+    /// What counts a sample has with it.
+    pub read_format: u64,
     pub flags: u64,
+    /// The clock of its times, if [`flag::USE_CLOCKID`] is set.
+    pub clockid: u32,
     /// Its numbers in records, one for each CPU or thread.
     pub ids: Vec<u64>,
 }
@@ -75,8 +93,10 @@ impl Attr {
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut f = Fields(bytes);
         let (kind, _size, config, _period) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
-        let (sample_type, _read_format, flags) = (f.u64()?, f.u64()?, f.u64()?);
-        Some(Self { kind, config, sample_type, flags, ids: Vec::new() })
+        let (sample_type, read_format, flags) = (f.u64()?, f.u64()?, f.u64()?);
+        // wakeup, breakpoint type, two words of it, branches, user's registers, user's stack.
+        let clockid = f.take(4 + 4 + 8 + 8 + 8 + 8 + 4).and_then(|_| f.u32()).unwrap_or(0);
+        Some(Self { kind, config, sample_type, read_format, flags, clockid, ids: Vec::new() })
     }
 
     /// Length of the fixed part, as it says itself: the first version did not.

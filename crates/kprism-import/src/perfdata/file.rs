@@ -18,7 +18,7 @@ const MAX_UNPACKED: usize = 1 << 32;
 
 /// What is said once for the whole recording.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Header {
+pub(crate) struct Header<'a> {
     pub attrs: Vec<Attr>,
     /// Names of the attributes' events, as far as known, by an id of theirs.
     pub names: Vec<(u64, String)>,
@@ -29,6 +29,8 @@ pub(crate) struct Header {
     pub build_ids: Vec<(String, Vec<u8>)>,
     /// Functions of BPF programs.
     pub bpf: Vec<Region>,
+    /// Formats of tracepoints.
+    pub tracing: Option<&'a [u8]>,
 }
 
 /// A record with its place in time.
@@ -43,7 +45,7 @@ pub(crate) struct Event<'a> {
 /// All that a file holds.
 #[derive(Debug, Default)]
 pub(crate) struct Contents<'a> {
-    pub header: Header,
+    pub header: Header<'a>,
     pub events: Vec<Event<'a>>,
     /// Trace bytes with their record.
     pub traces: Vec<(Auxtrace, &'a [u8])>,
@@ -118,7 +120,7 @@ fn read_attrs(bytes: &[u8], place: (u64, u64), attr_size: u64, contents: &mut Co
 }
 
 /// Reads the sections whose places stand behind the data.
-fn features(bytes: &[u8], at: usize, bits: u64, contents: &mut Contents<'_>) {
+fn features<'a>(bytes: &'a [u8], at: usize, bits: u64, contents: &mut Contents<'a>) {
     let mut f = Fields(bytes.get(at..).unwrap_or_default());
     for id in (0..64).filter(|id| bits >> id & 1 == 1) {
         let place = f.u64().zip(f.u64());
@@ -131,7 +133,7 @@ fn features(bytes: &[u8], at: usize, bits: u64, contents: &mut Contents<'_>) {
     }
 }
 
-fn feature(id: u64, body: &[u8], header: &mut Header) {
+fn feature<'a>(id: u64, body: &'a [u8], header: &mut Header<'a>) {
     let mut f = Fields(body);
     match id {
         feature::BUILD_ID => {
@@ -145,6 +147,7 @@ fn feature(id: u64, body: &[u8], header: &mut Header) {
                 }
             }
         }
+        feature::TRACING_DATA => header.tracing = Some(body),
         feature::RELEASE => header.release = f.counted_text().unwrap_or_default(),
         feature::CPUID => header.cpuid = f.counted_text().unwrap_or_default(),
         feature::COMMAND => {
@@ -159,7 +162,7 @@ fn feature(id: u64, body: &[u8], header: &mut Header) {
     }
 }
 
-fn event_names(mut f: Fields<'_>, header: &mut Header) -> Option<()> {
+fn event_names(mut f: Fields<'_>, header: &mut Header<'_>) -> Option<()> {
     let (count, size) = (f.u32()?, f.u32()?);
     for _ in 0..count {
         f.take(size as usize)?;
@@ -213,8 +216,8 @@ pub(crate) fn records<'a>(bytes: &'a [u8], range: std::ops::Range<usize>, conten
             Record::Compressed(data) => contents.compressed.push(data),
             // In a pipe, the size of what follows: formats of tracepoints.
             Record::Other(66) => {
-                let size = Fields(body).u32().unwrap_or(0).next_multiple_of(8) as usize;
-                rest.take(size.min(rest.0.len()));
+                let size = Fields(body).u32().unwrap_or(0).checked_next_multiple_of(8).unwrap_or(0) as usize;
+                contents.header.tracing = rest.take(size.min(rest.0.len()));
             }
             record => contents.events.push(Event { record, trailer, attr }),
         }
@@ -237,7 +240,10 @@ fn layout(head: Head, body: &[u8], attrs: &[Attr]) -> (usize, u64) {
 
 /// What the compressed records hold, which is one zstd stream over all of them; and a note if it breaks off.
 pub(crate) fn unpack(parts: &[&[u8]]) -> (Vec<u8>, Option<String>) {
-    let packed = parts.concat();
+    let mut packed = parts.concat();
+    // perf never ends its stream, and a decoder holds back what a block to come may copy from: an empty last block, and
+    // room for a checksum.
+    packed.extend([1, 0, 0, 0, 0, 0, 0]);
     let limit = packed.len().saturating_mul(MAX_RATIO).min(MAX_UNPACKED);
     let mut out = Vec::new();
     let mut source = &packed[..];
@@ -245,7 +251,6 @@ pub(crate) fn unpack(parts: &[&[u8]]) -> (Vec<u8>, Option<String>) {
         ruzstd::decoding::StreamingDecoder::new(&mut source).map_err(|error| error.to_string()).and_then(
             |decoder| decoder.take(limit as u64).read_to_end(&mut out).map_err(|error| error.to_string()),
         );
-    // perf never ends its stream.
     let error = result.err().filter(|_| !source.is_empty());
     (out, error.map(|error| format!("compressed records break off: {error}")))
 }

@@ -14,6 +14,7 @@
 //! | `streams` | pieces of AUX buffers put together; losses |
 //! | `spaces` | which process's code a stream runs over where: the page explains the three ways |
 //! | `place` | code at (address space, address, stream offset) |
+//! | [`trace`] | tracepoints, for durations |
 //! | `files`, `kcore`, `bpf` | code of programs, of the kernel, of BPF programs |
 //!
 //! **Times.** perf's own time is TSC · mult >> shift + zero; a run's is TSC at its frequency. Records are turned
@@ -35,6 +36,7 @@ mod spaces;
 mod streams;
 mod tasks;
 mod timeline;
+pub mod trace;
 
 pub(crate) use read::is_perf_data;
 pub use read::{Parts, Search, from_parts, read};
@@ -44,6 +46,7 @@ pub(crate) const MAGIC: &[u8; 8] = b"PERFILE2";
 
 /// Numbers of feature sections (tools/perf/util/header.h).
 pub(crate) mod feature {
+    pub const TRACING_DATA: u64 = 1;
     pub const BUILD_ID: u64 = 2;
     pub const RELEASE: u64 = 4;
     pub const VERSION: u64 = 5;

@@ -18,6 +18,7 @@ const SAMPLE: u32 = 9;
 const MMAP2: u32 = 10;
 const AUX: u32 = 11;
 const ITRACE_START: u32 = 12;
+const LOST_SAMPLES: u32 = 13;
 const SWITCH: u32 = 14;
 const SWITCH_CPU_WIDE: u32 = 15;
 const KSYMBOL: u32 = 17;
@@ -217,6 +218,10 @@ pub(crate) enum Record<'a> {
     Lost {
         lost: u64,
     },
+    /// Samples alone were lost.
+    LostSamples {
+        lost: u64,
+    },
     Comm {
         pid: u32,
         tid: u32,
@@ -322,6 +327,7 @@ pub(crate) fn parse(head: Head, body: &[u8], sample_type: u64) -> Option<(Record
     let record = match head.kind {
         MMAP | MMAP2 => mapped(head, f)?,
         LOST => Record::Lost { lost: f.u64().and(f.u64())? },
+        LOST_SAMPLES => Record::LostSamples { lost: f.u64()? },
         COMM => {
             let (pid, tid) = (f.u32()?, f.u32()?);
             Record::Comm { pid, tid, exec: out, comm: f.text() }

@@ -2,6 +2,7 @@
 //! The data inside the page, in columns to be small. `ui/src/data.ts` reads them.
 
 use super::Budget;
+use super::durations::{self, Durations};
 use super::histogram;
 use super::intervals::{self, Contexts, Kind};
 use super::prune::{Folded, Kept, prune};
@@ -9,6 +10,7 @@ use crate::Filter;
 use crate::header::Header;
 use crate::rows::{self, FunctionRow};
 use crate::tree::{self, Label, Tree};
+use kprism_durations::Times;
 use kprism_flow::Profile;
 use kprism_flow::model::{FrameKind, NO_PARENT};
 use serde::Serialize;
@@ -30,6 +32,8 @@ pub(super) struct Data {
     syscalls: Vec<Syscall>,
     intervals: Vec<Kind>,
     contexts: Contexts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durations: Option<Durations>,
     errors: Vec<Error>,
     errors_omitted: usize,
     cpus: Vec<Cpu>,
@@ -165,7 +169,7 @@ fn intern(names: &mut Vec<String>, ids: &mut HashMap<String, u32>, name: &str) -
 }
 
 impl Data {
-    pub(super) fn new(header: &Header, profile: &Profile, budget: &Budget) -> Self {
+    pub(super) fn new(header: &Header, profile: &Profile, times: Option<&Times>, budget: &Budget) -> Self {
         let everyone = Filter::default();
         let mut names = Names::default();
         let tasks = rows::tasks(profile, &everyone);
@@ -178,7 +182,8 @@ impl Data {
         )];
 
         let mut largest: Vec<&rows::TaskRow> = tasks.iter().collect();
-        largest.sort_by_key(|t| std::cmp::Reverse(t.user_insns.saturating_add(t.kernel_insns)));
+        // Runs of durations have no instructions.
+        largest.sort_by_key(|t| std::cmp::Reverse((t.user_insns.saturating_add(t.kernel_insns), t.ns)));
         largest.truncate(budget.trees);
         let each = budget.task_contexts / largest.len().max(1);
         for task in &largest {
@@ -221,6 +226,7 @@ impl Data {
         syscalls.extend(by_task.iter().map(|(task, row)| syscall(profile, &mut names, Some(*task), row)));
 
         let (intervals, contexts) = intervals::embed(profile, &mut names);
+        let durations = times.map(|times| durations::embed(profile, times, &mut names));
 
         Data {
             header: header.to_json(),
@@ -232,6 +238,7 @@ impl Data {
             syscalls,
             intervals,
             contexts,
+            durations,
             errors: profile.errors.iter().take(budget.errors).map(embed_error).collect(),
             errors_omitted: profile.errors.len().saturating_sub(budget.errors),
             cpus: cpus(profile),
@@ -293,7 +300,7 @@ fn function_columns(
     limit: usize,
 ) -> FunctionColumns {
     let omitted = rows.len().saturating_sub(limit);
-    rows.sort_by_key(|(_, row)| std::cmp::Reverse(row.total_insns));
+    rows.sort_by_key(|(_, row)| std::cmp::Reverse((row.total_insns, row.total_ns)));
     rows.truncate(limit);
     let mut columns = FunctionColumns { omitted, ..FunctionColumns::default() };
     for (task, row) in rows {

@@ -30,7 +30,7 @@ pub(super) struct Kind {
 }
 
 #[derive(Serialize)]
-struct Values {
+pub(super) struct Values {
     count: u64,
     sum: u64,
     mean: f64,
@@ -150,7 +150,7 @@ fn kind(profile: &Profile, delta: &Delta, names: &mut Names, contexts: &mut Cont
     }
 }
 
-fn values(h: &Histogram) -> Values {
+pub(super) fn values(h: &Histogram) -> Values {
     Values {
         count: h.count,
         sum: h.sum,

@@ -17,6 +17,7 @@ use crate::geometry::PageSize;
 /// The first word of the mailbox, as the module writes it first: `HPTAT001`.
 const HELLO: u64 = u64::from_le_bytes(*b"HPTAT001");
 const TABLE: u32 = 5;
+const DIRECTORY: u32 = TABLE | 1 << 4;
 const SCAN: u32 = 6;
 const REGION: u32 = 16;
 const VMA: u32 = 17;
@@ -131,6 +132,7 @@ impl Monitor {
         let (kind, pid) = (head as u32, (head >> 32) as u32);
         match kind {
             TABLE => return Some(Record::Table { time, pid, size: PageSize::K4, va: one, table: two }),
+            DIRECTORY => return Some(Record::Table { time, pid, size: PageSize::M2, va: one, table: two }),
             SCAN => return Some(Record::Scan { time, pid, begin: one != 0 }),
             REGION => self.region = Some((one, two)),
             VMA if self.vmas.len() < VMAS => {

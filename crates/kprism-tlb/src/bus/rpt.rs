@@ -39,6 +39,8 @@ pub enum Meaning {
         /// Where the entry lies.
         entry: u64,
     },
+    /// An entry that leads to a table was read: a walk on its way down, or the kernel's.
+    Upper,
     /// An entry that maps nothing was read: a walk that faults, or the kernel before it fills the entry.
     Absent,
     /// The kernel read an entry to change it.
@@ -62,6 +64,8 @@ pub enum Meaning {
 pub struct Counts {
     /// TLB misses.
     pub misses: u64,
+    /// See [`Meaning::Upper`].
+    pub upper: u64,
     /// See [`Meaning::Absent`].
     pub absent: u64,
     /// See [`Meaning::Kernel`].
@@ -85,6 +89,7 @@ impl Counts {
     pub fn add(&mut self, meaning: &Meaning) {
         *match meaning {
             Meaning::Miss { .. } => &mut self.misses,
+            Meaning::Upper => &mut self.upper,
             Meaning::Absent => &mut self.absent,
             Meaning::Kernel => &mut self.kernel,
             Meaning::Census => &mut self.census,
@@ -98,10 +103,13 @@ impl Counts {
 
     /// All accesses.
     pub fn all(&self) -> u64 {
-        let reads = self.misses + self.absent + self.kernel + self.census + self.unknown + self.outside;
+        let reads = self.misses + self.upper + self.absent + self.kernel + self.census + self.unknown + self.outside;
         reads + self.mapped + self.unmapped + self.clear
     }
 }
+
+/// An entry of a page directory that leads to a table.
+const LEADS: u64 = 1 << 3;
 
 /// A page of the region: a table of one process.
 #[derive(Debug, Clone)]
@@ -113,7 +121,8 @@ struct Table {
     gone: bool,
     /// Entries that map a page.
     live: u32,
-    /// What each maps: first address, the page's size from bit 1 on, bit 0 set; 0 is nothing.
+    /// What each maps: first address, the page's size from bit 1 on, bit 0 set; [`LEADS`]: no page, but
+    /// another table; 0 is nothing.
     entries: Box<[u64; 512]>,
 }
 
@@ -129,14 +138,14 @@ impl Table {
     }
 
     fn drop(&mut self, at: usize) {
-        self.live -= u32::from(self.entries[at] != 0);
+        self.live -= u32::from(self.entries[at] & 1 != 0);
         self.entries[at] = 0;
     }
 
     fn mapping(&self, at: usize) -> Option<Mapping> {
         let entry = self.entries[at];
         let size = PageSize::from_number((entry >> 1) as u8 & 3)?;
-        (entry != 0).then_some(Mapping { pid: self.pid, size, va: entry & !0xfff })
+        (entry & 1 != 0).then_some(Mapping { pid: self.pid, size, va: entry & !0xfff })
     }
 }
 
@@ -274,6 +283,7 @@ impl Rpt {
         let found = (first..(first + entries).min(512)).find_map(|i| Some((i, table.mapping(i)?)));
         match found {
             Some((i, mapping)) => Meaning::Miss { mapping, entry: (entry & !0xfff) + i as u64 * 8 },
+            None if table.entries[slot(a.address)] == LEADS => Meaning::Upper,
             None if table.range.is_some() || table.live > 0 => Meaning::Absent,
             None => Meaning::Unknown,
         }
@@ -303,6 +313,7 @@ impl Rpt {
                     table.set(at, size, va.wrapping_add((at as u64) << size.shift()));
                 } else {
                     table.drop(at);
+                    table.entries[at] = LEADS;
                 }
                 Meaning::Mapped
             }
@@ -331,18 +342,19 @@ pub struct BusMiss {
 pub fn replay(
     region: (u64, u64),
     records: impl Iterator<Item = Record>,
-    accesses: impl Iterator<Item = Access>,
+    mut accesses: impl Iterator<Item = Access>,
     mut each: impl FnMut(BusMiss),
 ) -> Counts {
     let mut rpt = Rpt::new(region.0, region.1);
     let mut counts = Counts::default();
     let mut records = records.peekable();
-    let mut accesses = accesses.peekable();
-    while let Some(a) = accesses.next() {
+    let mut next = accesses.next();
+    while let Some(a) = next {
+        next = accesses.next();
         while let Some(record) = records.next_if(|r| r.time() <= a.time) {
             rpt.record(&record);
         }
-        let meaning = rpt.access(&a, accesses.peek());
+        let meaning = rpt.access(&a, next.as_ref());
         counts.add(&meaning);
         if let Meaning::Miss { mapping, entry } = meaning {
             each(BusMiss { time: a.time, mapping, entry });

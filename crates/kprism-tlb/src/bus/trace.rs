@@ -231,6 +231,22 @@ impl Iterator for Merge<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Access> {
+        if let [one] = self.boards.as_mut_slice() {
+            let access = one.next?;
+            // The common case, without copying it twice.
+            match one.reader.next() {
+                Some(Ok(next)) => {
+                    self.late += u64::from(next.time < access.time);
+                    one.next = Some(next);
+                }
+                other => {
+                    one.next = None;
+                    let board = one.reader.header.board;
+                    self.damage.extend(other.and_then(Result::err).map(|e| (board, e)));
+                }
+            }
+            return Some(access);
+        }
         let times = self.boards.iter().enumerate().filter_map(|(i, b)| Some((b.next?.time, i)));
         let (_, at) = times.min()?;
         let access = self.boards[at].next;

@@ -30,6 +30,9 @@ pub struct CoverArgs {
     /// A row for each folder, file or function
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Coverage")]
     pub each: Option<EachArg>,
+    /// Compare gcov's counters with the flow of the same run, line by line, with the reasons of differences
+    #[arg(long, help_heading = "Coverage")]
+    pub compare: bool,
 }
 
 /// What a row is about.
@@ -63,6 +66,8 @@ impl CoverArgs {
         self.each.is_some()
             || self.from.build_dir.is_some()
             || self.from.since_boot
+            || self.from.by_flow
+            || self.compare
             || !self.from.debug.module_file.is_empty()
     }
 }
@@ -71,9 +76,9 @@ impl CoverArgs {
 pub type Asked<'a> = (&'a From, &'a Who);
 
 fn load_and_complain(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<Cover> {
-    let Loaded { cover, problems } = load(input, from, who, progress)?;
+    let Loaded { cover, problems, .. } = load(input, from, who, progress)?;
     if !problems.is_empty() {
-        eprintln!("kprism: {} objects left out:", problems.len());
+        eprintln!("kprism: {} objects left out, or not whole:", problems.len());
         for problem in problems.iter().take(NAMED) {
             eprintln!("  {problem}");
         }
@@ -88,6 +93,30 @@ fn load_and_complain(input: &Path, (from, who): Asked<'_>, progress: &Progress) 
     Ok(cover)
 }
 
+/// What a recording says of itself: its totals, what the reading added, and the folder or file that was asked for.
+pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn Write) -> Result<()> {
+    let loaded = load(run, &From::default(), &Who::default(), progress)?;
+    let objects = loaded.cover.objects;
+    progress.say(&format!(
+        "{}: {objects} objects\n{}",
+        run.display(),
+        cover::summary(&loaded.cover.totals()).trim_end()
+    ));
+    if let Some(footprint) = loaded.footprint {
+        progress.say(&format!(
+            "reading them adds to {} counters, to {} of those not always alike: that is taken out, but of {} functions",
+            footprint.counters, footprint.varying, footprint.unsure
+        ));
+    }
+    if show.is_some() {
+        let mut table = cover::table(&loaded.cover, Each::File, show);
+        table.sort_by("lines_hit")?;
+        table.limit(ROWS);
+        write!(out, "{}", table.to_text(Style::default()))?;
+    }
+    Ok(())
+}
+
 /// `kprism report cover`.
 pub fn report(
     input: &Path,
@@ -97,6 +126,9 @@ pub fn report(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
+    if args.compare {
+        return super::cover_compare::report(input, &args.from, view, progress, out);
+    }
     let cover = load_and_complain(input, (&args.from, who), progress)?;
     let each = match args.each {
         None | Some(EachArg::Dir) => Each::Folder,

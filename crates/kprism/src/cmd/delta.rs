@@ -107,7 +107,7 @@ pub fn run(
     let manifest = run.manifest().context("manifest")?;
     if let Some(file) = view.html {
         let occurred = !args.measures() || profile.deltas.first().is_some_and(|d| d.ns.count > 0);
-        write_html(file, &manifest, &profile, progress)?;
+        write_html(&run, file, &manifest, &profile, progress)?;
         return Ok(if occurred { Outcome::Done } else { Outcome::NothingMatched });
     }
     let header = Header::new(&manifest, &profile);

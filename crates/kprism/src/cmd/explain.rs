@@ -49,12 +49,12 @@ pub struct Args {
     pub at: Option<String>,
     /// The kernel with debug information (without it: the running kernel's BTF, at entry and return)
     #[arg(short = 'k', long, value_name = "VMLINUX", conflicts_with = "exec")]
-    pub kernel: Option<PathBuf>,
+    pub vmlinux: Option<PathBuf>,
     /// A program or library with debug information
     #[arg(long, value_name = "FILE")]
     pub exec: Option<PathBuf>,
     /// Types of a kernel as BTF: a raw file or an ELF file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["kernel", "exec"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["vmlinux", "exec"])]
     pub btf: Option<PathBuf>,
     /// A trace state variable that the expression may name (can be repeated)
     #[arg(long = "var", value_name = "NAME")]
@@ -92,7 +92,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         (None, None) => bail!("`{text}`: where? write `FUNC if EXPR`, or name the place with --at"),
     };
     let started = Instant::now();
-    let file = args.kernel.as_ref().map(|f| (f, Space::Kernel));
+    let file = args.vmlinux.as_ref().map(|f| (f, Space::Kernel));
     let Some((file, space)) = file.or(args.exec.as_ref().map(|f| (f, Space::User))) else {
         let path = args.btf.clone().unwrap_or_else(|| PathBuf::from(KERNEL_BTF));
         let data = std::fs::read(&path).with_context(|| {

@@ -8,13 +8,13 @@ use anyhow::{Context, Result, bail};
 use kprism_flow::Profile;
 use kprism_report::calltree::{self, Options};
 use kprism_report::header::Header;
-use kprism_report::html::{self, Budget};
-use kprism_report::{Filter, folded, perfetto, tree};
-use kprism_store::{Manifest, Run};
+use kprism_report::{Filter, folded, perfetto, pprof, tree};
+use kprism_store::{Manifest, Run, load_times};
 use serde_json::json;
 
 use super::call::CallArgs;
 use super::report::{By, Select, Subject, table};
+use crate::durations;
 use crate::exit::Outcome;
 use crate::perfdata;
 use crate::pipeline;
@@ -24,6 +24,7 @@ const AFTER_HELP: &str = "\
 Formats by suffix of FILE:
   .perfetto-trace .pftrace  timeline for ui.perfetto.dev
   .folded                   call stacks for flame graph tools
+  .pprof .pb.gz             pprof's profile: calls, time on a CPU; of durations, time off it and in interrupts
   .json                     the table of SUBJECT, or the tree
   .csv                      the table of SUBJECT
   .html                     the report of `kprism report --html`
@@ -49,9 +50,9 @@ pub struct Args {
     pub select: Select,
     #[command(flatten)]
     pub one: CallArgs,
-    /// Weigh folded stacks by instructions or by time on a CPU
-    #[arg(long, value_enum, default_value_t = By::Instructions)]
-    pub by: By,
+    /// Weigh folded stacks by instructions, or by time on a CPU as those of durations always are
+    #[arg(long, value_enum)]
+    pub by: Option<By>,
     #[command(flatten)]
     pub cover: crate::cover::From,
 }
@@ -59,6 +60,7 @@ pub struct Args {
 enum Format {
     Perfetto,
     Folded,
+    Pprof,
     Json,
     Csv,
     Html,
@@ -69,11 +71,13 @@ fn format(path: &Path) -> Result<Format> {
     Ok(match suffix.as_deref() {
         Some("perfetto-trace" | "pftrace") => Format::Perfetto,
         Some("folded") => Format::Folded,
+        Some("pprof") => Format::Pprof,
+        Some("gz") if path.to_string_lossy().to_ascii_lowercase().ends_with(".pb.gz") => Format::Pprof,
         Some("json") => Format::Json,
         Some("csv") => Format::Csv,
         Some("html") => Format::Html,
         _ => bail!(
-            "{}: the suffix picks the format: one of .perfetto-trace .pftrace .folded .json .csv .html .perf.data",
+            "{}: the suffix picks the format: one of .perfetto-trace .pftrace .folded .pprof .pb.gz .json .csv .html .perf.data",
             path.display()
         ),
     })
@@ -116,13 +120,20 @@ fn write(
     mut out: &mut dyn Write,
 ) -> Result<()> {
     let filter: Filter = args.select.filter();
+    let otherwise = if durations::is_recorded(run) { By::Time } else { By::Instructions };
+    let by = args.by.unwrap_or(otherwise).into();
     if matches!(format, Format::Perfetto | Format::Html) && filter != Filter::default() {
         bail!("a timeline or report holds all tasks: leave out --task and --comm");
     }
     match format {
         Format::Perfetto => perfetto::write(profile, &switches(run)?, &mut out)?,
-        Format::Folded => folded::write(profile, &filter, args.by.into(), &mut out)?,
-        Format::Html => out.write_all(html::render(manifest, profile, &Budget::default())?.as_bytes())?,
+        Format::Folded => folded::write(profile, &filter, by, &mut out)?,
+        Format::Pprof => {
+            // One call of a run of durations is not taken out of it: its times are those of the profile.
+            let times = durations::is_recorded(run).then(|| load_times(run, profile)).transpose()?;
+            pprof::write(profile, times.as_ref(), &filter, &manifest.command.join(" "), &mut out)?;
+        }
+        Format::Html => out.write_all(super::report::html(run, manifest, profile)?.as_bytes())?,
         Format::Csv => match table(args.subject, profile, &filter) {
             Some(table) => out.write_all(table.to_csv().as_bytes())?,
             None => bail!("this subject is no table: a tree can be written as .json or .folded"),
@@ -133,7 +144,7 @@ fn write(
                 Some(table) => json!({"run": header, "rows": table.to_json()}),
                 None => {
                     let tree = tree::by_comm(profile, &filter);
-                    let whole = Options { weight: args.by.into(), min_percent: 0.0, max_depth: usize::MAX };
+                    let whole = Options { weight: by, min_percent: 0.0, max_depth: usize::MAX };
                     json!({"run": header, "tree": calltree::to_json(profile, &tree, &whole)})
                 }
             };

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism lab gcov-kernel`: a kernel with gcov built, booted, loaded with a command, and its counters recorded.
 //!
-//! The guest's agent reads all counters in one go, before the command and after it: what is shown is their
-//! difference, so that nothing has to be cleared and the boot stays in the run. Reading is kernel code, too: how many
-//! counts it leaves shows a run of a command that does nothing.
+//! The guest stops right before the command and right after it, and the counters are read from its memory: what is shown
+//! is their difference, so that nothing has to be cleared and the boot stays in the run, and nothing of it is of the
+//! reading. With `--in-place` the guest's agent reads debugfs, as on a machine, and what that adds is taken out.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use kprism_lab::gcov_kernel::{BuildOptions, GcovKernel};
-use kprism_lab::{Ended, Job, Options, Pace, Prepared, Share};
-use kprism_report::cover;
+use kprism_lab::{Counters, Ended, Job, ObserverOptions, Options, Pace, Prepared, Share};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 use serde_json::json;
 
 use super::lab::{PlaceArgs, complain, reason, show};
-use crate::cover::{BEFORE, COUNTERS, From, Who, load};
 use crate::exit::{self, Outcome};
 use crate::pipeline;
 use crate::progress::Progress;
@@ -43,6 +41,15 @@ pub struct Args {
     /// Run folder to write
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     pub output: PathBuf,
+    /// After the command, report this folder or file of the source, as kernel/sched
+    #[arg(long, value_name = "PATH")]
+    pub show: Option<String>,
+    /// Run nothing: what is recorded is an empty window
+    #[arg(long, conflicts_with = "command")]
+    pub empty: bool,
+    /// Have the guest read its counters itself, through debugfs, instead of reading its memory while it stands
+    #[arg(long)]
+    pub in_place: bool,
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Virtual CPUs
@@ -51,6 +58,9 @@ pub struct Args {
     /// Memory in MiB
     #[arg(long, value_name = "MIB", default_value_t = 768, help_heading = "Guest")]
     pub mem: u64,
+    /// Record the flow, too: kprism report cover --by flow, --compare (implies --debug-info)
+    #[arg(long)]
+    pub flow: bool,
     /// Load this module, with what it needs: ext2, minix, romfs, or a .ko file (can be repeated)
     #[arg(long, value_name = "MODULE", help_heading = "Guest")]
     pub module: Vec<String>,
@@ -66,6 +76,9 @@ pub struct Args {
     /// Add this line to the kernel's configuration: CONFIG_NAME=y (can be repeated)
     #[arg(long, value_name = "LINE", help_heading = "Kernel")]
     pub config: Vec<String>,
+    /// Build it with debug information (another 1.3 GB)
+    #[arg(long, help_heading = "Kernel")]
+    pub debug_info: bool,
     /// Count only units below this folder of the source, as kernel/sched (can be repeated)
     #[arg(long, value_name = "DIR", help_heading = "Kernel")]
     pub only: Vec<String>,
@@ -84,15 +97,8 @@ pub struct Args {
     pub refresh: bool,
 }
 
-/// Reads the counters into a file of the guest, in one go.
-fn snapshot(name: &str) -> String {
-    format!("exec /init gcov > /run/kprism-{name}")
-}
-
-/// Shows such a file as text, the only thing that leaves the guest by itself.
-fn text_of(name: &str) -> String {
-    format!("exec base64 -w0 /run/kprism-{name}")
-}
+/// What `--debug-info` adds to the configuration.
+const DEBUG_INFO: &str = "CONFIG_DEBUG_INFO_DWARF5=y";
 
 /// Builds, boots, runs, records, reports.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
@@ -101,11 +107,15 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
 }
 
 fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let build = BuildOptions { config: args.config.clone(), only: args.only.clone(), jobs: args.jobs };
+    let mut config = args.config.clone();
+    config.extend((args.debug_info || args.flow).then(|| DEBUG_INFO.to_owned()));
+    let build = BuildOptions { config, only: args.only.clone(), jobs: args.jobs };
     let kernel = GcovKernel::find(&build, args.refresh, &mut |p| show(progress, p))?;
+    let plugin = args.flow.then(kprism_lab::find_observer).transpose()?;
+    let observer = plugin.map(|plugin| ObserverOptions { plugin, arguments: Vec::new() });
     let prepared = kprism_lab::prepare(&options(args, &kernel), &mut |p| show(progress, p))?;
     progress.clear();
-    if args.command.is_empty() {
+    if args.command.is_empty() && !args.empty {
         progress.say(&format!("ready: {} in {}", prepared.kernel().release, kernel.folder.display()));
         return Ok(Outcome::Done);
     }
@@ -114,7 +124,7 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
     let mut manifest = manifest(args, &kernel, &prepared);
     run.write_manifest(&manifest)?;
     progress.step("running the command");
-    let ran = kprism_lab::run(&prepared, &job, run.dir(), None, &mut |p| match p {
+    let ran = kprism_lab::run(&prepared, &job, run.dir(), observer.as_ref(), &mut |p| match p {
         kprism_lab::Progress::Stdout(bytes) => {
             progress.clear();
             // Nobody may be reading any more; what is recorded stays of use.
@@ -138,23 +148,7 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
             _ => exit::LAB_FAILED,
         }));
     }
-    let texts = ran.after.len().checked_sub(2).map(|at| &ran.after[at..]);
-    let Some([before, after]) = texts else { bail!("the guest did not show its counters") };
-    for (name, text) in [(BEFORE, before), (COUNTERS, after)] {
-        let path = run.streams().join(name);
-        let bytes = from_base64(text).with_context(|| format!("counters of the guest, {name}"))?;
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-        }
-        std::fs::write(&path, bytes).with_context(|| path.display().to_string())?;
-    }
-    let loaded = load(run.dir(), &From::default(), &Who::default(), progress)?;
-    let (totals, objects) = (loaded.cover.totals(), loaded.cover.objects);
-    progress.say(&format!(
-        "{}: {objects} objects\n{}",
-        run.dir().display(),
-        cover::summary(&totals).trim_end()
-    ));
+    super::cover::tell(run.dir(), args.show.as_deref(), progress, out)?;
     Ok(Outcome::Code(ran.exit_code.unwrap_or(exit::LAB_FAILED)))
 }
 
@@ -178,13 +172,11 @@ fn options(args: &Args, kernel: &GcovKernel) -> Options {
 }
 
 fn job(args: &Args) -> Job {
-    let mut before = args.place.before.clone();
-    before.push(snapshot("before"));
     Job {
         env: args.place.env.clone(),
         cwd: args.place.cwd.clone(),
-        before,
-        after: vec![snapshot("after"), text_of("before"), text_of("after")],
+        before: args.place.before.clone(),
+        counters: if args.in_place { Counters::Read } else { Counters::Stopped },
         shares: args.place.share.iter().map(|text| Share::parse(text)).collect(),
         timeout: args.place.timeout.map(Duration::from_secs),
         ..Job::new(args.command.iter().cloned())
@@ -203,54 +195,13 @@ fn manifest(args: &Args, kernel: &GcovKernel, prepared: &Prepared) -> Manifest {
         ("build_dir", json!(kernel.folder.display().to_string())),
         ("qemu", json!(prepared.qemu_version())),
         ("kernel_command_line", json!(prepared.command_line())),
+        ("counters", json!(if args.in_place { "read in the guest" } else { "of the guest's memory" })),
         ("pace", json!(if args.fast { "fast" } else { "exact" })),
         ("mem_mib", json!(args.mem)),
-        ("module", json!(args.module)),
+        ("module", json!(options(args, kernel).modules)),
         ("before", json!(args.place.before)),
     ] {
         manifest.options.insert(name.to_owned(), value);
     }
     manifest
-}
-
-/// RFC 4648, as base64(1) writes it without line breaks.
-fn from_base64(text: &str) -> Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut count) = (0u32, 0);
-    for (at, letter) in text.trim().bytes().enumerate() {
-        let value = match letter {
-            b'A'..=b'Z' => letter - b'A',
-            b'a'..=b'z' => letter - b'a' + 26,
-            b'0'..=b'9' => letter - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            b'=' => break,
-            _ => bail!("character {at} is no base64: {}", text.chars().take(200).collect::<String>()),
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-            bits &= (1 << count) - 1;
-        }
-    }
-    if bytes.is_empty() {
-        bail!("nothing came: is debugfs mounted, and the kernel built with CONFIG_GCOV_KERNEL?");
-    }
-    Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64_of_all_lengths() {
-        for (text, bytes) in [("TQ==", "M"), ("TWE=", "Ma"), ("TWFu\n", "Man"), ("TWFuTQ==", "ManM")] {
-            assert_eq!(from_base64(text).unwrap(), bytes.as_bytes());
-        }
-        assert!(from_base64("").is_err());
-        assert!(from_base64("base64: no such file").is_err());
-    }
 }

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use kprism_import::perfdata::Search;
-use kprism_import::{CodeFile, detect, ftrace, read, write};
+use kprism_import::perfdata::{Search, trace};
+use kprism_import::{CodeFile, ImportError, detect, ftrace, read, write};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 
 use crate::durations;
@@ -19,7 +19,8 @@ PATH is told apart by what it holds:
   a folder with trace.json            LLDB's trace bundle
   a folder with pt.bin                DynamoRIO's drpt2trace input
   perf.data, file or folder           perf record -e intel_pt//; programs and libraries
-                                      from where they were, or --symfs, if build ids fit
+                                      from where they were, or --symfs, if build ids fit; or
+                                      tracepoints (perf record -e 'sched:*', perf sched record)
   a folder with ptout.N, ptout.sideband
                                       simple-pt's sptcmd; name the kernel's code with --kcore
                                       and --kallsyms, or --vmlinux
@@ -73,7 +74,18 @@ impl Args {
 /// Reads, writes the run, decodes it.
 pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     if let Some(found) = ftrace::detect(&args.path) {
-        return import_ftrace(args, &found, progress);
+        return import_ftrace(
+            args,
+            |run| ftrace::copy(&found, args.kallsyms.as_deref(), &run.streams(), &run.symbols()),
+            progress,
+        );
+    }
+    if trace::detect(&args.path) {
+        return import_ftrace(
+            args,
+            |run| trace::copy(&args.path, args.kallsyms.as_deref(), &run.streams(), &run.symbols()),
+            progress,
+        );
     }
     let code = args.code.iter().map(|text| CodeFile::parse(text)).collect::<Result<Vec<_>, _>>()?;
     progress.step("reading the recording");
@@ -119,11 +131,14 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
 }
 
 /// The same for what ftrace left.
-fn import_ftrace(args: &Args, found: &ftrace::Ftrace, progress: &Progress) -> Result<Outcome> {
+fn import_ftrace(
+    args: &Args,
+    copy: impl FnOnce(&Run) -> Result<Vec<String>, ImportError>,
+    progress: &Progress,
+) -> Result<Outcome> {
     progress.step("reading the recording");
     let run = Run::create(&args.output)?;
-    let notes = ftrace::copy(found, args.kallsyms.as_deref(), &run.streams(), &run.symbols())?;
-    for note in &notes {
+    for note in &copy(&run)? {
         progress.say(&format!("note: {note}"));
     }
     let mut manifest = Manifest::new(RunKind::Import, 0);
@@ -136,5 +151,6 @@ fn import_ftrace(args: &Args, found: &ftrace::Ftrace, progress: &Progress) -> Re
     let measured = durations::measure(&run, progress)?;
     progress.clear();
     progress.say(&durations::summary(&run, &measured)?);
-    Ok(if measured.times.counts.calls == 0 { Outcome::NothingMatched } else { Outcome::Done })
+    let nothing = measured.times.counts.calls == 0 && measured.switches.is_empty();
+    Ok(if nothing { Outcome::NothingMatched } else { Outcome::Done })
 }

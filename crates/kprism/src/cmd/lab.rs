@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use kprism_lab::{Ended, Job, ObserverOptions, Options, Outcome as Ran, Pace, Prepared, Share, Span};
+use kprism_lab::{
+    Counters, Ended, Job, ObserverOptions, Options, Outcome as Ran, Pace, Prepared, Share, Span,
+};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 
 use super::snapshot::When;
@@ -280,6 +282,8 @@ impl RunArgs {
             after: Vec::new(),
             shares: self.place.share.iter().map(|text| Share::parse(text)).collect(),
             collect: None,
+            asks_first: false,
+            counters: Counters::None,
             span: if self.boot { Span::Boot } else { Span::Command },
             timeout: self.place.timeout.map(Duration::from_secs),
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism list`: the runs in a folder.
+//! `kprism list`: the runs in a folder, or static tracepoints.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,10 @@ use crate::text::quoted;
 
 /// Options of `kprism list`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
     /// Folder that holds runs
     #[arg(value_name = "DIR", default_value = ".")]
     pub folder: PathBuf,
@@ -23,8 +26,19 @@ pub struct Args {
     pub json: bool,
 }
 
+/// What else can be listed.
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Static tracepoints of the kernel or a program, with their fields
+    #[command(after_help = super::list_events::HELP)]
+    Events(super::list_events::Args),
+}
+
 /// Prints one line a run, by name.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
+    if let Some(What::Events(args)) = &args.what {
+        return super::list_events::run(args, out);
+    }
     let runs = find(&args.folder)?;
     if args.json {
         let list: Vec<_> = runs.iter().map(|(path, m)| json!({"path": path, "manifest": m})).collect();

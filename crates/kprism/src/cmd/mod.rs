@@ -4,7 +4,9 @@
 pub mod annotate;
 pub mod call;
 mod check;
+mod compile;
 mod cover;
+mod cover_compare;
 mod delta;
 mod diff;
 mod explain;
@@ -19,6 +21,7 @@ mod import;
 mod info;
 mod lab;
 mod list;
+mod list_events;
 mod probe;
 mod record;
 mod report;
@@ -57,6 +60,9 @@ pub enum Command {
     /// Show what a condition reads at a place in the code, and the eBPF that it becomes
     #[command(after_help = explain::HELP)]
     Explain(Box<explain::Args>),
+    /// Compile probes into a file, for machines without debug information
+    #[command(after_help = compile::HELP)]
+    Compile(Box<compile::Args>),
     /// Weigh trace size against temporal resolution, over packet settings
     #[command(after_help = flow_cost::HELP)]
     FlowCost(Box<flow_cost::Args>),
@@ -67,7 +73,7 @@ pub enum Command {
     Gdbserver(gdbserver::Args),
     /// Show what a run is and what was lost
     Info(info::Args),
-    /// List the runs in a folder
+    /// List the runs in a folder, or static tracepoints (list events)
     List(list::Args),
     /// Show what this machine can do, and the remedy for the rest
     Check(check::Args),
@@ -104,6 +110,7 @@ pub fn run(
         Command::Script(args) => script::run(args, progress, out),
         Command::Annotate(args) => annotate::run(args, color, progress, out),
         Command::Explain(args) => explain::run(args, progress, out),
+        Command::Compile(args) => compile::run(args, progress),
         Command::FlowCost(args) => flow_cost::run(args, color, progress, out),
         Command::Import(args) => import::run(args, progress),
         Command::Gdbserver(args) => gdbserver::run(args, progress),

@@ -245,7 +245,7 @@ pub fn run(
     progress.clear();
     let manifest = run.manifest()?;
     if let Some(file) = &args.html {
-        return write_html(file, &manifest, &profile, progress);
+        return write_html(&run, file, &manifest, &profile, progress);
     }
     if !filter.tasks(&profile).contains(&true) {
         progress.say("no task matches");
@@ -278,14 +278,28 @@ pub fn run(
     Ok(outcome)
 }
 
+/// The report as a page.
+pub fn html(run: &Run, manifest: &Manifest, profile: &Profile) -> Result<String> {
+    let budget = Budget::default();
+    let page = match crate::durations::is_recorded(run) {
+        true => {
+            let times = kprism_store::load_times(run, profile)?;
+            html::render_durations(manifest, profile, &times, &budget)
+        }
+        false => html::render(manifest, profile, &budget),
+    };
+    page.context("HTML report")
+}
+
 /// Writes the report as one file.
 pub fn write_html(
+    run: &Run,
     file: &Path,
     manifest: &Manifest,
     profile: &Profile,
     progress: &Progress,
 ) -> Result<Outcome> {
-    let page = html::render(manifest, profile, &Budget::default()).context("HTML report")?;
+    let page = html(run, manifest, profile)?;
     std::fs::write(file, page).with_context(|| file.display().to_string())?;
     progress.say(&format!("wrote {}", file.display()));
     Ok(Outcome::Done)

@@ -5,14 +5,18 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use kprism_durations::ftrace::Collector;
 use kprism_flow::replay::{Inputs, Listener, replay};
+use kprism_ftrace::Event;
 use kprism_listing::calls;
+use kprism_listing::durations::{Lister, Says};
 use kprism_listing::flow::{self, Options};
 use kprism_listing::select::Ring;
 use kprism_listing::{Field, Fields, Output, Select, Syntax};
 use kprism_store::Run;
 
 use super::probe;
+use crate::durations::{self, Audience};
 use crate::exit::{self, Outcome};
 use crate::pipeline::{self, Loaded};
 use crate::progress::Progress;
@@ -20,9 +24,9 @@ use crate::progress::Progress;
 /// Options of `kprism script`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What the lines are about
-    #[arg(value_enum, default_value_t = Subject::Insns)]
-    pub subject: Subject,
+    /// What the lines are about; otherwise instructions, or calls in a run of durations
+    #[arg(value_enum)]
+    pub subject: Option<Subject>,
     /// Run folder
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     pub input: PathBuf,
@@ -182,13 +186,19 @@ impl Args {
 
 /// Prints it.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    let run = Run::open(&args.input)?;
+    let recorded = durations::is_recorded(&run);
+    let subject = args.subject.unwrap_or(if recorded { Subject::Calls } else { Subject::Insns });
     ensure!(
-        args.depth.is_none() || args.subject == Subject::Calls,
+        args.depth.is_none() || subject == Subject::Calls,
         "--depth is for calls: kprism script calls --depth LEVELS"
     );
-    let run = Run::open(&args.input)?;
-    if args.subject == Subject::Probe {
+    if subject == Subject::Probe {
         return probe::script(&run, args, out);
+    }
+    if recorded {
+        ensure!(subject == Subject::Calls, "a run of durations knows calls only: kprism script calls");
+        return of_durations(&run, args, progress, out);
     }
     let loaded = pipeline::load(&run, progress)?;
     for note in &loaded.notes {
@@ -199,9 +209,9 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let output = Output::new(out, args.limit, &kprism_lab::interrupt::requested);
     let (options, lanes) = (args.options(), loaded.streams().len());
     let symbols = &loaded.symbols;
-    let output = match args.subject {
+    let output = match subject {
         Subject::Insns | Subject::Branches => {
-            let subject = match args.subject {
+            let subject = match subject {
                 Subject::Branches => flow::Subject::Branches,
                 _ => flow::Subject::Insns,
             };
@@ -210,7 +220,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
             lister.finish()
         }
         Subject::Calls | Subject::Syscalls => {
-            let subject = match args.subject {
+            let subject = match subject {
                 Subject::Calls => calls::Subject::Graph,
                 _ => calls::Subject::Syscalls,
             };
@@ -222,6 +232,38 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         // Shown above: they have nothing to decode.
         Subject::Probe => return Ok(Outcome::Done),
     };
+    conclude(output, args, progress)
+}
+
+/// The calls of a run of durations.
+fn of_durations(run: &Run, args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    ensure!(!(args.kernel || args.user), "a run of durations knows the kernel's functions only");
+    let (profile, times) = durations::open(run, progress)?;
+    ensure!(
+        run.streams().join("ftrace").is_dir() || run.streams().join("bpf/calls.bin").is_file(),
+        "functions were counted while recording, no single calls were kept: record without --aggregate"
+    );
+    let rebuilt = match times.counts.rebuilt {
+        0 => Vec::new(),
+        _ => {
+            progress.step("putting calls together");
+            durations::again(run, &mut Audience::Rebuilt)?.rebuilt
+        }
+    };
+    progress.clear();
+    kprism_lab::interrupt::catch_signals();
+    let output = Output::new(out, args.limit, &kprism_lab::interrupt::requested);
+    let tasks = profile.tasks.into_iter().map(|task| (task.pid, task.tgid, task.comm));
+    let levels = args.depth.unwrap_or(usize::MAX);
+    let mut lister = Lister::new(args.options(), levels, profile.funcs, tasks, rebuilt, output);
+    let mut ear = |collector: &mut Collector<'_>, event: &Event<'_>, says: Says<'_>| {
+        lister.hear(collector, event, says)
+    };
+    durations::again(run, &mut Audience::Events(&mut ear))?;
+    conclude(lister.finish(), args, progress)
+}
+
+fn conclude(output: Output<'_>, args: &Args, progress: &Progress) -> Result<Outcome> {
     let lines = output.finish().context("standard output")?;
     if kprism_lab::interrupt::requested() {
         return Ok(Outcome::Code(exit::INTERRUPTED));

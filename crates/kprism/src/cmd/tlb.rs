@@ -10,9 +10,12 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use kprism_image::sideband::Record;
 use kprism_image::symbols::Symbols;
+use kprism_listing::source::Source;
 use kprism_report::{Style, Table, tlb, units};
 use kprism_store::{Manifest, MissRow, Run, save_tlb_misses};
 use kprism_tlb::geometry::PageSize;
+use kprism_tlb::allocs::Site;
+use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
 use kprism_tlb::profile::{Context as Place, Profile};
 use kprism_tlb::stream::{Event, Reader, StreamError};
@@ -44,9 +47,13 @@ pub struct View<'a> {
     pub style: Style,
 }
 
+/// Of the heat map: objects, bands of each, bins of time.
+const HOTTEST: usize = 5;
+const BANDS: usize = 8;
+const BINS: usize = 64;
 /// Objects whose pages are changed one by one for `advice`.
 const CANDIDATES: usize = 8;
-const VIEWS: &str = "objects, functions, processes, threads, pages, distribution or advice";
+const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution or advice";
 
 /// A run's misses and what names them.
 struct Loaded {
@@ -72,8 +79,9 @@ impl Loaded {
             streams.push(bytes);
         }
         let root = run.symbols().join("root");
-        let objects =
+        let mut objects =
             Objects::new(&records, |path| std::fs::read(root.join(path.trim_start_matches('/'))).ok());
+        objects.allocated(allocations(&streams));
         let counts = pipeline::read_if_there(&run.tlb_counts())?;
         let counts = serde_json::from_slice(&counts).unwrap_or_default();
         Ok(Loaded { manifest, streams, records, objects, counts, notes })
@@ -110,6 +118,16 @@ impl Loaded {
         Ok(profile)
     }
 
+    /// The objects that miss most, over address and time.
+    fn heat(&mut self, profile: &Profile) -> Result<Heat> {
+        let mut objects = std::mem::take(&mut self.objects);
+        let mut heat = Heat::new(profile, &objects, HOTTEST, BANDS, BINS);
+        let results: Vec<_> = self.readers()?.into_iter().map(|r| heat.add(r, &mut objects)).collect();
+        self.objects = objects;
+        results.into_iter().enumerate().for_each(|(cpu, result)| self.note(cpu, result));
+        Ok(heat)
+    }
+
     /// Misses by object after a change.
     fn replay(&mut self, geometry: &Geometry, change: &Change) -> Result<ByObject> {
         let mut misses = ByObject::new();
@@ -140,6 +158,60 @@ impl Loaded {
             }
         }
         comms
+    }
+}
+
+/// What programs allocated and gave back, in order of time. A stream's damage is named elsewhere.
+fn allocations(streams: &[Vec<u8>]) -> Vec<(Place, Event)> {
+    let mut all = Vec::new();
+    for reader in streams.iter().filter_map(|bytes| Reader::new(bytes).ok()) {
+        let mut place = Place::default();
+        for event in reader.map_while(Result::ok) {
+            place.follow(&event);
+            if matches!(event, Event::Alloc(_) | Event::Free { .. }) {
+                all.push((place, event));
+            }
+        }
+    }
+    all.sort_by_key(|(place, _)| place.ns);
+    all
+}
+
+/// `malloc by insert (tree.c:41) < main (tree.c:90)`.
+struct Sites<'a> {
+    symbols: &'a Symbols,
+    root: std::path::PathBuf,
+    sources: HashMap<String, Option<Source>>,
+}
+
+impl Sites<'_> {
+    fn name(&mut self, site: &Site, space: u64) -> Option<String> {
+        let mut parts = Vec::new();
+        for &back in site.frames.iter().take_while(|&&back| back != 0) {
+            // The call is before the address that it returns to.
+            let Some(at) = self.symbols.locate(space, back - 1, u64::MAX) else { break };
+            let f = self.symbols.function(at.func);
+            let path = self.root.join(f.module.trim_start_matches('/'));
+            let source = self
+                .sources
+                .entry(f.module.clone())
+                .or_insert_with(|| Source::of_file(&path, &[]).ok().flatten());
+            let address = f.start.wrapping_add((back - 1).wrapping_sub(at.entry));
+            let frames = source.as_ref().map(|s| s.frames(address)).unwrap_or_default();
+            if frames.is_empty() {
+                parts.push(format!("{}+{:#x}", f.name, back.wrapping_sub(at.entry)));
+            }
+            for frame in frames {
+                let file = frame.file.rsplit('/').next().unwrap_or_default();
+                let name = frame.function.as_deref().unwrap_or(&f.name);
+                parts.push(format!("{name} ({file}:{})", frame.line));
+            }
+            // What calls main is the same in every program.
+            if f.name == "main" {
+                break;
+            }
+        }
+        (!parts.is_empty()).then(|| format!("{} by {}", site.name(), parts.join(" < ")))
     }
 }
 
@@ -209,10 +281,16 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         bail!("--task goes with `report tlb distribution` only, --comm with none of `tlb`");
     }
     let n = geometries.len();
+    let records = loaded.records.clone();
     let symbols = || -> Result<Symbols> {
         let names = pipeline::read_if_there(&run.symbols().join("kallsyms"))?;
-        Ok(Symbols::load(&names, &loaded.records, Some(&run.symbols().join("root")))?)
+        Ok(Symbols::load(&names, &records, Some(&run.symbols().join("root")))?)
     };
+    if loaded.objects.all().iter().any(|o| o.site.is_some()) {
+        let (symbols, root) = (symbols()?, run.symbols().join("root"));
+        let mut sites = Sites { symbols: &symbols, root, sources: HashMap::new() };
+        loaded.objects.name_sites(|site, space| sites.name(site, space));
+    }
     let mut tables: Vec<(&str, Table)> = match view.name {
         None => vec![
             ("geometries", tlb::summary(&profile, &geometries, &loaded.counts)),
@@ -225,6 +303,15 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         Some("processes") => vec![("processes", tlb::tasks(&profile, n, &loaded.comms(), false))],
         Some("threads") => vec![("threads", tlb::tasks(&profile, n, &loaded.comms(), true))],
         Some("pages") => vec![("pages", tlb::pages(&profile, &mut loaded.objects))],
+        Some("heat") => {
+            progress.step("placing the misses");
+            let heat = loaded.heat(&profile)?;
+            let table = match view.json || view.csv {
+                true => tlb::heat_cells(&heat, &loaded.objects),
+                false => tlb::heat_picture(&heat, &loaded.objects),
+            };
+            vec![("heat", table)]
+        }
         Some("distribution") => vec![("distribution", tlb::distribution(&profile, tgid))],
         Some("advice") if n == 0 => {
             bail!("misses off the bus tell no hits, which a replay needs; record with --method model")
@@ -295,9 +382,9 @@ fn advice(
         loaded.notes.push(note);
     }
     let mut candidates: Vec<(u64, u32)> = (0..)
-        .zip(loaded.objects.all().iter().zip(&profile.objects))
-        .filter(|(_, (o, misses))| whatif::may_be_huge(o.kind) && misses[0] > 0 && o.bytes >= 64 << 10)
-        .map(|(number, (_, misses))| (misses[0], number))
+        .zip(loaded.objects.all())
+        .filter(|(_, o)| whatif::may_be_huge(o.kind) && o.bytes >= 64 << 10)
+        .filter_map(|(number, _)| Some((*now.get(&number)?, number)))
         .collect();
     candidates.sort_by_key(|&(misses, number)| (std::cmp::Reverse(misses), number));
     let mut changes: Vec<(Option<u32>, PageSize)> =

@@ -223,6 +223,7 @@ fn attrs(source: &Source<'_>, kernel: bool) -> Vec<Attr> {
             sample_type: LAYOUT,
             flags: flag::DISABLED | flag::INHERIT | flag::EXCLUDE_HV | flag::SAMPLE_ID_ALL | user_only,
             ids: (0..cpus).map(pt_id).collect(),
+            ..Attr::default()
         },
         Attr {
             kind: kind::SOFTWARE,
@@ -245,6 +246,7 @@ fn attrs(source: &Source<'_>, kernel: bool) -> Vec<Attr> {
             .iter()
             .sum(),
             ids: (0..cpus).map(|cpu| side_id(source, cpu)).collect(),
+            ..Attr::default()
         },
     ]
 }

@@ -57,7 +57,7 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
         kprism_tracefs::find_command(program)?;
     }
     if let Some(why) = func_bpf::chosen(args) {
-        return func_bpf::run(args, why, progress);
+        return func_bpf::run(args, why, progress, out);
     }
     let settings = args.settings();
     let (run, recorded) = pass(args, &settings, &args.output, progress, out)?;
@@ -179,6 +179,7 @@ fn in_guest(
     job.argv = [GUEST_RECORDER, "record", GUEST_RUN, &settings].map(str::to_owned).to_vec();
     job.argv.extend(args.command.iter().cloned());
     job.collect = Some(GUEST_RUN.into());
+    job.asks_first = true;
     let mut output = lab::Output::new(out, progress);
     let (run, ran) = lab::record(&run_args, &job, None, &prepared, &mut |p| output.pass(p))?;
     progress.clear();

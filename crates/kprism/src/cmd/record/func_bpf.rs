@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 
 use super::func::this_kernel;
 use super::func_args::{Args, Backend};
+use super::func_bpf_guest;
 use crate::durations;
 use crate::exit::{self, Outcome};
 use crate::pipeline;
@@ -48,8 +49,11 @@ fn has_function_graph() -> bool {
 }
 
 /// Records.
-pub fn run(args: &Args, why: &str, progress: &Progress) -> Result<Outcome> {
+pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     suits(args)?;
+    if args.guest {
+        return func_bpf_guest::run(args, progress, out);
+    }
     if let Some(why) = Host::here().function_refusal() {
         bail!("{why}");
     }
@@ -62,13 +66,19 @@ pub fn run(args: &Args, why: &str, progress: &Progress) -> Result<Outcome> {
         Backend::BpfKprobe => (many(&kernel), asked()),
         Backend::Auto | Backend::Ftrace => choose(&mut kernel, &functions),
     };
-    if hook == Hook::Fentry
-        && let Some(unknown) = functions.iter().find(|function| !kernel.knows(function))
-    {
-        bail!(
-            "{}: BTF does not describe it, or another has its name: use --backend bpf-kprobe",
-            unknown.name
-        );
+    if hook != Hook::Fentry {
+        let named = functions.len();
+        functions.retain(|function| !kernel::serves_probes(&function.name));
+        let left_out = named - functions.len();
+        match (left_out, functions.is_empty()) {
+            (0, _) => {}
+            (_, true) => bail!("all {named} functions serve the hooks themselves: use --backend ftrace"),
+            _ => progress
+                .say(&format!("{left_out} functions left out: the kernel calls them to run the hooks")),
+        }
+    }
+    if hook == Hook::Fentry {
+        leave_unknown(args, &mut kernel, &mut functions, progress)?;
     }
     if !args.no_events {
         functions.extend(around.into_iter().filter(|f| hook != Hook::Fentry || kernel.knows(f)));
@@ -114,13 +124,11 @@ pub fn run(args: &Args, why: &str, progress: &Progress) -> Result<Outcome> {
 /// What this backend cannot do is refused, not passed over.
 fn suits(args: &Args) -> Result<()> {
     let cannot = [
-        (args.guest, "--guest (run kprism itself in the guest: kprism lab run --share)"),
         (!args.graph.is_empty(), "-G"),
         (!args.not_graph.is_empty(), "-g"),
         (args.depth.is_some(), "--depth"),
         (args.no_irqs, "--no-irqs"),
         (args.no_sleep_time, "--no-sleep-time"),
-        (!args.tid.is_empty(), "--tid"),
         (args.cgroup.is_some(), "--cgroup"),
         (args.remeasure, "--remeasure"),
         (args.cpu.is_some(), "--cpu"),
@@ -161,15 +169,38 @@ fn wanted(args: &Args, kallsyms: &str) -> Result<(Vec<Function>, Vec<Function>)>
     Ok((functions, around))
 }
 
+/// Trampolines are for functions that BTF describes. One that was named must be; of those that a glob found, the others
+/// are left out.
+fn leave_unknown(
+    args: &Args,
+    kernel: &mut Kernel,
+    functions: &mut Vec<Function>,
+    progress: &Progress,
+) -> Result<()> {
+    let remedy = "BTF does not describe it, or another has its name: use --backend bpf-kprobe";
+    let named = |function: &Function| args.functions.iter().any(|name| *name == function.name);
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        std::mem::take(functions).into_iter().partition(|function| kernel.knows(function));
+    if let Some(function) = unknown.iter().find(|function| known.is_empty() || named(function)) {
+        bail!("{}: {remedy}", function.name);
+    }
+    if let Some(first) = unknown.first() {
+        progress.say(&format!("{} functions left out, as {}: {remedy}", unknown.len(), first.name));
+    }
+    *functions = known;
+    Ok(())
+}
+
 fn many(kernel: &Kernel) -> Hook {
     let session = kernel.btf().function("bpf_session_is_return").is_ok();
     if session { Hook::KprobeSession } else { Hook::KprobeMulti }
 }
 
 fn config(args: &Args, hook: Hook) -> Config {
-    let scope = match (args.all, args.pid.is_empty()) {
-        (true, _) => Scope::All,
-        (_, false) => Scope::Processes,
+    let scope = match (args.all, args.pid.is_empty(), args.tid.is_empty()) {
+        (true, _, _) => Scope::All,
+        (_, false, _) => Scope::Processes,
+        (_, _, false) => Scope::Threads,
         _ => Scope::Children,
     };
     let least = args.longer_than.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -214,8 +245,9 @@ fn watch(
     progress: &Progress,
 ) -> Result<(Watched, u64)> {
     const TICK: Duration = Duration::from_millis(20);
-    for &pid in &args.pid {
-        session.trace(pid)?;
+    let watched: Vec<u32> = args.pid.iter().chain(&args.tid).copied().collect();
+    for &number in &watched {
+        session.trace(number)?;
     }
     let path = folder.join("calls.bin");
     let mut file = match args.aggregate {
@@ -243,7 +275,7 @@ fn watch(
             exit_code = status.code();
             break;
         }
-        let gone = child.is_none() && !args.pid.is_empty() && args.pid.iter().all(|pid| !alive(*pid));
+        let gone = child.is_none() && !watched.is_empty() && watched.iter().all(|number| !alive(*number));
         let over = args.duration.is_some_and(|limit| started.elapsed() >= limit);
         match &child {
             _ if !(gone || over || signals::requested()) => {}
@@ -254,8 +286,9 @@ fn watch(
         }
         session.calls()?.wait(TICK);
     }
-    session.stop();
+    // Unhooking takes the kernel long: a wait for all CPUs for each trampoline.
     let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    session.stop();
     calls += drain(session, functions, file.as_mut())?;
     if let Some(mut file) = file {
         file.flush().with_context(|| path.display().to_string())?;

@@ -10,7 +10,9 @@
 //! | `func` | calls of functions and how long they took, through tracefs |
 //! | `func_args` | its options, as the recorder wants them |
 //! | `boot` | initcalls and long functions of a boot |
+//! | `cover` | coverage of this machine's kernel, by gcov's counters |
 //! | `probe` | conditional tracepoints: what is collected, and whose |
+//! | `probe_args` | which probes; their places looked up and compiled |
 //! | `flow` | options, the checks before, the import afterwards |
 //! | `line` | perf's command line, made of the options; touches nothing |
 //! | `ptat` | TLB misses off the bus, with a module in the guest |
@@ -19,14 +21,17 @@
 //! | `driver` | perf as a child: its end, by itself or asked for |
 
 mod boot;
+mod cover;
 mod driver;
 mod flow;
 mod func;
 mod func_args;
 mod func_bpf;
+mod func_bpf_guest;
 mod line;
 mod pmu;
 mod probe;
+mod probe_args;
 mod ptat;
 mod rights;
 mod tlb;
@@ -43,6 +48,7 @@ pub use func::told;
 pub use func_args::kib;
 pub use line::find_perf;
 pub use pmu::Pmu;
+pub use probe_args::ProbeArgs;
 pub use rights::Rights;
 
 use crate::exit::Outcome;
@@ -57,6 +63,9 @@ pub enum Command {
     /// Record calls of kernel functions and how long they took, with the kernel's own tracer
     #[command(after_help = func::HELP)]
     Func(Box<func_args::Args>),
+    /// Record which code of the kernel a command makes run, on a kernel with gcov
+    #[command(after_help = cover::HELP)]
+    Cover(Box<cover::Args>),
     /// Record values where a condition holds, at any place of the kernel or a program
     #[command(after_help = probe::HELP)]
     Probe(Box<probe::Args>),
@@ -78,6 +87,7 @@ pub fn run(
     match command {
         Command::Flow(args) => flow::run(args, progress),
         Command::Func(args) => func::run(args, progress, out),
+        Command::Cover(args) => cover::run(args, progress, out),
         Command::Probe(args) => probe::run(args, progress, out),
         Command::Boot(args) => boot::run(args, color, progress, out),
         Command::Tlb(args) => tlb::run(args, progress, out),

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use kprism_bpf::host;
-use kprism_probe::plan::{self, Plan, Request, Target};
+use kprism_lab::Share;
+use kprism_probe::compiled::Compiled;
 use kprism_probe::session::{Config, Reader, Session, Who};
 use kprism_probe::stream::{Counts, Description, VERSION};
 use kprism_report::units::grouped;
@@ -22,6 +23,8 @@ use serde_json::Value;
 use super::func::this_kernel;
 use super::func_args::{kib, time};
 use super::func_bpf::{alive, end};
+use super::probe_args::{ProbeArgs, tell};
+use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
 use crate::exit::{self, Outcome};
 use crate::pipeline;
 use crate::progress::Progress;
@@ -44,33 +47,20 @@ Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
 /// Options of `kprism record probe`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where, and when it counts: `LOCATION if EXPR`
-    #[arg(value_name = "PROBE", required = true)]
-    pub probes: Vec<String>,
+    #[command(flatten)]
+    what: ProbeArgs,
     /// Command to run; its hits, and those of what it starts, count
     #[arg(last = true, value_name = "CMD")]
-    pub command: Vec<String>,
-    /// What each hit keeps: expressions, $args, $locals, $regs (can be repeated)
-    #[arg(long, value_name = "EXPR,…")]
-    pub collect: Vec<String>,
-    /// The program or library of the places
-    #[arg(long, value_name = "FILE", conflicts_with = "kernel")]
-    pub exec: Option<PathBuf>,
-    /// The running kernel's debug information; without it, its BTF: entry and return
-    #[arg(short = 'k', long, value_name = "VMLINUX")]
-    pub kernel: Option<PathBuf>,
-    /// A trace state variable, 0 at first (can be repeated)
-    #[arg(long = "var", value_name = "NAME")]
-    pub vars: Vec<String>,
+    command: Vec<String>,
+    /// Probes that `kprism compile` made, on this machine or another
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["probes", "collect", "exec", "vmlinux", "vars"])]
+    program: Option<PathBuf>,
     /// Stop after so many records
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     pub stop_after: Option<u32>,
     /// Stop after this time
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
-    /// Keep so many bytes of a string
-    #[arg(long, value_name = "BYTES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(8..=4096))]
-    pub strings: u32,
     /// Ring buffer for each CPU, such as 512K or 16M
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = kib)]
     pub buffer_size: u64,
@@ -83,31 +73,26 @@ pub struct Args {
     /// Run folder
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     pub output: PathBuf,
+    /// Record in a guest with a stock kernel; its debug information is -k
+    #[arg(long, requires = "command", conflicts_with = "who")]
+    guest: bool,
+    #[command(flatten, next_help_heading = "Guest")]
+    place: PlaceArgs,
+    #[command(flatten)]
+    guest_args: GuestArgs,
 }
 
 /// Records.
-pub fn run(args: &Args, progress: &Progress, _: &mut dyn Write) -> Result<Outcome> {
+pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if args.command.is_empty() && args.pid.is_empty() && !args.all {
         bail!("whose hits? name a command (-- CMD), a process (-p PID), or everybody (-a)");
     }
-    let collect: Vec<String> = args.collect.iter().flat_map(|list| plan::expressions(list)).collect();
-    let mut plans = Vec::new();
-    for spec in &args.probes {
-        let (place, condition) = plan::split(spec);
-        let request = Request { place, condition, collect: &collect, vars: &args.vars, text: args.strings };
-        let planned = planned(args, &request)?;
-        let whose = planned.probe.file.as_deref().unwrap_or("the kernel");
-        progress.say(&format!("{} in {whose}, by {}", planned.probe.found, planned.probe.hook));
-        for note in &planned.notes {
-            progress.say(&format!("note: {note}"));
-        }
-        for item in &planned.probe.items {
-            if let Some(why) = &item.missing {
-                progress.say(&format!("note: {} is left out: {why}", item.name));
-            }
-        }
-        plans.push(planned);
+    let program = compiled(args, progress)?;
+    if args.guest {
+        kprism_lab::interrupt::catch_signals();
+        return in_guest(args, &program, progress, out);
     }
+    let plans = program.plans;
     let bytes = args.buffer_size.saturating_mul(1024 * host::possible_cpus() as u64);
     let who = match (args.all, args.pid.is_empty()) {
         (true, _) => Who::All,
@@ -118,7 +103,7 @@ pub fn run(args: &Args, progress: &Progress, _: &mut dyn Write) -> Result<Outcom
         who,
         ring_bytes: bytes.clamp(1 << 16, 1 << 30).next_power_of_two() as u32,
         stop_after: args.stop_after,
-        vars: args.vars.len() as u32,
+        vars: program.vars.len() as u32,
     };
     signals::catch();
     let probes = plans.iter().map(|plan| plan.probe.clone()).collect();
@@ -153,56 +138,45 @@ pub fn run(args: &Args, progress: &Progress, _: &mut dyn Write) -> Result<Outcom
     })
 }
 
-/// In the file that was named, or the program that is run, or the kernel.
-fn planned(args: &Args, request: &Request<'_>) -> Result<Plan> {
-    if let Some(path) = &args.exec {
-        return Ok(plan::plan(Target::Program(path), request)?);
-    }
-    if let Some(path) = &args.kernel {
-        return Ok(plan::plan(Target::Kernel(path, slide(path)?), request)?);
-    }
-    let btf = Target::Btf(Path::new("/sys/kernel/btf/vmlinux"));
-    let program = match (args.command.first(), &args.pid[..]) {
-        (Some(name), _) => found(name),
-        (None, [pid]) => Some(PathBuf::from(format!("/proc/{pid}/exe"))),
-        _ => None,
-    };
-    let Some(program) = program else { return Ok(plan::plan(btf, request)?) };
-    match plan::plan(Target::Program(&program), request) {
-        Ok(plan) => Ok(plan),
-        // The place is there, what is asked of it is not.
-        Err(error @ (kprism_probe::Error::Expression(_) | kprism_probe::Error::Cannot(_))) => {
-            Err(error.into())
-        }
-        Err(there) => plan::plan(btf, request).map_err(|error| match error {
-            kprism_probe::Error::Btf(_) => anyhow!("{there}\nand in the kernel: {error}"),
-            error => error.into(),
-        }),
-    }
+/// The probes of a file, or of the command line.
+fn compiled(args: &Args, progress: &Progress) -> Result<Compiled> {
+    let Some(path) = &args.program else { return args.what.compiled(&args.command, &args.pid, progress) };
+    let program = Compiled::parse(&pipeline::read(path)?, &path.display().to_string())?;
+    program.plans.iter().for_each(|plan| tell(plan, progress));
+    Ok(program)
 }
 
-/// A command's file.
-fn found(name: &str) -> Option<PathBuf> {
-    if name.contains('/') {
-        return Some(PathBuf::from(name));
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
-}
+/// Where this program, the probes and the run are in a guest.
+const GUEST: [&str; 3] = ["/kprism/kprism", "/kprism/probes", "/kprism/run"];
 
-/// How far from where it is linked the kernel runs.
-fn slide(vmlinux: &Path) -> Result<u64> {
-    let linked = kprism_expr::dwarf::Image::open(vmlinux)?.symbol("_text");
-    let linked = linked.with_context(|| format!("{}: no symbol _text", vmlinux.display()))?;
-    let kallsyms = fs::read_to_string("/proc/kallsyms").context("/proc/kallsyms")?;
-    let line = kallsyms.lines().find(|line| line.ends_with(" T _text") || line.ends_with(" t _text"));
-    let running = line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok());
-    match running {
-        Some(running) if running != 0 => Ok(running.wrapping_sub(linked)),
-        _ => bail!(
-            "/proc/kallsyms does not tell where the kernel is: run as root, or sysctl kernel.kptr_restrict=0"
-        ),
+/// Gives the guest this program and the compiled probes; what it records is copied out.
+fn in_guest(args: &Args, program: &Compiled, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    let folder = tempfile::tempdir().context("a folder for the probes")?;
+    let file = folder.path().join("probes");
+    fs::write(&file, program.bytes()?).with_context(|| file.display().to_string())?;
+    let prepared = lab::prepared(&args.guest_args, progress)?;
+    let place = (&args.place, &args.guest_args);
+    let run_args = RunArgs::recording(&args.command, args.output.clone(), place, PacketArgs::default());
+    let mut job = run_args.job();
+    let own = std::env::current_exe().context("this program's own file")?;
+    job.shares.push(Share { host: own, guest: GUEST[0].into() });
+    job.shares.push(Share { host: file, guest: GUEST[1].into() });
+    let [kprism, probes, run] = GUEST.map(str::to_owned);
+    job.argv = vec![kprism, "record".into(), "probe".into(), "--program".into(), probes, "-o".into(), run];
+    if let Some(most) = args.stop_after {
+        job.argv.extend(["--stop-after".to_owned(), most.to_string()]);
     }
+    job.argv.extend(["--buffer-size".to_owned(), format!("{}K", args.buffer_size), "--".to_owned()]);
+    job.argv.extend(args.command.iter().cloned());
+    job.collect = Some(GUEST[2].into());
+    let mut output = lab::Output::new(out, progress);
+    let (run, ran) = lab::record(&run_args, &job, None, &prepared, &mut |p| output.pass(p))?;
+    progress.clear();
+    lab::complain(&ran, progress);
+    let mut manifest = run.manifest()?;
+    manifest.options.insert("record".into(), "probe".into());
+    run.write_manifest(&manifest)?;
+    Ok(Outcome::Code(lab::code(&ran)))
 }
 
 fn begun(args: &Args) -> Manifest {
@@ -215,8 +189,8 @@ fn begun(args: &Args) -> Manifest {
     manifest.stopped = Some("the recorder has not ended properly".into());
     let mut option = |name: &str, value: Value| manifest.options.insert(name.into(), value);
     option("record", "probe".into());
-    option("probes", args.probes.clone().into());
-    option("collect", args.collect.clone().into());
+    option("probes", args.what.probes.clone().into());
+    option("collect", args.what.collect.clone().into());
     option("stop_after", args.stop_after.into());
     manifest
 }

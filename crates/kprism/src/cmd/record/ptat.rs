@@ -41,8 +41,8 @@ struct Bus {
     result: Result<()>,
 }
 
-/// Records `args` (whose guest has [`MODULES`] and the module `ptat`) into a run.
-pub fn record(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Result<(Run, Ran)> {
+/// Records `args` (whose guest has [`MODULES`] and the module `ptat`) into a run; with `pmd`, page directories too.
+pub fn record(args: &RunArgs, pmd: bool, progress: &Progress, out: &mut dyn Write) -> Result<(Run, Ran)> {
     let mut prepared = lab::prepared(&args.guest, progress)?;
     let folder = tempfile::tempdir()?;
     let pipe = folder.path().join("bus");
@@ -54,7 +54,7 @@ pub fn record(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Resul
     prepared.monitor_bus(&pipe);
     let mut job = args.job();
     job.span = Span::Boot;
-    job.before.push(SET_UP.into());
+    job.before.push(format!("PMD={}\n{SET_UP}", u8::from(pmd)));
     let mut argv: Vec<String> = ["/bin/sh", "-c", CONTROL, "sh"].map(str::to_owned).to_vec();
     argv.append(&mut job.argv);
     job.argv = argv;
@@ -194,7 +194,7 @@ fn account(run: &Run, monitor: &Monitor, c: &Counts) -> Result<()> {
         json!({"vcpus": [{"cpu": 0, "instructions": null}], "clock": null, "stopped": manifest.stopped});
     fs::write(run.counts(), serde_json::to_vec_pretty(&text)?)?;
     let text = json!({"method": "ptat", "clock": clock, "accesses": {
-        "all": c.all(), "misses": c.misses, "absent": c.absent, "kernel": c.kernel, "census": c.census,
+        "all": c.all(), "misses": c.misses, "upper": c.upper, "absent": c.absent, "kernel": c.kernel, "census": c.census,
         "mapped": c.mapped, "unmapped": c.unmapped, "clear": c.clear, "unknown": c.unknown, "outside": c.outside},
         "region": monitor.region, "tables": monitor.tables.0, "escaped_tables": monitor.tables.1,
         "mailbox_writes": monitor.mailbox_writes, "before_the_module": monitor.before,

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use kprism_lab::Outcome as Ran;
 use kprism_store::Run;
+use kprism_tlb::allocs::{self, Signature};
 use kprism_tlb::{Geometry, bank, presets};
 
 use super::ptat;
@@ -38,6 +39,9 @@ pub struct Args {
     /// The module for --method ptat, built for the guest's kernel by kmod/ptat/build.sh
     #[arg(long, value_name = "FILE", required_if_eq("method", "ptat"))]
     ptat: Option<PathBuf>,
+    /// With --method ptat: page directories too, so that walks for 2 MB pages are seen
+    #[arg(long)]
+    pmd: bool,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -89,11 +93,49 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         guest.module.extend(ptat::MODULES.map(str::to_owned));
         guest.with_module.push(std::path::absolute(module)?.display().to_string());
         let run = RunArgs::recording(&args.command, args.output.clone(), (&args.place, &guest), packets);
-        return finish(ptat::record(&run, progress, out), progress);
+        return finish(ptat::record(&run, args.pmd, progress, out), progress);
     }
     let run = RunArgs::recording(&args.command, args.output.clone(), (&args.place, &args.guest), packets);
-    let more = [("tlb".to_owned(), words.join("+"))];
+    let folder = tempfile::tempdir()?;
+    let allocs = folder.path().join("allocs");
+    std::fs::write(&allocs, allocs::to_text(&allocators(&run, progress)?))?;
+    let more = [("tlb".to_owned(), words.join("+")), ("allocs".to_owned(), allocs.display().to_string())];
     finish(lab::record_command(&run, &more, progress, out), progress)
+}
+
+/// Libraries whose functions allocate.
+const LIBRARIES: [&str; 6] =
+    ["libc.so.6", "libstdc++.so.6", "libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"];
+/// Larger files are not looked into.
+const MAX_ELF: u64 = 256 << 20;
+
+/// How the functions that allocate begin: those of the guest's libraries, and of programs that were linked statically
+/// or bring their own.
+fn allocators(run: &RunArgs, progress: &Progress) -> Result<Vec<Signature>> {
+    let prepared = lab::prepared(&run.guest, progress)?;
+    let mut files = Vec::new();
+    if let Some(root) = prepared.root() {
+        files.extend(LIBRARIES.map(|name| root.join("usr/lib/x86_64-linux-gnu").join(name)));
+    }
+    let mut folders: Vec<PathBuf> = run.job().shares.into_iter().map(|share| share.host).collect();
+    while let Some(path) = folders.pop() {
+        if path.is_symlink() {
+            continue;
+        } else if path.is_dir() {
+            folders.extend(std::fs::read_dir(&path)?.map_while(Result::ok).map(|entry| entry.path()));
+        } else {
+            files.push(path);
+        }
+    }
+    let mut all = Vec::new();
+    for file in files {
+        if std::fs::metadata(&file).is_ok_and(|m| m.is_file() && m.len() <= MAX_ELF) {
+            all.extend(allocs::signatures(&std::fs::read(&file).unwrap_or_default()));
+        }
+    }
+    all.sort();
+    all.dedup();
+    Ok(all)
 }
 
 fn finish(recorded: Result<(Run, Ran)>, progress: &Progress) -> Result<Outcome> {

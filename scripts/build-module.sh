@@ -1,14 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# build.sh RELEASE OUT [SOURCE]: builds a module (windows.ko) from SOURCE (windows.c) for Debian's kernel RELEASE into
-# the folder OUT. The kernel's headers are fetched by apt into the user's cache and used from there; nothing is installed.
+# build-module.sh RELEASE OUT SOURCE: builds a kernel module from SOURCE, one C file, for Debian's kernel RELEASE into the
+# folder OUT. The kernel's headers are fetched by apt into the user's cache and used from there; nothing is installed.
 set -eu
 
 release=$1
 out=$2
-here=$(cd "$(dirname "$0")" && pwd)
-source=${3:-$here/windows.c}
+source=$3
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/kprism/headers/$release
 
 if [ ! -d "$cache" ]; then

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where no kprobe can be: the registers of the function around a static tracepoint, from the stack of a program
+//! that the tracepoint itself calls.
+//!
+//! A raw tracepoint's program is given an array of arguments that lies in the frame of `bpf_trace_runN`
+//! (kernel/trace/bpf_trace.c). What the callee-saved registers were in the function with the tracepoint was pushed on
+//! the way there: by `bpf_trace_runN`, and before it by `__traceiter_NAME` if the tracepoint has other listeners too
+//! (else the function calls `__bpf_trace_CLASS`, which jumps, directly: include/linux/tracepoint.h). Which of the two
+//! ways it was, and that it was this place of the code at all, is told by return addresses. All distances come from
+//! `.debug_frame`.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::ir::{BinOp, Cond, Space};
+use crate::regs::Reg;
+use crate::scope::{Location, Moment, Scope as _, Spot, Sym};
+
+use super::tracepoint::{Members, Site};
+use super::{Debug, Error, Place};
+
+/// What is known of the function around a tracepoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Saved {
+    /// The call in it, where the registers are these.
+    pub pc: u64,
+    /// Callee-saved registers, and the stack pointer.
+    pub registers: BTreeMap<Reg, Rc<Sym>>,
+    /// Not 0 if the stack is as it should be.
+    pub guard: Rc<Sym>,
+}
+
+fn number(n: i64) -> Rc<Sym> {
+    Rc::new(Sym::Const(n.cast_unsigned()))
+}
+
+fn sum(a: &Rc<Sym>, b: Rc<Sym>) -> Rc<Sym> {
+    Rc::new(Sym::Bin(BinOp::Add, a.clone(), b))
+}
+
+fn word(at: Rc<Sym>) -> Rc<Sym> {
+    Rc::new(Sym::Deref(at, 8))
+}
+
+/// `rsp + n` as n.
+fn from_stack(sym: &Sym) -> Option<i64> {
+    match sym {
+        Sym::Reg(Reg::Rsp) => Some(0),
+        Sym::Bin(BinOp::Add, a, b) => match (&**a, &**b) {
+            (Sym::Reg(Reg::Rsp), Sym::Const(n)) => Some(n.cast_signed()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+impl Debug<'_> {
+    /// How to find the registers at a place of a tracepoint.
+    pub fn saved(&self, tracepoint: &str, site: &Site) -> Result<Saved, Error> {
+        let image = self.image;
+        let fail = |what: String| Error::Nothing(format!("{tracepoint}: {what}"));
+        let symbol = |name: String| image.symbol(&name).ok_or_else(|| fail(format!("no symbol {name}")));
+        let own = symbol(format!("__tracepoint_{tracepoint}"))?;
+
+        // `bpf_trace_runN`, where the array of arguments is in its frame, and how it is reached.
+        let (listener, arguments) =
+            self.listener(own)?.ok_or_else(|| fail("it takes no BPF program".into()))?;
+        let runner = symbol(format!("bpf_trace_run{arguments}"))?;
+        let inner = self.deepest(runner).map_err(fail)?;
+        let place = Place::at(self, inner.pc, Moment::Inside, Space::Kernel)?;
+        let array = place.outermost("args")?.map(|v| v.location);
+        let Some(Location::Whole(Spot::Memory(array))) = array else {
+            return Err(fail(format!("nothing says where bpf_trace_run{arguments} has its arguments")));
+        };
+        let frame = place.frame().map_err(fail)?;
+        let (Some(array), Some(frame)) = (from_stack(&array), from_stack(&frame)) else {
+            return Err(fail(format!(
+                "the frame of bpf_trace_run{arguments} is not found by the stack pointer"
+            )));
+        };
+        if !self.jumps(listener, runner) {
+            return Err(fail("its listener does not jump to bpf_trace_runN, as known kernels do".into()));
+        }
+        // The frame address of the runner, seen from the context.
+        let inner_frame = Rc::new(Sym::Context).plus((frame - array).cast_unsigned());
+        let outer = self.deepest(symbol(format!("__traceiter_{tracepoint}"))?).map_err(fail)?;
+
+        let call = self.call_of(tracepoint, site)?;
+        let back = Rc::new(Sym::Address(call + 5));
+        let first = word(sum(&inner_frame, number(-8)));
+        // 0 if the function called the listener itself, 1 if through the iterator.
+        let through = Rc::new(Sym::Cmp(Cond::Ne, first, back.clone()));
+        let times = |n: i64| match n {
+            0 => number(0),
+            n => Rc::new(Sym::Bin(BinOp::Mul, through.clone(), number(n))),
+        };
+        let frame = sum(&inner_frame, times(outer.size.cast_signed()));
+        let guard = Rc::new(Sym::Cmp(Cond::Eq, word(sum(&frame, number(-8))), back));
+        let mut registers = BTreeMap::from([(Reg::Rsp, frame)]);
+        for (reg, at) in &inner.saved {
+            let place = sum(&inner_frame, number(*at));
+            let place = match outer.saved.get(reg) {
+                Some(own) => sum(&place, times(outer.size.cast_signed() + own - at)),
+                None => place,
+            };
+            registers.insert(*reg, word(place));
+        }
+        Ok(Saved { pc: call, registers, guard })
+    }
+
+    /// The function that gives a tracepoint to BPF programs, and how many arguments it passes
+    /// (`struct bpf_raw_event_map`, each on 32 bytes).
+    fn listener(&self, tracepoint: u64) -> Result<Option<(u64, u32)>, Error> {
+        let image = self.image;
+        let map = Members::of(self, "bpf_raw_event_map")?;
+        let [own, function, count] = [map.at("tp")?, map.at("bpf_func")?, map.at("num_args")?];
+        let Some((start, stop)) = image.between("__start__bpf_raw_tp", "__stop__bpf_raw_tp") else {
+            return Ok(None);
+        };
+        let step = map.size().next_multiple_of(32) as usize;
+        let found = (start..stop).step_by(step).find(|at| image.word_at(at + own) == Some(tracepoint));
+        Ok(found.and_then(|at| Some((image.word_at(at + function)?, image.half_at(at + count)?))))
+    }
+
+    /// Whether a function's last instruction jumps there.
+    fn jumps(&self, function: u64, to: u64) -> bool {
+        let Some(symbol) = self.image.around(function) else { return false };
+        let is_jump = |at: u64| {
+            self.image.bytes_at(at, 1) == Some(&[0xe9])
+                && self.image.near_at(at + 1).map(|to| to.wrapping_add(4)) == Some(to)
+        };
+        (symbol.address..symbol.address + symbol.size.min(256)).any(is_jump)
+    }
+
+    /// The static call that a tracepoint's place makes when it is on (`struct static_call_site`: two distances).
+    fn call_of(&self, tracepoint: &str, site: &Site) -> Result<u64, Error> {
+        let image = self.image;
+        let fail = |what: &str| Error::Nothing(format!("{tracepoint}: {what}"));
+        let key = image.symbol(&format!("__SCK__tp_func_{tracepoint}"));
+        let key = key.ok_or_else(|| fail("no static call key"))?;
+        let table = image.between("__start_static_call_sites", "__stop_static_call_sites");
+        let (start, stop) = table.ok_or_else(|| fail("no table of static calls"))?;
+        let around = image.around(site.target).ok_or_else(|| fail("no function around it"))?;
+        let within = around.address..around.address + around.size;
+        let calls = (start..stop).step_by(8).filter_map(|at| {
+            let own = image.near_at(at + 4)? & !3;
+            let call = image.near_at(at)?;
+            (own == key && within.contains(&call) && call >= site.target).then_some(call)
+        });
+        let call = calls.min().ok_or_else(|| fail("no static call behind its jump label"))?;
+        match image.bytes_at(call, 1) {
+            Some([0xe8]) => Ok(call),
+            _ => Err(fail("its static call is a jump: the function's frame is gone then")),
+        }
+    }
+}

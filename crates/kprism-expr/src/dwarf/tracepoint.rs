@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The static tracepoints of a kernel, read out of its vmlinux: events and their fields (`include/linux/trace_events.h`),
+//! and where in the code they are (`__jump_table`: `include/linux/jump_label.h`).
+//!
+//! Nothing of it needs the kernel to run: what the linker collected lies in the file.
+
+use std::collections::HashMap;
+
+use crate::ast::Tag;
+use crate::ctype::{Def, Record, Types, resolve};
+use crate::event::Field;
+
+use super::{Debug, Error, Image};
+
+/// Longest text, and most fields of an event: input may be bad.
+const LONGEST: usize = 4096;
+const MOST_FIELDS: u64 = 256;
+
+/// An event of the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Its system.
+    pub system: String,
+    /// Its name.
+    pub name: String,
+    /// Whether a tracepoint of this name is behind it.
+    pub tracepoint: bool,
+    /// Its fields, without those that all have.
+    pub fields: Vec<Field>,
+    /// How ftrace prints it.
+    pub print: Option<String>,
+}
+
+/// Where a tracepoint is in the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Site {
+    /// The instruction that is a no-op until the tracepoint is switched on.
+    pub nop: u64,
+    /// The one after it.
+    pub next: u64,
+    /// Where it jumps to when switched on.
+    pub target: u64,
+}
+
+/// Offsets of a structure's members, those of anonymous ones included.
+pub(crate) struct Members(HashMap<String, u64>, u64);
+
+impl Members {
+    pub fn of(debug: &Debug<'_>, name: &str) -> Result<Self, Error> {
+        let missing = |why: String| Error::Nothing(format!("{}: struct {name}: {why}", debug.image.name()));
+        let find = |tag, name: &str| debug.find_from(None, tag, name).map_err(missing);
+        let ty = find(Tag::Struct, name)?.ok_or_else(|| missing("not described".into()))?;
+        let mut all = HashMap::new();
+        let Ok(Def::Record(record)) = resolve(debug, &ty) else {
+            return Err(missing("no structure".into()));
+        };
+        fn add(view: &dyn Types, record: &Record, at: u64, depth: u32, all: &mut HashMap<String, u64>) {
+            for member in &record.members {
+                match (&member.name, resolve(view, &member.ty)) {
+                    (Some(name), _) => drop(all.insert(name.clone(), (at + member.offset) / 8)),
+                    (None, Ok(Def::Record(inner))) if depth < 4 => {
+                        add(view, &inner, at + member.offset, depth + 1, all);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        add(debug, &record, 0, 0, &mut all);
+        Ok(Self(all, record.size))
+    }
+
+    pub fn at(&self, name: &str) -> Result<u64, Error> {
+        let missing = || Error::Nothing(format!("no member `{name}` where tracepoints are described"));
+        self.0.get(name).copied().ok_or_else(missing)
+    }
+
+    pub fn size(&self) -> u64 {
+        self.1
+    }
+}
+
+impl Image {
+    pub(crate) fn word_at(&self, address: u64) -> Option<u64> {
+        Some(u64::from_le_bytes(self.bytes_at(address, 8)?.try_into().ok()?))
+    }
+
+    pub(crate) fn half_at(&self, address: u64) -> Option<u32> {
+        Some(u32::from_le_bytes(self.bytes_at(address, 4)?.try_into().ok()?))
+    }
+
+    /// A signed 32-bit distance from where it stands.
+    pub(crate) fn near_at(&self, address: u64) -> Option<u64> {
+        Some(address.wrapping_add_signed(i64::from(self.half_at(address)?.cast_signed())))
+    }
+
+    fn text_at(&self, address: u64) -> Option<String> {
+        if address == 0 {
+            return None;
+        }
+        let long = (0..=LONGEST).rev().step_by(64).find_map(|len| self.bytes_at(address, len))?;
+        let end = memchr::memchr(0, long)?;
+        Some(String::from_utf8_lossy(&long[..end]).into_owned())
+    }
+
+    /// What lies between two symbols of the linker.
+    pub(crate) fn between(&self, start: &str, stop: &str) -> Option<(u64, u64)> {
+        Some((self.symbol(start)?, self.symbol(stop)?)).filter(|(a, b)| a <= b)
+    }
+}
+
+impl Debug<'_> {
+    /// All events, by system and name.
+    pub fn events(&self) -> Result<Vec<Event>, Error> {
+        let image = self.image;
+        let none = || {
+            Error::Nothing(format!("{}: no events (__start_ftrace_events): is it a vmlinux?", image.name()))
+        };
+        let (start, stop) =
+            image.between("__start_ftrace_events", "__stop_ftrace_events").ok_or_else(none)?;
+        let reader = Reader::new(self)?;
+        let mut all: Vec<Event> =
+            (start..stop).step_by(8).filter_map(|at| reader.event(image.word_at(at)?)).collect();
+        all.sort_by(|a, b| (&a.system, &a.name).cmp(&(&b.system, &b.name)));
+        Ok(all)
+    }
+
+    /// The event of that name.
+    pub fn event(&self, system: &str, name: &str) -> Result<Option<Event>, Error> {
+        let Some(symbol) = self.image.symbol(&format!("event_{name}")) else {
+            return Ok(self.events()?.into_iter().find(|e| e.system == system && e.name == name));
+        };
+        let event = Reader::new(self)?.event(symbol);
+        Ok(event.filter(|e| e.system == system && e.name == name))
+    }
+
+    /// Where a tracepoint is, by address; without what is only run at boot.
+    pub fn sites(&self, tracepoint: &str) -> Result<Vec<Site>, Error> {
+        let image = self.image;
+        let fail = |what: &str| Error::Nothing(format!("{}: {what}", image.name()));
+        let own = image.symbol(&format!("__tracepoint_{tracepoint}"));
+        let own = own.ok_or_else(|| fail(&format!("no tracepoint `{tracepoint}`")))?;
+        let key = own + Members::of(self, "tracepoint")?.at("key")?;
+        let table = image.between("__start___jump_table", "__stop___jump_table");
+        let (start, stop) = table.ok_or_else(|| fail("no table of jump labels (__start___jump_table)"))?;
+        let boot = image.between("_sinittext", "_einittext").unwrap_or((0, 0));
+        let mut found = Vec::new();
+        // `s32 code, s32 target; long key`, each relative to itself; the key's low bits are flags.
+        for at in (start..stop).step_by(16) {
+            let Some(distance) = image.word_at(at + 8) else { break };
+            if (at + 8).wrapping_add(distance & !3) != key {
+                continue;
+            }
+            let (Some(nop), Some(target)) = (image.near_at(at), image.near_at(at + 4)) else { continue };
+            let len = match image.bytes_at(nop, 2) {
+                Some([0x66, 0x90] | [0xeb, _]) => 2,
+                Some([0x0f, 0x1f] | [0xe9, _]) => 5,
+                _ => return Err(fail(&format!("no jump label at {nop:#x}, where {tracepoint} should be"))),
+            };
+            if !(boot.0..boot.1).contains(&nop) {
+                found.push(Site { nop, next: nop + len, target });
+            }
+        }
+        found.sort_by_key(|s| s.nop);
+        Ok(found)
+    }
+
+    /// The symbol that an address is in, with the distance.
+    pub fn function_at(&self, address: u64) -> Option<String> {
+        let symbol = self.image.around(address)?;
+        Some(format!("{}+{:#x}", symbol.name, address - symbol.address))
+    }
+
+    /// Why the kernel takes no kprobe at this address, if it does not (kernel/trace/trace_kprobe.c,
+    /// arch/x86/kernel/kprobes/core.c).
+    pub fn kprobe_refusal(&self, address: u64) -> Option<String> {
+        let image = self.image;
+        for (start, stop, what) in [
+            ("__noinstr_text_start", "__noinstr_text_end", "code that must not be instrumented"),
+            ("__entry_text_start", "__entry_text_end", "the kernel's entry code"),
+            ("__kprobes_text_start", "__kprobes_text_end", "code that kprobes themselves use"),
+        ] {
+            if image.between(start, stop).is_some_and(|(a, b)| (a..b).contains(&address)) {
+                return Some(what.to_owned());
+            }
+        }
+        let symbol = image.around(address)?;
+        if let Some((start, stop)) = image.between("__start_kprobe_blacklist", "__stop_kprobe_blacklist")
+            && (start..stop).step_by(8).any(|at| image.word_at(at) == Some(symbol.address))
+        {
+            return Some(format!("{} is excluded (NOKPROBE_SYMBOL)", symbol.name));
+        }
+        let fentry = image.symbol("__fentry__");
+        let entry = match image.bytes_at(symbol.address, 4) {
+            Some([0xf3, 0x0f, 0x1e, 0xfa]) => symbol.address + 4,
+            _ => symbol.address,
+        };
+        let traced = match image.bytes_at(entry, 1) {
+            Some([0xe8]) => image.near_at(entry + 1).map(|to| to.wrapping_add(4)) == fentry,
+            Some([0x0f]) => image.bytes_at(entry, 5) == Some(&[0x0f, 0x1f, 0x44, 0, 0]),
+            _ => false,
+        };
+        (!traced).then(|| format!("{} is not traced (notrace)", symbol.name))
+    }
+}
+
+struct Reader<'d> {
+    image: &'d Image,
+    call: Members,
+    class: Members,
+    field: Members,
+    syscall: Option<Members>,
+    behind_tracepoint: u32,
+}
+
+impl<'d> Reader<'d> {
+    fn new(debug: &Debug<'d>) -> Result<Self, Error> {
+        // The flag has been 8 since it was made (TRACE_EVENT_FL_TRACEPOINT_BIT).
+        let flag = debug.variant(None, "TRACE_EVENT_FL_TRACEPOINT")?.map_or(8, |(_, n)| n as u32);
+        Ok(Self {
+            image: debug.image,
+            call: Members::of(debug, "trace_event_call")?,
+            class: Members::of(debug, "trace_event_class")?,
+            field: Members::of(debug, "trace_event_fields")?,
+            syscall: Members::of(debug, "syscall_metadata").ok(),
+            behind_tracepoint: flag,
+        })
+    }
+
+    fn event(&self, at: u64) -> Option<Event> {
+        let (image, call) = (self.image, &self.call);
+        let class = image.word_at(at + call.at("class").ok()?)?;
+        let system = image.text_at(image.word_at(class + self.class.at("system").ok()?)?)?;
+        let tracepoint = image.half_at(at + call.at("flags").ok()?)? & self.behind_tracepoint != 0;
+        let mut name = image.word_at(at + call.at("name").ok()?)?;
+        if tracepoint {
+            // `struct tracepoint` begins with its name.
+            name = image.word_at(name)?;
+        }
+        let name = image.text_at(name)?;
+        let print = image.word_at(at + call.at("print_fmt").ok()?).and_then(|text| image.text_at(text));
+        let array = image.word_at(class + self.class.at("fields_array").ok()?)?;
+        let mut fields = self.fields(array).unwrap_or_default();
+        if system == "syscalls"
+            && let Some(own) = self.syscall_fields(image.word_at(at + call.at("data").ok()?)?, &name)
+        {
+            fields = own;
+        }
+        Some(Event { system, name, tracepoint, fields, print })
+    }
+
+    /// As `trace_event_define_fields` lays them out, after `struct trace_entry`.
+    fn fields(&self, array: u64) -> Option<Vec<Field>> {
+        let mut found = Vec::new();
+        let mut offset = 8_u32;
+        for n in 0..MOST_FIELDS {
+            let at = array + n * self.field.size();
+            let kind = self.image.word_at(at)?;
+            if kind == 0 {
+                break;
+            }
+            if kind == u64::MAX {
+                continue;
+            }
+            let kind = self.image.text_at(kind)?;
+            let name = self.image.text_at(self.image.word_at(at + self.field.at("name").ok()?)?)?;
+            let size = self.image.half_at(at + self.field.at("size").ok()?)?;
+            let align = self.image.half_at(at + self.field.at("align").ok()?)?.clamp(1, 64);
+            offset = offset.checked_next_multiple_of(align)?;
+            // `__data_loc char[]` keeps its brackets, `char[16]` is told by its size.
+            let kind = match kind.split_once('[') {
+                Some((kind, _)) if !kind.starts_with("__") => kind.trim().to_owned(),
+                _ => kind,
+            };
+            found.push(Field { name, kind, offset, size });
+            offset = offset.checked_add(size)?;
+        }
+        Some(found)
+    }
+
+    /// `struct syscall_trace_enter` and `_exit` (kernel/trace/trace.h).
+    fn syscall_fields(&self, data: u64, name: &str) -> Option<Vec<Field>> {
+        let (image, meta) = (self.image, self.syscall.as_ref()?);
+        let field = |name: &str, kind: &str, offset, size| Field {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            offset,
+            size,
+        };
+        let mut fields = vec![field("__syscall_nr", "int", 8, 4)];
+        if name.starts_with("sys_exit_") {
+            fields.push(field("ret", "long", 16, 8));
+            return Some(fields);
+        }
+        let count = image.half_at(data + meta.at("nb_args").ok()?)?.min(6);
+        let types = image.word_at(data + meta.at("types").ok()?)?;
+        let names = image.word_at(data + meta.at("args").ok()?)?;
+        for n in 0..count {
+            let kind = image.text_at(image.word_at(types + 8 * u64::from(n))?)?;
+            let name = image.text_at(image.word_at(names + 8 * u64::from(n))?)?;
+            fields.push(field(&name, &kind, 16 + 8 * n, 8));
+        }
+        Some(fields)
+    }
+}

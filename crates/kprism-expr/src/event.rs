@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can be named at a static tracepoint: the fields of its record, its arguments, or what the function around it
+//! has where only saved registers tell of it.
+//!
+//! Each is a [`Scope`] over another one, which knows types and globals.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::ast::Tag;
+use crate::ctype::{Def, Int, Ty, TypeRef, Types, resolve, size_of};
+use crate::ir::{BinOp, Space};
+use crate::regs::Reg;
+use crate::scope::{Location, Role, Scope, Spot, Sym, Variable};
+
+/// A field of a tracepoint's record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// Its type as the kernel spells it; of an array, that of its elements.
+    pub kind: String,
+    /// Where it is in the record.
+    pub offset: u32,
+    /// Its bytes.
+    pub size: u32,
+}
+
+/// How far a dynamic field's word points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dynamic {
+    /// It is in its place.
+    No,
+    /// From the record's beginning.
+    Record,
+    /// From behind the word.
+    Behind,
+}
+
+/// A type as C writes it: words and stars.
+fn spelled(types: &dyn Types, text: &str) -> Option<Ty> {
+    let stars = text.matches('*').count();
+    let words: Vec<&str> = text
+        .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .filter(|w| !w.is_empty() && !matches!(*w, "const" | "volatile" | "__user" | "__rcu" | "__iomem"))
+        .collect();
+    let tagged = |tag, name: &str| types.find(tag, name).ok().flatten();
+    let plain = |word: &&str| matches!(*word, "unsigned" | "signed" | "int" | "long" | "short" | "char");
+    let base = match words[..] {
+        ["struct", name] => tagged(Tag::Struct, name),
+        ["union", name] => tagged(Tag::Union, name),
+        ["enum", name] => tagged(Tag::Enum, name),
+        ["void"] => Some(Ty::Void),
+        ["bool" | "_Bool"] => Some(Ty::Int(Int::BOOL)),
+        ["char"] => Some(Ty::Int(Int::CHAR)),
+        [] => None,
+        _ if words.iter().all(plain) => {
+            let has = |word| words.contains(&word);
+            let size = match () {
+                () if has("char") => 1,
+                () if has("short") => 2,
+                () if has("long") => 8,
+                () => 4,
+            };
+            Some(Ty::Int(Int::of(size, !has("unsigned"))))
+        }
+        [name] => tagged(Tag::Typedef, name),
+        _ => None,
+    };
+    match (base, stars) {
+        (base, 0) => base,
+        (base, _) => Some((0..stars).fold(base.unwrap_or(Ty::Void), |ty, _| Ty::Ptr(Rc::new(ty)))),
+    }
+}
+
+fn typed(types: &dyn Types, field: &Field) -> (Ty, Dynamic) {
+    let (kind, dynamic) = match field.kind.split_once(' ') {
+        Some(("__data_loc", kind)) => (kind, Dynamic::Record),
+        Some(("__rel_loc", kind)) => (kind, Dynamic::Behind),
+        _ => (field.kind.as_str(), Dynamic::No),
+    };
+    let kind = kind.trim_end_matches("[]").trim();
+    let unsigned = kind.contains("unsigned") || kind.starts_with('u') || kind.starts_with("__u");
+    let found = spelled(types, kind);
+    if dynamic != Dynamic::No {
+        return (Ty::Array(Rc::new(found.unwrap_or(Ty::Int(Int::UCHAR))), None), dynamic);
+    }
+    let size = u64::from(field.size);
+    let each = found.as_ref().and_then(|ty| size_of(types, ty).ok().flatten());
+    let by_size = |size: u64| match size {
+        1 | 2 | 4 | 8 => Ty::Int(Int::of(size as u8, !unsigned)),
+        size => Ty::Array(Rc::new(Ty::Int(Int::UCHAR)), Some(size)),
+    };
+    let ty = match (found, each) {
+        (Some(ty), Some(each)) if each == size => ty,
+        (Some(ty), Some(each)) if each > 0 && size > each && size.is_multiple_of(each) => {
+            Ty::Array(Rc::new(ty), Some(size / each))
+        }
+        _ => by_size(size),
+    };
+    (ty, dynamic)
+}
+
+/// The fields of an event's record. The program's context is the record.
+pub struct Record<'s> {
+    /// Who knows types, and globals.
+    pub inner: &'s dyn Scope,
+    /// `SYSTEM:NAME`.
+    pub event: &'s str,
+    /// Its fields.
+    pub fields: &'s [Field],
+}
+
+/// A tracepoint's arguments. The program's context is the array of them.
+pub struct Arguments<'s> {
+    /// The entry of `__traceiter_NAME`, whose parameters they are, after one of its own.
+    pub inner: &'s dyn Scope,
+    /// `SYSTEM:NAME`.
+    pub event: &'s str,
+}
+
+/// What the function around a tracepoint has, as far as saved registers tell. The program's context is the array of
+/// the tracepoint's arguments.
+pub struct Around<'s> {
+    /// The place of the call.
+    pub inner: &'s dyn Scope,
+    /// Where registers are.
+    pub registers: &'s BTreeMap<Reg, Rc<Sym>>,
+}
+
+fn global(inner: &dyn Scope, name: &str) -> Result<Option<Variable>, String> {
+    let outside = |v: &Variable| matches!(v.role, Role::Global | Role::Function);
+    Ok(inner.variable(name)?.filter(outside))
+}
+
+impl Scope for Record<'_> {
+    fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
+        let Some(field) = self.fields.iter().find(|f| f.name == name) else {
+            return global(self.inner, name);
+        };
+        let (ty, dynamic) = typed(self.inner, field);
+        let own = Rc::new(Sym::Context).plus(u64::from(field.offset));
+        let low = |from: &Rc<Sym>| {
+            let word = Rc::new(Sym::Deref(own.clone(), 4));
+            let distance = Rc::new(Sym::Bin(BinOp::And, word, Rc::new(Sym::Const(0xffff))));
+            Rc::new(Sym::Bin(BinOp::Add, from.clone(), distance))
+        };
+        let at = match dynamic {
+            Dynamic::No => own,
+            Dynamic::Record => low(&Rc::new(Sym::Context)),
+            Dynamic::Behind => low(&own.plus(4)),
+        };
+        let location = Location::Whole(Spot::Memory(at));
+        Ok(Some(Variable { name: name.to_owned(), ty, location, role: Role::Parameter }))
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.fields.iter().map(|f| f.name.clone()).collect()
+    }
+
+    fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String> {
+        self.inner.enumerator(name)
+    }
+
+    fn returned(&self) -> Result<(Ty, Location), String> {
+        Err("a tracepoint returns nothing".to_owned())
+    }
+
+    fn frame(&self) -> Result<Rc<Sym>, String> {
+        Err("a tracepoint has no frame".to_owned())
+    }
+
+    fn space(&self) -> Space {
+        Space::Kernel
+    }
+
+    fn has_registers(&self) -> bool {
+        false
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, its record", self.event)
+    }
+}
+
+impl Arguments<'_> {
+    fn parameters(&self) -> Vec<Variable> {
+        let parameter = |name: String| self.inner.variable(&name).ok()?.filter(|v| v.role == Role::Parameter);
+        self.inner.names().into_iter().filter_map(parameter).collect()
+    }
+}
+
+impl Scope for Arguments<'_> {
+    fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
+        let all = self.parameters();
+        match all.iter().position(|v| v.name == name) {
+            // The first is the iterator's own.
+            Some(at @ 1..=12) => {
+                let location = match resolve(self.inner, &all[at].ty) {
+                    Ok(Def::Record(_)) => {
+                        let why = "a structure passed by value, which a probe here cannot read".to_owned();
+                        Location::Whole(Spot::Missing(why, None))
+                    }
+                    _ => Location::Whole(Spot::Value(Rc::new(Sym::Arg(at as u8 - 1)))),
+                };
+                Ok(Some(Variable { location, ..all[at].clone() }))
+            }
+            _ => global(self.inner, name),
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.parameters().into_iter().skip(1).map(|v| v.name).collect()
+    }
+
+    fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String> {
+        self.inner.enumerator(name)
+    }
+
+    fn returned(&self) -> Result<(Ty, Location), String> {
+        Err("a tracepoint returns nothing".to_owned())
+    }
+
+    fn frame(&self) -> Result<Rc<Sym>, String> {
+        Err("a tracepoint has no frame".to_owned())
+    }
+
+    fn space(&self) -> Space {
+        Space::Kernel
+    }
+
+    fn has_registers(&self) -> bool {
+        false
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, its arguments", self.event)
+    }
+}
+
+impl Around<'_> {
+    fn moved(&self, sym: &Sym) -> Result<Rc<Sym>, String> {
+        Ok(match sym {
+            Sym::Reg(reg) => {
+                let lost = || format!("in {} here, which nothing kept", reg.name());
+                self.registers.get(reg).cloned().ok_or_else(lost)?
+            }
+            Sym::Entry(reg) => return Err(format!("what {} was at entry, which nothing kept", reg.name())),
+            Sym::Deref(at, size) => Rc::new(Sym::Deref(self.moved(at)?, *size)),
+            Sym::Bin(op, a, b) => Rc::new(Sym::Bin(*op, self.moved(a)?, self.moved(b)?)),
+            Sym::Ext(a, bits, signed) => Rc::new(Sym::Ext(self.moved(a)?, *bits, *signed)),
+            Sym::Cmp(cond, a, b) => Rc::new(Sym::Cmp(*cond, self.moved(a)?, self.moved(b)?)),
+            Sym::Const(_) | Sym::Address(_) | Sym::Cpu | Sym::Arg(_) | Sym::Context => Rc::new(sym.clone()),
+        })
+    }
+
+    fn spot(&self, spot: &Spot) -> Spot {
+        let found = match spot {
+            Spot::Memory(sym) => self.moved(sym).map(Spot::Memory),
+            Spot::Value(sym) => self.moved(sym).map(Spot::Value),
+            other => Ok(other.clone()),
+        };
+        found.unwrap_or_else(|why| Spot::Missing(why, None))
+    }
+}
+
+impl Scope for Around<'_> {
+    fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
+        let Some(mut variable) = self.inner.variable(name)? else { return Ok(None) };
+        match &mut variable.location {
+            Location::Whole(spot) => *spot = self.spot(spot),
+            Location::Pieces(pieces) => {
+                for piece in pieces {
+                    piece.at = self.spot(&piece.at);
+                }
+            }
+        }
+        Ok(Some(variable))
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.inner.names()
+    }
+
+    fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String> {
+        self.inner.enumerator(name)
+    }
+
+    fn returned(&self) -> Result<(Ty, Location), String> {
+        self.inner.returned()
+    }
+
+    fn frame(&self) -> Result<Rc<Sym>, String> {
+        let frame = self.inner.frame()?;
+        self.moved(&frame)
+    }
+
+    fn space(&self) -> Space {
+        Space::Kernel
+    }
+
+    fn has_registers(&self) -> bool {
+        false
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, by saved registers", self.inner.describe())
+    }
+}
+
+macro_rules! types_of_inner {
+    ($($scope:ident),*) => {$(
+        impl Types for $scope<'_> {
+            fn get(&self, ty: TypeRef) -> Result<Def, String> {
+                self.inner.get(ty)
+            }
+
+            fn find(&self, tag: Tag, name: &str) -> Result<Option<Ty>, String> {
+                self.inner.find(tag, name)
+            }
+        }
+    )*};
+}
+types_of_inner!(Record, Arguments, Around);

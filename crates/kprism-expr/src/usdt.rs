@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Static tracepoints of programs: the notes that `sys/sdt.h` leaves in them
+//! (<https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation>).
+//!
+//! In: an ELF file, stripped or not. Out: its probes, where they are, and arguments that expressions name `arg1`,
+//! `arg2`, …; with debug information at hand, also what else is in scope there.
+
+use std::rc::Rc;
+
+use crate::ast::Tag;
+use crate::ctype::{Def, Int, Ty, TypeRef, Types};
+use crate::dwarf::Image;
+use crate::ir::{BinOp, Space};
+use crate::regs::Reg;
+use crate::scope::{Location, Role, Scope, Spot, Sym, Variable};
+
+/// A probe in a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usdt {
+    /// Whose it is.
+    pub provider: String,
+    /// Its name.
+    pub name: String,
+    /// The no-op instruction.
+    pub pc: u64,
+    /// A counter of listeners, which the program asks before it computes arguments; 0: none.
+    pub semaphore: u64,
+    /// Arguments as the assembler wrote them.
+    pub arguments: Vec<String>,
+}
+
+/// All of a file's, in order of their addresses. Notes that are cut short end the list.
+pub fn probes(image: &Image) -> Vec<Usdt> {
+    let notes = image.section(".note.stapsdt");
+    let base = image.section_address(".stapsdt.base");
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some((next, probe)) = note(notes, at, base) {
+        found.extend(probe);
+        at = next;
+    }
+    found.sort_by(|a, b| (a.pc, &a.provider, &a.name).cmp(&(b.pc, &b.provider, &b.name)));
+    found
+}
+
+fn note(notes: &[u8], at: usize, base: u64) -> Option<(usize, Option<Usdt>)> {
+    let word = |at: usize| Some(u32::from_le_bytes(notes.get(at..at.checked_add(4)?)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_le_bytes(notes.get(at..at.checked_add(8)?)?.try_into().ok()?));
+    let (name, len, kind) = (word(at)? as usize, word(at + 4)? as usize, word(at + 8)?);
+    let start = (at + 12).checked_add(name.checked_next_multiple_of(4)?)?;
+    let end = start.checked_add(len)?;
+    let own = notes.get(at + 12..)?.get(..name)? == b"stapsdt\0" && kind == 3;
+    let texts = notes.get(start..end)?;
+    let next = end.checked_next_multiple_of(4)?;
+    if !own {
+        return Some((next, None));
+    }
+    let (pc, linked, semaphore) = (long(start)?, long(start + 8)?, long(start + 16)?);
+    // Where the section is now, less where it was when the note was written: what prelink moved.
+    let moved = if base == 0 { 0 } else { base.wrapping_sub(linked) };
+    let mut words = texts.get(24..)?.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned());
+    let (provider, name, arguments) = (words.next()?, words.next()?, words.next()?);
+    let semaphore = if semaphore == 0 { 0 } else { semaphore.wrapping_add(moved) };
+    let arguments = arguments.split_whitespace().map(str::to_owned).collect();
+    Some((next, Some(Usdt { provider, name, pc: pc.wrapping_add(moved), semaphore, arguments })))
+}
+
+/// A register by any of its names: `eax`, `al`, `r8d`.
+fn register(name: &str) -> Option<(Reg, u32)> {
+    if let Some(reg) = Reg::by_name(name) {
+        return Some((reg, 0));
+    }
+    let numbered = name.strip_prefix('r').and_then(|n| n.strip_suffix(['d', 'w', 'b']));
+    if let Some(number) = numbered {
+        return Some((Reg::by_name(&format!("r{number}"))?, 0));
+    }
+    let letter = |text: &str| Reg::by_name(&format!("r{text}x"));
+    match name.as_bytes() {
+        [b'e', rest @ ..] => Some((Reg::by_name(&format!("r{}", str::from_utf8(rest).ok()?))?, 0)),
+        [_, b'x'] | [_, b'i' | b'p'] => Some((Reg::by_name(&format!("r{name}"))?, 0)),
+        [_, b'i' | b'p', b'l'] => Some((Reg::by_name(&format!("r{}", &name[..2]))?, 0)),
+        [_, b'l'] => Some((letter(&name[..1])?, 0)),
+        [_, b'h'] => Some((letter(&name[..1])?, 8)),
+        _ => None,
+    }
+}
+
+fn number(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let n = match digits.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok()?.cast_signed(),
+        None => digits.parse::<i64>().ok()?,
+    };
+    n.checked_mul(sign)
+}
+
+/// `[-]N@OPERAND` → type and place.
+fn argument(image: &Image, text: &str) -> Option<(Ty, Spot)> {
+    let (size, operand) = text.split_once('@')?;
+    let size = number(size)?;
+    let bytes = u8::try_from(size.unsigned_abs()).ok().filter(|n| matches!(n, 1 | 2 | 4 | 8))?;
+    let ty = Ty::Int(Int::of(bytes, size < 0));
+    if let Some(name) = operand.strip_prefix('%') {
+        let (reg, shift) = register(name)?;
+        let sym = Rc::new(Sym::Reg(reg));
+        let sym = match shift {
+            0 => sym,
+            n => Rc::new(Sym::Bin(BinOp::Shr, sym, Rc::new(Sym::Const(u64::from(n))))),
+        };
+        return Some((ty, Spot::Value(sym)));
+    }
+    if let Some(constant) = operand.strip_prefix('$') {
+        return Some((ty, Spot::Value(Rc::new(Sym::Const(number(constant)?.cast_unsigned())))));
+    }
+    let (distance, inner) = operand.strip_suffix(')')?.split_once('(')?;
+    let mut parts = inner.split(',').map(|p| p.trim().trim_start_matches('%'));
+    let (base, index, scale) = (parts.next()?, parts.next(), parts.next());
+    if base == "rip" {
+        let (symbol, offset) = match distance.find(['+', '-']).filter(|at| *at > 0) {
+            Some(at) => (&distance[..at], number(&distance[at..])?),
+            None => (distance, 0),
+        };
+        let address = image.symbol(symbol)?.wrapping_add_signed(offset);
+        return Some((ty, Spot::Memory(Rc::new(Sym::Address(address)))));
+    }
+    let offset = if distance.is_empty() { 0 } else { number(distance)? };
+    let mut sym = Rc::new(Sym::Reg(register(base)?.0));
+    if let Some(index) = index {
+        let scale = Rc::new(Sym::Const(number(scale.unwrap_or("1"))?.cast_unsigned()));
+        let index = Rc::new(Sym::Bin(BinOp::Mul, Rc::new(Sym::Reg(register(index)?.0)), scale));
+        sym = Rc::new(Sym::Bin(BinOp::Add, sym, index));
+    }
+    Some((ty, Spot::Memory(sym.plus(offset.cast_unsigned()))))
+}
+
+/// What can be named at a probe.
+pub struct Place<'s> {
+    /// The probe.
+    pub probe: &'s Usdt,
+    /// Its file.
+    pub image: &'s Image,
+    /// What else is in scope.
+    pub inner: &'s dyn Scope,
+}
+
+impl Types for Place<'_> {
+    fn get(&self, ty: TypeRef) -> Result<Def, String> {
+        self.inner.get(ty)
+    }
+
+    fn find(&self, tag: Tag, name: &str) -> Result<Option<Ty>, String> {
+        self.inner.find(tag, name)
+    }
+}
+
+impl Scope for Place<'_> {
+    fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
+        let number = name.strip_prefix("arg").and_then(|n| n.parse::<usize>().ok());
+        let Some(text) = number.and_then(|n| self.probe.arguments.get(n.checked_sub(1)?)) else {
+            return self.inner.variable(name);
+        };
+        let (ty, spot) = argument(self.image, text).unwrap_or_else(|| {
+            let why = format!("`{text}`, which a probe cannot read");
+            (Ty::Int(Int::LONG), Spot::Missing(why, None))
+        });
+        let location = Location::Whole(spot);
+        Ok(Some(Variable { name: name.to_owned(), ty, location, role: Role::Parameter }))
+    }
+
+    fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String> {
+        self.inner.enumerator(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let own = (1..=self.probe.arguments.len()).map(|n| format!("arg{n}"));
+        own.chain(self.inner.names()).collect()
+    }
+
+    fn returned(&self) -> Result<(Ty, Location), String> {
+        self.inner.returned()
+    }
+
+    fn frame(&self) -> Result<Rc<Sym>, String> {
+        self.inner.frame()
+    }
+
+    fn space(&self) -> Space {
+        Space::User
+    }
+
+    fn describe(&self) -> String {
+        format!("{}:{} ({:#x})", self.probe.provider, self.probe.name, self.probe.pc)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_by_all_their_names() {
+        for (name, reg, shift) in [
+            ("eax", Reg::Rax, 0),
+            ("ax", Reg::Rax, 0),
+            ("al", Reg::Rax, 0),
+            ("bh", Reg::Rbx, 8),
+            ("sil", Reg::Rsi, 0),
+            ("di", Reg::Rdi, 0),
+            ("r8d", Reg::R8, 0),
+            ("r15b", Reg::R15, 0),
+            ("rbp", Reg::Rbp, 0),
+            ("esp", Reg::Rsp, 0),
+        ] {
+            assert_eq!(register(name), Some((reg, shift)), "{name}");
+        }
+        for name in ["", "e", "r99", "xmm0", "rzd", "é"] {
+            assert_eq!(register(name), None, "{name}");
+        }
+        assert_eq!(number("-0x10"), Some(-16));
+        assert_eq!(number("--1"), None);
+    }
+
+    #[test]
+    fn notes_that_are_cut_short() {
+        let mut notes = vec![8, 0, 0, 0, 32, 0, 0, 0, 3, 0, 0, 0];
+        notes.extend(b"stapsdt\0");
+        notes.extend(0x1010_u64.to_le_bytes());
+        notes.extend(0x3000_u64.to_le_bytes());
+        notes.extend(0_u64.to_le_bytes());
+        notes.extend(b"p\0n\0-4@\0");
+        let (next, probe) = note(&notes, 0, 0x3100).unwrap();
+        assert_eq!(next, notes.len());
+        assert_eq!(probe.map(|p| (p.pc, p.arguments)), Some((0x1110, vec!["-4@".to_owned()])));
+        for len in 0..notes.len() {
+            assert_eq!(note(&notes[..len], 0, 0), None);
+        }
+        assert_eq!(note(&[0xff; 64], 0, 0), None);
+    }
+}

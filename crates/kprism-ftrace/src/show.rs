@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Events that nothing is made of, as text: `sched_wakeup: comm=ls pid=7 prio=120 target_cpu=0`.
+//!
+//! In: formats, once; then records. Out: the event's name and its fields as their types say. How the kernel would print
+//! them (`print fmt`, which is C) is not looked at.
+
+use std::io::Write as _;
+
+use crate::bytes::{Order, until_nul};
+use crate::format::{Field, Format};
+
+/// Writes events.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    by_id: Vec<Option<Format>>,
+    order: Order,
+}
+
+/// What a field holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Text,
+    /// An offset in the lower half, from the record or from behind the field, and a length in the upper.
+    TextAt {
+        relative: bool,
+    },
+    Address,
+    Signed,
+    Unsigned,
+    /// An array of numbers of so many bytes.
+    Array(usize),
+}
+
+impl Shown {
+    /// Of these formats, on a machine of this order of bytes (`big`: most significant first).
+    #[must_use]
+    pub fn new(formats: &[Format], big: bool) -> Self {
+        let size = formats.iter().map(|f| usize::from(f.id) + 1).max().unwrap_or(0);
+        let mut by_id = vec![None; size];
+        for format in formats {
+            by_id[usize::from(format.id)] = Some(format.clone());
+        }
+        Shown { by_id, order: if big { Order::Big } else { Order::Little } }
+    }
+
+    /// Appends what a record says; `false` if its format is not known.
+    pub fn write(&self, id: u16, record: &[u8], out: &mut Vec<u8>) -> bool {
+        let Some(Some(format)) = self.by_id.get(usize::from(id)) else { return false };
+        out.extend_from_slice(format.name.as_bytes());
+        out.push(b':');
+        for field in format.fields.iter().filter(|field| !field.name.starts_with("common_")) {
+            let _ = write!(out, " {}=", field.name);
+            if self.field(field, record, out).is_none() {
+                out.extend_from_slice(b"(cut off)");
+            }
+        }
+        true
+    }
+
+    fn field(&self, field: &Field, record: &[u8], out: &mut Vec<u8>) -> Option<()> {
+        let bytes = record.get(field.offset..)?;
+        let bytes = if field.size == 0 { bytes } else { bytes.get(..field.size)? };
+        let number = || self.order.number(record, field.offset, field.size);
+        // Writing to memory cannot fail.
+        let _ = match shape(field) {
+            Shape::Text => {
+                out.extend_from_slice(until_nul(bytes));
+                Ok(())
+            }
+            Shape::TextAt { relative } => {
+                let place = number()?;
+                let from = (place & 0xffff) as usize + if relative { field.offset + field.size } else { 0 };
+                let text = record.get(from..from + (place >> 16 & 0xffff) as usize)?;
+                out.extend_from_slice(until_nul(text));
+                Ok(())
+            }
+            Shape::Address => write!(out, "{:#x}", number()?),
+            Shape::Signed => {
+                let unused = 64 - 8 * field.size as u32;
+                write!(out, "{}", ((number()? << unused) as i64) >> unused)
+            }
+            Shape::Unsigned => write!(out, "{}", number()?),
+            Shape::Array(each) => {
+                for at in (0..bytes.len() / each).map(|n| field.offset + n * each) {
+                    let comma = if at > field.offset { "," } else { "" };
+                    let _ = write!(out, "{comma}{:#x}", self.order.number(record, at, each)?);
+                }
+                Ok(())
+            }
+        };
+        Some(())
+    }
+}
+
+fn shape(field: &Field) -> Shape {
+    let kind = field.kind.as_str();
+    let words = || kind.split([' ', '[']).filter(|word| !word.is_empty());
+    let is = |word: &str| words().any(|w| w == word);
+    match field.size {
+        4 if kind.starts_with("__data_loc") && is("char") => Shape::TextAt { relative: false },
+        4 if kind.starts_with("__rel_loc") && is("char") => Shape::TextAt { relative: true },
+        1 | 2 | 4 | 8 if kind.contains('*') => Shape::Address,
+        size if is("char") && size != 1 => Shape::Text,
+        1 | 2 | 4 | 8 => {
+            let unsigned = |word: &str| {
+                let stem = word.trim_start_matches('_');
+                word == "unsigned"
+                    || matches!(stem, "u8" | "u16" | "u32" | "u64" | "size_t" | "dev_t" | "bool" | "gfp_t")
+                    || matches!(stem, "ino_t" | "sector_t" | "uid_t" | "gid_t")
+            };
+            if words().any(unsigned) { Shape::Unsigned } else { Shape::Signed }
+        }
+        size => {
+            let wide = is("long") || is("u64") || is("__u64") || is("s64") || kind.contains('*');
+            Shape::Array(if wide && size % 8 == 0 {
+                8
+            } else if is("int") && size % 4 == 0 {
+                4
+            } else {
+                1
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FORMAT: &[u8] = b"name: thing\nID: 7\nformat:\n\
+        \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+        \tfield:char comm[8];\toffset:4;\tsize:8;\tsigned:0;\n\
+        \tfield:pid_t pid;\toffset:12;\tsize:4;\tsigned:1;\n\
+        \tfield:void * func;\toffset:16;\tsize:8;\tsigned:0;\n\
+        \tfield:__data_loc char[] name;\toffset:24;\tsize:4;\tsigned:0;\n\
+        \tfield:u8 flag;\toffset:28;\tsize:1;\tsigned:0;\n\
+        \tfield:unsigned long args[2];\toffset:32;\tsize:16;\tsigned:0;\n";
+
+    #[test]
+    fn fields_are_written_as_their_types_say() {
+        let shown = Shown::new(&[Format::parse("x", FORMAT).unwrap()], false);
+        let mut record = vec![7, 0, 0, 0];
+        record.extend(b"ls\0\0\0\0\0\0");
+        record.extend((-3i32).to_le_bytes());
+        record.extend(0xffff_ffff_8100_0000u64.to_le_bytes());
+        record.extend((3 << 16 | 48u32).to_le_bytes());
+        record.extend([200, 1, 2, 3]);
+        record.extend([7u64, 0xffff_ffff_ffff_ffff].map(u64::to_le_bytes).as_flattened());
+        record.extend(b"io\0");
+        let mut out = Vec::new();
+        assert!(shown.write(7, &record, &mut out));
+        let said =
+            "thing: comm=ls pid=-3 func=0xffffffff81000000 name=io flag=200 args=0x7,0xffffffffffffffff";
+        assert_eq!(String::from_utf8_lossy(&out), said);
+        out.clear();
+        assert!(shown.write(7, &record[..20], &mut out));
+        let said = "thing: comm=ls pid=-3 func=(cut off) name=(cut off) flag=(cut off) args=(cut off)";
+        assert_eq!(String::from_utf8_lossy(&out), said);
+        assert!(!shown.write(8, &record, &mut out));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_text(record: Vec<u8>, size in 0usize..40, offset in 0usize..60, kind in "[a-z_]{1,10}( char)?") {
+            let field = Field { name: "f".into(), kind, offset, size };
+            let shown = Shown::new(&[Format { id: 1, fields: vec![field], ..Format::default() }], true);
+            prop_assert!(shown.write(1, &record, &mut Vec::new()));
+        }
+    }
+}

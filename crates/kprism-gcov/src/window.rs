@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What was counted between two moments, without what looking at the counters added itself.
+//!
+//! Reading the counters through the kernel is code of the kernel, and is counted. So they are read several times, one right
+//! after the other, before the window: what each of these readings has more than the one before is what a reading adds. The
+//! window has a reading in it as well, which is taken out function by function:
+//! - of the readings before, the one that leaves least of the window's counts, and none below zero;
+//! - no reading goes the very same way twice (a cache is empty, a tick comes): where the window has no more than readings
+//!   had, or would have if they differed twice as much as they did, it is taken for the reading's: nothing is left;
+//! - elsewhere the counts are left as they are, with the reading's in them, and the function is counted as unsure.
+
+use crate::data::{Counters, Data, Values};
+use crate::error::Result;
+
+/// Counters of one object in a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Windowed {
+    /// What was counted.
+    pub data: Data,
+    /// Functions that reading runs through, and not always alike: their counts have the reading's own in them.
+    pub unsure: usize,
+    /// Counters that a reading adds to.
+    pub footprint: usize,
+    /// Those to which one of the readings added another number than the last did.
+    pub varying: usize,
+    /// The counters began anew in the window (a reset, a module loaded again): what is here is since then.
+    pub anew: bool,
+}
+
+impl Windowed {
+    fn of(data: Data) -> Self {
+        Self { data, unsure: 0, footprint: 0, varying: 0, anew: false }
+    }
+}
+
+/// What was counted from the last of `before` to `after`. Between the moments of `before` nothing was done but reading.
+///
+/// # Errors
+/// If they are not of one build.
+pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
+    let mut data = after;
+    let Some((last, _)) = before.split_last() else {
+        return Ok(Windowed::of(data));
+    };
+    let all = data.clone();
+    data.subtract(last)?;
+    // Counters only grow. (One that several CPUs change at once may miss a count, and is not less for it.)
+    if data.functions.iter().flat_map(|f| &f.values).any(|(_, values)| is_negative(values)) {
+        return Ok(Windowed { anew: true, ..Windowed::of(all) });
+    }
+    let mut readings = Vec::new();
+    for pair in before.windows(2) {
+        let mut reading = pair[1].clone();
+        reading.subtract(&pair[0])?;
+        readings.push(reading);
+    }
+    let mut windowed = Windowed::of(data);
+    for (index, function) in windowed.data.functions.iter_mut().enumerate() {
+        // Of one kernel: functions are at the same place, unless a module of that name came in between.
+        let found = readings.iter().filter_map(|reading| reading.functions.get(index));
+        let same = |f: &&Counters| f.ident == function.ident && f.cfg_checksum == function.cfg_checksum;
+        let same: Vec<&Counters> = found.filter(same).collect();
+        let places = function.values.iter().enumerate();
+        let places: Vec<(usize, usize)> =
+            places.flat_map(|(kind, (_, values))| (0..values.len()).map(move |i| (kind, i))).collect();
+        let get = |of: &Counters, (kind, i): (usize, usize)| of.values.get(kind).map_or(0, |(_, v)| v.get(i));
+        for &place in &places {
+            let counts = same.iter().map(|f| get(f, place));
+            windowed.footprint += usize::from(counts.clone().any(|n| n != 0));
+            let last = same.last().map_or(0, |f| get(f, place));
+            windowed.varying += usize::from(counts.clone().any(|n| n != last));
+        }
+        let rests = same.iter().map(|f| places.iter().map(|&p| get(function, p) - get(f, p)).collect());
+        let rest: Option<Vec<i64>> = rests
+            .filter(|rest: &Vec<i64>| rest.iter().all(|n| *n >= 0))
+            .min_by_key(|rest| rest.iter().sum::<i64>());
+        let is_reading = !same.is_empty()
+            && places.iter().all(|&place| {
+                let counts = || same.iter().map(|f| get(f, place));
+                let (low, high) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
+                get(function, place) <= high + (high - low)
+            });
+        let rest = if is_reading { Some(vec![0; places.len()]) } else { rest };
+        match rest {
+            Some(rest) => {
+                for (&(kind, i), left) in places.iter().zip(rest) {
+                    if let Some((_, Values::All(values))) = function.values.get_mut(kind) {
+                        values[i] = left;
+                    }
+                }
+            }
+            None => windowed.unsure += usize::from(!same.is_empty()),
+        }
+    }
+    Ok(windowed)
+}
+
+fn is_negative(values: &Values) -> bool {
+    match values {
+        Values::All(values) => values.iter().any(|value| *value < 0),
+        Values::Zeros(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Counters;
+    use crate::version::Version;
+    use crate::words::Header;
+
+    fn data(functions: &[&[i64]]) -> Data {
+        let version = Version(u32::from_be_bytes(*b"B22*"));
+        let functions = functions.iter().zip(1..).map(|(values, ident)| {
+            let values = vec![(0, Values::All(values.to_vec()))];
+            Counters { ident, lineno_checksum: 0, cfg_checksum: 0, values }
+        });
+        let header = Header { big_endian: false, version, stamp: 1, checksum: 0 };
+        Data { header, summary: None, functions: functions.collect() }
+    }
+
+    #[test]
+    fn the_readings_own_counts_are_taken_out() {
+        let moments = [
+            data(&[&[0, 0], &[0], &[0], &[5, 5]]),
+            data(&[&[20, 1], &[0], &[10], &[6, 7]]),
+            data(&[&[40, 2], &[0], &[22], &[8, 8]]),
+        ];
+        // The first ran in the reading and in the window, the second in the window; the third within what readings differ
+        // by, the fourth neither as one reading nor the other.
+        let after = data(&[&[65, 4], &[6], &[35], &[20, 8]]);
+        let windowed = between(&moments, after.clone()).unwrap();
+        let expected = data(&[&[5, 1], &[6], &[0], &[12, 0]]);
+        assert_eq!(windowed, Windowed { data: expected, unsure: 1, footprint: 5, varying: 3, anew: false });
+        let plain = between(&moments[2..], after.clone()).unwrap();
+        assert_eq!(plain.data, data(&[&[25, 2], &[6], &[13], &[12, 0]]));
+        assert_eq!(between(&[], after.clone()).unwrap().data, after);
+        let reset = data(&[&[1, 0], &[0], &[0], &[0, 0]]);
+        assert_eq!(between(&moments, reset.clone()).unwrap(), Windowed { anew: true, ..Windowed::of(reset) });
+    }
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tracepoints in perf.data: `perf record -e 'sched:*'`, `perf sched record`, `perf trace record`.
+//!
+//! In: the bytes of a perf.data, file or pipe, with the formats of its tracepoints (`HEADER_TRACING_DATA`) and samples
+//! with raw data. Out: events of ftrace in order of time, beside them names of tasks as they change. What was lost is
+//! told where perf noted it. A sample's record is the one the ring buffer would have; who ran and where is the sample's.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use kprism_ftrace::dat::Dat;
+use kprism_ftrace::decode::Decoder;
+use kprism_ftrace::{Context, Data, Event, UNKNOWN_PID};
+
+use crate::ImportError;
+use crate::error::read_file;
+
+use super::attr::{Attr, clock_name};
+use super::bytes::Fields;
+use super::file::{self, Contents};
+use super::record::{Record, Trailer, sample};
+
+/// What a perf.data says of tracepoints.
+#[derive(Debug, Default)]
+pub struct Trace<'a> {
+    /// Formats, and names of tasks, as trace-cmd has them.
+    pub dat: Dat<'a>,
+    /// Release of the kernel, if told.
+    pub release: String,
+    /// The command that was recorded, if told.
+    pub command: Vec<String>,
+    /// Name of the clock.
+    pub clock: String,
+    /// Names of tasks and their processes: time, thread, process, name.
+    pub names: Vec<(u64, u32, u32, String)>,
+    /// Samples of events that are no tracepoints.
+    pub others: u64,
+    /// What was passed over.
+    pub notes: Vec<String>,
+    /// In order of time.
+    samples: Vec<Sample<'a>>,
+}
+
+#[derive(Debug)]
+struct Sample<'a> {
+    ns: u64,
+    cpu: u32,
+    /// Thread; `None` for what was lost.
+    tid: Option<u32>,
+    /// Process.
+    pid: u32,
+    lost: u64,
+    record: &'a [u8],
+}
+
+/// Unpacks what perf compressed in a file (`perf record -z`); empty if it did not.
+#[must_use]
+pub fn unpack(bytes: &[u8]) -> Vec<u8> {
+    let mut contents = Contents::default();
+    file::read(bytes, &mut contents);
+    if contents.compressed.is_empty() { Vec::new() } else { file::unpack(&contents.compressed).0 }
+}
+
+/// Whether a path, a file or perf's folder, holds tracepoints and no Intel PT.
+#[must_use]
+pub fn detect(path: &Path) -> bool {
+    let (file, mut head) = (data(path), [0; 8]);
+    let begins = fs::File::open(&file).and_then(|mut file| file.read_exact(&mut head)).is_ok();
+    begins && head == *super::MAGIC && fs::read(&file).is_ok_and(|bytes| is_trace(&bytes))
+}
+
+/// The file of perf's folder.
+fn data(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join("data") } else { path.to_owned() }
+}
+
+/// Copies it into a run: `streams/ftrace/perf.data`, `symbols/kallsyms`. What is missing is told.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn copy(
+    path: &Path,
+    kallsyms: Option<&Path>,
+    streams: &Path,
+    symbols: &Path,
+) -> Result<Vec<String>, ImportError> {
+    let put = |to: PathBuf, bytes: &[u8]| {
+        let dir = to.parent().unwrap_or(&to);
+        fs::create_dir_all(dir)
+            .and_then(|()| fs::write(&to, bytes))
+            .map_err(|source| ImportError::Io { path: to.clone(), source })
+    };
+    put(streams.join("ftrace/perf.data"), &read_file(&data(path))?)?;
+    let inside = Some(path.join("kcore_dir/kallsyms")).filter(|path| path.is_file());
+    if let Some(path) = kallsyms.map(Path::to_owned).or(inside) {
+        put(symbols.join("kallsyms"), &read_file(&path)?)?;
+    }
+    let parts = path.join("data.0").is_file();
+    let note = "samples of `perf record --threads` (data.0 and so on) are not read";
+    Ok(if parts { vec![note.to_owned()] } else { Vec::new() })
+}
+
+/// Whether a perf.data is one of tracepoints, and not of Intel PT.
+fn is_trace(bytes: &[u8]) -> bool {
+    if !bytes.starts_with(super::MAGIC) {
+        return false;
+    }
+    let mut contents = Contents::default();
+    file::read(bytes, &mut contents);
+    let traced = contents.events.iter().any(|e| matches!(e.record, Record::AuxtraceInfo { .. }));
+    contents.header.tracing.is_some() && !traced && contents.traces.is_empty()
+}
+
+/// Reads a file. `unpacked` is what [`unpack`] makes of it.
+///
+/// # Errors
+/// There are no formats to tell what the samples mean.
+pub fn read<'a>(bytes: &'a [u8], unpacked: &'a [u8]) -> Result<Trace<'a>, kprism_ftrace::FtraceError> {
+    let mut contents = Contents::default();
+    file::read(bytes, &mut contents);
+    let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
+    file::records(unpacked, 0..unpacked.len(), &mut inner);
+    let Contents { header, mut events, mut notes, .. } = contents;
+    notes.append(&mut inner.notes);
+    events.append(&mut inner.events);
+    let mut trace = Trace {
+        dat: Dat::parse_head(header.tracing.unwrap_or_default())?,
+        release: header.release,
+        command: header.command,
+        clock: header.attrs.first().map_or("perf", clock_name).to_owned(),
+        notes,
+        ..Trace::default()
+    };
+    // What perf adds up for each event at the end of a recording has been told by the kernel already, as far as it could.
+    let (mut told, mut summed) = (0u64, 0u64);
+    for event in events {
+        let Trailer { pid, tid, time, cpu, .. } = event.trailer;
+        let (ns, cpu) = (time.unwrap_or(0), cpu.unwrap_or(0));
+        match event.record {
+            Record::Sample(body) => {
+                let attr = header.attrs.get(event.attr);
+                match attr.and_then(|attr| raw(attr, body)).filter(|record| record.len() >= 8) {
+                    Some(record) => {
+                        let pid = pid.unwrap_or(0);
+                        trace.samples.push(Sample { ns, cpu, tid, pid, lost: 0, record });
+                    }
+                    None => trace.others += 1,
+                }
+            }
+            Record::LostSamples { lost } => summed = summed.saturating_add(lost),
+            Record::Lost { lost } => {
+                told = told.saturating_add(lost);
+                trace.samples.push(Sample { ns, cpu, tid: None, pid: 0, lost, record: &[] });
+            }
+            Record::Comm { pid, tid, comm, .. } => trace.names.push((ns, tid, pid, comm)),
+            _ => {}
+        }
+    }
+    trace.samples.sort_by_key(|sample| sample.ns);
+    if let Some(lost) = summed.checked_sub(told).filter(|lost| *lost > 0) {
+        trace
+            .notes
+            .push(format!("{lost} of the lost events could not be placed in time: they are at the end"));
+        let last = trace.samples.last().map_or((0, 0), |last| (last.ns, last.cpu));
+        trace.samples.push(Sample { ns: last.0, cpu: last.1, tid: None, pid: 0, lost, record: &[] });
+    }
+    trace.names.sort_by_key(|name| name.0);
+    Ok(trace)
+}
+
+impl<'a> Trace<'a> {
+    /// Samples of tracepoints and places of losses.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// Threads and their processes.
+    pub fn groups(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.samples.iter().filter_map(|sample| Some((sample.tid?, sample.pid)))
+    }
+
+    /// The events, in order of time.
+    pub fn events(&self, decoder: &Decoder) -> impl Iterator<Item = Event<'a>> {
+        self.samples.iter().map(|sample| {
+            let &Sample { ns, cpu, record, .. } = sample;
+            let Some(tid) = sample.tid else {
+                let data = Data::Lost { count: Some(sample.lost) };
+                return Event { ns, cpu, pid: UNKNOWN_PID, context: Context::Task, data };
+            };
+            let (context, data) = decoder.record(record);
+            Event { ns, cpu, pid: tid, context, data }
+        })
+    }
+}
+
+/// Bits of `perf_event_attr::read_format`.
+mod read_format {
+    pub const TOTAL_TIME_ENABLED: u64 = 1;
+    pub const TOTAL_TIME_RUNNING: u64 = 2;
+    pub const ID: u64 = 4;
+    pub const GROUP: u64 = 8;
+    pub const LOST: u64 = 16;
+}
+
+/// A sample's raw data: what comes before them is passed over.
+fn raw<'a>(attr: &Attr, body: &'a [u8]) -> Option<&'a [u8]> {
+    let has = |bit| attr.sample_type & bit != 0;
+    if !has(sample::RAW) {
+        return None;
+    }
+    let mut f = Fields(body);
+    Trailer::of_sample(attr.sample_type, &mut f)?;
+    if has(sample::PERIOD) {
+        f.u64()?;
+    }
+    if has(sample::READ) {
+        let asked = |bit| u64::from(attr.read_format & bit != 0);
+        let times = asked(read_format::TOTAL_TIME_ENABLED) + asked(read_format::TOTAL_TIME_RUNNING);
+        let each = 1 + asked(read_format::ID) + asked(read_format::LOST);
+        let words = match asked(read_format::GROUP) {
+            0 => times + each,
+            _ => f.u64()?.checked_mul(each)?.checked_add(times)?,
+        };
+        f.take(usize::try_from(words.checked_mul(8)?).ok()?)?;
+    }
+    if has(sample::CALLCHAIN) {
+        let count = f.u64()?;
+        f.take(usize::try_from(count.checked_mul(8)?).ok()?)?;
+    }
+    let size = f.u32()?;
+    f.take(size as usize)
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel's coverage counters, from the memory of a guest that stands.
+//!
+//! In: a guest that has stopped itself, and its `kallsyms`. Out: an archive as of `/sys/kernel/debug/gcov`. The guest does
+//! nothing for it: it stops by writing to a port from user mode, and the host reads its memory.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use kprism_gcov::memory::paging::{Paged, Physical};
+use kprism_gcov::memory::{Roots, read, symbol};
+use serde_json::json;
+
+use crate::archive::Archive;
+use crate::error::{Context, Error, Result};
+use crate::qemu::Running;
+use crate::snapshot::wait_status;
+
+/// Read at a time.
+const PIECE: u64 = 1 << 20;
+
+/// Reads counters whenever the guest stops for it.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    kallsyms: PathBuf,
+    /// Of the run.
+    folder: PathBuf,
+    scratch: PathBuf,
+    next: Option<String>,
+}
+
+impl Counters {
+    pub fn new(kallsyms: PathBuf, folder: &Path, scratch: &Path) -> Self {
+        Self { kallsyms, folder: folder.to_owned(), scratch: scratch.to_owned(), next: None }
+    }
+
+    /// The guest stops itself, or has.
+    pub fn come(&mut self, name: String) {
+        self.next = Some(name);
+    }
+
+    /// Reads counters if the guest stands for it, and lets it go on.
+    pub fn read(&mut self, qemu: &mut Running) -> Result<()> {
+        let Some(name) = self.next.take() else { return Ok(()) };
+        wait_status(qemu, "running", "guest-panicked")?;
+        let symbols = fs::read(&self.kallsyms).at("read", &self.kallsyms)?;
+        let roots = Roots::find(&symbols).zip(symbol(&symbols, "init_top_pgt"));
+        let (roots, table) = roots.ok_or_else(|| Error::BadFile {
+            path: self.kallsyms.clone(),
+            reason:
+                "the guest's kernel has no gcov_info_head and init_top_pgt: it needs CONFIG_GCOV_KERNEL and \
+                     CONFIG_KALLSYMS_ALL"
+                    .into(),
+        })?;
+        let piece = self.scratch.join("counters");
+        let memory = GuestMemory { qemu, piece: &piece, known: HashMap::new() };
+        // The lab boots with nokaslr: the image is where it was linked for.
+        let found = read(&mut Paged::new(memory, table, 0, false), roots).map_err(|error| Error::Qemu {
+            reason: format!("the kernel's coverage counters in the guest's memory: {error}"),
+        })?;
+        fs::remove_file(&piece).ok();
+        let folder = self.folder.join("streams/gcov");
+        fs::create_dir_all(&folder).at("create", &folder)?;
+        let path = folder.join(&name);
+        let mut archive = Archive::new(BufWriter::new(File::create(&path).at("create", &path)?));
+        for (object, data) in &found {
+            archive.file(object.trim_start_matches('/'), 0o400, &data.to_bytes()).at("write", &path)?;
+        }
+        archive.finish().and_then(|mut output| output.flush()).at("write", &path)?;
+        qemu.qmp.call("cont", json!({})).map(|_| ())
+    }
+}
+
+/// Physical memory of a guest that stands, read in pieces, each once.
+struct GuestMemory<'q> {
+    qemu: &'q mut Running,
+    piece: &'q Path,
+    known: HashMap<u64, Vec<u8>>,
+}
+
+impl Physical for GuestMemory<'_> {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> std::result::Result<(), String> {
+        let (mut at, mut rest) = (address, into);
+        while !rest.is_empty() {
+            let (base, within) = (at / PIECE * PIECE, (at % PIECE) as usize);
+            let (first, more) = rest.split_at_mut(rest.len().min(PIECE as usize - within));
+            if !self.known.contains_key(&base) {
+                let arguments =
+                    json!({ "val": base, "size": PIECE, "filename": self.piece.to_string_lossy() });
+                self.qemu.qmp.call("pmemsave", arguments).map_err(|error| error.to_string())?;
+                let bytes = fs::read(self.piece).map_err(|error| error.to_string())?;
+                self.known.insert(base, bytes);
+            }
+            let bytes = self.known.get(&base).and_then(|bytes| bytes.get(within..within + first.len()));
+            first.copy_from_slice(bytes.ok_or("the guest has no such memory")?);
+            at += first.len() as u64;
+            rest = more;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two coverages of one run: by gcov's counters, and by the flow. Which lines agree, and why others do not.
+//!
+//! In: both [`Cover`]s, and [`Known`]: what debug information says is there. Out: a [`Comparison`] for each source file.
+//! Reasons are computed from what is there, never guessed: a line is optimised away if no instruction of any copy of its
+//! function is left with its number, inlined if its function has no code of its own, and so on.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use kprism_gcov::Cover;
+use kprism_gcov::cover::{FunctionTotal, Source};
+
+use crate::lines::Lines;
+
+/// What debug information has.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// Lines that code has, by source file: of every row of the line table.
+    lines: HashMap<String, HashSet<u32>>,
+    /// Functions that the linker knows.
+    functions: HashSet<String>,
+}
+
+impl Known {
+    /// Adds a program, kernel or module.
+    pub fn add(&mut self, lines: &Lines) {
+        let names = lines.files.iter().map(|path| path.as_str());
+        let mut by_file: Vec<HashSet<u32>> = names.clone().map(|_| HashSet::new()).collect();
+        let rows = lines.rows.iter().map(|row| (row.file, row.line));
+        for (file, line) in rows.chain(lines.bare.iter().map(|bare| (bare.file, bare.line))) {
+            if let Some(found) = by_file.get_mut(file as usize).filter(|_| line != 0) {
+                found.insert(line);
+            }
+        }
+        for (path, found) in names.zip(by_file) {
+            self.lines.entry(path.to_owned()).or_default().extend(found);
+        }
+        // What a compiler made of a function (`f.isra.0`) is that function.
+        let names = lines.functions.iter().map(|f| f.name.split('.').next().unwrap_or(&f.name));
+        self.functions.extend(names.map(str::to_owned));
+    }
+}
+
+/// Why only gcov has a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Why {
+    /// A label, an `else`, a brace: gcov gives it the count of the block behind it; it is no code.
+    Label,
+    /// Its function is in the program, and no instruction in it is of the line: folded into another line, or computed by the
+    /// compiler.
+    Optimised,
+    /// Its function has no code of its own: what was inlined has lines, this one not.
+    Inlined,
+    /// Neither its function nor a copy of it is in the program.
+    Gone,
+    /// There is code of the line, but in no function that symbols name.
+    Unnamed,
+    /// The source file is in no debug information that was read.
+    NoDebug,
+}
+
+impl Why {
+    /// All.
+    pub const ALL: [Why; 6] =
+        [Why::Label, Why::Optimised, Why::Inlined, Why::Gone, Why::Unnamed, Why::NoDebug];
+
+    /// For programs.
+    pub fn key(self) -> &'static str {
+        match self {
+            Why::Label => "label",
+            Why::Optimised => "optimised",
+            Why::Inlined => "inlined",
+            Why::Gone => "gone",
+            Why::Unnamed => "unnamed",
+            Why::NoDebug => "no_debug",
+        }
+    }
+
+    /// In a few words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Why::Label => "a label, an else, a brace: no code",
+            Why::Optimised => "no instruction of it left in its function",
+            Why::Inlined => "its function was inlined everywhere, and nothing of the line is left",
+            Why::Gone => "neither its function nor a copy of it is there",
+            Why::Unnamed => "its code is in no function that symbols name",
+            Why::NoDebug => "its file is in no debug information",
+        }
+    }
+}
+
+/// How a line that both have differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Differs {
+    /// Executed, to gcov: what is left of the line did not run.
+    OnlyGcov,
+    /// Executed, to the flow: instructions that the line shares with another, or that were moved before a branch.
+    OnlyFlow,
+    /// Both: another number of times.
+    Count,
+}
+
+/// One source file.
+#[derive(Debug, Clone, Default)]
+pub struct Comparison {
+    /// Its path.
+    pub path: String,
+    /// Lines that gcov has.
+    pub gcov: u64,
+    /// Lines that both have.
+    pub both: u64,
+    /// Those of them that both say were executed, or both that they were not.
+    pub alike: u64,
+    /// Those of them with the very same count.
+    pub equal: u64,
+    /// Lines that only gcov has, and why.
+    pub only_gcov: BTreeMap<Why, Vec<u32>>,
+    /// Lines that only the flow has.
+    pub only_flow: Vec<u32>,
+    /// Lines that both have and that differ.
+    pub differ: Vec<(u32, Differs)>,
+}
+
+impl Comparison {
+    /// Adds another file's numbers.
+    pub fn add(&mut self, other: &Comparison) {
+        self.gcov += other.gcov;
+        self.both += other.both;
+        self.alike += other.alike;
+        self.equal += other.equal;
+        for (why, lines) in &other.only_gcov {
+            self.only_gcov.entry(*why).or_default().extend(lines);
+        }
+        self.only_flow.extend(&other.only_flow);
+        self.differ.extend(&other.differ);
+    }
+
+    /// Lines of gcov's that the flow tells rightly, or that are no code.
+    pub fn told(&self) -> u64 {
+        self.alike + self.only_gcov.get(&Why::Label).map_or(0, |lines| lines.len() as u64)
+    }
+}
+
+/// Compares the files that `takes` takes and gcov has. `text` gives a source file's lines, if it is there.
+pub fn compare(
+    gcov: &Cover,
+    flow: &Cover,
+    known: &Known,
+    takes: &dyn Fn(&str) -> bool,
+    text: &dyn Fn(&str) -> Option<String>,
+) -> Vec<Comparison> {
+    let flows: HashMap<&str, &Source> = flow.sources.iter().map(|s| (s.path.as_str(), s)).collect();
+    let chosen = gcov.sources.iter().filter(|source| takes(gcov.shown(&source.path)));
+    let one = |source: &Source| {
+        let text = text(&source.path).unwrap_or_default();
+        let text: Vec<&str> = text.lines().map(str::trim).collect();
+        let mut found = file(source, flows.get(source.path.as_str()).copied(), known, &text);
+        gcov.shown(&source.path).clone_into(&mut found.path);
+        found
+    };
+    chosen.map(one).collect()
+}
+
+fn file(gcov: &Source, flow: Option<&Source>, known: &Known, text: &[&str]) -> Comparison {
+    let mut found = Comparison { gcov: gcov.lines.len() as u64, ..Comparison::default() };
+    let counts: BTreeMap<u32, i64> = gcov.lines.iter().map(|line| (line.line, line.count)).collect();
+    let theirs: BTreeMap<u32, i64> =
+        flow.iter().flat_map(|flow| &flow.lines).map(|line| (line.line, line.count)).collect();
+    found.only_flow.extend(theirs.keys().filter(|line| !counts.contains_key(line)));
+    let rows = known.lines.get(&gcov.path);
+    for (&line, &count) in &counts {
+        let Some(&other) = theirs.get(&line) else {
+            let text = text.get((line as usize).wrapping_sub(1)).copied();
+            let why = why(line, text, &gcov.functions, rows, known);
+            found.only_gcov.entry(why).or_default().push(line);
+            continue;
+        };
+        found.both += 1;
+        found.alike += u64::from((count > 0) == (other > 0));
+        found.equal += u64::from(count == other);
+        if count != other {
+            let differs = match (count > 0, other > 0) {
+                (true, false) => Differs::OnlyGcov,
+                (false, true) => Differs::OnlyFlow,
+                _ => Differs::Count,
+            };
+            found.differ.push((line, differs));
+        }
+    }
+    found
+}
+
+fn why(
+    line: u32,
+    text: Option<&str>,
+    functions: &[FunctionTotal],
+    rows: Option<&HashSet<u32>>,
+    known: &Known,
+) -> Why {
+    let Some(rows) = rows else { return Why::NoDebug };
+    if rows.contains(&line) {
+        return Why::Unnamed;
+    }
+    if text.is_some_and(is_label) {
+        return Why::Label;
+    }
+    // Functions that macros make may share lines: any that has code will do.
+    let around = || functions.iter().filter(|f| (f.lines.0..=f.lines.1).contains(&line));
+    if around().any(|f| known.functions.contains(f.name.split('.').next().unwrap_or(&f.name))) {
+        return Why::Optimised;
+    }
+    if around().any(|f| (f.lines.0..=f.lines.1).any(|line| rows.contains(&line))) {
+        return Why::Inlined;
+    }
+    Why::Gone
+}
+
+/// Whether the line says where one can go, and does nothing.
+fn is_label(line: &str) -> bool {
+    let line = line.split("/*").next().unwrap_or(line).trim();
+    let is_name = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let case = line.strip_prefix("case ").or(line.strip_prefix("default")).is_some();
+    case && line.ends_with(':')
+        || line.strip_suffix(':').is_some_and(is_name)
+        || matches!(line, "{" | "}" | "else" | "else {" | "} else {" | "do {" | "};")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kprism_gcov::cover::LineCount;
+
+    fn source(path: &str, counts: &[(u32, i64)], functions: &[(&str, u32, u32)]) -> Source {
+        let lines = counts.iter().map(|&(line, count)| LineCount { line, unexecuted_block: false, count });
+        let functions = functions.iter().map(|&(name, from, to)| FunctionTotal {
+            name: name.to_owned(),
+            lines: (from, to),
+            called: 0,
+            returned: 0,
+            blocks: (0, 0),
+            conditions: (0, 0),
+            paths: (0, 0),
+        });
+        Source {
+            path: path.into(),
+            lines: lines.collect(),
+            functions: functions.collect(),
+            branches: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn each_line_has_its_reason() {
+        let functions = [("own", 1, 9), ("inlined", 10, 19), ("gone", 20, 29)];
+        let lines = [(1, 5), (2, 5), (3, 0), (4, 1), (5, 1), (11, 1), (12, 1), (21, 0), (40, 1)];
+        let gcov = source("/a.c", &lines, &functions);
+        let flow = source("/a.c", &[(1, 5), (2, 4), (3, 1), (11, 0), (7, 1)], &[]);
+        let known = Known {
+            lines: [("/a.c".to_owned(), HashSet::from([1, 2, 3, 11, 40]))].into(),
+            functions: ["own".to_owned()].into(),
+        };
+        let text: Vec<&str> = "a\nb\nc\ncase X:\nz = 1;".lines().collect();
+        let found = file(&gcov, Some(&flow), &known, &text);
+        assert_eq!((found.gcov, found.both, found.alike, found.equal), (9, 4, 2, 1));
+        let reasons: Vec<_> = found.only_gcov.into_iter().collect();
+        let expected = [
+            (Why::Label, vec![4]),
+            (Why::Optimised, vec![5]),
+            (Why::Inlined, vec![12]),
+            (Why::Gone, vec![21]),
+            (Why::Unnamed, vec![40]),
+        ];
+        assert_eq!(reasons, expected);
+        assert_eq!(found.only_flow, [7]);
+        let differ = [(2, Differs::Count), (3, Differs::OnlyFlow), (11, Differs::OnlyGcov)];
+        assert_eq!(found.differ, differ);
+        let other = source("/b.c", &[(1, 1)], &[]);
+        assert_eq!(file(&other, None, &known, &[]).only_gcov.keys().collect::<Vec<_>>(), [&Why::NoDebug]);
+    }
+
+    #[test]
+    fn labels_do_nothing() {
+        for line in ["case 'a':", "default:", "out:", "} else {", "case A ... B: /* all */"] {
+            assert!(is_label(line), "{line}");
+        }
+        for line in ["case 1: return 2;", "a ? b : c;", "x = 1;", "if (a)"] {
+            assert!(!is_label(line), "{line}");
+        }
+    }
+}

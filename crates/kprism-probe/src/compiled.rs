@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Plans in a file: compiled where the debug information is, run where it is not.
+//!
+//! The file is JSON, its programs are hexadecimal digits. What is wrong in it is found when it is read, or by the
+//! kernel's verifier, which takes it for any other program.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::plan::{Fill, Plan, Segment};
+use crate::program::{SEGMENT_STACK, VARS_END};
+use crate::stream::{HEADER, LONGEST, MOST_ITEMS};
+
+/// The version of the format.
+pub const VERSION: u32 = 1;
+
+/// What the file holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compiled {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Names of trace state variables.
+    pub vars: Vec<String>,
+    /// The probes.
+    pub plans: Vec<Plan>,
+}
+
+impl Compiled {
+    /// As bytes.
+    pub fn bytes(&self) -> Result<Vec<u8>, Error> {
+        let mut text = serde_json::to_vec(self).map_err(|e| Error::Cannot(e.to_string()))?;
+        text.push(b'\n');
+        Ok(text)
+    }
+
+    /// From any bytes; `name` is the file's, for errors.
+    pub fn parse(bytes: &[u8], name: &str) -> Result<Self, Error> {
+        let bad = |what: String| Error::Cannot(format!("{name}: {what}"));
+        let found: Self = serde_json::from_slice(bytes).map_err(|e| {
+            bad(format!("line {}, column {}: expected compiled probes: {e}", e.line(), e.column()))
+        })?;
+        if found.version != VERSION {
+            return Err(bad(format!("version {}, this kprism reads {VERSION}", found.version)));
+        }
+        if found.vars.len() > VARS_END as usize / 8 {
+            return Err(bad(format!("{} trace state variables", found.vars.len())));
+        }
+        for plan in &found.plans {
+            check(plan, found.vars.len()).map_err(|what| bad(format!("`{}`: {what}", plan.probe.place)))?;
+        }
+        Ok(found)
+    }
+}
+
+fn check(plan: &Plan, vars: usize) -> Result<(), String> {
+    let bytes = plan.probe.record_bytes as usize;
+    if !(HEADER..=LONGEST).contains(&bytes) || !bytes.is_multiple_of(8) {
+        return Err(format!("a record of {bytes} bytes, expected {HEADER} to {LONGEST} in eights"));
+    }
+    if plan.probe.items.len() > MOST_ITEMS || plan.slots.len() > MOST_ITEMS || plan.kept.len() > MOST_ITEMS {
+        return Err(format!("more than {MOST_ITEMS} values"));
+    }
+    for slot in &plan.slots {
+        let (segment, size) = match &slot.fill {
+            Fill::Value(segment) => (Some(segment), 8),
+            Fill::Text(segment, room) => (Some(segment), 8 + u64::from(*room)),
+            Fill::Memory(segment, size) => (Some(segment), u64::from(*size)),
+            Fill::Comm => (None, 24),
+            Fill::Registers => (None, 168),
+        };
+        let fits = slot.at as usize >= HEADER && u64::from(slot.at) + size <= bytes as u64;
+        if !fits || slot.number as usize >= MOST_ITEMS || size == 0 {
+            return Err(format!("a value of {size} bytes at {} of {bytes}", slot.at));
+        }
+        segment.map_or(Ok(()), |segment| check_segment(segment, vars))?;
+    }
+    plan.condition.iter().chain(&plan.guard).try_for_each(|segment| check_segment(segment, vars))
+}
+
+fn check_segment(segment: &Segment, vars: usize) -> Result<(), String> {
+    use kprism_expr::emit::{Reloc, state_size};
+    let program = &segment.program;
+    let outside = |at: i32| usize::try_from(at).map_or(true, |at| at >= state_size(vars));
+    let bad = program.relocs.iter().any(|r| matches!(r.1, Reloc::MapValue(_, at) if outside(at)));
+    if bad || program.stack > SEGMENT_STACK {
+        return Err(format!("`{}`: reaches out of its memory", segment.text));
+    }
+    Ok(())
+}

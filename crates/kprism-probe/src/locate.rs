@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a probe is: in a program, in the kernel with its debug information, or in the kernel by its BTF.
+
+use std::path::Path;
+
+use kprism_expr::btf::{self, Btf};
+use kprism_expr::dwarf::{self, Debug, Image};
+use kprism_expr::ir::{Func, Input, Op, Space};
+use kprism_expr::lower;
+use kprism_expr::regs::Reg;
+use kprism_expr::scope::{Bare, Moment, Scope};
+use kprism_expr::usdt::{self, Usdt};
+
+use crate::Error;
+use crate::events::{self, Name};
+use crate::plan::{Origin, Plan, Request, Site, made};
+
+/// Whose place it is.
+#[derive(Debug, Clone, Copy)]
+pub enum Target<'a> {
+    /// A program's or library's, with debug information.
+    Program(&'a Path),
+    /// The kernel's, with the file of its debug information.
+    Kernel(&'a Path),
+    /// The running kernel's, or its modules', with their types as BTF.
+    Btf(&'a Path),
+}
+
+/// Compiles a probe. A place that is several in the code gives several.
+pub fn plans(target: Target<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
+    let one = |plan: Result<Plan, Error>| plan.map(|plan| vec![plan]);
+    match (target, Name::of(request.place)) {
+        (Target::Btf(path), Some(name)) => one(running_event(path, name, request)),
+        (Target::Btf(path), None) => one(by_btf(path, request)),
+        (Target::Program(path), Some(name)) => usdt(path, name, request),
+        (Target::Program(path), None) => one(program(path, request)),
+        (Target::Kernel(path), Some(name)) => {
+            let image = Image::open(path)?;
+            let debug = Debug::new(&image)?;
+            events::by_debug(&image, &debug, name, request)
+        }
+        (Target::Kernel(path), None) => one(kernel(path, request)),
+    }
+}
+
+/// An event of the running kernel, as its tracefs and BTF describe it.
+fn running_event(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<Plan, Error> {
+    if let Some(around) = name.around {
+        let what =
+            format!("what `{around}` has around a tracepoint, only debug information tells (-k VMLINUX)");
+        return Err(Error::Cannot(what));
+    }
+    let tracefs = kprism_bpf::host::tracefs().ok_or_else(|| {
+        Error::Cannot("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing".to_owned())
+    })?;
+    let format = tracefs.join("events").join(name.system).join(name.event).join("format");
+    let text = std::fs::read(&format).map_err(|e| {
+        let what = format!("no event `{}:{}`", name.system, name.event);
+        Error::Cannot(format!("{what} ({}: {e}); kprism list events shows all", format.display()))
+    })?;
+    let event = events::described(name.system, &text)?;
+    let file = path.display().to_string();
+    let data = std::fs::read(path).map_err(|e| Error::Cannot(format!("{file}: {e}")))?;
+    events::by_btf(&Btf::parse(&data, &file)?, &event, request)
+}
+
+fn by_btf(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
+    let name = path.display().to_string();
+    let data = std::fs::read(path).map_err(|e| Error::Cannot(format!("{name}: {e}")))?;
+    let at_return = request.place.ends_with("%return");
+    let function = request.place.trim_end_matches("%return").to_owned();
+    let btf = Btf::parse(&data, &name)?;
+    let error = match btf::Place::find(&btf, request.place) {
+        Ok(place) => {
+            let site = Site::Traced { function, module: None, at_return };
+            return made(&place, request, site, None, &mut |_| Ok(()));
+        }
+        Err(error) => error,
+    };
+    // A module's types go on where the kernel's end.
+    for module in modules(path) {
+        let Ok(own) = std::fs::read(&module) else { continue };
+        if memchr::memmem::find(&own, function.as_bytes()).is_none() {
+            continue;
+        }
+        let name = module.display().to_string();
+        let joined = btf::joined(&data, &own, &name)?;
+        let btf = Btf::parse(&joined, &name)?;
+        let Ok(place) = btf::Place::find(&btf, request.place) else { continue };
+        let module = module.file_name().map(|n| n.to_string_lossy().into_owned());
+        let site = Site::Traced { function, module, at_return };
+        return made(&place, request, site, None, &mut |_| Ok(()));
+    }
+    Err(error.into())
+}
+
+/// The modules' BTF beside the kernel's, in order of their names.
+fn modules(vmlinux: &Path) -> Vec<std::path::PathBuf> {
+    let Some(entries) = vmlinux.parent().and_then(|folder| std::fs::read_dir(folder).ok()) else {
+        return Vec::new();
+    };
+    let mut all: Vec<_> = entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p != vmlinux).collect();
+    all.sort();
+    all
+}
+
+fn program(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
+    let image = Image::open(path)?;
+    let debug = Debug::new(&image)?;
+    let place = dwarf::Place::find(&debug, request.place, Space::User)?;
+    let offset = |address: u64| {
+        let what = || format!("{}: {address:#x} is not in the file", path.display());
+        image.file_offset(address).ok_or_else(|| Error::Cannot(what()))
+    };
+    let at_return = place.moment == Moment::Return;
+    let (offset, entry) = (offset(place.pc)?, offset(place.entry)?);
+    let site = Site::User { file: path.to_owned(), offset, entry, at_return, listeners: 0 };
+    let mut fix = |func: &mut Func| {
+        if image.moves() {
+            if at_return && func.ops().any(|op| matches!(op, Op::Address(_))) {
+                let what = "globals of a program that can be loaded anywhere cannot be found where a function returns; use its entry or a line";
+                return Err(Error::Cannot(what.to_owned()));
+            }
+            lower::by_instruction(func, place.pc);
+        }
+        Ok(())
+    };
+    let mut plan = made(&place, request, site, Some(place.pc), &mut fix)?;
+    plan.probe.file = Some(path.display().to_string());
+    plan.origin = Origin { build_id: image.build_id(), text: None };
+    plan.notes.extend(place.others.iter().map(|other| also(request.place, *other)));
+    Ok(plan)
+}
+
+/// Static tracepoints of a program: all that have the name.
+fn usdt(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
+    let image = Image::map(path)?;
+    let all = usdt::probes(&image);
+    let wanted = |p: &&Usdt| p.provider == name.system && p.name == name.event;
+    // Without debug information there are only the arguments.
+    let described = Image::open(path).ok();
+    let debug = described.as_ref().and_then(|image| Debug::new(image).ok());
+    let mut plans = Vec::new();
+    for probe in all.iter().filter(wanted) {
+        let place = debug.as_ref();
+        let place = place.and_then(|d| dwarf::Place::at(d, probe.pc, Moment::Inside, Space::User).ok());
+        let bare = Bare(Space::User);
+        let inner = place.as_ref().map_or(&bare as &dyn Scope, |place| place);
+        let scope = usdt::Place { probe, image: &image, inner };
+        let offset = |address: u64| {
+            let what = || format!("{}: {address:#x} is not in the file", path.display());
+            image.file_offset(address).ok_or_else(|| Error::Cannot(what()))
+        };
+        let listeners = if probe.semaphore == 0 { 0 } else { offset(probe.semaphore)? };
+        let (file, offset) = (path.to_owned(), offset(probe.pc)?);
+        let site = Site::User { file, offset, entry: offset, at_return: false, listeners };
+        let mut plan = made(&scope, request, site, Some(probe.pc), &mut |func| {
+            if image.moves() {
+                lower::by_instruction(func, probe.pc);
+            }
+            Ok(())
+        })?;
+        plan.probe.file = Some(path.display().to_string());
+        plan.origin = Origin { build_id: image.build_id(), text: None };
+        plans.push(plan);
+    }
+    if plans.is_empty() {
+        let text = format!("{}:{}", name.system, name.event);
+        let known: Vec<String> = all.iter().map(|p| format!("{}:{}", p.provider, p.name)).collect();
+        let near = kprism_expr::error::suggestion(&text, known.iter().map(String::as_str));
+        let near = near.map_or_else(String::new, |near| format!("; {near}"));
+        let what = format!("{}: no static tracepoint `{text}`{near}", path.display());
+        return Err(dwarf::Error::Nothing(what).into());
+    }
+    Ok(plans)
+}
+
+fn kernel(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
+    let image = Image::open(path)?;
+    let debug = Debug::new(&image)?;
+    let place = dwarf::Place::find(&debug, request.place, Space::Kernel)?;
+    let at_return = place.moment == Moment::Return;
+    let site = Site::Kernel { address: place.pc, entry: place.entry, at_return };
+    let mut plan = made(&place, request, site, Some(place.pc), &mut |func| {
+        at_breakpoint(func, &place);
+        Ok(())
+    })?;
+    plan.origin = origin(&image)?;
+    plan.notes.extend(place.others.iter().map(|other| also(request.place, *other)));
+    Ok(plan)
+}
+
+/// A kprobe's program sees the instruction pointer behind the breakpoint; what is meant is the place itself.
+pub(crate) fn at_breakpoint(func: &mut Func, place: &dwarf::Place<'_, '_>) {
+    if place.moment == Moment::Return {
+        return;
+    }
+    for value in &mut func.vals {
+        if value.op == Op::Input(Input::Reg(Reg::Rip)) {
+            value.op = Op::Address(place.pc);
+        }
+    }
+}
+
+/// What a plan with the kernel's debug information is for.
+pub(crate) fn origin(image: &Image) -> Result<Origin, Error> {
+    let missing = || Error::Cannot(format!("{}: no symbol _text: is it a vmlinux?", image.name()));
+    let text = image.symbol("_text").ok_or_else(missing)?;
+    Ok(Origin { build_id: image.build_id(), text: Some(text) })
+}
+
+fn also(place: &str, other: u64) -> String {
+    format!("{place} begins at {other:#x} too; a probe there is another place")
+}

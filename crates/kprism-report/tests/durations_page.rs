@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The page of a run of durations in a browser: the table, a function's histogram, the timeline. The calls are those of
+//! a function graph of vfs_read on 6.12.
+
+mod sample;
+mod webdriver;
+
+use kprism_durations::ftrace::Collector;
+use kprism_durations::{Measured, Names};
+use kprism_ftrace::text::Text;
+use kprism_report::html::{self, Budget};
+use serde_json::{Value, json};
+use webdriver::Browser;
+
+fn measured() -> Measured {
+    let mut reader = Text::new(include_bytes!("data/vfs_read.txt"));
+    let mut collector = Collector::new(Names::default(), reader.timed());
+    reader.by_ref().for_each(|event| collector.event(&event));
+    collector.finish(|_| None)
+}
+
+fn page(measured: &Measured) -> String {
+    let (profile, times) = (&measured.profile, &measured.times);
+    html::render_durations(&sample::manifest(), profile, times, &Budget::default()).unwrap()
+}
+
+#[test]
+fn the_data_are_those_of_the_tables() {
+    let measured = measured();
+    let page = page(&measured);
+    let (_, rest) = page.split_once("id=\"kprism-data\">").unwrap();
+    let data: Value = serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
+    let own = &data["durations"];
+    assert_eq!(own["calls"], measured.times.counts.calls);
+    let functions = own["functions"].as_array().unwrap();
+    let counted: u64 = functions.iter().map(|f| f["count"].as_u64().unwrap()).sum();
+    assert_eq!(counted, measured.times.counts.calls);
+    for function in functions {
+        let bins = function["ns"]["bins"].as_array().unwrap();
+        let in_bins: u64 = bins.chunks(3).map(|bin| bin[2].as_u64().unwrap()).sum();
+        assert_eq!(in_bins, function["count"].as_u64().unwrap(), "{function}");
+    }
+    let slices = &own["slices"];
+    assert_eq!(slices["ns"].as_array().unwrap().len(), measured.profile.slices.len());
+    assert_eq!(own["slices_omitted"], 0);
+}
+
+#[test]
+fn a_browser_shows_histograms_and_the_timeline() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("report.html");
+    std::fs::write(&file, page(&measured())).unwrap();
+    let Some(browser) = Browser::start(&dir.path().join("browser"), 1440, 1000) else {
+        println!("skipped: no Chromium with chromedriver");
+        return;
+    };
+    browser.open(&file);
+    browser.wait("return document.querySelectorAll('path.arc').length > 20");
+    let sections =
+        browser.run("return [...document.querySelectorAll('nav.sections a')].map((a) => a.textContent)");
+    assert_eq!(sections, json!(["Calls", "Durations", "Timeline", "Tasks"]));
+    let column = |n: u32| {
+        let table = "document.querySelector('#durations table')";
+        browser.run(&format!(
+            "return [...{table}.querySelectorAll('tbody td:nth-child({n})')].map((c) => c.textContent)"
+        ))
+    };
+    // Longest total first: what was asked to be traced.
+    assert_eq!(column(12)[0], "vfs_read");
+    // By count.
+    browser.click("#durations th:nth-child(1) button");
+    assert_eq!(column(12)[0], "__rcu_read_lock");
+    let count = column(1)[0].as_str().unwrap().replace(',', "");
+    browser.click("#durations tbody tr:nth-child(1) .choose");
+    assert_eq!(
+        browser.run("return document.querySelector('#durations h3').firstChild.textContent"),
+        "__rcu_read_lock"
+    );
+    let label =
+        browser.run("return document.querySelector('#durations .loghist svg').getAttribute('aria-label')");
+    assert!(
+        label.as_str().unwrap().starts_with(&format!("Durations of __rcu_read_lock, {count} calls")),
+        "{label}"
+    );
+    browser.screenshot("durations");
+
+    // A call that was chosen is brought into view in the timeline, and is what is under the pointer there.
+    browser.click("#durations .filter");
+    browser.keys("vfs_read");
+    browser.click("#durations table tbody tr:nth-child(1) .choose");
+    browser.click("#durations .histograms table tbody tr:nth-child(1) .choose");
+    let drawn = "const c = document.querySelector('canvas.calls');
+        const pixels = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+        const colors = new Set(); for (let i = 0; i < pixels.length; i += 4) colors.add(pixels[i] << 16 | pixels[i + 1] << 8 | pixels[i + 2]);
+        return [c.clientWidth > 600, c.clientHeight > 100, colors.size > 20]";
+    assert_eq!(browser.run(drawn), json!([true, true, true]));
+    let point = "const box = document.querySelector('canvas.calls').getBoundingClientRect(); return [box.left, box.top, box.width]";
+    let at: Vec<f64> = serde_json::from_value(browser.run(point)).unwrap();
+    browser.click_at(at[0] + 150.0 + (at[2] - 150.0) / 2.0, at[1] + 30.0);
+    let tip = browser.run("return [...document.querySelectorAll('.tip')].filter((t) => !t.hidden).map((t) => t.querySelector('strong').textContent)");
+    assert_eq!(tip, json!(["vfs_read"]));
+    browser.screenshot("timeline");
+    // The keyboard zooms: the picture changes, and the button undoes it.
+    let picture = "return document.querySelector('canvas.calls').toDataURL().length";
+    let before = browser.run(picture);
+    browser.keys("+++");
+    assert_ne!(browser.run(picture), before);
+    browser.click("#timeline .more");
+    assert_eq!(browser.run("return document.images.length"), 0);
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism report cover --compare`: gcov's counters and the flow of the same run, line by line.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use kprism_listing::why::{Comparison, Differs, Why, compare};
+use kprism_report::cover::takes;
+use kprism_report::table::{Cell, Column, Table};
+use kprism_report::units::grouped;
+use serde_json::json;
+
+use super::cover::View;
+use super::report::print_json;
+use crate::cover::{From, Who, is_cover, load};
+use crate::exit::Outcome;
+use crate::flow_cover;
+use crate::progress::Progress;
+
+/// Lines that are named for each kind of difference.
+const NAMED: usize = 12;
+
+/// Compares.
+pub fn report(
+    input: &Path,
+    from: &From,
+    view: &View<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    if !is_cover(input) {
+        bail!("{}: no counters of gcov in it: kprism lab gcov-kernel --flow records both", input.display());
+    }
+    let gcov = load(input, &From { by_flow: false, ..from.clone() }, &Who::default(), progress)?;
+    let (flow, known) = flow_cover::load_known(input, &from.debug, &Who::default(), progress)?;
+    let text =
+        |path: &str| std::fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let files = compare(&gcov.cover, &flow.cover, &known, &|path| takes(view.path, path), &text);
+    if files.is_empty() {
+        return Ok(Outcome::NothingMatched);
+    }
+    let mut all = Comparison::default();
+    files.iter().for_each(|file| all.add(file));
+    let mut table = table(&files);
+    table.sort_by(view.sort.unwrap_or("lines"))?;
+    if let Some(limit) = view.limit.or((!view.json).then_some(40)) {
+        table.limit(limit);
+    }
+    if view.json {
+        let why: serde_json::Map<String, serde_json::Value> =
+            all.only_gcov.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines.len()))).collect();
+        let value = json!({
+            "lines": all.gcov, "both": all.both, "alike": all.alike, "equal": all.equal,
+            "only_gcov": why, "only_flow": all.only_flow.len(), "files": files.iter().map(listed).collect::<Vec<_>>(),
+            "rows": table.to_json(),
+        });
+        print_json(&value, out)?;
+        return Ok(Outcome::Done);
+    }
+    write!(out, "{}\n{}", summary(&all), table.to_text(view.style))?;
+    if let [file] = &files[..] {
+        write!(out, "\n{}", lines_of(file))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 100.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+fn summary(all: &Comparison) -> String {
+    let mut text = format!(
+        "{} lines of gcov's, {} of them in the flow's coverage: {:.2}% of these executed alike, {:.2}% with the same count\n",
+        grouped(all.gcov),
+        grouped(all.both),
+        percent(all.alike, all.both),
+        percent(all.equal, all.both),
+    );
+    let mut line = |n: u64, words: &str| {
+        if n > 0 {
+            text.push_str(&format!("{:>8}  {words}\n", grouped(n)));
+        }
+    };
+    let of = |kind: Differs| all.differ.iter().filter(|(_, differs)| *differs == kind).count() as u64;
+    line(of(Differs::OnlyGcov), "executed to gcov only: what is left of the line did not run");
+    line(
+        of(Differs::OnlyFlow),
+        "executed in the flow only: code shared with another line, or moved before a branch",
+    );
+    for why in Why::ALL {
+        line(
+            all.only_gcov.get(&why).map_or(0, |lines| lines.len() as u64),
+            &format!("only gcov's: {}", why.words()),
+        );
+    }
+    line(all.only_flow.len() as u64, "only the flow's");
+    text
+}
+
+fn table(files: &[Comparison]) -> Table {
+    let rows = files.iter().map(|file| {
+        let only = |why: Why| Cell::Int(file.only_gcov.get(&why).map_or(0, |lines| lines.len() as u64));
+        let mut row = vec![
+            Cell::Int(file.gcov),
+            Cell::Int(file.both),
+            Cell::Percent(percent(file.alike, file.both)),
+            Cell::Percent(percent(file.equal, file.both)),
+        ];
+        row.extend(Why::ALL.map(only));
+        row.extend([Cell::Int(file.only_flow.len() as u64), Cell::Text(file.path.clone())]);
+        row
+    });
+    let columns = [
+        ("lines", "lines"),
+        ("both", "both"),
+        ("alike_percent", "alike"),
+        ("equal_percent", "same count"),
+        ("label", "labels"),
+        ("optimised", "optimised"),
+        ("inlined", "inlined"),
+        ("gone", "gone"),
+        ("unnamed", "unnamed"),
+        ("no_debug", "no debug"),
+        ("only_flow", "only flow"),
+        ("path", "file"),
+    ];
+    let columns = columns.map(|(key, head)| Column { key, head }).to_vec();
+    Table { columns, rows: rows.collect(), hidden: 0 }
+}
+
+/// Every line that differs, for programs.
+fn listed(file: &Comparison) -> serde_json::Value {
+    let of = |kind: Differs| -> Vec<u32> {
+        file.differ.iter().filter(|(_, differs)| *differs == kind).map(|(line, _)| *line).collect()
+    };
+    let why: serde_json::Map<String, serde_json::Value> =
+        file.only_gcov.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines))).collect();
+    json!({
+        "path": file.path, "only_gcov": why, "only_flow": file.only_flow,
+        "executed_to_gcov_only": of(Differs::OnlyGcov), "executed_in_the_flow_only": of(Differs::OnlyFlow),
+        "counts_differ": of(Differs::Count),
+    })
+}
+
+/// The same for people.
+fn lines_of(file: &Comparison) -> String {
+    let mut text = String::new();
+    let mut line = |words: &str, lines: Vec<u32>| {
+        if lines.is_empty() {
+            return;
+        }
+        let more = if lines.len() > NAMED { " …" } else { "" };
+        let names: Vec<String> = lines.iter().take(NAMED).map(u32::to_string).collect();
+        text.push_str(&format!("{words}: {}{more}\n", names.join(" ")));
+    };
+    let of = |kind: Differs| file.differ.iter().filter(|d| d.1 == kind).map(|d| d.0).collect();
+    line("executed to gcov only", of(Differs::OnlyGcov));
+    line("executed in the flow only", of(Differs::OnlyFlow));
+    line("counts differ", of(Differs::Count));
+    for (why, lines) in &file.only_gcov {
+        line(&format!("only gcov's ({})", why.words()), lines.clone());
+    }
+    line("only the flow's", file.only_flow.clone());
+    text
+}

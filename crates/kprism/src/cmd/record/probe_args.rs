@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What probes are wanted, and where their places are: for `kprism record probe` and `kprism compile`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+use kprism_probe::compiled::{Compiled, VERSION};
+use kprism_probe::locate::{Target, plans};
+use kprism_probe::plan::{Plan, Request, expressions, split};
+
+use crate::progress::Progress;
+
+/// Probes on a command line.
+#[derive(Debug, clap::Args)]
+pub struct ProbeArgs {
+    /// Where, and when it counts: `LOCATION if EXPR`
+    #[arg(value_name = "PROBE")]
+    pub probes: Vec<String>,
+    /// What each hit keeps: expressions, $args, $locals, $regs (can be repeated)
+    #[arg(long, value_name = "EXPR,…")]
+    pub collect: Vec<String>,
+    /// The program or library of the places
+    #[arg(long, value_name = "FILE", conflicts_with = "vmlinux")]
+    pub exec: Option<PathBuf>,
+    /// The kernel's debug information; without it, the running kernel's BTF: entry and return
+    #[arg(short = 'k', long, value_name = "VMLINUX")]
+    pub vmlinux: Option<PathBuf>,
+    /// A trace state variable, 0 at first (can be repeated)
+    #[arg(long = "var", value_name = "NAME")]
+    pub vars: Vec<String>,
+    /// Keep so many bytes of a string
+    #[arg(long, value_name = "BYTES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(8..=4096))]
+    pub strings: u32,
+}
+
+impl ProbeArgs {
+    /// Compiles them. Without a file, places are looked up in the command, the process, or the running kernel.
+    pub fn compiled(&self, command: &[String], pids: &[u32], progress: &Progress) -> Result<Compiled> {
+        let collect: Vec<String> = self.collect.iter().flat_map(|list| expressions(list)).collect();
+        if self.probes.is_empty() {
+            bail!("which probes? write `FUNC if EXPR`, FILE:LINE or another place");
+        }
+        let mut all = Vec::new();
+        for spec in &self.probes {
+            let (place, condition) = split(spec);
+            let request =
+                Request { place, condition, collect: &collect, vars: &self.vars, text: self.strings };
+            let planned = self.planned(&request, command, pids)?;
+            planned.iter().for_each(|plan| tell(plan, progress));
+            all.extend(planned);
+        }
+        Ok(Compiled { version: VERSION, vars: self.vars.clone(), plans: all })
+    }
+
+    /// In the file that was named, or the program that is run, or the kernel.
+    fn planned(&self, request: &Request<'_>, command: &[String], pids: &[u32]) -> Result<Vec<Plan>> {
+        if let Some(path) = &self.exec {
+            return Ok(plans(Target::Program(path), request)?);
+        }
+        if let Some(path) = &self.vmlinux {
+            return Ok(plans(Target::Kernel(path), request)?);
+        }
+        let btf = Target::Btf(Path::new("/sys/kernel/btf/vmlinux"));
+        let program = match (command.first(), pids) {
+            (Some(name), _) => found(name),
+            (None, [pid]) => Some(PathBuf::from(format!("/proc/{pid}/exe"))),
+            _ => None,
+        };
+        let Some(program) = program else { return Ok(plans(btf, request)?) };
+        match plans(Target::Program(&program), request) {
+            Ok(planned) => Ok(planned),
+            // The place is there, what is asked of it is not.
+            Err(error @ (kprism_probe::Error::Expression(_) | kprism_probe::Error::Cannot(_))) => {
+                Err(error.into())
+            }
+            Err(there) => plans(btf, request).map_err(|error| match error {
+                kprism_probe::Error::Btf(_) => anyhow!("{there}\nand in the kernel: {error}"),
+                error => error.into(),
+            }),
+        }
+    }
+}
+
+/// A command's file.
+fn found(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// What was chosen, and what could not be had.
+pub fn tell(plan: &Plan, progress: &Progress) {
+    let whose = plan.probe.file.as_deref().unwrap_or("the kernel");
+    progress.say(&format!("{} in {whose}, by {}", plan.probe.found, plan.probe.hook));
+    for note in &plan.notes {
+        progress.say(&format!("note: {note}"));
+    }
+    for item in &plan.probe.items {
+        if let Some(why) = &item.missing {
+            progress.say(&format!("note: {} is left out: {why}", item.name));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tracepoints of a perf.data.
+
+use anyhow::Result;
+use kprism_durations::Measured;
+use kprism_ftrace::show::Shown;
+use kprism_ftrace::{Data, Event, side};
+use kprism_import::perfdata::trace;
+use kprism_report::units::grouped;
+
+use super::{Audience, Facts, collector, finish, symbols};
+
+/// Reads it.
+pub(super) fn measure(
+    bytes: &[u8],
+    kallsyms: &[u8],
+    facts: &mut Facts,
+    audience: &mut Audience<'_>,
+) -> Result<Measured> {
+    let unpacked = trace::unpack(bytes);
+    let mut trace = trace::read(bytes, &unpacked)?;
+    facts.source = "perf.data";
+    facts.clock.clone_from(&trace.clock);
+    facts.kernel.clone_from(&trace.release);
+    facts.notes.append(&mut trace.dat.notes);
+    facts.notes.append(&mut trace.notes);
+    if trace.others > 0 {
+        facts.notes.push(format!("{} samples are of no tracepoint: passed over", grouped(trace.others)));
+    }
+    let names = if kallsyms.is_empty() { &trace.dat.kallsyms } else { kallsyms };
+    let symbols = symbols(names, facts);
+    let decoder = trace.dat.decoder();
+    let shown = Shown::new(&trace.dat.formats, trace.dat.big);
+    let says = |event: &Event<'_>, out: &mut Vec<u8>| match &event.data {
+        Data::Raw { id, bytes } => shown.write(*id, bytes, out),
+        _ => false,
+    };
+    let mut collector = collector(&symbols, true);
+    collector.name_tasks(side::by_pid(&trace.dat.cmdlines));
+    collector.group_tasks(trace.groups());
+    audience.greet(&mut collector);
+    let mut names = trace.names.iter().peekable();
+    for event in trace.events(&decoder) {
+        while let Some((_, tid, pid, comm)) = names.next_if(|name| name.0 <= event.ns) {
+            collector.rename_task(*tid, *pid, comm);
+        }
+        match event.data {
+            Data::Lost { count } => facts.overwritten += count.unwrap_or(0),
+            _ => facts.events += 1,
+        }
+        if !audience.event(&mut collector, &event, &says) {
+            break;
+        }
+    }
+    Ok(finish(collector, &symbols))
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A kernel with gcov in the guest: windows with nothing in them, counters from memory beside those of debugfs, modules
+//! that come and go, recording as on a machine, and the flow beside gcov.
+//!
+//! `KPRISM_GCOV_KERNEL` says that the kernel of `kprism lab gcov-kernel` is there (`make test-gcov-kernel` sees to it);
+//! without it there is nothing to test. `KPRISM_GCOV_DEBUG` says it of the one with debug information.
+
+mod guest;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use guest::{alone, json, kprism, ok, text};
+use kprism_gcov::{Data, data};
+
+fn skipped(variable: &str) -> bool {
+    let missing = std::env::var_os(variable).is_none();
+    if missing {
+        println!("skipped: no {variable}; make test-gcov-kernel has it");
+    }
+    missing
+}
+
+/// Runs on the gcov kernel.
+fn lab(run: &Path, args: &[&str]) -> std::process::Output {
+    let output = kprism(&[&["lab", "gcov-kernel", "-o", text(run)], args].concat());
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn totals(run: &Path) -> serde_json::Value {
+    json(&["report", "cover", "-q", "--json", "--limit", "1", "-i", text(run)])["totals"].clone()
+}
+
+fn lines_hit(run: &Path) -> u64 {
+    totals(run)["lines_hit"].as_u64().unwrap()
+}
+
+fn archive(bytes: &[u8]) -> BTreeMap<String, Data> {
+    let mut input = std::io::Cursor::new(bytes);
+    let mut found = BTreeMap::new();
+    loop {
+        let mut reader = cpio::newc::Reader::new(input).unwrap();
+        if reader.entry().is_trailer() {
+            return found;
+        }
+        let mut contents = Vec::new();
+        std::io::Read::read_to_end(&mut reader, &mut contents).unwrap();
+        found.insert(reader.entry().name().to_owned(), data::read(&contents).unwrap());
+        input = reader.finish().unwrap();
+    }
+}
+
+fn counts(data: &Data) -> impl Iterator<Item = i64> {
+    let values = data.functions.iter().flat_map(|function| &function.values);
+    values.flat_map(|(_, values)| (0..values.len()).map(|index| values.get(index)))
+}
+
+/// Read from memory, an empty window is empty. Read in place, what is left of the reading is little, and is told.
+#[test]
+fn two_empty_windows_differ_by_what_is_told() {
+    if skipped("KPRISM_GCOV_KERNEL") {
+        return;
+    }
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let (from_memory, in_place) = (dir.path().join("memory"), dir.path().join("place"));
+    lab(&from_memory, &["--empty"]);
+    let nothing = totals(&from_memory);
+    assert!(nothing["lines"].as_u64().unwrap() > 300_000);
+    for key in ["lines_hit", "functions_hit", "branches_executed", "calls_executed"] {
+        assert!(nothing[key].as_u64().is_none_or(|n| n == 0), "{key}: {nothing}");
+    }
+    let said = lab(&in_place, &["--in-place", "--empty"]);
+    let said = String::from_utf8(said.stderr).unwrap();
+    let left = lines_hit(&in_place);
+    println!("an empty window, read in place: {left} lines left; {said}");
+    assert!(said.contains("reading them adds to"), "{said}");
+    // A reading without anything taken out: some 2,500 lines of the kernel.
+    let folder = in_place.join("streams/gcov");
+    for name in ["idle-1.cpio", "idle-2.cpio", "idle-3.cpio", "idle-4.cpio"] {
+        fs::remove_file(folder.join(name)).unwrap();
+    }
+    let whole = lines_hit(&in_place);
+    println!("with the reading's own: {whole}");
+    assert!(whole > 1000 && left * 5 < whole, "{left} of {whole} lines are left");
+
+    // A window has what it is about: `true` is the exec of a program and its end, and no reading.
+    let run = dir.path().join("true");
+    lab(&run, &["--", "true"]);
+    let of = |path: &str| {
+        let report = json(&["report", "cover", "-q", "--json", "--each", "file", "-i", text(&run), path]);
+        report["totals"]["lines_hit"].as_u64().unwrap()
+    };
+    assert!(of("fs/exec.c") > 100);
+    assert_eq!((of("kernel/gcov"), of("fs/debugfs")), (0, 0), "reading is not in the window");
+}
+
+/// Memory says what debugfs does: of what did not run between, the very counters; of what did, nothing below the one
+/// before and above the one after.
+#[test]
+fn counters_from_memory_are_those_of_debugfs() {
+    if skipped("KPRISM_GCOV_KERNEL") {
+        return;
+    }
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let output = lab(&run, &["--", "sh", "-c", "/init gcov | gzip -1 | base64 -w0"]);
+    let encoded = dir.path().join("encoded");
+    fs::write(&encoded, output.stdout).unwrap();
+    let script = format!("base64 -d {} | gunzip", text(&encoded));
+    let read = Command::new("sh").args(["-c", &script]).output().unwrap().stdout;
+    let read = archive(&read);
+    let memory = |name: &str| archive(&fs::read(run.join("streams/gcov").join(name)).unwrap());
+    let (before, after) = (memory("before.cpio"), memory("counters.cpio"));
+    assert!(read.len() > 1000);
+    assert_eq!(read.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
+    let (mut same, mut between, mut grown) = (0, 0, 0);
+    for (name, read) in &read {
+        let (before, after) = (&before[name], &after[name]);
+        if before == after {
+            assert_eq!(read, before, "{name}");
+            same += 1;
+            continue;
+        }
+        let shape = |data: &Data| -> Vec<_> {
+            data.functions.iter().map(|f| (f.ident, f.lineno_checksum, f.cfg_checksum, f.values.len())).collect()
+        };
+        assert_eq!((shape(read), read.header), (shape(before), before.header), "{name}");
+        for ((low, middle), high) in counts(before).zip(counts(read)).zip(counts(after)) {
+            assert!(low <= middle && middle <= high, "{name}: {low} {middle} {high}");
+            grown += usize::from(high > low);
+        }
+        between += 1;
+    }
+    println!("{same} objects are the same, {between} have {grown} counters that grew, none out of order");
+    assert!(same > 800 && between > 100);
+}
+
+/// What a module counted stays when it goes, and what it counted in the window is in the window.
+#[test]
+fn modules_that_come_and_go_are_in_the_window() {
+    if skipped("KPRISM_GCOV_KERNEL") {
+        return;
+    }
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let said = String::from_utf8(kprism(&["lab", "gcov-kernel"]).stderr).unwrap();
+    let built = said.trim().rsplit(" in ").next().expect("where it is").to_owned();
+    let share = format!("{built}/fs/minix/minix.ko");
+    let twice = "insmod /share; rmmod minix; insmod /share; rmmod minix";
+    for (name, append, called) in [("kept", "gcov_persist=1", Some(2)), ("lost", "gcov_persist=0", None)] {
+        let run = dir.path().join(name);
+        lab(&run, &["--share", &share, "--append", append, "--", "sh", "-c", twice]);
+        let report = ["report", "cover", "-q", "--json", "--each", "function", "-i", text(&run), "fs/minix/inode.c"];
+        let report: serde_json::Value = serde_json::from_slice(&kprism(&report).stdout).unwrap_or_default();
+        let rows = report["rows"].as_array().cloned().unwrap_or_default();
+        let row = rows.iter().find(|row| row["function"] == "init_minix_fs");
+        assert_eq!(row.and_then(|row| row["called"].as_u64()), called, "{append}: {report}");
+    }
+}
+
+/// `record cover` as on a machine, in the guest: by debugfs, and by /proc/kcore.
+#[test]
+fn a_machine_s_own_kernel_is_recorded() {
+    if skipped("KPRISM_GCOV_KERNEL") {
+        return;
+    }
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let program = format!("{}:/kprism", env!("CARGO_BIN_EXE_kprism"));
+    for (name, more) in [("files", ""), ("kcore", "--memory /proc/kcore")] {
+        let run = dir.path().join(name);
+        let script = format!(
+            "/kprism record cover -q -o /run/r {more} -- cat /proc/version && \
+             tar -C /run/r -cz streams | base64 -w0"
+        );
+        let output = lab(&run, &["--mem", "1024", "--share", &program, "--", "sh", "-c", &script]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (version, encoded) = said.split_once('\n').expect("what cat printed");
+        assert!(version.starts_with("Linux version"), "{version}");
+        // Back from the target, as a user would bring it.
+        let brought = dir.path().join(format!("{name}-brought"));
+        fs::create_dir_all(&brought).unwrap();
+        fs::write(dir.path().join("encoded"), encoded).unwrap();
+        let script = format!("base64 -d {} | tar -xz", text(&dir.path().join("encoded")));
+        let unpacked = Command::new("sh").args(["-c", &script]).current_dir(&brought).output().unwrap();
+        assert!(unpacked.status.success(), "{unpacked:?}");
+        let of = |path: &str| {
+            let report = ["report", "cover", "-q", "--json", "--each", "function", "--limit", "0", "-i", text(&brought), path];
+            json(&report)
+        };
+        let report = of("fs/proc/version.c");
+        let row = report["rows"].as_array().unwrap().iter().find(|row| row["function"] == "version_proc_show");
+        assert_eq!(row.expect("cat ran it")["called"], 1, "{name}");
+        println!("{name}: {}", report["totals"]);
+    }
+}
+
+/// The flow of the same run, through debug information, against gcov's counters.
+#[test]
+fn the_flow_tells_what_gcov_tells() {
+    if skipped("KPRISM_GCOV_DEBUG") {
+        return;
+    }
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let load = "ls -l /bin >/dev/null; cat /proc/self/stat /proc/version | wc -c; (echo b; echo a) | sort";
+    lab(&run, &["--flow", "--", "sh", "-c", load]);
+    for path in ["kernel/sched", "mm", "fs", "kernel"] {
+        let report = json(&["report", "cover", "-q", "--json", "--compare", "-i", text(&run), path]);
+        let number = |key: &str| report[key].as_u64().unwrap();
+        println!(
+            "{path}: {} lines of gcov's, both {}, alike {}, same count {}; only gcov's {}",
+            number("lines"),
+            number("both"),
+            number("alike"),
+            number("equal"),
+            report["only_gcov"]
+        );
+        assert!(number("alike") * 100 >= number("both") * 99, "{path}");
+        // Each line that only gcov has is in one of the reasons.
+        let reasons = report["only_gcov"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum::<u64>();
+        assert_eq!(reasons, number("lines") - number("both"));
+    }
+}
