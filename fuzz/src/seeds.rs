@@ -46,9 +46,113 @@ fn ftrace_seeds(corpus: &Path) -> std::io::Result<()> {
     fs::write(dat.join("v7-big"), ftrace::v7(Big, "none"))
 }
 
+/// What GDB 13 sends.
+fn sessions() -> [(&'static str, Vec<&'static str>); 4] {
+    [
+        (
+            "connect",
+            vec![
+                "qSupported:multiprocess+;swbreak+;hwbreak+;qRelocInsn+;fork-events+;vContSupported+;xmlRegisters=i386",
+                "vMustReplyEmpty",
+                "QStartNoAckMode",
+                "Hgp0.0",
+                "qXfer:features:read:target.xml:0,ffb",
+                "qTStatus",
+                "?",
+                "qXfer:auxv:read::0,1000",
+                "qAttached:c61",
+                "Hc-1",
+                "qOffsets",
+                "g",
+                "qfThreadInfo",
+                "qsThreadInfo",
+                "m7ffff7fe4b40,40",
+                "vFile:setfs:0",
+                "vFile:open:6a7573742070726f62696e67,0,1c0",
+                "vFile:pread:3,fff,0",
+                "vFile:fstat:3",
+                "vFile:close:3",
+                "qTfV",
+                "qTsV",
+                "qTfP",
+                "qTsP",
+                "qThreadExtraInfo,pc61.c61",
+                "vCont?",
+                "vCont;c:pc61.-1",
+                "D;c61",
+            ],
+        ),
+        (
+            "trace",
+            vec![
+                "QTinit",
+                "QTDV:2:5:0:68697473",
+                "QTDP:2:40115f:E:0:5:X4,22012227-",
+                "QTDPsrc:2:40115f:cond:0:5:6e203e2030",
+                "QTDP:-2:40115f:R0fff-",
+                "QTDP:-2:40115f:M-1,40405c,4X00000005,2c00022e27M6,8,4",
+                "QTDP:3:401170:D:3:0-",
+                "QTDP:-3:401170:SR010040-",
+                "QTDP:-3:401170:X3,220127",
+                "QTDP:4:401180:E:0:0:F5:X2,2227",
+                "QTro:400000,401000:402000,403000",
+                "QTBuffer:circular:1",
+                "QTBuffer:size:-1",
+                "QTNotes:user:6d65;notes:;tstop:;",
+                "QTDisconnected:1",
+                "QTStart",
+                "QTDisable:2:40115f",
+                "QTEnable:2:40115f",
+                "qTP:2:40115f",
+                "qTV:2",
+                "QTStop",
+            ],
+        ),
+        (
+            "find",
+            vec![
+                "QTFrame:0",
+                "QTFrame:tdp:3",
+                "QTFrame:pc:40115f",
+                "QTFrame:range:401000:402000",
+                "QTFrame:outside:401000:402000",
+                "qXfer:traceframe-info:read::0,ffb",
+                "g",
+                "m40405c,4",
+                "qXfer:statictrace:read::0,1000",
+                "QTFrame:ffffffff",
+                "qTBuffer:0,1ff0",
+                "QTSave:6f75742e7466",
+            ],
+        ),
+        (
+            "static",
+            vec![
+                "qTfSTM",
+                "qTsSTM",
+                "qTSTMat:ffffffffc0201010",
+                "QTDP:1:ffffffffc0201010:E:0:0:S-",
+                "QTDP:-1:ffffffffc0201010:R18L",
+            ],
+        ),
+    ]
+}
+
 fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let targets = ["packets", "flow", "perfdata", "simplept", "ftrace_text", "ftrace_raw", "trace_dat", "btf", "bustrace", "busqemu"];
+    let targets = [
+        "packets",
+        "flow",
+        "perfdata",
+        "simplept",
+        "ftrace_text",
+        "ftrace_raw",
+        "trace_dat",
+        "btf",
+        "bustrace",
+        "busqemu",
+        "rsp",
+    ];
     for folder in targets {
         fs::create_dir_all(corpus.join(folder))?;
     }
@@ -68,6 +172,10 @@ fn main() -> std::io::Result<()> {
     }
     for (name, bytes) in buses::all() {
         fs::write(corpus.join("bustrace").join(name), bytes)?;
+    }
+    for (name, packets) in sessions() {
+        let bytes: Vec<u8> = packets.iter().flat_map(|p| kprism_rsp::wire::packet(p.as_bytes())).collect();
+        fs::write(corpus.join("rsp").join(name), bytes)?;
     }
     let scratch = corpus.join("scratch");
     let data = fs::read(export::small(&scratch).join("data"))?;

@@ -406,3 +406,24 @@ fn why(op: u8) -> &'static str {
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `teval $x = $x + 1` adds; what reads another variable, or uses what it read twice, does not.
+    #[test]
+    fn what_adds_is_atomic() {
+        let adds = |code: &[u8]| {
+            let func = translate(code, Space::User, 8).unwrap();
+            func.ops().any(|op| matches!(op, Op::AddVar(3, _)))
+        };
+        assert!(adds(&[0x2c, 0, 3, 0x22, 1, 0x02, 0x2d, 0, 3, 0x27]));
+        assert!(adds(&[0x22, 1, 0x2c, 0, 3, 0x02, 0x2d, 0, 3, 0x29, 0x27]));
+        assert!(!adds(&[0x2c, 0, 4, 0x22, 1, 0x02, 0x2d, 0, 3, 0x27]));
+        assert!(!adds(&[0x2c, 0, 3, 0x28, 0x02, 0x2d, 0, 3, 0x27]));
+        assert!(!adds(&[0x2c, 0, 3, 0x22, 1, 0x03, 0x2d, 0, 3, 0x27]));
+        // Set in between.
+        assert!(!adds(&[0x2c, 0, 3, 0x22, 7, 0x2d, 0, 3, 0x02, 0x2d, 0, 3, 0x27]));
+    }
+}

@@ -69,14 +69,16 @@ impl Engine {
         let ring = Map::ring("kg_ring", ring_bytes)?;
         let pending = Map::create("kg_pending", MapKind::PercpuArray, 4, 8, MOST_POINTS as u32, 0)?;
         let (vars, waiting) = (BTreeMap::new(), BTreeMap::new());
-        let mut engine = Self { state, memory, ring, pending, points: Vec::new(), vars, clock: clock(), waiting };
+        let mut engine =
+            Self { state, memory, ring, pending, points: Vec::new(), vars, clock: clock(), waiting };
         engine.define(definitions);
         Ok(engine)
     }
 
     /// Gives variables that are new their places and first values.
     fn define(&mut self, definitions: &Definitions) {
-        let all = std::iter::once((TIMESTAMP, 0)).chain(definitions.variables.iter().map(|(n, v)| (*n, v.initial)));
+        let all =
+            std::iter::once((TIMESTAMP, 0)).chain(definitions.variables.iter().map(|(n, v)| (*n, v.initial)));
         for (number, initial) in all {
             let next = self.vars.len() as u16;
             if usize::from(next) < MOST_POINTS && !self.vars.contains_key(&number) {
@@ -96,7 +98,9 @@ impl Engine {
         self.define(definitions);
         let place = self.points.len();
         if place >= MOST_POINTS {
-            return Err(Error::Cannot(format!("more than {MOST_POINTS} tracepoints were installed in one run")));
+            return Err(Error::Cannot(format!(
+                "more than {MOST_POINTS} tracepoints were installed in one run"
+            )));
         }
         let setting =
             Setting { space: target.space(), whose: target.whose(), vars: &self.vars, clock: self.clock };
@@ -200,7 +204,9 @@ impl Engine {
                 None => {
                     let frame = self.frame(record);
                     match frame {
-                        Some(frame) if self.points.get(place as usize).is_some_and(|p| p.statics.is_some()) => {
+                        Some(frame)
+                            if self.points.get(place as usize).is_some_and(|p| p.statics.is_some()) =>
+                        {
                             waiting.insert((place, hit), frame);
                             None
                         }
@@ -241,7 +247,8 @@ impl Engine {
             frame.known = point.known;
             frame.registers(&Registers(all).seen());
         }
-        let by_place: BTreeMap<u16, u16> = self.vars.iter().map(|(number, place)| (*place, *number)).collect();
+        let by_place: BTreeMap<u16, u16> =
+            self.vars.iter().map(|(number, place)| (*place, *number)).collect();
         for slot in &point.slots {
             let at = slot.at as usize;
             let length = word(at + 8)?.min(u64::from(slot.room)) as usize;
@@ -274,7 +281,7 @@ fn installed_static(
     place: u32,
     setting: &Setting<'_>,
     maps: &[&Map],
-    target: &Target,
+    target: &mut Target,
 ) -> Result<Installed, Error> {
     let missing = || Error::Cannot("static tracepoints are the kernel's: kprism gdbserver --kernel".into());
     let marker = target.as_kernel().ok_or_else(missing)?.marker_at(point.key.address)?;

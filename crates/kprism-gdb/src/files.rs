@@ -29,10 +29,8 @@ impl Files {
             Ok(reply) => reply,
             Err(Some(error)) => {
                 // Numbers of GDB's own (fileio.h), which for these are those of Linux.
-                let number = match error.raw_os_error() {
-                    Some(n @ (libc::EPERM | libc::ENOENT | libc::EBADF | libc::EACCES | libc::EISDIR)) => n,
-                    _ => 9999,
-                };
+                let known = [libc::EPERM, libc::ENOENT, libc::EBADF, libc::EACCES, libc::EISDIR];
+                let number = error.raw_os_error().filter(|n| known.contains(n)).unwrap_or(9999);
                 format!("F-1,{number:x}").into_bytes()
             }
             Err(None) => Vec::new(),

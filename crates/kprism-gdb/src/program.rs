@@ -62,6 +62,8 @@ const COUNT: i16 = -496;
 const KEY: i16 = -488;
 /// GDB's number of the place of execution.
 const RIP: u32 = 16;
+/// The code of the instruction that ends a program.
+const EXIT: u8 = 0x95;
 
 /// Where a tracepoint's part of the state begins.
 pub fn point_at(place: u32) -> u32 {
@@ -138,7 +140,8 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
         }
         None => None,
     };
-    let mask = point.actions.iter().filter_map(|a| if let Action::Registers(m) = a { Some(mask(m)) } else { None });
+    let mask =
+        point.actions.iter().filter_map(|a| if let Action::Registers(m) = a { Some(mask(m)) } else { None });
     let mask = mask.reduce(|a, b| a | b);
     let copied: Vec<(usize, i16)> = match given {
         Given::Registers => regs::ALL.iter().enumerate().map(|(n, reg)| (n, reg.pt_regs_offset())).collect(),
@@ -180,6 +183,17 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
     if let Some(condition) = &condition {
         asm.note("condition");
         let value = splice(&mut asm, condition, own + CONDITION_FAULTS, out)?;
+        if !has_value(condition) {
+            // It fails always (1/0), and the verifier refuses what would come after it.
+            asm.bind(value).bind(out).end();
+            return Ok(Made {
+                code: asm.finish()?,
+                registers: None,
+                known: 0,
+                slots: Vec::new(),
+                statics: false,
+            });
+        }
         asm.bind(value).branch_imm(Cond::Eq, R0, 0, out);
     }
     asm.note("hits").map_value(R1, STATE, own + HITS).mov_imm(R0, 1);
@@ -236,11 +250,17 @@ pub fn own_record(place: u32, bytes: u32) -> Result<Code, Error> {
     asm.store_imm(B8, R0, 0, 0);
     asm.note("record").map(R1, RING).mov_imm(R2, (HEADER + bytes).cast_signed()).mov_imm(R3, 0);
     asm.call(Helper::RingbufReserve).branch_imm(Cond::Eq, R0, 0, lost).store(B8, R10, RECORD, R0);
-    asm.mov_u64(R1, STATIC | u64::from(place)).store(B8, R0, 0, R1).load(B8, R1, R10, COUNT).store(B8, R0, 8, R1);
+    asm.mov_u64(R1, STATIC | u64::from(place))
+        .store(B8, R0, 0, R1)
+        .load(B8, R1, R10, COUNT)
+        .store(B8, R0, 8, R1);
     asm.mov(R1, R0).alu_imm(Alu::Add, R1, HEADER.cast_signed()).mov_imm(R2, bytes.cast_signed());
     asm.load(B8, R3, R10, CONTEXT).call(Helper::ProbeReadKernel);
     asm.load(B8, R1, R10, RECORD).mov_imm(R2, 1).call(Helper::RingbufSubmit).goto(out);
-    asm.bind(lost).map_value(R1, STATE, point_at(place) + LOST).mov_imm(R0, 1).put(insn::atomic_add(R1, 0, R0));
+    asm.bind(lost)
+        .map_value(R1, STATE, point_at(place) + LOST)
+        .mov_imm(R0, 1)
+        .put(insn::atomic_add(R1, 0, R0));
     asm.bind(out).end();
     Ok(asm.finish()?)
 }
@@ -259,7 +279,8 @@ fn mask(bytes: &[u8]) -> u32 {
 
 /// Arguments of a static tracepoint that its definition needs as registers.
 pub fn arguments_wanted(point: &Tracepoint) -> usize {
-    let masks = point.actions.iter().filter_map(|a| if let Action::Registers(m) = a { Some(mask(m)) } else { None });
+    let masks =
+        point.actions.iter().filter_map(|a| if let Action::Registers(m) = a { Some(mask(m)) } else { None });
     let all = masks.fold(0, |a, b| a | b);
     let wanted = |reg: &Reg64| registers::number(*reg).is_some_and(|n| all >> n & 1 == 1);
     ARGUMENTS.iter().rposition(wanted).map_or(0, |n| n + 1)
@@ -292,12 +313,17 @@ fn prepared(mut func: Func, given: Given, address: u64, setting: &Setting<'_>) -
     for (number, value) in func.vals.iter_mut().enumerate() {
         match &mut value.op {
             Op::GetVar(TIMESTAMP) | Op::Record(Record::Var(TIMESTAMP)) => stamps.push(Val(number as u32)),
-            Op::GetVar(n) | Op::SetVar(n, _) | Op::AddVar(n, _) | Op::Record(Record::Var(n)) => *n = index(*n)?,
+            Op::GetVar(n) | Op::SetVar(n, _) | Op::AddVar(n, _) | Op::Record(Record::Var(n)) => {
+                *n = index(*n)?
+            }
             Op::Input(Input::Reg(Reg64::Rip)) => value.op = Op::Const(address),
             Op::Input(Input::Reg(reg)) if given != Given::Registers => {
                 let missing = || {
                     let what = "is no argument of the static tracepoint";
-                    Error::Cannot(format!("${} {what}: its arguments and $_sdata can be collected", reg.name()))
+                    Error::Cannot(format!(
+                        "${} {what}: its arguments and $_sdata can be collected",
+                        reg.name()
+                    ))
                 };
                 let n = ARGUMENTS.iter().position(|r| r == reg).ok_or_else(missing)?;
                 value.op = Op::Input(Input::Arg(n as u8));
@@ -337,6 +363,11 @@ fn stamp(func: &mut Func, v: Val, index: u16, clock: u64) {
     }
 }
 
+/// Whether a segment can end otherwise than by a fault.
+fn has_value(segment: &Program) -> bool {
+    segment.insns.iter().enumerate().any(|(at, insn)| insn.code == EXIT && !segment.faulted.contains(&at))
+}
+
 /// Puts a segment in: it goes on at the label that is returned with its value in r0, after a fault at `fault`.
 fn splice(asm: &mut Asm, segment: &Program, faults: u32, fault: Label) -> Result<Label, Error> {
     if segment.stack > SEGMENT_STACK {
@@ -360,7 +391,6 @@ fn splice(asm: &mut Asm, segment: &Program, faults: u32, fault: Label) -> Result
         if let Some(other) = reloc {
             return Err(Error::Cannot(format!("an expression of tracepoints has no {other:?}")));
         }
-        const EXIT: u8 = 0x95;
         match insn.code {
             EXIT => asm.goto(if segment.faulted.contains(&at) { fault } else { value }),
             _ => asm.put(u64::from_le_bytes(insn.bytes())),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A packet's text → what GDB asks.
 
+use crate::Error;
 use crate::define::{self, Key};
 use crate::hex::{self, Cursor};
-use crate::Error;
 
 /// A thread, as `Hg`, `T` and `vCont` name it: 0 is any, -1 all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,10 @@ pub enum Command {
     Halted,
     Registers,
     WriteRegisters,
-    Memory { address: u64, length: u64 },
+    Memory {
+        address: u64,
+        length: u64,
+    },
     WriteMemory,
     Continue,
     Step,
@@ -66,13 +69,20 @@ pub enum Command {
     Detach,
     Select(Thread),
     Alive(Thread),
-    Threads { first: bool },
+    Threads {
+        first: bool,
+    },
     ThreadName(Thread),
     Current,
     Attached,
     Offsets,
     /// `qXfer:OBJECT:read:ANNEX:OFFSET,LENGTH`.
-    Transfer { object: String, annex: String, offset: u64, length: u64 },
+    Transfer {
+        object: String,
+        annex: String,
+        offset: u64,
+        length: u64,
+    },
     Monitor(String),
     File(File),
     Breakpoint,
@@ -94,14 +104,27 @@ pub enum Command {
     Circular(bool),
     BufferSize(Option<u64>),
     /// User, notes, why it is stopped: each if it is given.
-    Notes { user: Option<String>, notes: Option<String>, stop: Option<String> },
+    Notes {
+        user: Option<String>,
+        notes: Option<String>,
+        stop: Option<String>,
+    },
     PointStatus(Key),
-    Points { first: bool },
-    Variables { first: bool },
+    Points {
+        first: bool,
+    },
+    Variables {
+        first: bool,
+    },
     VariableValue(u16),
-    RawBuffer { offset: u64, length: u64 },
+    RawBuffer {
+        offset: u64,
+        length: u64,
+    },
     Save(String),
-    Markers { first: bool },
+    Markers {
+        first: bool,
+    },
     MarkersAt(u64),
     FastLength,
 
@@ -191,9 +214,7 @@ fn resume(c: &mut Cursor<'_>) -> Result<Command, Error> {
         }
         b"fstat" => File::Stat(c.small()?),
         b"close" => File::Close(c.small()?),
-        b"readlink" => {
-            File::Link(hex::unhex(c.rest()).ok_or_else(|| c.expected("a path in hexadecimal"))?)
-        }
+        b"readlink" => File::Link(hex::unhex(c.rest()).ok_or_else(|| c.expected("a path in hexadecimal"))?),
         _ => File::Other,
     };
     Ok(Command::File(file))

@@ -101,7 +101,8 @@ impl Definitions {
         if c.eat("-") {
             let key = key(&mut c)?;
             c.need(":")?;
-            let point = self.points.get_mut(&key).ok_or_else(|| c.expected("a tracepoint that was defined"))?;
+            let point =
+                self.points.get_mut(&key).ok_or_else(|| c.expected("a tracepoint that was defined"))?;
             actions(&mut c, point)?;
             return Ok(key);
         }
@@ -255,12 +256,8 @@ impl Tracepoint {
     pub fn pieces(&self) -> Vec<String> {
         let Key { number, address } = self.key;
         let place = format!("{number:x}:{address:x}");
-        let mut first = format!(
-            "T{place}:{}:{:x}:{:x}",
-            if self.enabled { 'E' } else { 'D' },
-            self.step,
-            self.pass
-        );
+        let mut first =
+            format!("T{place}:{}:{:x}:{:x}", if self.enabled { 'E' } else { 'D' }, self.step, self.pass);
         match self.kind {
             Kind::Plain => {}
             Kind::Fast(length) => first += &format!(":F{length:x}"),
@@ -332,7 +329,10 @@ mod tests {
         let three = point(3, 0x401170);
         assert_eq!((three.enabled, three.step, three.step_actions.len()), (false, 3, 1));
         assert_eq!(point(4, 0x401180).kind, Kind::Fast(5));
-        assert_eq!((point(5, 0x401190).kind, &point(5, 0x401190).actions[..]), (Kind::Static, &[Action::Static][..]));
+        assert_eq!(
+            (point(5, 0x401190).kind, &point(5, 0x401190).actions[..]),
+            (Kind::Static, &[Action::Static][..])
+        );
         assert_eq!(
             two.pieces(),
             [
@@ -350,7 +350,10 @@ mod tests {
         let why = |packets: &[&str]| defined(packets).unwrap_err().to_string();
         assert_eq!(why(&["QTDP:1:10:Q:0:0"]), "packet, offset 10: expected E or D");
         assert_eq!(why(&["QTDP:-1:10:R0"]), "packet, offset 11: expected a tracepoint that was defined");
-        assert_eq!(why(&["QTDP:1:10:E:0:0", "QTDP:-1:10:X5,00"]), "packet, offset 14: expected as many bytes as announced");
+        assert_eq!(
+            why(&["QTDP:1:10:E:0:0", "QTDP:-1:10:X5,00"]),
+            "packet, offset 14: expected as many bytes as announced"
+        );
     }
 
     #[test]

@@ -61,6 +61,7 @@ pub struct Server {
     /// What GDB is told besides, before the answer.
     console: Vec<String>,
     files: Files,
+    connected: bool,
     waiting: bool,
     gone: Option<Gone>,
 }
@@ -100,6 +101,7 @@ impl Server {
             listing: VecDeque::new(),
             console: Vec::new(),
             files: Files::default(),
+            connected: false,
             waiting: false,
             gone: None,
         }
@@ -127,6 +129,7 @@ impl Server {
 
     /// Somebody connects.
     pub fn connected(&mut self) {
+        self.connected = true;
         self.frame = None;
         self.waiting = false;
         self.thread = self.target.pid();
@@ -135,7 +138,11 @@ impl Server {
 
     /// The connection is gone: tracing ends, unless GDB asked for the opposite.
     pub fn disconnected(&mut self) {
+        self.connected = false;
         self.waiting = false;
+        if self.gone == Some(Gone::Ending) {
+            self.let_go();
+        }
         if self.running && !self.keep {
             self.finish(Stop::Disconnected);
         }
@@ -150,10 +157,15 @@ impl Server {
             let gone = self.target.as_process().and_then(crate::target::Process::ended);
             if let Some(gone) = gone {
                 self.gone = Some(gone);
+                // Nobody is there to look at it.
+                if gone == Gone::Ending && !self.connected {
+                    self.let_go();
+                }
                 if self.waiting {
                     self.waiting = false;
                     if gone == Gone::Ending {
-                        self.console.push("kprism: the program is at its end; its memory is still there\n".into());
+                        self.console
+                            .push("kprism: the program is at its end; its memory is still there\n".into());
                     }
                     return Some(self.halted());
                 }
@@ -209,9 +221,10 @@ impl Server {
                 Answer::Later
             }
             Command::Step => {
-                // Nothing is stepped; it is looked at again.
+                // A signal of 0 ends GDB's `next`, which would step until the line changes.
+                self.console.push("kprism: nothing is stepped: this is where it is now\n".into());
                 self.target.look_again();
-                Answer::Text(self.stopped_by(5))
+                Answer::Text(self.stopped_by(0))
             }
             Command::CanContinue => text("vCont;c;C;s;S"),
             Command::Kill => {
@@ -222,7 +235,6 @@ impl Server {
             }
             Command::Detach => {
                 self.let_go();
-                self.disconnected();
                 Answer::Last(b"OK".to_vec())
             }
             Command::Select(thread) => {
@@ -233,7 +245,11 @@ impl Server {
                 error()
             }
             Command::Alive(thread) => {
-                if self.known(thread).is_some() { ok() } else { error() }
+                if self.known(thread).is_some() {
+                    ok()
+                } else {
+                    error()
+                }
             }
             Command::Threads { first: true } => {
                 let pid = self.target.pid();
@@ -258,7 +274,9 @@ impl Server {
                 }
                 None => text(""),
             },
-            Command::Transfer { object, annex, offset, length } => self.transfer(&object, &annex, offset, length),
+            Command::Transfer { object, annex, offset, length } => {
+                self.transfer(&object, &annex, offset, length)
+            }
             Command::File(request) => {
                 let root = match self.target.as_process() {
                     Some(process) => PathBuf::from(format!("/proc/{}/root", process.pid())),
@@ -273,7 +291,8 @@ impl Server {
     }
 
     fn supported(&mut self) -> String {
-        let process = if self.target.as_process().is_some() { "qXfer:auxv:read+;qXfer:exec-file:read+;" } else { "" };
+        let process =
+            if self.target.as_process().is_some() { "qXfer:auxv:read+;qXfer:exec-file:read+;" } else { "" };
         format!(
             "PacketSize={:x};QStartNoAckMode+;multiprocess+;vContSupported+;qXfer:features:read+;{process}\
              qXfer:traceframe-info:read+;qXfer:statictrace:read+;ConditionalTracepoints+;TraceStateVariables+;\

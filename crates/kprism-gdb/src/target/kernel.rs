@@ -25,6 +25,8 @@ const PIECE: usize = 512;
 pub struct Kernel {
     memory: Memory,
     text: u64,
+    /// As they were looked up last.
+    markers: Vec<Marker>,
 }
 
 #[derive(Debug)]
@@ -53,7 +55,7 @@ impl Kernel {
             Some(core) => core,
             None => Memory::Bpf(Reader::new()?),
         };
-        Ok(Self { memory, text })
+        Ok(Self { memory, text, markers: Vec::new() })
     }
 
     /// Where its first instruction is.
@@ -79,15 +81,20 @@ impl Kernel {
         self.memory.read(address, length)
     }
 
-    /// All static tracepoints.
-    pub fn markers(&self) -> Result<Vec<Marker>, Error> {
-        markers::all(&symbols()?)
+    /// All static tracepoints, looked up anew: modules come and go.
+    pub fn markers(&mut self) -> Result<&[Marker], Error> {
+        self.markers = markers::all(&symbols()?);
+        Ok(&self.markers)
     }
 
-    /// The static tracepoint whose address this is.
-    pub fn marker_at(&self, address: u64) -> Result<Marker, Error> {
+    /// The static tracepoint whose address this is. It takes long to look them all up, GDB has asked for them before.
+    pub fn marker_at(&mut self, address: u64) -> Result<Marker, Error> {
+        let find = |all: &[Marker]| all.iter().find(|m| m.address == address).cloned();
         let missing = || Error::Cannot(format!("{address:#x} is no static tracepoint"));
-        self.markers()?.into_iter().find(|m| m.address == address).ok_or_else(missing)
+        match find(&self.markers) {
+            Some(marker) => Ok(marker),
+            None => find(self.markers()?).ok_or_else(missing),
+        }
     }
 
     /// Attaches a program at an address.

@@ -43,7 +43,13 @@ impl Marker {
 
     /// How its record is laid out.
     pub fn format(&self) -> Result<Format, Error> {
-        let missing = || Error::Cannot(format!("{} is a tracepoint but no event: it has no $_sdata", self.name));
+        let why = match host::tracefs() {
+            Some(_) => "is a tracepoint but no event: it has no $_sdata",
+            None => {
+                "has its $_sdata described by tracefs, which is not mounted: mount -t tracefs tracefs /sys/kernel/tracing"
+            }
+        };
+        let missing = || Error::Cannot(format!("{} {why}", self.name));
         let (system, folder) = self.event.as_ref().ok_or_else(missing)?;
         let path = folder.join("format");
         let text = fs::read(&path).map_err(Error::system(path.display().to_string()))?;
@@ -51,10 +57,9 @@ impl Marker {
     }
 }
 
-/// All of the running kernel; `symbols` is the text of `/proc/kallsyms`.
-pub fn all(symbols: &str) -> Result<Vec<Marker>, Error> {
-    let remedy = || Error::Cannot("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing".into());
-    let events = host::tracefs().ok_or_else(remedy)?.join("events");
+/// All of the running kernel; `symbols` is the text of `/proc/kallsyms`. Without tracefs none of them is an event.
+pub fn all(symbols: &str) -> Vec<Marker> {
+    let events = host::tracefs().map(|tracefs| tracefs.join("events")).unwrap_or_default();
     let folders = |path: &PathBuf| {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect::<Vec<_>>()
@@ -70,7 +75,7 @@ pub fn all(symbols: &str) -> Result<Vec<Marker>, Error> {
         .map(|(address, name)| Marker { address, name: name.to_owned(), event: known.get(name).cloned() })
         .collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
+    found
 }
 
 fn functions(symbols: &str) -> impl Iterator<Item = (u64, &str)> {
@@ -115,7 +120,11 @@ fn value(field: &Field, record: &[u8]) -> Option<String> {
         let relative = if field.kind.contains("__rel_loc") { field.offset + field.size } else { 0 };
         let at = (place & 0xffff) as usize + relative;
         let data = record.get(at..at + (place >> 16 & 0xffff) as usize)?;
-        return Some(if field.kind.contains("char") { quoted(data) } else { format!("0x{}", hex::bytes(data)) });
+        return Some(if field.kind.contains("char") {
+            quoted(data)
+        } else {
+            format!("0x{}", hex::bytes(data))
+        });
     }
     Some(match field.size {
         size if size > 1 && field.kind.ends_with("char") => quoted(bytes),

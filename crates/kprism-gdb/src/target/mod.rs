@@ -53,8 +53,8 @@ impl Target {
     }
 
     /// The kernel, if it is it.
-    pub fn as_kernel(&self) -> Option<&Kernel> {
-        match &self.kind {
+    pub fn as_kernel(&mut self) -> Option<&mut Kernel> {
+        match &mut self.kind {
             Kind::Process(_) => None,
             Kind::Kernel(kernel) => Some(kernel),
         }

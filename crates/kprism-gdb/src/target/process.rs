@@ -241,7 +241,8 @@ impl Process {
                 found = registers(tid);
             }
             // A signal that came in between is given back.
-            let signal = if status >> 16 == 0 && libc::WIFSTOPPED(status) { libc::WSTOPSIG(status) } else { 0 };
+            let signal =
+                if status >> 16 == 0 && libc::WIFSTOPPED(status) { libc::WSTOPSIG(status) } else { 0 };
             libc::ptrace(libc::PTRACE_DETACH, tid_of, 0, signal);
             found
         }
@@ -279,8 +280,8 @@ fn registers(tid: u32) -> Option<Registers> {
     // SAFETY: it fills the structure it is given, or fails.
     let result = unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid.cast_signed(), 0, &raw mut r) };
     (result == 0).then_some(Registers([
-        r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx, r.rdx, r.rsi, r.rdi,
-        r.orig_rax, r.rip, r.cs, r.eflags, r.rsp, r.ss,
+        r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx, r.rdx, r.rsi,
+        r.rdi, r.orig_rax, r.rip, r.cs, r.eflags, r.rsp, r.ss,
     ]))
 }
 
