@@ -27,7 +27,8 @@ fn skipped(variable: &str) -> bool {
 /// The folder the kernel was built in.
 fn built() -> String {
     let said = String::from_utf8(kprism(&["lab", "gcov-kernel"]).stderr).unwrap();
-    said.trim().rsplit(" in ").next().expect("where it is").to_owned()
+    let place = said.trim().rsplit(" in ").next().expect("where it is");
+    place.split(", ").next().expect("its folder").to_owned()
 }
 
 /// Runs on the gcov kernel.

@@ -137,7 +137,8 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
     let prepared = kprism_lab::prepare(&options(args, &kernel), &mut |p| show(progress, p))?;
     progress.clear();
     if args.command.is_empty() && !args.empty {
-        progress.say(&format!("ready: {}, {}", prepared.kernel().release, kernel.image.display()));
+        let (folder, image) = (kernel.folder.display(), kernel.image.display());
+        progress.say(&format!("ready: {} in {folder}, {image}", prepared.kernel().release));
         return Ok(Outcome::Done);
     }
     let job = job(args);
