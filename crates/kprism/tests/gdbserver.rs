@@ -463,7 +463,7 @@ fn the_papers_sessions_with_the_kernel_in_the_guest() {
     fs::create_dir(&share).unwrap();
     fs::create_dir(&module).unwrap();
     fs::copy(format!("{FOLDER}/kgtp_module.h"), module.join("kgtp_module.h")).unwrap();
-    let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/delta/build.sh");
+    let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/build-module.sh");
     ok(Command::new("sh")
         .arg(build)
         .args([release.trim(), module.to_str().unwrap(), &format!("{FOLDER}/kgtp.c")])
