@@ -3,7 +3,7 @@
 #
 # A kernel compiled with what it did (docs/pgo.md): counts a load, builds the same kernel without counters, without and with
 # the profile (each once, about as long as the counting one), runs the load on both, and compares instructions: the
-# program's own must be the same, the kernel's fewer. ONLY names the folders of the source in which the profile is used.
+# program's own must be the same within 1 %, the kernel's fewer. ONLY names the folders of the source in which the profile is used.
 # Called by `make test-profile-use`, which has built the programs; KPRISM is the command line, OUT a folder for the
 # profile: the kernel that was built with it is found again as long as it is there.
 set -eu
@@ -59,6 +59,8 @@ sums = [{key: sum(row[key] for row in rows(run, "tasks")) for key in ("user_inst
 for key in sums[0]:
     a, b = sums[0][key], sums[1][key]
     print(f"{key}: {a} plain, {b} guided, {100 * (b / a - 1):+.2f}%")
-assert sums[0]["user_instructions"] == sums[1]["user_instructions"], "not the same program"
+# What /proc tells differs in length from run to run.
+own = [run["user_instructions"] for run in sums]
+assert abs(own[1] / own[0] - 1) < 0.01, "not the same program"
 assert sums[1]["kernel_instructions"] < sums[0]["kernel_instructions"], "the profile has no effect"
 END
