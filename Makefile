@@ -45,7 +45,7 @@ test-gcov-kernel: setup-test
 
 test-profile-use: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent
-	@KPRISM=$(TARGET)/checked/kprism sh scripts/test-profile-use.sh
+	@KPRISM=$(TARGET)/checked/kprism OUT=$(TARGET)/profile-use sh scripts/test-profile-use.sh
 
 bench-cover:
 	$(CARGO) build --release -p kprism -p kprism-agent
