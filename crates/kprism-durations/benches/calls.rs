@@ -4,6 +4,7 @@
 //!
 //! `cargo bench -p kprism-durations -- trace.dat…`
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use kprism_durations::Names;
@@ -28,19 +29,23 @@ fn main() {
         let (events, calls) = collect(&dat, &known);
         println!("{path}: {events} events, {calls} calls");
         let each = |name: &str, ns: Duration| {
-            println!("  {name:28} {:9.3} ms  {:6.1} ns an event", ns.as_secs_f64() * 1e3, ns.as_nanos() as f64 / events as f64);
+            println!(
+                "  {name:28} {:9.3} ms  {:6.1} ns an event",
+                ns.as_secs_f64() * 1e3,
+                ns.as_nanos() as f64 / events as f64
+            );
         };
-        each("file unpacked", best(|| drop(unpack())));
-        each("symbols", best(|| drop(symbols())));
-        each("events read", best(|| drop(read(&dat))));
-        each("events read, calls made", best(|| drop(collect(&dat, &known))));
+        each("file unpacked", best(unpack));
+        each("symbols", best(symbols));
+        each("events read", best(|| read(&dat)));
+        each("events read, calls made", best(|| collect(&dat, &known)));
     }
 }
 
-fn best(pass: impl Fn()) -> Duration {
+fn best<T>(pass: impl Fn() -> T) -> Duration {
     let once = || {
         let start = Instant::now();
-        pass();
+        black_box(pass());
         start.elapsed()
     };
     (0..9).map(|_| once()).min().unwrap_or_default()

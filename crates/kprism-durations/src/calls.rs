@@ -209,8 +209,7 @@ impl Calls {
         let number = self.tasks.len();
         self.numbers.insert(key, number);
         let Stranger { out_ns, offs } = self.strangers.remove(&key).unwrap_or_default();
-        let waiting =
-            offs.into_iter().map(|(start_ns, end_ns)| Waiting::Off { start_ns, end_ns }).collect();
+        let waiting = offs.into_iter().map(|(start_ns, end_ns)| Waiting::Off { start_ns, end_ns }).collect();
         let root = self.tree.root();
         self.tasks.push(Task { key, number: number as u32, root, stack: Vec::new(), waiting, out_ns });
         number

@@ -68,7 +68,7 @@ fn arguments_are_those_of_the_program() {
                 vec![json!(n), json!("sample"), json!(n * 100_000_000), json!(10 * (n % 4) + 10), json!(4711)]
             })
             .collect();
-        assert_eq!(records, [expected.clone()], "{flags:?}");
+        assert_eq!(records, std::slice::from_ref(&expected), "{flags:?}");
 
         all.extend(plan("demo:asked", None, &collect(&["arg1", "*(int *)arg2"])));
         let (output, records) = recorded(&program, all);

@@ -180,7 +180,13 @@ fn add_plt(file: &Elf, out: &mut Vec<Symbol<'_>>) {
             let slot = jump_slot(entry, start);
             let found = slot.and_then(|s| slots.binary_search_by(|(at, _)| at.cmp(&s)).ok());
             let name = found.map_or_else(|| section_name.to_owned(), |at| format!("{}@plt", slots[at].1));
-            out.push(Symbol { start, size: size as u64, name: name.into(), binding: Binding::Local, code: true });
+            out.push(Symbol {
+                start,
+                size: size as u64,
+                name: name.into(),
+                binding: Binding::Local,
+                code: true,
+            });
         }
     }
 }

@@ -36,10 +36,13 @@ pub struct Args {
     json: bool,
 }
 
+/// Name and type of a field, and its offset and size where they are known.
+type Field = (String, String, Option<(u32, u32)>);
+
 /// What is known of one.
 struct Row {
     name: String,
-    fields: Vec<(String, String, Option<(u32, u32)>)>,
+    fields: Vec<Field>,
     print: Option<String>,
     places: Vec<String>,
 }
@@ -74,7 +77,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
 }
 
 fn object(row: &Row) -> Value {
-    let field = |(name, kind, place): &(String, String, Option<(u32, u32)>)| {
+    let field = |(name, kind, place): &Field| {
         let (offset, size) = place.unzip();
         json!({"name": name, "type": kind, "offset": offset, "size": size})
     };

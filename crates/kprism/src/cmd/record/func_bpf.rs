@@ -178,7 +178,7 @@ fn leave_unknown(
     progress: &Progress,
 ) -> Result<()> {
     let remedy = "BTF does not describe it, or another has its name: use --backend bpf-kprobe";
-    let named = |function: &Function| args.functions.iter().any(|name| *name == function.name);
+    let named = |function: &Function| args.functions.contains(&function.name);
     let (known, unknown): (Vec<_>, Vec<_>) =
         std::mem::take(functions).into_iter().partition(|function| kernel.knows(function));
     if let Some(function) = unknown.iter().find(|function| known.is_empty() || named(function)) {
