@@ -62,9 +62,13 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
             if stops {
                 // From here to the mark nothing of the kernel runs: counters and observer see the same window.
                 moments.stop(0);
+                ports::mark(MARK_BEGIN, pid);
+                return ports::allow_ports(false);
             }
+            // Otherwise giving the ports up is no part of what is recorded.
+            ports::allow_ports(false)?;
             ports::mark(MARK_BEGIN, pid);
-            ports::allow_ports(false)
+            Ok(())
         });
     }
     let started = |pid| say(Message::Started { pid });

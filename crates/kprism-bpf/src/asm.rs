@@ -203,7 +203,8 @@ impl Asm {
         self.put(insn)
     }
 
-    /// The program, its jumps resolved.
+    /// The program, its jumps resolved, without what cannot be reached: the verifier refuses that, and what follows a
+    /// value that always fails is such.
     pub fn finish(self) -> Result<Code, Error> {
         let mut code = self.code;
         for (at, label) in self.jumps {
@@ -216,6 +217,88 @@ impl Asm {
             let (op, dst, src, _, imm) = insn::decode(code.insns[at]);
             code.insns[at] = insn::encode(op, dst, src, distance, imm);
         }
-        Ok(code)
+        Ok(reachable(code))
+    }
+}
+
+const LOAD_IMM64: u8 = 0x18;
+const GOTO: u8 = 0x05;
+const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
+
+/// Where an instruction jumps to, if it may.
+fn target(insns: &[u64], at: usize) -> Option<usize> {
+    let (op, _, _, distance, _) = insn::decode(insns[at]);
+    let jumps = matches!(op & 7, 5 | 6) && !matches!(op, CALL | EXIT);
+    jumps.then(|| usize::try_from(at as i64 + 1 + i64::from(distance)).ok()).flatten()
+}
+
+/// The code without instructions that no way leads to.
+fn reachable(code: Code) -> Code {
+    let Code { insns, relocs, notes } = code;
+    let mut kept = vec![false; insns.len()];
+    let mut todo = vec![0];
+    while let Some(at) = todo.pop() {
+        if kept.get(at).is_none_or(|kept| *kept) {
+            continue;
+        }
+        kept[at] = true;
+        let (op, ..) = insn::decode(insns[at]);
+        todo.extend(target(&insns, at));
+        match op {
+            EXIT | GOTO => {}
+            LOAD_IMM64 => {
+                if let Some(second) = kept.get_mut(at + 1) {
+                    *second = true;
+                }
+                todo.push(at + 2);
+            }
+            _ => todo.push(at + 1),
+        }
+    }
+    // Where each instruction goes: as many places up as there are kept ones before it.
+    let places: Vec<usize> = std::iter::once(0)
+        .chain(kept.iter().scan(0, |count, kept| {
+            *count += usize::from(*kept);
+            Some(*count)
+        }))
+        .collect();
+    let mut second = false;
+    let mut moved = Vec::new();
+    for at in (0..insns.len()).filter(|at| kept[*at]) {
+        let (op, dst, src, distance, imm) = insn::decode(insns[at]);
+        let is_second = std::mem::take(&mut second);
+        second = op == LOAD_IMM64 && !is_second;
+        // Distances only shrink.
+        let distance = match target(&insns, at).filter(|_| !is_second) {
+            Some(to) => places.get(to).map_or(distance, |to| (*to as i64 - places[at] as i64 - 1) as i16),
+            None => distance,
+        };
+        moved.push(insn::encode(op, dst, src, distance, imm));
+    }
+    let relocs = relocs.into_iter().filter(|r| kept[r.at]).map(|r| Reloc { at: places[r.at], ..r }).collect();
+    let notes = notes.into_iter().filter(|(at, _)| kept.get(*at) == Some(&true));
+    Code { insns: moved, relocs, notes: notes.map(|(at, text)| (places[at], text)).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_reached_is_left_out() {
+        let mut asm = Asm::new();
+        let (out, fine) = (asm.label(), asm.label());
+        asm.mov_imm(Reg::R1, 1).branch_imm(Cond::Eq, Reg::R1, 2, fine).goto(out);
+        // Nothing comes by here.
+        asm.note("dead").map(Reg::R2, 3).goto(fine);
+        asm.bind(fine).note("alive").map(Reg::R3, 4).bind(out).end();
+        let code = asm.finish().unwrap();
+        let mut expected = Asm::new();
+        let (out, fine) = (expected.label(), expected.label());
+        expected.mov_imm(Reg::R1, 1).branch_imm(Cond::Eq, Reg::R1, 2, fine).goto(out);
+        expected.bind(fine).note("alive").map(Reg::R3, 4).bind(out).end();
+        assert_eq!(code, expected.finish().unwrap());
+        assert_eq!((code.insns.len(), code.relocs[0].at), (7, 3));
     }
 }

@@ -90,6 +90,10 @@ fn number(text: &str) -> Option<i64> {
         Some(digits) => (-1, digits),
         None => (1, text.strip_prefix('+').unwrap_or(text)),
     };
+    // The parsers take a sign of their own.
+    if !digits.starts_with(|c: char| c.is_ascii_digit()) || digits.starts_with("0x+") {
+        return None;
+    }
     let n = match digits.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok()?.cast_signed(),
         None => digits.parse::<i64>().ok()?,

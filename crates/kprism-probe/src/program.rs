@@ -230,13 +230,11 @@ fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) ->
     let (failed, done) = (asm.label(), asm.label());
     let user = plan.space == Space::User;
     debug_assert!(slot.at as usize >= HEADER);
-    // What nothing jumps to, the verifier refuses.
-    let can_fail = match &slot.fill {
+    match &slot.fill {
         Fill::Value(segment) => {
             asm.note(segment.text.clone());
             let value = splice(asm, segment, state, layout, failed)?;
             asm.bind(value).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done);
-            !segment.program.faulted.is_empty()
         }
         Fill::Text(segment, room) => {
             asm.note(segment.text.clone());
@@ -257,7 +255,6 @@ fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) ->
             asm.bind(fine).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done).bind(read);
             fault(asm, state, Fault::Read);
             asm.goto(failed);
-            true
         }
         Fill::Memory(segment, size) => {
             asm.note(segment.text.clone());
@@ -268,13 +265,11 @@ fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) ->
             asm.call(if user { Helper::ProbeReadUser } else { Helper::ProbeReadKernel });
             asm.branch_imm(Cond::Eq, R0, 0, done);
             fault(asm, state, Fault::Read);
-            true
         }
         Fill::Comm => {
             asm.note("$comm").load(B8, R1, R10, RECORD).store_imm(B8, R1, at, 16);
             target(asm, at + 8);
             asm.mov_imm(R2, 16).call(Helper::CurrentComm).goto(done);
-            false
         }
         Fill::Stack { user, room } => {
             const USER_STACK: u64 = 1 << 8;
@@ -286,7 +281,6 @@ fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) ->
             fault(asm, state, Fault::Read);
             asm.goto(failed);
             asm.bind(fine).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done);
-            true
         }
         Fill::Registers => {
             asm.note("$regs").load(B8, R1, R10, RECORD).load(B8, R2, R10, CONTEXT);
@@ -298,14 +292,11 @@ fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) ->
                 }
                 asm.store(B8, R1, at + 8 * n as i16, R0);
             }
-            false
+            asm.goto(done);
         }
-    };
-    asm.bind(failed);
-    if can_fail {
-        asm.note("not readable").load(B8, R1, R10, RECORD);
-        asm.load(B8, R0, R1, 24).mov_u64(R2, 1 << slot.number).alu(Alu::Or, R0, R2).store(B8, R1, 24, R0);
     }
+    asm.bind(failed).note("not readable").load(B8, R1, R10, RECORD);
+    asm.load(B8, R0, R1, 24).mov_u64(R2, 1 << slot.number).alu(Alu::Or, R0, R2).store(B8, R1, 24, R0);
     asm.bind(done);
     Ok(())
 }
