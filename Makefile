@@ -6,6 +6,7 @@
 #   make bench    measure, in one run, against the peers
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
+#   make test-probe  probes of the stock kernel in the guest: GDB judges 398 expressions; a soak of SOAK_SECONDS
 #   make test-profile-use  compile that kernel with what it counted, and compare instructions (see docs/pgo.md)
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
 #   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md)
@@ -21,7 +22,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-gcov-kernel test-profile-use bench bench-cover bench-flow-cost bench-func fuzz install setup-demo setup-test
+.PHONY: all demo test test-gcov-kernel test-probe test-profile-use bench bench-cover bench-flow-cost bench-func fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -42,6 +43,13 @@ test: setup-test
 test-gcov-kernel: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-agent
 	@CARGO="$(CARGO)" KPRISM=$(TARGET)/checked/kprism sh scripts/test-gcov-kernel.sh
+
+# SOAK_SECONDS of the host. The kernel's debug information is fetched once: 1 GB.
+SOAK_SECONDS ?= 1800
+test-probe: setup-test
+	$(CARGO) build --profile checked -p kprism -p kprism-agent
+	@export KPRISM=$(abspath $(TARGET))/checked/kprism; cd tests/probe && \
+		python3 corpus.py && python3 soak.py $(SOAK_SECONDS)
 
 test-profile-use: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent

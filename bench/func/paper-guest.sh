@@ -73,7 +73,10 @@ done
 record --aggregate --backend bpf-fentry -T 'kernfs_*' -T 'vfs_*'
 echo "some-aggregate 0 $(number /tmp/run recorded_ns) $(number /tmp/run calls) $(number /tmp/run lost) 0"
 
-# Figure 5, as the paper's ftd shows it: its other program, every call of it.
-/bench/kprism record func -q -o /tmp/run --buffer-size 64M -- \
-	sh -c 'for i in $(seq 1 3); do ls /bin | sed s/a/z/g; done' >/dev/null
-/bench/kprism report func -i /tmp/run --ftd | head -n 11 | sed 's/^/figure5 /'
+# Figures 4 and 5, of the paper's other program: long calls one by one, and ftd's table of every call.
+work='for i in $(seq 1 3); do ls /bin | sed s/a/z/g; done'
+/bench/kprism record func -q --no-events -o /tmp/run --longer-than 1ms -- sh -c "$work" >/dev/null
+/bench/kprism script -i /tmp/run | head -n 25 | sed 's/^/script4 /'
+rm -r /tmp/run
+/bench/kprism record func -q -o /tmp/run --buffer-size 64M -- sh -c "$work" >/dev/null
+/bench/kprism report func -i /tmp/run --ftd | head -n 12 | sed 's/^/figure5 /'

@@ -65,7 +65,7 @@ pub fn compare(old: &Boot, new: &Boot) -> Compared {
     let both = |of: &dyn Fn(&Boot) -> u64| [of(old), of(new)];
     Compared {
         span_ns: both(&|boot| span(&boot.initcalls)),
-        initcall_ns: both(&|boot| boot.initcalls.iter().map(|call| call.ns).sum()),
+        initcall_ns: both(&|boot| boot.initcalls.iter().fold(0, |sum, call| sum.saturating_add(call.ns))),
         changes,
     }
 }
@@ -93,5 +93,13 @@ mod tests {
         let changes: Vec<_> = compared.changes.iter().map(|c| (c.name.as_str(), c.ns())).collect();
         assert_eq!(changes, [("a", 26), ("gone", -7), ("new", 3)]);
         assert_eq!((compared.span_ns, compared.initcall_ns), ([17, 53], [12, 34]));
+    }
+
+    #[test]
+    fn durations_that_no_clock_has() {
+        let call = |ns| Initcall { name: "a".into(), ns, ..Initcall::default() };
+        let boot = Boot { initcalls: vec![call(u64::MAX), call(u64::MAX)], ..Boot::default() };
+        let compared = compare(&boot, &Boot::default());
+        assert_eq!((compared.span_ns, compared.initcall_ns), ([u64::MAX, 0], [u64::MAX, 0]));
     }
 }

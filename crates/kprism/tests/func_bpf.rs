@@ -112,8 +112,9 @@ fn judge(which: &str, found: &BTreeMap<String, Numbers>) {
     // Ten calls inside each other, each with 200 instructions of its own: what is their own is counted once.
     assert!(down.own >= 300 * 200 && down.total > 2 * down.own, "{which}: {down:?}");
     assert!((200..2000).contains(&down.min), "{which}: {down:?}");
-    // Two sleeps of at least 20 ms each; their time is the sleeper's own.
-    assert!(sleeper.min >= 20_000_000 && sleeper.own >= 12 * 20_000_000, "{which}: {sleeper:?}");
+    // Two sleeps of five ticks each, of 4 ms; the first tick may be due already, and come late in the other CPU's turn.
+    // Their time is the sleeper's own.
+    assert!(sleeper.min >= 16_000_000 && sleeper.own >= 12 * 16_000_000, "{which}: {sleeper:?}");
     for numbers in found.values() {
         assert_eq!(numbers.log2.iter().sum::<u64>(), numbers.count, "{which}");
         assert!(numbers.log2[numbers.min.ilog2() as usize] > 0, "{which}: {numbers:?}");
