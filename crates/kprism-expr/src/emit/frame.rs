@@ -102,12 +102,7 @@ impl Emitter<'_> {
         self.place(1, at);
         self.push(insn::STX | 0x18, 1, 3, 0, 0);
         self.push(insn::ALU64 | insn::ADD, 1, 0, 0, HEADER);
-        let call = match (space, text) {
-            (Space::Kernel, false) => helper::READ_KERNEL,
-            (Space::Kernel, true) => helper::READ_KERNEL_STR,
-            (Space::User, false) => helper::READ_USER,
-            (Space::User, true) => helper::READ_USER_STR,
-        };
+        let call = helper::read(space, text);
         self.push(insn::CALL, 0, 0, 0, call);
         let bad = if text { insn::JSLT } else { insn::JNE };
         self.jump(insn::JMP | bad, 0, 0, 0, Label::Fault(Fault::Read));

@@ -142,6 +142,17 @@ pub mod helper {
     /// bpf_ringbuf_output.
     pub const RING_OUTPUT: i32 = 130;
 
+    /// The one that reads this kind of memory, or a string of it.
+    pub(crate) fn read(space: crate::ir::Space, text: bool) -> i32 {
+        use crate::ir::Space;
+        match (space, text) {
+            (Space::Kernel, false) => READ_KERNEL,
+            (Space::Kernel, true) => READ_KERNEL_STR,
+            (Space::User, false) => READ_USER,
+            (Space::User, true) => READ_USER_STR,
+        }
+    }
+
     pub(super) fn name(number: i32) -> &'static str {
         match number {
             MAP_LOOKUP => "map_lookup_elem",

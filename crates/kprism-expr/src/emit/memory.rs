@@ -134,12 +134,7 @@ impl Emitter<'_> {
                 self.push(insn::STX | 0x18, FP, 2, -24, 0);
                 self.mov(1, 0);
                 self.push(insn::ALU64 | insn::ADD, 1, 0, 0, HEADER);
-                let call = match (space, text) {
-                    (Space::Kernel, false) => helper::READ_KERNEL,
-                    (Space::Kernel, true) => helper::READ_KERNEL_STR,
-                    (Space::User, false) => helper::READ_USER,
-                    (Space::User, true) => helper::READ_USER_STR,
-                };
+                let call = helper::read(*space, *text);
                 self.push(insn::CALL, 0, 0, 0, call);
                 if *text {
                     self.jump(insn::JMP | insn::JSLT, 0, 0, 0, Label::Fault(Fault::Read));

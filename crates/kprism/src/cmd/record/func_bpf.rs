@@ -7,8 +7,7 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kprism_bpf::func::{Call, Config, FunctionStats, Hook, Keep, Losses, Scope, Session, choose};
@@ -18,16 +17,15 @@ use kprism_durations::names::Role;
 use kprism_durations::record::CallRecord;
 use kprism_image::glob::glob;
 use kprism_report::units::grouped;
-use kprism_store::{Manifest, Run, RunKind};
+use kprism_store::{Manifest, Run};
 use kprism_tracefs::signals;
 use serde_json::{Value, json};
 
-use super::func::this_kernel;
 use super::func_args::{Args, Backend};
 use super::func_bpf_guest;
+use super::watch::{self, Watch};
 use crate::durations;
 use crate::exit::{self, Outcome};
-use crate::pipeline;
 use crate::progress::Progress;
 use crate::text;
 
@@ -212,21 +210,15 @@ fn config(args: &Args, hook: Hook) -> Config {
 }
 
 fn begun(args: &Args, hook: Hook, functions: usize) -> Manifest {
-    let mut manifest = Manifest::new(RunKind::Host, host::possible_cpus() as u32);
-    manifest.created = pipeline::now();
-    manifest.command.clone_from(&args.command);
-    manifest.kernel = Some(this_kernel());
-    manifest.clock.name = "monotonic".into();
-    manifest.clock.tsc_hz = 1_000_000_000;
-    manifest.stopped = Some("the recorder has not ended properly".into());
-    let mut option = |name: &str, value: Value| manifest.options.insert(name.into(), value);
-    option("record", "func".into());
-    option("backend", "bpf".into());
-    option("hook", hook.name().into());
-    option("functions", functions.into());
-    option("aggregate", args.aggregate.into());
-    option("longer_than_ns", args.longer_than.map(|time| time.as_nanos() as u64).into());
-    manifest
+    let options: Vec<(&str, Value)> = vec![
+        ("record", "func".into()),
+        ("backend", "bpf".into()),
+        ("hook", hook.name().into()),
+        ("functions", functions.into()),
+        ("aggregate", args.aggregate.into()),
+        ("longer_than_ns", args.longer_than.map(|time| time.as_nanos() as u64).into()),
+    ];
+    watch::begun(&args.command, options)
 }
 
 struct Watched {
@@ -254,58 +246,23 @@ fn watch(
         true => None,
         false => Some(BufWriter::new(File::create(&path).with_context(|| path.display().to_string())?)),
     };
-    let mut child = match args.command.split_first() {
-        Some((program, arguments)) => {
-            Some(Command::new(program).args(arguments).spawn().with_context(|| program.clone())?)
-        }
-        None => None,
-    };
-    if child.is_none() && args.duration.is_none() {
-        progress.say("recording; Ctrl-C ends it");
-    }
-    let started = Instant::now();
+    let mut watch = Watch::begin(&args.command, watched, args.duration, progress)?;
     let mut calls = 0;
-    let mut exit_code = None;
-    let mut asked_to_end = false;
     loop {
         calls += drain(session, functions, file.as_mut())?;
-        if let Some(running) = &mut child
-            && let Some(status) = running.try_wait().context("waiting for the command")?
-        {
-            exit_code = status.code();
+        if watch.ended()? || watch.is_over() {
             break;
-        }
-        let gone = child.is_none() && !watched.is_empty() && watched.iter().all(|number| !alive(*number));
-        let over = args.duration.is_some_and(|limit| started.elapsed() >= limit);
-        match &child {
-            _ if !(gone || over || signals::requested()) => {}
-            None => break,
-            // The terminal's Ctrl-C reached the command too.
-            Some(running) if !asked_to_end => asked_to_end = end(running),
-            Some(_) => {}
         }
         session.calls()?.wait(TICK);
     }
     // Unhooking takes the kernel long: a wait for all CPUs for each trampoline.
-    let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let ns = watch.ns();
     session.stop();
     calls += drain(session, functions, file.as_mut())?;
     if let Some(mut file) = file {
         file.flush().with_context(|| path.display().to_string())?;
     }
-    Ok((Watched { exit_code, ns, interrupted: signals::requested() }, calls))
-}
-
-pub(super) fn alive(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
-}
-
-/// Asks a process that has not been waited for to end.
-pub(super) fn end(child: &Child) -> bool {
-    let Ok(pid) = libc::pid_t::try_from(child.id()) else { return true };
-    // SAFETY: kill touches no memory; the number is still the child's own.
-    unsafe { libc::kill(pid, libc::SIGTERM) };
-    true
+    Ok((Watched { exit_code: watch.exit_code, ns, interrupted: signals::requested() }, calls))
 }
 
 fn drain(session: &Session, functions: &[Function], file: Option<&mut BufWriter<File>>) -> Result<u64> {

@@ -36,6 +36,7 @@ mod ptat;
 mod rights;
 mod tlb;
 mod tlb_user;
+mod watch;
 
 use std::io::Write;
 

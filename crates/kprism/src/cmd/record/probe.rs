@@ -6,8 +6,7 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kprism_bpf::host;
@@ -16,14 +15,13 @@ use kprism_probe::compiled::Compiled;
 use kprism_probe::session::{Config, Reader, Session, Who};
 use kprism_probe::stream::{Counts, Description, VERSION};
 use kprism_report::units::grouped;
-use kprism_store::{Manifest, Run, RunKind};
+use kprism_store::{Manifest, Run};
 use kprism_tracefs::signals;
 use serde_json::Value;
 
-use super::func::this_kernel;
 use super::func_args::{kib, time};
-use super::func_bpf::{alive, end};
 use super::probe_args::{ProbeArgs, tell};
+use super::watch::{self, Watch};
 use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
 use crate::exit::{self, Outcome};
 use crate::pipeline;
@@ -187,19 +185,13 @@ fn in_guest(args: &Args, program: &Compiled, progress: &Progress, out: &mut dyn 
 }
 
 fn begun(args: &Args) -> Manifest {
-    let mut manifest = Manifest::new(RunKind::Host, host::possible_cpus() as u32);
-    manifest.created = pipeline::now();
-    manifest.command.clone_from(&args.command);
-    manifest.kernel = Some(this_kernel());
-    manifest.clock.name = "monotonic".into();
-    manifest.clock.tsc_hz = 1_000_000_000;
-    manifest.stopped = Some("the recorder has not ended properly".into());
-    let mut option = |name: &str, value: Value| manifest.options.insert(name.into(), value);
-    option("record", "probe".into());
-    option("probes", args.what.probes.clone().into());
-    option("collect", args.what.collect.clone().into());
-    option("stop_after", args.stop_after.into());
-    manifest
+    let options: Vec<(&str, Value)> = vec![
+        ("record", "probe".into()),
+        ("probes", args.what.probes.clone().into()),
+        ("collect", args.what.collect.clone().into()),
+        ("stop_after", args.stop_after.into()),
+    ];
+    watch::begun(&args.command, options)
 }
 
 fn write_description(folder: &Path, description: &Description) -> Result<()> {
@@ -220,40 +212,21 @@ fn watch(args: &Args, session: &Session, path: &Path, progress: &Progress) -> Re
     const TICK: Duration = Duration::from_millis(5);
     let mut file =
         BufWriter::with_capacity(1 << 20, File::create(path).with_context(|| path.display().to_string())?);
-    let mut child = match args.command.split_first() {
-        Some((program, arguments)) => {
-            Some(Command::new(program).args(arguments).spawn().with_context(|| program.clone())?)
-        }
-        None => None,
-    };
-    if child.is_none() && args.duration.is_none() {
-        progress.say("recording; Ctrl-C ends it");
-    }
     let mut reader = session.reader()?;
-    let started = Instant::now();
-    let (mut records, mut exit_code) = (0, None);
-    let mut asked_to_end = false;
+    let mut watch = Watch::begin(&args.command, args.pid.clone(), args.duration, progress)?;
+    let mut records = 0;
     loop {
         records += drain(&mut reader, &mut file)?;
-        if let Some(running) = &mut child
-            && let Some(status) = running.try_wait().context("waiting for the command")?
-        {
-            exit_code = status.code();
+        if watch.ended()? {
             break;
         }
-        let gone = child.is_none() && !args.pid.is_empty() && args.pid.iter().all(|pid| !alive(*pid));
-        let over = args.duration.is_some_and(|limit| started.elapsed() >= limit);
         let enough = args.stop_after.is_some_and(|most| records >= u64::from(most));
-        match &child {
+        if enough {
             // A command that has given enough goes on without probes.
-            _ if enough => session.stop(),
-            _ if !(gone || over || signals::requested()) => {}
-            None => break,
-            // The terminal's Ctrl-C reached the command too.
-            Some(running) if !asked_to_end => asked_to_end = end(running),
-            Some(_) => {}
+            session.stop();
         }
-        if enough && child.is_none() {
+        let over = if enough { !watch.has_command() } else { watch.is_over() };
+        if over {
             break;
         }
         std::thread::sleep(TICK);
@@ -261,7 +234,7 @@ fn watch(args: &Args, session: &Session, path: &Path, progress: &Progress) -> Re
     session.stop();
     records += drain(&mut reader, &mut file)?;
     file.flush().with_context(|| path.display().to_string())?;
-    Ok(Watched { exit_code, interrupted: signals::requested(), records })
+    Ok(Watched { exit_code: watch.exit_code, interrupted: signals::requested(), records })
 }
 
 fn drain(reader: &mut Reader<'_>, file: &mut BufWriter<File>) -> Result<u64> {

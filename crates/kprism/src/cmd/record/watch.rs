@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a recording by BPF lasts as long as: a command, processes, a time, or until Ctrl-C.
+
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use kprism_bpf::host;
+use kprism_store::{Manifest, RunKind};
+use kprism_tracefs::signals;
+use serde_json::Value;
+
+use super::func::this_kernel;
+use crate::pipeline;
+use crate::progress::Progress;
+
+/// The account of a recording of this machine by BPF, as long as it has not ended.
+pub fn begun(command: &[String], options: Vec<(&str, Value)>) -> Manifest {
+    let mut manifest = Manifest::new(RunKind::Host, host::possible_cpus() as u32);
+    manifest.created = pipeline::now();
+    manifest.command = command.to_vec();
+    manifest.kernel = Some(this_kernel());
+    manifest.clock.name = "monotonic".into();
+    manifest.clock.tsc_hz = 1_000_000_000;
+    manifest.stopped = Some("the recorder has not ended properly".into());
+    manifest.options.extend(options.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    manifest
+}
+
+/// What is waited for.
+pub struct Watch {
+    command: Option<Child>,
+    /// Processes or threads, if no command is.
+    numbers: Vec<u32>,
+    limit: Option<Duration>,
+    started: Instant,
+    asked_to_end: bool,
+    /// The command's, once it has ended.
+    pub exit_code: Option<i32>,
+}
+
+impl Watch {
+    /// Starts the command, if there is one.
+    pub fn begin(
+        command: &[String],
+        numbers: Vec<u32>,
+        limit: Option<Duration>,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let command = match command.split_first() {
+            Some((program, arguments)) => {
+                Some(Command::new(program).args(arguments).spawn().with_context(|| program.clone())?)
+            }
+            None => None,
+        };
+        if command.is_none() && limit.is_none() {
+            progress.say("recording; Ctrl-C ends it");
+        }
+        Ok(Watch { command, numbers, limit, started: Instant::now(), asked_to_end: false, exit_code: None })
+    }
+
+    /// Whether a command is waited for.
+    pub fn has_command(&self) -> bool {
+        self.command.is_some()
+    }
+
+    /// Whether the command has ended.
+    pub fn ended(&mut self) -> Result<bool> {
+        let Some(running) = &mut self.command else { return Ok(false) };
+        let status = running.try_wait().context("waiting for the command")?;
+        self.exit_code = status.and_then(|status| status.code());
+        Ok(status.is_some())
+    }
+
+    /// Whether there is nothing more to wait for. A command is asked to end when its time is over, and waited for.
+    pub fn is_over(&mut self) -> bool {
+        let gone =
+            self.command.is_none() && !self.numbers.is_empty() && !self.numbers.iter().copied().any(alive);
+        let over = self.limit.is_some_and(|limit| self.started.elapsed() >= limit);
+        if !(gone || over || signals::requested()) {
+            return false;
+        }
+        // The terminal's Ctrl-C reached the command too.
+        if let Some(running) = self.command.as_ref().filter(|_| !self.asked_to_end) {
+            end(running);
+            self.asked_to_end = true;
+        }
+        self.command.is_none()
+    }
+
+    /// Nanoseconds since the beginning.
+    pub fn ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+fn alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// Asks a process that has not been waited for to end.
+fn end(child: &Child) {
+    let Ok(pid) = libc::pid_t::try_from(child.id()) else { return };
+    // SAFETY: kill touches no memory; the number is still the child's own.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+}
