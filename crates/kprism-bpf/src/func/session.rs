@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::emit::{self, Keep, Regions, Shape, Site};
 use super::layout::{self, OFF, STACK_BYTES, STACKS, STACKS_BYTES, cpu, row};
-use super::record::{Call, RECORD_BYTES};
 use super::sched::{self, TaskOffsets, Who};
 use super::stats::{self, FunctionStats, Losses};
 use crate::asm::{Asm, Code};
@@ -82,8 +81,7 @@ pub struct Session {
     regions: Mapping,
     /// Where each CPU's region begins.
     bases: Vec<usize>,
-    functions: usize,
-    /// How many of them are added up in the kernel: all or none.
+    /// How many functions are added up in the kernel: all or none.
     rows: usize,
     verified: u64,
 }
@@ -167,7 +165,6 @@ impl Session {
             maps,
             regions: mapping,
             bases,
-            functions: functions.len(),
             rows,
             verified: 0,
         };
@@ -284,8 +281,11 @@ impl Session {
     }
 
     /// The reading end of the records; the functions are numbers.
-    pub fn calls(&self) -> Result<Calls<'_>, Error> {
-        Ok(Calls { ring: Ring::new(&self.maps.ring)?, functions: self.functions as u64 })
+    ///
+    /// 64 bytes each, as the program leaves them: `function u64` (its number among those measured), `enter_ns u64,
+    /// exit_ns u64, pid u32, tgid u32, cpu u32, depth u32, child_ns u64, comm [u8; 16]`, little-endian.
+    pub fn calls(&self) -> Result<Ring<'_>, Error> {
+        Ring::new(&self.maps.ring)
     }
 
     /// Stops: entries first, so that calls under way still return into their frames.
@@ -309,31 +309,6 @@ impl Session {
 
 fn missed(links: &[Link]) -> u64 {
     links.iter().filter_map(|link| link.missed().ok()).sum()
-}
-
-/// Kept calls being read.
-#[derive(Debug)]
-pub struct Calls<'a> {
-    ring: Ring<'a>,
-    functions: u64,
-}
-
-impl Calls<'_> {
-    /// Gives `take` all there are now; how many there were.
-    pub fn drain(&mut self, mut take: impl FnMut(Call)) -> usize {
-        let functions = self.functions;
-        self.ring.drain(|bytes| {
-            let call = <&[u8; RECORD_BYTES]>::try_from(bytes).ok().map(Call::decode);
-            if let Some(call) = call.filter(|call| call.function < functions) {
-                take(call);
-            }
-        })
-    }
-
-    /// Waits for some.
-    pub fn wait(&self, limit: Duration) {
-        self.ring.wait(limit);
-    }
 }
 
 fn at(function: &Function, error: Error) -> Error {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kprism_bpf::func::{Call, Config, FunctionStats, Hook, Keep, Losses, Scope, Session, choose};
+use kprism_bpf::func::{Config, FunctionStats, Hook, Keep, Losses, Scope, Session, choose};
 use kprism_bpf::host::{self, Host};
 use kprism_bpf::kernel::{self, Function, Kernel};
 use kprism_durations::names::Role;
@@ -268,29 +268,19 @@ fn watch(
 fn drain(session: &Session, functions: &[Function], file: Option<&mut BufWriter<File>>) -> Result<u64> {
     let Some(file) = file else { return Ok(0) };
     let mut failed = None;
-    let taken = session.calls()?.drain(|call| {
-        let record = record(&call, functions);
+    let taken = session.calls()?.drain(|bytes| {
+        let Ok(bytes) = bytes.try_into() else { return };
+        let call = CallRecord::from_bytes(bytes);
+        // In the ring a function is a number; a file has to stand by itself.
+        let Some(function) = functions.get(call.func as usize) else { return };
+        let call = CallRecord { func: function.address, ..call };
         if failed.is_none() {
-            failed = file.write_all(&record.to_bytes()).err();
+            failed = file.write_all(&call.to_bytes()).err();
         }
     });
     match failed {
         Some(error) => Err(error).context("streams/bpf/calls.bin"),
         None => Ok(taken as u64),
-    }
-}
-
-fn record(call: &Call, functions: &[Function]) -> CallRecord {
-    CallRecord {
-        func: functions[call.function as usize].address,
-        enter_ns: call.enter_ns,
-        exit_ns: call.exit_ns,
-        pid: call.pid,
-        tgid: call.tgid,
-        cpu: call.cpu,
-        depth: call.depth,
-        child_ns: call.child_ns,
-        comm: call.comm,
     }
 }
 
