@@ -17,15 +17,15 @@ use serde::{Deserialize, Serialize};
 use crate::regs::Reg;
 
 /// A value of a function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Val(pub u32);
 
 /// A block of a function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Block(pub u32);
 
 /// Width of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Width {
     /// 32 bits.
     W32,
@@ -60,7 +60,7 @@ impl Width {
 }
 
 /// Arithmetic. Everything wraps; shift counts are taken modulo the width.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum BinOp {
     Add,
@@ -93,7 +93,7 @@ impl BinOp {
 }
 
 /// A comparison. The others are these with operands exchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Cond {
     Eq,
@@ -114,7 +114,7 @@ pub enum Space {
 }
 
 /// What a program is given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Input {
     /// A register at the probe: the context is `struct pt_regs`.
     Reg(Reg),
@@ -140,7 +140,7 @@ pub enum Kept {
 }
 
 /// Where text that is compared comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Text {
     /// Memory: up to a zero byte, or `limit` bytes.
     Memory {
@@ -156,7 +156,7 @@ pub enum Text {
 }
 
 /// Something that is put out, besides the verdict.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Record {
     /// `len` bytes at `addr`; as far as the zero byte if `text`.
     Memory {
@@ -176,7 +176,7 @@ pub enum Record {
 }
 
 /// How a value is made.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Op {
     /// A number; above its width it is zero.
     Const(u64),
@@ -274,7 +274,7 @@ impl Op {
 }
 
 /// Why a program gave up. The condition is then false, and the fault is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Fault {
     /// Memory that cannot be read.
     Read,
@@ -305,7 +305,7 @@ impl Fault {
 }
 
 /// A jump's target and the values of its parameters.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Target {
     /// Where to.
     pub block: Block,
@@ -321,7 +321,7 @@ impl Target {
 }
 
 /// How a block ends.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Term {
     /// Goes on there.
     Jump(Target),
@@ -377,7 +377,7 @@ impl Term {
 }
 
 /// A value's making.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Def {
     /// How.
     pub op: Op,
@@ -386,7 +386,7 @@ pub struct Def {
 }
 
 /// A block's content.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Body {
     /// Parameters.
     pub params: Vec<Val>,
@@ -397,7 +397,7 @@ pub struct Body {
 }
 
 /// A function: what a probe computes.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Func {
     /// By number.
     pub vals: Vec<Def>,

@@ -120,8 +120,18 @@ fn number(source: &str, at: &mut usize) -> Result<Token> {
     let end = digits.find(|c: char| !c.is_digit(base)).unwrap_or(digits.len());
     let (digits, suffix) = digits.split_at(end);
     let octal_zero = base == 8 && digits.is_empty();
+    let mut ns = 1;
     let (unsigned, long) = match suffix.to_ascii_lowercase().as_str() {
         "" => (false, 0),
+        unit @ ("ns" | "us" | "ms" | "s") if base == 10 => {
+            ns = match unit {
+                "ns" => 1,
+                "us" => 1_000,
+                "ms" => 1_000_000,
+                _ => 1_000_000_000,
+            };
+            (false, 1)
+        }
         "u" => (true, 0),
         "l" => (false, 1),
         "ul" | "lu" => (true, 1),
@@ -135,7 +145,7 @@ fn number(source: &str, at: &mut usize) -> Result<Token> {
         }
     };
     let value = if octal_zero { Ok(0) } else { u64::from_str_radix(digits, base) };
-    let value = value.map_err(|_| {
+    let value = value.ok().and_then(|value| value.checked_mul(ns)).ok_or_else(|| {
         let why = if digits.is_empty() { "has no digits" } else { "does not fit 64 bits" };
         Error::new(span, format!("the number {why}"))
     })?;

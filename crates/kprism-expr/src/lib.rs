@@ -15,7 +15,7 @@
 //! A [`scope::Scope`] says what can be named at a place, and where it is; [`dwarf::Place`] and [`btf::Place`] are
 //! two. [`lower`] checks types by C's rules and makes IR. What can fail in a probe (a bad read, a division by zero)
 //! ends the program with a fault that is counted; the optimiser never moves or drops it. [`interp`] runs the same IR
-//! over any memory, and is what the eBPF is held against.
+//! over any memory, and is what the eBPF is held against; [`watch`] hands it to a recorder that looks on from outside.
 //!
 //! ```
 //! use kprism_expr::{emit, ir::Space, lower, opt, scope::Bare};
@@ -46,3 +46,4 @@ mod print;
 pub mod regs;
 pub mod scope;
 pub mod usdt;
+pub mod watch;

@@ -357,7 +357,7 @@ fn plugin_arguments(
         Pace::Fast => ",icount=off",
     });
     for (name, argument) in &observer.arguments {
-        value.push(format!(",{name}={argument}"));
+        value.push(format!(",{name}={}", argument.replace(',', ",,")));
     }
     Ok(vec!["-plugin".into(), value])
 }

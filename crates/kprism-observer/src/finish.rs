@@ -44,7 +44,10 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
     {
         state.stop(format!("tlb/counts.json: {e}"));
     }
-    let counts = account(&state.options, lock(&state.stopped).as_deref(), &done, block_bytes);
+    let mut counts = account(&state.options, lock(&state.stopped).as_deref(), &done, block_bytes);
+    if let Some(trigger) = &state.trigger {
+        counts["condition_faults"] = trigger.faults.load(Ordering::Relaxed).into();
+    }
     if let Err(e) = write_account(&state.options, &counts) {
         eprintln!("kprism-observer: {}: {e}", state.options.out.display());
     }

@@ -21,6 +21,8 @@ impl Reg {
     pub const RSP: Reg = Reg(4);
     pub const RSI: Reg = Reg(6);
     pub const RDI: Reg = Reg(7);
+    pub const R8: Reg = Reg(8);
+    pub const R9: Reg = Reg(9);
     pub const RIP: Reg = Reg(16);
     pub const CS: Reg = Reg(17);
     pub const CR3: Reg = Reg(18);

@@ -20,7 +20,7 @@ pub enum Start {
 pub struct Snapshots {
     /// Bytes of each vCPU's stream to keep.
     pub keep: usize,
-    /// The condition, see [`crate::trigger`].
+    /// The condition, as [`kprism_expr::watch::Watch`] writes it.
     pub when: String,
 }
 

@@ -212,7 +212,7 @@ callback!(on_watched_block, |state, v, block: Block| {
     if v.on
         && let Some(trigger) = state.trigger.as_ref().filter(|t| t.concerns(block.va))
         && let Some(ns) = state.clock_before(block)
-        && trigger.block(v.cpu, block.va, ns)
+        && trigger.block(v.cpu, block.va, ns, &v.task)
     {
         v.push(Entry::Snapshot);
         for_others(state, v, |other| other.push(Entry::Snapshot));
@@ -269,6 +269,11 @@ callback!(on_mmap, |state, v, spot: Spot| {
 });
 callback!(on_comm, |state, v, spot: Spot| {
     if let Some(what) = state.hooks.comm() {
+        if let What::Comm(task) = &what
+            && task.pid == v.task.pid
+        {
+            v.task.comm.clone_from(&task.comm);
+        }
         v.side(spot.index, what);
     }
 });

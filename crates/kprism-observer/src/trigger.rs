@@ -1,31 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! When to keep what was recorded: a kernel function is entered, or took longer than it should.
+//! When to keep what was recorded: where a kernel function is entered or returns, and a condition holds.
 //!
-//! Entry and return are seen on the vCPU's thread. A call is known again by its place on the stack, which tells
-//! tasks apart as well, wherever they run by then.
+//! Entry and return are seen on the vCPU's thread, and the condition is interpreted there, over the guest as it is
+//! at that moment. A call is known again by its place on the stack, which tells tasks apart as well, wherever they
+//! run by then.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kprism_expr::interp::{self, Machine};
+use kprism_expr::ir::{Input, Kept, Space};
+use kprism_expr::watch::Watch;
+
 use crate::guest::{self, Reg};
+use crate::side::Task;
 use crate::state::lock;
 
 /// Calls under way beyond which the oldest is forgotten: one that never returns (`exit`) leaves its own behind.
 const MAX_OPEN: usize = 1024;
 
+/// Arguments that a condition can name, as many as a BPF program at a function sees.
+const ARGUMENTS: usize = 12;
+
+/// Those in registers, in the order of the System V ABI.
+const IN_REGISTERS: [Reg; 6] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8, Reg::R9];
+
 /// A condition and the calls that may meet it.
 #[derive(Debug)]
 pub struct Trigger {
-    /// The function's first instruction.
-    entry: u64,
-    /// Its calls are to take longer than this, ns; if not given, its entry is enough.
-    longer_ns: Option<u64>,
+    watch: Watch,
     open: Mutex<Vec<Open>>,
     /// Addresses to which open calls return, one bit for many.
     returns: AtomicU64,
     /// How often the condition was met, and on which vCPU last.
     pub met: AtomicU64,
     pub by: AtomicU64,
+    /// How often it could not be told: a bad read, a division by zero.
+    pub faults: AtomicU64,
 }
 
 /// A call under way.
@@ -35,39 +46,58 @@ struct Open {
     back: u64,
     rsp: u64,
     since_ns: u64,
+    arguments: [u64; ARGUMENTS],
+}
+
+/// The guest at the moment of a call's entry or return.
+struct Moment<'a> {
+    cpu: u32,
+    ns: u64,
+    task: &'a Task,
+    /// Of a call that returns, what is known of its entry.
+    call: Option<Open>,
+    watch: &'a Watch,
+    /// Trace state variables, of which there are none.
+    unused: u64,
 }
 
 impl Trigger {
-    /// Parses `0xADDRESS` or `0xADDRESS:NS`.
+    /// Takes what [`Watch::json`] wrote.
     ///
     /// # Errors
     /// A message with what was expected.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let bad = || format!("when={text}: expected 0xADDRESS or 0xADDRESS:NS");
-        let (address, ns) = match text.split_once(':') {
-            Some((address, ns)) => (address, Some(ns.parse().map_err(|_| bad())?)),
-            None => (text, None),
-        };
-        let digits = address.strip_prefix("0x").ok_or_else(bad)?;
         Ok(Trigger {
-            entry: u64::from_str_radix(digits, 16).map_err(|_| bad())?,
-            longer_ns: ns,
+            watch: Watch::from_json(text).map_err(|e| format!("when={text}: {e}"))?,
             open: Mutex::default(),
             returns: AtomicU64::new(0),
             met: AtomicU64::new(0),
             by: AtomicU64::new(u64::MAX),
+            faults: AtomicU64::new(0),
         })
     }
 
     /// Whether a block that begins at `va` may be of interest: a quick test.
     #[inline]
     pub fn concerns(&self, va: u64) -> bool {
-        va == self.entry || self.returns.load(Ordering::Relaxed) & bit(va) != 0
+        va == self.watch.entry || self.returns.load(Ordering::Relaxed) & bit(va) != 0
     }
 
-    /// A block that [`Trigger::concerns`] begins on a vCPU, at `ns`. Returns whether the condition is met now.
-    pub fn block(&self, cpu: u32, va: u64, ns: u64) -> bool {
-        let met = if va == self.entry { self.enter(ns) } else { self.back(va, ns) };
+    /// A block that [`Trigger::concerns`] begins on a vCPU, at `ns`, in `task`. Returns whether the condition is met
+    /// now.
+    pub fn block(&self, cpu: u32, va: u64, ns: u64, task: &Task) -> bool {
+        let call = match (va == self.watch.entry, self.watch.at_return) {
+            (true, false) => None,
+            (true, true) => {
+                self.enter(ns);
+                return false;
+            }
+            (false, _) => match self.back(va) {
+                Some(call) => Some(call),
+                None => return false,
+            },
+        };
+        let met = self.holds(&mut Moment { cpu, ns, task, call, watch: &self.watch, unused: 0 });
         if met {
             self.by.store(cpu.into(), Ordering::Relaxed);
             self.met.fetch_add(1, Ordering::Release);
@@ -75,33 +105,93 @@ impl Trigger {
         met
     }
 
-    fn enter(&self, ns: u64) -> bool {
-        if self.longer_ns.is_none() {
-            return true;
+    fn holds(&self, moment: &mut Moment<'_>) -> bool {
+        let Some(condition) = &self.watch.condition else { return true };
+        match interp::run(condition, moment) {
+            Ok(value) => value != 0,
+            Err(_) => {
+                self.faults.fetch_add(1, Ordering::Relaxed);
+                false
+            }
         }
+    }
+
+    fn enter(&self, ns: u64) {
         let rsp = guest::register(Reg::RSP);
-        let Some(back) = guest::word(rsp) else { return false };
+        let Some(back) = guest::word(rsp) else { return };
         let mut open = lock(&self.open);
         if open.len() == MAX_OPEN {
             open.remove(0);
         }
-        open.push(Open { back, rsp: rsp.wrapping_add(8), since_ns: ns });
+        // What the caller put there may be written over before the call returns.
+        let arguments = match &self.watch.condition {
+            Some(_) => std::array::from_fn(|n| argument(n.min(self.watch.slots.into()), rsp)),
+            None => [0; ARGUMENTS],
+        };
+        open.push(Open { back, rsp: rsp.wrapping_add(8), since_ns: ns, arguments });
         self.returns.fetch_or(bit(back), Ordering::Relaxed);
-        false
     }
 
-    fn back(&self, va: u64, ns: u64) -> bool {
-        let Some(longer) = self.longer_ns else { return false };
+    /// The call that returns to `va` now.
+    fn back(&self, va: u64) -> Option<Open> {
         let mut open = lock(&self.open);
         if open.iter().all(|call| call.back != va) {
-            return false;
+            return None;
         }
         let rsp = guest::register(Reg::RSP);
-        let Some(at) = open.iter().rposition(|call| (call.back, call.rsp) == (va, rsp)) else { return false };
+        let at = open.iter().rposition(|call| (call.back, call.rsp) == (va, rsp))?;
         let call = open.remove(at);
         let bits = open.iter().fold(0, |bits, call| bits | bit(call.back));
         self.returns.store(bits, Ordering::Relaxed);
-        ns.saturating_sub(call.since_ns) > longer
+        Some(call)
+    }
+}
+
+/// An argument of the function that is entered with this stack pointer.
+fn argument(n: usize, rsp: u64) -> u64 {
+    match IN_REGISTERS.get(n) {
+        Some(reg) => guest::register(*reg),
+        None => guest::word(rsp.wrapping_add(8 * (n - IN_REGISTERS.len() + 1) as u64)).unwrap_or(0),
+    }
+}
+
+impl Machine for Moment<'_> {
+    fn input(&mut self, input: Input) -> u64 {
+        match input {
+            Input::Arg(n) => match &self.call {
+                Some(_) if n == self.watch.slots => guest::register(Reg::RAX),
+                Some(call) => call.arguments.get(usize::from(n)).copied().unwrap_or(0),
+                None => argument(n.into(), guest::register(Reg::RSP)),
+            },
+            Input::PidTgid => u64::from(self.task.tgid) << 32 | u64::from(self.task.pid),
+            Input::Cpu => self.cpu.into(),
+            Input::Time => self.ns,
+            // `Watch` has let through no other.
+            Input::Reg(_) | Input::Context => 0,
+        }
+    }
+
+    fn read(&mut self, _space: Space, addr: u64, into: &mut [u8]) -> bool {
+        guest::memory(addr, into)
+    }
+
+    fn kept(&mut self, what: Kept, _frame: u64) -> Option<u64> {
+        match what {
+            Kept::Time => self.call.map(|call| call.since_ns),
+            Kept::Reg(_) => None,
+        }
+    }
+
+    fn comm(&mut self) -> [u8; 16] {
+        let mut comm = [0; 16];
+        let name = self.task.comm.as_bytes();
+        let len = name.len().min(15);
+        comm[..len].copy_from_slice(&name[..len]);
+        comm
+    }
+
+    fn var(&mut self, _number: u16) -> &mut u64 {
+        &mut self.unused
     }
 }
 
@@ -115,10 +205,9 @@ mod tests {
 
     #[test]
     fn parses() {
-        let t = Trigger::parse("0xffffffff81000000:1000000").unwrap();
-        assert_eq!((t.entry, t.longer_ns), (0xffff_ffff_8100_0000, Some(1_000_000)));
-        assert_eq!(Trigger::parse("0x10").unwrap().longer_ns, None);
-        for bad in ["", "10", "0x", "0x10:", "0x10:x"] {
+        let t = Trigger::parse(r#"{"entry":4096,"at_return":true,"slots":2,"condition":null}"#).unwrap();
+        assert!(t.concerns(4096) && !t.concerns(8192));
+        for bad in ["", "0x10", "{}", r#"{"entry":-1,"at_return":true,"slots":2}"#] {
             assert!(Trigger::parse(bad).is_err(), "{bad}");
         }
     }

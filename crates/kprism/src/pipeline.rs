@@ -32,6 +32,7 @@ struct Account {
     vcpus: u32,
     instructions: Option<u64>,
     snapshots: Option<u64>,
+    condition_faults: Option<u64>,
     clock: Option<Clock>,
     stopped: Option<String>,
 }
@@ -39,6 +40,8 @@ struct Account {
 #[derive(Deserialize)]
 struct AccountFile {
     vcpus: Vec<CpuCounts>,
+    /// How often the condition could not be told.
+    condition_faults: Option<u64>,
     clock: Option<Clock>,
     stopped: Option<String>,
 }
@@ -57,6 +60,9 @@ impl Account {
         manifest.instructions_recorded = self.instructions;
         if let Some(snapshots) = self.snapshots {
             manifest.options.insert("snapshots".into(), snapshots.into());
+        }
+        if let Some(faults) = self.condition_faults {
+            manifest.options.insert("condition_faults".into(), faults.into());
         }
         if let Some(clock) = &self.clock {
             manifest.clock = clock.clone();
@@ -94,6 +100,7 @@ fn account(run: &Run) -> Result<Account> {
         vcpus: u32::try_from(file.vcpus.len())?,
         instructions: file.vcpus.iter().map(|c| c.instructions).fold(Some(0), sum),
         snapshots: file.vcpus.iter().filter_map(|c| c.snapshots).max(),
+        condition_faults: file.condition_faults,
         clock: file.clock,
         stopped: file.stopped,
     })
@@ -319,9 +326,14 @@ pub fn summary(run: &Run) -> Result<String> {
     {
         text += &format!("\nthe recorder counted {} instructions", grouped(recorded));
     }
-    match m.options.get("snapshots").and_then(serde_json::Value::as_u64) {
-        Some(0) => return Ok("the condition was never met, so nothing was kept".to_owned()),
-        Some(n) => text += &format!("\n{n} snapshot{}", if n == 1 { "" } else { "s" }),
+    let number = |name| m.options.get(name).and_then(serde_json::Value::as_u64);
+    let faults = match number("condition_faults") {
+        None | Some(0) => String::new(),
+        Some(n) => format!("; {} times it could not be told: a bad read or a division by zero", grouped(n)),
+    };
+    match number("snapshots") {
+        Some(0) => return Ok(format!("the condition was never met, so nothing was kept{faults}")),
+        Some(n) => text += &format!("\n{n} snapshot{}{faults}", if n == 1 { "" } else { "s" }),
         None => {}
     }
     let place = run.dir().display();

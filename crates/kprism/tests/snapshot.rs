@@ -36,7 +36,7 @@ fn only_what_led_to_the_condition_is_kept() {
     let idle = idle["delta"]["ns"]["sum"].as_u64().unwrap();
     assert!((55_000_000..65_000_000).contains(&idle), "idle for {idle} ns");
 
-    let condition = |ms: u32| format!("syscall:clock_nanosleep $duration > {ms}ms");
+    let condition = |ms: u32| format!("__x64_sys_clock_nanosleep%return if $duration > {ms}ms");
 
     // The long one only, with room for all before it: the listings up to then.
     let info = record(&long, &["--snapshot-when", &condition(30), "--snapshot-size", "64M"]);
@@ -71,19 +71,45 @@ fn only_what_led_to_the_condition_is_kept() {
     }
 
     let output =
-        kprism(&["lab", "run", "-o", never.to_str().unwrap(), "--snapshot-when", "func:panic", "--", "true"]);
+        kprism(&["lab", "run", "-o", never.to_str().unwrap(), "--snapshot-when", "panic", "--", "true"]);
     assert!(output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("the condition was never met"));
-    let output = kprism(&[
-        "lab",
-        "run",
-        "-o",
-        never.to_str().unwrap(),
-        "--snapshot-when",
-        "func:nonsense_f",
-        "--",
-        "true",
-    ]);
+    let output =
+        kprism(&["lab", "run", "-o", never.to_str().unwrap(), "--snapshot-when", "vfs_raed", "--", "true"]);
     assert_eq!(output.status.code(), Some(125));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("has no function nonsense_f"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("no function `vfs_raed`; did you mean `vfs_read`?")
+    );
+}
+
+/// The condition is the probes' own: arguments, what they point to, the result, the task; faults are counted.
+#[test]
+fn conditions_see_what_a_probe_sees() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let kept = |condition: &str| {
+        let info = record(&run, &["--snapshot-when", condition, "--snapshot-size", "64M"]);
+        assert_eq!((&info["decode_errors"], &info["lost_bytes"]), (&0.into(), &0.into()), "{condition}");
+        ["snapshots", "condition_faults"].map(|name| info["options"][name].as_u64().unwrap())
+    };
+    // `ls` reads its libraries' heads through the system call that names them.
+    let reads = kept("vfs_read");
+    assert_eq!(reads[1], 0);
+    let of_ls = kept(r#"vfs_read if $comm == "ls" && $pid == $tid && $cpu == 0"#);
+    let of_libc = kept(r#"vfs_read if file->f_path.dentry->d_name.name == "libc.so.6""#);
+    assert!(
+        reads[0] > of_ls[0] && of_ls[0] >= of_libc[0] && of_libc[0] > 0,
+        "{reads:?} {of_ls:?} {of_libc:?}"
+    );
+    // What is asked for, and what comes back: an ELF file's head is 832 bytes to the loader.
+    let heads = kept("vfs_read%return if count == 832 && $retval == 832");
+    assert_eq!(heads, kept("vfs_read if count == 832"));
+    assert!(heads[0] > 0, "{heads:?}");
+    assert_eq!(kept("vfs_read if 1 / (count - count)"), [0, reads[0]], "a division by zero each time");
+
+    let output =
+        kprism(&["lab", "run", "-o", "/x", "--snapshot-when", "vfs_read if cuont > 1", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("  cuont > 1\n  ^^^^^") && said.contains("did you mean `count`?"), "{said}");
 }

@@ -56,6 +56,16 @@ impl<'c, 'd> Place<'c, 'd> {
         }
         Ok(Self { btf, name: name.to_owned(), moment, returned, parameters, slots })
     }
+
+    /// Entry or return.
+    pub fn moment(&self) -> Moment {
+        self.moment
+    }
+
+    /// How many slots the arguments take; the next is the value returned.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
 }
 
 fn slot(n: usize) -> Spot {

@@ -11,7 +11,6 @@ use kprism_lab::{
 };
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 
-use super::snapshot::When;
 use crate::exit::{self, Outcome};
 use crate::pipeline;
 use crate::progress::Progress;
@@ -96,9 +95,9 @@ pub struct RunArgs {
     /// Do not decode yet
     #[arg(long)]
     no_decode: bool,
-    /// Keep only what led to this: `func:NAME` or `syscall:NAME`, maybe with `$duration > TIME`
+    /// Keep only what led to this: `FUNC` or `FUNC%return`, maybe with `if EXPR` (see docs/snapshots.md)
     #[arg(long, value_name = "CONDITION", conflicts_with_all = ["boot", "unobserved"], help_heading = "Snapshots")]
-    snapshot_when: Option<When>,
+    snapshot_when: Option<String>,
     /// How much of each CPU's stream a snapshot holds
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = bytes, help_heading = "Snapshots")]
     snapshot_size: u64,
@@ -301,7 +300,7 @@ impl RunArgs {
         let plugin = kprism_lab::find_observer()?;
         let mut arguments = self.packets.plugin_arguments();
         if let Some(when) = &self.snapshot_when {
-            arguments.push(("when".to_owned(), when.argument(prepared)?));
+            arguments.push(("when".to_owned(), super::snapshot::argument(when, prepared)?));
             arguments.push(("keep".to_owned(), self.snapshot_size.to_string()));
         }
         Ok(Some(ObserverOptions { plugin, arguments }))
@@ -328,7 +327,7 @@ impl RunArgs {
             ("package", g.package.clone().into()),
             ("share", self.place.share.clone().into()),
             ("before", self.place.before.clone().into()),
-            ("snapshot_when", self.snapshot_when.as_ref().map(ToString::to_string).into()),
+            ("snapshot_when", self.snapshot_when.clone().into()),
             ("packets", serde_json::json!(self.packets.plugin_arguments())),
         ] {
             m.options.insert(name.to_owned(), value);
