@@ -4,11 +4,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use kprism_bpf::btf::Btf;
+use kprism_btf::Btf;
 use libfuzzer_sys::fuzz_target;
 
 #[allow(dead_code)]
-#[path = "../../crates/kprism-bpf/tests/synthetic/mod.rs"]
+#[path = "../../crates/kprism-btf/tests/synthetic/mod.rs"]
 mod synthetic;
 
 static BASE: LazyLock<Arc<Btf>> =

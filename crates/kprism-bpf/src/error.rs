@@ -45,24 +45,9 @@ pub enum Error {
     /// A program that cannot be written down.
     #[error("program: {0}")]
     Assembly(String),
-    /// BTF that is not BTF.
-    #[error("{origin}: offset {offset:#x}: expected {expected}")]
-    Btf {
-        /// Where the bytes came from.
-        origin: String,
-        /// Where in them.
-        offset: usize,
-        /// What should have been there.
-        expected: String,
-    },
-    /// Something that BTF should know and does not.
-    #[error("{origin}: no {what}")]
-    Unknown {
-        /// Whose BTF.
-        origin: String,
-        /// What was looked for.
-        what: String,
-    },
+    /// The kernel's types, or something that is not among them.
+    #[error(transparent)]
+    Btf(#[from] kprism_btf::Error),
 }
 
 impl Error {

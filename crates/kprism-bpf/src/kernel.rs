@@ -6,7 +6,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::btf::{Btf, Kind};
+use kprism_btf::{Btf, Kind};
+
 use crate::error::Error;
 use crate::host;
 use crate::prog::BtfTarget;
@@ -35,7 +36,7 @@ pub struct Kernel {
 impl Kernel {
     /// Reads the running kernel's types.
     pub fn running() -> Result<Self, Error> {
-        Ok(Self { btf: Arc::new(Btf::vmlinux()?), modules: BTreeMap::new() })
+        Ok(Self { btf: Arc::new(types("vmlinux", None)?), modules: BTreeMap::new() })
     }
 
     /// The kernel's own types.
@@ -47,7 +48,7 @@ impl Kernel {
     pub fn tracepoint(&self, name: &str) -> Result<BtfTarget<'_>, Error> {
         let name = format!("btf_trace_{name}");
         let found = self.btf.find(Kind::Typedef, &name);
-        let id = found.map(|ty| ty.id).ok_or_else(|| Error::Unknown {
+        let id = found.map(|ty| ty.id).ok_or_else(|| kprism_btf::Error::Unknown {
             origin: self.btf.origin().into(),
             what: format!("typedef {name}: this kernel has no such tracepoint"),
         })?;
@@ -60,7 +61,7 @@ impl Kernel {
         if let Some(module) = &function.module
             && !self.modules.contains_key(module)
         {
-            let read = Btf::module(module, self.btf.clone()).ok();
+            let read = types(module, Some(self.btf.clone())).ok();
             let found = read.and_then(|btf| Some((btf, module_fd(module).ok()??)));
             self.modules.insert(module.clone(), found);
         }
@@ -80,6 +81,19 @@ impl Kernel {
         // A module's function must be described by the module.
         (found.id >= btf.first_id()).then_some(BtfTarget { id: found.id, module: fd })
     }
+}
+
+/// The running kernel's types, `vmlinux`, or a loaded module's.
+fn types(name: &str, base: Option<Arc<Btf>>) -> Result<Btf, Error> {
+    let path = Path::new("/sys/kernel/btf").join(name);
+    let bytes = std::fs::read(&path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => Error::refused(
+            path.display().to_string(),
+            "not there: the kernel needs CONFIG_DEBUG_INFO_BTF=y (and _MODULES for modules)",
+        ),
+        _ => Error::Io { path: path.clone(), source },
+    })?;
+    Ok(Btf::parse(&path.display().to_string(), bytes, base)?)
 }
 
 /// The descriptor of a loaded module's BTF.

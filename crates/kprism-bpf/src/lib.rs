@@ -8,7 +8,6 @@
 //! | module | job |
 //! |---|---|
 //! | [`insn`], [`asm`], [`disasm`] | instructions: encode, assemble with labels, list |
-//! | [`btf`] | types, members, functions of the kernel and its modules; takes any bytes |
 //! | [`map`], [`ring`], [`mapping`] | memory shared with programs |
 //! | [`prog`], [`link`] | load, test, attach |
 //! | [`kernel`] | the running kernel's types, functions and addresses in one place |
@@ -20,7 +19,6 @@
 //! binary stays static, and every error can be ours. The two system calls and all their `unsafe` are in one file.
 
 pub mod asm;
-pub mod btf;
 pub mod disasm;
 mod error;
 pub mod func;

@@ -4,9 +4,10 @@
 //! In: a function's entry or return, a condition, the kernel's BTF. Out: a [`Watch`], as JSON on its way to the
 //! recorder, where [`crate::interp`] runs it over the registers and the memory of what is watched.
 
+use kprism_btf::Btf;
 use serde::{Deserialize, Serialize};
 
-use crate::btf::{self, Btf};
+use crate::btf;
 use crate::ir::{Block, Func, Input, Op, Term, Val};
 use crate::lower::{self, Env};
 use crate::opt;
@@ -54,7 +55,7 @@ fn known(input: Input, slots: u8) -> bool {
 impl Watch {
     /// Compiles `condition` at `place`, `FUNC` or `FUNC%return`; `address` is where the kernel has a function.
     pub fn compile(
-        btf: &Btf<'_>,
+        btf: &Btf,
         place: &str,
         condition: Option<&str>,
         address: impl FnOnce(&str) -> Option<u64>,

@@ -100,7 +100,7 @@ pub enum Error {
     },
     /// The kernel's type information cannot be read.
     #[error("BTF of the guest kernel: {0}")]
-    Btf(#[from] crate::btf::BtfError),
+    Btf(#[from] kprism_btf::Error),
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,

@@ -4,7 +4,8 @@
 
 use std::fmt::Write;
 
-use crate::btf::Btf;
+use kprism_btf::Btf;
+
 use crate::error::Result;
 
 const SYMBOLS: [&str; 3] = ["__switch_to", "perf_event_mmap", "__set_task_comm"];
@@ -27,10 +28,10 @@ pub fn make(kallsyms: &[u8], btf: &[u8]) -> Result<String> {
         }
     }
     if !btf.is_empty() {
-        let btf = Btf::parse(btf)?;
+        let btf = Btf::parse("the guest's BTF", btf.to_vec(), None)?;
         for (structure, members) in MEMBERS {
             for member in members {
-                if let Some(offset) = btf.offset(structure, member) {
+                if let Ok(offset) = btf.offset(structure, member) {
                     writeln!(lines, "off.{structure}.{member}={offset}").ok();
                 }
             }

@@ -14,7 +14,6 @@
 //!
 //! Nothing here prints: what a user may want to see goes to a callback, as [`Progress`].
 
-pub mod btf;
 pub mod cache;
 pub mod error;
 pub mod files;

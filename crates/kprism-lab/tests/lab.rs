@@ -274,9 +274,9 @@ fn the_observer_learns_where_to_look() {
     assert_eq!(keys.len(), 17, "{hooks}");
     // The kernel checks its own BTF: comm is 16 bytes, and the fields of a path are two pointers.
     let btf = std::fs::read(prepared.snapshot_folder().join("btf")).unwrap();
-    let btf = kprism_lab::btf::Btf::parse(&btf).unwrap();
-    assert_eq!((btf.offset("path", "mnt"), btf.offset("path", "dentry")), (Some(0), Some(8)));
-    assert_eq!((btf.offset("list_head", "next"), btf.offset("list_head", "prev")), (Some(0), Some(8)));
+    let btf = kprism_btf::Btf::parse("btf", btf, None).unwrap();
+    assert_eq!((btf.offset("path", "mnt"), btf.offset("path", "dentry")), (Ok(0), Ok(8)));
+    assert_eq!((btf.offset("list_head", "next"), btf.offset("list_head", "prev")), (Ok(0), Ok(8)));
     assert_eq!(prepared.kernel().build_id.len(), 40);
     assert!(prepared.kernel().release.starts_with("6.12"));
 }

@@ -6,7 +6,8 @@
 //! then for each place of the code that the tracepoint is at. `SYSTEM:EVENT@FUNC` means the place in that function,
 //! and so its locals.
 
-use kprism_expr::btf::{self, Btf};
+use kprism_btf::Btf;
+use kprism_expr::btf;
 use kprism_expr::dwarf::{self, Debug, Image};
 use kprism_expr::event::{Arguments, Around, Field, Record};
 use kprism_expr::ir::Space;
@@ -103,7 +104,7 @@ pub fn by_debug(
 }
 
 /// A probe on an event of the running kernel.
-pub fn by_btf(btf: &Btf<'_>, event: &Event, request: &Request<'_>) -> Result<Plan, Error> {
+pub fn by_btf(btf: &Btf, event: &Event, request: &Request<'_>) -> Result<Plan, Error> {
     let place = |function: &str| btf::Place::find(btf, function);
     let own = place(&format!("__traceiter_{}", event.name)).ok();
     let any = ANY.iter().find_map(|name| place(name).ok());

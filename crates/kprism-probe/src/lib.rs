@@ -35,6 +35,12 @@ pub mod session;
 pub mod shape;
 pub mod stream;
 
+impl From<kprism_btf::Error> for Error {
+    fn from(error: kprism_btf::Error) -> Self {
+        Self::Btf(error.into())
+    }
+}
+
 /// Why a probe cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -47,7 +53,7 @@ pub enum Error {
     /// Debug information.
     #[error(transparent)]
     Dwarf(#[from] kprism_expr::dwarf::Error),
-    /// The kernel's types.
+    /// The kernel's types, or no such place among them.
     #[error(transparent)]
     Btf(#[from] kprism_expr::btf::Error),
     /// No program can be made of an expression.

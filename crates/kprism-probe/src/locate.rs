@@ -2,8 +2,10 @@
 //! Where a probe is: in a program, in the kernel with its debug information, or in the kernel by its BTF.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use kprism_expr::btf::{self, Btf};
+use kprism_btf::Btf;
+use kprism_expr::btf;
 use kprism_expr::dwarf::{self, Debug, Image};
 use kprism_expr::ir::{Func, Input, Op, Space};
 use kprism_expr::lower;
@@ -61,7 +63,7 @@ fn running_event(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<P
     let event = events::described(name.system, &text)?;
     let file = path.display().to_string();
     let data = std::fs::read(path).map_err(|e| Error::Cannot(format!("{file}: {e}")))?;
-    events::by_btf(&Btf::parse(&data, &file)?, &event, request)
+    events::by_btf(&Btf::parse(&file, data, None)?, &event, request)
 }
 
 fn by_btf(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
@@ -69,7 +71,7 @@ fn by_btf(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
     let data = std::fs::read(path).map_err(|e| Error::Cannot(format!("{name}: {e}")))?;
     let at_return = request.place.ends_with("%return");
     let function = request.place.trim_end_matches("%return").to_owned();
-    let btf = Btf::parse(&data, &name)?;
+    let btf = Arc::new(Btf::parse(&name, data, None)?);
     let error = match btf::Place::find(&btf, request.place) {
         Ok(place) => {
             let site = Site::Traced { function, module: None, at_return };
@@ -77,15 +79,13 @@ fn by_btf(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
         }
         Err(error) => error,
     };
-    // A module's types go on where the kernel's end.
     for module in modules(path) {
         let Ok(own) = std::fs::read(&module) else { continue };
         if memchr::memmem::find(&own, function.as_bytes()).is_none() {
             continue;
         }
         let name = module.display().to_string();
-        let joined = btf::joined(&data, &own, &name)?;
-        let btf = Btf::parse(&joined, &name)?;
+        let btf = Btf::parse(&name, own, Some(btf.clone()))?;
         let Ok(place) = btf::Place::find(&btf, request.place) else { continue };
         let module = module.file_name().map(|n| n.to_string_lossy().into_owned());
         let site = Site::Traced { function, module, at_return };

@@ -8,9 +8,9 @@
 use super::emit::{Regions, cpu_region};
 use super::layout::{FULL, NONE_LEFT, OFF, STACK_BYTES, cpu};
 use crate::asm::{Asm, Code};
-use crate::btf::Btf;
 use crate::error::Error;
 use crate::insn::{Alu, Cond, Helper, Reg, Width};
+use kprism_btf::Btf;
 
 use Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use Width::{B4, B8};

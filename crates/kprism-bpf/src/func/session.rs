@@ -8,7 +8,6 @@ use super::layout::{self, OFF, STACK_BYTES, STACKS, STACKS_BYTES, cpu, row};
 use super::sched::{self, TaskOffsets, Who};
 use super::stats::{self, FunctionStats, Losses};
 use crate::asm::{Asm, Code};
-use crate::btf::Btf;
 use crate::error::Error;
 use crate::host;
 use crate::insn::{Reg, Width};
@@ -18,6 +17,7 @@ use crate::map::{MMAPABLE, Map, MapKind, NO_PREALLOC};
 use crate::mapping::Mapping;
 use crate::prog::{ProgKind, Program};
 use crate::ring::Ring;
+use kprism_btf::Btf;
 
 /// How functions are hooked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,18 +6,36 @@
 
 use std::rc::Rc;
 
+use kprism_btf::{Btf, Kind};
+
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef, Types, resolve, size_of};
 use crate::error::suggestion;
 use crate::ir::Space;
 use crate::scope::{Location, Moment, Piece, Role, Scope, Spot, Sym, Variable};
 
-use super::{Btf, Error};
+use super::{ty, variant};
+
+/// Why there is no such place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The types themselves.
+    #[error(transparent)]
+    Types(#[from] kprism_btf::Error),
+    /// What was asked for.
+    #[error("{origin}: {what}")]
+    Place {
+        /// Whose types.
+        origin: String,
+        /// What is wrong.
+        what: String,
+    },
+}
 
 /// A function at its entry or return.
 #[derive(Debug)]
-pub struct Place<'c, 'd> {
-    btf: &'c Btf<'d>,
+pub struct Place<'c> {
+    btf: &'c Btf,
     name: String,
     moment: Moment,
     returned: Ty,
@@ -26,32 +44,34 @@ pub struct Place<'c, 'd> {
     slots: usize,
 }
 
-impl<'c, 'd> Place<'c, 'd> {
+impl<'c> Place<'c> {
     /// Finds `FUNC` or `FUNC%return`.
-    pub fn find(btf: &'c Btf<'d>, spec: &str) -> Result<Self, Error> {
+    pub fn find(btf: &'c Btf, spec: &str) -> Result<Self, Error> {
         let (name, moment) = match spec.strip_suffix("%return") {
             Some(name) => (name, Moment::Return),
             None => (spec, Moment::Entry),
         };
-        let fail = |what: String| Error { file: btf.file.clone(), at: 0, what };
+        let fail = |what: String| Error::Place { origin: btf.origin().to_owned(), what };
         if spec.contains([':', '+']) || spec.starts_with("0x") {
             let what = format!(
                 "BTF tells only of functions' entry and return; `{spec}` needs debug information (-k VMLINUX)"
             );
             return Err(fail(what));
         }
-        let Some((returned, all)) = btf.prototype(name) else {
-            let functions: Vec<String> = btf.functions().collect();
-            let near = suggestion(name, functions.iter().map(String::as_str));
+        let Ok(function) = btf.function(name) else {
+            let functions = btf.all().filter(|ty| ty.kind == Kind::Func).map(|ty| ty.name);
+            let near = suggestion(name, functions);
             let near = near.map_or_else(String::new, |n| format!("; {n}"));
             return Err(fail(format!("no function `{name}`{near}")));
         };
+        let returned = ty(function.result);
         let mut slots = 0;
         let mut parameters = Vec::new();
-        for (name, ty) in all {
+        for parameter in function.parameters {
+            let ty = ty(parameter.ty);
             let size = size_of(btf, &ty).ok().flatten().unwrap_or(8);
             let takes = (size.div_ceil(8) as usize).clamp(1, 2);
-            parameters.push((name, ty, slots, takes));
+            parameters.push((parameter.name.to_owned(), ty, slots, takes));
             slots += takes;
         }
         Ok(Self { btf, name: name.to_owned(), moment, returned, parameters, slots })
@@ -81,17 +101,17 @@ fn slots(first: usize, count: usize) -> Location {
     }
 }
 
-impl Types for Place<'_, '_> {
+impl Types for Place<'_> {
     fn get(&self, ty: TypeRef) -> Result<Def, String> {
-        self.btf.get(ty)
+        Types::get(self.btf, ty)
     }
 
     fn find(&self, tag: Tag, name: &str) -> Result<Option<Ty>, String> {
-        self.btf.find(tag, name)
+        Types::find(self.btf, tag, name)
     }
 }
 
-impl Scope for Place<'_, '_> {
+impl Scope for Place<'_> {
     fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
         let Some((name, ty, first, takes)) = self.parameters.iter().find(|p| p.0 == name) else {
             return Ok(None);
@@ -109,7 +129,7 @@ impl Scope for Place<'_, '_> {
     }
 
     fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String> {
-        Ok(self.btf.variant(name))
+        Ok(variant(self.btf, name))
     }
 
     fn names(&self) -> Vec<String> {

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use kprism_expr::btf::{self, Btf};
+use kprism_btf::Btf;
+use kprism_expr::btf;
 use kprism_expr::dwarf::{Debug, Image, Place};
 use kprism_expr::emit::{self, Cpu, Output};
 use kprism_expr::ir::{Func, Op, Space};
@@ -99,7 +100,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
             format!("{}: name the kernel's debug information with -k, or its BTF with --btf", path.display())
         })?;
         let name = path.display().to_string();
-        let btf = Btf::parse(&data, &name)?;
+        let btf = Btf::parse(&name, data, None)?;
         let place = btf::Place::find(&btf, place)?;
         let lowered = lower(args, expr, &place)?;
         progress.detail(&format!("types read in {:.0?}", started.elapsed()));

@@ -2,7 +2,7 @@
 //! `--snapshot-when`: keep only what led to a condition. A probe's text in, what the recorder interprets out.
 
 use anyhow::{Context, Result, bail};
-use kprism_expr::btf::Btf;
+use kprism_btf::Btf;
 use kprism_expr::watch::{Error, Watch};
 use kprism_image::symbols::kallsyms;
 use kprism_lab::Prepared;
@@ -22,7 +22,7 @@ pub fn argument(spec: &str, prepared: &Prepared) -> Result<String> {
     if types.is_empty() {
         bail!("--snapshot-when: the guest's kernel was built without CONFIG_DEBUG_INFO_BTF");
     }
-    let btf = Btf::parse(&types, "--snapshot-when")?;
+    let btf = Btf::parse("the guest's BTF", types, None)?;
     let (place, condition) = plan::split(spec);
     let address = |name: &str| kallsyms::value_of(&names, name);
     match Watch::compile(&btf, place, condition, address) {

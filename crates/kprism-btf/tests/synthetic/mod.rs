@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! BTF made by hand, with each kind that matters, and every question that can be asked of any.
 
-use kprism_bpf::btf::{Btf, Kind};
+use kprism_btf::{Btf, Kind};
 
 #[derive(Default)]
 struct Maker {

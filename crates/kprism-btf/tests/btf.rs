@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kprism_bpf::btf::{Btf, Kind};
+use kprism_btf::{Btf, Kind};
 use proptest::prelude::*;
 
 mod synthetic;

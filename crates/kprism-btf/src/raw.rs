@@ -3,23 +3,26 @@
 
 use std::ops::Range;
 
-use crate::error::Error;
+use crate::Error;
 
 /// Bytes of the header that are used.
-pub(super) const HEADER: usize = 24;
+pub(crate) const HEADER: usize = 24;
 
 const MAGIC: u16 = 0xeb9f;
 
 /// Where types and strings lie.
-pub(super) struct Header {
+pub(crate) struct Header {
     pub types: Range<usize>,
     pub strings: Range<usize>,
 }
 
 impl Header {
     pub fn read(origin: &str, bytes: &[u8]) -> Result<Self, Error> {
-        let wrong =
-            |offset, expected: &str| Error::Btf { origin: origin.into(), offset, expected: expected.into() };
+        let wrong = |offset, expected: &str| Error::Malformed {
+            origin: origin.into(),
+            offset,
+            expected: expected.into(),
+        };
         if bytes.len() < HEADER {
             return Err(wrong(bytes.len(), "a header of 24 bytes"));
         }
@@ -56,6 +59,6 @@ impl Header {
 }
 
 /// The little-endian word at an offset that the caller knows to be inside.
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

@@ -7,14 +7,17 @@
 //!
 //! A module's BTF is *split*: its numbers and strings go on where those of the kernel end.
 
+mod error;
 mod lookup;
 mod raw;
 
 use std::sync::Arc;
 
-use crate::error::Error;
-pub use lookup::{Function, Member, Parameter};
-use raw::{HEADER, Header, u32_at};
+use object::{Object as _, ObjectSection as _};
+
+pub use error::Error;
+pub use lookup::{Function, Integer, Member, Parameter};
+use raw::{Header, u32_at};
 
 /// A type's number. 0 is `void`.
 pub type TypeId = u32;
@@ -118,8 +121,9 @@ pub struct Btf {
 }
 
 impl Btf {
-    /// Reads BTF. `base` is the kernel's, for a module's.
+    /// Reads BTF: raw, as in /sys/kernel/btf, or the section of an ELF file. `base` is the kernel's, for a module's.
     pub fn parse(origin: &str, bytes: Vec<u8>, base: Option<Arc<Btf>>) -> Result<Self, Error> {
+        let bytes = if bytes.starts_with(b"\x7fELF") { section(origin, &bytes)? } else { bytes };
         let header = Header::read(origin, &bytes)?;
         let (first_id, first_string) = match &base {
             None => (1, 0),
@@ -140,30 +144,8 @@ impl Btf {
         Ok(btf)
     }
 
-    /// The running kernel's.
-    pub fn vmlinux() -> Result<Self, Error> {
-        Self::file("vmlinux", None)
-    }
-
-    /// A loaded module's.
-    pub fn module(name: &str, base: Arc<Btf>) -> Result<Self, Error> {
-        Self::file(name, Some(base))
-    }
-
-    fn file(name: &str, base: Option<Arc<Btf>>) -> Result<Self, Error> {
-        let path = std::path::Path::new("/sys/kernel/btf").join(name);
-        let bytes = std::fs::read(&path).map_err(|source| match source.kind() {
-            std::io::ErrorKind::NotFound => Error::refused(
-                path.display().to_string(),
-                "not there: the kernel needs CONFIG_DEBUG_INFO_BTF=y (and _MODULES for modules)",
-            ),
-            _ => Error::Io { path: path.clone(), source },
-        })?;
-        Self::parse(&path.display().to_string(), bytes, base)
-    }
-
     fn wrong(&self, offset: usize, expected: impl Into<String>) -> Error {
-        Error::Btf { origin: self.origin.clone(), offset, expected: expected.into() }
+        Error::Malformed { origin: self.origin.clone(), offset, expected: expected.into() }
     }
 
     /// Finds where each type begins, and checks its extent and its name.
@@ -268,11 +250,22 @@ impl Btf {
         }
     }
 
+    /// All types, those of the base first.
+    pub fn all(&self) -> impl Iterator<Item = Type<'_>> {
+        (1..self.end_id()).filter_map(|id| self.get(id))
+    }
+
     /// The types of its own, in order.
     pub fn types(&self) -> impl Iterator<Item = Type<'_>> {
         (self.first_id..self.end_id()).filter_map(|id| self.own(id))
     }
 }
 
-/// The header's length, for those who make BTF.
-pub const HEADER_BYTES: usize = HEADER;
+/// The BTF that an ELF file carries.
+fn section(origin: &str, file: &[u8]) -> Result<Vec<u8>, Error> {
+    let wrong = |expected: String| Error::Malformed { origin: origin.into(), offset: 0, expected };
+    let object = object::File::parse(file).map_err(|e| wrong(format!("an ELF file: {e}")))?;
+    let section = object.section_by_name(".BTF").ok_or_else(|| wrong("a section .BTF".into()))?;
+    let data = section.uncompressed_data().map_err(|e| wrong(format!("a section .BTF: {e}")))?;
+    Ok(data.into_owned())
+}

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Asking BTF: by name, by member, by function; sizes, and types as C writes them.
 
-use super::raw::u32_at;
-use super::{Btf, Kind, Type, TypeId};
-use crate::error::Error;
+use crate::raw::u32_at;
+use crate::{Btf, Error, Kind, Type, TypeId};
 
 /// Longer chains of typedefs, modifiers and nested anonymous members do not occur, but cycles in hostile BTF would.
 const DEEPEST: usize = 64;
@@ -28,6 +27,17 @@ pub struct Parameter<'a> {
     pub name: &'a str,
     /// Its type.
     pub ty: TypeId,
+}
+
+/// How an integer is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Integer {
+    /// With a sign.
+    pub signed: bool,
+    /// `_Bool`.
+    pub boolean: bool,
+    /// How many bits it has.
+    pub bits: u32,
 }
 
 /// A function of the kernel.
@@ -166,10 +176,11 @@ impl Btf {
         (ty.kind == Kind::Array).then(|| (u32_at(ty.extra, 0), u32_at(ty.extra, 8)))
     }
 
-    /// Of an integer: whether it is signed, and how many bits it has.
-    pub fn integer(&self, ty: Type<'_>) -> Option<(bool, u32)> {
+    /// How an integer is encoded.
+    pub fn integer(&self, ty: Type<'_>) -> Option<Integer> {
         let word = (ty.kind == Kind::Int).then(|| u32_at(ty.extra, 0))?;
-        Some((word >> 24 & 1 == 1, word & 0xff))
+        let encoding = word >> 24;
+        Some(Integer { signed: encoding & 1 != 0, boolean: encoding & 4 != 0, bits: word & 0xff })
     }
 
     /// The values of an enum by name.
