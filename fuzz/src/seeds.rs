@@ -16,7 +16,7 @@ mod ftrace;
 mod input;
 mod programs;
 #[allow(dead_code)]
-#[path = "../../crates/kprism-bpf/tests/synthetic/mod.rs"]
+#[path = "../../crates/kprism-btf/tests/synthetic/mod.rs"]
 mod types;
 
 /// Seeds of ftrace's readers: small files of their tests, and what those make.
