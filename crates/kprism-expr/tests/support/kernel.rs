@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use kprism_expr::emit::{self, Map, Program, Reloc};
 
-use crate::support::{BASE, Ended, SIZE, VARIABLES, World};
+use super::{BASE, Ended, SIZE, VARIABLES, World};
 
 const MAP_CREATE: libc::c_long = 0;
 const PROG_LOAD: libc::c_long = 5;
@@ -40,6 +40,9 @@ fn map(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Bytes of the state: for one program, or for those of a pack.
+const STATE: usize = 1 << 16;
+
 /// The kernel, with maps and memory for programs.
 pub struct Kernel {
     state: OwnedFd,
@@ -53,16 +56,15 @@ pub struct Kernel {
 impl Kernel {
     /// None, with the reason on standard error, where BPF programs may not be loaded.
     pub fn new() -> Option<Self> {
-        let page = 4096;
         let make = || -> Result<Self, Error> {
-            let state = map(ARRAY, 4, emit::state_size(VARIABLES) as u32, 1, MMAPABLE)?;
+            let state = map(ARRAY, 4, STATE as u32, 1, MMAPABLE)?;
             let scratch = map(PERCPU_ARRAY, 4, emit::SCRATCH as u32, 1, 0)?;
             let ring = map(RINGBUF, 0, 0, 1 << 16, 0)?;
             let entries = map(HASH, 16, 16, 64, 0)?;
             let both = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: a new mapping of a map of at least that size.
             let words = unsafe {
-                libc::mmap(std::ptr::null_mut(), page, both, libc::MAP_SHARED, state.as_raw_fd(), 0)
+                libc::mmap(std::ptr::null_mut(), STATE, both, libc::MAP_SHARED, state.as_raw_fd(), 0)
             };
             let fixed = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
             // SAFETY: NOREPLACE: nothing is overwritten.
@@ -110,22 +112,35 @@ impl Kernel {
 
     /// Runs a program whose context is the world's arguments.
     pub fn run(&self, program: &OwnedFd, world: &World) -> Ended {
-        let words = emit::state_size(VARIABLES) / 8;
-        // SAFETY: both mappings are ours alone and as large as the slices.
+        let (done, state) = self.go(program, world, 1, emit::state_size(VARIABLES) / 8);
+        super::ended(done, state)
+    }
+
+    /// The same for a program of several, of which each has so many words of state: their states.
+    pub fn run_pack(&self, program: &OwnedFd, world: &World, count: usize, words: usize) -> &[u64] {
+        self.go(program, world, count, words).1
+    }
+
+    fn go(&self, program: &OwnedFd, world: &World, count: usize, words: usize) -> (u64, &[u64]) {
+        assert!(count * words * 8 <= STATE);
+        // SAFETY: both mappings are ours alone and as large as the slices; nobody else has a slice of them while a
+        // program runs.
         let (state, memory) = unsafe {
             (
-                std::slice::from_raw_parts_mut(self.words, words),
+                std::slice::from_raw_parts_mut(self.words, count * words),
                 std::slice::from_raw_parts_mut(self.memory, SIZE),
             )
         };
         state.fill(0);
-        state[emit::VARS as usize / 8..].copy_from_slice(&world.vars);
+        for state in state.chunks_mut(words) {
+            state[emit::VARS as usize / 8..][..VARIABLES].copy_from_slice(&world.vars);
+        }
         memory.copy_from_slice(&world.memory);
         let mut attr = [0u64; 10];
         attr[0] = pair(program.as_raw_fd() as u32, 0);
         attr[5] = pair(96, 0);
         attr[6] = world.args.as_ptr() as u64;
         bpf(PROG_TEST_RUN, &mut attr).expect("a loaded program runs");
-        crate::support::ended(attr[0] >> 32, state)
+        (attr[0] >> 32, state)
     }
 }

@@ -2,6 +2,11 @@
 //! What tests and fuzz targets share: programs made of any bytes, a small machine for them, and rbpf to run the eBPF.
 #![allow(dead_code)]
 
+#[path = "kernel.rs"]
+pub mod machine;
+pub mod pack;
+pub mod text;
+
 use std::cell::RefCell;
 
 use kprism_expr::emit::{self, Cpu, LOST, Map, Output, Program, RESULT, Reloc, VARS, helper};
