@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# In the guest, for soak.py: rounds of probes being switched on and off. What it prints is judged outside.
+# In the guest, for soak.py: rounds of probes being switched on and off, until the guest is ended. What it prints is
+# judged outside.
 cd /g
 t=/sys/kernel/tracing
-seconds=$1
 mount -t debugfs none /sys/kernel/debug 2>/dev/null
 # The name by which the judges know it, and that of the noise.
 cp load /tmp/load
 cp load /tmp/noise
 
-# What is there: programs, maps, links, kprobes, traced functions, events; then memory in KiB.
+# What is there: programs, maps, links, kprobes, traced functions, uprobes; then memory in KiB.
 left() {
 	echo "left $(./left) $(grep -vc '^$' /sys/kernel/debug/kprobes/list) $(grep -c . $t/enabled_functions)" \
 		"$(grep -c . $t/uprobe_events) $(awk '/^(Slab|Percpu|VmallocUsed|KernelStack|PageTables):/ { s += $2 } END { print s }' /proc/meminfo)"
@@ -24,25 +24,22 @@ settled() {
 	echo "$now"
 }
 
-# The judge: an instance of ftrace for each probe, with a histogram that counts its hits by load.
-judge() {
+# The judge: an instance of ftrace for each probe, which has a histogram of its hits by load while it is asked to.
+each() {
 	n=0
 	while IFS='|' read -r event definition filter; do
-		mkdir $t/instances/s$n
-		[ -z "$definition" ] || echo "$definition" >>$t/kprobe_events || echo "cannot: $definition"
-		echo "hist:keys=common_cpu if COMM == \"load\"$filter" >$t/instances/s$n/events/$event/trigger || echo "cannot: $event $filter"
+		"$1"
 		n=$((n + 1))
 	done <judges
 }
-unjudge() {
-	n=0
-	while IFS='|' read -r event definition filter; do
-		echo "judged $n $(sed -n 's/^ *Hits: //p' $t/instances/s$n/events/$event/hist)"
-		echo "!hist:keys=common_cpu if COMM == \"load\"$filter" >$t/instances/s$n/events/$event/trigger
-		rmdir $t/instances/s$n
-		n=$((n + 1))
-	done <judges
-	echo >$t/kprobe_events
+hired() {
+	mkdir $t/instances/s$n
+	[ -z "$definition" ] || echo "$definition" >>$t/kprobe_events || echo "cannot: $definition"
+}
+judge() { echo "hist:keys=common_cpu if COMM == \"load\"$filter" >$t/instances/s$n/events/$event/trigger || echo "cannot: $event $filter"; }
+judged() {
+	echo "judged $n $(sed -n 's/^ *Hits: //p' $t/instances/s$n/events/$event/hist)"
+	echo "!hist:keys=common_cpu if COMM == \"load\"$filter" >$t/instances/s$n/events/$event/trigger
 }
 account() {
 	echo "records $1 $(./kprism script probe -i r.$1 | wc -l)"
@@ -52,18 +49,18 @@ account() {
 ./kprism compile -q 'vfs_read if $comm == "load"' 'vfs_write%return if $retval > 0 && $comm == "load"' \
 	'filp_close if $comm == "load"' 'do_sys_openat2%return if $comm == "load"' --collect '$pid' -o btf >said 2>&1 || cat said
 ./kprism compile -q work 'work if n % 3 == 0' --collect 'n,$comm' --exec /tmp/load -o user >said 2>&1 || cat said
+each hired
 first=$(left)
 echo "$first"
-end=$(($(date +%s) + seconds))
 round=0
-while [ $(date +%s) -lt $end ]; do
+while :; do
 	round=$((round + 1))
 	# All hits of one load, beside the judge, while another one makes noise.
-	/tmp/noise 4 1 >/dev/null &
-	judge
+	/tmp/noise 2 1 >/dev/null &
+	each judge
 	./kprism record probe -q --program judged -o r.judged --buffer-size 16M -- ./kprism record probe -q --program btf -o r.btf -- \
-		./kprism record probe -q --program user -o r.user -- /tmp/load 2 2 >work 2>said || cat said
-	unjudge
+		./kprism record probe -q --program user -o r.user -- /tmp/load 1 2 >work 2>said || cat said
+	each judged
 	echo "work $(cat work)"
 	for kind in judged btf user; do account $kind; done
 	rm -rf r.*
@@ -97,4 +94,3 @@ while [ $(date +%s) -lt $end ]; do
 	rm -rf r.*
 	settled "$first"
 done
-echo ended

@@ -6,7 +6,7 @@ mod support;
 
 use kprism_expr::emit::{self, Cpu, Output, program};
 use support::machine::Kernel;
-use support::pack::{Tried, compare};
+use support::pack::{Tried, packed};
 
 #[test]
 fn the_kernel_takes_programs_and_agrees() {
@@ -20,7 +20,7 @@ fn agree(kernel: &Kernel) {
     let count = std::env::var("KPRISM_EXPR_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(6000);
     let mut tried = Tried::default();
     for first in (0..count).step_by(8) {
-        compare(kernel, 1, first, 8, 2, &mut tried);
+        packed(1, first, 8, 2).compare(kernel, &mut tried);
     }
     println!("{tried:?}");
     assert!(tried.expressions > count / 3 && tried.faults > tried.runs / 10);

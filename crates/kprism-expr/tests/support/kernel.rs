@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use kprism_expr::emit::{self, Map, Program, Reloc};
 
-use super::{BASE, Ended, SIZE, VARIABLES, World};
+use super::{BASE, SIZE, VARIABLES, World};
 
 const MAP_CREATE: libc::c_long = 0;
 const PROG_LOAD: libc::c_long = 5;
@@ -91,10 +91,26 @@ impl Kernel {
             .as_raw_fd();
         }
         let code: Vec<u8> = insns.iter().flat_map(|i| i.bytes()).collect();
+        let loaded = Self::load_bytes(&code, if kprobe { KPROBE } else { RAW_TRACEPOINT });
+        loaded.map_err(|why| format!("{why}\n{}", program.listing()))
+    }
+
+    /// The same of instructions that name no map but the state.
+    pub fn load_words(&self, words: &[u64]) -> Result<OwnedFd, String> {
+        const OF_STATE: u64 = 0x2018;
+        let mut second = false;
+        let placed = words.iter().map(|word| {
+            let named = !std::mem::replace(&mut second, *word & 0xff == 0x18) && *word & 0xf0ff == OF_STATE;
+            if named { *word & 0xffff_ffff | (self.state.as_raw_fd() as u64) << 32 } else { *word }
+        });
+        let code: Vec<u8> = placed.flat_map(u64::to_le_bytes).collect();
+        Self::load_bytes(&code, RAW_TRACEPOINT)
+    }
+
+    fn load_bytes(code: &[u8], kind: u32) -> Result<OwnedFd, String> {
         let licence = c"GPL";
-        let kind = if kprobe { KPROBE } else { RAW_TRACEPOINT };
         let mut attr = [0u64; 18];
-        attr[0] = pair(kind, insns.len() as u32);
+        attr[0] = pair(kind, (code.len() / 8) as u32);
         attr[1] = code.as_ptr() as u64;
         attr[2] = licence.as_ptr() as u64;
         if let Ok(fd) = bpf(PROG_LOAD, &mut attr) {
@@ -107,21 +123,11 @@ impl Kernel {
         let error = bpf(PROG_LOAD, &mut attr).err();
         let end = log.iter().position(|b| *b == 0).unwrap_or(0);
         let log = String::from_utf8_lossy(&log[end.saturating_sub(1500)..end]).into_owned();
-        Err(format!("{error:?}\n{log}\n{}", program.listing()))
+        Err(format!("{error:?}\n{log}"))
     }
 
-    /// Runs a program whose context is the world's arguments.
-    pub fn run(&self, program: &OwnedFd, world: &World) -> Ended {
-        let (done, state) = self.go(program, world, 1, emit::state_size(VARIABLES) / 8);
-        super::ended(done, state)
-    }
-
-    /// The same for a program of several, of which each has so many words of state: their states.
-    pub fn run_pack(&self, program: &OwnedFd, world: &World, count: usize, words: usize) -> &[u64] {
-        self.go(program, world, count, words).1
-    }
-
-    fn go(&self, program: &OwnedFd, world: &World, count: usize, words: usize) -> (u64, &[u64]) {
+    /// Runs a program of several, of which each has so many words of state, on the world's arguments: their states.
+    pub fn run(&self, program: &OwnedFd, world: &World, count: usize, words: usize) -> &[u64] {
         assert!(count * words * 8 <= STATE);
         // SAFETY: both mappings are ours alone and as large as the slices; nobody else has a slice of them while a
         // program runs.
@@ -141,6 +147,6 @@ impl Kernel {
         attr[5] = pair(96, 0);
         attr[6] = world.args.as_ptr() as u64;
         bpf(PROG_TEST_RUN, &mut attr).expect("a loaded program runs");
-        (attr[0] >> 32, state)
+        state
     }
 }

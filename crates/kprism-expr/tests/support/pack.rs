@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Many programs as one, which the kernel verifies and compiles at once: each runs after the other, and leaves its
-//! result in a state of its own. So a slow machine can try a million.
+//! result in a state of its own. What a slow machine has to do is kept small, so that it can try a million: packs are
+//! made on a fast one, with what the interpreter says, and handed over in a file.
+
+use std::io::{self, Read, Write};
 
 use kprism_expr::emit::{self, Cpu, Insn, Map, Output, Program, Reloc, program};
-use kprism_expr::ir::{Func, Input, Op, Space};
+use kprism_expr::ir::{FAULTS, Func, Input, Op, Space};
 use kprism_expr::lower::{self, Env};
 use kprism_expr::opt;
 use kprism_expr::regs::Reg;
@@ -24,12 +27,14 @@ pub fn random(state: &mut u64) -> u64 {
 
 fn bytes(seed: u64, number: u64, length: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ number;
-    let length = length + random(&mut state) % (3 * length);
+    let length = length + random(&mut state) % (5 * length);
     (0..length).map(|_| random(&mut state) as u8).collect()
 }
 
 /// A program, by its number.
 pub struct Case {
+    /// That.
+    pub number: u64,
     /// As C, if it was made so.
     pub text: Option<String>,
     /// What the front end made.
@@ -38,19 +43,19 @@ pub struct Case {
 
 /// The program of this number: one half are of IR, one half of C's expressions.
 pub fn case(seed: u64, number: u64) -> Case {
-    let bytes = bytes(seed, number, 60);
+    let bytes = bytes(seed, number, 30);
     let mut source = Bytes(&bytes);
     if number % 2 == 1 {
         let vars = VARIABLES.map(str::to_owned);
-        for depth in [5, 4, 3] {
+        for depth in [4, 3, 2] {
             let text = expression(&mut source, depth);
             // Some are no C: two pointers are not multiplied.
             if let Ok(lowered) = lower::value(&text, Env { scope: &Bare(Space::User), vars: &vars }) {
-                return Case { text: Some(text), func: with_arguments(lowered.func) };
+                return Case { number, text: Some(text), func: with_arguments(lowered.func) };
             }
         }
     }
-    Case { text: None, func: super::program(&mut source, true) }
+    Case { number, text: None, func: super::program(&mut source, true) }
 }
 
 /// A raw tracepoint has arguments, no registers.
@@ -70,29 +75,38 @@ pub fn world(seed: u64, number: u64, round: u64) -> World {
     World::new(&mut Bytes(&bytes))
 }
 
-/// How each is compiled: as it is, and optimised.
-fn compiled(func: &Func) -> [Program; 3] {
-    let mut better = func.clone();
+/// How each is compiled: for v3 and for v4; one as it is, one optimised, in turns.
+fn compiled(case: &Case) -> [Program; 2] {
+    let mut better = case.func.clone();
     opt::optimise(&mut better);
     let made = |func, cpu| program(func, cpu, Output::State).expect("small");
-    [made(func, Cpu::V3), made(&better, Cpu::V3), made(&better, Cpu::V4)]
+    match case.number / 2 % 2 {
+        0 => [made(&better, Cpu::V3), made(&case.func, Cpu::V4)],
+        _ => [made(&case.func, Cpu::V3), made(&better, Cpu::V4)],
+    }
 }
 
 /// Bytes of state that each has.
 const STRIDE: i32 = emit::VARS + 8 * VARIABLES.len() as i32;
 /// Where in it the program's answer goes.
 const ANSWER: i32 = 96;
-/// Where on the stack the context is kept.
-const CONTEXT: i16 = -512;
-
 /// Programs one after another: instructions, and the maps they name.
-#[derive(Default)]
 struct Pack {
     code: Program,
     count: i32,
+    /// Where on the stack the context is kept: just below what the programs use, for the verifier compares and copies
+    /// the whole stack at each branch.
+    context: i16,
 }
 
 impl Pack {
+    fn new(stack: u32) -> Self {
+        let context = -(stack.next_multiple_of(8) as i16) - 8;
+        let mut pack = Self { code: Program::default(), count: 0, context };
+        pack.push(0x7b, 10, 1, context, 0);
+        pack
+    }
+
     fn push(&mut self, code: u8, dst: u8, src: u8, off: i16, imm: i32) {
         self.code.insns.push(Insn { code, dst, src, off, imm });
     }
@@ -103,7 +117,7 @@ impl Pack {
         let state = self.count * STRIDE;
         self.count += 1;
         // r1 = the context.
-        self.push(0x79, 1, 10, CONTEXT, 0);
+        self.push(0x79, 1, 10, self.context, 0);
         let at = self.code.insns.len();
         let end = program.insns.len();
         for (n, insn) in program.insns.iter().enumerate() {
@@ -143,7 +157,7 @@ pub struct Tried {
     pub programs: u64,
     /// Of these, made of C.
     pub expressions: u64,
-    /// Each is compiled in three ways and run on some worlds.
+    /// Each is compiled in two ways and run on some worlds.
     pub runs: u64,
     /// Of these, ended by a fault.
     pub faults: u64,
@@ -151,68 +165,109 @@ pub struct Tried {
     pub insns: u64,
 }
 
-/// Runs programs `first..first + count` in the interpreter and in the kernel, on `rounds` worlds: a difference panics.
-pub fn compare(kernel: &Kernel, seed: u64, first: u64, count: u64, rounds: u64, tried: &mut Tried) {
+/// Programs with what the interpreter says of them.
+pub struct Packed {
+    seed: u64,
+    first: u64,
+    rounds: u64,
+    /// Each case and way in the pack, `number << 1 | way`: one that uses the whole stack leaves no place for the context.
+    members: Vec<u64>,
+    insns: Vec<u64>,
+    /// By round and case: fault or 0, value, variables.
+    expected: Vec<[u64; 2 + VARIABLES.len()]>,
+}
+
+/// Programs `first..first + count`, and how they end on `rounds` worlds.
+pub fn packed(seed: u64, first: u64, count: u64, rounds: u64) -> Packed {
     let cases: Vec<Case> = (first..first + count).map(|number| case(seed, number)).collect();
-    let mut pack = Pack::default();
-    pack.push(0x7b, 10, 1, CONTEXT, 0);
-    let mut alone = Vec::new();
-    let mut ways = Vec::new();
+    let mut all = Vec::new();
     for (n, case) in cases.iter().enumerate() {
-        tried.programs += 1;
-        tried.expressions += u64::from(case.text.is_some());
-        for (way, program) in compiled(&case.func).into_iter().enumerate() {
-            tried.insns += program.insns.len() as u64;
-            // One that uses the whole stack leaves no place for the context.
-            if program.stack > 504 {
-                alone.push((n, way, program));
-            } else {
-                pack.add(&program);
-                ways.push((n, way));
+        let ways = compiled(case).into_iter().enumerate();
+        all.extend(ways.map(|(way, program)| ((n << 1 | way) as u64, program)));
+    }
+    all.retain(|(_, program)| program.stack <= 504);
+    let mut pack = Pack::new(all.iter().map(|(_, program)| program.stack).max().unwrap_or(0));
+    all.iter().for_each(|(_, program)| pack.add(program));
+    let insns = pack.finish().insns.iter().map(|i| u64::from_le_bytes(i.bytes())).collect();
+    let mut expected = Vec::new();
+    for round in 0..rounds {
+        let world = world(seed, first, round);
+        expected.extend(cases.iter().map(|case| words(interpret(&case.func, &world))));
+    }
+    Packed { seed, first, rounds, members: all.iter().map(|(member, _)| *member).collect(), insns, expected }
+}
+
+fn words((result, vars): super::Ended) -> [u64; 2 + VARIABLES.len()] {
+    let fault = |f| 1 + FAULTS.iter().position(|known| *known == f).unwrap_or(0) as u64;
+    let (fault, value) = result.map_or_else(|f| (fault(f), 0), |value| (0, value));
+    [fault, value, vars[0], vars[1]]
+}
+
+impl Packed {
+    /// As words in a file.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let sizes = [self.members.len(), self.insns.len(), self.expected.len()].map(|n| n as u64);
+        let head = [[self.seed, self.first, self.rounds], sizes].concat();
+        for word in head.iter().chain(&self.members).chain(&self.insns).chain(self.expected.iter().flatten())
+        {
+            out.write_all(&word.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// The next of a file, if there is one.
+    pub fn read(from: &mut impl Read) -> io::Result<Option<Self>> {
+        let mut words = |n: u64| -> io::Result<Vec<u64>> {
+            let mut bytes = vec![0; 8 * n as usize];
+            from.read_exact(&mut bytes)?;
+            Ok(bytes.chunks(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect())
+        };
+        let head = match words(6) {
+            Ok(head) => head,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let (members, insns) = (words(head[3])?, words(head[4])?);
+        let expected = words(head[5] * 4)?;
+        let expected = expected.chunks(4).map(|c| c.try_into().expect("4 words")).collect();
+        Ok(Some(Self { seed: head[0], first: head[1], rounds: head[2], members, insns, expected }))
+    }
+
+    /// Runs them in the kernel: a difference panics.
+    pub fn compare(&self, kernel: &Kernel, tried: &mut Tried) {
+        const WORDS: usize = STRIDE as usize / 8;
+        let loaded = kernel.load_words(&self.insns).unwrap_or_else(|e| {
+            panic!("programs from {}, seed {}: {e}", self.first, self.seed);
+        });
+        let count = self.expected.len() / self.rounds as usize;
+        tried.programs += count as u64;
+        tried.expressions += count as u64 / 2;
+        tried.insns += self.insns.len() as u64;
+        for (round, expected) in (0..).zip(self.expected.chunks(count)) {
+            let world = world(self.seed, self.first, round);
+            let states = kernel.run(&loaded, &world, self.members.len(), WORDS);
+            for (member, state) in self.members.iter().zip(states.chunks(WORDS)) {
+                let expected = expected[(member >> 1) as usize];
+                let found = words(super::ended(state[ANSWER as usize / 8], state));
+                tried.runs += 1;
+                tried.faults += u64::from(found[0] != 0);
+                if found != expected {
+                    self.differs(*member, &world, found, expected);
+                }
             }
         }
     }
-    let whole = pack.finish();
-    let loaded =
-        kernel.load(&whole, false).unwrap_or_else(|e| panic!("programs from {first}, seed {seed}: {e}"));
-    for round in 0..rounds {
-        let world = world(seed, first, round);
-        let expected: Vec<_> = cases.iter().map(|case| interpret(&case.func, &world)).collect();
-        tried.runs += ways.len() as u64;
-        tried.faults += ways.iter().filter(|(n, _)| expected[*n].0.is_err()).count() as u64;
-        let states = kernel.run_pack(&loaded, &world, ways.len(), STRIDE as usize / 8);
-        for ((n, way), state) in ways.iter().zip(states.chunks(STRIDE as usize / 8)) {
-            let found = super::ended(state[ANSWER as usize / 8], state);
-            differs(&cases[*n], (seed, first + *n as u64, *way), &world, found, expected[*n]);
-        }
-        for (n, way, program) in &alone {
-            let loaded = kernel.load(program, false).unwrap_or_else(|e| panic!("program {n}: {e}"));
-            tried.runs += 1;
-            let found = kernel.run(&loaded, &world);
-            differs(&cases[*n], (seed, first + *n as u64, *way), &world, found, expected[*n]);
-        }
-    }
-}
 
-fn differs(
-    case: &Case,
-    which: (u64, u64, usize),
-    world: &World,
-    found: super::Ended,
-    expected: super::Ended,
-) {
-    if found == expected {
-        return;
+    fn differs(&self, member: u64, world: &World, found: [u64; 4], expected: [u64; 4]) {
+        let case = case(self.seed, self.first + (member >> 1));
+        panic!(
+            "seed {}, program {}: fault, value, variables: the kernel {found:x?}, the interpreter {expected:x?}\n{}\n{}{}{:x?}",
+            self.seed,
+            case.number,
+            case.text.as_deref().unwrap_or("of IR"),
+            case.func,
+            compiled(&case)[(member & 1) as usize].listing(),
+            world.args,
+        );
     }
-    let code = &compiled(&case.func)[which.2];
-    panic!(
-        "seed {}, program {}, way {}: the kernel {found:?}, the interpreter {expected:?}\n{}\n{}{}arguments {:x?}",
-        which.0,
-        which.1,
-        which.2,
-        case.text.as_deref().unwrap_or("of IR"),
-        case.func,
-        code.listing(),
-        world.args,
-    );
 }
