@@ -9,9 +9,13 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::time::Instant;
 
-use support::machine::Kernel;
-use support::pack::{Packed, Tried, packed};
+use machine::Kernel;
+use pack::{Packed, Tried, packed};
 
+#[path = "../tests/support/kernel.rs"]
+mod machine;
+#[path = "../tests/support/pack.rs"]
+mod pack;
 #[path = "../tests/support/mod.rs"]
 mod support;
 

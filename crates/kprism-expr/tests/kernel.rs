@@ -2,11 +2,15 @@
 //! The same programs in this machine's kernel: its verifier must take each, of both versions, and its JIT must answer
 //! as the interpreter does. `KPRISM_EXPR_PROGRAMS` says how many are tried.
 
+#[path = "support/kernel.rs"]
+mod machine;
+#[path = "support/pack.rs"]
+mod pack;
 mod support;
 
 use kprism_expr::emit::{self, Cpu, Output, program};
-use support::machine::Kernel;
-use support::pack::{Tried, packed};
+use machine::Kernel;
+use pack::{Packed, Tried, packed};
 
 #[test]
 fn the_kernel_takes_programs_and_agrees() {
@@ -19,8 +23,13 @@ fn the_kernel_takes_programs_and_agrees() {
 fn agree(kernel: &Kernel) {
     let count = std::env::var("KPRISM_EXPR_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(6000);
     let mut tried = Tried::default();
+    let mut file = Vec::new();
     for first in (0..count).step_by(8) {
-        packed(1, first, 8, 2).compare(kernel, &mut tried);
+        packed(1, first, 8, 2).write(&mut file).expect("to memory");
+    }
+    let mut file = &file[..];
+    while let Some(pack) = Packed::read(&mut file).expect("what was written") {
+        pack.compare(kernel, &mut tried);
     }
     println!("{tried:?}");
     assert!(tried.expressions > count / 3 && tried.faults > tried.runs / 10);

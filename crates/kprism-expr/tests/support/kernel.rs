@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use kprism_expr::emit::{self, Map, Program, Reloc};
 
-use super::{BASE, SIZE, VARIABLES, World};
+use crate::support::{BASE, SIZE, VARIABLES, World};
 
 const MAP_CREATE: libc::c_long = 0;
 const PROG_LOAD: libc::c_long = 5;

@@ -6,15 +6,12 @@
 use std::io::{self, Read, Write};
 
 use kprism_expr::emit::{self, Cpu, Insn, Map, Output, Program, Reloc, program};
-use kprism_expr::ir::{FAULTS, Func, Input, Op, Space};
-use kprism_expr::lower::{self, Env};
+use kprism_expr::ir::{FAULTS, Func};
 use kprism_expr::opt;
-use kprism_expr::regs::Reg;
-use kprism_expr::scope::Bare;
 
-use super::machine::Kernel;
-use super::text::{REGISTERS, VARIABLES, expression};
-use super::{Bytes, World, interpret};
+use crate::machine::Kernel;
+use crate::support::text::{VARIABLES, compiled};
+use crate::support::{self, Bytes, World, interpret};
 
 /// A generator that needs nothing (splitmix64).
 pub fn random(state: &mut u64) -> u64 {
@@ -45,28 +42,12 @@ pub struct Case {
 pub fn case(seed: u64, number: u64) -> Case {
     let bytes = bytes(seed, number, 30);
     let mut source = Bytes(&bytes);
-    if number % 2 == 1 {
-        let vars = VARIABLES.map(str::to_owned);
-        for depth in [4, 3, 2] {
-            let text = expression(&mut source, depth);
-            // Some are no C: two pointers are not multiplied.
-            if let Ok(lowered) = lower::value(&text, Env { scope: &Bare(Space::User), vars: &vars }) {
-                return Case { number, text: Some(text), func: with_arguments(lowered.func) };
-            }
-        }
+    if number % 2 == 1
+        && let Some((text, func)) = compiled(&mut source, true)
+    {
+        return Case { number, text: Some(text), func };
     }
-    Case { number, text: None, func: super::program(&mut source, true) }
-}
-
-/// A raw tracepoint has arguments, no registers.
-fn with_arguments(mut func: Func) -> Func {
-    for def in &mut func.vals {
-        if let Op::Input(Input::Reg(reg)) = def.op {
-            let at = REGISTERS.iter().position(|name| Reg::by_name(name) == Some(reg));
-            def.op = Op::Input(Input::Arg(at.expect("only these are used") as u8));
-        }
-    }
-    func
+    Case { number, text: None, func: support::program(&mut source, true) }
 }
 
 /// What the programs of this number's pack run on, in this round.
@@ -76,7 +57,7 @@ pub fn world(seed: u64, number: u64, round: u64) -> World {
 }
 
 /// How each is compiled: for v3 and for v4; one as it is, one optimised, in turns.
-fn compiled(case: &Case) -> [Program; 2] {
+fn ways(case: &Case) -> [Program; 2] {
     let mut better = case.func.clone();
     opt::optimise(&mut better);
     let made = |func, cpu| program(func, cpu, Output::State).expect("small");
@@ -182,8 +163,8 @@ pub fn packed(seed: u64, first: u64, count: u64, rounds: u64) -> Packed {
     let cases: Vec<Case> = (first..first + count).map(|number| case(seed, number)).collect();
     let mut all = Vec::new();
     for (n, case) in cases.iter().enumerate() {
-        let ways = compiled(case).into_iter().enumerate();
-        all.extend(ways.map(|(way, program)| ((n << 1 | way) as u64, program)));
+        let both = ways(case).into_iter().enumerate();
+        all.extend(both.map(|(way, program)| ((n << 1 | way) as u64, program)));
     }
     all.retain(|(_, program)| program.stack <= 504);
     let mut pack = Pack::new(all.iter().map(|(_, program)| program.stack).max().unwrap_or(0));
@@ -197,7 +178,7 @@ pub fn packed(seed: u64, first: u64, count: u64, rounds: u64) -> Packed {
     Packed { seed, first, rounds, members: all.iter().map(|(member, _)| *member).collect(), insns, expected }
 }
 
-fn words((result, vars): super::Ended) -> [u64; 2 + VARIABLES.len()] {
+fn words((result, vars): support::Ended) -> [u64; 2 + VARIABLES.len()] {
     let fault = |f| 1 + FAULTS.iter().position(|known| *known == f).unwrap_or(0) as u64;
     let (fault, value) = result.map_or_else(|f| (fault(f), 0), |value| (0, value));
     [fault, value, vars[0], vars[1]]
@@ -248,7 +229,7 @@ impl Packed {
             let states = kernel.run(&loaded, &world, self.members.len(), WORDS);
             for (member, state) in self.members.iter().zip(states.chunks(WORDS)) {
                 let expected = expected[(member >> 1) as usize];
-                let found = words(super::ended(state[ANSWER as usize / 8], state));
+                let found = words(support::ended(state[ANSWER as usize / 8], state));
                 tried.runs += 1;
                 tried.faults += u64::from(found[0] != 0);
                 if found != expected {
@@ -266,7 +247,7 @@ impl Packed {
             case.number,
             case.text.as_deref().unwrap_or("of IR"),
             case.func,
-            compiled(&case)[(member & 1) as usize].listing(),
+            ways(&case)[(member & 1) as usize].listing(),
             world.args,
         );
     }
