@@ -12,8 +12,12 @@ out=${OUT:-target/probe}
 mkdir -p "$out/share"
 cc -O2 -g -static -o "$out/share/hit" "$here/hit.c"
 cp "$kprism" "$out/share/kprism"
-cp "$here/guest.sh" "$out/share/"
-guest() { "$kprism" lab run -q --unobserved -o "$out/run" --share "$out/share:/bench" "$@" -- sh /bench/guest.sh; }
+cp "$here/guest.sh" "$here/rate.sh" "$out/share/"
+guest() {
+	script=$1
+	shift
+	"$kprism" lab run -q --unobserved -o "$out/run" --share "$out/share:/bench" "$@" -- sh "/bench/$script"
+}
 if [ "${GUEST:-yes}" = yes ]; then
 	vmlinux=$(sh "$here/../../scripts/vmlinux.sh")
 	sum='2*(int)fd + 3*(int)count'
@@ -22,9 +26,9 @@ if [ "${GUEST:-yes}" = yes ]; then
 	compile "ksys_read if $sum < 0" -o "$out/share/kprobe-false"
 	compile ksys_read --collect "$sum" -o "$out/share/kprobe-record"
 	compile "ksys_read if $sum < 0" --collect "$sum" -o "$out/share/kprobe-both"
-	guest >"$out/guest.txt"
+	guest guest.sh >"$out/guest.txt"
 	# bpftrace brings a compiler of 150 MB: its guest takes minutes to make, once.
-	[ "${BPFTRACE:-yes}" = no ] || guest --mem 3G --package bpftrace --boot-timeout 1200 >>"$out/guest.txt"
+	[ "${BPFTRACE:-yes}" = no ] || guest guest.sh --mem 3G --package bpftrace --boot-timeout 1200 >>"$out/guest.txt"
 	tr -d '\r' <"$out/guest.txt" | awk -v unit=instructions -f "$here/table.awk"
 	cat <<'END'
 SystemTap 4.8 (recorded; Linux 6.1, kprobe)                    531                1137
@@ -33,7 +37,10 @@ paper, cycles: SystemTap, dynamic                              351      1035    
 paper, cycles: KGTP, static                                    154      1216      1368
 paper, cycles: SystemTap, static                               223      1252      1336
 paper, cycles: ftrace, static                                  360       297       370
+
+records a second of a CPU that does nothing else but take them out, with the default buffer
 END
+	guest rate.sh --mem 2G
 fi
 if [ "${NATIVE:-yes}" = yes ]; then
 	KPRISM=$kprism OUT=$out sh "$here/native.sh"
