@@ -151,6 +151,8 @@ pub struct Packed {
     seed: u64,
     first: u64,
     rounds: u64,
+    /// Programs that were made of C.
+    expressions: u64,
     /// Each case and way in the pack, `number << 1 | way`: one that uses the whole stack leaves no place for the context.
     members: Vec<u64>,
     insns: Vec<u64>,
@@ -175,7 +177,16 @@ pub fn packed(seed: u64, first: u64, count: u64, rounds: u64) -> Packed {
         let world = world(seed, first, round);
         expected.extend(cases.iter().map(|case| words(interpret(&case.func, &world))));
     }
-    Packed { seed, first, rounds, members: all.iter().map(|(member, _)| *member).collect(), insns, expected }
+    let expressions = cases.iter().filter(|case| case.text.is_some()).count() as u64;
+    Packed {
+        seed,
+        first,
+        rounds,
+        expressions,
+        members: all.iter().map(|(member, _)| *member).collect(),
+        insns,
+        expected,
+    }
 }
 
 fn words((result, vars): support::Ended) -> [u64; 2 + VARIABLES.len()] {
@@ -188,7 +199,7 @@ impl Packed {
     /// As words in a file.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let sizes = [self.members.len(), self.insns.len(), self.expected.len()].map(|n| n as u64);
-        let head = [[self.seed, self.first, self.rounds], sizes].concat();
+        let head = [&[self.seed, self.first, self.rounds, self.expressions][..], &sizes].concat();
         for word in head.iter().chain(&self.members).chain(&self.insns).chain(self.expected.iter().flatten())
         {
             out.write_all(&word.to_le_bytes())?;
@@ -203,15 +214,23 @@ impl Packed {
             from.read_exact(&mut bytes)?;
             Ok(bytes.chunks(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect())
         };
-        let head = match words(6) {
+        let head = match words(7) {
             Ok(head) => head,
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(error),
         };
-        let (members, insns) = (words(head[3])?, words(head[4])?);
-        let expected = words(head[5] * 4)?;
+        let (members, insns) = (words(head[4])?, words(head[5])?);
+        let expected = words(head[6] * 4)?;
         let expected = expected.chunks(4).map(|c| c.try_into().expect("4 words")).collect();
-        Ok(Some(Self { seed: head[0], first: head[1], rounds: head[2], members, insns, expected }))
+        Ok(Some(Self {
+            seed: head[0],
+            first: head[1],
+            rounds: head[2],
+            expressions: head[3],
+            members,
+            insns,
+            expected,
+        }))
     }
 
     /// Runs them in the kernel: a difference panics.
@@ -222,7 +241,7 @@ impl Packed {
         });
         let count = self.expected.len() / self.rounds as usize;
         tried.programs += count as u64;
-        tried.expressions += count as u64 / 2;
+        tried.expressions += self.expressions;
         tried.insns += self.insns.len() as u64;
         for (round, expected) in (0..).zip(self.expected.chunks(count)) {
             let world = world(self.seed, self.first, round);
