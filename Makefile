@@ -6,9 +6,12 @@
 #   make bench    measure, in one run, against the peers
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
-#   make test-probe  probes of the stock kernel in the guest: GDB judges 398 expressions; a soak of SOAK_SECONDS
+#   make test-probe  probes of the stock kernel in the guest: GDB judges 398 expressions
+#   make soak     probes switched on and off under load for SOAK_SECONDS (1800): nothing is left, every hit accounted for
+#   make test-expr-kernel  PROGRAMS (1,000,000) made-up programs from SEED in the guest's kernel and in the interpreter
 #   make test-profile-use  compile that kernel with what it counted, and compare instructions (see docs/pgo.md)
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
+#   make bench-probe  what a probe costs at each hit, against bpftrace and ftrace (see docs/probe.md)
 #   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
@@ -22,7 +25,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-gcov-kernel test-probe test-profile-use bench bench-cover bench-flow-cost bench-func fuzz install setup-demo setup-test
+.PHONY: all demo test test-gcov-kernel test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-flow-cost bench-func bench-probe fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -44,12 +47,22 @@ test-gcov-kernel: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-agent
 	@CARGO="$(CARGO)" KPRISM=$(TARGET)/checked/kprism sh scripts/test-gcov-kernel.sh
 
-# SOAK_SECONDS of the host. The kernel's debug information is fetched once: 1 GB.
-SOAK_SECONDS ?= 1800
+# The kernel's debug information is fetched once: 1 GB.
 test-probe: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-agent
-	@export KPRISM=$(abspath $(TARGET))/checked/kprism; cd tests/probe && \
-		python3 corpus.py && python3 soak.py $(SOAK_SECONDS)
+	@cd tests/probe && KPRISM=$(abspath $(TARGET))/checked/kprism python3 corpus.py
+
+# Seconds of the host.
+SOAK_SECONDS ?= 1800
+soak: setup-test
+	$(CARGO) build --profile checked -p kprism -p kprism-agent
+	@cd tests/probe && KPRISM=$(abspath $(TARGET))/checked/kprism python3 soak.py $(SOAK_SECONDS)
+
+test-expr-kernel: setup-test
+	$(CARGO) build --profile checked -p kprism -p kprism-agent
+	$(CARGO) build --profile checked -p kprism-expr --example kernel_diff
+	@KPRISM=$(TARGET)/checked/kprism KERNEL_DIFF=$(TARGET)/checked/examples/kernel_diff OUT=$(TARGET)/expr-kernel \
+		sh scripts/test-expr-kernel.sh
 
 test-profile-use: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent
@@ -70,6 +83,10 @@ bench-func: setup-test
 	$(CARGO) build --release --workspace
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/run.sh
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/paper.sh
+
+bench-probe:
+	$(CARGO) build --release -p kprism -p kprism-agent
+	@KPRISM=$(KPRISM) OUT=$(TARGET)/probe sh bench/probe/run.sh
 
 fuzz:
 	@CARGO="$(CARGO)" SECONDS_EACH=$(FUZZ_SECONDS) sh scripts/fuzz.sh

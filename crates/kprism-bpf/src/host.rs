@@ -92,6 +92,14 @@ pub fn tracefs() -> Option<PathBuf> {
     places.iter().map(PathBuf::from).find(|place| place.join("trace").exists())
 }
 
+/// The clock that programs read.
+pub fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it fills the structure that is given; this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// CPUs that there may ever be: per-CPU values have one part for each.
 pub fn possible_cpus() -> usize {
     static COUNT: std::sync::OnceLock<usize> = std::sync::OnceLock::new();

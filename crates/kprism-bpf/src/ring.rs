@@ -60,6 +60,11 @@ impl<'a> Ring<'a> {
         records
     }
 
+    /// Whether there is something that is not finished: a record being written, or one that came since.
+    pub fn is_busy(&self) -> bool {
+        self.consumer.read(0) < self.producer.read_acquire(0)
+    }
+
     /// Waits until there is something to read, at most for `limit`.
     pub fn wait(&self, limit: Duration) {
         let mut poll = libc::pollfd { fd: self.map.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -29,6 +29,7 @@
 pub mod compiled;
 pub mod events;
 pub mod locate;
+mod merge;
 pub mod plan;
 pub mod program;
 pub mod session;

@@ -24,8 +24,8 @@ pub const TASKS: usize = 0;
 pub const CELLS: usize = 1;
 /// Faults, trace state variables, the number of records.
 pub const STATE: usize = 2;
-/// Records.
-pub const RING: usize = 3;
+/// Records: a ring for each CPU.
+pub const RINGS: usize = 3;
 /// What this probe's entry program keeps.
 pub const ENTRIES: usize = 4;
 
@@ -42,7 +42,8 @@ pub const SEGMENT_STACK: u32 = 472;
 const CONTEXT: i16 = -512;
 const RECORD: i16 = -504;
 const CELL_AT: i16 = -496;
-const KEY: i16 = -488;
+const PID_TGID: i16 = -488;
+const CPU: i16 = -480;
 
 /// What all probes of a session share.
 #[derive(Debug, Clone, Copy)]
@@ -85,12 +86,15 @@ impl Layout {
 /// Goes on at `out` unless the hit is of a process that was asked for. Leaves the context in its place.
 fn ours(asm: &mut Asm, layout: &Layout, out: Label) {
     asm.store(B8, R10, CONTEXT, R1).note("whose hit is it?");
-    asm.call(Helper::CurrentPidTgid).alu_imm(Alu::Rsh, R0, 32);
+    asm.call(Helper::CurrentPidTgid).store(B8, R10, PID_TGID, R0);
+    // The process is the upper half.
+    const PID: i16 = PID_TGID + 4;
     match layout.all_but {
-        Some(own) => drop(asm.branch_imm(Cond::Eq, R0, own.cast_signed(), out)),
+        Some(own) => {
+            asm.load(B4, R0, R10, PID).branch_imm(Cond::Eq, R0, own.cast_signed(), out);
+        }
         None => {
-            asm.store(B4, R10, KEY, R0);
-            asm.map(R1, TASKS).mov(R2, R10).alu_imm(Alu::Add, R2, i32::from(KEY)).call(Helper::MapLookup);
+            asm.map(R1, TASKS).mov(R2, R10).alu_imm(Alu::Add, R2, i32::from(PID)).call(Helper::MapLookup);
             asm.branch_imm(Cond::Eq, R0, 0, out);
             asm.load(B4, R1, R0, 0);
             asm.branch_imm(Cond::Ne, R1, kprism_bpf::func::TRACED.cast_signed(), out);
@@ -106,7 +110,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     ours(&mut asm, layout, out);
 
     asm.note("this CPU's counters").call(Helper::SmpProcessorId);
-    asm.alu_imm(Alu::And, R0, layout.cpus.cast_signed() - 1);
+    asm.alu_imm(Alu::And, R0, layout.cpus.cast_signed() - 1).store(B8, R10, CPU, R0);
     asm.alu_imm(Alu::Mul, R0, (layout.probes * CELL).cast_signed());
     asm.map_value(R1, CELLS, number * CELL).alu(Alu::Add, R1, R0).store(B8, R10, CELL_AT, R1);
     count(&mut asm, 0);
@@ -131,13 +135,17 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
         asm.mov_imm(R1, most.cast_signed()).branch(Cond::Ge, R0, R1, out);
     }
     count(&mut asm, 8);
-    asm.note("record").map(R1, RING).mov_imm(R2, plan.probe.record_bytes.cast_signed()).mov_imm(R3, 0);
+    // Two CPUs that write into one ring wait for each other; and what interrupts everything (a breakpoint's handler is
+    // such) cannot wait, and would lose its record.
+    asm.note("this CPU's ring").map(R1, RINGS).mov(R2, R10).alu_imm(Alu::Add, R2, i32::from(CPU));
+    asm.call(Helper::MapLookup).branch_imm(Cond::Eq, R0, 0, lost);
+    asm.note("record").mov(R1, R0).mov_imm(R2, plan.probe.record_bytes.cast_signed()).mov_imm(R3, 0);
     asm.call(Helper::RingbufReserve).branch_imm(Cond::Eq, R0, 0, lost).store(B8, R10, RECORD, R0);
     asm.store_imm(B4, R0, 0, plan.probe.record_bytes.cast_signed());
     asm.store_imm(B2, R0, 4, number as i32).store_imm(B8, R0, 24, 0);
-    asm.call(Helper::SmpProcessorId).load(B8, R1, R10, RECORD).store(B2, R1, 6, R0);
+    asm.load(B8, R1, R10, CPU).store(B2, R0, 6, R1);
+    asm.load(B8, R1, R10, PID_TGID).store(B8, R0, 16, R1);
     asm.call(Helper::KtimeGetNs).load(B8, R1, R10, RECORD).store(B8, R1, 8, R0);
-    asm.call(Helper::CurrentPidTgid).load(B8, R1, R10, RECORD).store(B8, R1, 16, R0);
     for slot in &plan.slots {
         fill(&mut asm, plan, slot, state + PROBE_STATE / 2, layout)?;
     }

@@ -16,9 +16,10 @@ use kprism_bpf::ring::Ring;
 use kprism_expr::ir::FAULTS;
 
 use crate::Error;
+use crate::merge::Merge;
 use crate::plan::{Plan, Site};
 use crate::program::{self, CELL, Layout, PROBE_STATE};
-use crate::stream::{Counts, Hit, tidy};
+use crate::stream::Counts;
 
 /// Whose hits count.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub enum Who {
 pub struct Config {
     /// Whose hits.
     pub who: Who,
-    /// Bytes of the ring: a power of two, and of whole pages.
+    /// Bytes of each CPU's ring: a power of two, and of whole pages.
     pub ring_bytes: u32,
     /// No more records than these.
     pub stop_after: Option<u32>,
@@ -59,7 +60,8 @@ pub struct Session {
     programs: Vec<Program>,
     state: Mapping,
     cells: Mapping,
-    ring: Map,
+    /// By CPU.
+    rings: Vec<Map>,
     _maps: Vec<Map>,
 }
 
@@ -79,7 +81,10 @@ impl Session {
         let tasks = Map::create("kp_tasks", MapKind::Hash, 4, 4, PROCESSES, 0)?;
         let cells = Map::memory("kp_cells", layout.cell_bytes())?;
         let state = Map::memory("kp_state", layout.state_bytes())?;
-        let ring = Map::ring("kp_ring", config.ring_bytes)?;
+        let rings: Vec<Map> = (0..host::possible_cpus())
+            .map(|_| Map::ring("kp_ring", config.ring_bytes))
+            .collect::<Result<_, _>>()?;
+        let ring_of_cpu = Map::array_of("kp_rings", &rings, layout.cpus)?;
         let wanted = |pid: u32, what: u32| tasks.update(&pid.to_le_bytes(), &what.to_le_bytes());
         match &config.who {
             Who::All => {}
@@ -98,7 +103,7 @@ impl Session {
                 0 => None,
                 n => Some(Map::create("kp_entries", MapKind::LruHash, 16, 8 * n, OPEN_CALLS, 0)?),
             };
-            let mut all = vec![&tasks, &cells, &state, &ring];
+            let mut all = vec![&tasks, &cells, &state, &ring_of_cpu];
             all.extend(&entries);
             let code = program::probe(plan, number as u32, &layout)?;
             let mut at = Attach { kernel: &mut kernel, plan, slide };
@@ -114,7 +119,7 @@ impl Session {
             maps.extend(entries);
         }
         let (state_memory, cell_memory) = (state.mapped()?, cells.mapped()?);
-        maps.extend([tasks, cells, state]);
+        maps.extend([tasks, cells, state, ring_of_cpu]);
         Ok(Self {
             plans,
             layout,
@@ -122,14 +127,15 @@ impl Session {
             programs,
             state: state_memory,
             cells: cell_memory,
-            ring,
+            rings,
             _maps: maps,
         })
     }
 
     /// The reading end.
     pub fn reader(&self) -> Result<Reader<'_>, Error> {
-        Ok(Reader { ring: Ring::new(&self.ring)?, session: self })
+        let rings = self.rings.iter().map(Ring::new).collect::<Result<_, _>>()?;
+        Ok(Reader { rings, session: self, merge: Merge::default() })
     }
 
     /// Detaches; what is in the ring can still be read.
@@ -165,28 +171,32 @@ impl Session {
     }
 }
 
-/// Takes records out of the ring. Nothing wakes it, which would cost each hit: it looks now and then.
+/// Takes records out of the rings. Nothing wakes it, which would cost each hit: it looks now and then.
 #[derive(Debug)]
 pub struct Reader<'s> {
-    ring: Ring<'s>,
+    rings: Vec<Ring<'s>>,
     session: &'s Session,
+    merge: Merge,
 }
 
 impl Reader<'_> {
-    /// Gives `take` every record there is now, as it goes to the file; how many there were.
-    pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> u64 {
-        let mut own = Vec::new();
-        let plans = &self.session.plans;
-        let taken = self.ring.drain(|record| {
-            own.clear();
-            own.extend_from_slice(record);
-            let probe = Hit::parse(record).ok().and_then(|hit| plans.get(usize::from(hit.probe)));
-            if let Some(plan) = probe {
-                tidy(&mut own, &plan.probe);
-            }
-            take(&own);
-        });
-        taken as u64
+    /// Gives `take` the records of all CPUs in the order of their times, as they go to the file; how many there were.
+    /// What may still be preceded by another CPU's is kept for the next time.
+    pub fn drain(&mut self, take: impl FnMut(&[u8])) -> u64 {
+        // What is made from now on is later.
+        let mut safe = host::monotonic_ns();
+        for ring in &mut self.rings {
+            safe = safe.min(self.merge.fill(ring, &self.session.plans));
+        }
+        self.merge.give(safe, take)
+    }
+
+    /// The same at the end, when nothing comes any more: all there is.
+    pub fn finish(&mut self, take: impl FnMut(&[u8])) -> u64 {
+        for ring in &mut self.rings {
+            self.merge.fill(ring, &self.session.plans);
+        }
+        self.merge.give(u64::MAX, take)
     }
 }
 

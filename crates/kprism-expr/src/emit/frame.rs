@@ -106,6 +106,9 @@ impl Emitter<'_> {
         self.push(insn::CALL, 0, 0, 0, call);
         let bad = if text { insn::JSLT } else { insn::JNE };
         self.jump(insn::JMP | bad, 0, 0, 0, Label::Fault(Fault::Read));
+        if text {
+            self.at_least_one();
+        }
         self.place(1, at);
         match fixed {
             _ if text => self.push(insn::STX | 0x18, 1, A, 8, 0),

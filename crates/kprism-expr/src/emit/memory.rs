@@ -69,7 +69,9 @@ impl Emitter<'_> {
                     if space == Space::Kernel { helper::READ_KERNEL_STR } else { helper::READ_USER_STR };
                 self.push(insn::CALL, 0, 0, 0, call);
                 self.jump(insn::JMP | insn::JSLT, 0, 0, 0, Label::Fault(Fault::Read));
-                self.jump(insn::JMP | insn::JNE, 0, 0, wanted.len() as i32 + 1, no);
+                // With its zero byte; before Linux 6.15 an empty string of a program has none.
+                let other = if wanted.is_empty() { insn::JGT } else { insn::JNE };
+                self.jump(insn::JMP | other, 0, 0, wanted.len() as i32 + 1, no);
             }
         }
         let mut done = 0;
@@ -138,6 +140,7 @@ impl Emitter<'_> {
                 self.push(insn::CALL, 0, 0, 0, call);
                 if *text {
                     self.jump(insn::JMP | insn::JSLT, 0, 0, 0, Label::Fault(Fault::Read));
+                    self.at_least_one();
                     self.push(insn::LDX | 0x18, 2, FP, -16, 0);
                     self.push(insn::STX, 2, 0, 4, 0);
                     self.push(insn::STX | 0x18, FP, 0, -24, 0);
@@ -179,6 +182,15 @@ impl Emitter<'_> {
             self.push(insn::STX | 0x18, 0, r, HEADER as i16 + 8 * i as i16, 0);
         }
         self.push(insn::ST | 0x18, FP, 0, -24, len);
+    }
+
+    /// The length in r0 of a string that was read has its zero byte, which an empty one of a program lacks before
+    /// Linux 6.15.
+    pub(super) fn at_least_one(&mut self) {
+        let fine = self.local();
+        self.jump(insn::JMP | insn::JNE, 0, 0, 0, fine);
+        self.mov_imm(0, 1);
+        self.here(fine);
     }
 
     /// No more than a record holds; the verifier must see it.

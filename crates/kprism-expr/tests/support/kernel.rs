@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use kprism_expr::emit::{self, Map, Program, Reloc};
 
-use crate::support::{BASE, Ended, SIZE, VARIABLES, World};
+use crate::support::{BASE, SIZE, VARIABLES, World};
 
 const MAP_CREATE: libc::c_long = 0;
 const PROG_LOAD: libc::c_long = 5;
@@ -40,6 +40,9 @@ fn map(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Bytes of the state: for one program, or for those of a pack.
+const STATE: usize = 1 << 16;
+
 /// The kernel, with maps and memory for programs.
 pub struct Kernel {
     state: OwnedFd,
@@ -53,16 +56,15 @@ pub struct Kernel {
 impl Kernel {
     /// None, with the reason on standard error, where BPF programs may not be loaded.
     pub fn new() -> Option<Self> {
-        let page = 4096;
         let make = || -> Result<Self, Error> {
-            let state = map(ARRAY, 4, emit::state_size(VARIABLES) as u32, 1, MMAPABLE)?;
+            let state = map(ARRAY, 4, STATE as u32, 1, MMAPABLE)?;
             let scratch = map(PERCPU_ARRAY, 4, emit::SCRATCH as u32, 1, 0)?;
             let ring = map(RINGBUF, 0, 0, 1 << 16, 0)?;
             let entries = map(HASH, 16, 16, 64, 0)?;
             let both = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: a new mapping of a map of at least that size.
             let words = unsafe {
-                libc::mmap(std::ptr::null_mut(), page, both, libc::MAP_SHARED, state.as_raw_fd(), 0)
+                libc::mmap(std::ptr::null_mut(), STATE, both, libc::MAP_SHARED, state.as_raw_fd(), 0)
             };
             let fixed = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
             // SAFETY: NOREPLACE: nothing is overwritten.
@@ -89,10 +91,26 @@ impl Kernel {
             .as_raw_fd();
         }
         let code: Vec<u8> = insns.iter().flat_map(|i| i.bytes()).collect();
+        let loaded = Self::load_bytes(&code, if kprobe { KPROBE } else { RAW_TRACEPOINT });
+        loaded.map_err(|why| format!("{why}\n{}", program.listing()))
+    }
+
+    /// The same of instructions that name no map but the state.
+    pub fn load_words(&self, words: &[u64]) -> Result<OwnedFd, String> {
+        const OF_STATE: u64 = 0x2018;
+        let mut second = false;
+        let placed = words.iter().map(|word| {
+            let named = !std::mem::replace(&mut second, *word & 0xff == 0x18) && *word & 0xf0ff == OF_STATE;
+            if named { *word & 0xffff_ffff | (self.state.as_raw_fd() as u64) << 32 } else { *word }
+        });
+        let code: Vec<u8> = placed.flat_map(u64::to_le_bytes).collect();
+        Self::load_bytes(&code, RAW_TRACEPOINT)
+    }
+
+    fn load_bytes(code: &[u8], kind: u32) -> Result<OwnedFd, String> {
         let licence = c"GPL";
-        let kind = if kprobe { KPROBE } else { RAW_TRACEPOINT };
         let mut attr = [0u64; 18];
-        attr[0] = pair(kind, insns.len() as u32);
+        attr[0] = pair(kind, (code.len() / 8) as u32);
         attr[1] = code.as_ptr() as u64;
         attr[2] = licence.as_ptr() as u64;
         if let Ok(fd) = bpf(PROG_LOAD, &mut attr) {
@@ -105,27 +123,30 @@ impl Kernel {
         let error = bpf(PROG_LOAD, &mut attr).err();
         let end = log.iter().position(|b| *b == 0).unwrap_or(0);
         let log = String::from_utf8_lossy(&log[end.saturating_sub(1500)..end]).into_owned();
-        Err(format!("{error:?}\n{log}\n{}", program.listing()))
+        Err(format!("{error:?}\n{log}"))
     }
 
-    /// Runs a program whose context is the world's arguments.
-    pub fn run(&self, program: &OwnedFd, world: &World) -> Ended {
-        let words = emit::state_size(VARIABLES) / 8;
-        // SAFETY: both mappings are ours alone and as large as the slices.
+    /// Runs a program of several, of which each has so many words of state, on the world's arguments: their states.
+    pub fn run(&self, program: &OwnedFd, world: &World, count: usize, words: usize) -> &[u64] {
+        assert!(count * words * 8 <= STATE);
+        // SAFETY: both mappings are ours alone and as large as the slices; nobody else has a slice of them while a
+        // program runs.
         let (state, memory) = unsafe {
             (
-                std::slice::from_raw_parts_mut(self.words, words),
+                std::slice::from_raw_parts_mut(self.words, count * words),
                 std::slice::from_raw_parts_mut(self.memory, SIZE),
             )
         };
         state.fill(0);
-        state[emit::VARS as usize / 8..].copy_from_slice(&world.vars);
+        for state in state.chunks_mut(words) {
+            state[emit::VARS as usize / 8..][..VARIABLES].copy_from_slice(&world.vars);
+        }
         memory.copy_from_slice(&world.memory);
         let mut attr = [0u64; 10];
         attr[0] = pair(program.as_raw_fd() as u32, 0);
         attr[5] = pair(96, 0);
         attr[6] = world.args.as_ptr() as u64;
         bpf(PROG_TEST_RUN, &mut attr).expect("a loaded program runs");
-        crate::support::ended(attr[0] >> 32, state)
+        state
     }
 }

@@ -2,6 +2,8 @@
 //! What tests and fuzz targets share: programs made of any bytes, a small machine for them, and rbpf to run the eBPF.
 #![allow(dead_code)]
 
+pub mod text;
+
 use std::cell::RefCell;
 
 use kprism_expr::emit::{self, Cpu, LOST, Map, Output, Program, RESULT, Reloc, VARS, helper};
@@ -21,7 +23,8 @@ pub const VARIABLES: usize = 2;
 pub struct Bytes<'b>(pub &'b [u8]);
 
 impl Bytes<'_> {
-    fn byte(&mut self) -> u8 {
+    /// The next; zeros behind the end.
+    pub fn byte(&mut self) -> u8 {
         match self.0.split_first() {
             Some((first, rest)) => {
                 self.0 = rest;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use kprism_bpf::host;
 use kprism_lab::Share;
 use kprism_probe::compiled::Compiled;
-use kprism_probe::session::{Config, Reader, Session, Who};
+use kprism_probe::session::{Config, Session, Who};
 use kprism_probe::stream::{Counts, Description, VERSION};
 use kprism_report::units::grouped;
 use kprism_store::{Manifest, Run};
@@ -91,7 +91,9 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         return in_guest(args, &program, progress, out);
     }
     let plans = program.plans;
-    let bytes = args.buffer_size.saturating_mul(1024 * host::possible_cpus() as u64);
+    // All of them together are a gigabyte at most.
+    let most = (1_u64 << 30) / (host::possible_cpus() as u64).next_power_of_two();
+    let bytes = args.buffer_size.saturating_mul(1024).min(most).max(1 << 16);
     let who = match (args.all, args.pid.is_empty()) {
         (true, _) => Who::All,
         (_, false) => Who::Processes(args.pid.clone()),
@@ -99,7 +101,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     };
     let config = Config {
         who,
-        ring_bytes: bytes.clamp(1 << 16, 1 << 30).next_power_of_two() as u32,
+        ring_bytes: bytes.next_power_of_two() as u32,
         stop_after: args.stop_after,
         vars: program.vars.len() as u32,
     };
@@ -216,7 +218,7 @@ fn watch(args: &Args, session: &Session, path: &Path, progress: &Progress) -> Re
     let mut watch = Watch::begin(&args.command, args.pid.clone(), args.duration, progress)?;
     let mut records = 0;
     loop {
-        records += drain(&mut reader, &mut file)?;
+        records += written(&mut file, |take| reader.drain(take))?;
         if watch.ended()? {
             break;
         }
@@ -232,14 +234,15 @@ fn watch(args: &Args, session: &Session, path: &Path, progress: &Progress) -> Re
         std::thread::sleep(TICK);
     }
     session.stop();
-    records += drain(&mut reader, &mut file)?;
+    records += written(&mut file, |take| reader.finish(take))?;
     file.flush().with_context(|| path.display().to_string())?;
     Ok(Watched { exit_code: watch.exit_code, interrupted: signals::requested(), records })
 }
 
-fn drain(reader: &mut Reader<'_>, file: &mut BufWriter<File>) -> Result<u64> {
+/// Writes the records that `read` gives; how many there were.
+fn written(file: &mut BufWriter<File>, read: impl FnOnce(&mut dyn FnMut(&[u8])) -> u64) -> Result<u64> {
     let mut failed = None;
-    let taken = reader.drain(|record| {
+    let taken = read(&mut |record| {
         if failed.is_none() {
             failed = file.write_all(record).err();
         }

@@ -1,0 +1,47 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# run.sh: what a probe costs at each hit, for kprism and its peers. In the guest in instructions; here in nanoseconds, as
+# far as this machine's kernel allows, where only ratios mean something. "empty" is a probe that counts and keeps nothing,
+# "false" one whose condition 2*a + 3*b < 0 is not met, "record" keeps 2*a + 3*b of each hit, "both" where the condition
+# is met. KPRISM is the program, OUT a folder to work in; GUEST=no, NATIVE=no, BPFTRACE=no leave a part out.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+kprism=${KPRISM:-target/release/kprism}
+out=${OUT:-target/probe}
+mkdir -p "$out/share"
+cc -O2 -g -static -o "$out/share/hit" "$here/hit.c"
+cp "$kprism" "$out/share/kprism"
+cp "$here/guest.sh" "$here/rate.sh" "$out/share/"
+guest() {
+	script=$1
+	shift
+	"$kprism" lab run -q --unobserved -o "$out/run" --share "$out/share:/bench" "$@" -- sh "/bench/$script"
+}
+if [ "${GUEST:-yes}" = yes ]; then
+	vmlinux=$(sh "$here/../../scripts/vmlinux.sh")
+	sum='2*(int)fd + 3*(int)count'
+	compile() { "$kprism" compile -q "$@" -k "$vmlinux" >/dev/null 2>&1; }
+	compile 'ksys_read if 0' -o "$out/share/kprobe-empty"
+	compile "ksys_read if $sum < 0" -o "$out/share/kprobe-false"
+	compile ksys_read --collect "$sum" -o "$out/share/kprobe-record"
+	compile "ksys_read if $sum < 0" --collect "$sum" -o "$out/share/kprobe-both"
+	guest guest.sh >"$out/guest.txt"
+	# bpftrace brings a compiler of 150 MB: its guest takes minutes to make, once.
+	[ "${BPFTRACE:-yes}" = no ] || guest guest.sh --mem 3G --package bpftrace --boot-timeout 1200 >>"$out/guest.txt"
+	tr -d '\r' <"$out/guest.txt" | awk -v unit=instructions -f "$here/table.awk"
+	cat <<'END'
+SystemTap 4.8 (recorded; Linux 6.1, kprobe)                    531                1137
+paper, cycles: KGTP, dynamic                                   202       500       602
+paper, cycles: SystemTap, dynamic                              351      1035      1061
+paper, cycles: KGTP, static                                    154      1216      1368
+paper, cycles: SystemTap, static                               223      1252      1336
+paper, cycles: ftrace, static                                  360       297       370
+
+records a second of a CPU that does nothing else but take them out, with the default buffer
+END
+	guest rate.sh --mem 2G
+fi
+if [ "${NATIVE:-yes}" = yes ]; then
+	KPRISM=$kprism OUT=$out sh "$here/native.sh"
+fi

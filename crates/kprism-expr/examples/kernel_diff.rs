@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Made-up programs in a kernel and in the interpreter.
+//!
+//! `kernel_diff make SEED FIRST COUNT` writes programs FIRST to FIRST + COUNT and what the interpreter says of them to
+//! its output; `kernel_diff run FILE` runs these in this machine's kernel, and ends with a panic at a difference. The
+//! second needs nothing but a C library, and is for the guest.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write as _};
+use std::time::Instant;
+
+use machine::Kernel;
+use pack::{Packed, Tried, packed};
+
+#[path = "../tests/support/kernel.rs"]
+mod machine;
+#[path = "../tests/support/pack.rs"]
+mod pack;
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+/// Programs that are loaded at once, and inputs that each is run on.
+const PACK: u64 = 12;
+const ROUNDS: u64 = 2;
+
+fn main() -> io::Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |text: &String| text.parse::<u64>().expect("a number");
+    match &args[..] {
+        [make, seed, first, count] if make == "make" => {
+            let (seed, first, count) = (number(seed), number(first), number(count));
+            let mut out = BufWriter::new(io::stdout().lock());
+            for at in (first..first + count).step_by(PACK as usize) {
+                packed(seed, at, PACK.min(first + count - at), ROUNDS).write(&mut out)?;
+            }
+            out.flush()
+        }
+        [run, file] if run == "run" => {
+            let Some(kernel) = Kernel::new() else { std::process::exit(2) };
+            let (mut tried, began) = (Tried::default(), Instant::now());
+            let mut from = BufReader::new(File::open(file)?);
+            while let Some(pack) = Packed::read(&mut from)? {
+                pack.compare(&kernel, &mut tried);
+            }
+            let Tried { programs, expressions, runs, faults, insns } = tried;
+            println!(
+                "no difference: {programs} programs ({expressions} of C), {runs} runs, {faults} faults, {insns} instructions, {:.0} s",
+                began.elapsed().as_secs_f64()
+            );
+            Ok(())
+        }
+        _ => panic!("kernel_diff make SEED FIRST COUNT | kernel_diff run FILE"),
+    }
+}
