@@ -13,14 +13,15 @@
 //! - a conditional jump is two branches; ways of an indirect jump (a `switch` by a table) are not listed;
 //! - code is disassembled as it is in the file; where it was patched, as it ran.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use kprism_gcov::Cover;
 use kprism_gcov::cover::{BranchCount, FunctionTotal, LineCount, Source};
 use kprism_gcov::unit::Way;
 use kprism_image::insn::{Kind, Mode, classify};
 
-use crate::lines::{Bare, Function, Lines};
+use crate::infer::infer;
+use crate::lines::{Bare, Function, Lines, Section};
 
 /// An instruction that ran, at its address in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,9 +108,14 @@ struct Part {
 #[derive(Debug, Default)]
 struct Gathered {
     lines: BTreeMap<u32, (u64, bool)>,
+    /// Lines with a call that did not always return.
+    diverging: HashSet<u32>,
     functions: BTreeMap<(u32, String), FunctionTotal>,
     branches: Vec<BranchCount>,
 }
+
+/// Lines by source file that have no code: their counts follow from those around them.
+pub type Inferred = BTreeMap<String, BTreeSet<u32>>;
 
 /// Puts files together.
 #[derive(Debug, Default)]
@@ -141,6 +147,28 @@ impl Gatherer {
             let mut bare = bare(function, lines, &insns);
             close_braces(function, &mut insns, &mut bare);
             self.function(function, &insns, &bare, lines);
+        }
+        self.nameless(lines, &merged);
+    }
+
+    /// Code that no symbol names: what another definition replaced, above all.
+    fn nameless(&mut self, lines: &Lines, ran: &[Insn]) {
+        let mut next = 0;
+        let mut end = 0;
+        for row in lines.rows.iter().filter(|row| row.line != 0) {
+            while let Some(function) = lines.functions.get(next).filter(|f| f.start < row.end) {
+                end = function.start.saturating_add(function.code.len() as u64);
+                next += 1;
+            }
+            let there = |section: &Section| section.start <= row.start && row.end <= section.end;
+            if row.start < end || !lines.sections.iter().any(there) {
+                continue;
+            }
+            let from = ran.partition_point(|insn| insn.address < row.start);
+            let within = ran[from..].iter().take_while(|insn| insn.address < row.end);
+            let count = within.map(|insn| insn.count).max().unwrap_or(0);
+            let known = self.source(lines, row.file).lines.entry(row.line).or_default();
+            known.0 = known.0.max(count);
         }
     }
 
@@ -217,6 +245,7 @@ impl Gatherer {
         let function = self.functions;
         self.functions += 1;
         let mut here: BTreeMap<Place, Vec<(Way, u64, u64)>> = BTreeMap::new();
+        let mut diverging: Vec<Place> = Vec::new();
         for (i, insn) in insns.iter().enumerate().filter(|(_, insn)| insn.line.1 != 0) {
             let on_line = here.entry(insn.line);
             match insn.class {
@@ -230,9 +259,15 @@ impl Gatherer {
                     let next = insns.get(i + 1).filter(|next| next.address == insn.end);
                     let returned = next.map_or(0, |next| next.count.min(insn.count));
                     on_line.or_default().push((Way::Call, returned, insn.count));
+                    if returned < insn.count {
+                        diverging.push(insn.line);
+                    }
                 }
                 _ => {}
             }
+        }
+        for (file, line) in diverging {
+            self.source(lines, file).diverging.insert(line);
         }
         for ((file, line), all) in here {
             let of = u16::try_from(all.len()).unwrap_or(u16::MAX);
@@ -244,9 +279,16 @@ impl Gatherer {
         }
     }
 
-    /// What all files told.
-    pub fn finish(self) -> Cover {
+    /// What all files told, and, of sources whose text is there, what that tells of further lines.
+    pub fn finish(self, text: &dyn Fn(&str) -> Option<String>) -> (Cover, Inferred) {
+        let mut inferred = Inferred::new();
         let sources = self.sources.into_iter().map(|(path, mut gathered)| {
+            if let Some(text) = text(&path) {
+                let counts = gathered.lines.iter().map(|(&line, &(count, _))| (line, count)).collect();
+                let more = infer(&text, &counts, &gathered.diverging);
+                inferred.insert(path.clone(), more.keys().copied().collect());
+                gathered.lines.extend(more.into_iter().map(|(line, count)| (line, (count, false))));
+            }
             gathered.branches.sort_by_key(|b| (b.line, b.function, b.place));
             let lines = gathered.lines.into_iter();
             Source {
@@ -263,8 +305,9 @@ impl Gatherer {
                 conditions: Vec::new(),
             }
         });
+        let sources = sources.collect();
         let root = self.folders.into_iter().rev().max_by_key(|(_, n)| *n).map(|(folder, _)| folder);
-        Cover { sources: sources.collect(), objects: self.files, root }
+        (Cover { sources, objects: self.files, root }, inferred)
     }
 }
 

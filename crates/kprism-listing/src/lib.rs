@@ -11,6 +11,7 @@
 //! | the graph of calls of a trace of durations | [`durations`] |
 //! | a function's instructions with counts, time, branches, source | [`annotate`] |
 //! | coverage: lines, branches and functions of all code with debug information | [`cover`], from [`lines`] |
+//! | lines without an instruction, told from those around them | [`infer`], by [`statements`] |
 //! | coverage by gcov and by the flow compared, line by line, with reasons | [`why`] |
 //!
 //! Text is what costs: decoding an instruction takes a few nanoseconds, formatting one a thousand. So an
@@ -24,6 +25,7 @@ pub mod cover;
 pub mod disasm;
 pub mod durations;
 pub mod flow;
+pub mod infer;
 mod json;
 pub mod lines;
 mod names;
@@ -31,6 +33,7 @@ mod output;
 mod prefix;
 pub mod select;
 pub mod source;
+pub mod statements;
 pub mod why;
 
 pub use disasm::Syntax;

@@ -6,7 +6,7 @@
 //! information depends on that is filled in.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use gimli::{EndianSlice, LittleEndian, SectionId};
@@ -147,7 +147,7 @@ impl Lines {
         let mut units = dwarf.units();
         while let Some(header) = units.next()? {
             let unit = dwarf.unit(header)?;
-            declarations(&dwarf, &unit, &mut declared)?;
+            let labels = declarations(&dwarf, &unit, &mut declared)?;
             let folder = unit.comp_dir.map(|d| d.to_string_lossy().into_owned()).unwrap_or_default();
             let Some(program) = unit.line_program.clone() else { continue };
             *folders.entry(folder.clone()).or_default() += 1;
@@ -185,6 +185,7 @@ impl Lines {
                 let line = row.line().and_then(|line| u32::try_from(line.get()).ok()).unwrap_or(0);
                 let first_column =
                     matches!(row.column(), gimli::ColumnType::Column(column) if column.get() == 1);
+                let first_column = first_column && !labels.contains(&(row.file_index(), u64::from(line)));
                 let (start, statement) = (row.address(), row.is_stmt());
                 open = Some(Row { start, end: start, file, line, statement, first_column });
             }
@@ -299,14 +300,22 @@ fn section<'d>(file: &object::File<'d>, name: &str, bases: &Bases) -> Cow<'d, [u
 
 type Slice<'d> = EndianSlice<'d, LittleEndian>;
 
-/// What a unit says of its functions, by their entries.
+/// What a unit says of its functions, by their entries; returns files and lines of its labels, which are in the first
+/// column as well.
 fn declarations(
     dwarf: &gimli::Dwarf<Slice<'_>>,
     unit: &gimli::Unit<Slice<'_>>,
     declared: &mut HashMap<u64, Declared>,
-) -> Result<(), gimli::Error> {
+) -> Result<HashSet<(u64, u64)>, gimli::Error> {
+    let mut labels = HashSet::new();
     let mut entries = unit.entries();
     while let Some(entry) = entries.next_dfs()? {
+        if entry.tag() == gimli::DW_TAG_label {
+            let line = entry.attr_value(gimli::DW_AT_decl_line).and_then(|value| value.udata_value());
+            if let Some(gimli::AttributeValue::FileIndex(file)) = entry.attr_value(gimli::DW_AT_decl_file) {
+                labels.extend(line.map(|line| (file, line)));
+            }
+        }
         if entry.tag() != gimli::DW_TAG_subprogram {
             continue;
         }
@@ -323,7 +332,7 @@ fn declarations(
         }
         declared.insert(start, found);
     }
-    Ok(())
+    Ok(labels)
 }
 
 fn told(entry: &gimli::DebuggingInformationEntry<Slice<'_>>) -> Declared {

@@ -85,8 +85,13 @@ pub fn load_known(
         let ran = own.filter_map(|&index| ran(&counts, index, symbols, &places)).collect();
         gatherer.add(lines, ran);
     }
+    progress.step("reading sources");
+    let text =
+        |path: &str| std::fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let (cover, inferred) = gatherer.finish(&text);
+    known.inferred = inferred;
     progress.clear();
-    Ok((Loaded { cover: gatherer.finish(), problems, footprint: None, runs: None }, known))
+    Ok((Loaded { cover, problems, footprint: None, runs: None }, known))
 }
 
 fn count(loaded: &pipeline::Loaded, chosen: &[bool], who: &Who, window: Option<Window>) -> Counts {
