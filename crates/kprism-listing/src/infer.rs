@@ -374,3 +374,73 @@ fn always_leaves(stmt: &Stmt) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What follows, from lines `line:count` known.
+    fn of(text: &str, known: &[(u32, u64)]) -> Vec<(u32, u64)> {
+        infer(text, &known.iter().copied().collect(), &HashSet::new()).into_iter().collect()
+    }
+
+    #[test]
+    fn what_did_not_run_has_no_line_that_did() {
+        let text = "static int f(int a)\n{\n\tint b = 1;\n\tswitch (a) {\n\tcase 1:\n\t\tgoto out;\n\t}\nout:\n\treturn b;\n}\n";
+        let never = [(1, 0), (3, 0), (5, 0), (6, 0), (8, 0), (9, 0)];
+        assert_eq!(of(text, &[(4, 0)]), never);
+        // Nothing is known of it: it may not be in the build.
+        assert_eq!(of(text, &[]), []);
+    }
+
+    #[test]
+    fn statements_run_with_those_beside_them() {
+        let text = "void f(int a)\n{\n\tint b = 1;\n\tg(a);\n\ta = 2;\n}\n";
+        assert_eq!(of(text, &[(1, 7), (4, 7)]), [(3, 7), (5, 7), (6, 7)]);
+        // A call that did not return.
+        let counts = [(1, 7), (4, 7)].into();
+        assert_eq!(infer(text, &counts, &HashSet::from([4])).into_iter().collect::<Vec<_>>(), [(3, 7)]);
+    }
+
+    #[test]
+    fn labels_have_what_they_stand_before() {
+        let text = "int f(int a)\n{\n\tif (a)\n\t\tgoto out;\n\tg();\nout:\n\th();\n}\n";
+        assert_eq!(of(text, &[(1, 9), (3, 9), (5, 7), (7, 9)]), [(4, 2), (6, 9)]);
+        // Nothing comes through to a label after a jump, but from elsewhere it may.
+        let text = "int f(int a)\n{\n\tg();\n\treturn 1;\nout:\n\ta = 0;\n\treturn 2;\n}\n";
+        assert_eq!(of(text, &[(1, 3), (3, 3)]), [(4, 3)]);
+        let cases = "int f(int a)\n{\n\tswitch (a) {\n\tcase 1:\n\t\tg();\n\t\tbreak;\n\tcase 2:\n\t\ta = 3;\n\t}\n}\n";
+        assert_eq!(of(cases, &[(1, 4), (3, 4), (5, 4)]), [(4, 4), (6, 4)]);
+    }
+
+    #[test]
+    fn branches_share_what_comes_to_an_if() {
+        let text = "int f(int a)\n{\n\tif (a)\n\t\ta = 1;\n\telse\n\t\tg();\n}\n";
+        assert_eq!(of(text, &[(1, 9), (3, 9), (6, 4)]), [(4, 5)]);
+        assert_eq!(of(text, &[(1, 9), (3, 0), (6, 0)]), [(4, 0)]);
+        // It may come to what follows either way.
+        let open = "int f(int a)\n{\n\tif (a)\n\t\ta = 1;\n\tg();\n}\n";
+        assert_eq!(of(open, &[(1, 9), (3, 9), (5, 9)]), []);
+    }
+
+    #[test]
+    fn operands_run_as_far_as_is_certain() {
+        let text = "int f(int a)\n{\n\tif (p(a) &&\n\t    a->b &&\n\t    q(a) &&\n\t    a->c)\n\t\tg(1,\n\t\t  a->d);\n}\n";
+        assert_eq!(of(text, &[(1, 1), (3, 1), (5, 1), (7, 0)]), [(4, 1), (8, 0)]);
+        // Either of several operators: what ran behind one tells nothing of another.
+        let mixed = text.replace("q(a) &&", "q(a) ||");
+        assert_eq!(of(&mixed, &[(1, 1), (3, 1), (5, 1), (7, 0)]), [(8, 0)]);
+    }
+
+    #[test]
+    fn text_that_is_not_built_tells_nothing() {
+        let text = "int f(int a)\n{\n\ta = 1;\n#ifdef X\n\tif (a)\n\t\treturn 0;\n#else\n\tb = 2;\n#endif\n\tg();\n}\n";
+        assert_eq!(of(text, &[(1, 2), (10, 2)]), [(3, 2)], "by the function's entry, and none of lines 5, 6, 8");
+    }
+
+    #[test]
+    fn lines_of_several_statements_tell_nothing_but_that_none_ran() {
+        let text = "int f(int a)\n{\n\tif (a) g();\n\ta = 1;\n}\n";
+        assert_eq!(of(text, &[(1, 2), (3, 9)]), []);
+    }
+}

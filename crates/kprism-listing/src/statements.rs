@@ -496,3 +496,47 @@ fn tokens<'t>(text: &'t str, has_code: &dyn Fn(u32) -> bool) -> Vec<Token<'t>> {
     }
     tokens
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &str) -> Vec<Function> {
+        functions(text, &|_| true)
+    }
+
+    #[test]
+    fn functions_are_told_from_other_braces() {
+        let text = "struct s { int a; };\nint x[] = { 1, 2 };\n#define F() \\\n { }\nstatic void\nf(int a)\n{\n}\n\
+                    SYSCALL_DEFINE1(read, int, a)\n{ return g((struct s){ 1 }); }\nvoid *p(void) { }\n";
+        let found: Vec<_> = all(text).iter().map(|f| (f.name, f.close, f.void, f.body.len())).collect();
+        assert_eq!(found, [(6, 8, true, 0), (9, 10, false, 1), (11, 11, false, 0)]);
+    }
+
+    #[test]
+    fn statements_are_nested_as_written() {
+        let text = "int f(void)\n{\n\tfor_each(a, b)\n\t\tif (a) { x = '}'; } else\n\t\t\tdo { b++; } while (b);\n\
+                    \tlist_for_each(a) {\n\t}\nout: /* } */\n\treturn \"}\" ? 1 : 2;\n}\n";
+        let body = &all(text)[0].body;
+        let kinds: Vec<&str> = body
+            .iter()
+            .map(|stmt| match &stmt.kind {
+                Kind::Loop(_, body) if matches!(body.kind, Kind::If(_, _, Some(_))) => "loop of if",
+                Kind::Loop(..) => "loop",
+                Kind::Label => "label",
+                Kind::Simple(simple) if simple.returns && simple.choice == Some(9) => "return",
+                _ => "other",
+            })
+            .collect();
+        assert_eq!(kinds, ["loop of if", "loop", "label", "return"]);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_left_out() {
+        let deep = format!("void f(void) {}{}", "{".repeat(100_000), "}".repeat(100_000));
+        assert_eq!(all(&deep), []);
+        for text in ["int f(void) { else x(); }", "int f(void) { x(", "int f(void) { \"\\", "int f(", "{", "/*"] {
+            assert_eq!(all(text), [], "{text}");
+        }
+    }
+}
