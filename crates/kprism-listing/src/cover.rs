@@ -9,8 +9,9 @@
 //! - what a function does first belongs to the line of its name, and the brace that ends a function which returns a
 //!   value is no line;
 //! - a line inlined into several functions has the sum of what it has in each;
+//! - lines without code have what [`infer`](crate::infer) tells of them, where the source is there;
 //! - a function is one that the linker knows: what was inlined everywhere is none;
-//! - a conditional jump is two branches; ways of an indirect jump (a `switch` by a table) are not listed;
+//! - a conditional jump is two branches; a jump by a table (a `switch`) one for each place that the table leads to;
 //! - code is disassembled as it is in the file; where it was patched, as it ran.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -22,6 +23,7 @@ use kprism_image::insn::{Kind, Mode, classify};
 
 use crate::infer::infer;
 use crate::lines::{Bare, Function, Lines, Section};
+use crate::tables::targets;
 
 /// An instruction that ran, at its address in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +116,9 @@ struct Gathered {
     branches: Vec<BranchCount>,
 }
 
+/// Where indirect jumps went, by their addresses: targets, and how often.
+pub type Jumped = BTreeMap<u64, Vec<(u64, u64)>>;
+
 /// Lines by source file that have no code: their counts follow from those around them.
 pub type Inferred = BTreeMap<String, BTreeSet<u32>>;
 
@@ -127,8 +132,8 @@ pub struct Gatherer {
 }
 
 impl Gatherer {
-    /// Adds a file's code. `ran` need not be in order.
-    pub fn add(&mut self, lines: &Lines, mut ran: Vec<Ran>) {
+    /// Adds a file's code. `ran` need not be in order. `jumped`: where indirect jumps within functions went, and how often.
+    pub fn add(&mut self, lines: &Lines, mut ran: Vec<Ran>, jumped: &Jumped) {
         self.files += 1;
         if let Some(folder) = &lines.folder {
             *self.folders.entry(folder.clone()).or_default() += lines.files.len();
@@ -146,7 +151,7 @@ impl Gatherer {
             let mut insns = instructions(function, lines, &merged);
             let mut bare = bare(function, lines, &insns);
             close_braces(function, &mut insns, &mut bare);
-            self.function(function, &insns, &bare, lines);
+            self.function(function, &insns, &bare, lines, jumped);
         }
         self.nameless(lines, &merged);
     }
@@ -176,7 +181,14 @@ impl Gatherer {
         self.sources.entry(lines.files[file as usize].clone()).or_default()
     }
 
-    fn function(&mut self, function: &Function, insns: &[Insn], bare: &[Bare], lines: &Lines) {
+    fn function(
+        &mut self,
+        function: &Function,
+        insns: &[Insn],
+        bare: &[Bare],
+        lines: &Lines,
+        jumped: &Jumped,
+    ) {
         let Some(first) = insns.first() else { return };
         let leaders = leaders(insns);
         let into = jumps(insns);
@@ -202,7 +214,7 @@ impl Gatherer {
             let known = self.source(lines, file).lines.entry(line).or_default();
             *known = (known.0.saturating_add(count), known.1 | part.unexecuted);
         }
-        self.branches(insns, lines);
+        self.branches(function, insns, lines, jumped);
         // A function without a line is the assembler's.
         let (file, line) = first.line;
         let line = if function.declared.line != 0 { function.declared.line } else { line };
@@ -241,8 +253,9 @@ impl Gatherer {
         }
     }
 
-    fn branches(&mut self, insns: &[Insn], lines: &Lines) {
+    fn branches(&mut self, of: &Function, insns: &[Insn], lines: &Lines, jumped: &Jumped) {
         let function = self.functions;
+        let starts: Vec<u64> = insns.iter().map(|insn| insn.address).collect();
         self.functions += 1;
         let mut here: BTreeMap<Place, Vec<(Way, u64, u64)>> = BTreeMap::new();
         let mut diverging: Vec<Place> = Vec::new();
@@ -254,6 +267,18 @@ impl Gatherer {
                     on_line
                         .or_default()
                         .extend([(Way::Fallthrough, insn.falls, insn.count), (Way::Jump, taken, insn.count)]);
+                }
+                Class::Jump if insn.jump.is_none() => {
+                    let went = jumped.get(&insn.address).map_or(&[][..], |went| went);
+                    let mut ways = targets(of, &starts, insn.address, lines);
+                    ways.extend(went.iter().map(|way| way.0).filter(|to| starts.binary_search(to).is_ok()));
+                    let mut known = BTreeSet::new();
+                    ways.retain(|&to| known.insert(to));
+                    if ways.len() > 1 {
+                        let taken = |to| went.iter().filter(|way| way.0 == to).map(|way| way.1).sum();
+                        let ways = ways.into_iter().map(|to| (Way::Jump, taken(to), insn.count));
+                        on_line.or_default().extend(ways);
+                    }
                 }
                 Class::Call => {
                     let next = insns.get(i + 1).filter(|next| next.address == insn.end);

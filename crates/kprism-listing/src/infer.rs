@@ -47,7 +47,8 @@ pub fn infer(text: &str, counts: &BTreeMap<u32, u64>, diverging: &HashSet<u32>) 
             continue;
         }
         let dead = known.all(|(_, &count)| count == 0);
-        let mut facts = Facts { counts, diverging, shared: HashMap::new(), found: &mut found, changed: false };
+        let mut facts =
+            Facts { counts, diverging, shared: HashMap::new(), found: &mut found, changed: false };
         function.body.iter().for_each(|stmt| facts.count(stmt));
         // Each round carries what is known one statement further, at least.
         for _ in 0..ROUNDS {
@@ -144,10 +145,9 @@ impl Facts<'_> {
         let name = self.line(function.name);
         let enters = if dead { Some(NEVER) } else { name };
         self.sequence(&function.body, enters, Above { dead, cases: dead });
-        if let Some(first) = function.body.first().filter(|stmt| !is_target(stmt)) {
-            if let Some(value) = self.entry(first) {
-                self.set(function.name, value.count);
-            }
+        let first = function.body.first().filter(|stmt| !is_target(stmt));
+        if let Some(value) = first.and_then(|first| self.entry(first)) {
+            self.set(function.name, value.count);
         }
         if dead {
             self.set(function.name, 0);
@@ -307,7 +307,8 @@ impl Facts<'_> {
         let certain = match simple.choice {
             None => simple.last,
             Some(choice) => {
-                let ran = |line: &u32| self.counts.get(line).is_some_and(|&n| n > 0) && !self.is_shared(*line);
+                let ran =
+                    |line: &u32| self.counts.get(line).is_some_and(|&n| n > 0) && !self.is_shared(*line);
                 let last = (simple.first..=simple.last).rev().find(ran);
                 last.filter(|_| simple.chain).unwrap_or(choice).max(choice)
             }
@@ -435,7 +436,11 @@ mod tests {
     #[test]
     fn text_that_is_not_built_tells_nothing() {
         let text = "int f(int a)\n{\n\ta = 1;\n#ifdef X\n\tif (a)\n\t\treturn 0;\n#else\n\tb = 2;\n#endif\n\tg();\n}\n";
-        assert_eq!(of(text, &[(1, 2), (10, 2)]), [(3, 2)], "by the function's entry, and none of lines 5, 6, 8");
+        assert_eq!(
+            of(text, &[(1, 2), (10, 2)]),
+            [(3, 2)],
+            "by the function's entry, and none of lines 5, 6, 8"
+        );
     }
 
     #[test]

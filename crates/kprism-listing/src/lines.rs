@@ -35,6 +35,8 @@ pub struct Row {
     pub statement: bool,
     /// What it points to is in the first column: of C, the brace that ends a function.
     pub first_column: bool,
+    /// Tells pieces of code of one line apart.
+    pub discriminator: u32,
 }
 
 /// A statement that has no instruction of its own left: it is executed when its address is reached.
@@ -94,6 +96,8 @@ pub struct Lines {
     pub functions: Vec<Function>,
     /// By address.
     pub sections: Vec<Section>,
+    /// Constants, by where they are; of a linked file.
+    pub constants: Vec<(u64, Vec<u8>)>,
 }
 
 impl Lines {
@@ -103,15 +107,7 @@ impl Lines {
     /// # Errors
     /// A file cannot be read, or is not what it should be.
     pub fn of_file(file: &Path, folders: &[PathBuf]) -> Result<Option<Self>, String> {
-        let code = std::fs::read(file).map_err(|e| e.to_string())?;
-        if let Some(lines) = Self::read(&code, &code)? {
-            return Ok(Some(lines));
-        }
-        let elf = object::File::parse(&*code).map_err(|e| e.to_string())?;
-        let id = elf.build_id().ok().flatten().unwrap_or_default();
-        let Some(place) = by_build_id(id, folders) else { return Ok(None) };
-        let debug = std::fs::read(&place).map_err(|e| format!("{}: {e}", place.display()))?;
-        Self::read(&debug, &code)
+        of_file(file, folders, &Self::read)
     }
 
     /// Reads the debug information in `debug` on the code in `code`, which may be the same file. `None` if there is no
@@ -128,19 +124,18 @@ impl Lines {
         let (bases, sections) = layout(&code);
         let mut lines = Lines { sections, ..Lines::default() };
         lines.functions = functions(&debug, &code, &bases);
+        if code.kind() != ObjectKind::Relocatable {
+            let constant = |s: &object::Section<'_, '_>| s.kind() == SectionKind::ReadOnlyData;
+            let sections = code.sections().filter(constant);
+            lines.constants = sections.filter_map(|s| Some((s.address(), s.data().ok()?.to_vec()))).collect();
+        }
         lines.read_rows(&debug, &bases).map_err(|e| format!("its line table: {e}"))?;
         Ok(Some(lines))
     }
 
     fn read_rows(&mut self, debug: &object::File<'_>, bases: &Bases) -> Result<(), gimli::Error> {
-        let mut data: HashMap<&'static str, Cow<'_, [u8]>> = HashMap::new();
-        for id in SECTIONS {
-            data.insert(id.name(), section(debug, id.name(), bases));
-        }
-        let get = |id: SectionId| -> Result<_, gimli::Error> {
-            Ok(EndianSlice::new(data.get(id.name()).map_or(&[][..], |d| d), LittleEndian))
-        };
-        let dwarf = gimli::Dwarf::load(get)?;
+        let data = sections(debug, bases);
+        let dwarf = load(&data)?;
         let mut known: HashMap<String, u32> = HashMap::new();
         let mut folders: BTreeMap<String, u32> = BTreeMap::new();
         let mut declared: HashMap<u64, Declared> = HashMap::new();
@@ -187,7 +182,8 @@ impl Lines {
                     matches!(row.column(), gimli::ColumnType::Column(column) if column.get() == 1);
                 let first_column = first_column && !labels.contains(&(row.file_index(), u64::from(line)));
                 let (start, statement) = (row.address(), row.is_stmt());
-                open = Some(Row { start, end: start, file, line, statement, first_column });
+                let discriminator = u32::try_from(row.discriminator()).unwrap_or(0);
+                open = Some(Row { start, end: start, file, line, statement, first_column, discriminator });
             }
         }
         self.rows.sort_by_key(|row| (row.start, row.end));
@@ -208,6 +204,22 @@ impl Lines {
     }
 }
 
+/// Reads debug information, and the code it is on.
+type Read<'r, T> = &'r dyn Fn(&[u8], &[u8]) -> Result<Option<T>, String>;
+
+/// What `read` makes of a file's debug information and its code, wherever the debug information is.
+pub(crate) fn of_file<T>(file: &Path, folders: &[PathBuf], read: Read<'_, T>) -> Result<Option<T>, String> {
+    let code = std::fs::read(file).map_err(|e| e.to_string())?;
+    if let Some(found) = read(&code, &code)? {
+        return Ok(Some(found));
+    }
+    let elf = object::File::parse(&*code).map_err(|e| e.to_string())?;
+    let id = elf.build_id().ok().flatten().unwrap_or_default();
+    let Some(place) = by_build_id(id, folders) else { return Ok(None) };
+    let debug = std::fs::read(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+    read(&debug, &code)
+}
+
 /// What line programs need.
 const SECTIONS: [SectionId; 9] = [
     SectionId::DebugAbbrev,
@@ -221,10 +233,24 @@ const SECTIONS: [SectionId; 9] = [
     SectionId::DebugRngLists,
 ];
 
-type Bases = HashMap<SectionIndex, u64>;
+pub(crate) type Sections<'d> = HashMap<&'static str, Cow<'d, [u8]>>;
+
+/// The debug information's own sections.
+pub(crate) fn sections<'d>(debug: &object::File<'d>, bases: &Bases) -> Sections<'d> {
+    SECTIONS.iter().map(|id| (id.name(), section(debug, id.name(), bases))).collect()
+}
+
+/// Debug information in these sections.
+pub(crate) fn load<'s>(data: &'s Sections<'_>) -> Result<gimli::Dwarf<Slice<'s>>, gimli::Error> {
+    gimli::Dwarf::load(|id: SectionId| -> Result<_, gimli::Error> {
+        Ok(EndianSlice::new(data.get(id.name()).map_or(&[][..], |d| d), LittleEndian))
+    })
+}
+
+pub(crate) type Bases = HashMap<SectionIndex, u64>;
 
 /// Where each section with code is, and what that adds to the addresses in it.
-fn layout(file: &object::File<'_>) -> (Bases, Vec<Section>) {
+pub(crate) fn layout(file: &object::File<'_>) -> (Bases, Vec<Section>) {
     let unlinked = file.kind() == ObjectKind::Relocatable;
     let (mut bases, mut sections) = (Bases::new(), Vec::new());
     let mut next = UNLINKED;
@@ -298,7 +324,7 @@ fn section<'d>(file: &object::File<'d>, name: &str, bases: &Bases) -> Cow<'d, [u
     Cow::Owned(data)
 }
 
-type Slice<'d> = EndianSlice<'d, LittleEndian>;
+pub(crate) type Slice<'d> = EndianSlice<'d, LittleEndian>;
 
 /// What a unit says of its functions, by their entries; returns files and lines of its labels, which are in the first
 /// column as well.

@@ -329,7 +329,8 @@ fn told(first: u32, tokens: &[Token<'_>]) -> Simple {
         let next = tokens.get(i + 1).map(|token| token.word);
         let computes = match token.word {
             Word::Name(name) => {
-                simple.nested |= i > 0 && matches!(name, "if" | "for" | "while" | "switch" | "do" | "return" | "goto");
+                simple.nested |=
+                    i > 0 && matches!(name, "if" | "for" | "while" | "switch" | "do" | "return" | "goto");
                 next == Some(Word::Mark(b'('))
             }
             Word::Sets => {
@@ -463,7 +464,8 @@ fn tokens<'t>(text: &'t str, has_code: &dyn Fn(u32) -> bool) -> Vec<Token<'t>> {
                 Word::Literal
             }
             b if b.is_ascii_alphanumeric() || b == b'_' => {
-                let length = bytes[at..].iter().take_while(|b| b.is_ascii_alphanumeric() || **b == b'_').count();
+                let length =
+                    bytes[at..].iter().take_while(|b| b.is_ascii_alphanumeric() || **b == b'_').count();
                 at += length;
                 if b.is_ascii_digit() { Word::Literal } else { Word::Name(&text[start..at]) }
             }
@@ -535,7 +537,9 @@ mod tests {
     fn what_is_not_understood_is_left_out() {
         let deep = format!("void f(void) {}{}", "{".repeat(100_000), "}".repeat(100_000));
         assert_eq!(all(&deep), []);
-        for text in ["int f(void) { else x(); }", "int f(void) { x(", "int f(void) { \"\\", "int f(", "{", "/*"] {
+        for text in
+            ["int f(void) { else x(); }", "int f(void) { x(", "int f(void) { \"\\", "int f(", "{", "/*"]
+        {
             assert_eq!(all(text), [], "{text}");
         }
     }

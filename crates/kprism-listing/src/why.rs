@@ -149,7 +149,6 @@ impl Comparison {
         self.only_flow.extend(&other.only_flow);
         self.differ.extend(&other.differ);
     }
-
 }
 
 /// Compares the files that `takes` takes and gcov has. `text` gives a source file's lines, if it is there.
