@@ -190,9 +190,12 @@ impl Facts<'_> {
             match &stmt.kind {
                 Kind::Gap => {}
                 Kind::Case | Kind::Label => {
-                    if never {
-                        self.set(stmt.first, 0);
-                    } else if let Some(value) = next.and_then(|next| self.entry(next)) {
+                    // gcov has but the first of several labels.
+                    let other = i.checked_sub(1).is_some_and(|last| all[last].kind == Kind::Case);
+                    let behind = all[i + 1..].iter().find(|stmt| stmt.kind != Kind::Case);
+                    let value =
+                        if never { Some(NEVER) } else { behind.and_then(|behind| self.entry(behind)) };
+                    if let Some(value) = value.filter(|_| !(other && stmt.kind == Kind::Case)) {
                         self.set(stmt.first, value.count);
                     }
                 }
@@ -410,6 +413,8 @@ mod tests {
         // Nothing comes through to a label after a jump, but from elsewhere it may.
         let text = "int f(int a)\n{\n\tg();\n\treturn 1;\nout:\n\ta = 0;\n\treturn 2;\n}\n";
         assert_eq!(of(text, &[(1, 3), (3, 3)]), [(4, 3)]);
+        let several = "int f(int a)\n{\n\tswitch (a) {\n\tcase 1:\n\tcase 2:\n\t\tg();\n\t}\n}\n";
+        assert_eq!(of(several, &[(1, 4), (3, 4), (6, 3)]), [(4, 3)]);
         let cases = "int f(int a)\n{\n\tswitch (a) {\n\tcase 1:\n\t\tg();\n\t\tbreak;\n\tcase 2:\n\t\ta = 3;\n\t}\n}\n";
         assert_eq!(of(cases, &[(1, 4), (3, 4), (5, 4)]), [(4, 4), (6, 4)]);
     }

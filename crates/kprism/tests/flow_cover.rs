@@ -78,14 +78,17 @@ fn lines_of_an_unmodified_program_are_those_of_gcov() {
             both.len()
         );
         assert!(executed * 100 >= both.len() * 99, "-{level}: {executed} of {}", both.len());
-        let more: Vec<&str> =
-            flow.keys().filter(|line| !gcov.contains_key(line)).map(|&line| source[line as usize - 1]).collect();
+        let more: Vec<&str> = flow
+            .keys()
+            .filter(|line| !gcov.contains_key(line))
+            .map(|&line| source[line as usize - 1])
+            .collect();
         println!("only the flow has {more:?}");
+        assert!(more.len() <= 6, "-{level}: lines that gcov does not have");
         if level == "O0" {
             assert_eq!(equal, both.len(), "-O0: counts");
-            // A label is a line to gcov, and no code.
-            let labels = |line: &&&str| line.starts_with("case ") || line.starts_with("default:");
-            assert_eq!(missing.iter().filter(labels).count(), missing.len(), "{missing:?}");
+            // A label is no code, but a line: told by what is behind it.
+            assert_eq!(missing, [""; 0]);
         }
     }
 
