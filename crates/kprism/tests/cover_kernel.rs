@@ -312,7 +312,7 @@ fn the_flow_tells_what_gcov_tells() {
         assert!(number("alike") * 100 >= number("lines") * 99, "{path}");
         assert!(number("executed_both") * 100 >= number("executed") * 97, "{path}");
         // Where gcov counts a label with the code before it, or not what it inlined.
-        assert!(number("inferred_wrongly") * 100 <= number("inferred"), "{path}");
+        assert!(number("inferred_wrongly") * 50 <= number("inferred"), "{path}");
         // Each line that only gcov has is in one of the reasons.
         let reasons =
             report["only_gcov"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum::<u64>();
