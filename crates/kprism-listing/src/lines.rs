@@ -116,6 +116,7 @@ impl Lines {
     /// # Errors
     /// One of them is no ELF file, or its debug information is damaged.
     pub fn read(debug: &[u8], code: &[u8]) -> Result<Option<Self>, String> {
+        let size = code.len();
         let debug = object::File::parse(debug).map_err(|e| e.to_string())?;
         let code = object::File::parse(code).map_err(|e| e.to_string())?;
         if debug.section_by_name(".debug_line").is_none_or(|s| s.size() == 0) {
@@ -125,9 +126,14 @@ impl Lines {
         let mut lines = Lines { sections, ..Lines::default() };
         lines.functions = functions(&debug, &code, &bases);
         if code.kind() != ObjectKind::Relocatable {
-            let constant = |s: &object::Section<'_, '_>| s.kind() == SectionKind::ReadOnlyData;
-            let sections = code.sections().filter(constant);
-            lines.constants = sections.filter_map(|s| Some((s.address(), s.data().ok()?.to_vec()))).collect();
+            // Sections of a damaged file may overlap: together they have no more than the file.
+            let mut room = size;
+            for section in code.sections().filter(|s| s.kind() == SectionKind::ReadOnlyData) {
+                let Ok(data) = section.data() else { continue };
+                let Some(left) = room.checked_sub(data.len()) else { break };
+                room = left;
+                lines.constants.push((section.address(), data.to_vec()));
+            }
         }
         lines.read_rows(&debug, &bases).map_err(|e| format!("its line table: {e}"))?;
         Ok(Some(lines))
