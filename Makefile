@@ -12,6 +12,7 @@
 #   make test-profile-use  compile that kernel with what it counted, and compare instructions (see docs/pgo.md)
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
 #   make bench-probe  what a probe costs at each hit, against bpftrace and ftrace (see docs/probe.md)
+#   make bench-cover-overhead  what gcov's counters cost in instructions of each system call (see docs/cover.md)
 #   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
@@ -25,7 +26,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-gcov-kernel test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-flow-cost bench-func bench-probe fuzz install setup-demo setup-test
+.PHONY: all demo test test-gcov-kernel test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -71,6 +72,12 @@ test-profile-use: setup-test
 bench-cover:
 	$(CARGO) build --release -p kprism -p kprism-agent
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/cover sh bench/cover/run.sh
+
+bench-cover-overhead: setup-test
+	$(CARGO) build --release -p kprism -p kprism-observer -p kprism-agent
+	@KPRISM=$(KPRISM) OUT=$(TARGET)/cover sh bench/cover/overhead.sh \
+		"$$($(KPRISM) lab gcov-kernel --uncounted 2>&1 | sed -n 's/.*ready: [^,]*, //p')" \
+		"$$($(KPRISM) lab gcov-kernel 2>&1 | sed -n 's/.*ready: [^,]*, //p')"
 
 bench: setup-test
 	@CARGO="$(CARGO)" sh scripts/bench.sh

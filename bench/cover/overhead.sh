@@ -14,10 +14,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$OUT/share"
 cc -O2 -w -static -o "$OUT/share/calls" "$here/calls.c"
 
-# lab NAME IMAGE OPTION: a run, and the CPU seconds of guest and recorder.
+# lab NAME IMAGE OPTION [COMMAND...]: a run, and the CPU seconds of guest and recorder.
 lab() {
-	/usr/bin/time -f '%U %S' -o "$OUT/$1.time" \
-		"$KPRISM" lab run -q --kernel "$2" --share "$OUT/share:/b" $3 -o "$OUT/$1" -- /b/calls
+	name=$1 image=$2 option=$3
+	shift 3
+	[ $# -gt 0 ] || set -- /b/calls
+	/usr/bin/time -f '%U %S' -o "$OUT/$name.time" \
+		"$KPRISM" lab run -q --kernel "$image" --share "$OUT/share:/b" "$option" -o "$OUT/$name" -- "$@"
 }
 lab plain "$plain" --no-decode
 lab counted "$counted" --no-decode
@@ -26,6 +29,11 @@ lab alone-counted "$counted" --unobserved
 for run in plain counted; do
 	"$KPRISM" report syscalls -q --json --limit 0 -i "$OUT/$run" >"$OUT/$run.json"
 done
+
+# A reading of the counters in the guest: what it adds to them, and its instructions.
+"$KPRISM" lab gcov-kernel --in-place --empty -o "$OUT/idle" 2>&1 | grep 'reading them adds'
+lab reading "$counted" --no-decode sh -c '/init gcov >/dev/null'
+"$KPRISM" report tasks -q --json --limit 0 -i "$OUT/reading" >"$OUT/reading.json"
 
 python3 - "$OUT" <<'END'
 import json, math, os, sys
@@ -50,5 +58,7 @@ streams = f"{out}/plain/streams"
 size = sum(os.path.getsize(os.path.join(streams, name)) for name in os.listdir(streams) if name.endswith((".pt", ".map", ".dict")))
 count = json.load(open(f"{out}/plain/manifest.json"))["instructions_recorded"] or 0
 print(f"CPU seconds outside: plain {seconds('alone'):.2f}, with gcov {seconds('alone-counted'):.2f}, plain with the flow {seconds('plain'):.2f}")
+reading = sum(r["user_instructions"] + r["kernel_instructions"] for r in json.load(open(f"{out}/reading.json"))["rows"])
+print(f"a reading of the counters in the guest: {reading:,} instructions, with its shell")
 print(f"the flow: {count:,} instructions in {size:,} bytes")
 END

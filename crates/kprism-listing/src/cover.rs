@@ -9,18 +9,21 @@
 //! - what a function does first belongs to the line of its name, and the brace that ends a function which returns a
 //!   value is no line;
 //! - a line inlined into several functions has the sum of what it has in each;
+//! - lines without code have what [`infer`](crate::infer) tells of them, where the source is there;
 //! - a function is one that the linker knows: what was inlined everywhere is none;
-//! - a conditional jump is two branches; ways of an indirect jump (a `switch` by a table) are not listed;
+//! - a conditional jump is two branches; a jump by a table (a `switch`) one for each place that the table leads to;
 //! - code is disassembled as it is in the file; where it was patched, as it ran.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use kprism_gcov::Cover;
 use kprism_gcov::cover::{BranchCount, FunctionTotal, LineCount, Source};
 use kprism_gcov::unit::Way;
 use kprism_image::insn::{Kind, Mode, classify};
 
-use crate::lines::{Bare, Function, Lines};
+use crate::infer::infer;
+use crate::lines::{Bare, Function, Lines, Section};
+use crate::tables::targets;
 
 /// An instruction that ran, at its address in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,9 +110,17 @@ struct Part {
 #[derive(Debug, Default)]
 struct Gathered {
     lines: BTreeMap<u32, (u64, bool)>,
+    /// Lines with a call that did not always return.
+    diverging: HashSet<u32>,
     functions: BTreeMap<(u32, String), FunctionTotal>,
     branches: Vec<BranchCount>,
 }
+
+/// Where indirect jumps went, by their addresses: targets, and how often.
+pub type Jumped = BTreeMap<u64, Vec<(u64, u64)>>;
+
+/// Lines by source file that have no code: their counts follow from those around them.
+pub type Inferred = BTreeMap<String, BTreeSet<u32>>;
 
 /// Puts files together.
 #[derive(Debug, Default)]
@@ -121,8 +132,8 @@ pub struct Gatherer {
 }
 
 impl Gatherer {
-    /// Adds a file's code. `ran` need not be in order.
-    pub fn add(&mut self, lines: &Lines, mut ran: Vec<Ran>) {
+    /// Adds a file's code. `ran` need not be in order. `jumped`: where indirect jumps within functions went, and how often.
+    pub fn add(&mut self, lines: &Lines, mut ran: Vec<Ran>, jumped: &Jumped) {
         self.files += 1;
         if let Some(folder) = &lines.folder {
             *self.folders.entry(folder.clone()).or_default() += lines.files.len();
@@ -140,7 +151,29 @@ impl Gatherer {
             let mut insns = instructions(function, lines, &merged);
             let mut bare = bare(function, lines, &insns);
             close_braces(function, &mut insns, &mut bare);
-            self.function(function, &insns, &bare, lines);
+            self.function(function, &insns, &bare, lines, jumped);
+        }
+        self.nameless(lines, &merged);
+    }
+
+    /// Code that no symbol names: what another definition replaced, above all.
+    fn nameless(&mut self, lines: &Lines, ran: &[Insn]) {
+        let mut next = 0;
+        let mut end = 0;
+        for row in lines.rows.iter().filter(|row| row.line != 0) {
+            while let Some(function) = lines.functions.get(next).filter(|f| f.start < row.end) {
+                end = function.start.saturating_add(function.code.len() as u64);
+                next += 1;
+            }
+            let there = |section: &Section| section.start <= row.start && row.end <= section.end;
+            if row.start < end || !lines.sections.iter().any(there) {
+                continue;
+            }
+            let from = ran.partition_point(|insn| insn.address < row.start);
+            let within = ran[from..].iter().take_while(|insn| insn.address < row.end);
+            let count = within.map(|insn| insn.count).max().unwrap_or(0);
+            let known = self.source(lines, row.file).lines.entry(row.line).or_default();
+            known.0 = known.0.max(count);
         }
     }
 
@@ -148,7 +181,14 @@ impl Gatherer {
         self.sources.entry(lines.files[file as usize].clone()).or_default()
     }
 
-    fn function(&mut self, function: &Function, insns: &[Insn], bare: &[Bare], lines: &Lines) {
+    fn function(
+        &mut self,
+        function: &Function,
+        insns: &[Insn],
+        bare: &[Bare],
+        lines: &Lines,
+        jumped: &Jumped,
+    ) {
         let Some(first) = insns.first() else { return };
         let leaders = leaders(insns);
         let into = jumps(insns);
@@ -174,7 +214,7 @@ impl Gatherer {
             let known = self.source(lines, file).lines.entry(line).or_default();
             *known = (known.0.saturating_add(count), known.1 | part.unexecuted);
         }
-        self.branches(insns, lines);
+        self.branches(function, insns, lines, jumped);
         // A function without a line is the assembler's.
         let (file, line) = first.line;
         let line = if function.declared.line != 0 { function.declared.line } else { line };
@@ -213,10 +253,12 @@ impl Gatherer {
         }
     }
 
-    fn branches(&mut self, insns: &[Insn], lines: &Lines) {
+    fn branches(&mut self, of: &Function, insns: &[Insn], lines: &Lines, jumped: &Jumped) {
         let function = self.functions;
+        let starts: Vec<u64> = insns.iter().map(|insn| insn.address).collect();
         self.functions += 1;
         let mut here: BTreeMap<Place, Vec<(Way, u64, u64)>> = BTreeMap::new();
+        let mut diverging: Vec<Place> = Vec::new();
         for (i, insn) in insns.iter().enumerate().filter(|(_, insn)| insn.line.1 != 0) {
             let on_line = here.entry(insn.line);
             match insn.class {
@@ -226,13 +268,31 @@ impl Gatherer {
                         .or_default()
                         .extend([(Way::Fallthrough, insn.falls, insn.count), (Way::Jump, taken, insn.count)]);
                 }
+                Class::Jump if insn.jump.is_none() => {
+                    let went = jumped.get(&insn.address).map_or(&[][..], |went| went);
+                    let mut ways = targets(of, &starts, insn.address, lines);
+                    ways.extend(went.iter().map(|way| way.0).filter(|to| starts.binary_search(to).is_ok()));
+                    let mut known = BTreeSet::new();
+                    ways.retain(|&to| known.insert(to));
+                    if ways.len() > 1 {
+                        let taken = |to| went.iter().filter(|way| way.0 == to).map(|way| way.1).sum();
+                        let ways = ways.into_iter().map(|to| (Way::Jump, taken(to), insn.count));
+                        on_line.or_default().extend(ways);
+                    }
+                }
                 Class::Call => {
                     let next = insns.get(i + 1).filter(|next| next.address == insn.end);
                     let returned = next.map_or(0, |next| next.count.min(insn.count));
                     on_line.or_default().push((Way::Call, returned, insn.count));
+                    if returned < insn.count {
+                        diverging.push(insn.line);
+                    }
                 }
                 _ => {}
             }
+        }
+        for (file, line) in diverging {
+            self.source(lines, file).diverging.insert(line);
         }
         for ((file, line), all) in here {
             let of = u16::try_from(all.len()).unwrap_or(u16::MAX);
@@ -244,9 +304,16 @@ impl Gatherer {
         }
     }
 
-    /// What all files told.
-    pub fn finish(self) -> Cover {
+    /// What all files told, and, of sources whose text is there, what that tells of further lines.
+    pub fn finish(self, text: &dyn Fn(&str) -> Option<String>) -> (Cover, Inferred) {
+        let mut inferred = Inferred::new();
         let sources = self.sources.into_iter().map(|(path, mut gathered)| {
+            if let Some(text) = text(&path) {
+                let counts = gathered.lines.iter().map(|(&line, &(count, _))| (line, count)).collect();
+                let more = infer(&text, &counts, &gathered.diverging);
+                inferred.insert(path.clone(), more.keys().copied().collect());
+                gathered.lines.extend(more.into_iter().map(|(line, count)| (line, (count, false))));
+            }
             gathered.branches.sort_by_key(|b| (b.line, b.function, b.place));
             let lines = gathered.lines.into_iter();
             Source {
@@ -263,8 +330,9 @@ impl Gatherer {
                 conditions: Vec::new(),
             }
         });
+        let sources = sources.collect();
         let root = self.folders.into_iter().rev().max_by_key(|(_, n)| *n).map(|(folder, _)| folder);
-        Cover { sources: sources.collect(), objects: self.files, root }
+        (Cover { sources, objects: self.files, root }, inferred)
     }
 }
 

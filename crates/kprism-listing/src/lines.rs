@@ -6,7 +6,7 @@
 //! information depends on that is filled in.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use gimli::{EndianSlice, LittleEndian, SectionId};
@@ -35,6 +35,8 @@ pub struct Row {
     pub statement: bool,
     /// What it points to is in the first column: of C, the brace that ends a function.
     pub first_column: bool,
+    /// Tells pieces of code of one line apart.
+    pub discriminator: u32,
 }
 
 /// A statement that has no instruction of its own left: it is executed when its address is reached.
@@ -94,6 +96,8 @@ pub struct Lines {
     pub functions: Vec<Function>,
     /// By address.
     pub sections: Vec<Section>,
+    /// Constants, by where they are; of a linked file.
+    pub constants: Vec<(u64, Vec<u8>)>,
 }
 
 impl Lines {
@@ -103,15 +107,7 @@ impl Lines {
     /// # Errors
     /// A file cannot be read, or is not what it should be.
     pub fn of_file(file: &Path, folders: &[PathBuf]) -> Result<Option<Self>, String> {
-        let code = std::fs::read(file).map_err(|e| e.to_string())?;
-        if let Some(lines) = Self::read(&code, &code)? {
-            return Ok(Some(lines));
-        }
-        let elf = object::File::parse(&*code).map_err(|e| e.to_string())?;
-        let id = elf.build_id().ok().flatten().unwrap_or_default();
-        let Some(place) = by_build_id(id, folders) else { return Ok(None) };
-        let debug = std::fs::read(&place).map_err(|e| format!("{}: {e}", place.display()))?;
-        Self::read(&debug, &code)
+        of_file(file, folders, &Self::read)
     }
 
     /// Reads the debug information in `debug` on the code in `code`, which may be the same file. `None` if there is no
@@ -120,6 +116,7 @@ impl Lines {
     /// # Errors
     /// One of them is no ELF file, or its debug information is damaged.
     pub fn read(debug: &[u8], code: &[u8]) -> Result<Option<Self>, String> {
+        let size = code.len();
         let debug = object::File::parse(debug).map_err(|e| e.to_string())?;
         let code = object::File::parse(code).map_err(|e| e.to_string())?;
         if debug.section_by_name(".debug_line").is_none_or(|s| s.size() == 0) {
@@ -128,26 +125,30 @@ impl Lines {
         let (bases, sections) = layout(&code);
         let mut lines = Lines { sections, ..Lines::default() };
         lines.functions = functions(&debug, &code, &bases);
+        if code.kind() != ObjectKind::Relocatable {
+            // Sections of a damaged file may overlap: together they have no more than the file.
+            let mut room = size;
+            for section in code.sections().filter(|s| s.kind() == SectionKind::ReadOnlyData) {
+                let Ok(data) = section.data() else { continue };
+                let Some(left) = room.checked_sub(data.len()) else { break };
+                room = left;
+                lines.constants.push((section.address(), data.to_vec()));
+            }
+        }
         lines.read_rows(&debug, &bases).map_err(|e| format!("its line table: {e}"))?;
         Ok(Some(lines))
     }
 
     fn read_rows(&mut self, debug: &object::File<'_>, bases: &Bases) -> Result<(), gimli::Error> {
-        let mut data: HashMap<&'static str, Cow<'_, [u8]>> = HashMap::new();
-        for id in SECTIONS {
-            data.insert(id.name(), section(debug, id.name(), bases));
-        }
-        let get = |id: SectionId| -> Result<_, gimli::Error> {
-            Ok(EndianSlice::new(data.get(id.name()).map_or(&[][..], |d| d), LittleEndian))
-        };
-        let dwarf = gimli::Dwarf::load(get)?;
+        let data = sections(debug, bases);
+        let dwarf = load(&data)?;
         let mut known: HashMap<String, u32> = HashMap::new();
         let mut folders: BTreeMap<String, u32> = BTreeMap::new();
         let mut declared: HashMap<u64, Declared> = HashMap::new();
         let mut units = dwarf.units();
         while let Some(header) = units.next()? {
             let unit = dwarf.unit(header)?;
-            declarations(&dwarf, &unit, &mut declared)?;
+            let labels = declarations(&dwarf, &unit, &mut declared)?;
             let folder = unit.comp_dir.map(|d| d.to_string_lossy().into_owned()).unwrap_or_default();
             let Some(program) = unit.line_program.clone() else { continue };
             *folders.entry(folder.clone()).or_default() += 1;
@@ -185,8 +186,10 @@ impl Lines {
                 let line = row.line().and_then(|line| u32::try_from(line.get()).ok()).unwrap_or(0);
                 let first_column =
                     matches!(row.column(), gimli::ColumnType::Column(column) if column.get() == 1);
+                let first_column = first_column && !labels.contains(&(row.file_index(), u64::from(line)));
                 let (start, statement) = (row.address(), row.is_stmt());
-                open = Some(Row { start, end: start, file, line, statement, first_column });
+                let discriminator = u32::try_from(row.discriminator()).unwrap_or(0);
+                open = Some(Row { start, end: start, file, line, statement, first_column, discriminator });
             }
         }
         self.rows.sort_by_key(|row| (row.start, row.end));
@@ -207,6 +210,22 @@ impl Lines {
     }
 }
 
+/// Reads debug information, and the code it is on.
+type Read<'r, T> = &'r dyn Fn(&[u8], &[u8]) -> Result<Option<T>, String>;
+
+/// What `read` makes of a file's debug information and its code, wherever the debug information is.
+pub(crate) fn of_file<T>(file: &Path, folders: &[PathBuf], read: Read<'_, T>) -> Result<Option<T>, String> {
+    let code = std::fs::read(file).map_err(|e| e.to_string())?;
+    if let Some(found) = read(&code, &code)? {
+        return Ok(Some(found));
+    }
+    let elf = object::File::parse(&*code).map_err(|e| e.to_string())?;
+    let id = elf.build_id().ok().flatten().unwrap_or_default();
+    let Some(place) = by_build_id(id, folders) else { return Ok(None) };
+    let debug = std::fs::read(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+    read(&debug, &code)
+}
+
 /// What line programs need.
 const SECTIONS: [SectionId; 9] = [
     SectionId::DebugAbbrev,
@@ -220,10 +239,24 @@ const SECTIONS: [SectionId; 9] = [
     SectionId::DebugRngLists,
 ];
 
-type Bases = HashMap<SectionIndex, u64>;
+pub(crate) type Sections<'d> = HashMap<&'static str, Cow<'d, [u8]>>;
+
+/// The debug information's own sections.
+pub(crate) fn sections<'d>(debug: &object::File<'d>, bases: &Bases) -> Sections<'d> {
+    SECTIONS.iter().map(|id| (id.name(), section(debug, id.name(), bases))).collect()
+}
+
+/// Debug information in these sections.
+pub(crate) fn load<'s>(data: &'s Sections<'_>) -> Result<gimli::Dwarf<Slice<'s>>, gimli::Error> {
+    gimli::Dwarf::load(|id: SectionId| -> Result<_, gimli::Error> {
+        Ok(EndianSlice::new(data.get(id.name()).map_or(&[][..], |d| d), LittleEndian))
+    })
+}
+
+pub(crate) type Bases = HashMap<SectionIndex, u64>;
 
 /// Where each section with code is, and what that adds to the addresses in it.
-fn layout(file: &object::File<'_>) -> (Bases, Vec<Section>) {
+pub(crate) fn layout(file: &object::File<'_>) -> (Bases, Vec<Section>) {
     let unlinked = file.kind() == ObjectKind::Relocatable;
     let (mut bases, mut sections) = (Bases::new(), Vec::new());
     let mut next = UNLINKED;
@@ -297,16 +330,24 @@ fn section<'d>(file: &object::File<'d>, name: &str, bases: &Bases) -> Cow<'d, [u
     Cow::Owned(data)
 }
 
-type Slice<'d> = EndianSlice<'d, LittleEndian>;
+pub(crate) type Slice<'d> = EndianSlice<'d, LittleEndian>;
 
-/// What a unit says of its functions, by their entries.
+/// What a unit says of its functions, by their entries; returns files and lines of its labels, which are in the first
+/// column as well.
 fn declarations(
     dwarf: &gimli::Dwarf<Slice<'_>>,
     unit: &gimli::Unit<Slice<'_>>,
     declared: &mut HashMap<u64, Declared>,
-) -> Result<(), gimli::Error> {
+) -> Result<HashSet<(u64, u64)>, gimli::Error> {
+    let mut labels = HashSet::new();
     let mut entries = unit.entries();
     while let Some(entry) = entries.next_dfs()? {
+        if entry.tag() == gimli::DW_TAG_label {
+            let line = entry.attr_value(gimli::DW_AT_decl_line).and_then(|value| value.udata_value());
+            if let Some(gimli::AttributeValue::FileIndex(file)) = entry.attr_value(gimli::DW_AT_decl_file) {
+                labels.extend(line.map(|line| (file, line)));
+            }
+        }
         if entry.tag() != gimli::DW_TAG_subprogram {
             continue;
         }
@@ -323,7 +364,7 @@ fn declarations(
         }
         declared.insert(start, found);
     }
-    Ok(())
+    Ok(labels)
 }
 
 fn told(entry: &gimli::DebuggingInformationEntry<Slice<'_>>) -> Declared {

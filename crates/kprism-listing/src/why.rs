@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use kprism_gcov::Cover;
 use kprism_gcov::cover::{FunctionTotal, Source};
 
+use crate::cover::Inferred;
 use crate::lines::Lines;
 
 /// What debug information has.
@@ -19,6 +20,8 @@ pub struct Known {
     lines: HashMap<String, HashSet<u32>>,
     /// Functions that the linker knows.
     functions: HashSet<String>,
+    /// Lines that are in the flow's coverage without having code.
+    pub inferred: Inferred,
 }
 
 impl Known {
@@ -114,6 +117,12 @@ pub struct Comparison {
     pub alike: u64,
     /// Those of them with the very same count.
     pub equal: u64,
+    /// Lines that both have, of which there is no code, and those of them that are alike.
+    pub inferred: (u64, u64),
+    /// Lines without code that were executed to the flow only.
+    pub wrongly: Vec<u32>,
+    /// Lines that gcov says were executed, and those of them that the flow says so of.
+    pub executed: (u64, u64),
     /// Lines that only gcov has, and why.
     pub only_gcov: BTreeMap<Why, Vec<u32>>,
     /// Lines that only the flow has.
@@ -129,16 +138,16 @@ impl Comparison {
         self.both += other.both;
         self.alike += other.alike;
         self.equal += other.equal;
+        self.inferred.0 += other.inferred.0;
+        self.inferred.1 += other.inferred.1;
+        self.executed.0 += other.executed.0;
+        self.executed.1 += other.executed.1;
+        self.wrongly.extend(&other.wrongly);
         for (why, lines) in &other.only_gcov {
             self.only_gcov.entry(*why).or_default().extend(lines);
         }
         self.only_flow.extend(&other.only_flow);
         self.differ.extend(&other.differ);
-    }
-
-    /// Lines of gcov's that the flow tells rightly, or that are no code.
-    pub fn told(&self) -> u64 {
-        self.alike + self.only_gcov.get(&Why::Label).map_or(0, |lines| lines.len() as u64)
     }
 }
 
@@ -169,7 +178,9 @@ fn file(gcov: &Source, flow: Option<&Source>, known: &Known, text: &[&str]) -> C
         flow.iter().flat_map(|flow| &flow.lines).map(|line| (line.line, line.count)).collect();
     found.only_flow.extend(theirs.keys().filter(|line| !counts.contains_key(line)));
     let rows = known.lines.get(&gcov.path);
+    let inferred = known.inferred.get(&gcov.path);
     for (&line, &count) in &counts {
+        found.executed.0 += u64::from(count > 0);
         let Some(&other) = theirs.get(&line) else {
             let text = text.get((line as usize).wrapping_sub(1)).copied();
             let why = why(line, text, &gcov.functions, rows, known);
@@ -179,6 +190,14 @@ fn file(gcov: &Source, flow: Option<&Source>, known: &Known, text: &[&str]) -> C
         found.both += 1;
         found.alike += u64::from((count > 0) == (other > 0));
         found.equal += u64::from(count == other);
+        found.executed.1 += u64::from(count > 0 && other > 0);
+        if inferred.is_some_and(|lines| lines.contains(&line)) {
+            found.inferred.0 += 1;
+            found.inferred.1 += u64::from((count > 0) == (other > 0));
+            if count <= 0 && other > 0 {
+                found.wrongly.push(line);
+            }
+        }
         if count != other {
             let differs = match (count > 0, other > 0) {
                 (true, false) => Differs::OnlyGcov,
@@ -229,6 +248,8 @@ fn is_label(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
     use kprism_gcov::cover::LineCount;
 
     fn source(path: &str, counts: &[(u32, i64)], functions: &[(&str, u32, u32)]) -> Source {
@@ -260,6 +281,7 @@ mod tests {
         let known = Known {
             lines: [("/a.c".to_owned(), HashSet::from([1, 2, 3, 11, 40]))].into(),
             functions: ["own".to_owned()].into(),
+            inferred: [("/a.c".to_owned(), BTreeSet::from([3]))].into(),
         };
         let text: Vec<&str> = "a\nb\nc\ncase X:\nz = 1;".lines().collect();
         let found = file(&gcov, Some(&flow), &known, &text);
@@ -274,6 +296,7 @@ mod tests {
         ];
         assert_eq!(reasons, expected);
         assert_eq!(found.only_flow, [7]);
+        assert_eq!((found.inferred, found.executed, &found.wrongly[..]), ((1, 0), (7, 2), &[3][..]));
         let differ = [(2, Differs::Count), (3, Differs::OnlyFlow), (11, Differs::OnlyGcov)];
         assert_eq!(found.differ, differ);
         let other = source("/b.c", &[(1, 1)], &[]);

@@ -15,8 +15,10 @@ use kprism_flow::window::Window;
 use kprism_image::insn::{Kind, Mode, classify};
 use kprism_image::symbols::{FunctionId, Symbols};
 use kprism_listing::Select;
-use kprism_listing::cover::{Gatherer, Ran};
+use kprism_listing::cover::{Gatherer, Jumped, Ran};
 use kprism_listing::lines::{Lines, Section};
+use kprism_listing::sampled::Profile;
+use kprism_listing::scopes::Scopes;
 use kprism_listing::why::Known;
 use kprism_store::Run;
 
@@ -38,6 +40,59 @@ pub fn load_known(
     who: &Who,
     progress: &Progress,
 ) -> Result<(Loaded, Known)> {
+    let (mut gatherer, mut known) = (Gatherer::default(), Known::default());
+    let problems = each(input, debug, who, progress, &mut |seen| {
+        known.add(seen.lines);
+        gatherer.add(seen.lines, seen.ran, &seen.jumps);
+    })?;
+    progress.step("reading sources");
+    let text =
+        |path: &str| std::fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let (cover, inferred) = gatherer.finish(&text);
+    known.inferred = inferred;
+    progress.clear();
+    Ok((Loaded { cover, problems, footprint: None, runs: None }, known))
+}
+
+/// What ran, for compilers that take samples; with files that could not be used.
+pub fn sampled(
+    input: &Path,
+    debug: &DebugFiles,
+    who: &Who,
+    progress: &Progress,
+) -> Result<(Profile, Vec<String>)> {
+    let mut profile = Profile::default();
+    let folders = debug.folders();
+    let mut problems = Vec::new();
+    let more = each(input, debug, who, progress, &mut |seen| match Scopes::of_file(seen.file, &folders) {
+        Ok(Some(scopes)) => profile.add(seen.lines, &scopes, &seen.ran, &seen.targets),
+        Ok(None) => {}
+        Err(reason) => problems.push(format!("{}: {reason}", seen.file.display())),
+    })?;
+    progress.clear();
+    problems.extend(more);
+    Ok((profile, problems))
+}
+
+/// What ran of a file, by its own addresses.
+struct Seen<'s> {
+    file: &'s Path,
+    lines: &'s Lines,
+    ran: Vec<Ran>,
+    /// Whom instructions called indirectly.
+    targets: BTreeMap<u64, Vec<(String, u64)>>,
+    /// Where they jumped indirectly, in their own functions.
+    jumps: Jumped,
+}
+
+/// Goes through the files with debug information; returns what could not be used.
+fn each(
+    input: &Path,
+    debug: &DebugFiles,
+    who: &Who,
+    progress: &Progress,
+    take: &mut dyn FnMut(Seen<'_>),
+) -> Result<Vec<String>> {
     let window = match &who.call {
         Some(call) => {
             let (_, profile) = pipeline::open(input, progress)?;
@@ -67,9 +122,7 @@ pub fn load_known(
     for (index, site) in counts.sites.iter().enumerate() {
         by_module.entry(&symbols.function(FunctionId(site.func)).module).or_default().push(index);
     }
-    let (mut gatherer, mut known) = (Gatherer::default(), Known::default());
-    for (module, lines) in &files {
-        known.add(lines);
+    for (module, (file, lines)) in &files {
         let places = match places(module, lines, symbols) {
             Ok(places) => places,
             Err(reason) => {
@@ -77,16 +130,30 @@ pub fn load_known(
                 continue;
             }
         };
-        let own = by_module.get(module.as_str()).into_iter().flatten();
         // Programs of other tasks are none of what was asked for.
         if module.starts_with('/') && !by_module.contains_key(module.as_str()) {
             continue;
         }
-        let ran = own.filter_map(|&index| ran(&counts, index, symbols, &places)).collect();
-        gatherer.add(lines, ran);
+        let (mut all, mut targets, mut jumps) = (Vec::new(), BTreeMap::new(), Jumped::new());
+        for &index in by_module.get(module.as_str()).into_iter().flatten() {
+            let Some(ran) = ran(&counts, index, symbols, &places) else { continue };
+            let site = &counts.sites[index];
+            if site.kind == Kind::IndirectJump {
+                let entry = ran.address.wrapping_sub(site.offset);
+                let own = site.targets.iter().filter(|target| target.func == site.func);
+                let own = own.map(|target| (entry.wrapping_add(target.offset), target.count));
+                jumps.entry(ran.address).or_default().extend(own);
+            } else if site.kind == Kind::IndirectCall || matches!(site.kind, Kind::Call { .. }) {
+                let to = site.targets.iter().filter(|target| target.known && target.offset == 0);
+                let to =
+                    to.map(|target| (symbols.function(FunctionId(target.func)).name.clone(), target.count));
+                targets.entry(ran.address).or_insert_with(Vec::new).extend(to);
+            }
+            all.push(ran);
+        }
+        take(Seen { file, lines, ran: all, targets, jumps });
     }
-    progress.clear();
-    Ok((Loaded { cover: gatherer.finish(), problems, footprint: None, runs: None }, known))
+    Ok(problems)
 }
 
 fn count(loaded: &pipeline::Loaded, chosen: &[bool], who: &Who, window: Option<Window>) -> Counts {
@@ -106,11 +173,11 @@ fn find(
     loaded: &pipeline::Loaded,
     debug: &DebugFiles,
     problems: &mut Vec<String>,
-) -> BTreeMap<String, Lines> {
+) -> BTreeMap<String, (PathBuf, Lines)> {
     let folders = debug.folders();
     let mut files = BTreeMap::new();
     let mut take = |module: &str, file: &Path, asked: bool| match Lines::of_file(file, &folders) {
-        Ok(Some(lines)) => drop(files.insert(module.to_owned(), lines)),
+        Ok(Some(lines)) => drop(files.insert(module.to_owned(), (file.to_owned(), lines))),
         Ok(None) if asked => problems.push(format!("{}: no debug information", file.display())),
         Ok(None) => {}
         Err(reason) => problems.push(format!("{}: {reason}", file.display())),

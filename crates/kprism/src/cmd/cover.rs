@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use kprism_gcov::cover::Source;
 use kprism_gcov::runs::Runs;
 use kprism_gcov::{Cover, export};
+use kprism_listing::sampled::{self, Profile};
 use kprism_report::cover::{self, Each, diff, page, source};
 use kprism_report::table::Cell;
 use kprism_report::{Style, Table};
@@ -356,6 +357,39 @@ pub fn write(
     let mut file = BufWriter::new(std::fs::File::create(output).with_context(name)?);
     write(&cover, &mut file).and_then(|()| file.flush()).with_context(name)?;
     progress.say(&format!("wrote {}", output.display()));
+    Ok(Outcome::Done)
+}
+
+type WriteSamples = fn(&Profile, &mut dyn Write) -> std::io::Result<()>;
+
+/// How `export` is to write what ran for a compiler that takes samples, if that is meant.
+pub fn samples(output: &Path) -> Option<WriteSamples> {
+    match output.extension()?.to_str()? {
+        "afdo" => Some(sampled::gcc),
+        "prof" => Some(sampled::llvm),
+        _ => None,
+    }
+}
+
+/// `kprism export -o FILE.afdo`, `FILE.prof`.
+pub fn write_samples(
+    input: &Path,
+    (from, who): Asked<'_>,
+    output: &Path,
+    write: WriteSamples,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let (profile, problems) = crate::flow_cover::sampled(input, &from.debug, who, progress)?;
+    complain(&problems);
+    let name = || output.display().to_string();
+    let mut file = BufWriter::new(std::fs::File::create(output).with_context(name)?);
+    write(&profile, &mut file).and_then(|()| file.flush()).with_context(name)?;
+    let option = if output.extension().is_some_and(|s| s == "afdo") {
+        "gcc takes it with -fauto-profile"
+    } else {
+        "clang takes it with -fprofile-sample-use"
+    };
+    progress.say(&format!("wrote {}: {} functions; {option}={}", name(), profile.functions.len(), name()));
     Ok(Outcome::Done)
 }
 

@@ -52,6 +52,8 @@ pub fn report(
             all.only_gcov.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines.len()))).collect();
         let value = json!({
             "lines": all.gcov, "both": all.both, "alike": all.alike, "equal": all.equal,
+            "executed": all.executed.0, "executed_both": all.executed.1,
+            "inferred": all.inferred.0, "inferred_alike": all.inferred.1, "inferred_wrongly": all.wrongly.len(),
             "only_gcov": why, "only_flow": all.only_flow.len(), "files": files.iter().map(listed).collect::<Vec<_>>(),
             "rows": table.to_json(),
         });
@@ -71,13 +73,16 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 fn summary(all: &Comparison) -> String {
     let mut text = format!(
-        "{} lines of gcov's, {} of them in the flow's coverage: {:.2}% of these executed alike, {:.2}% with the same \
-         count; {:.2}% of all are alike, or no code\n",
+        "{} lines of gcov's: {:.2}% executed alike, {:.2}% with the same count; of {} executed, {:.2}%\n\
+         {} of them in the flow's coverage, {} of these without code, told from lines around: {:.2}% alike\n",
         grouped(all.gcov),
+        percent(all.alike, all.gcov),
+        percent(all.equal, all.gcov),
+        grouped(all.executed.0),
+        percent(all.executed.1, all.executed.0),
         grouped(all.both),
-        percent(all.alike, all.both),
-        percent(all.equal, all.both),
-        percent(all.told(), all.gcov),
+        grouped(all.inferred.0),
+        percent(all.inferred.1, all.inferred.0),
     );
     let mut line = |n: u64, words: &str| {
         if n > 0 {
@@ -141,7 +146,7 @@ fn listed(file: &Comparison) -> serde_json::Value {
     json!({
         "path": file.path, "only_gcov": why, "only_flow": file.only_flow,
         "executed_to_gcov_only": of(Differs::OnlyGcov), "executed_in_the_flow_only": of(Differs::OnlyFlow),
-        "counts_differ": of(Differs::Count),
+        "counts_differ": of(Differs::Count), "inferred_wrongly": file.wrongly,
     })
 }
 

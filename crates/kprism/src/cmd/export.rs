@@ -31,6 +31,7 @@ Formats by suffix of FILE:
   .info .xml                coverage for lcov and genhtml, Cobertura; `cover` with .json is gcov's
   .llvm.json                coverage as llvm-cov exports it
   .gcda                     folder of counters for gcc -fprofile-use=FILE
+  .afdo .prof               of a flow, samples for gcc -fauto-profile=FILE, clang -fprofile-sample-use=FILE
   .perf.data                folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=...
 
 The tables of the run itself are Parquet files: RUN/tables/*.parquet";
@@ -98,6 +99,11 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     }
     if args.relative {
         bail!("--relative names the files of a profile: -o FOLDER.gcda");
+    }
+    if let Some(write) = super::cover::samples(&args.output) {
+        let call = args.one.syscall.is_some().then(|| args.one.clone());
+        let who = crate::cover::Who { filter: args.select.filter(), call };
+        return super::cover::write_samples(&args.input, (&args.cover, &who), &args.output, write, progress);
     }
     if args.subject == Subject::Cover || super::cover::is_export(&args.output) {
         let call = args.one.syscall.is_some().then(|| args.one.clone());
