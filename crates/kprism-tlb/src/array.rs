@@ -29,6 +29,8 @@ pub(crate) struct Array {
     /// 2^64 / sets, rounded up: remainders by multiplication (Lemire, Kaser, Kurz 2019).
     magic: u64,
     ways: usize,
+    /// Nothing was ever filled in.
+    unused: bool,
     store: Store,
 }
 
@@ -58,7 +60,13 @@ impl Array {
             Policy::Plru => Store::Plru { keys, bits: vec![0; sets as usize] },
             Policy::Random => Store::Random { keys, state: 0x9e37_79b9_7f4a_7c15 },
         };
-        Array { sets, magic: (u64::MAX / sets).wrapping_add(1), ways, store }
+        Array { sets, magic: (u64::MAX / sets).wrapping_add(1), ways, unused: true, store }
+    }
+
+    /// Whether nothing was ever filled in.
+    #[inline(always)]
+    pub fn is_unused(&self) -> bool {
+        self.unused
     }
 
     /// First entry of the set of `key`.
@@ -104,6 +112,7 @@ impl Array {
     /// Takes in a translation that is not there, in place of another if its set is full.
     #[inline(always)]
     pub fn fill(&mut self, key: u64, global: bool) {
+        self.unused = false;
         let (at, ways) = (self.set(key), self.ways);
         let entry = key | if global { GLOBAL } else { 0 };
         match &mut self.store {

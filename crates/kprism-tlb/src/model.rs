@@ -78,6 +78,8 @@ impl Probes {
 #[derive(Debug, Clone)]
 struct Service {
     probes: Probes,
+    /// Those of arrays that hold something, or once did: where nothing is, nothing is looked up.
+    active: Probes,
     /// Arrays that take a page, and the size it is held as, by the page's size.
     takes: [Probes; 3],
 }
@@ -139,7 +141,7 @@ impl Tlb {
     #[inline(always)]
     pub fn access(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Outcome {
         let space = self.space_of(va);
-        for probe in self.services[0][access as usize].probes.get() {
+        for probe in self.services[0][access as usize].active.get() {
             if self.arrays[probe.array as usize].hit(key(va, probe.size, space)).is_some() {
                 return Outcome::Hit(0);
             }
@@ -150,7 +152,10 @@ impl Tlb {
     /// The size of the page at `va` that the first level holds.
     pub fn held(&mut self, va: u64, access: Access) -> Option<PageSize> {
         let space = self.space_of(va);
-        let probes = self.services[0][access as usize].probes.get();
+        let probes = self.services[0][access as usize].active.get();
+        if let [one] = probes {
+            return Some(one.size);
+        }
         let held =
             probes.iter().find(|p| self.arrays[p.array as usize].hit(key(va, p.size, space)).is_some());
         held.map(|p| p.size)
@@ -163,6 +168,7 @@ impl Tlb {
     }
 
     /// Fills levels from `top` on.
+    #[inline(always)]
     fn below(
         &mut self,
         top: usize,
@@ -173,7 +179,7 @@ impl Tlb {
     ) -> Outcome {
         self.counts.first[access as usize] += 1;
         for level in 1..self.services.len() {
-            let probes = self.services[level][access as usize].probes.get();
+            let probes = self.services[level][access as usize].active.get();
             let found = probes.iter().find_map(|probe| {
                 let global = self.arrays[probe.array as usize].hit(key(va, probe.size, space))?;
                 Some(Page { size: probe.size, global })
@@ -192,7 +198,9 @@ impl Tlb {
         Outcome::Miss
     }
 
+    #[inline(always)]
     fn fill(&mut self, levels: std::ops::Range<usize>, va: u64, access: Access, space: u16, page: Page) {
+        let mut begun = false;
         for service in &self.services[levels] {
             let takes = service[access as usize].takes[page.size as usize].get();
             let Some(first) = takes.first() else { continue };
@@ -201,17 +209,39 @@ impl Tlb {
                 1 => first,
                 n => &takes[(number >> 7) as usize % n],
             };
-            self.arrays[bank.array as usize].fill(key(va, bank.size, space), page.global);
+            let array = &mut self.arrays[bank.array as usize];
+            begun |= array.is_unused();
+            array.fill(key(va, bank.size, space), page.global);
+        }
+        if begun {
+            self.activate();
+        }
+    }
+
+    #[cold]
+    fn activate(&mut self) {
+        for service in self.services.iter_mut().flatten() {
+            service.active = Probes::NONE;
+            for probe in service.probes.get() {
+                if !self.arrays[probe.array as usize].is_unused() {
+                    service.active.push(*probe);
+                }
+            }
         }
     }
 
     /// Counts what the walk reads, and keeps it in the walk caches.
+    #[inline(always)]
     fn walk(&mut self, va: u64, space: u16, page: Page) {
-        let mut reads = 1;
-        if !self.caches_walks {
-            self.counts.walk_reads += 4 - page.size as u64;
-            return;
+        if self.caches_walks {
+            return self.walk_cached(va, space, page);
         }
+        self.counts.walk_reads += 4 - page.size as u64;
+    }
+
+    #[inline(never)]
+    fn walk_cached(&mut self, va: u64, space: u16, page: Page) {
+        let mut reads = 1;
         // Levels above the entry that maps the page: 2M pages have no page table, and so on.
         for level in page.size as usize..3 {
             let tag = key(va >> (9 * (level + 1)), PageSize::K4, space);
@@ -271,7 +301,7 @@ impl Tlb {
 }
 
 fn service(level: &[crate::geometry::Array], base: usize, access: Access, first: bool) -> Service {
-    let mut s = Service { probes: Probes::NONE, takes: [Probes::NONE; 3] };
+    let mut s = Service { probes: Probes::NONE, active: Probes::NONE, takes: [Probes::NONE; 3] };
     // 4K first: nearly all pages are.
     for size in PageSize::ALL {
         for (i, array) in level.iter().enumerate() {
