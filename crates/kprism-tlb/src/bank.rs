@@ -45,6 +45,8 @@ pub struct Bank {
     split: bool,
     /// Some first level has an array for data and code.
     shared: bool,
+    /// Of accesses looked up together: geometries that missed, on the first level and altogether; whether a replay needs it.
+    marks: Vec<u32>,
     /// Accesses that were looked up, by kind.
     pub looked_up: [u64; 3],
 }
@@ -68,7 +70,7 @@ impl Bank {
         let shared = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(both)));
         let one = |a: &Array| a.serves.contains(&Access::Load) != a.serves.contains(&Access::Store);
         let split = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(one)));
-        Bank { tlbs, recent: None, data: NOWHERE, code: NOWHERE, split, shared, looked_up: [0; 3] }
+        Bank { tlbs, recent: None, data: NOWHERE, code: NOWHERE, split, shared, marks: Vec::new(), looked_up: [0; 3] }
     }
 
     /// An access within one 4K page. `page` walks the page tables.
@@ -124,6 +126,37 @@ impl Bank {
             }
         }
         missed
+    }
+
+    /// [`look_up`](Bank::look_up) of many accesses to 4K pages that are not global, for a bank that never sees others.
+    /// `told` gets, in order, the places of those that are [told](Missed::is_told), and what they did.
+    pub fn look_up_many(&mut self, vas: &[u64], kinds: &[Access], told: &mut Vec<(u32, Missed)>) {
+        let all = vas.len().min(kinds.len());
+        kinds[..all].iter().for_each(|&kind| self.looked_up[kind as usize] += 1);
+        self.marks.clear();
+        match &mut self.recent {
+            Some(recent) => {
+                self.marks.extend(vas.iter().zip(kinds).map(|(&va, &kind)| {
+                    u32::from(recent.is_needed(va, kind)) << 16
+                }));
+            }
+            None => self.marks.resize(all, 0),
+        }
+        let marks = &mut self.marks;
+        for (bit, tlb) in self.tlbs.iter_mut().enumerate() {
+            tlb.access_all(vas, kinds, |i, outcome| {
+                marks[i] |= if outcome == Outcome::Miss { 256 } else { 1 } << bit;
+            });
+        }
+        told.clear();
+        told.resize(all, (0, NOTHING));
+        let mut count = 0;
+        for (i, &mark) in marks.iter().enumerate() {
+            let (first, last) = (mark as u8, (mark >> 8) as u8);
+            told[count] = (i as u32, Missed { size: PageSize::K4, first, last, touched: first == 0 });
+            count += usize::from(mark != 0);
+        }
+        told.truncate(count);
     }
 
     #[inline(never)]

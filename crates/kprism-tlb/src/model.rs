@@ -84,6 +84,17 @@ struct Service {
     takes: [Probes; 3],
 }
 
+/// Room for [`Tlb::access_all`]: places of accesses.
+#[derive(Debug, Clone, Default)]
+struct Together {
+    /// Found on no level so far.
+    missing: Vec<u32>,
+    /// Of those, one array's.
+    chosen: Vec<u32>,
+    /// By place: found on this level.
+    hits: Vec<bool>,
+}
+
 /// TLBs of one processor (thread).
 #[derive(Debug, Clone)]
 pub struct Tlb {
@@ -97,6 +108,7 @@ pub struct Tlb {
     space: u16,
     /// Number of each address space seen, with PCIDs.
     spaces: std::collections::HashMap<u64, u16>,
+    together: Together,
     /// The page of the last access that missed the first level.
     pub page: Page,
     /// See [`Counts`].
@@ -132,6 +144,7 @@ impl Tlb {
             pcid: geometry.pcid,
             space: 0,
             spaces: std::collections::HashMap::new(),
+            together: Together::default(),
             page: Page::K4,
             counts: Counts::default(),
         }
@@ -147,6 +160,73 @@ impl Tlb {
             }
         }
         self.below(0, va, access, space, page)
+    }
+
+    /// [`access`](Tlb::access) to 4K pages that are not global, one after another; only such pages may ever have been accessed.
+    /// `each` gets the place of every access that missed the first level, and then of every one that missed all.
+    pub(crate) fn access_all(&mut self, vas: &[u64], kinds: &[Access], mut each: impl FnMut(usize, Outcome)) {
+        let all = vas.len().min(kinds.len());
+        let Together { mut missing, mut chosen, mut hits } = std::mem::take(&mut self.together);
+        missing.clear();
+        missing.extend(0..all as u32);
+        chosen.resize(all, 0);
+        hits.resize(all, false);
+        let only_data = kinds[..all].iter().fold(0, |kinds, &kind| kinds | kind as u8) < Access::Fetch as u8;
+        // With pages of one size, what a level holds does not depend on the others, nor an array on those beside it: one
+        // array after another.
+        for level in 0..self.services.len() {
+            let takes = [0, 1, 2].map(|kind: usize| self.services[level][kind].takes[0]);
+            let array_of = |i: u32| match takes[kinds[i as usize] as usize].get() {
+                [] => u8::MAX,
+                [one] => one.array,
+                more => more[(vas[i as usize] >> 19) as usize % more.len()].array,
+            };
+            let space = self.space;
+            let key = |i: u32| {
+                let va = vas[i as usize];
+                key(va, PageSize::K4, if va >> 63 == 0 { space } else { 0 })
+            };
+            match (takes[0].get(), takes[1].get()) {
+                ([load], [store]) if only_data && load.array == store.array => {
+                    self.arrays[load.array as usize].hit_or_fill_all(&missing, key, &mut hits);
+                }
+                _ => {
+                    missing.iter().for_each(|&i| hits[i as usize] = false);
+                    let mut wanted = missing.iter().fold(0u64, |set, &i| set | 1 << (array_of(i) & 63));
+                    while wanted != 0 {
+                        let number = wanted.trailing_zeros() as u8;
+                        wanted &= wanted - 1;
+                        let Some(array) = self.arrays.get_mut(usize::from(number)) else { continue };
+                        let mut count = 0;
+                        for &i in &missing {
+                            chosen[count] = i;
+                            count += usize::from(array_of(i) == number);
+                        }
+                        array.hit_or_fill_all(&chosen[..count], key, &mut hits);
+                    }
+                }
+            }
+            let mut missed = 0;
+            for at in 0..missing.len() {
+                let i = missing[at];
+                missing[missed] = i;
+                missed += usize::from(!hits[i as usize]);
+            }
+            missing.truncate(missed);
+            if level == 0 {
+                for &i in &missing {
+                    self.counts.first[kinds[i as usize] as usize] += 1;
+                    each(i as usize, Outcome::Hit(1));
+                }
+            }
+        }
+        for &i in &missing {
+            let va = vas[i as usize];
+            self.counts.last[kinds[i as usize] as usize] += 1;
+            self.walk(va, self.space_of(va), Page::K4);
+            each(i as usize, Outcome::Miss);
+        }
+        self.together = Together { missing, chosen, hits };
     }
 
     /// The size of the page at `va` that the first level holds.

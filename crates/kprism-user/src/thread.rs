@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use kprism_tlb::stream::{Event, Miss, Writer};
-use kprism_tlb::{Access, Bank, Geometry, Missed, Page};
+use kprism_tlb::{Access, Bank, Geometry, Missed};
 use serde_json::{Value, json};
 
 use crate::abi::{self, MemInfo};
@@ -22,13 +22,11 @@ const BATCH: usize = 512;
 const WIDEST: u64 = 64;
 const NOWHERE: u64 = u64::MAX;
 
-/// An access to another page than the last one of its kind.
+/// The instruction and the time of an access.
 #[derive(Clone, Copy, Default)]
-struct Noted {
-    va: u64,
+struct Place {
     ip: u64,
-    /// Time, and from bit 0 on the kind of access.
-    when: u64,
+    ns: u64,
 }
 
 /// See the module.
@@ -46,7 +44,11 @@ pub struct Thread {
     /// By kind: of data each access that QEMU reports, of code each block.
     references: [u64; 3],
     noted: usize,
-    batch: [Noted; BATCH],
+    /// Accesses to another page than the last one of their kind.
+    vas: [u64; BATCH],
+    kinds: [Access; BATCH],
+    places: [Place; BATCH],
+    told: Vec<(u32, Missed)>,
     bank: Bank,
     /// The system call under way: number and arguments.
     pub call: [u64; 7],
@@ -82,7 +84,10 @@ impl Thread {
             instructions: 0,
             references: [0; 3],
             noted: 0,
-            batch: [Noted::default(); BATCH],
+            vas: [0; BATCH],
+            kinds: [Access::Load; BATCH],
+            places: [Place::default(); BATCH],
+            told: Vec::new(),
             bank,
             call: [0; 7],
             stream,
@@ -160,10 +165,10 @@ impl Thread {
 
     #[inline(always)]
     fn note(&mut self, va: u64, access: Access, ip: u64) {
-        let when = self.instructions << 2 | access as u64;
-        if let Some(noted) = self.batch.get_mut(self.noted) {
-            *noted = Noted { va, ip, when };
-        }
+        let at = self.noted % BATCH;
+        self.vas[at] = va;
+        self.kinds[at] = access;
+        self.places[at] = Place { ip, ns: self.instructions };
         self.noted += 1;
         if self.noted == BATCH {
             self.look_up();
@@ -174,18 +179,18 @@ impl Thread {
     #[inline(never)]
     fn look_up(&mut self) {
         let noted = std::mem::take(&mut self.noted);
-        for n in &self.batch[..noted] {
-            let access = match n.when & 3 {
-                0 => Access::Load,
-                1 => Access::Store,
-                _ => Access::Fetch,
-            };
-            let missed = self.bank.look_up(n.va, access, || Page::K4);
-            if let Some((writer, _)) = self.stream.as_mut().filter(|_| missed.is_told()) {
-                tell(writer, n, access, missed);
-            }
+        self.bank.look_up_many(&self.vas[..noted], &self.kinds[..noted], &mut self.told);
+        let Some((writer, _)) = &mut self.stream else { return };
+        for &(at, missed) in &self.told {
+            let at = at as usize;
+            let (va, access, Place { ip, ns }) = (self.vas[at], self.kinds[at], self.places[at]);
+            let size = missed.size;
+            writer.event(&match missed.touched {
+                true => Event::Touch { va, access, size },
+                false => Event::Miss(Miss { ns, va, ip, access, size, first: missed.first, last: missed.last }),
+            });
         }
-        if self.stream.as_ref().is_some_and(|(writer, _)| writer.bytes.len() >= CHUNK) {
+        if writer.bytes.len() >= CHUNK {
             self.write();
         }
     }
@@ -225,21 +230,4 @@ impl Thread {
             "looked_up": by_kind(self.bank.looked_up), "models": models,
         })
     }
-}
-
-#[inline(always)]
-fn tell(writer: &mut Writer, n: &Noted, access: Access, missed: Missed) {
-    let event = match missed.touched {
-        true => Event::Touch { va: n.va, access, size: missed.size },
-        false => Event::Miss(Miss {
-            ns: n.when >> 2,
-            va: n.va,
-            ip: n.ip,
-            access,
-            size: missed.size,
-            first: missed.first,
-            last: missed.last,
-        }),
-    };
-    writer.event(&event);
 }
