@@ -13,7 +13,8 @@ use std::process::Command;
 const ARCHIVES: [&str; 6] = ["c", "m", "dl", "rt", "pthread", "util"];
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    // From both crates that have it; a path that is not there would have them built anew each time.
+    println!("cargo::rerun-if-changed=../kprism-agent/build.rs");
     println!("cargo::rerun-if-env-changed=CC");
     let is_glibc = std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux")
         && std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu");
