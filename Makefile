@@ -10,6 +10,7 @@
 #   make test-profile-use  compile that kernel with what it counted, and compare instructions (see docs/pgo.md)
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
 #   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md)
+#   make bench-tlb  what it costs to see every TLB miss, by each method, and by others (see docs/tlb.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
 
@@ -22,7 +23,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-gcov-kernel test-probe test-profile-use bench bench-cover bench-flow-cost bench-func fuzz install setup-demo setup-test
+.PHONY: all demo test test-gcov-kernel test-probe test-profile-use bench bench-cover bench-flow-cost bench-func bench-tlb fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -70,6 +71,11 @@ bench-func: setup-test
 	$(CARGO) build --release --workspace
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/run.sh
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/paper.sh
+
+bench-tlb: setup-test
+	$(CARGO) build --release -p kprism -p kprism-observer -p kprism-user -p kprism-agent
+	@KPRISM=$(KPRISM) OUT=$(TARGET)/tlb python3 bench/tlb/run.py
+	$(CARGO) test --release -p kprism-tlb -- --ignored --nocapture gups speed
 
 fuzz:
 	@CARGO="$(CARGO)" SECONDS_EACH=$(FUZZ_SECONDS) sh scripts/fuzz.sh

@@ -70,7 +70,16 @@ impl Bank {
         let shared = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(both)));
         let one = |a: &Array| a.serves.contains(&Access::Load) != a.serves.contains(&Access::Store);
         let split = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(one)));
-        Bank { tlbs, recent: None, data: NOWHERE, code: NOWHERE, split, shared, marks: Vec::new(), looked_up: [0; 3] }
+        Bank {
+            tlbs,
+            recent: None,
+            data: NOWHERE,
+            code: NOWHERE,
+            split,
+            shared,
+            marks: Vec::new(),
+            looked_up: [0; 3],
+        }
     }
 
     /// An access within one 4K page. `page` walks the page tables.
@@ -136,9 +145,9 @@ impl Bank {
         self.marks.clear();
         match &mut self.recent {
             Some(recent) => {
-                self.marks.extend(vas.iter().zip(kinds).map(|(&va, &kind)| {
-                    u32::from(recent.is_needed(va, kind)) << 16
-                }));
+                self.marks.extend(
+                    vas.iter().zip(kinds).map(|(&va, &kind)| u32::from(recent.is_needed(va, kind)) << 16),
+                );
             }
             None => self.marks.resize(all, 0),
         }

@@ -21,6 +21,7 @@
 //! | 27 | function (see [`crate::allocs`]); time, difference; address, difference; bytes; three addresses, 0 if not known: where the call returns to, and its caller's, and so on | memory was allocated |
 //! | 31 | time, difference; address, difference; bytes, 0 for all of the allocation | memory was given back |
 //! | 7 | thread id, process id | the task from here on |
+//! | 35 | a number, not 0 | what follows was sampled: from here on, each miss stands for so many |
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,7 @@ const FAULT: u8 = 19;
 const FAULT_END: u8 = 23;
 const ALLOC: u8 = 27;
 const FREE: u8 = 31;
+const WEIGHT: u8 = 35;
 const LAST: u8 = 1 << 4;
 const MORE: u8 = 1 << 5;
 const TOUCH: u8 = 1 << 6;
@@ -117,6 +119,8 @@ pub enum Event {
         /// How much; 0 for all that was allocated there.
         bytes: u64,
     },
+    /// Each miss stands for so many, from here on.
+    Weight(u64),
     /// This task runs.
     Task {
         /// Thread id.
@@ -201,6 +205,10 @@ impl Writer {
                 self.bytes.push(FREE);
                 self.at(ns, va);
                 self.number(bytes);
+            }
+            Event::Weight(weight) => {
+                self.bytes.push(WEIGHT);
+                self.number(weight);
             }
             Event::Task { pid, tgid } => {
                 self.bytes.push(TASK);
@@ -389,6 +397,16 @@ impl<'a> Reader<'a> {
                 let (ns, va) = self.moved()?;
                 return Ok(Event::Free { ns, va, bytes: self.number()? });
             }
+            WEIGHT => {
+                let weight = self.number()?;
+                if weight == 0 {
+                    return Err(StreamError {
+                        offset,
+                        what: "expected how many misses a sample stands for, not 0".into(),
+                    });
+                }
+                return Ok(Event::Weight(weight));
+            }
             TASK => return Ok(Event::Task { pid: self.narrow()?, tgid: self.narrow()? }),
             _ => {}
         }
@@ -456,6 +474,7 @@ mod tests {
             }),
             any::<u64>().prop_map(Event::Fault),
             Just(Event::FaultEnd),
+            (1..=u64::MAX).prop_map(Event::Weight),
             (any::<(u64, u64, u64)>(), any::<u8>(), any::<[u64; 3]>()).prop_map(
                 |((ns, va, bytes), function, frames)| Event::Alloc(Alloc { ns, function, va, bytes, frames })
             ),

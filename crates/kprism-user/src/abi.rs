@@ -66,7 +66,9 @@ unsafe extern "C" {
 /// looks at none, or several.
 pub fn store_bit() -> MemInfo {
     // SAFETY: a function of its argument's bits alone, in every version.
-    let stores: MemInfo =
-        (0..MemInfo::BITS).map(|bit| 1 << bit).filter(|&info| unsafe { qemu_plugin_mem_is_store(info) }).sum();
+    let stores: MemInfo = (0..MemInfo::BITS)
+        .map(|bit| 1 << bit)
+        .filter(|&info| unsafe { qemu_plugin_mem_is_store(info) })
+        .sum();
     if stores.is_power_of_two() { stores } else { 0 }
 }

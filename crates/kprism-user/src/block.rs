@@ -100,7 +100,9 @@ pub fn of_access(word: u64, store: bool) -> (u64, Option<(u64, u64)>) {
 enum Accesses {
     No,
     /// One, or a load and a store.
-    Sure { both: bool },
+    Sure {
+        both: bool,
+    },
     /// Any number, or not known.
     Unsure,
 }

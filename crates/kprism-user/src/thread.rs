@@ -187,7 +187,9 @@ impl Thread {
             let size = missed.size;
             writer.event(&match missed.touched {
                 true => Event::Touch { va, access, size },
-                false => Event::Miss(Miss { ns, va, ip, access, size, first: missed.first, last: missed.last }),
+                false => {
+                    Event::Miss(Miss { ns, va, ip, access, size, first: missed.first, last: missed.last })
+                }
             });
         }
         if writer.bytes.len() >= CHUNK {

@@ -352,7 +352,8 @@ impl Rpt {
         // A burst holds several entries: the first that maps stands for all, as a bus cannot tell.
         let entries = (usize::from(a.bytes) / 8).max(1);
         let first = slot(a.address & !(entries as u64 * 8 - 1));
-        let found = (first..(first + entries).min(512)).find_map(|i| Some((i, mapping(table.pid, values[i])?)));
+        let found =
+            (first..(first + entries).min(512)).find_map(|i| Some((i, mapping(table.pid, values[i])?)));
         match found {
             Some((i, mapping)) => Meaning::Miss { mapping, entry: (entry & !0xfff) + i as u64 * 8 },
             None if values[slot(a.address)] == LEADS => Meaning::Upper,
