@@ -122,7 +122,7 @@ impl State {
     }
 }
 
-/// The calling thread. QEMU's callbacks come on the thread that they are about.
+/// The calling thread. QEMU's callbacks of code and system calls come on the thread that they are about.
 #[inline(always)]
 fn thread(cpu: c_uint) -> Option<&'static mut Thread> {
     // SAFETY: set at the thread's start, taken at the end of all; used by its own thread alone.
@@ -131,11 +131,9 @@ fn thread(cpu: c_uint) -> Option<&'static mut Thread> {
 
 unsafe extern "C" fn on_thread(_: abi::PluginId, cpu: c_uint) {
     let (Some(state), Some(slot)) = (STATE.get(), THREADS.get(cpu as usize)) else { return };
-    // SAFETY: asks for this thread's number.
-    let tid = unsafe { libc::gettid() } as u32;
     let folder = state.out.join("tlb");
     let folder = state.record.then_some(folder.as_path());
-    match Thread::new(cpu, (tid, state.process), &state.geometries, folder) {
+    match Thread::new(cpu, state.process, &state.geometries, folder) {
         Ok(thread) => slot.store(Box::into_raw(Box::new(thread)), Ordering::Release),
         Err(e) => eprintln!("kprism-user: {}: {e}", state.out.display()),
     }

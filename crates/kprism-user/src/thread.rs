@@ -54,23 +54,17 @@ pub struct Thread {
     pub call: [u64; 7],
     /// Nothing, where misses are counted only.
     stream: Option<(Writer, File)>,
+    begun: bool,
     process: u32,
     cpu: u32,
 }
 
 impl Thread {
-    /// Thread number `cpu`, whose id and process are these; its misses go to a file in `folder`, if there is one.
-    pub fn new(
-        cpu: u32,
-        (tid, process): (u32, u32),
-        geometries: &[Geometry],
-        folder: Option<&Path>,
-    ) -> io::Result<Self> {
+    /// Thread number `cpu` of a process; its misses go to a file in `folder`, if there is one.
+    pub fn new(cpu: u32, process: u32, geometries: &[Geometry], folder: Option<&Path>) -> io::Result<Self> {
         let stream = match folder {
             Some(folder) => {
-                let mut writer = Writer::new(geometries);
-                writer.event(&Event::Task { pid: tid, tgid: process });
-                Some((writer, File::create(folder.join(format!("cpu{cpu}.miss")))?))
+                Some((Writer::new(geometries), File::create(folder.join(format!("cpu{cpu}.miss")))?))
             }
             None => None,
         };
@@ -91,6 +85,7 @@ impl Thread {
             bank,
             call: [0; 7],
             stream,
+            begun: false,
             process,
             cpu,
         })
@@ -114,6 +109,14 @@ impl Thread {
     #[cold]
     #[inline(never)]
     fn fetch(&mut self, va: u64, next: bool) {
+        // The first thing that a thread does. QEMU tells of a thread on the one that makes it.
+        if self.code == NOWHERE && !std::mem::replace(&mut self.begun, true) {
+            // SAFETY: asks for this thread's number.
+            let pid = unsafe { libc::gettid() } as u32;
+            if let Some((writer, _)) = &mut self.stream {
+                writer.event(&Event::Task { pid, tgid: self.process });
+            }
+        }
         for at in [va, (va | 0xfff) + 1].into_iter().take(1 + usize::from(next)) {
             if at >> 12 != self.code {
                 self.code = at >> 12;
