@@ -8,7 +8,7 @@ Ratios are to the same workload without a recorder: `user` and peers to the bare
 
 KPRISM       the program (target/release/kprism)
 OUT          folder for programs and runs (target/tlb)
-KPRISM_TLB_JUDGE  DynamoRIO's simulator, as bench/tlb/judge.sh builds it
+KPRISM_TLB_JUDGE  DynamoRIO's simulator, as bench/tlb/judge.sh builds it: its own time alone, without DynamoRIO
 KPRISM_PTAT  the module ptat.ko for the guest's kernel, as kmod/ptat/build.sh builds it
 METHODS      of user, observer, ptat, lackey, dynamorio; all, if not set
 """
@@ -107,7 +107,7 @@ def lackey_records(words):
 
 def table_peers(work):
     print("\nothers, on what they can do in minutes: times the bare program's CPU seconds; accesses a second")
-    print(f"{'':26}{'native s':>9}{'user':>8}{'M/s':>7}{'lackey':>9}{'M/s':>7}{'DynamoRIO simulator M/s':>26}{'ours/its':>9}")
+    print(f"{'':26}{'native s':>9}{'user':>8}{'M/s':>7}{'lackey':>9}{'M/s':>7}{'DynamoRIO simulator alone':>27}")
     for words in SMALL:
         native = max(best(lambda: cpu(program(words))), 1e-3)
         ours = min(user(words, work, True) for _ in range(runs))
@@ -123,9 +123,9 @@ def table_peers(work):
                     other.stdin.write(record)
                 _, said = other.communicate()
             rate = float(re.search(rb"([0-9.]+) M/s", said).group(1))
-            cells += f"{rate:26.1f}{ours[1] / ours[0] / 1e6 / rate:8.1f}x"
+            cells += f"{rate:24.1f} M/s"
         else:
-            cells += f"{'-':>26}{'-':>9}"
+            cells += f"{'-':>27}"
         print(cells, flush=True)
 
 
