@@ -10,6 +10,7 @@
 #   make test-profile-use  compile that kernel with what it counted, and compare instructions (see docs/pgo.md)
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
 #   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md)
+#   make test-tlb  a search with huge pages, predicted and measured (PTAT paper, 6.2)
 #   make bench-tlb  what it costs to see every TLB miss, by each method, and by others (see docs/tlb.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
@@ -23,7 +24,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-gcov-kernel test-probe test-profile-use bench bench-cover bench-flow-cost bench-func bench-tlb fuzz install setup-demo setup-test
+.PHONY: all demo test test-gcov-kernel test-probe test-profile-use bench bench-cover bench-flow-cost bench-func bench-tlb test-tlb fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -71,6 +72,10 @@ bench-func: setup-test
 	$(CARGO) build --release --workspace
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/run.sh
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/paper.sh
+
+test-tlb: setup-test
+	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent
+	$(CARGO) test --profile checked -p kprism --test tlb -- --ignored --nocapture
 
 bench-tlb: setup-test
 	$(CARGO) build --release -p kprism -p kprism-observer -p kprism-user -p kprism-agent

@@ -235,8 +235,6 @@ pub fn add_intervals(table: &mut Table, period: f64) {
     table.columns.insert(at + 2, Column { key: "misses_high", head: "at most" });
     for row in &mut table.rows {
         let (low, high) = match row[at] {
-            // All were sampled.
-            Cell::Count(misses) if period <= 1.0 => (Cell::Count(misses), Cell::Count(misses)),
             Cell::Count(misses) => {
                 let n = misses as f64 / period;
                 let cube =
