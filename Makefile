@@ -14,6 +14,8 @@
 #   make bench-probe  what a probe costs at each hit, against bpftrace and ftrace (see docs/probe.md)
 #   make bench-cover-overhead  what gcov's counters cost in instructions of each system call (see docs/cover.md)
 #   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md)
+#   make test-tlb  a search with huge pages, predicted and measured (PTAT paper, 6.2)
+#   make bench-tlb  what it costs to see every TLB miss, by each method, and by others (see docs/tlb.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
 
@@ -26,7 +28,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-gcov-kernel test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe fuzz install setup-demo setup-test
+.PHONY: all demo test test-gcov-kernel test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb test-tlb fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -94,6 +96,15 @@ bench-func: setup-test
 bench-probe:
 	$(CARGO) build --release -p kprism -p kprism-agent
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/probe sh bench/probe/run.sh
+
+test-tlb: setup-test
+	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent
+	$(CARGO) test --profile checked -p kprism --test tlb -- --ignored --nocapture
+
+bench-tlb: setup-test
+	$(CARGO) build --release -p kprism -p kprism-observer -p kprism-user -p kprism-agent
+	@KPRISM=$(KPRISM) OUT=$(TARGET)/tlb python3 bench/tlb/run.py
+	$(CARGO) test --release -p kprism-tlb -- --ignored --nocapture gups speed
 
 fuzz:
 	@CARGO="$(CARGO)" SECONDS_EACH=$(FUZZ_SECONDS) sh scripts/fuzz.sh

@@ -12,7 +12,8 @@
 #   4. durations: what measuring a function adds to each call, against function_graph, kprobe events and bpftrace, and
 #      the paper's tables and figures; reading a trace.dat, against `trace-cmd report`
 #   5. probes: what each hit costs, against bpftrace and ftrace, and the paper's tables
-#   6. if KPRISM_LIBXDC names a checkout of github.com/nyx-fuzz/libxdc, also against that on the captures (of which
+#   6. TLB misses: what each method costs, against DynamoRIO's simulator and valgrind's lackey
+#   7. if KPRISM_LIBXDC names a checkout of github.com/nyx-fuzz/libxdc, also against that on the captures (of which
 #      it reads those without RET compression and timing), and on its own ones if KPRISM_LIBXDC_TRACES names a
 #      checkout of github.com/nyx-fuzz/libxdc_experiments
 set -eu
@@ -92,6 +93,9 @@ fi
 
 echo
 KPRISM=$kprism OUT=$work/probe sh bench/probe/run.sh
+
+echo
+KPRISM=$kprism OUT=$target/tlb RUNS=2 python3 bench/tlb/run.py
 
 # As folders with NAME.pt and xpages.txt, or packed.
 mkdir "$work/captures"

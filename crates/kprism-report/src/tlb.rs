@@ -13,7 +13,7 @@ use kprism_tlb::whatif::{ByObject, huge_mebibytes, may_be_huge};
 use kprism_tlb::{Access, Geometry};
 use serde_json::Value;
 
-use crate::table::{Cell, Table};
+use crate::table::{Cell, Column, Table};
 use crate::units;
 
 /// References, first-level and last-level misses of each geometry. `counts` is the recorder's account.
@@ -224,6 +224,29 @@ pub fn objects(profile: &Profile, geometries: usize, objects: &Objects) -> Table
     let names =
         [("tgid", "process"), ("kind", "kind"), ("start", "start"), ("bytes", "bytes"), ("object", "object")];
     ranked(&names, rows, profile.all(), geometries)
+}
+
+/// Beside sampled misses, the interval that with 95 % holds the true number: `period` is what a sample stands for, by weight.
+/// The number of samples is Poisson's, whose interval is Byar's approximation (Breslow, Day 1987, 2.4).
+pub fn add_intervals(table: &mut Table, period: f64) {
+    const Z: f64 = 1.96;
+    let Some(at) = table.columns.iter().position(|c| c.key == "misses") else { return };
+    table.columns.insert(at + 1, Column { key: "misses_low", head: "at least" });
+    table.columns.insert(at + 2, Column { key: "misses_high", head: "at most" });
+    for row in &mut table.rows {
+        let (low, high) = match row[at] {
+            Cell::Count(misses) => {
+                let n = misses as f64 / period;
+                let cube =
+                    |n: f64, z: f64| n * (1.0 - 1.0 / (9.0 * n) + z / (3.0 * n.sqrt())).max(0.0).powi(3);
+                let low = if n > 0.0 { cube(n, -Z) } else { 0.0 };
+                (Cell::Count((low * period) as u64), Cell::Count((cube(n + 1.0, Z) * period).ceil() as u64))
+            }
+            _ => (Cell::Nothing, Cell::Nothing),
+        };
+        row.insert(at + 1, low);
+        row.insert(at + 2, high);
+    }
 }
 
 /// By page, of the first geometry.

@@ -29,6 +29,8 @@ pub(crate) struct Array {
     /// 2^64 / sets, rounded up: remainders by multiplication (Lemire, Kaser, Kurz 2019).
     magic: u64,
     ways: usize,
+    /// Nothing was ever filled in.
+    unused: bool,
     store: Store,
 }
 
@@ -58,7 +60,13 @@ impl Array {
             Policy::Plru => Store::Plru { keys, bits: vec![0; sets as usize] },
             Policy::Random => Store::Random { keys, state: 0x9e37_79b9_7f4a_7c15 },
         };
-        Array { sets, magic: (u64::MAX / sets).wrapping_add(1), ways, store }
+        Array { sets, magic: (u64::MAX / sets).wrapping_add(1), ways, unused: true, store }
+    }
+
+    /// Whether nothing was ever filled in.
+    #[inline(always)]
+    pub fn is_unused(&self) -> bool {
+        self.unused
     }
 
     /// First entry of the set of `key`.
@@ -101,9 +109,38 @@ impl Array {
         }
     }
 
+    /// [`hit`](Array::hit), and if there is none, [`fill`](Array::fill), for the key of each place, in order. `hits` gets, by
+    /// place, whether there was one. In the usual sets no branch depends on that, which where memory is accessed at random
+    /// nobody could predict.
+    pub fn hit_or_fill_all(&mut self, places: &[u32], key: impl Fn(u32) -> u64, hits: &mut [bool]) {
+        self.unused = false;
+        let sets = self.sets;
+        if let Store::Lru(keys) = &mut self.store
+            && sets.is_power_of_two()
+        {
+            match self.ways {
+                4 => return rotate_all::<4>(keys, sets, places, key, hits),
+                6 => return rotate_all::<6>(keys, sets, places, key, hits),
+                8 => return rotate_all::<8>(keys, sets, places, key, hits),
+                12 => return rotate_all::<12>(keys, sets, places, key, hits),
+                16 => return rotate_all::<16>(keys, sets, places, key, hits),
+                _ => {}
+            }
+        }
+        for &place in places {
+            let key = key(place);
+            let hit = self.hit(key).is_some();
+            if !hit {
+                self.fill(key, false);
+            }
+            hits[place as usize] = hit;
+        }
+    }
+
     /// Takes in a translation that is not there, in place of another if its set is full.
     #[inline(always)]
     pub fn fill(&mut self, key: u64, global: bool) {
+        self.unused = false;
         let (at, ways) = (self.set(key), self.ways);
         let entry = key | if global { GLOBAL } else { 0 };
         match &mut self.store {
@@ -215,6 +252,36 @@ fn to_front<const WAYS: usize>(set: &mut [u64], key: u64) -> Option<u64> {
     }
     set[0] = found;
     Some(found)
+}
+
+#[inline(always)]
+fn rotate_all<const WAYS: usize>(
+    keys: &mut [u64],
+    sets: u64,
+    places: &[u32],
+    key: impl Fn(u32) -> u64,
+    hits: &mut [bool],
+) {
+    let (all, _) = keys.as_chunks_mut::<WAYS>();
+    for &place in places {
+        let key = key(place);
+        let set = (key & NUMBER & (sets - 1)) as usize;
+        hits[place as usize] = rotate(&mut all[set], key);
+    }
+}
+
+/// Puts `key` in front, in place of itself or else of the last entry; whether it was there.
+#[inline(always)]
+fn rotate<const WAYS: usize>(set: &mut [u64; WAYS], key: u64) -> bool {
+    let old = *set;
+    // All bits from the way where it is on; behind it, all stay.
+    let mut behind = 0u64;
+    set[0] = key;
+    for way in 0..WAYS - 1 {
+        behind |= if old[way] == key { u64::MAX } else { 0 };
+        set[way + 1] = old[way + 1] & behind | old[way] & !behind;
+    }
+    (behind | if old[WAYS - 1] == key { 1 } else { 0 }) != 0
 }
 
 fn to_front_any(set: &mut [u64], key: u64) -> Option<u64> {

@@ -4,7 +4,8 @@
 //! An access to the same page (and of the same kind, where loads and stores have arrays of their own) as the one before
 //! it finds its entry most recently used in every first-level array it touches, of any geometry, and goes no further:
 //! nothing would change, so no model is asked.
-//! Fetches are filtered apart from data where no first level serves both.
+//! Fetches are filtered apart from data where no first level serves both. Who calls for every access may do this itself
+//! ([`Bank::look_up`]).
 
 use crate::geometry::{Access, Array, Geometry, PageSize};
 use crate::model::{Counts, Outcome, Page, Tlb};
@@ -44,6 +45,8 @@ pub struct Bank {
     split: bool,
     /// Some first level has an array for data and code.
     shared: bool,
+    /// Of accesses looked up together: geometries that missed, on the first level and altogether; whether a replay needs it.
+    marks: Vec<u32>,
     /// Accesses that were looked up, by kind.
     pub looked_up: [u64; 3],
 }
@@ -57,13 +60,26 @@ const NOTHING: Missed = Missed { size: PageSize::K4, first: 0, last: 0, touched:
 impl Bank {
     /// Empty TLBs of up to [`MAX_GEOMETRIES`] geometries; more are left out.
     pub fn new(geometries: &[Geometry]) -> Self {
-        let recent = geometries.first().map(Recent::new);
+        Bank { recent: geometries.first().map(Recent::new), ..Bank::counting(geometries) }
+    }
+
+    /// The same, but hits that a replay needs are not told.
+    pub fn counting(geometries: &[Geometry]) -> Self {
         let tlbs = geometries.iter().take(MAX_GEOMETRIES).map(Tlb::new).collect();
         let both = |a: &Array| a.serves.contains(&Access::Fetch) && a.serves.len() > 1;
         let shared = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(both)));
         let one = |a: &Array| a.serves.contains(&Access::Load) != a.serves.contains(&Access::Store);
         let split = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(one)));
-        Bank { tlbs, recent, data: NOWHERE, code: NOWHERE, split, shared, looked_up: [0; 3] }
+        Bank {
+            tlbs,
+            recent: None,
+            data: NOWHERE,
+            code: NOWHERE,
+            split,
+            shared,
+            marks: Vec::new(),
+            looked_up: [0; 3],
+        }
     }
 
     /// An access within one 4K page. `page` walks the page tables.
@@ -78,26 +94,36 @@ impl Bank {
         self.look_up(va, access, page)
     }
 
-    fn look_up(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Missed {
+    /// Whether loads and stores to one page are different accesses to some geometry.
+    pub fn is_split(&self) -> bool {
+        self.split
+    }
+
+    /// Whether a fetch matters to data, and the other way round, in some geometry's first level.
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// The same for an access that the caller knows to be to another page than the last one of data, or of code; or of
+    /// another kind, if the bank [is split](Bank::is_split); or if one of the other kind came in between, if the bank
+    /// [is shared](Bank::is_shared).
+    #[inline(always)]
+    pub fn look_up(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Missed {
         self.looked_up[access as usize] += 1;
-        let (mut known, mut page) = (None, Some(page));
         let mut missed = NOTHING;
-        for (i, tlb) in self.tlbs.iter_mut().enumerate() {
-            let walk = || *known.get_or_insert_with(|| page.take().map_or(Page::K4, |walk| walk()));
-            match tlb.access(va, access, walk) {
+        let needed = self.recent.as_mut().is_some_and(|r| r.is_needed(va, access));
+        if let [tlb] = self.tlbs.as_mut_slice() {
+            // The common case.
+            match tlb.access(va, access, page) {
                 Outcome::Hit(0) => {}
-                Outcome::Hit(_) => {
-                    missed.first |= 1 << i;
-                    missed.size = tlb.page.size;
-                }
-                Outcome::Miss => {
-                    missed.first |= 1 << i;
-                    missed.size = tlb.page.size;
-                    missed.last |= 1 << i;
+                outcome => {
+                    let last = u8::from(outcome == Outcome::Miss);
+                    missed = Missed { size: tlb.page.size, first: 1, last, touched: false };
                 }
             }
+        } else {
+            missed = self.look_up_all(va, access, page);
         }
-        let needed = self.recent.as_mut().is_some_and(|r| r.is_needed(va, access));
         if needed && missed.first == 0 {
             missed.touched = true;
             missed.size = self.tlbs[0].held(va, access).unwrap_or(PageSize::K4);
@@ -106,6 +132,55 @@ impl Bank {
             match access {
                 Access::Fetch => self.data = NOWHERE,
                 _ => self.code = NOWHERE,
+            }
+        }
+        missed
+    }
+
+    /// [`look_up`](Bank::look_up) of many accesses to 4K pages that are not global, for a bank that never sees others.
+    /// `told` gets, in order, the places of those that are [told](Missed::is_told), and what they did.
+    pub fn look_up_many(&mut self, vas: &[u64], kinds: &[Access], told: &mut Vec<(u32, Missed)>) {
+        let all = vas.len().min(kinds.len());
+        kinds[..all].iter().for_each(|&kind| self.looked_up[kind as usize] += 1);
+        self.marks.clear();
+        match &mut self.recent {
+            Some(recent) => {
+                self.marks.extend(
+                    vas.iter().zip(kinds).map(|(&va, &kind)| u32::from(recent.is_needed(va, kind)) << 16),
+                );
+            }
+            None => self.marks.resize(all, 0),
+        }
+        let marks = &mut self.marks;
+        for (bit, tlb) in self.tlbs.iter_mut().enumerate() {
+            tlb.access_all(vas, kinds, |i, outcome| {
+                marks[i] |= if outcome == Outcome::Miss { 256 } else { 1 } << bit;
+            });
+        }
+        told.clear();
+        told.resize(all, (0, NOTHING));
+        let mut count = 0;
+        for (i, &mark) in marks.iter().enumerate() {
+            let (first, last) = (mark as u8, (mark >> 8) as u8);
+            told[count] = (i as u32, Missed { size: PageSize::K4, first, last, touched: first == 0 });
+            count += usize::from(mark != 0);
+        }
+        told.truncate(count);
+    }
+
+    #[inline(never)]
+    fn look_up_all(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Missed {
+        let (mut known, mut page) = (None, Some(page));
+        let mut missed = NOTHING;
+        for (i, tlb) in self.tlbs.iter_mut().enumerate() {
+            let walk = || *known.get_or_insert_with(|| page.take().map_or(Page::K4, |walk| walk()));
+            match tlb.access(va, access, walk) {
+                Outcome::Hit(0) => {}
+                outcome => {
+                    missed.first |= 1 << i;
+                    missed.size = tlb.page.size;
+                    missed.last |= u8::from(outcome == Outcome::Miss) << i;
+                }
             }
         }
         missed

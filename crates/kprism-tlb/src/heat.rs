@@ -75,7 +75,7 @@ impl Heat {
             let bins = &mut bands[at].bins;
             let bin = u128::from(m.ns.saturating_sub(begin)) * bins.len() as u128 / length;
             let last = bins.len() - 1;
-            bins[(bin as usize).min(last)] += 1;
+            bins[(bin as usize).min(last)] += context.weight();
         })
     }
 }

@@ -78,8 +78,21 @@ impl Probes {
 #[derive(Debug, Clone)]
 struct Service {
     probes: Probes,
+    /// Those of arrays that hold something, or once did: where nothing is, nothing is looked up.
+    active: Probes,
     /// Arrays that take a page, and the size it is held as, by the page's size.
     takes: [Probes; 3],
+}
+
+/// Room for [`Tlb::access_all`]: places of accesses.
+#[derive(Debug, Clone, Default)]
+struct Together {
+    /// Found on no level so far.
+    missing: Vec<u32>,
+    /// Of those, one array's.
+    chosen: Vec<u32>,
+    /// By place: found on this level.
+    hits: Vec<bool>,
 }
 
 /// TLBs of one processor (thread).
@@ -95,6 +108,7 @@ pub struct Tlb {
     space: u16,
     /// Number of each address space seen, with PCIDs.
     spaces: std::collections::HashMap<u64, u16>,
+    together: Together,
     /// The page of the last access that missed the first level.
     pub page: Page,
     /// See [`Counts`].
@@ -130,6 +144,7 @@ impl Tlb {
             pcid: geometry.pcid,
             space: 0,
             spaces: std::collections::HashMap::new(),
+            together: Together::default(),
             page: Page::K4,
             counts: Counts::default(),
         }
@@ -139,7 +154,7 @@ impl Tlb {
     #[inline(always)]
     pub fn access(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Outcome {
         let space = self.space_of(va);
-        for probe in self.services[0][access as usize].probes.get() {
+        for probe in self.services[0][access as usize].active.get() {
             if self.arrays[probe.array as usize].hit(key(va, probe.size, space)).is_some() {
                 return Outcome::Hit(0);
             }
@@ -147,10 +162,80 @@ impl Tlb {
         self.below(0, va, access, space, page)
     }
 
+    /// [`access`](Tlb::access) to 4K pages that are not global, one after another; only such pages may ever have been accessed.
+    /// `each` gets the place of every access that missed the first level, and then of every one that missed all.
+    pub(crate) fn access_all(&mut self, vas: &[u64], kinds: &[Access], mut each: impl FnMut(usize, Outcome)) {
+        let all = vas.len().min(kinds.len());
+        let Together { mut missing, mut chosen, mut hits } = std::mem::take(&mut self.together);
+        missing.clear();
+        missing.extend(0..all as u32);
+        chosen.resize(all, 0);
+        hits.resize(all, false);
+        let only_data = kinds[..all].iter().fold(0, |kinds, &kind| kinds | kind as u8) < Access::Fetch as u8;
+        // With pages of one size, what a level holds does not depend on the others, nor an array on those beside it: one
+        // array after another.
+        for level in 0..self.services.len() {
+            let takes = [0, 1, 2].map(|kind: usize| self.services[level][kind].takes[0]);
+            let array_of = |i: u32| match takes[kinds[i as usize] as usize].get() {
+                [] => u8::MAX,
+                [one] => one.array,
+                more => more[(vas[i as usize] >> 19) as usize % more.len()].array,
+            };
+            let space = self.space;
+            let key = |i: u32| {
+                let va = vas[i as usize];
+                key(va, PageSize::K4, if va >> 63 == 0 { space } else { 0 })
+            };
+            match (takes[0].get(), takes[1].get()) {
+                ([load], [store]) if only_data && load.array == store.array => {
+                    self.arrays[load.array as usize].hit_or_fill_all(&missing, key, &mut hits);
+                }
+                _ => {
+                    missing.iter().for_each(|&i| hits[i as usize] = false);
+                    let mut wanted = missing.iter().fold(0u64, |set, &i| set | 1 << (array_of(i) & 63));
+                    while wanted != 0 {
+                        let number = wanted.trailing_zeros() as u8;
+                        wanted &= wanted - 1;
+                        let Some(array) = self.arrays.get_mut(usize::from(number)) else { continue };
+                        let mut count = 0;
+                        for &i in &missing {
+                            chosen[count] = i;
+                            count += usize::from(array_of(i) == number);
+                        }
+                        array.hit_or_fill_all(&chosen[..count], key, &mut hits);
+                    }
+                }
+            }
+            let mut missed = 0;
+            for at in 0..missing.len() {
+                let i = missing[at];
+                missing[missed] = i;
+                missed += usize::from(!hits[i as usize]);
+            }
+            missing.truncate(missed);
+            if level == 0 {
+                for &i in &missing {
+                    self.counts.first[kinds[i as usize] as usize] += 1;
+                    each(i as usize, Outcome::Hit(1));
+                }
+            }
+        }
+        for &i in &missing {
+            let va = vas[i as usize];
+            self.counts.last[kinds[i as usize] as usize] += 1;
+            self.walk(va, self.space_of(va), Page::K4);
+            each(i as usize, Outcome::Miss);
+        }
+        self.together = Together { missing, chosen, hits };
+    }
+
     /// The size of the page at `va` that the first level holds.
     pub fn held(&mut self, va: u64, access: Access) -> Option<PageSize> {
         let space = self.space_of(va);
-        let probes = self.services[0][access as usize].probes.get();
+        let probes = self.services[0][access as usize].active.get();
+        if let [one] = probes {
+            return Some(one.size);
+        }
         let held =
             probes.iter().find(|p| self.arrays[p.array as usize].hit(key(va, p.size, space)).is_some());
         held.map(|p| p.size)
@@ -163,6 +248,7 @@ impl Tlb {
     }
 
     /// Fills levels from `top` on.
+    #[inline(always)]
     fn below(
         &mut self,
         top: usize,
@@ -173,7 +259,7 @@ impl Tlb {
     ) -> Outcome {
         self.counts.first[access as usize] += 1;
         for level in 1..self.services.len() {
-            let probes = self.services[level][access as usize].probes.get();
+            let probes = self.services[level][access as usize].active.get();
             let found = probes.iter().find_map(|probe| {
                 let global = self.arrays[probe.array as usize].hit(key(va, probe.size, space))?;
                 Some(Page { size: probe.size, global })
@@ -192,7 +278,9 @@ impl Tlb {
         Outcome::Miss
     }
 
+    #[inline(always)]
     fn fill(&mut self, levels: std::ops::Range<usize>, va: u64, access: Access, space: u16, page: Page) {
+        let mut begun = false;
         for service in &self.services[levels] {
             let takes = service[access as usize].takes[page.size as usize].get();
             let Some(first) = takes.first() else { continue };
@@ -201,17 +289,39 @@ impl Tlb {
                 1 => first,
                 n => &takes[(number >> 7) as usize % n],
             };
-            self.arrays[bank.array as usize].fill(key(va, bank.size, space), page.global);
+            let array = &mut self.arrays[bank.array as usize];
+            begun |= array.is_unused();
+            array.fill(key(va, bank.size, space), page.global);
+        }
+        if begun {
+            self.activate();
+        }
+    }
+
+    #[cold]
+    fn activate(&mut self) {
+        for service in self.services.iter_mut().flatten() {
+            service.active = Probes::NONE;
+            for probe in service.probes.get() {
+                if !self.arrays[probe.array as usize].is_unused() {
+                    service.active.push(*probe);
+                }
+            }
         }
     }
 
     /// Counts what the walk reads, and keeps it in the walk caches.
+    #[inline(always)]
     fn walk(&mut self, va: u64, space: u16, page: Page) {
-        let mut reads = 1;
-        if !self.caches_walks {
-            self.counts.walk_reads += 4 - page.size as u64;
-            return;
+        if self.caches_walks {
+            return self.walk_cached(va, space, page);
         }
+        self.counts.walk_reads += 4 - page.size as u64;
+    }
+
+    #[inline(never)]
+    fn walk_cached(&mut self, va: u64, space: u16, page: Page) {
+        let mut reads = 1;
         // Levels above the entry that maps the page: 2M pages have no page table, and so on.
         for level in page.size as usize..3 {
             let tag = key(va >> (9 * (level + 1)), PageSize::K4, space);
@@ -271,7 +381,7 @@ impl Tlb {
 }
 
 fn service(level: &[crate::geometry::Array], base: usize, access: Access, first: bool) -> Service {
-    let mut s = Service { probes: Probes::NONE, takes: [Probes::NONE; 3] };
+    let mut s = Service { probes: Probes::NONE, active: Probes::NONE, takes: [Probes::NONE; 3] };
     // 4K first: nearly all pages are.
     for size in PageSize::ALL {
         for (i, array) in level.iter().enumerate() {

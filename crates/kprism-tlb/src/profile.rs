@@ -65,13 +65,21 @@ pub struct Context {
     pub tgid: u32,
     /// Time, as last told.
     pub ns: u64,
+    /// See [`Context::weight`]; 0 is 1.
+    pub each: u64,
 }
 
 impl Context {
+    /// How many misses one stands for: more than one where they were sampled.
+    pub fn weight(&self) -> u64 {
+        self.each.max(1)
+    }
+
     /// Follows an event.
     pub fn follow(&mut self, event: &Event) {
         match *event {
             Event::Space(cr3) => self.space = cr3 & !0xfff,
+            Event::Weight(weight) => self.each = weight,
             Event::Task { pid, tgid } => (self.pid, self.tgid) = (pid, tgid),
             Event::Miss(Miss { ns, .. }) | Event::Alloc(Alloc { ns, .. }) | Event::Free { ns, .. } => {
                 self.ns = ns
@@ -107,12 +115,13 @@ impl Profile {
     }
 
     fn miss(&mut self, context: &Context, m: &Miss, objects: &mut Objects) {
-        self.first += u64::from(m.first & 1);
+        let weight = context.weight();
+        self.first += u64::from(m.first & 1) * weight;
         if m.last == 0 {
             return;
         }
         let mut one = Misses::default();
-        (0..MAX_GEOMETRIES).for_each(|g| one[g] = u64::from(m.last >> g & 1));
+        (0..MAX_GEOMETRIES).for_each(|g| one[g] = u64::from(m.last >> g & 1) * weight);
         let add = |to: &mut Misses| to.iter_mut().zip(one).for_each(|(to, n)| *to += n);
         add(&mut self.totals[m.access as usize]);
         add(&mut self.sizes[m.size as usize]);
@@ -131,7 +140,7 @@ impl Profile {
         if m.last & 1 != 0 {
             let tgid = if m.va >> 63 == 1 { 0 } else { context.tgid };
             let start = m.va & !(m.size.bytes() - 1);
-            *self.pages.entry(PageKey { tgid, start, size: m.size }).or_default() += 1;
+            *self.pages.entry(PageKey { tgid, start, size: m.size }).or_default() += weight;
         }
         let (begin, end) = self.span.unwrap_or((m.ns, m.ns));
         self.span = Some((begin.min(m.ns), end.max(m.ns)));

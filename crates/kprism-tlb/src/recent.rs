@@ -44,7 +44,7 @@ impl Recent {
     }
 
     /// Takes note of an access; whether a replay needs it.
-    #[inline]
+    #[inline(always)]
     pub fn is_needed(&mut self, va: u64, access: Access) -> bool {
         let mut needed = false;
         for &(shift, mask, first) in &self.places[access as usize] {

@@ -21,6 +21,7 @@
 //! | 27 | function (see [`crate::allocs`]); time, difference; address, difference; bytes; three addresses, 0 if not known: where the call returns to, and its caller's, and so on | memory was allocated |
 //! | 31 | time, difference; address, difference; bytes, 0 for all of the allocation | memory was given back |
 //! | 7 | thread id, process id | the task from here on |
+//! | 35 | a number, not 0 | what follows was sampled: from here on, each miss stands for so many |
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,7 @@ const FAULT: u8 = 19;
 const FAULT_END: u8 = 23;
 const ALLOC: u8 = 27;
 const FREE: u8 = 31;
+const WEIGHT: u8 = 35;
 const LAST: u8 = 1 << 4;
 const MORE: u8 = 1 << 5;
 const TOUCH: u8 = 1 << 6;
@@ -117,6 +119,8 @@ pub enum Event {
         /// How much; 0 for all that was allocated there.
         bytes: u64,
     },
+    /// Each miss stands for so many, from here on.
+    Weight(u64),
     /// This task runs.
     Task {
         /// Thread id.
@@ -160,18 +164,21 @@ impl Writer {
                 let more = m.first != 1 || m.last > 1;
                 let last = if m.last & 1 != 0 { LAST } else { 0 };
                 let more_bit = if more { MORE } else { 0 };
-                self.bytes.push(m.access as u8 | (m.size as u8) << 2 | last | more_bit);
+                let mut short = Short::new(m.access as u8 | (m.size as u8) << 2 | last | more_bit);
                 if more {
-                    self.bytes.extend([m.first, m.last]);
+                    short.byte(m.first);
+                    short.byte(m.last);
                 }
-                self.difference(self.at.ns, m.ns);
-                self.difference(self.at.va, m.va);
-                self.difference(self.at.ip, m.ip);
+                short.difference(self.at.ns, m.ns);
+                short.difference(self.at.va, m.va);
+                short.difference(self.at.ip, m.ip);
+                self.bytes.extend_from_slice(short.get());
                 self.at = Place { ns: m.ns, va: m.va, ip: m.ip };
             }
             Event::Touch { va, access, size } => {
-                self.bytes.push(access as u8 | (size as u8) << 2 | TOUCH);
-                self.difference(self.at.va, va);
+                let mut short = Short::new(access as u8 | (size as u8) << 2 | TOUCH);
+                short.difference(self.at.va, va);
+                self.bytes.extend_from_slice(short.get());
                 self.at.va = va;
             }
             Event::Space(cr3) => {
@@ -199,6 +206,10 @@ impl Writer {
                 self.at(ns, va);
                 self.number(bytes);
             }
+            Event::Weight(weight) => {
+                self.bytes.push(WEIGHT);
+                self.number(weight);
+            }
             Event::Task { pid, tgid } => {
                 self.bytes.push(TASK);
                 self.number(pid.into());
@@ -224,6 +235,61 @@ impl Writer {
             n >>= 7;
         }
         self.bytes.push(n as u8);
+    }
+}
+
+/// The bytes of one event, written without looking at the stream's room for each: three numbers of at most ten bytes, and
+/// as much behind them as a number is written at once.
+struct Short {
+    bytes: [u8; 48],
+    len: usize,
+}
+
+impl Short {
+    #[inline(always)]
+    fn new(head: u8) -> Self {
+        let mut short = Short { bytes: [0; 48], len: 0 };
+        short.byte(head);
+        short
+    }
+
+    #[inline(always)]
+    fn byte(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    #[inline(always)]
+    fn difference(&mut self, from: u64, to: u64) {
+        let d = to.wrapping_sub(from) as i64;
+        self.number((d << 1 ^ d >> 63) as u64);
+    }
+
+    /// Of at most eight bytes without a branch for each: its groups of seven bits are drawn apart.
+    #[inline(always)]
+    fn number(&mut self, mut n: u64) {
+        if n >> 56 == 0 {
+            let apart = |n: u64, bits: u32, mask: u64| (n & mask) | (n & !mask) << bits;
+            let n28 = apart(n, 4, (1 << 28) - 1);
+            let n14 = apart(n28, 2, 0x0000_3fff_0000_3fff);
+            let n7 = apart(n14, 1, 0x007f_007f_007f_007f);
+            let length = (n | 1).ilog2() as usize / 7 + 1;
+            let more = 0x8080_8080_8080_8080 & ((1u64 << (8 * (length - 1))) - 1);
+            if let Some(to) = self.bytes.get_mut(self.len..self.len + 8) {
+                to.copy_from_slice(&(n7 | more).to_le_bytes());
+            }
+            self.len += length;
+            return;
+        }
+        while n >= 0x80 {
+            self.byte(n as u8 | 0x80);
+            n >>= 7;
+        }
+        self.byte(n as u8);
+    }
+
+    fn get(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }
 
@@ -331,6 +397,16 @@ impl<'a> Reader<'a> {
                 let (ns, va) = self.moved()?;
                 return Ok(Event::Free { ns, va, bytes: self.number()? });
             }
+            WEIGHT => {
+                let weight = self.number()?;
+                if weight == 0 {
+                    return Err(StreamError {
+                        offset,
+                        what: "expected how many misses a sample stands for, not 0".into(),
+                    });
+                }
+                return Ok(Event::Weight(weight));
+            }
             TASK => return Ok(Event::Task { pid: self.narrow()?, tgid: self.narrow()? }),
             _ => {}
         }
@@ -398,6 +474,7 @@ mod tests {
             }),
             any::<u64>().prop_map(Event::Fault),
             Just(Event::FaultEnd),
+            (1..=u64::MAX).prop_map(Event::Weight),
             (any::<(u64, u64, u64)>(), any::<u8>(), any::<[u64; 3]>()).prop_map(
                 |((ns, va, bytes), function, frames)| Event::Alloc(Alloc { ns, function, va, bytes, frames })
             ),

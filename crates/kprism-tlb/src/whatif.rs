@@ -116,7 +116,12 @@ pub fn replay(
                 tlb.flush_all();
                 continue;
             }
-            Event::Task { .. } | Event::Fault(_) | Event::FaultEnd | Event::Alloc(_) | Event::Free { .. } => {
+            Event::Task { .. }
+            | Event::Weight(_)
+            | Event::Fault(_)
+            | Event::FaultEnd
+            | Event::Alloc(_)
+            | Event::Free { .. } => {
                 continue;
             }
         };

@@ -27,7 +27,7 @@ pub struct Info {
 
 /// `QEMU_PLUGIN_CB_NO_REGS`.
 pub const NO_REGS: c_int = 0;
-/// `QEMU_PLUGIN_MEM_RW`.
+/// `QEMU_PLUGIN_MEM_RW`. Of loads or stores alone, QEMU 7.2 tells others.
 pub const MEM_RW: c_int = 3;
 
 pub type OnVcpu = unsafe extern "C" fn(PluginId, c_uint);
@@ -59,4 +59,16 @@ unsafe extern "C" {
     pub fn qemu_plugin_tb_get_insn(tb: *const Tb, index: usize) -> *mut TbInsn;
     pub fn qemu_plugin_insn_size(insn: *const TbInsn) -> usize;
     pub fn qemu_plugin_insn_vaddr(insn: *const TbInsn) -> u64;
+    pub fn qemu_plugin_insn_haddr(insn: *const TbInsn) -> *mut c_void;
+}
+
+/// The bit that `qemu_plugin_mem_is_store` looks at: asking it for every access would be a third of the callback. 0 if it
+/// looks at none, or several.
+pub fn store_bit() -> MemInfo {
+    // SAFETY: a function of its argument's bits alone, in every version.
+    let stores: MemInfo = (0..MemInfo::BITS)
+        .map(|bit| 1 << bit)
+        .filter(|&info| unsafe { qemu_plugin_mem_is_store(info) })
+        .sum();
+    if stores.is_power_of_two() { stores } else { 0 }
 }

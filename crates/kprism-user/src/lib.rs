@@ -7,10 +7,14 @@
 //! nanosecond each. There are no page tables here: every page is a 4K page.
 //!
 //! Threads run at once, each with TLBs of its own. What a program forks is not followed.
+//!
+//! Callbacks only note accesses to another page than the last one's; the models run over a few hundred of them at once
+//! (`thread`). A block that surely accesses memory needs no callback of its own (`block`).
 
 #![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
 
 mod abi;
+mod block;
 mod maps;
 mod thread;
 
@@ -19,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use kprism_tlb::{Access, Geometry, presets};
+use kprism_tlb::{Geometry, presets};
 use serde_json::json;
 
 use maps::Maps;
@@ -35,6 +39,8 @@ const MAX_THREADS: usize = 512;
 struct State {
     out: PathBuf,
     geometries: Vec<Geometry>,
+    /// Misses are written, not only counted.
+    record: bool,
     maps: Mutex<Maps>,
     /// A forked child has another.
     process: u32,
@@ -67,6 +73,10 @@ pub unsafe extern "C" fn qemu_plugin_install(
         eprintln!("kprism-user: watches programs under qemu-x86_64; kprism-observer watches machines");
         return 1;
     }
+    if abi::store_bit() == 0 {
+        eprintln!("kprism-user: this QEMU tells stores in a way that is not known; QEMU 7.2 is");
+        return 1;
+    }
     let ready = State::new(&args).and_then(|state| STATE.set(state).map_err(|_| "loaded twice".to_owned()));
     if let Err(e) = ready {
         eprintln!("kprism-user: {e}");
@@ -85,7 +95,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
 
 impl State {
     fn new(args: &[String]) -> Result<Self, String> {
-        let (mut out, mut geometries) = (None, Vec::new());
+        let (mut out, mut geometries, mut record) = (None, Vec::new(), true);
         for arg in args {
             match arg.split_once('=') {
                 Some(("out", folder)) => out = Some(PathBuf::from(folder)),
@@ -101,17 +111,18 @@ impl State {
                         });
                     }
                 }
-                _ => return Err(format!("'{arg}': expected out=FOLDER or tlb=NAME+NAME")),
+                Some(("record", "no")) => record = false,
+                _ => return Err(format!("'{arg}': expected out=FOLDER, tlb=NAME+NAME or record=no")),
             }
         }
         let out = out.ok_or("expected out=FOLDER")?;
         std::fs::create_dir_all(out.join("tlb")).map_err(|e| format!("{}: {e}", out.display()))?;
         let maps = Mutex::new(Maps::new());
-        Ok(State { out, geometries, maps, process: std::process::id() })
+        Ok(State { out, geometries, record, maps, process: std::process::id() })
     }
 }
 
-/// The calling thread. QEMU's callbacks come on the thread that they are about.
+/// The calling thread. QEMU's callbacks of code and system calls come on the thread that they are about.
 #[inline(always)]
 fn thread(cpu: c_uint) -> Option<&'static mut Thread> {
     // SAFETY: set at the thread's start, taken at the end of all; used by its own thread alone.
@@ -120,9 +131,9 @@ fn thread(cpu: c_uint) -> Option<&'static mut Thread> {
 
 unsafe extern "C" fn on_thread(_: abi::PluginId, cpu: c_uint) {
     let (Some(state), Some(slot)) = (STATE.get(), THREADS.get(cpu as usize)) else { return };
-    // SAFETY: asks for this thread's number.
-    let tid = unsafe { libc::gettid() } as u32;
-    match Thread::new(cpu, (tid, state.process), &state.geometries, &state.out.join("tlb")) {
+    let folder = state.out.join("tlb");
+    let folder = state.record.then_some(folder.as_path());
+    match Thread::new(cpu, state.process, &state.geometries, folder) {
         Ok(thread) => slot.store(Box::into_raw(Box::new(thread)), Ordering::Release),
         Err(e) => eprintln!("kprism-user: {}: {e}", state.out.display()),
     }
@@ -134,37 +145,30 @@ unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
     }
     // SAFETY: `tb` and its instructions are valid during this callback.
     unsafe {
-        let n = abi::qemu_plugin_tb_n_insns(tb);
-        let va = abi::qemu_plugin_tb_vaddr(tb);
-        let mut bytes = 0;
-        for i in 0..n {
+        let block = block::Block::read(tb);
+        for i in 0..block.instructions {
             let insn = abi::qemu_plugin_tb_get_insn(tb, i);
-            bytes += abi::qemu_plugin_insn_size(insn) as u64;
-            let udata = std::ptr::without_provenance_mut(abi::qemu_plugin_insn_vaddr(insn) as usize);
+            let word = block.word(i, abi::qemu_plugin_insn_vaddr(insn));
+            let udata = std::ptr::without_provenance_mut(word as usize);
             abi::qemu_plugin_register_vcpu_mem_cb(insn, on_memory, abi::NO_REGS, abi::MEM_RW, udata);
         }
-        // A user address has 47 bits; a block is no longer than a page and has at most 512 instructions. The address of
-        // the last byte is told by its page alone: the first's, or the next.
-        let next = u64::from((va & 0xfff) + bytes > 4096);
-        let word = va & ((1 << 48) - 1) | (n as u64 & 0x7fff) << 48 | next << 63;
-        let udata = std::ptr::without_provenance_mut(word as usize);
-        abi::qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, abi::NO_REGS, udata);
+        if let Some(word) = block.own_word() {
+            let udata = std::ptr::without_provenance_mut(word as usize);
+            abi::qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, abi::NO_REGS, udata);
+        }
     }
 }
 
 unsafe extern "C" fn on_block(cpu: c_uint, udata: *mut c_void) {
     let Some(t) = thread(cpu) else { return };
-    let word = udata.addr() as u64;
-    t.block(word & ((1 << 48) - 1), word >> 48 & 0x7fff, word >> 63 != 0);
+    let (va, instructions, next) = block::of_own_word(udata.addr() as u64);
+    t.block(va, instructions, next);
 }
 
 unsafe extern "C" fn on_memory(cpu: c_uint, info: abi::MemInfo, va: u64, udata: *mut c_void) {
-    let Some(t) = thread(cpu) else { return };
-    // SAFETY: plain functions of QEMU's on the word that it passed.
-    let (store, shift) =
-        unsafe { (abi::qemu_plugin_mem_is_store(info), abi::qemu_plugin_mem_size_shift(info)) };
-    let access = if store { Access::Store } else { Access::Load };
-    t.memory(va, 1 << shift, access, udata.addr() as u64);
+    if let Some(t) = thread(cpu) {
+        t.memory(va, info, udata.addr() as u64);
+    }
 }
 
 unsafe extern "C" fn on_call(
@@ -204,7 +208,7 @@ unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
         if !thread.is_null() {
             // SAFETY: from `Box::into_raw`; QEMU has stopped the other threads.
             let mut thread = unsafe { Box::from_raw(thread) };
-            thread.write();
+            thread.finish();
             counts.push(thread.account(&state.geometries));
         }
     }

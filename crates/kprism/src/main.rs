@@ -20,6 +20,7 @@ mod pipeline;
 mod profile_use;
 mod progress;
 mod text;
+mod tlb_sampled;
 
 use std::io::{BufWriter, Write as _};
 use std::process::ExitCode;

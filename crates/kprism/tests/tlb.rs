@@ -238,3 +238,72 @@ fn misses_are_named_by_arrays_and_by_where_they_were_allocated() {
         assert!(named * 100 >= own * 98, "{words:?}: only {named} of {own} misses are of known sites");
     }
 }
+
+/// The PTAT paper's 6.2: a search whose array `column` is put on huge pages then misses in `rowstarts` and `pred`. What
+/// if tells it from the run on 4K pages alone; then it is measured.
+#[test]
+#[ignore = "two searches in the guest and ten replays: minutes"]
+fn a_search_with_huge_pages_is_predicted() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/tlb/build.sh");
+    assert!(Command::new("sh").arg(build).arg(dir.path().join("bench")).status().expect("sh").success());
+    let share = format!("{}:/bench", dir.path().join("bench").display());
+    let record = |pages: &str| {
+        let run = dir.path().join(pages).to_str().expect("UTF-8").to_owned();
+        ok(&[
+            "-q",
+            "record",
+            "tlb",
+            "-g",
+            "ivybridge-ep",
+            "-o",
+            &run,
+            "--share",
+            &share,
+            "--",
+            "/bench/bfs",
+            "18",
+            "4",
+            pages,
+        ]);
+        run
+    };
+    let rows = |run: &str, view: &str| -> Vec<Value> {
+        let json: Value =
+            serde_json::from_str(&ok(&["report", "tlb", view, "-i", run, "--json", "--limit", "0"]))
+                .expect("JSON");
+        json[view].as_array().expect("rows").clone()
+    };
+    let names = ["uint32_t *column =", "uint64_t *rowstarts =", "int64_t *pred ="]
+        .map(|text| format!("main (bfs.c:{})", line_of("bfs.c", text)));
+    let is = |row: &Value, name: &str| row["object"].as_str().is_some_and(|object| object.contains(name));
+    let small = record("4K");
+    let misses = |rows: &[Value], name: &str| -> u64 {
+        rows.iter().filter(|row| is(row, name)).map(|row| row["misses"].as_u64().expect("a number")).sum()
+    };
+    let before = rows(&small, "objects");
+    let advice = rows(&small, "advice");
+    let predicted = advice
+        .iter()
+        .find(|row| row["page_size"] == "2M" && is(row, &names[0]))
+        .and_then(|row| row["after"].as_u64())
+        .expect("advice for `column`");
+
+    let after = rows(&record("2M"), "objects");
+    let measured: u64 = after.iter().map(|row| row["misses"].as_u64().expect("a number")).sum();
+    let off = 100.0 * (predicted as f64 - measured as f64) / measured as f64;
+    let [column, rest] = [&before, &after].map(|rows| {
+        let of_rest = misses(rows, &names[1]) + misses(rows, &names[2]);
+        (misses(rows, &names[0]), of_rest)
+    });
+    println!(
+        "predicted {predicted}, measured {measured}: {off:+.1} %; column, rowstarts and pred: {column:?}, {rest:?}"
+    );
+    assert!(off.abs() <= 5.0, "predicted {predicted}, measured {measured}");
+    let all: u64 = before.iter().map(|row| row["misses"].as_u64().expect("a number")).sum();
+    assert!(column.0 * 2 > all, "`column` misses most on 4K pages: {} of {all}", column.0);
+    assert!(
+        rest.0 * 20 < measured && rest.1 * 10 > measured * 8,
+        "then the others do: {rest:?} of {measured}"
+    );
+}

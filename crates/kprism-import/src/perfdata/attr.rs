@@ -8,6 +8,7 @@ use super::bytes::{Fields, Put};
 pub(crate) mod kind {
     pub const SOFTWARE: u32 = 1;
     pub const TRACEPOINT: u32 = 2;
+    pub const RAW: u32 = 4;
 }
 
 /// `PERF_COUNT_SW_DUMMY`: counts nothing, carries the records about tasks and mappings.
@@ -46,6 +47,7 @@ pub(crate) mod flag {
     pub const EXCLUDE_KERNEL: u64 = 1 << 5;
     pub const EXCLUDE_HV: u64 = 1 << 6;
     pub const MMAP: u64 = 1 << 8;
+    pub const FREQUENCY: u64 = 1 << 10;
     pub const COMM: u64 = 1 << 9;
     pub const TASK: u64 = 1 << 13;
     pub const SAMPLE_ID_ALL: u64 = 1 << 18;
@@ -79,6 +81,12 @@ pub(crate) struct Attr {
     /// What counts a sample has with it.
     pub read_format: u64,
     pub flags: u64,
+    /// Events from one sample to the next, or, with [`flag::FREQUENCY`], samples a second.
+    pub period: u64,
+    /// `branch_sample_type`: what a sample's branches have with them.
+    pub branches: u64,
+    /// Registers of the program, and of where the event was, that a sample has.
+    pub registers: [u64; 2],
     /// The clock of its times, if [`flag::USE_CLOCKID`] is set.
     pub clockid: u32,
     /// Its numbers in records, one for each CPU or thread.
@@ -92,11 +100,27 @@ impl Attr {
     /// Reads the fixed part, of any version, without ids. `None` when it is too short for the first version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut f = Fields(bytes);
-        let (kind, _size, config, _period) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
+        let (kind, _size, config, period) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
         let (sample_type, read_format, flags) = (f.u64()?, f.u64()?, f.u64()?);
-        // wakeup, breakpoint type, two words of it, branches, user's registers, user's stack.
-        let clockid = f.take(4 + 4 + 8 + 8 + 8 + 8 + 4).and_then(|_| f.u32()).unwrap_or(0);
-        Some(Self { kind, config, sample_type, read_format, flags, clockid, ids: Vec::new() })
+        // wakeup, breakpoint type, two words of it; later versions have more.
+        f.take(4 + 4 + 8 + 8);
+        let (branches, program) = (f.u64().unwrap_or(0), f.u64().unwrap_or(0));
+        // How much of the stack.
+        f.u32();
+        let clockid = f.u32().unwrap_or(0);
+        let registers = [program, f.u64().unwrap_or(0)];
+        Some(Self {
+            kind,
+            config,
+            sample_type,
+            read_format,
+            flags,
+            period,
+            branches,
+            registers,
+            clockid,
+            ids: Vec::new(),
+        })
     }
 
     /// Length of the fixed part, as it says itself: the first version did not.

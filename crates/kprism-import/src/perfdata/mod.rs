@@ -15,6 +15,7 @@
 //! | `spaces` | which process's code a stream runs over where: the page explains the three ways |
 //! | `place` | code at (address space, address, stream offset) |
 //! | [`trace`] | tracepoints, for durations |
+//! | [`mem`] | samples of what memory a program accessed, for TLB misses |
 //! | `files`, `kcore`, `bpf` | code of programs, of the kernel, of BPF programs |
 //!
 //! **Times.** perf's own time is TSC · mult >> shift + zero; a run's is TSC at its frequency. Records are turned
@@ -29,6 +30,7 @@ pub mod export;
 pub(crate) mod file;
 pub(crate) mod files;
 pub(crate) mod kcore;
+pub mod mem;
 mod place;
 mod read;
 pub(crate) mod record;

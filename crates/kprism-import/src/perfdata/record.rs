@@ -65,7 +65,18 @@ pub(crate) mod sample {
     pub const PERIOD: u64 = 1 << 8;
     pub const STREAM_ID: u64 = 1 << 9;
     pub const RAW: u64 = 1 << 10;
+    pub const BRANCH_STACK: u64 = 1 << 11;
+    pub const REGS_USER: u64 = 1 << 12;
+    pub const STACK_USER: u64 = 1 << 13;
+    pub const WEIGHT: u64 = 1 << 14;
+    pub const DATA_SRC: u64 = 1 << 15;
     pub const IDENTIFIER: u64 = 1 << 16;
+    pub const TRANSACTION: u64 = 1 << 17;
+    pub const REGS_INTR: u64 = 1 << 18;
+    pub const PHYS_ADDR: u64 = 1 << 19;
+    pub const CGROUP: u64 = 1 << 21;
+    pub const DATA_PAGE_SIZE: u64 = 1 << 22;
+    pub const WEIGHT_STRUCT: u64 = 1 << 24;
 }
 
 /// Flags of an AUX record.
@@ -214,7 +225,7 @@ pub(crate) struct Auxtrace {
 pub(crate) enum Record<'a> {
     Mmap(Mapped),
     /// A mapping that is not for code.
-    MmapData,
+    MmapData(Mapped),
     Lost {
         lost: u64,
     },
@@ -419,7 +430,7 @@ fn mapped<'a>(head: Head, mut f: Fields<'_>) -> Option<Record<'a>> {
         f.u32()?;
     }
     map.path = f.text();
-    Some(if code { Record::Mmap(map) } else { Record::MmapData })
+    Some(if code { Record::Mmap(map) } else { Record::MmapData(map) })
 }
 
 impl Record<'_> {

@@ -222,14 +222,7 @@ fn raw<'a>(attr: &Attr, body: &'a [u8]) -> Option<&'a [u8]> {
         f.u64()?;
     }
     if has(sample::READ) {
-        let asked = |bit| u64::from(attr.read_format & bit != 0);
-        let times = asked(read_format::TOTAL_TIME_ENABLED) + asked(read_format::TOTAL_TIME_RUNNING);
-        let each = 1 + asked(read_format::ID) + asked(read_format::LOST);
-        let words = match asked(read_format::GROUP) {
-            0 => times + each,
-            _ => f.u64()?.checked_mul(each)?.checked_add(times)?,
-        };
-        f.take(usize::try_from(words.checked_mul(8)?).ok()?)?;
+        skip_counts(attr, &mut f)?;
     }
     if has(sample::CALLCHAIN) {
         let count = f.u64()?;
@@ -237,4 +230,16 @@ fn raw<'a>(attr: &Attr, body: &'a [u8]) -> Option<&'a [u8]> {
     }
     let size = f.u32()?;
     f.take(size as usize)
+}
+
+/// Passes over what a sample has counted (`PERF_SAMPLE_READ`).
+pub(super) fn skip_counts(attr: &Attr, f: &mut Fields<'_>) -> Option<()> {
+    let asked = |bit| u64::from(attr.read_format & bit != 0);
+    let times = asked(read_format::TOTAL_TIME_ENABLED) + asked(read_format::TOTAL_TIME_RUNNING);
+    let each = 1 + asked(read_format::ID) + asked(read_format::LOST);
+    let words = match asked(read_format::GROUP) {
+        0 => times + each,
+        _ => f.u64()?.checked_mul(each)?.checked_add(times)?,
+    };
+    f.take(usize::try_from(words.checked_mul(8)?).ok()?).map(|_| ())
 }

@@ -112,41 +112,102 @@ impl Counts {
 /// An entry of a page directory that leads to a table.
 const LEADS: u64 = 1 << 3;
 
-/// A page of the region: a table of one process.
-#[derive(Debug, Clone)]
+/// A page of the region: a table of one process. What its entries map is apart, so that this stays in the cache.
+#[derive(Debug, Clone, Copy)]
 struct Table {
     pid: u32,
-    /// Size of the pages and first address, from a record.
-    range: Option<(PageSize, u64)>,
     /// Its process is gone.
     gone: bool,
     /// Entries that map a page.
-    live: u32,
-    /// What each maps: first address, the page's size from bit 1 on, bit 0 set; [`LEADS`]: no page, but
-    /// another table; 0 is nothing.
-    entries: Box<[u64; 512]>,
+    live: u16,
+    /// Size of the pages and first address, from a record.
+    range: Option<(PageSize, u64)>,
 }
 
-impl Table {
-    fn new(pid: u32, range: Option<(PageSize, u64)>) -> Self {
-        Table { pid, range, gone: false, live: 0, entries: Box::new([0; 512]) }
+/// What each entry of a table maps: first address, the page's size from bit 1 on, bit 0 set; [`LEADS`]: no page, but
+/// another table; 0 is nothing.
+type Entries = [u64; 512];
+
+fn mapping(pid: u32, entry: u64) -> Option<Mapping> {
+    let size = PageSize::from_number((entry >> 1) as u8 & 3)?;
+    (entry & 1 != 0).then_some(Mapping { pid, size, va: entry & !0xfff })
+}
+
+/// Pages of a region that are looked up in a list; a larger region's are hashed.
+const DENSE: u64 = 1 << 20;
+const NO_TABLE: u32 = u32::MAX;
+
+/// The table on each page of the region: every access looks here.
+#[derive(Debug, Clone)]
+enum Places {
+    Dense(Vec<u32>),
+    Sparse(HashMap<u64, u32, BuildHasherDefault<PageHasher>>),
+}
+
+/// All tables.
+#[derive(Debug, Clone)]
+struct Tables {
+    first: u64,
+    places: Places,
+    heads: Vec<Table>,
+    entries: Vec<Entries>,
+}
+
+impl Tables {
+    fn new(start: u64, end: u64) -> Self {
+        let pages = (end.saturating_sub(start) >> 12) + 2;
+        let places = match pages {
+            ..=DENSE => Places::Dense(vec![NO_TABLE; pages as usize]),
+            _ => Places::Sparse(HashMap::default()),
+        };
+        Tables { first: start >> 12, places, heads: Vec::new(), entries: Vec::new() }
     }
 
-    fn set(&mut self, at: usize, size: PageSize, va: u64) {
-        self.drop(at);
-        self.live += 1;
-        self.entries[at] = va & !0xfff | (size as u64) << 1 | 1;
+    /// The table that an address in the region lies in.
+    #[inline(always)]
+    fn at(&self, address: u64) -> Option<usize> {
+        let page = (address >> 12).wrapping_sub(self.first);
+        let number = match &self.places {
+            Places::Dense(all) => *all.get(page as usize)?,
+            Places::Sparse(all) => *all.get(&page)?,
+        };
+        (number != NO_TABLE).then_some(number as usize)
     }
 
-    fn drop(&mut self, at: usize) {
-        self.live -= u32::from(self.entries[at] & 1 != 0);
-        self.entries[at] = 0;
+    /// Makes the page at an address a table of nothing.
+    fn put(&mut self, address: u64, pid: u32, range: Option<(PageSize, u64)>) -> usize {
+        let head = Table { pid, gone: false, live: 0, range };
+        if let Some(number) = self.at(address) {
+            self.heads[number] = head;
+            self.entries[number] = [0; 512];
+            return number;
+        }
+        let number = self.heads.len();
+        let page = (address >> 12).wrapping_sub(self.first);
+        match &mut self.places {
+            Places::Dense(all) => {
+                if let Some(place) = all.get_mut(page as usize) {
+                    *place = number as u32;
+                }
+            }
+            Places::Sparse(all) => {
+                all.insert(page, number as u32);
+            }
+        }
+        self.heads.push(head);
+        self.entries.push([0; 512]);
+        number
     }
 
-    fn mapping(&self, at: usize) -> Option<Mapping> {
-        let entry = self.entries[at];
-        let size = PageSize::from_number((entry >> 1) as u8 & 3)?;
-        (entry & 1 != 0).then_some(Mapping { pid: self.pid, size, va: entry & !0xfff })
+    fn set(&mut self, number: usize, at: usize, size: PageSize, va: u64) {
+        self.drop(number, at);
+        self.heads[number].live += 1;
+        self.entries[number][at] = va & !0xfff | (size as u64) << 1 | 1;
+    }
+
+    fn drop(&mut self, number: usize, at: usize) {
+        let entry = std::mem::take(&mut self.entries[number][at]);
+        self.heads[number].live -= (entry & 1) as u16;
     }
 }
 
@@ -173,7 +234,7 @@ impl Hasher for PageHasher {
 pub struct Rpt {
     start: u64,
     end: u64,
-    tables: HashMap<u64, Table, BuildHasherDefault<PageHasher>>,
+    tables: Tables,
     /// Processes whose tables the kernel goes through, and how many times at once.
     scanned: HashMap<u32, u32>,
 }
@@ -190,11 +251,17 @@ impl Rpt {
 
     /// For a region of page tables.
     pub fn new(start: u64, end: u64) -> Self {
-        Rpt { start, end, tables: HashMap::default(), scanned: HashMap::new() }
+        Rpt { start, end, tables: Tables::new(start, end), scanned: HashMap::new() }
     }
 
     fn inside(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
+    }
+
+    /// What there is for an address, to have it in the cache.
+    #[inline(always)]
+    fn peek(&self, address: u64) -> u64 {
+        self.tables.at(address).map_or(0, |number| self.tables.entries[number][slot(address)])
     }
 
     /// Takes a record; false if it speaks of what is not in the region.
@@ -203,26 +270,28 @@ impl Rpt {
             Record::Map { pid, size, va, entry, .. } => {
                 let inside = self.inside(entry);
                 if inside {
-                    let table = self.tables.entry(entry >> 12).or_insert_with(|| Table::new(pid, None));
                     // A table is one process's; another's has taken the page over.
-                    if table.gone || table.pid != pid {
-                        *table = Table::new(pid, None);
-                    }
-                    table.set(slot(entry), size, va);
+                    let same = |&number: &usize| {
+                        let table = &self.tables.heads[number];
+                        !table.gone && table.pid == pid
+                    };
+                    let known = self.tables.at(entry).filter(same);
+                    let number = known.unwrap_or_else(|| self.tables.put(entry, pid, None));
+                    self.tables.set(number, slot(entry), size, va);
                 }
                 inside
             }
             Record::Unmap { entry, .. } => {
                 let inside = self.inside(entry);
-                if let Some(table) = self.tables.get_mut(&(entry >> 12)).filter(|_| inside) {
-                    table.drop(slot(entry));
+                if let Some(number) = self.tables.at(entry).filter(|_| inside) {
+                    self.tables.drop(number, slot(entry));
                 }
                 inside
             }
             Record::Table { pid, size, va, table, .. } => {
                 let inside = self.inside(table);
                 if inside {
-                    self.tables.insert(table >> 12, Table::new(pid, Some((size, va))));
+                    self.tables.put(table, pid, Some((size, va)));
                 }
                 inside
             }
@@ -239,14 +308,14 @@ impl Rpt {
             }
             Record::Exit { pid, .. } => {
                 self.scanned.remove(&pid);
-                self.tables.values_mut().filter(|t| t.pid == pid).for_each(|t| t.gone = true);
+                self.tables.heads.iter_mut().filter(|t| t.pid == pid).for_each(|t| t.gone = true);
                 true
             }
         }
     }
 
     /// What an access meant. `next` is the access after it, which tells the kernel's reads.
-    #[inline]
+    #[inline(always)]
     pub fn access(&mut self, a: &Access, next: Option<&Access>) -> Meaning {
         if !self.inside(a.address) {
             return Meaning::Outside;
@@ -257,7 +326,8 @@ impl Rpt {
         }
     }
 
-    fn read(&mut self, a: &Access, next: Option<&Access>) -> Meaning {
+    #[inline(always)]
+    fn read(&self, a: &Access, next: Option<&Access>) -> Meaning {
         let entry = a.address & !7;
         let changes = |n: &&Access| {
             n.kind == Kind::Write
@@ -274,17 +344,19 @@ impl Rpt {
         if changing.is_some() && changing.filter(walkers).is_none() {
             return Meaning::Kernel;
         }
-        let Some(table) = self.tables.get_mut(&(entry >> 12)) else { return Meaning::Unknown };
+        let Some(number) = self.tables.at(entry) else { return Meaning::Unknown };
+        let (table, values) = (&self.tables.heads[number], &self.tables.entries[number]);
         if table.gone || !self.scanned.is_empty() && self.scanned.contains_key(&table.pid) {
             return Meaning::Census;
         }
         // A burst holds several entries: the first that maps stands for all, as a bus cannot tell.
         let entries = (usize::from(a.bytes) / 8).max(1);
         let first = slot(a.address & !(entries as u64 * 8 - 1));
-        let found = (first..(first + entries).min(512)).find_map(|i| Some((i, table.mapping(i)?)));
+        let found =
+            (first..(first + entries).min(512)).find_map(|i| Some((i, mapping(table.pid, values[i])?)));
         match found {
             Some((i, mapping)) => Meaning::Miss { mapping, entry: (entry & !0xfff) + i as u64 * 8 },
-            None if table.entries[slot(a.address)] == LEADS => Meaning::Upper,
+            None if values[slot(a.address)] == LEADS => Meaning::Upper,
             None if table.range.is_some() || table.live > 0 => Meaning::Absent,
             None => Meaning::Unknown,
         }
@@ -292,29 +364,29 @@ impl Rpt {
 
     fn write(&mut self, a: &Access) -> Meaning {
         let entry = a.address & !7;
-        let Some(table) = self.tables.get_mut(&(entry >> 12)) else {
+        let Some(number) = self.tables.at(entry) else {
             // A table is cleared before anyone says whose it is.
             return if a.bytes < 8 || a.value == Some(0) { Meaning::Clear } else { Meaning::Unknown };
         };
         let at = slot(entry);
         if a.bytes < 8 {
             // A byte of `rep stosb`: no entry is ever changed in part.
-            table.drop(at);
+            self.tables.drop(number, at);
             return Meaning::Clear;
         }
-        match (a.value, table.range) {
-            (Some(0), _) if table.entries[at] == 0 => Meaning::Clear,
+        match (a.value, self.tables.heads[number].range) {
+            (Some(0), _) if self.tables.entries[number][at] == 0 => Meaning::Clear,
             (Some(value), _) if value & PRESENT == 0 => {
-                table.drop(at);
+                self.tables.drop(number, at);
                 Meaning::Unmapped
             }
             (Some(value), Some((size, va))) => {
                 // An entry of a page directory that leads to a page table maps nothing itself.
                 if size == PageSize::K4 || value & LARGE != 0 {
-                    table.set(at, size, va.wrapping_add((at as u64) << size.shift()));
+                    self.tables.set(number, at, size, va.wrapping_add((at as u64) << size.shift()));
                 } else {
-                    table.drop(at);
-                    table.entries[at] = LEADS;
+                    self.tables.drop(number, at);
+                    self.tables.entries[number][at] = LEADS;
                 }
                 Meaning::Mapped
             }
@@ -327,6 +399,9 @@ impl Rpt {
 fn slot(entry: u64) -> usize {
     (entry >> 3 & 511) as usize
 }
+
+/// Accesses looked at together.
+const GROUP: usize = 64;
 
 /// A miss as it comes out: the paper's trace, complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -342,24 +417,38 @@ pub struct BusMiss {
 /// Runs records and accesses, each in order of time, through a reverse page table. `each` gets every miss.
 pub fn replay(
     region: (u64, u64),
-    records: impl Iterator<Item = Record>,
+    mut records: impl Iterator<Item = Record>,
     mut accesses: impl Iterator<Item = Access>,
     mut each: impl FnMut(BusMiss),
 ) -> Counts {
     let mut rpt = Rpt::new(region.0, region.1);
     let mut counts = Counts::default();
-    let mut records = records.peekable();
-    let mut next = accesses.next();
-    while let Some(a) = next {
-        next = accesses.next();
-        while let Some(record) = records.next_if(|r| r.time() <= a.time) {
-            rpt.record(&record);
+    let mut record = records.next();
+    let mut due = record.map_or(u64::MAX, |r| r.time());
+    // In groups, whose entries are all asked for before the first is needed: memory answers many at once as fast as one.
+    let mut group: Vec<Access> = Vec::with_capacity(GROUP + 1);
+    loop {
+        group.extend(accesses.by_ref().take(GROUP + 1 - group.len()));
+        if group.is_empty() {
+            return counts;
         }
-        let meaning = rpt.access(&a, next.as_ref());
-        counts.add(&meaning);
-        if let Meaning::Miss { mapping, entry } = meaning {
-            each(BusMiss { time: a.time, mapping, entry });
+        std::hint::black_box(group.iter().fold(0, |all, a| all ^ rpt.peek(a.address)));
+        // The last one waits for what follows it, if anything does.
+        let whole = if group.len() > GROUP { GROUP } else { group.len() };
+        for (at, a) in group[..whole].iter().enumerate() {
+            while due <= a.time
+                && let Some(now) = record
+            {
+                rpt.record(&now);
+                record = records.next();
+                due = record.map_or(u64::MAX, |r| r.time());
+            }
+            let meaning = rpt.access(a, group.get(at + 1));
+            counts.add(&meaning);
+            if let Meaning::Miss { mapping, entry } = meaning {
+                each(BusMiss { time: a.time, mapping, entry });
+            }
         }
+        group.drain(..whole);
     }
-    counts
 }

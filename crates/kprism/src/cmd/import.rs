@@ -4,14 +4,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use kprism_import::perfdata::{Search, trace};
+use kprism_import::perfdata::{Search, mem, trace};
 use kprism_import::{CodeFile, ImportError, detect, ftrace, read, write};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 
+use crate::cmd::tlb;
 use crate::durations;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
+use crate::tlb_sampled;
 
 const AFTER_HELP: &str = "\
 PATH is told apart by what it holds:
@@ -20,7 +22,9 @@ PATH is told apart by what it holds:
   a folder with pt.bin                DynamoRIO's drpt2trace input
   perf.data, file or folder           perf record -e intel_pt//; programs and libraries
                                       from where they were, or --symfs, if build ids fit; or
-                                      tracepoints (perf record -e 'sched:*', perf sched record)
+                                      tracepoints (perf record -e 'sched:*', perf sched record);
+                                      or sampled TLB misses (perf record -d -e
+                                      mem_inst_retired.stlb_miss_loads:P, or -d -R -e ibs_op//)
   a folder with ptout.N, ptout.sideband
                                       simple-pt's sptcmd; name the kernel's code with --kcore
                                       and --kallsyms, or --vmlinux
@@ -86,6 +90,15 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
             |run| trace::copy(&args.path, args.kallsyms.as_deref(), &run.streams(), &run.symbols()),
             progress,
         );
+    }
+    if mem::detect(&args.path) {
+        progress.step("reading the samples");
+        let root = args.symfs.as_deref().unwrap_or(Path::new("/"));
+        let run = tlb_sampled::import(&args.path, root, args.kallsyms.as_deref(), &args.output)?;
+        let text = tlb::save(&run)?;
+        progress.clear();
+        progress.say(&text);
+        return Ok(Outcome::Done);
     }
     let code = args.code.iter().map(|text| CodeFile::parse(text)).collect::<Result<Vec<_>, _>>()?;
     progress.step("reading the recording");

@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use kprism_image::sideband::Record;
 use kprism_image::symbols::Symbols;
 use kprism_listing::source::Source;
@@ -230,7 +231,18 @@ pub fn save(run: &Run) -> Result<String> {
     for (geometry, misses) in loaded.geometries()?.iter().zip(all) {
         text += &format!("{}: {} misses\n", geometry.name, units::grouped(misses));
     }
-    if loaded.geometries()?.is_empty() {
+    if loaded.counts["method"] == "sampled" {
+        text += &format!(
+            "sampled: about {} misses, by {} samples\n",
+            units::grouped(all[0]),
+            units::grouped(loaded.counts["samples"].as_u64().unwrap_or(0))
+        );
+        for (key, what) in [("lost", "samples were lost"), ("without_address", "misses have no address")] {
+            if let Some(n) = loaded.counts[key].as_u64().filter(|n| *n > 0) {
+                text += &format!("note: {} {what}\n", units::grouped(n));
+            }
+        }
+    } else if loaded.geometries()?.is_empty() {
         text += &format!("off the bus: {} misses\n", units::grouped(all[0]));
     }
     for note in &loaded.notes {
@@ -314,7 +326,9 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         }
         Some("distribution") => vec![("distribution", tlb::distribution(&profile, tgid))],
         Some("advice") if n == 0 => {
-            bail!("misses off the bus tell no hits, which a replay needs; record with --method model")
+            bail!(
+                "misses off the bus, or sampled, tell no hits, which a replay needs; record with --method model"
+            )
         }
         Some("advice") => vec![("advice", advice(&mut loaded, &profile, &geometries, progress)?)],
         Some(other) => bail!("no view {other:?}; there are {VIEWS}"),
@@ -322,6 +336,11 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
     progress.clear();
     for note in &loaded.notes {
         progress.say(&format!("kprism: note: {note}"));
+    }
+    let sampled = loaded.counts["method"] == "sampled";
+    if sampled {
+        let period = loaded.counts["period"].as_f64().filter(|p| *p >= 1.0).unwrap_or(1.0);
+        tables.iter_mut().for_each(|(_, table)| tlb::add_intervals(table, period));
     }
     let empty = tables.iter().all(|(_, t)| t.rows.is_empty());
     for (_, table) in &mut tables {
@@ -335,8 +354,16 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
     }
     let heads: Vec<Value> = geometries.iter().map(|g| json!({"name": g.name, "source": g.source})).collect();
     if view.json {
-        let source = if geometries.is_empty() { "bus" } else { "model" };
-        let mut value = json!({"command": loaded.manifest.command, "geometries": heads, "source": source, "complete": true});
+        let source = match geometries.is_empty() {
+            true if sampled => "samples",
+            true => "bus",
+            false => "model",
+        };
+        let mut value = json!({"command": loaded.manifest.command, "geometries": heads, "source": source,
+            "complete": !sampled});
+        if sampled {
+            value["sampling"] = loaded.counts.clone();
+        }
         for (name, table) in &tables {
             value[*name] = table.to_json();
         }
@@ -347,7 +374,21 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
     } else {
         let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
         let begin = loaded.manifest.command.join(" ");
-        if names.is_empty() {
+        if sampled {
+            let n = loaded.counts["samples"].as_u64().unwrap_or(0);
+            let events: Vec<&str> = loaded.counts["events"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|e| e["event"].as_str())
+                .collect();
+            writeln!(
+                out,
+                "{begin}\nsampled, not complete: estimates from {} samples of {}, with 95 % intervals\n",
+                units::grouped(n),
+                events.join(", ")
+            )?;
+        } else if names.is_empty() {
             writeln!(out, "{begin}\nevery walk after a miss of the machine's own TLB, off the memory bus\n")?;
         } else {
             writeln!(out, "{begin}\nevery miss of the last level, by models: {}\n", names.join(", "))?;
@@ -390,12 +431,33 @@ fn advice(
     let mut changes: Vec<(Option<u32>, PageSize)> =
         candidates.iter().take(CANDIDATES).map(|&(_, number)| (Some(number), PageSize::M2)).collect();
     changes.extend([(None, PageSize::M2), (None, PageSize::G1)]);
-    let mut predictions = Vec::new();
-    for (object, size) in changes {
-        progress.amount("replaying", predictions.len() as u64, 10);
-        let change = object.map_or(Change::All(size), |o| Change::One(o, size));
-        let misses = loaded.replay(&geometry, &change)?;
-        predictions.push(tlb::Prediction { object, size, misses });
-    }
+    progress.step("replaying with larger pages");
+    // Each object was met by the first replay, so that all number them alike.
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<(usize, tlb::Prediction)>> {
+        let (mut objects, mut done) = (loaded.objects.clone(), Vec::new());
+        loop {
+            let at = next.fetch_add(1, Relaxed);
+            let Some(&(object, size)) = changes.get(at) else { return Ok(done) };
+            let change = object.map_or(Change::All(size), |o| Change::One(o, size));
+            let mut misses = ByObject::new();
+            for reader in loaded.readers()? {
+                // Damage was noted by the first replay.
+                let _ = whatif::replay(reader, &geometry, &mut objects, &change, &mut misses);
+            }
+            done.push((at, tlb::Prediction { object, size, misses }));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(changes.len());
+    let mut predictions = std::thread::scope(|scope| -> Result<Vec<_>> {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut predictions = Vec::new();
+        for one in all {
+            predictions.extend(one.join().map_err(|_| anyhow!("a replay failed"))??);
+        }
+        Ok(predictions)
+    })?;
+    predictions.sort_by_key(|&(at, _)| at);
+    let predictions: Vec<_> = predictions.into_iter().map(|(_, p)| p).collect();
     Ok(tlb::advice(&predictions, &now, &loaded.objects))
 }

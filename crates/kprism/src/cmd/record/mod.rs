@@ -35,6 +35,7 @@ mod probe_args;
 mod ptat;
 mod rights;
 mod tlb;
+mod tlb_perf;
 mod tlb_user;
 mod watch;
 

@@ -10,7 +10,7 @@ use kprism_store::Run;
 use kprism_tlb::allocs::{self, Signature};
 use kprism_tlb::{Geometry, bank, presets};
 
-use super::{ptat, tlb_user};
+use super::{ptat, tlb_perf, tlb_user};
 use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
 use crate::cmd::tlb;
 use crate::exit::Outcome;
@@ -42,6 +42,12 @@ pub struct Args {
     /// With --method ptat: page directories too, so that walks for 2 MB pages are seen
     #[arg(long)]
     pmd: bool,
+    /// With --method perf: sample this event instead, as perf names it
+    #[arg(long, value_name = "EVENT")]
+    event: Option<String>,
+    /// With --method perf: events from one sample to the next
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    period: Option<u64>,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -55,6 +61,8 @@ enum Method {
     Model,
     /// One program of this machine under QEMU's user mode: its own accesses, 4K pages, no kernel
     User,
+    /// This processor's own misses, sampled by perf: where it has an event for them
+    Perf,
     /// The command's page tables lie where a bus monitor sees each walk: misses of QEMU's own TLB
     Ptat,
 }
@@ -89,11 +97,17 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         }
         words.push(path);
     }
-    if args.method == Method::User {
+    if args.method != Method::Perf && (args.event.is_some() || args.period.is_some()) {
+        bail!("--event and --period go with --method perf");
+    }
+    if matches!(args.method, Method::User | Method::Perf) {
         if !args.place.share.is_empty() || !args.place.before.is_empty() {
-            bail!("--method user runs the command on this machine: there is no guest to share with");
+            bail!("--method user and perf run the command on this machine: there is no guest to share with");
         }
-        let (run, code) = tlb_user::record(&args.command, &words, &args.output)?;
+        let (run, code) = match args.method {
+            Method::User => tlb_user::record(&args.command, &words, &args.output)?,
+            _ => tlb_perf::record(&args.command, args.event.as_deref(), args.period, &args.output)?,
+        };
         progress.step("writing the table of misses");
         let text = tlb::save(&run)?;
         progress.clear();

@@ -1,0 +1,521 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sampled TLB misses in perf.data.
+//!
+//! In: the bytes of a file, or what came through a pipe. Out: those samples that are misses of the last level, with the
+//! address accessed and how many misses each stands for; mappings and names of programs; what was lost.
+//!
+//! | event | which of its samples are misses |
+//! |---|---|
+//! | Intel's `mem_inst_retired.stlb_miss_loads`, `…_stores` (PEBS) | all: the processor counted nothing else |
+//! | any other with a data source (`PERF_SAMPLE_DATA_SRC`): `mem-loads`, `mem-stores` | those whose source says that the second level missed |
+//! | AMD's `ibs_op//` with raw data (`perf record -R`) | those with `DcL1TlbMiss` and `DcL2TlbMiss` in IbsOpData3 |
+//! | the kernel's `page-faults` | all: a walk was made, and found nothing |
+//!
+//! Layout of a sample: perf_event_open(2), `perf_output_sample` in the kernel's kernel/events/core.c. IBS: AMD's PPR
+//! (MSRC001_1037), the kernel's arch/x86/events/amd/ibs.c.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::Path;
+
+use super::attr::{Attr, flag, kind};
+use super::bytes::Fields;
+use super::file::{self, Contents};
+use super::record::{Mapped, Record, Trailer, sample};
+use super::trace::skip_counts;
+
+/// What kind of access missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// A load.
+    Load,
+    /// A store.
+    Store,
+    /// Not told.
+    Unknown,
+}
+
+/// A sampled miss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Miss {
+    /// When, on the recording's clock.
+    pub ns: u64,
+    /// CPU; 0 if not told.
+    pub cpu: u32,
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// The instruction, or one shortly behind it where the event is not precise.
+    pub ip: u64,
+    /// Address accessed.
+    pub va: u64,
+    /// Physical address, where told.
+    pub physical: Option<u64>,
+    /// Misses that this one stands for.
+    pub period: u64,
+    /// Cycles that the access took, where told.
+    pub cycles: Option<u64>,
+    /// Bytes of the page, where told.
+    pub page: Option<u64>,
+    /// How it was accessed.
+    pub access: Access,
+}
+
+/// A mapping of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Map {
+    /// When.
+    pub ns: u64,
+    /// Process.
+    pub pid: u32,
+    /// First address.
+    pub start: u64,
+    /// Behind the last.
+    pub end: u64,
+    /// Offset in the file.
+    pub pgoff: u64,
+    /// Code.
+    pub exec: bool,
+    /// File; empty for anonymous memory.
+    pub path: String,
+}
+
+/// What a recording holds of misses.
+#[derive(Debug, Clone, Default)]
+pub struct Samples {
+    /// In order of time.
+    pub misses: Vec<Miss>,
+    /// Samples by event: its name, all, those that are misses.
+    pub events: BTreeMap<String, (u64, u64)>,
+    /// Programs' mappings, in the order told.
+    pub maps: Vec<Map>,
+    /// Names of threads: time, thread, process, name.
+    pub names: Vec<(u64, u32, u32, String)>,
+    /// Build ids of files, as far as told.
+    pub build_ids: Vec<(String, Vec<u8>)>,
+    /// The command, if told.
+    pub command: Vec<String>,
+    /// Release of the kernel, if told.
+    pub release: String,
+    /// Samples that the kernel could not deliver.
+    pub lost: u64,
+    /// Misses without an address.
+    pub nowhere: u64,
+    /// What was passed over.
+    pub notes: Vec<String>,
+}
+
+/// Whether a file, or perf's folder, holds samples that can be misses, and no Intel PT or tracepoints.
+#[must_use]
+pub fn detect(path: &Path) -> bool {
+    let file = if path.is_dir() { path.join("data") } else { path.to_owned() };
+    let mut head = [0; 8];
+    let begins = std::fs::File::open(&file).and_then(|mut file| file.read_exact(&mut head)).is_ok();
+    begins && head == *super::MAGIC && std::fs::read(&file).is_ok_and(|bytes| is_sampled(&bytes))
+}
+
+fn is_sampled(bytes: &[u8]) -> bool {
+    let mut contents = Contents::default();
+    file::read(bytes, &mut contents);
+    let traced = contents.events.iter().any(|e| matches!(e.record, Record::AuxtraceInfo { .. }));
+    let can = |attr: &Attr| {
+        attr.sample_type & sample::ADDR != 0 && attr.kind != kind::TRACEPOINT
+            || what(attr, &name(attr, &contents)) == What::Ibs
+    };
+    contents.header.tracing.is_none()
+        && !traced
+        && contents.traces.is_empty()
+        && contents.header.attrs.iter().any(can)
+}
+
+fn name(attr: &Attr, contents: &Contents<'_>) -> String {
+    let known = contents.header.names.iter().find(|(id, _)| attr.ids.contains(id));
+    match known {
+        Some((_, name)) => name.clone(),
+        None if attr.kind == kind::SOFTWARE && attr.config == PAGE_FAULTS => "page-faults".into(),
+        None => format!("type {} config {:#x}", attr.kind, attr.config),
+    }
+}
+
+/// `PERF_COUNT_SW_PAGE_FAULTS`, `…_MIN`, `…_MAJ`.
+const PAGE_FAULTS: u64 = 2;
+const FAULTS: [u64; 3] = [PAGE_FAULTS, 5, 6];
+/// Event and unit mask of `mem_inst_retired.stlb_miss_loads` and `…_stores` (Intel's perfmon files, Skylake on).
+const STLB_MISS_LOADS: u64 = 0x11d0;
+const STLB_MISS_STORES: u64 = 0x12d0;
+
+/// What the samples of an event are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Each a miss.
+    Misses(Access),
+    /// Each has IBS's registers.
+    Ibs,
+    /// Each tells in its data source.
+    Told,
+    Nothing,
+}
+
+fn what(attr: &Attr, name: &str) -> What {
+    let plain = attr.config & 0xffff;
+    let core = attr.kind == kind::RAW;
+    if name.contains("stlb_miss_loads") || core && plain == STLB_MISS_LOADS {
+        What::Misses(Access::Load)
+    } else if name.contains("stlb_miss_stores") || core && plain == STLB_MISS_STORES {
+        What::Misses(Access::Store)
+    } else if name.contains("ibs_op") && attr.sample_type & sample::RAW != 0 {
+        What::Ibs
+    } else if attr.kind == kind::SOFTWARE {
+        if FAULTS.contains(&attr.config) { What::Misses(Access::Unknown) } else { What::Nothing }
+    } else if attr.sample_type & sample::DATA_SRC != 0 {
+        What::Told
+    } else {
+        What::Nothing
+    }
+}
+
+/// Reads a recording. `unpacked` is what [`super::trace::unpack`] makes of it.
+#[must_use]
+pub fn read(bytes: &[u8], unpacked: &[u8]) -> Samples {
+    let mut contents = Contents::default();
+    file::read(bytes, &mut contents);
+    let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
+    file::records(unpacked, 0..unpacked.len(), &mut inner);
+    contents.events.append(&mut inner.events);
+    contents.notes.append(&mut inner.notes);
+    let kinds: Vec<(What, String)> = contents
+        .header
+        .attrs
+        .iter()
+        .map(|attr| {
+            let name = name(attr, &contents);
+            (what(attr, &name), name)
+        })
+        .collect();
+    let mut out = Samples {
+        command: contents.header.command.clone(),
+        release: contents.header.release.clone(),
+        build_ids: contents.header.build_ids.clone(),
+        notes: contents.notes,
+        ..Samples::default()
+    };
+    let (mut told, mut summed, mut inherited) = (0u64, 0u64, 0);
+    for event in contents.events {
+        let ns = event.trailer.time.unwrap_or(0);
+        match event.record {
+            Record::Sample(body) => {
+                let (Some(attr), Some((what, name))) =
+                    (contents.header.attrs.get(event.attr), kinds.get(event.attr))
+                else {
+                    continue;
+                };
+                let count = out.events.entry(name.clone()).or_default();
+                count.0 += 1;
+                let found = parse(attr, body).and_then(|parts| parts.miss(*what, &event.trailer));
+                match found {
+                    Some(miss) if miss.va != 0 => {
+                        count.1 += 1;
+                        out.misses.push(miss);
+                    }
+                    Some(_) => out.nowhere += 1,
+                    None => {}
+                }
+            }
+            Record::Mmap(map) if !map.kernel => out.maps.push(mapping(map, ns, true)),
+            Record::MmapData(map) if !map.kernel => out.maps.push(mapping(map, ns, false)),
+            Record::Comm { pid, tid, comm, .. } => out.names.push((ns, tid, pid, comm)),
+            // A child begins with its parent's mappings.
+            Record::Fork { pid, ppid, .. } if pid != ppid => {
+                let own: Vec<Map> = out.maps.iter().filter(|m| m.pid == ppid).cloned().collect();
+                inherited += own.len();
+                if inherited <= MAX_INHERITED {
+                    out.maps.extend(own.into_iter().map(|m| Map { pid, ns, ..m }));
+                }
+            }
+            Record::Lost { lost } => told = told.saturating_add(lost),
+            Record::LostSamples { lost } => summed = summed.saturating_add(lost),
+            _ => {}
+        }
+    }
+    out.lost = told.max(summed);
+    out.misses.sort_by_key(|miss| miss.ns);
+    out
+}
+
+/// Mappings that children begin with; what begins later has its own only.
+const MAX_INHERITED: usize = 1 << 20;
+
+fn mapping(map: Mapped, ns: u64, exec: bool) -> Map {
+    // As the kernel names what is no file.
+    let anonymous =
+        map.path == "//anon" || map.path.starts_with("/dev/zero") || map.path.starts_with("/anon_hugepage");
+    Map {
+        ns,
+        pid: map.pid,
+        start: map.start,
+        end: map.start.saturating_add(map.len),
+        pgoff: map.pgoff,
+        exec,
+        path: if anonymous { String::new() } else { map.path },
+    }
+}
+
+/// The parts of a sample that matter.
+#[derive(Debug, Clone, Copy, Default)]
+struct Parts {
+    ip: u64,
+    va: u64,
+    period: u64,
+    cycles: Option<u64>,
+    source: u64,
+    physical: Option<u64>,
+    page: Option<u64>,
+    ibs: Option<Ibs>,
+}
+
+/// `None` where the sample is shorter than its event's attributes say.
+fn parse(attr: &Attr, body: &[u8]) -> Option<Parts> {
+    let has = |bit| attr.sample_type & bit != 0;
+    let mut parts = Parts::default();
+    let mut f = Fields(body);
+    // The same fields once more, for the two that a trailer does not have.
+    let mut head = f;
+    Trailer::of_sample(attr.sample_type, &mut f)?;
+    if has(sample::IDENTIFIER) {
+        head.u64()?;
+    }
+    if has(sample::IP) {
+        parts.ip = head.u64()?;
+    }
+    for bit in [sample::TID, sample::TIME] {
+        if has(bit) {
+            head.u64()?;
+        }
+    }
+    if has(sample::ADDR) {
+        parts.va = head.u64()?;
+    }
+    parts.period = match (has(sample::PERIOD), attr.flags & flag::FREQUENCY) {
+        (true, _) => f.u64()?,
+        (false, 0) => attr.period,
+        // As many samples a second as asked for: each stands for it does not say how many.
+        _ => 1,
+    };
+    if has(sample::READ) {
+        skip_counts(attr, &mut f)?;
+    }
+    let words =
+        |f: &mut Fields<'_>, count: u64| f.take(usize::try_from(count.checked_mul(8)?).ok()?).map(|_| ());
+    if has(sample::CALLCHAIN) {
+        let count = f.u64()?;
+        words(&mut f, count)?;
+    }
+    if has(sample::RAW) {
+        let size = f.u32()?;
+        parts.ibs = Ibs::parse(f.take(size as usize)?);
+    }
+    if has(sample::BRANCH_STACK) {
+        let count = f.u64()?;
+        // PERF_SAMPLE_BRANCH_HW_INDEX
+        words(&mut f, attr.branches >> 17 & 1)?;
+        words(&mut f, count.checked_mul(3)?)?;
+    }
+    let registers = |f: &mut Fields<'_>, mask: u64| match f.u64()? {
+        0 => Some(()),
+        _ => words(f, mask.count_ones().into()),
+    };
+    if has(sample::REGS_USER) {
+        registers(&mut f, attr.registers[0])?;
+    }
+    if has(sample::STACK_USER) {
+        let size = f.u64()?;
+        if size != 0 {
+            f.take(usize::try_from(size).ok()?)?;
+            f.u64()?;
+        }
+    }
+    if has(sample::WEIGHT) {
+        parts.cycles = Some(f.u64()?);
+    } else if has(sample::WEIGHT_STRUCT) {
+        parts.cycles = Some(f.u64()? & 0xffff_ffff);
+    }
+    if has(sample::DATA_SRC) {
+        parts.source = f.u64()?;
+    }
+    if has(sample::TRANSACTION) {
+        f.u64()?;
+    }
+    if has(sample::REGS_INTR) {
+        registers(&mut f, attr.registers[1])?;
+    }
+    if has(sample::PHYS_ADDR) {
+        parts.physical = Some(f.u64()?).filter(|&at| at != 0);
+    }
+    if has(sample::CGROUP) {
+        f.u64()?;
+    }
+    if has(sample::DATA_PAGE_SIZE) {
+        parts.page = Some(f.u64()?).filter(|&bytes| bytes != 0);
+    }
+    Some(parts)
+}
+
+/// `union perf_mem_data_src`.
+mod source {
+    pub const LOAD: u64 = 2;
+    pub const STORE: u64 = 4;
+    /// Of the TLB's field.
+    pub const TLB: u32 = 26;
+    pub const MISS: u64 = 4;
+    pub const L2: u64 = 0x10;
+}
+
+impl Parts {
+    fn miss(&self, what: What, trailer: &Trailer) -> Option<Miss> {
+        let mut miss = Miss {
+            ns: trailer.time.unwrap_or(0),
+            cpu: trailer.cpu.unwrap_or(0),
+            pid: trailer.pid.unwrap_or(0),
+            tid: trailer.tid.unwrap_or(0),
+            ip: self.ip,
+            va: self.va,
+            physical: self.physical,
+            period: self.period.max(1),
+            cycles: self.cycles,
+            page: self.page,
+            access: Access::Unknown,
+        };
+        match what {
+            What::Misses(access) => miss.access = access,
+            What::Told => {
+                let tlb = self.source >> source::TLB & 0x7f;
+                if tlb & source::MISS == 0 || tlb & source::L2 == 0 {
+                    return None;
+                }
+                miss.access = match self.source & (source::LOAD | source::STORE) {
+                    source::LOAD => Access::Load,
+                    source::STORE => Access::Store,
+                    _ => Access::Unknown,
+                };
+            }
+            What::Ibs => {
+                let ibs = self.ibs.filter(|ibs| ibs.missed)?;
+                miss.access = ibs.access;
+                miss.va = ibs.linear.unwrap_or(0);
+                miss.physical = ibs.physical.or(miss.physical);
+                miss.ip = ibs.rip.unwrap_or(miss.ip);
+            }
+            What::Nothing => return None,
+        }
+        Some(miss)
+    }
+}
+
+/// IBS's registers, as `ibs_op//` leaves them in the raw data: the capabilities (4 bytes), then IbsOpCtl, IbsOpRip,
+/// IbsOpData, IbsOpData2, IbsOpData3, IbsDcLinAd, IbsDcPhysAd.
+#[derive(Debug, Clone, Copy)]
+struct Ibs {
+    rip: Option<u64>,
+    access: Access,
+    missed: bool,
+    linear: Option<u64>,
+    physical: Option<u64>,
+}
+
+impl Ibs {
+    fn parse(raw: &[u8]) -> Option<Self> {
+        let mut f = Fields(raw);
+        let _capabilities = f.u32()?;
+        let [_control, rip, data] = [f.u64()?, f.u64()?, f.u64()?];
+        let [_data2, data3, linear, physical] = [f.u64()?, f.u64()?, f.u64()?, f.u64()?];
+        let bit = |at: u32| data3 >> at & 1 != 0;
+        let access = match (bit(0), bit(1)) {
+            (true, false) => Access::Load,
+            (false, true) => Access::Store,
+            _ => Access::Unknown,
+        };
+        Some(Ibs {
+            // IbsRipInvalid
+            rip: (data >> 38 & 1 == 0).then_some(rip),
+            access,
+            missed: (bit(0) || bit(1)) && bit(2) && bit(3),
+            linear: bit(17).then_some(linear),
+            physical: bit(18).then_some(physical),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|w| w.to_le_bytes()).collect()
+    }
+
+    /// Every optional part, in the kernel's order, is passed over or taken.
+    #[test]
+    fn a_sample_of_everything() {
+        let all = (1 << 25) - 1 & !sample::WEIGHT_STRUCT & !(1 << 20) & !(1 << 23);
+        let attr = Attr {
+            kind: 8,
+            sample_type: all,
+            branches: 1 << 17,
+            registers: [0b1011, 0b1],
+            read_format: 4,
+            ..Attr::default()
+        };
+        let mut body = words(&[7, 0x40_1000, 5 | 6 << 32, 99, 0x7f00_0000_1234, 7, 7, 1]);
+        body.extend(words(&[1009, 3, 7, 2, 0x40_1000, 0x40_2000]));
+        body.extend([4, 0, 0, 0, 1, 2, 3, 4]);
+        body.extend(words(&[1, 0, 0x10, 0x20, 0x30, 1, 11, 12, 13, 8, 0, 8, 222]));
+        let walked = source::MISS | source::L2;
+        body.extend(words(&[source::LOAD | walked << source::TLB, 0, 1, 5, 0x8000_1234, 0, 4096]));
+        let parts = parse(&attr, &body).expect("whole");
+        let trailer = Trailer::of_sample(attr.sample_type, &mut Fields(&body)).expect("whole");
+        let miss = parts.miss(What::Told, &trailer).expect("a miss");
+        assert_eq!(
+            miss,
+            Miss {
+                ns: 99,
+                cpu: 1,
+                pid: 5,
+                tid: 6,
+                ip: 0x40_1000,
+                va: 0x7f00_0000_1234,
+                physical: Some(0x8000_1234),
+                period: 1009,
+                cycles: Some(222),
+                page: Some(4096),
+                access: Access::Load
+            }
+        );
+        // Cut anywhere it is none.
+        assert!((0..body.len()).all(|cut| parse(&attr, &body[..cut]).is_none()));
+        // A hit, or a miss of the first level alone, is none.
+        for tlb in [2 | 8, 2 | 0x10, 4 | 8] {
+            let parts = Parts { source: source::LOAD | tlb << source::TLB, ..parts };
+            assert_eq!(parts.miss(What::Told, &trailer), None);
+        }
+    }
+
+    #[test]
+    fn ibs_tells_misses_by_its_bits() {
+        let attr = Attr { sample_type: sample::IP | sample::TID | sample::RAW, ..Attr::default() };
+        let sampled = |data3: u64| {
+            let mut raw = vec![0xff, 0, 0, 0];
+            raw.extend(words(&[1, 0x40_1111, 0, 0, data3, 0x7f00_0000_5678, 0x1_2345_6678]));
+            let mut body = words(&[0x40_1118, 5 | 6 << 32]);
+            body.extend((raw.len() as u32).to_le_bytes());
+            body.extend(raw);
+            parse(&attr, &body).and_then(|p| p.miss(What::Ibs, &Trailer::default()))
+        };
+        let miss = sampled(1 | 1 << 2 | 1 << 3 | 1 << 17 | 1 << 18).expect("a load that missed both levels");
+        assert_eq!((miss.va, miss.ip, miss.access), (0x7f00_0000_5678, 0x40_1111, Access::Load));
+        assert_eq!(miss.physical, Some(0x1_2345_6678));
+        assert_eq!(sampled(2 | 1 << 2 | 1 << 3 | 1 << 17).expect("a store").access, Access::Store);
+        assert_eq!(sampled(1 | 1 << 2 | 1 << 17), None, "found on the second level");
+        assert_eq!(sampled(1 | 1 << 17), None, "found on the first");
+    }
+}

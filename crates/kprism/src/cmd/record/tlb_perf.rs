@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism record tlb --method perf`: this processor's own TLB misses, sampled by perf where it has an event for them.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use kprism_store::Run;
+
+use super::driver;
+use super::line::find_perf;
+use crate::tlb_sampled;
+
+/// Where the kernel lists who counts events.
+const SOURCES: &str = "/sys/bus/event_source/devices";
+
+/// Intel's, and misses from one sample to the next: a prime, so that loops do not beat with it.
+const INTEL: (&str, u64) = ("mem_inst_retired.stlb_miss_loads:P,mem_inst_retired.stlb_miss_stores:P", 1009);
+/// AMD's: operations from one sample to the next.
+const AMD: (&str, u64) = ("ibs_op//", 100_003);
+
+/// What to sample here, and every how many; an error that says what would help, if there is nothing.
+fn event() -> Result<(&'static str, u64)> {
+    let has = |name: &str| Path::new(SOURCES).join(name).is_dir();
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    if has("ibs_op") {
+        return Ok(AMD);
+    }
+    // Hybrid processors have a PMU for each kind of core.
+    if cpu.contains("GenuineIntel") && (has("cpu") || has("cpu_core")) {
+        return Ok(INTEL);
+    }
+    let mut there: Vec<String> = std::fs::read_dir(SOURCES)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+        .collect();
+    there.sort();
+    bail!(
+        "this machine offers no event that samples TLB misses: {SOURCES} has {}, and neither ibs_op (AMD) nor cpu with an \
+         Intel processor. In a virtual machine, its host has to pass the PMU on (QEMU: -cpu host,pmu=on). Without: --method \
+         model, user or ptat; or record elsewhere with perf, and `kprism import` its perf.data",
+        if there.is_empty() { "nothing".into() } else { there.join(", ") }
+    )
+}
+
+/// Records a command; gives the run and the exit code.
+pub fn record(
+    command: &[String],
+    events: Option<&str>,
+    period: Option<u64>,
+    output: &Path,
+) -> Result<(Run, u8)> {
+    let (name, every) = match events {
+        Some(name) => (name, 1),
+        None => event()?,
+    };
+    let Some(perf) = find_perf() else { bail!("perf is not installed (Debian: linux-perf)") };
+    kprism_tracefs::find_command(&command[0])?;
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("perf.data");
+    let mut words: Vec<OsString> = ["record", "-q", "-d", "-e", name, "-c"].map(Into::into).into();
+    words.push(period.unwrap_or(every).max(1).to_string().into());
+    if name.contains("ibs_op") {
+        words.push("-R".into());
+    }
+    words.push("-o".into());
+    words.push(data.clone().into());
+    words.push("--".into());
+    words.extend(command.iter().map(OsString::from));
+    let ended = driver::run(&perf, &words, None, &|| {
+        kprism_lab::interrupt::requested().then_some(driver::Asked::Stop)
+    })?;
+    if !data.is_file() {
+        bail!("perf left no recording: it {ended}");
+    }
+    let run = tlb_sampled::import(&data, Path::new("/"), Some(Path::new("/proc/kallsyms")), output)?;
+    let mut manifest = run.manifest()?;
+    manifest.command = command.to_vec();
+    manifest.options.insert("source".into(), format!("perf record -e {name}").into());
+    manifest.exit_code = ended.code;
+    run.write_manifest(&manifest)?;
+    Ok((run, u8::try_from(ended.code.unwrap_or(1)).unwrap_or(1)))
+}

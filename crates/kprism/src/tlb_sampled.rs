@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sampled TLB misses: perf.data becomes a run's `streams/tlb/`, sideband and symbols.
+//!
+//! In: what [`kprism_import::perfdata::mem`] reads. Out: a stream of misses, each with what it stands for; no geometry, as
+//! a processor found them. Every process is an address space of its own, numbered by it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kprism_import::perfdata::{mem, trace};
+use kprism_store::{Kernel, Manifest, Run, RunKind};
+use kprism_tlb::stream::{Event, Miss, Writer};
+use kprism_tlb::{Access, PageSize};
+use object::Object as _;
+use serde_json::json;
+
+use crate::pipeline;
+
+/// Makes a run of a perf.data, file or folder. Files of programs are looked for under `root`.
+pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) -> Result<Run> {
+    let file = if path.is_dir() { path.join("data") } else { path.to_owned() };
+    let bytes = pipeline::read(&file)?;
+    let unpacked = trace::unpack(&bytes);
+    let samples = mem::read(&bytes, &unpacked);
+    let events = || samples.events.keys().cloned().collect::<Vec<_>>().join(", ");
+    if samples.misses.is_empty() {
+        bail!(
+            "{}: none of its samples is a TLB miss with an address; its events: {}. Record with `perf record -d -e \
+             mem_inst_retired.stlb_miss_loads:P,mem_inst_retired.stlb_miss_stores:P` (Intel), or `perf record -d -R -e \
+             ibs_op//` (AMD)",
+            path.display(),
+            if samples.events.is_empty() { "none".into() } else { events() }
+        );
+    }
+    let run = Run::create(output)?;
+    let begin = samples.misses.first().map_or(0, |miss| miss.ns);
+    let path_of = run.tlb_misses(0);
+    fs::create_dir_all(path_of.parent().unwrap_or(&path_of))?;
+    fs::write(&path_of, stream(&samples.misses, begin)).with_context(|| path_of.display().to_string())?;
+    fs::write(run.sideband(), sideband(&samples, begin))?;
+    let account = json!({"vcpus": [{"cpu": 0, "instructions": null}], "clock": null, "stopped": null});
+    fs::write(run.counts(), serde_json::to_vec_pretty(&account)?)?;
+    let (sum, squares) = samples.misses.iter().fold((0.0, 0.0), |(sum, squares), miss| {
+        let period = miss.period as f64;
+        (sum + period, squares + period * period)
+    });
+    let of_events: Vec<_> = samples
+        .events
+        .iter()
+        .map(|(name, (all, misses))| json!({"event": name, "samples": all, "misses": misses}))
+        .collect();
+    let account = json!({"method": "sampled", "samples": samples.misses.len(), "period": squares / sum,
+        "events": of_events, "lost": samples.lost, "without_address": samples.nowhere, "vcpus": []});
+    fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&account)?)?;
+    files(&run, &samples, root)?;
+    if let Some(text) = kallsyms.and_then(|path| fs::read(path).ok()) {
+        fs::create_dir_all(run.symbols())?;
+        fs::write(run.symbols().join("kallsyms"), text)?;
+    }
+    let mut manifest = Manifest::new(RunKind::Import, 1);
+    manifest.created = pipeline::now();
+    manifest.command.clone_from(&samples.command);
+    manifest.clock.name = "perf".into();
+    if !samples.release.is_empty() {
+        manifest.kernel = Some(Kernel { release: samples.release.clone(), build_id: String::new() });
+    }
+    manifest.options.insert("method".into(), "sampled".into());
+    manifest.options.insert("source".into(), path.display().to_string().into());
+    run.write_manifest(&manifest)?;
+    Ok(run)
+}
+
+fn space(pid: u32) -> u64 {
+    u64::from(pid) << 12
+}
+
+fn stream(misses: &[mem::Miss], begin: u64) -> Vec<u8> {
+    let mut writer = Writer::new(&[]);
+    let (mut task, mut weight) = (None, 1);
+    for m in misses {
+        if task != Some((m.tid, m.pid)) {
+            task = Some((m.tid, m.pid));
+            writer.event(&Event::Space(space(m.pid)));
+            writer.event(&Event::Task { pid: m.tid, tgid: m.pid });
+        }
+        if weight != m.period {
+            weight = m.period;
+            writer.event(&Event::Weight(weight));
+        }
+        let size = PageSize::ALL.into_iter().find(|size| Some(size.bytes()) == m.page);
+        writer.event(&Event::Miss(Miss {
+            ns: m.ns - begin,
+            va: m.va,
+            ip: m.ip,
+            access: if m.access == mem::Access::Store { Access::Store } else { Access::Load },
+            size: size.unwrap_or(PageSize::K4),
+            first: 1,
+            last: 1,
+        }));
+    }
+    writer.bytes
+}
+
+fn sideband(samples: &mem::Samples, begin: u64) -> String {
+    let mut text = String::new();
+    for (ns, pid, tgid, comm) in &samples.names {
+        let t = ns.saturating_sub(begin);
+        text +=
+            &format!("{}\n", json!({"k": "comm", "t": t, "cpu": 0, "pid": pid, "tgid": tgid, "comm": comm}));
+    }
+    for m in &samples.maps {
+        let line = json!({"k": "mmap", "t": m.ns.saturating_sub(begin), "cpu": 0, "pid": m.pid, "tgid": m.pid,
+            "asid": space(m.pid), "start": m.start, "end": m.end, "pgoff": m.pgoff, "exec": m.exec, "path": m.path});
+        text += &format!("{line}\n");
+    }
+    text
+}
+
+/// Copies of what was mapped, for names: if its build id is told, only files that have it.
+fn files(run: &Run, samples: &mem::Samples, root: &Path) -> Result<()> {
+    let paths: BTreeSet<&str> =
+        samples.maps.iter().map(|m| m.path.as_str()).filter(|path| path.starts_with('/')).collect();
+    for path in paths {
+        let from = root.join(path.trim_start_matches('/'));
+        let Ok(bytes) =
+            fs::metadata(&from).and_then(|m| if m.is_file() { fs::read(&from) } else { Ok(Vec::new()) })
+        else {
+            continue;
+        };
+        let Ok(elf) = object::File::parse(bytes.as_slice()) else { continue };
+        let told = samples.build_ids.iter().find(|(name, _)| name == path).map(|(_, id)| id.as_slice());
+        let own = elf.build_id().ok().flatten();
+        if told.is_some_and(|told| own.is_some_and(|own| own != told)) {
+            continue;
+        }
+        let to = run.symbols().join("root").join(path.trim_start_matches('/'));
+        fs::create_dir_all(to.parent().unwrap_or(&to))?;
+        fs::write(&to, &bytes).with_context(|| to.display().to_string())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `record tlb --method user`: the same predictions as in the guest, of programs under QEMU's user mode. Needs what
+//! `scripts/setup.sh test` installs, and the plugin built beside the tests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kprism_tlb::Access;
+use kprism_tlb::stream::{Event, Miss, Reader};
+use serde_json::Value;
+
+fn ok(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs");
+    assert!(output.status.success(), "kprism {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+struct Bench(tempfile::TempDir);
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/tlb/build.sh");
+        assert!(Command::new("sh").arg(build).arg(dir.path()).status().expect("sh").success());
+        Bench(dir)
+    }
+
+    /// Records a workload; gives the run and what it printed.
+    fn record(&self, options: &[&str], words: &[&str]) -> (PathBuf, String) {
+        let run = self.0.path().join(format!("{}.run", words.join("-")));
+        let program = self.0.path().join(words[0]).display().to_string();
+        let mut args = vec!["-q", "record", "tlb", "--method", "user", "-o", run.to_str().expect("UTF-8")];
+        args.extend(options);
+        args.extend(["--", &program]);
+        args.extend(&words[1..]);
+        let printed = ok(&args);
+        (run, printed)
+    }
+}
+
+/// The numbers in hex that a program printed.
+fn addresses(printed: &str) -> Vec<u64> {
+    let words = printed.split(|c: char| c != 'x' && !c.is_ascii_hexdigit());
+    words.filter_map(|w| u64::from_str_radix(w.strip_prefix("0x")?, 16).ok()).collect()
+}
+
+fn stream(run: &Path, cpu: u32) -> (Option<(u32, u32)>, Vec<Miss>) {
+    let bytes = std::fs::read(run.join(format!("streams/tlb/cpu{cpu}.miss"))).expect("the stream");
+    let mut task = None;
+    let mut misses = Vec::new();
+    for event in Reader::new(&bytes).expect("a header") {
+        match event.expect("an event") {
+            Event::Miss(m) if m.last & 1 == 1 => misses.push(m),
+            Event::Task { pid, tgid } => task = Some((pid, tgid)),
+            _ => {}
+        }
+    }
+    (task, misses)
+}
+
+fn counts(run: &Path) -> Value {
+    let text = std::fs::read(run.join("streams/tlb/counts.json")).expect("counts");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+fn objects(run: &Path) -> Vec<Value> {
+    let text =
+        ok(&["report", "tlb", "objects", "-i", run.to_str().expect("UTF-8"), "--json", "--limit", "0"]);
+    let json: Value = serde_json::from_str(&text).expect("JSON");
+    json["objects"].as_array().expect("objects").clone()
+}
+
+#[test]
+fn a_stride_misses_in_the_predicted_sequence() {
+    let bench = Bench::new();
+    let (run, printed) = bench.record(&["-g", "ivybridge-ep", "-g", "zen4"], &["stride", "2048", "3"]);
+    let [begin, end] = addresses(&printed)[..] else { panic!("{printed}") };
+    let (_, misses) = stream(&run, 0);
+    let got: Vec<_> =
+        misses.iter().filter(|m| (begin..end).contains(&m.va)).map(|m| (m.va, m.access)).collect();
+    let round = |access| (begin..end).step_by(4096).map(move |va| (va, access));
+    let mut expected: Vec<_> = round(Access::Store).collect();
+    (0..3).for_each(|_| expected.extend(round(Access::Load)));
+    assert!(got == expected, "{} and {}", got.len(), expected.len());
+    assert!(misses.is_sorted_by_key(|m| m.ns), "times run on");
+    // 2048 pages fit Zen 4's 3072 entries: each misses once.
+    let zen = misses.iter().filter(|m| m.last & 2 != 0 && (begin..end).contains(&m.va)).count();
+    assert_eq!(zen, 2048);
+    // The array is an object of its own.
+    let all = objects(&run);
+    let array = all.iter().find(|o| o["start"].as_u64() == Some(begin)).expect("the array");
+    assert_eq!((array["misses"].as_u64(), array["bytes"].as_u64()), (Some(4 * 2048), Some(2048 * 4096)));
+    // What the account says is what the stream holds.
+    let account = &counts(&run)["vcpus"][0]["models"][0]["misses"];
+    let told = |access: &str| account[access].as_u64().expect("a number");
+    assert_eq!(
+        told("load") + told("store") + told("fetch"),
+        misses.iter().filter(|m| m.last & 1 == 1).count() as u64
+    );
+}
+
+#[test]
+fn misses_belong_to_the_arrays_that_programs_print() {
+    let bench = Bench::new();
+    let cases: [(&[&str], u64); 4] = [
+        (&["stride", "4096", "4"], 99),
+        (&["gups", "16M", "200K"], 99),
+        // Of the generated edges and the queue only the search's own arrays are printed.
+        (&["bfs", "15", "8"], 90),
+        (&["chase", "16M", "200K"], 30),
+    ];
+    for (words, percent) in cases {
+        let (run, printed) = bench.record(&[], words);
+        let rows = objects(&run);
+        let misses = |o: &Value| o["misses"].as_u64().expect("a number");
+        let all: u64 = rows.iter().map(misses).sum();
+        let unknown: u64 = rows.iter().filter(|o| o["kind"] == "unknown").map(misses).sum();
+        let known = addresses(&printed);
+        let named: u64 =
+            rows.iter().filter(|o| known.iter().any(|&at| o["start"].as_u64() == Some(at))).map(misses).sum();
+        println!("{words:?}: {unknown} of {all} misses are nobody's, {named} of printed arrays");
+        assert!(unknown * 100 <= all, "{words:?}: {unknown} of {all} are nobody's");
+        assert!(named * 100 >= all * percent, "{words:?}: {named} of {all}: {rows:?}");
+    }
+}
+
+/// Threads have TLBs of their own: each misses what it would alone.
+#[test]
+fn threads_miss_each_for_itself() {
+    let bench = Bench::new();
+    let (run, printed) = bench.record(&["-g", "ivybridge-ep"], &["threads", "3", "stride", "24M", "10240"]);
+    let begin = addresses(&printed)[0];
+    let counts = counts(&run);
+    let threads = counts["vcpus"].as_array().expect("threads");
+    assert_eq!(threads.len(), 4, "main and three");
+    let part = 8 << 20;
+    let mut tasks = Vec::new();
+    for cpu in 1..4u32 {
+        let (task, misses) = stream(&run, cpu);
+        let (tid, tgid) = task.expect("a task");
+        assert_ne!(tid, tgid, "a thread's own number");
+        tasks.push(tid);
+        // 2048 pages in order, written once, then read in order, five times over: more than there are entries.
+        let own: Vec<_> = misses.iter().filter(|m| (begin..begin + 3 * part).contains(&m.va)).collect();
+        let first = own.first().expect("a miss").va;
+        assert!(own.iter().all(|m| m.va >= first && m.va < first + part), "of its own part only");
+        let stores = own.iter().filter(|m| m.access == Access::Store).count();
+        let loads = own.iter().filter(|m| m.access == Access::Load).count();
+        assert_eq!((stores, loads), (2048, 10240));
+    }
+    tasks.dedup();
+    assert_eq!(tasks.len(), 3);
+}
+
+/// What a TLB model counts does not depend on how its accesses came: one geometry, or several at once.
+#[test]
+fn geometries_in_one_pass_count_as_each_alone() {
+    let bench = Bench::new();
+    let words = ["chase", "4M", "50K", "malloc"];
+    let names = ["ivybridge-ep", "skylake-sp", "sapphire-rapids", "zen4", "zen5"];
+    let mut options = Vec::new();
+    names.iter().for_each(|name| options.extend(["-g", name]));
+    let (run, _) = bench.record(&options, &words);
+    let together = counts(&run)["vcpus"][0].clone();
+    // Loads and stores are told apart where Sapphire Rapids is among them, which alone may look up more, not other misses.
+    for (at, name) in names.iter().enumerate() {
+        let (run, _) = bench.record(&["-g", name], &words);
+        let alone = counts(&run)["vcpus"][0].clone();
+        let (a, b) = (&together["models"][at]["misses"], &alone["models"][0]["misses"]);
+        for kind in ["load", "store", "fetch"] {
+            let (a, b) = (a[kind].as_u64().expect("a number"), b[kind].as_u64().expect("a number"));
+            // Stacks and environments lie elsewhere in each run.
+            assert!(a.abs_diff(b) * 1000 <= a.max(b) + 20_000, "{name} {kind}: {a} together, {b} alone");
+        }
+    }
+}
