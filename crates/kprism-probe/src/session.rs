@@ -101,8 +101,11 @@ impl Session {
                 Err(why) => match plan.instead.take().map(|instead| (attach(&instead), instead)) {
                     Some((Ok(attached), instead)) => {
                         *plan = *instead;
-                        plan.notes
-                            .push(format!("a {}, as the kernel refuses another: {why}", plan.probe.hook));
+                        // A verifier's log is for who reads programs.
+                        let why = why.to_string();
+                        let why = why.lines().next().unwrap_or_default();
+                        let note = format!("a {}, as the kernel refuses another: {why}", plan.probe.hook);
+                        plan.notes.push(note);
                         attached
                     }
                     _ => return Err(Error::Cannot(format!("{}: {why}", plan.probe.place))),
@@ -196,12 +199,13 @@ impl Reader<'_> {
 
 /// Whether the plans are for this kernel and these files; how far from where it is linked the kernel runs.
 fn checked(plans: &[Plan]) -> Result<u64, Error> {
-    let mut slide = 0;
+    let mut slide = None;
+    let kernel = std::cell::LazyCell::new(host::kernel_build_id);
     for plan in plans {
         let place = &plan.probe.place;
         let (found, what) = match &plan.site {
             Site::User { file, .. } => (kprism_expr::dwarf::build_id(file), file.display().to_string()),
-            _ => (host::kernel_build_id(), "the running kernel".to_owned()),
+            _ => (kernel.clone(), "the running kernel".to_owned()),
         };
         if let (Some(made_for), Some(found)) = (&plan.origin.build_id, &found)
             && made_for != found
@@ -209,11 +213,12 @@ fn checked(plans: &[Plan]) -> Result<u64, Error> {
             let why = format!("its debug information has build id {made_for}, {what} has {found}");
             return Err(Error::Cannot(format!("{place}: made for another file: {why}")));
         }
-        if let Some(linked) = plan.origin.text {
-            slide = host::kernel_text()?.wrapping_sub(linked);
+        // All are made for one kernel, of which all symbols are read to know where it is.
+        if let (Some(linked), None) = (plan.origin.text, slide) {
+            slide = Some(host::kernel_text()?.wrapping_sub(linked));
         }
     }
-    Ok(slide)
+    Ok(slide.unwrap_or(0))
 }
 
 /// A probe's program, where it is attached, and what the entries of its function are kept in.
