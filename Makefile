@@ -6,7 +6,7 @@
 #   make bench    measure, in one run, against the peers
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
-#   make test-probe  probes of the stock kernel in the guest: GDB judges 398 expressions; a soak of SOAK_SECONDS
+#   make test-probe  probes of the stock kernel in the guest: GDB judges 398 expressions; lines, returns, per-CPU variables; a soak of SOAK_SECONDS
 #   make test-profile-use  compile that kernel with what it counted, and compare instructions (see docs/pgo.md)
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
 #   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md)
@@ -49,7 +49,7 @@ SOAK_SECONDS ?= 1800
 test-probe: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-agent
 	@export KPRISM=$(abspath $(TARGET))/checked/kprism; cd tests/probe && \
-		python3 corpus.py && python3 soak.py $(SOAK_SECONDS)
+		python3 corpus.py && python3 places.py && python3 soak.py $(SOAK_SECONDS)
 
 test-profile-use: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent
