@@ -104,3 +104,26 @@ pub(crate) fn returned(types: &dyn Types, ty: &Ty) -> Location {
         Class::Memory(_) => Location::Whole(Spot::Memory(Rc::new(Sym::Reg(Reg::Rax)))),
     }
 }
+
+/// The same after the function returned: its arguments' registers are what a paired probe kept.
+pub(crate) fn after_return(location: Location) -> Location {
+    let spot = |spot| match spot {
+        Spot::Value(sym) => match *sym {
+            Sym::Reg(reg) => Spot::Value(Rc::new(Sym::Entry(reg))),
+            _ => Spot::Value(sym),
+        },
+        Spot::Memory(_) => {
+            Spot::Missing("passed in memory, which the function may have changed".to_owned(), None)
+        }
+        other => other,
+    };
+    match location {
+        Location::Whole(at) => Location::Whole(spot(at)),
+        Location::Pieces(mut pieces) => {
+            for piece in &mut pieces {
+                piece.at = spot(piece.at.clone());
+            }
+            Location::Pieces(pieces)
+        }
+    }
+}

@@ -101,22 +101,24 @@ fn typed(types: &dyn Types, field: &Field) -> (Ty, Dynamic) {
     (ty, dynamic)
 }
 
-/// The fields of an event's record. The program's context is the record.
-pub struct Record<'s> {
-    /// Who knows types, and globals.
-    pub inner: &'s dyn Scope,
-    /// `SYSTEM:NAME`.
-    pub event: &'s str,
-    /// Its fields.
-    pub fields: &'s [Field],
+/// What a tracepoint gives to a program that it calls.
+#[derive(Debug, Clone, Copy)]
+pub enum Given<'s> {
+    /// Its record, of these fields: the program's context.
+    Record(&'s [Field]),
+    /// Its arguments: the program's context is the array of them.
+    Arguments,
 }
 
-/// A tracepoint's arguments. The program's context is the array of them.
-pub struct Arguments<'s> {
-    /// The entry of `__traceiter_NAME`, whose parameters they are, after one of its own.
+/// A program that a tracepoint calls.
+pub struct Called<'s> {
+    /// Who knows types, and globals. For arguments: the entry of `__traceiter_NAME`, whose parameters they are, after
+    /// one of its own.
     pub inner: &'s dyn Scope,
     /// `SYSTEM:NAME`.
     pub event: &'s str,
+    /// What it gives.
+    pub given: Given<'s>,
 }
 
 /// What the function around a tracepoint has, as far as saved registers tell. The program's context is the array of
@@ -128,16 +130,8 @@ pub struct Around<'s> {
     pub registers: &'s BTreeMap<Reg, Rc<Sym>>,
 }
 
-fn global(inner: &dyn Scope, name: &str) -> Result<Option<Variable>, String> {
-    let outside = |v: &Variable| matches!(v.role, Role::Global | Role::Function);
-    Ok(inner.variable(name)?.filter(outside))
-}
-
-impl Scope for Record<'_> {
-    fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
-        let Some(field) = self.fields.iter().find(|f| f.name == name) else {
-            return global(self.inner, name);
-        };
+impl Called<'_> {
+    fn field(&self, field: &Field) -> Variable {
         let (ty, dynamic) = typed(self.inner, field);
         let own = Rc::new(Sym::Context).plus(u64::from(field.offset));
         let low = |from: &Rc<Sym>| {
@@ -151,66 +145,47 @@ impl Scope for Record<'_> {
             Dynamic::Behind => low(&own.plus(4)),
         };
         let location = Location::Whole(Spot::Memory(at));
-        Ok(Some(Variable { name: name.to_owned(), ty, location, role: Role::Parameter }))
+        Variable { name: field.name.clone(), ty, location, role: Role::Parameter }
     }
 
-    fn names(&self) -> Vec<String> {
-        self.fields.iter().map(|f| f.name.clone()).collect()
-    }
-
-    fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String> {
-        self.inner.enumerator(name)
-    }
-
-    fn returned(&self) -> Result<(Ty, Location), String> {
-        Err("a tracepoint returns nothing".to_owned())
-    }
-
-    fn frame(&self) -> Result<Rc<Sym>, String> {
-        Err("a tracepoint has no frame".to_owned())
-    }
-
-    fn space(&self) -> Space {
-        Space::Kernel
-    }
-
-    fn has_registers(&self) -> bool {
-        false
-    }
-
-    fn describe(&self) -> String {
-        format!("{}, its record", self.event)
-    }
-}
-
-impl Arguments<'_> {
     fn parameters(&self) -> Vec<Variable> {
         let parameter = |name: String| self.inner.variable(&name).ok()?.filter(|v| v.role == Role::Parameter);
         self.inner.names().into_iter().filter_map(parameter).collect()
     }
+
+    fn argument(&self, name: &str) -> Option<Variable> {
+        let all = self.parameters();
+        // The first is the iterator's own.
+        let at = all.iter().position(|v| v.name == name).filter(|at| (1..=12).contains(at))?;
+        let location = match resolve(self.inner, &all[at].ty) {
+            Ok(Def::Record(_)) => {
+                let why = "a structure passed by value, which a probe here cannot read".to_owned();
+                Location::Whole(Spot::Missing(why, None))
+            }
+            _ => Location::Whole(Spot::Value(Rc::new(Sym::Arg(at as u8 - 1)))),
+        };
+        Some(Variable { location, ..all[at].clone() })
+    }
 }
 
-impl Scope for Arguments<'_> {
+impl Scope for Called<'_> {
     fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
-        let all = self.parameters();
-        match all.iter().position(|v| v.name == name) {
-            // The first is the iterator's own.
-            Some(at @ 1..=12) => {
-                let location = match resolve(self.inner, &all[at].ty) {
-                    Ok(Def::Record(_)) => {
-                        let why = "a structure passed by value, which a probe here cannot read".to_owned();
-                        Location::Whole(Spot::Missing(why, None))
-                    }
-                    _ => Location::Whole(Spot::Value(Rc::new(Sym::Arg(at as u8 - 1)))),
-                };
-                Ok(Some(Variable { location, ..all[at].clone() }))
-            }
-            _ => global(self.inner, name),
+        let own = match self.given {
+            Given::Record(fields) => fields.iter().find(|f| f.name == name).map(|f| self.field(f)),
+            Given::Arguments => self.argument(name),
+        };
+        let outside = |v: &Variable| matches!(v.role, Role::Global | Role::Function);
+        match own {
+            Some(own) => Ok(Some(own)),
+            None => Ok(self.inner.variable(name)?.filter(outside)),
         }
     }
 
     fn names(&self) -> Vec<String> {
-        self.parameters().into_iter().skip(1).map(|v| v.name).collect()
+        match self.given {
+            Given::Record(fields) => fields.iter().map(|f| f.name.clone()).collect(),
+            Given::Arguments => self.parameters().into_iter().skip(1).map(|v| v.name).collect(),
+        }
     }
 
     fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String> {
@@ -234,7 +209,11 @@ impl Scope for Arguments<'_> {
     }
 
     fn describe(&self) -> String {
-        format!("{}, its arguments", self.event)
+        let what = match self.given {
+            Given::Record(_) => "record",
+            Given::Arguments => "arguments",
+        };
+        format!("{}, its {what}", self.event)
     }
 }
 
@@ -321,4 +300,4 @@ macro_rules! types_of_inner {
         }
     )*};
 }
-types_of_inner!(Record, Arguments, Around);
+types_of_inner!(Called, Around);

@@ -31,8 +31,11 @@ pub struct Usdt {
 
 /// All of a file's, in order of their addresses. Notes that are cut short end the list.
 pub fn probes(image: &Image) -> Vec<Usdt> {
-    let notes = image.section(".note.stapsdt");
-    let base = image.section_address(".stapsdt.base");
+    noted(image.section(".note.stapsdt"), image.section_address(".stapsdt.base"))
+}
+
+/// Those of a section's notes; `base` is where the section is that says what was moved, or 0. Takes any bytes.
+pub fn noted(notes: &[u8], base: u64) -> Vec<Usdt> {
     let mut found = Vec::new();
     let mut at = 0;
     while let Some((next, probe)) = note(notes, at, base) {
@@ -101,8 +104,8 @@ fn number(text: &str) -> Option<i64> {
     n.checked_mul(sign)
 }
 
-/// `[-]N@OPERAND` → type and place.
-fn argument(image: &Image, text: &str) -> Option<(Ty, Spot)> {
+/// `[-]N@OPERAND` → type and place; `symbol` says where a symbol is. Takes any text.
+pub fn argument(text: &str, symbol: &dyn Fn(&str) -> Option<u64>) -> Option<(Ty, Spot)> {
     let (size, operand) = text.split_once('@')?;
     let size = number(size)?;
     let bytes = u8::try_from(size.unsigned_abs()).ok().filter(|n| matches!(n, 1 | 2 | 4 | 8))?;
@@ -123,11 +126,11 @@ fn argument(image: &Image, text: &str) -> Option<(Ty, Spot)> {
     let mut parts = inner.split(',').map(|p| p.trim().trim_start_matches('%'));
     let (base, index, scale) = (parts.next()?, parts.next(), parts.next());
     if base == "rip" {
-        let (symbol, offset) = match distance.find(['+', '-']).filter(|at| *at > 0) {
+        let (name, offset) = match distance.find(['+', '-']).filter(|at| *at > 0) {
             Some(at) => (&distance[..at], number(&distance[at..])?),
             None => (distance, 0),
         };
-        let address = image.symbol(symbol)?.wrapping_add_signed(offset);
+        let address = symbol(name)?.wrapping_add_signed(offset);
         return Some((ty, Spot::Memory(Rc::new(Sym::Address(address)))));
     }
     let offset = if distance.is_empty() { 0 } else { number(distance)? };
@@ -166,7 +169,7 @@ impl Scope for Place<'_> {
         let Some(text) = number.and_then(|n| self.probe.arguments.get(n.checked_sub(1)?)) else {
             return self.inner.variable(name);
         };
-        let (ty, spot) = argument(self.image, text).unwrap_or_else(|| {
+        let (ty, spot) = argument(text, &|name| self.image.symbol(name)).unwrap_or_else(|| {
             let why = format!("`{text}`, which a probe cannot read");
             (Ty::Int(Int::LONG), Spot::Missing(why, None))
         });

@@ -13,6 +13,7 @@ use kprism_expr::emit::{self, Cpu, Frame, Program, Reloc, Slot};
 use kprism_expr::ir::{BinOp, Builder, Func, Input, Op, Record, Space, Term, Val, Width as Bits};
 use kprism_expr::regs::Reg as Reg64;
 use kprism_expr::{agent, opt, regs};
+use kprism_probe::splice::{self, CONTEXT, To};
 use kprism_rsp::define::{Action, MOST_POINTS, Tracepoint};
 
 use crate::{Error, registers};
@@ -54,9 +55,6 @@ pub const TIMESTAMP: u16 = 1;
 pub const HEADER: u32 = 16;
 /// Added to the place: the record is a static tracepoint's own.
 pub const STATIC: u64 = 1 << 32;
-/// Stack that segments may use.
-const SEGMENT_STACK: u32 = 472;
-const CONTEXT: i16 = -512;
 const RECORD: i16 = -504;
 const COUNT: i16 = -496;
 const KEY: i16 = -488;
@@ -368,39 +366,14 @@ fn has_value(segment: &Program) -> bool {
     segment.insns.iter().enumerate().any(|(at, insn)| insn.code == EXIT && !segment.faulted.contains(&at))
 }
 
-/// Puts a segment in: it goes on at the label that is returned with its value in r0, after a fault at `fault`.
+/// Puts a segment in, with a tracepoint's state.
 fn splice(asm: &mut Asm, segment: &Program, faults: u32, fault: Label) -> Result<Label, Error> {
-    if segment.stack > SEGMENT_STACK {
-        return Err(Error::Cannot("an expression is too large for a program's stack: split it".into()));
-    }
-    let value = asm.label();
-    asm.load(B8, R1, R10, CONTEXT);
-    let mut at = 0;
-    while let Some(insn) = segment.insns.get(at) {
-        let reloc = segment.relocs.iter().find(|r| r.0 == at).map(|r| r.1);
-        if let Some(Reloc::MapValue(_, offset)) = reloc {
-            let offset = offset.cast_unsigned();
-            let to = match offset.checked_sub(emit::VARS.cast_unsigned()) {
-                Some(var) => VARS + var,
-                None => faults + offset,
-            };
-            asm.map_value(register(insn.dst), STATE, to);
-            at += 2;
-            continue;
-        }
-        if let Some(other) = reloc {
-            return Err(Error::Cannot(format!("an expression of tracepoints has no {other:?}")));
-        }
-        match insn.code {
-            EXIT => asm.goto(if segment.faulted.contains(&at) { fault } else { value }),
-            _ => asm.put(u64::from_le_bytes(insn.bytes())),
-        };
-        at += 1;
-    }
-    Ok(value)
-}
-
-fn register(number: u8) -> Reg {
-    use Reg::{R4, R5, R6, R7, R8, R9};
-    [R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10][usize::from(number.min(10))]
+    let find = |reloc| match reloc {
+        Reloc::MapValue(_, offset) => Some(match offset.checked_sub(emit::VARS) {
+            Some(var @ 0..) => To::Memory(STATE, VARS + var.cast_unsigned()),
+            _ => To::Memory(STATE, faults + offset.cast_unsigned()),
+        }),
+        _ => None,
+    };
+    splice::splice(asm, segment, &find, fault).map_err(Error::Cannot)
 }

@@ -7,8 +7,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::plan::{Fill, Plan, Segment};
-use crate::program::{SEGMENT_STACK, VARS_END};
+use crate::plan::{Fill, MOST_LISTED, Plan, Segment};
+use crate::program::VARS_END;
+use crate::splice::STACK;
 use crate::stream::{HEADER, LONGEST, MOST_ITEMS};
 
 /// The version of the format.
@@ -53,11 +54,16 @@ impl Compiled {
 }
 
 fn check(plan: &Plan, vars: usize) -> Result<(), String> {
+    match &plan.instead {
+        Some(instead) if instead.instead.is_some() => return Err("more than one to fall back on".to_owned()),
+        Some(instead) => check(instead, vars)?,
+        None => {}
+    }
     let bytes = plan.probe.record_bytes as usize;
     if !(HEADER..=LONGEST).contains(&bytes) || !bytes.is_multiple_of(8) {
         return Err(format!("a record of {bytes} bytes, expected {HEADER} to {LONGEST} in eights"));
     }
-    if plan.probe.items.len() > MOST_ITEMS || plan.slots.len() > MOST_ITEMS || plan.kept.len() > MOST_ITEMS {
+    if plan.probe.items.len() > MOST_LISTED || plan.slots.len() > MOST_ITEMS || plan.kept.len() > MOST_ITEMS {
         return Err(format!("more than {MOST_ITEMS} values"));
     }
     for slot in &plan.slots {
@@ -83,7 +89,7 @@ fn check_segment(segment: &Segment, vars: usize) -> Result<(), String> {
     let program = &segment.program;
     let outside = |at: i32| usize::try_from(at).map_or(true, |at| at >= state_size(vars));
     let bad = program.relocs.iter().any(|r| matches!(r.1, Reloc::MapValue(_, at) if outside(at)));
-    if bad || program.stack > SEGMENT_STACK {
+    if bad || program.stack > STACK {
         return Err(format!("`{}`: reaches out of its memory", segment.text));
     }
     Ok(())

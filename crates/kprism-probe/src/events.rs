@@ -9,7 +9,7 @@
 use kprism_btf::Btf;
 use kprism_expr::btf;
 use kprism_expr::dwarf::{self, Debug, Image};
-use kprism_expr::event::{Arguments, Around, Field, Record};
+use kprism_expr::event::{Around, Called, Field, Given};
 use kprism_expr::ir::Space;
 use kprism_expr::scope::{Moment, Scope};
 use kprism_ftrace::format::Format;
@@ -70,6 +70,18 @@ pub fn described(system: &str, format: &[u8]) -> Result<Event, Error> {
 /// Who has names and types where the event itself has none.
 const ANY: [&str; 2] = ["__traceiter_sys_enter", "__traceiter_sched_switch"];
 
+/// Where an event's own arguments are known, or if it has none, types and globals at least.
+fn iterator<'c, 'd>(
+    image: &Image,
+    debug: &'c Debug<'d>,
+    name: Name<'_>,
+) -> Result<dwarf::Place<'c, 'd>, Error> {
+    let own = format!("__traceiter_{}", name.event);
+    let found = std::iter::once(own.as_str()).chain(ANY).find_map(|n| image.symbol(n));
+    let nowhere = || Error::Cannot(format!("{}: no tracepoints: is it a vmlinux?", image.name()));
+    Ok(dwarf::Place::at(debug, found.ok_or_else(nowhere)?, Moment::Entry, Space::Kernel)?)
+}
+
 /// Probes on an event of the kernel that this is the debug information of.
 pub fn by_debug(
     image: &Image,
@@ -77,14 +89,10 @@ pub fn by_debug(
     name: Name<'_>,
     request: &Request<'_>,
 ) -> Result<Vec<Plan>, Error> {
-    let own = format!("__traceiter_{}", name.event);
-    let names = std::iter::once(own.as_str()).chain(ANY);
-    let iterator = names.clone().find_map(|n| image.symbol(n));
-    let nowhere = || Error::Cannot(format!("{}: no tracepoints: is it a vmlinux?", image.name()));
-    let place = dwarf::Place::at(debug, iterator.ok_or_else(nowhere)?, Moment::Entry, Space::Kernel)?;
+    let place = iterator(image, debug, name)?;
     let event = debug.event(name.system, name.event)?;
     let event = event.map(|e| Event { system: e.system, name: e.name, fields: e.fields });
-    let has_arguments = image.symbol(&own).is_some();
+    let has_arguments = image.symbol(&format!("__traceiter_{}", name.event)).is_some();
     let mut plans = match (&event, name.around) {
         (_, Some(around)) => here(image, debug, name, around, request)?,
         (None, _) => return Err(unknown(name, &image_events(debug)?)),
@@ -101,6 +109,51 @@ pub fn by_debug(
     let origin = origin(image)?;
     plans.iter_mut().for_each(|plan| plan.origin = origin.clone());
     Ok(plans)
+}
+
+/// What can be named at an event, in the order in which probes are made of it: the first way that `take` takes. It is
+/// told the instruction, if there is one.
+pub fn scoped<T>(
+    image: &Image,
+    debug: &Debug<'_>,
+    name: Name<'_>,
+    mut take: impl FnMut(&dyn Scope, Option<u64>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let shown = format!("{}:{}", name.system, name.event);
+    let event = debug.event(name.system, name.event)?;
+    let mut refused = None;
+    if name.around.is_none() {
+        let Some(event) = event else { return Err(unknown(name, &image_events(debug)?)) };
+        let inner = iterator(image, debug, name)?;
+        let has_arguments = image.symbol(&format!("__traceiter_{}", name.event)).is_some();
+        let arguments = has_arguments.then_some(Given::Arguments);
+        for given in [Given::Record(&event.fields)].into_iter().chain(arguments) {
+            match take(&Called { inner: &inner, event: &shown, given }, None) {
+                Ok(taken) => return Ok(taken),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+    }
+    let wanted = name.around.unwrap_or_default();
+    for site in debug.sites(name.event)? {
+        let place = dwarf::Place::at(debug, site.next, Moment::Inside, Space::Kernel)?;
+        if !wanted.is_empty() && !place.functions().iter().any(|f| f == wanted) {
+            continue;
+        }
+        let taken = match debug.kprobe_refusal(site.next) {
+            None => take(&place, Some(place.pc)),
+            Some(_) => {
+                let saved = debug.saved(name.event, &site)?;
+                let place = dwarf::Place::at(debug, saved.pc, Moment::Inside, Space::Kernel)?;
+                take(&Around { inner: &place, registers: &saved.registers }, Some(saved.pc))
+            }
+        };
+        match taken {
+            Ok(taken) => return Ok(taken),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| Error::Cannot(format!("{shown} is not in `{wanted}`"))))
 }
 
 /// A probe on an event of the running kernel.
@@ -124,7 +177,7 @@ fn called(
 ) -> Result<Plan, Error> {
     let shown = format!("{}:{}", event.system, event.name);
     let has = |word: &str| request.collect.iter().any(|c| c == word);
-    let record = Record { inner: types, event: &shown, fields: &event.fields };
+    let record = Called { inner: types, event: &shown, given: Given::Record(&event.fields) };
     let collect =
         if has("$sdata") { expanded(request.collect, &record.names()) } else { request.collect.to_vec() };
     let own = Request { collect: &collect, ..*request };
@@ -143,7 +196,7 @@ fn called(
     let Some(inner) = arguments.filter(|_| !has("$sdata") && !has("$locals") && !has("$regs")) else {
         return Err(first);
     };
-    let arguments = Arguments { inner, event: &shown };
+    let arguments = Called { inner, event: &shown, given: Given::Arguments };
     let site = Site::Raw { name: event.name.clone() };
     made(&arguments, request, site, None, &mut |_| Ok(())).map_err(|error| match (&first, &error) {
         (Error::Expression(first), Error::Expression(_)) => {

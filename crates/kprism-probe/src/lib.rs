@@ -19,6 +19,7 @@
 //! | [`compiled`] | plans in a file, for a machine that has no debug information; takes any bytes |
 //! | [`program`] | segments → one program: whose hit it is, condition, record; nothing is formatted |
 //! | [`session`] | maps, loading, attaching, reading; all of it owned by file descriptors |
+//! | [`splice`] | a segment within a program, with the maps of who makes it |
 //! | [`shape`] | what bytes of a record mean; shown as text or JSON |
 //! | [`stream`] | `streams/probe/`: records and their description, written and read; takes any bytes |
 //!
@@ -34,6 +35,7 @@ pub mod plan;
 pub mod program;
 pub mod session;
 pub mod shape;
+pub mod splice;
 pub mod stream;
 
 impl From<kprism_btf::Error> for Error {

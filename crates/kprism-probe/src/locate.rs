@@ -22,13 +22,11 @@ use crate::plan::{Origin, Plan, Request, Site, made};
 pub enum Target<'a> {
     /// A program's or library's, with debug information.
     Program(&'a Path),
-    /// The kernel's, with the file of its debug information.
-    Kernel(&'a Path),
     /// The running kernel's, or its modules', with their types as BTF.
     Btf(&'a Path),
 }
 
-/// Compiles a probe. A place that is several in the code gives several.
+/// Compiles a probe without the kernel's debug information. A place that is several in the code gives several.
 pub fn plans(target: Target<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
     let one = |plan: Result<Plan, Error>| plan.map(|plan| vec![plan]);
     match (target, Name::of(request.place)) {
@@ -36,12 +34,20 @@ pub fn plans(target: Target<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Err
         (Target::Btf(path), None) => one(by_btf(path, request)),
         (Target::Program(path), Some(name)) => usdt(path, name, request),
         (Target::Program(path), None) => one(program(path, request)),
-        (Target::Kernel(path), Some(name)) => {
-            let image = Image::open(path)?;
-            let debug = Debug::new(&image)?;
-            events::by_debug(&image, &debug, name, request)
-        }
-        (Target::Kernel(path), None) => one(kernel(path, request)),
+    }
+}
+
+/// Compiles probes of the kernel with its debug information, which is read once.
+pub fn kernel_plans(path: &Path, requests: &[Request<'_>]) -> Result<Vec<Result<Vec<Plan>, Error>>, Error> {
+    let image = Image::open(path)?;
+    let debug = Debug::new(&image)?;
+    Ok(requests.iter().map(|request| in_kernel(&image, &debug, request)).collect())
+}
+
+fn in_kernel(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
+    match Name::of(request.place) {
+        Some(name) => events::by_debug(image, debug, name, request),
+        None => kernel(image, debug, request).map(|plan| vec![plan]),
     }
 }
 
@@ -69,14 +75,10 @@ fn running_event(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<P
 fn by_btf(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
     let name = path.display().to_string();
     let data = std::fs::read(path).map_err(|e| Error::Cannot(format!("{name}: {e}")))?;
-    let at_return = request.place.ends_with("%return");
     let function = request.place.trim_end_matches("%return").to_owned();
     let btf = Arc::new(Btf::parse(&name, data, None)?);
     let error = match btf::Place::find(&btf, request.place) {
-        Ok(place) => {
-            let site = Site::Traced { function, module: None, at_return };
-            return made(&place, request, site, None, &mut |_| Ok(()));
-        }
+        Ok(place) => return traced(place, request, &function, None),
         Err(error) => error,
     };
     for module in modules(path) {
@@ -88,10 +90,34 @@ fn by_btf(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
         let btf = Btf::parse(&name, own, Some(btf.clone()))?;
         let Ok(place) = btf::Place::find(&btf, request.place) else { continue };
         let module = module.file_name().map(|n| n.to_string_lossy().into_owned());
-        let site = Site::Traced { function, module, at_return };
-        return made(&place, request, site, None, &mut |_| Ok(()));
+        return traced(place, request, &function, module);
     }
     Err(error.into())
+}
+
+/// By fentry or fexit; by a kprobe where the kernel has none of these, or says so when it is to be attached.
+fn traced(
+    place: btf::Place<'_>,
+    request: &Request<'_>,
+    function: &str,
+    module: Option<String>,
+) -> Result<Plan, Error> {
+    let at_return = request.place.ends_with("%return");
+    let function = function.to_owned();
+    let variadic = place.variadic;
+    let site = Site::Traced { function: function.clone(), module: module.clone(), at_return };
+    let plan = made(&place, request, site, None, &mut |_| Ok(()));
+    let site = Site::Named { function, module, at_return };
+    let named = made(&place.by_registers(), request, site, None, &mut |_| Ok(()));
+    if variadic {
+        let mut named = named?;
+        let why = "it takes any number of arguments, and such functions have no fentry".to_owned();
+        named.notes.push(why);
+        return Ok(named);
+    }
+    let mut plan = plan?;
+    plan.instead = named.ok().map(Box::new);
+    Ok(plan)
 }
 
 /// The modules' BTF beside the kernel's, in order of their names.
@@ -175,17 +201,15 @@ fn usdt(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<Vec<Plan>,
     Ok(plans)
 }
 
-fn kernel(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
-    let image = Image::open(path)?;
-    let debug = Debug::new(&image)?;
-    let place = dwarf::Place::find(&debug, request.place, Space::Kernel)?;
+fn kernel(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> Result<Plan, Error> {
+    let place = dwarf::Place::find(debug, request.place, Space::Kernel)?;
     let at_return = place.moment == Moment::Return;
     let site = Site::Kernel { address: place.pc, entry: place.entry, at_return };
     let mut plan = made(&place, request, site, Some(place.pc), &mut |func| {
         at_breakpoint(func, &place);
         Ok(())
     })?;
-    plan.origin = origin(&image)?;
+    plan.origin = origin(image)?;
     plan.notes.extend(place.others.iter().map(|other| also(request.place, *other)));
     Ok(plan)
 }

@@ -20,6 +20,8 @@ use crate::stream::{HEADER, Item, LONGEST, MOST_ITEMS, Probe};
 const STACK_FRAMES: u32 = 64;
 /// Largest structure or array.
 const LARGEST: u64 = 4096;
+/// Names that are listed at most, also if they have no value.
+pub(crate) const MOST_LISTED: usize = 4 * MOST_ITEMS;
 
 /// What is wanted.
 #[derive(Debug, Clone, Copy)]
@@ -147,6 +149,15 @@ pub enum Site {
         /// When it has returned.
         at_return: bool,
     },
+    /// A function by its name, where the kernel has no fentry.
+    Named {
+        /// The function.
+        function: String,
+        /// Its module; none is the kernel itself.
+        module: Option<String>,
+        /// When it has returned.
+        at_return: bool,
+    },
     /// A static tracepoint's record.
     Event {
         /// Its system.
@@ -166,8 +177,8 @@ impl Site {
         match self {
             Site::User { at_return: true, .. } => "uretprobe",
             Site::User { .. } => "uprobe",
-            Site::Kernel { at_return: true, .. } => "kretprobe",
-            Site::Kernel { .. } => "kprobe",
+            Site::Kernel { at_return: true, .. } | Site::Named { at_return: true, .. } => "kretprobe",
+            Site::Kernel { .. } | Site::Named { .. } => "kprobe",
             Site::Traced { at_return: true, .. } => "fexit",
             Site::Traced { .. } => "fentry",
             Site::Event { .. } => "tracepoint",
@@ -177,7 +188,7 @@ impl Site {
 
     /// Whether its program is given `struct pt_regs`.
     pub fn has_registers(&self) -> bool {
-        matches!(self, Site::User { .. } | Site::Kernel { .. })
+        matches!(self, Site::User { .. } | Site::Kernel { .. } | Site::Named { .. })
     }
 }
 
@@ -211,6 +222,9 @@ pub struct Plan {
     pub kept: Vec<Kept>,
     /// What should be said of it.
     pub notes: Vec<String>,
+    /// What is attached if the kernel refuses this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead: Option<Box<Plan>>,
 }
 
 pub(crate) type Fix<'f> = dyn FnMut(&mut Func) -> Result<(), Error> + 'f;
@@ -245,7 +259,12 @@ pub(crate) fn made(
             "$args" => names(env, Role::Parameter, &mut wanted),
             "$locals" => names(env, Role::Local, &mut wanted),
             "$regs" if !scope.has_registers() => {
-                let what = "`$regs` cannot be read by a probe that BTF alone describes: name the kernel's debug information (-k VMLINUX)";
+                let what = match address {
+                    Some(_) => "`$regs` are not all known here: the tracepoint itself calls the program",
+                    None => {
+                        "`$regs` cannot be read by a probe that BTF alone describes: name the kernel's debug information (-k VMLINUX)"
+                    }
+                };
                 return Err(Error::Cannot(what.to_owned()));
             }
             "$regs" => wanted.push(Wanted::Registers),
@@ -257,10 +276,15 @@ pub(crate) fn made(
             }
         }
     }
-    if wanted.len() > MOST_ITEMS {
-        let what = format!("{} values are collected, a record has room for {MOST_ITEMS}", wanted.len());
+    // What is missing has no place in a record, and comes last.
+    let is_missing = |item: &Wanted| matches!(item, Wanted::Missing(..));
+    wanted.sort_by_key(is_missing);
+    let values = wanted.iter().filter(|item| !is_missing(item)).count();
+    if values > MOST_ITEMS {
+        let what = format!("{values} values are collected, a record has room for {MOST_ITEMS}");
         return Err(Error::Cannot(what));
     }
+    wanted.truncate(MOST_LISTED);
     for item in &mut wanted {
         if let Wanted::Expression(_, collected) = item {
             fix(&mut collected.func)?;
@@ -326,6 +350,7 @@ pub(crate) fn made(
         slots,
         kept,
         notes: Vec::new(),
+        instead: None,
     })
 }
 
@@ -344,10 +369,13 @@ fn names(env: Env<'_>, role: Role, wanted: &mut Vec<Wanted>) {
         if variable.role != role {
             continue;
         }
+        let ty = kprism_expr::ctype::name(env.scope, &variable.ty);
         wanted.push(match lower::collect(&name, env) {
+            Ok(Collected { what: What::Memory(size), .. }) if !(1..=LARGEST).contains(&size) => {
+                Wanted::Missing(name, ty, format!("it has {size} bytes, {LARGEST} can be collected"))
+            }
             Ok(collected) => Wanted::Expression(name, collected),
             Err(error) => {
-                let ty = kprism_expr::ctype::name(env.scope, &variable.ty);
                 let why = match error.help {
                     Some(help) => format!("{}; {help}", error.message),
                     None => error.message,

@@ -7,12 +7,13 @@
 
 use kprism_bpf::asm::{Asm, Code, Label};
 use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
-use kprism_expr::emit::{self, Insn, Map, Program, Reloc};
+use kprism_expr::emit::{self, Map, Reloc};
 use kprism_expr::ir::{FAULTS, Fault, Kept, Space};
 use kprism_expr::regs;
 
 use crate::Error;
 use crate::plan::{Fill, Plan, Segment, Site, Slot};
+use crate::splice::{self, CONTEXT, To};
 use crate::stream::HEADER;
 
 use Reg::{R0, R1, R2, R3, R10};
@@ -37,9 +38,6 @@ pub const PROBE_STATE: u32 = 256;
 /// Bytes of trace state variables, at most.
 pub const VARS_END: u32 = 8 * 1024;
 
-/// Stack that segments may use.
-pub const SEGMENT_STACK: u32 = 472;
-const CONTEXT: i16 = -512;
 const RECORD: i16 = -504;
 const CELL_AT: i16 = -496;
 const PID_TGID: i16 = -488;
@@ -172,7 +170,7 @@ fn count(asm: &mut Asm, at: i16) {
     asm.load(B8, R1, R10, CELL_AT).mov_imm(R0, 1).put(insn::atomic_add(R1, at, R0));
 }
 
-/// Puts a segment in: it goes on at the label that is returned with the value in r0, after a fault at `fault`.
+/// Puts a segment in, with this probe's maps.
 fn splice(
     asm: &mut Asm,
     segment: &Segment,
@@ -180,56 +178,19 @@ fn splice(
     layout: &Layout,
     fault: Label,
 ) -> Result<Label, Error> {
-    let Program { insns, relocs, faulted, stack, .. } = &segment.program;
-    if *stack > SEGMENT_STACK {
-        let what = "too large for a probe's stack; split it, or collect less at once";
-        return Err(Error::Cannot(format!("`{}`: {what}", segment.text)));
-    }
-    let value = asm.label();
-    asm.load(B8, R1, R10, CONTEXT);
-    let mut at = 0;
-    while let Some(insn) = insns.get(at) {
-        let reloc = relocs.iter().find(|r| r.0 == at).map(|r| r.1);
-        let dst = register(insn.dst);
-        match reloc {
-            Some(Reloc::Map(Map::Entries)) => drop(asm.map(dst, ENTRIES)),
-            Some(Reloc::Map(map)) => {
-                return Err(Error::Cannot(format!("`{}`: a probe's value has no {map:?}", segment.text)));
-            }
-            Some(Reloc::MapValue(_, offset)) => {
-                let offset = offset.cast_unsigned();
-                let vars = emit::VARS.cast_unsigned();
-                let to = match offset.checked_sub(vars) {
-                    Some(var) => layout.vars_at() + var,
-                    None => state + offset,
-                };
-                asm.map_value(dst, STATE, to);
-            }
-            Some(Reloc::Address(link)) => {
-                asm.mov_wide(dst, link.wrapping_add(layout.slide));
-            }
-            None => {
-                const EXIT: u8 = 0x95;
-                match insn.code {
-                    EXIT => asm.goto(if faulted.contains(&at) { fault } else { value }),
-                    _ => asm.put(word(insn)),
-                };
-                at += 1;
-                continue;
-            }
-        }
-        at += 2;
-    }
-    Ok(value)
-}
-
-fn word(insn: &Insn) -> u64 {
-    u64::from_le_bytes(insn.bytes())
-}
-
-fn register(number: u8) -> Reg {
-    use Reg::{R4, R5, R6, R7, R8, R9};
-    [R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10][usize::from(number.min(10))]
+    let find = |reloc| {
+        Some(match reloc {
+            Reloc::Map(Map::Entries) => To::Map(ENTRIES),
+            Reloc::Map(_) => return None,
+            Reloc::MapValue(_, offset) => match offset.checked_sub(emit::VARS) {
+                Some(var @ 0..) => To::Memory(STATE, layout.vars_at() + var.cast_unsigned()),
+                _ => To::Memory(STATE, state + offset.cast_unsigned()),
+            },
+            Reloc::Address(link) => To::Address(link.wrapping_add(layout.slide)),
+        })
+    };
+    splice::splice(asm, &segment.program, &find, fault)
+        .map_err(|what| Error::Cannot(format!("`{}`: {what}", segment.text)))
 }
 
 /// Fills one value's place in the record.

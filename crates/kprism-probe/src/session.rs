@@ -67,7 +67,7 @@ pub struct Session {
 
 impl Session {
     /// Loads and attaches all of them.
-    pub fn start(plans: Vec<Plan>, config: &Config) -> Result<Self, Error> {
+    pub fn start(mut plans: Vec<Plan>, config: &Config) -> Result<Self, Error> {
         let mut kernel = Kernel::running()?;
         let slide = checked(&plans)?;
         let layout = Layout {
@@ -98,25 +98,27 @@ impl Session {
             let program = Program::load("kp_fork", kind, &code, &[&tasks])?;
             links.push(Link::tracing(&program, 0)?);
         }
-        for (number, plan) in plans.iter().enumerate() {
-            let entries = match plan.kept.len() as u32 {
-                0 => None,
-                n => Some(Map::create("kp_entries", MapKind::LruHash, 16, 8 * n, OPEN_CALLS, 0)?),
+        let shared = [&tasks, &cells, &state, &ring_of_cpu];
+        for (number, plan) in plans.iter_mut().enumerate() {
+            let mut attach = |plan: &Plan| attached(&mut kernel, plan, number as u32, &layout, &shared);
+            let attached = match attach(plan) {
+                Ok(attached) => attached,
+                Err(why) => match plan.instead.take().map(|instead| (attach(&instead), instead)) {
+                    Some((Ok(attached), instead)) => {
+                        *plan = *instead;
+                        // A verifier's log is for who reads programs.
+                        let why = why.to_string();
+                        let why = why.lines().next().unwrap_or_default();
+                        let note = format!("a {}, as the kernel refuses another: {why}", plan.probe.hook);
+                        plan.notes.push(note);
+                        attached
+                    }
+                    _ => return Err(Error::Cannot(format!("{}: {why}", plan.probe.place))),
+                },
             };
-            let mut all = vec![&tasks, &cells, &state, &ring_of_cpu];
-            all.extend(&entries);
-            let code = program::probe(plan, number as u32, &layout)?;
-            let mut at = Attach { kernel: &mut kernel, plan, slide };
-            let (program, link) = at.attach("kp_probe", &code, &all, true)?;
-            programs.push(program);
-            // Returns before entries: a call between the two is then known to have begun before.
-            links.push(link);
-            if !plan.kept.is_empty() {
-                let code = program::entry(&plan.kept, plan.site.has_registers(), &layout)?;
-                let (_, link) = at.attach("kp_entry", &code, &all, false)?;
-                links.push(link);
-            }
-            maps.extend(entries);
+            programs.push(attached.0);
+            links.extend(attached.1);
+            maps.extend(attached.2);
         }
         let (state_memory, cell_memory) = (state.mapped()?, cells.mapped()?);
         maps.extend([tasks, cells, state, ring_of_cpu]);
@@ -130,6 +132,11 @@ impl Session {
             rings,
             _maps: maps,
         })
+    }
+
+    /// The probes as they are attached.
+    pub fn plans(&self) -> &[Plan] {
+        &self.plans
     }
 
     /// The reading end.
@@ -202,12 +209,13 @@ impl Reader<'_> {
 
 /// Whether the plans are for this kernel and these files; how far from where it is linked the kernel runs.
 fn checked(plans: &[Plan]) -> Result<u64, Error> {
-    let mut slide = 0;
+    let mut slide = None;
+    let kernel = std::cell::LazyCell::new(host::kernel_build_id);
     for plan in plans {
         let place = &plan.probe.place;
         let (found, what) = match &plan.site {
             Site::User { file, .. } => (kprism_expr::dwarf::build_id(file), file.display().to_string()),
-            _ => (host::kernel_build_id(), "the running kernel".to_owned()),
+            _ => (kernel.clone(), "the running kernel".to_owned()),
         };
         if let (Some(made_for), Some(found)) = (&plan.origin.build_id, &found)
             && made_for != found
@@ -215,11 +223,38 @@ fn checked(plans: &[Plan]) -> Result<u64, Error> {
             let why = format!("its debug information has build id {made_for}, {what} has {found}");
             return Err(Error::Cannot(format!("{place}: made for another file: {why}")));
         }
-        if let Some(linked) = plan.origin.text {
-            slide = host::kernel_text()?.wrapping_sub(linked);
+        // All are made for one kernel, of which all symbols are read to know where it is.
+        if let (Some(linked), None) = (plan.origin.text, slide) {
+            slide = Some(host::kernel_text()?.wrapping_sub(linked));
         }
     }
-    Ok(slide)
+    Ok(slide.unwrap_or(0))
+}
+
+/// A probe's program, where it is attached, and what the entries of its function are kept in.
+fn attached(
+    kernel: &mut Kernel,
+    plan: &Plan,
+    number: u32,
+    layout: &Layout,
+    shared: &[&Map],
+) -> Result<(Program, Vec<Link>, Option<Map>), Error> {
+    let entries = match plan.kept.len() as u32 {
+        0 => None,
+        n => Some(Map::create("kp_entries", MapKind::LruHash, 16, 8 * n, OPEN_CALLS, 0)?),
+    };
+    let mut all = shared.to_vec();
+    all.extend(&entries);
+    let code = program::probe(plan, number, layout)?;
+    let mut at = Attach { kernel, plan, slide: layout.slide };
+    let (program, link) = at.attach("kp_probe", &code, &all, true)?;
+    // Returns before entries: a call between the two is then known to have begun before.
+    let mut links = vec![link];
+    if !plan.kept.is_empty() {
+        let code = program::entry(&plan.kept, plan.site.has_registers(), layout)?;
+        links.push(at.attach("kp_entry", &code, &all, false)?.1);
+    }
+    Ok((program, links, entries))
 }
 
 struct Attach<'a> {
@@ -254,6 +289,15 @@ impl Attach<'_> {
                 let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
                 let address = if own { *address } else { *entry }.wrapping_add(self.slide);
                 let link = Link::kprobe_at(&program, address, when(*at_return), 0)?;
+                Ok((program, link))
+            }
+            Site::Named { function, module, at_return } => {
+                let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
+                let symbol = match module {
+                    Some(module) => format!("{module}:{function}"),
+                    None => function.clone(),
+                };
+                let link = Link::kprobe(&program, &symbol, 0, when(*at_return), 0)?;
                 Ok((program, link))
             }
             Site::Event { system, name: event } => {

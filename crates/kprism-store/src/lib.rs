@@ -21,12 +21,14 @@ mod column;
 mod delta_tables;
 mod duration_tables;
 mod manifest;
+mod records;
 mod run;
 mod tables;
 mod tlb_table;
 
 pub use duration_tables::{has_times, load_times, save_times};
 pub use manifest::{Clock, Kernel, Manifest, RunKind};
+pub use records::{Values, save_records};
 pub use run::{Run, TABLES};
 pub use tables::{load_profile, save_profile};
 pub use tlb_table::{MissRow, save_tlb_misses};

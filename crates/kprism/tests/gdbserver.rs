@@ -192,6 +192,56 @@ fn values_are_those_that_the_program_prints() {
     }
 }
 
+/// A program of many threads, by TCP: each call of each thread gives a frame, and each frame has its own thread's values.
+#[test]
+fn threads_by_tcp() {
+    if !allowed() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = built(dir.path(), &Path::new(FOLDER).join("threads.c"), &["-O0", "-pthread"]);
+    // A port that was free a moment ago.
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
+    command.args(["gdbserver", "--exec", program.to_str().unwrap(), &format!(":{free}")]);
+    let mut server = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut said = String::new();
+    let mut stderr = BufReader::new(server.0.stderr.take().unwrap());
+    stderr.read_line(&mut said).unwrap();
+    assert!(said.contains("target remote"), "{said}");
+    let line = include_str!("gdbserver/threads.c").lines().position(|l| l.contains("// STEP")).unwrap() + 1;
+    let script = dir.path().join("session.gdb");
+    let text = format!(
+        "set pagination off\nset confirm off\nset sysroot /\nset print thread-events off\n\
+         target remote 127.0.0.1:{free}\n\
+         trace threads.c:{line}\n\
+         actions\ncollect thread, n\nend\n\
+         tstart\ncontinue\ntstop\ntstatus\n\
+         echo == frames\\n\n\
+         tfind start\n\
+         while $trace_frame != -1\n\
+         printf \"> %ld %ld\\n\", thread, n\n\
+         tfind\nend\n\
+         echo == end\\n\n\
+         continue\n"
+    );
+    fs::write(&script, text).unwrap();
+    let text = gdb(Some(&program), &script, dir.path());
+    assert!(text.contains("Collected 200 trace frames."), "{text}");
+    let pair = |line: &str| {
+        let (thread, n) = line.strip_prefix("> ")?.split_once(' ')?;
+        Some((thread.parse::<i64>().ok()?, n.parse::<i64>().ok()?))
+    };
+    let mut found: Vec<_> = section(&text, "frames").lines().filter_map(pair).collect();
+    // Those of one thread are in order.
+    for thread in 0..4 {
+        let own = found.iter().filter(|f| f.0 == thread).map(|f| f.1);
+        assert!(own.eq(0..50), "{text}");
+    }
+    found.sort_unstable();
+    assert_eq!(found.len(), 200);
+}
+
 #[test]
 fn everything_that_gdb_asks_for() {
     if !allowed() {

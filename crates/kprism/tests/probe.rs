@@ -165,6 +165,54 @@ fn entry_return_and_counts() {
     assert_eq!(found, [9, 19, 29, 39, 49]);
 }
 
+/// What was collected as Parquet is what it is as text, by Arrow's own reader where it is installed.
+#[test]
+fn tables_for_other_tools() {
+    if !allowed() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (program, run) = (built(dir.path(), &["-O0"]), dir.path().join("run"));
+    let place = format!("case.c:{}", line());
+    let (run_at, command) = (run.to_str().unwrap(), program.to_str().unwrap());
+    let collect = "n,total,who,*item,item->weight,item->flags,n / (n - 2),n > 50";
+    let output = kprism(&["record", "probe", &place, "--collect", collect, "-o", run_at, "--", command]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = dir.path().join("records.parquet");
+    for name in ["records.parquet", "records.csv", "records.json"] {
+        let file = dir.path().join(name);
+        let output = kprism(&["export", "-i", run_at, "-o", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let csv = std::fs::read_to_string(dir.path().join("records.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 101);
+    let all: Value =
+        serde_json::from_slice(&std::fs::read(dir.path().join("records.json")).unwrap()).unwrap();
+    assert_eq!(all["records"].as_array().unwrap().len(), 100);
+    let script = "import sys, json, pyarrow.parquet as p\n\
+                  for row in p.read_table(sys.argv[1]).to_pylist(): print(json.dumps(row))";
+    let read = Command::new("python3").args(["-c", script]).arg(&table).output().expect("python3 runs");
+    if !read.status.success() {
+        eprintln!("not read: {}", String::from_utf8_lossy(&read.stderr));
+        return;
+    }
+    let rows: Vec<Value> =
+        String::from_utf8(read.stdout).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let found = records(&run);
+    assert_eq!(rows.len(), found.len());
+    for (row, record) in rows.iter().zip(&found) {
+        for name in ["time_ns", "cpu", "pid", "tid", "probe"] {
+            assert_eq!(row[name], record[name], "{row}");
+        }
+        for name in ["n", "total", "who", "item->weight", "item->flags", "n > 50"] {
+            assert_eq!(row[name], record["values"][name], "{name} of {row}");
+        }
+        let item: Value = serde_json::from_str(row["*item"].as_str().unwrap()).unwrap();
+        assert_eq!(item, record["values"]["*item"]);
+        assert_eq!(row["n / (n - 2)"].is_null(), row["n"] == 2, "{row}");
+    }
+}
+
 /// The first byte of `work` in the memory of a process.
 fn first_byte(pid: u32, program: &Path) -> u8 {
     let symbols = Command::new("nm").arg(program).output().expect("nm runs");
@@ -230,6 +278,75 @@ fn what_cannot_be_is_refused() {
     assert!(said(&["work%return if total"]).contains("globals"));
 }
 
+/// A stack of the program: its own frames, the innermost first.
+#[test]
+fn user_stacks() {
+    if !allowed() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (program, run) = (built(dir.path(), &["-O0", "-no-pie"]), dir.path().join("run"));
+    let place = format!("case.c:{}", line());
+    let (run_at, command) = (run.to_str().unwrap(), program.to_str().unwrap());
+    let output = kprism(&["record", "probe", &place, "--collect", "$ustack", "-o", run_at, "--", command]);
+    assert!(output.status.code().is_some_and(|code| code < 2), "{}", String::from_utf8_lossy(&output.stderr));
+    let symbols = Command::new("nm").arg("-S").arg(&program).output().expect("nm runs");
+    let symbols = String::from_utf8(symbols.stdout).unwrap();
+    let range = |name: &str| {
+        let line = symbols.lines().find(|line| line.ends_with(&format!(" T {name}"))).expect("a function");
+        let mut words = line.split(' ').map(|word| u64::from_str_radix(word, 16).unwrap_or(0));
+        let start = words.next().unwrap();
+        start..start + words.next().unwrap()
+    };
+    let found = records(&run);
+    assert!(!found.is_empty());
+    for record in found {
+        let frames = record["values"]["$ustack"].as_array().unwrap();
+        let frame = |n: usize| u64::from_str_radix(&frames[n].as_str().unwrap()[2..], 16).unwrap();
+        assert!(range("work").contains(&frame(0)) && range("main").contains(&frame(1)), "{record}");
+    }
+}
+
+/// Probes compiled for one build of a program are refused for another; a program without debug information, and a
+/// process that is gone, are named.
+#[test]
+fn other_builds_stripped_programs_and_processes_that_are_gone() {
+    if !allowed() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = built(dir.path(), &["-O0"]);
+    let (command, file) = (program.to_str().unwrap(), dir.path().join("work.kprobe"));
+    let (file, run) = (file.to_str().unwrap(), dir.path().join("run"));
+    let run = run.to_str().unwrap();
+    let output = kprism(&["compile", "work", "--collect", "n", "--exec", command, "-o", file]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = |args: &[&str]| {
+        let mut all = vec!["record", "probe", "-o", run];
+        all.extend(args);
+        let output = kprism(&all);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = said(&["--program", file, "--", command]);
+    assert!(code != Some(2), "{text}");
+    built(dir.path(), &["-O1"]);
+    let (code, text) = said(&["--program", file, "--", command]);
+    assert!(code == Some(2) && text.contains("made for another file") && text.contains("build id"), "{text}");
+    assert!(Command::new("strip").arg(&program).status().unwrap().success());
+    let (code, text) = said(&["work", "--exec", command, "--", command]);
+    assert!(code == Some(2) && text.contains("no debug information"), "{text}");
+    built(dir.path(), &["-O0"]);
+    // It ends while it is recorded: so does the recorder.
+    let mut short = Command::new("sleep").arg("0.5").spawn().unwrap();
+    let pid = short.id().to_string();
+    let waits = std::thread::spawn(move || short.wait());
+    let (code, text) = said(&["work", "--exec", command, "-p", &pid]);
+    assert_eq!(code, Some(1), "{text}");
+    waits.join().unwrap().unwrap();
+    let (code, text) = said(&["work", "--exec", command, "-p", &pid]);
+    assert!(code == Some(2) && text.contains(&pid), "{text}");
+}
+
 #[test]
 fn kernel_functions_in_the_guest() {
     let dir = tempfile::tempdir().unwrap();
@@ -244,6 +361,8 @@ fn kernel_functions_in_the_guest() {
         "run",
         "-q",
         "--unobserved",
+        "--with-module",
+        "dummy",
         "-o",
         run.to_str().unwrap(),
         "--share",
@@ -285,6 +404,31 @@ fn kernel_functions_in_the_guest() {
     let opens = found("open");
     assert!(opens.iter().any(|record| record["values"]["filename"] == "/etc/hostname"), "{opens:?}");
     assert!(opens.iter().all(|record| record["errors"]["*(int *)8"] == "could not be read"), "{opens:?}");
+    let variadic = found("variadic");
+    assert_eq!(variadic.len(), 1);
+    assert_eq!(variadic[0]["values"]["$retval"], json!(section("seqnum").len() + 1));
+    assert_eq!(variadic[0]["values"]["fmt"], "%llu\n");
+    assert!(variadic[0]["values"]["$duration"].as_u64().unwrap() > 0);
+    let said = section("variadic.said");
+    assert!(said.contains("by kretprobe") && said.contains("have no fentry"), "{said}");
+    let said = section("excluded.said");
+    assert!(said.contains("note: a kprobe, as the kernel refuses another"), "{said}");
+    let module = found("module");
+    assert_eq!(module.len(), 1);
+    assert_eq!(module[0]["values"], json!({"dev->name": "dummy0", "$comm": "cat"}));
+    let said = section("module.out");
+    assert!(said.contains("is in use") && said.ends_with('1'), "{said}");
+    let said = section("unloaded.said");
+    assert!(said.contains("no function `dummy_get_stats64`") && said.ends_with('2'), "{said}");
+    let stacks = found("stack");
+    assert_eq!(stacks.len(), 20);
+    for record in &stacks {
+        let frames: Vec<&str> =
+            record["values"]["$stack"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        let at =
+            |name| frames.iter().position(|f| *f == name).unwrap_or_else(|| panic!("{name}: {frames:?}"));
+        assert!(at("ksys_write") < at("do_syscall_64"), "{frames:?}");
+    }
     assert!(section("during").contains("vfs_read"));
     assert!(!section("after").contains("vfs_read"));
 }

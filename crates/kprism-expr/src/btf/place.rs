@@ -2,16 +2,19 @@
 //! A function's entry or return by BTF alone: its parameters and result.
 //!
 //! The program is one of fentry or fexit: its context is an array of the arguments, the result after them. At return
-//! the arguments are those with which the function was called.
+//! the arguments are those with which the function was called. Where the kernel has no such program, it is one of a
+//! kprobe, and the calling convention says in which registers arguments and result are.
 
 use std::rc::Rc;
 
 use kprism_btf::{Btf, Kind};
 
+use crate::abi;
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef, Types, resolve, size_of};
 use crate::error::suggestion;
 use crate::ir::Space;
+use crate::regs::Reg;
 use crate::scope::{Location, Moment, Piece, Role, Scope, Spot, Sym, Variable};
 
 use super::{ty, variant};
@@ -42,6 +45,10 @@ pub struct Place<'c> {
     /// With the first slot of each, and how many it takes.
     parameters: Vec<(String, Ty, usize, usize)>,
     slots: usize,
+    /// Whether more arguments may follow, of which nothing is known.
+    pub variadic: bool,
+    /// Whether the program is a kprobe's.
+    registers: bool,
 }
 
 impl<'c> Place<'c> {
@@ -74,7 +81,29 @@ impl<'c> Place<'c> {
             parameters.push((parameter.name.to_owned(), ty, slots, takes));
             slots += takes;
         }
-        Ok(Self { btf, name: name.to_owned(), moment, returned, parameters, slots })
+        Ok(Self {
+            btf,
+            name: name.to_owned(),
+            moment,
+            returned,
+            parameters,
+            slots,
+            variadic: function.variadic,
+            registers: false,
+        })
+    }
+
+    /// The same place for the program of a kprobe.
+    pub fn by_registers(self) -> Self {
+        Self { registers: true, ..self }
+    }
+
+    fn in_registers(&self, number: usize) -> Location {
+        let types: Vec<Ty> = self.parameters.iter().map(|p| p.1.clone()).collect();
+        let found = abi::parameters(self.btf, &self.returned, &types).into_iter().nth(number);
+        let missing = || Location::Whole(Spot::Missing("nowhere".to_owned(), None));
+        let location = found.unwrap_or_else(missing);
+        if self.moment == Moment::Return { abi::after_return(location) } else { location }
     }
 
     /// Entry or return.
@@ -113,10 +142,11 @@ impl Types for Place<'_> {
 
 impl Scope for Place<'_> {
     fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
-        let Some((name, ty, first, takes)) = self.parameters.iter().find(|p| p.0 == name) else {
-            return Ok(None);
-        };
-        let location = if first + takes > 12 {
+        let Some(number) = self.parameters.iter().position(|p| p.0 == name) else { return Ok(None) };
+        let (name, ty, first, takes) = &self.parameters[number];
+        let location = if self.registers {
+            self.in_registers(number)
+        } else if first + takes > 12 {
             let why = "beyond the twelfth argument, which a probe by BTF cannot see".to_owned();
             Location::Whole(Spot::Missing(why, None))
         } else if matches!(resolve(self.btf, ty), Ok(Def::Float(..))) {
@@ -143,12 +173,21 @@ impl Scope for Place<'_> {
         if self.returned == Ty::Void {
             return Err(format!("`{}` returns nothing", self.name));
         }
-        Ok((self.returned.clone(), slots(self.slots, 1)))
+        let location = match self.registers {
+            true => abi::returned(self.btf, &self.returned),
+            false => slots(self.slots, 1),
+        };
+        Ok((self.returned.clone(), location))
     }
 
-    /// There is no frame in the context. One task is in one call of the function, unless it calls itself.
+    /// There is no frame in the context of fentry. One task is in one call of the function, unless it calls itself.
     fn frame(&self) -> Result<Rc<Sym>, String> {
-        Ok(Rc::new(Sym::Const(0)))
+        let stack = Rc::new(Sym::Reg(Reg::Rsp));
+        Ok(match (self.registers, self.moment) {
+            (false, _) => Rc::new(Sym::Const(0)),
+            (true, Moment::Return) => stack,
+            (true, _) => stack.plus(8),
+        })
     }
 
     fn space(&self) -> Space {
@@ -156,7 +195,7 @@ impl Scope for Place<'_> {
     }
 
     fn has_registers(&self) -> bool {
-        false
+        self.registers
     }
 
     fn describe(&self) -> String {

@@ -15,7 +15,7 @@ mod saved;
 mod tracepoint;
 mod types;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -97,6 +97,8 @@ pub struct Debug<'d> {
     found: RefCell<HashMap<(Tag, String), Option<Ty>>>,
     /// Variables and functions outside of functions, by the unit that asks and the name.
     globals: RefCell<HashMap<(usize, usize, String), Option<Node>>>,
+    /// Instructions that a kernel changes.
+    patched: OnceCell<Vec<(u64, u64)>>,
 }
 
 impl<'d> Debug<'d> {
@@ -110,6 +112,7 @@ impl<'d> Debug<'d> {
             defs: RefCell::default(),
             found: RefCell::default(),
             globals: RefCell::default(),
+            patched: OnceCell::new(),
         };
         debug.parts[0].units = debug.list(0)?;
         debug.open_split()?;

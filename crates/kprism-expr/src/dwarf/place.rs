@@ -254,7 +254,11 @@ impl<'c, 'd> Place<'c, 'd> {
             if !(listed && self.moment == Moment::Entry)
                 && let Some(location) = self.by_convention(node)?
             {
-                return Ok(if self.moment == Moment::Return { at_entry(location) } else { location });
+                return Ok(if self.moment == Moment::Return {
+                    abi::after_return(location)
+                } else {
+                    location
+                });
             }
         }
         if role == Role::Local && self.moment == Moment::Return {
@@ -399,29 +403,6 @@ impl<'c, 'd> Place<'c, 'd> {
         let entry = Sym::Bin(BinOp::Add, Rc::new(Sym::Address(table)), Rc::new(index));
         let offset = Rc::new(Sym::Deref(Rc::new(entry), 8));
         Location::Whole(Spot::Memory(Rc::new(Sym::Bin(BinOp::Add, Rc::new(base), offset))))
-    }
-}
-
-/// The same after the function returned: its arguments' registers are what a paired probe kept.
-fn at_entry(location: Location) -> Location {
-    let spot = |spot| match spot {
-        Spot::Value(sym) => match *sym {
-            Sym::Reg(reg) => Spot::Value(Rc::new(Sym::Entry(reg))),
-            _ => Spot::Value(sym),
-        },
-        Spot::Memory(_) => {
-            Spot::Missing("passed in memory, which the function may have changed".to_owned(), None)
-        }
-        other => other,
-    };
-    match location {
-        Location::Whole(at) => Location::Whole(spot(at)),
-        Location::Pieces(mut pieces) => {
-            for piece in &mut pieces {
-                piece.at = spot(piece.at.clone());
-            }
-            Location::Pieces(pieces)
-        }
     }
 }
 

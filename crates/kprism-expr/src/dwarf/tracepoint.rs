@@ -102,6 +102,23 @@ impl Image {
         Some(String::from_utf8_lossy(&long[..end]).into_owned())
     }
 
+    /// Instructions that the kernel itself changes while it runs, with their length, by address: jump labels and
+    /// static calls.
+    fn patched(&self) -> Vec<(u64, u64)> {
+        let codes = |start: &str, stop: &str, step| {
+            let (start, stop) = self.between(start, stop).unwrap_or((0, 0));
+            (start..stop).step_by(step).filter_map(|at| self.near_at(at))
+        };
+        let labels = codes("__start___jump_table", "__stop___jump_table", 16).map(|code| {
+            let short = matches!(self.bytes_at(code, 2), Some([0x66, 0x90] | [0xeb, _]));
+            (code, if short { 2 } else { 5 })
+        });
+        let calls = codes("__start_static_call_sites", "__stop_static_call_sites", 8).map(|code| (code, 5));
+        let mut all: Vec<_> = labels.chain(calls).collect();
+        all.sort_unstable();
+        all
+    }
+
     /// What lies between two symbols of the linker.
     pub(crate) fn between(&self, start: &str, stop: &str) -> Option<(u64, u64)> {
         Some((self.symbol(start)?, self.symbol(stop)?)).filter(|(a, b)| a <= b)
@@ -199,7 +216,15 @@ impl Debug<'_> {
             Some([0x0f]) => image.bytes_at(entry, 5) == Some(&[0x0f, 0x1f, 0x44, 0, 0]),
             _ => false,
         };
-        (!traced).then(|| format!("{} is not traced (notrace)", symbol.name))
+        if !traced {
+            return Some(format!("{} is not traced (notrace)", symbol.name));
+        }
+        let patched = self.patched.get_or_init(|| image.patched());
+        let before = patched[..patched.partition_point(|p| p.0 <= address)].last();
+        let lies = before.is_some_and(|(code, len)| address < code + len);
+        lies.then(|| {
+            "the instruction is one that the kernel changes (a jump label, a static call)".to_owned()
+        })
     }
 }
 

@@ -457,7 +457,7 @@ mod tests {
     /// Every optional part, in the kernel's order, is passed over or taken.
     #[test]
     fn a_sample_of_everything() {
-        let all = (1 << 25) - 1 & !sample::WEIGHT_STRUCT & !(1 << 20) & !(1 << 23);
+        let all = ((1 << 25) - 1) & !sample::WEIGHT_STRUCT & !(1 << 20) & !(1 << 23);
         let attr = Attr {
             kind: 8,
             sample_type: all,

@@ -14,6 +14,7 @@ use kprism_expr::ir::{Func, Op, Space};
 use kprism_expr::lower::{self, Env, Lowered};
 use kprism_expr::scope::{Bare, Moment, Scope};
 use kprism_expr::{agent, opt};
+use kprism_probe::events::{self, Name};
 use serde_json::json;
 
 use crate::exit::Outcome;
@@ -24,7 +25,8 @@ const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Shown after the options.
 pub const HELP: &str = "\
-Places: FUNC (its entry), FUNC%return, FUNC+OFFSET, FILE:LINE, 0xADDRESS.
+Places: FUNC (its entry), FUNC%return, FUNC+OFFSET, FILE:LINE, 0xADDRESS; with -k
+SYSTEM:EVENT (its record, its arguments or what is around it), SYSTEM:EVENT@FUNC (around it).
 Examples:
   kprism explain 'vfs_read if count > 4096'
   kprism explain 'vfs_read if file->f_inode->i_sb->s_magic == 0xEF53' -k vmlinux
@@ -108,6 +110,15 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     };
     let image = Image::open(file)?;
     let debug = Debug::new(&image)?;
+    if let Some(name) = Name::of(place).filter(|_| space == Space::Kernel) {
+        let take = |scope: &dyn Scope, pc| match lower(args, expr, scope) {
+            Ok(lowered) => Ok((scope.describe(), lowered, pc)),
+            Err(error) => Err(kprism_probe::Error::Expression(error.to_string())),
+        };
+        let (place, lowered, pc) = events::scoped(&image, &debug, name, take)?;
+        progress.detail(&format!("debug information read in {:.0?}", started.elapsed()));
+        return show(args, &place, lowered, pc, out);
+    }
     let place = Place::find(&debug, place, space)?;
     let mut lowered = lower(args, expr, &place)?;
     if image.moves() {

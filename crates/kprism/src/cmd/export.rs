@@ -25,8 +25,9 @@ Formats by suffix of FILE:
   .perfetto-trace .pftrace  timeline for ui.perfetto.dev
   .folded                   call stacks for flame graph tools
   .pprof .pb.gz             pprof's profile: calls, time on a CPU; of durations, time off it and in interrupts
-  .json                     the table of SUBJECT, or the tree
-  .csv                      the table of SUBJECT
+  .json                     the table of SUBJECT, or the tree; what probes collected
+  .csv                      the table of SUBJECT; what probes collected
+  .parquet                  what probes collected
   .html                     the report of `kprism report --html`
   .info .xml                coverage for lcov and genhtml, Cobertura; `cover` with .json is gcov's
   .llvm.json                coverage as llvm-cov exports it
@@ -109,6 +110,10 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         let call = args.one.syscall.is_some().then(|| args.one.clone());
         let who = crate::cover::Who { filter: args.select.filter(), call };
         return super::cover::write(&args.input, (&args.cover, &who), &args.output, progress, out);
+    }
+    let run = Run::open(&args.input)?;
+    if super::probe::is_recorded(&run) {
+        return super::probe::export(&run, &args.output, progress, out);
     }
     let format = format(&args.output)?;
     let (run, profile) = pipeline::open(&args.input, progress)?;

@@ -11,12 +11,13 @@ use kprism_image::symbols::Symbols;
 use kprism_probe::shape::Shape;
 use kprism_probe::stream::{Description, Hit, Item, VERSION, hits};
 use kprism_report::units::grouped;
-use kprism_store::Run;
+use kprism_store::{Run, Values};
 use serde_json::{Map, Value, json};
 
 use super::script;
 use crate::exit::Outcome;
 use crate::pipeline;
+use crate::progress::Progress;
 
 /// A run's probes.
 pub struct Loaded {
@@ -233,14 +234,110 @@ fn line(
     Ok(())
 }
 
-/// One row a record; a column for each value of any probe.
-fn csv(run: &Run, loaded: &Loaded, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome> {
+/// Names of values of any probe, each once.
+fn names(loaded: &Loaded) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for item in loaded.description.probes.iter().flat_map(|probe| &probe.items) {
         if !names.contains(&item.name.as_str()) {
             names.push(&item.name);
         }
     }
+    names
+}
+
+/// Whether a run has records of probes.
+pub fn is_recorded(run: &Run) -> bool {
+    run.streams().join("probe/probes.json").is_file()
+}
+
+/// Writes the records for other tools; the suffix picks the format.
+pub fn export(run: &Run, path: &Path, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    let loaded = Loaded::open(run)?;
+    let suffix = path.extension().map(|s| s.to_string_lossy().to_ascii_lowercase());
+    let json = suffix.as_deref() == Some("json");
+    let view = View { rows: 0, tasks: &[], json, csv: !json };
+    let outcome = match suffix.as_deref() {
+        Some("parquet") => return parquet(run, &loaded, path, progress),
+        Some("csv" | "json") if path.to_string_lossy().starts_with("-.") => {
+            return report(run, &view, out);
+        }
+        Some("csv" | "json") => {
+            let name = || path.display().to_string();
+            let mut file = std::io::BufWriter::new(std::fs::File::create(path).with_context(name)?);
+            let outcome = report(run, &view, &mut file)?;
+            file.flush().with_context(name)?;
+            outcome
+        }
+        _ => bail!("{}: what probes collected is written as .parquet, .csv or .json", path.display()),
+    };
+    progress.say(&format!("wrote {}", path.display()));
+    Ok(outcome)
+}
+
+/// One row a record; a column for each value of any probe: numbers as numbers, structures and arrays as JSON.
+fn parquet(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Result<Outcome> {
+    let names = names(loaded);
+    let (mut rows, mut all) = (Vec::new(), vec![Vec::new(); names.len()]);
+    loaded.each(run.dir(), |hit, mut values| {
+        for (name, column) in names.iter().zip(&mut all) {
+            let at = values.iter().position(|(own, _)| own == name);
+            column.push(at.and_then(|at| values.swap_remove(at).1.ok()));
+        }
+        rows.push((hit.time_ns, hit.cpu, hit.pid, hit.tid, usize::from(hit.probe)));
+        Ok(true)
+    })?;
+    let unsigned = |get: fn(&(u64, u16, u32, u32, usize)) -> u64| {
+        Values::Unsigned(rows.iter().map(|row| Some(get(row))).collect())
+    };
+    let place = |row: &(u64, u16, u32, u32, usize)| Some(loaded.description.probes[row.4].place.clone());
+    let mut columns = vec![
+        ("time_ns".to_owned(), unsigned(|row| row.0)),
+        ("cpu".to_owned(), unsigned(|row| row.1.into())),
+        ("pid".to_owned(), unsigned(|row| row.2.into())),
+        ("tid".to_owned(), unsigned(|row| row.3.into())),
+        ("probe".to_owned(), Values::Text(rows.iter().map(place).collect())),
+    ];
+    for (name, values) in names.iter().zip(all) {
+        let items = loaded.description.probes.iter().flat_map(|probe| &probe.items);
+        let shapes: Vec<&Shape> =
+            items.filter(|i| i.name == *name).filter_map(|i| i.shape.as_ref()).collect();
+        columns.push(((*name).to_owned(), typed(&shapes, values)));
+    }
+    kprism_store::save_records(path, &columns)?;
+    progress.say(&format!("wrote {}", path.display()));
+    Ok(if rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done })
+}
+
+/// A column's values, as what all of its shapes are.
+fn typed(shapes: &[&Shape], values: Vec<Option<Value>>) -> Values {
+    let all = |is: fn(&Shape) -> bool| !shapes.is_empty() && shapes.iter().all(|shape| is(shape));
+    let address = |value: Value| u64::from_str_radix(value.as_str()?.strip_prefix("0x")?, 16).ok();
+    let mapped = values.into_iter();
+    if all(|s| matches!(s, Shape::Int { signed: true, .. })) {
+        return Values::Signed(mapped.map(|v| v?.as_i64()).collect());
+    }
+    if all(|s| matches!(s, Shape::Int { signed: false, .. })) {
+        return Values::Unsigned(mapped.map(|v| v?.as_u64()).collect());
+    }
+    if all(|s| matches!(s, Shape::Pointer)) {
+        return Values::Unsigned(mapped.map(|v| address(v?)).collect());
+    }
+    if all(|s| matches!(s, Shape::Float { .. })) {
+        return Values::Float(mapped.map(|v| v?.as_f64()).collect());
+    }
+    if all(|s| matches!(s, Shape::Bool)) {
+        return Values::Bool(mapped.map(|v| v?.as_bool()).collect());
+    }
+    let shown = |value: Value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    Values::Text(mapped.map(|v| v.map(shown)).collect())
+}
+
+/// One row a record; a column for each value of any probe.
+fn csv(run: &Run, loaded: &Loaded, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome> {
+    let names = names(loaded);
     let quoted = |text: &str| match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),

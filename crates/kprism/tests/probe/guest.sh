@@ -9,7 +9,23 @@ $kprism record probe -q "vfs_write if count == 7 && file->f_inode->i_rdev == 0x1
 	--collect "count,$name,\$comm,*pos,file->f_inode->i_mode & 0777" -o /tmp/entry -- $work
 $kprism record probe -q 'vfs_write%return if $retval == 7' --collect '$retval,count,$duration' -o /tmp/return -- $work
 $kprism record probe -q 'do_sys_openat2' --collect 'filename,*(int *)8' -o /tmp/open -- cat /etc/hostname >/dev/null
-for run in entry return open; do
+# A function of any number of arguments has no fentry, and one that the kernel excludes has none either: a kprobe.
+cat /sys/kernel/uevent_seqnum > /tmp/seqnum
+$kprism record probe 'sysfs_emit%return' --collect '$retval,fmt,$duration' -o /tmp/variadic -- \
+	cat /sys/kernel/uevent_seqnum > /dev/null 2> /tmp/variadic.said
+$kprism record probe migrate_disable -o /tmp/excluded -- true 2> /tmp/excluded.said || test $? = 1
+# A module's function; the module stays as long as it is probed.
+modprobe dummy
+$kprism record probe dummy_get_stats64 --collect 'dev->name,$comm' -o /tmp/module -- \
+	sh -c 'cat /sys/class/net/dummy0/statistics/rx_bytes; rmmod dummy 2>&1; echo $?' > /tmp/module.out 2> /dev/null
+rmmod dummy
+$kprism record probe -q dummy_get_stats64 -o /tmp/unloaded -- true 2> /tmp/unloaded.said || echo $? >> /tmp/unloaded.said
+$kprism record probe -q 'vfs_write if count == 7' --collect '$stack' -o /tmp/stack -- $work
+for text in seqnum variadic.said excluded.said module.out unloaded.said; do
+	echo "== $text"
+	cat /tmp/$text
+done
+for run in entry return open variadic module stack; do
 	echo "== $run manifest"
 	cat /tmp/$run/manifest.json
 	echo "== $run script"

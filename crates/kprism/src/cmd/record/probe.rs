@@ -106,9 +106,13 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         vars: program.vars.len() as u32,
     };
     signals::catch();
-    let probes = plans.iter().map(|plan| plan.probe.clone()).collect();
-    let mut description = Description { version: VERSION, probes, counts: Vec::new() };
+    let told_of: Vec<usize> = plans.iter().map(|plan| plan.notes.len()).collect();
     let session = Session::start(plans, &config)?;
+    for (plan, told) in session.plans().iter().zip(told_of) {
+        plan.notes.iter().skip(told).for_each(|note| progress.say(&format!("note: {note}")));
+    }
+    let probes = session.plans().iter().map(|plan| plan.probe.clone()).collect();
+    let mut description = Description { version: VERSION, probes, counts: Vec::new() };
 
     let run = Run::create(&args.output)?;
     let mut manifest = begun(args);

@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use kprism_probe::compiled::{Compiled, VERSION};
-use kprism_probe::locate::{Target, plans};
+use kprism_probe::locate::{Target, kernel_plans, plans};
 use kprism_probe::plan::{Plan, Request, expressions, split};
 
 use crate::progress::Progress;
@@ -40,25 +40,31 @@ impl ProbeArgs {
         if self.probes.is_empty() {
             bail!("which probes? write `FUNC if EXPR`, FILE:LINE or another place");
         }
-        let mut all = Vec::new();
-        for spec in &self.probes {
+        let request = |spec| {
             let (place, condition) = split(spec);
-            let request =
-                Request { place, condition, collect: &collect, vars: &self.vars, text: self.strings };
-            let planned = self.planned(&request, command, pids)?;
+            Request { place, condition, collect: &collect, vars: &self.vars, text: self.strings }
+        };
+        let requests: Vec<_> = self.probes.iter().map(|spec| request(spec)).collect();
+        let planned = match &self.vmlinux {
+            Some(path) => kernel_plans(path, &requests)?.into_iter().map(|p| p.map_err(Into::into)).collect(),
+            None => requests.iter().map(|request| self.planned(request, command, pids)).collect::<Vec<_>>(),
+        };
+        let mut all = Vec::new();
+        for (request, planned) in requests.iter().zip(planned) {
+            let planned = match requests.len() {
+                1 => planned,
+                _ => planned.with_context(|| format!("`{}`", request.place)),
+            }?;
             planned.iter().for_each(|plan| tell(plan, progress));
             all.extend(planned);
         }
         Ok(Compiled { version: VERSION, vars: self.vars.clone(), plans: all })
     }
 
-    /// In the file that was named, or the program that is run, or the kernel.
+    /// In the file that was named, or the program that is run, or the running kernel.
     fn planned(&self, request: &Request<'_>, command: &[String], pids: &[u32]) -> Result<Vec<Plan>> {
         if let Some(path) = &self.exec {
             return Ok(plans(Target::Program(path), request)?);
-        }
-        if let Some(path) = &self.vmlinux {
-            return Ok(plans(Target::Kernel(path), request)?);
         }
         let btf = Target::Btf(Path::new("/sys/kernel/btf/vmlinux"));
         let program = match (command.first(), pids) {

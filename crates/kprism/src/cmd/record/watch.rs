@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kprism_bpf::host;
 use kprism_store::{Manifest, RunKind};
 use kprism_tracefs::signals;
@@ -48,6 +48,9 @@ impl Watch {
         limit: Option<Duration>,
         progress: &Progress,
     ) -> Result<Self> {
+        if let Some(gone) = numbers.iter().find(|pid| !alive(**pid)) {
+            bail!("process {gone}: there is none, or no more");
+        }
         let command = match command.split_first() {
             Some((program, arguments)) => {
                 Some(Command::new(program).args(arguments).spawn().with_context(|| program.clone())?)

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A compiled segment within a program: its registers and its stack are its own, its maps and addresses are found by
+//! who makes the program.
+
+use kprism_bpf::asm::{Asm, Label};
+use kprism_bpf::insn::{Reg, Width};
+use kprism_expr::emit::{Insn, Program, Reloc};
+
+/// Stack that segments may use, from its top.
+pub const STACK: u32 = 472;
+/// Where the program keeps its context, which segments begin with.
+pub const CONTEXT: i16 = -512;
+
+/// What a place in a segment that depends on the program becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    /// A map, by its place among the program's.
+    Map(usize),
+    /// So many bytes into a map's memory.
+    Memory(usize, u32),
+    /// An address.
+    Address(u64),
+}
+
+/// Puts a segment in: it goes on at the label that is returned with the value in r0, after a fault at `fault`.
+pub fn splice(
+    asm: &mut Asm,
+    segment: &Program,
+    find: &dyn Fn(Reloc) -> Option<To>,
+    fault: Label,
+) -> Result<Label, String> {
+    const EXIT: u8 = 0x95;
+    let Program { insns, relocs, faulted, stack, .. } = segment;
+    if *stack > STACK {
+        return Err("too large for a program's stack; split it, or collect less at once".to_owned());
+    }
+    let value = asm.label();
+    asm.load(Width::B8, Reg::R1, Reg::R10, CONTEXT);
+    let mut at = 0;
+    while let Some(insn) = insns.get(at) {
+        let Some(reloc) = relocs.iter().find(|r| r.0 == at).map(|r| r.1) else {
+            match insn.code {
+                EXIT => asm.goto(if faulted.contains(&at) { fault } else { value }),
+                _ => asm.put(word(insn)),
+            };
+            at += 1;
+            continue;
+        };
+        let dst = register(insn.dst);
+        match find(reloc).ok_or_else(|| format!("a value here has no {reloc:?}"))? {
+            To::Map(map) => asm.map(dst, map),
+            To::Memory(map, offset) => asm.map_value(dst, map, offset),
+            To::Address(address) => asm.mov_wide(dst, address),
+        };
+        at += 2;
+    }
+    Ok(value)
+}
+
+fn word(insn: &Insn) -> u64 {
+    u64::from_le_bytes(insn.bytes())
+}
+
+fn register(number: u8) -> Reg {
+    use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
+    [R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10][usize::from(number.min(10))]
+}

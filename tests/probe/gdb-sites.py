@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Runs in GDB: attaches to the guest, stops a few times at each place, and notes the registers and what GDB itself
+# reads as the value of each parameter and local there.
+import gdb
+import json
+import os
+import time
+
+sites = json.load(open(os.environ["SITES"]))
+STOPS = int(os.environ["STOPS"])
+REGISTERS = "rax rbx rcx rdx rsi rdi rbp rsp r8 r9 r10 r11 r12 r13 r14 r15".split()
+MOST = 64
+SCALARS = (
+    gdb.TYPE_CODE_INT, gdb.TYPE_CODE_PTR, gdb.TYPE_CODE_ENUM, gdb.TYPE_CODE_BOOL, gdb.TYPE_CODE_CHAR,
+)
+
+
+def execute(command):
+    return gdb.execute(command, to_string=True)
+
+
+def plain(value, depth=0):
+    """Numbers, and lists and dictionaries of them; None for what is not compared."""
+    kind = value.type.strip_typedefs()
+    if kind.code in SCALARS:
+        return int(value)
+    if depth > 3:
+        return None
+    if kind.code == gdb.TYPE_CODE_STRUCT:
+        fields = [f for f in kind.fields() if f.name]
+        return {f.name: plain(value[f], depth + 1) for f in fields[:MOST]}
+    if kind.code == gdb.TYPE_CODE_ARRAY:
+        low, high = kind.range()
+        return [plain(value[n], depth + 1) for n in range(low, min(high + 1, MOST))]
+    return None
+
+
+def symbols(pc):
+    """Parameters and locals by name: of blocks from the innermost on, through inlined functions to the function."""
+    found, block = {}, gdb.block_for_pc(pc)
+    while block is not None and not block.is_static and not block.is_global:
+        for symbol in block:
+            if (symbol.is_variable or symbol.is_argument) and symbol.name not in found:
+                found[symbol.name] = symbol
+        block = block.superblock
+    return found
+
+
+def seen(pc, names):
+    frame, values = gdb.newest_frame(), {}
+    known = symbols(pc)
+    for name in names:
+        try:
+            value = known[name].value(frame)
+            if value.is_optimized_out:
+                values[name] = {"error": "optimised out"}
+            else:
+                values[name] = {"value": plain(value)}
+        except Exception as error:
+            values[name] = {"error": str(error).splitlines()[0] if str(error) else "?"}
+    return values
+
+
+def call(site):
+    """The static call that a tracepoint makes, behind its place."""
+    function = gdb.block_for_pc(site["address"])
+    while function.superblock and not function.superblock.is_static:
+        function = function.superblock
+    wanted = "<__SCT__tp_func_%s>" % site["event"]
+    code = gdb.selected_inferior().architecture().disassemble(function.start, function.end - 1)
+    calls = [i["addr"] for i in code if i["asm"].startswith("call") and wanted in i["asm"]]
+    return calls[0]
+
+
+execute("set confirm off")
+execute("set pagination off")
+execute("set language c")
+for site in sites:
+    site["pc"] = call(site) if site["call"] else site["address"]
+    symbols(site["pc"])
+open(os.environ["READY"], "w").close()
+while not os.path.exists(os.environ["BEGUN"]):
+    time.sleep(0.02)
+execute("target remote " + os.environ["SOCKET"])
+points, stops = {}, []
+for site in sites:
+    points[site["pc"]] = (gdb.Breakpoint("*%#x" % site["pc"], type=gdb.BP_HARDWARE_BREAKPOINT), site, [])
+left = len(points)
+while left:
+    try:
+        execute("continue")
+        pc = int(gdb.parse_and_eval("(unsigned long)$pc"))
+    except gdb.error:
+        # The guest has ended.
+        break
+    if pc not in points:
+        break
+    point, site, rows = points[pc]
+    registers = {name: int(gdb.parse_and_eval("(unsigned long)$" + name)) for name in REGISTERS}
+    rows.append({"registers": registers, "values": seen(pc, site["names"])})
+    if len(rows) >= STOPS:
+        point.delete()
+        left -= 1
+json.dump([points[site["pc"]][2] for site in sites], open(os.environ["OUT"], "w"))
