@@ -19,8 +19,8 @@ import time
 from common import HERE, KPRISM, compiled, ended, vmlinux, write
 
 WANTED = int(sys.argv[1]) if len(sys.argv) > 1 else 50
-# Stops of GDB at each place, and rounds of the workload.
-STOPS, ROUNDS = 3, 3
+# Stops of GDB at each place, and rounds of the workload: few, as all records are read in the guest.
+STOPS, ROUNDS = 3, 1
 # Places of one tracepoint, in different functions.
 PLACES = 1
 # Locals of one place, so that programs stay small: numbers, pointers and the like.

@@ -87,9 +87,11 @@ static void tasks(void)
 static void timers(void)
 {
 	signal(SIGALRM, ignore);
-	struct itimerval soon = {{0, 0}, {0, 3000}};
+	// Again and again: the first may come before the pause.
+	struct itimerval soon = {{0, 20000}, {0, 3000}}, never = {{0, 0}, {0, 0}};
 	setitimer(ITIMER_REAL, &soon, NULL);
 	pause();
+	setitimer(ITIMER_REAL, &never, NULL);
 	struct itimerval work = {{0, 0}, {0, 5000}};
 	signal(SIGVTALRM, ignore);
 	setitimer(ITIMER_VIRTUAL, &work, NULL);
@@ -308,9 +310,11 @@ static void groups(void)
 		put("/tmp/cg/a/cgroup.freeze", "1");
 		_exit(0);
 	}
-	rest(1000000);
-	put("/tmp/cg/a/cgroup.freeze", "0");
-	waitpid(child, NULL, 0);
+	// However late the child freezes.
+	do {
+		rest(1000000);
+		put("/tmp/cg/a/cgroup.freeze", "0");
+	} while (waitpid(child, NULL, WNOHANG) == 0);
 	rmdir("/tmp/cg/a");
 	umount("/tmp/cg");
 }

@@ -43,10 +43,8 @@ fn take(bytes: &[u8]) -> (usize, usize) {
 
 fn seeds() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/rsp");
-    let files = fs::read_dir(folder).expect("the corpus");
-    let mut paths: Vec<_> = files.map(|entry| entry.expect("an entry").path()).collect();
-    paths.sort();
-    paths.iter().map(|path| fs::read(path).expect("a seed")).collect()
+    // Fuzzing leaves more beside them.
+    ["connect", "find", "static", "trace"].map(|name| fs::read(folder.join(name)).expect("a seed")).into()
 }
 
 #[test]
@@ -59,7 +57,6 @@ fn every_packet_of_gdb_is_understood() {
             packets
         })
         .collect();
-    // connect, find, static, trace
     assert_eq!(packets, [28, 12, 5, 21]);
 }
 

@@ -246,7 +246,7 @@ def rows(table, d=d):
 assert rows("functions")[2] == (2, "größe\n\"☃", "[weird]", 2**64 - 1, True), rows("functions")
 assert rows("nodes")[0] == (0, None, None, "root", 0, 0, 0), rows("nodes")
 assert rows("nodes")[2] == (2, 1, 1, "syscall", 1, (2**64 - 1) // 4, (2**64 - 1) // 4 // 2), rows("nodes")
-assert rows("syscalls") == [(0, 1, 1, 10, 500, 400, 77, 2)]
+assert rows("syscalls") == [(0, 1, 1, 10, 500, 400, 77, 2, 20, 21, 30, 31, 40, 41)]
 assert rows("slices") == [(0, 1, 0, 3, "call", 5, 900, 1000)]
 assert rows("errors") == [(1, 4096, 77, 0x400000, "no code")]
 assert rows("cpus")[1] == (1, 5, 4, 1, 16, 1, 1000)
