@@ -16,10 +16,10 @@ import sys
 import tempfile
 import time
 
-from common import HERE, KPRISM, compiled, ended, vmlinux, write
+from common import HERE, KPRISM, compiled, counts, ended, records, vmlinux, write
 
 WANTED = int(sys.argv[1]) if len(sys.argv) > 1 else 50
-# Stops of GDB at each place, and rounds of the workload: few, as all records are read in the guest.
+# Stops of GDB at each place, and rounds of the workload.
 STOPS, ROUNDS = 3, 1
 # Places of one tracepoint, in different functions.
 PLACES = 1
@@ -39,10 +39,10 @@ subprocess.run(["cc", "-O1", "-static", "-o", path("share/work"), os.path.join(H
 subprocess.run(["cp", KPRISM, path("share/kprism")], check=True)
 
 
-def guest(script, name, *more):
+def guest(script, name):
     open(path("share/" + name), "w").write(script)
-    command = [KPRISM, "lab", "run", "--unobserved", *GUEST, "--share", path("share") + ":/g", "-o", path("run")]
-    return subprocess.Popen([*command, *more, "--", "sh", "/g/" + name], stdout=subprocess.PIPE, text=True)
+    command = [KPRISM, "lab", "run", "--unobserved", *GUEST, "--share", path("share") + ":/g", "-o", path("tried")]
+    return subprocess.Popen([*command, "--", "sh", "/g/" + name], stdout=subprocess.PIPE, text=True)
 
 
 # Which tracepoints does the workload meet? ftrace tells.
@@ -127,15 +127,11 @@ judge = os.path.join(HERE, "gdb-sites.py")
 gdb = subprocess.Popen(["gdb", "-nx", "-batch", image, "-x", judge], env=environment, stdout=subprocess.DEVNULL)
 while not os.path.exists(path("ready")) and gdb.poll() is None:
     time.sleep(0.1)
-RECORD = """
-cd /g; ./kprism record probe -q --program probes --all --buffer-size 64M -o /tmp/r -- ./work %d
-cat /tmp/r/streams/probe/probes.json | tr -d '\\n'; echo
-./kprism script probe -i /tmp/r --json
-""" % ROUNDS
-recording = guest(RECORD, "record", "--gdb", path("gdb"))
-lines = []
+recording = subprocess.Popen(
+    [KPRISM, "record", "probe", "-q", "--guest", *GUEST, "--gdb", path("gdb"), "--program", path("share/probes"),
+     "--all", "--buffer-size", "64M", "--share", path("share") + ":/g", "-o", path("run"), "--", "/g/work", str(ROUNDS)],
+    stdout=subprocess.PIPE, text=True)
 for line in recording.stdout:
-    lines.append(line)
     if line.strip() == "begun":
         open(path("begun"), "w").close()
 if recording.wait() != 0:
@@ -145,14 +141,13 @@ gdb.wait()
 if not os.path.exists(path("gdb.json")):
     ended(False, "GDB did not stop in the guest")
 stops = json.load(open(path("gdb.json")))
-lines = lines[lines.index("begun\n") + 1 :]
-description = json.loads(lines[0])
-records = collections.defaultdict(list)
-for line in lines[1:]:
-    record = json.loads(line)
-    records[int(record["probe"][1:])].append(record)
+description = counts(path("run"))
+by_place = collections.defaultdict(list)
+for record in records(path("run")):
+    by_place[int(record["probe"][1:])].append(record)
+print("%d records" % sum(map(len, by_place.values())), flush=True)
 if os.environ.get("KEEP"):
-    json.dump([description, stops, records, place_of, sites], open(os.environ["KEEP"], "w"))
+    json.dump([description, stops, by_place, place_of, sites], open(os.environ["KEEP"], "w"))
 
 
 def number(value, bits):
@@ -217,7 +212,7 @@ for site, spec in enumerate(place_of):
     shapes = {i["name"]: i["shape"] for i in items}
     how = "saved registers" if sites[site]["call"] else "kprobe"
     verdicts, unmatched = collections.defaultdict(collections.Counter), 0
-    free = list(records[site])
+    free = list(by_place[site])
     for stop in stops[site]:
         if sites[site]["call"]:
             found = [r for r in free if "differs" not in judged(site, shapes, r, stop).values()]
@@ -244,7 +239,7 @@ for site, spec in enumerate(place_of):
     if agreed:
         rows.append((spec, how, matched, agreed, others))
     else:
-        silent.append((spec, len(records[site]), len(stops[site]), unmatched, dict(others)))
+        silent.append((spec, len(by_place[site]), len(stops[site]), unmatched, dict(others)))
 for spec, how, matched, agreed, others in sorted(rows):
     rest = "".join("; %s: %s" % pair for pair in sorted(others.items()))
     print("%-60s %-15s %d stops  %s%s" % (spec, how, matched, ", ".join(agreed), rest))
