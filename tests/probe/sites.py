@@ -130,13 +130,13 @@ while not os.path.exists(path("ready")) and gdb.poll() is None:
 recording = subprocess.Popen(
     [KPRISM, "record", "probe", "-q", "--guest", *GUEST, "--gdb", path("gdb"), "--program", path("share/probes"),
      "--all", "--buffer-size", "64M", "--share", path("share") + ":/g", "-o", path("run"), "--", "/g/work", str(ROUNDS)],
-    stdout=subprocess.PIPE, text=True)
+    stdout=subprocess.PIPE, stderr=open(path("notes"), "w"), text=True)
 for line in recording.stdout:
     if line.strip() == "begun":
         open(path("begun"), "w").close()
 if recording.wait() != 0:
     gdb.terminate()
-    ended(False, "no recording")
+    ended(False, open(path("notes")).read()[-2000:] + "no recording")
 gdb.wait()
 if not os.path.exists(path("gdb.json")):
     ended(False, "GDB did not stop in the guest")
@@ -197,6 +197,8 @@ def judged(site, shapes, record, stop):
             found[name] = "ours" if has else "neither"
         elif not has:
             found[name] = "GDB's"
+        elif "entry" in theirs:
+            found[name] = "of the entry"
         else:
             verdict = same(shapes[name], record["values"][name], theirs["value"])
             found[name] = {True: "same", False: "differs", None: "not compared"}[verdict]
@@ -222,6 +224,8 @@ for site, spec in enumerate(place_of):
         if not found:
             unmatched += 1
             continue
+        # The same registers may be met twice.
+        found.sort(key=lambda r: list(judged(site, shapes, r, stop).values()).count("differs"))
         free.remove(found[0])
         for name, verdict in judged(site, shapes, found[0], stop).items():
             verdicts[name][verdict] += 1
@@ -253,7 +257,7 @@ for row in wrong[:60]:
     print("differs: " + row)
 names = {row[0].split("@")[0] for row in rows}
 systems = {name.split(":")[0] for name in names}
-text = "%d tracepoints of %d subsystems at %d places: %d values of %d locals are GDB's, %d differ; %d only one of both has, %d neither"
+text = "%d tracepoints of %d subsystems at %d places: %d values of %d locals are GDB's, %d differ; %d only one of both has, %d neither; %d are of the entry, where GDB is no judge"
 locals_judged = sum(len(row[3]) for row in rows)
 ended(len(names) >= WANTED and not wrong, text % (len(names), len(systems), len(rows), total["same"], locals_judged,
-      len(wrong), total["ours"] + total["GDB's"], total["neither"]))
+      len(wrong), total["ours"] + total["GDB's"], total["neither"], total["of the entry"]))

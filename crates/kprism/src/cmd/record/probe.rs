@@ -72,7 +72,7 @@ pub struct Args {
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     pub output: PathBuf,
     /// Record in a guest with a stock kernel; its debug information is -k
-    #[arg(long, requires = "command", conflicts_with = "who")]
+    #[arg(long, requires = "command", conflicts_with_all = ["pid", "duration"])]
     guest: bool,
     #[command(flatten, next_help_heading = "Guest")]
     place: PlaceArgs,
@@ -174,6 +174,9 @@ fn in_guest(args: &Args, program: &Compiled, progress: &Progress, out: &mut dyn 
     job.shares.push(Share { host: file, guest: GUEST[1].into() });
     let [kprism, probes, run] = GUEST.map(str::to_owned);
     job.argv = vec![kprism, "record".into(), "probe".into(), "--program".into(), probes, "-o".into(), run];
+    if args.all {
+        job.argv.push("--all".to_owned());
+    }
     if let Some(most) = args.stop_after {
         job.argv.extend(["--stop-after".to_owned(), most.to_string()]);
     }
