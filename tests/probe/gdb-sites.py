@@ -47,15 +47,38 @@ def symbols(pc):
     return found
 
 
+def declared(frame, name):
+    """Whether the frame's own function has it: GDB would go on to globals of that name."""
+    block = frame.block()
+    while block is not None:
+        if any(symbol.name == name for symbol in block):
+            return True
+        block = None if block.function is not None else block.superblock
+    return False
+
+
 def at_entry(pc, name):
     """Whether debug information says no more than what it was at the function's entry. Our probe keeps that at the
     entry; GDB works it out from what the caller put there, by registers of the caller's that it finds wrong here (a
     `_Bool` of 248, a file descriptor of 69,517,440)."""
-    for low, high, text in re.findall(r"Range (0x[0-9a-f]+)-(0x[0-9a-f]+): (.*?)(?=\n *(?:Base address .*)?Range |\Z)",
-                                      execute("info address " + name), re.S):
-        if int(low, 16) <= pc < int(high, 16):
-            return "entry_value" in text
+    frame = gdb.newest_frame()
+    while frame is not None:
+        if not declared(frame, name):
+            # What is inlined here does not know it, but what that is inlined in may.
+            frame = frame.older() if frame.type() == gdb.INLINE_FRAME else None
+            continue
+        frame.select()
+        described = execute("info address " + name)
+        ranges = r"Range (0x[0-9a-f]+)-(0x[0-9a-f]+): (.*?)(?=\n *(?:Base address .*)?Range |\Z)"
+        here = [text for low, high, text in re.findall(ranges, described, re.S) if int(low, 16) <= pc < int(high, 16)]
+        return any("entry_value" in text for text in here)
     return False
+
+
+def recorder():
+    """Whether the recorder runs, whose own hits are not recorded."""
+    task = gdb.parse_and_eval("*(struct task_struct **)((unsigned long)&pcpu_hot + (unsigned long)$gs_base)")
+    return task["comm"].string() == "kprism"
 
 
 def seen(pc, names):
@@ -129,6 +152,8 @@ while left:
         if pc != site["address"]:
             # Somebody has switched the tracepoint on.
             continue
+    if recorder():
+        continue
     registers = {name: int(gdb.parse_and_eval("(unsigned long)$" + name)) for name in REGISTERS}
     rows.append({"registers": registers, "values": seen(pc, site["names"])})
     if len(rows) >= STOPS:

@@ -244,7 +244,7 @@ for site, spec in enumerate(place_of):
         rows.append((spec, how, matched, agreed, others))
     else:
         silent.append((spec, len(by_place[site]), len(stops[site]), unmatched, dict(others)))
-for spec, how, matched, agreed, others in sorted(rows):
+for spec, how, matched, agreed, others in sorted(rows, key=lambda row: row[:2]):
     rest = "".join("; %s: %s" % pair for pair in sorted(others.items()))
     print("%-60s %-15s %d stops  %s%s" % (spec, how, matched, ", ".join(agreed), rest))
 for spec, hits, met_by_gdb, unmatched, others in silent:
