@@ -10,7 +10,6 @@ import time
 sites = json.load(open(os.environ["SITES"]))
 STOPS = int(os.environ["STOPS"])
 REGISTERS = "rax rbx rcx rdx rsi rdi rbp rsp r8 r9 r10 r11 r12 r13 r14 r15".split()
-MOST = 64
 SCALARS = (
     gdb.TYPE_CODE_INT, gdb.TYPE_CODE_PTR, gdb.TYPE_CODE_ENUM, gdb.TYPE_CODE_BOOL, gdb.TYPE_CODE_CHAR,
 )
@@ -20,20 +19,9 @@ def execute(command):
     return gdb.execute(command, to_string=True)
 
 
-def plain(value, depth=0):
-    """Numbers, and lists and dictionaries of them; None for what is not compared."""
-    kind = value.type.strip_typedefs()
-    if kind.code in SCALARS:
-        return int(value)
-    if depth > 3:
-        return None
-    if kind.code == gdb.TYPE_CODE_STRUCT:
-        fields = [f for f in kind.fields() if f.name]
-        return {f.name: plain(value[f], depth + 1) for f in fields[:MOST]}
-    if kind.code == gdb.TYPE_CODE_ARRAY:
-        low, high = kind.range()
-        return [plain(value[n], depth + 1) for n in range(low, min(high + 1, MOST))]
-    return None
+def plain(value):
+    """A number; None for what is not compared."""
+    return int(value) if value.type.strip_typedefs().code in SCALARS else None
 
 
 def symbols(pc):

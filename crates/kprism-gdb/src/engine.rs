@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use kprism_bpf::host;
 use kprism_bpf::link::Link;
 use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::mapping::Mapping;
@@ -178,7 +179,7 @@ impl Engine {
     pub fn variable(&self, number: u16) -> Option<u64> {
         let place = self.vars.get(&number)?;
         Some(if number == TIMESTAMP {
-            (now(libc::CLOCK_MONOTONIC).wrapping_add(self.clock)) / 1000
+            host::monotonic_ns().wrapping_add(self.clock) / 1000
         } else {
             self.memory.read(var_at(*place) as usize)
         })
@@ -312,15 +313,7 @@ fn word(record: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(record.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Nanoseconds of a clock.
-pub fn now(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it fills the structure it is given.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 /// From the monotonic clock to the time of day.
 fn clock() -> u64 {
-    now(libc::CLOCK_REALTIME).wrapping_sub(now(libc::CLOCK_MONOTONIC))
+    host::real_ns().wrapping_sub(host::monotonic_ns())
 }

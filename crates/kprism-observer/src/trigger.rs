@@ -124,10 +124,12 @@ impl Trigger {
             open.remove(0);
         }
         // What the caller put there may be written over before the call returns.
-        let arguments = match &self.watch.condition {
-            Some(_) => std::array::from_fn(|n| argument(n.min(self.watch.slots.into()), rsp)),
-            None => [0; ARGUMENTS],
-        };
+        let mut arguments = [0; ARGUMENTS];
+        if self.watch.condition.is_some() {
+            for (n, kept) in arguments.iter_mut().enumerate().take(self.watch.slots.into()) {
+                *kept = argument(n, rsp);
+            }
+        }
         open.push(Open { back, rsp: rsp.wrapping_add(8), since_ns: ns, arguments });
         self.returns.fetch_or(bit(back), Ordering::Relaxed);
     }

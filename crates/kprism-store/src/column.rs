@@ -105,12 +105,16 @@ fn open_writer<W: std::io::Write + Send>(
         };
     }
     schema.push('}');
+    SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), properties())
+}
+
+/// How every table is written.
+pub(crate) fn properties() -> Arc<WriterProperties> {
     let properties = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
         .set_compression(Compression::SNAPPY)
-        .set_created_by("kprism".to_string())
-        .build();
-    SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), Arc::new(properties))
+        .set_created_by("kprism".to_string());
+    Arc::new(properties.build())
 }
 
 fn write_group<W: std::io::Write + Send>(

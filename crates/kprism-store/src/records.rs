@@ -5,13 +5,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
+use parquet::basic::{LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::properties::{WriterProperties, WriterVersion};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type;
 
+use crate::column::properties;
 use crate::{Result, StoreError, write_atomically};
 
 /// A column's values; none is SQL's NULL.
@@ -55,12 +55,7 @@ pub fn save_records(path: &Path, columns: &[(String, Values)]) -> Result<()> {
 fn encode(columns: &[(String, Values)]) -> Result<Vec<u8>, ParquetError> {
     let fields = columns.iter().map(|(name, values)| values.field(name)).collect::<Result<_, _>>()?;
     let schema = Type::group_type_builder("records").with_fields(fields).build()?;
-    let properties = WriterProperties::builder()
-        .set_writer_version(WriterVersion::PARQUET_1_0)
-        .set_compression(Compression::SNAPPY)
-        .set_created_by("kprism".to_string())
-        .build();
-    let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))?;
+    let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), properties())?;
     let mut group = writer.next_row_group()?;
     for (_, values) in columns {
         let Some(out) = group.next_column()? else { break };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tstart` to `tfind`: everything about tracepoints.
 
+use kprism_bpf::host;
 use kprism_rsp::buffer::Buffer;
 use kprism_rsp::command::{Command, Find};
 use kprism_rsp::define::{Definitions, Key};
@@ -8,7 +9,7 @@ use kprism_rsp::{hex, wire};
 
 use super::status::Stop;
 use super::{Answer, Server, error, frames, ok, text};
-use crate::engine::{Engine, now};
+use crate::engine::Engine;
 use crate::program::TIMESTAMP;
 use crate::registers::{ALL, SEEN};
 use crate::{Error, tfile};
@@ -191,7 +192,7 @@ impl Server {
         }
         self.running = true;
         self.stop = Stop::NotRun;
-        self.started = now(libc::CLOCK_REALTIME) / 1000;
+        self.started = host::real_ns() / 1000;
         self.stopped = 0;
         ok()
     }
@@ -240,7 +241,7 @@ impl Server {
             engine.flush(&mut self.buffer);
         }
         self.stop = why;
-        self.stopped = now(libc::CLOCK_REALTIME) / 1000;
+        self.stopped = host::real_ns() / 1000;
     }
 
     /// Takes what there is; tracing may come to its end by that.

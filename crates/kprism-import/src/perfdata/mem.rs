@@ -22,7 +22,7 @@ use super::attr::{Attr, flag, kind};
 use super::bytes::Fields;
 use super::file::{self, Contents};
 use super::record::{Mapped, Record, Trailer, sample};
-use super::trace::skip_counts;
+use super::trace::skip_to_raw;
 
 /// What kind of access missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,15 +302,9 @@ fn parse(attr: &Attr, body: &[u8]) -> Option<Parts> {
         // As many samples a second as asked for: each stands for it does not say how many.
         _ => 1,
     };
-    if has(sample::READ) {
-        skip_counts(attr, &mut f)?;
-    }
+    skip_to_raw(attr, &mut f)?;
     let words =
         |f: &mut Fields<'_>, count: u64| f.take(usize::try_from(count.checked_mul(8)?).ok()?).map(|_| ());
-    if has(sample::CALLCHAIN) {
-        let count = f.u64()?;
-        words(&mut f, count)?;
-    }
     if has(sample::RAW) {
         let size = f.u32()?;
         parts.ibs = Ibs::parse(f.take(size as usize)?);

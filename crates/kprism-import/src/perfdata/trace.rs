@@ -221,19 +221,25 @@ fn raw<'a>(attr: &Attr, body: &'a [u8]) -> Option<&'a [u8]> {
     if has(sample::PERIOD) {
         f.u64()?;
     }
-    if has(sample::READ) {
-        skip_counts(attr, &mut f)?;
-    }
-    if has(sample::CALLCHAIN) {
-        let count = f.u64()?;
-        f.take(usize::try_from(count.checked_mul(8)?).ok()?)?;
-    }
+    skip_to_raw(attr, &mut f)?;
     let size = f.u32()?;
     f.take(size as usize)
 }
 
+/// Passes over what a sample has between its period and its raw data.
+pub(super) fn skip_to_raw(attr: &Attr, f: &mut Fields<'_>) -> Option<()> {
+    if attr.sample_type & sample::READ != 0 {
+        skip_counts(attr, f)?;
+    }
+    if attr.sample_type & sample::CALLCHAIN != 0 {
+        let count = f.u64()?;
+        f.take(usize::try_from(count.checked_mul(8)?).ok()?)?;
+    }
+    Some(())
+}
+
 /// Passes over what a sample has counted (`PERF_SAMPLE_READ`).
-pub(super) fn skip_counts(attr: &Attr, f: &mut Fields<'_>) -> Option<()> {
+fn skip_counts(attr: &Attr, f: &mut Fields<'_>) -> Option<()> {
     let asked = |bit| u64::from(attr.read_format & bit != 0);
     let times = asked(read_format::TOTAL_TIME_ENABLED) + asked(read_format::TOTAL_TIME_RUNNING);
     let each = 1 + asked(read_format::ID) + asked(read_format::LOST);
