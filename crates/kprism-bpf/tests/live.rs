@@ -40,7 +40,7 @@ fn tell(value: i32) -> Code {
 /// Waits for a record.
 fn heard(ring: &mut Ring<'_>) -> Vec<u64> {
     let mut words = Vec::new();
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + Duration::from_secs(60);
     while words.is_empty() && Instant::now() < until {
         ring.drain(|bytes| words.push(u64::from_le_bytes(bytes.try_into().unwrap())));
         ring.wait(Duration::from_millis(10));

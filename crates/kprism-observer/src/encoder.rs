@@ -15,7 +15,7 @@ use kprism_image::insn::{Far, Kind, Mode};
 
 use crate::block::{Block, Shape};
 use crate::codemap::{CodeMap, News};
-use crate::options::Options;
+use crate::options::{Keep, Options};
 use crate::side::{Side, What};
 use crate::tape::Entry;
 use crate::writer::Writer;
@@ -70,10 +70,13 @@ pub struct Encoder {
     cr3: Option<u64>,
     start: Option<(u64, u64)>,
     time: Option<(u64, bool)>,
-    /// A snapshot ends before the next block.
-    snapshot: bool,
-    /// Stream offsets at which snapshots end, not yet taken.
-    pub cuts: Vec<u64>,
+    /// The stream is cut before the next block; whether what came before is kept.
+    cut: Option<bool>,
+    /// Where it was cut, not yet taken.
+    pub cuts: Vec<Cut>,
+    /// Instructions counted up to the last cut, and of those before it the ones kept.
+    cut_at: u64,
+    kept: u64,
     /// Guest time at the start of the last block, ns.
     ns: u64,
     /// Real-time mode: ns per instruction, 16.16 fixed point, from the last three time entries.
@@ -81,6 +84,15 @@ pub struct Encoder {
     /// The same, from the last two alone.
     measured: u64,
     since: (u64, u64),
+}
+
+/// An end of one piece of the stream and the begin of the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// Stream offset.
+    pub offset: u64,
+    /// Whether the piece before it is kept.
+    pub keep: bool,
 }
 
 /// An interrupt or exception: the gate it came through and where it struck.
@@ -98,7 +110,7 @@ impl Encoder {
             cpu,
             icount: o.icount,
             writer: Writer::new(o),
-            map: CodeMap::new(o.snapshot.is_some()),
+            map: CodeMap::new(o.keep != Keep::All),
             misses: (!o.tlb.is_empty()).then(|| stream::Writer::new(&o.tlb)),
             lines: Vec::new(),
             counts: Counts::default(),
@@ -109,8 +121,10 @@ impl Encoder {
             cr3: None,
             start: None,
             time: None,
-            snapshot: false,
+            cut: None,
             cuts: Vec::new(),
+            cut_at: 0,
+            kept: 0,
             ns: 0,
             rate: 1 << 16,
             measured: 1 << 16,
@@ -176,7 +190,7 @@ impl Encoder {
             }
             Entry::Stop { va } => self.stop(va),
             Entry::End => self.finish(),
-            Entry::Snapshot => self.snapshot = true,
+            Entry::Cut { keep } => self.cut = Some(keep),
             Entry::Side(side) => self.side(&side),
         }
     }
@@ -192,6 +206,12 @@ impl Encoder {
         if let Some(last) = self.last.take() {
             self.writer.disable(last.va, self.ns);
         }
+        self.cut_behind();
+    }
+
+    /// Instructions in the pieces that were kept; `open`: the last one is, too.
+    pub fn kept(&self, open: bool) -> u64 {
+        self.kept + if open { self.counts.instructions - self.cut_at } else { 0 }
     }
 
     /// Drops what was encoded: it can't be written.
@@ -273,18 +293,25 @@ impl Encoder {
         if let Some((ns, jump)) = self.time.take() {
             self.set_time(ns, jump);
         }
-        if std::mem::take(&mut self.snapshot) {
-            self.cut();
+        if let Some(keep) = self.cut.take() {
+            let offset = self.writer.cut(va, block.mode, self.ns);
+            self.cut_off(offset, keep);
         }
         self.writer.tick(va, self.ns);
     }
 
-    /// Ends the snapshot before the block that comes now; what follows begins a stream of its own.
+    /// A cut that no block came after.
+    fn cut_behind(&mut self) {
+        if let Some(keep) = self.cut.take() {
+            self.cut_off(self.writer.offset(), keep);
+        }
+    }
+
     #[cold]
-    pub fn cut(&mut self) {
-        let Some(last) = self.last else { return };
-        let cut = self.writer.cut(last.va, last.block.mode, self.ns);
-        self.cuts.push(cut);
+    fn cut_off(&mut self, offset: u64, keep: bool) {
+        self.kept = self.kept(keep);
+        self.cut_at = self.counts.instructions;
+        self.cuts.push(Cut { offset, keep });
     }
 
     fn start(&mut self, block: &'static Block, va: u64, id: u32, ns: u64, cr3: u64) {
@@ -310,6 +337,7 @@ impl Encoder {
             }
             self.writer.disable(va, self.ns);
         }
+        self.cut_behind();
         self.at = None;
         self.event = None;
         self.cr3 = None;

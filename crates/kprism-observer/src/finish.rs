@@ -29,6 +29,7 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
         if !vcpu.is_null() {
             // SAFETY: from `Box::into_raw` at init; the slot is empty now and `closed` keeps callbacks out.
             let mut vcpu = unsafe { Box::from_raw(vcpu) };
+            vcpu.note_cut(state);
             vcpu.hand_over();
             tlb.extend(vcpu.tlb.as_ref().map(|t| t.account(vcpu.cpu)));
             // Dropping it closes the tape, which ends the encoder.
@@ -45,8 +46,9 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
         state.stop(format!("tlb/counts.json: {e}"));
     }
     let mut counts = account(&state.options, lock(&state.stopped).as_deref(), &done, block_bytes);
-    if let Some(trigger) = &state.trigger {
-        counts["condition_faults"] = trigger.faults.load(Ordering::Relaxed).into();
+    if !state.triggers.is_empty() {
+        counts["condition_faults"] = state.triggers.faults().into();
+        counts["windows"] = state.windows().into();
     }
     if let Err(e) = write_account(&state.options, &counts) {
         eprintln!("kprism-observer: {}: {e}", state.options.out.display());
@@ -69,8 +71,8 @@ fn account(o: &Options, stopped: Option<&str>, done: &[Done], block_bytes: usize
         .iter()
         .map(|d| {
             json!({
-                "cpu": d.cpu, "instructions": if d.snapshots.is_some() { None } else { Some(d.counts.instructions) },
-                "snapshots": d.snapshots, "dropped_records": d.dropped_records, "blocks": d.counts.blocks,
+                "cpu": d.cpu, "instructions": d.instructions, "snapshots": d.snapshots,
+                "dropped_records": d.dropped_records, "blocks": d.counts.blocks,
                 "cut_blocks": d.counts.cut, "events": d.counts.events, "unexplained": d.counts.unexplained,
                 "drift_ns": d.counts.drift_ns, "pt_bytes": d.pt_bytes,
             })

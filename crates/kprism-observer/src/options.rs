@@ -15,13 +15,20 @@ pub enum Start {
     Boot,
 }
 
-/// Snapshots instead of whole streams.
+/// Which part of the streams is kept. Conditions are as [`kprism_expr::watch::Watch`] writes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshots {
-    /// Bytes of each vCPU's stream to keep.
-    pub keep: usize,
-    /// The condition, as [`kprism_expr::watch::Watch`] writes it.
-    pub when: String,
+pub enum Keep {
+    All,
+    /// The last `bytes` of each, each time the condition is met.
+    Last {
+        bytes: usize,
+        when: String,
+    },
+    /// From one condition (or the begin) until the other (or the end), again and again.
+    Windows {
+        from: Option<String>,
+        until: Option<String>,
+    },
 }
 
 /// The observer's settings. Defaults suit the deterministic lab.
@@ -47,8 +54,8 @@ pub struct Options {
     pub user_only: bool,
     /// Longest TNT packet in branches: 6 (short) or 47 (long).
     pub tnt_max: u8,
-    /// Keep only the last bytes of each stream, and write them when the condition is met.
-    pub snapshot: Option<Snapshots>,
+    /// Which part of the streams is kept.
+    pub keep: Keep,
     /// TLBs to model; their misses go to `tlb/` in `out`.
     pub tlb: Vec<Geometry>,
     /// Functions of programs that allocate, to be followed.
@@ -73,12 +80,12 @@ impl Options {
             cyc: Some(0),
             user_only: false,
             tnt_max: 6,
-            snapshot: None,
+            keep: Keep::All,
             tlb: Vec::new(),
             allocs: Vec::new(),
             icount: true,
         };
-        let (mut keep, mut when) = (4 << 20, None);
+        let (mut keep, mut when, mut from, mut until) = (4 << 20, None, None, None);
         for arg in args {
             let (key, value) = arg.split_once('=').ok_or_else(|| format!("'{arg}': expected key=value"))?;
             match key {
@@ -132,11 +139,18 @@ impl Options {
                 }
                 "tlb" => o.tlb = geometries(value)?,
                 "when" => when = Some(value.to_owned()),
+                "from" => from = Some(value.to_owned()),
+                "until" => until = Some(value.to_owned()),
                 "icount" => o.icount = on_off(key, value)?,
                 _ => return Err(format!("'{key}': no such option")),
             }
         }
-        o.snapshot = when.map(|when| Snapshots { keep, when });
+        o.keep = match (when, from, until) {
+            (None, None, None) => Keep::All,
+            (Some(when), None, None) => Keep::Last { bytes: keep, when },
+            (None, from, until) => Keep::Windows { from, until },
+            _ => return Err("when= does not go with from= and until=".into()),
+        };
         if o.out.as_os_str().is_empty() {
             return Err("out=DIR is missing".into());
         }
@@ -191,7 +205,15 @@ mod tests {
     fn parses_and_refuses() {
         let o = Options::parse("out=/x,retc=off,mtc=off,psb=2048,start=boot,cyc=off".split(',')).unwrap();
         assert!(!o.ret_compression && o.mtc_freq.is_none() && o.psb_bytes == 2048 && o.start == Start::Boot);
-        for bad in ["", "out", "out=/x,psb=1", "out=/x,mtc=99", "out=/x,cyc=maybe", "out=/x,what=1"] {
+        for bad in [
+            "",
+            "out",
+            "out=/x,psb=1",
+            "out=/x,mtc=99",
+            "out=/x,cyc=maybe",
+            "out=/x,what=1",
+            "out=/x,when=a,from=b",
+        ] {
             assert!(Options::parse(bad.split(',')).is_err(), "{bad}");
         }
         for (word, cyc) in

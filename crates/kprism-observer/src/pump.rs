@@ -4,15 +4,13 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use crate::codemap::MAP_MAGIC;
 use crate::encoder::{Counts, Encoder};
-use crate::options::Options;
-use crate::ring::Ring;
+use crate::options::{Keep, Options};
+use crate::ring::{Ring, Snapshot};
 use crate::state::{STATE, State};
 use crate::tape;
 use crate::vcpu::Vcpu;
@@ -26,9 +24,11 @@ pub struct Done {
     pub counts: Counts,
     pub footprint: usize,
     pub pt_bytes: u64,
+    /// Instructions in the stream, unless only snapshots are kept: the recorder can't tell what is in them.
+    pub instructions: Option<u64>,
     /// If only snapshots are kept: how many there are.
     pub snapshots: Option<u64>,
-    /// Map records dropped as no snapshot needs them.
+    /// Map records dropped as nothing that is kept needs them.
     pub dropped_records: Option<u64>,
 }
 
@@ -38,22 +38,91 @@ struct Files {
     side: File,
     /// TLB misses, if wanted.
     misses: Option<File>,
-    /// If only snapshots are wanted.
-    ring: Option<Ring>,
-    /// Snapshots written.
+    /// If not all of the stream is wanted.
+    part: Option<Part>,
+}
+
+/// The part of a stream that is wanted.
+struct Part {
+    ring: Ring,
+    /// Windows, not snapshots.
+    windows: bool,
+    /// It lies in a window: what comes is written at once.
+    open: bool,
+    /// Those so far.
     snapshots: u64,
 }
 
+impl Part {
+    fn new(keep: &Keep) -> Option<Self> {
+        let (bytes, windows, open) = match keep {
+            Keep::All => return None,
+            Keep::Last { bytes, .. } => (*bytes, false, false),
+            Keep::Windows { from, .. } => (0, true, from.is_none()),
+        };
+        let mut part = Part { ring: Ring::new(bytes), windows, open: false, snapshots: 0 };
+        if open {
+            part.begin(true);
+        }
+        Some(part)
+    }
+
+    /// A window begins or ends. Without one, nothing is to be kept.
+    fn begin(&mut self, open: bool) {
+        self.open = open;
+        self.ring.keep(if open { usize::MAX } else { 0 });
+    }
+
+    fn write(&mut self, e: &mut Encoder, pt: &mut File, map: &mut File) -> io::Result<()> {
+        let (begin, end) = (e.writer.taken(), e.writer.offset());
+        let mut done = 0;
+        let mut records: &[u8] = &e.map.out;
+        if begin == 0
+            && let Some(rest) = records.strip_prefix(MAP_MAGIC.as_slice())
+        {
+            map.write_all(MAP_MAGIC)?;
+            records = rest;
+        }
+        for cut in e.cuts.drain(..) {
+            let to = (cut.offset - begin) as usize;
+            self.ring.push(&e.writer.out[done..to], std::mem::take(&mut records), end);
+            if cut.keep {
+                self.ring.snapshot().write(pt, map)?;
+            } else {
+                self.ring.clear();
+            }
+            if self.windows {
+                self.begin(!cut.keep);
+            } else {
+                self.snapshots += 1;
+            }
+            done = to;
+        }
+        self.ring.push(&e.writer.out[done..], records, end);
+        if self.open {
+            self.ring.snapshot().write(pt, map)?;
+        }
+        Ok(())
+    }
+}
+
+impl Snapshot {
+    fn write(&self, pt: &mut File, map: &mut File) -> io::Result<()> {
+        map.write_all(&self.map)?;
+        pt.write_all(&self.pt)
+    }
+}
+
 impl Files {
-    fn create(dir: &Path, cpu: u32, keep: Option<usize>, tlb: bool) -> io::Result<Self> {
+    fn create(options: &Options, cpu: u32) -> io::Result<Self> {
+        let dir = &options.out;
         let misses = dir.join("tlb").join(format!("cpu{cpu}.miss"));
         Ok(Files {
             pt: File::create(dir.join(format!("cpu{cpu}.pt")))?,
             map: File::create(dir.join(format!("cpu{cpu}.map")))?,
             side: File::create(dir.join(format!("cpu{cpu}.side.jsonl")))?,
-            misses: tlb.then(|| File::create(misses)).transpose()?,
-            ring: keep.map(Ring::new),
-            snapshots: 0,
+            misses: (!options.tlb.is_empty()).then(|| File::create(misses)).transpose()?,
+            part: Part::new(&options.keep),
         })
     }
 
@@ -64,32 +133,13 @@ impl Files {
             file.write_all(&misses.bytes)?;
             misses.bytes.clear();
         }
-        let Some(ring) = &mut self.ring else {
-            self.map.write_all(&e.map.out)?;
-            e.map.out.clear();
-            self.pt.write_all(&e.writer.out)?;
-            e.writer.take();
-            return Ok(());
-        };
-        let (begin, end) = (e.writer.taken(), e.writer.offset());
-        let mut done = 0;
-        let mut map: &[u8] = &e.map.out;
-        if begin == 0
-            && let Some(records) = map.strip_prefix(MAP_MAGIC.as_slice())
-        {
-            self.map.write_all(MAP_MAGIC)?;
-            map = records;
+        match &mut self.part {
+            Some(part) => part.write(e, &mut self.pt, &mut self.map)?,
+            None => {
+                self.map.write_all(&e.map.out)?;
+                self.pt.write_all(&e.writer.out)?;
+            }
         }
-        for cut in e.cuts.drain(..) {
-            let to = (cut - begin) as usize;
-            ring.push(&e.writer.out[done..to], std::mem::take(&mut map), end);
-            let snapshot = ring.snapshot();
-            self.map.write_all(&snapshot.map)?;
-            self.pt.write_all(&snapshot.pt)?;
-            self.snapshots += 1;
-            done = to;
-        }
-        ring.push(&e.writer.out[done..], map, end);
         e.map.out.clear();
         e.writer.take();
         Ok(())
@@ -100,8 +150,7 @@ impl Files {
 pub fn start(state: &State, cpu: u32) -> io::Result<(Vcpu, JoinHandle<Done>)> {
     let (full, chunks) = sync_channel(CHUNKS);
     let (recycle, empty) = channel();
-    let keep = state.options.snapshot.as_ref().map(|s| s.keep);
-    let files = Files::create(&state.options.out, cpu, keep, !state.options.tlb.is_empty())?;
+    let files = Files::create(&state.options, cpu)?;
     let options = state.options.clone();
     let thread = std::thread::Builder::new()
         .name(format!("kprism/{cpu}"))
@@ -130,35 +179,26 @@ fn run(
             }
         }
     };
-    // Where vCPUs share a thread, each is told of a snapshot at its own time; else the others are told here.
-    let others = STATE.get().filter(|s| s.turns.is_none()).and_then(|s| s.trigger.as_ref());
-    let mut seen = 0;
     for words in chunks {
         tape::read(&words, |entry| encoder.entry(entry));
-        if let Some(trigger) = others
-            && trigger.met.load(Ordering::Acquire) > seen
-        {
-            seen = trigger.met.load(Ordering::Acquire);
-            // Its own conditions come in their place among the blocks.
-            if trigger.by.load(Ordering::Relaxed) != u64::from(cpu) {
-                encoder.cut();
-            }
-        }
         // The vCPU may be gone already; then nobody wants the chunk back.
         let _ = recycle.send(words);
         write(&mut encoder, &mut files);
     }
     encoder.finish();
     write(&mut encoder, &mut files);
+    let part = files.part.as_ref();
     Done {
         cpu,
-        counts: encoder.counts,
-        footprint: encoder.map.peak()
-            + CHUNKS * tape::CHUNK * 8
-            + files.ring.as_ref().map_or(0, Ring::footprint),
+        instructions: match part {
+            None => Some(encoder.counts.instructions),
+            Some(part) => part.windows.then(|| encoder.kept(part.open)),
+        },
+        snapshots: part.filter(|p| !p.windows).map(|p| p.snapshots),
+        dropped_records: part.map(|p| p.ring.dropped()),
+        footprint: encoder.map.peak() + CHUNKS * tape::CHUNK * 8 + part.map_or(0, |p| p.ring.footprint()),
         pt_bytes: encoder.writer.offset(),
-        snapshots: files.ring.is_some().then_some(files.snapshots),
-        dropped_records: files.ring.as_ref().map(Ring::dropped),
+        counts: encoder.counts,
     }
 }
 

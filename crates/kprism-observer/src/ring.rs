@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The last of a stream, kept until someone wants it: packets in, snapshots out.
+//! The last of a stream, kept until someone wants it: packets in, snapshots out. Also where a window of it is let
+//! through: what is held is taken at once, or dropped.
 //!
 //! Packets are held by PSB segment, and the oldest segments go when there are more bytes than wanted. [`Records`] of
 //! the code wait too, as they name offsets of the whole stream: only with a snapshot is it known where these come to
@@ -26,6 +27,8 @@ pub struct Ring {
     keep: usize,
     segments: VecDeque<Segment>,
     held: usize,
+    /// Most of it so far.
+    most: usize,
     /// Offset of the next byte in the whole stream.
     next: u64,
     /// Map records not written yet.
@@ -43,7 +46,7 @@ pub struct Snapshot {
 
 impl Ring {
     pub fn new(keep: usize) -> Self {
-        Ring { keep, segments: VecDeque::new(), held: 0, next: 0, map: Records::new(), written: 0 }
+        Ring { keep, segments: VecDeque::new(), held: 0, most: 0, next: 0, map: Records::new(), written: 0 }
     }
 
     /// Takes the stream's next bytes, which begin where the last ones ended, and map records, made when the stream was
@@ -73,6 +76,7 @@ impl Ring {
             _ => self.segments.push_back(Segment { start: self.next, bytes: bytes.to_vec() }),
         }
         self.held += bytes.len();
+        self.most = self.most.max(self.held);
         self.next += bytes.len() as u64;
     }
 
@@ -107,9 +111,20 @@ impl Ring {
         out
     }
 
-    /// Most bytes it may hold: what is to be kept, a segment beyond it, and what one chunk adds.
+    /// From now on, keeps this many bytes.
+    pub fn keep(&mut self, bytes: usize) {
+        self.keep = bytes;
+    }
+
+    /// Drops everything held.
+    pub fn clear(&mut self) {
+        self.segments.clear();
+        self.held = 0;
+    }
+
+    /// Most bytes it held.
     pub fn footprint(&self) -> usize {
-        self.keep + self.map.footprint()
+        self.most + self.map.footprint()
     }
 
     /// Map records dropped because nothing held needs them.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
@@ -15,9 +15,9 @@ use crate::codemap::{DICT_MAGIC, write_fragment};
 use crate::guest;
 use crate::hooks::Hooks;
 use crate::idt;
-use crate::options::{Options, Start};
+use crate::options::{Keep, Options, Start};
 use crate::pump::Done;
-use crate::trigger::Trigger;
+use crate::trigger::Triggers;
 use crate::turns::Turns;
 use crate::vcpu::Vcpu;
 
@@ -37,8 +37,10 @@ pub struct State {
     pub hooks: Hooks,
     /// Set where vCPUs share one thread and take turns.
     pub turns: Option<Turns>,
-    /// Snapshots are taken when this is met.
-    pub trigger: Option<Trigger>,
+    /// What cuts the streams.
+    pub triggers: Triggers,
+    /// How often they were cut.
+    pub cuts: AtomicU64,
     /// Tracing is wanted.
     pub tracing: AtomicBool,
     /// The plugin is shutting down: no more tape.
@@ -84,7 +86,8 @@ impl State {
         file.write_all(DICT_MAGIC).map_err(fail)?;
         Ok(State {
             turns: (options.icount && smp > 1).then(Turns::new).transpose()?,
-            trigger: options.snapshot.as_ref().map(|s| Trigger::parse(&s.when)).transpose()?,
+            triggers: Triggers::new(&options.keep)?,
+            cuts: AtomicU64::new(0),
             tracing: AtomicBool::new(options.start == Start::Boot),
             options,
             hooks,
@@ -157,6 +160,26 @@ impl State {
     pub fn set_tracing(&self, on: bool) {
         self.tracing.store(on, Ordering::SeqCst);
         self.for_each_vcpu(|v| v.quick.store(false, Ordering::SeqCst));
+    }
+
+    /// Cuts the streams; every vCPU notices at its next block.
+    pub fn cut(&self) {
+        self.cuts.fetch_add(1, Ordering::SeqCst);
+        self.for_each_vcpu(|v| v.quick.store(false, Ordering::SeqCst));
+    }
+
+    /// Whether what is recorded is kept, after that many cuts: always between snapshots, as they may come to hold it.
+    pub fn keeps(&self, cuts: u64) -> bool {
+        match &self.options.keep {
+            Keep::All | Keep::Last { .. } => true,
+            Keep::Windows { from, .. } => from.is_none() ^ (cuts % 2 == 1),
+        }
+    }
+
+    /// Windows that were opened, if it is them that are kept.
+    pub fn windows(&self) -> Option<u64> {
+        let cuts = self.cuts.load(Ordering::SeqCst);
+        matches!(self.options.keep, Keep::Windows { .. }).then(|| (cuts + 1 + u64::from(self.keeps(0))) / 2)
     }
 
     /// Every vCPU that exists. Only its atomic fields may be touched unless its thread is the caller's or

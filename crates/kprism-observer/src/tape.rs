@@ -18,7 +18,8 @@ const CR3: u64 = 11;
 const DONE: u64 = 13;
 const SIDE: u64 = 15;
 const END: u64 = 17;
-const SNAPSHOT: u64 = 19;
+const KEEP: u64 = 19;
+const DROP: u64 = 35;
 /// In the low byte; the rest says what missed.
 const MISS: u64 = 21;
 const DROPPED: u64 = 23;
@@ -50,8 +51,8 @@ pub enum Entry {
     Cr3(u64),
     /// The last block ran to its end (reported only where it could not be told otherwise).
     Done,
-    /// What led here is to be kept.
-    Snapshot,
+    /// The stream is cut before the next block: what led here, from the last cut on, is kept or dropped.
+    Cut { keep: bool },
     /// Instruction `index` of the last block, or its fetch, missed a TLB at `va`, or hit where a replay wants to know.
     Miss { index: u32, va: u64, access: Access, missed: Missed },
     /// The last block dropped TLB entries: those of a page, or all.
@@ -142,7 +143,7 @@ impl Tape {
             Entry::Cr3(v) => self.words.extend([CR3, v]),
             Entry::Done => self.words.push(DONE),
             Entry::End => self.words.push(END),
-            Entry::Snapshot => self.words.push(SNAPSHOT),
+            Entry::Cut { keep } => self.words.push(if keep { KEEP } else { DROP }),
             Entry::Miss { index, va, access, missed } => {
                 let how = (access as u64) << 8 | (missed.size as u64) << 10;
                 let who = u64::from(missed.first) << 16 | u64::from(missed.last) << 24;
@@ -180,7 +181,8 @@ pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
             CR3 => Entry::Cr3(arg()),
             DONE => Entry::Done,
             END => Entry::End,
-            SNAPSHOT => Entry::Snapshot,
+            KEEP => Entry::Cut { keep: true },
+            DROP => Entry::Cut { keep: false },
             // SAFETY: written by `push` from `Box::into_raw`, read once.
             SIDE => Entry::Side(unsafe { Box::from_raw(arg() as *mut Side) }),
             FAULT => Entry::Fault(arg()),

@@ -92,7 +92,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
         let special = block.is_special();
         let kernel = cpl == 0 && va >> 63 == 1;
         let cb: VcpuUdataCb = match (kernel, state.turns.is_some()) {
-            (true, _) if state.trigger.is_some() => on_watched_block,
+            (true, _) if !state.triggers.is_empty() => on_watched_block,
             (true, _) if may_leave_kernel(block) => on_leaving_block,
             (true, _) if special => on_special_block,
             (true, false) => on_kernel_block::<false>,
@@ -210,12 +210,10 @@ callback!(on_leaving_block, |_state, v, block: Block| {
 });
 callback!(on_watched_block, |state, v, block: Block| {
     if v.on
-        && let Some(trigger) = state.trigger.as_ref().filter(|t| t.concerns(block.va))
+        && state.triggers.concern(block.va)
         && let Some(ns) = state.clock_before(block)
-        && trigger.block(v.cpu, block.va, ns, &v.task)
     {
-        v.push(Entry::Snapshot);
-        for_others(state, v, |other| other.push(Entry::Snapshot));
+        state.triggers.block(state, v.cpu, block.va, ns, &v.task);
     }
     if may_leave_kernel(block) {
         v.leave_kernel();
@@ -289,7 +287,7 @@ callback!(on_cpuid, |state, v, spot: Spot| {
                 v.side(spot.index, What::Mark { begin: false, pid });
                 state.set_tracing(false);
                 // All of them end at the mark: when each would next run depends on the host.
-                for_others(state, v, Vcpu::end);
+                for_others(state, v, |other| other.end(state));
             }
             _ => {}
         }

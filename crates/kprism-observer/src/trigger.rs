@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! When to keep what was recorded: where a kernel function is entered or returns, and a condition holds.
+//! What of the streams to keep: where a kernel function is entered or returns, and a condition holds, they are cut.
 //!
 //! Entry and return are seen on the vCPU's thread, and the condition is interpreted there, over the guest as it is
 //! at that moment. A call is known again by its place on the stack, which tells tasks apart as well, wherever they
@@ -13,8 +13,9 @@ use kprism_expr::ir::{Input, Kept, Space};
 use kprism_expr::watch::Watch;
 
 use crate::guest::{self, Reg};
+use crate::options::Keep;
 use crate::side::Task;
-use crate::state::lock;
+use crate::state::{State, lock};
 
 /// Calls under way beyond which the oldest is forgotten: one that never returns (`exit`) leaves its own behind.
 const MAX_OPEN: usize = 1024;
@@ -25,18 +26,78 @@ const ARGUMENTS: usize = 12;
 /// Those in registers, in the order of the System V ABI.
 const IN_REGISTERS: [Reg; 6] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8, Reg::R9];
 
+/// What a condition does when it is met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    /// Keeps the last of the streams.
+    Snapshot,
+    /// Begins to keep them.
+    From,
+    /// Ceases to.
+    Until,
+}
+
+/// All conditions of a recording.
+#[derive(Debug)]
+pub struct Triggers(Vec<(Deed, Trigger)>);
+
+impl Triggers {
+    /// Those that decide what is kept.
+    ///
+    /// # Errors
+    /// A message with what was expected.
+    pub fn new(keep: &Keep) -> Result<Self, String> {
+        let all = match keep {
+            Keep::All => vec![],
+            Keep::Last { when, .. } => vec![(Deed::Snapshot, "when", Some(when))],
+            // A place that is both ends one window and begins the next.
+            Keep::Windows { from, until } => {
+                vec![(Deed::Until, "until", until.as_ref()), (Deed::From, "from", from.as_ref())]
+            }
+        };
+        let parse = |(deed, name, text): (Deed, &str, Option<&String>)| {
+            text.map(|text| Trigger::parse(name, text).map(|trigger| (deed, trigger)))
+        };
+        all.into_iter().filter_map(parse).collect::<Result<_, _>>().map(Self)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a block that begins at `va` may be of interest to one: a quick test.
+    #[inline]
+    pub fn concern(&self, va: u64) -> bool {
+        self.0.iter().any(|(_, trigger)| trigger.concerns(va))
+    }
+
+    /// A block that [`Triggers::concern`]s begins on a vCPU, at `ns`, in `task`: cuts the streams where that is due.
+    pub fn block(&self, state: &State, cpu: u32, va: u64, ns: u64, task: &Task) {
+        for (deed, trigger) in &self.0 {
+            if !trigger.concerns(va) || !trigger.block(cpu, va, ns, task) {
+                continue;
+            }
+            let open = state.keeps(state.cuts.load(Ordering::SeqCst));
+            if *deed == Deed::Snapshot || open == (*deed == Deed::Until) {
+                state.cut();
+            }
+        }
+    }
+
+    /// How often a condition could not be told: a bad read, a division by zero.
+    pub fn faults(&self) -> u64 {
+        self.0.iter().map(|(_, trigger)| trigger.faults.load(Ordering::Relaxed)).sum()
+    }
+}
+
 /// A condition and the calls that may meet it.
 #[derive(Debug)]
-pub struct Trigger {
+struct Trigger {
     watch: Watch,
     open: Mutex<Vec<Open>>,
     /// Addresses to which open calls return, one bit for many.
     returns: AtomicU64,
-    /// How often the condition was met, and on which vCPU last.
-    pub met: AtomicU64,
-    pub by: AtomicU64,
-    /// How often it could not be told: a bad read, a division by zero.
-    pub faults: AtomicU64,
+    faults: AtomicU64,
 }
 
 /// A call under way.
@@ -66,26 +127,24 @@ impl Trigger {
     ///
     /// # Errors
     /// A message with what was expected.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    fn parse(name: &str, text: &str) -> Result<Self, String> {
         Ok(Trigger {
-            watch: Watch::from_json(text).map_err(|e| format!("when={text}: {e}"))?,
+            watch: Watch::from_json(text).map_err(|e| format!("{name}={text}: {e}"))?,
             open: Mutex::default(),
             returns: AtomicU64::new(0),
-            met: AtomicU64::new(0),
-            by: AtomicU64::new(u64::MAX),
             faults: AtomicU64::new(0),
         })
     }
 
     /// Whether a block that begins at `va` may be of interest: a quick test.
     #[inline]
-    pub fn concerns(&self, va: u64) -> bool {
+    fn concerns(&self, va: u64) -> bool {
         va == self.watch.entry || self.returns.load(Ordering::Relaxed) & bit(va) != 0
     }
 
     /// A block that [`Trigger::concerns`] begins on a vCPU, at `ns`, in `task`. Returns whether the condition is met
     /// now.
-    pub fn block(&self, cpu: u32, va: u64, ns: u64, task: &Task) -> bool {
+    fn block(&self, cpu: u32, va: u64, ns: u64, task: &Task) -> bool {
         let call = match (va == self.watch.entry, self.watch.at_return) {
             (true, false) => None,
             (true, true) => {
@@ -97,12 +156,7 @@ impl Trigger {
                 None => return false,
             },
         };
-        let met = self.holds(&mut Moment { cpu, ns, task, call, watch: &self.watch, unused: 0 });
-        if met {
-            self.by.store(cpu.into(), Ordering::Relaxed);
-            self.met.fetch_add(1, Ordering::Release);
-        }
-        met
+        self.holds(&mut Moment { cpu, ns, task, call, watch: &self.watch, unused: 0 })
     }
 
     fn holds(&self, moment: &mut Moment<'_>) -> bool {
@@ -207,10 +261,11 @@ mod tests {
 
     #[test]
     fn parses() {
-        let t = Trigger::parse(r#"{"entry":4096,"at_return":true,"slots":2,"condition":null}"#).unwrap();
+        let t =
+            Trigger::parse("when", r#"{"entry":4096,"at_return":true,"slots":2,"condition":null}"#).unwrap();
         assert!(t.concerns(4096) && !t.concerns(8192));
         for bad in ["", "0x10", "{}", r#"{"entry":-1,"at_return":true,"slots":2}"#] {
-            assert!(Trigger::parse(bad).is_err(), "{bad}");
+            assert!(Trigger::parse("when", bad).is_err(), "{bad}");
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::alloc::Calls;
 use crate::block::{Block, HANDLER, TIMED, UNLISTED};
 use crate::guest::{self, Reg};
 use crate::idt;
-use crate::options::Start;
+use crate::options::{Keep, Start};
 use crate::side::{Side, Task, What};
 use crate::state::{STATE, State};
 use crate::tape::{Entry, Tape};
@@ -56,6 +56,8 @@ pub struct Vcpu {
     pub task: Task,
     /// Mark to record once tracing is on.
     pub mark: Option<u32>,
+    /// How often the streams had been cut when this vCPU looked last.
+    cuts: u64,
     full: SyncSender<Vec<u64>>,
     empty: Receiver<Vec<u64>>,
 }
@@ -90,6 +92,7 @@ impl Vcpu {
             faulting: false,
             task: Task::default(),
             mark: None,
+            cuts: 0,
             full,
             empty,
         }
@@ -219,6 +222,7 @@ impl Vcpu {
         let va = if check { self.address(block) } else { block.va };
         if !tracing {
             self.note_event(block);
+            self.note_cut(state);
             self.tape.push(Entry::Stop { va });
             self.on = false;
             self.quick.store(false, Ordering::Relaxed);
@@ -231,6 +235,7 @@ impl Vcpu {
         self.make_room(state, block);
         self.note_time(state, block);
         self.note_event(block);
+        self.note_cut(state);
         if va != block.va {
             self.tape.push(Entry::At(va));
         }
@@ -253,9 +258,9 @@ impl Vcpu {
             self.expect(block, va.wrapping_sub(block.va));
         }
         self.idle = block.hlt;
-        // Tracing may have been switched off meanwhile; of the two orders one is seen by us, one by them.
+        // Tracing may have been switched off or cut meanwhile; of the two orders one is seen by us, one by them.
         self.quick.store(!block.hlt && !self.asked.is_waiting(), Ordering::SeqCst);
-        if !state.tracing.load(Ordering::SeqCst) {
+        if !state.tracing.load(Ordering::SeqCst) || state.cuts.load(Ordering::SeqCst) != self.cuts {
             self.quick.store(false, Ordering::Relaxed);
         }
     }
@@ -301,6 +306,20 @@ impl Vcpu {
         }
     }
 
+    /// The streams were cut since this vCPU looked last.
+    pub fn note_cut(&mut self, state: &State) {
+        let cuts = state.cuts.load(Ordering::SeqCst);
+        if cuts == self.cuts {
+            return;
+        }
+        let (kept, keeps) = (state.keeps(self.cuts), state.keeps(cuts));
+        self.cuts = cuts;
+        // A window that opened and closed again while nothing ran here is none.
+        if kept != keeps || matches!(state.options.keep, Keep::Last { .. }) {
+            self.push(Entry::Cut { keep: kept });
+        }
+    }
+
     /// At a gate of the IDT, the processor has just pushed the interrupted address: SS, RSP, RFLAGS, CS, RIP and maybe a code.
     fn note_event(&mut self, block: &Block) {
         let Some(vector) = block.vector() else { return };
@@ -333,7 +352,8 @@ impl Vcpu {
     }
 
     /// Tracing ends while another vCPU runs on this thread.
-    pub fn end(&mut self) {
+    pub fn end(&mut self, state: &State) {
+        self.note_cut(state);
         self.push(Entry::End);
         self.on = false;
         self.quick.store(false, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 mod webdriver;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kprism_gcov::cover::{BranchCount, ConditionCount, FunctionTotal, LineCount, Source};
 use kprism_gcov::runs::{Marks, Runs};
@@ -224,7 +224,6 @@ fn a_whole_kernel_opens_at_once() {
     let shown = click.elapsed();
     browser.screenshot("cover-fair");
     println!("the page opens in {opened:.2?}, kernel/sched/fair.c in {shown:.2?}");
-    assert!(opened < Duration::from_secs(20) && shown < Duration::from_secs(10));
     assert!(text(&browser, ".source").contains("pick_next_task_fair"));
     assert_eq!(browser.console(), Vec::<serde_json::Value>::new());
 }

@@ -32,6 +32,7 @@ struct Account {
     vcpus: u32,
     instructions: Option<u64>,
     snapshots: Option<u64>,
+    windows: Option<u64>,
     condition_faults: Option<u64>,
     clock: Option<Clock>,
     stopped: Option<String>,
@@ -40,6 +41,8 @@ struct Account {
 #[derive(Deserialize)]
 struct AccountFile {
     vcpus: Vec<CpuCounts>,
+    /// If only windows were kept: how many.
+    windows: Option<u64>,
     /// How often the condition could not be told.
     condition_faults: Option<u64>,
     clock: Option<Clock>,
@@ -58,11 +61,14 @@ impl Account {
     fn fill(&self, manifest: &mut Manifest) {
         manifest.vcpus = self.vcpus;
         manifest.instructions_recorded = self.instructions;
-        if let Some(snapshots) = self.snapshots {
-            manifest.options.insert("snapshots".into(), snapshots.into());
-        }
-        if let Some(faults) = self.condition_faults {
-            manifest.options.insert("condition_faults".into(), faults.into());
+        for (name, count) in [
+            ("snapshots", self.snapshots),
+            ("windows", self.windows),
+            ("condition_faults", self.condition_faults),
+        ] {
+            if let Some(count) = count {
+                manifest.options.insert(name.into(), count.into());
+            }
         }
         if let Some(clock) = &self.clock {
             manifest.clock = clock.clone();
@@ -100,6 +106,7 @@ fn account(run: &Run) -> Result<Account> {
         vcpus: u32::try_from(file.vcpus.len())?,
         instructions: file.vcpus.iter().map(|c| c.instructions).fold(Some(0), sum),
         snapshots: file.vcpus.iter().filter_map(|c| c.snapshots).max(),
+        windows: file.windows,
         condition_faults: file.condition_faults,
         clock: file.clock,
         stopped: file.stopped,
@@ -331,10 +338,12 @@ pub fn summary(run: &Run) -> Result<String> {
         None | Some(0) => String::new(),
         Some(n) => format!("; {} times it could not be told: a bad read or a division by zero", grouped(n)),
     };
-    match number("snapshots") {
-        Some(0) => return Ok(format!("the condition was never met, so nothing was kept{faults}")),
-        Some(n) => text += &format!("\n{n} snapshot{}{faults}", if n == 1 { "" } else { "s" }),
-        None => {}
+    for (name, what) in [("snapshots", "snapshot"), ("windows", "window")] {
+        match number(name) {
+            Some(0) => return Ok(format!("the condition was never met, so nothing was kept{faults}")),
+            Some(n) => text += &format!("\n{n} {what}{}{faults}", if n == 1 { "" } else { "s" }),
+            None => {}
+        }
     }
     let place = run.dir().display();
     let input =

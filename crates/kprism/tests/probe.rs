@@ -143,7 +143,7 @@ fn entry_return_and_counts() {
         assert_eq!(record["values"]["n"], json!(n), "{record}");
         assert_eq!(record["values"]["$retval"], json!(n % 3), "{record}");
         let took = record["values"]["$duration"].as_u64().unwrap();
-        assert!(took > 0 && took < 1_000_000_000, "{record}");
+        assert!(took > 0 && took < 60_000_000_000, "{record}");
     }
     // Every hit is accounted for, whether the ring had room for all or not.
     record("busy if n % 2", &["--collect", "$regs,n", "--buffer-size", "64K"], &["200000", "busy"]);
@@ -229,7 +229,7 @@ fn first_byte(pid: u32, program: &Path) -> u8 {
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
+        assert!(started.elapsed() < Duration::from_secs(120), "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

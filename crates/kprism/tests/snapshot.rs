@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Snapshots: of two sleeps only the one that meets the condition leaves anything, and what it leaves is the whole
+//! Snapshots and windows: of a recording only a part is kept. Of two sleeps only the one that meets the condition leaves anything, and what it leaves is the whole
 //! truth about its last moments, as the same run recorded in full and Intel's decoder know it.
 
 mod guest;
@@ -112,4 +112,58 @@ fn conditions_see_what_a_probe_sees() {
     assert_eq!(output.status.code(), Some(125));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("  cuont > 1\n  ^^^^^") && said.contains("did you mean `count`?"), "{said}");
+}
+
+/// How often a function was called, and its own instructions with those of all it called.
+fn calls(run: &Path, function: &str) -> (u64, u64) {
+    let all =
+        json(&["report", "functions", "--json", "--limit", "0", "--comm", "ls", "-i", run.to_str().unwrap()]);
+    let rows = all["rows"].as_array().unwrap();
+    let row =
+        rows.iter().find(|r| r["function"] == function).unwrap_or_else(|| panic!("{function}: {rows:?}"));
+    (row["calls"].as_u64().unwrap(), row["total_instructions"].as_u64().unwrap())
+}
+
+/// Of every window all is kept, and nothing else; the recorder's own count says so.
+#[test]
+fn windows_hold_what_runs_between_two_conditions() {
+    const FUNCTION: &str = "iterate_dir";
+    let dir = tempfile::tempdir().unwrap();
+    let [whole, kept, begin] = ["whole", "kept", "begin"].map(|name| dir.path().join(name));
+    record(&whole, &[]);
+    let (of_ls, instructions) = calls(&whole, FUNCTION);
+    let [from, until] = ["", "%return"].map(|at| format!(r#"{FUNCTION}{at} if $comm == "ls""#));
+
+    let exact = |run: &Path, options: &[&str]| {
+        let info = record(run, options);
+        let clean = (&info["decode_errors"], &info["lost_bytes"], &info["instructions"]);
+        assert_eq!(clean, (&0.into(), &0.into(), &info["instructions_recorded"]), "{options:?}");
+        (info["options"]["windows"].as_u64().unwrap(), info["instructions"].as_u64().unwrap())
+    };
+    let (windows, all) = exact(&kept, &["--from", &from, "--until", &until]);
+    assert_eq!(windows, of_ls);
+    // The whole of each call (which a window begins in, so that it is nobody's call), and no more than what interrupts it.
+    let (_, inside) = calls(&kept, FUNCTION);
+    assert_eq!(inside, instructions);
+    assert!(all >= inside && all < inside + inside / 2, "{all} for {inside}");
+    if let Ok(oracle) = std::env::var("KPRISM_PTORACLE") {
+        let judged =
+            Command::new(oracle).args(["--quiet", kept.join("streams").to_str().unwrap(), "0"]).output();
+        let said = String::from_utf8(judged.unwrap().stdout).unwrap();
+        assert!(said.contains(&format!("insns {all} errors 0")), "{said}");
+    }
+    // On two CPUs, what the other does meanwhile is there too.
+    let (windows, both) = exact(&kept, &["--smp", "2", "--from", &from, "--until", &until]);
+    assert!(windows == of_ls && both >= inside, "{windows} windows, {both} instructions");
+    // With one end only: what comes before the first, or all that comes after.
+    let (one, before) = exact(&begin, &["--until", &from]);
+    let (other, after) = exact(&begin, &["--from", &from]);
+    let full = json(&["info", "--json", "-i", whole.to_str().unwrap()])["instructions"].as_u64().unwrap();
+    assert_eq!((one, other, before + after), (1, 1, full), "{before} and {after}");
+
+    let output =
+        kprism(&["lab", "run", "--from", "vfs_read if cuont", "--until", "vfs_read%return", "--", "true"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(125) && said.contains("--from:\nno `cuont`"), "{said}");
+    assert_eq!(kprism(&["lab", "run", "--from", "x", "--snapshot-when", "x", "true"]).status.code(), Some(2));
 }

@@ -83,7 +83,7 @@ impl Browser {
             if !nothing {
                 return value;
             }
-            assert!(start.elapsed() < Duration::from_secs(20), "waited in vain for: {script}");
+            assert!(start.elapsed() < Duration::from_secs(100), "waited in vain for: {script}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }

@@ -101,6 +101,12 @@ pub struct RunArgs {
     /// How much of each CPU's stream a snapshot holds
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = bytes, help_heading = "Snapshots")]
     snapshot_size: u64,
+    /// Keep what runs from here on, each time: `FUNC` or `FUNC%return`, maybe with `if EXPR` (see docs/snapshots.md)
+    #[arg(long, value_name = "CONDITION", conflicts_with_all = ["boot", "unobserved", "snapshot_when"], help_heading = "Windows")]
+    from: Option<String>,
+    /// Keep what runs until here, each time; without --from, what runs before the first
+    #[arg(long, value_name = "CONDITION", conflicts_with_all = ["boot", "unobserved", "snapshot_when"], help_heading = "Windows")]
+    until: Option<String>,
     #[command(flatten)]
     pub guest: GuestArgs,
     #[command(flatten)]
@@ -268,6 +274,8 @@ impl RunArgs {
             unobserved: false,
             no_decode: true,
             snapshot_when: None,
+            from: None,
+            until: None,
             snapshot_size: 0,
             guest: guest.clone(),
             packets,
@@ -299,8 +307,16 @@ impl RunArgs {
         }
         let plugin = kprism_lab::find_observer()?;
         let mut arguments = self.packets.plugin_arguments();
-        if let Some(when) = &self.snapshot_when {
-            arguments.push(("when".to_owned(), super::snapshot::argument(when, prepared)?));
+        for (option, key, condition) in [
+            ("--snapshot-when", "when", &self.snapshot_when),
+            ("--from", "from", &self.from),
+            ("--until", "until", &self.until),
+        ] {
+            if let Some(text) = condition {
+                arguments.push((key.to_owned(), super::snapshot::argument(option, text, prepared)?));
+            }
+        }
+        if self.snapshot_when.is_some() {
             arguments.push(("keep".to_owned(), self.snapshot_size.to_string()));
         }
         Ok(Some(ObserverOptions { plugin, arguments }))
@@ -328,6 +344,8 @@ impl RunArgs {
             ("share", self.place.share.clone().into()),
             ("before", self.place.before.clone().into()),
             ("snapshot_when", self.snapshot_when.clone().into()),
+            ("from", self.from.clone().into()),
+            ("until", self.until.clone().into()),
             ("packets", serde_json::json!(self.packets.plugin_arguments())),
         ] {
             m.options.insert(name.to_owned(), value);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `--snapshot-when`: keep only what led to a condition. A probe's text in, what the recorder interprets out.
+//! `--snapshot-when`, `--from`, `--until`: what of the streams is kept. A probe's text in, what the recorder interprets
+//! out.
 
 use anyhow::{Context, Result, bail};
 use kprism_btf::Btf;
@@ -8,11 +9,11 @@ use kprism_image::symbols::kallsyms;
 use kprism_lab::Prepared;
 use kprism_probe::plan;
 
-/// `FUNC[%return] [if EXPR]` as the observer's `when=` wants it, by what the guest's kernel says of itself.
+/// `FUNC[%return] [if EXPR]`, given with `option`, as the observer wants it, by what the guest's kernel says of itself.
 ///
 /// # Errors
 /// The kernel has no such function, or the condition cannot be compiled.
-pub fn argument(spec: &str, prepared: &Prepared) -> Result<String> {
+pub fn argument(option: &str, spec: &str, prepared: &Prepared) -> Result<String> {
     let folder = prepared.snapshot_folder();
     let read = |name: &str| {
         let path = folder.join(name);
@@ -20,14 +21,14 @@ pub fn argument(spec: &str, prepared: &Prepared) -> Result<String> {
     };
     let (names, types) = (read("kallsyms")?, read("btf")?);
     if types.is_empty() {
-        bail!("--snapshot-when: the guest's kernel was built without CONFIG_DEBUG_INFO_BTF");
+        bail!("{option}: the guest's kernel was built without CONFIG_DEBUG_INFO_BTF");
     }
     let btf = Btf::parse("the guest's BTF", types, None)?;
     let (place, condition) = plan::split(spec);
     let address = |name: &str| kallsyms::value_of(&names, name);
     match Watch::compile(&btf, place, condition, address) {
         Ok(watch) => Ok(watch.json()),
-        Err(Error::Condition(text)) => bail!("--snapshot-when:\n{text}"),
+        Err(Error::Condition(text)) => bail!("{option}:\n{text}"),
         Err(error) => Err(error.into()),
     }
 }

@@ -172,7 +172,7 @@ mod tests {
         let begun = Instant::now();
         let ended = run(&perf, &line, Some(Duration::from_millis(700)), &|| None).unwrap();
         assert!(ended.stopped && begun.elapsed() > Duration::from_millis(600), "{ended:?}");
-        assert!(begun.elapsed() < Duration::from_secs(60), "not the whole sleep");
+        assert!(begun.elapsed() < Duration::from_secs(900), "not the whole sleep");
         is_whole(dir.path());
     }
 
@@ -184,7 +184,7 @@ mod tests {
         let script = format!("echo $$ > {}; exec sleep 1000", child_says.display());
         let Some((perf, line)) = recording(dir.path(), &["sh", "-c", &script]) else { return };
         let asked = Cell::new(0);
-        let ended = run(&perf, &line, Some(Duration::from_secs(60)), &|| {
+        let ended = run(&perf, &line, Some(Duration::from_secs(600)), &|| {
             if !child_says.exists() {
                 return None;
             }
@@ -211,7 +211,7 @@ mod tests {
         let mut child = std::thread::spawn(move || start(&perf, &line).unwrap()).join().unwrap();
         let begun = Instant::now();
         while child.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < Duration::from_secs(30), "perf still runs");
+            assert!(begun.elapsed() < Duration::from_secs(300), "perf still runs");
             std::thread::sleep(TICK);
         }
     }
