@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::shape::Shape;
+use crate::tally::{Tally, Totals};
 
 /// Bytes of a record before its values.
 pub const HEADER: usize = 32;
@@ -19,7 +20,7 @@ pub const MOST_ITEMS: usize = 64;
 pub const LONGEST: usize = 32 << 10;
 
 /// What `probes.json` holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// [`VERSION`].
     pub version: u32,
@@ -28,6 +29,12 @@ pub struct Description {
     /// What each counted; empty until recording has ended.
     #[serde(default)]
     pub counts: Vec<Counts>,
+    /// What each counted by keys or in histograms, if it did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub totals: Vec<Option<Totals>>,
+    /// Trace state variables, and what they were at the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<(String, i64)>,
 }
 
 /// A probe and its record.
@@ -45,10 +52,38 @@ pub struct Probe {
     pub address: Option<u64>,
     /// How it is attached: uprobe, uretprobe, kprobe, kretprobe, fentry, fexit.
     pub hook: String,
-    /// Size of a record.
+    /// Size of a record; 0 if hits leave none.
     pub record_bytes: u32,
     /// Its values.
     pub items: Vec<Item>,
+    /// What is counted in the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tally: Option<Tally>,
+    /// What a hit does to the recording.
+    #[serde(default, skip_serializing_if = "Part::is_record")]
+    pub part: Part,
+}
+
+/// What a probe's hit does to the recording.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Nothing: it is recorded.
+    #[default]
+    Record,
+    /// From then on the others are recorded.
+    Start,
+    /// From then on they are not, until the next start.
+    Pause,
+    /// It ends.
+    Stop,
+}
+
+impl Part {
+    /// Whether the recording goes on as before.
+    pub fn is_record(&self) -> bool {
+        *self == Self::Record
+    }
 }
 
 /// A collected value.
@@ -73,10 +108,19 @@ pub struct Item {
 pub struct Counts {
     /// Times the place was reached by a process that was asked for.
     pub hits: u64,
-    /// Times the condition was true: records and lost ones.
+    /// Times the condition was true, without what was left out: records and lost ones, or what was counted.
     pub passed: u64,
     /// Records that found no room.
     pub lost: u64,
+    /// Times the condition was true, but the first hits were to be skipped or there had been enough.
+    #[serde(default)]
+    pub left_out: u64,
+    /// Hits that were not counted by their keys: no room for one more combination.
+    #[serde(default)]
+    pub keys_lost: u64,
+    /// Hits that were not counted by their keys: these could not be read.
+    #[serde(default)]
+    pub keys_failed: u64,
     /// Conditions that could not be computed, and why.
     pub condition_errors: BTreeMap<String, u64>,
     /// Values that could not be collected, and why.

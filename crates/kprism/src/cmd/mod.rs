@@ -23,6 +23,7 @@ mod lab;
 mod list;
 mod list_events;
 mod probe;
+mod probe_counts;
 mod record;
 mod report;
 pub mod script;
