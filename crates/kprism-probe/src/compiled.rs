@@ -69,7 +69,10 @@ fn check(plan: &Plan, vars: usize) -> Result<(), String> {
     if plan.probe.items.len() > MOST_LISTED || plan.slots.len() > MOST_ITEMS || plan.kept.len() > MOST_ITEMS {
         return Err(format!("more than {MOST_ITEMS} values"));
     }
-    for slot in &plan.slots {
+    if plan.hidden.len() > 4 * MOST_LISTED {
+        return Err(format!("{} parts of memory for GDB", plan.hidden.len()));
+    }
+    for slot in plan.slots.iter().chain(&plan.hidden) {
         check_slot(slot, bytes as u64, vars)?;
     }
     check_actions(plan, vars)?;

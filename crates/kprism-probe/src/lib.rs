@@ -18,6 +18,8 @@
 //! | [`plan`] | a probe's text and what can be named there → segments of eBPF, and how their values lie in a record |
 //! | [`compiled`] | plans in a file, for a machine that has no debug information; takes any bytes |
 //! | [`program`] | segments → one program: whose hit it is, condition, record; nothing is formatted |
+//! | [`gdb`] | what of a record is GDB's: registers, memory that the expressions read |
+//! | [`ctf`] | records → a CTF trace |
 //! | [`session`] | maps, loading, attaching, reading; all of it owned by file descriptors |
 //! | [`splice`] | a segment within a program, with the maps of who makes it |
 //! | [`shape`] | what bytes of a record mean; shown as text or JSON |
@@ -32,7 +34,9 @@
 pub mod actions;
 pub mod compiled;
 mod count;
+pub mod ctf;
 pub mod events;
+pub mod gdb;
 pub mod locate;
 mod merge;
 pub mod plan;

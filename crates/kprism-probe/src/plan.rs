@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::actions::{self, Actions};
+use crate::gdb;
 use crate::shape::{Member, Shape};
 use crate::stream::{HEADER, Item, LONGEST, MOST_ITEMS, Probe};
 
@@ -39,6 +40,8 @@ pub struct Request<'a> {
     pub text: u32,
     /// What else a hit does.
     pub actions: Actions<'a>,
+    /// Keep what GDB needs to show a hit.
+    pub gdb: bool,
 }
 
 /// Divides `LOCATION if EXPR`.
@@ -189,6 +192,17 @@ impl Site {
         }
     }
 
+    /// Whether it is where a function has returned.
+    pub fn is_return(&self) -> bool {
+        match self {
+            Site::User { at_return, .. }
+            | Site::Kernel { at_return, .. }
+            | Site::Traced { at_return, .. }
+            | Site::Named { at_return, .. } => *at_return,
+            Site::Event { .. } | Site::Raw { .. } => false,
+        }
+    }
+
     /// Whether its program is given `struct pt_regs`.
     pub fn has_registers(&self) -> bool {
         matches!(self, Site::User { .. } | Site::Kernel { .. } | Site::Named { .. })
@@ -224,6 +238,9 @@ pub struct Plan {
     /// What else a hit does.
     #[serde(default)]
     pub actions: actions::Compiled,
+    /// What is kept for GDB.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<Slot>,
     /// What a program at the function's entry must keep.
     pub kept: Vec<Kept>,
     /// What should be said of it.
@@ -303,7 +320,17 @@ pub(crate) fn made(
     };
     let condition = condition.map(|(text, func)| compile(text, &func)).transpose()?;
     let (mut items, mut slots) = (Vec::new(), Vec::new());
-    let at = laid(wanted, scope, (request.text, STACK_FRAMES), &compile, &mut items, &mut slots)?;
+    let expressions = if request.gdb { gdb::expressions(&wanted) } else { Vec::new() };
+    let mut at = laid(wanted, scope, (request.text, STACK_FRAMES), &compile, &mut items, &mut slots)?;
+    let (mut frame, mut hidden) = (None, Vec::new());
+    if request.gdb {
+        if !(site.has_registers() && scope.has_registers()) || site.is_return() {
+            let what = "GDB shows hits where registers are known and no function returned: programs, or the kernel with its debug information (-k VMLINUX)";
+            return Err(Error::Cannot(format!("{}: {what}", request.place)));
+        }
+        let (kept, slots, end) = gdb::planned(&expressions, &items, &slots, at, &compile)?;
+        (frame, hidden, at) = (Some(kept), slots, end);
+    }
     if at as usize > LONGEST {
         return Err(Error::Cannot(format!(
             "a record would have {at} bytes, more than {LONGEST}: collect less"
@@ -311,7 +338,7 @@ pub(crate) fn made(
     }
     let (actions, tally) = actions.compiled(&request.actions, env, request.text, &compile)?;
     // What is counted in the kernel leaves no records unless something is to be kept.
-    let record_bytes = if tally.is_some() && items.is_empty() { 0 } else { at };
+    let record_bytes = if tally.is_some() && items.is_empty() && frame.is_none() { 0 } else { at };
     let probe = Probe {
         place: request.place.to_owned(),
         found: scope.describe(),
@@ -322,6 +349,7 @@ pub(crate) fn made(
         record_bytes,
         items,
         tally,
+        gdb: frame,
         part: request.actions.part,
     };
     Ok(Plan {
@@ -333,6 +361,7 @@ pub(crate) fn made(
         condition,
         slots,
         actions,
+        hidden,
         kept,
         notes: Vec::new(),
         instead: None,

@@ -38,6 +38,8 @@ pub const CELL: u32 = 64;
 pub const PROBE_STATE: u32 = 256;
 /// In that: hits whose condition was true, if some are to be left out.
 pub const HELD: u32 = 192;
+/// In that: faults of what is kept for GDB, which are those of the values.
+const HIDDEN_FAULTS: u32 = 208;
 
 /// Bytes of trace state variables, at most.
 pub const VARS_END: u32 = 8 * 1024;
@@ -228,6 +230,9 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     asm.call(Helper::KtimeGetNs).load(B8, R1, R10, RECORD).store(B8, R1, 8, R0);
     for slot in &plan.slots {
         fill(&mut asm, plan, slot, state + PROBE_STATE / 2, layout)?;
+    }
+    for slot in &plan.hidden {
+        fill(&mut asm, plan, slot, state + HIDDEN_FAULTS, layout)?;
     }
     const NO_WAKEUP: i32 = 1;
     asm.note("submit").load(B8, R1, R10, RECORD).mov_imm(R2, NO_WAKEUP).call(Helper::RingbufSubmit);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::gdb::Frame;
 use crate::shape::Shape;
 use crate::tally::{Tally, Totals};
 
@@ -59,6 +60,9 @@ pub struct Probe {
     /// What is counted in the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tally: Option<Tally>,
+    /// What of a record is for GDB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gdb: Option<Frame>,
     /// What a hit does to the recording.
     #[serde(default, skip_serializing_if = "Part::is_record")]
     pub part: Part,
@@ -226,7 +230,9 @@ pub fn tidy(record: &mut [u8], probe: &Probe) {
     for (number, item) in probe.items.iter().enumerate() {
         if number < MOST_ITEMS && failed >> number & 1 == 1 {
             let end = probe.items.iter().map(|i| i.at).filter(|at| *at > item.at).min();
-            let end = end.unwrap_or(probe.record_bytes).min(record.len() as u32);
+            // What is kept for GDB lies behind the values.
+            let last = probe.gdb.as_ref().map_or(probe.record_bytes, |frame| frame.registers);
+            let end = end.unwrap_or(last).min(last).min(record.len() as u32);
             record[(item.at.min(end)) as usize..end as usize].fill(0);
             continue;
         }

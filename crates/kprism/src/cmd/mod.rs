@@ -24,6 +24,7 @@ mod list;
 mod list_events;
 mod probe;
 mod probe_counts;
+mod probe_trace;
 mod record;
 mod report;
 pub mod script;

@@ -15,7 +15,7 @@ use kprism_report::units::grouped;
 use kprism_store::{Run, Values};
 use serde_json::{Map, Value, json};
 
-use super::{probe_counts, script};
+use super::{probe_counts, probe_trace, script};
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -48,8 +48,13 @@ impl Loaded {
         Ok(Self { description, bytes: pipeline::read(&folder.join("hits.bin"))?, symbols })
     }
 
+    /// What was recorded.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
     /// Calls `take` with each record's values; it says whether there should be more. Ends at what is no record.
-    fn each(
+    pub fn each(
         &self,
         path: &Path,
         mut take: impl FnMut(&Hit<'_>, Vec<(&str, Result<Value, &'static str>)>) -> Result<bool>,
@@ -295,6 +300,8 @@ pub fn export(run: &Run, path: &Path, progress: &Progress, out: &mut dyn Write) 
     let view = View { rows: 0, tasks: &[], json, csv: !json };
     let outcome = match suffix.as_deref() {
         Some("parquet") => return parquet(run, &loaded, path, progress),
+        Some("ctf") => return probe_trace::ctf(run, &loaded, path, progress),
+        Some("tf" | "tfile") => return probe_trace::gdb(run, &loaded, path, progress),
         Some("csv" | "json") if path.to_string_lossy().starts_with("-.") => {
             return report(run, &view, out);
         }
@@ -305,7 +312,7 @@ pub fn export(run: &Run, path: &Path, progress: &Progress, out: &mut dyn Write) 
             file.flush().with_context(name)?;
             outcome
         }
-        _ => bail!("{}: what probes collected is written as .parquet, .csv or .json", path.display()),
+        _ => bail!("{}: what probes collected is written as .parquet, .csv, .json, .ctf or .tf", path.display()),
     };
     progress.say(&format!("wrote {}", path.display()));
     Ok(outcome)

@@ -44,6 +44,25 @@ Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism scr
 
 Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
 
+/// What is in a file of compiled probes already.
+const COMPILED: [&str; 15] = [
+    "probes",
+    "collect",
+    "exec",
+    "vmlinux",
+    "vars",
+    "for_gdb",
+    "set",
+    "by",
+    "hist",
+    "linear",
+    "skip",
+    "pass",
+    "start_when",
+    "pause_when",
+    "stop_when",
+];
+
 /// Options of `kprism record probe`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -53,7 +72,7 @@ pub struct Args {
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
     /// Probes that `kprism compile` made, on this machine or another
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["probes", "collect", "exec", "vmlinux", "vars", "set", "by", "hist", "linear", "skip", "pass", "start_when", "pause_when", "stop_when"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = COMPILED)]
     program: Option<PathBuf>,
     /// Stop after so many records
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]

@@ -57,6 +57,9 @@ pub struct ProbeArgs {
     /// End recording at a hit of this probe
     #[arg(long, value_name = "PROBE", help_heading = "Triggers")]
     pub stop_when: Vec<String>,
+    /// Keep what GDB needs to show each hit: registers, memory that was read; `kprism export -o FILE.tf`
+    #[arg(long)]
+    pub for_gdb: bool,
     /// Keep so many bytes of a string
     #[arg(long, value_name = "BYTES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(8..=4096))]
     pub strings: u32,
@@ -76,7 +79,7 @@ impl ProbeArgs {
         let own = Actions { set, by: &by, hist, linear, skip, pass, part: Part::Record };
         let request = |spec, collect, actions| {
             let (place, condition) = split(spec);
-            Request { place, condition, collect, vars: &vars, text: self.strings, actions }
+            Request { place, condition, collect, vars: &vars, text: self.strings, actions, gdb: self.for_gdb && actions.part.is_record() }
         };
         let mut requests: Vec<_> = self.probes.iter().map(|spec| request(spec, &collect[..], own)).collect();
         let switches =
