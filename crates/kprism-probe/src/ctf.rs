@@ -54,9 +54,13 @@ impl Streams {
             let value = event.values.get(n).and_then(Option::as_ref);
             Some((item, item.shape.as_ref()?, value))
         });
-        let missing: Vec<&str> =
-            items.clone().filter(|(_, _, value)| value.is_none()).map(|(item, ..)| item.name.as_str()).collect();
-        string(&missing.join(", "), out);
+        let missing: Vec<&str> = items
+            .clone()
+            .filter(|(_, _, value)| value.is_none())
+            .map(|(item, ..)| item.name.as_str())
+            .collect();
+        out.extend((missing.len() as u32).to_le_bytes());
+        missing.iter().for_each(|name| string(name, out));
         for (_, shape, value) in items {
             put(shape, value.unwrap_or(&Value::Null), out);
         }
@@ -122,8 +126,9 @@ pub fn metadata(probes: &[Probe]) -> String {
     let mut out = HEAD.to_owned();
     for (id, probe) in probes.iter().enumerate() {
         let _ = writeln!(out, "event {{\n\tid = {id};\n\tname = {};\n\tstream_id = 0;", quoted(&probe.place));
-        out.push_str("\tfields := struct {\n\t\tstring _unreadable;\n");
-        let mut names = Names::new(&["unreadable"]);
+        out.push_str("\tfields := struct {\n");
+        let mut names = Names::new(&[]);
+        field(&Shape::Stack { frames: 0 }, "unreadable", &mut names, 2, &mut out);
         for item in &probe.items {
             let Some(shape) = &item.shape else { continue };
             let comment = item.name.replace("*/", "* /").replace(|c: char| c.is_control(), " ");
@@ -220,7 +225,8 @@ fn kind(shape: &Shape, depth: usize) -> String {
         Shape::Bool => integer(1, false, 10),
         Shape::Pointer => integer(8, false, 16),
         Shape::Enum { names, .. } if !names.is_empty() => {
-            let names: Vec<String> = names.iter().map(|(name, n)| format!("{} = {n}", quoted(name))).collect();
+            let names: Vec<String> =
+                names.iter().map(|(name, n)| format!("{} = {n}", quoted(name))).collect();
             format!("enum : {} {{ {} }}", integer(8, true, 10), names.join(", "))
         }
         Shape::Enum { .. } => integer(8, true, 10),

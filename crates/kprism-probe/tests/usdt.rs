@@ -52,8 +52,15 @@ fn arguments_are_those_of_the_program() {
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let collect = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let plan = |place, condition, collect: &[String]| {
-            let request =
-                Request { place, condition, collect, vars: &[], text: 16, actions: Actions::default(), gdb: false };
+            let request = Request {
+                place,
+                condition,
+                collect,
+                vars: &[],
+                text: 16,
+                actions: Actions::default(),
+                gdb: false,
+            };
             plans(Target::Program(&program), &request).unwrap_or_else(|e| panic!("{flags:?}: {e}"))
         };
         let mut all = plan(

@@ -281,3 +281,155 @@ fn hits_switch_the_recording() {
     assert_eq!(records[5]["values"], json!({}));
     assert_eq!((passed(&report, 0), passed(&report, 1)), (150, 1));
 }
+
+/// By babeltrace2, if it is installed: events and values are those of `script`.
+#[test]
+fn ctf_is_read_by_babeltrace() {
+    let Some(case) = Case::new() else { return };
+    let collect = "$args,$locals,*item,total,$comm,item->weight,n / (n - 2),$ustack,item->name[1]";
+    case.recorded(&[&place(), "--collect", collect], &[]);
+    case.kprism(&["export", "-i", "run", "-o", "run.ctf"]);
+    let read = Command::new("babeltrace2")
+        .args(["--clock-seconds", "run.ctf"])
+        .current_dir(case.dir.path())
+        .output();
+    let Ok(read) = read else {
+        eprintln!("skipped: no babeltrace2");
+        return;
+    };
+    let said = String::from_utf8_lossy(&read.stderr);
+    assert!(read.status.success() && said.is_empty(), "{said}");
+    let text = String::from_utf8(read.stdout).unwrap();
+    let records = case.kprism(&["script", "probe", "-i", "run", "--json"]);
+    assert_eq!((text.lines().count(), records.lines().count()), (100, 100), "{text}");
+    for (line, record) in text.lines().zip(records.lines()) {
+        let record: Value = serde_json::from_str(record).unwrap();
+        let (values, item) = (&record["values"], &record["values"]["*item"]);
+        let colour = if item["colour"] == "GREEN" {
+            "( \"GREEN\" : container = 5 )"
+        } else {
+            "( \"BLUE\" : container = 6 )"
+        };
+        let number = |value: &Value| {
+            let text = value.to_string();
+            text.strip_suffix(".0").unwrap_or(&text).to_owned()
+        };
+        let ns = record["time_ns"].as_u64().unwrap();
+        let wanted = [
+            format!("[{}.{:09}] (", ns / 1_000_000_000, ns % 1_000_000_000),
+            format!("cpu_id = {} }}, {{ pid = {}, tid = {} }}", record["cpu"], record["pid"], record["tid"]),
+            format!(" n = {}, who = {}, item = 0x", values["n"], values["who"]),
+            format!("a = {}, b = {}, item_2 = {{ id = {}", values["a"], values["b"], item["id"]),
+            format!(
+                "flags = {}, kind = {}, colour = {colour}, name = \"first\"",
+                item["flags"], item["kind"]
+            ),
+            format!("weight = {} }}, total = {}, comm = \"case\"", number(&item["weight"]), values["total"]),
+            format!("item_weight = {}", number(&values["item->weight"])),
+            format!("ustack = [ [0] = {}", values["$ustack"][0]),
+            format!("item_name_1 = {}", values["item->name[1]"]),
+        ];
+        for wanted in wanted {
+            assert!(line.contains(&wanted), "{wanted}: {line}");
+        }
+        let (failed, value) = match values["n"].as_i64() {
+            Some(2) => ("unreadable = [ [0] = \"n / (n - 2)\" ]", "n_n_2 = 0".to_owned()),
+            _ => ("unreadable = [ ]", format!("n_n_2 = {}", values["n / (n - 2)"])),
+        };
+        assert!(line.contains(failed) && line.contains(&value), "{line}");
+    }
+}
+
+/// By GDB: each frame's `tdump` has the values that `script` has.
+#[test]
+fn gdb_finds_the_same_values() {
+    let Some(case) = Case::new() else { return };
+    let collect = "$args,$locals,*item,total,item->kind,n > 50 ? item->id : a,who[8],$comm";
+    case.recorded(
+        &[
+            &format!("{} if 2*a + 3*b < 0", place()),
+            "work",
+            "--for-gdb",
+            "--collect",
+            "n,*item",
+            "--stop-after",
+            "60",
+        ],
+        &[],
+    );
+    let (_, report) =
+        case.recorded(&[&format!("{} if n % 3 == 0", place()), "--for-gdb", "--collect", collect], &[]);
+    let output = Command::new(env!("CARGO_BIN_EXE_kprism"))
+        .args(["export", "-i", "run", "-o", "run.tf"])
+        .current_dir(case.dir.path())
+        .output()
+        .expect("kprism runs");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    // A program that can be loaded anywhere.
+    let symbols =
+        said.lines().find_map(|line| line.find("symbol-file").map(|at| &line[at..])).expect("an offset");
+    let records = report["records"].as_array().unwrap();
+    let mut script = format!("set pagination off\nset print null-stop on\n{symbols}\ntarget tfile run.tf\n");
+    for number in 0..records.len() {
+        script += &format!("tfind {number}\necho == {number}\\n\ntdump\nprint $trace_timestamp\n");
+    }
+    std::fs::write(case.dir.path().join("script"), script).unwrap();
+    let gdb =
+        Command::new("gdb").args(["-nx", "-batch", "-x", "script"]).current_dir(case.dir.path()).output();
+    let Ok(gdb) = gdb else {
+        eprintln!("skipped: no gdb");
+        return;
+    };
+    let text = String::from_utf8_lossy(&gdb.stdout).into_owned();
+    let told = format!("{text}{}", String::from_utf8_lossy(&gdb.stderr));
+    let mut sections = text.split("\n== ").skip(1);
+    for (number, record) in records.iter().enumerate() {
+        let section = sections.next().unwrap_or_else(|| panic!("no {number}: {told}"));
+        let (values, item) = (&record["values"], &record["values"]["*item"]);
+        let pointer = values["item"].as_str().unwrap();
+        let weight = item["weight"].to_string();
+        let wanted = [
+            format!("{number}\nData collected at tracepoint 1, trace frame {number}:\n"),
+            format!("\nn = {}\n", values["n"]),
+            format!(" {}\n", values["who"]),
+            format!("\nitem = (struct item *) {pointer}\n"),
+            format!("\na = {}\nb = {}\n", values["a"], values["b"]),
+            format!(
+                "\n*item = {{id = {}, flags = {}, kind = {}, colour = {}, name = \"first\", weight = {}}}\n",
+                item["id"],
+                item["flags"],
+                item["kind"],
+                item["colour"].as_str().unwrap(),
+                weight.strip_suffix(".0").unwrap_or(&weight),
+            ),
+            format!("\ntotal = {}\nitem->kind = {}\n", values["total"], values["item->kind"]),
+            format!("\nn > 50 ? item->id : a = {}\n", values["n > 50 ? item->id : a"]),
+            format!(" = {}\n", record["time_ns"].as_u64().unwrap() / 1000),
+        ];
+        for wanted in wanted {
+            assert!(section.contains(&wanted), "{wanted}: {section}");
+        }
+        assert!(!section.contains("Cannot access") && !section.contains("unavailable"), "{section}");
+    }
+    assert_eq!(records.len(), 34);
+    let bare = case.kprism(&[
+        "record",
+        "probe",
+        "work",
+        "--collect",
+        "n",
+        "-o",
+        "bare",
+        "--",
+        case.program.to_str().unwrap(),
+    ]);
+    assert!(bare.contains("caller"));
+    let refused = Command::new(env!("CARGO_BIN_EXE_kprism"))
+        .args(["export", "-i", "bare", "-o", "bare.tf"])
+        .current_dir(case.dir.path())
+        .output()
+        .expect("kprism runs");
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && said.contains("--for-gdb"), "{said}");
+}

@@ -312,7 +312,10 @@ pub fn export(run: &Run, path: &Path, progress: &Progress, out: &mut dyn Write) 
             file.flush().with_context(name)?;
             outcome
         }
-        _ => bail!("{}: what probes collected is written as .parquet, .csv, .json, .ctf or .tf", path.display()),
+        _ => bail!(
+            "{}: what probes collected is written as .parquet, .csv, .json, .ctf or .tf",
+            path.display()
+        ),
     };
     progress.say(&format!("wrote {}", path.display()));
     Ok(outcome)

@@ -62,12 +62,15 @@ pub fn gdb(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Resu
         let number = usize::from(hit.probe);
         let (probe, slides) = (&probes[number], &mut slides[number]);
         let Some(kept) = &probe.gdb else { return Ok(true) };
-        let registers = registers(hit, kept);
-        let slide = registers.0[kprism_expr::regs::Reg::Rip as usize].wrapping_sub(linked(probe));
+        let mut registers = registers(hit, kept);
+        let rip = &mut registers.0[kprism_expr::regs::Reg::Rip as usize];
+        // Files are loaded by pages. A kprobe at a function's entry may be behind its first instruction.
+        let slide = rip.wrapping_sub(linked(probe)) & !0xfff;
+        *rip = linked(probe).wrapping_add(slide);
         if !slides.contains(&slide) {
             slides.push(slide);
         }
-        let mut frame = Frame::new(Key { number: number as u32 + 1, address: linked(probe).wrapping_add(slide) });
+        let mut frame = Frame::new(Key { number: number as u32 + 1, address: *rip });
         frame.registers(&registers.seen());
         for memory in &kept.memory {
             if let Some((address, bytes)) = block(hit, memory) {
@@ -134,12 +137,13 @@ fn block<'h>(hit: &Hit<'h>, memory: &Memory) -> Option<(u64, &'h [u8])> {
 
 /// A tracepoint as GDB would have defined it.
 fn point(key: Key, probe: &Probe) -> Tracepoint {
-    let source = |kind: &str, text: &str| {
-        (kind.to_owned(), 0, text.len() as u32, hex::bytes(text.as_bytes()))
-    };
-    let mut sources = vec![source("at", &probe.place)];
+    let source =
+        |kind: &str, text: &str| (kind.to_owned(), 0, text.len() as u32, hex::bytes(text.as_bytes()));
+    // What is before a function's first line is a place too: GDB would go to the line.
+    let mut sources = vec![source("at", &format!("*{:#x}", key.address))];
     // What begins with `$` has names of its own here.
-    sources.extend(probe.condition.iter().filter(|text| !text.contains('$')).map(|text| source("cond", text)));
+    sources
+        .extend(probe.condition.iter().filter(|text| !text.contains('$')).map(|text| source("cond", text)));
     let names = probe.items.iter().filter(|item| item.shape.is_some() && !item.name.contains('$'));
     let names: Vec<&str> = names.map(|item| item.name.as_str()).collect();
     sources.push(source("cmd", &format!("collect {}", [&["$regs"][..], &names].concat().join(", "))));

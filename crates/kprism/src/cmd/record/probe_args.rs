@@ -79,7 +79,15 @@ impl ProbeArgs {
         let own = Actions { set, by: &by, hist, linear, skip, pass, part: Part::Record };
         let request = |spec, collect, actions| {
             let (place, condition) = split(spec);
-            Request { place, condition, collect, vars: &vars, text: self.strings, actions, gdb: self.for_gdb && actions.part.is_record() }
+            Request {
+                place,
+                condition,
+                collect,
+                vars: &vars,
+                text: self.strings,
+                actions,
+                gdb: self.for_gdb && actions.part.is_record(),
+            }
         };
         let mut requests: Vec<_> = self.probes.iter().map(|spec| request(spec, &collect[..], own)).collect();
         let switches =
