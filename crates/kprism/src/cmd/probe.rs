@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use kprism_image::symbols::Symbols;
 use kprism_probe::shape::Shape;
-use kprism_probe::stream::{Description, Hit, Item, VERSION, hits};
+use kprism_probe::stream::{Description, Hit, Item, Part, VERSION, hits};
 use kprism_probe::tally::{Tally, Totals};
 use kprism_report::units::grouped;
 use kprism_store::{Run, Values};
@@ -171,7 +171,13 @@ pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome
     }
     for (number, probe) in loaded.description.probes.iter().enumerate() {
         let whose = probe.file.as_deref().unwrap_or("the kernel");
-        writeln!(out, "{} in {whose}, by {}", probe.found, probe.hook)?;
+        let part = match probe.part {
+            Part::Record => "",
+            Part::Start => ", starts the recording",
+            Part::Pause => ", pauses the recording",
+            Part::Stop => ", ends the recording",
+        };
+        writeln!(out, "{} in {whose}, by {}{part}", probe.found, probe.hook)?;
         if let Some(condition) = &probe.condition {
             writeln!(out, "  if {condition}")?;
         }
