@@ -26,7 +26,7 @@ const LARGEST: u64 = 4096;
 pub(crate) const MOST_LISTED: usize = 4 * MOST_ITEMS;
 
 /// What is wanted.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Request<'a> {
     /// `FUNC`, `FUNC%return`, `FUNC+OFFSET`, `FILE:LINE`, `0xADDRESS`.
     pub place: &'a str,

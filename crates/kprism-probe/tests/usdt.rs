@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::Command;
 
 use kprism_bpf::host::Host;
-use kprism_probe::actions::Actions;
 use kprism_probe::locate::{Target, plans};
 use kprism_probe::plan::{Plan, Request};
 use kprism_probe::session::{Config, Session, Who};
@@ -52,15 +51,7 @@ fn arguments_are_those_of_the_program() {
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let collect = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let plan = |place, condition, collect: &[String]| {
-            let request = Request {
-                place,
-                condition,
-                collect,
-                vars: &[],
-                text: 16,
-                actions: Actions::default(),
-                gdb: false,
-            };
+            let request = Request { place, condition, collect, text: 16, ..Request::default() };
             plans(Target::Program(&program), &request).unwrap_or_else(|e| panic!("{flags:?}: {e}"))
         };
         let mut all = plan(
@@ -85,14 +76,7 @@ fn arguments_are_those_of_the_program() {
         let second: Vec<Vec<Value>> = (0..20_i64).map(|n| vec![json!(n - 5), json!(n)]).collect();
         assert_eq!(records, [expected, second], "{flags:?}");
     }
-    let missing = Request {
-        place: "demo:plane",
-        condition: None,
-        collect: &[],
-        vars: &[],
-        text: 16,
-        actions: Actions::default(),
-    };
+    let missing = Request { place: "demo:plane", text: 16, ..Request::default() };
     let error = plans(Target::Program(&folder.path().join("sdt")), &missing).unwrap_err().to_string();
     assert!(error.contains("did you mean `demo:plain`?"), "{error}");
 }
