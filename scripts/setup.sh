@@ -91,6 +91,7 @@ if [ "$purpose" = test ]; then
 	need xz-utils "unpacks captures that tests decode" have xz
 	need linux-perf "decodes what we export as perf.data, and records what we import, in tests" have perf
 	need gdb "its values and bytecode are what ours are held against" have gdb
+	need babeltrace2 "reads the CTF traces that we write, in a test" have babeltrace2
 	need systemtap-sdt-dev "static tracepoints of a program that a test probes" test -e /usr/include/x86_64-linux-gnu/sys/sdt.h
 	need libelf1 "the kernel's own tools need it to build a module for a test's guest" have_library libelf.so.1
 	need trace-cmd "counts the events of trace.dat files that tests read, and is timed beside us" have trace-cmd

@@ -8,14 +8,8 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(found) = Compiled::parse(bytes, "fuzz") else { return };
-    let layout = Layout {
-        probes: found.plans.len() as u32,
-        cpus: 4,
-        all_but: None,
-        stop_after: Some(3),
-        vars: found.vars.len() as u32,
-        slide: 0,
-    };
+    let vars = found.vars.len() as u32;
+    let layout = Layout { stop_after: Some(3), vars, ..Layout::of(&found.plans, 4) };
     for (number, plan) in found.plans.iter().enumerate().take(32) {
         let _ = program::probe(plan, number as u32, &layout);
         let _ = program::entry(&plan.kept, plan.site.has_registers(), &layout);

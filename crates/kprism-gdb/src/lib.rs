@@ -18,6 +18,7 @@
 //! | [`program`] | a tracepoint's definition → one program and what its records hold |
 //! | [`engine`] | maps, programs, links; records → trace frames |
 //! | [`server`] | what GDB asks → what it is told |
+//! | [`tfile`] | trace frames → the file that GDB reads without a server |
 //! | [`listen`] | sockets |
 //!
 //! GDB believes that the program is stopped; it is not. What it sees outside trace frames is memory as it is at that
@@ -31,7 +32,7 @@ pub mod program;
 pub mod registers;
 pub mod server;
 pub mod target;
-mod tfile;
+pub mod tfile;
 
 /// Why something cannot be served.
 #[derive(Debug, thiserror::Error)]

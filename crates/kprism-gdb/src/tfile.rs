@@ -5,7 +5,7 @@ use kprism_rsp::buffer::Buffer;
 use kprism_rsp::define::Definitions;
 use kprism_rsp::hex;
 
-use crate::program::TIMESTAMP;
+pub use crate::program::TIMESTAMP;
 use crate::registers::{ALL, SEEN, target_xml};
 
 /// What is written.

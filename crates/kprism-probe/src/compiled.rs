@@ -7,21 +7,23 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::plan::{Fill, MOST_LISTED, Plan, Segment};
+use crate::actions::key_stack;
+use crate::plan::{Fill, MOST_LISTED, Plan, Segment, Slot};
 use crate::program::VARS_END;
 use crate::splice::STACK;
 use crate::stream::{HEADER, LONGEST, MOST_ITEMS};
+use crate::tally::{LONGEST_KEY, MOST_HISTOGRAMS};
 
 /// The version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What the file holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compiled {
     /// [`VERSION`].
     pub version: u32,
-    /// Names of trace state variables.
-    pub vars: Vec<String>,
+    /// Trace state variables, and what they are at first.
+    pub vars: Vec<(String, i64)>,
     /// The probes.
     pub plans: Vec<Plan>,
 }
@@ -60,28 +62,62 @@ fn check(plan: &Plan, vars: usize) -> Result<(), String> {
         None => {}
     }
     let bytes = plan.probe.record_bytes as usize;
-    if !(HEADER..=LONGEST).contains(&bytes) || !bytes.is_multiple_of(8) {
+    let no_record = bytes == 0 && plan.slots.is_empty() && plan.probe.tally.is_some();
+    if !no_record && (!(HEADER..=LONGEST).contains(&bytes) || !bytes.is_multiple_of(8)) {
         return Err(format!("a record of {bytes} bytes, expected {HEADER} to {LONGEST} in eights"));
     }
     if plan.probe.items.len() > MOST_LISTED || plan.slots.len() > MOST_ITEMS || plan.kept.len() > MOST_ITEMS {
         return Err(format!("more than {MOST_ITEMS} values"));
     }
-    for slot in &plan.slots {
-        let (segment, size) = match &slot.fill {
-            Fill::Value(segment) => (Some(segment), 8),
-            Fill::Text(segment, room) => (Some(segment), 8 + u64::from(*room)),
-            Fill::Memory(segment, size) => (Some(segment), u64::from(*size)),
-            Fill::Comm => (None, 24),
-            Fill::Registers => (None, 168),
-            Fill::Stack { room, .. } => (None, 8 + u64::from(*room)),
-        };
-        let fits = slot.at as usize >= HEADER && u64::from(slot.at) + size <= bytes as u64;
-        if !fits || slot.number as usize >= MOST_ITEMS || size == 0 {
-            return Err(format!("a value of {size} bytes at {} of {bytes}", slot.at));
-        }
-        segment.map_or(Ok(()), |segment| check_segment(segment, vars))?;
+    if plan.hidden.len() > 4 * MOST_LISTED {
+        return Err(format!("{} parts of memory for GDB", plan.hidden.len()));
     }
+    for slot in plan.slots.iter().chain(&plan.hidden) {
+        check_slot(slot, bytes as u64, vars)?;
+    }
+    check_actions(plan, vars)?;
     plan.condition.iter().chain(&plan.guard).try_for_each(|segment| check_segment(segment, vars))
+}
+
+/// Whether a value fits where it is put.
+fn check_slot(slot: &Slot, end: u64, vars: usize) -> Result<(), String> {
+    let (segment, size) = match &slot.fill {
+        Fill::Value(segment) => (Some(segment), 8),
+        Fill::Text(segment, room) => (Some(segment), 8 + u64::from(*room)),
+        Fill::Memory(segment, size) => (Some(segment), u64::from(*size)),
+        Fill::Comm => (None, 24),
+        Fill::Registers => (None, 168),
+        Fill::Stack { room, .. } => (None, 8 + u64::from(*room)),
+    };
+    let fits = slot.at as usize >= HEADER && u64::from(slot.at) + size <= end;
+    if !fits || slot.number as usize >= MOST_ITEMS || size == 0 {
+        return Err(format!("a value of {size} bytes at {} of {end}", slot.at));
+    }
+    segment.map_or(Ok(()), |segment| check_segment(segment, vars))
+}
+
+fn check_actions(plan: &Plan, vars: usize) -> Result<(), String> {
+    let actions = &plan.actions;
+    actions.segments().try_for_each(|segment| check_segment(segment, vars))?;
+    if actions.key_bytes > LONGEST_KEY || !actions.key_bytes.is_multiple_of(8) {
+        return Err(format!("keys of {} bytes, expected up to {LONGEST_KEY} in eights", actions.key_bytes));
+    }
+    for slot in &actions.keys {
+        check_slot(slot, HEADER as u64 + u64::from(actions.key_bytes), vars)?;
+        if let Fill::Value(segment) | Fill::Text(segment, _) | Fill::Memory(segment, _) = &slot.fill
+            && segment.program.stack > key_stack(actions.key_bytes)
+        {
+            return Err(format!("`{}`: reaches out of its memory", segment.text));
+        }
+    }
+    let (keys, values) = (actions.keys.len(), actions.values.len());
+    let Some(tally) = &plan.probe.tally else {
+        return if keys + values == 0 { Ok(()) } else { Err("values of counts, and no counts".to_owned()) };
+    };
+    if tally.keys.len() != keys || tally.histograms.len() != values || values > MOST_HISTOGRAMS {
+        return Err(format!("{keys} keys and {values} histograms, expected as many as are described"));
+    }
+    tally.histograms.iter().try_for_each(|histogram| histogram.scale.checked())
 }
 
 fn check_segment(segment: &Segment, vars: usize) -> Result<(), String> {

@@ -18,17 +18,25 @@
 //! | [`plan`] | a probe's text and what can be named there → segments of eBPF, and how their values lie in a record |
 //! | [`compiled`] | plans in a file, for a machine that has no debug information; takes any bytes |
 //! | [`program`] | segments → one program: whose hit it is, condition, record; nothing is formatted |
+//! | [`gdb`] | what of a record is GDB's: registers, memory that the expressions read |
+//! | [`ctf`] | records → a CTF trace |
 //! | [`session`] | maps, loading, attaching, reading; all of it owned by file descriptors |
 //! | [`splice`] | a segment within a program, with the maps of who makes it |
 //! | [`shape`] | what bytes of a record mean; shown as text or JSON |
+//! | [`actions`] | what a hit does besides leaving a record: variables, counts, histograms; which hits are left out |
+//! | [`tally`] | counts by keys and histograms: what they are, and what was counted |
 //! | [`stream`] | `streams/probe/`: records and their description, written and read; takes any bytes |
 //!
 //! A record is made in one piece: reserved in the ring, filled by the segments, submitted. A segment that fails (a
 //! bad read, a division by zero) costs only its own value, which is then marked in the record. A front end that
 //! speaks another language than C (GDB's) has its bytecode made into the same segments.
 
+pub mod actions;
 pub mod compiled;
+mod count;
+pub mod ctf;
 pub mod events;
+pub mod gdb;
 pub mod locate;
 mod merge;
 pub mod plan;
@@ -37,6 +45,7 @@ pub mod session;
 pub mod shape;
 pub mod splice;
 pub mod stream;
+pub mod tally;
 
 impl From<kprism_btf::Error> for Error {
     fn from(error: kprism_btf::Error) -> Self {

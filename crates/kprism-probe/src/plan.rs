@@ -13,6 +13,8 @@ use kprism_expr::{opt, regs};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::actions::{self, Actions};
+use crate::gdb;
 use crate::shape::{Member, Shape};
 use crate::stream::{HEADER, Item, LONGEST, MOST_ITEMS, Probe};
 
@@ -24,7 +26,7 @@ const LARGEST: u64 = 4096;
 pub(crate) const MOST_LISTED: usize = 4 * MOST_ITEMS;
 
 /// What is wanted.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Request<'a> {
     /// `FUNC`, `FUNC%return`, `FUNC+OFFSET`, `FILE:LINE`, `0xADDRESS`.
     pub place: &'a str,
@@ -36,6 +38,10 @@ pub struct Request<'a> {
     pub vars: &'a [String],
     /// Longest string.
     pub text: u32,
+    /// What else a hit does.
+    pub actions: Actions<'a>,
+    /// Keep what GDB needs to show a hit.
+    pub gdb: bool,
 }
 
 /// Divides `LOCATION if EXPR`.
@@ -186,6 +192,17 @@ impl Site {
         }
     }
 
+    /// Whether it is where a function has returned.
+    pub fn is_return(&self) -> bool {
+        match self {
+            Site::User { at_return, .. }
+            | Site::Kernel { at_return, .. }
+            | Site::Traced { at_return, .. }
+            | Site::Named { at_return, .. } => *at_return,
+            Site::Event { .. } | Site::Raw { .. } => false,
+        }
+    }
+
     /// Whether its program is given `struct pt_regs`.
     pub fn has_registers(&self) -> bool {
         matches!(self, Site::User { .. } | Site::Kernel { .. } | Site::Named { .. })
@@ -218,6 +235,12 @@ pub struct Plan {
     pub condition: Option<Segment>,
     /// What is collected.
     pub slots: Vec<Slot>,
+    /// What else a hit does.
+    #[serde(default)]
+    pub actions: actions::Compiled,
+    /// What is kept for GDB.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<Slot>,
     /// What a program at the function's entry must keep.
     pub kept: Vec<Kept>,
     /// What should be said of it.
@@ -230,7 +253,7 @@ pub struct Plan {
 pub(crate) type Fix<'f> = dyn FnMut(&mut Func) -> Result<(), Error> + 'f;
 
 /// What an item will be: compiled, or why it cannot be.
-enum Wanted {
+pub(crate) enum Wanted {
     Expression(String, Collected),
     Missing(String, String, String),
     Registers,
@@ -268,12 +291,7 @@ pub(crate) fn made(
                 return Err(Error::Cannot(what.to_owned()));
             }
             "$regs" => wanted.push(Wanted::Registers),
-            "$stack" => wanted.push(Wanted::Stack(false)),
-            "$ustack" => wanted.push(Wanted::Stack(true)),
-            text => {
-                let collected = lower::collect(text, env).map_err(|e| Error::Expression(e.render(text)))?;
-                wanted.push(Wanted::Expression(text.to_owned(), collected));
-            }
+            text => wanted.push(lowered(text, env)?),
         }
     }
     // What is missing has no place in a record, and comes last.
@@ -291,15 +309,89 @@ pub(crate) fn made(
             opt::optimise(&mut collected.func);
         }
     }
-    let kept = kept(condition.as_ref().map(|c| &c.1), &wanted);
+    let actions = actions::lower(&request.actions, env, fix)?;
+    let mut kept = kept(condition.as_ref().map(|c| &c.1), &wanted);
+    kept.extend(actions.kept());
+    let kept: Vec<Kept> = kept.into_iter().collect();
     let compile = |text: &str, func: &Func| {
         let program = emit::segment(func, Cpu::V3, &kept).map_err(|e| Error::Emit(format!("`{text}`"), e))?;
         debug_assert!(program.relocs.iter().all(|r| !matches!(r.1, Reloc::Address(_))) || address.is_some());
         Ok::<_, Error>(Segment { text: text.to_owned(), program })
     };
     let condition = condition.map(|(text, func)| compile(text, &func)).transpose()?;
-    let mut at = HEADER as u32;
     let (mut items, mut slots) = (Vec::new(), Vec::new());
+    let expressions = if request.gdb { gdb::expressions(&wanted) } else { Vec::new() };
+    let mut at = laid(wanted, scope, (request.text, STACK_FRAMES), &compile, &mut items, &mut slots)?;
+    let (mut frame, mut hidden) = (None, Vec::new());
+    if request.gdb {
+        if !(site.has_registers() && scope.has_registers()) || site.is_return() {
+            let what = "GDB shows hits where registers are known and no function returned: programs, or the kernel with its debug information (-k VMLINUX)";
+            return Err(Error::Cannot(format!("{}: {what}", request.place)));
+        }
+        let (kept, slots, end) = gdb::planned(&expressions, &items, &slots, at, &compile)?;
+        (frame, hidden, at) = (Some(kept), slots, end);
+    }
+    if at as usize > LONGEST {
+        return Err(Error::Cannot(format!(
+            "a record would have {at} bytes, more than {LONGEST}: collect less"
+        )));
+    }
+    let (actions, tally) = actions.compiled(&request.actions, env, request.text, &compile)?;
+    // What is counted in the kernel leaves no records unless something is to be kept.
+    let record_bytes = if tally.is_some() && items.is_empty() && frame.is_none() { 0 } else { at };
+    let probe = Probe {
+        place: request.place.to_owned(),
+        found: scope.describe(),
+        condition: request.condition.map(str::to_owned),
+        file: None,
+        address,
+        hook: site.hook().to_owned(),
+        record_bytes,
+        items,
+        tally,
+        gdb: frame,
+        part: request.actions.part,
+    };
+    Ok(Plan {
+        probe,
+        site,
+        origin: Origin::default(),
+        space: scope.space(),
+        guard: None,
+        condition,
+        slots,
+        actions,
+        hidden,
+        kept,
+        notes: Vec::new(),
+        instead: None,
+    })
+}
+
+/// An expression's value, or a stack.
+pub(crate) fn lowered(text: &str, env: Env<'_>) -> Result<Wanted, Error> {
+    Ok(match text.trim() {
+        "$stack" => Wanted::Stack(false),
+        "$ustack" => Wanted::Stack(true),
+        text => {
+            let collected = lower::collect(text, env).map_err(|e| Error::Expression(e.render(text)))?;
+            Wanted::Expression(text.to_owned(), collected)
+        }
+    })
+}
+
+/// Gives what is wanted its place after a record's header, one after the other; where they end. `limits` are of strings
+/// in bytes, of stacks in frames.
+pub(crate) fn laid(
+    wanted: Vec<Wanted>,
+    scope: &dyn Scope,
+    limits: (u32, u32),
+    compile: &dyn Fn(&str, &Func) -> Result<Segment, Error>,
+    items: &mut Vec<Item>,
+    slots: &mut Vec<Slot>,
+) -> Result<u32, Error> {
+    let mut at = HEADER as u32;
+    let (text, frames) = limits;
     for (number, item) in wanted.into_iter().enumerate() {
         let (name, ty, shape, fill, size) = match item {
             Wanted::Missing(name, ty, why) => {
@@ -311,13 +403,12 @@ pub(crate) fn made(
             }
             Wanted::Stack(user) => {
                 let name = if user { "$ustack" } else { "$stack" }.to_owned();
-                let shape = Shape::Stack { frames: STACK_FRAMES };
-                let room = 8 * STACK_FRAMES;
-                (name, "stack".to_owned(), shape, Fill::Stack { user, room }, 8 + room)
+                let room = 8 * frames;
+                (name, "stack".to_owned(), Shape::Stack { frames }, Fill::Stack { user, room }, 8 + room)
             }
             Wanted::Expression(name, collected) => {
                 let segment = compile(&name, &collected.func)?;
-                let (shape, fill, size) = filled(scope, &collected, segment, request.text)?;
+                let (shape, fill, size) = filled(scope, &collected, segment, text)?;
                 (name, collected.shown, shape, fill, size)
             }
         };
@@ -325,33 +416,7 @@ pub(crate) fn made(
         slots.push(Slot { at, number: number as u32, fill });
         at += size;
     }
-    if at as usize > LONGEST {
-        return Err(Error::Cannot(format!(
-            "a record would have {at} bytes, more than {LONGEST}: collect less"
-        )));
-    }
-    let probe = Probe {
-        place: request.place.to_owned(),
-        found: scope.describe(),
-        condition: request.condition.map(str::to_owned),
-        file: None,
-        address,
-        hook: site.hook().to_owned(),
-        record_bytes: at,
-        items,
-    };
-    Ok(Plan {
-        probe,
-        site,
-        origin: Origin::default(),
-        space: scope.space(),
-        guard: None,
-        condition,
-        slots,
-        kept,
-        notes: Vec::new(),
-        instead: None,
-    })
+    Ok(at)
 }
 
 /// What must hold, as a segment.
@@ -386,14 +451,14 @@ fn names(env: Env<'_>, role: Role, wanted: &mut Vec<Wanted>) {
     }
 }
 
-fn kept(condition: Option<&Func>, wanted: &[Wanted]) -> Vec<Kept> {
+fn kept(condition: Option<&Func>, wanted: &[Wanted]) -> BTreeSet<Kept> {
     let mut all: BTreeSet<Kept> = condition.iter().flat_map(|func| func.kept()).collect();
     for item in wanted {
         if let Wanted::Expression(_, collected) = item {
             all.extend(collected.func.kept());
         }
     }
-    all.into_iter().collect()
+    all
 }
 
 fn filled(

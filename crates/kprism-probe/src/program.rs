@@ -12,9 +12,11 @@ use kprism_expr::ir::{FAULTS, Fault, Kept, Space};
 use kprism_expr::regs;
 
 use crate::Error;
+use crate::actions::Compiled;
+use crate::count;
 use crate::plan::{Fill, Plan, Segment, Site, Slot};
 use crate::splice::{self, CONTEXT, To};
-use crate::stream::HEADER;
+use crate::stream::{HEADER, Part};
 
 use Reg::{R0, R1, R2, R3, R10};
 use Width::{B2, B4, B8};
@@ -27,19 +29,23 @@ pub const CELLS: usize = 1;
 pub const STATE: usize = 2;
 /// Records: a ring for each CPU.
 pub const RINGS: usize = 3;
-/// What this probe's entry program keeps.
+/// What this probe's entry program keeps, if it has one; then what it counts by keys, if it does.
 pub const ENTRIES: usize = 4;
 
-/// Bytes of counters of one probe and CPU: hits, passed, lost.
+/// Bytes of counters of one probe and CPU: hits, passed, lost, keys without room, keys that could not be read.
 pub const CELL: u32 = 64;
 /// Bytes of the state that a probe has for itself: faults of its condition, faults of its values.
 pub const PROBE_STATE: u32 = 256;
+/// In that: hits whose condition was true, if some are to be left out.
+pub const HELD: u32 = 192;
+/// In that: faults of what is kept for GDB, which are those of the values.
+const HIDDEN_FAULTS: u32 = 208;
 
 /// Bytes of trace state variables, at most.
 pub const VARS_END: u32 = 8 * 1024;
 
-const RECORD: i16 = -504;
-const CELL_AT: i16 = -496;
+pub(crate) const RECORD: i16 = -504;
+pub(crate) const CELL_AT: i16 = -496;
 const PID_TGID: i16 = -488;
 const CPU: i16 = -480;
 
@@ -56,30 +62,86 @@ pub struct Layout {
     pub stop_after: Option<u32>,
     /// Trace state variables.
     pub vars: u32,
+    /// Bytes of what one probe counts on one CPU, without keys.
+    pub tally: u32,
+    /// Bytes of what it counts for one combination of keys.
+    pub keyed: u32,
+    /// Whether probes switch the recording on and off.
+    pub switched: bool,
     /// How far from where it is linked the kernel runs.
     pub slide: u64,
 }
 
 impl Layout {
+    /// For these probes, and all hits of everybody.
+    pub fn of(plans: &[Plan], cpus: u32) -> Self {
+        let cells = |keyed: bool| {
+            let wanted = plans.iter().filter(|plan| plan.actions.keys.is_empty() != keyed);
+            wanted.filter_map(|plan| Some(plan.probe.tally.as_ref()?.cell_bytes())).max().unwrap_or(0)
+        };
+        Self {
+            probes: plans.len() as u32,
+            cpus,
+            all_but: None,
+            stop_after: None,
+            vars: 0,
+            tally: cells(false),
+            keyed: cells(true),
+            switched: plans.iter().any(|plan| !plan.probe.part.is_record()),
+            slide: 0,
+        }
+    }
+
     /// Bytes of the state.
     pub fn state_bytes(&self) -> u32 {
         self.vars_at() + 8 * self.vars
     }
 
     /// Where records are counted.
-    fn stop_at(&self) -> u32 {
+    pub fn stop_at(&self) -> u32 {
         self.probes * PROBE_STATE
     }
 
-    fn vars_at(&self) -> u32 {
+    /// Where it says whether the recording is on: [`PAUSED`], [`RUNNING`], [`ENDED`].
+    pub fn switch_at(&self) -> u32 {
         self.stop_at() + 8
+    }
+
+    /// Where the trace state variables begin.
+    pub fn vars_at(&self) -> u32 {
+        self.stop_at() + 16
+    }
+
+    /// Bytes of one CPU's counters.
+    pub fn stride(&self) -> u32 {
+        self.probes.saturating_mul(CELL + self.tally)
+    }
+
+    /// Where, among one CPU's counters, a probe counts without keys.
+    pub fn tally_at(&self, number: u32) -> u32 {
+        (self.probes * CELL).saturating_add(number.saturating_mul(self.tally))
+    }
+
+    /// Where what is counted for new keys begins as: zeros.
+    pub fn zeros_at(&self) -> u32 {
+        self.cpus.saturating_mul(self.stride())
     }
 
     /// Bytes of the counters.
     pub fn cell_bytes(&self) -> u32 {
-        self.cpus * self.probes * CELL
+        self.zeros_at().saturating_add(self.keyed)
     }
 }
+
+/// The recording waits for a start.
+pub const PAUSED: u64 = 0;
+/// The recording is on.
+pub const RUNNING: u64 = 1;
+/// The recording is over.
+pub const ENDED: u64 = 2;
+
+/// Compares with r0 and stores r1 if equal; r0 is what was there (`lock cmpxchg`).
+const EXCHANGE_IF: i32 = 0xf1;
 
 /// Goes on at `out` unless the hit is of a process that was asked for. Leaves the context in its place.
 fn ours(asm: &mut Asm, layout: &Layout, out: Label) {
@@ -107,9 +169,14 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     let state = number * PROBE_STATE;
     ours(&mut asm, layout, out);
 
+    let waits = layout.switched && plan.probe.part != Part::Start;
+    if waits {
+        asm.note("is it on?").map_value(R1, STATE, layout.switch_at()).load(B8, R0, R1, 0);
+        asm.branch_imm(Cond::Ne, R0, RUNNING as i32, out);
+    }
     asm.note("this CPU's counters").call(Helper::SmpProcessorId);
     asm.alu_imm(Alu::And, R0, layout.cpus.cast_signed() - 1).store(B8, R10, CPU, R0);
-    asm.alu_imm(Alu::Mul, R0, (layout.probes * CELL).cast_signed());
+    asm.alu_imm(Alu::Mul, R0, layout.stride().cast_signed());
     asm.map_value(R1, CELLS, number * CELL).alu(Alu::Add, R1, R0).store(B8, R10, CELL_AT, R1);
     count(&mut asm, 0);
 
@@ -126,6 +193,10 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
         let value = splice(&mut asm, condition, state, layout, out)?;
         asm.bind(value).branch_imm(Cond::Eq, R0, 0, out);
     }
+    if plan.actions.leaves_out() {
+        leave_out(&mut asm, &plan.actions, state + HELD, out);
+    }
+    switch(&mut asm, plan.probe.part, layout, out);
     if let Some(most) = layout.stop_after {
         asm.note("no more than asked for").map_value(R1, STATE, layout.stop_at()).mov_imm(R0, 1);
         // The atomic operation that gives what was there.
@@ -133,6 +204,19 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
         asm.mov_imm(R1, most.cast_signed()).branch(Cond::Ge, R0, R1, out);
     }
     count(&mut asm, 8);
+    for segment in &plan.actions.set {
+        asm.note(segment.text.clone());
+        let failed = asm.label();
+        let done = splice(&mut asm, segment, state + PROBE_STATE / 2, layout, failed)?;
+        asm.bind(done).bind(failed);
+    }
+    if let Some(tally) = &plan.probe.tally {
+        count::tally(&mut asm, plan, tally, number, layout)?;
+    }
+    if plan.probe.record_bytes == 0 {
+        asm.bind(lost).bind(out).end();
+        return Ok(asm.finish()?);
+    }
     // Two CPUs that write into one ring wait for each other; and what interrupts everything (a breakpoint's handler is
     // such) cannot wait, and would lose its record.
     asm.note("this CPU's ring").map(R1, RINGS).mov(R2, R10).alu_imm(Alu::Add, R2, i32::from(CPU));
@@ -146,6 +230,9 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     asm.call(Helper::KtimeGetNs).load(B8, R1, R10, RECORD).store(B8, R1, 8, R0);
     for slot in &plan.slots {
         fill(&mut asm, plan, slot, state + PROBE_STATE / 2, layout)?;
+    }
+    for slot in &plan.hidden {
+        fill(&mut asm, plan, slot, state + HIDDEN_FAULTS, layout)?;
     }
     const NO_WAKEUP: i32 = 1;
     asm.note("submit").load(B8, R1, R10, RECORD).mov_imm(R2, NO_WAKEUP).call(Helper::RingbufSubmit);
@@ -166,12 +253,38 @@ pub fn entry(kept: &[Kept], registers: bool, layout: &Layout) -> Result<Code, Er
     Ok(asm.finish()?)
 }
 
-fn count(asm: &mut Asm, at: i16) {
+/// Skips the first hits, and goes on at `out` after enough.
+fn leave_out(asm: &mut Asm, actions: &Compiled, held: u32, out: Label) {
+    asm.note("is its turn over?").map_value(R1, STATE, held).mov_imm(R0, 1);
+    // The atomic operation that gives what was there.
+    asm.put(insn::encode(0xdb, R1 as u8, R0 as u8, 0, 1));
+    if actions.skip > 0 {
+        asm.mov_u64(R1, actions.skip).branch(Cond::Lt, R0, R1, out);
+    }
+    if let Some(pass) = actions.pass {
+        asm.mov_u64(R1, actions.skip.saturating_add(pass)).branch(Cond::Ge, R0, R1, out);
+    }
+}
+
+/// Switches the recording. Of hits at the same time one ends it, and nothing switches what is over.
+fn switch(asm: &mut Asm, part: Part, layout: &Layout, out: Label) {
+    let (from, to) = match part {
+        Part::Record => return,
+        Part::Start => (PAUSED, RUNNING),
+        Part::Pause => (RUNNING, PAUSED),
+        Part::Stop => (RUNNING, ENDED),
+    };
+    asm.note("switch").map_value(R2, STATE, layout.switch_at()).mov_u64(R1, to).mov_u64(R0, from);
+    asm.put(insn::encode(0xdb, R2 as u8, R1 as u8, 0, EXCHANGE_IF));
+    asm.branch_imm(Cond::Ne, R0, from as i32, out);
+}
+
+pub(crate) fn count(asm: &mut Asm, at: i16) {
     asm.load(B8, R1, R10, CELL_AT).mov_imm(R0, 1).put(insn::atomic_add(R1, at, R0));
 }
 
 /// Puts a segment in, with this probe's maps.
-fn splice(
+pub(crate) fn splice(
     asm: &mut Asm,
     segment: &Segment,
     state: u32,
@@ -194,7 +307,13 @@ fn splice(
 }
 
 /// Fills one value's place in the record.
-fn fill(asm: &mut Asm, plan: &Plan, slot: &Slot, state: u32, layout: &Layout) -> Result<(), Error> {
+pub(crate) fn fill(
+    asm: &mut Asm,
+    plan: &Plan,
+    slot: &Slot,
+    state: u32,
+    layout: &Layout,
+) -> Result<(), Error> {
     let at = slot.at as i16;
     let (failed, done) = (asm.label(), asm.label());
     let user = plan.space == Space::User;

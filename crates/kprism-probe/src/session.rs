@@ -19,7 +19,8 @@ use crate::Error;
 use crate::merge::Merge;
 use crate::plan::{Plan, Site};
 use crate::program::{self, CELL, Layout, PROBE_STATE};
-use crate::stream::Counts;
+use crate::stream::{Counts, HEADER, Item, Part};
+use crate::tally::{Row, Tally, Totals};
 
 /// Whose hits count.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +42,10 @@ pub struct Config {
     pub ring_bytes: u32,
     /// No more records than these.
     pub stop_after: Option<u32>,
-    /// Trace state variables.
-    pub vars: u32,
+    /// What trace state variables are at first.
+    pub vars: Vec<i64>,
+    /// Combinations of keys that each probe counts, at most.
+    pub keys: u32,
 }
 
 /// Calls that may be open at once, of which entries are kept.
@@ -55,9 +58,11 @@ const PROCESSES: u32 = 64 << 10;
 pub struct Session {
     plans: Vec<Plan>,
     layout: Layout,
-    /// Emptied when recording stops, while a reader still reads.
-    links: RefCell<Vec<Link>>,
+    /// Emptied when recording stops, while a reader still reads; of which probe they are.
+    links: RefCell<Vec<(Option<usize>, Link)>>,
     programs: Vec<Program>,
+    /// By probe: what it counts by keys.
+    keyed: Vec<Option<Map>>,
     state: Mapping,
     cells: Mapping,
     /// By CPU.
@@ -70,13 +75,13 @@ impl Session {
     pub fn start(mut plans: Vec<Plan>, config: &Config) -> Result<Self, Error> {
         let mut kernel = Kernel::running()?;
         let slide = checked(&plans)?;
+        let starts = plans.iter().any(|plan| plan.probe.part == Part::Start);
         let layout = Layout {
-            probes: plans.len() as u32,
-            cpus: (host::possible_cpus() as u32).next_power_of_two(),
             all_but: (config.who == Who::All).then(std::process::id),
             stop_after: config.stop_after,
-            vars: config.vars,
+            vars: config.vars.len() as u32,
             slide,
+            ..Layout::of(&plans, (host::possible_cpus() as u32).next_power_of_two())
         };
         let tasks = Map::create("kp_tasks", MapKind::Hash, 4, 4, PROCESSES, 0)?;
         let cells = Map::memory("kp_cells", layout.cell_bytes())?;
@@ -84,6 +89,12 @@ impl Session {
         let rings: Vec<Map> = (0..host::possible_cpus())
             .map(|_| Map::ring("kp_ring", config.ring_bytes))
             .collect::<Result<_, _>>()?;
+        let state_memory = state.mapped()?;
+        let first = if starts { program::PAUSED } else { program::RUNNING };
+        state_memory.write(layout.switch_at() as usize, first);
+        for (number, value) in config.vars.iter().enumerate() {
+            state_memory.write(layout.vars_at() as usize + 8 * number, value.cast_unsigned());
+        }
         let ring_of_cpu = Map::array_of("kp_rings", &rings, layout.cpus)?;
         let wanted = |pid: u32, what: u32| tasks.update(&pid.to_le_bytes(), &what.to_le_bytes());
         match &config.who {
@@ -92,15 +103,17 @@ impl Session {
             Who::Children => wanted(std::process::id(), CHILDREN_ONLY)?,
         }
         let (mut programs, mut links, mut maps) = (Vec::new(), Vec::new(), Vec::new());
+        let mut keyed = Vec::new();
         if config.who != Who::All {
             let code = fork_program(TaskOffsets::new(kernel.btf())?)?;
             let kind = ProgKind::TpBtf(kernel.tracepoint("sched_process_fork")?);
             let program = Program::load("kp_fork", kind, &code, &[&tasks])?;
-            links.push(Link::tracing(&program, 0)?);
+            links.push((None, Link::tracing(&program, 0)?));
         }
         let shared = [&tasks, &cells, &state, &ring_of_cpu];
         for (number, plan) in plans.iter_mut().enumerate() {
-            let mut attach = |plan: &Plan| attached(&mut kernel, plan, number as u32, &layout, &shared);
+            let mut attach =
+                |plan: &Plan| attached(&mut kernel, plan, number as u32, &layout, config.keys, &shared);
             let attached = match attach(plan) {
                 Ok(attached) => attached,
                 Err(why) => match plan.instead.take().map(|instead| (attach(&instead), instead)) {
@@ -116,17 +129,19 @@ impl Session {
                     _ => return Err(Error::Cannot(format!("{}: {why}", plan.probe.place))),
                 },
             };
-            programs.push(attached.0);
-            links.extend(attached.1);
-            maps.extend(attached.2);
+            programs.push(attached.program);
+            links.extend(attached.links.into_iter().map(|link| (Some(number), link)));
+            maps.extend(attached.entries);
+            keyed.push(attached.keyed);
         }
-        let (state_memory, cell_memory) = (state.mapped()?, cells.mapped()?);
+        let cell_memory = cells.mapped()?;
         maps.extend([tasks, cells, state, ring_of_cpu]);
         Ok(Self {
             plans,
             layout,
             links: RefCell::new(links),
             programs,
+            keyed,
             state: state_memory,
             cells: cell_memory,
             rings,
@@ -150,10 +165,60 @@ impl Session {
         self.links.borrow_mut().clear();
     }
 
+    /// Detaches probes whose turn is over. Whether there is nothing more to come: all are, or as many hits as were asked
+    /// for, or one has ended the recording.
+    pub fn is_over(&self) -> bool {
+        let word = |at: u32| self.state.read(at as usize);
+        let enough =
+            self.layout.stop_after.is_some_and(|most| word(self.layout.stop_at()) >= u64::from(most));
+        if enough || word(self.layout.switch_at()) == program::ENDED {
+            return true;
+        }
+        let had = |number: usize, plan: &Plan| {
+            let held = word(number as u32 * PROBE_STATE + program::HELD);
+            plan.actions.pass.is_some_and(|pass| held >= plan.actions.skip.saturating_add(pass))
+        };
+        let over: Vec<bool> = self.plans.iter().enumerate().map(|(number, plan)| had(number, plan)).collect();
+        self.links.borrow_mut().retain(|(number, _)| number.is_none_or(|number| !over[number]));
+        // Those that only switch have nothing to switch then.
+        over.iter().zip(&self.plans).all(|(over, plan)| *over || !plan.probe.part.is_record())
+            && over.contains(&true)
+    }
+
+    /// What trace state variables are.
+    pub fn variables(&self) -> Vec<i64> {
+        let at = |number: u32| self.state.read((self.layout.vars_at() + 8 * number) as usize).cast_signed();
+        (0..self.layout.vars).map(at).collect()
+    }
+
+    /// What was counted by keys and in histograms, by probe.
+    pub fn totals(&self) -> Result<Vec<Option<Totals>>, Error> {
+        let mut all = Vec::new();
+        for (number, plan) in self.plans.iter().enumerate() {
+            let totals = match (&plan.probe.tally, &self.keyed[number]) {
+                (None, _) => None,
+                (Some(tally), None) => Some(Totals { rows: vec![self.total(number, tally)] }),
+                (Some(tally), Some(map)) => Some(by_keys(plan, tally, map)?),
+            };
+            all.push(totals);
+        }
+        Ok(all)
+    }
+
+    /// Of all CPUs.
+    fn total(&self, number: usize, tally: &Tally) -> Row {
+        let from = self.layout.tally_at(number as u32);
+        let at = |cpu: u32, word: u32| (cpu * self.layout.stride() + from + 8 * word) as usize;
+        let all_cpus =
+            |word| (0..self.layout.cpus).map(|cpu| self.cells.read(at(cpu, word))).fold(0, u64::wrapping_add);
+        let words: Vec<u64> = (0..tally.cell_bytes() / 8).map(all_cpus).collect();
+        Row::of(tally, Vec::new(), &words)
+    }
+
     /// What was counted so far, by probe.
     pub fn counts(&self) -> Vec<Counts> {
         let cell = |number: usize, word: usize| -> u64 {
-            let stride = (self.layout.probes * CELL) as usize;
+            let stride = self.layout.stride() as usize;
             (0..self.layout.cpus as usize)
                 .map(|cpu| self.cells.read(cpu * stride + number * CELL as usize + 8 * word))
                 .sum()
@@ -165,10 +230,16 @@ impl Session {
         };
         let counts = |(number, program): (usize, &Program)| {
             let state = number * PROBE_STATE as usize;
+            let actions = &self.plans[number].actions;
+            let held = self.state.read(state + program::HELD as usize);
+            let after = actions.pass.map_or(0, |pass| held.saturating_sub(actions.skip.saturating_add(pass)));
             Counts {
                 hits: cell(number, 0),
                 passed: cell(number, 1),
                 lost: cell(number, 2),
+                left_out: held.min(actions.skip) + after,
+                keys_lost: cell(number, 3),
+                keys_failed: cell(number, 4),
                 condition_errors: errors(state),
                 value_errors: errors(state + PROBE_STATE as usize / 2),
                 missed: program.info().map_or(0, |info| info.missed),
@@ -231,20 +302,69 @@ fn checked(plans: &[Plan]) -> Result<u64, Error> {
     Ok(slide.unwrap_or(0))
 }
 
-/// A probe's program, where it is attached, and what the entries of its function are kept in.
+/// What was counted by keys, the most frequent first.
+fn by_keys(plan: &Plan, tally: &Tally, map: &Map) -> Result<Totals, Error> {
+    let mut rows = Vec::new();
+    for key in map.keys()? {
+        let Some(cells) = map.lookup(&key)? else { continue };
+        let cells: Vec<u64> = cells
+            .chunks_exact(8)
+            .filter_map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)))
+            .collect();
+        let size = tally.cell_bytes() as usize / 8;
+        let mut words = vec![0_u64; size];
+        for cell in cells.chunks_exact(size) {
+            words.iter_mut().zip(cell).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+        }
+        // As a record's values lie.
+        let bytes = [&[0; HEADER][..], &key].concat();
+        let value = |item: &Item| {
+            let shape = item.shape.as_ref();
+            shape.map_or(serde_json::Value::Null, |s| s.value(bytes.get(item.at as usize..).unwrap_or(&[])))
+        };
+        rows.push(Row::of(tally, tally.keys.iter().map(value).collect(), &words));
+    }
+    debug_assert_eq!(plan.actions.keys.len(), tally.keys.len());
+    rows.sort_by_cached_key(|row| {
+        (std::cmp::Reverse(row.count), serde_json::to_string(&row.key).unwrap_or_default())
+    });
+    Ok(Totals { rows })
+}
+
+/// A probe at work.
+struct Attached {
+    program: Program,
+    links: Vec<Link>,
+    /// What the entries of its function are kept in.
+    entries: Option<Map>,
+    /// What it counts by keys.
+    keyed: Option<Map>,
+}
+
+/// Loads a probe's programs and attaches them.
 fn attached(
     kernel: &mut Kernel,
     plan: &Plan,
     number: u32,
     layout: &Layout,
+    keys: u32,
     shared: &[&Map],
-) -> Result<(Program, Vec<Link>, Option<Map>), Error> {
+) -> Result<Attached, Error> {
     let entries = match plan.kept.len() as u32 {
         0 => None,
         n => Some(Map::create("kp_entries", MapKind::LruHash, 16, 8 * n, OPEN_CALLS, 0)?),
     };
+    let keyed = match (&plan.probe.tally, plan.actions.key_bytes) {
+        (None, _) | (_, 0) => None,
+        (Some(tally), bytes) => {
+            // A count is each CPU's own; histograms would take too much memory so.
+            let kind = if tally.histograms.is_empty() { MapKind::PercpuHash } else { MapKind::Hash };
+            Some(Map::create("kp_keys", kind, bytes, tally.cell_bytes(), keys, 0)?)
+        }
+    };
     let mut all = shared.to_vec();
     all.extend(&entries);
+    all.extend(&keyed);
     let code = program::probe(plan, number, layout)?;
     let mut at = Attach { kernel, plan, slide: layout.slide };
     let (program, link) = at.attach("kp_probe", &code, &all, true)?;
@@ -254,7 +374,7 @@ fn attached(
         let code = program::entry(&plan.kept, plan.site.has_registers(), layout)?;
         links.push(at.attach("kp_entry", &code, &all, false)?.1);
     }
-    Ok((program, links, entries))
+    Ok(Attached { program, links, entries, keyed })
 }
 
 struct Attach<'a> {

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::gdb::Frame;
 use crate::shape::Shape;
+use crate::tally::{Tally, Totals};
 
 /// Bytes of a record before its values.
 pub const HEADER: usize = 32;
@@ -19,7 +21,7 @@ pub const MOST_ITEMS: usize = 64;
 pub const LONGEST: usize = 32 << 10;
 
 /// What `probes.json` holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// [`VERSION`].
     pub version: u32,
@@ -28,6 +30,12 @@ pub struct Description {
     /// What each counted; empty until recording has ended.
     #[serde(default)]
     pub counts: Vec<Counts>,
+    /// What each counted by keys or in histograms, if it did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub totals: Vec<Option<Totals>>,
+    /// Trace state variables, and what they were at the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<(String, i64)>,
 }
 
 /// A probe and its record.
@@ -45,10 +53,41 @@ pub struct Probe {
     pub address: Option<u64>,
     /// How it is attached: uprobe, uretprobe, kprobe, kretprobe, fentry, fexit.
     pub hook: String,
-    /// Size of a record.
+    /// Size of a record; 0 if hits leave none.
     pub record_bytes: u32,
     /// Its values.
     pub items: Vec<Item>,
+    /// What is counted in the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tally: Option<Tally>,
+    /// What of a record is for GDB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gdb: Option<Frame>,
+    /// What a hit does to the recording.
+    #[serde(default, skip_serializing_if = "Part::is_record")]
+    pub part: Part,
+}
+
+/// What a probe's hit does to the recording.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Nothing: it is recorded.
+    #[default]
+    Record,
+    /// From then on the others are recorded.
+    Start,
+    /// From then on they are not, until the next start.
+    Pause,
+    /// It ends.
+    Stop,
+}
+
+impl Part {
+    /// Whether the recording goes on as before.
+    pub fn is_record(&self) -> bool {
+        *self == Self::Record
+    }
 }
 
 /// A collected value.
@@ -73,10 +112,19 @@ pub struct Item {
 pub struct Counts {
     /// Times the place was reached by a process that was asked for.
     pub hits: u64,
-    /// Times the condition was true: records and lost ones.
+    /// Times the condition was true, without what was left out: records and lost ones, or what was counted.
     pub passed: u64,
     /// Records that found no room.
     pub lost: u64,
+    /// Times the condition was true, but the first hits were to be skipped or there had been enough.
+    #[serde(default)]
+    pub left_out: u64,
+    /// Hits that were not counted by their keys: no room for one more combination.
+    #[serde(default)]
+    pub keys_lost: u64,
+    /// Hits that were not counted by their keys: these could not be read.
+    #[serde(default)]
+    pub keys_failed: u64,
     /// Conditions that could not be computed, and why.
     pub condition_errors: BTreeMap<String, u64>,
     /// Values that could not be collected, and why.
@@ -182,7 +230,9 @@ pub fn tidy(record: &mut [u8], probe: &Probe) {
     for (number, item) in probe.items.iter().enumerate() {
         if number < MOST_ITEMS && failed >> number & 1 == 1 {
             let end = probe.items.iter().map(|i| i.at).filter(|at| *at > item.at).min();
-            let end = end.unwrap_or(probe.record_bytes).min(record.len() as u32);
+            // What is kept for GDB lies behind the values.
+            let last = probe.gdb.as_ref().map_or(probe.record_bytes, |frame| frame.registers);
+            let end = end.unwrap_or(last).min(last).min(record.len() as u32);
             record[(item.at.min(end)) as usize..end as usize].fill(0);
             continue;
         }

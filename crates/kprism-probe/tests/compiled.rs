@@ -6,8 +6,8 @@ use kprism_probe::program::{self, Layout};
 
 fn tried(bytes: &[u8]) -> bool {
     let Ok(found) = Compiled::parse(bytes, "test") else { return false };
-    let (probes, vars) = (found.plans.len() as u32, found.vars.len() as u32);
-    let layout = Layout { probes, cpus: 4, all_but: None, stop_after: Some(3), vars, slide: 0 };
+    let vars = found.vars.len() as u32;
+    let layout = Layout { stop_after: Some(3), vars, ..Layout::of(&found.plans, 4) };
     for (number, plan) in found.plans.iter().enumerate() {
         let _ = program::probe(plan, number as u32, &layout);
         let _ = program::entry(&plan.kept, plan.site.has_registers(), &layout);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// The program's output, and each probe's records.
 fn recorded(program: &Path, all: Vec<Plan>) -> (String, Vec<Vec<Vec<Value>>>) {
     let probes: Vec<_> = all.iter().map(|plan| plan.probe.clone()).collect();
-    let config = Config { who: Who::Children, ring_bytes: 1 << 20, stop_after: None, vars: 0 };
+    let config = Config { who: Who::Children, ring_bytes: 1 << 20, stop_after: None, vars: vec![], keys: 1 };
     let session = Session::start(all, &config).expect("attached");
     let output = Command::new(program).output().expect("it runs");
     session.stop();
@@ -51,7 +51,7 @@ fn arguments_are_those_of_the_program() {
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let collect = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let plan = |place, condition, collect: &[String]| {
-            let request = Request { place, condition, collect, vars: &[], text: 16 };
+            let request = Request { place, condition, collect, text: 16, ..Request::default() };
             plans(Target::Program(&program), &request).unwrap_or_else(|e| panic!("{flags:?}: {e}"))
         };
         let mut all = plan(
@@ -76,7 +76,7 @@ fn arguments_are_those_of_the_program() {
         let second: Vec<Vec<Value>> = (0..20_i64).map(|n| vec![json!(n - 5), json!(n)]).collect();
         assert_eq!(records, [expected, second], "{flags:?}");
     }
-    let missing = Request { place: "demo:plane", condition: None, collect: &[], vars: &[], text: 16 };
+    let missing = Request { place: "demo:plane", text: 16, ..Request::default() };
     let error = plans(Target::Program(&folder.path().join("sdt")), &missing).unwrap_err().to_string();
     assert!(error.contains("did you mean `demo:plain`?"), "{error}");
 }

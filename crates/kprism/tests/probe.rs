@@ -347,6 +347,32 @@ fn other_builds_stripped_programs_and_processes_that_are_gone() {
     assert!(code == Some(2) && text.contains(&pid), "{text}");
 }
 
+/// dd wrote 7 bytes 20 times.
+fn counted_in_the_guest(report: &dyn Fn(&str) -> Value) {
+    let counts = report("counts");
+    let rows = &counts["totals"][0]["rows"];
+    let name = "file->f_path.dentry->d_name.name";
+    assert_eq!(rows.as_array().unwrap().len(), 1, "{rows}");
+    assert_eq!(rows[0]["key"], json!({"$comm": "dd", name: "null"}));
+    assert_eq!(rows[0]["count"], 20);
+    let slots = |n: usize| &rows[0]["histograms"][n]["slots"];
+    assert_eq!(slots(0), &json!([{"from": 4, "to": 7, "count": 20}]));
+    assert_eq!(slots(1), &json!([{"from": 0, "to": 7, "count": 20}]));
+    assert_eq!((&rows[0]["histograms"][0]["sum"], &counts["records"]), (&json!(140), &json!([])));
+    let counted = report("counted");
+    assert_eq!(counted["totals"][0]["rows"], json!([{"key": {"$retval": 7}, "count": 20, "histograms": []}]));
+    assert_eq!(counted["variables"], json!({"sum": 141}));
+    let values = |report: &Value, name: &str| -> Vec<Value> {
+        report["records"].as_array().unwrap().iter().map(|r| r["values"][name].clone()).collect()
+    };
+    let turn = report("turn");
+    assert_eq!(values(&turn, "$n"), [1, 2, 3]);
+    let last = report("last");
+    // The end's own record has no values.
+    assert_eq!(values(&last, "count"), [json!(7), json!(7), json!(7), Value::Null]);
+    assert_eq!(last["counts"][2]["passed"], 1);
+}
+
 #[test]
 fn kernel_functions_in_the_guest() {
     let dir = tempfile::tempdir().unwrap();
@@ -429,6 +455,7 @@ fn kernel_functions_in_the_guest() {
             |name| frames.iter().position(|f| *f == name).unwrap_or_else(|| panic!("{name}: {frames:?}"));
         assert!(at("ksys_write") < at("do_syscall_64"), "{frames:?}");
     }
+    counted_in_the_guest(&|run| serde_json::from_str(&section(&format!("{run} report"))).unwrap());
     assert!(section("during").contains("vfs_read"));
     assert!(!section("after").contains("vfs_read"));
 }

@@ -28,6 +28,8 @@ Formats by suffix of FILE:
   .json                     the table of SUBJECT, or the tree; what probes collected
   .csv                      the table of SUBJECT; what probes collected
   .parquet                  what probes collected
+  .ctf                      what probes collected: folder for babeltrace2, Trace Compass
+  .tf                       what probes collected with --for-gdb: target tfile FILE
   .html                     the report of `kprism report --html`
   .info .xml                coverage for lcov and genhtml, Cobertura; `cover` with .json is gcov's
   .llvm.json                coverage as llvm-cov exports it

@@ -9,12 +9,13 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use kprism_image::symbols::Symbols;
 use kprism_probe::shape::Shape;
-use kprism_probe::stream::{Description, Hit, Item, VERSION, hits};
+use kprism_probe::stream::{Description, Hit, Item, Part, VERSION, hits};
+use kprism_probe::tally::{Tally, Totals};
 use kprism_report::units::grouped;
 use kprism_store::{Run, Values};
 use serde_json::{Map, Value, json};
 
-use super::script;
+use super::{probe_counts, probe_trace, script};
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -47,8 +48,13 @@ impl Loaded {
         Ok(Self { description, bytes: pipeline::read(&folder.join("hits.bin"))?, symbols })
     }
 
+    /// What was recorded.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
     /// Calls `take` with each record's values; it says whether there should be more. Ends at what is no record.
-    fn each(
+    pub fn each(
         &self,
         path: &Path,
         mut take: impl FnMut(&Hit<'_>, Vec<(&str, Result<Value, &'static str>)>) -> Result<bool>,
@@ -88,6 +94,22 @@ impl Loaded {
     }
 }
 
+impl Loaded {
+    /// What a probe counted, if it did, and its place.
+    fn tallied(&self, number: usize) -> Option<(&str, &Tally, &Totals)> {
+        let probe = self.description.probes.get(number)?;
+        Some((&probe.place, probe.tally.as_ref()?, self.description.totals.get(number)?.as_ref()?))
+    }
+
+    fn all_tallied(&self) -> impl Iterator<Item = (&str, &Tally, &Totals)> + Clone {
+        (0..self.description.probes.len()).filter_map(|number| self.tallied(number))
+    }
+
+    fn has_counted(&self) -> bool {
+        self.all_tallied().any(|(_, _, totals)| totals.rows.iter().any(|row| row.count > 0))
+    }
+}
+
 /// How records are shown.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
@@ -122,31 +144,57 @@ pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome
             Ok(view.rows == 0 || rows.len() < view.rows)
         })?;
         let shown = rows.len();
-        let value = json!({"probes": loaded.description.probes, "counts": loaded.description.counts, "records": rows});
+        let Description { probes, counts, variables, .. } = &loaded.description;
+        let mut value = json!({"probes": probes, "counts": counts, "records": rows});
+        let named = |item: &Item, value| loaded.named(item, value);
+        let totals = loaded.all_tallied();
+        let totals: Vec<Value> = totals
+            .map(|(place, tally, all)| probe_counts::object(place, tally, all, view.rows, &named))
+            .collect();
+        if !totals.is_empty() {
+            value["totals"] = totals.into();
+        }
+        if !variables.is_empty() {
+            value["variables"] = variables
+                .iter()
+                .cloned()
+                .collect::<std::collections::BTreeMap<_, _>>()
+                .into_iter()
+                .map(|(n, v)| (n, v.into()))
+                .collect::<Map<_, _>>()
+                .into();
+        }
         serde_json::to_writer_pretty(&mut *out, &value)?;
         writeln!(out)?;
-        return Ok(if shown == 0 { Outcome::NothingMatched } else { Outcome::Done });
+        let nothing = shown == 0 && !loaded.has_counted();
+        return Ok(if nothing { Outcome::NothingMatched } else { Outcome::Done });
     }
     for (number, probe) in loaded.description.probes.iter().enumerate() {
         let whose = probe.file.as_deref().unwrap_or("the kernel");
-        writeln!(out, "{} in {whose}, by {}", probe.found, probe.hook)?;
+        let part = match probe.part {
+            Part::Record => "",
+            Part::Start => ", starts the recording",
+            Part::Pause => ", pauses the recording",
+            Part::Stop => ", ends the recording",
+        };
+        writeln!(out, "{} in {whose}, by {}{part}", probe.found, probe.hook)?;
         if let Some(condition) = &probe.condition {
             writeln!(out, "  if {condition}")?;
         }
         match loaded.description.counts.get(number) {
             Some(counts) => {
-                let kept = counts.passed.saturating_sub(counts.lost);
-                let [hits, kept, lost] = [counts.hits, kept, counts.lost].map(grouped);
-                writeln!(out, "  {hits} hits, {kept} records, {lost} lost")?;
-                let errors = [("condition", &counts.condition_errors), ("value", &counts.value_errors)];
-                for (what, errors) in errors {
-                    for (why, n) in errors {
-                        writeln!(out, "  {} × {what}: {why}", grouped(*n))?;
-                    }
+                for line in probe_counts::counted(probe, counts) {
+                    writeln!(out, "  {line}")?;
                 }
             }
             None => writeln!(out, "  the recorder did not end properly: nothing is known of what was lost")?,
         }
+        if let Some((_, tally, totals)) = loaded.tallied(number) {
+            probe_counts::text(tally, totals, view.rows, &|item, value| loaded.named(item, value), out)?;
+        }
+    }
+    for (name, value) in &loaded.description.variables {
+        writeln!(out, "${name} = {value}")?;
     }
     writeln!(out)?;
     let (mut shown, mut more) = (0, 0_u64);
@@ -165,7 +213,7 @@ pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome
     if more > 0 {
         writeln!(out, "… {} more records (--limit 0 shows all)", grouped(more))?;
     }
-    Ok(if shown == 0 { Outcome::NothingMatched } else { Outcome::Done })
+    Ok(if shown == 0 && !loaded.has_counted() { Outcome::NothingMatched } else { Outcome::Done })
 }
 
 /// A line for each record.
@@ -258,6 +306,8 @@ pub fn export(run: &Run, path: &Path, progress: &Progress, out: &mut dyn Write) 
     let view = View { rows: 0, tasks: &[], json, csv: !json };
     let outcome = match suffix.as_deref() {
         Some("parquet") => return parquet(run, &loaded, path, progress),
+        Some("ctf") => return probe_trace::ctf(run, &loaded, path, progress),
+        Some("tf" | "tfile") => return probe_trace::gdb(run, &loaded, path, progress),
         Some("csv" | "json") if path.to_string_lossy().starts_with("-.") => {
             return report(run, &view, out);
         }
@@ -268,7 +318,10 @@ pub fn export(run: &Run, path: &Path, progress: &Progress, out: &mut dyn Write) 
             file.flush().with_context(name)?;
             outcome
         }
-        _ => bail!("{}: what probes collected is written as .parquet, .csv or .json", path.display()),
+        _ => bail!(
+            "{}: what probes collected is written as .parquet, .csv, .json, .ctf or .tf",
+            path.display()
+        ),
     };
     progress.say(&format!("wrote {}", path.display()));
     Ok(outcome)
@@ -337,11 +390,16 @@ fn typed(shapes: &[&Shape], values: Vec<Option<Value>>) -> Values {
 
 /// One row a record; a column for each value of any probe.
 fn csv(run: &Run, loaded: &Loaded, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome> {
-    let names = names(loaded);
     let quoted = |text: &str| match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
     };
+    if loaded.description.probes.iter().all(|probe| probe.record_bytes == 0) {
+        let named = |item: &Item, value| loaded.named(item, value);
+        probe_counts::csv(loaded.all_tallied(), &named, &quoted, out)?;
+        return Ok(if loaded.has_counted() { Outcome::Done } else { Outcome::NothingMatched });
+    }
+    let names = names(loaded);
     let head: Vec<String> = names.iter().map(|name| quoted(name)).collect();
     let head = [&["time_ns", "cpu", "pid", "tid", "probe"].map(str::to_owned)[..], &head].concat();
     writeln!(out, "{}", head.join(","))?;

@@ -21,6 +21,14 @@ $kprism record probe dummy_get_stats64 --collect 'dev->name,$comm' -o /tmp/modul
 rmmod dummy
 $kprism record probe -q dummy_get_stats64 -o /tmp/unloaded -- true 2> /tmp/unloaded.said || echo $? >> /tmp/unloaded.said
 $kprism record probe -q 'vfs_write if count == 7' --collect '$stack' -o /tmp/stack -- $work
+# Counted in the kernel, by fentry and by fexit; a variable, a turn, and a stop.
+$kprism record probe -q 'vfs_write if count == 7' --by "\$comm,$name" --hist 'count + *pos' --linear count,0,16,8 \
+	-o /tmp/counts -- $work
+$kprism record probe -q 'vfs_write%return if count == 7' --by '$retval' --var sum=1 --set '$sum += $retval' \
+	-o /tmp/counted -- $work
+$kprism record probe -q 'vfs_write if count == 7' --skip 2 --pass 3 --var n --set '$n++' --collect '$n' -o /tmp/turn -- $work
+$kprism record probe -q 'vfs_write if count == 7' --start-when 'do_sys_openat2' --stop-when 'vfs_write if count == 9' \
+	--collect count --last 4 -o /tmp/last -- sh -c "$work; : < /dev/null; $work; printf 123456789; $work" > /dev/null
 for text in seqnum variadic.said excluded.said module.out unloaded.said; do
 	echo "== $text"
 	cat /tmp/$text
@@ -30,6 +38,10 @@ for run in entry return open variadic module stack; do
 	cat /tmp/$run/manifest.json
 	echo "== $run script"
 	$kprism script probe --json -i /tmp/$run
+done
+for run in counts counted turn last; do
+	echo "== $run report"
+	$kprism report probe --json -i /tmp/$run
 done
 # A recorder that is killed leaves nothing.
 cp /sys/kernel/tracing/enabled_functions /tmp/before

@@ -32,6 +32,7 @@ mod line;
 mod pmu;
 mod probe;
 mod probe_args;
+mod probe_kept;
 mod ptat;
 mod rights;
 mod tlb;

@@ -3,8 +3,8 @@
 //!
 //! Out: `streams/probe/` ([`kprism_probe::stream`]), and what was counted in the manifest too.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use kprism_lab::Share;
 use kprism_probe::compiled::Compiled;
 use kprism_probe::session::{Config, Session, Who};
 use kprism_probe::stream::{Counts, Description, VERSION};
-use kprism_report::units::grouped;
 use kprism_store::{Manifest, Run};
 use kprism_tracefs::signals;
 use serde_json::Value;
 
 use super::func_args::{kib, time};
 use super::probe_args::{ProbeArgs, tell};
+use super::probe_kept::Kept;
 use super::watch::{self, Watch};
 use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
 use crate::exit::{self, Outcome};
@@ -36,11 +36,32 @@ Examples:
   kprism record probe 'main.c:40 if n % 100 == 0' --collect n,name,*item -- ./program
   kprism record probe 'tcp_sendmsg if size > 65536' --collect size,'$comm' -a
   kprism record probe 'vfs_read%return if $retval < 0' --collect '$retval,$duration' -- CMD
+  kprism record probe 'vfs_read%return if $retval > 0' --hist '$retval' --by '$comm' -a
+  kprism record probe 'work' --collect '$args' --stop-when 'fail' --last 1000 -- ./program
   kprism record probe 'parse' --exec /usr/lib/libx.so --collect '$args,$regs' -p 1234
 
 Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism script probe.
 
 Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
+
+/// What is in a file of compiled probes already.
+const COMPILED: [&str; 15] = [
+    "probes",
+    "collect",
+    "exec",
+    "vmlinux",
+    "vars",
+    "for_gdb",
+    "set",
+    "by",
+    "hist",
+    "linear",
+    "skip",
+    "pass",
+    "start_when",
+    "pause_when",
+    "stop_when",
+];
 
 /// Options of `kprism record probe`.
 #[derive(Debug, clap::Args)]
@@ -51,11 +72,17 @@ pub struct Args {
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
     /// Probes that `kprism compile` made, on this machine or another
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["probes", "collect", "exec", "vmlinux", "vars"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = COMPILED)]
     program: Option<PathBuf>,
     /// Stop after so many records
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     pub stop_after: Option<u32>,
+    /// Keep the last N records only, and write them at the end
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub last: Option<u32>,
+    /// Combinations of --by that each probe counts, at most
+    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = "Counts", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub keys: u32,
     /// Stop after this time
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
@@ -103,7 +130,8 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         who,
         ring_bytes: bytes.next_power_of_two() as u32,
         stop_after: args.stop_after,
-        vars: program.vars.len() as u32,
+        vars: program.vars.iter().map(|(_, value)| *value).collect(),
+        keys: args.keys,
     };
     signals::catch();
     let told_of: Vec<usize> = plans.iter().map(|plan| plan.notes.len()).collect();
@@ -112,7 +140,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         plan.notes.iter().skip(told).for_each(|note| progress.say(&format!("note: {note}")));
     }
     let probes = session.plans().iter().map(|plan| plan.probe.clone()).collect();
-    let mut description = Description { version: VERSION, probes, counts: Vec::new() };
+    let mut description = Description { version: VERSION, probes, ..Description::default() };
 
     let run = Run::create(&args.output)?;
     let mut manifest = begun(args);
@@ -120,7 +148,9 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let folder = run.streams().join("probe");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     write_description(&folder, &description)?;
-    if description.probes.iter().flat_map(|p| &p.items).any(|item| item.name == "$stack") {
+    let keys = description.probes.iter().filter_map(|p| p.tally.as_ref()).flat_map(|tally| &tally.keys);
+    let mut items = description.probes.iter().flat_map(|p| &p.items).chain(keys);
+    if items.any(|item| item.name == "$stack") {
         let symbols = run.dir().join("symbols");
         fs::create_dir_all(&symbols).with_context(|| symbols.display().to_string())?;
         // Not fs::copy: files of /proc have no length.
@@ -129,6 +159,12 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     }
     let watched = watch(args, &session, &folder.join("hits.bin"), progress)?;
     description.counts = session.counts();
+    description.totals = match description.probes.iter().any(|probe| probe.tally.is_some()) {
+        true => session.totals()?,
+        false => Vec::new(),
+    };
+    let names = program.vars.into_iter().map(|(name, _)| name);
+    description.variables = names.zip(session.variables()).collect();
     write_description(&folder, &description)?;
     manifest.exit_code = watched.exit_code;
     manifest.stopped = watched.interrupted.then(|| "interrupted".to_owned());
@@ -180,6 +216,10 @@ fn in_guest(args: &Args, program: &Compiled, progress: &Progress, out: &mut dyn 
     if let Some(most) = args.stop_after {
         job.argv.extend(["--stop-after".to_owned(), most.to_string()]);
     }
+    if let Some(last) = args.last {
+        job.argv.extend(["--last".to_owned(), last.to_string()]);
+    }
+    job.argv.extend(["--keys".to_owned(), args.keys.to_string()]);
     job.argv.extend(["--buffer-size".to_owned(), format!("{}K", args.buffer_size), "--".to_owned()]);
     job.argv.extend(args.command.iter().cloned());
     job.collect = Some(GUEST[2].into());
@@ -199,6 +239,7 @@ fn begun(args: &Args) -> Manifest {
         ("probes", args.what.probes.clone().into()),
         ("collect", args.what.collect.clone().into()),
         ("stop_after", args.stop_after.into()),
+        ("last", args.last.into()),
     ];
     watch::begun(&args.command, options)
 }
@@ -219,17 +260,15 @@ struct Watched {
 /// Runs the command, or waits for as long as was asked, and takes records out as they come.
 fn watch(args: &Args, session: &Session, path: &Path, progress: &Progress) -> Result<Watched> {
     const TICK: Duration = Duration::from_millis(5);
-    let mut file =
-        BufWriter::with_capacity(1 << 20, File::create(path).with_context(|| path.display().to_string())?);
+    let mut file = Kept::create(path, args.last)?;
     let mut reader = session.reader()?;
     let mut watch = Watch::begin(&args.command, args.pid.clone(), args.duration, progress)?;
-    let mut records = 0;
     loop {
-        records += written(&mut file, |take| reader.drain(take))?;
+        file.take(|take| reader.drain(take))?;
         if watch.ended()? {
             break;
         }
-        let enough = args.stop_after.is_some_and(|most| records >= u64::from(most));
+        let enough = session.is_over();
         if enough {
             // A command that has given enough goes on without probes.
             session.stop();
@@ -241,41 +280,20 @@ fn watch(args: &Args, session: &Session, path: &Path, progress: &Progress) -> Re
         std::thread::sleep(TICK);
     }
     session.stop();
-    records += written(&mut file, |take| reader.finish(take))?;
-    file.flush().with_context(|| path.display().to_string())?;
+    file.take(|take| reader.finish(take))?;
+    let records = file.end()?;
     Ok(Watched { exit_code: watch.exit_code, interrupted: signals::requested(), records })
-}
-
-/// Writes the records that `read` gives; how many there were.
-fn written(file: &mut BufWriter<File>, read: impl FnOnce(&mut dyn FnMut(&[u8])) -> u64) -> Result<u64> {
-    let mut failed = None;
-    let taken = read(&mut |record| {
-        if failed.is_none() {
-            failed = file.write_all(record).err();
-        }
-    });
-    match failed {
-        Some(error) => Err(error).context("streams/probe/hits.bin"),
-        // So that a recorder that is killed leaves what it had.
-        None if taken > 0 => file.flush().map(|()| taken).context("streams/probe/hits.bin"),
-        None => Ok(taken),
-    }
 }
 
 /// What was counted, a line for each probe, and what is wrong.
 fn told(description: &Description) -> Vec<String> {
     let mut lines = Vec::new();
     for (probe, counts) in description.probes.iter().zip(&description.counts) {
-        let kept = counts.passed.saturating_sub(counts.lost);
-        let [hits, kept, lost] = [counts.hits, kept, counts.lost].map(grouped);
-        lines.push(format!("{}: {hits} hits, {kept} records, {lost} lost", probe.place));
-        for (what, errors) in [("condition", &counts.condition_errors), ("value", &counts.value_errors)] {
-            let all = errors.iter().map(|(why, n)| format!("  {} × {what}: {why}", grouped(*n)));
-            lines.extend(all);
-        }
-        if counts.missed > 0 {
-            lines.push(format!("  {} × not seen: in the program already", grouped(counts.missed)));
-        }
+        let mut said = crate::cmd::probe_counts::counted(probe, counts).into_iter();
+        lines.extend(said.next().map(|first| format!("{}: {first}", probe.place)));
+        lines.extend(said);
     }
+    let variables = description.variables.iter().map(|(name, value)| format!("${name} = {value}"));
+    lines.extend(variables);
     lines
 }

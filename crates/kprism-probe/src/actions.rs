@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a hit does besides leaving a record: which hits are left out, trace state variables, counts by keys, histograms.
+//!
+//! In this order, after the condition: skipped and enough hits, variables, counts, the record.
+
+use kprism_expr::ir::{Func, Kept, Op};
+use kprism_expr::lower::{self, Env, What};
+use kprism_expr::opt;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::plan::{Fill, Fix, Segment, Slot, Wanted, laid, lowered};
+use crate::splice::STACK;
+use crate::stream::{HEADER, Item, Part};
+use crate::tally::{Histogram, LONGEST_KEY, MOST_HISTOGRAMS, Scale, Tally};
+
+/// Return addresses of a stack that is a key.
+pub(crate) const KEY_FRAMES: u32 = 24;
+
+/// What is wanted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Actions<'a> {
+    /// Assignments to trace state variables.
+    pub set: &'a [String],
+    /// Hits are counted by these.
+    pub by: &'a [String],
+    /// Values whose powers of two are counted.
+    pub hist: &'a [String],
+    /// Values whose steps are counted: `EXPR,MIN,MAX,STEP`.
+    pub linear: &'a [String],
+    /// Leave out so many hits at first.
+    pub skip: u64,
+    /// Leave out all after so many.
+    pub pass: Option<u64>,
+    /// What it does to the recording.
+    pub part: Part,
+}
+
+impl Actions<'_> {
+    /// Whether something is counted in the kernel.
+    pub fn counts(&self) -> bool {
+        !(self.by.is_empty() && self.hist.is_empty() && self.linear.is_empty())
+    }
+}
+
+/// Compiled.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compiled {
+    /// Leave out so many hits at first.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub skip: u64,
+    /// Leave out all after so many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass: Option<u64>,
+    /// Assignments to trace state variables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub set: Vec<Segment>,
+    /// Keys, from [`HEADER`] on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<Slot>,
+    /// Bytes of all of them.
+    #[serde(default, skip_serializing_if = "is_none_32")]
+    pub key_bytes: u32,
+    /// The histograms' values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<Segment>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_none(n: &u64) -> bool {
+    *n == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_none_32(n: &u32) -> bool {
+    *n == 0
+}
+
+impl Compiled {
+    /// Whether the first hits, or those after enough, are left out.
+    pub fn leaves_out(&self) -> bool {
+        self.skip > 0 || self.pass.is_some()
+    }
+
+    /// All of its expressions.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.set.iter().chain(&self.values)
+    }
+}
+
+/// What is to be compiled.
+pub(crate) struct Lowered {
+    set: Vec<(String, Func)>,
+    keys: Vec<Wanted>,
+    values: Vec<(Histogram, Func)>,
+}
+
+/// From text.
+pub(crate) fn lower(actions: &Actions<'_>, env: Env<'_>, fix: &mut Fix<'_>) -> Result<Lowered, Error> {
+    let mut value = |text: &str| {
+        let mut found = lower::value(text, env).map_err(|e| Error::Expression(e.render(text)))?;
+        fix(&mut found.func)?;
+        opt::optimise(&mut found.func);
+        Ok::<_, Error>(found)
+    };
+    let mut set = Vec::new();
+    for text in actions.set {
+        let func = value(text)?.func;
+        if !func.ops().any(|op| matches!(op, Op::SetVar(..) | Op::AddVar(..))) {
+            return Err(Error::Cannot(format!("`{text}` sets nothing: write `$name = …` or `$name += …`")));
+        }
+        set.push((text.clone(), func));
+    }
+    let mut scales: Vec<(&str, Scale)> =
+        actions.hist.iter().map(|text| (text.as_str(), Scale::Log2)).collect();
+    for text in actions.linear {
+        scales.push(Scale::linear(text)?);
+    }
+    if scales.len() > MOST_HISTOGRAMS {
+        let what = format!("{} histograms, a probe has up to {MOST_HISTOGRAMS}", scales.len());
+        return Err(Error::Cannot(what));
+    }
+    let mut values = Vec::new();
+    for (text, scale) in scales {
+        let found = value(text)?;
+        if matches!(scale, Scale::Linear { min, .. } if min < 0 && !found.signed) {
+            return Err(Error::Cannot(format!("`{text}` is unsigned ({}): MIN is 0 or more", found.ty)));
+        }
+        let histogram = Histogram { name: text.to_owned(), ty: found.ty, signed: found.signed, scale };
+        values.push((histogram, found.func));
+    }
+    let mut keys = Vec::new();
+    for text in actions.by {
+        let mut wanted = lowered(text, env)?;
+        if let Wanted::Expression(_, collected) = &mut wanted {
+            fix(&mut collected.func)?;
+            opt::optimise(&mut collected.func);
+            if matches!(collected.what, What::Memory(size) if size > u64::from(LONGEST_KEY)) {
+                return Err(Error::Cannot(format!("`{text}` is too large to count by: name a member of it")));
+            }
+        }
+        keys.push(wanted);
+    }
+    Ok(Lowered { set, keys, values })
+}
+
+impl Lowered {
+    /// What the function's entry has to keep.
+    pub fn kept(&self) -> impl Iterator<Item = Kept> {
+        let keys = self.keys.iter().filter_map(|key| match key {
+            Wanted::Expression(_, collected) => Some(&collected.func),
+            _ => None,
+        });
+        let all = self.set.iter().map(|s| &s.1).chain(self.values.iter().map(|v| &v.1)).chain(keys);
+        all.flat_map(|func| func.kept())
+    }
+
+    /// As segments.
+    pub fn compiled(
+        self,
+        actions: &Actions<'_>,
+        env: Env<'_>,
+        text: u32,
+        compile: &dyn Fn(&str, &Func) -> Result<Segment, Error>,
+    ) -> Result<(Compiled, Option<Tally>), Error> {
+        let set = self.set.iter().map(|(text, func)| compile(text, func)).collect::<Result<_, _>>()?;
+        let (mut items, mut keys): (Vec<Item>, Vec<Slot>) = (Vec::new(), Vec::new());
+        // A name that is counted by needs no more room than most names have.
+        let end = laid(self.keys, env.scope, (text.min(64), KEY_FRAMES), compile, &mut items, &mut keys)?;
+        let key_bytes = end - HEADER as u32;
+        if key_bytes > LONGEST_KEY {
+            let what =
+                format!("the keys have {key_bytes} bytes, {LONGEST_KEY} can be counted by: name fewer");
+            return Err(Error::Cannot(what));
+        }
+        for slot in &keys {
+            let segment = match &slot.fill {
+                Fill::Value(s) | Fill::Text(s, _) | Fill::Memory(s, _) => s,
+                _ => continue,
+            };
+            if segment.program.stack > key_stack(key_bytes) {
+                return Err(Error::Cannot(format!("`{}`: too large to count by", segment.text)));
+            }
+        }
+        let mut values = Vec::new();
+        for (histogram, func) in &self.values {
+            values.push(compile(&histogram.name, func)?);
+        }
+        let histograms = self.values.into_iter().map(|v| v.0).collect();
+        let tally = actions.counts().then_some(Tally { keys: items, histograms });
+        let Actions { skip, pass, .. } = *actions;
+        Ok((Compiled { skip, pass, set, keys, key_bytes, values }, tally))
+    }
+}
+
+/// Stack that is left to segments beside the keys and a word.
+pub(crate) fn key_stack(key_bytes: u32) -> u32 {
+    STACK - 8 - key_bytes.min(LONGEST_KEY)
+}

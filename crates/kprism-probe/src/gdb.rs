@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What GDB needs to show a hit as a trace frame: the registers, and all memory that the expressions read.
+//!
+//! An expression's own code says what it reads. For each of its loads a piece of it, cut off there, gives the address,
+//! another the value. They lie behind the record's values, and are no values themselves.
+
+use kprism_expr::ir::{Block, Func, Op, Term, Val, Width};
+use kprism_expr::lower::Collected;
+use kprism_expr::opt;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::plan::{Fill, Segment, Slot, Wanted};
+use crate::shape::Shape;
+use crate::stream::Item;
+
+/// Bytes of the registers.
+const REGISTERS: u32 = 168;
+
+/// What of a record is for GDB.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// Where the registers are, in the order of `struct pt_regs`; it all begins here.
+    pub registers: u32,
+    /// Memory.
+    pub memory: Vec<Memory>,
+}
+
+/// Memory that an expression read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Which item's; there is none where that could not be read.
+    pub item: u32,
+    /// Where in the record its address is.
+    pub address: u32,
+    /// Where its bytes are.
+    pub bytes: u32,
+    /// How many.
+    pub size: u32,
+    /// Whether how many is said before them.
+    pub text: bool,
+}
+
+/// The function up to an instruction, giving this value; 0 where it does not come by there.
+fn cut(func: &Func, block: Block, count: usize, value: Val) -> Func {
+    let mut func = func.clone();
+    let body = func.body_mut(block);
+    body.insts.truncate(count);
+    body.term = Some(Term::Return(value));
+    let mut reached = vec![func.layout[0]];
+    let mut next = 0;
+    while let Some(at) = reached.get(next).copied() {
+        let targets: Vec<Block> =
+            func.body(at).term.iter().flat_map(Term::targets).map(|target| target.block).collect();
+        reached.extend(targets.into_iter().filter(|to| !reached.contains(to)).collect::<Vec<_>>());
+        next += 1;
+    }
+    func.layout.retain(|b| reached.contains(b));
+    for other in func.layout.clone() {
+        if other != block && matches!(func.body(other).term, Some(Term::Return(_))) {
+            let zero = func.value(Op::Const(0), Width::W64);
+            let body = func.body_mut(other);
+            body.insts.push(zero);
+            body.term = Some(Term::Return(zero));
+        }
+    }
+    opt::optimise(&mut func);
+    func
+}
+
+/// The loads: address, size, value.
+fn loads(func: &Func) -> Vec<(Func, u32, Func)> {
+    let mut all = Vec::new();
+    for block in &func.layout {
+        for (n, v) in func.body(*block).insts.iter().enumerate() {
+            if let Op::Load { size, addr, .. } = func.op(*v) {
+                all.push((cut(func, *block, n, *addr), u32::from(*size), cut(func, *block, n + 1, *v)));
+            }
+        }
+    }
+    all
+}
+
+/// Plans what is kept for these, from `at` on: values of a record that `items` and `slots` describe.
+pub(crate) fn planned(
+    wanted: &[(usize, Collected)],
+    items: &[Item],
+    slots: &[Slot],
+    mut at: u32,
+    compile: &dyn Fn(&str, &Func) -> Result<Segment, Error>,
+) -> Result<(Frame, Vec<Slot>, u32), Error> {
+    let mut frame = Frame { registers: at, memory: Vec::new() };
+    let mut hidden = vec![Slot { at, number: 0, fill: Fill::Registers }];
+    at += REGISTERS;
+    let mut seen: Vec<Segment> = Vec::new();
+    for (number, collected) in wanted {
+        let number = *number as u32;
+        let mut keep = |segment: Segment, at: &mut u32| {
+            hidden.push(Slot { at: *at, number, fill: Fill::Value(segment) });
+            *at += 8;
+            *at - 8
+        };
+        for (address, size, value) in loads(&collected.func) {
+            let address = compile("an address for GDB", &address)?;
+            if seen.contains(&address) {
+                continue;
+            }
+            seen.push(address.clone());
+            let address = keep(address, &mut at);
+            let bytes = keep(compile("memory for GDB", &value)?, &mut at);
+            frame.memory.push(Memory { item: number, address, bytes, size, text: false });
+        }
+        let Some(slot) = slots.iter().find(|slot| slot.number == number) else { continue };
+        let (size, text) = match (&slot.fill, items.get(number as usize).and_then(|i| i.shape.as_ref())) {
+            (Fill::Memory(_, size), _) => (*size, false),
+            (Fill::Text(_, room), Some(Shape::Text { .. })) => (*room, true),
+            _ => continue,
+        };
+        let address = keep(compile("an address for GDB", &collected.func)?, &mut at);
+        let bytes = if text { slot.at + 8 } else { slot.at };
+        frame.memory.push(Memory { item: number, address, bytes, size, text });
+    }
+    Ok((frame, hidden, at))
+}
+
+/// Expressions of these, with their numbers.
+pub(crate) fn expressions(wanted: &[Wanted]) -> Vec<(usize, Collected)> {
+    let expression = |(number, item): (usize, &Wanted)| match item {
+        Wanted::Expression(_, collected) => Some((number, collected.clone())),
+        _ => None,
+    };
+    wanted.iter().enumerate().filter_map(expression).collect()
+}
