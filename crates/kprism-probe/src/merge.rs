@@ -4,7 +4,7 @@
 //! Each ring gives its records nearly in order: one that interrupted another is behind it, with an earlier time. What is
 //! later than the last that is known of every ring waits for the next round.
 
-use kprism_bpf::ring::Ring;
+use kprism_bpf::cpu_ring::CpuRing;
 
 use crate::plan::Plan;
 use crate::stream::{Hit, tidy};
@@ -20,18 +20,20 @@ pub(crate) struct Merge {
 impl Merge {
     /// Takes what a ring has. Before the time returned, nothing can come of it any more: that of its last record if a
     /// record is still being written, else no time at all.
-    pub fn fill(&mut self, ring: &mut Ring<'_>, plans: &[Plan]) -> u64 {
+    pub fn fill(&mut self, ring: &mut CpuRing<'_>, plans: &[Plan]) -> u64 {
         let mut last = 0;
-        ring.drain(|record| {
-            last = self.add(record, plans);
-        });
+        let cpu = ring.cpu as u16;
+        ring.drain(|record| last = self.add(record, cpu, plans));
         if ring.is_busy() { last } else { u64::MAX }
     }
 
-    /// Its time.
-    fn add(&mut self, record: &[u8], plans: &[Plan]) -> u64 {
+    /// Its time. The program leaves it to us to say which CPU it was.
+    fn add(&mut self, record: &[u8], cpu: u16, plans: &[Plan]) -> u64 {
         let from = self.bytes.len();
         self.bytes.extend_from_slice(record);
+        if let Some(place) = self.bytes.get_mut(from + 6..from + 8) {
+            place.copy_from_slice(&cpu.to_le_bytes());
+        }
         let Ok(hit) = Hit::parse(record) else {
             self.bytes.truncate(from);
             return 0;
@@ -69,10 +71,9 @@ impl Merge {
 mod tests {
     use super::*;
 
-    fn record(time: u64, cpu: u16) -> Vec<u8> {
+    fn record(time: u64) -> Vec<u8> {
         let mut bytes = vec![0; 32];
         bytes[0] = 32;
-        bytes[6..8].copy_from_slice(&cpu.to_le_bytes());
         bytes[8..16].copy_from_slice(&time.to_le_bytes());
         bytes
     }
@@ -82,7 +83,7 @@ mod tests {
         let mut merge = Merge::default();
         let mut given = Vec::new();
         let mut round = |merge: &mut Merge, records: &[(u64, u16)], until| {
-            records.iter().for_each(|(time, cpu)| assert_eq!(merge.add(&record(*time, *cpu), &[]), *time));
+            records.iter().for_each(|(time, cpu)| assert_eq!(merge.add(&record(*time), *cpu, &[]), *time));
             given.clear();
             let count = merge.give(until, |bytes| {
                 let hit = Hit::parse(bytes).expect("a record");

@@ -5,14 +5,14 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use kprism_bpf::func::{CHILDREN_ONLY, TRACED, TaskOffsets, fork_program};
+use kprism_bpf::cpu_ring::{self, CpuRing};
 use kprism_bpf::host;
 use kprism_bpf::kernel::{Function, Kernel};
 use kprism_bpf::link::{Link, When};
 use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::mapping::Mapping;
 use kprism_bpf::prog::{ProgKind, Program};
-use kprism_bpf::ring::Ring;
+use kprism_bpf::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
 use kprism_expr::ir::FAULTS;
 
 use crate::Error;
@@ -47,8 +47,6 @@ pub struct Config {
 
 /// Calls that may be open at once, of which entries are kept.
 const OPEN_CALLS: u32 = 16 << 10;
-/// Processes that are followed at once.
-const PROCESSES: u32 = 64 << 10;
 
 /// Probes that are attached.
 #[derive(Debug)]
@@ -59,9 +57,8 @@ pub struct Session {
     links: RefCell<Vec<Link>>,
     programs: Vec<Program>,
     state: Mapping,
-    cells: Mapping,
-    /// By CPU.
-    rings: Vec<Map>,
+    /// Counters and rings, by CPU.
+    rings: Mapping,
     _maps: Vec<Map>,
 }
 
@@ -70,35 +67,34 @@ impl Session {
     pub fn start(mut plans: Vec<Plan>, config: &Config) -> Result<Self, Error> {
         let mut kernel = Kernel::running()?;
         let slide = checked(&plans)?;
+        let probes = plans.len() as u32;
+        let longest = plans.iter().flat_map(|plan| [Some(plan), plan.instead.as_deref()]).flatten();
+        let longest = longest.map(|plan| plan.probe.record_bytes).max().unwrap_or(0);
+        let cpus = host::possible_cpus() as u32;
         let layout = Layout {
-            probes: plans.len() as u32,
-            cpus: (host::possible_cpus() as u32).next_power_of_two(),
+            probes,
+            rings: cpu_ring::Layout::fitting(cpus, probes * CELL, config.ring_bytes, longest)?,
             all_but: (config.who == Who::All).then(std::process::id),
             stop_after: config.stop_after,
             vars: config.vars,
             slide,
         };
-        let tasks = Map::create("kp_tasks", MapKind::Hash, 4, 4, PROCESSES, 0)?;
-        let cells = Map::memory("kp_cells", layout.cell_bytes())?;
+        let tasks = Wanted::new("kp_tasks")?;
         let state = Map::memory("kp_state", layout.state_bytes())?;
-        let rings: Vec<Map> = (0..host::possible_cpus())
-            .map(|_| Map::ring("kp_ring", config.ring_bytes))
-            .collect::<Result<_, _>>()?;
-        let ring_of_cpu = Map::array_of("kp_rings", &rings, layout.cpus)?;
-        let wanted = |pid: u32, what: u32| tasks.update(&pid.to_le_bytes(), &what.to_le_bytes());
+        let rings = layout.rings.map("kp_rings")?;
         match &config.who {
             Who::All => {}
-            Who::Processes(pids) => pids.iter().try_for_each(|pid| wanted(*pid, TRACED))?,
-            Who::Children => wanted(std::process::id(), CHILDREN_ONLY)?,
+            Who::Processes(pids) => pids.iter().try_for_each(|pid| tasks.set(*pid, TRACED))?,
+            Who::Children => tasks.set(std::process::id(), CHILDREN_ONLY)?,
         }
         let (mut programs, mut links, mut maps) = (Vec::new(), Vec::new(), Vec::new());
         if config.who != Who::All {
-            let code = fork_program(TaskOffsets::new(kernel.btf())?)?;
+            let code = wanted::fork(kernel.btf())?;
             let kind = ProgKind::TpBtf(kernel.tracepoint("sched_process_fork")?);
-            let program = Program::load("kp_fork", kind, &code, &[&tasks])?;
+            let program = Program::load("kp_fork", kind, &code, &[tasks.map()])?;
             links.push(Link::tracing(&program, 0)?);
         }
-        let shared = [&tasks, &cells, &state, &ring_of_cpu];
+        let shared = [tasks.map(), &rings, &state];
         for (number, plan) in plans.iter_mut().enumerate() {
             let mut attach = |plan: &Plan| attached(&mut kernel, plan, number as u32, &layout, &shared);
             let attached = match attach(plan) {
@@ -120,16 +116,15 @@ impl Session {
             links.extend(attached.1);
             maps.extend(attached.2);
         }
-        let (state_memory, cell_memory) = (state.mapped()?, cells.mapped()?);
-        maps.extend([tasks, cells, state, ring_of_cpu]);
+        let (state_memory, ring_memory) = (state.mapped()?, rings.mapped()?);
+        maps.extend([rings, state]);
         Ok(Self {
             plans,
             layout,
             links: RefCell::new(links),
             programs,
             state: state_memory,
-            cells: cell_memory,
-            rings,
+            rings: ring_memory,
             _maps: maps,
         })
     }
@@ -140,9 +135,10 @@ impl Session {
     }
 
     /// The reading end.
-    pub fn reader(&self) -> Result<Reader<'_>, Error> {
-        let rings = self.rings.iter().map(Ring::new).collect::<Result<_, _>>()?;
-        Ok(Reader { rings, session: self, merge: Merge::default() })
+    pub fn reader(&self) -> Reader<'_> {
+        let layout = &self.layout.rings;
+        let ring = |cpu: u32| CpuRing::new(&self.rings, layout, cpu as usize);
+        Reader { rings: (0..layout.cpus).map(ring).collect(), session: self, merge: Merge::default() }
     }
 
     /// Detaches; what is in the ring can still be read.
@@ -152,11 +148,10 @@ impl Session {
 
     /// What was counted so far, by probe.
     pub fn counts(&self) -> Vec<Counts> {
-        let cell = |number: usize, word: usize| -> u64 {
-            let stride = (self.layout.probes * CELL) as usize;
-            (0..self.layout.cpus as usize)
-                .map(|cpu| self.cells.read(cpu * stride + number * CELL as usize + 8 * word))
-                .sum()
+        let cell = |number: usize, word: u32| -> u64 {
+            let rings = &self.layout.rings;
+            let at = number as u32 * CELL + 8 * word;
+            (0..rings.cpus as usize).map(|cpu| self.rings.read(rings.counter(cpu, at))).sum()
         };
         let errors = |from: usize| -> BTreeMap<String, u64> {
             let all =
@@ -181,7 +176,7 @@ impl Session {
 /// Takes records out of the rings. Nothing wakes it, which would cost each hit: it looks now and then.
 #[derive(Debug)]
 pub struct Reader<'s> {
-    rings: Vec<Ring<'s>>,
+    rings: Vec<CpuRing<'s>>,
     session: &'s Session,
     merge: Merge,
 }

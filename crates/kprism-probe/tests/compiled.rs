@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files of compiled probes, as they are and with a byte changed: an error, or programs that can be put together.
 
+use kprism_bpf::cpu_ring;
 use kprism_probe::compiled::Compiled;
 use kprism_probe::program::{self, Layout};
 
 fn tried(bytes: &[u8]) -> bool {
     let Ok(found) = Compiled::parse(bytes, "test") else { return false };
     let (probes, vars) = (found.plans.len() as u32, found.vars.len() as u32);
-    let layout = Layout { probes, cpus: 4, all_but: None, stop_after: Some(3), vars, slide: 0 };
+    let longest = found.plans.iter().map(|plan| plan.probe.record_bytes).max().unwrap_or(0);
+    let Ok(rings) = cpu_ring::Layout::fitting(4, probes * program::CELL, 1 << 16, longest) else {
+        return true;
+    };
+    let layout = Layout { probes, rings, all_but: None, stop_after: Some(3), vars, slide: 0 };
     for (number, plan) in found.plans.iter().enumerate() {
         let _ = program::probe(plan, number as u32, &layout);
         let _ = program::entry(&plan.kept, plan.site.has_registers(), &layout);

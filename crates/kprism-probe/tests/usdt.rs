@@ -20,7 +20,7 @@ fn recorded(program: &Path, all: Vec<Plan>) -> (String, Vec<Vec<Vec<Value>>>) {
     let output = Command::new(program).output().expect("it runs");
     session.stop();
     let mut records = vec![Vec::new(); probes.len()];
-    session.reader().expect("rings").finish(|bytes| {
+    session.reader().finish(|bytes| {
         let hit = Hit::parse(bytes).expect("a record");
         let probe = usize::from(hit.probe);
         let values = probes[probe].items.iter().enumerate();

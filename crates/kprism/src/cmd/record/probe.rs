@@ -221,7 +221,7 @@ fn watch(args: &Args, session: &Session, path: &Path, progress: &Progress) -> Re
     const TICK: Duration = Duration::from_millis(5);
     let mut file =
         BufWriter::with_capacity(1 << 20, File::create(path).with_context(|| path.display().to_string())?);
-    let mut reader = session.reader()?;
+    let mut reader = session.reader();
     let mut watch = Watch::begin(&args.command, args.pid.clone(), args.duration, progress)?;
     let mut records = 0;
     loop {
