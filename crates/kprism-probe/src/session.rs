@@ -138,7 +138,7 @@ impl Session {
     pub fn reader(&self) -> Reader<'_> {
         let layout = &self.layout.rings;
         let ring = |cpu: u32| CpuRing::new(&self.rings, layout, cpu as usize);
-        Reader { rings: (0..layout.cpus).map(ring).collect(), session: self, merge: Merge::default() }
+        Reader { rings: (0..layout.cpus).map(ring).collect(), session: self, merge: Merge::new(&self.plans) }
     }
 
     /// Detaches; what is in the ring can still be read.
@@ -182,7 +182,8 @@ pub struct Reader<'s> {
 }
 
 impl Reader<'_> {
-    /// Gives `take` the records of all CPUs in the order of their times, as they go to the file; how many there were.
+    /// Gives `take` the records of all CPUs in the order of their times, as they go to the file, one or more at once; how
+    /// many there were.
     /// What may still be preceded by another CPU's is kept for the next time.
     pub fn drain(&mut self, take: impl FnMut(&[u8])) -> u64 {
         // What is made from now on is later.
