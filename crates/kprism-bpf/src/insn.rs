@@ -168,6 +168,11 @@ pub const fn atomic_add(base: Reg, offset: i16, src: Reg) -> u64 {
     encode(0xdb, base as u8, src as u8, offset, 0)
 }
 
+/// If `*(u64 *)(base + offset)` is `R0`, it becomes `src`; `R0` becomes what it was. Atomic.
+pub const fn compare_exchange(base: Reg, offset: i16, src: Reg) -> u64 {
+    encode(0xdb, base as u8, src as u8, offset, 0xf1)
+}
+
 /// A call of a helper.
 pub const fn call(helper: Helper) -> u64 {
     encode(0x85, 0, 0, 0, helper as i32)

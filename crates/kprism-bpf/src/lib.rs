@@ -9,6 +9,8 @@
 //! |---|---|
 //! | [`insn`], [`asm`], [`disasm`] | instructions: encode, assemble with labels, list |
 //! | [`map`], [`ring`], [`mapping`] | memory shared with programs |
+//! | [`cpu_ring`] | rings of our own, one for each CPU: the cheapest way for a record |
+//! | [`wanted`] | whose hits count: a byte for each process |
 //! | [`prog`], [`link`] | load, test, attach |
 //! | [`kernel`] | the running kernel's types, functions and addresses in one place |
 //! | [`host`] | what the machine allows, and the remedy where it does not |
@@ -19,6 +21,7 @@
 //! binary stays static, and every error can be ours. The two system calls and all their `unsafe` are in one file.
 
 pub mod asm;
+pub mod cpu_ring;
 pub mod disasm;
 mod error;
 pub mod func;
@@ -31,5 +34,6 @@ pub mod mapping;
 pub mod prog;
 pub mod ring;
 mod sys;
+pub mod wanted;
 
 pub use error::{Error, VerifierLog};

@@ -35,8 +35,6 @@ impl MapKind {
 
 /// The array can be mapped into this process.
 pub const MMAPABLE: u32 = 1 << 10;
-/// A hash takes memory as it grows, not at once.
-pub const NO_PREALLOC: u32 = 1;
 
 /// A map of the kernel, gone when the last descriptor is closed.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A mapped stretch of a descriptor, unmapped when dropped.
 #[derive(Debug)]
@@ -69,11 +69,38 @@ impl Mapping {
         self.word(offset).store(value, Ordering::Release);
     }
 
+    /// Sets a byte. Only for a mapping made writable.
+    pub(crate) fn write_byte(&self, offset: usize, value: u8) {
+        assert!(offset < self.len);
+        // SAFETY: within the mapping, and atomic on both sides.
+        unsafe { AtomicU8::from_ptr(self.base.add(offset)) }.store(value, Ordering::Release);
+    }
+
     /// Copies bytes that have no writer any more.
     pub fn copy(&self, offset: usize, out: &mut [u8]) {
         assert!(offset.checked_add(out.len()).is_some_and(|end| end <= self.len));
         // SAFETY: within the mapping; `out` is ours alone.
         unsafe { std::ptr::copy_nonoverlapping(self.base.add(offset), out.as_mut_ptr(), out.len()) }
+    }
+
+    /// These bytes.
+    ///
+    /// # Safety
+    /// Nobody writes them as long as they are looked at.
+    pub(crate) unsafe fn bytes(&self, offset: usize, len: usize) -> &[u8] {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: within the mapping; the caller promises the rest.
+        unsafe { std::slice::from_raw_parts(self.base.add(offset), len) }
+    }
+
+    /// Sets bytes to 0. Only for a mapping made writable.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes them meanwhile.
+    pub(crate) unsafe fn clear(&self, offset: usize, len: usize) {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: within the mapping; the caller promises the rest.
+        unsafe { std::ptr::write_bytes(self.base.add(offset), 0, len) };
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use kprism_bpf::Error;
 use kprism_bpf::asm::{Asm, Code, Reloc};
+use kprism_bpf::cpu_ring::{self, CpuRing};
 use kprism_bpf::disasm::listing;
 use kprism_bpf::host::Host;
 use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
@@ -136,6 +137,84 @@ fn tracepoints_tell_of_this_process() {
     assert_eq!(ring.drain(|_| {}), 0);
     let none = kernel.tracepoint("no_such_tracepoint").unwrap_err().to_string();
     assert!(none.contains("no such tracepoint"), "{none}");
+}
+
+/// Rings of a page for each CPU, into which a program puts the value that it is given, and that times 3; or counts.
+fn numbers() -> (cpu_ring::Layout, Map, Program) {
+    let cpus = kprism_bpf::host::possible_cpus() as u32;
+    // 24 does not divide the ring's size: some records go on in the slack.
+    let layout = cpu_ring::Layout::fitting(cpus, 64, 4096, 24).unwrap();
+    let map = layout.map("test").unwrap();
+    let mut asm = Asm::new();
+    let (out, full) = (asm.label(), asm.label());
+    asm.load(Width::B8, Reg::R6, Reg::R1, 0);
+    cpu_ring::counter(&mut asm, &layout, 0, 8, out);
+    asm.mov(Reg::R7, Reg::R1);
+    let room = cpu_ring::reserve(&mut asm, &layout, 8, 24, full);
+    asm.store(Width::B8, Reg::R1, 8, Reg::R6).alu_imm(Alu::Mul, Reg::R6, 3);
+    asm.store(Width::B8, Reg::R1, 16, Reg::R6);
+    cpu_ring::submit(&mut asm, 24);
+    asm.bind(out).end();
+    room.retries(&mut asm);
+    asm.bind(full).mov_imm(Reg::R0, 1).put(insn::atomic_add(Reg::R7, 0, Reg::R0)).goto(out);
+    let program = Program::load("numbers", ProgKind::RawTracepoint, &asm.finish().unwrap(), &[&map]).unwrap();
+    (layout, map, program)
+}
+
+fn taken(rings: &mut [CpuRing<'_>], into: &mut Vec<u64>) {
+    for ring in rings {
+        let mut last = None;
+        ring.drain(|record| {
+            let words: Vec<u64> =
+                record.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+            assert_eq!((words.len(), words[0], words[2]), (3, 24, words[1] * 3));
+            assert!(last < Some(words[1]), "in the order in which they were made");
+            last = Some(words[1]);
+            into.push(words[1]);
+        });
+    }
+}
+
+#[test]
+fn a_ring_of_our_own_loses_nothing_but_what_it_counts() {
+    if !allowed() {
+        return;
+    }
+    let (layout, map, program) = numbers();
+    let memory = map.mapped().unwrap();
+    let ring = |cpu: u32| CpuRing::new(&memory, &layout, cpu as usize);
+    let mut rings: Vec<_> = (0..layout.cpus).map(ring).collect();
+    let lost = || (0..layout.cpus as usize).map(|cpu| memory.read(layout.counter(cpu, 8))).sum::<u64>();
+    let mut found = Vec::new();
+    // Round and round, with never more in it than there is room for.
+    for value in 0..20_000 {
+        program.test_run(&mut [value], 0).unwrap();
+        if value % 100 == 99 {
+            taken(&mut rings, &mut found);
+        }
+    }
+    found.sort_unstable();
+    assert!(found.iter().copied().eq(0..20_000), "{} of 20000", found.len());
+    assert_eq!(lost(), 0);
+    // More than all of them hold.
+    let many = u64::from(layout.cpus) * 4096 / 24 + 10;
+    (0..many).for_each(|value| drop(program.test_run(&mut [value], 0).unwrap()));
+    assert!(lost() > 0);
+    found.clear();
+    taken(&mut rings, &mut found);
+    assert_eq!(found.len() as u64 + lost(), many);
+    // Read while it is written.
+    found.clear();
+    let before = lost();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| (0..50_000).for_each(|n| drop(program.test_run(&mut [n], 0).unwrap())));
+        while !writer.is_finished() {
+            taken(&mut rings, &mut found);
+        }
+    });
+    taken(&mut rings, &mut found);
+    assert!(rings.iter().all(|ring| !ring.is_busy()));
+    assert_eq!(found.len() as u64 + lost() - before, 50_000);
 }
 
 #[inline(never)]

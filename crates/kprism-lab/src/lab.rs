@@ -27,6 +27,11 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// Whether the guest's kernel is where it is linked: what is observed there has names.
+    pub fn is_where_linked(&self) -> bool {
+        self.command_line.split(' ').any(|word| word == "nokaslr")
+    }
+
     /// What the guest's kernel said of itself.
     pub fn kernel(&self) -> &KernelFacts {
         &self.snapshot.kernel

@@ -129,8 +129,11 @@ impl Machine {
 
     /// The kernel's command line.
     pub fn command_line(append: &[String]) -> String {
-        // nokaslr: symbols are where the cache says. panic=-1: a panic ends QEMU at once, by -no-reboot.
-        let mut words = "console=ttyS0 nokaslr panic=-1 tsc=reliable".to_owned();
+        // nokaslr: symbols are where the cache says, unless it is asked for. panic=-1: a panic ends QEMU at once, by
+        // -no-reboot.
+        let asked = append.iter().flat_map(|words| words.split_whitespace()).any(|word| word == "kaslr");
+        let place = if asked { "" } else { "nokaslr " };
+        let mut words = format!("console=ttyS0 {place}panic=-1 tsc=reliable");
         for word in append {
             words.push(' ');
             words.push_str(word);

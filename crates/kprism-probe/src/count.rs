@@ -9,7 +9,7 @@ use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 
 use crate::Error;
 use crate::plan::Plan;
-use crate::program::{CELL, CELL_AT, CELLS, ENTRIES, Layout, PROBE_STATE, RECORD, count, fill, splice};
+use crate::program::{CELL, CELL_AT, ENTRIES, Layout, PROBE_STATE, RECORD, STATE, count, fill, splice};
 use crate::splice::STACK;
 use crate::stream::HEADER;
 use crate::tally::{Histogram, Scale, Tally, ZERO};
@@ -75,6 +75,7 @@ fn keyed(asm: &mut Asm, plan: &Plan, faults: u32, layout: &Layout, done: Label) 
     }
     let (read, found, room) = (asm.label(), asm.label(), asm.label());
     asm.note("its cell").load(B8, R0, R10, FAILED).branch_imm(Cond::Eq, R0, 0, read);
+    asm.load(B8, R1, R10, CELL_AT);
     count(asm, 32);
     asm.goto(done).bind(read);
     let key = |asm: &mut Asm| {
@@ -83,10 +84,11 @@ fn keyed(asm: &mut Asm, plan: &Plan, faults: u32, layout: &Layout, done: Label) 
     key(asm);
     asm.call(Helper::MapLookup).branch_imm(Cond::Ne, R0, 0, found);
     key(asm);
-    asm.map_value(R3, CELLS, layout.zeros_at()).mov_imm(R4, ONLY_NEW).call(Helper::MapUpdate);
+    asm.map_value(R3, STATE, layout.zeros_at()).mov_imm(R4, ONLY_NEW).call(Helper::MapUpdate);
     // Another CPU may have been first.
     key(asm);
     asm.call(Helper::MapLookup).branch_imm(Cond::Ne, R0, 0, room);
+    asm.load(B8, R1, R10, CELL_AT);
     count(asm, 24);
     asm.goto(done).bind(room).bind(found);
     Ok(())

@@ -4,63 +4,89 @@
 //! Each ring gives its records nearly in order: one that interrupted another is behind it, with an earlier time. What is
 //! later than the last that is known of every ring waits for the next round.
 
-use kprism_bpf::ring::Ring;
+use kprism_bpf::cpu_ring::CpuRing;
 
 use crate::plan::Plan;
-use crate::stream::{Hit, tidy};
+use crate::stream::{HEADER, needs_tidying, tidy, u32_at, u64_at};
 
 /// Records that wait, in one piece of memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Merge {
     bytes: Vec<u8>,
     /// Time and place.
-    index: Vec<(u64, usize, usize)>,
+    index: Vec<(u64, usize)>,
+    /// Whether they lie there in the order of their times: one CPU's do, but for those that interrupted others.
+    is_sorted: bool,
+    /// By probe: whether a record may have bytes that its values do not use.
+    loose: Vec<bool>,
 }
 
 impl Merge {
+    /// Nothing yet, of these probes.
+    pub fn new(plans: &[Plan]) -> Self {
+        let loose = plans.iter().map(|plan| needs_tidying(&plan.probe)).collect();
+        Self { bytes: Vec::new(), index: Vec::new(), is_sorted: true, loose }
+    }
+
     /// Takes what a ring has. Before the time returned, nothing can come of it any more: that of its last record if a
     /// record is still being written, else no time at all.
-    pub fn fill(&mut self, ring: &mut Ring<'_>, plans: &[Plan]) -> u64 {
+    pub fn fill(&mut self, ring: &mut CpuRing<'_>, plans: &[Plan]) -> u64 {
         let mut last = 0;
-        ring.drain(|record| {
-            last = self.add(record, plans);
-        });
+        let cpu = ring.cpu as u16;
+        ring.drain(|record| last = self.add(record, cpu, plans));
         if ring.is_busy() { last } else { u64::MAX }
     }
 
-    /// Its time.
-    fn add(&mut self, record: &[u8], plans: &[Plan]) -> u64 {
+    /// Its time. The program leaves it to us to say which CPU it was.
+    fn add(&mut self, record: &[u8], cpu: u16, plans: &[Plan]) -> u64 {
+        if record.len() < HEADER {
+            return 0;
+        }
         let from = self.bytes.len();
         self.bytes.extend_from_slice(record);
-        let Ok(hit) = Hit::parse(record) else {
-            self.bytes.truncate(from);
-            return 0;
-        };
-        if let Some(plan) = plans.get(usize::from(hit.probe)) {
-            tidy(&mut self.bytes[from..], &plan.probe);
+        let own = &mut self.bytes[from..];
+        own[6..8].copy_from_slice(&cpu.to_le_bytes());
+        let (time, probe) = (u64_at(own, 8), usize::from(u32_at(own, 4) as u16));
+        if self.loose.get(probe) == Some(&true) || u64_at(own, 24) != 0 {
+            tidy(own, &plans[probe].probe);
         }
-        self.index.push((hit.time_ns, from, self.bytes.len()));
-        hit.time_ns
+        self.is_sorted &= self.index.last().is_none_or(|(before, _)| *before <= time);
+        self.index.push((time, from));
+        time
     }
 
-    /// Gives the records up to this time; how many there were.
+    /// Gives the records up to this time, one or more at once; how many there were.
     pub fn give(&mut self, until: u64, mut take: impl FnMut(&[u8])) -> u64 {
-        // Several runs that are sorted already: what this sort is best at.
-        self.index.sort_by_key(|(time, ..)| *time);
-        let given = self.index.partition_point(|(time, ..)| *time <= until);
-        for (_, from, to) in &self.index[..given] {
-            take(&self.bytes[*from..*to]);
+        if !self.is_sorted {
+            // Several runs that are sorted already: what this sort is best at.
+            self.index.sort_by_key(|(time, _)| *time);
+        }
+        let given = self.index.partition_point(|(time, _)| *time <= until);
+        let mut piece = 0..0;
+        for (_, from) in &self.index[..given] {
+            let to = from + u32_at(&self.bytes, *from) as usize;
+            if *from != piece.end {
+                if !piece.is_empty() {
+                    take(&self.bytes[piece.clone()]);
+                }
+                piece = *from..*from;
+            }
+            piece.end = to;
+        }
+        if !piece.is_empty() {
+            take(&self.bytes[piece]);
         }
         let mut rest = Vec::new();
         let later = self.index.split_off(given);
         self.index.clear();
-        for (time, from, to) in later {
+        for (time, from) in later {
             let at = rest.len();
-            rest.extend_from_slice(&self.bytes[from..to]);
-            self.index.push((time, at, rest.len()));
+            rest.extend_from_slice(&self.bytes[from..from + u32_at(&self.bytes, from) as usize]);
+            self.index.push((time, at));
         }
         self.bytes.clear();
         self.bytes.extend_from_slice(&rest);
+        self.is_sorted = true;
         given as u64
     }
 }
@@ -68,25 +94,25 @@ impl Merge {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stream::hits;
 
-    fn record(time: u64, cpu: u16) -> Vec<u8> {
+    fn record(time: u64) -> Vec<u8> {
         let mut bytes = vec![0; 32];
         bytes[0] = 32;
-        bytes[6..8].copy_from_slice(&cpu.to_le_bytes());
         bytes[8..16].copy_from_slice(&time.to_le_bytes());
         bytes
     }
 
     #[test]
     fn by_time_and_not_before_it() {
-        let mut merge = Merge::default();
+        let mut merge = Merge::new(&[]);
         let mut given = Vec::new();
         let mut round = |merge: &mut Merge, records: &[(u64, u16)], until| {
-            records.iter().for_each(|(time, cpu)| assert_eq!(merge.add(&record(*time, *cpu), &[]), *time));
+            records.iter().for_each(|(time, cpu)| assert_eq!(merge.add(&record(*time), *cpu, &[]), *time));
             given.clear();
             let count = merge.give(until, |bytes| {
-                let hit = Hit::parse(bytes).expect("a record");
-                given.push((hit.time_ns, hit.cpu));
+                let records = hits(bytes).map(|hit| hit.expect("a record"));
+                given.extend(records.map(|hit| (hit.time_ns, hit.cpu)));
             });
             assert_eq!(count, given.len() as u64);
             given.clone()

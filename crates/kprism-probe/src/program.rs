@@ -3,10 +3,12 @@
 //! then the record's header and values.
 //!
 //! Segments use the stack from its top; what is kept for the program itself lies at the bottom, and nothing stays in
-//! registers between them. Counters are each CPU's own, so that no two write to one cache line.
+//! registers between them. Counters and the ring are each CPU's own, so that no two write to one cache line.
 
 use kprism_bpf::asm::{Asm, Code, Label};
+use kprism_bpf::cpu_ring;
 use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
+use kprism_bpf::wanted::{self, TRACED};
 use kprism_expr::emit::{self, Map, Reloc};
 use kprism_expr::ir::{FAULTS, Fault, Kept, Space};
 use kprism_expr::regs;
@@ -19,18 +21,16 @@ use crate::splice::{self, CONTEXT, To};
 use crate::stream::{HEADER, Part};
 
 use Reg::{R0, R1, R2, R3, R10};
-use Width::{B2, B4, B8};
+use Width::{B4, B8};
 
 /// The maps of every program, in this order.
 pub const TASKS: usize = 0;
-/// Counters, by CPU.
-pub const CELLS: usize = 1;
+/// Counters and rings, by CPU.
+pub const RINGS: usize = 1;
 /// Faults, trace state variables, the number of records.
 pub const STATE: usize = 2;
-/// Records: a ring for each CPU.
-pub const RINGS: usize = 3;
 /// What this probe's entry program keeps, if it has one; then what it counts by keys, if it does.
-pub const ENTRIES: usize = 4;
+pub const ENTRIES: usize = 3;
 
 /// Bytes of counters of one probe and CPU: hits, passed, lost, keys without room, keys that could not be read.
 pub const CELL: u32 = 64;
@@ -47,15 +47,14 @@ pub const VARS_END: u32 = 8 * 1024;
 pub(crate) const RECORD: i16 = -504;
 pub(crate) const CELL_AT: i16 = -496;
 const PID_TGID: i16 = -488;
-const CPU: i16 = -480;
 
 /// What all probes of a session share.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     /// Number of probes.
     pub probes: u32,
-    /// Room for CPUs: a power of two.
-    pub cpus: u32,
+    /// Counters and rings.
+    pub rings: cpu_ring::Layout,
     /// Only processes in the map, or all but this one.
     pub all_but: Option<u32>,
     /// No more records than these.
@@ -74,27 +73,34 @@ pub struct Layout {
 
 impl Layout {
     /// For these probes, and all hits of everybody.
-    pub fn of(plans: &[Plan], cpus: u32) -> Self {
+    ///
+    /// # Errors
+    /// What they count and record is more than a program can address.
+    pub fn of(plans: &[Plan], cpus: u32, ring_bytes: u32) -> Result<Self, Error> {
         let cells = |keyed: bool| {
             let wanted = plans.iter().filter(|plan| plan.actions.keys.is_empty() != keyed);
             wanted.filter_map(|plan| Some(plan.probe.tally.as_ref()?.cell_bytes())).max().unwrap_or(0)
         };
-        Self {
-            probes: plans.len() as u32,
-            cpus,
+        let (probes, tally) = (plans.len() as u32, cells(false));
+        let all = plans.iter().flat_map(|plan| [Some(plan), plan.instead.as_deref()]).flatten();
+        let longest = all.map(|plan| plan.probe.record_bytes).max().unwrap_or(0);
+        let counters = probes.saturating_mul(CELL.saturating_add(tally));
+        Ok(Self {
+            probes,
+            rings: cpu_ring::Layout::fitting(cpus, counters, ring_bytes, longest)?,
             all_but: None,
             stop_after: None,
             vars: 0,
-            tally: cells(false),
+            tally,
             keyed: cells(true),
             switched: plans.iter().any(|plan| !plan.probe.part.is_record()),
             slide: 0,
-        }
+        })
     }
 
     /// Bytes of the state.
     pub fn state_bytes(&self) -> u32 {
-        self.vars_at() + 8 * self.vars
+        self.zeros_at() + self.keyed
     }
 
     /// Where records are counted.
@@ -112,24 +118,14 @@ impl Layout {
         self.stop_at() + 16
     }
 
-    /// Bytes of one CPU's counters.
-    pub fn stride(&self) -> u32 {
-        self.probes.saturating_mul(CELL + self.tally)
+    /// Where what is counted for new keys begins as: zeros.
+    pub fn zeros_at(&self) -> u32 {
+        self.vars_at() + 8 * self.vars
     }
 
     /// Where, among one CPU's counters, a probe counts without keys.
     pub fn tally_at(&self, number: u32) -> u32 {
-        (self.probes * CELL).saturating_add(number.saturating_mul(self.tally))
-    }
-
-    /// Where what is counted for new keys begins as: zeros.
-    pub fn zeros_at(&self) -> u32 {
-        self.cpus.saturating_mul(self.stride())
-    }
-
-    /// Bytes of the counters.
-    pub fn cell_bytes(&self) -> u32 {
-        self.zeros_at().saturating_add(self.keyed)
+        self.probes * CELL + number * self.tally
     }
 }
 
@@ -146,24 +142,20 @@ const EXCHANGE_IF: i32 = 0xf1;
 /// Goes on at `out` unless the hit is of a process that was asked for. Leaves the context in its place.
 fn ours(asm: &mut Asm, layout: &Layout, out: Label) {
     asm.store(B8, R10, CONTEXT, R1).note("whose hit is it?");
-    asm.call(Helper::CurrentPidTgid).store(B8, R10, PID_TGID, R0);
     // The process is the upper half.
-    const PID: i16 = PID_TGID + 4;
+    asm.call(Helper::CurrentPidTgid).store(B8, R10, PID_TGID, R0).alu_imm(Alu::Rsh, R0, 32);
     match layout.all_but {
-        Some(own) => {
-            asm.load(B4, R0, R10, PID).branch_imm(Cond::Eq, R0, own.cast_signed(), out);
-        }
+        Some(own) => asm.branch_imm(Cond::Eq, R0, own.cast_signed(), out),
         None => {
-            asm.map(R1, TASKS).mov(R2, R10).alu_imm(Alu::Add, R2, i32::from(PID)).call(Helper::MapLookup);
-            asm.branch_imm(Cond::Eq, R0, 0, out);
-            asm.load(B4, R1, R0, 0);
-            asm.branch_imm(Cond::Ne, R1, kprism_bpf::func::TRACED.cast_signed(), out);
+            wanted::load(asm, TASKS, R0, R1);
+            asm.branch_imm(Cond::Ne, R1, TRACED.into(), out)
         }
-    }
+    };
 }
 
 /// The program of a probe.
 pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
+    let size = plan.probe.record_bytes;
     let mut asm = Asm::new();
     let (out, lost) = (asm.label(), asm.label());
     let state = number * PROBE_STATE;
@@ -174,10 +166,10 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
         asm.note("is it on?").map_value(R1, STATE, layout.switch_at()).load(B8, R0, R1, 0);
         asm.branch_imm(Cond::Ne, R0, RUNNING as i32, out);
     }
-    asm.note("this CPU's counters").call(Helper::SmpProcessorId);
-    asm.alu_imm(Alu::And, R0, layout.cpus.cast_signed() - 1).store(B8, R10, CPU, R0);
-    asm.alu_imm(Alu::Mul, R0, layout.stride().cast_signed());
-    asm.map_value(R1, CELLS, number * CELL).alu(Alu::Add, R1, R0).store(B8, R10, CELL_AT, R1);
+    let cell = number * CELL;
+    asm.note("this CPU's counters");
+    cpu_ring::counter(&mut asm, &layout.rings, RINGS, cell, out);
+    asm.store(B8, R10, CELL_AT, R1);
     count(&mut asm, 0);
 
     if let Some(guard) = &plan.guard {
@@ -203,6 +195,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
         asm.put(insn::encode(0xdb, R1 as u8, R0 as u8, 0, 1));
         asm.mov_imm(R1, most.cast_signed()).branch(Cond::Ge, R0, R1, out);
     }
+    asm.load(B8, R1, R10, CELL_AT);
     count(&mut asm, 8);
     for segment in &plan.actions.set {
         asm.note(segment.text.clone());
@@ -213,32 +206,31 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     if let Some(tally) = &plan.probe.tally {
         count::tally(&mut asm, plan, tally, number, layout)?;
     }
-    if plan.probe.record_bytes == 0 {
+    if size == 0 {
         asm.bind(lost).bind(out).end();
         return Ok(asm.finish()?);
     }
-    // Two CPUs that write into one ring wait for each other; and what interrupts everything (a breakpoint's handler is
-    // such) cannot wait, and would lose its record.
-    asm.note("this CPU's ring").map(R1, RINGS).mov(R2, R10).alu_imm(Alu::Add, R2, i32::from(CPU));
-    asm.call(Helper::MapLookup).branch_imm(Cond::Eq, R0, 0, lost);
-    asm.note("record").mov(R1, R0).mov_imm(R2, plan.probe.record_bytes.cast_signed()).mov_imm(R3, 0);
-    asm.call(Helper::RingbufReserve).branch_imm(Cond::Eq, R0, 0, lost).store(B8, R10, RECORD, R0);
-    asm.store_imm(B4, R0, 0, plan.probe.record_bytes.cast_signed());
-    asm.store_imm(B2, R0, 4, number as i32).store_imm(B8, R0, 24, 0);
-    asm.load(B8, R1, R10, CPU).store(B2, R0, 6, R1);
-    asm.load(B8, R1, R10, PID_TGID).store(B8, R0, 16, R1);
-    asm.call(Helper::KtimeGetNs).load(B8, R1, R10, RECORD).store(B8, R1, 8, R0);
+    if !plan.actions.set.is_empty() || plan.probe.tally.is_some() {
+        asm.load(B8, R1, R10, CELL_AT);
+    }
+    let room = cpu_ring::reserve(&mut asm, &layout.rings, cell, size, lost);
+    // After there is room: who reads the ring knows that what comes later is later.
+    asm.note("record").store(B8, R10, RECORD, R1).call(Helper::KtimeGetNs);
+    asm.load(B8, R1, R10, RECORD).store(B8, R1, 8, R0);
+    asm.load(B8, R2, R10, PID_TGID).store(B8, R1, 16, R2).store_imm(B4, R1, 4, number as i32);
     for slot in &plan.slots {
         fill(&mut asm, plan, slot, state + PROBE_STATE / 2, layout)?;
     }
     for slot in &plan.hidden {
         fill(&mut asm, plan, slot, state + HIDDEN_FAULTS, layout)?;
     }
-    const NO_WAKEUP: i32 = 1;
-    asm.note("submit").load(B8, R1, R10, RECORD).mov_imm(R2, NO_WAKEUP).call(Helper::RingbufSubmit);
-    asm.goto(out).bind(lost);
-    count(&mut asm, 16);
+    asm.note("submit").load(B8, R1, R10, RECORD);
+    cpu_ring::submit(&mut asm, size);
     asm.bind(out).end();
+    room.retries(&mut asm);
+    asm.bind(lost).load(B8, R1, R10, CELL_AT);
+    count(&mut asm, 16);
+    asm.goto(out);
     Ok(asm.finish()?)
 }
 
@@ -279,8 +271,9 @@ fn switch(asm: &mut Asm, part: Part, layout: &Layout, out: Label) {
     asm.branch_imm(Cond::Ne, R0, from as i32, out);
 }
 
+/// Of the counters at `R1`.
 pub(crate) fn count(asm: &mut Asm, at: i16) {
-    asm.load(B8, R1, R10, CELL_AT).mov_imm(R0, 1).put(insn::atomic_add(R1, at, R0));
+    asm.mov_imm(R0, 1).put(insn::atomic_add(R1, at, R0));
 }
 
 /// Puts a segment in, with this probe's maps.

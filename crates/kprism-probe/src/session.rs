@@ -5,14 +5,14 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use kprism_bpf::func::{CHILDREN_ONLY, TRACED, TaskOffsets, fork_program};
+use kprism_bpf::cpu_ring::CpuRing;
 use kprism_bpf::host;
 use kprism_bpf::kernel::{Function, Kernel};
 use kprism_bpf::link::{Link, When};
 use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::mapping::Mapping;
 use kprism_bpf::prog::{ProgKind, Program};
-use kprism_bpf::ring::Ring;
+use kprism_bpf::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
 use kprism_expr::ir::FAULTS;
 
 use crate::Error;
@@ -50,8 +50,6 @@ pub struct Config {
 
 /// Calls that may be open at once, of which entries are kept.
 const OPEN_CALLS: u32 = 16 << 10;
-/// Processes that are followed at once.
-const PROCESSES: u32 = 64 << 10;
 
 /// Probes that are attached.
 #[derive(Debug)]
@@ -64,9 +62,8 @@ pub struct Session {
     /// By probe: what it counts by keys.
     keyed: Vec<Option<Map>>,
     state: Mapping,
-    cells: Mapping,
-    /// By CPU.
-    rings: Vec<Map>,
+    /// Counters and rings, by CPU.
+    rings: Mapping,
     _maps: Vec<Map>,
 }
 
@@ -81,36 +78,31 @@ impl Session {
             stop_after: config.stop_after,
             vars: config.vars.len() as u32,
             slide,
-            ..Layout::of(&plans, (host::possible_cpus() as u32).next_power_of_two())
+            ..Layout::of(&plans, host::possible_cpus() as u32, config.ring_bytes)?
         };
-        let tasks = Map::create("kp_tasks", MapKind::Hash, 4, 4, PROCESSES, 0)?;
-        let cells = Map::memory("kp_cells", layout.cell_bytes())?;
+        let tasks = Wanted::new("kp_tasks")?;
         let state = Map::memory("kp_state", layout.state_bytes())?;
-        let rings: Vec<Map> = (0..host::possible_cpus())
-            .map(|_| Map::ring("kp_ring", config.ring_bytes))
-            .collect::<Result<_, _>>()?;
         let state_memory = state.mapped()?;
         let first = if starts { program::PAUSED } else { program::RUNNING };
         state_memory.write(layout.switch_at() as usize, first);
         for (number, value) in config.vars.iter().enumerate() {
             state_memory.write(layout.vars_at() as usize + 8 * number, value.cast_unsigned());
         }
-        let ring_of_cpu = Map::array_of("kp_rings", &rings, layout.cpus)?;
-        let wanted = |pid: u32, what: u32| tasks.update(&pid.to_le_bytes(), &what.to_le_bytes());
+        let rings = layout.rings.map("kp_rings")?;
         match &config.who {
             Who::All => {}
-            Who::Processes(pids) => pids.iter().try_for_each(|pid| wanted(*pid, TRACED))?,
-            Who::Children => wanted(std::process::id(), CHILDREN_ONLY)?,
+            Who::Processes(pids) => pids.iter().try_for_each(|pid| tasks.set(*pid, TRACED))?,
+            Who::Children => tasks.set(std::process::id(), CHILDREN_ONLY)?,
         }
         let (mut programs, mut links, mut maps) = (Vec::new(), Vec::new(), Vec::new());
         let mut keyed = Vec::new();
         if config.who != Who::All {
-            let code = fork_program(TaskOffsets::new(kernel.btf())?)?;
+            let code = wanted::fork(kernel.btf())?;
             let kind = ProgKind::TpBtf(kernel.tracepoint("sched_process_fork")?);
-            let program = Program::load("kp_fork", kind, &code, &[&tasks])?;
+            let program = Program::load("kp_fork", kind, &code, &[tasks.map()])?;
             links.push((None, Link::tracing(&program, 0)?));
         }
-        let shared = [&tasks, &cells, &state, &ring_of_cpu];
+        let shared = [tasks.map(), &rings, &state];
         for (number, plan) in plans.iter_mut().enumerate() {
             let mut attach =
                 |plan: &Plan| attached(&mut kernel, plan, number as u32, &layout, config.keys, &shared);
@@ -134,8 +126,8 @@ impl Session {
             maps.extend(attached.entries);
             keyed.push(attached.keyed);
         }
-        let cell_memory = cells.mapped()?;
-        maps.extend([tasks, cells, state, ring_of_cpu]);
+        let ring_memory = rings.mapped()?;
+        maps.extend([rings, state]);
         Ok(Self {
             plans,
             layout,
@@ -143,8 +135,7 @@ impl Session {
             programs,
             keyed,
             state: state_memory,
-            cells: cell_memory,
-            rings,
+            rings: ring_memory,
             _maps: maps,
         })
     }
@@ -155,9 +146,10 @@ impl Session {
     }
 
     /// The reading end.
-    pub fn reader(&self) -> Result<Reader<'_>, Error> {
-        let rings = self.rings.iter().map(Ring::new).collect::<Result<_, _>>()?;
-        Ok(Reader { rings, session: self, merge: Merge::default() })
+    pub fn reader(&self) -> Reader<'_> {
+        let layout = &self.layout.rings;
+        let ring = |cpu: u32| CpuRing::new(&self.rings, layout, cpu as usize);
+        Reader { rings: (0..layout.cpus).map(ring).collect(), session: self, merge: Merge::new(&self.plans) }
     }
 
     /// Detaches; what is in the ring can still be read.
@@ -208,20 +200,21 @@ impl Session {
     /// Of all CPUs.
     fn total(&self, number: usize, tally: &Tally) -> Row {
         let from = self.layout.tally_at(number as u32);
-        let at = |cpu: u32, word: u32| (cpu * self.layout.stride() + from + 8 * word) as usize;
-        let all_cpus =
-            |word| (0..self.layout.cpus).map(|cpu| self.cells.read(at(cpu, word))).fold(0, u64::wrapping_add);
+        let rings = &self.layout.rings;
+        let at = |cpu: usize, word: u32| rings.counter(cpu, from + 8 * word);
+        let all_cpus = |word| {
+            (0..rings.cpus as usize).map(|cpu| self.rings.read(at(cpu, word))).fold(0, u64::wrapping_add)
+        };
         let words: Vec<u64> = (0..tally.cell_bytes() / 8).map(all_cpus).collect();
         Row::of(tally, Vec::new(), &words)
     }
 
     /// What was counted so far, by probe.
     pub fn counts(&self) -> Vec<Counts> {
-        let cell = |number: usize, word: usize| -> u64 {
-            let stride = self.layout.stride() as usize;
-            (0..self.layout.cpus as usize)
-                .map(|cpu| self.cells.read(cpu * stride + number * CELL as usize + 8 * word))
-                .sum()
+        let cell = |number: usize, word: u32| -> u64 {
+            let rings = &self.layout.rings;
+            let at = number as u32 * CELL + 8 * word;
+            (0..rings.cpus as usize).map(|cpu| self.rings.read(rings.counter(cpu, at))).sum()
         };
         let errors = |from: usize| -> BTreeMap<String, u64> {
             let all =
@@ -252,13 +245,14 @@ impl Session {
 /// Takes records out of the rings. Nothing wakes it, which would cost each hit: it looks now and then.
 #[derive(Debug)]
 pub struct Reader<'s> {
-    rings: Vec<Ring<'s>>,
+    rings: Vec<CpuRing<'s>>,
     session: &'s Session,
     merge: Merge,
 }
 
 impl Reader<'_> {
-    /// Gives `take` the records of all CPUs in the order of their times, as they go to the file; how many there were.
+    /// Gives `take` the records of all CPUs in the order of their times, as they go to the file, one or more at once; how
+    /// many there were.
     /// What may still be preceded by another CPU's is kept for the next time.
     pub fn drain(&mut self, take: impl FnMut(&[u8])) -> u64 {
         // What is made from now on is later.

@@ -162,11 +162,11 @@ pub struct Hit<'a> {
     pub bytes: &'a [u8],
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
@@ -223,7 +223,12 @@ pub fn hits(bytes: &[u8]) -> impl Iterator<Item = Result<Hit<'_>, StreamError>> 
     })
 }
 
-/// Clears what the ring held before: in the place of values that could not be read, and in a string's room after its
+/// Whether a record of this probe may have room that a value does not use.
+pub(crate) fn needs_tidying(probe: &Probe) -> bool {
+    probe.items.iter().any(|item| matches!(item.shape, Some(Shape::Text { .. } | Shape::Stack { .. })))
+}
+
+/// Clears what is no value: in the place of values that could not be read, and in a string's room after its
 /// end.
 pub fn tidy(record: &mut [u8], probe: &Probe) {
     let failed = u64_at(record, 24);

@@ -9,7 +9,7 @@ use kprism_bpf::host::Host;
 use kprism_probe::locate::{Target, plans};
 use kprism_probe::plan::{Plan, Request};
 use kprism_probe::session::{Config, Session, Who};
-use kprism_probe::stream::Hit;
+use kprism_probe::stream::hits;
 use serde_json::{Value, json};
 
 /// The program's output, and each probe's records.
@@ -20,11 +20,12 @@ fn recorded(program: &Path, all: Vec<Plan>) -> (String, Vec<Vec<Vec<Value>>>) {
     let output = Command::new(program).output().expect("it runs");
     session.stop();
     let mut records = vec![Vec::new(); probes.len()];
-    session.reader().expect("rings").finish(|bytes| {
-        let hit = Hit::parse(bytes).expect("a record");
-        let probe = usize::from(hit.probe);
-        let values = probes[probe].items.iter().enumerate();
-        records[probe].push(values.map(|(n, item)| hit.value(n, item).expect("readable")).collect());
+    session.reader().finish(|bytes| {
+        for hit in hits(bytes).map(|hit| hit.expect("a record")) {
+            let probe = usize::from(hit.probe);
+            let values = probes[probe].items.iter().enumerate();
+            records[probe].push(values.map(|(n, item)| hit.value(n, item).expect("readable")).collect());
+        }
     });
     for (counts, records) in session.counts().iter().zip(&records) {
         assert_eq!((counts.passed, counts.lost), (records.len() as u64, 0));

@@ -26,6 +26,5 @@ mod session;
 mod stats;
 
 pub use emit::{Keep, Regions, Shape, Site, entry as entry_program, exit as exit_program};
-pub use sched::{CHILDREN_ONLY, TRACED, TaskOffsets, fork as fork_program};
 pub use session::{Config, Hook, Scope, Session, choose};
 pub use stats::{FunctionStats, Losses};

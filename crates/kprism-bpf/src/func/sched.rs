@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs that follow tasks: whoever is switched to gets its stack of open calls, whoever forks passes on
-//! that it is traced.
+//! The program that follows tasks: whoever is switched to gets its stack of open calls.
 //!
 //! An empty stack needs no keeping: it stays with the CPU for the next task. Only tasks that sleep inside a traced
 //! call have one of their own, found again by their number.
@@ -10,31 +9,27 @@ use super::layout::{FULL, NONE_LEFT, OFF, STACK_BYTES, cpu};
 use crate::asm::{Asm, Code};
 use crate::error::Error;
 use crate::insn::{Alu, Cond, Helper, Reg, Width};
+use crate::wanted::{self, TRACED};
 use kprism_btf::Btf;
 
 use Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use Width::{B4, B8};
 
-/// The maps of these programs after that of the CPUs, in order. Task → `top`.
+/// The maps of this program after that of the CPUs, in order. Task → `top`.
 pub const SLEEPING: usize = 1;
 /// Stacks nobody has.
 pub const FREE: usize = 2;
-/// Process → what it is to us.
+/// What a process is to us.
 pub const WANTED: usize = 3;
-
-/// A wanted process is traced.
-pub const TRACED: u32 = 1;
-/// Its children will be.
-pub const CHILDREN_ONLY: u32 = 2;
 
 /// Whose calls are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// Everyone's but this process's.
     AllBut(u32),
-    /// Those of the processes in the map.
+    /// Those of the processes that are traced.
     Wanted,
-    /// Those of the threads in the map.
+    /// Those of the threads that are.
     WantedThreads,
 }
 
@@ -101,10 +96,9 @@ pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, 
         }
         Who::Wanted | Who::WantedThreads => {
             let number = if who == Who::Wanted { offsets.tgid } else { offsets.pid };
-            asm.load(B4, R1, R8, number).store(B4, R10, -8, R1);
-            asm.map(R1, WANTED).mov(R2, R10).alu_imm(Alu::Add, R2, -8).call(Helper::MapLookup);
-            asm.branch_imm(Cond::Eq, R0, 0, off);
-            asm.load(B4, R1, R0, 0).branch_imm(Cond::Ne, R1, TRACED.cast_signed(), off);
+            asm.load(B4, R1, R8, number);
+            wanted::load(asm, WANTED, R1, R0);
+            asm.branch_imm(Cond::Ne, R0, TRACED.into(), off);
         }
     }
     asm.note("does it have open calls?");
@@ -129,22 +123,4 @@ fn task_key(asm: &mut Asm, task: Reg, offsets: TaskOffsets) {
     let numbered = asm.label();
     asm.load(B4, R1, task, offsets.pid).branch_imm(Cond::Ne, R1, 0, numbered);
     asm.mov(R1, R6).alu_imm(Alu::Xor, R1, -1).bind(numbered).store(B4, R10, -8, R1);
-}
-
-/// At `sched_process_fork(parent, child)`.
-pub fn fork(offsets: TaskOffsets) -> Result<Code, Error> {
-    let mut asm = Asm::new();
-    let asm = &mut asm;
-    let (unknown, thread) = (asm.label(), asm.label());
-    const WANTED_HERE: usize = 0;
-    asm.load(B8, R6, R1, 0).load(B8, R7, R1, 8);
-    asm.load(B4, R1, R6, offsets.tgid).load(B4, R8, R7, offsets.tgid).branch(Cond::Eq, R1, R8, thread);
-    asm.store(B4, R10, -8, R1);
-    asm.map(R1, WANTED_HERE).mov(R2, R10).alu_imm(Alu::Add, R2, -8).call(Helper::MapLookup);
-    asm.branch_imm(Cond::Eq, R0, 0, unknown);
-    asm.store(B4, R10, -8, R8).store_imm(B4, R10, -16, TRACED.cast_signed());
-    asm.map(R1, WANTED_HERE).mov(R2, R10).alu_imm(Alu::Add, R2, -8).mov(R3, R10).alu_imm(Alu::Add, R3, -16);
-    asm.mov_imm(R4, 0).call(Helper::MapUpdate);
-    asm.bind(unknown).bind(thread).end();
-    std::mem::take(asm).finish()
 }

@@ -13,10 +13,11 @@ use crate::host;
 use crate::insn::{Reg, Width};
 use crate::kernel::{Function, Kernel};
 use crate::link::{Link, When};
-use crate::map::{MMAPABLE, Map, MapKind, NO_PREALLOC};
+use crate::map::{MMAPABLE, Map, MapKind};
 use crate::mapping::Mapping;
 use crate::prog::{ProgKind, Program};
 use crate::ring::Ring;
+use crate::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
 use kprism_btf::Btf;
 
 /// How functions are hooked.
@@ -93,7 +94,7 @@ struct Maps {
     ring: Map,
     sleeping: Map,
     free: Map,
-    wanted: Map,
+    wanted: Wanted,
 }
 
 /// More functions than this would take long to hook one by one.
@@ -139,7 +140,7 @@ impl Session {
             ring: Map::ring("kp_calls", config.ring_bytes)?,
             sleeping: Map::create("kp_sleeping", MapKind::Hash, 4, 8, STACKS, 0)?,
             free: Map::create("kp_free", MapKind::Queue, 0, 8, STACKS, 0)?,
-            wanted: Map::create("kp_wanted", MapKind::Hash, 4, 4, 65536, NO_PREALLOC)?,
+            wanted: Wanted::new("kp_wanted")?,
         };
         for stack in 1..STACKS {
             maps.free.push(&u64::from(stack * STACK_BYTES).to_le_bytes())?;
@@ -169,7 +170,7 @@ impl Session {
             verified: 0,
         };
         if config.scope == Scope::Children {
-            session.want(std::process::id(), sched::CHILDREN_ONLY)?;
+            session.maps.wanted.set(std::process::id(), CHILDREN_ONLY)?;
         }
         session.follow_tasks(kernel, config, regions)?;
         let shape = Shape { keep: config.keep, regions };
@@ -200,13 +201,13 @@ impl Session {
         let maps = &self.maps;
         let code = sched::switch(offsets, who, regions)?;
         let kind = ProgKind::TpBtf(kernel.tracepoint("sched_switch")?);
-        let all = [&maps.cpus, &maps.sleeping, &maps.free, &maps.wanted];
+        let all = [&maps.cpus, &maps.sleeping, &maps.free, maps.wanted.map()];
         let switch = Program::load("kp_switch", kind, &code, &all)?;
         self.sched_links.push(Link::tracing(&switch, 0)?);
         self.programs.push(switch);
         if who == Who::Wanted {
             let kind = ProgKind::TpBtf(kernel.tracepoint("sched_process_fork")?);
-            let fork = Program::load("kp_fork", kind, &sched::fork(offsets)?, &[&maps.wanted])?;
+            let fork = Program::load("kp_fork", kind, &wanted::fork(kernel.btf())?, &[maps.wanted.map()])?;
             self.sched_links.push(Link::tracing(&fork, 0)?);
             self.programs.push(fork);
         }
@@ -263,14 +264,10 @@ impl Session {
         Ok(())
     }
 
-    fn want(&self, tgid: u32, what: u32) -> Result<(), Error> {
-        self.maps.wanted.update(&tgid.to_le_bytes(), &what.to_le_bytes())
-    }
-
     /// Traces a process, all its threads and its children, or with [`Scope::Threads`] a thread, from now on. Takes effect
     /// as each thread is switched to.
     pub fn trace(&self, number: u32) -> Result<(), Error> {
-        self.want(number, sched::TRACED)?;
+        self.maps.wanted.set(number, TRACED)?;
         visit_every_cpu();
         Ok(())
     }

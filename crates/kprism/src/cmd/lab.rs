@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kprism_lab::{
     Counters, Ended, Job, ObserverOptions, Options, Outcome as Ran, Pace, Prepared, Share, Span,
 };
@@ -304,6 +304,11 @@ impl RunArgs {
     pub fn observer(&self, prepared: &Prepared) -> Result<Option<ObserverOptions>> {
         if self.unobserved {
             return Ok(None);
+        }
+        if !prepared.is_where_linked() {
+            bail!(
+                "kaslr goes with --unobserved: names of what is observed are those of the kernel as it is linked"
+            );
         }
         let plugin = kprism_lab::find_observer()?;
         let mut arguments = self.packets.plugin_arguments();

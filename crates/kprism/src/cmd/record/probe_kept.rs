@@ -7,6 +7,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use kprism_probe::stream;
 
 /// Where records go.
 pub struct Kept {
@@ -26,18 +27,20 @@ impl Kept {
         Ok(Self { file: BufWriter::with_capacity(1 << 20, file), last, waiting: VecDeque::new(), records: 0 })
     }
 
-    /// Takes the records that `read` gives.
+    /// Takes the records that `read` gives, one or more at once.
     pub fn take(&mut self, read: impl FnOnce(&mut dyn FnMut(&[u8])) -> u64) -> Result<()> {
         let mut failed = None;
         let Self { file, last, waiting, .. } = self;
-        let taken = read(&mut |record| match *last {
+        let taken = read(&mut |records| match *last {
             Some(most) => {
-                if waiting.len() == most {
-                    waiting.pop_front();
+                for hit in stream::hits(records).flatten() {
+                    if waiting.len() == most {
+                        waiting.pop_front();
+                    }
+                    waiting.push_back(hit.bytes.into());
                 }
-                waiting.push_back(record.into());
             }
-            None if failed.is_none() => failed = file.write_all(record).err(),
+            None if failed.is_none() => failed = file.write_all(records).err(),
             None => {}
         });
         if let Some(error) = failed {
