@@ -155,14 +155,8 @@ pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome
             value["totals"] = totals.into();
         }
         if !variables.is_empty() {
-            value["variables"] = variables
-                .iter()
-                .cloned()
-                .collect::<std::collections::BTreeMap<_, _>>()
-                .into_iter()
-                .map(|(n, v)| (n, v.into()))
-                .collect::<Map<_, _>>()
-                .into();
+            let each = |(name, n): &(String, i64)| (name.clone(), Value::from(*n));
+            value["variables"] = variables.iter().map(each).collect::<Map<_, _>>().into();
         }
         serde_json::to_writer_pretty(&mut *out, &value)?;
         writeln!(out)?;
