@@ -164,21 +164,21 @@ impl Writer {
                 let more = m.first != 1 || m.last > 1;
                 let last = if m.last & 1 != 0 { LAST } else { 0 };
                 let more_bit = if more { MORE } else { 0 };
-                let mut short = Short::new(m.access as u8 | (m.size as u8) << 2 | last | more_bit);
-                if more {
-                    short.byte(m.first);
-                    short.byte(m.last);
-                }
-                short.difference(self.at.ns, m.ns);
-                short.difference(self.at.va, m.va);
-                short.difference(self.at.ip, m.ip);
-                self.bytes.extend_from_slice(short.get());
+                let at = self.at;
+                self.short(m.access as u8 | (m.size as u8) << 2 | last | more_bit, |short| {
+                    if more {
+                        short.byte(m.first);
+                        short.byte(m.last);
+                    }
+                    short.difference(at.ns, m.ns);
+                    short.difference(at.va, m.va);
+                    short.difference(at.ip, m.ip);
+                });
                 self.at = Place { ns: m.ns, va: m.va, ip: m.ip };
             }
             Event::Touch { va, access, size } => {
-                let mut short = Short::new(access as u8 | (size as u8) << 2 | TOUCH);
-                short.difference(self.at.va, va);
-                self.bytes.extend_from_slice(short.get());
+                let from = self.at.va;
+                self.short(access as u8 | (size as u8) << 2 | TOUCH, |short| short.difference(from, va));
                 self.at.va = va;
             }
             Event::Space(cr3) => {
@@ -218,6 +218,19 @@ impl Writer {
         }
     }
 
+    /// Writes an event in place, without looking at the stream's room for each of its bytes.
+    #[inline(always)]
+    fn short(&mut self, head: u8, fields: impl FnOnce(&mut Short)) {
+        let begin = self.bytes.len();
+        self.bytes.resize(begin + SHORT, 0);
+        let Some(Ok(bytes)) = self.bytes.get_mut(begin..).map(<&mut [u8; SHORT]>::try_from) else { return };
+        let mut short = Short { bytes, len: 0 };
+        short.byte(head);
+        fields(&mut short);
+        let end = begin + short.len;
+        self.bytes.truncate(end);
+    }
+
     fn at(&mut self, ns: u64, va: u64) {
         self.difference(self.at.ns, ns);
         self.difference(self.at.va, va);
@@ -238,21 +251,16 @@ impl Writer {
     }
 }
 
-/// The bytes of one event, written without looking at the stream's room for each: three numbers of at most ten bytes, and
-/// as much behind them as a number is written at once.
-struct Short {
-    bytes: [u8; 48],
+/// Room for a short event: three bytes, three numbers of at most ten, and as much behind them as a number is written at once.
+const SHORT: usize = 48;
+
+/// The bytes of one event.
+struct Short<'a> {
+    bytes: &'a mut [u8; SHORT],
     len: usize,
 }
 
-impl Short {
-    #[inline(always)]
-    fn new(head: u8) -> Self {
-        let mut short = Short { bytes: [0; 48], len: 0 };
-        short.byte(head);
-        short
-    }
-
+impl Short<'_> {
     #[inline(always)]
     fn byte(&mut self, byte: u8) {
         self.bytes[self.len] = byte;
@@ -286,10 +294,6 @@ impl Short {
             n >>= 7;
         }
         self.byte(n as u8);
-    }
-
-    fn get(&self) -> &[u8] {
-        &self.bytes[..self.len]
     }
 }
 
