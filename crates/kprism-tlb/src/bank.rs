@@ -126,6 +126,7 @@ impl Bank {
 
     /// [`look_up`](Bank::look_up) of many accesses to 4K pages that are not global, for a bank that never sees others, nor other
     /// address spaces. `marks` are those that a [`Sieve`](crate::Sieve) gave the accesses; [`told`] reads them then.
+    #[inline(always)]
     pub fn look_up_many(&mut self, vas: &[u64], kinds: &[Access], marks: &mut [u32]) {
         let all = vas.len().min(kinds.len()).min(marks.len());
         let (vas, kinds, marks) = (&vas[..all], &kinds[..all], &mut marks[..all]);

@@ -8,7 +8,7 @@
 //! all of them. Where loads and stores have arrays of their own, the same page by the other kind passes; where data shares
 //! an array with code, everything passes once after a fetch.
 
-use crate::geometry::{Access, Array, Geometry};
+use crate::geometry::{Access, Array, Geometry, PageSize};
 use crate::recent::{self, Recent};
 
 /// Of a mark: a model must be asked.
@@ -51,8 +51,10 @@ impl Sieve {
     pub fn new(geometries: &[Geometry], replayed: bool) -> Self {
         let first = || geometries.iter().filter_map(|g| g.levels.first()).flatten();
         let serves = |a: &Array, access| a.serves.contains(&access);
-        let data = |a: &&Array| serves(a, Access::Load) || serves(a, Access::Store);
-        let split = first().any(|a| serves(a, Access::Load) != serves(a, Access::Store));
+        let data = |a: &&Array| {
+            a.pages.contains(&PageSize::K4) && (serves(a, Access::Load) || serves(a, Access::Store))
+        };
+        let split = first().filter(data).any(|a| serves(a, Access::Load) != serves(a, Access::Store));
         let shared = first().filter(data).any(|a| serves(a, Access::Fetch));
         let bits = first().filter(data).map(|a| a.sets().trailing_zeros()).min().unwrap_or(0);
         let sets = 1 << bits;
@@ -124,9 +126,10 @@ impl Place {
         let page = va >> self.shift;
         let this = page << 1 | store & self.kind;
         let slot = &mut slots[self.first + (page & self.mask) as usize];
-        let mark = if *slot != this { self.mark } else { 0 };
+        // No branch: nobody could predict it.
+        let other = u32::from(*slot != this).wrapping_neg();
         *slot = this;
-        mark
+        self.mark & other
     }
 }
 

@@ -64,7 +64,7 @@ struct Sift<'a, const N: usize, const UNIFORM: bool, const PLACES: bool> {
 }
 
 /// Gives how many of `out` are set. `N` and `UNIFORM` are the sieve's; `PLACES`: instructions and times are wanted.
-#[inline(never)]
+#[inline(always)]
 pub fn sift<const N: usize, const UNIFORM: bool, const PLACES: bool>(
     entries: &[Entry],
     sieve: &mut Sieve,
@@ -78,17 +78,17 @@ pub fn sift<const N: usize, const UNIFORM: bool, const PLACES: bool>(
     for entry in entries {
         match entry.read() {
             Noted::Blocks { va, across, blocks: more, instructions } => {
-                to.ns += instructions;
                 blocks[Access::Fetch as usize] += more;
                 if va >> 12 != to.code || across {
                     to.fetch(va, across);
                 }
+                to.ns += instructions;
             }
             Noted::Data(data) => {
-                to.ns += data.instructions;
                 if data.ip >> 12 != to.code && data.instructions != 0 {
                     to.fetch(data.block(), false);
                 }
+                to.ns += data.instructions;
                 blocks[Access::Fetch as usize] += u64::from(data.instructions != 0);
                 blocks[Access::Store as usize] += u64::from(data.store);
                 blocks[Access::Load as usize] += u64::from(!data.store);

@@ -36,6 +36,8 @@ pub struct Thread {
     /// Nothing, where misses are counted only.
     stream: Option<(Writer, File)>,
     begun: bool,
+    #[cfg(target_arch = "x86_64")]
+    newer: bool,
     process: u32,
     cpu: u32,
 }
@@ -59,6 +61,11 @@ impl Thread {
             call: [0; 7],
             stream,
             begun: false,
+            #[cfg(target_arch = "x86_64")]
+            newer: is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("lzcnt"),
             process,
             cpu,
         })
@@ -93,7 +100,7 @@ impl Thread {
     /// There is no room for an entry.
     #[cold]
     #[inline(never)]
-    fn full(&mut self, entry: Entry) {
+    extern "C" fn full(&mut self, entry: Entry) {
         if self.begun {
             self.look_up();
         } else {
@@ -114,6 +121,23 @@ impl Thread {
         if !self.begun {
             return;
         }
+        #[cfg(target_arch = "x86_64")]
+        if self.newer {
+            // SAFETY: this processor has what is asked for.
+            return unsafe { self.look_up_newer() };
+        }
+        self.look_up_any();
+    }
+
+    /// The same, compiled for processors of the last ten years.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+    fn look_up_newer(&mut self) {
+        self.look_up_any();
+    }
+
+    #[inline(always)]
+    fn look_up_any(&mut self) {
         let entries = &self.entries[1..std::mem::replace(&mut self.next, 1)];
         let (sieve, counted, sifted) = (&mut self.sieve, &mut self.counted, &mut *self.sifted);
         let count = match (self.stream.is_some(), sieve.width(), sieve.is_uniform()) {
@@ -125,17 +149,18 @@ impl Thread {
         let Sifted { vas, kinds, marks, places } = sifted;
         self.bank.look_up_many(&vas[..count], &kinds[..count], &mut marks[..count]);
         let Some((writer, _)) = &mut self.stream else { return };
-        for i in 0..count {
-            let Some(missed) = told(marks[i]) else { continue };
-            let (va, access, size) = (vas[i], kinds[i], missed.size);
-            writer.event(&match missed.touched {
-                true => Event::Touch { va, access, size },
-                false => {
-                    let (first, last) = (missed.first, missed.last);
-                    Event::Miss(Miss { ns: places[i].ns, va, ip: places[i].ip, access, size, first, last })
+        writer.many(|to| {
+            for i in 0..count {
+                let Some(missed) = told(marks[i]) else { continue };
+                let (va, access, size) = (vas[i], kinds[i], missed.size);
+                if missed.touched {
+                    to.touch(va, access, size);
+                    continue;
                 }
-            });
-        }
+                let (first, last) = (missed.first, missed.last);
+                to.miss(&Miss { ns: places[i].ns, va, ip: places[i].ip, access, size, first, last });
+            }
+        });
         if writer.bytes.len() >= CHUNK {
             self.write();
         }
