@@ -32,8 +32,13 @@
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/task.h>
+#include <linux/version.h>
 #include <asm/io.h>
 #include <asm/pgalloc.h>
+
+#ifndef MAX_PAGE_ORDER /* before 6.8 */
+#define MAX_PAGE_ORDER (MAX_ORDER - (LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)))
+#endif
 
 #define HELLO 0x3130305441545048ULL /* "HPTAT001" */
 enum { TABLE = 5, SCAN = 6, REGION = 16, VMA = 17, VMA_FILE = 18, VMA_NAME = 19, COUNTS = 20, DIRECTORY = 21 };
@@ -45,6 +50,10 @@ MODULE_PARM_DESC(node, "NUMA node whose memory the monitor watches");
 static bool pmd;
 module_param(pmd, bool, 0444);
 MODULE_PARM_DESC(pmd, "place page middle directories too, which map huge pages");
+
+static unsigned int room;
+module_param(room, uint, 0444);
+MODULE_PARM_DESC(room, "pages of the node that are left for tables, up to a power of two from 16; 0: all");
 
 static unsigned long placed, escaped;
 module_param(placed, ulong, 0444);
@@ -144,9 +153,42 @@ static void unfollow(const struct mm_struct *mm)
 	raw_spin_unlock_irqrestore(&followed_lock, flags);
 }
 
+/* Of the node: what tables are not to have. */
+static LIST_HEAD(held);
+
+static void let_go(void)
+{
+	struct page *page, *next;
+
+	list_for_each_entry_safe(page, next, &held, lru) {
+		list_del(&page->lru);
+		__free_pages(page, page_private(page));
+	}
+}
+
+/* Takes all of the node but what `room` says. That is one piece, larger than what the allocator keeps for a CPU: given
+ * back, it counts as free. */
+static void hold(void)
+{
+	const gfp_t gfp = GFP_KERNEL | __GFP_THISNODE | __GFP_NORETRY | __GFP_NOWARN;
+	unsigned int left = max(4, order_base_2(room)), order = MAX_PAGE_ORDER + 1;
+	struct page *kept = alloc_pages_node(node, gfp, left), *page;
+
+	while (order--) {
+		while ((page = alloc_pages_node(node, gfp, order))) {
+			set_page_private(page, order);
+			list_add(&page->lru, &held);
+			cond_resched();
+		}
+	}
+	if (kept)
+		__free_pages(kept, left);
+}
+
 static struct page *page_in_node(void)
 {
-	struct page *page = alloc_pages_node(node, GFP_PGTABLE_USER | __GFP_THISNODE | __GFP_NOWARN, 0);
+	/* A full node is no reason to look for memory that could be taken from others. */
+	struct page *page = alloc_pages_node(node, GFP_PGTABLE_USER | __GFP_THISNODE | __GFP_NORETRY | __GFP_NOWARN, 0);
 
 	if (page) {
 		placed++;
@@ -491,6 +533,8 @@ static int __init ptat_init(void)
 	page = alloc_pages_node(node, GFP_KERNEL | __GFP_THISNODE | __GFP_ZERO, 0);
 	if (!page)
 		return -ENOMEM;
+	if (room)
+		hold();
 	mailbox = page_address(page);
 	put(HELLO, page_to_phys(page), 0);
 	record(REGION, PFN_PHYS(node_start_pfn(node)), PFN_PHYS(node_end_pfn(node)));
@@ -524,6 +568,7 @@ probes_off:
 		if (probes[probed].kp.addr)
 			unregister_kretprobe(&probes[probed]);
 	__free_page(page);
+	let_go();
 	return error;
 }
 
@@ -544,6 +589,7 @@ static void __exit ptat_exit(void)
 		if (probes[i].kp.addr)
 			unregister_kretprobe(&probes[i]);
 	free_page((unsigned long)mailbox);
+	let_go();
 }
 
 module_init(ptat_init);

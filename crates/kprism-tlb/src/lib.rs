@@ -20,6 +20,7 @@ pub mod allocs;
 mod array;
 pub mod bank;
 pub mod bus;
+pub mod counters;
 mod full;
 pub mod geometry;
 pub mod heat;
