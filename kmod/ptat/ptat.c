@@ -24,6 +24,7 @@
 #include <linux/fs.h>
 #include <linux/ftrace.h>
 #include <linux/gfp.h>
+#include <linux/highmem.h>
 #include <linux/kprobes.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -53,7 +54,7 @@ MODULE_PARM_DESC(pmd, "place page middle directories too, which map huge pages")
 
 static unsigned int room;
 module_param(room, uint, 0444);
-MODULE_PARM_DESC(room, "pages of the node that are left for tables, up to a power of two from 16; 0: all");
+MODULE_PARM_DESC(room, "pages of the node that are left for tables; 0: all");
 
 static unsigned long placed, escaped;
 module_param(placed, ulong, 0444);
@@ -153,27 +154,32 @@ static void unfollow(const struct mm_struct *mm)
 	raw_spin_unlock_irqrestore(&followed_lock, flags);
 }
 
-/* Of the node: what tables are not to have. */
+/* With `room`: the pages that are left for tables, and the rest of the node, which nobody is to have. */
+static LIST_HEAD(pool);
 static LIST_HEAD(held);
+static DEFINE_SPINLOCK(pool_lock);
 
-static void let_go(void)
+static void let_go(struct list_head *pages)
 {
 	struct page *page, *next;
 
-	list_for_each_entry_safe(page, next, &held, lru) {
+	list_for_each_entry_safe(page, next, pages, lru) {
+		unsigned int order = page_private(page);
+
 		list_del(&page->lru);
-		__free_pages(page, page_private(page));
+		set_page_private(page, 0);
+		__free_pages(page, order);
 	}
 }
 
-/* Takes all of the node but what `room` says. That is one piece, larger than what the allocator keeps for a CPU: given
- * back, it counts as free. */
 static void hold(void)
 {
 	const gfp_t gfp = GFP_KERNEL | __GFP_THISNODE | __GFP_NORETRY | __GFP_NOWARN;
-	unsigned int left = max(4, order_base_2(room)), order = MAX_PAGE_ORDER + 1;
-	struct page *kept = alloc_pages_node(node, gfp, left), *page;
+	unsigned int order = MAX_PAGE_ORDER + 1, left;
+	struct page *page;
 
+	for (left = room; left && (page = alloc_pages_node(node, gfp, 0)); left--)
+		list_add(&page->lru, &pool);
 	while (order--) {
 		while ((page = alloc_pages_node(node, gfp, order))) {
 			set_page_private(page, order);
@@ -181,15 +187,29 @@ static void hold(void)
 			cond_resched();
 		}
 	}
-	if (kept)
-		__free_pages(kept, left);
+}
+
+static struct page *from_pool(void)
+{
+	struct page *page;
+
+	spin_lock(&pool_lock);
+	page = list_first_entry_or_null(&pool, struct page, lru);
+	if (page)
+		list_del(&page->lru);
+	spin_unlock(&pool_lock);
+	if (page)
+		clear_highpage(page);
+	return page;
 }
 
 static struct page *page_in_node(void)
 {
-	/* A full node is no reason to look for memory that could be taken from others. */
-	struct page *page = alloc_pages_node(node, GFP_PGTABLE_USER | __GFP_THISNODE | __GFP_NORETRY | __GFP_NOWARN, 0);
+	struct page *page = room ? from_pool() : NULL;
 
+	/* A full node is no reason to look for memory that could be taken from others. */
+	if (!page)
+		page = alloc_pages_node(node, GFP_PGTABLE_USER | __GFP_THISNODE | __GFP_NORETRY | __GFP_NOWARN, 0);
 	if (page) {
 		placed++;
 	} else {
@@ -568,7 +588,8 @@ probes_off:
 		if (probes[probed].kp.addr)
 			unregister_kretprobe(&probes[probed]);
 	__free_page(page);
-	let_go();
+	let_go(&pool);
+	let_go(&held);
 	return error;
 }
 
@@ -589,7 +610,8 @@ static void __exit ptat_exit(void)
 		if (probes[i].kp.addr)
 			unregister_kretprobe(&probes[i]);
 	free_page((unsigned long)mailbox);
-	let_go();
+	let_go(&pool);
+	let_go(&held);
 }
 
 module_init(ptat_init);

@@ -46,7 +46,7 @@ struct Bus {
 pub struct Placed {
     /// Page directories too.
     pub pmd: bool,
-    /// No more pages than this, up to a power of two; 0: all that fit.
+    /// No more pages than this; 0: all that fit.
     pub room: u32,
 }
 

@@ -42,7 +42,7 @@ pub struct Args {
     /// With --method ptat: page directories too, so that walks for 2 MB pages are seen
     #[arg(long)]
     pmd: bool,
-    /// With --method ptat: leave page tables only so many pages of the region, up to a power of two from 16; 0: all
+    /// With --method ptat: leave page tables only so many pages of the region; 0: all
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     room: u32,
     /// With --method perf: sample this event instead, as perf names it
