@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Any bytes as perf.data, alone and with themselves as the kernel's code: a capture or an error comes back, whose
 //! streams are no larger than what they came from and whose code lies where it says. And as one of tracepoints: no more
-//! events than bytes, whose fields can be shown.
+//! events than bytes, whose fields can be shown. And as one of misses of memory: no more samples than bytes.
 #![no_main]
 
 use std::path::Path;
 
 use kprism_ftrace::Data;
 use kprism_ftrace::show::Shown;
-use kprism_import::perfdata::{Parts, from_parts, trace};
+use kprism_import::perfdata::{Parts, from_parts, mem, trace};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -25,6 +25,9 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(capture.switches.iter().all(|switch| switch.cpu < capture.streams.len()));
     }
     let unpacked = trace::unpack(bytes);
+    let samples = mem::read(bytes, &unpacked);
+    assert!(samples.misses.len() <= bytes.len() + unpacked.len());
+    assert!(samples.misses.is_sorted_by_key(|miss| miss.ns));
     if let Ok(trace) = trace::read(bytes, &unpacked) {
         assert!(trace.len() <= bytes.len() + unpacked.len());
         let (decoder, shown) = (trace.dat.decoder(), Shown::new(&trace.dat.formats, trace.dat.big));

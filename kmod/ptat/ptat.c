@@ -24,6 +24,7 @@
 #include <linux/fs.h>
 #include <linux/ftrace.h>
 #include <linux/gfp.h>
+#include <linux/highmem.h>
 #include <linux/kprobes.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -32,8 +33,13 @@
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/task.h>
+#include <linux/version.h>
 #include <asm/io.h>
 #include <asm/pgalloc.h>
+
+#ifndef MAX_PAGE_ORDER /* before 6.8 */
+#define MAX_PAGE_ORDER (MAX_ORDER - (LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)))
+#endif
 
 #define HELLO 0x3130305441545048ULL /* "HPTAT001" */
 enum { TABLE = 5, SCAN = 6, REGION = 16, VMA = 17, VMA_FILE = 18, VMA_NAME = 19, COUNTS = 20, DIRECTORY = 21 };
@@ -45,6 +51,10 @@ MODULE_PARM_DESC(node, "NUMA node whose memory the monitor watches");
 static bool pmd;
 module_param(pmd, bool, 0444);
 MODULE_PARM_DESC(pmd, "place page middle directories too, which map huge pages");
+
+static unsigned int room;
+module_param(room, uint, 0444);
+MODULE_PARM_DESC(room, "pages of the node that are left for tables; 0: all");
 
 static unsigned long placed, escaped;
 module_param(placed, ulong, 0444);
@@ -144,10 +154,62 @@ static void unfollow(const struct mm_struct *mm)
 	raw_spin_unlock_irqrestore(&followed_lock, flags);
 }
 
+/* With `room`: the pages that are left for tables, and the rest of the node, which nobody is to have. */
+static LIST_HEAD(pool);
+static LIST_HEAD(held);
+static DEFINE_SPINLOCK(pool_lock);
+
+static void let_go(struct list_head *pages)
+{
+	struct page *page, *next;
+
+	list_for_each_entry_safe(page, next, pages, lru) {
+		unsigned int order = page_private(page);
+
+		list_del(&page->lru);
+		set_page_private(page, 0);
+		__free_pages(page, order);
+	}
+}
+
+static void hold(void)
+{
+	const gfp_t gfp = GFP_KERNEL | __GFP_THISNODE | __GFP_NORETRY | __GFP_NOWARN;
+	unsigned int order = MAX_PAGE_ORDER + 1, left;
+	struct page *page;
+
+	for (left = room; left && (page = alloc_pages_node(node, gfp, 0)); left--)
+		list_add(&page->lru, &pool);
+	while (order--) {
+		while ((page = alloc_pages_node(node, gfp, order))) {
+			set_page_private(page, order);
+			list_add(&page->lru, &held);
+			cond_resched();
+		}
+	}
+}
+
+static struct page *from_pool(void)
+{
+	struct page *page;
+
+	spin_lock(&pool_lock);
+	page = list_first_entry_or_null(&pool, struct page, lru);
+	if (page)
+		list_del(&page->lru);
+	spin_unlock(&pool_lock);
+	if (page)
+		clear_highpage(page);
+	return page;
+}
+
 static struct page *page_in_node(void)
 {
-	struct page *page = alloc_pages_node(node, GFP_PGTABLE_USER | __GFP_THISNODE | __GFP_NOWARN, 0);
+	struct page *page = room ? from_pool() : NULL;
 
+	/* A full node is no reason to look for memory that could be taken from others. */
+	if (!page)
+		page = alloc_pages_node(node, GFP_PGTABLE_USER | __GFP_THISNODE | __GFP_NORETRY | __GFP_NOWARN, 0);
 	if (page) {
 		placed++;
 	} else {
@@ -491,6 +553,8 @@ static int __init ptat_init(void)
 	page = alloc_pages_node(node, GFP_KERNEL | __GFP_THISNODE | __GFP_ZERO, 0);
 	if (!page)
 		return -ENOMEM;
+	if (room)
+		hold();
 	mailbox = page_address(page);
 	put(HELLO, page_to_phys(page), 0);
 	record(REGION, PFN_PHYS(node_start_pfn(node)), PFN_PHYS(node_end_pfn(node)));
@@ -524,6 +588,8 @@ probes_off:
 		if (probes[probed].kp.addr)
 			unregister_kretprobe(&probes[probed]);
 	__free_page(page);
+	let_go(&pool);
+	let_go(&held);
 	return error;
 }
 
@@ -544,6 +610,8 @@ static void __exit ptat_exit(void)
 		if (probes[i].kp.addr)
 			unregister_kretprobe(&probes[i]);
 	free_page((unsigned long)mailbox);
+	let_go(&pool);
+	let_go(&held);
 }
 
 module_init(ptat_init);

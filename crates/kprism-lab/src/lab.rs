@@ -51,8 +51,9 @@ impl Prepared {
     /// to it, and to devices, to `trace`, a line each (its events `memory_region_ops_*`).
     pub fn monitor_bus(&mut self, trace: &Path) {
         self.machine.monitor = Some(trace.to_owned());
-        // Memory that comes later goes online by itself, for the kernel's own use too.
-        self.boot_with("memhp_default_state=online_kernel no_timer_check");
+        // Memory that comes later goes online by itself, for the kernel's own use too; who takes a page does not write to
+        // all of it on the bus.
+        self.boot_with("memhp_default_state=online_kernel no_timer_check init_on_alloc=0");
     }
 
     /// QEMU's version line.

@@ -22,13 +22,14 @@ enum Formatter {
 }
 
 /// Writes instructions.
-pub(crate) struct Disassembler {
+pub struct Disassembler {
     formatter: Formatter,
     insn: Instruction,
     text: String,
 }
 
 impl Disassembler {
+    /// Writes them so.
     pub fn new(syntax: Syntax) -> Self {
         let mut formatter = match syntax {
             Syntax::Att => Formatter::Att(GasFormatter::new()),
@@ -80,7 +81,7 @@ impl Disassembler {
 
 /// Where an instruction refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refers {
+pub enum Refers {
     /// The target of a direct branch.
     Branch(u64),
     /// An address relative to the instruction's own.

@@ -5,10 +5,12 @@
 use std::collections::HashMap;
 
 use kprism_image::symbols::Symbols;
+use kprism_tlb::counters::{Counter, Side, relative_error};
 use kprism_tlb::geometry::PageSize;
 use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
 use kprism_tlb::profile::{Context, Distribution, Misses, Profile};
+use kprism_tlb::stream::Miss;
 use kprism_tlb::whatif::{ByObject, huge_mebibytes, may_be_huge};
 use kprism_tlb::{Access, Geometry};
 use serde_json::Value;
@@ -201,6 +203,59 @@ pub fn functions(profile: &Profile, geometries: usize, symbols: &Symbols) -> Tab
         .map(|((name, module), misses)| (vec![Cell::Text(name), Cell::Text(module)], misses))
         .collect();
     ranked(&[("function", "function"), ("module", "module")], rows, profile.all(), geometries)
+}
+
+/// Misses of programs' and the kernel's instructions, by access and geometry.
+#[derive(Debug, Clone, Default)]
+pub struct BySide([[Misses; 3]; 2]);
+
+impl BySide {
+    /// Adds a miss, which stands for so many.
+    pub fn add(&mut self, miss: &Miss, weight: u64) {
+        let to = &mut self.0[(miss.ip >> 63) as usize][miss.access as usize];
+        to.iter_mut().enumerate().for_each(|(g, n)| *n += u64::from(miss.last >> g & 1) * weight);
+    }
+
+    fn of(&self, accesses: &[Access], side: Side, geometry: usize) -> u64 {
+        let taken = |kernel: usize| match side {
+            Side::Both => true,
+            Side::User => kernel == 0,
+            Side::Kernel => kernel == 1,
+        };
+        let sum = |kernel: usize| accesses.iter().map(|&a| self.0[kernel][a as usize][geometry]).sum::<u64>();
+        (0..2).filter(|&kernel| taken(kernel)).map(sum).sum()
+    }
+}
+
+/// What a processor counted beside what the run has, for each geometry, with the PTAT paper's relative error.
+pub fn counters(counters: &[Counter], sums: &BySide, geometries: &[Geometry]) -> Table {
+    let mut rows = Vec::new();
+    for counter in counters {
+        let Some((accesses, side)) = counter.accesses() else { continue };
+        for g in 0..geometries.len().max(1) {
+            let misses = sums.of(accesses, side, g);
+            let error = counter.count.and_then(|count| relative_error(misses, count));
+            rows.push(vec![
+                Cell::Text(counter.event.clone()),
+                counter.count.map_or(Cell::Nothing, Cell::Count),
+                Cell::Percent(counter.running),
+                geometries.get(g).map_or(Cell::Nothing, |g| Cell::Text(g.name.clone())),
+                Cell::Count(misses),
+                error.map_or(Cell::Nothing, |e| Cell::Percent(e * 100.0)),
+            ]);
+        }
+    }
+    Table::new(
+        &[
+            ("event", "event"),
+            ("counted", "counted"),
+            ("running_percent", "running"),
+            ("geometry", "geometry"),
+            ("misses", "misses"),
+            ("relative_error_percent", "relative error"),
+        ],
+        rows,
+    )
 }
 
 /// By object.

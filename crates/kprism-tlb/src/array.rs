@@ -109,31 +109,37 @@ impl Array {
         }
     }
 
-    /// [`hit`](Array::hit), and if there is none, [`fill`](Array::fill), for the key of each place, in order. `hits` gets, by
-    /// place, whether there was one. In the usual sets no branch depends on that, which where memory is accessed at random
-    /// nobody could predict.
-    pub fn hit_or_fill_all(&mut self, places: &[u32], key: impl Fn(u32) -> u64, hits: &mut [bool]) {
+    /// [`hit`](Array::hit), and if there is none, [`fill`](Array::fill), for the key of each place, in order. `each` gets the
+    /// place, and whether there was one. In the usual sets no branch depends on that, which where memory is accessed at
+    /// random nobody could predict.
+    #[inline(always)]
+    pub fn hit_or_fill_all(
+        &mut self,
+        places: impl Iterator<Item = u32>,
+        key: impl Fn(u32) -> u64,
+        mut each: impl FnMut(u32, bool),
+    ) {
         self.unused = false;
         let sets = self.sets;
         if let Store::Lru(keys) = &mut self.store
             && sets.is_power_of_two()
         {
             match self.ways {
-                4 => return rotate_all::<4>(keys, sets, places, key, hits),
-                6 => return rotate_all::<6>(keys, sets, places, key, hits),
-                8 => return rotate_all::<8>(keys, sets, places, key, hits),
-                12 => return rotate_all::<12>(keys, sets, places, key, hits),
-                16 => return rotate_all::<16>(keys, sets, places, key, hits),
+                4 => return rotate_all::<4>(keys, sets, places, key, each),
+                6 => return rotate_all::<6>(keys, sets, places, key, each),
+                8 => return rotate_all::<8>(keys, sets, places, key, each),
+                12 => return rotate_all::<12>(keys, sets, places, key, each),
+                16 => return rotate_all::<16>(keys, sets, places, key, each),
                 _ => {}
             }
         }
-        for &place in places {
+        for place in places {
             let key = key(place);
             let hit = self.hit(key).is_some();
             if !hit {
                 self.fill(key, false);
             }
-            hits[place as usize] = hit;
+            each(place, hit);
         }
     }
 
@@ -258,15 +264,15 @@ fn to_front<const WAYS: usize>(set: &mut [u64], key: u64) -> Option<u64> {
 fn rotate_all<const WAYS: usize>(
     keys: &mut [u64],
     sets: u64,
-    places: &[u32],
+    places: impl Iterator<Item = u32>,
     key: impl Fn(u32) -> u64,
-    hits: &mut [bool],
+    mut each: impl FnMut(u32, bool),
 ) {
     let (all, _) = keys.as_chunks_mut::<WAYS>();
-    for &place in places {
+    for place in places {
         let key = key(place);
         let set = (key & NUMBER & (sets - 1)) as usize;
-        hits[place as usize] = rotate(&mut all[set], key);
+        each(place, rotate(&mut all[set], key));
     }
 }
 

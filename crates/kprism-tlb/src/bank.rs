@@ -10,6 +10,7 @@
 use crate::geometry::{Access, Array, Geometry, PageSize};
 use crate::model::{Counts, Outcome, Page, Tlb};
 use crate::recent::Recent;
+use crate::sieve::NEEDED;
 
 /// What an access did, a bit for each geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,13 @@ impl Missed {
     }
 }
 
+/// What a mark says, once the models have seen the access; nothing, if there is nothing to write down.
+#[inline(always)]
+pub fn told(mark: u32) -> Option<Missed> {
+    let (first, last) = (mark as u8, (mark >> 8) as u8);
+    (mark & (NEEDED | 0xffff) != 0).then_some(Missed { size: PageSize::K4, first, last, touched: first == 0 })
+}
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Bank {
@@ -45,8 +53,6 @@ pub struct Bank {
     split: bool,
     /// Some first level has an array for data and code.
     shared: bool,
-    /// Of accesses looked up together: geometries that missed, on the first level and altogether; whether a replay needs it.
-    marks: Vec<u32>,
     /// Accesses that were looked up, by kind.
     pub looked_up: [u64; 3],
 }
@@ -70,16 +76,7 @@ impl Bank {
         let shared = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(both)));
         let one = |a: &Array| a.serves.contains(&Access::Load) != a.serves.contains(&Access::Store);
         let split = geometries.iter().any(|g| g.levels.first().is_some_and(|l| l.iter().any(one)));
-        Bank {
-            tlbs,
-            recent: None,
-            data: NOWHERE,
-            code: NOWHERE,
-            split,
-            shared,
-            marks: Vec::new(),
-            looked_up: [0; 3],
-        }
+        Bank { tlbs, recent: None, data: NOWHERE, code: NOWHERE, split, shared, looked_up: [0; 3] }
     }
 
     /// An access within one 4K page. `page` walks the page tables.
@@ -92,16 +89,6 @@ impl Bank {
         }
         *last = this;
         self.look_up(va, access, page)
-    }
-
-    /// Whether loads and stores to one page are different accesses to some geometry.
-    pub fn is_split(&self) -> bool {
-        self.split
-    }
-
-    /// Whether a fetch matters to data, and the other way round, in some geometry's first level.
-    pub fn is_shared(&self) -> bool {
-        self.shared
     }
 
     /// The same for an access that the caller knows to be to another page than the last one of data, or of code; or of
@@ -137,35 +124,25 @@ impl Bank {
         missed
     }
 
-    /// [`look_up`](Bank::look_up) of many accesses to 4K pages that are not global, for a bank that never sees others.
-    /// `told` gets, in order, the places of those that are [told](Missed::is_told), and what they did.
-    pub fn look_up_many(&mut self, vas: &[u64], kinds: &[Access], told: &mut Vec<(u32, Missed)>) {
-        let all = vas.len().min(kinds.len());
-        kinds[..all].iter().for_each(|&kind| self.looked_up[kind as usize] += 1);
-        self.marks.clear();
-        match &mut self.recent {
-            Some(recent) => {
-                self.marks.extend(
-                    vas.iter().zip(kinds).map(|(&va, &kind)| u32::from(recent.is_needed(va, kind)) << 16),
-                );
-            }
-            None => self.marks.resize(all, 0),
+    /// [`look_up`](Bank::look_up) of many accesses to 4K pages that are not global, for a bank that never sees others, nor other
+    /// address spaces. `marks` are those that a [`Sieve`](crate::Sieve) gave the accesses; [`told`] reads them then.
+    #[inline(always)]
+    pub fn look_up_many(&mut self, vas: &[u64], kinds: &[Access], marks: &mut [u32]) {
+        let all = vas.len().min(kinds.len()).min(marks.len());
+        let (vas, kinds, marks) = (&vas[..all], &kinds[..all], &mut marks[..all]);
+        let (mut stores, mut fetches) = (0, 0);
+        for &kind in kinds {
+            stores += u64::from(kind == Access::Store);
+            fetches += u64::from(kind == Access::Fetch);
         }
-        let marks = &mut self.marks;
+        self.looked_up[Access::Load as usize] += all as u64 - stores - fetches;
+        self.looked_up[Access::Store as usize] += stores;
+        self.looked_up[Access::Fetch as usize] += fetches;
         for (bit, tlb) in self.tlbs.iter_mut().enumerate() {
-            tlb.access_all(vas, kinds, |i, outcome| {
+            tlb.access_all(vas, kinds, fetches == 0, |i, outcome| {
                 marks[i] |= if outcome == Outcome::Miss { 256 } else { 1 } << bit;
             });
         }
-        told.clear();
-        told.resize(all, (0, NOTHING));
-        let mut count = 0;
-        for (i, &mark) in marks.iter().enumerate() {
-            let (first, last) = (mark as u8, (mark >> 8) as u8);
-            told[count] = (i as u32, Missed { size: PageSize::K4, first, last, touched: first == 0 });
-            count += usize::from(mark != 0);
-        }
-        told.truncate(count);
     }
 
     #[inline(never)]

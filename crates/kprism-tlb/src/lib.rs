@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`geometry`], [`presets`] | what a processor's TLBs are, from JSON or by name |
 //! | [`model`], `array`, `full` | one processor's TLBs at work |
-//! | [`bank`], `recent` | several geometries over one stream of accesses; which of them a replay needs |
+//! | [`bank`], `recent`, [`sieve`] | several geometries over one stream of accesses; which of them a replay needs; which change nothing |
 //! | [`walk()`] | the page walk, for who has the memory |
 //! | [`stream`] | misses as bytes |
 //! | [`objects`], [`allocs`], [`profile`], [`heat`] | whose memory misses, how often, where and when |
@@ -20,6 +20,7 @@ pub mod allocs;
 mod array;
 pub mod bank;
 pub mod bus;
+pub mod counters;
 mod full;
 pub mod geometry;
 pub mod heat;
@@ -28,6 +29,7 @@ pub mod objects;
 pub mod presets;
 pub mod profile;
 mod recent;
+pub mod sieve;
 pub mod stream;
 pub mod walk;
 pub mod whatif;
@@ -36,4 +38,5 @@ pub use bank::Bank;
 pub use bank::Missed;
 pub use geometry::{Access, Geometry, GeometryError, PageSize, Policy};
 pub use model::{Outcome, Page, Tlb};
+pub use sieve::Sieve;
 pub use walk::walk;

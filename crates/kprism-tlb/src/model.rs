@@ -162,36 +162,55 @@ impl Tlb {
         self.below(0, va, access, space, page)
     }
 
-    /// [`access`](Tlb::access) to 4K pages that are not global, one after another; only such pages may ever have been accessed.
-    /// `each` gets the place of every access that missed the first level, and then of every one that missed all.
-    pub(crate) fn access_all(&mut self, vas: &[u64], kinds: &[Access], mut each: impl FnMut(usize, Outcome)) {
+    /// [`access`](Tlb::access) to 4K pages that are not global, one after another; only such pages may ever have been accessed,
+    /// in one address space. `each` gets the place of every access that missed the first level, and then of every one that
+    /// missed all.
+    #[inline(always)]
+    pub(crate) fn access_all(
+        &mut self,
+        vas: &[u64],
+        kinds: &[Access],
+        only_data: bool,
+        mut each: impl FnMut(usize, Outcome),
+    ) {
         let all = vas.len().min(kinds.len());
+        let (vas, kinds) = (&vas[..all], &kinds[..all]);
         let Together { mut missing, mut chosen, mut hits } = std::mem::take(&mut self.together);
-        missing.clear();
-        missing.extend(0..all as u32);
         chosen.resize(all, 0);
-        hits.resize(all, false);
-        let only_data = kinds[..all].iter().fold(0, |kinds, &kind| kinds | kind as u8) < Access::Fetch as u8;
+        // Before the first level nothing is missing, but all is looked up.
+        missing.clear();
+        let key = |i: u32| key(vas[i as usize], PageSize::K4, 0);
         // With pages of one size, what a level holds does not depend on the others, nor an array on those beside it: one
         // array after another.
         for level in 0..self.services.len() {
             let takes = [0, 1, 2].map(|kind: usize| self.services[level][kind].takes[0]);
-            let array_of = |i: u32| match takes[kinds[i as usize] as usize].get() {
-                [] => u8::MAX,
-                [one] => one.array,
-                more => more[(vas[i as usize] >> 19) as usize % more.len()].array,
-            };
-            let space = self.space;
-            let key = |i: u32| {
-                let va = vas[i as usize];
-                key(va, PageSize::K4, if va >> 63 == 0 { space } else { 0 })
-            };
             match (takes[0].get(), takes[1].get()) {
                 ([load], [store]) if only_data && load.array == store.array => {
-                    self.arrays[load.array as usize].hit_or_fill_all(&missing, key, &mut hits);
+                    let array = &mut self.arrays[load.array as usize];
+                    let mut missed = 0;
+                    let mut note = |i: u32, hit: bool| {
+                        chosen[missed] = i;
+                        missed += usize::from(!hit);
+                    };
+                    match level {
+                        0 => array.hit_or_fill_all(0..all as u32, key, &mut note),
+                        _ => array.hit_or_fill_all(missing.iter().copied(), key, &mut note),
+                    }
+                    std::mem::swap(&mut missing, &mut chosen);
+                    chosen.resize(all, 0);
+                    missing.truncate(missed);
                 }
                 _ => {
-                    missing.iter().for_each(|&i| hits[i as usize] = false);
+                    if level == 0 {
+                        missing.extend(0..all as u32);
+                    }
+                    let array_of = |i: u32| match takes[kinds[i as usize] as usize].get() {
+                        [] => u8::MAX,
+                        [one] => one.array,
+                        more => more[(vas[i as usize] >> 19) as usize % more.len()].array,
+                    };
+                    hits.clear();
+                    hits.resize(all, false);
                     let mut wanted = missing.iter().fold(0u64, |set, &i| set | 1 << (array_of(i) & 63));
                     while wanted != 0 {
                         let number = wanted.trailing_zeros() as u8;
@@ -202,17 +221,12 @@ impl Tlb {
                             chosen[count] = i;
                             count += usize::from(array_of(i) == number);
                         }
-                        array.hit_or_fill_all(&chosen[..count], key, &mut hits);
+                        let chosen = chosen[..count].iter().copied();
+                        array.hit_or_fill_all(chosen, key, |i, hit| hits[i as usize] = hit);
                     }
+                    missing.retain(|&i| !hits[i as usize]);
                 }
             }
-            let mut missed = 0;
-            for at in 0..missing.len() {
-                let i = missing[at];
-                missing[missed] = i;
-                missed += usize::from(!hits[i as usize]);
-            }
-            missing.truncate(missed);
             if level == 0 {
                 for &i in &missing {
                     self.counts.first[kinds[i as usize] as usize] += 1;
@@ -223,7 +237,7 @@ impl Tlb {
         for &i in &missing {
             let va = vas[i as usize];
             self.counts.last[kinds[i as usize] as usize] += 1;
-            self.walk(va, self.space_of(va), Page::K4);
+            self.walk(va, 0, Page::K4);
             each(i as usize, Outcome::Miss);
         }
         self.together = Together { missing, chosen, hits };

@@ -9,11 +9,22 @@
 
 use crate::geometry::{Access, Geometry, PageSize};
 
+/// An array that a replay follows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// Bits of a page.
+    pub shift: u32,
+    /// Sets less one.
+    pub mask: u64,
+    /// First slot.
+    pub first: usize,
+}
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Recent {
-    /// By kind of access: bits of a page, sets less one, first slot.
-    places: [Vec<(u32, u64, usize)>; 3],
+    /// By kind of access.
+    places: [Vec<Place>; 3],
     /// The last page of each set.
     slots: Vec<u64>,
 }
@@ -36,18 +47,28 @@ impl Recent {
                 _ => (PageSize::K4.shift(), 0),
             };
             for access in &array.serves {
-                places[*access as usize].push((shift, mask, slots));
+                places[*access as usize].push(Place { shift, mask, first: slots });
             }
             slots += mask as usize + 1;
         }
         Recent { places, slots: vec![NONE; slots] }
     }
 
+    /// What an access of this kind is compared with.
+    pub fn places(&self, access: Access) -> &[Place] {
+        &self.places[access as usize]
+    }
+
+    /// Slots of all places.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Takes note of an access; whether a replay needs it.
     #[inline(always)]
     pub fn is_needed(&mut self, va: u64, access: Access) -> bool {
         let mut needed = false;
-        for &(shift, mask, first) in &self.places[access as usize] {
+        for &Place { shift, mask, first } in &self.places[access as usize] {
             let page = va >> shift;
             let slot = &mut self.slots[first + (page & mask) as usize];
             needed |= *slot != page;

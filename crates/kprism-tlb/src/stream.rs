@@ -160,27 +160,8 @@ impl Writer {
     #[inline]
     pub fn event(&mut self, event: &Event) {
         match *event {
-            Event::Miss(m) => {
-                let more = m.first != 1 || m.last > 1;
-                let last = if m.last & 1 != 0 { LAST } else { 0 };
-                let more_bit = if more { MORE } else { 0 };
-                let mut short = Short::new(m.access as u8 | (m.size as u8) << 2 | last | more_bit);
-                if more {
-                    short.byte(m.first);
-                    short.byte(m.last);
-                }
-                short.difference(self.at.ns, m.ns);
-                short.difference(self.at.va, m.va);
-                short.difference(self.at.ip, m.ip);
-                self.bytes.extend_from_slice(short.get());
-                self.at = Place { ns: m.ns, va: m.va, ip: m.ip };
-            }
-            Event::Touch { va, access, size } => {
-                let mut short = Short::new(access as u8 | (size as u8) << 2 | TOUCH);
-                short.difference(self.at.va, va);
-                self.bytes.extend_from_slice(short.get());
-                self.at.va = va;
-            }
+            Event::Miss(m) => self.room_for::<SHORT>(|one| one.miss(&m)),
+            Event::Touch { va, access, size } => self.room_for::<SHORT>(|one| one.touch(va, access, size)),
             Event::Space(cr3) => {
                 self.bytes.push(SPACE);
                 self.number(cr3);
@@ -218,6 +199,20 @@ impl Writer {
         }
     }
 
+    /// Adds misses and touches on end, for which there is no quicker way.
+    #[inline(always)]
+    pub fn many(&mut self, add: impl FnOnce(&mut Many<MANY>)) {
+        self.room_for(add);
+    }
+
+    #[inline(always)]
+    fn room_for<const ROOM: usize>(&mut self, add: impl FnOnce(&mut Many<ROOM>)) {
+        let mut many = Many { bytes: [0; ROOM], len: 0, at: self.at, full: &mut self.bytes };
+        add(&mut many);
+        many.full.extend_from_slice(&many.bytes[..many.len]);
+        self.at = many.at;
+    }
+
     fn at(&mut self, ns: u64, va: u64) {
         self.difference(self.at.ns, ns);
         self.difference(self.at.va, va);
@@ -238,19 +233,59 @@ impl Writer {
     }
 }
 
-/// The bytes of one event, written without looking at the stream's room for each: three numbers of at most ten bytes, and
-/// as much behind them as a number is written at once.
-struct Short {
-    bytes: [u8; 48],
+/// Room for one event: three bytes, three numbers of at most ten, and as much behind them as a number is written at once.
+const SHORT: usize = 48;
+/// Room for what is not yet part of a stream.
+pub const MANY: usize = 1024;
+
+/// Adds events without looking at the stream's room for each of their bytes. See [`Writer::many`].
+#[derive(Debug)]
+pub struct Many<'a, const ROOM: usize> {
+    bytes: [u8; ROOM],
     len: usize,
+    at: Place,
+    full: &'a mut Vec<u8>,
 }
 
-impl Short {
+impl<const ROOM: usize> Many<'_, ROOM> {
+    /// [`Event::Miss`].
     #[inline(always)]
-    fn new(head: u8) -> Self {
-        let mut short = Short { bytes: [0; 48], len: 0 };
-        short.byte(head);
-        short
+    pub fn miss(&mut self, m: &Miss) {
+        let more = m.first != 1 || m.last > 1;
+        let last = if m.last & 1 != 0 { LAST } else { 0 };
+        let more_bit = if more { MORE } else { 0 };
+        self.begin(m.access as u8 | (m.size as u8) << 2 | last | more_bit);
+        if more {
+            self.byte(m.first);
+            self.byte(m.last);
+        }
+        let at = std::mem::replace(&mut self.at, Place { ns: m.ns, va: m.va, ip: m.ip });
+        self.difference(at.ns, m.ns);
+        self.difference(at.va, m.va);
+        self.difference(at.ip, m.ip);
+    }
+
+    /// [`Event::Touch`].
+    #[inline(always)]
+    pub fn touch(&mut self, va: u64, access: Access, size: PageSize) {
+        self.begin(access as u8 | (size as u8) << 2 | TOUCH);
+        let from = std::mem::replace(&mut self.at.va, va);
+        self.difference(from, va);
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, head: u8) {
+        if self.len > ROOM - SHORT {
+            self.spill();
+        }
+        self.byte(head);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn spill(&mut self) {
+        self.full.extend_from_slice(&self.bytes[..self.len]);
+        self.len = 0;
     }
 
     #[inline(always)]
@@ -286,10 +321,6 @@ impl Short {
             n >>= 7;
         }
         self.byte(n as u8);
-    }
-
-    fn get(&self) -> &[u8] {
-        &self.bytes[..self.len]
     }
 }
 

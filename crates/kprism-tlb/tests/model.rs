@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The models against closed forms, and against a model too simple to be wrong.
 
+use kprism_tlb::bank::told;
 use kprism_tlb::geometry::{Array, Geometry, WalkCaches};
 use kprism_tlb::presets::{NAMES, preset};
-use kprism_tlb::{Access, Bank, Outcome, Page, PageSize, Policy, Tlb};
+use kprism_tlb::sieve::WIDEST;
+use kprism_tlb::{Access, Bank, Outcome, Page, PageSize, Policy, Sieve, Tlb};
 use proptest::prelude::*;
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -401,6 +403,71 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+proptest! {
+    /// Many accesses at once behind the sieve do what they do one by one, whatever the geometries: plain, with loads and
+    /// stores apart, with data and code in one array.
+    #[test]
+    fn many_at_once_do_what_each_does(
+        g in small(),
+        others in prop::collection::vec(0usize..NAMES.len(), 0..3),
+        own_first in prop::bool::ANY,
+        shared in prop::bool::ANY,
+        steps in prop::collection::vec((0u64..4, 0u64..600, 0u8..3), 1..1500),
+        batch in 1usize..300,
+    ) {
+        let mut g = g;
+        if shared {
+            g.levels[0][0].serves.push(Access::Fetch);
+            g.levels[0].remove(2);
+        }
+        let mut all: Vec<Geometry> = others.iter().map(|&n| preset(NAMES[n]).unwrap()).collect();
+        all.insert(if own_first { 0 } else { all.len() }, g);
+        let mut one_by_one = Bank::new(&all);
+        let mut expected = Vec::new();
+        let steps: Vec<_> = steps
+            .into_iter()
+            .map(|(near, page, kind)| (BASE + if near == 0 { page } else { page % 12 } * 4096, Access::from_number(kind).unwrap()))
+            .collect();
+        for (i, &(va, access)) in steps.iter().enumerate() {
+            let missed = one_by_one.access(va, access, || Page::K4);
+            if missed.is_told() {
+                expected.push((i, missed));
+            }
+        }
+        let mut bank = Bank::counting(&all);
+        let mut sieve = Sieve::new(&all, true);
+        let (mut code, mut got) = (u64::MAX, Vec::new());
+        for (number, steps) in steps.chunks(batch).enumerate() {
+            let (mut places, mut vas, mut kinds, mut marks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+            let shared = sieve.is_shared();
+            let mut work = sieve.at_work::<WIDEST, false>();
+            for (i, &(va, access)) in steps.iter().enumerate() {
+                let mark = match access {
+                    Access::Fetch if va >> 12 == code => 0,
+                    Access::Fetch => {
+                        code = va >> 12;
+                        work.fetch(va)
+                    }
+                    _ => work.data(va, access == Access::Store),
+                };
+                if mark != 0 {
+                    if shared && access != Access::Fetch {
+                        code = u64::MAX;
+                    }
+                    places.push(number * batch + i);
+                    vas.push(va);
+                    kinds.push(access);
+                    marks.push(mark);
+                }
+            }
+            bank.look_up_many(&vas, &kinds, &mut marks);
+            got.extend(places.iter().zip(marks).filter_map(|(&i, mark)| Some((i, told(mark)?))));
+        }
+        prop_assert_eq!(got, expected);
+        prop_assert!(bank.counts().eq(one_by_one.counts()));
     }
 }
 

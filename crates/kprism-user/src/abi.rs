@@ -62,6 +62,12 @@ unsafe extern "C" {
     pub fn qemu_plugin_insn_haddr(insn: *const TbInsn) -> *mut c_void;
 }
 
+/// Whether it is a store, and log2 of its bytes.
+pub fn access(info: MemInfo) -> (bool, u32) {
+    // SAFETY: functions of their argument's bits alone, in every version.
+    unsafe { (qemu_plugin_mem_is_store(info), qemu_plugin_mem_size_shift(info)) }
+}
+
 /// The bit that `qemu_plugin_mem_is_store` looks at: asking it for every access would be a third of the callback. 0 if it
 /// looks at none, or several.
 pub fn store_bit() -> MemInfo {

@@ -1,33 +1,158 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a translated block tells its callbacks, in the one word that QEMU hands to each.
+//! What callbacks note, an [`Entry`] each, and what a translated block tells them for it, in the one word that QEMU hands to
+//! each.
 //!
 //! That a block begins is told by the callback of its first access to memory, where that is an instruction that always
-//! makes exactly one such access: half of the callbacks less. All other blocks have a callback of their own.
+//! makes exactly one such access: half of the callbacks less. All other blocks have a callback of their own. Of
+//! instructions that always make one access, or a load and then a store, everything but the address is known when they
+//! are translated.
 //!
 //! | word | bits |
 //! |---|---|
-//! | of an access | 0–46 the instruction's address; 47–55 bytes from the block's begin; 56 only its load tells; 57–61 instructions of the block that begins, or 0 |
-//! | of a block | 0–47 its address; 48–62 instructions; 63 it ends on the next page |
+//! | of an access | 0–46 the instruction's address; 47 store; 48–50 log2 of its bytes; 51–58 bytes from the block's begin; 59–63 instructions of the block that begins, or 0 |
+//! | of a block, to its callback | 0–46 its address; 48–62 instructions; 63 it ends on the next page |
+//! | of blocks, noted | 0–43 instructions; 44–63 how many |
 
-use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess};
+use iced_x86::{
+    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
+};
 
 use crate::abi;
 
 /// Bits of a program's address.
 const USER: u32 = 47;
-const LOAD: u32 = 56;
-const COUNT: u32 = 57;
-/// Instructions of a block that an access can tell of; each has at most 15 bytes.
+const ADDRESS: u64 = (1 << USER) - 1;
+const STORE: u32 = 47;
+const SIZE: u32 = 48;
+const BEHIND: u32 = 51;
+const COUNT: u32 = 59;
+/// Instructions of a block that an access can tell of, and bytes from its begin.
 const MOST: u64 = 31;
+const FARTHEST: u64 = 255;
+
+/// Of an entry's address: blocks, not an access; of one block: it ends on the next page.
+const BLOCKS: u64 = 1 << 63;
+const ACROSS: u64 = 1 << 62;
+/// Bits of the instructions of noted blocks.
+const INSTRUCTIONS: u32 = 44;
+
+/// What callbacks note.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Entry {
+    /// Of data, or of code.
+    va: u64,
+    /// See the module.
+    word: u64,
+}
+
+/// What an [`Entry`] says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noted {
+    /// Blocks on one page, or one that ends on the next.
+    Blocks { va: u64, across: bool, blocks: u64, instructions: u64 },
+    /// An access to data.
+    Data(Data),
+}
+
+/// An access to data; a block began before it if it has instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Data {
+    pub va: u64,
+    pub ip: u64,
+    pub store: bool,
+    pub bytes: u64,
+    pub instructions: u64,
+    behind: u64,
+}
+
+impl Data {
+    /// Where the block begins.
+    pub fn block(&self) -> u64 {
+        self.ip - self.behind
+    }
+}
+
+impl Entry {
+    /// An access, with the word that its callback was given.
+    #[inline(always)]
+    pub fn data(va: u64, word: u64) -> Self {
+        Entry { va, word }
+    }
+
+    /// The load or the store of an instruction that makes both: only the load tells that a block begins.
+    #[inline(always)]
+    pub fn update(va: u64, word: u64, store: bool) -> Self {
+        let rest = if store { (1 << BEHIND) - 1 } else { u64::MAX };
+        Entry { va, word: word & rest | u64::from(store) << STORE }
+    }
+
+    /// An access of an instruction that may make any.
+    #[inline(always)]
+    pub fn any(va: u64, word: u64, store: bool, shift: u32) -> Self {
+        Entry { va, word: word | u64::from(store) << STORE | u64::from(shift & 7) << SIZE }
+    }
+
+    /// A block, with the word that its callback was given.
+    #[inline(always)]
+    pub fn block(word: u64) -> Self {
+        let across = if word >> 63 != 0 { ACROSS } else { 0 };
+        Entry { va: word & ADDRESS | BLOCKS | across, word: word >> 48 & 0x7fff | 1 << INSTRUCTIONS }
+    }
+
+    /// Takes in a block that lies in the page of this one; whether it could.
+    #[inline(always)]
+    pub fn join(&mut self, block: Entry) -> bool {
+        let can = (self.va ^ block.va) >> 12 == 0 && self.word >> 63 == 0 && block.va & ACROSS == 0;
+        if can {
+            self.word += block.word;
+        }
+        can
+    }
+
+    /// Of an access: whether it is a store, and log2 of its bytes.
+    pub fn access(self) -> (bool, u32) {
+        (self.word >> STORE & 1 != 0, (self.word >> SIZE & 7) as u32)
+    }
+
+    #[inline(always)]
+    pub fn read(self) -> Noted {
+        let Entry { va, word } = self;
+        if va & BLOCKS != 0 {
+            let (blocks, instructions) = (word >> INSTRUCTIONS, word & ((1 << INSTRUCTIONS) - 1));
+            return Noted::Blocks { va: va & ADDRESS, across: va & ACROSS != 0, blocks, instructions };
+        }
+        Noted::Data(Data {
+            va,
+            ip: word & ADDRESS,
+            store: word >> STORE & 1 != 0,
+            bytes: 1 << (word >> SIZE & 7),
+            instructions: word >> COUNT,
+            behind: word >> BEHIND & FARTHEST,
+        })
+    }
+}
+
+/// Which callback an instruction's accesses need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Callback {
+    /// [`Entry::data`].
+    Data,
+    /// [`Entry::update`].
+    Update,
+    /// [`Entry::any`].
+    Any,
+}
 
 /// See the module.
 pub struct Block {
-    pub instructions: usize,
     va: u64,
     /// Ends on the page after its first.
     next: bool,
-    /// The instruction whose access tells that the block begins, and whether it both loads and stores.
-    teller: Option<(usize, bool)>,
+    /// Each instruction's address, and what it does.
+    instructions: Vec<(u64, Accesses)>,
+    /// The instruction whose access tells that the block begins.
+    teller: Option<usize>,
 }
 
 impl Block {
@@ -35,73 +160,72 @@ impl Block {
     /// `tb` is the block being translated.
     pub unsafe fn read(tb: *mut abi::Tb) -> Self {
         // SAFETY: as the caller says; an instruction's host address is where the program's code lies, in this process.
-        unsafe {
-            let instructions = abi::qemu_plugin_tb_n_insns(tb);
-            let va = abi::qemu_plugin_tb_vaddr(tb);
-            let mut bytes = 0;
-            let mut teller = None;
-            let mut looking = true;
-            for i in 0..instructions {
+        let (va, instructions, bytes) = unsafe {
+            let (mut instructions, mut bytes) = (Vec::new(), 0);
+            let mut factory = InstructionInfoFactory::new();
+            for i in 0..abi::qemu_plugin_tb_n_insns(tb) {
                 let insn = abi::qemu_plugin_tb_get_insn(tb, i);
                 let size = abi::qemu_plugin_insn_size(insn);
                 bytes += size as u64;
                 let code = abi::qemu_plugin_insn_haddr(insn).cast::<u8>();
-                if looking && !code.is_null() && size <= 15 {
-                    match accesses(std::slice::from_raw_parts(code, size)) {
-                        Accesses::No => {}
-                        Accesses::Sure { both } => (looking, teller) = (false, Some((i, both))),
-                        Accesses::Unsure => looking = false,
-                    }
-                }
+                let what = match code.is_null() || size > 15 {
+                    true => Accesses::Unsure,
+                    false => accesses(std::slice::from_raw_parts(code, size), &mut factory),
+                };
+                instructions.push((abi::qemu_plugin_insn_vaddr(insn), what));
             }
-            let next = (va & 0xfff) + bytes > 4096;
-            if next || va >> USER != 0 || instructions as u64 > MOST {
-                teller = None;
-            }
-            Block { instructions, va, next, teller }
-        }
+            (abi::qemu_plugin_tb_vaddr(tb), instructions, bytes)
+        };
+        let next = (va & 0xfff) + bytes > 4096;
+        Block::new(va, next, instructions)
     }
 
-    /// For the accesses of instruction `i`, at `ip`.
-    pub fn word(&self, i: usize, ip: u64) -> u64 {
-        let plain = ip & ((1 << USER) - 1);
-        match self.teller {
-            Some((at, both)) if at == i => {
-                let behind = ip.wrapping_sub(self.va) << USER;
-                plain | behind | u64::from(both) << LOAD | (self.instructions as u64) << COUNT
+    fn new(va: u64, next: bool, instructions: Vec<(u64, Accesses)>) -> Self {
+        let first = instructions.iter().position(|(_, what)| *what != Accesses::No);
+        let teller = first.filter(|&i| {
+            let (ip, what) = instructions[i];
+            let near = ip.wrapping_sub(va) <= FARTHEST && instructions.len() as u64 <= MOST;
+            what != Accesses::Unsure && !next && va >> USER == 0 && near
+        });
+        Block { va, next, instructions, teller }
+    }
+
+    /// For the accesses of each instruction in order: their callback, and its word.
+    pub fn words(&self) -> impl Iterator<Item = (Callback, u64)> + '_ {
+        self.instructions.iter().enumerate().map(|(i, &(ip, what))| {
+            let mut word = ip & ADDRESS;
+            if self.teller == Some(i) {
+                word |= ip.wrapping_sub(self.va) << BEHIND | (self.instructions.len() as u64) << COUNT;
             }
-            _ => plain,
-        }
+            match what {
+                Accesses::One { store, shift } => {
+                    (Callback::Data, word | u64::from(store) << STORE | u64::from(shift) << SIZE)
+                }
+                Accesses::Both { shift } => (Callback::Update, word | u64::from(shift) << SIZE),
+                Accesses::No | Accesses::Unsure => (Callback::Any, word),
+            }
+        })
     }
 
     /// For the block's own callback, if it needs one. A block is no longer than a page and has at most 512 instructions,
     /// so that its last byte is on the first's page or the next.
     pub fn own_word(&self) -> Option<u64> {
-        let word = self.va & ((1 << 48) - 1) | (self.instructions as u64 & 0x7fff) << 48;
+        let word = self.va & ADDRESS | (self.instructions.len() as u64 & 0x7fff) << 48;
         self.teller.is_none().then_some(word | u64::from(self.next) << 63)
     }
 }
 
-/// The address, the number of instructions, whether it ends on the next page.
-#[inline(always)]
-pub fn of_own_word(word: u64) -> (u64, u64, bool) {
-    (word & ((1 << 48) - 1), word >> 48 & 0x7fff, word >> 63 != 0)
-}
-
-/// The instruction's address, and, if a block begins, its address and its number of instructions.
-#[inline(always)]
-pub fn of_access(word: u64, store: bool) -> (u64, Option<(u64, u64)>) {
-    let ip = word & ((1 << USER) - 1);
-    let count = word >> COUNT;
-    let tells = count != 0 && !(store && word >> LOAD & 1 != 0);
-    (ip, tells.then(|| (ip - (word >> USER & 0x1ff), count)))
-}
-
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Accesses {
     No,
-    /// One, or a load and a store.
-    Sure {
-        both: bool,
+    /// One; log2 of its bytes.
+    One {
+        store: bool,
+        shift: u32,
+    },
+    /// A load and then a store.
+    Both {
+        shift: u32,
     },
     /// Any number, or not known.
     Unsure,
@@ -109,17 +233,32 @@ enum Accesses {
 
 /// What an instruction does to memory, as QEMU carries it out. Only those are sure that are known to be one load, one
 /// store, or one of each.
-fn accesses(code: &[u8]) -> Accesses {
+fn accesses(code: &[u8], factory: &mut InstructionInfoFactory) -> Accesses {
     let insn = Decoder::new(64, code, DecoderOptions::NONE).decode();
-    let info = |options| InstructionInfoFactory::new().info_options(&insn, options).clone();
-    let used = info(InstructionInfoOptions::NO_REGISTER_USAGE);
-    if used.used_memory().is_empty() {
+    let used = factory.info_options(&insn, InstructionInfoOptions::NO_REGISTER_USAGE).used_memory();
+    let [one] = used else {
         // What enters the kernel, or is no instruction, may be anything.
-        let plain = !insn.is_invalid()
+        let plain = used.is_empty()
+            && !insn.is_invalid()
             && !matches!(insn.mnemonic(), Mnemonic::Syscall | Mnemonic::Int | Mnemonic::Ud2)
             && !insn.is_privileged();
         return if plain { Accesses::No } else { Accesses::Unsure };
+    };
+    let (size, access) = (one.memory_size().size(), one.access());
+    if !is_plain(&insn) || !size.is_power_of_two() || size > 8 {
+        return Accesses::Unsure;
     }
+    let shift = size.trailing_zeros();
+    match access {
+        OpAccess::Read => Accesses::One { store: false, shift },
+        OpAccess::Write => Accesses::One { store: true, shift },
+        OpAccess::ReadWrite => Accesses::Both { shift },
+        _ => Accesses::Unsure,
+    }
+}
+
+/// Makes no access but those of its operands.
+fn is_plain(insn: &Instruction) -> bool {
     let sure = matches!(
         insn.mnemonic(),
         Mnemonic::Mov
@@ -144,37 +283,33 @@ fn accesses(code: &[u8]) -> Accesses {
     );
     let prefixed = insn.has_lock_prefix() || insn.has_rep_prefix() || insn.has_repne_prefix();
     let segment = (0..insn.op_count()).any(|i| insn.op_register(i).is_segment_register());
-    match used.used_memory() {
-        [one] if sure && !prefixed && !segment => match one.access() {
-            OpAccess::Read | OpAccess::Write => Accesses::Sure { both: false },
-            OpAccess::ReadWrite => Accesses::Sure { both: true },
-            _ => Accesses::Unsure,
-        },
-        _ => Accesses::Unsure,
-    }
+    sure && !prefixed && !segment
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(code: &[u8]) -> &'static str {
-        match accesses(code) {
-            Accesses::No => "none",
-            Accesses::Sure { both: false } => "one",
-            Accesses::Sure { both: true } => "both",
-            Accesses::Unsure => "unsure",
+    fn told(code: &[u8]) -> String {
+        match accesses(code, &mut InstructionInfoFactory::new()) {
+            Accesses::No => "none".into(),
+            Accesses::One { store: false, shift } => format!("load {}", 1 << shift),
+            Accesses::One { store: true, shift } => format!("store {}", 1 << shift),
+            Accesses::Both { shift } => format!("both {}", 1 << shift),
+            Accesses::Unsure => "unsure".into(),
         }
     }
 
     #[test]
     fn instructions_are_sure_only_if_they_are() {
-        assert_eq!(told(&[0x48, 0x8b, 0x07]), "one"); // mov (%rdi),%rax
-        assert_eq!(told(&[0x48, 0x89, 0x07]), "one"); // mov %rax,(%rdi)
-        assert_eq!(told(&[0x48, 0x01, 0x07]), "both"); // add %rax,(%rdi)
-        assert_eq!(told(&[0x55]), "one"); // push %rbp
-        assert_eq!(told(&[0xc3]), "one"); // ret
-        assert_eq!(told(&[0xe8, 0, 0, 0, 0]), "one"); // call
+        assert_eq!(told(&[0x48, 0x8b, 0x07]), "load 8"); // mov (%rdi),%rax
+        assert_eq!(told(&[0x66, 0x89, 0x07]), "store 2"); // mov %ax,(%rdi)
+        assert_eq!(told(&[0x0f, 0xb6, 0x07]), "load 1"); // movzbl (%rdi),%eax
+        assert_eq!(told(&[0x01, 0x07]), "both 4"); // add %eax,(%rdi)
+        assert_eq!(told(&[0x48, 0x39, 0x07]), "load 8"); // cmp %rax,(%rdi)
+        assert_eq!(told(&[0x55]), "store 8"); // push %rbp
+        assert_eq!(told(&[0xc3]), "load 8"); // ret
+        assert_eq!(told(&[0xe8, 0, 0, 0, 0]), "store 8"); // call
         assert_eq!(told(&[0x48, 0x8d, 0x07]), "none"); // lea (%rdi),%rax
         assert_eq!(told(&[0x0f, 0x1f, 0x40, 0x00]), "none"); // nopl 0(%rax)
         assert_eq!(told(&[0xff, 0x37]), "unsure"); // push (%rdi)
@@ -186,16 +321,65 @@ mod tests {
         assert_eq!(told(&[0x06]), "unsure"); // no instruction
     }
 
+    const VA: u64 = 0x7fff_dead_b123;
+
     #[test]
     fn words_come_back() {
-        let va = 0x7fff_dead_b123;
-        let block = Block { instructions: 31, va, next: false, teller: Some((2, true)) };
-        assert_eq!(of_access(block.word(2, va + 400), false), (va + 400, Some((va, 31))));
-        assert_eq!(of_access(block.word(2, va + 400), true), (va + 400, None));
-        assert_eq!(of_access(block.word(3, va + 400), false), (va + 400, None));
+        let both = Accesses::Both { shift: 3 };
+        let mut instructions = vec![(VA, Accesses::No), (VA + 255, both), (VA + 260, Accesses::Unsure)];
+        instructions.resize(31, (VA + 300, Accesses::One { store: true, shift: 2 }));
+        let block = Block::new(VA, false, instructions.clone());
         assert_eq!(block.own_word(), None);
-        let block = Block { instructions: 512, va, next: true, teller: None };
-        assert_eq!(of_access(block.word(2, va + 40), true), (va + 40, None));
-        assert_eq!(of_own_word(block.own_word().unwrap()), (va, 512, true));
+        let words: Vec<_> = block.words().collect();
+        let data = |entry: Entry| match entry.read() {
+            Noted::Data(data) => data,
+            blocks => panic!("{blocks:?}"),
+        };
+        let (callback, word) = words[1];
+        assert_eq!(callback, Callback::Update);
+        let load = data(Entry::update(0x1234, word, false));
+        assert_eq!((load.va, load.ip, load.store, load.bytes), (0x1234, VA + 255, false, 8));
+        assert_eq!((load.block(), load.instructions), (VA, 31));
+        let store = data(Entry::update(0x1234, word, true));
+        assert_eq!((store.ip, store.store, store.bytes, store.instructions), (VA + 255, true, 8, 0));
+        let (callback, word) = words[2];
+        assert_eq!(callback, Callback::Any);
+        let any = data(Entry::any(7, word, true, 6));
+        assert_eq!((any.va, any.ip, any.store, any.bytes, any.instructions), (7, VA + 260, true, 64, 0));
+        let (callback, word) = words[3];
+        assert_eq!(callback, Callback::Data);
+        let one = data(Entry::data(7, word));
+        assert_eq!((one.ip, one.store, one.bytes, one.instructions), (VA + 300, true, 4, 0));
+        // Too far from its begin, too many, or on two pages: a callback of its own.
+        for (va, next, more) in [(VA - 1, false, 0), (VA, true, 0), (VA, false, 1)] {
+            let mut instructions = instructions.clone();
+            instructions.resize(31 + more, (VA + 300, Accesses::No));
+            let block = Block::new(va, next, instructions);
+            let word = block.own_word().expect("a callback");
+            let read = Noted::Blocks { va, across: next, blocks: 1, instructions: 31 + more as u64 };
+            assert_eq!(Entry::block(word).read(), read);
+            assert!(block.words().all(|(_, word)| data(Entry::data(0, word)).instructions == 0));
+        }
+    }
+
+    #[test]
+    fn blocks_of_a_page_join() {
+        let block = |va, next| {
+            let block = Block::new(va, next, vec![(va, Accesses::No); 512]);
+            Entry::block(block.own_word().expect("a callback"))
+        };
+        let mut all = block(VA, false);
+        assert!(!all.join(block(VA + 4096, false)) && !all.join(block(VA, true)));
+        assert!(!block(VA, true).join(block(VA, true)) && !block(VA, true).join(block(VA, false)));
+        assert!(!Entry::data(VA, 0).join(block(VA, false)));
+        let mut joined = 1u64;
+        while all.join(block(VA & !0xfff, false)) {
+            joined += 1;
+        }
+        assert_eq!(joined, 1 << 19);
+        assert_eq!(
+            all.read(),
+            Noted::Blocks { va: VA, across: false, blocks: joined, instructions: joined * 512 }
+        );
     }
 }

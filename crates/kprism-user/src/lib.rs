@@ -8,24 +8,26 @@
 //!
 //! Threads run at once, each with TLBs of its own. What a program forks is not followed.
 //!
-//! Callbacks only note accesses to another page than the last one's; the models run over a few hundred of them at once
-//! (`thread`). A block that surely accesses memory needs no callback of its own (`block`).
+//! Callbacks only note; the models run over a few hundred accesses at once (`thread`), less those that change nothing
+//! (`sift`). A block that surely accesses memory needs no callback of its own (`block`).
 
 #![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
 
 mod abi;
 mod block;
 mod maps;
+mod sift;
 mod thread;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kprism_tlb::{Geometry, presets};
 use serde_json::json;
 
+use block::{Block, Callback, Entry};
 use maps::Maps;
 use thread::Thread;
 
@@ -47,6 +49,8 @@ struct State {
 }
 
 static STATE: OnceLock<State> = OnceLock::new();
+/// See [`abi::store_bit`].
+static STORE_BIT: AtomicU32 = AtomicU32::new(0);
 /// By QEMU's number of the thread.
 static THREADS: [AtomicPtr<Thread>; MAX_THREADS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_THREADS];
@@ -73,6 +77,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         eprintln!("kprism-user: watches programs under qemu-x86_64; kprism-observer watches machines");
         return 1;
     }
+    STORE_BIT.store(abi::store_bit(), Ordering::Relaxed);
     if abi::store_bit() == 0 {
         eprintln!("kprism-user: this QEMU tells stores in a way that is not known; QEMU 7.2 is");
         return 1;
@@ -145,12 +150,16 @@ unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
     }
     // SAFETY: `tb` and its instructions are valid during this callback.
     unsafe {
-        let block = block::Block::read(tb);
-        for i in 0..block.instructions {
+        let block = Block::read(tb);
+        for (i, (callback, word)) in block.words().enumerate() {
             let insn = abi::qemu_plugin_tb_get_insn(tb, i);
-            let word = block.word(i, abi::qemu_plugin_insn_vaddr(insn));
+            let callback: abi::OnMemory = match callback {
+                Callback::Data => on_data,
+                Callback::Update => on_update,
+                Callback::Any => on_any,
+            };
             let udata = std::ptr::without_provenance_mut(word as usize);
-            abi::qemu_plugin_register_vcpu_mem_cb(insn, on_memory, abi::NO_REGS, abi::MEM_RW, udata);
+            abi::qemu_plugin_register_vcpu_mem_cb(insn, callback, abi::NO_REGS, abi::MEM_RW, udata);
         }
         if let Some(word) = block.own_word() {
             let udata = std::ptr::without_provenance_mut(word as usize);
@@ -160,14 +169,32 @@ unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
 }
 
 unsafe extern "C" fn on_block(cpu: c_uint, udata: *mut c_void) {
-    let Some(t) = thread(cpu) else { return };
-    let (va, instructions, next) = block::of_own_word(udata.addr() as u64);
-    t.block(va, instructions, next);
+    if let Some(t) = thread(cpu) {
+        t.block(Entry::block(udata.addr() as u64));
+    }
 }
 
-unsafe extern "C" fn on_memory(cpu: c_uint, info: abi::MemInfo, va: u64, udata: *mut c_void) {
+unsafe extern "C" fn on_data(cpu: c_uint, info: abi::MemInfo, va: u64, udata: *mut c_void) {
     if let Some(t) = thread(cpu) {
-        t.memory(va, info, udata.addr() as u64);
+        let entry = Entry::data(va, udata.addr() as u64);
+        debug_assert_eq!(entry.access(), abi::access(info), "{:#x}", udata.addr());
+        t.note(entry);
+    }
+}
+
+unsafe extern "C" fn on_update(cpu: c_uint, info: abi::MemInfo, va: u64, udata: *mut c_void) {
+    if let Some(t) = thread(cpu) {
+        let store = info & STORE_BIT.load(Ordering::Relaxed) != 0;
+        let entry = Entry::update(va, udata.addr() as u64, store);
+        debug_assert_eq!(entry.access(), abi::access(info), "{:#x}", udata.addr());
+        t.note(entry);
+    }
+}
+
+unsafe extern "C" fn on_any(cpu: c_uint, info: abi::MemInfo, va: u64, udata: *mut c_void) {
+    if let Some(t) = thread(cpu) {
+        let (store, shift) = abi::access(info);
+        t.note(Entry::any(va, udata.addr() as u64, store, shift));
     }
 }
 
@@ -193,7 +220,8 @@ unsafe extern "C" fn on_return(_: abi::PluginId, cpu: c_uint, number: i64, resul
     let (Some(state), Some(t)) = (STATE.get(), thread(cpu)) else { return };
     if t.call[0] == number as u64 {
         let mut maps = state.maps.lock().unwrap_or_else(PoisonError::into_inner);
-        maps.returned(&t.call, result, t.now());
+        let now = t.now();
+        maps.returned(&t.call, result, now);
     }
 }
 

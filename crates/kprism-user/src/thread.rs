@@ -5,56 +5,39 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
+use kprism_tlb::bank::told;
 use kprism_tlb::stream::{Event, Miss, Writer};
-use kprism_tlb::{Access, Bank, Geometry, Missed};
+use kprism_tlb::{Bank, Geometry, Sieve};
 use serde_json::{Value, json};
 
-use crate::abi::{self, MemInfo};
-use crate::block;
+use crate::block::Entry;
+use crate::sift::{Counted, Sifted, sift};
 
 /// Bytes after which misses are written.
 const CHUNK: usize = 1 << 20;
 
-/// Accesses that the models take at once: few enough for the first cache, enough for the program's own accesses to
+/// What is noted before the models see it: little enough for the first cache, enough for the program's own accesses to
 /// memory to overlap.
-const BATCH: usize = 512;
-/// No access moves more bytes.
-const WIDEST: u64 = 64;
-const NOWHERE: u64 = u64::MAX;
+pub const BATCH: usize = 512;
 
-/// The instruction and the time of an access.
-#[derive(Clone, Copy, Default)]
-struct Place {
-    ip: u64,
-    ns: u64,
-}
-
-/// See the module.
+/// See the module. First what callbacks touch.
+#[repr(C)]
 pub struct Thread {
-    /// Page of the last access to data, twice, and 1 for a store if these are told apart; page of the last fetch.
-    data: u64,
-    code: u64,
-    /// 1 if loads and stores are told apart.
-    split: u64,
-    store_bit: MemInfo,
-    /// Data and code are looked up in one array.
-    shared: bool,
-    /// Instructions of the blocks that began.
-    instructions: u64,
-    /// By kind: of data each access that QEMU reports, of code each block.
-    references: [u64; 3],
-    noted: usize,
-    /// Accesses to another page than the last one of their kind.
-    vas: [u64; BATCH],
-    kinds: [Access; BATCH],
-    places: [Place; BATCH],
-    told: Vec<(u32, Missed)>,
+    /// Where the next entry goes; there is no room for the thread's first.
+    next: usize,
+    /// The first one stays empty: an entry always follows another.
+    entries: [Entry; BATCH + 1],
+    counted: Counted,
+    sieve: Sieve,
+    sifted: Box<Sifted>,
     bank: Bank,
     /// The system call under way: number and arguments.
     pub call: [u64; 7],
     /// Nothing, where misses are counted only.
     stream: Option<(Writer, File)>,
     begun: bool,
+    #[cfg(target_arch = "x86_64")]
+    newer: bool,
     process: u32,
     cpu: u32,
 }
@@ -68,133 +51,116 @@ impl Thread {
             }
             None => None,
         };
-        let bank = if stream.is_some() { Bank::new(geometries) } else { Bank::counting(geometries) };
         Ok(Thread {
-            data: NOWHERE,
-            code: NOWHERE,
-            split: u64::from(bank.is_split()),
-            store_bit: abi::store_bit(),
-            shared: bank.is_shared(),
-            instructions: 0,
-            references: [0; 3],
-            noted: 0,
-            vas: [0; BATCH],
-            kinds: [Access::Load; BATCH],
-            places: [Place::default(); BATCH],
-            told: Vec::new(),
-            bank,
+            next: BATCH + 1,
+            entries: [Entry::default(); BATCH + 1],
+            counted: Counted::default(),
+            sieve: Sieve::new(geometries, stream.is_some()),
+            sifted: Box::default(),
+            bank: Bank::counting(geometries),
             call: [0; 7],
             stream,
             begun: false,
+            #[cfg(target_arch = "x86_64")]
+            newer: is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("lzcnt"),
             process,
             cpu,
         })
     }
 
     /// The time: instructions so far.
-    pub fn now(&self) -> u64 {
-        self.instructions
+    pub fn now(&mut self) -> u64 {
+        self.look_up();
+        self.counted.instructions
     }
 
-    /// A block of `n` instructions starts at `va`, and ends on the next page or not.
+    /// Something happened.
     #[inline(always)]
-    pub fn block(&mut self, va: u64, n: u64, next: bool) {
-        self.instructions += n;
-        self.references[Access::Fetch as usize] += 1;
-        if va >> 12 != self.code || next {
-            self.fetch(va, next);
+    pub fn note(&mut self, entry: Entry) {
+        match self.entries.get_mut(self.next) {
+            Some(to) => {
+                *to = entry;
+                self.next += 1;
+            }
+            None => self.full(entry),
         }
     }
 
+    /// A block begins.
+    #[inline(always)]
+    pub fn block(&mut self, entry: Entry) {
+        if !self.entries[self.next - 1].join(entry) {
+            self.note(entry);
+        }
+    }
+
+    /// There is no room for an entry.
     #[cold]
     #[inline(never)]
-    fn fetch(&mut self, va: u64, next: bool) {
-        // The first thing that a thread does. QEMU tells of a thread on the one that makes it.
-        if self.code == NOWHERE && !std::mem::replace(&mut self.begun, true) {
+    extern "C" fn full(&mut self, entry: Entry) {
+        if self.begun {
+            self.look_up();
+        } else {
+            // QEMU tells of a thread on the one that makes it; here it is the thread itself.
+            self.begun = true;
             // SAFETY: asks for this thread's number.
             let pid = unsafe { libc::gettid() } as u32;
             if let Some((writer, _)) = &mut self.stream {
                 writer.event(&Event::Task { pid, tgid: self.process });
             }
         }
-        for at in [va, (va | 0xfff) + 1].into_iter().take(1 + usize::from(next)) {
-            if at >> 12 != self.code {
-                self.code = at >> 12;
-                if self.shared {
-                    self.data = NOWHERE;
-                }
-                self.note(at, Access::Fetch, va);
-            }
-        }
-    }
-
-    /// An access to data; `word` is the block's (see [`crate::block`]).
-    #[inline(always)]
-    pub fn memory(&mut self, va: u64, info: MemInfo, word: u64) {
-        let store = info & self.store_bit != 0;
-        let (ip, block) = block::of_access(word, store);
-        if let Some((start, n)) = block {
-            self.block(start, n, false);
-        }
-        let access = if store { Access::Store } else { Access::Load };
-        self.references[access as usize] += 1;
-        if va & 0xfff > 4096 - WIDEST {
-            return self.at_the_edge(va, info, access, ip);
-        }
-        self.data(va, access, ip);
-    }
-
-    #[inline(always)]
-    fn data(&mut self, va: u64, access: Access, ip: u64) {
-        let this = va >> 12 << 1 | self.split & u64::from(access == Access::Store);
-        if this != self.data {
-            self.data = this;
-            if self.shared {
-                self.code = NOWHERE;
-            }
-            self.note(va, access, ip);
-        }
-    }
-
-    #[inline(never)]
-    fn at_the_edge(&mut self, va: u64, info: MemInfo, access: Access, ip: u64) {
-        self.data(va, access, ip);
-        // SAFETY: a plain function of QEMU's on the word that it passed.
-        let bytes = 1 << unsafe { abi::qemu_plugin_mem_size_shift(info) };
-        if (va & 0xfff) + bytes > 4096 {
-            self.data((va | 0xfff).wrapping_add(1), access, ip);
-        }
-    }
-
-    #[inline(always)]
-    fn note(&mut self, va: u64, access: Access, ip: u64) {
-        let at = self.noted % BATCH;
-        self.vas[at] = va;
-        self.kinds[at] = access;
-        self.places[at] = Place { ip, ns: self.instructions };
-        self.noted += 1;
-        if self.noted == BATCH {
-            self.look_up();
-        }
+        self.entries[1] = entry;
+        self.next = 2;
     }
 
     /// Runs the models over what was noted.
-    #[inline(never)]
     fn look_up(&mut self) {
-        let noted = std::mem::take(&mut self.noted);
-        self.bank.look_up_many(&self.vas[..noted], &self.kinds[..noted], &mut self.told);
-        let Some((writer, _)) = &mut self.stream else { return };
-        for &(at, missed) in &self.told {
-            let at = at as usize;
-            let (va, access, Place { ip, ns }) = (self.vas[at], self.kinds[at], self.places[at]);
-            let size = missed.size;
-            writer.event(&match missed.touched {
-                true => Event::Touch { va, access, size },
-                false => {
-                    Event::Miss(Miss { ns, va, ip, access, size, first: missed.first, last: missed.last })
-                }
-            });
+        if !self.begun {
+            return;
         }
+        #[cfg(target_arch = "x86_64")]
+        if self.newer {
+            // SAFETY: this processor has what is asked for.
+            return unsafe { self.look_up_newer() };
+        }
+        self.look_up_any();
+    }
+
+    /// The same, compiled for processors of the last ten years.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+    fn look_up_newer(&mut self) {
+        self.look_up_any();
+    }
+
+    #[inline(always)]
+    fn look_up_any(&mut self) {
+        let entries = &self.entries[1..std::mem::replace(&mut self.next, 1)];
+        let (sieve, counted, sifted) = (&mut self.sieve, &mut self.counted, &mut *self.sifted);
+        let count = match (self.stream.is_some(), sieve.width(), sieve.is_uniform()) {
+            (false, 1, true) => sift::<1, true, false>(entries, sieve, counted, sifted),
+            (true, 1 | 2, true) => sift::<2, true, true>(entries, sieve, counted, sifted),
+            (true, 3, true) => sift::<3, true, true>(entries, sieve, counted, sifted),
+            _ => sift::<{ kprism_tlb::sieve::WIDEST }, false, true>(entries, sieve, counted, sifted),
+        };
+        let Sifted { vas, kinds, marks, places } = sifted;
+        self.bank.look_up_many(&vas[..count], &kinds[..count], &mut marks[..count]);
+        let Some((writer, _)) = &mut self.stream else { return };
+        writer.many(|to| {
+            for i in 0..count {
+                let Some(missed) = told(marks[i]) else { continue };
+                let (va, access, size) = (vas[i], kinds[i], missed.size);
+                if missed.touched {
+                    to.touch(va, access, size);
+                    continue;
+                }
+                let (first, last) = (missed.first, missed.last);
+                to.miss(&Miss { ns: places[i].ns, va, ip: places[i].ip, access, size, first, last });
+            }
+        });
         if writer.bytes.len() >= CHUNK {
             self.write();
         }
@@ -231,7 +197,7 @@ impl Thread {
             })
             .collect();
         json!({
-            "cpu": self.cpu, "instructions": self.instructions, "references": by_kind(self.references),
+            "cpu": self.cpu, "instructions": self.counted.instructions, "references": by_kind(self.counted.references),
             "looked_up": by_kind(self.bank.looked_up), "models": models,
         })
     }

@@ -174,3 +174,67 @@ fn geometries_in_one_pass_count_as_each_alone() {
         }
     }
 }
+
+/// Each access of a stride misses: the lines of source that make them have exactly so many misses, and no other line of the
+/// program has more than a few.
+#[test]
+fn misses_belong_to_lines_of_source() {
+    let bench = Bench::new();
+    let (run, _) = bench.record(&["-g", "ivybridge-ep"], &["stride", "2048", "3"]);
+    let run = run.to_str().expect("UTF-8");
+    let json: Value = serde_json::from_str(&ok(&["annotate", "main", "-i", run, "--json"])).expect("JSON");
+    let source =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/tlb/stride.c"));
+    let source = source.expect("the source");
+    let line = |text: &str| (1..).zip(source.lines()).find(|(_, l)| l.contains(text)).expect("a line").0;
+    let misses = |number: u64| {
+        let all = json["source_lines"].as_array().expect("lines").iter();
+        all.filter(|l| l["line"].as_u64() == Some(number))
+            .map(|l| l["misses"].as_u64().expect("a number"))
+            .sum::<u64>()
+    };
+    assert_eq!((misses(line("a[i * bytes] = 1")), misses(line("sum += a"))), (2048, 3 * 2048), "{json}");
+    assert!(json["misses"].as_u64().is_some_and(|all| (4 * 2048..4 * 2048 + 20).contains(&all)), "{json}");
+    let load =
+        json["lines"].as_array().expect("lines").iter().find(|l| l["misses"].as_u64() == Some(3 * 2048));
+    assert!(
+        load.is_some_and(|l| l["insn"].as_str().is_some_and(|text| text.starts_with("movsbq"))),
+        "{json}"
+    );
+    let text = ok(&["annotate", "main", "-i", run]);
+    assert!(text.contains("stride.c:") && text.contains("6,144"), "{text}");
+}
+
+/// Counters, of this processor as far as perf has them here, beside the run's counts, with the PTAT paper's relative error.
+#[test]
+fn counters_of_perf_are_compared() {
+    let bench = Bench::new();
+    let (run, _) = bench.record(&["-g", "ivybridge-ep"], &["stride", "2048", "3"]);
+    let compare = |file: &Path| {
+        let (run, file) = (run.to_str().expect("UTF-8"), file.to_str().expect("UTF-8"));
+        let text = ok(&["report", "tlb", "counters", "--counters", file, "-i", run, "--json"]);
+        let json: Value = serde_json::from_str(&text).expect("JSON");
+        json["counters"].as_array().expect("rows").clone()
+    };
+    let real = bench.0.path().join("stat");
+    let events = "dTLB-load-misses:u,dTLB-store-misses:u,page-faults";
+    let mut perf = Command::new("perf");
+    perf.args(["stat", "-x,", "-e", events, "-o"]).arg(&real).args(["--", "true"]);
+    assert!(perf.status().expect("perf").success());
+    let rows = compare(&real);
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    let loads = rows[0]["misses"].as_u64().expect("a number");
+    assert_eq!(rows[0]["event"], "dTLB-load-misses:u");
+    assert!((3 * 2048..3 * 2048 + 200).contains(&loads), "{rows:?}");
+    // Counts as a processor that has such counters would have given them.
+    let text = std::fs::read_to_string(&real).expect("text");
+    let counted = text.lines().map(|line| match line.split_once(",,dTLB-load-misses:u,") {
+        Some((_, rest)) => format!("{},,dTLB-load-misses:u,{rest}\n", loads * 4),
+        None => format!("{line}\n"),
+    });
+    let made = bench.0.path().join("made");
+    std::fs::write(&made, counted.collect::<String>()).expect("a file");
+    let rows = compare(&made);
+    assert_eq!(rows[0]["counted"].as_u64(), Some(loads * 4));
+    assert_eq!(rows[0]["relative_error_percent"].as_f64(), Some(75.0), "{rows:?}");
+}

@@ -45,6 +45,9 @@ pub struct Args {
     /// How instructions are written
     #[arg(long, value_enum, default_value_t = SyntaxName::Att)]
     pub syntax: SyntaxName,
+    /// Of `record tlb`: misses of the TLBs instead of how often instructions ran
+    #[arg(long)]
+    pub misses: bool,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
@@ -87,6 +90,10 @@ pub fn run(
         return super::cover::annotate(&args.input, (&args.cover, &who), &view, progress, out);
     }
     let run = Run::open(&args.input)?;
+    if args.misses || super::tlb_annotate::is_all(&run) {
+        let style = Style { color: wants_color(color) };
+        return super::tlb_annotate::run(args, &run, style, progress, out);
+    }
     let loaded = pipeline::load(&run, progress)?;
     let symbols = &loaded.symbols;
     let chosen = choose(&args.func, symbols)?;
@@ -107,7 +114,7 @@ pub fn run(
             return Ok(Outcome::NothingMatched);
         }
         1 => *ran.keys().next().ok_or_else(|| anyhow!("no function"))?,
-        _ => return several(args, symbols, &ran, out),
+        _ => return several(args, symbols, &ran, "instructions", out),
     };
     let mut source = match find_source(args, &run, &loaded, func) {
         Ok(source) => source,
@@ -144,7 +151,7 @@ fn count(args: &Args, loaded: &Loaded, chosen: &[bool]) -> Counts {
 }
 
 /// Marks the functions that the command line names.
-fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
+pub(super) fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
     let mut chosen = vec![false; symbols.len()];
     let all = || (0..symbols.len() as u32).map(FunctionId);
     if let Some(address) = spec.strip_prefix("0x") {
@@ -189,14 +196,20 @@ fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
     bail!("{spec}: no such function; {hint}")
 }
 
-/// Lists the functions that the name could mean.
-fn several(args: &Args, symbols: &Symbols, ran: &BTreeMap<u32, u64>, out: &mut dyn Write) -> Result<Outcome> {
+/// Lists the functions that the name could mean, with how many `what` each has.
+pub(super) fn several(
+    args: &Args,
+    symbols: &Symbols,
+    ran: &BTreeMap<u32, u64>,
+    what: &str,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
     if args.json {
         let rows: Vec<_> = ran
             .iter()
             .map(|(&id, insns)| {
                 let f = symbols.function(FunctionId(id));
-                json!({"function": f.name, "module": f.module, "start": format!("{:#x}", f.start), "instructions": insns})
+                json!({"function": f.name, "module": f.module, "start": format!("{:#x}", f.start), what: insns})
             })
             .collect();
         serde_json::to_writer_pretty(&mut *out, &json!({ "several": rows }))?;
@@ -209,7 +222,13 @@ fn several(args: &Args, symbols: &Symbols, ran: &BTreeMap<u32, u64>, out: &mut d
     for (&id, &insns) in rows {
         let f = symbols.function(FunctionId(id));
         let (name, module) = (printable(&f.name), printable(&f.module));
-        writeln!(out, "{:>15} insns  {:#018x}  {name} {module}", grouped(insns), f.start)?;
+        writeln!(
+            out,
+            "{:>15} {}  {:#018x}  {name} {module}",
+            grouped(insns),
+            what.replace("instructions", "insns"),
+            f.start
+        )?;
     }
     Ok(Outcome::NothingMatched)
 }

@@ -30,6 +30,7 @@ mod report;
 pub mod script;
 mod snapshot;
 mod tlb;
+mod tlb_annotate;
 
 use std::io::Write;
 

@@ -50,6 +50,9 @@ pub struct Args {
     pub select: Select,
     #[command(flatten)]
     pub one: CallArgs,
+    /// For `tlb counters`: a processor's own counts, as `perf stat -x, -o FILE` writes them
+    #[arg(long, value_name = "FILE")]
+    pub counters: Option<PathBuf>,
     /// For `syscalls`: split the time into entry, body, interrupts, off CPU and exit
     #[arg(long)]
     pub parts: bool,
@@ -121,7 +124,7 @@ pub enum Subject {
     Tasks,
     /// Places that could not be decoded
     Errors,
-    /// TLB misses: by `objects`, `functions`, `processes`, `threads`, `pages`, their `distribution`, `advice`
+    /// TLB misses: by `objects`, `functions`, `processes`, `threads`, `pages`, their `distribution`, `advice`, `counters`
     Tlb,
     /// Intervals between markers: interrupts off, preemption off, or what --from and --to say
     Delta,
@@ -227,6 +230,7 @@ pub fn run(
             rows: args.limit(),
             sort: args.sort.as_deref(),
             select: &args.select,
+            counters: args.counters.as_deref(),
             json: args.json,
             csv: args.delta.csv,
             style,

@@ -18,7 +18,7 @@ use kprism_tlb::allocs::Site;
 use kprism_tlb::geometry::PageSize;
 use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
-use kprism_tlb::profile::{Context as Place, Profile};
+use kprism_tlb::profile::{Context as Place, Profile, for_each};
 use kprism_tlb::stream::{Event, Reader, StreamError};
 use kprism_tlb::whatif::{self, ByObject, Change};
 use kprism_tlb::{Geometry, presets};
@@ -40,6 +40,8 @@ pub struct View<'a> {
     pub sort: Option<&'a str>,
     /// Tasks.
     pub select: &'a Select,
+    /// What `perf stat -x,` wrote, for `counters`.
+    pub counters: Option<&'a Path>,
     /// As JSON.
     pub json: bool,
     /// As CSV.
@@ -54,20 +56,20 @@ const BANDS: usize = 8;
 const BINS: usize = 64;
 /// Objects whose pages are changed one by one for `advice`.
 const CANDIDATES: usize = 8;
-const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution or advice";
+const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution, advice or counters";
 
 /// A run's misses and what names them.
-struct Loaded {
+pub(super) struct Loaded {
     manifest: Manifest,
     streams: Vec<Vec<u8>>,
-    records: Vec<Record>,
+    pub(super) records: Vec<Record>,
     objects: Objects,
-    counts: Value,
-    notes: Vec<String>,
+    pub(super) counts: Value,
+    pub(super) notes: Vec<String>,
 }
 
 impl Loaded {
-    fn new(run: &Run) -> Result<Self> {
+    pub(super) fn new(run: &Run) -> Result<Self> {
         let mut manifest = run.manifest()?;
         pipeline::complete(run, &mut manifest)?;
         let mut notes = Vec::new();
@@ -88,7 +90,7 @@ impl Loaded {
         Ok(Loaded { manifest, streams, records, objects, counts, notes })
     }
 
-    fn readers(&self) -> Result<Vec<Reader<'_>>> {
+    pub(super) fn readers(&self) -> Result<Vec<Reader<'_>>> {
         let mut readers = Vec::new();
         for (cpu, bytes) in self.streams.iter().enumerate() {
             readers.push(Reader::new(bytes).with_context(|| format!("streams/tlb/cpu{cpu}.miss"))?);
@@ -96,7 +98,7 @@ impl Loaded {
         Ok(readers)
     }
 
-    fn geometries(&self) -> Result<Vec<Geometry>> {
+    pub(super) fn geometries(&self) -> Result<Vec<Geometry>> {
         Ok(self.readers()?.first().map(|r| r.header().geometries.clone()).unwrap_or_default())
     }
 
@@ -110,7 +112,7 @@ impl Loaded {
         }
     }
 
-    fn profile(&mut self) -> Result<Profile> {
+    pub(super) fn profile(&mut self) -> Result<Profile> {
         let mut profile = Profile::default();
         let mut objects = std::mem::take(&mut self.objects);
         let results: Vec<_> = self.readers()?.into_iter().map(|r| profile.add(r, &mut objects)).collect();
@@ -287,10 +289,14 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
     let tgid = match view.select.pids.as_slice() {
         [] => None,
         [one] => Some(*one),
-        _ => bail!("--task once, for `distribution`"),
+        _ => bail!("--task once, for `distribution` or `counters`"),
     };
-    if !view.select.comms.is_empty() || tgid.is_some() && view.name != Some("distribution") {
-        bail!("--task goes with `report tlb distribution` only, --comm with none of `tlb`");
+    let of_one = matches!(view.name, Some("distribution" | "counters"));
+    if !view.select.comms.is_empty() || tgid.is_some() && !of_one {
+        bail!("--task goes with `report tlb distribution` and `counters` only, --comm with none of `tlb`");
+    }
+    if view.counters.is_some() != (view.name == Some("counters")) {
+        bail!("`report tlb counters` and --counters FILE go together; FILE is of `perf stat -x, -o FILE`");
     }
     let n = geometries.len();
     let records = loaded.records.clone();
@@ -331,6 +337,7 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
             )
         }
         Some("advice") => vec![("advice", advice(&mut loaded, &profile, &geometries, progress)?)],
+        Some("counters") => vec![("counters", counters(&mut loaded, view, tgid, &geometries)?)],
         Some(other) => bail!("no view {other:?}; there are {VIEWS}"),
     };
     progress.clear();
@@ -404,6 +411,34 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         }
     }
     Ok(if empty { Outcome::NothingMatched } else { Outcome::Done })
+}
+
+/// A processor's own counts beside the run's.
+fn counters(
+    loaded: &mut Loaded,
+    view: &View<'_>,
+    tgid: Option<u32>,
+    geometries: &[Geometry],
+) -> Result<Table> {
+    let path = view.counters.context("expected --counters FILE")?;
+    let text = String::from_utf8_lossy(&pipeline::read(path)?).into_owned();
+    let counters = kprism_tlb::counters::parse(&text).with_context(|| path.display().to_string())?;
+    let mut sums = tlb::BySide::default();
+    let mut results = Vec::new();
+    for reader in loaded.readers()? {
+        results.push(for_each(reader, |context, miss| {
+            if tgid.is_none_or(|tgid| tgid == context.tgid) {
+                sums.add(miss, context.weight());
+            }
+        }));
+    }
+    results.into_iter().enumerate().for_each(|(cpu, result)| loaded.note(cpu, result));
+    let unknown: Vec<&str> =
+        counters.iter().filter(|c| c.accesses().is_none()).map(|c| c.event.as_str()).collect();
+    if !unknown.is_empty() {
+        loaded.notes.push(format!("not known to count misses of the last level: {}", unknown.join(", ")));
+    }
+    Ok(tlb::counters(&counters, &sums, geometries))
 }
 
 /// Replays the run with larger pages for the objects that miss most.

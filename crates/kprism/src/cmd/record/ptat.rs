@@ -41,8 +41,22 @@ struct Bus {
     result: Result<()>,
 }
 
-/// Records `args` (whose guest has [`MODULES`] and the module `ptat`) into a run; with `pmd`, page directories too.
-pub fn record(args: &RunArgs, pmd: bool, progress: &Progress, out: &mut dyn Write) -> Result<(Run, Ran)> {
+/// What is placed in the region.
+#[derive(Debug, Clone, Copy)]
+pub struct Placed {
+    /// Page directories too.
+    pub pmd: bool,
+    /// No more pages than this; 0: all that fit.
+    pub room: u32,
+}
+
+/// Records `args` (whose guest has [`MODULES`] and the module `ptat`) into a run.
+pub fn record(
+    args: &RunArgs,
+    placed: Placed,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<(Run, Ran)> {
     let mut prepared = lab::prepared(&args.guest, progress)?;
     let folder = tempfile::tempdir()?;
     let pipe = folder.path().join("bus");
@@ -54,7 +68,7 @@ pub fn record(args: &RunArgs, pmd: bool, progress: &Progress, out: &mut dyn Writ
     prepared.monitor_bus(&pipe);
     let mut job = args.job();
     job.span = Span::Boot;
-    job.before.push(format!("PMD={}\n{SET_UP}", u8::from(pmd)));
+    job.before.push(format!("PMD={}\nROOM={}\n{SET_UP}", u8::from(placed.pmd), placed.room));
     let mut argv: Vec<String> = ["/bin/sh", "-c", CONTROL, "sh"].map(str::to_owned).to_vec();
     argv.append(&mut job.argv);
     job.argv = argv;
@@ -91,6 +105,13 @@ pub fn record(args: &RunArgs, pmd: bool, progress: &Progress, out: &mut dyn Writ
             run.dir().join("console.log").display()
         );
     };
+    let (tables, escaped) = bus.monitor.tables;
+    if escaped > 0 {
+        progress.say(&format!(
+            "kprism: note: the region was full: {escaped} of {} page tables are elsewhere, and what they map is not seen",
+            tables + escaped
+        ));
+    }
     let counts = misses(&run, region, &trace, &maps)?;
     let pid = bus.monitor.vmas.last().map_or(0, |vma| vma.pid);
     sideband(&run, &args.job().argv, pid, &bus.monitor.vmas)?;

@@ -11,4 +11,4 @@ echo $endpoint > $region/target0; echo 1 > $region/commit
 echo $region > /sys/bus/cxl/drivers/cxl_region/bind
 i=0; until grep -q - /sys/devices/system/node/has_memory; do i=$((i+1)); [ $i -lt 100 ] || { echo the CXL memory did not go online >&2; exit 1; }; sleep 0.1; done
 set -- /sys/bus/dax/devices/dax*/target_node; node=$(cat $1)
-insmod $(ls /usr/lib/modules/*/updates/ptat.ko) node=$node pmd=$PMD
+insmod $(ls /usr/lib/modules/*/updates/ptat.ko) node=$node pmd=$PMD room=$ROOM

@@ -42,6 +42,9 @@ pub struct Args {
     /// With --method ptat: page directories too, so that walks for 2 MB pages are seen
     #[arg(long)]
     pmd: bool,
+    /// With --method ptat: leave page tables only so many pages of the region; 0: all
+    #[arg(long, value_name = "PAGES", default_value_t = 0)]
+    room: u32,
     /// With --method perf: sample this event instead, as perf names it
     #[arg(long, value_name = "EVENT")]
     event: Option<String>,
@@ -120,7 +123,8 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         guest.module.extend(ptat::MODULES.map(str::to_owned));
         guest.with_module.push(std::path::absolute(module)?.display().to_string());
         let run = RunArgs::recording(&args.command, args.output.clone(), (&args.place, &guest), packets);
-        return finish(ptat::record(&run, args.pmd, progress, out), progress);
+        let placed = ptat::Placed { pmd: args.pmd, room: args.room };
+        return finish(ptat::record(&run, placed, progress, out), progress);
     }
     let run = RunArgs::recording(&args.command, args.output.clone(), (&args.place, &args.guest), packets);
     let folder = tempfile::tempdir()?;

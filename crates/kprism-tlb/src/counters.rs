@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A processor's own counts of TLB misses, to hold others against.
+//!
+//! In: what `perf stat -x SEPARATOR -o FILE` wrote. Out: counters, which accesses each counts misses of, and the PTAT paper's
+//! relative error (its equation 1).
+
+use crate::geometry::Access;
+
+/// A counter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Counter {
+    /// As perf names it, with modifiers.
+    pub event: String,
+    /// What it counted; nothing, if perf could not.
+    pub count: Option<u64>,
+    /// Share of the time that it was on, per cent: below 100, `count` is an estimate.
+    pub running: f64,
+}
+
+/// Why this is not what perf writes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "line {line}: expected a count, its unit, an event, …, as `perf stat -x, -o FILE -- COMMAND` writes them (without -I, -A and --per-*), not {text:?}"
+)]
+pub struct CountersError {
+    /// From 1.
+    pub line: usize,
+    /// Its begin.
+    pub text: String,
+}
+
+/// Reads counters. Fields are separated by `;`, a tab or `,`, the first of these that a line has.
+///
+/// # Errors
+/// A line is something else.
+pub fn parse(text: &str) -> Result<Vec<Counter>, CountersError> {
+    let mut all = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim_end();
+        if line.trim_start().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let counter = counter(line)
+            .ok_or_else(|| CountersError { line: number, text: line.chars().take(80).collect() })?;
+        // A metric has no event of its own.
+        all.extend(counter);
+    }
+    Ok(all)
+}
+
+#[expect(clippy::option_option, reason = "no counter; or a line without one")]
+fn counter(line: &str) -> Option<Option<Counter>> {
+    let separator = [';', '\t', ','].into_iter().find(|&c| line.contains(c))?;
+    let fields: Vec<&str> = line.split(separator).collect();
+    if fields.len() >= 6 && fields[..5].iter().all(|f| f.is_empty()) {
+        return Some(None);
+    }
+    let [count, _unit, rest @ ..] = fields.as_slice() else { return None };
+    // An event's own commas are not escaped: `cpu/event=0xd0,umask=0x11/`.
+    let mut event = (*rest.first()?).to_owned();
+    let mut rest = &rest[1..];
+    while event.matches('/').count() == 1 {
+        event.push(separator);
+        event.push_str(rest.first()?);
+        rest = &rest[1..];
+    }
+    let name = event.chars().next()?;
+    if !name.is_ascii_alphabetic() && name != '_' {
+        return None;
+    }
+    let _on_ns: u64 = rest.first()?.parse().ok()?;
+    let running: f64 = rest.get(1)?.parse().ok().filter(|r| (0.0..=100.0).contains(r))?;
+    let count = match *count {
+        "<not counted>" | "<not supported>" => None,
+        number => Some(number.parse::<f64>().ok().filter(|n| (0.0..=1.8e19).contains(n))?.round() as u64),
+    };
+    Some(Some(Counter { event, count, running }))
+}
+
+/// Which code's accesses a counter counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Programs' and the kernel's.
+    Both,
+    /// Programs' (`:u`).
+    User,
+    /// The kernel's (`:k`).
+    Kernel,
+}
+
+/// Events that count misses of the last level, each of an access or a walk for it. perf's generic events do on Intel's
+/// processors; on AMD's they count what the first level missed. The sources: perf's generic events as the
+/// kernel maps them (arch/x86/events), Intel's and AMD's event lists (tools/perf/pmu-events/arch/x86).
+const EVENTS: [(&str, &[Access]); 17] = [
+    ("dtlb-load-misses", &[Access::Load]),
+    ("dtlb-store-misses", &[Access::Store]),
+    ("itlb-load-misses", &[Access::Fetch]),
+    ("itlb-misses", &[Access::Fetch]),
+    ("dtlb_load_misses.miss_causes_a_walk", &[Access::Load]),
+    ("dtlb_load_misses.walk_completed", &[Access::Load]),
+    ("dtlb_store_misses.miss_causes_a_walk", &[Access::Store]),
+    ("dtlb_store_misses.walk_completed", &[Access::Store]),
+    ("itlb_misses.miss_causes_a_walk", &[Access::Fetch]),
+    ("itlb_misses.walk_completed", &[Access::Fetch]),
+    ("mem_inst_retired.stlb_miss_loads", &[Access::Load]),
+    ("mem_inst_retired.stlb_miss_stores", &[Access::Store]),
+    ("mem_uops_retired.stlb_miss_loads", &[Access::Load]),
+    ("mem_uops_retired.stlb_miss_stores", &[Access::Store]),
+    ("ls_l1_d_tlb_miss.all_l2_miss", &[Access::Load, Access::Store]),
+    ("bp_l1_tlb_miss_l2_tlb_miss", &[Access::Fetch]),
+    ("bp_l1_tlb_miss_l2_tlb_miss.all", &[Access::Fetch]),
+];
+
+impl Counter {
+    /// What it counts misses of; nothing, if it is not known to count misses of the last level.
+    pub fn accesses(&self) -> Option<(&'static [Access], Side)> {
+        // `cpu_core/NAME/u` on hybrid processors.
+        let bare = match self.event.split('/').collect::<Vec<_>>()[..] {
+            [_, name, modifiers] => (name, modifiers.trim_start_matches(':')),
+            _ => self.event.split_once(':').unwrap_or((&self.event, "")),
+        };
+        let (name, modifiers) = (bare.0.to_ascii_lowercase(), bare.1);
+        let side = match (modifiers.contains('u'), modifiers.contains('k')) {
+            (true, false) => Side::User,
+            (false, true) => Side::Kernel,
+            _ => Side::Both,
+        };
+        EVENTS.iter().find(|(event, _)| *event == name).map(|&(_, accesses)| (accesses, side))
+    }
+}
+
+/// The paper's equation 1: `1 - misses / counted`, where a counter counted any.
+pub fn relative_error(misses: u64, counted: u64) -> Option<f64> {
+    (counted > 0).then(|| 1.0 - misses as f64 / counted as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_perf_writes_is_read() {
+        // Of perf 6.1: an event that the machine lacks, one that it has; of its manual page: a raw one, metrics behind.
+        let text = "# started on Sun Nov 22 01:50:54 2026\n\n\
+            <not supported>,,dTLB-load-misses,0,100.00,,\n\
+            50,,page-faults,754217,100.00,66.294,K/sec\n\
+            0.75,msec,task-clock,754217,100.00,0.137,CPUs utilized\n\
+            1234,,cpu/event=0xd0,umask=0x11/u,754217,49.50,,\n\
+            ,,,,,1.25,insn per cycle\n\
+            99,,dTLB-store-misses:u,754217,100.00,,\n";
+        let all = parse(text).unwrap();
+        let named: Vec<_> = all.iter().map(|c| (c.event.as_str(), c.count, c.running)).collect();
+        assert_eq!(
+            named,
+            [
+                ("dTLB-load-misses", None, 100.0),
+                ("page-faults", Some(50), 100.0),
+                ("task-clock", Some(1), 100.0),
+                ("cpu/event=0xd0,umask=0x11/u", Some(1234), 49.5),
+                ("dTLB-store-misses:u", Some(99), 100.0),
+            ]
+        );
+        assert_eq!(all[0].accesses(), Some((&[Access::Load][..], Side::Both)));
+        assert_eq!(all[1].accesses(), None);
+        assert_eq!(all[4].accesses(), Some((&[Access::Store][..], Side::User)));
+        assert_eq!(parse(&text.replace(',', ";").replace("=0xd0;", "=0xd0,")).unwrap(), all);
+        let hybrid = parse("7,,cpu_core/dTLB-load-misses/k,1,100.00,,").unwrap();
+        assert_eq!(hybrid[0].accesses(), Some((&[Access::Load][..], Side::Kernel)));
+    }
+
+    #[test]
+    fn other_text_is_refused_by_line() {
+        for (text, line) in [
+            ("hello", 1),
+            ("# x\n1.000123,50,,page-faults,754217,100.00,,", 2),
+            ("1,,a,1,100.00,,\nCPU0,50,,page-faults,754217,100.00,,", 2),
+            ("50,,page-faults,754217,200.00,,", 1),
+            ("-1,,page-faults,754217,100.00,,", 1),
+            ("1,,cpu/event,1,100.00,,", 1),
+        ] {
+            assert_eq!(parse(text).unwrap_err().line, line, "{text}");
+        }
+        assert_eq!(parse("").unwrap(), []);
+    }
+
+    #[test]
+    fn the_papers_equation() {
+        assert_eq!(relative_error(75, 100), Some(0.25));
+        assert_eq!(relative_error(100, 0), None);
+    }
+}
