@@ -43,7 +43,14 @@ for peer in $PEERS; do
 	gcov-text) measure "gcov -b -c -n" sh -c 'xargs gcov -b -c -n <"$0"' "$OUT/files" ;;
 	fastcov) measure "fastcov" fastcov -b -l -d "$OUT/tree$source" -o "$OUT/fastcov.info" ;;
 	grcov) measure "grcov" grcov "$OUT/tree" -t lcov --branch --ignore-not-existing -s "$source" -o "$OUT/grcov.info" ;;
-	lcov) measure "lcov (geninfo)" geninfo --quiet --rc lcov_branch_coverage=1 -o "$OUT/lcov.info" "$OUT/tree" ;;
+	# The one on PATH: geninfo 2 ends at the first thing it finds odd, and a kernel has many, unless told not to.
+	lcov)
+		case $(geninfo --version 2>/dev/null) in
+		*version\ 1.*) set -- --rc lcov_branch_coverage=1 ;;
+		*) set -- --branch-coverage --keep-going --ignore-errors mismatch,inconsistent,negative,source,unsupported,format ;;
+		esac
+		measure "lcov (geninfo)" geninfo --quiet "$@" -o "$OUT/lcov.info" "$OUT/tree"
+		;;
 	gcovr) measure "gcovr" gcovr --gcov-ignore-parse-errors=all --merge-mode-functions=merge-use-line-0 \
 		-r "$source" --lcov "$OUT/gcovr.info" "$OUT/tree" ;;
 	esac

@@ -13,7 +13,7 @@ use foldhash::fast::RandomState;
 
 use crate::error::Result;
 use crate::notes::Notes;
-use crate::path::absolute;
+use crate::path::{below, canonical};
 use crate::unit::{Outcomes, Solver, Unit, Way};
 use crate::{Data, data, notes};
 
@@ -87,7 +87,7 @@ pub struct FunctionTotal {
 }
 
 /// A branch or call, over all objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BranchCount {
     /// Its line.
     pub line: u32,
@@ -292,9 +292,9 @@ impl Collector {
                 None => drop(folders.insert(cwd.to_owned(), 1)),
             }
         }
-        let names: Vec<String> =
-            notes.sources.iter().map(|name| absolute(notes.cwd.as_deref(), name)).collect();
-        let ids: Vec<u32> = names.iter().map(|name| self.source(name)).collect();
+        let cwd = notes.cwd.as_deref().map(|cwd| canonical(cwd.into()));
+        let ids: Vec<u32> =
+            notes.sources.iter().map(|name| self.source(&below(cwd.as_deref(), name))).collect();
         // By the object's numbers; of functions without counters nothing is asked.
         let mut functions = vec![0; notes.functions.len()];
         for count in &unit.functions {
@@ -368,13 +368,15 @@ impl Collector {
         let names = self.sources.into_inner().unwrap_or_else(PoisonError::into_inner);
         let functions = self.functions.into_inner().unwrap_or_else(PoisonError::into_inner);
         // Numbers were given in the order of arrival: here in that of the names.
-        let mut path = vec![""; names.all.len()];
-        for (name, &id) in &names.index {
-            path[id as usize] = name;
+        let mut paths: Vec<(&str, u32)> = names.index.iter().map(|(name, &id)| (name.as_str(), id)).collect();
+        paths.sort_unstable();
+        let mut ranks = vec![0u32; paths.len()];
+        for (rank, &(_, id)) in (0u32..).zip(&paths) {
+            ranks[id as usize] = rank;
         }
-        let mut keys: Vec<(&str, u32, &str, u32)> = functions
+        let mut keys: Vec<(u32, u32, &str, u32)> = functions
             .iter()
-            .map(|((source, line, name), &id)| (path[*source as usize], *line, name.as_ref(), id))
+            .map(|((source, line, name), &id)| (ranks[*source as usize], *line, name.as_ref(), id))
             .collect();
         keys.sort_unstable();
         let mut order = vec![0u32; keys.len()];
@@ -397,6 +399,7 @@ impl Collector {
             gathered.conditions.sort_unstable_by_key(condition_key);
             gathered.functions.sort_unstable_by(|(_, a), (_, b)| (a.lines, &a.name).cmp(&(b.lines, &b.name)));
             gathered.branches.shrink_to_fit();
+            gathered.lines.shrink_to_fit();
             sources.push(Source {
                 path: gathered.path,
                 lines: gathered.lines,
@@ -413,8 +416,12 @@ impl Collector {
     }
 }
 
-fn branch_key(branch: &BranchCount) -> (u32, u32, u16, u16) {
-    (branch.line, branch.function, branch.of, branch.place)
+/// By line, function, and place: one number, as one is compared faster than four.
+fn branch_key(branch: &BranchCount) -> u128 {
+    u128::from(branch.line) << 64
+        | u128::from(branch.function) << 32
+        | u128::from(branch.of) << 16
+        | u128::from(branch.place)
 }
 
 fn condition_key(condition: &ConditionCount) -> (u32, u32, u16, u32) {
@@ -437,7 +444,7 @@ impl Gathered {
             let count = same.iter().fold(0i64, |sum, line| sum.wrapping_add(line.count));
             let unexecuted_block = same.iter().any(|line| line.unexecuted_block);
             let line = LineCount { line: same[0].line, unexecuted_block, count };
-            at += self.lines[at..].partition_point(|known| known.line < line.line);
+            at = seek(&self.lines, at, |known| known.line < line.line);
             match self.lines.get_mut(at).filter(|known| known.line == line.line) {
                 Some(known) => {
                     known.count = known.count.wrapping_add(count);
@@ -465,24 +472,28 @@ impl Gathered {
                 });
             }
         }
-        ours.sort_by_key(branch_key);
-        let mut new: Vec<BranchCount> = Vec::new();
-        let mut at = 0;
-        for branch in ours {
-            let key = branch_key(&branch);
-            at += self.branches[at..].partition_point(|known| branch_key(known) < key);
-            let known = self.branches.get_mut(at).filter(|known| branch_key(known) == key);
-            // Two functions of one name on one line of one object are one here.
-            let known = known.or_else(|| new.last_mut().filter(|last| branch_key(last) == key));
-            match known {
-                Some(known) => {
-                    known.taken = known.taken.wrapping_add(branch.taken);
-                    known.executed = known.executed.wrapping_add(branch.executed);
-                }
-                None => new.push(branch),
-            }
+        if !ours.is_sorted_by_key(branch_key) {
+            ours.sort_by_key(branch_key);
         }
-        merge_in(&mut self.branches, new, branch_key);
+        // Two functions of one name on one line of one object are one here.
+        ours.dedup_by(|branch, known| {
+            let same = branch_key(branch) == branch_key(known);
+            if same {
+                known.add(branch);
+            }
+            same
+        });
+        let mut at = 0;
+        ours.retain(|branch| {
+            let key = branch_key(branch);
+            at = seek(&self.branches, at, |known| branch_key(known) < key);
+            match self.branches.get_mut(at).filter(|known| branch_key(known) == key) {
+                Some(known) => known.add(branch),
+                None => return true,
+            }
+            false
+        });
+        merge_in(&mut self.branches, ours, branch_key);
     }
 
     fn conditions(&mut self, conditions: &[crate::unit::Condition], functions: &[u32]) {
@@ -525,16 +536,46 @@ impl Gathered {
     }
 }
 
+impl BranchCount {
+    fn add(&mut self, other: &BranchCount) {
+        self.taken = self.taken.wrapping_add(other.taken);
+        self.executed = self.executed.wrapping_add(other.executed);
+    }
+}
+
+/// The first place from `at` on that is not below what is looked for: mostly near, as what is looked for is sorted too.
+fn seek<T>(sorted: &[T], mut at: usize, below: impl Fn(&T) -> bool) -> usize {
+    let mut step = 1;
+    while sorted.get(at + step - 1).is_some_and(&below) {
+        at += step;
+        step *= 2;
+    }
+    let end = sorted.len().min(at + step);
+    at + sorted[at..end].partition_point(below)
+}
+
 /// Puts sorted items with new keys into a sorted list.
-fn merge_in<T, K: Ord>(known: &mut Vec<T>, new: Vec<T>, key: impl Fn(&T) -> K) {
-    if new.is_empty() {
+fn merge_in<T: Copy, K: Ord>(known: &mut Vec<T>, new: Vec<T>, key: impl Fn(&T) -> K) {
+    let Some(&last) = new.last() else { return };
+    if known.is_empty() {
+        // Most sources are of one object only.
+        *known = new;
+        known.shrink_to_fit();
         return;
     }
-    let appends = known.last().is_none_or(|last| key(last) < key(&new[0]));
-    known.reserve_exact(new.len());
-    known.extend(new);
-    if !appends {
-        // Two runs: what merges them in one pass.
-        known.sort_by_key(key);
+    // Some more than that, as more objects may come; doubling would be half of all memory.
+    if known.capacity() - known.len() < new.len() {
+        known.reserve_exact(new.len() + known.len() / 8);
+    }
+    // From the end on: what is before the first of the new ones stays where it is.
+    let (mut old, mut free) = (known.len(), known.len() + new.len());
+    known.resize(free, last);
+    for item in new.iter().rev() {
+        while old > 0 && key(&known[old - 1]) > key(item) {
+            (old, free) = (old - 1, free - 1);
+            known[free] = known[old];
+        }
+        free -= 1;
+        known[free] = *item;
     }
 }

@@ -162,7 +162,7 @@ pub fn read(bytes: &[u8]) -> Result<Data> {
                     }
                     Values::Zeros(count)
                 } else {
-                    Values::All((0..count).map(|_| contents.counter()).collect::<Result<_>>()?)
+                    Values::All(contents.counters(count)?)
                 };
                 function.values.push((kind, values));
             }

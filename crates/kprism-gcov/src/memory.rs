@@ -9,12 +9,15 @@
 //! What debugfs shows hangs on nodes from `all_head` (kernel/gcov/fs.c): with what modules that are gone have left
 //! (`gcov_persist`), so the nodes are walked where their list is known. Layouts are those of 64-bit kernels, little-endian.
 //!
+//! Of a kernel that runs on, [`read_live`] reads each function until two readings are the same: counters only grow, so then
+//! all of them had these values at one moment, between the two.
+//!
 //! [`paging`] has virtual addresses from physical ones, [`elf`] reads the headers of core files.
 
 pub mod elf;
 pub mod paging;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::data::{Counters, Data, Values};
 use crate::version::Version;
@@ -94,9 +97,28 @@ mod node {
     pub const COUNT: u64 = 88;
 }
 
+/// Readings of a function that changes all the time.
+pub const TRIES: usize = 8;
+/// Walks through lists that change meanwhile: modules come and go.
+const WALKS: usize = 4;
+
+/// Counters of a kernel that ran on while they were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Live {
+    /// By the path of the object's data file.
+    pub objects: BTreeMap<String, Data>,
+    /// Readings that were not the same as the one before, and were done again.
+    pub again: usize,
+    /// Functions of which [`TRIES`] readings, and one more, were all different: their counters are of several moments. By the
+    /// object, and their number in it.
+    pub unsettled: BTreeSet<(String, u32)>,
+}
+
 struct Reader<'m> {
     memory: &'m mut dyn Memory,
     counters: usize,
+    /// Of a kernel that runs on: what changed.
+    live: Option<Live>,
 }
 
 /// All counters, by the path of the object's data file.
@@ -104,14 +126,33 @@ struct Reader<'m> {
 /// # Errors
 /// If the lists lead out of what is known of the memory, or are not what they should be.
 pub fn read(memory: &mut dyn Memory, roots: Roots) -> Result<BTreeMap<String, Data>, Broken> {
-    let mut reader = Reader { memory, counters: 0 };
-    match roots.nodes {
-        Some(head) => reader.nodes(head),
-        None => reader.infos(roots.infos),
+    Reader { memory, counters: 0, live: None }.all(roots)
+}
+
+/// The same of a kernel that runs on meanwhile. What changes while it is read is read again.
+///
+/// # Errors
+/// As there, each time that the lists were walked.
+pub fn read_live(memory: &mut dyn Memory, roots: Roots) -> Result<Live, Broken> {
+    let mut walks = 1;
+    loop {
+        let mut reader = Reader { memory: &mut *memory, counters: 0, live: Some(Live::default()) };
+        match reader.all(roots) {
+            Ok(objects) => return Ok(Live { objects, ..reader.live.unwrap_or_default() }),
+            Err(broken) if walks == WALKS => return Err(broken),
+            Err(_) => walks += 1,
+        }
     }
 }
 
 impl Reader<'_> {
+    fn all(&mut self, roots: Roots) -> Result<BTreeMap<String, Data>, Broken> {
+        match roots.nodes {
+            Some(head) => self.nodes(head),
+            None => self.infos(roots.infos),
+        }
+    }
+
     fn bytes<const N: usize>(&mut self, address: u64, what: &'static str) -> Result<[u8; N], Broken> {
         let mut bytes = [0; N];
         self.memory.read(address, &mut bytes).map_err(|why| Broken { address, what, why })?;
@@ -207,21 +248,26 @@ impl Reader<'_> {
         let table = self.pointer(after.wrapping_add(8), "an object's functions")?;
         let mut functions = Vec::new();
         for pointer in self.values(table, count, "an object's functions")? {
-            functions.push(self.function(pointer as u64, &active)?);
+            let (function, is_settled) = self.function(pointer as u64, &active)?;
+            if let Some(live) = self.live.as_mut().filter(|_| !is_settled) {
+                live.unsettled.insert((name.clone(), function.ident));
+            }
+            functions.push(function);
         }
         // As the kernel writes it: without a checksum.
         let header = Header { big_endian: false, version, stamp, checksum: 0 };
         Ok((name, Data { header, summary: None, functions }))
     }
 
-    /// One `struct gcov_fn_info`.
-    fn function(&mut self, at: u64, active: &[u8]) -> Result<Counters, Broken> {
+    /// One `struct gcov_fn_info`, and whether its counters are of one moment.
+    fn function(&mut self, at: u64, active: &[u8]) -> Result<(Counters, bool), Broken> {
         let mut counters = Counters {
             ident: self.word(at.wrapping_add(8), "a function's ident")?,
             lineno_checksum: self.word(at.wrapping_add(12), "a function's checksum")?,
             cfg_checksum: self.word(at.wrapping_add(16), "a function's checksum")?,
             values: Vec::new(),
         };
+        let mut places = Vec::new();
         for (index, &kind) in active.iter().enumerate() {
             let counts = at.wrapping_add(24 + index as u64 * 16);
             let count = self.word(counts, "a function's counters")?;
@@ -231,9 +277,30 @@ impl Reader<'_> {
                 return Err(Broken { address: counts, what: "a function's counters", why });
             }
             let values = self.pointer(counts.wrapping_add(8), "a function's counters")?;
+            places.push((values, count));
             counters.values.push((kind, Values::All(self.values(values, count, "counters")?)));
         }
-        Ok(counters)
+        let is_settled = self.live.is_none() || self.settle(&mut counters, &places)?;
+        Ok((counters, is_settled))
+    }
+
+    /// Reads a function's counters until they are twice the same.
+    fn settle(&mut self, counters: &mut Counters, places: &[(u64, u32)]) -> Result<bool, Broken> {
+        for _ in 0..TRIES {
+            let mut is_same = true;
+            for ((_, values), &(place, count)) in counters.values.iter_mut().zip(places) {
+                let now = Values::All(self.values(place, count, "counters")?);
+                is_same &= now == *values;
+                *values = now;
+            }
+            if is_same {
+                return Ok(true);
+            }
+            if let Some(live) = &mut self.live {
+                live.again += 1;
+            }
+        }
+        Ok(false)
     }
 
     fn text(&mut self, at: u64) -> Result<String, Broken> {
@@ -347,6 +414,33 @@ mod tests {
         assert_eq!(counts(&read(&mut memory, Roots { nodes: None, ..roots }).unwrap()), [5, 6]);
         // Once loaded, once left behind: as debugfs shows it, together.
         assert_eq!(counts(&read(&mut memory, roots).unwrap()), [10, 12]);
+    }
+
+    /// Memory whose kernel runs on: the first counter grows with each reading of the counters, so many times.
+    struct Running(Flat, u8);
+
+    impl Memory for Running {
+        fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), String> {
+            self.0.read(address, into)?;
+            if address == BASE + 0x500 && self.1 > 0 {
+                self.1 -= 1;
+                self.0.1[0x500] += 1;
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_changes_while_it_is_read_is_read_again() {
+        let (memory, roots) = small();
+        let roots = Roots { nodes: None, ..roots };
+        let still = read_live(&mut Running(small().0, 0), roots).unwrap();
+        assert_eq!((counts(&still.objects), still.again, still.unsettled.len()), (vec![5, 6], 0, 0));
+        let settled = read_live(&mut Running(small().0, 3), roots).unwrap();
+        assert_eq!((counts(&settled.objects), settled.again, settled.unsettled.len()), (vec![8, 6], 3, 0));
+        let moving = read_live(&mut Running(memory, 100), roots).unwrap();
+        assert_eq!(moving.again, TRIES);
+        assert_eq!(moving.unsettled, [("/k/a.gcda".to_owned(), 1)].into());
     }
 
     #[test]

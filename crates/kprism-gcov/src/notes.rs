@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use foldhash::fast::RandomState;
 
@@ -32,6 +33,33 @@ pub struct Notes<'a> {
     pub sources: Vec<Cow<'a, str>>,
     /// The functions.
     pub functions: Vec<Function<'a>>,
+    /// Arcs of all functions.
+    arcs: Vec<Arc>,
+    /// Stretches of lines of all functions.
+    locations: Vec<Location>,
+    /// Lines of all functions.
+    lines: Vec<u32>,
+}
+
+impl Notes<'_> {
+    /// All arcs of a function; those that leave one block lie together.
+    pub fn arcs(&self, function: &Function<'_>) -> &[Arc] {
+        slice(&self.arcs, &function.arcs)
+    }
+
+    /// Which lines a function's blocks have, in the order written.
+    pub fn locations(&self, function: &Function<'_>) -> &[Location] {
+        slice(&self.locations, &function.locations)
+    }
+
+    /// The lines of a stretch.
+    pub fn lines(&self, location: &Location) -> &[u32] {
+        slice(&self.lines, &location.lines)
+    }
+}
+
+fn slice<'n, T>(all: &'n [T], range: &Range<u32>) -> &'n [T] {
+    &all[range.start as usize..range.end as usize]
 }
 
 /// A function and its flow graph.
@@ -59,12 +87,12 @@ pub struct Function<'a> {
     pub end_column: u32,
     /// Number of blocks.
     pub blocks: u32,
-    /// All arcs; those that leave one block lie together.
-    pub arcs: Vec<Arc>,
-    /// Which lines a block has, in the order written.
-    pub locations: Vec<Location>,
-    /// The lines of all locations.
-    pub lines: Vec<u32>,
+    /// Number of counters the data must have: of arcs not [`Arc::ON_TREE`].
+    pub counters: u32,
+    /// Its part of the arcs of all.
+    arcs: Range<u32>,
+    /// Its part of the stretches of all.
+    locations: Range<u32>,
     /// Conditions of decisions: the block that ends in one, and its number of conditions (GCC 14 and later).
     pub conditions: Vec<(Block, u32)>,
     /// Number of prime paths (GCC 15 and later).
@@ -103,15 +131,8 @@ pub struct Location {
     pub block: Block,
     /// An index of [`Notes::sources`].
     pub source: u32,
-    /// Its part of [`Function::lines`].
-    pub lines: std::ops::Range<u32>,
-}
-
-impl Function<'_> {
-    /// Number of counters the data must have.
-    pub fn counters(&self) -> usize {
-        self.arcs.iter().filter(|arc| !arc.is(Arc::ON_TREE)).count()
-    }
+    /// Its part of the lines of all.
+    lines: Range<u32>,
 }
 
 /// Reads notes.
@@ -120,6 +141,11 @@ impl Function<'_> {
 /// With the place at which the bytes stop being notes.
 pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
     let (header, mut words) = Words::open(bytes, "gcno")?;
+    // So that there are less than 2^32 of anything; a compiler's notes have some megabytes.
+    if u32::try_from(bytes.len()).is_err() {
+        let expected = format!("at most {} bytes", u32::MAX);
+        return Err(Error::Value { offset: 0, what: "the file's size", found: bytes.len() as u64, expected });
+    }
     let version = header.version;
     let cwd = if version.has_cwd() { words.string("the working directory")? } else { None };
     if version.has_ranges() {
@@ -128,6 +154,9 @@ pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
     let mut reader = Reader {
         size: bytes.len(),
         header,
+        arcs: Vec::new(),
+        locations: Vec::new(),
+        lines: Vec::new(),
         sources: Vec::new(),
         known: HashMap::default(),
         raw: HashMap::default(),
@@ -142,7 +171,7 @@ pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
                 in_function = true;
             }
             (BLOCKS, Some(function)) => reader.blocks(function, record)?,
-            (ARCS, Some(function)) => arcs(function, record)?,
+            (ARCS, Some(function)) => reader.arcs(function, record)?,
             (LINES, Some(function)) => reader.lines(function, record.contents)?,
             (CONDITIONS, Some(function)) => conditions(function, record)?,
             (PATHS, Some(function)) => {
@@ -153,7 +182,8 @@ pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
             _ => {}
         }
     }
-    Ok(Notes { header, cwd, sources: reader.sources, functions })
+    let Reader { sources, arcs, locations, lines, .. } = reader;
+    Ok(Notes { header, cwd, sources, functions, arcs, locations, lines })
 }
 
 /// Tags say by their zero bytes what they are part of.
@@ -164,6 +194,10 @@ fn is_part_of_function(tag: u32) -> bool {
 struct Reader<'a> {
     size: usize,
     header: Header,
+    // Of all functions together: a list for each of them would be most of the time that reading takes.
+    arcs: Vec<Arc>,
+    locations: Vec<Location>,
+    lines: Vec<u32>,
     sources: Vec<Cow<'a, str>>,
     known: HashMap<Cow<'a, str>, u32, RandomState>,
     /// The same by the names as they are written: most come again and again.
@@ -201,7 +235,10 @@ impl<'a> Reader<'a> {
 
     fn function(&mut self, mut words: Words<'a>) -> Result<Function<'a>> {
         let version = self.header.version;
+        let end = |all: usize| all as u32..all as u32;
         let mut function = Function {
+            arcs: end(self.arcs.len()),
+            locations: end(self.locations.len()),
             ident: words.word("a function's ident")?,
             lineno_checksum: words.word("a function's checksum")?,
             cfg_checksum: words.word("a function's checksum")?,
@@ -250,53 +287,60 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    fn arcs(&mut self, function: &mut Function<'a>, record: Record<'_>) -> Result<()> {
+        let mut words = record.contents;
+        let offset = words.at;
+        let from = block(function, &mut words, "a block with arcs")?;
+        // The writer goes through the blocks in order, and through each once.
+        let known = &self.arcs[function.arcs.start as usize..];
+        if known.last().is_some_and(|last| last.from >= from) {
+            return Err(Error::Value {
+                offset,
+                what: "a block with arcs",
+                found: from.into(),
+                expected: "a block after those that had arcs".into(),
+            });
+        }
+        while words.left() >= 8 {
+            let to = block(function, &mut words, "an arc's destination")?;
+            let flags = words.word("an arc's flags")?;
+            let arc = Arc { from, to, flags };
+            function.counters += u32::from(!arc.is(Arc::ON_TREE));
+            self.arcs.push(arc);
+        }
+        function.arcs.end = self.arcs.len() as u32;
+        Ok(())
+    }
+
     fn lines(&mut self, function: &mut Function<'a>, mut words: Words<'a>) -> Result<()> {
         let block = block(function, &mut words, "a block with lines")?;
+        let mut location: Option<Location> = None;
         loop {
             let offset = words.at;
             let line = words.word("a line number")?;
             if line != 0 {
-                function.lines.push(line);
-                match function.locations.last_mut() {
-                    Some(location) if location.block == block => location.lines.end += 1,
-                    _ => {
-                        return Err(Error::Value {
-                            offset,
-                            what: "a line number before any file's name",
-                            found: line.into(),
-                            expected: "0 and a name".into(),
-                        });
-                    }
+                if location.is_none() {
+                    return Err(Error::Value {
+                        offset,
+                        what: "a line number before any file's name",
+                        found: line.into(),
+                        expected: "0 and a name".into(),
+                    });
                 }
+                self.lines.push(line);
                 continue;
             }
-            let Some(name) = words.raw_string("a source file's name")? else { return Ok(()) };
-            let source = self.source(name);
-            let start = function.lines.len() as u32;
-            function.locations.push(Location { block, source, lines: start..start });
+            let name = words.raw_string("a source file's name")?;
+            let next = self.lines.len() as u32;
+            if let Some(mut location) = location.take() {
+                location.lines.end = next;
+                self.locations.push(location);
+                function.locations.end = self.locations.len() as u32;
+            }
+            let Some(name) = name else { return Ok(()) };
+            location = Some(Location { block, source: self.source(name), lines: next..next });
         }
     }
-}
-
-fn arcs(function: &mut Function<'_>, record: Record<'_>) -> Result<()> {
-    let mut words = record.contents;
-    let offset = words.at;
-    let from = block(function, &mut words, "a block with arcs")?;
-    // The writer goes through the blocks in order, and through each once.
-    if function.arcs.last().is_some_and(|last| last.from >= from) {
-        return Err(Error::Value {
-            offset,
-            what: "a block with arcs",
-            found: from.into(),
-            expected: "a block after those that had arcs".into(),
-        });
-    }
-    while words.left() >= 8 {
-        let to = block(function, &mut words, "an arc's destination")?;
-        let flags = words.word("an arc's flags")?;
-        function.arcs.push(Arc { from, to, flags });
-    }
-    Ok(())
 }
 
 fn conditions(function: &mut Function<'_>, record: Record<'_>) -> Result<()> {

@@ -15,6 +15,16 @@ pub fn absolute(cwd: Option<&str>, path: &str) -> String {
     joined(cwd.filter(|_| !path.starts_with('/')).unwrap_or(""), path)
 }
 
+/// [`absolute`] of a folder and a path that are canonical: of most there is nothing to work out.
+pub(crate) fn below(cwd: Option<&str>, path: &str) -> String {
+    match cwd {
+        Some(cwd) if !path.is_empty() && !path.ends_with('/') && !path.starts_with(['/', '.']) => {
+            [cwd.trim_end_matches('/'), path].join("/")
+        }
+        _ => absolute(cwd, path),
+    }
+}
+
 fn joined(base: &str, path: &str) -> String {
     let rooted = base.starts_with('/') || path.starts_with('/');
     let mut parts: Vec<&str> = Vec::new();
@@ -45,8 +55,12 @@ mod tests {
             (Some("/build"), "/usr/include/a.h", "/usr/include/a.h"),
             (None, "../a.c", "../a.c"),
             (Some("/"), "../../a.c", "/a.c"),
+            (Some("/"), "a.c", "/a.c"),
+            (Some("/build"), "a/", "/build/a"),
+            (Some("/build"), ".hidden/a.c", "/build/.hidden/a.c"),
         ] {
             assert_eq!(absolute(cwd, name), path);
+            assert_eq!(below(cwd, &canonical(name.into())), path);
         }
         assert_eq!(canonical("a/b.c".into()), "a/b.c");
         assert_eq!(canonical("./a//x/../b.c".into()), "a/b.c");

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::notes::{Arc, Block, Function};
+use crate::notes::{Arc, Block};
 
 /// The entry block.
 const ENTRY: usize = 0;
@@ -54,17 +54,27 @@ pub(crate) struct Graph {
     /// Edges that enter a block: its range of `into`, by `into_starts`.
     into: Vec<u32>,
     into_starts: Vec<u32>,
+    next: Vec<u32>,
     unknown: Vec<(u32, u32)>,
     known: Vec<bool>,
     work: Vec<Block>,
+    /// Whether any count is not zero. Of a function that did not run only the arcs out of blocks are known.
+    pub ran: bool,
 }
 
 impl Graph {
-    /// Solves `function`, whose counted arcs have the counts that `counter` gives by number.
-    pub fn solve(&mut self, function: &Function<'_>, counter: impl Fn(usize) -> i64) {
-        self.load(function, counter);
+    /// Solves a function of so many `blocks` and these `arcs`, of which the counted ones have these `counts`.
+    pub fn solve(&mut self, blocks: u32, arcs: &[Arc], counts: &[i64]) {
+        // Most of a kernel never runs, and what follows from zeros is zero.
+        self.ran = counts.iter().any(|&count| count != 0);
+        self.load(blocks as usize, arcs, counts);
         self.classify();
-        self.propagate();
+        self.blocks.clear();
+        self.blocks.resize(blocks as usize, 0);
+        if self.ran {
+            self.enter();
+            self.propagate();
+        }
         self.find_exceptional();
     }
 
@@ -73,7 +83,7 @@ impl Graph {
         self.starts[block as usize] as usize..self.starts[block as usize + 1] as usize
     }
 
-    /// Edges that enter a block.
+    /// Edges that enter a block, of a function that ran.
     pub fn entering(&self, block: Block) -> &[u32] {
         let at = |block: usize| self.into_starts[block] as usize;
         &self.into[at(block as usize)..at(block as usize + 1)]
@@ -81,40 +91,44 @@ impl Graph {
 
     /// Calls that came back, or ended: what flows into the exit but for calls that did not return.
     pub fn returned(&self) -> i64 {
-        let Some(&count) = self.blocks.get(EXIT) else { return 0 };
+        let Some(&count) = self.blocks.get(EXIT).filter(|_| self.ran) else { return 0 };
         let lost = self.entering(EXIT as Block).iter().map(|&edge| &self.edges[edge as usize]);
         lost.filter(|edge| edge.fake).fold(count, |count, edge| count.wrapping_sub(edge.count))
     }
 
-    fn load(&mut self, function: &Function<'_>, counter: impl Fn(usize) -> i64) {
-        let blocks = function.blocks as usize;
+    fn load(&mut self, blocks: usize, arcs: &[Arc], counts: &[i64]) {
         self.edges.clear();
         self.starts.clear();
         let mut counted = 0;
-        for arc in &function.arcs {
-            while self.starts.len() <= arc.from as usize {
-                self.starts.push(self.edges.len() as u32);
+        for arcs in arcs.chunk_by(|a, b| a.from == b.from) {
+            let start = self.edges.len();
+            self.starts.resize(arcs[0].from as usize + 1, start as u32);
+            for arc in arcs {
+                let known = !arc.is(Arc::ON_TREE);
+                let count = if known { counts.get(counted).copied().unwrap_or(0) } else { 0 };
+                counted += usize::from(known);
+                self.edges.push(Edge {
+                    from: arc.from,
+                    to: arc.to,
+                    count,
+                    kind: Kind::Branch,
+                    fallthrough: arc.is(Arc::FALLTHROUGH),
+                    fake: arc.is(Arc::FAKE),
+                    thrown: false,
+                    known,
+                });
             }
-            let known = !arc.is(Arc::ON_TREE);
-            let count = if known { counter(counted) } else { 0 };
-            counted += usize::from(known);
-            self.edges.push(Edge {
-                from: arc.from,
-                to: arc.to,
-                count,
-                kind: Kind::Branch,
-                fallthrough: arc.is(Arc::FALLTHROUGH),
-                fake: arc.is(Arc::FAKE),
-                thrown: false,
-                known,
-            });
+            // The writer's order is nearly that of the destinations, and gcov's is wholly.
+            if !arcs.is_sorted_by_key(|arc| arc.to) {
+                self.edges[start..].sort_by_key(|edge| edge.to);
+            }
         }
         self.starts.resize(blocks + 1, self.edges.len() as u32);
-        for block in 0..blocks {
-            // The writer's order is nearly that of the destinations, and gcov's is wholly.
-            let range = self.out(block as Block);
-            self.edges[range].sort_by_key(|edge| edge.to);
-        }
+    }
+
+    /// Lists the edges by the block they enter.
+    fn enter(&mut self) {
+        let blocks = self.blocks.len();
         self.into_starts.clear();
         self.into_starts.resize(blocks + 1, 0);
         for edge in &self.edges {
@@ -125,20 +139,19 @@ impl Graph {
         }
         self.into.clear();
         self.into.resize(self.edges.len(), 0);
-        let mut next = self.into_starts.clone();
+        self.next.clone_from(&self.into_starts);
         for (index, edge) in self.edges.iter().enumerate() {
-            let place = &mut next[edge.to as usize];
+            let place = &mut self.next[edge.to as usize];
             self.into[*place as usize] = index as u32;
             *place += 1;
         }
     }
 
     fn classify(&mut self) {
-        for block in 0..self.starts.len().saturating_sub(1) as u32 {
-            let range = self.out(block);
-            let edges = &mut self.edges[range];
+        for edges in self.edges.chunk_by_mut(|a, b| a.from == b.from) {
+            let is_entry = edges[0].from as usize == ENTRY;
             let real = edges.iter().filter(|edge| !edge.fake).count();
-            let is_call = block as usize != ENTRY && real < edges.len();
+            let is_call = !is_entry && real < edges.len();
             for edge in edges {
                 edge.thrown = is_call && !edge.fake && !edge.fallthrough;
                 edge.kind = match edge {
@@ -154,9 +167,7 @@ impl Graph {
     /// Where all arcs of one side of a block are known, so is the block; where a known block has one unknown arc
     /// on a side, that is known too.
     fn propagate(&mut self) {
-        let blocks = self.starts.len().saturating_sub(1);
-        self.blocks.clear();
-        self.blocks.resize(blocks, 0);
+        let blocks = self.blocks.len();
         self.known.clear();
         self.known.resize(blocks, false);
         self.unknown.clear();

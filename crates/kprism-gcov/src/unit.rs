@@ -155,24 +155,59 @@ pub struct Solver {
     graph: Graph,
     cycles: Cycles,
     touches: Vec<Touch>,
+    locations: Vec<u32>,
     on_line: Vec<u32>,
     stamp: u32,
     blocks: Vec<Block>,
     parts: Vec<Part>,
+    branches: Vec<Branch>,
+    order: Vec<u128>,
     decisions: Vec<(Block, Outcomes)>,
 }
 
-/// A block has a line.
-#[derive(Debug, Clone, Copy)]
-struct Touch {
-    place: Place,
-    block: Block,
-    /// It belongs to the line.
-    belongs: bool,
+/// A block has a line: in one number, which is sorted several times as fast as its parts are, from the top: source, line,
+/// whether the line is one the function has to itself, block, whether the block belongs to the line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Touch(u128);
+
+impl Touch {
+    fn new(source: u32, line: u32, own: bool) -> Self {
+        Touch(u128::from(source) << 96 | u128::from(line) << 64 | u128::from(own) << 63)
+    }
+
+    /// The same line, without a block.
+    fn line(self) -> u128 {
+        self.0 >> 63
+    }
+
+    fn with(self, block: Block, belongs: bool) -> Self {
+        Touch(self.line() << 63 | u128::from(block) << 1 | u128::from(belongs))
+    }
+
+    fn block(self) -> Block {
+        (self.0 >> 1) as Block
+    }
+
+    fn belongs(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    fn place(self, function: u32) -> Place {
+        ((self.0 >> 96) as u32, (self.0 >> 64) as u32, if self.line() & 1 != 0 { function + 1 } else { 0 })
+    }
 }
 
 /// Source, line, and the function that has the line to itself, plus 1.
 type Place = (u32, u32, u32);
+
+/// Sorts numbers of places, and of items at them in the lowest 32 bits: both as one.
+fn in_order(order: &mut Vec<u128>, places: impl Iterator<Item = Place>) {
+    order.clear();
+    order.extend(places.zip(0u32..).map(|((source, line, function), index)| {
+        u128::from(source) << 96 | u128::from(line) << 64 | u128::from(function) << 32 | u128::from(index)
+    }));
+    order.sort_unstable();
+}
 
 /// What one function gives to a line.
 #[derive(Debug, Clone, Copy)]
@@ -200,21 +235,26 @@ impl Solver {
             Some(data) => by_function(notes, data)?,
             None => vec![None; notes.functions.len()],
         };
-        let mut unit = Unit::default();
+        let mut unit = Unit { functions: Vec::with_capacity(notes.functions.len()), ..Unit::default() };
         self.parts.clear();
+        self.branches.clear();
         for (index, function) in notes.functions.iter().enumerate() {
-            if function.artificial || function.counters() == 0 && data.is_some() {
+            if function.artificial || function.counters == 0 && data.is_some() {
                 continue;
             }
-            let arcs = counters[index].and_then(|found| found.of(kind::ARCS));
-            self.graph.solve(function, |number| arcs.map_or(0, |values| values.get(number)));
+            let counts = match counters[index].and_then(|found| found.of(kind::ARCS)) {
+                Some(Values::All(counts)) => &counts[..],
+                Some(Values::Zeros(_)) | None => &[],
+            };
+            self.graph.solve(function.blocks, notes.arcs(function), counts);
             unit.functions.push(self.count(function, index as u32, counters[index], groups[index]));
             self.decide(function, counters[index]);
-            self.lines(function, index as u32, groups[index], &mut unit);
+            self.lines(notes, index as u32, groups[index], &mut unit);
         }
         unit.lines = self.finish();
-        // Stable: of one line, functions and blocks stay in order.
-        unit.branches.sort_by_key(|branch| (branch.source, branch.line));
+        // Of one line, functions and blocks stay in order.
+        in_order(&mut self.order, self.branches.iter().map(|branch| (branch.source, branch.line, 0)));
+        unit.branches = self.order.iter().map(|&key| self.branches[key as u32 as usize]).collect();
         unit.conditions.sort_by_key(|condition| (condition.source, condition.line));
         Ok(unit)
     }
@@ -265,15 +305,19 @@ impl Solver {
         }
     }
 
-    fn lines(&mut self, function: &Function<'_>, index: u32, is_group: bool, unit: &mut Unit) {
-        self.touch(function, index, is_group);
+    fn lines(&mut self, notes: &Notes<'_>, index: u32, is_group: bool, unit: &mut Unit) {
+        self.touch(notes, &notes.functions[index as usize], is_group);
         let touches = std::mem::take(&mut self.touches);
         self.on_line.resize(self.on_line.len().max(self.graph.blocks.len()), 0);
-        for touches in touches.chunk_by(|a, b| a.place == b.place) {
-            let part = self.part(touches);
-            for &block in &self.blocks {
-                self.branches(block, index, part.place, unit);
-                self.conditions(block, index, part.place, unit);
+        for touches in touches.chunk_by(|a, b| a.line() == b.line()) {
+            let part = self.part(touches, index);
+            for at in 0..self.blocks.len() {
+                self.branches(self.blocks[at], index, part.place);
+            }
+            if !self.decisions.is_empty() {
+                for &block in &self.blocks {
+                    self.conditions(block, index, part.place, unit);
+                }
             }
             self.parts.push(part);
         }
@@ -281,40 +325,46 @@ impl Solver {
     }
 
     /// Lists which block has which line, sorted by line.
-    fn touch(&mut self, function: &Function<'_>, index: u32, is_group: bool) {
+    fn touch(&mut self, notes: &Notes<'_>, function: &Function<'_>, is_group: bool) {
         self.touches.clear();
         let exit = self.graph.blocks.len().saturating_sub(1) as Block;
-        let mut lines: Vec<u32> = Vec::new();
-        let mut last: Option<(Block, Place)> = None;
+        let mut last: Option<(Block, Touch)> = None;
+        let locations = notes.locations(function);
         // Records come in any order of blocks; gcov goes by the blocks.
-        let mut locations: Vec<_> = function.locations.iter().collect();
-        locations.sort_by_key(|location| location.block);
-        for location in locations {
+        self.locations.clear();
+        self.locations.extend(0..locations.len() as u32);
+        if !locations.is_sorted_by_key(|location| location.block) {
+            self.locations.sort_by_key(|&at| locations[at as usize].block);
+        }
+        for &at in &self.locations {
+            let location = &locations[at as usize];
             let block = location.block;
-            lines.clear();
-            lines.extend(&function.lines[location.lines.start as usize..location.lines.end as usize]);
-            lines.sort_unstable();
-            for &line in &lines {
+            let lines = notes.lines(location);
+            for &line in lines {
                 let own = is_group
                     && location.source == function.source
                     && (function.start_line..=function.end_line).contains(&line);
-                let place = (location.source, line, if own { index + 1 } else { 0 });
-                self.touches.push(Touch { place, block, belongs: false });
-                last = Some((block, place));
+                let touch = Touch::new(location.source, line, own);
+                self.touches.push(touch.with(block, false));
+            }
+            // The highest of the stretch, which gcov sorts.
+            let first = self.touches.len() - lines.len();
+            if let Some(highest) = self.touches[first..].iter().max_by_key(|touch| touch.line() >> 1) {
+                last = Some((block, *highest));
             }
             // A stretch without lines counts for the line before it, in the same block.
-            if let Some((_, place)) = last.filter(|&(found, _)| found == block && block != 0 && block != exit)
+            if let Some((_, touch)) = last.filter(|&(found, _)| found == block && block != 0 && block != exit)
             {
-                self.touches.push(Touch { place, block, belongs: true });
+                self.touches.push(touch.with(block, true));
             }
         }
-        self.touches.sort_by_key(|touch| touch.place);
+        self.touches.sort_unstable();
     }
 
     /// What the blocks of one line are to it. Leaves those that belong to it in `blocks`.
-    fn part(&mut self, touches: &[Touch]) -> Part {
+    fn part(&mut self, touches: &[Touch], function: u32) -> Part {
         let mut part = Part {
-            place: touches[0].place,
+            place: touches[0].place(function),
             touched: 0,
             entered: None,
             unexecuted_block: false,
@@ -327,19 +377,24 @@ impl Solver {
         }
         self.blocks.clear();
         for touch in touches {
-            if touch.belongs {
-                self.blocks.push(touch.block);
-                self.on_line[touch.block as usize] = self.stamp;
+            let block = touch.block();
+            if touch.belongs() {
+                self.blocks.push(block);
+                self.on_line[block as usize] = self.stamp;
                 continue;
             }
-            let count = self.graph.blocks[touch.block as usize];
+            let count = self.graph.blocks[block as usize];
             part.touched = part.touched.wrapping_add(count);
-            if !self.graph.exceptional[touch.block as usize] {
+            if !self.graph.exceptional[block as usize] {
                 part.exceptional = false;
                 part.unexecuted_block |= count == 0;
             }
         }
         if self.blocks.is_empty() {
+            return part;
+        }
+        if !self.graph.ran {
+            part.entered = Some(0);
             return part;
         }
         let (graph, on_line, stamp) = (&self.graph, &self.on_line, self.stamp);
@@ -363,7 +418,7 @@ impl Solver {
         part
     }
 
-    fn branches(&self, block: Block, function: u32, place: Place, unit: &mut Unit) {
+    fn branches(&mut self, block: Block, function: u32, place: Place) {
         let executed = self.graph.blocks[block as usize];
         for edge in &self.graph.edges[self.graph.out(block)] {
             let way = match edge.kind {
@@ -374,7 +429,7 @@ impl Solver {
                 Kind::Branch => Way::Jump,
             };
             let taken = if way == Way::Call { executed.wrapping_sub(edge.count) } else { edge.count };
-            unit.branches.push(Branch {
+            self.branches.push(Branch {
                 source: place.0,
                 line: place.1,
                 function,
@@ -390,12 +445,13 @@ impl Solver {
 
     /// Puts what the functions gave to each line together.
     fn finish(&mut self) -> Vec<Line> {
-        self.parts.sort_by_key(|part| part.place);
+        in_order(&mut self.order, self.parts.iter().map(|part| part.place));
         let mut lines = Vec::with_capacity(self.parts.len());
-        for parts in self.parts.chunk_by(|a, b| a.place == b.place) {
-            let (source, line, function) = parts[0].place;
-            let has_blocks = parts.iter().any(|part| part.entered.is_some());
-            let count = parts.iter().fold(0i64, |sum, part| {
+        for same in self.order.chunk_by(|a, b| a >> 32 == b >> 32) {
+            let parts = || same.iter().map(|&key| &self.parts[key as u32 as usize]);
+            let (source, line, function) = self.parts[same[0] as u32 as usize].place;
+            let has_blocks = parts().any(|part| part.entered.is_some());
+            let count = parts().fold(0i64, |sum, part| {
                 let count = if has_blocks { part.entered.unwrap_or(0) } else { part.touched };
                 sum.wrapping_add(count)
             });
@@ -404,8 +460,8 @@ impl Solver {
                 line,
                 function: function.checked_sub(1),
                 count,
-                unexecuted_block: parts.iter().any(|part| part.unexecuted_block),
-                exceptional: parts.iter().all(|part| part.exceptional),
+                unexecuted_block: parts().any(|part| part.unexecuted_block),
+                exceptional: parts().all(|part| part.exceptional),
             });
         }
         lines
@@ -446,7 +502,7 @@ fn by_function<'a>(notes: &Notes<'_>, data: &'a Data) -> Result<Vec<Option<&'a C
         {
             return Err(mismatch("the checksums"));
         }
-        if counters.of(kind::ARCS).is_some_and(|values| values.len() != function.counters()) {
+        if counters.of(kind::ARCS).is_some_and(|values| values.len() != function.counters as usize) {
             return Err(mismatch("the numbers of counters"));
         }
         found[index] = Some(counters);

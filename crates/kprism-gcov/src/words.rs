@@ -77,11 +77,19 @@ impl<'a> Words<'a> {
         Ok(if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
-    /// A counter: its low word comes first, whatever the byte order.
-    pub fn counter(&mut self) -> Result<i64> {
-        let low = self.word("a counter")?;
-        let high = self.word("a counter")?;
-        Ok((u64::from(high) << 32 | u64::from(low)) as i64)
+    /// So many counters. The low word of each comes first, whatever the byte order.
+    pub fn counters(&mut self, count: usize) -> Result<Vec<i64>> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let Some(bytes) = count.checked_mul(8).and_then(|size| rest.get(..size)) else {
+            return Err(self.truncated("a counter"));
+        };
+        self.at += bytes.len();
+        let (words, big_endian) = (bytes.as_chunks::<8>().0, self.big_endian);
+        let counter = |word: &[u8; 8]| match big_endian {
+            true => i64::from_be_bytes(*word).rotate_left(32),
+            false => i64::from_le_bytes(*word),
+        };
+        Ok(words.iter().map(counter).collect())
     }
 
     /// Out of line: hardly ever needed.

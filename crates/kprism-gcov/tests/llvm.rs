@@ -66,3 +66,51 @@ fn llvms_rule_gives_the_counts_back() {
     let main = functions.iter().find(|function| function["name"] == "main").unwrap();
     assert_eq!((main["count"].as_i64(), main["regions"][0][0].as_u64()), (Some(1), Some(4)));
 }
+
+/// Names and kinds of values, each kind of item of a list once.
+fn shape(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), shape(value))).collect(),
+        Value::Array(items) => {
+            let mut kinds: Vec<Value> = Vec::new();
+            for kind in items.iter().map(shape) {
+                if !kinds.contains(&kind) {
+                    kinds.push(kind);
+                }
+            }
+            kinds.into()
+        }
+        Value::Null => "null".into(),
+        Value::Bool(_) => "boolean".into(),
+        Value::Number(_) => "number".into(),
+        Value::String(_) => "text".into(),
+    }
+}
+
+/// `samples/llvm14/t.json` is what llvm-cov 14 exported of the same source, compiled by clang.
+#[test]
+fn it_has_the_form_that_llvm_cov_gives_it() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples");
+    let read = |file: &str| std::fs::read(folder.join(file)).unwrap();
+    let collector = Collector::default();
+    collector.add_bytes(&mut Solver::default(), &read("gcc12/t.gcno"), &read("gcc12/t.gcda")).unwrap();
+    let mut text = Vec::new();
+    export::llvm(&collector.finish(), &mut text).unwrap();
+    let ours: Value = serde_json::from_slice(&text).unwrap();
+    let theirs: Value = serde_json::from_slice(&read("llvm14/t.json")).unwrap();
+    assert_eq!((&ours["type"], &ours["version"]), (&theirs["type"], &theirs["version"]));
+    let (mut ours, mut theirs) = (ours["data"][0].clone(), theirs["data"][0].clone());
+    let length = |value: &Value, list: &str| value["files"][0][list][0].as_array().unwrap().len();
+    for list in ["segments", "branches"] {
+        assert_eq!(length(&ours, list), length(&theirs, list), "numbers of each of the {list}");
+    }
+    let region = |value: &Value| value["functions"][0]["regions"][0].as_array().unwrap().len();
+    assert_eq!(region(&ours), region(&theirs), "numbers of each region");
+    // gcov tells branches by line, not by function.
+    for value in [&mut ours, &mut theirs] {
+        for function in value["functions"].as_array_mut().unwrap() {
+            function["branches"] = Value::Array(Vec::new());
+        }
+    }
+    assert_eq!(shape(&ours), shape(&theirs));
+}

@@ -5,16 +5,14 @@
 //! found through the kernel's page tables; a kernel that was loaded elsewhere than it was linked for (KASLR) is told from
 //! what the dump says of itself (VMCOREINFO).
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use kprism_gcov::Data;
 use kprism_gcov::memory::elf::{Core, HEADERS};
 use kprism_gcov::memory::paging::{Paged, Physical};
-use kprism_gcov::memory::{self, Memory, Roots};
+use kprism_gcov::memory::{self, Live, Memory, Roots};
 
 /// This machine's memory.
 pub const KCORE: &str = "/proc/kcore";
@@ -66,13 +64,17 @@ impl CoreMemory {
         })
     }
 
-    /// All counters.
-    pub fn counters(&self) -> Result<BTreeMap<String, Data>> {
+    /// All counters; of this machine's kernel, which runs on, with what changed meanwhile.
+    pub fn counters(&self) -> Result<Live> {
         let physical = self.tables.map(|(table, phys_base, five_levels)| {
             Paged::new(OfCore { file: &self.file, core: &self.core }, table, phys_base, five_levels)
         });
         let mut memory = Either { file: &self.file, core: &self.core, physical };
-        memory::read(&mut memory, self.roots).with_context(|| self.path.display().to_string())
+        let read = match self.path == Path::new(KCORE) {
+            true => memory::read_live(&mut memory, self.roots),
+            false => memory::read(&mut memory, self.roots).map(|objects| Live { objects, ..Live::default() }),
+        };
+        read.with_context(|| self.path.display().to_string())
     }
 }
 

@@ -18,10 +18,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use kprism_agent::gcov::{AFTER, BEFORE, IDLE};
+use kprism_gcov::memory::TRIES;
 use kprism_gcov::runs::{Marks, Runs};
 use kprism_gcov::window::{self, Windowed};
 use kprism_gcov::{Collector, Cover, Data, Solver, data, notes};
 use kprism_report::Filter;
+use kprism_store::Run;
 
 use crate::cmd::call::CallArgs;
 use crate::progress::Progress;
@@ -37,6 +39,8 @@ pub struct Loaded {
     pub problems: Vec<String>,
     /// What reading the counters added to the window, if they were read in it.
     pub footprint: Option<Footprint>,
+    /// What changed while it was read, if that was in memory.
+    pub unsettled: Option<Unsettled>,
     /// Of several runs, which executed what.
     pub runs: Option<Runs>,
 }
@@ -50,6 +54,40 @@ pub struct Footprint {
     pub varying: usize,
     /// Functions whose counts in the window have the reading's in them.
     pub unsure: usize,
+}
+
+/// Functions that ran while their counters were read from the memory of a kernel that went on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Unsettled {
+    /// Those that were never twice the same: their counts are of several moments.
+    pub functions: u64,
+    /// Of them, those that never are: reading runs through them.
+    pub reading: u64,
+    /// Readings that were done again.
+    pub again: u64,
+}
+
+impl Unsettled {
+    /// In words, if there are any.
+    pub fn told(self) -> Option<String> {
+        (self.functions > 0).then(|| {
+            format!(
+                "{} functions ran while their counters were read, at each of {} readings, {} of them for the reading itself: \
+                 their counts are of several moments",
+                self.functions,
+                TRIES + 1,
+                self.reading
+            )
+        })
+    }
+
+    /// What the manifest calls it.
+    pub const OPTION: &str = "unsettled";
+
+    fn of(run: &Path) -> Option<Self> {
+        let manifest = Run::open(run).and_then(|run| run.manifest()).ok()?;
+        serde_json::from_value(manifest.options.get(Self::OPTION)?.clone()).ok()
+    }
 }
 
 /// Where coverage is read from.
@@ -246,7 +284,8 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
     }
     progress.step("reading coverage");
     let all = Many::open(input, from)?;
-    let loaded = collect(&all, from.build_dir.as_deref());
+    let mut loaded = collect(&all, from.build_dir.as_deref());
+    loaded.unsettled = Unsettled::of(input);
     progress.clear();
     if loaded.cover.objects == 0 {
         bail!("none of {} objects could be used; the first: {}", all.objects.len(), loaded.problems[0]);
@@ -374,6 +413,7 @@ fn collect(all: &Many, build_dir: Option<&Path>) -> Loaded {
         cover: collector.finish(),
         problems,
         footprint: all.runs.iter().any(|(_, run)| run.earlier.len() > 1).then_some(footprint),
+        unsettled: None,
         runs: marks.map(|marks| marks.finish(names)),
     }
 }

@@ -51,7 +51,7 @@ pub fn load_known(
     let (cover, inferred) = gatherer.finish(&text);
     known.inferred = inferred;
     progress.clear();
-    Ok((Loaded { cover, problems, footprint: None, runs: None }, known))
+    Ok((Loaded { cover, problems, footprint: None, unsettled: None, runs: None }, known))
 }
 
 /// What ran, for compilers that take samples; with files that could not be used.

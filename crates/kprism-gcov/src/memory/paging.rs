@@ -116,4 +116,30 @@ mod tests {
         assert!(memory.read(0xffff_ffff_8120_1000, &mut bytes).is_err());
         assert!(memory.read(0x1000, &mut bytes).is_err());
     }
+
+    /// As with KASLR: the image is elsewhere in physical memory, and virtually, where an address of its own says.
+    #[test]
+    fn five_levels_of_an_image_that_was_moved() {
+        const MOVED: u64 = 0x1c00_0000;
+        // What the kernel's `phys_base` holds: negative, as the image lies lower than it was moved virtually.
+        const PHYS_BASE: u64 = 0u64.wrapping_sub(MOVED - 0x8000);
+        let mut ram = vec![0; 0x40_0000];
+        let mut entry = |table: usize, index: usize, value: u64| {
+            ram[table + index * 8..][..8].copy_from_slice(&value.to_le_bytes());
+        };
+        entry(0x9000, 511, 0x2003);
+        entry(0x2000, 511, 0x3003);
+        entry(0x3000, 510, 0x4003);
+        // 2 MiB of the moved image, and 2 MiB where it would be without having been moved.
+        entry(0x4000, ((MOVED + 0x100_0000) >> 21) as usize & 511, 0x80 | 3);
+        entry(0x4000, 0, 0x20_0083);
+        (ram[0x10], ram[0x20_0010]) = (7, 9);
+        let mut memory = Paged::new(Ram(ram), IMAGE + MOVED + 0x1000, PHYS_BASE, true);
+        let mut byte = [0];
+        memory.read(IMAGE + MOVED + 0x100_0010, &mut byte).unwrap();
+        assert_eq!(byte, [7]);
+        memory.read(IMAGE + 0x10, &mut byte).unwrap();
+        assert_eq!(byte, [9]);
+        assert!(memory.read(IMAGE + MOVED + 0x120_0010, &mut byte).is_err());
+    }
 }

@@ -16,7 +16,7 @@ use kprism_report::{Style, Table};
 use serde_json::json;
 
 use super::report::print_json;
-use crate::cover::{From, Loaded, Who, load};
+use crate::cover::{From, Loaded, Unsettled, Who, load};
 use crate::exit::Outcome;
 use crate::profile_use;
 use crate::progress::Progress;
@@ -122,8 +122,12 @@ fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) -> Res
 }
 
 fn load_runs(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<(Cover, Option<Runs>)> {
-    let Loaded { cover, problems, runs, .. } = load(input, from, who, progress)?;
+    let Loaded { cover, problems, runs, unsettled, .. } = load(input, from, who, progress)?;
     complain(&problems);
+    // Reading takes the same way each time: its own is taken out of the window.
+    if let Some(told) = unsettled.filter(|u| u.functions > u.reading).and_then(Unsettled::told) {
+        eprintln!("kprism: {told}");
+    }
     if cover.torn() > 0 {
         eprintln!(
             "kprism: {} lines have negative counts: counters were changed by several CPUs at once; build with \
@@ -157,6 +161,9 @@ pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn W
             "reading them adds to {} counters, to {} of those not always alike: that is taken out, but of {} functions",
             footprint.counters, footprint.varying, footprint.unsure
         ));
+    }
+    if let Some(told) = loaded.unsettled.and_then(Unsettled::told) {
+        progress.say(&told);
     }
     if let Some(first) = loaded.problems.first() {
         progress

@@ -15,12 +15,14 @@ use anyhow::{Context, Result, bail};
 use cpio::newc::{Builder, trailer};
 use kprism_agent::gcov::{AFTER, BEFORE, FOLDER, IDLE, Session};
 use kprism_gcov::Data;
+use kprism_gcov::memory::Live;
 use kprism_lab::interrupt;
 use kprism_store::{Manifest, Run, RunKind};
 use serde_json::json;
 
 use super::func::this_kernel;
 use crate::core_memory::{CoreMemory, KCORE};
+use crate::cover::Unsettled;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -67,7 +69,7 @@ pub struct Args {
 /// Where counters come from, with what was read of them.
 enum Source {
     Files(Session),
-    Memory(CoreMemory, Vec<BTreeMap<String, Data>>),
+    Memory(CoreMemory, Vec<Live>),
 }
 
 /// Records.
@@ -105,6 +107,9 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     source.end()?;
     let code = code_of(code, args)?;
     source.save(&run.streams().join("gcov"))?;
+    if let Some(unsettled) = source.unsettled().filter(|_| !is_dump) {
+        manifest.options.insert(Unsettled::OPTION.to_owned(), serde_json::to_value(unsettled)?);
+    }
     manifest.exit_code = (!args.command.is_empty()).then_some(code);
     manifest.stopped = None;
     run.write_manifest(&manifest)?;
@@ -160,6 +165,19 @@ impl Source {
         Ok(())
     }
 
+    /// Functions that did not stand still when the window's end was read; of them, those that did so at no reading before
+    /// either, which are what reading itself runs through.
+    fn unsettled(&self) -> Option<Unsettled> {
+        let Source::Memory(_, moments) = self else { return None };
+        let (last, before) = moments.split_last()?;
+        let is_readings = |function: &&_| before.iter().all(|moment| moment.unsettled.contains(*function));
+        Some(Unsettled {
+            functions: last.unsettled.len() as u64,
+            reading: last.unsettled.iter().filter(is_readings).count() as u64,
+            again: last.again as u64,
+        })
+    }
+
     fn save(&self, folder: &Path) -> Result<()> {
         let name = || folder.display().to_string();
         match self {
@@ -171,7 +189,7 @@ impl Source {
                 for (name, moment) in names.skip((IDLE.len() + 2).saturating_sub(moments.len())).zip(moments)
                 {
                     let path = folder.join(name);
-                    archive(moment, &path).with_context(|| path.display().to_string())?;
+                    archive(&moment.objects, &path).with_context(|| path.display().to_string())?;
                 }
                 Ok(())
             }
