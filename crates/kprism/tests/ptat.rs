@@ -226,7 +226,7 @@ fn a_full_region_is_told_and_what_escaped_is_counted() {
     let seen = lives(&run, &accesses, (begin, end), PageSize::K4);
     println!("{escaped} tables escaped, {} pages of the array are in the region", seen.len());
     assert!(
-        !seen.is_empty() && seen.len() % 512 == 0,
+        !seen.is_empty() && seen.len().is_multiple_of(512),
         "{} pages are mapped by tables in the region",
         seen.len()
     );
