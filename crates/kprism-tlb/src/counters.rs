@@ -48,7 +48,7 @@ pub fn parse(text: &str) -> Result<Vec<Counter>, CountersError> {
     Ok(all)
 }
 
-#[expect(clippy::option_option, reason = "no counter; or a line without one")]
+/// Nothing, if it is no such line; no counter, if the line has none.
 fn counter(line: &str) -> Option<Option<Counter>> {
     let separator = [';', '\t', ','].into_iter().find(|&c| line.contains(c))?;
     let fields: Vec<&str> = line.split(separator).collect();

@@ -224,12 +224,13 @@ fn counters_of_perf_are_compared() {
     let rows = compare(&real);
     assert_eq!(rows.len(), 2, "{rows:?}");
     let loads = rows[0]["misses"].as_u64().expect("a number");
-    assert_eq!(rows[0]["event"], "dTLB-load-misses:u");
+    // Of what it cannot count, perf leaves the modifier away.
+    assert!(rows[0]["event"].as_str().is_some_and(|e| e.starts_with("dTLB-load-misses")), "{rows:?}");
     assert!((3 * 2048..3 * 2048 + 200).contains(&loads), "{rows:?}");
     // Counts as a processor that has such counters would have given them.
     let text = std::fs::read_to_string(&real).expect("text");
-    let counted = text.lines().map(|line| match line.split_once(",,dTLB-load-misses:u,") {
-        Some((_, rest)) => format!("{},,dTLB-load-misses:u,{rest}\n", loads * 4),
+    let counted = text.lines().map(|line| match line.split_once(",,dTLB-load-misses") {
+        Some((_, rest)) => format!("{},,dTLB-load-misses{rest}\n", loads * 4),
         None => format!("{line}\n"),
     });
     let made = bench.0.path().join("made");
