@@ -25,11 +25,16 @@ def compiled(image, specs, collect):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             return None, done.stderr
-        return json.load(open(file.name))["plans"], done.stderr
+        form.update(json.load(open(file.name)))
+        return form["plans"], done.stderr
+
+
+# All but the plans of what was compiled last is the same for all.
+form = {}
 
 
 def write(plans, path):
-    json.dump({"version": 1, "vars": [], "plans": plans}, open(path, "w"))
+    json.dump({**form, "plans": plans}, open(path, "w"))
 
 
 def records(run):

@@ -92,8 +92,8 @@ impl Bank {
     }
 
     /// The same for an access that the caller knows to be to another page than the last one of data, or of code; or of
-    /// another kind, if the bank [is split](Bank::is_split); or if one of the other kind came in between, if the bank
-    /// [is shared](Bank::is_shared).
+    /// another kind, if the bank is split; or if one of the other kind came in between, if the bank
+    /// is shared.
     #[inline(always)]
     pub fn look_up(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Missed {
         self.looked_up[access as usize] += 1;
