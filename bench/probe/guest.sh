@@ -16,15 +16,18 @@ if command -v bpftrace >/dev/null; then
 		bpftrace -e "$4" -c "$hit $n $5" >/tmp/trace 2>/tmp/errors || { echo "bpftrace: $4" >&2; cat /tmp/errors >&2; return; }
 		row "$1" "$2" "$3" $(grep -E '^[0-9]+$' /tmp/trace | tail -n 1)
 	}
+	# Of everybody, or of those that the last argument names.
 	all() {
-		trace "$1" "$2" empty "$3 { }" "$false"
-		trace "$1" "$2" false "$3 /2*$4 + 3*$5 < 0/ { printf(\"r%d\\n\", 2*$4 + 3*$5); }" "$false"
-		trace "$1" "$2" record "$3 { printf(\"r%d\\n\", 2*$4 + 3*$5); }" "$false"
-		trace "$1" "$2" both "$3 /2*$4 + 3*$5 < 0/ { printf(\"r%d\\n\", 2*$4 + 3*$5); }" "$true"
+		keep="{ printf(\"r%d\\n\", 2*$4 + 3*$5); }"
+		trace "$1" "$2" empty "$3 ${6:+/$6/} { }" "$false"
+		trace "$1" "$2" false "$3 /${6:+$6 && }2*$4 + 3*$5 < 0/ $keep" "$false"
+		trace "$1" "$2" record "$3 ${6:+/$6/} $keep" "$false"
+		trace "$1" "$2" both "$3 /${6:+$6 && }2*$4 + 3*$5 < 0/ $keep" "$true"
 	}
 	all dynamic 'bpftrace, kfunc' kfunc:ksys_read '(int32)args->fd' '(int32)args->count'
 	all dynamic 'bpftrace, kprobe' kprobe:ksys_read '(int32)arg0' '(int32)arg2'
-	all static 'bpftrace, tracepoint' tracepoint:raw_syscalls:sys_enter '(int32)args->args[0]' '(int32)args->args[2]'
+	# Of everybody it would see its own writes, and write of them.
+	all static 'bpftrace, one command' tracepoint:raw_syscalls:sys_enter '(int32)args->args[0]' '(int32)args->args[2]' 'pid == cpid'
 	exit
 fi
 
