@@ -22,7 +22,12 @@ fn any_byte_changed() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/probe_compiled");
     let mut good = 0;
     for entry in std::fs::read_dir(folder).expect("the corpus") {
-        let mut bytes = std::fs::read(entry.expect("a file").path()).expect("readable");
+        let path = entry.expect("a file").path();
+        // What the fuzzer adds has a hash for a name; it need not be good.
+        if path.file_name().is_some_and(|name| name.len() == 40) {
+            continue;
+        }
+        let mut bytes = std::fs::read(path).expect("readable");
         assert!(tried(&bytes));
         for at in 0..bytes.len() {
             let was = bytes[at];
