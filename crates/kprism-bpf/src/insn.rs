@@ -168,6 +168,11 @@ pub const fn atomic_add(base: Reg, offset: i16, src: Reg) -> u64 {
     encode(0xdb, base as u8, src as u8, offset, 0)
 }
 
+/// The same, and `src` becomes what was there.
+pub const fn fetch_add(base: Reg, offset: i16, src: Reg) -> u64 {
+    encode(0xdb, base as u8, src as u8, offset, 1)
+}
+
 /// If `*(u64 *)(base + offset)` is `R0`, it becomes `src`; `R0` becomes what it was. Atomic.
 pub const fn compare_exchange(base: Reg, offset: i16, src: Reg) -> u64 {
     encode(0xdb, base as u8, src as u8, offset, 0xf1)

@@ -21,7 +21,6 @@ pub enum MapKind {
     StackTrace = 7,
     LruHash = 9,
     LruPercpuHash = 10,
-    ArrayOfMaps = 12,
     Queue = 22,
     Stack = 23,
     RingBuffer = 27,
@@ -58,7 +57,7 @@ impl Map {
         entries: u32,
         flags: u32,
     ) -> Result<Self, Error> {
-        let attr = sys::MapCreate {
+        let mut attr = sys::MapCreate {
             map_type: kind as u32,
             key_size,
             value_size,
@@ -67,15 +66,10 @@ impl Map {
             name: sys::object_name(name),
             ..Default::default()
         };
-        Self::made(name, kind, attr)
-    }
-
-    fn made(name: &str, kind: MapKind, mut attr: sys::MapCreate) -> Result<Self, Error> {
-        let (value_size, entries, flags) = (attr.value_size, attr.max_entries, attr.map_flags);
         let fd = sys::bpf_fd(Cmd::MapCreate, &mut attr).map_err(|source| {
             host::explain(format!("map {name} of {entries} × {value_size} bytes"), source)
         })?;
-        let (key_size, value_size) = (attr.key_size as usize, value_size as usize);
+        let (key_size, value_size) = (key_size as usize, value_size as usize);
         Ok(Self { fd, name: name.into(), kind, key_size, value_size, entries, flags })
     }
 
@@ -87,25 +81,6 @@ impl Map {
     /// A ring buffer.
     pub fn ring(name: &str, bytes: u32) -> Result<Self, Error> {
         Self::create(name, MapKind::RingBuffer, 0, 0, bytes, 0)
-    }
-
-    /// An array of `entries` whose first are these maps, all of one kind. It holds them as long as it lives.
-    pub fn array_of(name: &str, maps: &[Map], entries: u32) -> Result<Self, Error> {
-        let first = maps.first().ok_or_else(|| Error::refused(format!("map {name}"), "it has no maps"))?;
-        let attr = sys::MapCreate {
-            map_type: MapKind::ArrayOfMaps as u32,
-            key_size: 4,
-            value_size: 4,
-            max_entries: entries,
-            inner_map_fd: sys::raw(first.as_fd()),
-            name: sys::object_name(name),
-            ..Default::default()
-        };
-        let array = Self::made(name, MapKind::ArrayOfMaps, attr)?;
-        for (number, map) in maps.iter().enumerate() {
-            array.update(&(number as u32).to_le_bytes(), &sys::raw(map.as_fd()).to_le_bytes())?;
-        }
-        Ok(array)
     }
 
     /// How many entries there may be.

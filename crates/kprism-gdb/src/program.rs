@@ -195,8 +195,7 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
         asm.bind(value).branch_imm(Cond::Eq, R0, 0, out);
     }
     asm.note("hits").map_value(R1, STATE, own + HITS).mov_imm(R0, 1);
-    // The atomic operation that gives what was there.
-    asm.put(insn::encode(0xdb, R1 as u8, R0 as u8, 0, 1));
+    asm.put(insn::fetch_add(R1, 0, R0));
     if point.pass > 0 {
         asm.note("pass count").mov_u64(R1, point.pass).branch(Cond::Ge, R0, R1, out);
     }

@@ -159,12 +159,17 @@ impl State {
     /// Switches tracing; every vCPU notices at its next block.
     pub fn set_tracing(&self, on: bool) {
         self.tracing.store(on, Ordering::SeqCst);
-        self.for_each_vcpu(|v| v.quick.store(false, Ordering::SeqCst));
+        self.tell();
     }
 
     /// Cuts the streams; every vCPU notices at its next block.
     pub fn cut(&self) {
         self.cuts.fetch_add(1, Ordering::SeqCst);
+        self.tell();
+    }
+
+    /// Has every vCPU go the slow way at its next block, and see what changed.
+    fn tell(&self) {
         self.for_each_vcpu(|v| v.quick.store(false, Ordering::SeqCst));
     }
 

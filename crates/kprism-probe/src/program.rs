@@ -136,9 +136,6 @@ pub const RUNNING: u64 = 1;
 /// The recording is over.
 pub const ENDED: u64 = 2;
 
-/// Compares with r0 and stores r1 if equal; r0 is what was there (`lock cmpxchg`).
-const EXCHANGE_IF: i32 = 0xf1;
-
 /// Goes on at `out` unless the hit is of a process that was asked for. Leaves the context in its place.
 fn ours(asm: &mut Asm, layout: &Layout, out: Label) {
     asm.store(B8, R10, CONTEXT, R1).note("whose hit is it?");
@@ -191,8 +188,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     switch(&mut asm, plan.probe.part, layout, out);
     if let Some(most) = layout.stop_after {
         asm.note("no more than asked for").map_value(R1, STATE, layout.stop_at()).mov_imm(R0, 1);
-        // The atomic operation that gives what was there.
-        asm.put(insn::encode(0xdb, R1 as u8, R0 as u8, 0, 1));
+        asm.put(insn::fetch_add(R1, 0, R0));
         asm.mov_imm(R1, most.cast_signed()).branch(Cond::Ge, R0, R1, out);
     }
     asm.load(B8, R1, R10, CELL_AT);
@@ -248,8 +244,7 @@ pub fn entry(kept: &[Kept], registers: bool, layout: &Layout) -> Result<Code, Er
 /// Skips the first hits, and goes on at `out` after enough.
 fn leave_out(asm: &mut Asm, actions: &Compiled, held: u32, out: Label) {
     asm.note("is its turn over?").map_value(R1, STATE, held).mov_imm(R0, 1);
-    // The atomic operation that gives what was there.
-    asm.put(insn::encode(0xdb, R1 as u8, R0 as u8, 0, 1));
+    asm.put(insn::fetch_add(R1, 0, R0));
     if actions.skip > 0 {
         asm.mov_u64(R1, actions.skip).branch(Cond::Lt, R0, R1, out);
     }
@@ -267,7 +262,7 @@ fn switch(asm: &mut Asm, part: Part, layout: &Layout, out: Label) {
         Part::Stop => (RUNNING, ENDED),
     };
     asm.note("switch").map_value(R2, STATE, layout.switch_at()).mov_u64(R1, to).mov_u64(R0, from);
-    asm.put(insn::encode(0xdb, R2 as u8, R1 as u8, 0, EXCHANGE_IF));
+    asm.put(insn::compare_exchange(R2, 0, R1));
     asm.branch_imm(Cond::Ne, R0, from as i32, out);
 }
 
