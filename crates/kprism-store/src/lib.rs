@@ -17,6 +17,7 @@
 //! Why Parquet: analysis of many runs is a job for tools that people have already. The tables carry no
 //! dates and no host names, so two identical runs have identical bytes; those facts are in the manifest.
 
+mod account;
 mod column;
 mod delta_tables;
 mod duration_tables;
@@ -26,8 +27,9 @@ mod run;
 mod tables;
 mod tlb_table;
 
+pub use account::{Account, Entry, Fate};
 pub use duration_tables::{has_times, load_times, save_times};
-pub use manifest::{Clock, Kernel, Manifest, RunKind};
+pub use manifest::{Clock, Kernel, Manifest, RunKind, instrument};
 pub use records::{Values, save_records};
 pub use run::{Run, TABLES};
 pub use tables::{load_profile, save_profile};

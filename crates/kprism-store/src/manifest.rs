@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The manifest: what ran, where, with which clock, and what was lost.
 
+use crate::Account;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -106,12 +107,34 @@ pub struct Manifest {
     /// Everything needed to do the run again (options of the command line, versions of tools).
     #[serde(default)]
     pub options: BTreeMap<String, serde_json::Value>,
+    /// What each instrument saw, kept, lost, did not understand and guessed; by the names in [`instrument`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub accounts: BTreeMap<String, Account>,
     /// Fields of later versions, kept when the manifest is written again.
     #[serde(flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
 }
 
+/// Keys of [`Manifest::accounts`]: the instruments.
+pub mod instrument {
+    /// The flow of instructions.
+    pub const FLOW: &str = "flow";
+    /// Durations of functions.
+    pub const DURATIONS: &str = "durations";
+    /// TLB misses.
+    pub const TLB: &str = "tlb";
+    /// Probes.
+    pub const PROBE: &str = "probe";
+    /// Coverage.
+    pub const COVER: &str = "cover";
+}
+
 impl Manifest {
+    /// Whether every instrument's account is there and whole: see [`Account::is_whole`].
+    pub fn is_whole(&self) -> bool {
+        !self.accounts.is_empty() && self.accounts.values().all(Account::is_whole)
+    }
+
     /// A manifest with nothing known but its kind and the number of CPUs.
     pub fn new(kind: RunKind, vcpus: u32) -> Self {
         Manifest {
@@ -130,6 +153,7 @@ impl Manifest {
             lost_bytes: 0,
             stopped: None,
             options: BTreeMap::new(),
+            accounts: BTreeMap::new(),
             other: BTreeMap::new(),
         }
     }

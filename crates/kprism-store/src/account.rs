@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The account of an instrument: how much it saw and kept, and how much it lost, did not understand or guessed.
+//!
+//! In: counts, from whoever recorded or read a stream. Out: the same in the manifest (`accounts`), and one text that
+//! every report ends in. A count of zero was measured. A count that nobody could take is `None`, shown as "not known":
+//! a missing measurement must not look like a zero.
+
+use serde::{Deserialize, Serialize};
+
+/// Places named for one count. The count itself is not bounded.
+pub const PLACES: usize = 16;
+
+/// How a count bears on the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// It happened within reach of the instrument.
+    Seen,
+    /// It is in the result.
+    Kept,
+    /// It happened and is not in the result.
+    Lost,
+    /// It is in the recording, and the reader could not tell its meaning.
+    NotUnderstood,
+    /// It is in the result, by inference instead of measurement.
+    Guessed,
+}
+
+impl Fate {
+    /// All, in the order in which they are shown.
+    pub const ALL: [Fate; 5] = [Fate::Seen, Fate::Kept, Fate::Lost, Fate::NotUnderstood, Fate::Guessed];
+
+    /// As a person reads it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fate::Seen => "seen",
+            Fate::Kept => "kept",
+            Fate::Lost => "lost",
+            Fate::NotUnderstood => "not understood",
+            Fate::Guessed => "guessed",
+        }
+    }
+
+    /// Whether a count above zero makes the result less than whole.
+    pub fn is_fault(self) -> bool {
+        matches!(self, Fate::Lost | Fate::NotUnderstood | Fate::Guessed)
+    }
+}
+
+/// One count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// How it bears on the result.
+    pub fate: Fate,
+    /// Unit in the plural: `instructions`, `bytes of packets`, `calls without an end`.
+    pub unit: String,
+    /// How many, or `None` where it could not be counted.
+    pub count: Option<u64>,
+    /// The first places, [`PLACES`] at most: a file and offset, a function, a reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<String>,
+}
+
+/// All counts of one instrument in one run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Account {
+    /// In the order in which they were added.
+    pub entries: Vec<Entry>,
+}
+
+impl Account {
+    /// An account with nothing in it.
+    pub fn new() -> Self {
+        Account::default()
+    }
+
+    /// Adds a count.
+    #[must_use]
+    pub fn with(self, fate: Fate, unit: &str, count: impl Into<Option<u64>>) -> Self {
+        self.at(fate, unit, count, Vec::new())
+    }
+
+    /// Adds a count and where it comes from. Places beyond [`PLACES`] are dropped.
+    #[must_use]
+    pub fn at(
+        mut self,
+        fate: Fate,
+        unit: &str,
+        count: impl Into<Option<u64>>,
+        mut places: Vec<String>,
+    ) -> Self {
+        places.truncate(PLACES);
+        self.entries.push(Entry { fate, unit: unit.to_owned(), count: count.into(), places });
+        self
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The sum of the counts of one fate and unit; `None` if there is none or one of them is not known.
+    pub fn count(&self, fate: Fate, unit: &str) -> Option<u64> {
+        let mut found = self.entries.iter().filter(|e| e.fate == fate && e.unit == unit).peekable();
+        found.peek()?;
+        found.map(|e| e.count).try_fold(0u64, |sum, n| Some(sum.saturating_add(n?)))
+    }
+
+    /// Whether all that was seen is in the result, measured: every loss, misunderstanding and guess is known to be zero.
+    pub fn is_whole(&self) -> bool {
+        !self.is_empty() && self.entries.iter().filter(|e| e.fate.is_fault()).all(|e| e.count == Some(0))
+    }
+
+    /// A line for each fate that has counts, and one for each place.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        for fate in Fate::ALL {
+            let of_fate: Vec<&Entry> = self.entries.iter().filter(|e| e.fate == fate).collect();
+            if of_fate.is_empty() {
+                continue;
+            }
+            let counts: Vec<String> = of_fate.iter().map(|e| e.to_text()).collect();
+            text += &format!("  {:<16}{}\n", fate.name(), counts.join(", "));
+            for entry in of_fate {
+                for place in &entry.places {
+                    text += &format!("  {:16}  {}: {}\n", "", entry.unit, printable(place));
+                }
+                let named = entry.places.len() as u64;
+                if named == PLACES as u64 && entry.count.is_some_and(|n| n > named) {
+                    text += &format!("  {:16}  … only the first {named} are named\n", "");
+                }
+            }
+        }
+        text
+    }
+}
+
+impl Entry {
+    fn to_text(&self) -> String {
+        match self.count {
+            Some(n) => format!("{} {}", grouped(n), self.unit),
+            None => format!("{} not known", self.unit),
+        }
+    }
+}
+
+/// `1,234,567`.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Places may hold names out of a recording: control characters must not reach a terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_only_if_every_fault_is_a_measured_zero() {
+        let seen = Account::new().with(Fate::Seen, "instructions", 1_234_567);
+        assert!(!Account::new().is_whole(), "nothing counted is not nothing lost");
+        assert!(seen.clone().with(Fate::Lost, "bytes", 0).is_whole());
+        assert!(!seen.clone().with(Fate::Lost, "bytes", 0).with(Fate::Guessed, "names", 1).is_whole());
+        assert!(!seen.with(Fate::Lost, "bytes", None).is_whole());
+    }
+
+    #[test]
+    fn text_names_counts_places_and_what_is_not_known() {
+        let account = Account::new()
+            .with(Fate::Seen, "instructions", 1_234_567)
+            .with(Fate::Lost, "bytes of packets", None)
+            .at(
+                Fate::NotUnderstood,
+                "decode errors",
+                2,
+                vec!["cpu0.pt: 0x1f".into(), "cpu0.pt: \x1b[2J".into()],
+            );
+        assert_eq!(
+            account.to_text(),
+            "  seen            1,234,567 instructions\n\
+             \u{20} lost            bytes of packets not known\n\
+             \u{20} not understood  2 decode errors\n\
+             \u{20}                   decode errors: cpu0.pt: 0x1f\n\
+             \u{20}                   decode errors: cpu0.pt: \u{fffd}[2J\n"
+        );
+    }
+
+    #[test]
+    fn counts_of_one_unit_add_up_unless_one_is_not_known() {
+        let two = Account::new().with(Fate::Lost, "events", 2).with(Fate::Lost, "events", 3);
+        assert_eq!(two.count(Fate::Lost, "events"), Some(5));
+        assert_eq!(two.count(Fate::Lost, "bytes"), None);
+        assert_eq!(two.with(Fate::Lost, "events", None).count(Fate::Lost, "events"), None);
+    }
+
+    #[test]
+    fn the_manifest_keeps_it_as_a_list() {
+        let account = Account::new().with(Fate::NotUnderstood, "records", None);
+        let json = serde_json::to_value(&account).unwrap();
+        assert_eq!(json, serde_json::json!([{"fate": "not_understood", "unit": "records", "count": null}]));
+        assert_eq!(serde_json::from_value::<Account>(json).unwrap(), account);
+    }
+}
