@@ -307,8 +307,11 @@ pub struct CpuTotals {
     pub instructions: u64,
     /// Conditional and indirect branches taken from the stream.
     pub branches: u64,
-    /// Decode errors.
+    /// Decode errors, overflows not among them.
     pub errors: u64,
+    /// Times that the processor dropped packets because its buffer was full (OVF packets).
+    #[serde(default)]
+    pub overflows: u64,
     /// Bytes of the stream skipped while searching for a place to go on.
     pub lost_bytes: u64,
     /// First time in the stream.
@@ -326,6 +329,11 @@ impl Totals {
     /// Decode errors over all CPUs.
     pub fn errors(&self) -> u64 {
         self.per_cpu.iter().map(|c| c.errors).sum()
+    }
+
+    /// Overflows over all CPUs.
+    pub fn overflows(&self) -> u64 {
+        self.per_cpu.iter().map(|c| c.overflows).sum()
     }
 
     /// Bytes lost over all CPUs.

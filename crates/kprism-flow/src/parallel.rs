@@ -74,17 +74,16 @@ const AHEAD: usize = 2;
 /// Places of a stream, for the order of jobs.
 const PACE: u64 = 1 << 20;
 
-/// Cuts a stream at PSBs. The first chunk starts at 0 even if there is no PSB.
-pub(crate) fn cut(bytes: &[u8], size: usize) -> Vec<(usize, usize)> {
+/// Cuts a stream at PSBs, as it is asked for the next piece: a reader that stops early has not touched the rest. The
+/// first piece starts at 0 even if there is no PSB.
+pub(crate) fn cut(bytes: &[u8], size: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
     let size = if size == 0 { (bytes.len() / CHUNKS).clamp(MIN_CHUNK, MAX_CHUNK) } else { size };
-    let mut chunks = Vec::new();
     let mut from = 0;
-    while from < bytes.len() {
-        let to = find_psb(bytes, from.saturating_add(size)).unwrap_or(bytes.len());
-        chunks.push((from, to));
-        from = to;
-    }
-    chunks
+    std::iter::from_fn(move || {
+        let start = (from < bytes.len()).then_some(from)?;
+        from = find_psb(bytes, start.saturating_add(size)).unwrap_or(bytes.len());
+        Some((start, from))
+    })
 }
 
 struct Job {
@@ -114,7 +113,7 @@ pub fn profile<R: Resolve>(
     let watch = switches.iter().map(|s| s.ip).find(|&ip| ip != 0);
     let mut jobs = Vec::new();
     for (stream, s) in streams.iter().enumerate() {
-        jobs.extend(cut(s.bytes, options.chunk).into_iter().map(|(from, to)| Job { stream, from, to }));
+        jobs.extend(cut(s.bytes, options.chunk).map(|(from, to)| Job { stream, from, to }));
     }
     // All CPUs at about the same pace, as they are stitched together in order of time.
     jobs.sort_by_key(|j| (j.from as u64 * PACE / (streams[j.stream].bytes.len() as u64).max(1), j.stream));
@@ -312,7 +311,8 @@ impl<'a, R: Resolve> Work<'a, R> {
 fn add(totals: &mut CpuTotals, stats: &Stats) {
     totals.instructions += stats.instructions;
     totals.branches += stats.branches;
-    totals.errors += stats.errors + stats.overflows;
+    totals.errors += stats.errors;
+    totals.overflows += stats.overflows;
     totals.lost_bytes += stats.lost_bytes;
     if totals.first_ns == 0 {
         totals.first_ns = stats.first_ns;

@@ -4,7 +4,7 @@
 use crate::table::Style;
 use crate::units;
 use kprism_flow::Profile;
-use kprism_store::Manifest;
+use kprism_store::{Account, Manifest, instrument};
 use serde_json::{Value, json};
 
 /// Errors named one by one in the header; all are in [`crate::tables::errors`].
@@ -35,8 +35,12 @@ pub struct Header {
     pub errors: u64,
     /// Exit code of the command.
     pub exit_code: Option<i32>,
+    /// Times that the recorder's buffer overflowed.
+    pub overflows: u64,
     /// Why recording ended early.
     pub stopped: Option<String>,
+    /// How much of what happened is in the tables; `None` where an older kprism made them.
+    pub account: Option<Account>,
 }
 
 impl Header {
@@ -56,9 +60,11 @@ impl Header {
             instructions: profile.totals.instructions(),
             span_ns: last.saturating_sub(first),
             lost_bytes: manifest.lost_bytes.max(profile.totals.lost_bytes()),
-            errors: profile.totals.errors().max(profile.errors.len() as u64),
+            errors: profile.totals.errors(),
             exit_code: manifest.exit_code,
+            overflows: profile.totals.overflows(),
             stopped: manifest.stopped.clone(),
+            account: manifest.accounts.get(instrument::FLOW).cloned(),
         }
     }
 
@@ -83,7 +89,9 @@ impl Header {
             units::duration(self.span_ns),
             units::printable(&self.clock),
         ));
-        for (n, one) in [(self.lost_bytes, "lost byte"), (self.errors, "decode error")] {
+        let faults = [(self.lost_bytes, "lost byte"), (self.errors, "decode error")];
+        let overflows = (self.overflows > 0).then_some((self.overflows, "overflow"));
+        for (n, one) in faults.into_iter().chain(overflows) {
             let text = plural(n, one);
             out.push_str(", ");
             out.push_str(&if n == 0 { text } else { style.alert(&text) });
@@ -104,11 +112,17 @@ impl Header {
                 units::printable(&e.kind)
             ));
         }
-        if profile.errors.len() > ERRORS_SHOWN {
-            let more = profile.errors.len() - ERRORS_SHOWN;
+        let more = (self.errors + self.overflows).saturating_sub(ERRORS_SHOWN as u64);
+        if more > 0 {
+            let more = units::grouped(more);
             out.push_str(&format!("  … {more} more (`kprism report errors`)\n"));
         }
         out
+    }
+
+    /// The lines that a report ends in.
+    pub fn account_text(&self, style: Style) -> String {
+        account_text(self.account.as_ref(), style)
     }
 
     /// For programs.
@@ -124,9 +138,24 @@ impl Header {
             "span_ns": self.span_ns,
             "lost_bytes": self.lost_bytes,
             "decode_errors": self.errors,
+            "overflows": self.overflows,
             "exit_code": self.exit_code,
             "stopped": self.stopped,
+            "account": self.account,
         })
+    }
+}
+
+/// An account as the last lines of a report.
+pub fn account_text(account: Option<&Account>, style: Style) -> String {
+    let Some(account) = account else {
+        return "account: not known: an older kprism made these tables; remove tables/ of the run to have them made again\n"
+            .to_owned();
+    };
+    let text = format!("account\n{}", account.to_text());
+    match account.is_whole() {
+        true => style.dim(text.trim_end()) + "\n",
+        false => style.alert(text.trim_end()) + "\n",
     }
 }
 

@@ -137,7 +137,8 @@ impl Account {
 }
 
 impl Entry {
-    fn to_text(&self) -> String {
+    /// The count with its unit.
+    pub fn to_text(&self) -> String {
         match self.count {
             Some(n) => format!("{} {}", grouped(n), self.unit),
             None => format!("{} not known", self.unit),

@@ -197,6 +197,13 @@ impl Run {
         parts.iter().try_for_each(|path| fs::remove_file(path).map_err(io_at(path)))
     }
 
+    /// Removes what there is of the tables, so that nobody takes a part for the whole. What cannot be removed stays.
+    pub fn remove_tables(&self) {
+        for table in TABLES {
+            let _ = fs::remove_file(self.table(table));
+        }
+    }
+
     /// Whether the tables are there, that is whether the run has been decoded.
     pub fn has_tables(&self) -> bool {
         TABLES.iter().all(|t| self.table(t).exists())

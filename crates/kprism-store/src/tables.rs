@@ -9,7 +9,7 @@
 //! | syscalls | a system call | task, cpu, func, start_ns, wall_ns, on_cpu_ns, insns, node, and `_ns` and `_insns` of entry, interrupts, exit |
 //! | slices | a call on the timeline | task, cpu, func, depth, kind, start_ns, end_ns, insns |
 //! | errors | a place not decoded | cpu, stream_offset, time_ns, ip, kind |
-//! | cpus | a CPU's stream | cpu, instructions, branches, errors, lost_bytes, first_ns, last_ns |
+//! | cpus | a CPU's stream | cpu, instructions, branches, errors, overflows, lost_bytes, first_ns, last_ns |
 //!
 //! Intervals have tables of their own, see [`crate::delta_tables`].
 //!
@@ -126,6 +126,7 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
             ("instructions", u64s(c, |c| c.instructions)),
             ("branches", u64s(c, |c| c.branches)),
             ("errors", u64s(c, |c| c.errors)),
+            ("overflows", u64s(c, |c| c.overflows)),
             ("lost_bytes", u64s(c, |c| c.lost_bytes)),
             ("first_ns", u64s(c, |c| c.first_ns)),
             ("last_ns", u64s(c, |c| c.last_ns)),
@@ -264,9 +265,9 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
     let path = run.table("cpus");
     let t = Table::open(&path)?;
     let per_cpu = rows!(t, instructions: t.u64("instructions")?, branches: t.u64("branches")?,
-        errors: t.u64("errors")?, lost_bytes: t.u64("lost_bytes")?, first_ns: t.u64("first_ns")?,
+        errors: t.u64("errors")?, overflows: t.u64("overflows")?, lost_bytes: t.u64("lost_bytes")?, first_ns: t.u64("first_ns")?,
         last_ns: t.u64("last_ns")?
-        => CpuTotals { instructions, branches, errors, lost_bytes, first_ns, last_ns });
+        => CpuTotals { instructions, branches, errors, overflows, lost_bytes, first_ns, last_ns });
     let limits = Limits { funcs: funcs.len(), tasks: tasks.len(), nodes: nodes.len() };
     let (deltas, counts) = load_deltas(run, &limits)?;
     let totals = Totals { per_cpu };

@@ -100,6 +100,7 @@ fn small_profile() -> Profile {
                     instructions: 5,
                     branches: 4,
                     errors: 1,
+                    overflows: 2,
                     lost_bytes: 16,
                     first_ns: 1,
                     last_ns: 1_000,

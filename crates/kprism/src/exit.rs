@@ -6,6 +6,7 @@
 //! | 0 | done |
 //! | 1 | nothing matched: an empty table, no runs, something necessary missing in `check` |
 //! | 2 | error; also of the command line itself |
+//! | 4 | with `--strict`: done, but something was lost, not understood or guessed |
 //!
 //! `kprism lab run` is different, so that it can stand in front of any command: it ends with the guest
 //! command's own code; with 124 when `--timeout` ended it, 125 when kprism itself failed, 130 after Ctrl-C
@@ -20,6 +21,8 @@ pub enum Outcome {
     Done,
     /// It worked, but there is nothing to show.
     NothingMatched,
+    /// It did what it was asked, and the run's account is not whole (`--strict`).
+    Incomplete,
     /// The code to end with is somebody else's.
     Code(u8),
 }
@@ -36,6 +39,7 @@ impl From<Outcome> for ExitCode {
         match outcome {
             Outcome::Done => ExitCode::SUCCESS,
             Outcome::NothingMatched => ExitCode::from(1),
+            Outcome::Incomplete => ExitCode::from(4),
             Outcome::Code(code) => ExitCode::from(code),
         }
     }

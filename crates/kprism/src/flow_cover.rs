@@ -95,7 +95,7 @@ fn each(
 ) -> Result<Vec<String>> {
     let window = match &who.call {
         Some(call) => {
-            let (_, profile) = pipeline::open(input, progress)?;
+            let (_, profile, _) = pipeline::open(input, progress)?;
             call.window(&profile, &who.filter, progress)?
         }
         None => None,

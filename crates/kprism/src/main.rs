@@ -13,6 +13,7 @@ mod cost;
 mod cover;
 mod durations;
 mod exit;
+mod flow_account;
 mod flow_cover;
 mod flow_durations;
 mod perfdata;
@@ -40,7 +41,7 @@ Start with:
   kprism report                     where the time went
   kprism report --html report.html  the same to click through
 
-Exit codes: 0 done, 1 nothing matched, 2 error. `kprism lab run` ends with the
+Exit codes: 0 done, 1 nothing matched, 2 error, 4 not whole (--strict). `kprism lab run` ends with the
 command's own code, or 124 after --timeout, 125 if kprism failed, 130 after Ctrl-C.";
 
 /// See where a stock kernel's time went, instruction by instruction, from outside

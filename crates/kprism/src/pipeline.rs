@@ -20,17 +20,23 @@ use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
 use kprism_image::symbols::{Symbols, kallsyms};
 use kprism_report::units::grouped;
-use kprism_store::{Clock, Manifest, Run, load_profile, save_profile};
+use kprism_store::{Account, Clock, Manifest, Mapped, Run, instrument, load_profile, save_profile};
 use serde::Deserialize;
 
+use crate::flow_account;
 use crate::progress::Progress;
 
-/// The recorder's own account: `streams/counts.json`.
-#[derive(Debug)]
-struct Account {
+/// The recorder's own counts: `streams/counts.json`.
+#[derive(Debug, Default)]
+pub struct Recorded {
     /// CPUs with a stream.
     vcpus: u32,
-    instructions: Option<u64>,
+    /// Instructions that it put into the streams, if it counts them.
+    pub instructions: Option<u64>,
+    /// Bytes that it wrote of each stream, where the whole stream was kept.
+    pub pt_bytes: Vec<Option<u64>>,
+    /// Starts of blocks for which it found no reason.
+    pub unexplained: Option<u64>,
     snapshots: Option<u64>,
     windows: Option<u64>,
     condition_faults: Option<u64>,
@@ -39,7 +45,7 @@ struct Account {
 }
 
 #[derive(Deserialize)]
-struct AccountFile {
+struct CountsFile {
     vcpus: Vec<CpuCounts>,
     /// If only windows were kept: how many.
     windows: Option<u64>,
@@ -54,9 +60,13 @@ struct CpuCounts {
     instructions: Option<u64>,
     /// If only snapshots were kept: how many.
     snapshots: Option<u64>,
+    /// If only a part of the stream was kept.
+    dropped_records: Option<u64>,
+    pt_bytes: Option<u64>,
+    unexplained: Option<u64>,
 }
 
-impl Account {
+impl Recorded {
     /// Writes what it knows into the manifest. A reason to have stopped that is there already stays.
     fn fill(&self, manifest: &mut Manifest) {
         manifest.vcpus = self.vcpus;
@@ -84,8 +94,8 @@ impl Account {
 /// # Errors
 /// The disk refuses, or the manifest cannot be written.
 pub fn complete(run: &Run, manifest: &mut Manifest) -> Result<()> {
-    match account(run) {
-        Ok(account) => account.fill(manifest),
+    match recorded(run) {
+        Ok(recorded) => recorded.fill(manifest),
         Err(error) => {
             manifest.stopped.get_or_insert_with(|| format!("{error:#}"));
         }
@@ -93,18 +103,23 @@ pub fn complete(run: &Run, manifest: &mut Manifest) -> Result<()> {
     Ok(run.merge_sideband()?)
 }
 
-/// Reads the recorder's account.
+/// Reads the recorder's counts.
 ///
 /// # Errors
 /// The file is missing or is not what it should be.
-fn account(run: &Run) -> Result<Account> {
+fn recorded(run: &Run) -> Result<Recorded> {
     let path = run.counts();
     let text = read(&path).context("the recorder left no account of its work")?;
-    let file: AccountFile = serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
+    let file: CountsFile = serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
     let sum = |sum: Option<u64>, n: Option<u64>| Some(sum?.saturating_add(n?));
-    Ok(Account {
+    // Of a ring of packets, `pt_bytes` counts those too that made room for later ones.
+    let whole =
+        |c: &CpuCounts| c.snapshots.is_none() && c.dropped_records.is_none() && file.windows.is_none();
+    Ok(Recorded {
         vcpus: u32::try_from(file.vcpus.len())?,
         instructions: file.vcpus.iter().map(|c| c.instructions).fold(Some(0), sum),
+        pt_bytes: file.vcpus.iter().map(|c| c.pt_bytes.filter(|_| whole(c))).collect(),
+        unexplained: file.vcpus.iter().map(|c| c.unexplained).fold(Some(0), sum),
         snapshots: file.vcpus.iter().filter_map(|c| c.snapshots).max(),
         windows: file.windows,
         condition_faults: file.condition_faults,
@@ -113,31 +128,44 @@ fn account(run: &Run) -> Result<Account> {
     })
 }
 
-/// Opens a run and its profile, decoding it first if that was not done yet.
+/// Opens a run, its profile and its manifest, decoding it first if that was not done yet.
 ///
 /// # Errors
 /// No run there, or one that cannot be decoded.
-pub fn open(path: &Path, progress: &Progress) -> Result<(Run, Profile)> {
+pub fn open(path: &Path, progress: &Progress) -> Result<(Run, Profile, Manifest)> {
     let run = Run::open(path)?;
     if crate::durations::is_recorded(&run) {
         let (profile, _) = crate::durations::open(&run, progress)?;
-        return Ok((run, profile));
+        let manifest = run.manifest()?;
+        return Ok((run, profile, manifest));
     }
     if run.has_tables() {
         progress.step("reading the tables");
-        let profile = load_profile(&run)?;
-        return Ok((run, profile));
+        match load_profile(&run) {
+            Ok(profile) => {
+                let manifest = run.manifest()?;
+                return Ok((run, profile, manifest));
+            }
+            // Tables are made from the streams: damaged ones, or those of an older kprism, are made again.
+            Err(error) if run.code_dict().exists() => {
+                progress.say(&format!("kprism: note: {error}; decoding the streams again"));
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
-    let profile = decode(&run, progress)?;
-    Ok((run, profile))
+    let (profile, manifest) = decode(&run, progress)?;
+    Ok((run, profile, manifest))
 }
+
+/// Option of the manifest that holds what the importer could not use, for the account.
+pub const IMPORT_NOTES: &str = "import_notes";
 
 /// A run's inputs in memory: all that decoding needs.
 pub struct Loaded {
     /// As the recorder's own account completes it.
     pub manifest: Manifest,
     /// Packets and code of each CPU.
-    streams: Vec<(Vec<u8>, Image)>,
+    streams: Vec<(Mapped, Image)>,
     /// Functions.
     pub symbols: Symbols,
     /// Where the kernel keeps the preemption count, relative to `gs`.
@@ -149,6 +177,15 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// How much of the recording is in `profile`.
+    fn account(&self, run: &Run, profile: &Profile) -> Account {
+        let imported = self.manifest.options.get(IMPORT_NOTES).and_then(serde_json::Value::as_array);
+        let imported = imported.into_iter().flatten().filter_map(|note| note.as_str().map(str::to_owned));
+        let notes: Vec<String> = imported.chain(self.notes.iter().cloned()).collect();
+        let lengths: Vec<u64> = self.streams.iter().map(|(bytes, _)| bytes.len() as u64).collect();
+        flow_account::account(recorded(run).ok().as_ref(), &lengths, profile, &notes)
+    }
+
     /// The streams, as the decoder wants them.
     pub fn streams(&self) -> Vec<Stream<'_>> {
         (0u16..).zip(&self.streams).map(|(cpu, (bytes, image))| Stream { cpu, bytes, image }).collect()
@@ -186,27 +223,34 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     Ok(Loaded { manifest, streams, symbols, preempt_count, records, notes })
 }
 
-/// Decodes a run, saves its tables, and enters the counts into its manifest.
+/// Decodes a run, saves its tables, and enters the counts into its manifest, which it returns too.
 ///
 /// # Errors
 /// The streams are not there, or the disk refuses.
-pub fn decode(run: &Run, progress: &Progress) -> Result<Profile> {
+pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
     let loaded = load(run, progress)?;
     let profile = profile(&loaded, Plan::default(), None, progress);
-    progress.step("writing the tables");
-    save_profile(run, &profile)?;
+    let account = loaded.account(run, &profile);
     let Loaded { mut manifest, notes, .. } = loaded;
     manifest.instructions = Some(profile.totals.instructions());
     manifest.decode_errors = Some(profile.totals.errors());
     manifest.lost_bytes = profile.totals.lost_bytes();
+    manifest.accounts.insert(instrument::FLOW.into(), account);
     if !notes.is_empty() {
         manifest.options.insert("decode_notes".into(), notes.clone().into());
     }
-    run.write_manifest(&manifest)?;
+    progress.step("writing the tables");
+    // The profile is in hand: a disk that takes no more costs the next report another decode, not this one its result.
+    let saved = save_profile(run, &profile).and_then(|()| run.write_manifest(&manifest));
     for note in &notes {
         progress.say(&format!("kprism: note: {note}"));
     }
-    Ok(profile)
+    if let Err(error) = saved {
+        progress
+            .say(&format!("kprism: note: {error}: the tables are not kept, the next report decodes again"));
+        run.remove_tables();
+    }
+    Ok((profile, manifest))
 }
 
 /// Decodes with the measurements of `plan`, or what is in the window, and saves nothing.
@@ -241,7 +285,7 @@ pub fn streams(
     vcpus: u32,
     records: &[sideband::Record],
     notes: &mut Vec<String>,
-) -> Result<Vec<(Vec<u8>, Image)>> {
+) -> Result<Vec<(Mapped, Image)>> {
     let dict_path = run.code_dict();
     let dict_bytes = read(&dict_path)?;
     let (dict, fault) = Dict::parse(&dict_bytes);
@@ -256,7 +300,9 @@ pub fn streams(
         if unknown > 0 {
             notes.push(format!("{}: {unknown} records name no code of code.dict", map_path.display()));
         }
-        streams.push((read(&run.pt(cpu))?, image));
+        let path = run.pt(cpu);
+        let packets = Mapped::open(&path).with_context(|| path.display().to_string())?;
+        streams.push((packets, image));
     }
     Ok(streams)
 }
@@ -315,11 +361,7 @@ pub fn read_if_there(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// A few lines on what was decoded.
-///
-/// # Errors
-/// The manifest cannot be read.
-pub fn summary(run: &Run) -> Result<String> {
-    let m = run.manifest()?;
+pub fn summary(run: &Run, m: &Manifest) -> String {
     let mut text = format!(
         "{} instructions on {} CPU{}, {} decode errors, {} bytes lost",
         grouped(m.instructions.unwrap_or(0)),
@@ -340,7 +382,7 @@ pub fn summary(run: &Run) -> Result<String> {
     };
     for (name, what) in [("snapshots", "snapshot"), ("windows", "window")] {
         match number(name) {
-            Some(0) => return Ok(format!("the condition was never met, so nothing was kept{faults}")),
+            Some(0) => return format!("the condition was never met, so nothing was kept{faults}"),
             Some(n) => text += &format!("\n{n} {what}{}{faults}", if n == 1 { "" } else { "s" }),
             None => {}
         }
@@ -349,7 +391,7 @@ pub fn summary(run: &Run) -> Result<String> {
     let input =
         if run.dir() == Path::new(crate::DEFAULT_RUN) { String::new() } else { format!(" -i {place}") };
     text += &format!("\nrecorded in {place}; see: kprism report{input}");
-    Ok(text)
+    text
 }
 
 /// Now, as RFC 3339 in UTC with seconds.

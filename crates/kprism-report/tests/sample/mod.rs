@@ -320,6 +320,7 @@ pub fn profile() -> Profile {
         instructions,
         branches: instructions / 6,
         errors,
+        overflows: 0,
         lost_bytes,
         first_ns,
         last_ns,

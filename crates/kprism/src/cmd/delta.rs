@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use kprism_flow::Profile;
 use kprism_flow::delta::{Plan, Spec};
 use kprism_flow::model::Scope;
@@ -90,7 +90,7 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let (run, profile) = if args.measures() {
+    let (run, profile, manifest) = if args.measures() {
         let run = Run::open(input)?;
         let loaded = pipeline::load(&run, progress)?;
         let mut specs: Vec<Spec> = args.spec().into_iter().collect();
@@ -99,12 +99,12 @@ pub fn run(
         }
         let plan = Plan::new(&specs, &args.count, &|name| address_of(&loaded.symbols, name))?;
         let profile = pipeline::profile(&loaded, plan, None, progress);
-        (run, profile)
+        let manifest = loaded.manifest;
+        (run, profile, manifest)
     } else {
         pipeline::open(input, progress)?
     };
     progress.clear();
-    let manifest = run.manifest().context("manifest")?;
     if let Some(file) = view.html {
         let occurred = !args.measures() || profile.deltas.first().is_some_and(|d| d.ns.count > 0);
         write_html(&run, file, &manifest, &profile, progress)?;
@@ -123,6 +123,7 @@ pub fn run(
         bail!("--csv prints the bins of one kind of interval: name it");
     } else {
         write!(out, "{}\n{}", header.to_text(&profile, view.style), table.to_text(view.style))?;
+        write!(out, "\n{}", header.account_text(view.style))?;
     }
     Ok(if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done })
 }
@@ -164,6 +165,7 @@ fn details(
             }
             write!(out, "{}", counts.to_text(view.style))?;
         }
+        write!(out, "\n{}", header.account_text(view.style))?;
     }
     Ok(if found { Outcome::Done } else { Outcome::NothingMatched })
 }

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::cover;
 use super::report::{By, Select, wants_color};
+use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -34,6 +35,8 @@ pub struct Args {
     /// Run folder to look at
     #[arg(required_unless_present = "patch")]
     pub new: Option<PathBuf>,
+    #[command(flatten)]
+    pub strict: StrictArgs,
     /// Only what this system call does, averages per call
     #[arg(long, value_name = "NAME", conflicts_with = "function")]
     pub syscall: Option<String>,
@@ -73,6 +76,13 @@ pub struct Args {
     pub cover: crate::cover::From,
 }
 
+impl Args {
+    /// The runs that are read.
+    pub fn runs(&self) -> Vec<&Path> {
+        std::iter::once(&self.old).chain(&self.new).map(PathBuf::as_path).collect()
+    }
+}
+
 /// A run opened.
 struct Opened {
     profile: Profile,
@@ -80,9 +90,9 @@ struct Opened {
 }
 
 fn open(path: &Path, progress: &Progress) -> Result<Opened> {
-    let (run, profile) = pipeline::open(path, progress)?;
+    let (_, profile, manifest) = pipeline::open(path, progress)?;
     progress.clear();
-    let header = Header::new(&run.manifest()?, &profile);
+    let header = Header::new(&manifest, &profile);
     Ok(Opened { profile, header })
 }
 

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::call::CallArgs;
 use super::report::{By, Select, Subject, table};
+use super::strict::StrictArgs;
 use crate::durations;
 use crate::exit::Outcome;
 use crate::perfdata;
@@ -49,6 +50,8 @@ pub struct Args {
     /// Run folder
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     pub input: PathBuf,
+    #[command(flatten)]
+    pub strict: StrictArgs,
     /// File to write; its suffix picks the format. `-.SUFFIX` writes to standard output
     #[arg(short, long, value_name = "FILE", allow_hyphen_values = true)]
     pub output: PathBuf,
@@ -118,9 +121,8 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         return super::probe::export(&run, &args.output, progress, out);
     }
     let format = format(&args.output)?;
-    let (run, profile) = pipeline::open(&args.input, progress)?;
+    let (run, profile, manifest) = pipeline::open(&args.input, progress)?;
     let profile = args.one.narrow(&run, profile, &args.select.filter(), progress)?;
-    let manifest = run.manifest()?;
     progress.clear();
     if args.output.to_string_lossy().starts_with("-.") {
         write(&format, args, &run, &manifest, &profile, out)?;

@@ -124,6 +124,9 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
         manifest.kernel = Some(Kernel { release, build_id });
     }
     manifest.options.insert("source".into(), args.path.display().to_string().into());
+    if !capture.notes.is_empty() {
+        manifest.options.insert(pipeline::IMPORT_NOTES.into(), capture.notes.clone().into());
+    }
     if !args.code.is_empty() {
         manifest.options.insert("code".into(), args.code.clone().into());
     }
@@ -131,9 +134,9 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     if args.no_decode {
         return Ok(Outcome::Done);
     }
-    let profile = pipeline::decode(&run, progress)?;
+    let (profile, manifest) = pipeline::decode(&run, progress)?;
     progress.clear();
-    progress.say(&pipeline::summary(&run)?);
+    progress.say(&pipeline::summary(&run, &manifest));
     if profile.totals.instructions() == 0 {
         progress.say(
             "nothing could be decoded: is it Intel PT, and is it the right code? see: kprism report errors",

@@ -8,6 +8,7 @@ use anyhow::Result;
 use kprism_report::units::grouped;
 use kprism_store::{Manifest, Run, RunKind};
 
+use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::text::quoted;
 
@@ -17,6 +18,8 @@ pub struct Args {
     /// Run folder
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     pub input: PathBuf,
+    #[command(flatten)]
+    pub strict: StrictArgs,
     /// Print the manifest as JSON
     #[arg(long)]
     pub json: bool,
@@ -74,6 +77,9 @@ fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
     line("lost bytes", grouped(m.lost_bytes))?;
     if let Some(why) = &m.stopped {
         line("stopped", why.clone())?;
+    }
+    for (instrument, account) in &m.accounts {
+        writeln!(out, "account of {instrument}\n{}", account.to_text().trim_end())?;
     }
     Ok(())
 }

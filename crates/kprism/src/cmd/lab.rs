@@ -393,9 +393,9 @@ fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -
     if ran.ended == Ended::Interrupted {
         progress.say(&format!("what was recorded is in {}", run.dir().display()));
     } else if !args.unobserved && !args.no_decode {
-        pipeline::decode(&run, progress)?;
+        let (_, manifest) = pipeline::decode(&run, progress)?;
         progress.clear();
-        progress.say(&pipeline::summary(&run)?);
+        progress.say(&pipeline::summary(&run, &manifest));
     }
     Ok(Outcome::Code(code(&ran)))
 }

@@ -29,6 +29,7 @@ mod record;
 mod report;
 pub mod script;
 mod snapshot;
+mod strict;
 mod tlb;
 mod tlb_annotate;
 
@@ -106,10 +107,19 @@ pub fn run(
         Command::Lab(lab::Command::GcovKernel(args)) => gcov_kernel::run(args, progress, out),
         Command::Lab(lab::Command::Boot(args)) => record::boot_guest(args, color, progress, out),
         Command::Record(command) => record::run(command, color, progress, out),
-        Command::Report(args) => report::run(args, color, progress, out),
+        Command::Report(args) => {
+            let outcome = report::run(args, color, progress, out)?;
+            strict::judge(args.strict, &[&args.input], outcome, progress)
+        }
         Command::Impact(args) => impact::run(args, color, progress, out),
-        Command::Diff(args) => diff::run(args, color, progress, out),
-        Command::Export(args) => export::run(args, progress, out),
+        Command::Diff(args) => {
+            let outcome = diff::run(args, color, progress, out)?;
+            strict::judge(args.strict, &args.runs(), outcome, progress)
+        }
+        Command::Export(args) => {
+            let outcome = export::run(args, progress, out)?;
+            strict::judge(args.strict, &[&args.input], outcome, progress)
+        }
         Command::Script(args) => script::run(args, progress, out),
         Command::Annotate(args) => annotate::run(args, color, progress, out),
         Command::Explain(args) => explain::run(args, progress, out),
@@ -117,7 +127,10 @@ pub fn run(
         Command::FlowCost(args) => flow_cost::run(args, color, progress, out),
         Command::Import(args) => import::run(args, progress),
         Command::Gdbserver(args) => gdbserver::run(args, progress),
-        Command::Info(args) => info::run(args, out),
+        Command::Info(args) => {
+            let outcome = info::run(args, out)?;
+            strict::judge(args.strict, &[&args.input], outcome, progress)
+        }
         Command::List(args) => list::run(args, out),
         Command::Check(args) => check::run(args, out),
         Command::Completions(args) => generate::completions(args, out),

@@ -19,6 +19,7 @@ use super::delta::{self, DeltaArgs};
 use super::func::{self, FuncArgs};
 use super::probe;
 use super::record;
+use super::strict::StrictArgs;
 use super::tlb;
 use crate::durations;
 use crate::exit::Outcome;
@@ -37,6 +38,8 @@ pub struct Args {
     /// Run folder
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     pub input: PathBuf,
+    #[command(flatten)]
+    pub strict: StrictArgs,
     /// Write the report as one HTML file instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "pids", "comms", "parts"])]
     pub html: Option<PathBuf>,
@@ -246,11 +249,10 @@ pub fn run(
     if args.name.is_some() || args.delta.is_given() {
         bail!("an INTERVAL and the options of `report delta` need the subject `delta`");
     }
-    let (run, profile) = pipeline::open(&args.input, progress)?;
+    let (run, profile, manifest) = pipeline::open(&args.input, progress)?;
     let filter = args.select.filter();
     let profile = args.one.narrow(&run, profile, &filter, progress)?;
     progress.clear();
-    let manifest = run.manifest()?;
     if let Some(file) = &args.html {
         return write_html(&run, file, &manifest, &profile, progress);
     }
@@ -281,6 +283,7 @@ pub fn run(
         print_json(&value, out)?;
     } else {
         write!(out, "{}\n{}", header.to_text(&profile, style), table.to_text(style))?;
+        write!(out, "\n{}", header.account_text(style))?;
     }
     Ok(outcome)
 }
@@ -347,6 +350,7 @@ fn overview(
     for (name, table) in &list {
         write!(out, "\n{}\n{}", style.bold(name), table.to_text(style))?;
     }
+    write!(out, "\n{}", header.account_text(style))?;
     Ok(Outcome::Done)
 }
 
@@ -377,6 +381,7 @@ fn show_tree(
     if total > keep {
         writeln!(out, "{}", style.dim(&format!("… {} more lines (--limit 0 shows all)", total - keep)))?;
     }
+    write!(out, "\n{}", header.account_text(style))?;
     Ok(Outcome::Done)
 }
 

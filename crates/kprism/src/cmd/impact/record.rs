@@ -142,9 +142,8 @@ pub fn record(
     if ran.exit_code.is_none() {
         return Ok(Err(why(&run, &ran.ended)));
     }
-    let profile = pipeline::decode(&run, progress)?;
+    let (profile, manifest) = pipeline::decode(&run, progress)?;
     progress.clear();
-    let manifest = run.manifest()?;
     let header = Header::new(&manifest, &profile);
     let events = ran.after.first().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
     Ok(Ok(Recording { profile, pid: ran.pid.unwrap_or(1), header, exit_code: ran.exit_code, events }))

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The account of a decoded flow: the recorder's own counts beside the decoder's.
+//!
+//! In: what the recorder counted (`streams/counts.json`), what the decoder counted, how long the streams are. Out: an
+//! [`Account`]. A stream that is shorter than its recorder wrote is named here: its packets decode without an error.
+
+use kprism_flow::Profile;
+use kprism_report::units::printable;
+use kprism_store::{Account, Fate};
+
+use crate::pipeline::Recorded;
+
+/// Lengths of the streams in bytes, by CPU.
+pub type Lengths = [u64];
+
+/// Adds up what is known of a decode. `notes` are faults that the loader found beside the packets.
+pub fn account(
+    recorded: Option<&Recorded>,
+    lengths: &Lengths,
+    profile: &Profile,
+    notes: &[String],
+) -> Account {
+    let totals = &profile.totals;
+    let decoded = totals.instructions();
+    let counted = recorded.and_then(|r| r.instructions);
+    let mut account = Account::new()
+        .with(Fate::Seen, "instructions", counted)
+        .with(Fate::Seen, "bytes of packets", lengths.iter().sum::<u64>())
+        .with(Fate::Kept, "instructions", decoded)
+        .with(Fate::Lost, "bytes of packets skipped", totals.lost_bytes())
+        .with(Fate::Lost, "overflows of the recorder's buffer", totals.overflows())
+        .with(Fate::Lost, "instructions", counted.map(|n| n.saturating_sub(decoded)));
+    if let Some(recorded) = recorded {
+        let cut: Vec<(usize, u64)> = missing(recorded, lengths);
+        let places =
+            cut.iter().map(|(cpu, n)| format!("streams/cpu{cpu}.pt is {n} bytes shorter than recorded"));
+        let sum = cut.iter().map(|(_, n)| n).sum::<u64>();
+        account = account.at(Fate::Lost, "bytes cut off the streams", sum, places.collect());
+        if let Some(unexplained) = recorded.unexplained {
+            account =
+                account.with(Fate::Guessed, "branches that the recorder could not explain", unexplained);
+        }
+    }
+    let places = profile.errors.iter().map(|e| {
+        format!("streams/cpu{}.pt, byte {:#x}, after {:#x}: {}", e.cpu, e.offset, e.ip, printable(&e.kind))
+    });
+    account = account.at(Fate::NotUnderstood, "decode errors", totals.errors(), places.take(4).collect());
+    account.at(Fate::NotUnderstood, "damaged or missing files", notes.len() as u64, notes.to_vec())
+}
+
+/// CPUs whose stream is shorter than the recorder says it wrote, and by how much.
+fn missing(recorded: &Recorded, lengths: &Lengths) -> Vec<(usize, u64)> {
+    let written = recorded.pt_bytes.iter().flatten().copied();
+    let short = written.zip(lengths).map(|(written, &there)| written.saturating_sub(there));
+    short.enumerate().filter(|(_, missing)| *missing > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_cut_short_is_a_loss_without_a_decode_error() {
+        let recorded = Recorded { instructions: Some(100), pt_bytes: vec![Some(64)], ..Recorded::default() };
+        let mut profile = Profile::default();
+        profile.totals.per_cpu = vec![kprism_flow::CpuTotals { instructions: 40, ..Default::default() }];
+        let account = account(Some(&recorded), &[24], &profile, &[]);
+        assert!(!account.is_whole());
+        assert_eq!(account.count(Fate::Lost, "instructions"), Some(60));
+        assert_eq!(account.count(Fate::Lost, "bytes cut off the streams"), Some(40));
+        assert!(
+            account.to_text().contains("cpu0.pt is 40 bytes shorter than recorded"),
+            "{}",
+            account.to_text()
+        );
+    }
+
+    #[test]
+    fn without_a_recorder_the_instructions_seen_are_not_known() {
+        let account = account(None, &[24], &Profile::default(), &[]);
+        assert_eq!(account.count(Fate::Seen, "instructions"), None);
+        assert!(account.to_text().contains("instructions not known"));
+    }
+}
