@@ -9,7 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use kprism_agent::gcov::{AFTER, BEFORE, FOLDER, Session};
 use kprism_agent::{
-    CONTROL_PORT, Counters, Job, MARK_BEGIN, MARK_END, Message, PAUSE, PAUSE_PORT, STDERR_PORT, STDOUT_PORT,
+    CONTROL_PORT, Counters, Job, MARK_BEGIN, MARK_END, Message, PAUSE, PAUSE_PORT, STDERR_PORT, STDIN_FILE,
+    STDOUT_PORT,
 };
 
 use crate::ports;
@@ -55,6 +56,10 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
     let mut command = Command::new(program);
     command.args(arguments);
     set_up(&mut command, job);
+    if job.stdin {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{STDIN_FILE}: {error}"));
+        command.stdin(std::fs::File::open(STDIN_FILE).map_err(named)?);
+    }
     // SAFETY: the closure makes system calls and executes CPUID, both fine between fork and exec.
     unsafe {
         command.pre_exec(move || {

@@ -27,6 +27,8 @@ pub const EXIT_PORT: u16 = 0xf4;
 pub const JOB_FILE: &str = "opt/kprism/job";
 /// fw_cfg name of the shared files: a `newc` cpio archive with names relative to the guest's root.
 pub const SHARE_FILE: &str = "opt/kprism/share";
+/// Where the shared files hold the command's standard input, if it has one.
+pub const STDIN_FILE: &str = "/.kprism/stdin";
 /// Where the initramfs keeps what is the agent's own.
 pub const AGENT_FOLDER: &str = "/.kprism";
 /// List of kernel modules to load at boot, one path a line, in order.
@@ -61,6 +63,9 @@ pub struct Job {
     /// The archive [`SHARE_FILE`] is there and wants unpacking.
     #[serde(default)]
     pub share: bool,
+    /// The command's standard input is [`STDIN_FILE`]; otherwise it is empty.
+    #[serde(default)]
+    pub stdin: bool,
     /// A folder to give the host once the command has ended, as [`Message::Piece`]s; empty for none. Nothing comes
     /// if it is not there.
     #[serde(default)]

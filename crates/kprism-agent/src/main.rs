@@ -85,7 +85,7 @@ fn serve() -> io::Result<()> {
     if job.share {
         let (selector, size) = ports::find_file(SHARE_FILE)
             .ok_or_else(|| io::Error::other("the shared files are missing from fw_cfg"))?;
-        unpack::unpack(&ports::read_file(selector, size)?, Path::new("/"))?;
+        unpack::unpack(ports::ConfigFile::new(selector, size)?, Path::new("/"))?;
     }
     let (code, counters) = job::run(&job, |message| say(&message))?;
     let after = modules();

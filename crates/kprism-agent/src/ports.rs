@@ -3,7 +3,7 @@
 
 use std::arch::asm;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
 use kprism_agent::{CONTROL_PORT, EXIT_PORT, MARK_LEAF, PAUSE_PORT, Region};
@@ -80,30 +80,73 @@ pub fn find_file(name: &str) -> Option<(u16, u32)> {
     None
 }
 
-/// Reads the fw_cfg file `selector` by the device's DMA interface, which is done when the `out` is.
+/// Reads the whole fw_cfg file `selector`.
 pub fn read_file(selector: u16, size: u32) -> io::Result<Vec<u8>> {
-    const READ: u32 = 2;
-    const SELECT: u32 = 8;
-    let mut buffer = PinnedBuffer::new(size as usize + PAGE)?;
-    // The first page holds the command: a big-endian {control u32, length u32, address u64}.
-    let command = buffer.physical(0)?;
-    let mut at = 0;
-    while at < size as usize {
-        let length = (size as usize - at).min(PAGE);
-        let control = READ | if at == 0 { SELECT | (u32::from(selector) << 16) } else { 0 };
-        let address = buffer.physical(PAGE + at)?;
-        let bytes = buffer.bytes();
-        bytes[0..4].copy_from_slice(&control.to_be_bytes());
-        bytes[4..8].copy_from_slice(&(length as u32).to_be_bytes());
-        bytes[8..16].copy_from_slice(&address.to_be_bytes());
-        out32(FW_CFG + 4, ((command >> 32) as u32).to_be());
-        out32(FW_CFG + 8, (command as u32).to_be());
-        if buffer.bytes()[0..4] != [0; 4] {
-            return Err(io::Error::other("fw_cfg DMA failed"));
-        }
-        at += length;
+    let mut contents = Vec::with_capacity(size as usize);
+    ConfigFile::new(selector, size)?.read_to_end(&mut contents)?;
+    Ok(contents)
+}
+
+/// A fw_cfg file, read from its start to its end by the device's DMA interface, which is done when the `out` is. It
+/// takes [`WINDOW`] bytes of memory, however large the file is. No other fw_cfg item may be selected meanwhile.
+pub struct ConfigFile {
+    /// One page for the command, then the window.
+    buffer: PinnedBuffer,
+    command: u64,
+    selector: Option<u16>,
+    /// Bytes that the device still has.
+    rest: usize,
+    /// What of the window is filled, and how much of that was handed out.
+    filled: usize,
+    taken: usize,
+}
+
+/// Bytes that are taken from the device before they are handed on.
+const WINDOW: usize = 64 << 10;
+
+impl ConfigFile {
+    /// Opens it.
+    pub fn new(selector: u16, size: u32) -> io::Result<Self> {
+        let buffer = PinnedBuffer::new(WINDOW + PAGE)?;
+        let command = buffer.physical(0)?;
+        Ok(Self { buffer, command, selector: Some(selector), rest: size as usize, filled: 0, taken: 0 })
     }
-    Ok(buffer.bytes()[PAGE..PAGE + size as usize].to_vec())
+
+    fn fill(&mut self) -> io::Result<()> {
+        const READ: u32 = 2;
+        const SELECT: u32 = 8;
+        (self.filled, self.taken) = (0, 0);
+        while self.filled < WINDOW && self.rest > 0 {
+            let length = self.rest.min(PAGE);
+            let select = self.selector.take().map_or(0, |selector| SELECT | (u32::from(selector) << 16));
+            let address = self.buffer.physical(PAGE + self.filled)?;
+            // The command: a big-endian {control u32, length u32, address u64}.
+            let bytes = self.buffer.bytes();
+            bytes[0..4].copy_from_slice(&(READ | select).to_be_bytes());
+            bytes[4..8].copy_from_slice(&(length as u32).to_be_bytes());
+            bytes[8..16].copy_from_slice(&address.to_be_bytes());
+            out32(FW_CFG + 4, ((self.command >> 32) as u32).to_be());
+            out32(FW_CFG + 8, (self.command as u32).to_be());
+            if self.buffer.bytes()[0..4] != [0; 4] {
+                return Err(io::Error::other("fw_cfg DMA failed"));
+            }
+            self.filled += length;
+            self.rest -= length;
+        }
+        Ok(())
+    }
+}
+
+impl Read for ConfigFile {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.filled {
+            self.fill()?;
+        }
+        let (from, count) = (PAGE + self.taken, out.len().min(self.filled - self.taken));
+        out[..count].copy_from_slice(&self.buffer.bytes()[from..from + count]);
+        self.taken += count;
+        Ok(count)
+    }
 }
 
 /// Memory that stays where it is, whose physical address is known.

@@ -2,15 +2,15 @@
 //! Unpacks the shared files.
 
 use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, Cursor, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path};
 
 use cpio::newc::Reader;
 
-/// Unpacks the `newc` archive below `root`: folders, files and symbolic links.
-pub fn unpack(archive: &[u8], root: &Path) -> io::Result<()> {
-    let mut input = Cursor::new(archive);
+/// Unpacks the `newc` archive below `root`: folders, files and symbolic links. Files go from `input` to their place
+/// piece by piece, as the guest's memory holds both.
+pub fn unpack(mut input: impl Read, root: &Path) -> io::Result<()> {
     loop {
         let mut reader = Reader::new(input)?;
         let entry = reader.entry();
@@ -35,8 +35,6 @@ pub fn unpack(archive: &[u8], root: &Path) -> io::Result<()> {
                 symlink(target, &path).map_err(fail)?;
             }
             _ => {
-                let mut contents = Vec::with_capacity(reader.entry().file_size() as usize);
-                reader.read_to_end(&mut contents)?;
                 fs::remove_file(&path).ok();
                 let mut file = OpenOptions::new()
                     .write(true)
@@ -44,7 +42,7 @@ pub fn unpack(archive: &[u8], root: &Path) -> io::Result<()> {
                     .mode(mode & 0o7777)
                     .open(&path)
                     .map_err(fail)?;
-                file.write_all(&contents).map_err(fail)?;
+                io::copy(&mut reader, &mut file).map_err(fail)?;
             }
         }
         input = reader.finish()?;

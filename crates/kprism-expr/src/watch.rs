@@ -36,7 +36,7 @@ pub enum Error {
     #[error("{0}")]
     Condition(String),
     /// The function is not in memory: the compiler left nothing of it.
-    #[error("this kernel has no function {0}")]
+    #[error("this kernel has no function {0}; functions of programs are not watched for")]
     Gone(String),
     /// JSON that [`Watch::json`] did not write.
     #[error("expected a condition as kprism writes it: {0}")]
@@ -74,6 +74,20 @@ impl Watch {
         let slots = u8::try_from(scope.slots()).unwrap_or(u8::MAX);
         let entry = address(name).ok_or_else(|| Error::Gone(name.to_owned()))?;
         Ok(Self { entry, at_return, slots, condition })
+    }
+
+    /// The moment itself, `FUNC` or `FUNC%return`, without a condition. It needs no type of the function, so every function
+    /// with a symbol will do: BTF leaves out those in assembly, and stubs of system calls.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if the kernel has no such symbol.
+    pub fn always(place: &str, address: impl FnOnce(&str) -> Option<u64>) -> Result<Self, Error> {
+        let (name, at_return) = match place.strip_suffix("%return") {
+            Some(name) => (name, true),
+            None => (place, false),
+        };
+        let entry = address(name).ok_or_else(|| Error::Gone(name.to_owned()))?;
+        Ok(Self { entry, at_return, slots: 0, condition: None })
     }
 
     /// As text for the recorder.
@@ -128,6 +142,15 @@ mod tests {
 
     fn with(condition: &str) -> Result<Watch, Error> {
         Watch::from_json(&format!(r#"{{"entry":1,"at_return":false,"slots":1,"condition":{condition}}}"#))
+    }
+
+    #[test]
+    fn without_a_condition_a_symbol_will_do() {
+        let address = |name: &str| (name == "entry_SYSCALL_64").then_some(0x10);
+        let watch = Watch::always("entry_SYSCALL_64%return", address).unwrap();
+        assert_eq!((watch.entry, watch.at_return, watch.condition.is_none()), (0x10, true, true));
+        assert!(Watch::from_json(&watch.json()).is_ok());
+        assert!(matches!(Watch::always("main", address), Err(Error::Gone(name)) if name == "main"));
     }
 
     fn func(vals: &str, blocks: &str, layout: &str) -> String {

@@ -114,6 +114,10 @@ impl<'a, R: Resolve> Decoder<'a, R> {
     pub fn run<S: Sink>(&mut self, from: usize, to: usize, sink: &mut S) -> Stats {
         debug_assert!(self.cache.keep_ips() || !(S::IPS || S::BLOCKS));
         let to = to.min(self.bytes.len());
+        // A stream may begin in the middle of a packet, and of a PSB period: bytes before the first PSB have no meaning.
+        let begin = if from == 0 { find_psb(self.bytes, 0).unwrap_or(0).min(to) } else { from };
+        let skipped = (begin - from) as u64;
+        let from = begin;
         let at_psb = find_psb(&self.bytes[..to.min(from + 16)], from) == Some(from);
         let mut flow = Flow {
             cache: &mut self.cache,
@@ -143,7 +147,7 @@ impl<'a, R: Resolve> Decoder<'a, R> {
             overflow: false,
             psb: None,
             fresh: false,
-            stats: Stats::default(),
+            stats: Stats { lost_bytes: skipped, ..Stats::default() },
             steps: Steps::default(),
         };
         flow.begin_turns();

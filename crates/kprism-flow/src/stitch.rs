@@ -36,6 +36,8 @@ pub(crate) struct Thread {
     pub stack: Vec<Frame>,
     pub insns: u64,
     pub cpu: u64,
+    /// When it last left a CPU; 0 if it never did.
+    pub left_ns: u64,
 }
 
 /// The stack of a task that made another, as the child will need it.
@@ -399,6 +401,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     fn switch(&mut self, lane: usize) {
         let Lane { cpu, task, next_switch, .. } = self.lanes[lane];
         let Some(&record) = self.lanes[lane].switches.get(next_switch) else { return };
+        self.threads[task].left_ns = self.here.ns;
         if !record.prev_comm.is_empty() {
             self.threads[task].comm = record.prev_comm.clone();
         }
@@ -587,9 +590,21 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
 
     /// The trace is over: long calls still open get slices that end with it. System calls do not: their end
     /// was not seen.
+    /// When what a task still does ends: with the recording, or when it left the CPU for good (kernel/sched/core.c,
+    /// `do_task_dead`).
+    fn last_ns(&self, task: usize) -> u64 {
+        let thread = &self.threads[task];
+        let own = |func: u32| self.funcs.get(*self.func_ids.get(func as usize)? as usize);
+        let is_last = |frame: &Frame| own(frame.func).is_some_and(|f| f.name == "do_task_dead");
+        match thread.stack.iter().any(is_last) && thread.left_ns > 0 {
+            true => thread.left_ns,
+            false => self.end_ns,
+        }
+    }
+
     fn close(&mut self) {
-        let end = self.end_ns;
         for task in 0..self.threads.len() {
+            let end = self.last_ns(task);
             while let Some(frame) = self.threads[task].stack.pop() {
                 let thread = &self.threads[task];
                 let done = Done {

@@ -385,3 +385,18 @@ fn an_endless_loop_ends() {
     pt.psb(U).fup(U).tip(U);
     assert_eq!(code.decode(&pt.bytes).1.errors, 0);
 }
+
+#[test]
+fn bytes_before_the_first_psb_are_skipped_not_misread() {
+    let code = looping();
+    let mut whole = Pt::new();
+    whole.psb(U).tnt("tn").tip(U);
+    let (expected, alone) = code.decode(&whole.bytes);
+    // A ring of packets begins anywhere: these are the last two bytes of a TIP, and a TNT of code that is not known.
+    let mut pt = vec![0x00, 0x7f, 0x06];
+    let skipped = pt.len() as u64;
+    pt.extend_from_slice(&whole.bytes);
+    let (ips, stats) = code.decode(&pt);
+    assert_eq!((ips, stats.errors), (expected, alone.errors), "{:?}", stats.faults);
+    assert_eq!(stats.lost_bytes, alone.lost_bytes + skipped);
+}

@@ -173,7 +173,26 @@ pub struct SidebandError {
 /// # Errors
 /// The first line that is not a JSON record.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Record>, SidebandError> {
+    match read(bytes) {
+        (records, Faults { first: None, .. }) => Ok(records),
+        (_, Faults { first: Some(error), .. }) => Err(error),
+    }
+}
+
+/// Lines that are no record.
+#[derive(Debug, Default)]
+pub struct Faults {
+    /// How many.
+    pub lines: u64,
+    /// The first.
+    pub first: Option<SidebandError>,
+}
+
+/// Reads every record that there is, and counts the lines that are none: one damaged line costs what it said, not the
+/// recording.
+pub fn read(bytes: &[u8]) -> (Vec<Record>, Faults) {
     let mut records = Vec::new();
+    let mut faults = Faults::default();
     let mut lines = bytes.split_inclusive(|&b| b == b'\n').enumerate().peekable();
     while let Some((number, raw)) = lines.next() {
         let text = String::from_utf8_lossy(raw);
@@ -184,10 +203,13 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Record>, SidebandError> {
         match serde_json::from_str(text) {
             Ok(record) => records.push(record),
             Err(_) if lines.peek().is_none() && !raw.ends_with(b"\n") => {}
-            Err(e) => return Err(SidebandError { line: number + 1, reason: e.to_string() }),
+            Err(e) => {
+                faults.lines += 1;
+                faults.first.get_or_insert_with(|| SidebandError { line: number + 1, reason: e.to_string() });
+            }
         }
     }
-    Ok(records)
+    (records, faults)
 }
 
 #[cfg(test)]

@@ -17,6 +17,13 @@ use crate::error::{Context, Error, Result};
 /// How often a taken lock is asked for.
 const RETRY: Duration = Duration::from_millis(20);
 
+/// Where the cache is, or is to be: `$XDG_CACHE_HOME/kprism`, or `~/.cache/kprism`.
+pub(crate) fn base() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(base.join("kprism"))
+}
+
 /// The cache folder.
 #[derive(Debug, Clone)]
 pub struct Cache(PathBuf);
@@ -24,11 +31,10 @@ pub struct Cache(PathBuf);
 impl Cache {
     /// `$XDG_CACHE_HOME/kprism`, or `~/.cache/kprism`; made if missing.
     pub fn open() -> Result<Self> {
-        let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache"))).ok_or_else(
-            || Error::Option("neither XDG_CACHE_HOME nor HOME names a folder: set one, for the cache".into()),
-        )?;
-        Self::at(base.join("kprism"))
+        let base = base().ok_or_else(|| {
+            Error::Option("neither XDG_CACHE_HOME nor HOME names a folder: set one, for the cache".into())
+        })?;
+        Self::at(base)
     }
 
     /// A cache in `folder`; made if missing.
@@ -69,7 +75,7 @@ impl Cache {
         if let Err(error) = built {
             remove(&staging).ok();
             return Err(match error {
-                Error::NoSpace { path, .. } => Error::NoSpace { path, need_mib },
+                Error::Full { path } => Error::NoSpace { path, need_mib },
                 other => other,
             });
         }

@@ -21,10 +21,15 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// The disk is full or will be.
+    /// The disk is full.
+    #[error("the disk is full at {}: free some space, or {}", path.display(), elsewhere(path))]
+    Full {
+        /// The file that could not be written.
+        path: PathBuf,
+    },
+    /// The disk would not be large enough.
     #[error(
-        "not enough disk space at {}: {need_mib} MiB are needed; free some, or set XDG_CACHE_HOME to a folder \
-         on a larger disk", path.display()
+        "not enough disk space at {}: {need_mib} MiB are needed; free some, or {}", path.display(), elsewhere(path)
     )]
     NoSpace {
         /// Where.
@@ -109,6 +114,14 @@ pub enum Error {
     Option(String),
 }
 
+/// How to have a file of kprism's on another disk.
+fn elsewhere(path: &Path) -> &'static str {
+    match crate::cache::base().is_some_and(|cache| path.starts_with(cache)) {
+        true => "set XDG_CACHE_HOME to a folder on a larger disk",
+        false => "choose a folder on a larger disk with -o",
+    }
+}
+
 /// Names the file and the deed in an [`io::Error`].
 pub(crate) trait Context<T> {
     /// `what` is a verb.
@@ -119,7 +132,7 @@ impl<T> Context<T> for io::Result<T> {
     fn at(self, what: &'static str, path: &Path) -> Result<T> {
         self.map_err(|source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Error::NoSpace { path: path.to_owned(), need_mib: 600 }
+                Error::Full { path: path.to_owned() }
             }
             _ => Error::Io { what, path: path.to_owned(), source },
         })

@@ -73,6 +73,8 @@ pub struct Job {
     pub before: Vec<String>,
     /// Shell commands run once the command has ended, unobserved unless the boot is; see [`crate::Outcome::after`].
     pub after: Vec<String>,
+    /// The command's standard input: a file of the host, which the guest gets a copy of. Empty if none.
+    pub stdin: Option<PathBuf>,
     /// Folders of the host that the guest gets a copy of.
     pub shares: Vec<Share>,
     /// A folder of the guest whose contents are copied into the run's folder once the command has ended.
@@ -87,7 +89,7 @@ pub struct Job {
     pub gdb: Option<PathBuf>,
     /// What is observed.
     pub span: Span,
-    /// How long the command (with the boot, if that is observed) may take.
+    /// How long the command may take from its start on; with the boot, if that is observed.
     pub timeout: Option<Duration>,
 }
 
@@ -109,6 +111,7 @@ impl Job {
             cwd: None,
             before: Vec::new(),
             after: Vec::new(),
+            stdin: None,
             shares: Vec::new(),
             collect: None,
             asks_first: false,

@@ -7,14 +7,14 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use kprism_agent::{JOB_FILE, Message, SHARE_FILE};
+use kprism_agent::{JOB_FILE, Message, SHARE_FILE, STDIN_FILE};
 
 use crate::archive::Archive;
 use crate::collect::Collected;
 use crate::counters::Counters;
 use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
-use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Share, Span};
+use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Span};
 use crate::qemu::{PortFiles, Running, option};
 use crate::snapshot;
 use crate::symbols;
@@ -25,6 +25,9 @@ const QUIT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a guest that was asked to end may take for it.
 const ASK_PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long a guest from a snapshot may take to ask for its job, on a machine that is busy.
+const START_PATIENCE: Duration = Duration::from_secs(120);
 
 /// How often is looked for news of the guest.
 const POLL: Duration = Duration::from_millis(3);
@@ -91,7 +94,7 @@ pub fn run(
         File::create(file).at("create", file)?;
     }
     symbols::begin(prepared, &folder)?;
-    let mut arguments = job_arguments(job, &scratch.0)?;
+    let mut arguments = job_arguments(job, prepared.machine.mem_mib, &scratch.0)?;
     let streams = folder.join("streams");
     if let Some(observer) = observer {
         fs::create_dir_all(&streams).at("create", &streams)?;
@@ -120,7 +123,7 @@ pub fn run(
     }
     let kallsyms = prepared.snapshot.folder.join("kallsyms");
     let counters = Counters::new(kallsyms, &folder, &scratch.0);
-    let mut watch = Watch::new(&files, start, Collected::new(&scratch.0), counters);
+    let mut watch = Watch::new(&files, (start, job.span == Span::Boot), Collected::new(&scratch.0), counters);
     let ended = watch.until_the_end(&mut qemu, (job.timeout, job.asks_first), report);
     drop(qemu);
     let unpacked = watch.collected.unpack(&folder);
@@ -167,6 +170,8 @@ struct Watch<'a> {
     stderr: Tail,
     messages: Lines,
     start: Instant,
+    /// The boot is part of what is recorded.
+    boots: bool,
     accepted: Option<Duration>,
     pid: Option<u32>,
     after: Vec<String>,
@@ -178,7 +183,12 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(files: &'a PortFiles, start: Instant, collected: Collected, counters: Counters) -> Self {
+    fn new(
+        files: &'a PortFiles,
+        (start, boots): (Instant, bool),
+        collected: Collected,
+        counters: Counters,
+    ) -> Self {
         Self {
             files,
             control: Tail::new(&files.control),
@@ -186,6 +196,7 @@ impl<'a> Watch<'a> {
             stderr: Tail::new(&files.stderr),
             messages: Lines::default(),
             start,
+            boots,
             accepted: None,
             pid: None,
             after: Vec::new(),
@@ -224,7 +235,7 @@ impl<'a> Watch<'a> {
             if let Some(status) = ended {
                 return self.judge(&format!("QEMU ended ({status}) {}", qemu.said()));
             }
-            let over = limit.is_some_and(|limit| self.start.elapsed() > limit);
+            let over = limit.is_some_and(|limit| self.ran_for() > limit);
             if over || crate::interrupt::requested() {
                 let first = asked.is_none();
                 let since = *asked.get_or_insert_with(Instant::now);
@@ -246,6 +257,16 @@ impl<'a> Watch<'a> {
                 };
             }
             std::thread::sleep(POLL);
+        }
+    }
+
+    /// How long the command runs. A guest that does not take its job is not waited for without end either.
+    fn ran_for(&self) -> Duration {
+        let elapsed = self.start.elapsed();
+        match self.accepted {
+            _ if self.boots => elapsed,
+            Some(at) => elapsed.saturating_sub(at),
+            None => elapsed.saturating_sub(START_PATIENCE),
         }
     }
 
@@ -293,20 +314,22 @@ fn ask(qemu: &mut Running) {
 }
 
 /// Writes the job (and the shared folders) to `scratch`, and says where they are.
-fn job_arguments(job: &Job, scratch: &Path) -> Result<Vec<OsString>> {
+fn job_arguments(job: &Job, mem_mib: u64, scratch: &Path) -> Result<Vec<OsString>> {
     let mut env: Vec<(String, String)> =
         Job::ENVIRONMENT.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
     for (name, value) in &job.env {
         env.retain(|(known, _)| known != name);
         env.push((name.clone(), value.clone()));
     }
+    let has_files = !job.shares.is_empty() || job.stdin.is_some();
     let message = kprism_agent::Job {
         argv: job.argv.clone(),
         env,
         cwd: job.cwd.clone().unwrap_or_default(),
         before: job.before.clone(),
         after: job.after.clone(),
-        share: !job.shares.is_empty(),
+        share: has_files,
+        stdin: job.stdin.is_some(),
         collect: job.collect.clone().unwrap_or_default(),
         counters: job.counters,
     };
@@ -314,17 +337,23 @@ fn job_arguments(job: &Job, scratch: &Path) -> Result<Vec<OsString>> {
     let text = serde_json::to_vec(&message).map_err(std::io::Error::other).at("write", &path)?;
     fs::write(&path, text).at("write", &path)?;
     let mut arguments = vec!["-fw_cfg".into(), option(&format!("name={JOB_FILE},file="), &path)];
-    if !job.shares.is_empty() {
+    if has_files {
         let path = scratch.join("share");
-        write_shares(&job.shares, &path)?;
+        write_files(job, mem_mib, &path)?;
         arguments.extend(["-fw_cfg".into(), option(&format!("name={SHARE_FILE},file="), &path)]);
     }
     Ok(arguments)
 }
 
-fn write_shares(shares: &[Share], path: &Path) -> Result<()> {
+fn write_files(job: &Job, mem_mib: u64, path: &Path) -> Result<()> {
+    refuse_too_much(job, mem_mib)?;
     let mut archive = Archive::new(BufWriter::new(File::create(path).at("create", path)?));
-    for share in shares {
+    if let Some(stdin) = &job.stdin {
+        let place = STDIN_FILE.trim_start_matches('/');
+        let contents = fs::read(stdin).at("read", stdin)?;
+        archive.parents(place).and_then(|()| archive.file(place, 0o600, &contents)).at("write", path)?;
+    }
+    for share in &job.shares {
         let place = share.guest.trim_matches('/');
         if !share.guest.starts_with('/') || place.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(Error::Option(format!("{}: a share's place must be an absolute path", share.guest)));
@@ -333,6 +362,38 @@ fn write_shares(shares: &[Share], path: &Path) -> Result<()> {
         archive.tree(&share.host, place)?;
     }
     archive.finish().and_then(|mut output| output.flush()).at("write", path)
+}
+
+/// The guest keeps its files in memory: what does not fit would end in a panic of its kernel, minutes later.
+fn refuse_too_much(job: &Job, mem_mib: u64) -> Result<()> {
+    let mut bytes = 0;
+    for path in job.shares.iter().map(|share| &share.host).chain(&job.stdin) {
+        bytes += size_of_tree(path)?;
+    }
+    let shared_mib = bytes >> 20;
+    if shared_mib.saturating_mul(100) > mem_mib * SHARE_PERCENT {
+        let enough = (shared_mib * 100 / SHARE_PERCENT + 1).next_multiple_of(512);
+        return Err(Error::Option(format!(
+            "the files for the guest hold {shared_mib} MiB, and a guest with {mem_mib} MiB of memory, where its files \
+             are, has no room for them: give it more with --mem {enough}M, or share less"
+        )));
+    }
+    Ok(())
+}
+
+/// How much of the guest's memory shared files may take. The rest is for its kernel, its own files and the command.
+const SHARE_PERCENT: u64 = 60;
+
+fn size_of_tree(path: &Path) -> Result<u64> {
+    let found = fs::symlink_metadata(path).at("read", path)?;
+    if !found.is_dir() {
+        return Ok(if found.is_file() { found.len() } else { 0 });
+    }
+    let mut bytes = 0;
+    for entry in fs::read_dir(path).at("read", path)? {
+        bytes += size_of_tree(&entry.at("read", path)?.path())?;
+    }
+    Ok(bytes)
 }
 
 fn plugin_arguments(

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
 use crate::options::{Job, Share};
 
@@ -27,9 +27,18 @@ pub(crate) fn begin(prepared: &Prepared, folder: &Path) -> Result<()> {
     let (from, to) = (&prepared.snapshot.folder, folder.join("symbols"));
     fs::create_dir_all(&to).at("create", &to)?;
     for name in ["kallsyms", "modules"] {
-        fs::copy(from.join(name), to.join(name)).at("copy", &from.join(name))?;
+        copy(&from.join(name), &to.join(name))?;
     }
     Ok(())
+}
+
+/// Copies a file. A full disk is the target's, everything else is said of the source.
+fn copy(source: &Path, target: &Path) -> Result<()> {
+    let copied = fs::copy(source, target).map(drop);
+    match &copied {
+        Err(error) if error.kind() == std::io::ErrorKind::StorageFull => copied.at("write", target),
+        _ => copied.at("copy", source),
+    }
 }
 
 /// Completes `symbols/` after the run: what the run changed of the kernel's, and the mapped files. Gives the mapped
@@ -52,14 +61,27 @@ pub(crate) fn collect(
         // The agent was mapped before anyone could record it.
         paths.insert("/init".into());
     }
+    let mut full = false;
     for path in paths {
+        if full {
+            missing.push(path);
+            continue;
+        }
         let Some(inside) = inside(&path) else { continue };
         match find(prepared, job, &path, &inside) {
             Some(source) => {
                 let target = root.join(&inside);
                 let parent = target.parent().unwrap_or(&root);
-                fs::create_dir_all(parent).at("create", parent)?;
-                fs::copy(&source, &target).at("copy", &source)?;
+                let copied =
+                    fs::create_dir_all(parent).at("create", parent).and_then(|()| copy(&source, &target));
+                match copied {
+                    // What was recorded is worth more than the names of it.
+                    Err(Error::Full { .. }) => {
+                        full = true;
+                        missing.push(path);
+                    }
+                    other => other?,
+                }
             }
             None => missing.push(path),
         }

@@ -52,6 +52,8 @@ struct Lane {
     prefix: Prefix,
     /// What the next instruction follows.
     before: Place,
+    /// The task whose last instruction here was inside of the functions wanted.
+    inside: Option<usize>,
     /// Address space.
     space: u64,
 }
@@ -76,6 +78,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
             codes: Codes::new(),
             prefix: Prefix::new(form, &options.fields),
             before: Place::Nowhere,
+            inside: None,
             space: 0,
         };
         let lanes = (0..lanes).map(|_| lane()).collect();
@@ -199,12 +202,18 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
             inside.run(at, to - from);
             if !inside.is_inside(at.task) {
                 if self.subject == Subject::Branches {
+                    if self.lanes[at.lane].inside.take() == Some(at.task) {
+                        // The way out.
+                        let first = self.lanes[at.lane].codes.at(places.start);
+                        self.arrival(at, first);
+                    }
                     // So that the way in is told.
                     let last = self.lanes[at.lane].codes.at(places.end - 1);
                     self.lanes[at.lane].before = Place::Insn(last);
                 }
                 return;
             }
+            self.lanes[at.lane].inside = Some(at.task);
         }
         match self.subject {
             Subject::Insns => self.list_insns(at, places),

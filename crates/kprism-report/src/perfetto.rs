@@ -101,7 +101,7 @@ pub fn write(profile: &Profile, switches: &[Switch], out: &mut impl Write) -> io
         writer.slices(profile, task as u32, slices)?;
     }
     writer.errors(profile)?;
-    writer.switches(switches)
+    writer.switches(profile, switches)
 }
 
 enum Track {
@@ -253,26 +253,41 @@ impl<W: Write> Writer<'_, W> {
         Ok(())
     }
 
-    fn switches(&mut self, switches: &[Switch]) -> io::Result<()> {
+    /// The first switch of a CPU says who ran before it: that task is on the CPU from the stream's start on.
+    fn switches(&mut self, profile: &Profile, switches: &[Switch]) -> io::Result<()> {
+        let mut begun = Vec::new();
         for switch in switches {
-            let sched_switch = SchedSwitch {
-                prev_comm: Some(units::printable(&switch.prev_comm)),
-                prev_pid: Some(switch.prev_pid as i32),
-                prev_prio: Some(DEFAULT_PRIORITY),
-                prev_state: Some(0),
-                next_comm: Some(units::printable(&switch.comm)),
-                next_pid: Some(switch.pid as i32),
-                next_prio: Some(DEFAULT_PRIORITY),
-            };
-            let event = FtraceEvent {
-                timestamp: Some(switch.ns),
-                pid: Some(switch.prev_pid),
-                sched_switch: Some(sched_switch),
-            };
-            let bundle = FtraceEventBundle { cpu: Some(switch.cpu), event: vec![event] };
-            self.packet(TracePacket { ftrace_events: Some(bundle), ..TracePacket::default() })?;
+            if begun.contains(&switch.cpu) {
+                continue;
+            }
+            begun.push(switch.cpu);
+            let first_ns = profile.totals.per_cpu.get(switch.cpu as usize).map_or(0, |c| c.first_ns);
+            if first_ns > 0 && first_ns < switch.ns {
+                let (comm, pid) = (switch.prev_comm.clone(), switch.prev_pid);
+                let (prev_comm, prev_pid) = (format!("swapper/{}", switch.cpu), 0);
+                self.switch(&Switch { ns: first_ns, cpu: switch.cpu, prev_comm, prev_pid, comm, pid })?;
+            }
         }
-        Ok(())
+        switches.iter().try_for_each(|switch| self.switch(switch))
+    }
+
+    fn switch(&mut self, switch: &Switch) -> io::Result<()> {
+        let sched_switch = SchedSwitch {
+            prev_comm: Some(units::printable(&switch.prev_comm)),
+            prev_pid: Some(switch.prev_pid as i32),
+            prev_prio: Some(DEFAULT_PRIORITY),
+            prev_state: Some(0),
+            next_comm: Some(units::printable(&switch.comm)),
+            next_pid: Some(switch.pid as i32),
+            next_prio: Some(DEFAULT_PRIORITY),
+        };
+        let event = FtraceEvent {
+            timestamp: Some(switch.ns),
+            pid: Some(switch.prev_pid),
+            sched_switch: Some(sched_switch),
+        };
+        let bundle = FtraceEventBundle { cpu: Some(switch.cpu), event: vec![event] };
+        self.packet(TracePacket { ftrace_events: Some(bundle), ..TracePacket::default() })
     }
 }
 

@@ -196,6 +196,12 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
+    /// Whether there is such a column.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let schema = self.reader.metadata().file_metadata().schema_descr();
+        schema.columns().iter().any(|column| column.path().string() == name)
+    }
+
     /// An error about a row of this table.
     pub(crate) fn bad(&self, row: usize, what: impl Into<String>) -> StoreError {
         StoreError::Table { path: self.path.to_path_buf(), row, what: what.into() }

@@ -65,6 +65,12 @@ pub enum StoreError {
         /// The file or folder in the way.
         path: PathBuf,
     },
+    /// Somebody records into the folder now.
+    #[error("{}: another kprism is recording into it; choose another place with -o, or wait for it to end", path.display())]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The manifest is not the JSON it should be.
     #[error("{}: line {} column {}: {source}", path.display(), source.line(), source.column())]
     Manifest {
@@ -112,6 +118,10 @@ pub(crate) fn write_atomically(path: &std::path::Path, bytes: &[u8]) -> Result<(
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".part");
     let part = path.with_file_name(name);
-    std::fs::write(&part, bytes).map_err(io_at(&part))?;
-    std::fs::rename(&part, path).map_err(io_at(path))
+    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
+    if written.is_err() {
+        // On a full disk, half a file is only in the way.
+        let _ = std::fs::remove_file(&part);
+    }
+    written.map_err(io_at(path))
 }

@@ -4,8 +4,9 @@
 use serde::Deserialize;
 
 use crate::{Manifest, Result, StoreError, io_at, write_atomically};
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Names of the tables, without folder and suffix.
 pub const TABLES: [&str; 12] = [
@@ -24,9 +25,13 @@ pub const TABLES: [&str; 12] = [
 ];
 
 /// An existing run folder.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// A run that was made by [`Run::create`] stays locked until the last clone of that value goes: nobody else can record
+/// into it, or rotate it away, meanwhile.
+#[derive(Debug, Clone)]
 pub struct Run {
     dir: PathBuf,
+    _lock: Option<Arc<File>>,
 }
 
 impl Run {
@@ -39,6 +44,7 @@ impl Run {
     /// [`StoreError::Occupied`] if `dir` or `dir.old` is something else, [`StoreError::Io`] otherwise.
     pub fn create(dir: &Path) -> Result<Run> {
         if dir.symlink_metadata().is_ok() && !is_empty_dir(dir) {
+            drop(lock(dir)?);
             let old = old_of(dir);
             for taken in [dir, &old] {
                 if taken.symlink_metadata().is_ok() && !looks_like_run(taken) {
@@ -50,7 +56,8 @@ impl Run {
             }
             fs::rename(dir, &old).map_err(io_at(dir))?;
         }
-        let run = Run { dir: dir.to_path_buf() };
+        fs::create_dir_all(dir).map_err(io_at(dir))?;
+        let run = Run { dir: dir.to_path_buf(), _lock: lock(dir)?.map(Arc::new) };
         for folder in [run.streams(), run.symbols(), run.tables()] {
             fs::create_dir_all(&folder).map_err(io_at(&folder))?;
         }
@@ -62,7 +69,7 @@ impl Run {
     /// # Errors
     /// [`StoreError::NotARun`] if there is no manifest.
     pub fn open(dir: &Path) -> Result<Run> {
-        let run = Run { dir: dir.to_path_buf() };
+        let run = Run { dir: dir.to_path_buf(), _lock: None };
         match run.manifest_path().symlink_metadata() {
             Ok(_) => Ok(run),
             Err(_) => Err(StoreError::NotARun { path: dir.to_path_buf() }),
@@ -177,24 +184,33 @@ impl Run {
     /// # Errors
     /// [`StoreError::Io`] if the disk refuses.
     pub fn merge_sideband(&self) -> Result<()> {
-        let part = |cpu: u32| self.streams().join(format!("cpu{cpu}.side.jsonl"));
-        let parts: Vec<_> = (0..).map(part).take_while(|path| path.exists()).collect();
+        let parts = self.sideband_parts();
         if parts.is_empty() {
             return Ok(());
         }
-        let mut lines = Vec::new();
-        for path in &parts {
-            let bytes = fs::read(path).map_err(io_at(path))?;
-            for line in String::from_utf8_lossy(&bytes).lines() {
-                if let Ok(Timed { t }) = serde_json::from_str(line) {
-                    lines.push((t, line.to_owned()));
-                }
-            }
-        }
-        lines.sort_by_key(|(t, _)| *t);
-        let text: String = lines.into_iter().map(|(_, line)| line + "\n").collect();
-        write_atomically(&self.sideband(), text.as_bytes())?;
+        write_atomically(&self.sideband(), &merged(&parts)?)?;
         parts.iter().try_for_each(|path| fs::remove_file(path).map_err(io_at(path)))
+    }
+
+    /// The sideband, whether or not its parts could be put together on the disk; empty if there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if a file is there and cannot be read.
+    pub fn sideband_text(&self) -> Result<Vec<u8>> {
+        let parts = self.sideband_parts();
+        if !parts.is_empty() {
+            return merged(&parts);
+        }
+        let path = self.sideband();
+        match fs::read(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            other => other.map_err(io_at(&path)),
+        }
+    }
+
+    fn sideband_parts(&self) -> Vec<PathBuf> {
+        let part = |cpu: u32| self.streams().join(format!("cpu{cpu}.side.jsonl"));
+        (0..).map(part).take_while(|path| path.exists()).collect()
     }
 
     /// Removes what there is of the tables, so that nobody takes a part for the whole. What cannot be removed stays.
@@ -207,6 +223,33 @@ impl Run {
     /// Whether the tables are there, that is whether the run has been decoded.
     pub fn has_tables(&self) -> bool {
         TABLES.iter().all(|t| self.table(t).exists())
+    }
+}
+
+/// The lines of all parts in order of time. Lines without a time are dropped: a recorder's sudden end cut them short.
+fn merged(parts: &[PathBuf]) -> Result<Vec<u8>> {
+    let mut lines = Vec::new();
+    for path in parts {
+        let bytes = fs::read(path).map_err(io_at(path))?;
+        for line in String::from_utf8_lossy(&bytes).lines() {
+            if let Ok(Timed { t }) = serde_json::from_str(line) {
+                lines.push((t, line.to_owned()));
+            }
+        }
+    }
+    lines.sort_by_key(|(t, _)| *t);
+    let text: String = lines.into_iter().map(|(_, line)| line + "\n").collect();
+    Ok(text.into_bytes())
+}
+
+/// Takes the lock of the folder itself, which goes with the file descriptor, however the process ends. `None` for what is
+/// no folder, or on a file system that knows no locks.
+fn lock(dir: &Path) -> Result<Option<File>> {
+    let Ok(folder) = File::open(dir) else { return Ok(None) };
+    match folder.try_lock() {
+        Ok(()) => Ok(Some(folder)),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Busy { path: dir.to_path_buf() }),
+        Err(TryLockError::Error(_)) => Ok(None),
     }
 }
 

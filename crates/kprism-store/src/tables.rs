@@ -265,13 +265,21 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
     let path = run.table("cpus");
     let t = Table::open(&path)?;
     let per_cpu = rows!(t, instructions: t.u64("instructions")?, branches: t.u64("branches")?,
-        errors: t.u64("errors")?, overflows: t.u64("overflows")?, lost_bytes: t.u64("lost_bytes")?, first_ns: t.u64("first_ns")?,
+        errors: t.u64("errors")?, overflows: overflows(&t)?, lost_bytes: t.u64("lost_bytes")?, first_ns: t.u64("first_ns")?,
         last_ns: t.u64("last_ns")?
         => CpuTotals { instructions, branches, errors, overflows, lost_bytes, first_ns, last_ns });
     let limits = Limits { funcs: funcs.len(), tasks: tasks.len(), nodes: nodes.len() };
     let (deltas, counts) = load_deltas(run, &limits)?;
     let totals = Totals { per_cpu };
     Ok(Profile { funcs, tasks, nodes, syscalls, slices, deltas, counts, errors, totals })
+}
+
+/// Overflows of each CPU. Tables without the column count them among the errors.
+fn overflows(table: &Table) -> Result<Vec<u64>> {
+    match table.has("overflows") {
+        true => table.u64("overflows"),
+        false => Ok(vec![0; table.u64("errors")?.len()]),
+    }
 }
 
 /// The two columns of a part of a system call.

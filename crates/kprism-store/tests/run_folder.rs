@@ -275,3 +275,17 @@ print("read")
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(out.stdout, b"read\n");
 }
+
+#[test]
+fn two_recorders_do_not_share_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("run");
+    let first = Run::create(&place).unwrap();
+    let again = first.clone();
+    drop(first);
+    let error = Run::create(&place).unwrap_err();
+    assert!(matches!(error, kprism_store::StoreError::Busy { .. }), "{error}");
+    assert!(!dir.path().join("run.old").exists(), "the run under way was not rotated away");
+    drop(again);
+    Run::create(&place).unwrap();
+}

@@ -45,6 +45,19 @@ impl From<Outcome> for ExitCode {
     }
 }
 
+/// The error with its causes. A library's error that names its cause already is not told twice.
+pub fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// Whether the error is that nobody reads our output any more (`kprism report | head`).
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
@@ -52,4 +65,22 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
         let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
         io.or(json) == Some(std::io::ErrorKind::BrokenPipe)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::told;
+    use anyhow::Context as _;
+
+    #[test]
+    fn causes_are_told_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("run: {source}")]
+        struct Named {
+            source: std::io::Error,
+        }
+        let io = std::io::Error::other("no space");
+        let error = Err::<(), _>(Named { source: io }).context("report").unwrap_err();
+        assert_eq!(told(&error), "report: run: no space");
+    }
 }

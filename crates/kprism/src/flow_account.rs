@@ -28,9 +28,11 @@ pub fn account(
         .with(Fate::Seen, "bytes of packets", lengths.iter().sum::<u64>())
         .with(Fate::Kept, "instructions", decoded)
         .with(Fate::Lost, "bytes of packets skipped", totals.lost_bytes())
-        .with(Fate::Lost, "overflows of the recorder's buffer", totals.overflows())
-        .with(Fate::Lost, "instructions", counted.map(|n| n.saturating_sub(decoded)));
-    if let Some(recorded) = recorded {
+        .with(Fate::Lost, "overflows of the recorder's buffer", totals.overflows());
+    if let Some(counted) = counted {
+        account = account.with(Fate::Lost, "instructions", counted.saturating_sub(decoded));
+    }
+    if let Some(recorded) = recorded.filter(|r| r.pt_bytes.iter().any(Option::is_some)) {
         let cut: Vec<(usize, u64)> = missing(recorded, lengths);
         let places =
             cut.iter().map(|(cpu, n)| format!("streams/cpu{cpu}.pt is {n} bytes shorter than recorded"));

@@ -26,6 +26,9 @@ use serde::Deserialize;
 use crate::flow_account;
 use crate::progress::Progress;
 
+/// The reason to have stopped that the observer writes first of all, for the case that it is killed.
+const NOT_ENDED: &str = "the recorder has not ended properly";
+
 /// The recorder's own counts: `streams/counts.json`.
 #[derive(Debug, Default)]
 pub struct Recorded {
@@ -67,7 +70,7 @@ struct CpuCounts {
 }
 
 impl Recorded {
-    /// Writes what it knows into the manifest. A reason to have stopped that is there already stays.
+    /// Writes what it knows into the manifest. The recorder's own reason to have stopped goes before what others saw of it.
     fn fill(&self, manifest: &mut Manifest) {
         manifest.vcpus = self.vcpus;
         manifest.instructions_recorded = self.instructions;
@@ -83,8 +86,11 @@ impl Recorded {
         if let Some(clock) = &self.clock {
             manifest.clock = clock.clone();
         }
-        if manifest.stopped.is_none() {
-            manifest.stopped = self.stopped.clone();
+        match &self.stopped {
+            Some(why) if manifest.stopped.is_none() || why != NOT_ENDED => {
+                manifest.stopped = Some(why.clone())
+            }
+            _ => {}
         }
     }
 }
@@ -92,7 +98,7 @@ impl Recorded {
 /// Takes over what the recorder left, which may have been killed: its account, its sideband.
 ///
 /// # Errors
-/// The disk refuses, or the manifest cannot be written.
+/// None so far: what is missing is said in the manifest.
 pub fn complete(run: &Run, manifest: &mut Manifest) -> Result<()> {
     match recorded(run) {
         Ok(recorded) => recorded.fill(manifest),
@@ -100,7 +106,11 @@ pub fn complete(run: &Run, manifest: &mut Manifest) -> Result<()> {
             manifest.stopped.get_or_insert_with(|| format!("{error:#}"));
         }
     }
-    Ok(run.merge_sideband()?)
+    // A full disk: readers merge it in memory.
+    if let Err(error) = run.merge_sideband() {
+        manifest.stopped.get_or_insert_with(|| error.to_string());
+    }
+    Ok(())
 }
 
 /// Reads the recorder's counts.
@@ -328,17 +338,21 @@ pub fn clock_config(clock: &Clock) -> ClockConfig {
     }
 }
 
-/// The sideband of a run; empty, with a note, where it is missing.
+/// The sideband of a run; empty, with a note, where it is missing. Lines that are no record are left out, with a note.
 ///
 /// # Errors
-/// A line that is no record.
+/// It is there and cannot be read.
 pub fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::Record>> {
     let path = run.sideband();
-    let bytes = read_if_there(&path)?;
+    let bytes = run.sideband_text()?;
     if bytes.is_empty() {
         notes.push(format!("{}: empty or missing: tasks and mappings are unknown", path.display()));
     }
-    sideband::parse(&bytes).with_context(|| path.display().to_string())
+    let (records, faults) = sideband::read(&bytes);
+    if let Some(first) = faults.first {
+        notes.push(format!("{}: {} lines left out, the first: {first}", path.display(), faults.lines));
+    }
+    Ok(records)
 }
 
 /// A file, its name in the error.

@@ -183,12 +183,5 @@ fn write(
 
 /// Context switches, for the timeline of CPUs; none where the run has no sideband.
 fn switches(run: &Run) -> Result<Vec<perfetto::Switch>> {
-    let path = run.sideband();
-    match std::fs::File::open(&path) {
-        Ok(file) => {
-            perfetto::read_switches(std::io::BufReader::new(file)).with_context(|| path.display().to_string())
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(e) => Err(e).with_context(|| path.display().to_string()),
-    }
+    Ok(perfetto::read_switches(run.sideband_text()?.as_slice())?)
 }

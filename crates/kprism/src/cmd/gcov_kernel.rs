@@ -198,6 +198,7 @@ fn job(args: &Args) -> Job {
         env: args.place.env.clone(),
         cwd: args.place.cwd.clone(),
         before: args.place.before.clone(),
+        stdin: args.place.input(),
         counters: if args.in_place { Counters::Read } else { Counters::Stopped },
         shares: args.place.share.iter().map(|text| Share::parse(text)).collect(),
         timeout: args.place.timeout.map(Duration::from_secs),

@@ -34,6 +34,9 @@ pub enum Command {
 const RUN_HELP: &str = "\
 The command's output is passed through and kept in RUN/stdout and RUN/stderr.
 
+The command has its output and, with --stdin, an input; it has no terminal, and no
+network but `lo`.
+
 Exit codes: the command's own; 124 if --timeout ended it, 125 if kprism failed,
 130 after Ctrl-C. What was recorded until then is kept and can be reported.";
 
@@ -128,12 +131,25 @@ pub struct PlaceArgs {
     /// Working directory of the command in the guest
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<String>,
-    /// End the command after this time
+    /// Give the command this file as its standard input, `-` for kprism's own; it is empty otherwise
+    #[arg(long, value_name = "FILE")]
+    pub stdin: Option<PathBuf>,
+    /// End the command after it ran for this time
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
     /// Have QEMU make this Unix socket, for GDB to attach to the guest (`target remote SOCKET`)
     #[arg(long, value_name = "SOCKET")]
     pub gdb: Option<PathBuf>,
+}
+
+impl PlaceArgs {
+    /// The file that is the command's standard input.
+    pub fn input(&self) -> Option<PathBuf> {
+        self.stdin.as_ref().map(|path| match path.as_os_str() == "-" {
+            true => "/dev/stdin".into(),
+            false => path.clone(),
+        })
+    }
 }
 
 /// How packets are written.
@@ -290,6 +306,7 @@ impl RunArgs {
             cwd: self.place.cwd.clone(),
             before: self.place.before.clone(),
             after: Vec::new(),
+            stdin: self.place.input(),
             shares: self.place.share.iter().map(|text| Share::parse(text)).collect(),
             collect: None,
             asks_first: false,
@@ -347,6 +364,7 @@ impl RunArgs {
             ("with_module", g.with_module.clone().into()),
             ("package", g.package.clone().into()),
             ("share", self.place.share.clone().into()),
+            ("stdin", self.place.stdin.as_ref().map(|p| p.display().to_string()).into()),
             ("before", self.place.before.clone().into()),
             ("snapshot_when", self.snapshot_when.clone().into()),
             ("from", self.from.clone().into()),
@@ -454,11 +472,15 @@ pub fn record(
     let run = Run::create(&args.output)?;
     let mut manifest = args.manifest(prepared);
     run.write_manifest(&manifest)?;
-    let ran = kprism_lab::run(prepared, job, run.dir(), observer, report)?;
+    let mut ran = kprism_lab::run(prepared, job, run.dir(), observer, report)?;
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
     if observer.is_some() {
         pipeline::complete(&run, &mut manifest)?;
+        // A recorder that cannot go on ends QEMU: its reason is the one to tell.
+        if let (Ended::Failed(why), Some(stopped)) = (&mut ran.ended, &manifest.stopped) {
+            why.clone_from(stopped);
+        }
     }
     run.write_manifest(&manifest)?;
     Ok((run, ran))

@@ -19,13 +19,17 @@ pub fn argument(option: &str, spec: &str, prepared: &Prepared) -> Result<String>
         let path = folder.join(name);
         std::fs::read(&path).with_context(|| path.display().to_string())
     };
-    let (names, types) = (read("kallsyms")?, read("btf")?);
+    let names = read("kallsyms")?;
+    let address = |name: &str| kallsyms::value_of(&names, name);
+    let (place, condition) = plan::split(spec);
+    if condition.is_none() {
+        return Ok(Watch::always(place, address).with_context(|| option.to_owned())?.json());
+    }
+    let types = read("btf")?;
     if types.is_empty() {
         bail!("{option}: the guest's kernel was built without CONFIG_DEBUG_INFO_BTF");
     }
     let btf = Btf::parse("the guest's BTF", types, None)?;
-    let (place, condition) = plan::split(spec);
-    let address = |name: &str| kallsyms::value_of(&names, name);
     match Watch::compile(&btf, place, condition, address) {
         Ok(watch) => Ok(watch.json()),
         Err(Error::Condition(text)) => bail!("{option}:\n{text}"),
