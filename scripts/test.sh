@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # Everything that can be tested: format, lints, documentation, then all tests (unit, CLI transcripts,
-# other decoders, the guest lab). Prints one closing line with the totals, and fails if anything failed.
-# Called by `make test`.
+# other decoders, the guest lab). Lists what was skipped and why, prints one closing line with the totals, and fails if
+# anything failed. Called by `make test`.
 set -u
 
 : "${CARGO:=cargo}"
 log=$(mktemp) || exit 1
-trap 'rm -f "$log"' EXIT
+reasons=$(mktemp) || exit 1
+trap 'rm -f "$log" "$reasons"' EXIT
 passed=0
 failed=0
 skipped=0
@@ -24,6 +25,12 @@ check() {
 		printf '== FAILED: %s\n' "$name"
 		failed=$((failed + 1))
 	fi
+}
+
+# skip NAME REASON: a check that cannot be made here.
+skip() {
+	skipped=$((skipped + 1))
+	printf '%s: %s\n' "$1" "$2" >>"$reasons"
 }
 
 # suite NAME COMMAND...: a cargo test run, whose tests are counted one by one.
@@ -43,6 +50,9 @@ suite() {
 	passed=$((passed + p))
 	failed=$((failed + f))
 	skipped=$((skipped + s))
+	# The built-in runner writes `ignored, why`, that of crates/kprism-test `ignored (why)`.
+	sed -n -e 's/^test \(.*[^ ]\) *\.\.\. ignored (\(.*\))$/\1: \2/p' \
+		-e 's/^test \(.*[^ ]\) *\.\.\. ignored, \(.*\)$/\1: \2/p' "$log" >>"$reasons"
 	# Failed without a failing test: it did not compile, or a test process died.
 	if [ "$(tail -n 1 "$log")" != "suite exit 0" ] && [ "$f" -eq 0 ]; then
 		printf '== FAILED: %s\n' "$name"
@@ -58,8 +68,16 @@ if [ ! -e "$engine/engine_bundle.js" ]; then
 		echo "== could not be fetched: the tests that need it will be skipped"
 fi
 
-check "format" $CARGO fmt --all --check
-check "lints" $CARGO clippy --workspace --all-targets -- -D warnings
+if $CARGO fmt --version >/dev/null 2>&1; then
+	check "format" $CARGO fmt --all --check
+else
+	skip "format" "this Rust toolchain has no rustfmt: rustup component add rustfmt"
+fi
+if $CARGO clippy --version >/dev/null 2>&1; then
+	check "lints" $CARGO clippy --workspace --all-targets -- -D warnings
+else
+	skip "lints" "this Rust toolchain has no clippy: rustup component add clippy"
+fi
 check "documentation" env RUSTDOCFLAGS="-D warnings" $CARGO doc --workspace --no-deps --quiet
 # The lab's tests start the programs that this builds: the plugin, the agent, the command line.
 check "build" $CARGO build --profile checked --workspace
@@ -68,6 +86,10 @@ KPRISM_PTORACLE=$PWD/target/ptoracle
 export KPRISM_PTORACLE
 suite "tests" $CARGO test --workspace --profile checked --no-fail-fast
 
+if [ "$skipped" -gt 0 ]; then
+	printf '\nskipped:\n'
+	sed 's/^/  /' "$reasons"
+fi
 printf '\ntest result: %s. %d passed; %d failed; %d ignored\n' \
 	"$([ "$failed" -eq 0 ] && echo ok || echo FAILED)" "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ]

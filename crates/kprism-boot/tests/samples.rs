@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Boots of a real guest, from the folder of captures. Says `skipped: no captures` without it.
+//! Boots of a real guest, from the folder of captures. Ignored without it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,15 @@ use kprism_boot::{Formats, join, parse_log, read};
 use kprism_ftrace::decode::Decoder;
 use kprism_ftrace::format::{Format, PageLayout};
 use kprism_ftrace::raw::Cpu;
+use kprism_test::{captures, test};
 
 /// Unpacks the samples; gives the folder of one boot.
-fn sample(name: &str, scratch: &Path) -> Option<PathBuf> {
-    let archive = Path::new(&std::env::var_os("KPRISM_TEST_DATA")?).join("ftrace/ftrace-samples.tar.xz");
+fn sample(name: &str, scratch: &Path) -> PathBuf {
+    let archive = captures("ftrace/ftrace-samples.tar.xz");
     let mut unpack = Command::new("tar");
     unpack.arg("-xf").arg(&archive).arg("-C").arg(scratch).arg(format!("boot/{name}"));
-    unpack.status().is_ok_and(|status| status.success()).then(|| scratch.join("boot").join(name))
+    assert!(unpack.status().expect("tar").success(), "unpacking {}", archive.display());
+    scratch.join("boot").join(name)
 }
 
 /// A file of several formats, one after the other.
@@ -40,10 +42,7 @@ fn load(folder: &Path) -> kprism_boot::Boot {
 fn initcalls_have_the_names_of_the_log() {
     let scratch = std::env::temp_dir().join(format!("kprism-boot-{}", std::process::id()));
     fs::create_dir_all(&scratch).unwrap();
-    let Some(folder) = sample("boot_initcall", &scratch) else {
-        println!("skipped: no captures");
-        return;
-    };
+    let folder = sample("boot_initcall", &scratch);
     let boot = load(&folder);
     // As many as `initcall_start` in the text of the same buffer.
     let text = fs::read_to_string(folder.join("boot_trace.txt")).unwrap();
@@ -76,13 +75,12 @@ fn initcalls_have_the_names_of_the_log() {
 fn long_functions_are_all_above_the_threshold() {
     let scratch = std::env::temp_dir().join(format!("kprism-boot-thresh-{}", std::process::id()));
     fs::create_dir_all(&scratch).unwrap();
-    let Some(folder) = sample("boot_thresh", &scratch) else {
-        println!("skipped: no captures");
-        return;
-    };
+    let folder = sample("boot_thresh", &scratch);
     let boot = load(&folder);
     assert!(!boot.calls.is_empty() && boot.calls.iter().all(|call| call.ns >= 1_000_000));
     // There were no events of initcalls: the log tells of them.
     assert!(boot.coarse > 700 && boot.initcalls.len() == boot.coarse, "{}", boot.coarse);
     fs::remove_dir_all(&scratch).ok();
 }
+
+kprism_test::main!();

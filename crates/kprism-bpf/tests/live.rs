@@ -16,14 +16,13 @@ use kprism_bpf::link::{Link, When};
 use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::prog::{ProgKind, Program};
 use kprism_bpf::ring::Ring;
+use kprism_test::{skip, test};
 
-/// Whether programs may be loaded at all.
-fn allowed() -> bool {
-    let refusal = Host::here().refusal();
-    if let Some(why) = &refusal {
-        println!("skipped: {why}");
+/// Programs may be loaded, or the test is ignored.
+fn allowed() {
+    if let Some(why) = Host::here().refusal() {
+        skip(why);
     }
-    refusal.is_none()
 }
 
 /// Writes `value` into a ring when this process comes by.
@@ -51,9 +50,7 @@ fn heard(ring: &mut Ring<'_>) -> Vec<u64> {
 
 #[test]
 fn a_program_computes() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     // Plain words, as another maker of instructions gives them: the word that the context holds, times 3, into a map.
     let insns = [
         insn::load(Width::B8, Reg::R3, Reg::R1, 0),
@@ -76,9 +73,7 @@ fn a_program_computes() {
 
 #[test]
 fn a_refusal_says_what_we_meant() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let mut asm = Asm::new();
     asm.note("a word of the kernel's").load(Width::B8, Reg::R3, Reg::R2, 0).end();
     let code = asm.finish().unwrap();
@@ -90,9 +85,7 @@ fn a_refusal_says_what_we_meant() {
 
 #[test]
 fn maps_hold_what_is_put_in() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     for kind in [MapKind::Hash, MapKind::LruHash] {
         let map = Map::create("test", kind, 4, 8, 64, 0).unwrap();
         let (key, value) = (7u32.to_le_bytes(), 9u64.to_le_bytes());
@@ -112,19 +105,14 @@ fn maps_hold_what_is_put_in() {
 
 #[test]
 fn tracepoints_tell_of_this_process() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let map = Map::ring("test", 1 << 16).unwrap();
     let mut ring = Ring::new(&map).unwrap();
     let raw = Program::load("raw", ProgKind::RawTracepoint, &tell(1), &[&map]).unwrap();
     let link = Link::raw_tracepoint(&raw, "sys_enter").unwrap();
     assert_eq!(heard(&mut ring)[0], 1);
     drop(link);
-    let kernel = match Kernel::running() {
-        Ok(kernel) => kernel,
-        Err(why) => return println!("skipped: {why}"),
-    };
+    let kernel = Kernel::running().unwrap_or_else(|why| skip(why.to_string()));
     let kind = ProgKind::TpBtf(kernel.tracepoint("sys_enter").unwrap());
     let typed = Program::load("typed", kind, &tell(2), &[&map]).unwrap();
     ring.drain(|_| {});
@@ -177,9 +165,7 @@ fn taken(rings: &mut [CpuRing<'_>], into: &mut Vec<u64>) {
 
 #[test]
 fn a_ring_of_our_own_loses_nothing_but_what_it_counts() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let (layout, map, program) = numbers();
     let memory = map.mapped().unwrap();
     let ring = |cpu: u32| CpuRing::new(&memory, &layout, cpu as usize);
@@ -226,9 +212,7 @@ extern "C" fn kprism_bpf_test_probed(x: u64) -> u64 {
 
 #[test]
 fn a_function_of_this_program_is_probed() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let exe = std::env::current_exe().unwrap();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let at = kprism_bpf_test_probed as *const () as u64;
@@ -258,7 +242,7 @@ fn a_function_of_this_program_is_probed() {
             kprism_bpf_test_probed(1);
             assert_eq!(ring.drain(|_| {}), 1);
         }
-        Err(why) => println!("skipped: uprobe_multi: {why}"),
+        Err(why) => skip(format!("uprobe_multi: {why}; all else was tested")),
     }
     assert!(map.as_fd().try_clone_to_owned().is_ok());
 }
@@ -295,3 +279,5 @@ fn listings_read_like_the_verifiers() {
     asm.goto(nowhere);
     assert!(asm.finish().is_err());
 }
+
+kprism_test::main!();

@@ -4,24 +4,22 @@
 use std::sync::Arc;
 
 use kprism_btf::{Btf, Kind};
+use kprism_test::{BTF, needs, test};
 use proptest::prelude::*;
 
 mod synthetic;
 
 const RUNNING: &str = "/sys/kernel/btf/vmlinux";
 
-/// The running kernel's, if it has any.
-fn running() -> Option<Vec<u8>> {
-    let bytes = std::fs::read(RUNNING).ok();
-    if bytes.is_none() {
-        println!("skipped: no {RUNNING}");
-    }
-    bytes
+/// The running kernel's; the test is ignored if it has none.
+fn running() -> Vec<u8> {
+    needs(&[BTF]);
+    std::fs::read(RUNNING).unwrap()
 }
 
 #[test]
 fn another_reader_finds_the_same() {
-    let Some(bytes) = running() else { return };
+    let bytes = running();
     let judge = btfparse::TypeInformation::new(&Judged(bytes.clone()));
     let ours = Btf::parse(RUNNING, bytes, None).unwrap();
     let Ok(judge) = judge else { panic!("btfparse reads what the kernel has") };
@@ -57,7 +55,7 @@ impl btfparse::Readable for Judged {
 
 #[test]
 fn functions_of_the_running_kernel() {
-    let Some(bytes) = running() else { return };
+    let bytes = running();
     let btf = Btf::parse(RUNNING, bytes, None).unwrap();
     let read = btf.function("vfs_read").unwrap();
     let names: Vec<&str> = read.parameters.iter().map(|p| p.name).collect();
@@ -132,3 +130,5 @@ proptest! {
         }
     }
 }
+
+kprism_test::main!();

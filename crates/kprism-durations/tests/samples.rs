@@ -13,6 +13,7 @@ use kprism_ftrace::format::{Format, PageLayout};
 use kprism_ftrace::merge::Merged;
 use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::text::Text;
+use kprism_test::test;
 
 #[path = "../../kprism-ftrace/tests/common/samples.rs"]
 mod unpacked;
@@ -55,7 +56,7 @@ fn of_text(text: &[u8]) -> Measured {
 
 #[test]
 fn raw_pages_and_text_of_one_buffer_give_the_same_durations() {
-    let Some(dir) = samples() else { return };
+    let dir = samples();
     let dir = dir.path().join("raw612");
     let mut formats = Vec::new();
     for system in ["ftrace", "sched"] {
@@ -95,3 +96,5 @@ fn raw_pages_and_text_of_one_buffer_give_the_same_durations() {
         assert_eq!(a, b, "only in raw, only in text");
     }
 }
+
+kprism_test::main!();

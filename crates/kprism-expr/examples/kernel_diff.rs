@@ -36,7 +36,7 @@ fn main() -> io::Result<()> {
             out.flush()
         }
         [run, file] if run == "run" => {
-            let Some(kernel) = Kernel::new() else { std::process::exit(2) };
+            let kernel = Kernel::new()?;
             let (mut tried, began) = (Tried::default(), Instant::now());
             let mut from = BufReader::new(File::open(file)?);
             while let Some(pack) = Packed::read(&mut from)? {

@@ -5,14 +5,13 @@ use kprism_btf::Btf;
 use kprism_expr::btf::Place;
 use kprism_expr::ctype::{TypeRef, Types, name, size_of};
 use kprism_expr::lower::{Env, condition};
+use kprism_test::{BTF, needs, test};
 use proptest::prelude::*;
 
 #[test]
 fn the_running_kernel() {
-    let Ok(data) = std::fs::read("/sys/kernel/btf/vmlinux") else {
-        eprintln!("skipped: this machine's kernel has no BTF");
-        return;
-    };
+    needs(&[BTF]);
+    let data = std::fs::read("/sys/kernel/btf/vmlinux").expect("readable for all");
     let btf = Btf::parse("vmlinux", data, None).expect("the kernel's own types");
     let place = Place::find(&btf, "vfs_read").expect("every kernel has it");
     let env = Env { scope: &place, vars: &[] };
@@ -67,3 +66,5 @@ proptest! {
         }
     }
 }
+
+kprism_test::main!();

@@ -15,6 +15,7 @@ use kprism_expr::lower::{self, Env};
 use kprism_expr::opt;
 use kprism_expr::regs::Reg;
 use kprism_expr::scope::Moment;
+use kprism_test::{GDB, needs, test};
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object as _, ObjectSegment as _};
 
@@ -280,10 +281,7 @@ fn compare(flags: &[&str], stops: &[&str]) -> (usize, usize, usize) {
 
 #[test]
 fn values_are_those_of_gdb() {
-    if Command::new("gdb").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("skipped: no gdb");
-        return;
-    }
+    needs(&[GDB]);
     let stops = ["block", "main", "inlined"];
     let (same, ..) = compare(&["-O0", "-no-pie"], &stops);
     assert!(same > 3 * 400);
@@ -296,3 +294,5 @@ fn values_are_those_of_gdb() {
     let (same, ..) = compare(&["-O2", "-pie", "-fPIE"], &stops);
     assert!(same > 3 * 400);
 }
+
+kprism_test::main!();

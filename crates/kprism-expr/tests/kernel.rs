@@ -9,12 +9,14 @@ mod pack;
 mod support;
 
 use kprism_expr::emit::{self, Cpu, Output, program};
+use kprism_test::{BPF, needs, test};
 use machine::Kernel;
 use pack::{Packed, Tried, packed};
 
 #[test]
 fn the_kernel_takes_programs_and_agrees() {
-    let Some(kernel) = Kernel::new() else { return };
+    needs(&[BPF]);
+    let kernel = Kernel::new().expect("maps and memory");
     verify(&kernel);
     agree(&kernel);
 }
@@ -69,3 +71,5 @@ fn verify(kernel: &Kernel) {
         kprism_expr::opt::optimise(&mut func);
     }
 }
+
+kprism_test::main!();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Real captures, decoded by libipt too: same instruction counts, same error counts. The archives are unpacked
-//! into a scratch folder by `tar`. Without them the tests pass and say so.
+//! into a scratch folder by `tar`. Without them the tests are ignored.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,18 +12,7 @@ use kprism_flow::event::Null;
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
 use kprism_image::resolve::Regions;
-
-/// Where the captures are: `$KPRISM_TEST_DATA/pt`, or beside the workspace.
-fn captures() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().ok()?;
-    let data = std::env::var_os("KPRISM_TEST_DATA").map_or(root.join("../shared/data"), PathBuf::from);
-    let pt = data.join("pt");
-    if pt.join("oracle.tsv").exists() {
-        return Some(pt);
-    }
-    println!("skipped: no captures");
-    None
-}
+use kprism_test::{captures, test};
 
 fn unpack(archive: &Path, name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -51,7 +40,7 @@ fn decode(pt: &[u8], image: &Image) -> Stats {
 
 #[test]
 fn counts_are_libipts() {
-    let Some(data) = captures() else { return };
+    let data = captures("pt");
     let dir = unpack(&data.join("arcus-user-traces.tar.xz"), "arcus");
     let table = std::fs::read_to_string(data.join("oracle.tsv")).expect("oracle.tsv");
     let mut seen = 0;
@@ -95,7 +84,7 @@ fn add_elf(image: &mut Image, elf: &[u8], bias: u64) {
 
 #[test]
 fn small_captures_of_other_tools() {
-    let Some(data) = captures() else { return };
+    let data = captures("pt");
     let dir = unpack(&data.join("lldb-traces.tar.xz"), "lldb").join("lldb/intelpt-trace");
     let mut image = Image::flat();
     add_elf(&mut image, &std::fs::read(dir.join("a.out")).expect("a.out"), 0);
@@ -110,3 +99,5 @@ fn small_captures_of_other_tools() {
     let stats = decode(&std::fs::read(dir.join("pt.bin")).expect("a capture"), &image);
     assert_eq!((stats.instructions, stats.errors), (8, 0), "{:?}", stats.faults);
 }
+
+kprism_test::main!();

@@ -10,6 +10,7 @@ use kprism_ftrace::format::{Format, PageLayout};
 use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::text::Text;
 use kprism_ftrace::{Data, side};
+use kprism_test::{TRACE_CMD, needs, test};
 
 #[path = "common/samples.rs"]
 mod unpacked;
@@ -22,7 +23,7 @@ fn read(path: &Path) -> Vec<u8> {
 
 #[test]
 fn every_line_of_every_text_is_read() {
-    let Some(dir) = samples() else { return };
+    let dir = samples();
     let mut texts = 0;
     for folder in ["text612", "paper", "boot/boot_initcall", "boot/boot_thresh"] {
         for entry in std::fs::read_dir(dir.path().join(folder)).expect("a folder").flatten() {
@@ -46,7 +47,7 @@ fn every_line_of_every_text_is_read() {
 
 #[test]
 fn raw_pages_hold_what_the_kernel_counted() {
-    let Some(dir) = samples() else { return };
+    let dir = samples();
     let dir = dir.path().join("raw612");
     let mut formats = Vec::new();
     for system in ["ftrace", "sched"] {
@@ -70,7 +71,8 @@ fn raw_pages_hold_what_the_kernel_counted() {
 
 #[test]
 fn trace_dat_holds_what_trace_cmd_reports() {
-    let Some(dir) = samples() else { return };
+    needs(&[TRACE_CMD]);
+    let dir = samples();
     for name in ["v6.dat", "v7_default.dat", "v7_thresh1000.dat"] {
         let path = dir.path().join("dat").join(name);
         let file = read(&path);
@@ -86,11 +88,11 @@ fn trace_dat_holds_what_trace_cmd_reports() {
             counts.push(cpu.counts.events);
         }
         // Raw, and without plugins: a line for each event, and those of function graph not put together.
-        let Ok(report) = Command::new("trace-cmd").args(["report", "-R", "-N", "-i"]).arg(&path).output()
-        else {
-            println!("skipped: no trace-cmd");
-            continue;
-        };
+        let report = Command::new("trace-cmd")
+            .args(["report", "-R", "-N", "-i"])
+            .arg(&path)
+            .output()
+            .expect("trace-cmd runs");
         let text = String::from_utf8_lossy(&report.stdout);
         for (cpu, events) in counts.iter().enumerate() {
             let place = format!(" [{cpu:03}] ");
@@ -102,3 +104,5 @@ fn trace_dat_holds_what_trace_cmd_reports() {
         }
     }
 }
+
+kprism_test::main!();

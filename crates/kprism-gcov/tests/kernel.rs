@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use judge::{compare_json, compare_totals, json_lines};
 use kprism_gcov::{Collector, Solver, data, notes};
+use kprism_test::{skip, test};
 
 fn data_files(folder: &Path, found: &mut Vec<PathBuf>) {
     let mut entries: Vec<_> =
@@ -31,8 +32,7 @@ fn data_files(folder: &Path, found: &mut Vec<PathBuf>) {
 fn every_number_of_a_whole_kernel_is_gcovs() {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let (Some(tree), Some(source)) = (variable("KPRISM_GCOV_TREE"), variable("KPRISM_GCOV_SOURCE")) else {
-        println!("skipped: no KPRISM_GCOV_TREE and KPRISM_GCOV_SOURCE; make test-gcov-kernel has them");
-        return;
+        skip("no KPRISM_GCOV_TREE and KPRISM_GCOV_SOURCE: make test-gcov-kernel has them");
     };
     let mut files = Vec::new();
     data_files(&tree, &mut files);
@@ -68,3 +68,5 @@ fn one(gcda: &Path, source: &Path, solver: &mut Solver, collector: &Collector) {
     compare_totals(&String::from_utf8_lossy(&gcov(&["-b", "-c", "-n"])), (&notes, &unit), &what);
     collector.add(solver, &note_bytes, &data).unwrap();
 }
+
+kprism_test::main!();

@@ -13,6 +13,7 @@ use std::process::Command;
 use judge::{compare_json, compare_totals, json_lines};
 use kprism_gcov::Unit;
 use kprism_gcov::{Data, Notes, Solver, data, notes};
+use kprism_test::{GCC, needs, test};
 
 /// gcc and gcov programs of this machine.
 fn compilers() -> Vec<(String, String)> {
@@ -53,10 +54,7 @@ fn programs() -> Vec<PathBuf> {
 #[test]
 fn every_number_of_real_programs_is_gcovs() {
     let compilers = compilers();
-    if compilers.is_empty() {
-        println!("skipped: no gcc with gcov");
-        return;
-    }
+    needs(&[GCC]);
     let mut objects = 0;
     for (gcc, gcov) in &compilers {
         for program in programs() {
@@ -67,7 +65,11 @@ fn every_number_of_real_programs_is_gcovs() {
                 let is_cpp = file.ends_with(".cc");
                 let mut arguments = vec!["--coverage", "-w", "-c", file, "-o", "unit.o"];
                 arguments.extend(options);
-                if is_cpp && Command::new(gcc.replace("gcc", "g++")).arg("--version").output().is_err() {
+                // Of the usual compiler both are installed; of others perhaps one.
+                if is_cpp
+                    && gcc != "gcc"
+                    && Command::new(gcc.replace("gcc", "g++")).arg("--version").output().is_err()
+                {
                     continue;
                 }
                 run(gcc, &arguments, folder.path());
@@ -111,10 +113,7 @@ fn written_data_is_taken(gcov: &str, folder: &Path, notes: &Notes<'_>, data: &Da
 /// The compiler takes what we write for its own, and takes no notice of data without a summary, as the kernel writes.
 #[test]
 fn written_data_guides_the_compiler() {
-    if compilers().is_empty() {
-        println!("skipped: no gcc with gcov");
-        return;
-    }
+    needs(&[GCC]);
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().canonicalize().unwrap();
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/loops.c");
@@ -142,3 +141,5 @@ fn written_data_guides_the_compiler() {
     let completed = Data { summary: Some(data::Summary { runs: 1, sum_max }), ..kernels };
     assert_eq!(compile(&completed.to_bytes()), guided, "a summary of our own");
 }
+
+kprism_test::main!();

@@ -16,11 +16,12 @@ use kprism_flow::event::Null;
 use kprism_flow::{Options, profile};
 use kprism_image::resolve::Regions;
 use kprism_import::Capture;
+use kprism_test::{ptoracle, test};
 
 /// `oracle.tsv` states each capture's instructions and errors by libipt.
 #[test]
 fn instruction_counts_are_those_of_libipt() {
-    let Some(data) = data() else { return };
+    let data = data();
     let dir = unpack(&data, "arcus-user-traces.tar.xz");
     let oracle = std::fs::read_to_string(data.join("oracle.tsv")).expect("oracle.tsv");
     let mut rows = 0;
@@ -56,7 +57,7 @@ fn whole(capture: &Capture) -> (u64, u64) {
 /// The profile is the same for any number of threads and accounts for every instruction.
 #[test]
 fn profiles_do_not_depend_on_threads() {
-    let Some(data) = data() else { return };
+    let data = data();
     let dir = unpack(&data, "arcus-user-traces.tar.xz");
     for (place, instructions) in [("arcus-x/last", 1_873_231), ("arcus-x/cve-2018-12327-poc", 1_763_873)] {
         let capture = capture(&dir.path().join(place));
@@ -75,11 +76,8 @@ fn profiles_do_not_depend_on_threads() {
 
 #[test]
 fn segments_are_those_of_libipt() {
-    let Some(data) = data() else { return };
-    let Some(oracle) = std::env::var_os("KPRISM_PTORACLE") else {
-        println!("skipped: KPRISM_PTORACLE is not set");
-        return;
-    };
+    let data = data();
+    let oracle = ptoracle();
     let captures = [
         ("arcus-user-traces.tar.xz", "arcus-x/hello"),
         ("arcus-user-traces.tar.xz", "arcus-x/last"),
@@ -96,8 +94,7 @@ fn segments_are_those_of_libipt() {
     for (archive, place) in captures {
         let dir = unpack(&data, archive);
         let capture = capture(&dir.path().join(place));
-        wrong
-            .extend(compare(Path::new(&oracle), &capture).into_iter().map(|line| format!("{place}: {line}")));
+        wrong.extend(compare(&oracle, &capture).into_iter().map(|line| format!("{place}: {line}")));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -129,3 +126,5 @@ fn compare(oracle: &Path, capture: &Capture) -> Vec<String> {
     }
     wrong
 }
+
+kprism_test::main!();

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use kprism_import::perfdata::{Parts, Search, from_parts};
 use kprism_import::{Capture, SwitchAt, detect, read};
+use kprism_test::{PERF, needs, test};
 
 #[path = "common/export.rs"]
 mod export;
@@ -213,6 +214,7 @@ fn the_corpus_is_read() {
 /// is no Intel PT in it, and that is what the import says, and nothing else.
 #[test]
 fn files_of_this_machines_perf_are_understood() {
+    needs(&[PERF]);
     let dir = tempfile::tempdir().unwrap();
     for options in [&["-z"][..], &[]] {
         let file = dir.path().join("perf.data");
@@ -222,11 +224,10 @@ fn files_of_this_machines_perf_are_understood() {
             .args(options)
             .args(["--", "true"])
             .output();
-        if !made.is_ok_and(|output| output.status.success()) {
-            println!("skipped: perf may not record here");
-            return;
-        }
+        assert!(made.expect("perf runs").status.success());
         let error = read(&detect(&file).unwrap(), &[], &Search::default()).unwrap_err().to_string();
         assert!(error.ends_with("Intel PT: record with `perf record -e intel_pt//`"), "{options:?}: {error}");
     }
 }
+
+kprism_test::main!();

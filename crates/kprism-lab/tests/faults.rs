@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kprism_test::{APT, needs, test};
+
 /// Runs `labrun true` with an empty cache and changes to its environment; gives what it says.
 fn complaint(name: &str, changes: &[(&str, &Path)]) -> String {
     let own = std::env::current_exe().unwrap();
@@ -74,10 +76,7 @@ fn no_apt() {
 
 #[test]
 fn no_network() {
-    if Command::new("apt-cache").arg("--version").output().is_err() {
-        eprintln!("skipped: no apt");
-        return;
-    }
+    needs(&[APT]);
     let folder = scratch("network-config");
     let config = folder.join("apt.conf");
     let lines =
@@ -93,10 +92,7 @@ fn no_network() {
 
 #[test]
 fn no_backports() {
-    if Command::new("apt-cache").arg("--version").output().is_err() {
-        eprintln!("skipped: no apt");
-        return;
-    }
+    needs(&[APT]);
     let folder = scratch("sources");
     let config = folder.join("apt.conf");
     let state = folder.join("state");
@@ -116,3 +112,5 @@ fn no_place_for_a_cache() {
     let text = complaint("cache", &[("XDG_CACHE_HOME", Path::new("/proc/nowhere"))]);
     assert_says(&text, &["create /proc/nowhere/kprism"]);
 }
+
+kprism_test::main!();

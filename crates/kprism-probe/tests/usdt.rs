@@ -5,11 +5,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use kprism_bpf::host::Host;
 use kprism_probe::locate::{Target, plans};
 use kprism_probe::plan::{Plan, Request};
 use kprism_probe::session::{Config, Session, Who};
 use kprism_probe::stream::hits;
+use kprism_test::{BPF, SDT, UPROBES, needs, test};
 use serde_json::{Value, json};
 
 /// The program's output, and each probe's records.
@@ -35,20 +35,13 @@ fn recorded(program: &Path, all: Vec<Plan>) -> (String, Vec<Vec<Vec<Value>>>) {
 
 #[test]
 fn arguments_are_those_of_the_program() {
-    if let Some(why) = Host::here().refusal() {
-        println!("skipped: {why}");
-        return;
-    }
+    needs(&[BPF, UPROBES, SDT]);
     let folder = tempfile::tempdir().expect("a folder");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sdt.c");
     for flags in [&["-O2"][..], &["-O0", "-g"], &["-O2", "-g", "-no-pie"], &["-O2", "-s"]] {
         let program = folder.path().join("sdt");
         let built = Command::new("gcc").args(flags).arg("-o").arg(&program).arg(&source).output();
         let built = built.expect("gcc is installed");
-        if String::from_utf8_lossy(&built.stderr).contains("sys/sdt.h: No such file") {
-            println!("skipped: no sys/sdt.h");
-            return;
-        }
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let collect = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let plan = |place, condition, collect: &[String]| {
@@ -81,3 +74,5 @@ fn arguments_are_those_of_the_program() {
     let error = plans(Target::Program(&folder.path().join("sdt")), &missing).unwrap_err().to_string();
     assert!(error.contains("did you mean `demo:plain`?"), "{error}");
 }
+
+kprism_test::main!();

@@ -12,18 +12,15 @@ use kprism_gcov::runs::{Marks, Runs};
 use kprism_gcov::unit::{Outcomes, Way};
 use kprism_gcov::{Collector, Cover, Solver, data, notes};
 use kprism_report::cover::page;
+use kprism_test::{skip, test};
 use webdriver::Browser;
 
-fn open(dir: &Path, page: &str) -> Option<Browser> {
+fn open(dir: &Path, page: &str) -> Browser {
     let file = dir.join("page.html");
     std::fs::write(&file, page).unwrap();
     let browser = Browser::start(&dir.join("browser"), 1500, 1000);
-    if browser.is_none() {
-        println!("skipped: no Chromium with chromedriver");
-    }
-    let browser = browser?;
     browser.open(&file);
-    Some(browser)
+    browser
 }
 
 fn text(browser: &Browser, css: &str) -> String {
@@ -54,7 +51,7 @@ fn a_real_file_in_a_browser() {
     let (cover, runs, source) = sample();
     let page = page::render(&cover, Some(&runs), None, "a <script>", &|_| Some(source.clone())).unwrap();
     assert_eq!((page.files, page.without_source), (1, 0));
-    let Some(browser) = open(dir.path(), &page.html) else { return };
+    let browser = open(dir.path(), &page.html);
     browser.wait("return document.querySelector('table.rows tbody tr')");
     assert_eq!(text(&browser, "h1"), "a <script>");
     let totals = cover.totals();
@@ -150,7 +147,7 @@ fn a_large_tree_in_a_browser() {
     };
     let page = page::render(&cover, None, None, "large", &source).unwrap();
     assert_eq!((page.files, page.without_source), (1500, 1));
-    let Some(browser) = open(dir.path(), &page.html) else { return };
+    let browser = open(dir.path(), &page.html);
     browser.wait("return document.querySelectorAll('table.rows tbody tr').length === 20");
     let first =
         |column: u32| text(&browser, &format!("table.rows tbody tr:first-child td:nth-child({column})"));
@@ -205,14 +202,10 @@ fn a_large_tree_in_a_browser() {
 #[test]
 fn a_whole_kernel_opens_at_once() {
     let Some(page) = std::env::var_os("KPRISM_COVER_PAGE") else {
-        println!("skipped: no KPRISM_COVER_PAGE; make test-gcov-kernel makes one");
-        return;
+        skip("no KPRISM_COVER_PAGE: make test-gcov-kernel makes one");
     };
     let dir = tempfile::tempdir().unwrap();
-    let Some(browser) = Browser::start(&dir.path().join("browser"), 1500, 1000) else {
-        println!("skipped: no Chromium with chromedriver");
-        return;
-    };
+    let browser = Browser::start(&dir.path().join("browser"), 1500, 1000);
     let start = Instant::now();
     browser.open(Path::new(&page));
     browser.wait("return document.querySelector('table.rows tbody tr')");
@@ -227,3 +220,5 @@ fn a_whole_kernel_opens_at_once() {
     assert!(text(&browser, ".source").contains("pick_next_task_fair"));
     assert_eq!(browser.console(), Vec::<serde_json::Value>::new());
 }
+
+kprism_test::main!();

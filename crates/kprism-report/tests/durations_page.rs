@@ -9,6 +9,7 @@ use kprism_durations::ftrace::Collector;
 use kprism_durations::{Measured, Names};
 use kprism_ftrace::text::Text;
 use kprism_report::html::{self, Budget};
+use kprism_test::test;
 use serde_json::{Value, json};
 use webdriver::Browser;
 
@@ -50,10 +51,7 @@ fn a_browser_shows_histograms_and_the_timeline() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("report.html");
     std::fs::write(&file, page(&measured())).unwrap();
-    let Some(browser) = Browser::start(&dir.path().join("browser"), 1440, 1000) else {
-        println!("skipped: no Chromium with chromedriver");
-        return;
-    };
+    let browser = Browser::start(&dir.path().join("browser"), 1440, 1000);
     browser.open(&file);
     browser.wait("return document.querySelectorAll('path.arc').length > 20");
     let sections =
@@ -109,3 +107,5 @@ fn a_browser_shows_histograms_and_the_timeline() {
     assert_eq!(browser.run("return document.images.length"), 0);
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
+
+kprism_test::main!();

@@ -7,6 +7,7 @@ mod webdriver;
 use kprism_flow::Profile;
 use kprism_report::html::{self, Budget};
 use kprism_store::{Manifest, RunKind};
+use kprism_test::test;
 use serde_json::{Value, json};
 use std::path::Path;
 use webdriver::Browser;
@@ -103,10 +104,7 @@ fn a_browser_shows_it_without_a_word_of_complaint() {
     let file = dir.path().join("report.html");
     std::fs::write(&file, html::render(&sample::manifest(), &sample::profile(), &Budget::default()).unwrap())
         .unwrap();
-    let Some(browser) = Browser::start(&dir.path().join("browser"), 1440, 1000) else {
-        println!("skipped: no Chromium with chromedriver");
-        return;
-    };
+    let browser = Browser::start(&dir.path().join("browser"), 1440, 1000);
     browser.open(&file);
     browser.wait("return document.querySelectorAll('path.arc').length > 100");
     assert_eq!(
@@ -231,10 +229,7 @@ fn a_browser_shows_large_and_empty_runs() {
     let manifest = Manifest::new(RunKind::Import, 0);
     std::fs::write(&empty, html::render(&manifest, &Profile::default(), &Budget::default()).unwrap())
         .unwrap();
-    let Some(browser) = Browser::start(&dir.path().join("browser"), 1000, 900) else {
-        println!("skipped: no Chromium with chromedriver");
-        return;
-    };
+    let browser = Browser::start(&dir.path().join("browser"), 1000, 900);
     browser.open(&large);
     browser.wait("return document.querySelectorAll('path.arc').length > 200");
     let note = browser.run("return document.querySelector('#folded').textContent");
@@ -245,3 +240,5 @@ fn a_browser_shows_large_and_empty_runs() {
     browser.screenshot("empty");
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
+
+kprism_test::main!();

@@ -9,21 +9,18 @@ use kprism_report::Filter;
 use kprism_report::diff::{Diff, Scale, Within};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
+use kprism_test::test;
 use serde_json::{Value, json};
 use std::path::Path;
 use webdriver::Browser;
 
 /// Opens a page in a browser of its own, or `None` where there is none.
-fn open(dir: &Path, page: &str) -> Option<Browser> {
+fn open(dir: &Path, page: &str) -> Browser {
     let file = dir.join("page.html");
     std::fs::write(&file, page).unwrap();
     let browser = Browser::start(&dir.join("browser"), 1500, 1000);
-    if browser.is_none() {
-        println!("skipped: no Chromium with chromedriver");
-    }
-    let browser = browser?;
     browser.open(&file);
-    Some(browser)
+    browser
 }
 
 fn number(browser: &Browser, script: &str) -> f64 {
@@ -39,7 +36,7 @@ fn text(browser: &Browser, css: &str) -> String {
 fn intervals_in_a_browser() {
     let dir = tempfile::tempdir().unwrap();
     let page = html::render(&sample::manifest(), &sample::profile(), &Budget::default()).unwrap();
-    let Some(browser) = open(dir.path(), &page) else { return };
+    let browser = open(dir.path(), &page);
     browser.wait("return document.querySelectorAll('#intervals .bin').length > 10");
     let profile = sample::profile();
     let delta = &profile.deltas[1];
@@ -142,7 +139,7 @@ fn a_comparison_stays_small_and_its_names_text() {
 fn two_runs_in_a_browser() {
     let dir = tempfile::tempdir().unwrap();
     let page = compare(&sample::profile(), &sample::traced(), Within::Syscall("mmap"), "mmap");
-    let Some(browser) = open(dir.path(), &page) else { return };
+    let browser = open(dir.path(), &page);
     browser.wait("return document.querySelectorAll('.half path.arc').length > 8");
     let arcs = |half: u32, name: &str| {
         let arcs = format!("document.querySelectorAll('.half:nth-child({half}) .arc')");
@@ -231,3 +228,5 @@ fn two_runs_in_a_browser() {
     assert_eq!(browser.run("return performance.getEntriesByType('resource').length"), 0);
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
+
+kprism_test::main!();

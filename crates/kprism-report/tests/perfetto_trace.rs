@@ -7,6 +7,7 @@
 mod sample;
 
 use kprism_report::perfetto::{self, Switch};
+use kprism_test::test;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,15 +20,6 @@ fn switches() -> Vec<Switch> {
 {"k":"switch","t":300000,"cpu":1,"ip":1,"prev_pid":0,"prev_tgid":0,"prev_comm":"swapper/1","pid":303,"tgid":303,"comm":"sed"}
 {"k":"switch","t":9000"#;
     perfetto::read_switches(text.as_bytes()).unwrap()
-}
-
-fn engine() -> Option<PathBuf> {
-    let cache = || {
-        let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
-        std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("kprism/perfetto")
-    };
-    let folder = std::env::var_os("KPRISM_PERFETTO").map_or_else(cache, PathBuf::from);
-    folder.join("engine_bundle.js").exists().then_some(folder)
 }
 
 fn ask(engine: &PathBuf, trace: &[u8], queries: &[&str]) -> Vec<Value> {
@@ -52,11 +44,7 @@ fn switches_are_read_past_other_and_broken_lines() {
 
 #[test]
 fn the_trace_opens_in_perfettos_trace_processor() {
-    let node = Command::new("node").arg("--version").output().is_ok_and(|o| o.status.success());
-    let Some(engine) = engine().filter(|_| node) else {
-        println!("skipped: no Node or no trace processor (tests/perfetto/fetch.sh puts it into a folder)");
-        return;
-    };
+    let engine = kprism_test::perfetto();
     let profile = sample::profile();
     let mut trace = Vec::new();
     perfetto::write(&profile, &switches(), &mut trace).unwrap();
@@ -112,10 +100,7 @@ fn the_trace_opens_in_perfettos_trace_processor() {
 /// Calls that outlive their caller, last no time, or begin together still nest.
 #[test]
 fn odd_slices_still_nest() {
-    let Some(engine) = engine() else {
-        println!("skipped: no trace processor (tests/perfetto/fetch.sh puts it into a folder)");
-        return;
-    };
+    let engine = kprism_test::perfetto();
     let mut b = sample::Builder::new();
     let task = b.task(7, "t");
     let func = b.func(sample::HOSTILE, "m");
@@ -142,3 +127,5 @@ fn odd_slices_still_nest() {
         [row(10, 90, 0), row(10, 0, 1), row(50, 50, 1), row(50, 10, 2), row(150, 0, 0), row(300, 0, 0)];
     assert_eq!(answers[0], Value::Array(expected.to_vec()));
 }
+
+kprism_test::main!();

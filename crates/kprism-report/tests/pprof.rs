@@ -4,7 +4,7 @@
 mod sample;
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use flate2::read::GzDecoder;
@@ -13,6 +13,7 @@ use kprism_flow::Profile;
 use kprism_flow::model::NO_PARENT;
 use kprism_report::Filter;
 use kprism_report::pprof::{self, proto};
+use kprism_test::{pprof, test};
 use prost::Message as _;
 
 fn written(profile: &Profile, times: Option<&Times>, filter: &Filter) -> Vec<u8> {
@@ -78,11 +79,6 @@ fn durations_have_what_was_waited_for() {
     }
 }
 
-fn tool() -> Option<PathBuf> {
-    let tool = std::env::var_os("KPRISM_PPROF").map_or("pprof".into(), PathBuf::from);
-    Command::new(&tool).arg("-help").output().is_ok().then_some(tool)
-}
-
 /// What pprof's table says: cumulative value by function.
 fn cumulated(tool: &Path, file: &Path, kind: &str) -> Vec<(String, f64)> {
     let out = Command::new(tool)
@@ -104,10 +100,7 @@ fn cumulated(tool: &Path, file: &Path, kind: &str) -> Vec<(String, f64)> {
 
 #[test]
 fn pprof_reads_it() {
-    let Some(tool) = tool() else {
-        println!("skipped: no pprof (go install github.com/google/pprof@latest)");
-        return;
-    };
+    let tool = pprof();
     let profile = sample::profile();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("run.pb.gz");
@@ -129,3 +122,5 @@ fn pprof_reads_it() {
     assert!(compared > 5, "{rows:?}");
     assert!(!cumulated(&tool, &file, "off_cpu").is_empty() && !cumulated(&tool, &file, "calls").is_empty());
 }
+
+kprism_test::main!();

@@ -4,9 +4,9 @@
 
 use kprism_flow::model::*;
 use kprism_store::{Manifest, Run, RunKind, StoreError, TABLES, load_profile, save_profile};
+use kprism_test::{python_with, test};
 use proptest::prelude::*;
 use std::fs;
-use std::process::Command;
 
 fn small_profile() -> Profile {
     let func = |name: &str, module: &str, start, kernel| Func {
@@ -261,17 +261,8 @@ print("read")
     save_profile(&run, &small_profile()).unwrap();
     let empty = Run::create(&dir.path().join("empty")).unwrap();
     save_profile(&empty, &Profile::default()).unwrap();
-    let python = std::env::var("KPRISM_PYTHON").unwrap_or_else(|_| "python3".into());
-    let usable = ["duckdb", "pyarrow.parquet"].iter().any(|module| {
-        let probe = Command::new(&python).args(["-c", &format!("import {module}")]).output();
-        probe.is_ok_and(|o| o.status.success())
-    });
-    if !usable {
-        println!("skipped: no Python with duckdb or pyarrow (set KPRISM_PYTHON to one that has it)");
-        return;
-    }
-    let out =
-        Command::new(&python).arg("-c").arg(SCRIPT).arg(run.tables()).arg(empty.tables()).output().unwrap();
+    let mut python = python_with(&["duckdb", "pyarrow.parquet"]);
+    let out = python.arg("-c").arg(SCRIPT).arg(run.tables()).arg(empty.tables()).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(out.stdout, b"read\n");
 }
@@ -289,3 +280,4 @@ fn two_recorders_do_not_share_a_folder() {
     drop(again);
     Run::create(&place).unwrap();
 }
+kprism_test::main!();

@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn signatures_of_the_c_library_come_back() {
         let path = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libc.so.6");
-        let Ok(elf) = std::fs::read(path) else { return println!("skipped: no {}", path.display()) };
+        let elf = std::fs::read(path).unwrap();
         let found = signatures(&elf);
         for name in ["malloc", "calloc", "realloc", "free", "mmap", "munmap", "posix_memalign"] {
             assert!(found.iter().any(|s| FUNCTIONS[usize::from(s.function)].0 == name), "{name}");

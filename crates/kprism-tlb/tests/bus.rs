@@ -330,7 +330,7 @@ fn cpu_seconds() -> f64 {
 
 /// Reading, looking up, telling: how fast.
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: make bench-tlb"]
 fn speed() {
     const READS: u64 = 30_000_000;
     let mut w = trace::Writer::new(Header { values: false, ..HEADER });

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use kprism_test::{TLB_JUDGE, VALGRIND, needs, test};
 use kprism_tlb::presets::preset;
 use kprism_tlb::{Access, Bank, Page};
 
@@ -31,9 +32,8 @@ fn parse(line: &str) -> Option<(&'static [Access], u64, u64)> {
 
 #[test]
 fn agrees_with_another_simulator() {
-    let Some(judge) = std::env::var_os("KPRISM_TLB_JUDGE") else {
-        return println!("skipped: KPRISM_TLB_JUDGE names no simulator");
-    };
+    needs(&[TLB_JUDGE, VALGRIND]);
+    let judge = std::env::var_os("KPRISM_TLB_JUDGE").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/tlb/build.sh");
     assert!(Command::new("sh").arg(source).arg(dir.path()).status().unwrap().success());
@@ -84,3 +84,5 @@ fn agrees_with_another_simulator() {
         }
     }
 }
+
+kprism_test::main!();

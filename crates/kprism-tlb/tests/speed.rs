@@ -14,7 +14,7 @@ fn cpu_seconds() -> f64 {
 
 /// GUPS: a table of 256 MiB, each update a load and a store of a random word.
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: make bench-tlb"]
 fn gups() {
     const UPDATES: u64 = 20_000_000;
     for name in NAMES {

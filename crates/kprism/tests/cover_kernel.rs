@@ -15,14 +15,7 @@ use std::process::Command;
 
 use guest::{alone, json, kprism, ok, text};
 use kprism_gcov::{Data, data};
-
-fn skipped(variable: &str) -> bool {
-    let missing = std::env::var_os(variable).is_none();
-    if missing {
-        println!("skipped: no {variable}; make test-gcov-kernel has it");
-    }
-    missing
-}
+use kprism_test::{GCOV_DEBUG_KERNEL, GCOV_KERNEL, needs, test};
 
 /// The folder the kernel was built in.
 fn built() -> String {
@@ -69,9 +62,7 @@ fn counts(data: &Data) -> impl Iterator<Item = i64> {
 /// Read from memory, an empty window is empty. Read in place, what is left of the reading is little, and is told.
 #[test]
 fn two_empty_windows_differ_by_what_is_told() {
-    if skipped("KPRISM_GCOV_KERNEL") {
-        return;
-    }
+    needs(&[GCOV_KERNEL]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (from_memory, in_place) = (dir.path().join("memory"), dir.path().join("place"));
@@ -110,9 +101,7 @@ fn two_empty_windows_differ_by_what_is_told() {
 /// before and above the one after.
 #[test]
 fn counters_from_memory_are_those_of_debugfs() {
-    if skipped("KPRISM_GCOV_KERNEL") {
-        return;
-    }
+    needs(&[GCOV_KERNEL]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
@@ -154,9 +143,7 @@ fn counters_from_memory_are_those_of_debugfs() {
 /// What a module counted stays when it goes, and what it counted in the window is in the window.
 #[test]
 fn modules_that_come_and_go_are_in_the_window() {
-    if skipped("KPRISM_GCOV_KERNEL") {
-        return;
-    }
+    needs(&[GCOV_KERNEL]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let built = built();
@@ -177,9 +164,7 @@ fn modules_that_come_and_go_are_in_the_window() {
 /// `record cover` as on a machine, in the guest: by debugfs, and by /proc/kcore.
 #[test]
 fn a_machine_s_own_kernel_is_recorded() {
-    if skipped("KPRISM_GCOV_KERNEL") {
-        return;
-    }
+    needs(&[GCOV_KERNEL]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let program = format!("{}:/kprism", env!("CARGO_BIN_EXE_kprism"));
@@ -252,9 +237,7 @@ impl Drop for Guest {
 /// What a kernel had executed when it panicked, from QEMU's dump of its memory.
 #[test]
 fn a_crashed_kernel_s_dump_has_its_counters() {
-    if skipped("KPRISM_GCOV_KERNEL") {
-        return;
-    }
+    needs(&[GCOV_KERNEL]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name);
@@ -298,9 +281,7 @@ fn a_crashed_kernel_s_dump_has_its_counters() {
 /// The flow of the same run, through debug information, against gcov's counters.
 #[test]
 fn the_flow_tells_what_gcov_tells() {
-    if skipped("KPRISM_GCOV_DEBUG") {
-        return;
-    }
+    needs(&[GCOV_DEBUG_KERNEL]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
@@ -334,3 +315,5 @@ fn the_flow_tells_what_gcov_tells() {
         assert_eq!(reasons, number("lines") - number("both"));
     }
 }
+
+kprism_test::main!();

@@ -2,9 +2,10 @@
 //! `kprism script` of durations, held against the kernel's own text of the same buffer.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use kprism_test::{perfetto, test};
 use serde_json::Value;
 
 #[path = "../../kprism-ftrace/tests/common/samples.rs"]
@@ -45,7 +46,7 @@ fn of_kernel(line: &str) -> Option<(u64, &str, Option<&str>)> {
 
 #[test]
 fn calls_are_those_of_the_kernels_text() {
-    let Some(dir) = samples() else { return };
+    let dir = samples();
     let run = dir.path().join("run");
     import(&dir.path().join("raw612"), &run);
     let run = run.to_str().unwrap();
@@ -90,7 +91,7 @@ fn parts(line: &str) -> (u32, u64, Option<u64>, usize, &str) {
 
 #[test]
 fn calls_of_a_threshold_nest_as_they_did() {
-    let Some(dir) = samples() else { return };
+    let dir = samples();
     let run = dir.path().join("run");
     import(&dir.path().join("dat/v7_thresh1000.dat"), &run);
     let text = kprism(&["script", "-i", run.to_str().unwrap()]);
@@ -122,23 +123,10 @@ fn calls_of_a_threshold_nest_as_they_did() {
     assert!(open.values().all(Vec::is_empty), "{open:?}");
 }
 
-/// The folder of Perfetto's trace processor, as the tests of kprism-report look for it.
-fn engine() -> Option<PathBuf> {
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
-    let cache =
-        || std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("kprism/perfetto");
-    let folder = std::env::var_os("KPRISM_PERFETTO").map_or_else(cache, PathBuf::from);
-    let node = Command::new("node").arg("--version").output().is_ok_and(|o| o.status.success());
-    (node && folder.join("engine_bundle.js").exists()).then_some(folder)
-}
-
 #[test]
 fn the_timeline_has_every_call_and_switch() {
-    let Some(dir) = samples() else { return };
-    let Some(engine) = engine() else {
-        println!("skipped: no Node or no trace processor (crates/kprism-report/tests/perfetto/fetch.sh)");
-        return;
-    };
+    let dir = samples();
+    let engine = perfetto();
     let (run, trace) = (dir.path().join("run"), dir.path().join("run.pftrace"));
     import(&dir.path().join("raw612"), &run);
     let run = run.to_str().unwrap();
@@ -162,3 +150,5 @@ fn the_timeline_has_every_call_and_switch() {
     ]);
     assert_eq!(answers, expected);
 }
+
+kprism_test::main!();

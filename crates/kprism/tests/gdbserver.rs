@@ -8,18 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use kprism_test::{BPF, GDB, ROOT, UPROBES, needs, test};
+
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gdbserver");
 const CASE: &str = include_str!("probe/case.c");
 
 /// uprobes need root, and the sessions GDB.
-fn allowed() -> bool {
-    // SAFETY: it takes nothing and gives a number.
-    let root = unsafe { libc::geteuid() } == 0;
-    let gdb = Command::new("gdb").arg("--version").output().is_ok();
-    if !root || !gdb {
-        eprintln!("skipped: needs root and gdb");
-    }
-    root && gdb
+fn allowed() {
+    needs(&[ROOT, BPF, UPROBES, GDB]);
 }
 
 fn built(dir: &Path, source: &Path, flags: &[&str]) -> PathBuf {
@@ -101,9 +97,7 @@ fn numbers_after<'a>(text: &'a str, head: &'a str) -> impl Iterator<Item = i64> 
 
 #[test]
 fn the_papers_session_with_a_process() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     for flags in [&["-O0"][..], &["-O2"]] {
         let program = built(dir.path(), &Path::new(FOLDER).join("paper.c"), flags);
@@ -143,9 +137,7 @@ fn the_papers_session_with_a_process() {
 /// A program from its first instruction to its end: every value is the one that it prints.
 #[test]
 fn values_are_those_that_the_program_prints() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe/case.c");
     for flags in [&["-O0"][..], &["-O0", "-no-pie"]] {
@@ -195,9 +187,7 @@ fn values_are_those_that_the_program_prints() {
 /// A program of many threads, by TCP: each call of each thread gives a frame, and each frame has its own thread's values.
 #[test]
 fn threads_by_tcp() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let program = built(dir.path(), &Path::new(FOLDER).join("threads.c"), &["-O0", "-pthread"]);
     // A port that was free a moment ago.
@@ -244,9 +234,7 @@ fn threads_by_tcp() {
 
 #[test]
 fn everything_that_gdb_asks_for() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe/case.c");
     // A trace file does not tell GDB where a program is that can be anywhere.
@@ -358,9 +346,7 @@ fn everything_that_gdb_asks_for() {
 
 #[test]
 fn limits_and_reconnecting() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let program = built(dir.path(), &Path::new(FOLDER).join("paper.c"), &["-O0"]);
     let target = Running(Command::new(&program).spawn().unwrap());
@@ -427,9 +413,7 @@ fn first_byte(pid: u32, program: &Path, function: &str) -> u8 {
 
 #[test]
 fn a_killed_server_leaves_nothing() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let program = built(dir.path(), &Path::new(FOLDER).join("paper.c"), &["-O0", "-no-pie"]);
     let target = Running(Command::new(&program).spawn().unwrap());
@@ -452,9 +436,7 @@ fn a_killed_server_leaves_nothing() {
 
 #[test]
 fn what_cannot_be_is_said_and_the_rest_goes_on() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let program = built(dir.path(), &Path::new(FOLDER).join("paper.c"), &["-O0"]);
     let target = Running(Command::new(&program).spawn().unwrap());
@@ -570,3 +552,5 @@ fn the_papers_sessions_with_the_kernel_in_the_guest() {
     assert!(section(&text, "during").contains("vfs_write"), "{text}");
     assert!(!section(&text, "after").contains("vfs_write"), "{text}");
 }
+
+kprism_test::main!();

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use kprism_test::{PERF_TRACEPOINTS, needs, test};
 use serde_json::Value;
 
 fn kprism(args: &[&str]) -> String {
@@ -17,17 +18,15 @@ fn kprism(args: &[&str]) -> String {
 
 const SCRIPT: &str = "for i in 1 2 3; do sleep 0.01; ls /bin | sed s/a/z/g > /dev/null; done";
 
-/// Has perf record a command of ours; `None` where it cannot.
-fn record(to: &Path, args: &[&str], script: &str) -> Option<()> {
+/// Has perf record a command of ours.
+fn record(to: &Path, args: &[&str], script: &str) {
+    needs(&[PERF_TRACEPOINTS]);
     let mut perf = Command::new("perf");
     perf.arg("record").args(args).arg("-o").arg(if args.contains(&"-") { Path::new("-") } else { to });
     let out = if args.contains(&"-") { Stdio::from(File::create(to).unwrap()) } else { Stdio::null() };
     let ended = perf.args(["--", "sh", "-c", script]).stdout(out).stderr(Stdio::null()).status();
-    if ended.is_ok_and(|status| status.success()) && fs::metadata(to).is_ok_and(|m| m.len() > 0) {
-        return Some(());
-    }
-    println!("skipped: perf cannot record tracepoints here");
-    None
+    assert!(ended.is_ok_and(|status| status.success()), "perf record {args:?}");
+    assert!(fs::metadata(to).is_ok_and(|m| m.len() > 0), "perf record {args:?}: nothing recorded");
 }
 
 fn perf_script(data: &Path, args: &[&str]) -> String {
@@ -95,36 +94,29 @@ fn events_are_those_that_perf_reads() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("plain.data");
     let events = ["-e", "sched:*", "-e", "raw_syscalls:*"];
-    if record(&data, &events, SCRIPT).is_none() {
-        return;
-    }
+    record(&data, &events, SCRIPT);
     compare(&data, 500);
     // With stacks and counts before the raw data, other events between, compressed.
     let data = dir.path().join("packed.data");
-    if record(
+    record(
         &data,
         &["-z", "-g", "--sample-cpu", "-e", "sched:*", "-e", "raw_syscalls:*", "-e", "cpu-clock"],
         SCRIPT,
-    )
-    .is_some()
-    {
-        compare(&data, 500);
-    }
+    );
+    compare(&data, 500);
     // With the counts of a group, which perf script makes more samples of: one for each of its events.
     let data = dir.path().join("group.data");
     let naps = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.01; done";
-    if record(&data, &["-e", "{sched:sched_switch,sched:sched_wakeup}:S"], naps).is_some() {
-        let dump = Command::new("perf").args(["report", "-D", "-i"]).arg(&data).output().unwrap();
-        let dump = String::from_utf8_lossy(&dump.stdout).into_owned();
-        let samples = dump.lines().filter(|line| line.contains("PERF_RECORD_SAMPLE")).count();
-        // Each nap is a switch away from it, whatever else is, and on however many CPUs.
-        assert!(samples >= 10, "{samples}");
-        assert_eq!(read(&data).len(), samples);
-    }
+    record(&data, &["-e", "{sched:sched_switch,sched:sched_wakeup}:S"], naps);
+    let dump = Command::new("perf").args(["report", "-D", "-i"]).arg(&data).output().unwrap();
+    let dump = String::from_utf8_lossy(&dump.stdout).into_owned();
+    let samples = dump.lines().filter(|line| line.contains("PERF_RECORD_SAMPLE")).count();
+    // Each nap is a switch away from it, whatever else is, and on however many CPUs.
+    assert!(samples >= 10, "{samples}");
+    assert_eq!(read(&data).len(), samples);
     let data = dir.path().join("pipe.data");
-    if record(&data, &["-e", "sched:*", "-o", "-"], SCRIPT).is_some() {
-        compare(&data, 50);
-    }
+    record(&data, &["-e", "sched:*", "-o", "-"], SCRIPT);
+    compare(&data, 50);
 }
 
 #[test]
@@ -132,9 +124,7 @@ fn what_perf_lost_is_counted() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("small.data");
     let script = "dd if=/dev/zero of=/dev/null bs=1 count=60000";
-    if record(&data, &["-m", "1", "-e", "raw_syscalls:*"], script).is_none() {
-        return;
-    }
+    record(&data, &["-m", "1", "-e", "raw_syscalls:*"], script);
     let theirs = perf_script(&data, &["--show-lost-events"]);
     let lost = |line: &str| -> Option<u64> {
         line.contains("PERF_RECORD_LOST").then(|| line.rsplit(' ').next()?.parse().ok()).flatten()
@@ -162,9 +152,7 @@ fn what_perf_lost_is_counted() {
 fn cut_and_broken_files_are_read_as_far_as_they_go() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("whole.data");
-    if record(&data, &["-e", "sched:*"], SCRIPT).is_none() {
-        return;
-    }
+    record(&data, &["-e", "sched:*"], SCRIPT);
     let whole = fs::read(&data).unwrap();
     let part = dir.path().join("part.data");
     for step in 1..40 {
@@ -178,3 +166,5 @@ fn cut_and_broken_files_are_read_as_far_as_they_go() {
         assert!(matches!(output.status.code(), Some(0..=2)) && !said.contains("panicked"), "{step}: {said}");
     }
 }
+
+kprism_test::main!();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use kprism_test::{BPF, ROOT, UPROBES, needs, test};
 use serde_json::{Value, json};
 
 const CASE: &str = include_str!("probe/case.c");
@@ -24,13 +25,8 @@ fn built(dir: &Path, flags: &[&str]) -> PathBuf {
 }
 
 /// uprobes need root, and a kernel that has them.
-fn allowed() -> bool {
-    // SAFETY: it takes nothing and gives a number.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        eprintln!("skipped: needs root");
-    }
-    root
+fn allowed() {
+    needs(&[ROOT, BPF, UPROBES]);
 }
 
 fn line() -> usize {
@@ -50,9 +46,7 @@ fn manifest(run: &Path) -> Value {
 
 #[test]
 fn values_are_those_that_the_program_prints() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     for flags in [&["-O0"][..], &["-O0", "-no-pie"], &["-O0", "-gdwarf-4"]] {
@@ -123,9 +117,7 @@ fn values_are_those_that_the_program_prints() {
 
 #[test]
 fn entry_return_and_counts() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let (program, run) = (built(dir.path(), &["-O2"]), dir.path().join("run"));
     let record = |probe: &str, options: &[&str], command: &[&str]| {
@@ -168,9 +160,7 @@ fn entry_return_and_counts() {
 /// What was collected as Parquet is what it is as text, by Arrow's own reader where it is installed.
 #[test]
 fn tables_for_other_tools() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let (program, run) = (built(dir.path(), &["-O0"]), dir.path().join("run"));
     let place = format!("case.c:{}", line());
@@ -236,9 +226,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn a_killed_recorder_leaves_nothing() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let (program, run) = (built(dir.path(), &["-O1", "-no-pie"]), dir.path().join("run"));
     let mut target = Command::new(&program).arg("100").stdout(Stdio::piped()).spawn().unwrap();
@@ -281,9 +269,7 @@ fn what_cannot_be_is_refused() {
 /// A stack of the program: its own frames, the innermost first.
 #[test]
 fn user_stacks() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let (program, run) = (built(dir.path(), &["-O0", "-no-pie"]), dir.path().join("run"));
     let place = format!("case.c:{}", line());
@@ -311,9 +297,7 @@ fn user_stacks() {
 /// process that is gone, are named.
 #[test]
 fn other_builds_stripped_programs_and_processes_that_are_gone() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let program = built(dir.path(), &["-O0"]);
     let (command, file) = (program.to_str().unwrap(), dir.path().join("work.kprobe"));
@@ -459,3 +443,5 @@ fn kernel_functions_in_the_guest() {
     assert!(section("during").contains("vfs_read"));
     assert!(!section("after").contains("vfs_read"));
 }
+
+kprism_test::main!();

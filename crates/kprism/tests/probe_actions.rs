@@ -5,19 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kprism_test::{BABELTRACE, BPF, GDB, ROOT, UPROBES, needs, test};
 use serde_json::{Value, json};
 
 const CASE: &str = include_str!("probe/case.c");
-
-/// uprobes need root, and a kernel that has them.
-fn allowed() -> bool {
-    // SAFETY: it takes nothing and gives a number.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        eprintln!("skipped: needs root");
-    }
-    root
-}
 
 struct Case {
     dir: tempfile::TempDir,
@@ -25,16 +16,15 @@ struct Case {
 }
 
 impl Case {
-    fn new() -> Option<Self> {
-        if !allowed() {
-            return None;
-        }
+    /// uprobes need root, and a kernel that has them.
+    fn new() -> Self {
+        needs(&[ROOT, BPF, UPROBES]);
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("case");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe/case.c");
         let status = Command::new("gcc").args(["-g", "-O0", "-o"]).arg(&program).arg(source).status();
         assert!(status.expect("gcc runs").success());
-        Some(Self { dir, program })
+        Self { dir, program }
     }
 
     fn kprism(&self, args: &[&str]) -> String {
@@ -86,7 +76,7 @@ fn in_slot(histogram: &Value, value: i64) -> u64 {
 /// Keys of every kind, histograms of both kinds, negative values: against what the program prints.
 #[test]
 fn counts_and_histograms_are_those_of_what_is_printed() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let probe = format!("{} if n != 50", place());
     let (printed, report) = case.recorded(
         &[
@@ -168,7 +158,7 @@ fn counts_and_histograms_are_those_of_what_is_printed() {
 /// Two processes at once, on whatever CPUs there are: nothing is lost, with keys and without.
 #[test]
 fn totals_are_exact() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let program = case.program.to_str().unwrap();
     let both = format!("{program} 30000 b & {program} 30000 b; wait");
     let (_, report) = case.recorded(&["busy", "--by", "n % 10,$pid", "--hist", "n"], &["sh", "-c", &both]);
@@ -197,7 +187,7 @@ fn totals_are_exact() {
 
 #[test]
 fn some_hits_are_left_out() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let (_, report) =
         case.recorded(&["busy if n % 2", "--skip", "3", "--pass", "5", "--collect", "n"], &["1000", "b"]);
     assert_eq!(values(&report, "n"), [7, 9, 11, 13, 15]);
@@ -217,7 +207,7 @@ fn some_hits_are_left_out() {
 
 #[test]
 fn variables_are_set_by_hits() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let (_, report) = case.recorded(
         &[
             "busy if n % 10 == 0",
@@ -259,7 +249,7 @@ fn variables_are_set_by_hits() {
 /// Windows of a recording, and what led to its end.
 #[test]
 fn hits_switch_the_recording() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     // Which of several probes at one instruction is first is the kernel's choice, so no two count the same hit.
     let switches = ["--start-when", "busy if n % 100 == 50", "--pause-when", "busy if n % 100 == 54"];
     let (_, report) = case.recorded(
@@ -285,18 +275,16 @@ fn hits_switch_the_recording() {
 /// By babeltrace2, if it is installed: events and values are those of `script`.
 #[test]
 fn ctf_is_read_by_babeltrace() {
-    let Some(case) = Case::new() else { return };
+    needs(&[BABELTRACE]);
+    let case = Case::new();
     let collect = "$args,$locals,*item,total,$comm,item->weight,n / (n - 2),$ustack,item->name[1]";
     case.recorded(&[&place(), "--collect", collect], &[]);
     case.kprism(&["export", "-i", "run", "-o", "run.ctf"]);
     let read = Command::new("babeltrace2")
         .args(["--clock-seconds", "run.ctf"])
         .current_dir(case.dir.path())
-        .output();
-    let Ok(read) = read else {
-        eprintln!("skipped: no babeltrace2");
-        return;
-    };
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&read.stderr);
     assert!(read.status.success() && said.is_empty(), "{said}");
     let text = String::from_utf8(read.stdout).unwrap();
@@ -343,7 +331,8 @@ fn ctf_is_read_by_babeltrace() {
 /// By GDB: each frame's `tdump` has the values that `script` has.
 #[test]
 fn gdb_finds_the_same_values() {
-    let Some(case) = Case::new() else { return };
+    needs(&[GDB]);
+    let case = Case::new();
     let collect = "$args,$locals,*item,total,item->kind,n > 50 ? item->id : a,who[8],$comm";
     case.recorded(
         &[
@@ -377,10 +366,7 @@ fn gdb_finds_the_same_values() {
     std::fs::write(case.dir.path().join("script"), script).unwrap();
     let gdb =
         Command::new("gdb").args(["-nx", "-batch", "-x", "script"]).current_dir(case.dir.path()).output();
-    let Ok(gdb) = gdb else {
-        eprintln!("skipped: no gdb");
-        return;
-    };
+    let gdb = gdb.unwrap();
     let text = String::from_utf8_lossy(&gdb.stdout).into_owned();
     let told = format!("{text}{}", String::from_utf8_lossy(&gdb.stderr));
     let mut sections = text.split("\n== ").skip(1);
@@ -433,3 +419,5 @@ fn gdb_finds_the_same_values() {
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(2) && said.contains("--for-gdb"), "{said}");
 }
+
+kprism_test::main!();

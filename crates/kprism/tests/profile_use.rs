@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use kprism_gcov::{Data, data};
+use kprism_test::{GCC, needs, test};
 
 fn kprism(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kprism")).args(arguments).output().unwrap()
@@ -32,10 +33,7 @@ fn names(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn exported_counters_guide_gcc() {
-    if Command::new("gcc").arg("--version").output().is_err() {
-        println!("skipped: no gcc");
-        return;
-    }
+    needs(&[GCC]);
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().canonicalize().unwrap();
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kprism-gcov/tests/programs/loops.c");
@@ -101,3 +99,5 @@ fn exported_counters_guide_gcc() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("holds other files"));
     assert!(profile.join("notes.txt").exists() && profile.join(&name).exists());
 }
+
+kprism_test::main!();

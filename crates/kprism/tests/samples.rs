@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Samples for compilers from a recorded flow: gcc and clang take them, and what they make of the program executes fewer
-//! instructions. Needs what `scripts/setup.sh test` installs; of clang, llvm-profdata and dump_gcov (autofdo) what is there.
+//! instructions. Needs what `scripts/setup.sh test` installs; clang, llvm-profdata and dump_gcov among it.
 
 mod guest;
 
@@ -9,20 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use guest::{alone, json, ok, text};
+use kprism_test::{program, test};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/samples/hot.c");
-
-fn tool(names: &[&str]) -> Option<String> {
-    let there = |name: &&&str| {
-        let run = Command::new(name).arg("--help").output();
-        run.is_ok()
-    };
-    let found = names.iter().find(there).map(|name| (*name).to_owned());
-    if found.is_none() {
-        println!("skipped: no {names:?}");
-    }
-    found
-}
 
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
@@ -83,24 +72,37 @@ fn gcc_makes_a_program_faster_with_what_it_did() {
     let counts = record(&place("second"), &share, &["plain", "guided"]);
     println!("gcc: {} instructions, {} with the profile", counts[0], counts[1]);
     assert!(counts[1] * 10 < counts[0] * 9, "{counts:?}: the profile is used");
+}
 
-    if let Some(dump) = tool(&["dump_gcov"]) {
-        let old = place("old.afdo");
-        fs::write(&old, as_before(&fs::read(&file).unwrap())).unwrap();
-        let said = Command::new(dump).args(["--gcov_version=2", text(&old)]).output().unwrap();
-        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-        let said = String::from_utf8_lossy(&said.stdout).into_owned();
-        let (_, own) = said.split_once("loop total:").expect("the function");
-        let own: Vec<&str> = own.lines().map(str::trim).take(12).collect();
-        println!("{own:?}");
-        assert!(own.iter().any(|line| line.contains("20000") && line.contains("twist:20000")), "{own:?}");
-    }
+/// autofdo's own reader finds in the samples what ran.
+#[test]
+fn dump_gcov_reads_the_samples() {
+    let dump = program(&["dump_gcov"], "autofdo");
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| -> PathBuf { dir.path().join(name) };
+    let share = place("share");
+    fs::create_dir(&share).unwrap();
+    run(Command::new("gcc").args(["-O2", "-g", "-o", text(&share.join("plain")), SOURCE]));
+    record(&place("run"), &share, &["plain"]);
+    let file = place("plain.afdo");
+    ok(&["export", "-q", "-i", text(&place("run")), "--comm", "plain", "-o", text(&file)]);
+    let old = place("old.afdo");
+    fs::write(&old, as_before(&fs::read(&file).unwrap())).unwrap();
+    let said = Command::new(dump).args(["--gcov_version=2", text(&old)]).output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let (_, own) = said.split_once("loop total:").expect("the function");
+    let own: Vec<&str> = own.lines().map(str::trim).take(12).collect();
+    println!("{own:?}");
+    assert!(own.iter().any(|line| line.contains("20000") && line.contains("twist:20000")), "{own:?}");
 }
 
 #[test]
 fn llvm_takes_samples() {
     let _alone = alone();
-    let Some(clang) = tool(&["clang", "clang-19", "clang-14"]) else { return };
+    let clang = program(&["clang", "clang-19", "clang-14"], "clang");
+    let judge = program(&["llvm-profdata", "llvm-profdata-19", "llvm-profdata-14"], "llvm");
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| -> PathBuf { dir.path().join(name) };
     let share = place("share");
@@ -115,8 +117,6 @@ fn llvm_takes_samples() {
     let counts = record(&place("second"), &share, &["plain", "guided"]);
     println!("clang: {} instructions, {} with the profile", counts[0], counts[1]);
     assert!(counts[1] < counts[0], "{counts:?}: the profile is used");
-
-    let Some(judge) = tool(&["llvm-profdata", "llvm-profdata-19", "llvm-profdata-14"]) else { return };
     let binary = place("merged");
     run(Command::new(&judge).args(["merge", "--sample", text(&file), "-o", text(&binary)]));
     let shown =
@@ -125,3 +125,5 @@ fn llvm_takes_samples() {
     assert_eq!(said, shown(&binary));
     assert!(said.contains("calls: twist:20000") && said.contains("inlined callee: big"), "{said}");
 }
+
+kprism_test::main!();

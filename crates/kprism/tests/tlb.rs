@@ -242,7 +242,7 @@ fn misses_are_named_by_arrays_and_by_where_they_were_allocated() {
 /// The PTAT paper's 6.2: a search whose array `column` is put on huge pages then misses in `rowstarts` and `pred`. What
 /// if tells it from the run on 4K pages alone; then it is measured.
 #[test]
-#[ignore = "two searches in the guest and ten replays: minutes"]
+#[ignore = "two searches in the guest and ten replays, minutes: make test-tlb"]
 fn a_search_with_huge_pages_is_predicted() {
     let dir = tempfile::tempdir().expect("a folder");
     let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/tlb/build.sh");

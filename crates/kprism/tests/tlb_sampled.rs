@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use kprism_test::{NO_PMU, PERF_FAULTS, needs, test};
 use serde_json::Value;
 
 const PAGES: u64 = 4000;
@@ -27,17 +28,6 @@ fn stride(dir: &Path) -> PathBuf {
     program
 }
 
-/// Whether perf is here and may sample.
-fn perf_works(dir: &Path) -> bool {
-    let data = dir.join("try.data");
-    Command::new("perf")
-        .args(["record", "-q", "-e", "page-faults", "-d", "-o"])
-        .arg(data)
-        .args(["--", "true"])
-        .output()
-        .is_ok_and(|output| output.status.success())
-}
-
 fn view(run: &str, name: &str) -> Value {
     serde_json::from_str(&ok(&["report", "tlb", name, "-i", run, "--json", "--limit", "0"])).expect("JSON")
 }
@@ -45,9 +35,7 @@ fn view(run: &str, name: &str) -> Value {
 #[test]
 fn page_faults_are_sampled_with_their_addresses() {
     let dir = tempfile::tempdir().expect("a folder");
-    if !perf_works(dir.path()) {
-        return println!("skipped: perf may not record here");
-    }
+    needs(&[PERF_FAULTS]);
     let program = stride(dir.path());
     let program = program.to_str().expect("UTF-8");
     for period in [1u64, 7] {
@@ -128,10 +116,7 @@ fn page_faults_are_sampled_with_their_addresses() {
 
 #[test]
 fn without_an_event_it_is_refused_with_what_helps() {
-    let has = |name: &str| Path::new("/sys/bus/event_source/devices").join(name).is_dir();
-    if has("cpu") || has("cpu_core") || has("ibs_op") {
-        return println!("skipped: this machine has a PMU");
-    }
+    needs(&[NO_PMU]);
     let dir = tempfile::tempdir().expect("a folder");
     let run = dir.path().join("run");
     let output =
@@ -140,3 +125,5 @@ fn without_an_event_it_is_refused_with_what_helps() {
     assert!(!output.status.success() && said.contains("--method model, user or ptat"), "{said}");
     assert!(!run.exists());
 }
+
+kprism_test::main!();

@@ -54,27 +54,23 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// None, with the reason on standard error, where BPF programs may not be loaded.
-    pub fn new() -> Option<Self> {
-        let make = || -> Result<Self, Error> {
-            let state = map(ARRAY, 4, STATE as u32, 1, MMAPABLE)?;
-            let scratch = map(PERCPU_ARRAY, 4, emit::SCRATCH as u32, 1, 0)?;
-            let ring = map(RINGBUF, 0, 0, 1 << 16, 0)?;
-            let entries = map(HASH, 16, 16, 64, 0)?;
-            let both = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: a new mapping of a map of at least that size.
-            let words = unsafe {
-                libc::mmap(std::ptr::null_mut(), STATE, both, libc::MAP_SHARED, state.as_raw_fd(), 0)
-            };
-            let fixed = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-            // SAFETY: NOREPLACE: nothing is overwritten.
-            let memory = unsafe { libc::mmap(BASE as *mut libc::c_void, SIZE, both, fixed, -1, 0) };
-            if words == libc::MAP_FAILED || memory == libc::MAP_FAILED {
-                return Err(Error::last_os_error());
-            }
-            Ok(Self { state, scratch, ring, entries, words: words.cast(), memory: memory.cast() })
-        };
-        make().map_err(|e| eprintln!("skipped: this machine's kernel takes no BPF programs: {e}")).ok()
+    /// An error where BPF programs may not be loaded.
+    pub fn new() -> Result<Self, Error> {
+        let state = map(ARRAY, 4, STATE as u32, 1, MMAPABLE)?;
+        let scratch = map(PERCPU_ARRAY, 4, emit::SCRATCH as u32, 1, 0)?;
+        let ring = map(RINGBUF, 0, 0, 1 << 16, 0)?;
+        let entries = map(HASH, 16, 16, 64, 0)?;
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of a map of at least that size.
+        let words =
+            unsafe { libc::mmap(std::ptr::null_mut(), STATE, both, libc::MAP_SHARED, state.as_raw_fd(), 0) };
+        let fixed = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: NOREPLACE: nothing is overwritten.
+        let memory = unsafe { libc::mmap(BASE as *mut libc::c_void, SIZE, both, fixed, -1, 0) };
+        if words == libc::MAP_FAILED || memory == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        Ok(Self { state, scratch, ring, entries, words: words.cast(), memory: memory.cast() })
     }
 
     /// Loads a program; the error is the verifier's log.

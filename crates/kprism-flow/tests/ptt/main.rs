@@ -4,7 +4,7 @@
 //! libipt (github.com/intel/libipt, test/src) writes each case as one annotated assembler file: the code, the packets,
 //! what its `ptdump` prints of the packets and what its `ptxed` prints of the flow. Its own tool `pttc` turns that
 //! into a stream, the code's bytes and the two outputs. Nothing of it is kept here: with `KPRISM_LIBIPT` naming a
-//! checkout, the tests build `pttc` from it and run every case, else they pass and say so. They need cmake, a C
+//! checkout, the tests build `pttc` from it and run every case, else they are ignored. They need cmake, a C
 //! compiler and yasm.
 //!
 //! Each case passes, or stands in [`exceptions`] with the reason; one that stands there and passes fails the test.
@@ -15,6 +15,7 @@ mod suite;
 mod xed;
 
 use exceptions::{Check, EXCEPTIONS};
+use kprism_test::test;
 use suite::Case;
 
 /// A check of one case: `None` when the case says nothing of it, else what is wrong.
@@ -22,7 +23,7 @@ type Verdict = Option<Result<(), String>>;
 
 /// Runs `check` on every case and holds the outcome against the list of exceptions.
 fn judge(kind: Check, check: impl Fn(&Case) -> Verdict) {
-    let Some(cases) = suite::cases() else { return };
+    let cases = suite::cases();
     let mut wrong = Vec::new();
     let mut groups: Vec<(&str, usize, usize)> = Vec::new();
     for case in cases {
@@ -75,3 +76,5 @@ fn errors_are_ptxeds() {
 fn paging_is_ptxeds() {
     judge(Check::Paging, xed::paging);
 }
+
+kprism_test::main!();

@@ -2,8 +2,10 @@
 //! Gets the cases ready: builds libipt's `pttc`, has it compile each case, reads what it wrote.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
+
+use kprism_test::{LIBIPT, needs, program};
 
 /// One case.
 #[derive(Debug)]
@@ -31,20 +33,14 @@ impl Case {
     }
 }
 
-/// All cases, or `None` with a message where they cannot be had.
-pub fn cases() -> Option<&'static [Case]> {
-    static CASES: OnceLock<Option<Vec<Case>>> = OnceLock::new();
-    let cases = CASES.get_or_init(|| {
-        let Some(libipt) = std::env::var_os("KPRISM_LIBIPT").map(PathBuf::from) else {
-            println!("skipped: KPRISM_LIBIPT names no checkout of libipt");
-            return None;
-        };
-        for (tool, version) in [("cmake", "--version"), ("yasm", "--version")] {
-            if Command::new(tool).arg(version).stdout(Stdio::null()).status().is_err() {
-                println!("skipped: no {tool}");
-                return None;
-            }
-        }
+/// All cases; where they cannot be had, the test is ignored.
+pub fn cases() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    needs(&[LIBIPT]);
+    program(&["cmake"], "cmake");
+    program(&["yasm"], "yasm");
+    CASES.get_or_init(|| {
+        let libipt = PathBuf::from(std::env::var_os("KPRISM_LIBIPT").unwrap_or_default());
         let libipt = libipt.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", libipt.display()));
         let pttc = build(&libipt);
         let folder = libipt.join("test/src");
@@ -52,9 +48,8 @@ pub fn cases() -> Option<&'static [Case]> {
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a case").path()).collect();
         files.retain(|file| file.extension().is_some_and(|ext| ext == "ptt"));
         files.sort();
-        Some(files.iter().map(|file| compile(&pttc, file)).collect())
-    });
-    cases.as_deref()
+        files.iter().map(|file| compile(&pttc, file)).collect()
+    })
 }
 
 fn build(libipt: &Path) -> PathBuf {

@@ -309,10 +309,7 @@ mod tests {
     /// The C library is a shared object without `.symtab`: `.dynsym` names and unwind ranges remain.
     #[test]
     fn a_stripped_library_has_named_and_unnamed_functions() {
-        let Ok(bytes) = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6") else {
-            eprintln!("skipped: no libc.so.6 here");
-            return;
-        };
+        let bytes = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
         let elf = parse(&bytes, "libc.so.6").unwrap();
         let count = |f: &dyn Fn(&str) -> bool| elf.table.functions().iter().filter(|x| f(&x.name)).count();
         assert_eq!(count(&|n| n == "printf"), 1);
@@ -322,10 +319,7 @@ mod tests {
 
     #[test]
     fn a_stripped_program_begins_at_start_and_main() {
-        let Ok(bytes) = std::fs::read("/bin/ls") else {
-            eprintln!("skipped: no /bin/ls here");
-            return;
-        };
+        let bytes = std::fs::read("/bin/ls").unwrap();
         let elf = parse(&bytes, "ls").unwrap();
         for name in ["_start", "main"] {
             assert_eq!(elf.table.functions().iter().filter(|f| f.name == name).count(), 1, "{name}");
@@ -337,7 +331,7 @@ mod tests {
         /// Damage anywhere in a real file never panics.
         #[test]
         fn damaged_files_are_safe(hits in prop::collection::vec((0usize..1 << 14, any::<u8>()), 1..40), cut in 0usize..1 << 15) {
-            let Ok(mut bytes) = std::fs::read("/bin/true") else { return Ok(()) };
+            let mut bytes = std::fs::read("/bin/true").unwrap();
             for (at, value) in hits {
                 if let Some(b) = bytes.get_mut(at) { *b = value; }
             }

@@ -12,17 +12,11 @@ use kprism_image::resolve::Regions;
 use kprism_import::perfdata::Search;
 use kprism_import::{Capture, Stream, detect, read};
 use kprism_pt::find_psb;
+use kprism_test::captures;
 
-/// The folder of test data: `KPRISM_TEST_DATA`, or `../shared/data` beside the workspace.
-pub fn data() -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let dir = std::env::var_os("KPRISM_TEST_DATA").map_or(workspace.join("../shared/data"), PathBuf::from);
-    let dir = dir.join("pt");
-    if !dir.join("oracle.tsv").is_file() {
-        println!("skipped: no captures");
-        return None;
-    }
-    Some(dir)
+/// The folder of captures; the test is ignored without one.
+pub fn data() -> PathBuf {
+    captures("pt")
 }
 
 /// Unpacks one of the archives.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A browser for tests: the few commands of WebDriver (W3C) that they need, over HTTP to chromedriver.
 
+use kprism_test::{BROWSER, chromium, needs};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -15,14 +16,13 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts Chromium, or returns `None` where it or its driver is not installed.
-    pub fn start(profile: &Path, width: u32, height: u32) -> Option<Browser> {
-        let chromium = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"]
-            .into_iter()
-            .find(|path| Path::new(path).exists())?;
+    /// Starts Chromium; without it or its driver the test is ignored.
+    pub fn start(profile: &Path, width: u32, height: u32) -> Browser {
+        needs(&[BROWSER]);
+        let chromium = chromium().expect("a browser");
         let driver =
             Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-        let mut driver = driver.ok()?;
+        let mut driver = driver.expect("chromedriver runs");
         let stdout = driver.stdout.take().expect("stdout is piped");
         let mut lines = BufReader::new(stdout).lines();
         let port = lines.find_map(|line| {
@@ -56,7 +56,7 @@ impl Browser {
         );
         let id = reply["sessionId"].as_str().expect("a session").to_string();
         browser.session = format!("{}/{id}", browser.session);
-        Some(browser)
+        browser
     }
 
     fn post(&self, path: &str, body: Value) -> Value {
