@@ -63,9 +63,11 @@ mod tests {
 
     #[test]
     fn a_stream_cut_short_is_a_loss_without_a_decode_error() {
-        let recorded = Recorded { instructions: Some(100), pt_bytes: vec![Some(64)], ..Recorded::default() };
+        let mut recorded = Recorded::default();
+        (recorded.instructions, recorded.pt_bytes) = (Some(100), vec![Some(64)]);
         let mut profile = Profile::default();
-        profile.totals.per_cpu = vec![kprism_flow::CpuTotals { instructions: 40, ..Default::default() }];
+        profile.totals.per_cpu =
+            vec![kprism_flow::model::CpuTotals { instructions: 40, ..Default::default() }];
         let account = account(Some(&recorded), &[24], &profile, &[]);
         assert!(!account.is_whole());
         assert_eq!(account.count(Fate::Lost, "instructions"), Some(60));

@@ -16,6 +16,7 @@ mod exit;
 mod flow_account;
 mod flow_cover;
 mod flow_durations;
+mod given;
 mod perfdata;
 mod pipeline;
 mod profile_use;
@@ -26,9 +27,10 @@ mod tlb_sampled;
 use std::io::{BufWriter, Write as _};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use exit::Outcome;
+use given::Given;
 use progress::{Level, Progress};
 
 /// Where runs are written and read unless told otherwise.
@@ -62,7 +64,11 @@ pub struct Cli {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let mut definition = Cli::command();
+    // What clap refuses, it tells itself, and ends the process with 2.
+    let matches = definition.get_matches_mut();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut definition).exit());
+    let given = Given::of(&definition, &matches);
     let level = match (cli.quiet, cli.verbose) {
         (true, _) => Level::Quiet,
         (_, true) => Level::Verbose,
@@ -71,7 +77,7 @@ fn main() -> ExitCode {
     let progress = Progress::new(level);
     let mut out = BufWriter::new(std::io::stdout().lock());
     let in_lab = cli.command.is_lab_run();
-    let result = cmd::run(&cli.command, cli.color, &progress, &mut out)
+    let result = cmd::run(&cli.command, &given, cli.color, &progress, &mut out)
         .and_then(|outcome| Ok(out.flush().map(|()| outcome)?));
     progress.clear();
     match result {

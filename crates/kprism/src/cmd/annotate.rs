@@ -21,6 +21,7 @@ use serde_json::json;
 use super::report::wants_color;
 use super::script::{SyntaxName, follow};
 use crate::exit::{self, Outcome};
+use crate::given::Given;
 use crate::pipeline::{self, Loaded};
 use crate::progress::Progress;
 
@@ -71,14 +72,34 @@ fn names_source(what: &str) -> bool {
 /// Suffixes of source files. Functions have dots in their names, too.
 const SOURCES: [&str; 10] = ["c", "h", "S", "s", "cc", "cpp", "cxx", "hpp", "C", "rs"];
 
+/// Options of annotated source files.
+const SOURCE: [&str; 14] = [
+    "func",
+    "input",
+    "pids",
+    "comms",
+    "json",
+    "branches",
+    "source_dir",
+    "build_dir",
+    "since_boot",
+    "by_flow",
+    "merge",
+    "vmlinux",
+    "module_file",
+    "debug_dir",
+];
+
 /// Prints it.
 pub fn run(
     args: &Args,
+    given: &Given,
     color: clap::ColorChoice,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     if crate::cover::is_cover(&args.input) || names_source(&args.func) {
+        given.only("annotated source", &SOURCE)?;
         let view = super::cover::Annotate {
             what: &args.func,
             branches: args.branches,
@@ -91,9 +112,14 @@ pub fn run(
     }
     let run = Run::open(&args.input)?;
     if args.misses || super::tlb_annotate::is_all(&run) {
+        given.only("a function's misses", &["func", "input", "syntax", "misses", "json", "debug_dir"])?;
         let style = Style { color: wants_color(color) };
         return super::tlb_annotate::run(args, &run, style, progress, out);
     }
+    given.only(
+        "a function's instructions",
+        &["func", "input", "cpus", "pids", "comms", "syntax", "json", "vmlinux", "module_file", "debug_dir"],
+    )?;
     let loaded = pipeline::load(&run, progress)?;
     let symbols = &loaded.symbols;
     let chosen = choose(&args.func, symbols)?;

@@ -69,20 +69,6 @@ pub struct View<'a> {
     pub style: Style,
 }
 
-impl CoverArgs {
-    /// Whether any was given.
-    pub fn is_given(&self) -> bool {
-        self.each.is_some()
-            || self.from.build_dir.is_some()
-            || self.from.since_boot
-            || self.from.by_flow
-            || self.compare
-            || !self.from.merge.is_empty()
-            || self.source_dir.is_some()
-            || !self.from.debug.module_file.is_empty()
-    }
-}
-
 /// `kprism report cover --html`.
 pub fn write_html(
     input: &Path,

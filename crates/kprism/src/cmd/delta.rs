@@ -57,11 +57,6 @@ impl DeltaArgs {
         self.from.is_some() || !self.count.is_empty()
     }
 
-    /// Whether any of these options was given.
-    pub fn is_given(&self) -> bool {
-        self.measures() || self.per.is_some() || self.nested || self.csv
-    }
-
     fn spec(&self) -> Option<Spec> {
         let (from, to) = (self.from.clone()?, self.to.clone()?);
         let scope = self.per.map(|per| match per {
@@ -116,6 +111,9 @@ pub fn run(
     }
     let mut table = deltas::summary(&profile);
     table.rows.retain(|row| row[0] != kprism_report::table::Cell::Int(0));
+    if view.rows > 0 {
+        table.limit(view.rows);
+    }
     if view.json {
         let all: Vec<_> = profile.deltas.iter().map(|d| deltas::to_json(&profile, d)).collect();
         print_json(&json!({"run": header.to_json(), "deltas": all}), out)?;

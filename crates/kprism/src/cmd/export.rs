@@ -17,6 +17,7 @@ use super::report::{By, Select, Subject, table};
 use super::strict::StrictArgs;
 use crate::durations;
 use crate::exit::Outcome;
+use crate::given::Given;
 use crate::perfdata;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -96,31 +97,37 @@ fn format(path: &Path) -> Result<Format> {
 }
 
 /// Writes it.
-pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if perfdata::is_named(&args.output) {
+        given.only("a .perf.data", &["input", "output"])?;
         return perfdata::export(&args.input, &args.output, progress);
     }
     if args.output.extension().is_some_and(|suffix| suffix == "gcda") {
+        given.only("a folder of .gcda", &[COVER.as_slice(), &["relative"]].concat())?;
         return super::cover::write_profile(&args.input, &args.cover, args.relative, &args.output, progress);
     }
-    if args.relative {
-        bail!("--relative names the files of a profile: -o FOLDER.gcda");
-    }
     if let Some(write) = super::cover::samples(&args.output) {
+        given.only("samples for a compiler", &SAMPLES)?;
         let call = args.one.syscall.is_some().then(|| args.one.clone());
         let who = crate::cover::Who { filter: args.select.filter(), call };
         return super::cover::write_samples(&args.input, (&args.cover, &who), &args.output, write, progress);
     }
     if args.subject == Subject::Cover || super::cover::is_export(&args.output) {
+        given.only(
+            "an export of coverage",
+            &[COVER.as_slice(), &["pids", "comms", "syscall", "call"]].concat(),
+        )?;
         let call = args.one.syscall.is_some().then(|| args.one.clone());
         let who = crate::cover::Who { filter: args.select.filter(), call };
         return super::cover::write(&args.input, (&args.cover, &who), &args.output, progress, out);
     }
     let run = Run::open(&args.input)?;
     if super::probe::is_recorded(&run) {
+        given.only("an export of probes", &["subject", "input", "output"])?;
         return super::probe::export(&run, &args.output, progress, out);
     }
     let format = format(&args.output)?;
+    honoured(args, &format, given)?;
     let (run, profile, manifest) = pipeline::open(&args.input, progress)?;
     let profile = args.one.narrow(&run, profile, &args.select.filter(), progress)?;
     progress.clear();
@@ -137,6 +144,37 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     Ok(Outcome::Done)
 }
 
+/// Options of every export of coverage.
+const COVER: [&str; 10] = [
+    "subject",
+    "input",
+    "output",
+    "build_dir",
+    "since_boot",
+    "by_flow",
+    "merge",
+    "vmlinux",
+    "module_file",
+    "debug_dir",
+];
+const SAMPLES: [&str; 9] =
+    ["input", "output", "pids", "comms", "syscall", "call", "vmlinux", "module_file", "debug_dir"];
+
+/// Refuses options that a format of a flow would ignore.
+fn honoured(args: &Args, format: &Format, given: &Given) -> Result<()> {
+    const ONE: [&str; 4] = ["input", "output", "syscall", "call"];
+    let (view, more): (&str, &[&str]) = match (format, args.subject) {
+        (Format::Perfetto, _) => ("a timeline of all tasks", &[]),
+        (Format::Html, _) => ("a page of all views and tasks", &[]),
+        (Format::Folded, _) => ("folded stacks", &["pids", "comms", "by"]),
+        (Format::Pprof, _) => ("a profile for pprof", &["pids", "comms"]),
+        (Format::Csv | Format::Json, Subject::Errors | Subject::Delta) => ("this table", &["subject"]),
+        (Format::Json, Subject::Tree) => ("the tree", &["subject", "pids", "comms", "by"]),
+        (Format::Csv | Format::Json, _) => ("this table", &["subject", "pids", "comms"]),
+    };
+    given.only(view, &[ONE.as_slice(), more].concat())
+}
+
 fn write(
     format: &Format,
     args: &Args,
@@ -148,9 +186,6 @@ fn write(
     let filter: Filter = args.select.filter();
     let otherwise = if durations::is_recorded(run) { By::Time } else { By::Instructions };
     let by = args.by.unwrap_or(otherwise).into();
-    if matches!(format, Format::Perfetto | Format::Html) && filter != Filter::default() {
-        bail!("a timeline or report holds all tasks: leave out --task and --comm");
-    }
     match format {
         Format::Perfetto => perfetto::write(profile, &switches(run)?, &mut out)?,
         Format::Folded => folded::write(profile, &filter, by, &mut out)?,

@@ -38,6 +38,7 @@ use std::io::Write;
 use anyhow::Result;
 
 use crate::exit::Outcome;
+use crate::given::Given;
 use crate::progress::Progress;
 
 /// What kprism can be asked to do.
@@ -94,9 +95,10 @@ impl Command {
     }
 }
 
-/// Does it. `out` is standard output.
+/// Does it. `out` is standard output; `given` holds the options that were typed.
 pub fn run(
     command: &Command,
+    given: &Given,
     color: clap::ColorChoice,
     progress: &Progress,
     out: &mut dyn Write,
@@ -108,7 +110,7 @@ pub fn run(
         Command::Lab(lab::Command::Boot(args)) => record::boot_guest(args, color, progress, out),
         Command::Record(command) => record::run(command, color, progress, out),
         Command::Report(args) => {
-            let outcome = report::run(args, color, progress, out)?;
+            let outcome = report::run(args, given, color, progress, out)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
         Command::Impact(args) => impact::run(args, color, progress, out),
@@ -117,11 +119,11 @@ pub fn run(
             strict::judge(args.strict, &args.runs(), outcome, progress)
         }
         Command::Export(args) => {
-            let outcome = export::run(args, progress, out)?;
+            let outcome = export::run(args, given, progress, out)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
-        Command::Script(args) => script::run(args, progress, out),
-        Command::Annotate(args) => annotate::run(args, color, progress, out),
+        Command::Script(args) => script::run(args, given, progress, out),
+        Command::Annotate(args) => annotate::run(args, given, color, progress, out),
         Command::Explain(args) => explain::run(args, progress, out),
         Command::Compile(args) => compile::run(args, progress),
         Command::FlowCost(args) => flow_cost::run(args, color, progress, out),

@@ -23,6 +23,7 @@ use super::strict::StrictArgs;
 use super::tlb;
 use crate::durations;
 use crate::exit::Outcome;
+use crate::given::Given;
 use crate::pipeline;
 use crate::progress::Progress;
 
@@ -174,18 +175,21 @@ pub fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Tab
 /// Shows it.
 pub fn run(
     args: &Args,
+    given: &Given,
     color: clap::ColorChoice,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let style = Style { color: wants_color(color) };
     if args.subject == Some(Subject::Boot) {
+        given.only("`report boot`", &["subject", "input", "html", "json", "limit"])?;
         let (input, html) = (args.input.as_path(), args.html.as_deref());
         let limit = args.limit.unwrap_or(BOOT_ROWS);
         let shown = record::ShownBoot { input, html, json: args.json, limit, style };
         return record::report_boot(&shown, progress, out);
     }
     if args.subject == Some(Subject::Cover) {
+        given.only("`report cover`", &COVER)?;
         let (path, sort) = (args.name.as_deref(), args.sort.as_deref());
         let view = cover::View { path, sort, limit: args.limit, json: args.json, style };
         let call = args.one.syscall.is_some().then(|| args.one.clone());
@@ -195,27 +199,24 @@ pub fn run(
         }
         return cover::report(&args.input, &args.cover, &who, &view, progress, out);
     }
-    if args.cover.is_given() {
-        bail!("the options of coverage need the subject `cover`");
-    }
     if args.subject == Some(Subject::Delta) {
-        if args.select.filter() != Filter::default() || args.sort.is_some() || args.one.syscall.is_some() {
-            bail!(
-                "--task, --comm, --sort and --syscall do not go with `delta`: intervals are a CPU's or all tasks'"
-            );
-        }
+        given.only(
+            "`report delta`",
+            &[
+                "subject", "name", "input", "limit", "json", "html", "from", "to", "per", "nested", "count",
+                "csv",
+            ],
+        )?;
         let rows = args.limit.unwrap_or(DELTA_ROWS);
         let (name, html) = (args.name.as_deref(), args.html.as_deref());
         let view = delta::View { name, rows, json: args.json, html, style };
         return delta::run(&args.input, &args.delta, &view, progress, out);
     }
-    if args.func.is_given() && args.subject.is_some_and(|s| s != Subject::Func) {
-        bail!("--ftd, --callees, --callers, --tree and --by-task need the subject `func`");
-    }
     let holds_durations = || Ok::<_, anyhow::Error>(durations::is_recorded(&Run::open(&args.input)?));
     if args.subject == Some(Subject::Func)
         || (args.html.is_none() && (args.subject.is_none() || args.func.is_given()) && holds_durations()?)
     {
+        given.only("`report func`", if args.func.tree { &FUNC_TREE } else { &FUNC })?;
         let tree = Options { weight: Weight::Time, min_percent: args.min_percent, max_depth: args.depth };
         let (filter, sort, rows) = (args.select.filter(), args.sort.as_deref(), args.limit());
         let rows = if args.func.ftd { args.limit.unwrap_or(0) } else { rows };
@@ -223,11 +224,13 @@ pub fn run(
         return func::run(&Run::open(&args.input)?, &args.func, &view, progress, out);
     }
     if args.subject == Some(Subject::Probe) {
+        given.only("`report probe`", &["subject", "input", "limit", "pids", "json", "csv"])?;
         let tasks = &args.select.pids;
         let view = probe::View { rows: args.limit(), tasks, json: args.json, csv: args.delta.csv };
         return probe::report(&Run::open(&args.input)?, &view, out);
     }
     if args.subject == Some(Subject::Tlb) {
+        given.only("`report tlb`", &TLB)?;
         let view = tlb::View {
             name: args.name.as_deref(),
             rows: args.limit(),
@@ -240,15 +243,7 @@ pub fn run(
         };
         return tlb::run(&args.input, &view, progress, out);
     }
-    if args.html.is_some() && args.subject.is_some() {
-        bail!("--html writes all views: leave the subject away, or use it with `cover`, `delta`, `boot`");
-    }
-    if args.parts && args.subject != Some(Subject::Syscalls) {
-        bail!("--parts needs the subject `syscalls`");
-    }
-    if args.name.is_some() || args.delta.is_given() {
-        bail!("an INTERVAL and the options of `report delta` need the subject `delta`");
-    }
+    honoured(args, given)?;
     let (run, profile, manifest) = pipeline::open(&args.input, progress)?;
     let filter = args.select.filter();
     let profile = args.one.narrow(&run, profile, &filter, progress)?;
@@ -286,6 +281,86 @@ pub fn run(
         write!(out, "\n{}", header.account_text(style))?;
     }
     Ok(outcome)
+}
+
+/// What `report func` honours, and with `--tree`.
+const FUNC: [&str; 13] = [
+    "subject",
+    "input",
+    "sort",
+    "limit",
+    "json",
+    "csv",
+    "pids",
+    "comms",
+    "ftd",
+    "callees",
+    "callers",
+    "by_task",
+    "remeasured",
+];
+const FUNC_TREE: [&str; 9] =
+    ["subject", "input", "limit", "json", "pids", "comms", "tree", "min_percent", "depth"];
+const COVER: [&str; 21] = [
+    "subject",
+    "name",
+    "input",
+    "sort",
+    "limit",
+    "json",
+    "html",
+    "pids",
+    "comms",
+    "syscall",
+    "call",
+    "each",
+    "compare",
+    "source_dir",
+    "build_dir",
+    "since_boot",
+    "by_flow",
+    "merge",
+    "vmlinux",
+    "module_file",
+    "debug_dir",
+];
+const TLB: [&str; 10] =
+    ["subject", "name", "input", "limit", "sort", "pids", "comms", "counters", "json", "csv"];
+
+/// Refuses options that the views of a flow would ignore.
+fn honoured(args: &Args, given: &Given) -> Result<()> {
+    const ONE: [&str; 4] = ["subject", "input", "syscall", "call"];
+    let view = |subject: &str, more: &[&str]| given.only(subject, &[ONE.as_slice(), more].concat());
+    if args.html.is_some() {
+        return match args.subject {
+            None => view("--html", &["html"]),
+            Some(_) => bail!(
+                "--html writes all views: leave the subject away, or use it with `cover`, `delta`, `boot`"
+            ),
+        };
+    }
+    match args.subject {
+        None => view("the overview", &["limit", "pids", "comms", "json"]),
+        Some(Subject::Syscalls) => {
+            view("`report syscalls`", &["sort", "limit", "pids", "comms", "json", "parts"])
+        }
+        // Errors are a stream's, not a task's.
+        Some(Subject::Errors) => {
+            given.only("`report errors`", &["subject", "input", "sort", "limit", "json"])
+        }
+        Some(Subject::Tree) if args.json => {
+            view("`report tree --json`", &["pids", "comms", "json", "by", "min_percent", "depth"])
+        }
+        Some(Subject::Tree) => {
+            view("`report tree`", &["limit", "pids", "comms", "by", "min_percent", "depth"])
+        }
+        Some(Subject::Functions) => view("`report functions`", &["sort", "limit", "pids", "comms", "json"]),
+        Some(Subject::Tasks) => view("`report tasks`", &["sort", "limit", "pids", "comms", "json"]),
+        // Shown by commands of their own.
+        Some(
+            Subject::Boot | Subject::Cover | Subject::Delta | Subject::Func | Subject::Probe | Subject::Tlb,
+        ) => Ok(()),
+    }
 }
 
 /// The report as a page.

@@ -18,6 +18,7 @@ use kprism_store::Run;
 use super::probe;
 use crate::durations::{self, Audience};
 use crate::exit::{self, Outcome};
+use crate::given::Given;
 use crate::pipeline::{self, Loaded};
 use crate::progress::Progress;
 
@@ -185,14 +186,11 @@ impl Args {
 }
 
 /// Prints it.
-pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(&args.input)?;
     let recorded = durations::is_recorded(&run);
     let subject = args.subject.unwrap_or(if recorded { Subject::Calls } else { Subject::Insns });
-    ensure!(
-        args.depth.is_none() || subject == Subject::Calls,
-        "--depth is for calls: kprism script calls --depth LEVELS"
-    );
+    honoured(subject, recorded, given)?;
     if subject == Subject::Probe {
         return probe::script(&run, args, out);
     }
@@ -235,9 +233,28 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     conclude(output, args, progress)
 }
 
+/// Refuses options that the lines asked for would ignore.
+fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
+    const ALL: [&str; 9] = ["subject", "input", "cpus", "pids", "comms", "from", "to", "limit", "json"];
+    let (view, more): (&str, &[&str]) = match subject {
+        Subject::Insns => ("instructions", &["funcs", "own", "kernel", "user", "fields", "syntax"]),
+        Subject::Branches => ("branches", &["funcs", "own", "kernel", "user", "fields"]),
+        Subject::Calls if durations => ("calls of durations", &["funcs", "own", "depth", "fields"]),
+        Subject::Calls => ("calls", &["funcs", "own", "kernel", "user", "depth", "fields"]),
+        Subject::Syscalls => ("system calls", &["funcs", "fields"]),
+        // A record of a probe has no name of a task unless $comm was collected.
+        Subject::Probe => {
+            return given.only(
+                "records of probes",
+                &["subject", "input", "cpus", "pids", "from", "to", "limit", "json"],
+            );
+        }
+    };
+    given.only(view, &[ALL.as_slice(), more].concat())
+}
+
 /// The calls of a run of durations.
 fn of_durations(run: &Run, args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    ensure!(!(args.kernel || args.user), "a run of durations knows the kernel's functions only");
     let (profile, times) = durations::open(run, progress)?;
     ensure!(
         run.streams().join("ftrace").is_dir() || run.streams().join("bpf/calls.bin").is_file(),

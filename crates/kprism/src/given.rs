@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Options that were typed, so that a command can refuse those that it would not honour.
+//!
+//! In: what clap parsed. Out: [`Given`], which each view of a command asks with the options it honours. One command has
+//! many views (`report func`, `report tlb`); an option of another view must not be taken and ignored.
+
+use anyhow::{Result, bail};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+
+/// Options that every command honours.
+const ALWAYS: [&str; 4] = ["verbose", "quiet", "color", "strict"];
+
+/// Where options that one view alone honours are at home.
+const HOMES: [(&[&str], &str); 9] = [
+    (&["parts"], "`report syscalls`"),
+    (&["by", "min_percent"], "`report tree`"),
+    (&["depth"], "`report tree` and `script calls`"),
+    (&["per", "nested", "count"], "`report delta`"),
+    (&["ftd", "callees", "callers", "by_task", "remeasured"], "`report func`"),
+    (&["counters"], "`report tlb counters`"),
+    (&["each", "compare", "source_dir", "build_dir", "since_boot", "by_flow", "merge"], "coverage"),
+    (&["relative"], "`export -o FOLDER.gcda`"),
+    (&["syntax"], "`script insns` and `annotate`"),
+];
+
+/// The options and arguments of a subcommand that stand on the command line: their ids, and how they are typed.
+#[derive(Debug, Clone, Default)]
+pub struct Given(Vec<(String, String)>);
+
+impl Given {
+    /// What was typed for the innermost subcommand.
+    pub fn of(mut command: &Command, mut matches: &ArgMatches) -> Self {
+        while let Some((name, inner)) = matches.subcommand() {
+            let Some(next) = command.find_subcommand(name) else { break };
+            (command, matches) = (next, inner);
+        }
+        let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let given = command.get_arguments().filter(|arg| typed(arg.get_id().as_str()));
+        let shown = |arg: &clap::Arg| match arg.get_long() {
+            Some(long) => format!("--{long}"),
+            None => arg
+                .get_value_names()
+                .and_then(|names| names.first())
+                .map_or_else(String::new, |n| n.to_string()),
+        };
+        Self(given.map(|arg| (arg.get_id().to_string(), shown(arg))).collect())
+    }
+
+    /// Refuses what is not in `honoured`.
+    ///
+    /// # Errors
+    /// Names the first option that `view` would ignore.
+    pub fn only(&self, view: &str, honoured: &[&str]) -> Result<()> {
+        let known = |id: &str| honoured.contains(&id) || ALWAYS.contains(&id);
+        match self.0.iter().find(|(id, _)| !known(id)) {
+            Some((id, shown)) => {
+                let home = HOMES.iter().find(|(ids, _)| ids.contains(&id.as_str()));
+                let home = home.map(|(_, home)| format!("; it is for {home}")).unwrap_or_default();
+                bail!("{shown} does not go with {view}: it would change nothing there{home}")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Arg;
+
+    #[test]
+    fn what_is_typed_and_not_honoured_is_refused() {
+        let command = Command::new("kprism").subcommand(
+            Command::new("report")
+                .arg(Arg::new("subject").value_name("SUBJECT"))
+                .arg(Arg::new("rows").long("limit").default_value("40"))
+                .arg(Arg::new("pids").long("task")),
+        );
+        let given = |line: &str| {
+            let matches = command.clone().try_get_matches_from(line.split(' ')).unwrap();
+            Given::of(&command, &matches)
+        };
+        assert!(
+            given("kprism report tlb").only("`report tlb`", &["subject"]).is_ok(),
+            "a default is not typed"
+        );
+        let error =
+            given("kprism report tlb --task 1").only("`report tlb`", &["subject", "rows"]).unwrap_err();
+        assert_eq!(error.to_string(), "--task does not go with `report tlb`: it would change nothing there");
+    }
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! No option is taken and ignored: each option of each view of the commands that read runs changes what is shown, or the
+//! command refuses it with exit code 2.
+//!
+//! The options are those that `--help` lists, so an option that is added without a word here fails the test.
+
+mod guest;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use guest::{alone, kprism, ok, text};
+
+/// A view: a command line without options.
+type View<'a> = &'a [&'a str];
+
+/// How an option is tried.
+enum Try<'a> {
+    /// Alone, with this value, if it takes one.
+    With(&'a [&'a str]),
+    /// The same beside these others, compared with these others alone: it says something about them.
+    Beside(&'a [&'a str], &'a [&'a str]),
+    /// It is about something that runs of this kind cannot show: elsewhere tested, here only refused.
+    Foreign(&'a [&'a str]),
+    /// It changes how the program runs, not what it shows.
+    Always,
+}
+use Try::{Always, Beside, Foreign, With};
+
+/// Long names of the options that a command lists.
+fn listed(command: &str) -> BTreeSet<String> {
+    let help = String::from_utf8(ok(&[command, "--help"])).unwrap();
+    let option = |line: &str| {
+        let line = line.trim_start();
+        let line = line.strip_prefix('-')?;
+        let long = match line.strip_prefix('-') {
+            Some(long) => long,
+            None => line.split_once("--")?.1,
+        };
+        let end = long.find(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'));
+        Some(long[..end.unwrap_or(long.len())].to_owned())
+    };
+    // Descriptions are indented further.
+    let is_option =
+        |line: &&str| line.trim_start().starts_with('-') && line.find('-').is_some_and(|at| at <= 6);
+    help.lines().filter(is_option).filter_map(option).collect()
+}
+
+/// What a command line shows: its exit code, what it prints, the file that it was told to write.
+fn shown(arguments: &[&str], file: &Path) -> (Option<i32>, Vec<u8>, Option<Vec<u8>>, String) {
+    if file.is_dir() {
+        std::fs::remove_dir_all(file).unwrap();
+    } else {
+        let _ = std::fs::remove_file(file);
+    }
+    let output = kprism(arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), output.stdout, std::fs::read(file).ok(), said)
+}
+
+/// A time with system calls before and after it, in a run of a flow.
+fn middle(run: &Path) -> String {
+    let output = kprism(&["script", "syscalls", "--json", "-i", text(run)]);
+    let times: Vec<u64> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()?["time_ns"].as_u64())
+        .collect();
+    format!("{}ns", times.get(times.len() / 2).copied().unwrap_or_default())
+}
+
+/// Tries every option that `command` lists on every view. Gives what was ignored.
+fn ignored(
+    command: &str,
+    views: &[View<'_>],
+    run: &Path,
+    file: &Path,
+    how: &dyn Fn(&str, View<'_>) -> Option<Try<'static>>,
+) -> Vec<String> {
+    let options = listed(command);
+    assert!(options.len() > 3, "{command}: {options:?}");
+    let mut faults = Vec::new();
+    let middle = middle(run);
+    for view in views {
+        let line = |more: &[&str]| {
+            let mut line = vec![command];
+            line.extend(*view);
+            line.extend(["-i", text(run)]);
+            line.extend(more);
+            line.into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let show = |more: &[&str]| {
+            let line = line(more);
+            shown(&line.iter().map(String::as_str).collect::<Vec<_>>(), file)
+        };
+        for option in &options {
+            let Some(tried) = how(option, view) else {
+                faults.push(format!("--{option} of `{command}`: say in tests/options.rs how it is tried"));
+                continue;
+            };
+            let (beside, values, foreign) = match tried {
+                Always => continue,
+                With(values) => (&[][..], values, false),
+                Beside(others, values) => (others, values, false),
+                Foreign(values) => (&[][..], values, true),
+            };
+            let long = format!("--{option}");
+            let mut more = beside.to_vec();
+            more.push(&long);
+            more.extend(values);
+            let place = file.display().to_string();
+            let given = |word| match word {
+                "FILE" => &place,
+                "MIDDLE" => &*middle,
+                word => word,
+            };
+            let more: Vec<&str> = more.into_iter().map(given).collect();
+            let with = show(&more);
+            let refused = with.0 == Some(2);
+            let named = more.iter().any(|word| word.starts_with("--") && with.3.contains(word));
+            if refused && !named {
+                faults.push(format!("{:?}: refused without a word about {long}: {}", line(&more), with.3));
+            }
+            if refused || foreign {
+                if !refused {
+                    faults.push(format!("{:?}: not refused", line(&more)));
+                }
+                continue;
+            }
+            let without = show(beside);
+            if (&with.0, &with.1, &with.2) == (&without.0, &without.1, &without.2) {
+                faults.push(format!("{:?}: the same with and without {long}", line(&more)));
+            }
+        }
+    }
+    faults
+}
+
+fn of_report(option: &str, view: View<'_>) -> Option<Try<'static>> {
+    let sort: &[&str] = match view {
+        ["syscalls"] => &["-count"],
+        ["tasks"] => &["pid"],
+        ["func"] => &["-count"],
+        _ => &["-calls"],
+    };
+    Some(match option {
+        "help" | "verbose" | "quiet" | "color" | "input" | "strict" => Always,
+        "html" => With(&["FILE"]),
+        // A run without errors has nothing to sort or to limit.
+        "sort" | "limit" | "json" if view == ["errors"] => Always,
+        "sort" => With(sort),
+        "limit" => With(&["1"]),
+        "task" => With(&["1"]),
+        "comm" => With(&["ls"]),
+        "syscall" => With(&["mmap"]),
+        "call" => Beside(&["--syscall", "mmap"], &["fastest"]),
+        "counters" => Foreign(&["/nonexistent"]),
+        "parts" | "json" | "tree" | "by-task" => With(&[]),
+        "by" => With(&["time"]),
+        "min-percent" if view == ["func"] => Beside(&["--tree"], &["20"]),
+        "depth" if view == ["func"] => Beside(&["--tree"], &["2"]),
+        "min-percent" => With(&["20"]),
+        "depth" => With(&["2"]),
+        "from" => Beside(&[], &["cli", "--to", "sti"]),
+        "to" => Foreign(&["sti"]),
+        "per" => Beside(&["--from", "cli", "--to", "sti"], &["task"]),
+        "nested" => Beside(&["--from", "call", "--to", "ret"], &[]),
+        "count" => With(&["call"]),
+        "csv" if view == ["delta"] => Beside(&["--from", "cli", "--to", "sti"], &[]),
+        "csv" => With(&[]),
+        "ftd" => With(&[]),
+        "callees" | "callers" => With(&["vfs_open"]),
+        // Of a run of `record func --remeasure`.
+        "remeasured" if view == ["func"] => Always,
+        "remeasured" => Foreign(&[]),
+        "build-dir" | "debug-dir" | "source-dir" | "merge" => Foreign(&["/nonexistent"]),
+        "vmlinux" => Foreign(&["/nonexistent"]),
+        "module-file" => Foreign(&["/nonexistent"]),
+        "since-boot" | "by-flow" | "compare" => Foreign(&[]),
+        "each" => Foreign(&["file"]),
+        _ => return None,
+    })
+}
+
+fn of_export(option: &str, view: View<'_>) -> Option<Try<'static>> {
+    let _ = view;
+    Some(match option {
+        "help" | "verbose" | "quiet" | "color" | "input" | "strict" | "output" => Always,
+        "task" => With(&["1"]),
+        "comm" => With(&["ls"]),
+        "syscall" => With(&["mmap"]),
+        "call" => Beside(&["--syscall", "mmap"], &["fastest"]),
+        "by" => With(&["time"]),
+        "build-dir" | "debug-dir" | "merge" | "vmlinux" | "module-file" => Foreign(&["/nonexistent"]),
+        "since-boot" | "by-flow" | "relative" => Foreign(&[]),
+        _ => return None,
+    })
+}
+
+fn of_script(option: &str, view: View<'_>) -> Option<Try<'static>> {
+    Some(match option {
+        "help" | "verbose" | "quiet" | "color" | "input" => Always,
+        "cpu" => With(&["7"]),
+        "task" => With(&["1"]),
+        "comm" => With(&["ls"]),
+        "func" if view == ["syscalls"] => With(&["mmap"]),
+        "func" => With(&["vfs_open"]),
+        "self" => Beside(&["--func", "path_openat"], &[]),
+        "from" | "to" => With(&["MIDDLE"]),
+        "kernel" | "user" | "json" => With(&[]),
+        "limit" => With(&["3"]),
+        "depth" => With(&["2"]),
+        "fields" => With(&["comm"]),
+        "syntax" => With(&["intel"]),
+        _ => return None,
+    })
+}
+
+#[test]
+fn every_option_changes_what_is_shown_or_is_refused() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let (run, file) = (dir.path().join("run"), dir.path().join("file"));
+    ok(&["lab", "run", "-q", "-o", text(&run), "--", "ls", "/"]);
+    let views: [View<'_>; 8] =
+        [&[], &["functions"], &["syscalls"], &["tree"], &["tasks"], &["errors"], &["delta"], &["func"]];
+    let mut faults = ignored("report", &views, &run, &file, &of_report);
+    let views: [View<'_>; 5] = [
+        &["-o", "-.folded"],
+        &["-o", "-.csv"],
+        &["-o", "-.pprof"],
+        &["tree", "-o", "-.json"],
+        &["-o", "-.html"],
+    ];
+    faults.extend(ignored("export", &views, &run, &file, &of_export));
+    let views: [View<'_>; 4] = [&["insns"], &["branches"], &["calls"], &["syscalls"]];
+    faults.extend(ignored("script", &views, &run, &file, &of_script));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn options_of_durations_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, file) = (dir.path().join("run"), dir.path().join("file"));
+    let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cmd/func.in/whole.txt");
+    ok(&["import", "-q", input, "-o", text(&run)]);
+    let views: [View<'_>; 2] = [&[], &["func"]];
+    let mut faults = ignored("report", &views, &run, &file, &|option, _| match option {
+        "task" => Some(With(&["1"])),
+        "comm" => Some(With(&["nobody"])),
+        "syscall" | "call" | "parts" | "by" => Some(Foreign(match option {
+            "syscall" => &["mmap"],
+            "call" => &["fastest", "--syscall", "mmap"],
+            "by" => &["time"],
+            _ => &[],
+        })),
+        "from" | "to" | "per" | "nested" | "count" => Some(Foreign(match option {
+            "from" => &["cli", "--to", "sti"],
+            "to" => &["sti"],
+            "per" => &["task"],
+            "count" => &["call"],
+            _ => &[],
+        })),
+        "remeasured" => Some(Always),
+        "callees" | "callers" => Some(With(&["vfs_*"])),
+        "by-task" => Some(With(&[])),
+        "html" => Some(With(&["FILE"])),
+        other => of_report(other, &["func"]),
+    });
+    faults.extend(ignored("script", &[&["calls"]], &run, &file, &|option, view| match option {
+        "from" | "to" => Some(With(&["7.67869"])),
+        "comm" => Some(With(&["nobody"])),
+        "func" => Some(With(&["lru_add"])),
+        "self" => Some(Beside(&["--func", "lru_add"], &[])),
+        other => of_script(other, view),
+    }));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
