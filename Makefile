@@ -19,6 +19,8 @@
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
 
+# Where rustup puts cargo.
+export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60

