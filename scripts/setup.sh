@@ -113,6 +113,10 @@ if [ "$purpose" = test ]; then
 	need gdb "its values and bytecode are what ours are held against" have gdb
 	need babeltrace2 "reads the CTF traces that we write, in a test" have babeltrace2
 	need systemtap-sdt-dev "static tracepoints of a program that a test probes" test -e /usr/include/x86_64-linux-gnu/sys/sdt.h
+	need flex "builds a kernel with gcov for tests" have flex
+	need bison "the same" have bison
+	need bc "the same" have bc
+	need libelf-dev "the same" test -e /usr/include/libelf.h
 	need libelf1 "the kernel's own tools need it to build a module for a test's guest" have_library libelf.so.1
 	need trace-cmd "counts the events of trace.dat files that tests read, and is timed beside us" have trace-cmd
 	need g++ "gcov judges C++ programs in a test" have g++

@@ -76,6 +76,13 @@ check "build" $CARGO build --profile checked --workspace
 check "Intel's decoder" make -sC tests/oracle OUT="$PWD/target"
 KPRISM_PTORACLE=$PWD/target/ptoracle
 export KPRISM_PTORACLE
+# A kernel with gcov, smaller than users': built once, some minutes of two CPUs.
+printf '\n== a kernel with gcov\n'
+if variables=$(KPRISM=${CARGO_TARGET_DIR:-target}/checked/kprism sh scripts/gcov-small.sh "$PWD/target/gcov-small" </dev/null); then
+	eval "$variables"
+else
+	echo "== could not be had: the tests that need it will be skipped"
+fi
 suite "tests" $CARGO test --workspace --profile checked --no-fail-fast
 
 if [ "$skipped" -gt 0 ]; then

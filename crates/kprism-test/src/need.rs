@@ -118,7 +118,7 @@ needs! {
     TLB_JUDGE = "another simulator of TLBs", "KPRISM_TLB_JUDGE names a program (crates/kprism-tlb/tests/judge.rs)",
         || std::env::var_os("KPRISM_TLB_JUDGE").is_some();
     /// The kernel that counts its own coverage.
-    GCOV_KERNEL = "a kernel built with gcov", "make test-gcov-kernel builds it, once",
+    GCOV_KERNEL = "a kernel built with gcov", "make test builds a small one, make test-gcov-kernel a whole one, once",
         || std::env::var_os("KPRISM_GCOV_KERNEL").is_some();
     /// The same with debug information.
     GCOV_DEBUG_KERNEL = "a kernel built with gcov and debug information",
