@@ -3,6 +3,7 @@
 #   make          build everything, optimised
 #   make demo     install what is missing, record the demo workload, print tables, write report.html
 #   make test     install what is missing, check and run everything that can be tested
+#   make test-fresh  the same on a bare Debian in a folder (SUITE=trixie ORDER=test,demo AS=user RUST=with: see scripts/test-fresh.sh)
 #   make bench    measure, in one run, against the peers
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
@@ -19,6 +20,8 @@
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
 
+# Where rustup puts cargo.
+export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
@@ -28,7 +31,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-gcov-kernel test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb test-tlb fuzz install setup-demo setup-test
+.PHONY: all demo test test-fresh test-gcov-kernel test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb test-tlb fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -45,6 +48,9 @@ demo: setup-demo
 
 test: setup-test
 	@CARGO="$(CARGO)" sh scripts/test.sh
+
+test-fresh:
+	@sh scripts/test-fresh.sh
 
 test-gcov-kernel: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-agent

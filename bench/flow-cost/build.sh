@@ -26,4 +26,6 @@ build sort sort -O2
 build randmatmul randmatmul -O3
 build omega loop -O2 -DOMEGA
 build epsilon loop -O2
+build omega-alone loop -O2 -DOMEGA -DALONE -nostdlib
+build epsilon-alone loop -O2 -DALONE -nostdlib
 cp "$here"/js/*.js "$dir"

@@ -20,6 +20,9 @@ kprism = os.path.abspath(os.environ.get("KPRISM", "target/release/kprism"))
 runs = int(os.environ.get("RUNS", "2"))
 methods = os.environ.get("METHODS", "user observer ptat lackey dynamorio").split()
 judge, module = os.environ.get("KPRISM_TLB_JUDGE"), os.environ.get("KPRISM_PTAT")
+# Debian's own takes no plugins any more.
+qemu = subprocess.run(["sh", os.path.join(here, "../../scripts/qemu-user.sh")], check=True, text=True,
+                      stdout=subprocess.PIPE).stdout.strip()
 plugin = os.path.join(os.path.dirname(kprism), "libkprism_user.so")
 
 LARGE = ["stride 8192 2000", "gups 256M 8M", "bfs 18 16", "chase 128M 16M", "threads 2 stride 64M 8M",
@@ -49,7 +52,7 @@ def user(words, work, record):
     folder = os.path.join(work, "user")
     shutil.rmtree(folder, ignore_errors=True)
     how = f"{plugin},out={folder},tlb=ivybridge-ep" + ("" if record else ",record=no")
-    seconds = cpu(["qemu-x86_64", "-plugin", how] + program(words))
+    seconds = cpu([qemu, "-plugin", how] + program(words))
     counts = json.load(open(os.path.join(folder, "tlb/counts.json")))["vcpus"]
     references = sum(sum(cpu["references"].values()) for cpu in counts)
     misses = sum(sum(cpu["models"][0]["misses"].values()) for cpu in counts)
@@ -73,7 +76,7 @@ def table_user(work):
     print(f"{'':26}{'native s':>9}{'qemu':>8}{'counted':>9}{'recorded':>10}{'M/s':>8}{'misses':>13}")
     for words in LARGE:
         native = best(lambda: cpu(program(words)))
-        bare = best(lambda: cpu(["qemu-x86_64"] + program(words)))
+        bare = best(lambda: cpu([qemu] + program(words)))
         counted = min(user(words, work, False) for _ in range(runs))
         recorded = min(user(words, work, True) for _ in range(runs))
         print(f"{words:26}{native:9.2f}{bare / native:7.1f}x{counted[0] / native:8.1f}x{recorded[0] / native:9.1f}x"

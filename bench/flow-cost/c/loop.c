@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* A million rounds of a loop: empty (Epsilon), or with a conditional branch that is always taken, to the next
- * instruction (Omega, built with -DOMEGA). What they differ in is the cost of a million TNT bits. */
+ * instruction (Omega, built with -DOMEGA). What they differ in is the cost of a million TNT bits.
+ *
+ * With -DALONE -nostdlib it is the loop and nothing else, whatever C library there is: for counts that are exact. */
+#ifdef ALONE
+#include <stdint.h>
+#else
 #include "bench.h"
+#endif
 
-int main(void)
+static uint64_t loop(uint64_t rounds)
 {
-	uint64_t rounds = 1000000;
 
 	__asm__ volatile("1:\n\t"
 #ifdef OMEGA
@@ -21,6 +26,19 @@ int main(void)
 			 : "+r"(rounds)
 			 :
 			 : "r8", "r9", "cc");
-	result((double)rounds);
+	return rounds;
+}
+
+#ifdef ALONE
+void _start(void)
+{
+	__asm__ volatile("syscall" : : "a"(60), "D"(loop(1000000)));
+	__builtin_unreachable();
+}
+#else
+int main(void)
+{
+	result((double)loop(1000000));
 	return 0;
 }
+#endif

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finding what the build made: the agent, the observer and the recorder lie beside the program that runs.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use crate::cache::Cache;
 use crate::error::{Error, Result};
 
 /// The guest's agent: `$KPRISM_AGENT`, or `kprism-agent` beside this program.
@@ -26,6 +29,39 @@ pub fn find_observer() -> Result<PathBuf> {
 /// It is not there.
 pub fn find_user_plugin() -> Result<PathBuf> {
     find("libkprism_user.so", "KPRISM_USER_PLUGIN")
+}
+
+/// QEMU's system mode: `$KPRISM_QEMU`, or `qemu-system-x86_64`.
+pub fn qemu_program() -> OsString {
+    std::env::var_os("KPRISM_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into())
+}
+
+/// QEMU's user mode with plugins: `$KPRISM_QEMU_USER`, the one that `scripts/qemu-user.sh` put into the cache, or
+/// `qemu-x86_64` in PATH. Debian's own has none from QEMU 9 on.
+///
+/// # Errors
+/// None of them takes plugins.
+pub fn find_qemu_user() -> Result<PathBuf> {
+    let named = std::env::var_os("KPRISM_QEMU_USER").map(PathBuf::from);
+    let cached = || Cache::open().ok().map(|cache| cache.folder().join("tools/qemu-user/qemu-x86_64"));
+    let all = match &named {
+        Some(path) => vec![path.clone()],
+        None => cached().into_iter().chain([PathBuf::from("qemu-x86_64")]).collect(),
+    };
+    let help = |path: &Path| Command::new(path).arg("-help").output();
+    let takes = |path: &PathBuf| {
+        let said = help(path).map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        said.is_ok_and(|said| said.lines().any(|line| line.starts_with("-plugin")))
+    };
+    all.into_iter().find(takes).ok_or_else(|| {
+        let found = match named {
+            Some(path) => format!("KPRISM_QEMU_USER={} does not start, or takes no plugins", path.display()),
+            None if help(Path::new("qemu-x86_64")).is_ok() => "the qemu-x86_64 here takes no plugins".into(),
+            None => "there is no qemu-x86_64 here".into(),
+        };
+        let remedy = "scripts/qemu-user.sh gets one that does; --method model, in the guest, needs none";
+        Error::Option(format!("{found}: {remedy}"))
+    })
 }
 
 fn find(file: &str, variable: &'static str) -> Result<PathBuf> {

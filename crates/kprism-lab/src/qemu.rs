@@ -31,7 +31,7 @@ pub struct Qemu {
 impl Qemu {
     /// `$KPRISM_QEMU`, or `qemu-system-x86_64` from the path; fails if it is missing or too old.
     pub fn find() -> Result<Self> {
-        let program = std::env::var_os("KPRISM_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into());
+        let program = crate::files::qemu_program();
         let output =
             Command::new(&program).arg("--version").output().map_err(|error| match error.kind() {
                 std::io::ErrorKind::NotFound => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The page of coverage in a browser: levels, search, sorting, sources with counts, runs, dark mode; a large one opens at
-//! once. `KPRISM_COVER_PAGE` names a page of a whole kernel to be tried as well (`make test-gcov-kernel` makes one).
+//! once. `KPRISM_COVER_PAGE` names a page of a whole kernel to be tried as well (`make test` and `make test-gcov-kernel` make one).
 
 mod webdriver;
 
@@ -202,7 +202,7 @@ fn a_large_tree_in_a_browser() {
 #[test]
 fn a_whole_kernel_opens_at_once() {
     let Some(page) = std::env::var_os("KPRISM_COVER_PAGE") else {
-        skip("no KPRISM_COVER_PAGE: make test-gcov-kernel makes one");
+        skip("no KPRISM_COVER_PAGE: make test makes one");
     };
     let dir = tempfile::tempdir().unwrap();
     let browser = Browser::start(&dir.path().join("browser"), 1500, 1000);

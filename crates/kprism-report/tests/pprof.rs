@@ -5,7 +5,6 @@ mod sample;
 
 use std::io::Read;
 use std::path::Path;
-use std::process::Command;
 
 use flate2::read::GzDecoder;
 use kprism_durations::{NodeTimes, Times};
@@ -80,8 +79,8 @@ fn durations_have_what_was_waited_for() {
 }
 
 /// What pprof's table says: cumulative value by function.
-fn cumulated(tool: &Path, file: &Path, kind: &str) -> Vec<(String, f64)> {
-    let out = Command::new(tool)
+fn cumulated(file: &Path, kind: &str) -> Vec<(String, f64)> {
+    let out = pprof()
         .args(["-top", "-cum", "-nodecount=100000", "-nodefraction=0", "-unit=ns"])
         .arg(format!("-sample_index={kind}"))
         .arg(file)
@@ -100,12 +99,12 @@ fn cumulated(tool: &Path, file: &Path, kind: &str) -> Vec<(String, f64)> {
 
 #[test]
 fn pprof_reads_it() {
-    let tool = pprof();
+    pprof();
     let profile = sample::profile();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("run.pb.gz");
     std::fs::write(&file, written(&profile, Some(&times(&profile)), &Filter::default())).unwrap();
-    let rows = cumulated(&tool, &file, "self");
+    let rows = cumulated(&file, "self");
     // What it sums up over callers, recursion counted once, is what the tables have.
     let table = kprism_report::rows::functions(&profile, &Filter::default());
     let mut compared = 0;
@@ -120,7 +119,7 @@ fn pprof_reads_it() {
         }
     }
     assert!(compared > 5, "{rows:?}");
-    assert!(!cumulated(&tool, &file, "off_cpu").is_empty() && !cumulated(&tool, &file, "calls").is_empty());
+    assert!(!cumulated(&file, "off_cpu").is_empty() && !cumulated(&file, "calls").is_empty());
 }
 
 kprism_test::main!();

@@ -84,7 +84,8 @@ needs! {
     PTORACLE = "Intel's decoder (tests/oracle)", "make test builds it and sets KPRISM_PTORACLE",
         || std::env::var_os("KPRISM_PTORACLE").is_some();
     /// A checkout of libipt, for its own test suite.
-    LIBIPT = "a checkout of libipt", "KPRISM_LIBIPT=FOLDER names one", || std::env::var_os("KPRISM_LIBIPT").is_some();
+    LIBIPT = "the source of libipt", "sh scripts/libipt.sh, or KPRISM_LIBIPT names a folder with it",
+        || libipt().join("test/src").is_dir();
     /// GCC and its gcov.
     GCC = "gcc and gcov", SETUP, || runs("gcc", "--version") && runs("gcov", "--version");
     /// GDB.
@@ -104,13 +105,20 @@ needs! {
     /// Perfetto's trace processor, and Node to run it: `perfetto()`.
     PERFETTO = "Perfetto's trace processor and Node", SETUP,
         || runs("node", "--version") && perfetto_folder().join("engine_bundle.js").is_file();
+    /// `record tlb --method user`.
+    USER_PLUGINS = "a qemu-x86_64 that takes plugins", "sh scripts/qemu-user.sh gets one", || {
+        let help = |program: PathBuf| Command::new(program).arg("-help").output();
+        let takes = |program| help(program).is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("\n-plugin "));
+        let named = std::env::var_os("KPRISM_QEMU_USER").map(PathBuf::from);
+        named.map_or_else(|| takes(cache().join("tools/qemu-user/qemu-x86_64")) || takes("qemu-x86_64".into()), takes)
+    };
     /// Traces every access of a program.
     VALGRIND = "valgrind", SETUP, || runs("valgrind", "--version");
     /// Another simulator of TLBs.
     TLB_JUDGE = "another simulator of TLBs", "KPRISM_TLB_JUDGE names a program (crates/kprism-tlb/tests/judge.rs)",
         || std::env::var_os("KPRISM_TLB_JUDGE").is_some();
     /// The kernel that counts its own coverage.
-    GCOV_KERNEL = "a kernel built with gcov", "make test-gcov-kernel builds it, once",
+    GCOV_KERNEL = "a kernel built with gcov", "make test builds a small one, make test-gcov-kernel a whole one, once",
         || std::env::var_os("KPRISM_GCOV_KERNEL").is_some();
     /// The same with debug information.
     GCOV_DEBUG_KERNEL = "a kernel built with gcov and debug information",
@@ -137,38 +145,50 @@ pub fn program(names: &[&str], package: &str) -> String {
     )
 }
 
-/// Google's pprof: `KPRISM_PPROF`, the one that set-up fetched, or any.
-pub fn pprof() -> PathBuf {
-    let all = [
-        std::env::var_os("KPRISM_PPROF").map(PathBuf::from),
-        Some(cache().join("tools/pprof")),
-        Some("pprof".into()),
-    ];
-    let runs = |tool: &PathBuf| Command::new(tool).arg("-help").output().is_ok();
-    all.into_iter().flatten().find(runs).unwrap_or_else(|| skip(format!("needs pprof: {SETUP}")))
+/// Google's pprof: `KPRISM_PPROF`, or any; Go comes with one.
+pub fn pprof() -> Command {
+    let own = std::env::var("KPRISM_PPROF").unwrap_or_else(|_| "pprof".into());
+    for line in [&[own.as_str()][..], &["go", "tool", "pprof"]] {
+        let command = || {
+            let mut command = Command::new(line[0]);
+            command.args(&line[1..]);
+            command
+        };
+        // It ends with 2 after its help.
+        let help = command().arg("-help").output();
+        if help.is_ok_and(|output| String::from_utf8_lossy(&output.stderr).contains("-sample_index")) {
+            return command();
+        }
+    }
+    skip(format!("needs pprof: {SETUP} installs Go, which has it, or KPRISM_PPROF names one"))
 }
 
-/// A Python that has one of these modules: `KPRISM_PYTHON`, or the system's; with what set-up fetched.
+/// A Python that has one of these modules: `KPRISM_PYTHON`, or the system's; with what set-up fetched for it.
 pub fn python_with(modules: &[&str]) -> Command {
+    let plain = || Command::new(std::env::var("KPRISM_PYTHON").unwrap_or_else(|_| "python3".into()));
+    // Modules are made for one version of Python.
+    let version = plain().args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).output();
+    let version = version.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let folder = cache().join(format!("tools/python-{}", version.unwrap_or_default()));
     let python = || {
-        let mut python = Command::new(std::env::var("KPRISM_PYTHON").unwrap_or_else(|_| "python3".into()));
-        python.env("PYTHONPATH", cache().join("tools/python"));
+        let mut python = plain();
+        python.env("PYTHONPATH", &folder);
         python
     };
     let has = |module: &&str| {
-        python()
-            .arg("-c")
-            .arg(format!("import {module}"))
-            .output()
-            .is_ok_and(|output| output.status.success())
+        let import = python().arg("-c").arg(format!("import {module}")).output();
+        import.is_ok_and(|output| output.status.success())
     };
     if !modules.iter().any(has) {
-        skip(format!(
-            "needs Python with {}: {SETUP}, or KPRISM_PYTHON names one that has it",
-            modules.join(" or ")
-        ));
+        let names = modules.join(" or ");
+        skip(format!("needs Python with {names}: {SETUP}, or KPRISM_PYTHON names one that has it"));
     }
     python()
+}
+
+/// Where the source of libipt is: `KPRISM_LIBIPT`, or where `scripts/libipt.sh` puts it.
+pub fn libipt() -> PathBuf {
+    std::env::var_os("KPRISM_LIBIPT").map_or_else(|| cache().join("tools/libipt"), PathBuf::from)
 }
 
 /// The folder of Perfetto's trace processor.

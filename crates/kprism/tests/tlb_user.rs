@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kprism_test::{USER_PLUGINS, needs, test};
 use kprism_tlb::Access;
 use kprism_tlb::stream::{Event, Miss, Reader};
 use serde_json::Value;
@@ -19,6 +20,7 @@ struct Bench(tempfile::TempDir);
 
 impl Bench {
     fn new() -> Self {
+        needs(&[USER_PLUGINS]);
         let dir = tempfile::tempdir().expect("a folder");
         let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/tlb/build.sh");
         assert!(Command::new("sh").arg(build).arg(dir.path()).status().expect("sh").success());
@@ -239,3 +241,5 @@ fn counters_of_perf_are_compared() {
     assert_eq!(rows[0]["counted"].as_u64(), Some(loads * 4));
     assert_eq!(rows[0]["relative_error_percent"].as_f64(), Some(75.0), "{rows:?}");
 }
+
+kprism_test::main!();

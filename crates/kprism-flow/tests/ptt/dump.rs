@@ -13,7 +13,13 @@ pub fn packets(case: &Case) -> Verdict {
     let expected: Vec<String> = expected.lines().filter_map(expected_packet).collect();
     let found = dump(case);
     for (line, (expected, found)) in expected.iter().zip(&found).enumerate() {
-        if expected != found {
+        // libipt before 2.2 knows no TRIG, and does not print what an event is.
+        if expected.ends_with(" error") && found.split(' ').nth(1) == Some("trig") {
+            return None;
+        }
+        if expected != found
+            && !found.strip_prefix(expected.as_str()).is_some_and(|more| more.starts_with(" type "))
+        {
             return Some(Err(format!("line {}: {found:?}, not {expected:?}", line + 1)));
         }
     }

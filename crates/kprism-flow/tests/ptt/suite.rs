@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use kprism_test::{LIBIPT, needs, program};
+use kprism_test::{LIBIPT, libipt, needs, program};
 
 /// One case.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub fn cases() -> &'static [Case] {
     program(&["cmake"], "cmake");
     program(&["yasm"], "yasm");
     CASES.get_or_init(|| {
-        let libipt = PathBuf::from(std::env::var_os("KPRISM_LIBIPT").unwrap_or_default());
+        let libipt = libipt();
         let libipt = libipt.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", libipt.display()));
         let pttc = build(&libipt);
         let folder = libipt.join("test/src");

@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::Result;
 use serde::Serialize;
 
+use super::check_plugins;
 use super::record::{self, Pmu, Rights};
 use crate::exit::Outcome;
 use crate::text::bytes;
@@ -54,7 +55,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
     let items = [
         cpus(),
         qemu(),
-        beside("observer plugin", kprism_lab::find_observer()),
+        plugin("observer plugin", State::Missing, check_plugins::observer()),
         beside("guest agent", kprism_lab::find_agent()),
         guest_kernel(),
         disk(),
@@ -62,6 +63,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
         perf(),
         function_tracer(),
         bpf(),
+        plugin("user plugin", State::Optional, check_plugins::user()),
         browser(),
     ];
     let items: Vec<Item> = items.into_iter().chain(killed_recording()).collect();
@@ -102,7 +104,7 @@ fn cpus() -> Item {
 
 fn qemu() -> Item {
     const REMEDY: &str = "install qemu-system-x86 of bookworm-backports: scripts/setup.sh does it";
-    let output = Command::new("qemu-system-x86_64").arg("--version").output();
+    let output = Command::new(kprism_lab::qemu_program()).arg("--version").output();
     let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
     let version = text.split_whitespace().skip_while(|w| *w != "version").nth(1).unwrap_or("none").to_owned();
     let major: u32 = version.split('.').next().and_then(|m| m.parse().ok()).unwrap_or(0);
@@ -114,6 +116,10 @@ fn beside(name: &'static str, file: Result<std::path::PathBuf, kprism_lab::Error
         Ok(path) => Item::new(name, true, State::Missing, path.display().to_string(), ""),
         Err(e) => Item::new(name, false, State::Missing, "not found", &e.to_string()),
     }
+}
+
+fn plugin(name: &'static str, otherwise: State, tried: check_plugins::Tried) -> Item {
+    Item::new(name, tried.ok, otherwise, tried.found, &tried.remedy)
 }
 
 /// The kernel comes from the cache or from apt.

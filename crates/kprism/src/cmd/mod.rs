@@ -4,6 +4,7 @@
 pub mod annotate;
 pub mod call;
 mod check;
+mod check_plugins;
 mod compile;
 mod cover;
 mod cover_compare;

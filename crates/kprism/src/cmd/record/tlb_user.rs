@@ -15,11 +15,10 @@ use serde_json::{Value, json};
 
 use crate::pipeline;
 
-const QEMU: &str = "qemu-x86_64";
-
 /// Records a command; gives the run and the exit code.
 pub fn record(command: &[String], geometries: &[String], output: &Path) -> Result<(Run, u8)> {
     let plugin = kprism_lab::find_user_plugin()?;
+    let qemu = kprism_lab::find_qemu_user()?;
     for path in [&plugin, &output.to_path_buf()] {
         if path.to_string_lossy().contains(',') {
             bail!("{}: no `,` may be in this path, as QEMU's options are separated by it", path.display());
@@ -31,20 +30,17 @@ pub fn record(command: &[String], geometries: &[String], output: &Path) -> Resul
     argument.push(",out=");
     argument.push(std::path::absolute(run.streams())?);
     argument.push(format!(",tlb={}", geometries.join("+")));
-    let status = Command::new(QEMU)
+    let status = Command::new(&qemu)
         .arg("-plugin")
         .arg(&argument)
         .arg(in_path(&command[0]))
         .args(&command[1..])
         .status()
-        .with_context(|| {
-            format!(
-                "{QEMU} does not start: Debian's qemu-user of release 12 has plugins (scripts/setup.sh test)"
-            )
-        })?;
+        .with_context(|| qemu.display().to_string())?;
     let code = status.code().or(status.signal().map(|s| 128 + s)).unwrap_or(1);
-    let counts = fs::read(run.tlb_counts())
-        .with_context(|| format!("{QEMU} left no counts: the command ended with exit code {code}"))?;
+    let counts = fs::read(run.tlb_counts()).with_context(|| {
+        format!("{} left no counts: the command ended with exit code {code}", qemu.display())
+    })?;
     let counts: Value = serde_json::from_slice(&counts)?;
     let threads = counts["vcpus"].as_array().map_or(0, Vec::len);
     let vcpus: Vec<Value> = (0..threads).map(|cpu| json!({"cpu": cpu, "instructions": null})).collect();

@@ -1,0 +1,115 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# A fresh machine: a bare Debian in a folder, a clean clone in it, and the commands of the README in either order. Called by
+# `make test-fresh`, as root (it makes file systems and mounts). What is committed is what is tried.
+#
+#   SUITE=bookworm      or trixie
+#   ORDER=demo,test     targets of the Makefile, in this order; test,demo is the other
+#   AS=root             or user, who has sudo
+#   RUST=without        or with: this machine's toolchain of rustup, read-only
+#   CARGO_CACHE=yes     what cargo has downloaded here is used there; no: downloaded anew
+#   KEEP=no             or yes: the folder stays; it takes 20 GB
+#
+# Mirrors are those of this machine's apt. Logs are in target/fresh/SUITE-ORDER-AS-RUST/*.log; closing lines are printed.
+set -eu
+
+: "${SUITE:=bookworm}" "${ORDER:=demo,test}" "${AS:=root}" "${RUST:=without}" "${CARGO_CACHE:=yes}" "${KEEP:=no}"
+case $SUITE-$AS-$RUST in
+bookworm-root-* | bookworm-user-* | trixie-root-* | trixie-user-*) ;;
+*)
+	echo "test-fresh: SUITE=$SUITE AS=$AS RUST=$RUST: see the head of $0" >&2
+	exit 2
+	;;
+esac
+[ "$(id -u)" -eq 0 ] || { echo "test-fresh: making a file system and mounting needs root: sudo $0" >&2; exit 2; }
+command -v mmdebstrap >/dev/null || { echo "test-fresh: needs mmdebstrap: apt-get install mmdebstrap" >&2; exit 2; }
+
+# All mounts are of this script alone, and go with it.
+if [ -z "${KPRISM_FRESH_INNER:-}" ]; then
+	KPRISM_FRESH_INNER=1 exec unshare --mount --propagation private sh "$0"
+fi
+
+top=$(cd "$(dirname "$0")/.." && pwd)
+place=${CARGO_TARGET_DIR:-$top/target}/fresh/$SUITE-$(echo "$ORDER" | tr , -)-$AS-$RUST
+root=$place/root
+rm -rf "$place"
+mkdir -p "$place"
+home=/root
+[ "$AS" = root ] || home=/home/kprism
+
+mirror() {
+	# shellcheck disable=SC2016 # apt's own variables
+	apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI)' 'Created-By: Packages' |
+		awk -v suffix="$1" '$1 == "Debian" && $2 !~ /backports/ && ($2 ~ /-security$/) == (suffix != "") { print $3; exit }'
+}
+main=$(mirror "")
+security=$(mirror security)
+
+printf '== %s, %s, as %s, %s rustup: making it\n' "$SUITE" "$ORDER" "$AS" "$RUST"
+mmdebstrap --quiet --variant=minbase --include=sudo,ca-certificates "$SUITE" "$root" \
+	"deb $main $SUITE main" "deb $main $SUITE-updates main" "deb $security $SUITE-security main" \
+	>"$place/mmdebstrap.log" 2>&1 || { tail -n 5 "$place/mmdebstrap.log" >&2; exit 1; }
+cp /etc/resolv.conf /etc/hosts "$root/etc/"
+# This machine's own authorities, if it has any.
+if [ -d /usr/local/share/ca-certificates ]; then
+	cp -r /usr/local/share/ca-certificates "$root/usr/local/share/"
+	chroot "$root" update-ca-certificates >/dev/null 2>&1
+fi
+if [ "$AS" = user ]; then
+	chroot "$root" useradd -m -s /bin/sh kprism
+	echo 'kprism ALL=(ALL) NOPASSWD: ALL' >"$root/etc/sudoers.d/kprism"
+fi
+git clone -q --no-hardlinks "$top" "$root$home/kprism"
+
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/dev/shm"
+# bind_ro FROM TO
+bind_ro() {
+	mkdir -p "$root$2"
+	mount --bind "$1" "$root$2"
+	mount -o remount,bind,ro "$root$2"
+}
+path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+mkdir -p "$root$home/.cargo"
+if [ "$RUST" = with ]; then
+	bind_ro "${RUSTUP_HOME:-$HOME/.rustup}" "$home/.rustup"
+	bind_ro "${CARGO_HOME:-$HOME/.cargo}/bin" "$home/.cargo/bin"
+fi
+if [ "$CARGO_CACHE" = yes ] && [ -d "${CARGO_HOME:-$HOME/.cargo}/registry" ]; then
+	cp -r "${CARGO_HOME:-$HOME/.cargo}/registry" "$root$home/.cargo/"
+fi
+[ "$AS" = root ] || chroot "$root" sh -c "chown kprism $home/.cargo && chown -R kprism $home/kprism && \
+	if [ -d $home/.cargo/registry ]; then chown -R kprism $home/.cargo/registry; fi"
+
+# Captures are not part of a fresh machine.
+inside() {
+	if [ "$AS" = root ]; then
+		env -i HOME=$home PATH=$path LANG=C.UTF-8 chroot "$root" sh -c "cd $home/kprism && $1" </dev/null
+	else
+		env -i HOME=$home PATH=$path LANG=C.UTF-8 chroot --userspec=kprism:kprism "$root" \
+			sh -c "cd $home/kprism && $1" </dev/null
+	fi
+}
+
+failed=0
+# README: on a machine without even make, this comes first.
+inside "sh scripts/setup.sh --yes" >"$place/setup.log" 2>&1 || {
+	failed=1
+	tail -n 20 "$place/setup.log"
+}
+for target in $(echo "$ORDER" | tr , ' '); do
+	began=$(date +%s)
+	if inside "make $target" >"$place/$target.log" 2>&1; then result=ok; else result=FAILED failed=1; fi
+	printf '== %s %s: %s after %d s; %s\n' "$SUITE" "$target" "$result" $(($(date +%s) - began)) "$place/$target.log"
+	if [ "$target" = test ]; then sed -n '/^skipped:$/,$p' "$place/$target.log"; fi
+	tail -n 3 "$place/$target.log"
+done
+if [ "$KEEP" = no ]; then
+	umount -l "$root/proc" "$root/sys" "$root/dev/shm" "$root/dev"
+	if [ "$RUST" = with ]; then umount -l "$root$home/.rustup" "$root$home/.cargo/bin"; fi
+	rm -rf --one-file-system "$root"
+fi
+exit $failed
