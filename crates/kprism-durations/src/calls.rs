@@ -398,14 +398,13 @@ impl Calls {
         frame.map(|f| f.start_ns).or(exit.call_ns).filter(|_| tells)
     }
 
-    /// A function returns. `func` is known unless the source does not name it; `called_ns`: all it called, kept or
-    /// not, where the source knows.
+    /// A function returns. `func` is known unless the source does not name it.
     pub fn exit(
         &mut self,
         at: At,
         exit: &Exit<'_>,
         func: Option<u32>,
-        called_ns: Option<u64>,
+        inside: Option<Inside>,
         names: &Names<'_>,
     ) {
         let At { key, cpu, ns, context } = at;
@@ -424,7 +423,7 @@ impl Calls {
             let other = top.gap_ns.zip(exit.call_ns).is_some_and(|(gap, call)| later(gap, call));
             if same && !other {
                 let start_ns = exit.call_ns.unwrap_or(top.start_ns);
-                return self.close(number, cpu, start_ns, end_ns, called_ns, names);
+                return self.close(number, cpu, start_ns, end_ns, names);
             }
             self.give_up(number);
         }
@@ -432,19 +431,11 @@ impl Calls {
             self.counts.orphans += 1;
             return;
         };
-        self.rebuild(number, cpu, (start_ns, end_ns), (func, exit.depth, context), called_ns, names);
+        self.rebuild(number, cpu, (start_ns, end_ns), (func, exit.depth, context), inside, names);
     }
 
     /// The top frame ends.
-    fn close(
-        &mut self,
-        number: usize,
-        cpu: u32,
-        start_ns: u64,
-        end_ns: u64,
-        called_ns: Option<u64>,
-        names: &Names<'_>,
-    ) {
+    fn close(&mut self, number: usize, cpu: u32, start_ns: u64, end_ns: u64, names: &Names<'_>) {
         let Calls { tasks, tree, counts, timed, log, .. } = self;
         let task = &mut tasks[number];
         let Some(frame) = task.stack.pop() else { return };
@@ -464,13 +455,13 @@ impl Calls {
             end_ns,
             self_ns: 0,
             off_ns: frame.off_ns,
+            off_below_ns: 0,
             irq_ns: frame.irq_ns,
             gapped: frame.gap_ns.is_some(),
             rebuilt: false,
             inner: frame.waiting,
         };
-        let called = called_ns.unwrap_or(0).max(frame.called_ns);
-        split(&mut call, called, !*timed && names.role(func).schedules, counts);
+        split(&mut call, frame.called_ns, !*timed && names.role(func).schedules, counts);
         counts.calls += 1;
         let ns = call.ns();
         if let Some(log) = log {
@@ -500,7 +491,7 @@ impl Calls {
         cpu: u32,
         (start_ns, end_ns): (u64, u64),
         (func, depth, context): (u32, u32, Context),
-        called_ns: Option<u64>,
+        inside: Option<Inside>,
         names: &Names<'_>,
     ) {
         let Calls { tasks, tree, counts, told, .. } = self;
@@ -517,6 +508,8 @@ impl Calls {
         let mut called = 0u64;
         let mut adopt = |call: &mut Ended, child: Ended| {
             called = called.saturating_add(child.ns());
+            let off_ns = child.off_ns.saturating_add(child.off_below_ns);
+            call.off_below_ns = call.off_below_ns.saturating_add(off_ns);
             call.inner.push(child);
         };
         // The middle: times of a text are cut to microseconds, so that a call may seem to begin before its caller.
@@ -551,8 +544,13 @@ impl Calls {
             call.inner.iter_mut().for_each(|child| child.interrupt |= names.role(child.func).interrupt);
         }
         // A switch before the first event of the trace is not told.
-        let waits = role.schedules && (!*told || call.off_ns == 0);
-        split(&mut call, called_ns.unwrap_or(0).max(called), waits, counts);
+        let waits = inside.is_none() && role.schedules && (!*told || call.off_ns == 0);
+        if let Some(inside) = inside {
+            // What was called and not kept has its time on a CPU there, and off it in the call's own.
+            call.off_ns = inside.off_ns.saturating_sub(call.off_below_ns);
+            called = called.max(inside.called_ns.saturating_add(call.off_below_ns));
+        }
+        split(&mut call, called, waits, counts);
         let ns = call.ns();
         match task.stack.last_mut() {
             None if depth == 0 => {
@@ -652,6 +650,15 @@ impl Calls {
             counts.uprooted += settle(&mut tasks[number], tree);
         }
     }
+}
+
+/// What the recorder of a call knows of all that it called, kept or not.
+#[derive(Debug, Clone, Copy)]
+pub struct Inside {
+    /// On a CPU.
+    pub called_ns: u64,
+    /// Off it, in the call itself too.
+    pub off_ns: u64,
 }
 
 /// Where and when something happens.

@@ -173,7 +173,7 @@ fn a_loss_ends_what_it_must_and_nothing_else() {
 #[test]
 fn kept_calls_know_what_was_not_kept() {
     let mut collector = Collector::new(Names::default(), true);
-    let call = |func, enter_ns, exit_ns, depth, child_ns| CallRecord {
+    let call = |func, enter_ns, exit_ns, depth, child_ns, off_ns| CallRecord {
         func,
         enter_ns,
         exit_ns,
@@ -181,14 +181,23 @@ fn kept_calls_know_what_was_not_kept() {
         tgid: 4,
         depth,
         child_ns,
+        off_ns,
         comm: *b"dd\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
         ..CallRecord::default()
     };
-    collector.kept(&call(2, 10, 40, 1, 0));
-    collector.kept(&call(1, 0, 100, 0, 70));
-    let m = collector.finish(|address| Some((format!("f{address}"), "[kernel]".into())));
-    assert_eq!(of(&m, "f1"), [1, 100, 30, 0, 0]);
-    assert_eq!(of(&m, "f2"), [1, 30, 30, 0, 0]);
+    collector.kept(&call(3, 12, 20, 2, 0, 3));
+    collector.kept(&call(2, 10, 40, 1, 5, 8));
+    // Besides the 22 ns of function 2, it was for 18 in calls that were not kept, and off the CPU for 20 in all.
+    collector.kept(&call(1, 0, 100, 0, 40, 20));
+    collector.kept(&call(4, 110, 150, 0, 0, 39));
+    let m = collector.finish(|address| {
+        let name = if address == 4 { "schedule".to_owned() } else { format!("f{address}") };
+        Some((name, "[kernel]".into()))
+    });
+    assert_eq!(of(&m, "f1"), [1, 100, 40, 20, 0]);
+    assert_eq!(of(&m, "f2"), [1, 30, 17, 8, 0]);
+    assert_eq!(of(&m, "f3"), [1, 8, 5, 3, 0]);
+    assert_eq!(of(&m, "schedule"), [1, 40, 1, 39, 0]);
     assert_eq!((m.profile.tasks[0].tgid, m.profile.tasks[0].comm.as_str()), (4, "dd"));
 }
 
