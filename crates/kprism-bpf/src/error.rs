@@ -56,6 +56,18 @@ impl Error {
         move |source| Self::Io { path, source }
     }
 
+    /// In one line: of what the verifier says, the last of its words.
+    pub fn brief(&self) -> String {
+        match self {
+            Self::Verifier { source, log, .. } => {
+                let counts = |line: &&str| line.starts_with("processed ") || line.trim().is_empty();
+                let said = log.0.lines().rev().find(|line| !counts(line));
+                said.map_or_else(|| source.to_string(), |line| line.trim().to_owned())
+            }
+            other => other.to_string(),
+        }
+    }
+
     pub(crate) fn refused(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Refused { what: what.into(), why: why.into() }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Functions as a recorder counted them in the kernel: `streams/bpf/functions.jsonl`.
 //!
-//! In: lines of JSON, one a function: `func`, `name`, `module`, `count`, `total_ns`, `self_ns`, `min_ns`, `max_ns`,
+//! In: lines of JSON, one a function: `func`, `name`, `module`, `count`, `total_ns`, `self_ns`, `off_ns`, `min_ns`, `max_ns`,
 //! `log2_ns` (number N counts durations from 2^N to 2^(N+1) - 1 ns). Out: [`Measured`]. Nothing is known of
 //! callers and tasks: each function is called by one task that stands for all.
 
@@ -22,6 +22,7 @@ struct Line {
     count: u64,
     total_ns: u64,
     self_ns: u64,
+    off_ns: u64,
     min_ns: u64,
     max_ns: u64,
     #[serde(default)]
@@ -56,9 +57,8 @@ pub fn read(bytes: &[u8]) -> (Measured, Vec<BadLine>) {
             }
         };
         let role = Role::of(&line.name);
-        let own = line.self_ns.min(line.total_ns);
-        // A scheduler function's own time is waiting.
-        let (ns, off_ns) = if role.schedules { (0, own) } else { (own, 0) };
+        let off_ns = line.off_ns.min(line.total_ns);
+        let ns = line.self_ns.min(line.total_ns - off_ns);
         let kind = if role.interrupt { FrameKind::Interrupt } else { FrameKind::Call };
         let func = funcs.len() as u32;
         nodes.push(Node { parent: 0, func, calls: line.count, insns: 0, ns, kind });
@@ -94,10 +94,10 @@ mod tests {
     use proptest::prelude::*;
 
     const TWO: &str = concat!(
-        r#"{"func":4096,"name":"nest_outer","module":"nesting","count":3,"total_ns":700,"self_ns":200,"#,
+        r#"{"func":4096,"name":"nest_outer","module":"nesting","count":3,"total_ns":700,"self_ns":200,"off_ns":0,"#,
         r#""min_ns":100,"max_ns":400,"log2_ns":[0,0,0,0,0,0,1,1,1]}"#,
         "\nno JSON\n",
-        r#"{"func":8192,"name":"schedule","module":null,"count":1,"total_ns":500,"self_ns":500,"#,
+        r#"{"func":8192,"name":"schedule","module":null,"count":1,"total_ns":500,"self_ns":60,"off_ns":440,"#,
         r#""min_ns":500,"max_ns":500,"log2_ns":[0,0,0,0,0,0,0,0,1]}"#,
     );
 
@@ -109,7 +109,7 @@ mod tests {
         let numbers = |row: &rows::Row| (row.calls, row.total_ns, row.sum_ns, row.self_ns, row.off_ns);
         assert_eq!(
             rows.iter().map(numbers).collect::<Vec<_>>(),
-            [(3, 700, 700, 200, 0), (1, 500, 500, 0, 500)]
+            [(3, 700, 700, 200, 0), (1, 500, 500, 60, 440)]
         );
         let names: Vec<_> =
             measured.profile.funcs.iter().map(|f| (f.name.as_str(), f.module.as_str())).collect();
@@ -120,11 +120,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_rows_or_bad_lines(bytes: Vec<u8>, count: u64, total: u64, own: u64, min: u64, max: u64,
+        fn any_bytes_are_rows_or_bad_lines(bytes: Vec<u8>, count: u64, total: u64, own: u64, off: u64, min: u64, max: u64,
             log2 in prop::collection::vec(any::<u64>(), 0..70)) {
             let _ = read(&bytes);
             let line = format!(
-                r#"{{"func":1,"name":"f","module":null,"count":{count},"total_ns":{total},"self_ns":{own},"min_ns":{min},"max_ns":{max},"log2_ns":{log2:?}}}"#
+                r#"{{"func":1,"name":"f","module":null,"count":{count},"total_ns":{total},"self_ns":{own},"off_ns":{off},"min_ns":{min},"max_ns":{max},"log2_ns":{log2:?}}}"#
             );
             let (measured, bad) = read(line.as_bytes());
             prop_assert!(bad.is_empty());

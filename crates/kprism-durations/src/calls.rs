@@ -8,6 +8,10 @@
 //! (the buffer was overwritten and begins inside of calls, or only long calls were kept, by their exits) it waits
 //! until the exits of its callers come: an exit that tells when its call began adopts the calls that ended within.
 //!
+//! Where `sched_switch` was traced, it alone says when a task left its CPU; what the task still does on its way out
+//! does not bring it back. It is back with the switch that names it, or, where that was lost, with its first event on
+//! another CPU or after another task's.
+//!
 //! What cannot be is counted and passed over: an exit without a beginning, an entry at a depth that is taken (the
 //! exit was lost), an end before its beginning (the clock jumped).
 
@@ -154,6 +158,18 @@ enum Waiting {
 struct Cpu {
     current: Option<TaskKey>,
     last_ns: u64,
+    going: Option<Going>,
+}
+
+/// A switch that an event told of while the task that leaves still runs: `sched_switch` stands some functions before
+/// the end of `__schedule`'s way to the other stack, and with every function traced, those are events too.
+#[derive(Debug, Clone, Copy)]
+struct Going {
+    prev: TaskKey,
+    /// When the event told of it.
+    told_ns: u64,
+    /// The last that was seen of it there.
+    ns: u64,
 }
 
 /// The state of all tasks.
@@ -227,9 +243,21 @@ impl Calls {
     }
 
     /// The task runs on this CPU at this time: if another one did last, there was a switch in between.
-    fn runs(&mut self, key: TaskKey, cpu: u32, ns: u64) {
+    ///
+    /// `began`: when the call did that ends now, if one does.
+    fn runs(&mut self, key: TaskKey, cpu: u32, ns: u64, began: Option<u64>) {
         let state = self.cpus.entry(cpu).or_default();
         state.last_ns = ns;
+        if let Some(going) = &mut state.going {
+            // What was open when the task left ends only when it is back.
+            let back = began.is_some_and(|began| began < going.told_ns);
+            if going.prev == key && !back {
+                going.ns = ns;
+                return self.leave(key, ns);
+            }
+            self.gone(cpu);
+        }
+        let state = self.cpus.entry(cpu).or_default();
         match state.current {
             Some(current) if current == key => {}
             other => {
@@ -241,6 +269,14 @@ impl Calls {
                 }
                 self.come(key, ns);
             }
+        }
+    }
+
+    /// The task that left a CPU does nothing more there: the next one is on it since.
+    fn gone(&mut self, cpu: u32) {
+        let Some(state) = self.cpus.get_mut(&cpu) else { return };
+        if let (Some(going), Some(next)) = (state.going.take(), state.current) {
+            self.come(next, going.ns);
         }
     }
 
@@ -277,16 +313,16 @@ impl Calls {
     /// A CPU goes over from one task to another, as an event tells.
     pub fn switch(&mut self, cpu: u32, ns: u64, prev: TaskKey, next: TaskKey) {
         self.told = true;
-        let state = self.cpus.entry(cpu).or_default();
-        (state.current, state.last_ns) = (Some(next), ns);
+        self.gone(cpu);
+        *self.cpus.entry(cpu).or_default() =
+            Cpu { current: Some(next), last_ns: ns, going: Some(Going { prev, told_ns: ns, ns }) };
         self.leave(prev, ns);
-        self.come(next, ns);
     }
 
     /// A function is entered.
     pub fn entry(&mut self, at: At, func: u32, depth: u32, names: &Names<'_>) {
         let At { key, cpu, ns, context } = at;
-        self.runs(key, cpu, ns);
+        self.runs(key, cpu, ns, None);
         let number = self.task(key);
         while self.tasks[number].stack.last().is_some_and(|top| top.func.is_some() && top.depth >= depth) {
             self.give_up(number);
@@ -350,18 +386,30 @@ impl Calls {
         }
     }
 
-    /// A function returns. `func` is known unless the source does not name it; `called_ns`: all it called, kept or
-    /// not, where the source knows.
+    /// When the call began that an exit ends, as far as that tells who runs: the function that hands a tracepoint to
+    /// its listeners is open at each event.
+    fn began(&mut self, key: TaskKey, exit: &Exit<'_>, func: Option<u32>, names: &Names<'_>) -> Option<u64> {
+        let number = self.known(key);
+        let frames = number.map_or(&[][..], |number| &self.tasks[number].stack);
+        let frame = frames.iter().rfind(|f| f.func.is_some() && f.depth <= exit.depth);
+        let frame = frame.filter(|f| f.depth == exit.depth);
+        let func = func.or(frame.and_then(|f| f.func));
+        let tells = func.is_some_and(|func| !names.role(func).tracepoint);
+        frame.map(|f| f.start_ns).or(exit.call_ns).filter(|_| tells)
+    }
+
+    /// A function returns. `func` is known unless the source does not name it.
     pub fn exit(
         &mut self,
         at: At,
         exit: &Exit<'_>,
         func: Option<u32>,
-        called_ns: Option<u64>,
+        inside: Option<Inside>,
         names: &Names<'_>,
     ) {
         let At { key, cpu, ns, context } = at;
-        self.runs(key, cpu, ns);
+        let began = self.began(key, exit, func, names);
+        self.runs(key, cpu, ns, began);
         let number = self.task(key);
         let end_ns = exit.ret_ns.unwrap_or(ns);
         while let Some(top) = self.tasks[number].stack.last() {
@@ -375,7 +423,7 @@ impl Calls {
             let other = top.gap_ns.zip(exit.call_ns).is_some_and(|(gap, call)| later(gap, call));
             if same && !other {
                 let start_ns = exit.call_ns.unwrap_or(top.start_ns);
-                return self.close(number, cpu, start_ns, end_ns, called_ns, names);
+                return self.close(number, cpu, start_ns, end_ns, names);
             }
             self.give_up(number);
         }
@@ -383,19 +431,11 @@ impl Calls {
             self.counts.orphans += 1;
             return;
         };
-        self.rebuild(number, cpu, (start_ns, end_ns), (func, exit.depth, context), called_ns, names);
+        self.rebuild(number, cpu, (start_ns, end_ns), (func, exit.depth, context), inside, names);
     }
 
     /// The top frame ends.
-    fn close(
-        &mut self,
-        number: usize,
-        cpu: u32,
-        start_ns: u64,
-        end_ns: u64,
-        called_ns: Option<u64>,
-        names: &Names<'_>,
-    ) {
+    fn close(&mut self, number: usize, cpu: u32, start_ns: u64, end_ns: u64, names: &Names<'_>) {
         let Calls { tasks, tree, counts, timed, log, .. } = self;
         let task = &mut tasks[number];
         let Some(frame) = task.stack.pop() else { return };
@@ -415,13 +455,13 @@ impl Calls {
             end_ns,
             self_ns: 0,
             off_ns: frame.off_ns,
+            off_below_ns: 0,
             irq_ns: frame.irq_ns,
             gapped: frame.gap_ns.is_some(),
             rebuilt: false,
             inner: frame.waiting,
         };
-        let called = called_ns.unwrap_or(0).max(frame.called_ns);
-        split(&mut call, called, !*timed && names.role(func).schedules, counts);
+        split(&mut call, frame.called_ns, !*timed && names.role(func).schedules, counts);
         counts.calls += 1;
         let ns = call.ns();
         if let Some(log) = log {
@@ -451,7 +491,7 @@ impl Calls {
         cpu: u32,
         (start_ns, end_ns): (u64, u64),
         (func, depth, context): (u32, u32, Context),
-        called_ns: Option<u64>,
+        inside: Option<Inside>,
         names: &Names<'_>,
     ) {
         let Calls { tasks, tree, counts, told, .. } = self;
@@ -468,6 +508,8 @@ impl Calls {
         let mut called = 0u64;
         let mut adopt = |call: &mut Ended, child: Ended| {
             called = called.saturating_add(child.ns());
+            let off_ns = child.off_ns.saturating_add(child.off_below_ns);
+            call.off_below_ns = call.off_below_ns.saturating_add(off_ns);
             call.inner.push(child);
         };
         // The middle: times of a text are cut to microseconds, so that a call may seem to begin before its caller.
@@ -502,8 +544,13 @@ impl Calls {
             call.inner.iter_mut().for_each(|child| child.interrupt |= names.role(child.func).interrupt);
         }
         // A switch before the first event of the trace is not told.
-        let waits = role.schedules && (!*told || call.off_ns == 0);
-        split(&mut call, called_ns.unwrap_or(0).max(called), waits, counts);
+        let waits = inside.is_none() && role.schedules && (!*told || call.off_ns == 0);
+        if let Some(inside) = inside {
+            // What was called and not kept has its time on a CPU there, and off it in the call's own.
+            call.off_ns = inside.off_ns.saturating_sub(call.off_below_ns);
+            called = called.max(inside.called_ns.saturating_add(call.off_below_ns));
+        }
+        split(&mut call, called, waits, counts);
         let ns = call.ns();
         match task.stack.last_mut() {
             None if depth == 0 => {
@@ -531,7 +578,7 @@ impl Calls {
     /// A handler of interrupts begins, as an event tells.
     pub fn irq_enter(&mut self, at: At) {
         let At { key, cpu, ns, context } = at;
-        self.runs(key, cpu, ns);
+        self.runs(key, cpu, ns, None);
         let Some(number) = self.known(key) else { return };
         let task = &mut self.tasks[number];
         let Some(top) = task.stack.last() else { return };
@@ -555,7 +602,7 @@ impl Calls {
     /// It ends.
     pub fn irq_exit(&mut self, at: At) {
         let At { key, cpu, ns, .. } = at;
-        self.runs(key, cpu, ns);
+        self.runs(key, cpu, ns, None);
         let Some(number) = self.known(key) else { return };
         let Some(place) = self.tasks[number].stack.iter().rposition(|f| f.func.is_none()) else { return };
         while self.tasks[number].stack.len() > place + 1 {
@@ -579,6 +626,7 @@ impl Calls {
             Some(count) => self.counts.lost = self.counts.lost.saturating_add(count),
             None => self.counts.lost_uncounted += 1,
         }
+        self.gone(cpu);
         let state = self.cpus.entry(cpu).or_default();
         state.current = None;
         let from = state.last_ns;
@@ -591,6 +639,9 @@ impl Calls {
 
     /// The trace is at its end: calls that are open stay unfinished.
     pub fn finish(&mut self) {
+        let mut cpus: Vec<u32> = self.cpus.keys().copied().collect();
+        cpus.sort_unstable();
+        cpus.into_iter().for_each(|cpu| self.gone(cpu));
         for number in 0..self.tasks.len() {
             while !self.tasks[number].stack.is_empty() {
                 self.give_up(number);
@@ -599,6 +650,15 @@ impl Calls {
             counts.uprooted += settle(&mut tasks[number], tree);
         }
     }
+}
+
+/// What the recorder of a call knows of all that it called, kept or not.
+#[derive(Debug, Clone, Copy)]
+pub struct Inside {
+    /// On a CPU.
+    pub called_ns: u64,
+    /// Off it, in the call itself too.
+    pub off_ns: u64,
 }
 
 /// Where and when something happens.

@@ -8,7 +8,7 @@ use kprism_flow::Profile;
 use kprism_flow::model::{CpuTotals, Func, Task, Totals};
 use kprism_ftrace::{Context, Data, Event, Exit, UNKNOWN_PID};
 
-use crate::calls::{At, Calls, TaskKey, Told};
+use crate::calls::{At, Calls, Inside, TaskKey, Told};
 use crate::measured::{Measured, Switch, Times};
 use crate::names::{Name, Names};
 use crate::record::CallRecord;
@@ -135,7 +135,8 @@ impl<'n> Collector<'n> {
         let at = At { key: TaskKey::new(pid, cpu), cpu, ns: record.exit_ns, context: Context::Task };
         let times = (Some(record.enter_ns), Some(record.exit_ns));
         let exit = Exit { func: Some(func), depth, call_ns: times.0, ret_ns: times.1, overrun: 0 };
-        self.calls.exit(at, &exit, Some(number), Some(record.child_ns), &self.names);
+        let inside = Inside { called_ns: record.child_ns, off_ns: record.off_ns };
+        self.calls.exit(at, &exit, Some(number), Some(inside), &self.names);
         self.comms.insert(pid, record.comm());
         self.tgids.insert(pid, record.tgid);
     }

@@ -20,6 +20,8 @@ pub struct Role {
     pub interrupt: bool,
     /// It waits: its own time is spent off the CPU.
     pub schedules: bool,
+    /// It hands a tracepoint to its listeners.
+    pub tracepoint: bool,
 }
 
 impl Role {
@@ -51,7 +53,7 @@ impl Role {
                 | "preempt_schedule_irq"
                 | "preempt_schedule_notrace"
         );
-        Role { interrupt, schedules }
+        Role { interrupt, schedules, tracepoint: name.starts_with("__traceiter_") }
     }
 }
 

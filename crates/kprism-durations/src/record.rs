@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kept calls as a recorder writes them: `streams/bpf/calls.bin`.
 //!
-//! Records of 64 bytes, little-endian, no header, in the order in which the calls ended on each CPU:
+//! Records of 72 bytes, little-endian, no header, in the order in which the calls ended on each CPU:
 //!
 //! | offset | type | what |
 //! |---|---|---|
@@ -12,13 +12,14 @@
 //! | 28 | u32 | process id |
 //! | 32 | u32 | CPU of the exit |
 //! | 36 | u32 | traced functions of the same thread that were open at entry |
-//! | 40 | u64 | ns in traced functions called by it |
+//! | 40 | u64 | ns on a CPU in traced functions called by it |
 //! | 48 | [u8; 16] | name of the task, ended by 0 |
+//! | 64 | u64 | ns off the CPU, in it or in what it called |
 //!
 //! In: bytes. Out: [`CallRecord`]s, and back. A file cut short in a record is an error after the whole ones.
 
 /// Bytes of a record.
-pub const SIZE: usize = 64;
+pub const SIZE: usize = 72;
 
 /// One call that was kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,8 +38,10 @@ pub struct CallRecord {
     pub cpu: u32,
     /// Traced functions of the same thread that were open at entry.
     pub depth: u32,
-    /// Time in traced functions called by it, ns.
+    /// Time on a CPU in traced functions called by it, ns.
     pub child_ns: u64,
+    /// Time off the CPU, in it or in them, ns.
+    pub off_ns: u64,
     /// Name of the task, ended by 0.
     pub comm: [u8; 16],
 }
@@ -67,6 +70,7 @@ impl CallRecord {
         out[36..40].copy_from_slice(&self.depth.to_le_bytes());
         out[40..48].copy_from_slice(&self.child_ns.to_le_bytes());
         out[48..64].copy_from_slice(&self.comm);
+        out[64..72].copy_from_slice(&self.off_ns.to_le_bytes());
         out
     }
 
@@ -85,6 +89,7 @@ impl CallRecord {
             depth: long(36),
             child_ns: quad(40),
             comm: std::array::from_fn(|i| bytes[48 + i]),
+            off_ns: quad(64),
         }
     }
 
@@ -112,8 +117,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_record_comes_back(bytes in prop::array::uniform32(any::<u8>()), more in prop::array::uniform32(any::<u8>())) {
-            let whole: [u8; SIZE] = std::array::from_fn(|i| if i < 32 { bytes[i] } else { more[i - 32] });
+        fn any_record_comes_back(bytes in prop::array::uniform32(any::<u8>()), more in prop::array::uniform32(any::<u8>()), last: [u8; 8]) {
+            let whole: [u8; SIZE] = std::array::from_fn(|i| match i {
+                0..32 => bytes[i],
+                32..64 => more[i - 32],
+                _ => last[i - 64],
+            });
             prop_assert_eq!(CallRecord::from_bytes(&whole).to_bytes(), whole);
         }
     }
@@ -128,7 +137,7 @@ mod tests {
             [record.pid & 0xff, record.tgid & 0xff, record.cpu & 0xff, record.depth & 0xff],
             [24, 28, 32, 36]
         );
-        assert_eq!((record.child_ns & 0xff, record.comm[0]), (40, 48));
+        assert_eq!((record.child_ns & 0xff, record.comm[0], record.off_ns & 0xff), (40, 48, 64));
     }
 
     #[test]
@@ -143,7 +152,7 @@ mod tests {
         let mut file = record.to_bytes().to_vec();
         file.extend([0; 10]);
         let read: Vec<_> = read(&file).collect();
-        assert_eq!(read, [Ok(record), Err(CutShort { offset: 64, found: 10 })]);
+        assert_eq!(read, [Ok(record), Err(CutShort { offset: 72, found: 10 })]);
         assert_eq!(record.comm(), "ls");
     }
 }

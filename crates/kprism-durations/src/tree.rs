@@ -26,6 +26,8 @@ pub struct Ended {
     pub self_ns: u64,
     /// Its own time off the CPU.
     pub off_ns: u64,
+    /// Time off the CPU in what it called, where the recorder counted that for both together.
+    pub off_below_ns: u64,
     /// Interrupts in its own time.
     pub irq_ns: u64,
     /// Events were lost in it.

@@ -173,7 +173,7 @@ fn a_loss_ends_what_it_must_and_nothing_else() {
 #[test]
 fn kept_calls_know_what_was_not_kept() {
     let mut collector = Collector::new(Names::default(), true);
-    let call = |func, enter_ns, exit_ns, depth, child_ns| CallRecord {
+    let call = |func, enter_ns, exit_ns, depth, child_ns, off_ns| CallRecord {
         func,
         enter_ns,
         exit_ns,
@@ -181,14 +181,23 @@ fn kept_calls_know_what_was_not_kept() {
         tgid: 4,
         depth,
         child_ns,
+        off_ns,
         comm: *b"dd\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
         ..CallRecord::default()
     };
-    collector.kept(&call(2, 10, 40, 1, 0));
-    collector.kept(&call(1, 0, 100, 0, 70));
-    let m = collector.finish(|address| Some((format!("f{address}"), "[kernel]".into())));
-    assert_eq!(of(&m, "f1"), [1, 100, 30, 0, 0]);
-    assert_eq!(of(&m, "f2"), [1, 30, 30, 0, 0]);
+    collector.kept(&call(3, 12, 20, 2, 0, 3));
+    collector.kept(&call(2, 10, 40, 1, 5, 8));
+    // Besides the 22 ns of function 2, it was for 18 in calls that were not kept, and off the CPU for 20 in all.
+    collector.kept(&call(1, 0, 100, 0, 40, 20));
+    collector.kept(&call(4, 110, 150, 0, 0, 39));
+    let m = collector.finish(|address| {
+        let name = if address == 4 { "schedule".to_owned() } else { format!("f{address}") };
+        Some((name, "[kernel]".into()))
+    });
+    assert_eq!(of(&m, "f1"), [1, 100, 40, 20, 0]);
+    assert_eq!(of(&m, "f2"), [1, 30, 17, 8, 0]);
+    assert_eq!(of(&m, "f3"), [1, 8, 5, 3, 0]);
+    assert_eq!(of(&m, "schedule"), [1, 40, 1, 39, 0]);
     assert_eq!((m.profile.tasks[0].tgid, m.profile.tasks[0].comm.as_str()), (4, "dd"));
 }
 
@@ -205,4 +214,62 @@ fn a_sleep_in_the_first_call_seen_of_a_task_is_known() {
     let m = t.finish();
     assert_eq!(of(&m, "sleeper"), [1, 100_000, 50_000, 50_000, 0]);
     assert_eq!(m.profile.tasks.len(), 1, "tasks that call nothing are none");
+}
+
+/// `sched_switch` stands before the end of the way to the other task's stack: with all functions traced, the rest of
+/// that way is told after it, and still by the task that leaves.
+#[test]
+fn what_a_task_does_on_its_way_out_does_not_bring_it_back() {
+    let mut t = Trace::new();
+    t.entry(0, 1, "nanosleep", 0);
+    t.entry(10, 1, "schedule", 1);
+    t.entry(18, 1, "__traceiter_sched_switch", 2);
+    t.switch(20, 1, 2);
+    t.exit(21, 1, "__traceiter_sched_switch", 2, 18);
+    t.entry(22, 1, "switch_mm", 2);
+    t.exit(26, 1, "switch_mm", 2, 22);
+    t.entry(27, 1, "switch_fpu", 2);
+    t.exit(30, 1, "switch_fpu", 2, 27);
+    t.entry(40, 2, "other", 0);
+    t.entry(900, 2, "schedule", 1);
+    t.switch(1000, 2, 1);
+    t.entry(1005, 2, "switch_mm", 2);
+    t.exit(1010, 2, "switch_mm", 2, 1005);
+    t.exit(1050, 1, "schedule", 1, 10);
+    t.exit(1060, 1, "nanosleep", 0, 0);
+    let m = t.finish();
+    // Out at 30, when its last function before the other task returned; back at 1010, likewise.
+    assert_eq!(of(&m, "nanosleep"), [1, 1060, 20, 980, 0]);
+    let row = row(&m, "schedule");
+    assert_eq!((row.calls, row.total_ns, row.self_ns, row.off_ns), (1, 1040, 50, 980));
+    assert_eq!(of(&m, "switch_mm"), [2, 9, 9, 0, 0]);
+    assert_eq!(of(&m, "switch_fpu"), [1, 3, 3, 0, 0]);
+}
+
+/// The switch that brings it back may be filtered out or lost.
+#[test]
+fn a_task_whose_return_is_not_told_is_back_with_what_only_it_can_do() {
+    // What was open when it left ends.
+    let mut t = Trace::new();
+    t.entry(0, 1, "read", 0);
+    t.switch(20, 1, 2);
+    t.exit(100, 1, "read", 0, 0);
+    // Another task ran there in between.
+    t.entry(200, 1, "write", 0);
+    t.switch(220, 1, 2);
+    t.entry(230, 2, "other", 0);
+    t.entry(300, 1, "copy", 1);
+    t.exit(310, 1, "copy", 1, 300);
+    t.exit(320, 1, "write", 0, 200);
+    // It goes on on another CPU.
+    t.entry(400, 1, "poll", 0);
+    t.switch(420, 1, 2);
+    t.cpu = 1;
+    t.entry(500, 1, "copy", 1);
+    t.exit(510, 1, "copy", 1, 500);
+    t.exit(520, 1, "poll", 0, 400);
+    let m = t.finish();
+    assert_eq!(of(&m, "read"), [1, 100, 20, 80, 0]);
+    assert_eq!(of(&m, "write"), [1, 120, 30, 80, 0]);
+    assert_eq!(of(&m, "poll"), [1, 120, 30, 80, 0]);
 }

@@ -444,6 +444,14 @@ fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts, audience: &Audience<'
         measured
     } else {
         facts.source = "calls kept by BPF";
+        let bytes = manifest.options.get("record_bytes").and_then(serde_json::Value::as_u64);
+        if bytes != Some(record::SIZE as u64) {
+            bail!(
+                "{}: its records are not of {} bytes: another version of kprism recorded it; record it again",
+                calls.display(),
+                record::SIZE
+            );
+        }
         let symbols = symbols(kallsyms, facts);
         let mut collector = collector(&symbols, true);
         audience.greet(&mut collector);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism record func` in a guest: what is recorded is what the kernel counted, and nothing stays switched on.
 
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kprism_ftrace::format::{Format, PageLayout};
-use kprism_ftrace::{Data, Exit, decode::Decoder, raw::Cpu, side};
+use kprism_ftrace::{Data, Exit, Func, decode::Decoder, raw::Cpu, side};
 use serde_json::Value;
 
 /// Guests are large and the machine may be small: one at a time.
@@ -35,8 +36,8 @@ fn record(run: &Path, args: &[&str]) -> String {
 /// A return: thread, function, duration.
 type Returned = (u32, u64, Option<u64>);
 
-/// All exits of functions that a CPU recorded, and how many events there were.
-fn read(run: &Path, cpu: u32) -> (Vec<Returned>, u64, side::Stats) {
+/// Tells each event that a CPU recorded, and gives how many there were.
+fn each(run: &Path, cpu: u32, mut take: impl FnMut(&kprism_ftrace::Event<'_>)) -> u64 {
     let streams = run.join("streams/ftrace");
     let mut formats = Vec::new();
     for system in fs::read_dir(streams.join("events")).unwrap().flatten() {
@@ -49,18 +50,22 @@ fn read(run: &Path, cpu: u32) -> (Vec<Returned>, u64, side::Stats) {
     let layout = PageLayout::parse(&fs::read(streams.join("header_page")).unwrap()).unwrap();
     let pages = fs::read(streams.join(format!("cpu{cpu}.raw"))).unwrap();
     let mut reader = Cpu::new(&decoder, layout, cpu, &pages);
+    reader.by_ref().for_each(|event| take(&event));
+    assert_eq!(reader.counts.faults, Default::default());
+    reader.counts.events
+}
+
+/// All exits of functions that a CPU recorded, and how many events there were.
+fn read(run: &Path, cpu: u32) -> (Vec<Returned>, u64, side::Stats) {
     let mut exits = Vec::new();
-    for event in &mut reader {
-        if let Data::Exit(Exit { func: Some(kprism_ftrace::Func::Address(func)), call_ns, ret_ns, .. }) =
-            event.data
-        {
+    let events = each(run, cpu, |event| {
+        if let Data::Exit(Exit { func: Some(Func::Address(func)), call_ns, ret_ns, .. }) = event.data {
             let ns = call_ns.map(|call| ret_ns.unwrap_or(event.ns) - call);
             exits.push((event.pid, func, ns));
         }
-    }
-    assert_eq!(reader.counts.faults, Default::default());
-    let stats = side::stats(&fs::read(streams.join(format!("stats/cpu{cpu}"))).unwrap());
-    (exits, reader.counts.events, stats)
+    });
+    let stats = side::stats(&fs::read(run.join(format!("streams/ftrace/stats/cpu{cpu}"))).unwrap());
+    (exits, events, stats)
 }
 
 /// The function an address is in.
@@ -132,6 +137,78 @@ fn a_threshold_is_the_kernels_own() {
         .collect();
     assert_eq!(sleeps.len(), 5, "{sleeps:?}");
     assert!(sleeps.iter().all(|ns| (5_000_000..6_000_000).contains(ns)), "{sleeps:?}");
+}
+
+/// With all functions traced, a task has events after its switch: those of its way out. The switches alone say how long
+/// it was away, but for that way, which is counted here.
+#[test]
+fn off_the_cpu_is_what_the_switches_say() {
+    let _guard = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let said = record(&run, &["--", "sh", "-c", "for i in 1 2 3 4 5 6; do sleep 0.007; done"]);
+    // When a task left and came, and what it, or who left for it, did on the way out.
+    let (mut out, mut away, mut leaving) = (HashMap::new(), HashMap::new(), None);
+    let mut calls = Vec::new();
+    let mut window = (u64::MAX, 0);
+    each(&run, 0, |event| {
+        window = (window.0.min(event.ns), window.1.max(event.ns));
+        if let Data::Exit(Exit { func: Some(Func::Address(func)), call_ns, ret_ns, .. }) = event.data {
+            calls.push((event.pid, func, call_ns.unwrap(), ret_ns.unwrap_or(event.ns)));
+        }
+        match (&event.data, &mut leaving) {
+            (Data::Switch { prev_pid, next_pid, .. }, _) => {
+                if let Some((from, way)) = out.remove(next_pid) {
+                    away.entry(*next_pid).or_insert_with(Vec::new).push((from, event.ns, way));
+                }
+                out.insert(*prev_pid, (event.ns, 0));
+                leaving = Some((*prev_pid, *next_pid, event.ns));
+            }
+            (_, Some((pid, _, ns))) if *pid == event.pid => {
+                if let Some((_, way)) = out.get_mut(pid) {
+                    *way = event.ns - *ns;
+                }
+            }
+            (_, Some((prev, next, _))) => {
+                let way = out.get(prev).map_or(0, |(_, way)| *way);
+                if let Some((_, _, last)) = away.get_mut(next).and_then(|all| all.last_mut()) {
+                    *last += way;
+                }
+                leaving = None;
+            }
+            _ => {}
+        }
+    });
+    let report = |args: &[&str]| -> Value {
+        let mut all = vec!["report", "func", "-i", run.to_str().unwrap(), "--json", "--limit", "0"];
+        all.extend(args);
+        let output = kprism(&all);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let tasks = report(&["--by-task"]);
+    let number = |row: &Value, key: &str| row[key].as_u64().unwrap();
+    let rows = tasks["rows"].as_array().unwrap();
+    let sleeps: Vec<&Value> =
+        rows.iter().filter(|row| row["function"] == "__x64_sys_clock_nanosleep").collect();
+    assert_eq!(sleeps.len(), 6, "{said}");
+    let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
+    let addresses: HashSet<u64> = calls.iter().map(|call| call.1).collect();
+    let is_sleep = |func: &&u64| name(&kallsyms, **func) == "__x64_sys_clock_nanosleep";
+    let nanosleep = *addresses.iter().find(is_sleep).unwrap();
+    for row in sleeps {
+        let pid = u32::try_from(number(row, "pid")).unwrap();
+        let (_, _, begin, end) = *calls.iter().find(|call| (call.0, call.1) == (pid, nanosleep)).unwrap();
+        let within = away[&pid].iter().filter(|(from, to, _)| begin < *from && *to < end);
+        let (ns, ways) = within.fold((0, 0), |(ns, ways), (from, to, way)| (ns + to - from, ways + way));
+        assert!(ns > 6_500_000 && ways < 100_000, "{ns} {ways}");
+        let off = number(row, "off_cpu_ns");
+        assert!(off.abs_diff(ns) <= ways, "{off} off the CPU, {ns} by the switches: {row}");
+    }
+    // One CPU cannot have worked for longer than it was watched.
+    let all = report(&[]);
+    let worked: u64 = all["rows"].as_array().unwrap().iter().map(|row| number(row, "self_ns")).sum();
+    assert!(worked <= window.1 - window.0, "{worked} of {}", window.1 - window.0);
 }
 
 #[test]

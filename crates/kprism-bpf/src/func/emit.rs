@@ -7,7 +7,7 @@
 //! An entry reserves its frame before it fills it in, and a return gives it back when all is done: an interrupt
 //! in between finds a stack that is in order, and leaves it so.
 
-use super::layout::{CHILD, ENTERED, FRAME, FULL, KEY, OFF, ROW, TOP_MASK, cpu, row};
+use super::layout::{AWAY, CHILD, ENTERED, FRAME, FULL, KEY, OFF, ROW, TOP_MASK, cpu, row};
 use crate::asm::{Asm, Code, Label};
 use crate::error::Error;
 use crate::insn::{Alu, Cond, Helper, Reg, Width};
@@ -64,7 +64,7 @@ pub enum Regions {
 
 /// A record of a kept call, as it comes out of the ring (`calls.bin` has the same but for the function's address in
 /// place of its number). Little-endian.
-pub const RECORD: i32 = 64;
+pub const RECORD: i32 = 72;
 
 /// `R2 =` the CPU's region. `R1` stays: it is spilled to `spill`, which the kernel takes away where it inlines the
 /// call, with the stack itself if nothing else is on it; `spill` must be the lowest place in use.
@@ -149,7 +149,10 @@ fn entry_body(asm: &mut Asm, shape: &Shape, site: Site) {
         Site::One(_) => asm.store(B8, R4, 64 + KEY, R10),
         Site::Cookie(_) => asm.alu_imm(Alu::Add, R7, 1).store(B8, R4, 64 + KEY, R7),
     };
-    asm.store(B8, R4, 64 + ENTERED, R1).store_imm(B8, R4, 64 + CHILD, 0).end();
+    asm.store(B8, R4, 64 + ENTERED, R1)
+        .store_imm(B8, R4, 64 + CHILD, 0)
+        .store_imm(B8, R4, 64 + AWAY, 0)
+        .end();
     asm.bind(full).note("no frame").branch_imm(Cond::Eq, R3, OFF.cast_signed(), not_traced);
     count(asm, R2, cpu::OVERFLOWED, R1);
     asm.bind(not_traced).end();
@@ -177,7 +180,11 @@ fn exit_body(asm: &mut Asm, shape: &Shape, site: Site) {
     }
     asm.branch(Cond::Ne, R5, key, odd);
     asm.bind(matched).note("how long").load(B8, R5, R4, 32 + ENTERED).alu(Alu::Sub, R1, R5);
-    asm.note("the caller's callees").load(B8, R5, R4, CHILD).alu(Alu::Add, R5, R1).store(B8, R4, CHILD, R5);
+    let here = asm.label();
+    asm.note("off the CPU meanwhile?").load(B8, R0, R4, 32 + AWAY).branch_imm(Cond::Eq, R0, 0, here);
+    asm.load(B8, R5, R4, AWAY).alu(Alu::Add, R5, R0).store(B8, R4, AWAY, R5).bind(here);
+    asm.note("the caller's callees").load(B8, R5, R4, CHILD).alu(Alu::Add, R5, R1).alu(Alu::Sub, R5, R0);
+    asm.store(B8, R4, CHILD, R5);
     match shape.keep {
         Keep::Aggregate => aggregate(asm, site, pop),
         Keep::LongerThan(least) => record(asm, site, least, pop),
@@ -189,7 +196,7 @@ fn exit_body(asm: &mut Asm, shape: &Shape, site: Site) {
 
 /// `R1` nanoseconds go into the function's row. The region is in `R2`, the stack in `R4`; `R3` must stay.
 fn aggregate(asm: &mut Asm, site: Site, pop: Label) {
-    let (leaf, beyond) = (asm.label(), asm.label());
+    let (leaf, here, beyond) = (asm.label(), asm.label(), asm.label());
     // Where the row is: in reach of an offset, or in R0.
     let (row_of, offset) = match site {
         Site::One(index) => {
@@ -212,6 +219,9 @@ fn aggregate(asm: &mut Asm, site: Site, pop: Label) {
     };
     asm.note("total");
     add(asm, row::TOTAL, R1);
+    asm.note("off the CPU").load(B8, R5, R4, 32 + AWAY).branch_imm(Cond::Eq, R5, 0, here);
+    asm.load(B8, R4, row_of, field(row::AWAY)).alu(Alu::Add, R4, R5).store(B8, row_of, field(row::AWAY), R4);
+    asm.map_value(R4, STACKS, 0).alu(Alu::Add, R4, R3).bind(here);
     asm.note("its callees").load(B8, R4, R4, 32 + CHILD).branch_imm(Cond::Eq, R4, 0, leaf);
     add(asm, row::CHILD, R4);
     asm.bind(leaf).note("in the range at hand?").load(B8, R4, row_of, field(row::LOW));
@@ -290,6 +300,7 @@ fn record(asm: &mut Asm, site: Site, least: u64, pop: Label) {
         Site::Cookie(_) => asm.store(B8, R0, 0, R7),
     };
     asm.load(B8, R4, R10, STACK).load(B8, R1, R4, 32 + CHILD).store(B8, R0, 40, R1);
+    asm.load(B8, R1, R4, 32 + AWAY).store(B8, R0, 64, R1);
     asm.load(B8, R1, R4, 32 + ENTERED).store(B8, R0, 8, R1);
     asm.load(B8, R2, R10, TOOK).alu(Alu::Add, R2, R1).store(B8, R0, 16, R2);
     // Depth: how many frames lie below.

@@ -28,14 +28,19 @@ pub const NONE_LEFT: u32 = FULL | 0x20;
 /// What is left of `top` for addresses, which the verifier then knows to be inside.
 pub const TOP_MASK: u32 = (STACKS_BYTES - STACK_BYTES) | 0x7e0;
 
-/// Bytes of a frame: key, time of entry, nanoseconds of calls from here.
+/// Bytes of a frame: key, time of entry, nanoseconds of calls from here, and off the CPU.
 pub const FRAME: i32 = 32;
 /// Who entered: the address of the trampoline's frame, or the function's number + 1.
 pub const KEY: i16 = 0;
 /// When.
 pub const ENTERED: i16 = 8;
-/// What callees took.
+/// What callees took, on a CPU.
 pub const CHILD: i16 = 16;
+/// How long its task was off the CPU meanwhile, in it or in a callee that has returned.
+pub const AWAY: i16 = 24;
+
+/// Where a stack whose task is off the CPU says since when: in the half that frames never reach.
+pub const SINCE: i16 = 0x900;
 
 /// Fields at the beginning of a CPU's region.
 pub mod cpu {
@@ -58,14 +63,14 @@ pub mod cpu {
 }
 
 /// Bytes of a function's row.
-pub const ROW: u32 = 576;
+pub const ROW: u32 = 584;
 
 /// Fields of a row. One bucket and the range of durations that are known to be in it, and to change neither minimum
 /// nor maximum, are kept at hand: most calls take as long as the one before.
 pub mod row {
     /// Nanoseconds of all calls.
     pub const TOTAL: i16 = 0;
-    /// Nanoseconds of what they called.
+    /// Nanoseconds of what they called, on a CPU.
     pub const CHILD: i16 = 8;
     /// The lowest duration of the range at hand.
     pub const LOW: i16 = 16;
@@ -81,6 +86,8 @@ pub mod row {
     pub const MAX: i16 = 56;
     /// 64 counts: bucket N has the durations from 2^N to 2^(N+1) - 1 nanoseconds, bucket 0 also 0.
     pub const BUCKETS: i16 = 64;
+    /// Nanoseconds off the CPU, in them and in what they called.
+    pub const AWAY: i16 = 576;
 }
 
 /// Bytes of one CPU's region that holds so many functions.
@@ -102,7 +109,9 @@ mod tests {
         assert_eq!(TOP_MASK & FULL, 0);
         // The new frame at `top + 64`.
         assert!(TOP_MASK + 64 + FRAME as u32 <= STACKS_BYTES);
-        assert!(u64::from(ROW) >= row::BUCKETS as u64 + 64 * 8);
+        assert!(u64::from(ROW) >= row::BUCKETS as u64 + 64 * 8 + 8);
+        assert_eq!(row::AWAY, row::BUCKETS + 64 * 8);
+        assert!(SINCE as u32 >= FULL + 64 + FRAME as u32 && SINCE as u32 + 8 <= STACK_BYTES);
         assert_eq!(1 << shift(0), cpu::BYTES);
         assert!(1 << shift(7) >= region(7));
     }

@@ -26,5 +26,5 @@ mod session;
 mod stats;
 
 pub use emit::{Keep, Regions, Shape, Site, entry as entry_program, exit as exit_program};
-pub use session::{Config, Hook, Scope, Session, choose};
+pub use session::{Config, Hook, LeftOut, Scope, Session, choose};
 pub use stats::{FunctionStats, Losses};

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program that follows tasks: whoever is switched to gets its stack of open calls.
 //!
+//! What a task is off the CPU, waiting or because another one took its turn, is added to the call that it is in.
+//!
 //! An empty stack needs no keeping: it stays with the CPU for the next task. Only tasks that sleep inside a traced
 //! call have one of their own, found again by their number.
 
 use super::emit::{Regions, cpu_region};
-use super::layout::{FULL, NONE_LEFT, OFF, STACK_BYTES, cpu};
+use super::layout::{AWAY, FULL, NONE_LEFT, OFF, SINCE, STACK_BYTES, STACKS_BYTES, cpu};
 use crate::asm::{Asm, Code};
 use crate::error::Error;
 use crate::insn::{Alu, Cond, Helper, Reg, Width};
@@ -21,6 +23,8 @@ pub const SLEEPING: usize = 1;
 pub const FREE: usize = 2;
 /// What a process is to us.
 pub const WANTED: usize = 3;
+/// The stacks themselves.
+pub const STACKS: usize = 4;
 
 /// Whose calls are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +57,11 @@ impl TaskOffsets {
 pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, Error> {
     const TASK_DEAD: i32 = 0x80;
     const EXIT_BITS: i32 = 0x7e0;
+    const BASE: i32 = (STACKS_BYTES - STACK_BYTES) as i32;
     let mut asm = Asm::new();
     let asm = &mut asm;
-    let (dead, empty, push, next, off, fresh, popped, none, done) = (
+    let (dead, empty, push, next, off, fresh, popped, none, full, done) = (
+        asm.label(),
         asm.label(),
         asm.label(),
         asm.label(),
@@ -76,7 +82,8 @@ pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, 
     asm.load(B4, R3, R7, offsets.state).branch_imm(Cond::Set, R3, TASK_DEAD, dead);
     // A living task: its open calls are kept.
     asm.mov(R3, R1).alu_imm(Alu::And, R3, FULL as i32 | EXIT_BITS).branch_imm(Cond::Eq, R3, 0, empty);
-    asm.store(B8, R10, -16, R1);
+    asm.store(B8, R10, -16, R1).call(Helper::KtimeGetNs).load(B8, R1, R10, -16).alu_imm(Alu::And, R1, BASE);
+    asm.map_value(R2, STACKS, 0).alu(Alu::Add, R2, R1).store(B8, R2, SINCE, R0);
     task_key(asm, R7, offsets);
     asm.map(R1, SLEEPING).mov(R2, R10).alu_imm(Alu::Add, R2, -8).mov(R3, R10).alu_imm(Alu::Add, R3, -16);
     asm.mov_imm(R4, 0).call(Helper::MapUpdate).goto(next);
@@ -105,7 +112,13 @@ pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, 
     task_key(asm, R8, offsets);
     asm.map(R1, SLEEPING).mov(R2, R10).alu_imm(Alu::Add, R2, -8).call(Helper::MapLookup);
     asm.branch_imm(Cond::Eq, R0, 0, fresh).load(B8, R7, R0, 0);
-    asm.map(R1, SLEEPING).mov(R2, R10).alu_imm(Alu::Add, R2, -8).call(Helper::MapDelete).goto(done);
+    asm.map(R1, SLEEPING).mov(R2, R10).alu_imm(Alu::Add, R2, -8).call(Helper::MapDelete);
+    asm.note("how long it was away").call(Helper::KtimeGetNs);
+    asm.mov(R1, R7).alu_imm(Alu::And, R1, BASE).map_value(R2, STACKS, 0).alu(Alu::Add, R2, R1);
+    asm.load(B8, R3, R2, SINCE).alu(Alu::Sub, R0, R3).mov_imm(R1, FULL.cast_signed());
+    asm.branch_imm(Cond::Set, R7, FULL.cast_signed(), full).mov(R1, R7).alu_imm(Alu::And, R1, EXIT_BITS);
+    asm.bind(full).note("goes to its last call").alu(Alu::Add, R2, R1);
+    asm.load(B8, R3, R2, 32 + AWAY).alu(Alu::Add, R3, R0).store(B8, R2, 32 + AWAY, R3).goto(done);
 
     asm.bind(fresh).note("an empty stack").load(B8, R7, R9, cpu::SPARE).store_imm(B8, R9, cpu::SPARE, 0);
     asm.branch_imm(Cond::Ne, R7, 0, popped).store_imm(B8, R10, -16, 0);

@@ -15,7 +15,7 @@ use crate::kernel::{Function, Kernel};
 use crate::link::{Link, When};
 use crate::map::{MMAPABLE, Map, MapKind};
 use crate::mapping::Mapping;
-use crate::prog::{ProgKind, Program};
+use crate::prog::{BtfTarget, ProgKind, Program};
 use crate::ring::Ring;
 use crate::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
 use kprism_btf::Btf;
@@ -85,6 +85,16 @@ pub struct Session {
     /// How many functions are added up in the kernel: all or none.
     rows: usize,
     verified: u64,
+    left_out: Vec<LeftOut>,
+}
+
+/// A function that the kernel lets no program be at, and why, in its words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Which.
+    pub name: String,
+    /// Why.
+    pub why: String,
 }
 
 #[derive(Debug)]
@@ -168,6 +178,7 @@ impl Session {
             bases,
             rows,
             verified: 0,
+            left_out: Vec::new(),
         };
         if config.scope == Scope::Children {
             session.maps.wanted.set(std::process::id(), CHILDREN_ONLY)?;
@@ -201,7 +212,7 @@ impl Session {
         let maps = &self.maps;
         let code = sched::switch(offsets, who, regions)?;
         let kind = ProgKind::TpBtf(kernel.tracepoint("sched_switch")?);
-        let all = [&maps.cpus, &maps.sleeping, &maps.free, maps.wanted.map()];
+        let all = [&maps.cpus, &maps.sleeping, &maps.free, maps.wanted.map(), &maps.stacks];
         let switch = Program::load("kp_switch", kind, &code, &all)?;
         self.sched_links.push(Link::tracing(&switch, 0)?);
         self.programs.push(switch);
@@ -228,15 +239,34 @@ impl Session {
                 Error::refused(format!("fentry at {}", function.name), why)
             })?;
             let site = Site::One(number as u32);
-            let exit = self.load("kp_exit", ProgKind::Fexit(target), &emit::exit(shape, site)?)?;
-            let exit = Link::tracing(exit, 0).map_err(|e| at(function, e))?;
-            let entry = self.load("kp_entry", ProgKind::Fentry(target), &emit::entry(shape, site)?)?;
-            let entry = Link::tracing(entry, 0).map_err(|e| at(function, e))?;
-            self.exits.push(exit);
-            self.entries.push(entry);
+            match self.hook_one(target, shape, site) {
+                Ok((exit, entry)) => {
+                    self.exits.push(exit);
+                    self.entries.push(entry);
+                }
+                // It never returns, is part of tracing itself, … : the kernel knows, and more of it with each version.
+                Err(error) => {
+                    self.left_out.push(LeftOut { name: function.name.clone(), why: error.brief() });
+                    if self.left_out.len() == functions.len() {
+                        return Err(at(function, error));
+                    }
+                }
+            }
             progress(number + 1);
         }
         Ok(())
+    }
+
+    fn hook_one(&mut self, target: BtfTarget<'_>, shape: &Shape, site: Site) -> Result<(Link, Link), Error> {
+        let exit = self.load("kp_exit", ProgKind::Fexit(target), &emit::exit(shape, site)?)?;
+        let exit = Link::tracing(exit, 0)?;
+        let entry = self.load("kp_entry", ProgKind::Fentry(target), &emit::entry(shape, site)?)?;
+        Ok((exit, Link::tracing(entry, 0)?))
+    }
+
+    /// Functions that were to be hooked and could not be.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
     }
 
     fn hook_session(&mut self, btf: &Btf, functions: &[Function], shape: &Shape) -> Result<(), Error> {
@@ -279,8 +309,8 @@ impl Session {
 
     /// The reading end of the records; the functions are numbers.
     ///
-    /// 64 bytes each, as the program leaves them: `function u64` (its number among those measured), `enter_ns u64,
-    /// exit_ns u64, pid u32, tgid u32, cpu u32, depth u32, child_ns u64, comm [u8; 16]`, little-endian.
+    /// 72 bytes each, as the program leaves them: `function u64` (its number among those measured), `enter_ns u64,
+    /// exit_ns u64, pid u32, tgid u32, cpu u32, depth u32, child_ns u64, comm [u8; 16], off_ns u64`, little-endian.
     pub fn calls(&self) -> Result<Ring<'_>, Error> {
         Ring::new(&self.maps.ring)
     }
@@ -309,7 +339,7 @@ fn missed(links: &[Link]) -> u64 {
 }
 
 fn at(function: &Function, error: Error) -> Error {
-    Error::refused(function.name.clone(), error.to_string())
+    Error::refused(function.name.clone(), format!("the kernel lets no program be at it: {}", error.brief()))
 }
 
 fn places(functions: &[Function]) -> (Vec<u64>, Vec<u64>) {

@@ -11,8 +11,10 @@ pub struct FunctionStats {
     pub count: u64,
     /// Their time.
     pub total_ns: u64,
-    /// Their time without that of traced calls from them.
+    /// Their time on a CPU, without that of traced calls from them.
     pub self_ns: u64,
+    /// Their time off the CPU, in them or in traced calls from them.
+    pub off_ns: u64,
     /// The shortest; 0 without calls.
     pub min_ns: u64,
     /// The longest.
@@ -62,14 +64,22 @@ pub(super) fn row_of(base: usize, function: usize) -> usize {
 }
 
 pub(super) fn read_function(regions: &Mapping, bases: &[usize], function: usize) -> FunctionStats {
-    let mut stats =
-        FunctionStats { count: 0, total_ns: 0, self_ns: 0, min_ns: u64::MAX, max_ns: 0, buckets: [0; 64] };
+    let mut stats = FunctionStats {
+        count: 0,
+        total_ns: 0,
+        self_ns: 0,
+        off_ns: 0,
+        min_ns: u64::MAX,
+        max_ns: 0,
+        buckets: [0; 64],
+    };
     let mut child = 0u64;
     for &base in bases {
         let at = row_of(base, function);
         let read = |field: i16| regions.read(at + field as usize);
         stats.total_ns = stats.total_ns.wrapping_add(read(row::TOTAL));
         child = child.wrapping_add(read(row::CHILD));
+        stats.off_ns = stats.off_ns.wrapping_add(read(row::AWAY));
         stats.min_ns = stats.min_ns.min(!read(row::NOT_MIN));
         stats.max_ns = stats.max_ns.max(read(row::MAX));
         for (bucket, count) in stats.buckets.iter_mut().enumerate() {
@@ -80,7 +90,7 @@ pub(super) fn read_function(regions: &Mapping, bases: &[usize], function: usize)
         stats.buckets[bucket] += read(row::AT_HAND);
     }
     stats.count = stats.buckets.iter().sum();
-    stats.self_ns = stats.total_ns.saturating_sub(child);
+    stats.self_ns = stats.total_ns.saturating_sub(child).saturating_sub(stats.off_ns);
     if stats.count == 0 {
         stats.min_ns = 0;
     }

@@ -14,7 +14,7 @@ use kprism_bpf::func::{Config, FunctionStats, Hook, Keep, Losses, Scope, Session
 use kprism_bpf::host::{self, Host};
 use kprism_bpf::kernel::{self, Function, Kernel};
 use kprism_durations::names::Role;
-use kprism_durations::record::CallRecord;
+use kprism_durations::record::{CallRecord, SIZE};
 use kprism_image::glob::glob;
 use kprism_report::units::grouped;
 use kprism_store::{Manifest, Run};
@@ -95,6 +95,13 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
     let mut hooked = |done: usize| progress.amount("functions hooked", done as u64, functions.len() as u64);
     let mut session = Session::start(&mut kernel, &functions, &config, &mut hooked)?;
     progress.clear();
+    let left_out = session.left_out();
+    if !left_out.is_empty() {
+        let list: Vec<Value> = left_out.iter().map(|one| json!({"name": one.name, "why": one.why})).collect();
+        manifest.options.insert("functions".into(), (functions.len() - left_out.len()).into());
+        manifest.options.insert("left_out".into(), list.into());
+        run.write_manifest(&manifest)?;
+    }
     let (ended, calls) = watch(args, &mut session, &functions, &folder, progress)?;
     let losses = session.losses();
     if args.aggregate {
@@ -112,11 +119,29 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
     let measured = durations::measure(&run, progress)?;
     progress.clear();
     progress.say(&durations::calls(&measured));
-    for line in told(&losses) {
-        progress.say(&line);
-    }
+    remarks(&manifest).iter().for_each(|line| progress.say(line));
     progress.say(&format!("recorded in {}", durations::see(&run)));
     Ok(if ended.interrupted { Outcome::Code(exit::INTERRUPTED) } else { Outcome::Done })
+}
+
+/// What the kernel did not let us hook, as the manifest has it.
+fn left_out(manifest: &Manifest) -> Option<String> {
+    const NAMED: usize = 8;
+    let all = manifest.options.get("left_out")?.as_array()?;
+    let text = |one: &Value, key: &str| one[key].as_str().unwrap_or("?").to_owned();
+    let mut names: Vec<String> = all.iter().take(NAMED).map(|one| text(one, "name")).collect();
+    if all.len() > NAMED {
+        names.push("…".into());
+    }
+    let what = if all.len() == 1 { "1 function".to_owned() } else { format!("{} functions", all.len()) };
+    let why = text(all.first()?, "why");
+    Some(format!("{what} left out, the kernel lets no program be there: {} ({why})", names.join(", ")))
+}
+
+/// What a recording that is done has to say for itself, here or in a guest.
+pub(super) fn remarks(manifest: &Manifest) -> Vec<String> {
+    let losses = manifest.other.get("losses").map(told).unwrap_or_default();
+    left_out(manifest).into_iter().chain(losses).collect()
 }
 
 /// What this backend cannot do is refused, not passed over.
@@ -216,6 +241,7 @@ fn begun(args: &Args, hook: Hook, functions: usize) -> Manifest {
         ("hook", hook.name().into()),
         ("functions", functions.into()),
         ("aggregate", args.aggregate.into()),
+        ("record_bytes", SIZE.into()),
         ("longer_than_ns", args.longer_than.map(|time| time.as_nanos() as u64).into()),
     ];
     watch::begun(&args.command, options)
@@ -294,6 +320,7 @@ fn write_functions(path: &Path, functions: &[Function], stats: &[FunctionStats])
             "count": stats.count,
             "total_ns": stats.total_ns,
             "self_ns": stats.self_ns,
+            "off_ns": stats.off_ns,
             "min_ns": stats.min_ns,
             "max_ns": stats.max_ns,
             "log2_ns": stats.buckets.to_vec(),
@@ -315,17 +342,18 @@ fn as_json(losses: &Losses) -> Value {
 }
 
 /// What is missing from the numbers, in words; nothing if nothing is.
-fn told(losses: &Losses) -> Vec<String> {
+fn told(losses: &Value) -> Vec<String> {
+    let of = |kind: &str| losses[kind].as_u64().unwrap_or(0);
     let lines = [
-        (losses.lost, "kept calls lost, the ring was full: a larger --buffer-size, or --longer-than"),
-        (losses.overflowed, "calls not measured: more than 64 open in a task, or 1023 tasks with open ones"),
+        (of("lost"), "kept calls lost, the ring was full: a larger --buffer-size, or --longer-than"),
+        (of("overflowed"), "calls not measured: more than 64 open in a task, or 1023 tasks with open ones"),
         (
-            losses.missed,
+            of("missed"),
             "entries or returns that the kernel could not show us (an interrupt in the same program)",
         ),
-        (losses.abandoned, "calls whose return was not seen"),
-        (losses.orphans, "returns without an entry: under way when recording began"),
-        (losses.unfinished, "calls that never returned: their task ended"),
+        (of("abandoned"), "calls whose return was not seen"),
+        (of("orphans"), "returns without an entry: under way when recording began"),
+        (of("unfinished"), "calls that never returned: their task ended"),
     ];
     lines.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", grouped(*n))).collect()
 }

@@ -11,6 +11,7 @@ use kprism_store::Manifest;
 
 use super::func::GUEST_RUN;
 use super::func_args::Args;
+use super::func_bpf;
 use crate::cmd::lab::{self, PacketArgs, RunArgs};
 use crate::durations;
 use crate::exit::{self, Outcome};
@@ -57,6 +58,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let measured = durations::measure(&run, progress)?;
     progress.clear();
     progress.say(&durations::calls(&measured));
+    func_bpf::remarks(&manifest).iter().for_each(|line| progress.say(line));
     progress.say(&format!("recorded in {}", durations::see(&run)));
     Ok(Outcome::Done)
 }
