@@ -109,6 +109,7 @@ pub enum Helper {
     RingbufSubmit = 132,
     RingbufDiscard = 133,
     RingbufQuery = 134,
+    CopyFromUser = 148,
     CurrentTaskBtf = 158,
     GetFuncIp = 173,
     GetAttachCookie = 174,

@@ -55,6 +55,12 @@ impl Kernel {
         Ok(BtfTarget { id, module: None })
     }
 
+    /// The `bpf_iter_KIND` that a program which goes over all of a kind is loaded for.
+    pub fn iterator(&self, kind: &str) -> Result<BtfTarget<'_>, Error> {
+        let function = self.btf.function(&format!("bpf_iter_{kind}"))?;
+        Ok(BtfTarget { id: function.id, module: None })
+    }
+
     /// What an fentry program at a function needs, if BTF knows the function: see [`Self::target`]. Reads the
     /// module's types if they have not been.
     pub fn knows(&mut self, function: &Function) -> bool {

@@ -31,6 +31,7 @@ pub mod kernel;
 pub mod link;
 pub mod map;
 pub mod mapping;
+pub mod numbers;
 pub mod prog;
 pub mod ring;
 mod sys;

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::error::Error;
 use crate::host;
-use crate::prog::{KPROBE_MULTI, KPROBE_SESSION, PERF_EVENT, Program, UPROBE_MULTI};
+use crate::prog::{ITER, KPROBE_MULTI, KPROBE_SESSION, PERF_EVENT, Program, UPROBE_MULTI};
 use crate::sys::{self, Cmd, LinkCreate, LinkTail, PerfAttr};
 
 /// An attachment: dropped, it is gone.
@@ -35,6 +35,29 @@ impl Link {
         let mut attr =
             sys::RawTracepoint { prog_fd: sys::raw(program.as_fd()), cookie, ..Default::default() };
         Self::made(program, "attaching", sys::bpf_fd(Cmd::RawTracepointOpen, &mut attr))
+    }
+
+    /// Starts a walk: reading the descriptor to its end runs the program for each thing.
+    pub fn iterator(program: &Program) -> Result<OwnedFd, Error> {
+        let failed = |source| host::explain(format!("program {}: the walk", program.name()), source);
+        let prog_fd = sys::raw(program.as_fd());
+        let mut attr = LinkCreate { prog_fd, attach_type: ITER, ..Default::default() };
+        let link = sys::bpf_fd(Cmd::LinkCreate, &mut attr).map_err(failed)?;
+        let mut attr = sys::IterCreate { link_fd: sys::raw(link.as_fd()), flags: 0 };
+        sys::bpf_fd(Cmd::IterCreate, &mut attr).map_err(failed)
+    }
+
+    /// Detaches all of them. The kernel lets each wait until no program of it runs any more; they wait at the same time.
+    pub fn detach_all(links: Vec<Self>) {
+        const THREADS: usize = 64;
+        let each = links.len().div_ceil(THREADS).max(1);
+        let mut links = links;
+        std::thread::scope(|scope| {
+            while !links.is_empty() {
+                let some = links.split_off(links.len().saturating_sub(each));
+                scope.spawn(move || drop(some));
+            }
+        });
     }
 
     /// Attaches a raw tracepoint program.

@@ -41,6 +41,8 @@ pub enum ProgKind<'a> {
     Fentry(BtfTarget<'a>),
     /// A function's return, with typed arguments and value.
     Fexit(BtfTarget<'a>),
+    /// Run for each thing of a kind, such as a task.
+    Iter(BtfTarget<'a>),
     /// Called by `PROG_TEST_RUN` alone.
     Syscall,
 }
@@ -58,18 +60,22 @@ impl<'a> ProgKind<'a> {
             Self::TpBtf(_) => (26, 23),
             Self::Fentry(_) => (26, 24),
             Self::Fexit(_) => (26, 25),
+            Self::Iter(_) => (26, ITER),
             Self::Syscall => (31, 0),
         }
     }
 
     fn target(self) -> Option<BtfTarget<'a>> {
         match self {
-            Self::TpBtf(target) | Self::Fentry(target) | Self::Fexit(target) => Some(target),
+            Self::TpBtf(target) | Self::Fentry(target) | Self::Fexit(target) | Self::Iter(target) => {
+                Some(target)
+            }
             _ => None,
         }
     }
 }
 
+pub(crate) const ITER: u32 = 28;
 pub(crate) const PERF_EVENT: u32 = 41;
 pub(crate) const KPROBE_MULTI: u32 = 42;
 pub(crate) const UPROBE_MULTI: u32 = 48;
@@ -107,6 +113,16 @@ pub struct Tested {
 impl Program {
     /// Loads a program; `maps` are those that its relocations count.
     pub fn load(name: &str, kind: ProgKind<'_>, code: &Code, maps: &[&Map]) -> Result<Self, Error> {
+        Self::loaded(name, kind, code, maps, 0)
+    }
+
+    /// The same, of a program that may wait: for a page that is not in memory ([`crate::insn::Helper::CopyFromUser`]).
+    pub fn load_sleepable(name: &str, kind: ProgKind<'_>, code: &Code, maps: &[&Map]) -> Result<Self, Error> {
+        const SLEEPABLE: u32 = 1 << 4;
+        Self::loaded(name, kind, code, maps, SLEEPABLE)
+    }
+
+    fn loaded(name: &str, kind: ProgKind<'_>, code: &Code, maps: &[&Map], flags: u32) -> Result<Self, Error> {
         let insns = place(code, maps)?;
         let license = c"Dual MIT/GPL";
         let (prog_type, expected_attach_type) = kind.numbers();
@@ -117,6 +133,7 @@ impl Program {
             insns: insns.as_ptr() as u64,
             license: license.as_ptr() as u64,
             name: sys::object_name(name),
+            flags,
             ..Default::default()
         };
         if let Some(target) = kind.target() {

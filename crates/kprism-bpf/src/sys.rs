@@ -23,6 +23,7 @@ pub(crate) enum Cmd {
     BtfFdById = 19,
     BtfNextId = 23,
     LinkCreate = 28,
+    IterCreate = 33,
 }
 
 #[derive(Debug, Default)]
@@ -122,6 +123,13 @@ pub(crate) struct RawTracepoint {
     pub prog_fd: u32,
     pub pad: u32,
     pub cookie: u64,
+}
+
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct IterCreate {
+    pub link_fd: u32,
+    pub flags: u32,
 }
 
 /// `link_create` with the tail of the kinds that are used here.

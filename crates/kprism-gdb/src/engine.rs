@@ -104,7 +104,7 @@ impl Engine {
             )));
         }
         let setting =
-            Setting { space: target.space(), whose: target.whose(), vars: &self.vars, clock: self.clock };
+            Setting { space: target.space(), whose: target.whose()?, vars: &self.vars, clock: self.clock };
         let maps = [&self.state, &self.ring, &self.pending];
         let installed = match point.kind {
             Kind::Static => installed_static(point, place as u32, &setting, &maps, target)?,

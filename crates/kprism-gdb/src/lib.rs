@@ -19,7 +19,7 @@
 //! | [`engine`] | maps, programs, links; records → trace frames |
 //! | [`server`] | what GDB asks → what it is told |
 //! | [`tfile`] | trace frames → the file that GDB reads without a server |
-//! | [`listen`] | sockets |
+//! | [`listen`] | sockets, and who may connect |
 //!
 //! GDB believes that the program is stopped; it is not. What it sees outside trace frames is memory as it is at that
 //! moment, and registers as they were when it connected, or last interrupted. All attachments belong to file
@@ -28,6 +28,7 @@
 pub mod engine;
 mod files;
 pub mod listen;
+mod peer;
 pub mod program;
 pub mod registers;
 pub mod server;

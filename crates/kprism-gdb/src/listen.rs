@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sockets: a Unix socket, or TCP on the loopback, nothing else; one GDB at a time.
+//! Sockets: a Unix socket, or TCP on the loopback, nothing else; one GDB at a time, of the user we run as or of root.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -13,8 +13,8 @@ use std::time::Duration;
 use kprism_rsp::hex;
 use kprism_rsp::wire::{Decoder, Event, packet};
 
-use crate::Error;
 use crate::server::{Answer, Server};
+use crate::{Error, peer};
 
 /// Size of the trace buffer.
 pub const BUFFER: usize = 32 << 20;
@@ -81,12 +81,13 @@ impl Listener {
                     fs::remove_file(path).ok();
                 }
                 let failed = Error::system(path.display().to_string());
-                let listener = UnixListener::bind(path).map_err(failed)?;
-                // Whoever connects reads our memory.
-                use std::os::unix::fs::PermissionsExt as _;
-                let failed = Error::system(path.display().to_string());
-                fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
-                Ok(Self::Unix(listener, path.clone()))
+                // Whoever connects sees what we may see: the socket is its owner's from its first moment on.
+                // SAFETY: umask takes and gives a number. No other thread makes files at this time.
+                let before = unsafe { libc::umask(0o177) };
+                let bound = UnixListener::bind(path);
+                // SAFETY: as above.
+                unsafe { libc::umask(before) };
+                Ok(Self::Unix(bound.map_err(failed)?, path.clone()))
             }
             Address::Tcp(address) => {
                 let failed = Error::system(address.to_string());
@@ -110,15 +111,22 @@ impl Listener {
         }
     }
 
-    fn accept(&self) -> io::Result<Stream> {
-        Ok(match self {
-            Self::Unix(listener, _) => Stream::Unix(listener.accept()?.0),
-            Self::Tcp(listener) => {
-                let stream = listener.accept()?.0;
-                stream.set_nodelay(true)?;
-                Stream::Tcp(stream)
+    /// The connection that waits, if its user may be served; if not, why.
+    fn accept(&self) -> Result<Stream, String> {
+        let failed = |why: io::Error| format!("it failed: {why}");
+        match self {
+            Self::Unix(listener, _) => {
+                let stream = listener.accept().map_err(failed)?.0;
+                peer::allowed(peer::of_unix(&stream).map_err(failed)?)?;
+                Ok(Stream::Unix(stream))
             }
-        })
+            Self::Tcp(listener) => {
+                let (stream, from) = listener.accept().map_err(failed)?;
+                peer::allowed(peer::of_tcp(stream.local_addr().map_err(failed)?, from)?)?;
+                stream.set_nodelay(true).map_err(failed)?;
+                Ok(Stream::Tcp(stream))
+            }
+        }
     }
 }
 
@@ -167,6 +175,7 @@ pub fn serve(
         let (new, more) = wait(listener.fd(), connection.as_ref().map(|c| c.stream.fd()), limit);
         if new {
             match listener.accept() {
+                Err(why) => say(&format!("a connection was refused: {why}")),
                 // One at a time: the other one is turned away.
                 Ok(_) if connection.is_some() => say("a second GDB was turned away"),
                 Ok(stream) => {
@@ -174,7 +183,6 @@ pub fn serve(
                     connection = Some(Connection::new(stream));
                     say("GDB is connected");
                 }
-                Err(error) => say(&format!("a connection failed: {error}")),
             }
         }
         let told = server.tick();
@@ -186,7 +194,10 @@ pub fn serve(
         };
         let mut alive = told.is_none_or(|text| open.send(server, &text).is_ok());
         if more && alive {
-            alive = open.read(server).unwrap_or(false);
+            alive = open.read(server).unwrap_or_else(|why| {
+                say(&format!("the connection is closed: {why}"));
+                false
+            });
         }
         if !alive {
             connection = None;
@@ -223,6 +234,10 @@ impl Connection {
         let mut bytes = [0; 4096];
         let count = self.stream.read(&mut bytes)?;
         for byte in &bytes[..count] {
+            if !self.decoder.may_come(*byte) {
+                // A browser that a page has made connect here begins in words.
+                return Err(io::Error::other("this is not GDB"));
+            }
             let Some(event) = self.decoder.push(*byte) else { continue };
             match event {
                 Event::Ack => {}

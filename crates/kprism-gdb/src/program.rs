@@ -374,5 +374,5 @@ fn splice(asm: &mut Asm, segment: &Program, faults: u32, fault: Label) -> Result
         }),
         _ => None,
     };
-    splice::splice(asm, segment, &find, fault).map_err(Error::Cannot)
+    splice::splice(asm, segment, &find, fault, false).map_err(Error::Cannot)
 }

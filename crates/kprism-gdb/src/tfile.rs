@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A trace file as `tsave -r` asks the server to write it (GDB manual, "Trace File Format").
 
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
 use kprism_rsp::buffer::Buffer;
 use kprism_rsp::define::Definitions;
 use kprism_rsp::hex;
@@ -42,5 +47,57 @@ impl Description<'_> {
         // The end: a frame of tracepoint 0.
         out.extend([0, 0]);
         out
+    }
+}
+
+/// Writes a trace file for our own user alone: it holds memory. A file that is there is replaced if it is that user's own;
+/// nothing is written by way of a symbolic link, or into what is no file.
+pub fn save(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: it takes nothing and gives a number.
+    let own = unsafe { libc::geteuid() };
+    match fs::symlink_metadata(path) {
+        Ok(there) if !there.is_file() => return Err(io::Error::other("it is there, and no plain file")),
+        Ok(there) if there.uid() != own => {
+            let why =
+                format!("it is there, and user {}'s: kprism, as user {own}, leaves it alone", there.uid());
+            return Err(io::Error::other(why));
+        }
+        Ok(_) => {}
+        Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+        Err(why) => return Err(why),
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(bytes)?;
+    file.persist(path).map_err(|why| why.error)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn only_ones_own_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let [own, link, to] = ["own", "link", "to"].map(|name| dir.path().join(name));
+        save(&own, b"1").unwrap();
+        save(&own, b"22").unwrap();
+        assert_eq!(fs::read(&own).unwrap(), b"22");
+        assert_eq!(fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&to, "kept").unwrap();
+        symlink(&to, &link).unwrap();
+        assert!(save(&link, b"x").unwrap_err().to_string().contains("no plain file"));
+        assert!(save(dir.path(), b"x").unwrap_err().to_string().contains("no plain file"));
+        assert_eq!(fs::read(&to).unwrap(), b"kept");
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&to, Some(65534), None).is_ok() {
+            assert!(save(&to, b"x").unwrap_err().to_string().contains("user 65534's"));
+            assert_eq!(fs::read(&to).unwrap(), b"kept");
+        }
+        // Nothing is left beside them.
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Records of several CPUs' rings in the order of their times.
 //!
-//! Each ring gives its records nearly in order: one that interrupted another is behind it, with an earlier time. What is
-//! later than the last that is known of every ring waits for the next round.
+//! Each ring gives its records nearly in order: one that came while another was written is behind it, and may have an earlier
+//! time. What is later than the time until which all is known of every ring waits for the next round.
+
+use std::collections::BTreeMap;
 
 use kprism_bpf::cpu_ring::CpuRing;
 
@@ -17,6 +19,8 @@ pub(crate) struct Merge {
     index: Vec<(u64, usize)>,
     /// Whether they lie there in the order of their times: one CPU's do, but for those that interrupted others.
     is_sorted: bool,
+    /// By CPU: when no record was being written.
+    idle: BTreeMap<u16, u64>,
     /// By probe: whether a record may have bytes that its values do not use.
     loose: Vec<bool>,
 }
@@ -25,16 +29,21 @@ impl Merge {
     /// Nothing yet, of these probes.
     pub fn new(plans: &[Plan]) -> Self {
         let loose = plans.iter().map(|plan| needs_tidying(&plan.probe)).collect();
-        Self { bytes: Vec::new(), index: Vec::new(), is_sorted: true, loose }
+        Self { bytes: Vec::new(), index: Vec::new(), is_sorted: true, idle: BTreeMap::new(), loose }
     }
 
-    /// Takes what a ring has. Before the time returned, nothing can come of it any more: that of its last record if a
-    /// record is still being written, else no time at all.
-    pub fn fill(&mut self, ring: &mut CpuRing<'_>, plans: &[Plan]) -> u64 {
-        let mut last = 0;
+    /// Takes what a ring has, at `now` or later. Before the time returned, nothing can come of it any more: if a record is
+    /// still being written, that at which there was none. (A program that waits for memory, or is interrupted, has taken its
+    /// room; its time may be before that of any that came behind it.)
+    pub fn fill(&mut self, ring: &mut CpuRing<'_>, plans: &[Plan], now: u64) -> u64 {
         let cpu = ring.cpu as u16;
-        ring.drain(|record| last = self.add(record, cpu, plans));
-        if ring.is_busy() { last } else { u64::MAX }
+        ring.drain(|record| {
+            self.add(record, cpu, plans);
+        });
+        if !ring.is_busy() {
+            self.idle.insert(cpu, now);
+        }
+        self.idle.get(&cpu).copied().unwrap_or(0)
     }
 
     /// Its time. The program leaves it to us to say which CPU it was.

@@ -10,7 +10,7 @@ use kprism_bpf::cpu_ring;
 use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_bpf::wanted::{self, TRACED};
 use kprism_expr::emit::{self, Map, Reloc};
-use kprism_expr::ir::{FAULTS, Fault, Kept, Space};
+use kprism_expr::ir::{FAULTS, Fault, Space};
 use kprism_expr::regs;
 
 use crate::Error;
@@ -32,8 +32,10 @@ pub const STATE: usize = 2;
 /// What this probe's entry program keeps, if it has one; then what it counts by keys, if it does.
 pub const ENTRIES: usize = 3;
 
-/// Bytes of counters of one probe and CPU: hits, passed, lost, keys without room, keys that could not be read.
+/// Bytes of counters of one probe and CPU: hits, passed, lost, keys without room, keys that could not be read, calls.
 pub const CELL: u32 = 64;
+/// In those: calls of the function whose returns are hits.
+const CALLS: i16 = 40;
 /// Bytes of the state that a probe has for itself: faults of its condition, faults of its values.
 pub const PROBE_STATE: u32 = 256;
 /// In that: hits whose condition was true, if some are to be left out.
@@ -47,6 +49,8 @@ pub const VARS_END: u32 = 8 * 1024;
 pub(crate) const RECORD: i16 = -504;
 pub(crate) const CELL_AT: i16 = -496;
 const PID_TGID: i16 = -488;
+/// Of a string that is read twice.
+const ADDRESS: i16 = -480;
 
 /// What all probes of a session share.
 #[derive(Debug, Clone, Copy)]
@@ -65,8 +69,8 @@ pub struct Layout {
     pub tally: u32,
     /// Bytes of what it counts for one combination of keys.
     pub keyed: u32,
-    /// Whether probes switch the recording on and off.
-    pub switched: bool,
+    /// Programs may wait for memory that is not there yet.
+    pub sleeps: bool,
     /// How far from where it is linked the kernel runs.
     pub slide: u64,
 }
@@ -93,7 +97,7 @@ impl Layout {
             vars: 0,
             tally,
             keyed: cells(true),
-            switched: plans.iter().any(|plan| !plan.probe.part.is_record()),
+            sleeps: false,
             slide: 0,
         })
     }
@@ -108,7 +112,7 @@ impl Layout {
         self.probes * PROBE_STATE
     }
 
-    /// Where it says whether the recording is on: [`PAUSED`], [`RUNNING`], [`ENDED`].
+    /// Where it says whether the recording is on: [`PAUSED`], [`RUNNING`], [`ENDED`], [`NOT_YET`].
     pub fn switch_at(&self) -> u32 {
         self.stop_at() + 8
     }
@@ -135,6 +139,8 @@ pub const PAUSED: u64 = 0;
 pub const RUNNING: u64 = 1;
 /// The recording is over.
 pub const ENDED: u64 = 2;
+/// Not all probes are there: none counts before the others do.
+pub const NOT_YET: u64 = 3;
 
 /// Goes on at `out` unless the hit is of a process that was asked for. Leaves the context in its place.
 fn ours(asm: &mut Asm, layout: &Layout, out: Label) {
@@ -150,6 +156,15 @@ fn ours(asm: &mut Asm, layout: &Layout, out: Label) {
     };
 }
 
+/// Goes on at `out` unless hits count: from one moment to one other, the same for all probes.
+fn is_on(asm: &mut Asm, part: Part, layout: &Layout, out: Label) {
+    asm.note("is it on?").map_value(R1, STATE, layout.switch_at()).load(B8, R0, R1, 0);
+    match part {
+        Part::Start => asm.branch_imm(Cond::Gt, R0, RUNNING as i32, out),
+        _ => asm.branch_imm(Cond::Ne, R0, RUNNING as i32, out),
+    };
+}
+
 /// The program of a probe.
 pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     let size = plan.probe.record_bytes;
@@ -158,11 +173,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     let state = number * PROBE_STATE;
     ours(&mut asm, layout, out);
 
-    let waits = layout.switched && plan.probe.part != Part::Start;
-    if waits {
-        asm.note("is it on?").map_value(R1, STATE, layout.switch_at()).load(B8, R0, R1, 0);
-        asm.branch_imm(Cond::Ne, R0, RUNNING as i32, out);
-    }
+    is_on(&mut asm, plan.probe.part, layout, out);
     let cell = number * CELL;
     asm.note("this CPU's counters");
     cpu_ring::counter(&mut asm, &layout.rings, RINGS, cell, out);
@@ -230,12 +241,30 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     Ok(asm.finish()?)
 }
 
+/// Whether the calls of the probe's function are counted, beside its returns: the kernel gives up on returns of calls that lie
+/// more than 64 deep in each other (`MAX_URETPROBE_DEPTH`), and tells nobody.
+pub fn counts_calls(plan: &Plan) -> bool {
+    matches!(plan.site, Site::User { at_return: true, .. })
+}
+
 /// The program at the entry of the probe's function.
-pub fn entry(kept: &[Kept], registers: bool, layout: &Layout) -> Result<Code, Error> {
+pub fn entry(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     let mut asm = Asm::new();
     let out = asm.label();
     ours(&mut asm, layout, out);
-    let segment = Segment { text: "entry".into(), program: emit::entry(kept, registers) };
+    if counts_calls(plan) {
+        let off = asm.label();
+        is_on(&mut asm, plan.probe.part, layout, off);
+        cpu_ring::counter(&mut asm, &layout.rings, RINGS, number * CELL, out);
+        count(&mut asm, CALLS);
+        asm.bind(off);
+    }
+    if plan.kept.is_empty() {
+        asm.bind(out).end();
+        return Ok(asm.finish()?);
+    }
+    let program = emit::entry(&plan.kept, plan.site.has_registers());
+    let segment = Segment { text: "entry".into(), program };
     let done = splice(&mut asm, &segment, 0, layout, out)?;
     asm.bind(done).bind(out).end();
     Ok(asm.finish()?)
@@ -290,7 +319,7 @@ pub(crate) fn splice(
             Reloc::Address(link) => To::Address(link.wrapping_add(layout.slide)),
         })
     };
-    splice::splice(asm, &segment.program, &find, fault)
+    splice::splice(asm, &segment.program, &find, fault, layout.sleeps)
         .map_err(|what| Error::Cannot(format!("`{}`: {what}", segment.text)))
 }
 
@@ -319,7 +348,16 @@ pub(crate) fn fill(
             target(asm, at + 8);
             asm.mov_imm(R2, room.cast_signed()).mov(R3, R0);
             let (read, fine) = (asm.label(), asm.label());
-            if user {
+            if user && layout.sleeps {
+                // No helper both waits and ends at the NUL: where the string is not there, it is brought in, and read again.
+                asm.store(B8, R10, ADDRESS, R0).call(Helper::ProbeReadUserStr);
+                asm.branch_imm(Cond::SGe, R0, 0, fine);
+                target(asm, at + 8);
+                asm.mov_imm(R2, room.cast_signed()).load(B8, R3, R10, ADDRESS).call(Helper::CopyFromUser);
+                target(asm, at + 8);
+                asm.mov_imm(R2, room.cast_signed()).load(B8, R3, R10, ADDRESS);
+                asm.call(Helper::ProbeReadUserStr);
+            } else if user {
                 asm.call(Helper::ProbeReadUserStr);
             } else {
                 // A system call's strings are its caller's: addresses of the lower half.
@@ -338,7 +376,11 @@ pub(crate) fn fill(
             asm.bind(address);
             target(asm, at);
             asm.mov_imm(R2, size.cast_signed()).mov(R3, R0);
-            asm.call(if user { Helper::ProbeReadUser } else { Helper::ProbeReadKernel });
+            asm.call(match (user, layout.sleeps) {
+                (true, true) => Helper::CopyFromUser,
+                (true, false) => Helper::ProbeReadUser,
+                (false, _) => Helper::ProbeReadKernel,
+            });
             asm.branch_imm(Cond::Eq, R0, 0, done);
             fault(asm, state, Fault::Read);
         }

@@ -4,13 +4,16 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use kprism_bpf::asm::Code;
 use kprism_bpf::cpu_ring::CpuRing;
 use kprism_bpf::host;
 use kprism_bpf::kernel::{Function, Kernel};
 use kprism_bpf::link::{Link, When};
 use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::mapping::Mapping;
+use kprism_bpf::numbers::Numbers;
 use kprism_bpf::prog::{ProgKind, Program};
 use kprism_bpf::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
 use kprism_expr::ir::FAULTS;
@@ -61,6 +64,7 @@ pub struct Session {
     programs: Vec<Program>,
     /// By probe: what it counts by keys.
     keyed: Vec<Option<Map>>,
+    numbers: Numbers,
     state: Mapping,
     /// Counters and rings, by CPU.
     rings: Mapping,
@@ -73,8 +77,9 @@ impl Session {
         let mut kernel = Kernel::running()?;
         let slide = checked(&plans)?;
         let starts = plans.iter().any(|plan| plan.probe.part == Part::Start);
+        let numbers = Numbers::here(&kernel)?;
         let layout = Layout {
-            all_but: (config.who == Who::All).then(std::process::id),
+            all_but: (config.who == Who::All).then_some(numbers.own()),
             stop_after: config.stop_after,
             vars: config.vars.len() as u32,
             slide,
@@ -83,16 +88,17 @@ impl Session {
         let tasks = Wanted::new("kp_tasks")?;
         let state = Map::memory("kp_state", layout.state_bytes())?;
         let state_memory = state.mapped()?;
-        let first = if starts { program::PAUSED } else { program::RUNNING };
-        state_memory.write(layout.switch_at() as usize, first);
+        state_memory.write(layout.switch_at() as usize, program::NOT_YET);
         for (number, value) in config.vars.iter().enumerate() {
             state_memory.write(layout.vars_at() as usize + 8 * number, value.cast_unsigned());
         }
         let rings = layout.rings.map("kp_rings")?;
         match &config.who {
             Who::All => {}
-            Who::Processes(pids) => pids.iter().try_for_each(|pid| tasks.set(*pid, TRACED))?,
-            Who::Children => tasks.set(std::process::id(), CHILDREN_ONLY)?,
+            Who::Processes(pids) => {
+                numbers.of(&kernel, pids)?.into_iter().try_for_each(|pid| tasks.set(pid, TRACED))?;
+            }
+            Who::Children => tasks.set(numbers.own(), CHILDREN_ONLY)?,
         }
         let (mut programs, mut links, mut maps) = (Vec::new(), Vec::new(), Vec::new());
         let mut keyed = Vec::new();
@@ -127,6 +133,9 @@ impl Session {
             keyed.push(attached.keyed);
         }
         let ring_memory = rings.mapped()?;
+        // All are there: from this moment on, hits of all of them count.
+        let first = if starts { program::PAUSED } else { program::RUNNING };
+        state_memory.write(layout.switch_at() as usize, first);
         maps.extend([rings, state]);
         Ok(Self {
             plans,
@@ -134,6 +143,7 @@ impl Session {
             links: RefCell::new(links),
             programs,
             keyed,
+            numbers,
             state: state_memory,
             rings: ring_memory,
             _maps: maps,
@@ -152,9 +162,16 @@ impl Session {
         Reader { rings: (0..layout.cpus).map(ring).collect(), session: self, merge: Merge::new(&self.plans) }
     }
 
-    /// Detaches; what is in the ring can still be read.
+    /// Whether the numbers of processes in records and conditions, the machine's, are others than this PID namespace's.
+    pub fn numbers_differ(&self) -> bool {
+        self.numbers.differ()
+    }
+
+    /// Ends it, for all probes at one moment, and detaches; what is in the ring can still be read.
     pub fn stop(&self) {
-        self.links.borrow_mut().clear();
+        self.state.write(self.layout.switch_at() as usize, program::ENDED);
+        let links = std::mem::take(&mut *self.links.borrow_mut());
+        Link::detach_all(links.into_iter().map(|(_, link)| link).collect());
     }
 
     /// Detaches probes whose turn is over. Whether there is nothing more to come: all are, or as many hits as were asked
@@ -171,7 +188,9 @@ impl Session {
             plan.actions.pass.is_some_and(|pass| held >= plan.actions.skip.saturating_add(pass))
         };
         let over: Vec<bool> = self.plans.iter().enumerate().map(|(number, plan)| had(number, plan)).collect();
-        self.links.borrow_mut().retain(|(number, _)| number.is_none_or(|number| !over[number]));
+        let over_now = |(number, _): &mut (Option<usize>, Link)| number.is_some_and(|number| over[number]);
+        let gone = self.links.borrow_mut().extract_if(.., over_now).map(|(_, link)| link).collect();
+        Link::detach_all(gone);
         // Those that only switch have nothing to switch then.
         over.iter().zip(&self.plans).all(|(over, plan)| *over || !plan.probe.part.is_record())
             && over.contains(&true)
@@ -233,6 +252,7 @@ impl Session {
                 left_out: held.min(actions.skip) + after,
                 keys_lost: cell(number, 3),
                 keys_failed: cell(number, 4),
+                unreturned: cell(number, 5).saturating_sub(cell(number, 0)),
                 condition_errors: errors(state),
                 value_errors: errors(state + PROBE_STATE as usize / 2),
                 missed: program.info().map_or(0, |info| info.missed),
@@ -256,9 +276,10 @@ impl Reader<'_> {
     /// What may still be preceded by another CPU's is kept for the next time.
     pub fn drain(&mut self, take: impl FnMut(&[u8])) -> u64 {
         // What is made from now on is later.
-        let mut safe = host::monotonic_ns();
+        let now = host::monotonic_ns();
+        let mut safe = now;
         for ring in &mut self.rings {
-            safe = safe.min(self.merge.fill(ring, &self.session.plans));
+            safe = safe.min(self.merge.fill(ring, &self.session.plans, now));
         }
         self.merge.give(safe, take)
     }
@@ -266,7 +287,7 @@ impl Reader<'_> {
     /// The same at the end, when nothing comes any more: all there is.
     pub fn finish(&mut self, take: impl FnMut(&[u8])) -> u64 {
         for ring in &mut self.rings {
-            self.merge.fill(ring, &self.session.plans);
+            self.merge.fill(ring, &self.session.plans, u64::MAX);
         }
         self.merge.give(u64::MAX, take)
     }
@@ -359,13 +380,13 @@ fn attached(
     let mut all = shared.to_vec();
     all.extend(&entries);
     all.extend(&keyed);
-    let code = program::probe(plan, number, layout)?;
     let mut at = Attach { kernel, plan, slide: layout.slide };
+    let code = |sleeps| program::probe(plan, number, &Layout { sleeps, ..*layout });
     let (program, link) = at.attach("kp_probe", &code, &all, true)?;
     // Returns before entries: a call between the two is then known to have begun before.
     let mut links = vec![link];
-    if !plan.kept.is_empty() {
-        let code = program::entry(&plan.kept, plan.site.has_registers(), layout)?;
+    if !plan.kept.is_empty() || program::counts_calls(plan) {
+        let code = |sleeps| program::entry(plan, number, &Layout { sleeps, ..*layout });
         links.push(at.attach("kp_entry", &code, &all, false)?.1);
     }
     Ok(Attached { program, links, entries, keyed })
@@ -382,23 +403,30 @@ impl Attach<'_> {
     fn attach(
         &mut self,
         name: &str,
-        code: &kprism_bpf::asm::Code,
+        code: &dyn Fn(bool) -> Result<Code, Error>,
         maps: &[&Map],
         own: bool,
     ) -> Result<(Program, Link), Error> {
+        if let Site::User { file, offset, listeners: 0, entry, at_return } = &self.plan.site {
+            let (offset, when) = match (own, at_return) {
+                (true, true) => (*offset, When::Return),
+                (true, false) => (*offset, When::Entry),
+                (false, _) => (*entry, When::Entry),
+            };
+            return in_program(name, code, maps, file, offset, when);
+        }
+        if let Site::User { file, offset, listeners, .. } = &self.plan.site {
+            let program = Program::load_sleepable(name, ProgKind::Kprobe, &code(true)?, maps);
+            let program = program
+                .or_else(|_| Ok::<_, Error>(Program::load(name, ProgKind::Kprobe, &code(false)?, maps)?))?;
+            let link = Link::usdt(&program, file, *offset, *listeners)?;
+            return Ok((program, link));
+        }
+        let code = &code(false)?;
         let when = |at_return: bool| if own && at_return { When::Return } else { When::Entry };
         match &self.plan.site {
-            Site::User { file, offset, listeners, .. } if *listeners != 0 => {
-                let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
-                let link = Link::usdt(&program, file, *offset, *listeners)?;
-                Ok((program, link))
-            }
-            Site::User { file, offset, entry, at_return, .. } => {
-                let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
-                let offset = if own { *offset } else { *entry };
-                let link = Link::uprobe(&program, file, offset, when(*at_return), -1, 0)?;
-                Ok((program, link))
-            }
+            // Done above.
+            Site::User { .. } => Err(Error::Cannot(format!("{name}: no place in a program"))),
             Site::Kernel { address, entry, at_return } => {
                 let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
                 let address = if own { *address } else { *entry }.wrapping_add(self.slide);
@@ -443,4 +471,34 @@ impl Attach<'_> {
             }
         }
     }
+}
+
+/// Attaches in a program or library. uprobe.multi links (Linux 6.6) can be taken off at the same time, those of perf's events
+/// one after another, 100 ms each. Programs that may wait (6.0) read memory that a process has not touched yet, as a forked
+/// child has not what files hold.
+fn in_program(
+    name: &str,
+    code: &dyn Fn(bool) -> Result<Code, Error>,
+    maps: &[&Map],
+    file: &Path,
+    offset: u64,
+    when: When,
+) -> Result<(Program, Link), Error> {
+    let sleeping = code(true)?;
+    let multi = || {
+        let program = Program::load_sleepable(name, ProgKind::UprobeMulti, &sleeping, maps)?;
+        let link = Link::uprobe_multi(&program, file, &[offset], &[], when, 0)?;
+        Ok::<_, kprism_bpf::Error>((program, link))
+    };
+    let single = || {
+        let program = Program::load_sleepable(name, ProgKind::Kprobe, &sleeping, maps)?;
+        let link = Link::uprobe(&program, file, offset, when, -1, 0)?;
+        Ok::<_, kprism_bpf::Error>((program, link))
+    };
+    if let Ok(attached) = multi().or_else(|_| single()) {
+        return Ok(attached);
+    }
+    let program = Program::load(name, ProgKind::Kprobe, &code(false)?, maps)?;
+    let link = Link::uprobe(&program, file, offset, when, -1, 0)?;
+    Ok((program, link))
 }

@@ -3,7 +3,7 @@
 //! who makes the program.
 
 use kprism_bpf::asm::{Asm, Label};
-use kprism_bpf::insn::{Reg, Width};
+use kprism_bpf::insn::{Helper, Reg, Width};
 use kprism_expr::emit::{Insn, Program, Reloc};
 
 /// Stack that segments may use, from its top.
@@ -22,14 +22,16 @@ pub enum To {
     Address(u64),
 }
 
-/// Puts a segment in: it goes on at the label that is returned with the value in r0, after a fault at `fault`.
+/// Puts a segment in, of a program that may wait (`sleeps`) or not: it goes on at the label that is returned with the value in r0, after a fault at `fault`.
 pub fn splice(
     asm: &mut Asm,
     segment: &Program,
     find: &dyn Fn(Reloc) -> Option<To>,
     fault: Label,
+    sleeps: bool,
 ) -> Result<Label, String> {
     const EXIT: u8 = 0x95;
+    const CALL: u8 = 0x85;
     let Program { insns, relocs, faulted, stack, .. } = segment;
     if *stack > STACK {
         return Err("too large for a program's stack; split it, or collect less at once".to_owned());
@@ -41,6 +43,10 @@ pub fn splice(
         let Some(reloc) = relocs.iter().find(|r| r.0 == at).map(|r| r.1) else {
             match insn.code {
                 EXIT => asm.goto(if faulted.contains(&at) { fault } else { value }),
+                // It takes the same, and brings in a page that the process has not touched yet.
+                CALL if sleeps && insn.imm == Helper::ProbeReadUser as i32 && insn.src == 0 => {
+                    asm.call(Helper::CopyFromUser)
+                }
                 _ => asm.put(word(insn)),
             };
             at += 1;

@@ -125,6 +125,9 @@ pub struct Counts {
     /// Hits that were not counted by their keys: these could not be read.
     #[serde(default)]
     pub keys_failed: u64,
+    /// Calls whose return was not seen.
+    #[serde(default)]
+    pub unreturned: u64,
     /// Conditions that could not be computed, and why.
     pub condition_errors: BTreeMap<String, u64>,
     /// Values that could not be collected, and why.

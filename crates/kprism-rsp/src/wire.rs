@@ -39,6 +39,11 @@ pub struct Decoder {
 }
 
 impl Decoder {
+    /// Whether GDB may send this byte next: between packets there are only acknowledgements and interrupts.
+    pub fn may_come(&self, byte: u8) -> bool {
+        self.state != State::Between || matches!(byte, b'$' | b'+' | b'-' | 3)
+    }
+
     /// The next byte: an event if it completes one.
     pub fn push(&mut self, byte: u8) -> Option<Event> {
         match (self.state, byte) {
@@ -118,6 +123,21 @@ mod tests {
                 packet(b"?")
             ]
         );
+    }
+
+    #[test]
+    fn others_do_not_begin_so() {
+        let good = |sent: &[u8]| {
+            let mut decoder = Decoder::default();
+            sent.iter().all(|byte| {
+                let may = decoder.may_come(*byte);
+                decoder.push(*byte);
+                may
+            })
+        };
+        assert!(good(b"+$qC#b4-\x03+$g#67+"));
+        assert!(!good(b"POST / HTTP/1.1\r\n\r\n$g#67"));
+        assert!(!good(b"$g#67\n"));
     }
 
     #[test]

@@ -344,6 +344,31 @@ fn everything_that_gdb_asks_for() {
     assert_eq!(value(&told[0][2]) - value(&told[0][0]), 3);
 }
 
+/// Without a note, as most type it: GDB 13 reads `tsave`'s file from what the server says, and must survive that.
+#[test]
+fn a_plain_tstop_and_tsave() {
+    if !allowed() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = built(dir.path(), &Path::new(FOLDER).join("paper.c"), &["-O0", "-no-pie"]);
+    let target = Running(Command::new(&program).spawn().unwrap());
+    let pid = target.0.id().to_string();
+    let server = Server::start(dir.path(), &["--pid", &pid], &[], Stdio::null());
+    let text = server.gdb(
+        Some(&program),
+        "trace kgtp_test_function\nactions\ncollect counter1, counter2\nend\n\
+         tstart\nshell sleep 1\ntstop\ntstatus\ntsave plain.tf\ntsave -ctf plain.ctf\necho == alive\\n\n",
+    );
+    assert!(text.contains("Trace stopped by a tstop command ().\n"), "{text}");
+    assert!(text.contains("== alive"), "{text}");
+    let script = dir.path().join("file.gdb");
+    fs::write(&script, "target tfile plain.tf\ntstatus\ntfind start\nprint counter1 - counter2\n").unwrap();
+    let text = gdb(Some(&program), &script, dir.path());
+    assert!(text.contains("Trace stopped by a tstop command ().\n"), "{text}");
+    assert!(text.contains("$1 = 1\n"), "{text}");
+}
+
 #[test]
 fn limits_and_reconnecting() {
     allowed();

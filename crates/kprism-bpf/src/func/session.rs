@@ -15,6 +15,7 @@ use crate::kernel::{Function, Kernel};
 use crate::link::{Link, When};
 use crate::map::{MMAPABLE, Map, MapKind};
 use crate::mapping::Mapping;
+use crate::numbers::Numbers;
 use crate::prog::{BtfTarget, ProgKind, Program};
 use crate::ring::Ring;
 use crate::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
@@ -79,6 +80,7 @@ pub struct Session {
     /// What links that are gone had counted.
     missed: u64,
     maps: Maps,
+    numbers: Numbers,
     regions: Mapping,
     /// Where each CPU's region begins.
     bases: Vec<usize>,
@@ -174,6 +176,7 @@ impl Session {
             programs: Vec::new(),
             missed: 0,
             maps,
+            numbers: Numbers::here(kernel)?,
             regions: mapping,
             bases,
             rows,
@@ -181,7 +184,7 @@ impl Session {
             left_out: Vec::new(),
         };
         if config.scope == Scope::Children {
-            session.maps.wanted.set(std::process::id(), CHILDREN_ONLY)?;
+            session.maps.wanted.set(session.numbers.own(), CHILDREN_ONLY)?;
         }
         session.follow_tasks(kernel, config, regions)?;
         let shape = Shape { keep: config.keep, regions };
@@ -205,7 +208,7 @@ impl Session {
     fn follow_tasks(&mut self, kernel: &Kernel, config: &Config, regions: Regions) -> Result<(), Error> {
         let offsets = TaskOffsets::new(kernel.btf())?;
         let who = match config.scope {
-            Scope::All => Who::AllBut(std::process::id()),
+            Scope::All => Who::AllBut(self.numbers.own()),
             Scope::Processes | Scope::Children => Who::Wanted,
             Scope::Threads => Who::WantedThreads,
         };
@@ -297,7 +300,11 @@ impl Session {
     /// Traces a process, all its threads and its children, or with [`Scope::Threads`] a thread, from now on. Takes effect
     /// as each thread is switched to.
     pub fn trace(&self, number: u32) -> Result<(), Error> {
-        self.maps.wanted.set(number, TRACED)?;
+        let numbers = match self.numbers.differ() {
+            true => self.numbers.of(&Kernel::running()?, &[number])?,
+            false => vec![number],
+        };
+        numbers.into_iter().try_for_each(|number| self.maps.wanted.set(number, TRACED))?;
         visit_every_cpu();
         Ok(())
     }

@@ -47,10 +47,8 @@ impl Server {
             (Stop::Asked, _) => {
                 let both = [self.notes.stop.as_str(), lost.as_str()];
                 let both: Vec<&str> = both.into_iter().filter(|t| !t.is_empty()).collect();
-                match both.join("; ") {
-                    text if text.is_empty() => "tstop:0;".to_owned(),
-                    text => format!("tstop:{}:0;", hex::bytes(text.as_bytes())),
-                }
+                // With an empty text too: without its colon, GDB 13's `tsave` reads from nowhere, and dies.
+                format!("tstop:{}:0;", hex::bytes(both.join("; ").as_bytes()))
             }
             (Stop::Full, _) => "tfull:0;".to_owned(),
             (Stop::Disconnected, _) => "tdisconnected:0;".to_owned(),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tstart` to `tfind`: everything about tracepoints.
 
+use std::path::Path;
+
 use kprism_bpf::host;
 use kprism_rsp::buffer::Buffer;
 use kprism_rsp::command::{Command, Find};
@@ -123,7 +125,7 @@ impl Server {
             Command::Save(name) => {
                 let status = self.status_line();
                 let description = tfile::Description { definitions: &self.definitions, buffer: &self.buffer };
-                match std::fs::write(&name, description.bytes(&status)) {
+                match tfile::save(Path::new(&name), &description.bytes(&status)) {
                     Ok(()) => ok(),
                     Err(why) => self.refuse(&format!("{name}: {why}")),
                 }

@@ -9,6 +9,7 @@ pub use kernel::Kernel;
 pub use process::{Gone, Process};
 
 use kprism_bpf::link::Link;
+use kprism_bpf::numbers::Numbers;
 use kprism_bpf::prog::Program;
 use kprism_expr::ir::Space;
 
@@ -25,6 +26,7 @@ pub struct Target {
     kind: Kind,
     /// Code as it was, by address.
     before: Vec<(u64, Vec<u8>)>,
+    whose: Option<Whose>,
 }
 
 #[derive(Debug)]
@@ -36,12 +38,12 @@ enum Kind {
 impl Target {
     /// A process.
     pub fn process(process: Process) -> Self {
-        Self { kind: Kind::Process(process), before: Vec::new() }
+        Self { kind: Kind::Process(process), before: Vec::new(), whose: None }
     }
 
     /// The running kernel.
     pub fn kernel(kernel: Kernel) -> Self {
-        Self { kind: Kind::Kernel(kernel), before: Vec::new() }
+        Self { kind: Kind::Kernel(kernel), before: Vec::new(), whose: None }
     }
 
     /// The process, if it is one.
@@ -68,12 +70,19 @@ impl Target {
         }
     }
 
-    /// Whose hits count.
-    pub fn whose(&self) -> Whose {
-        match &self.kind {
-            Kind::Process(process) => Whose::Process(process.pid()),
-            Kind::Kernel(_) => Whose::AllBut(std::process::id()),
+    /// Whose hits count, by the machine's numbers, which programs see.
+    pub fn whose(&mut self) -> Result<Whose, Error> {
+        if let Some(whose) = self.whose {
+            return Ok(whose);
         }
+        let types = kprism_bpf::kernel::Kernel::running()?;
+        let numbers = Numbers::here(&types)?;
+        let whose = match &self.kind {
+            Kind::Process(process) => Whose::Process(numbers.of(&types, &[process.pid()])?[0]),
+            Kind::Kernel(_) => Whose::AllBut(numbers.own()),
+        };
+        self.whose = Some(whose);
+        Ok(whose)
     }
 
     /// Memory as it is, as far as it can be read; code as it was before there were probes.

@@ -39,6 +39,11 @@ pub fn counted(probe: &Probe, counts: &Counts) -> Vec<String> {
             also(*n, &format!("{what}: {why}"));
         }
     }
+    also(
+        counts.unreturned,
+        "called, but not seen to return: more than 64 deep in recursion, where the kernel gives up; not over yet; or left \
+         by longjmp or exit",
+    );
     also(counts.missed, "not seen: in the program already");
     lines
 }

@@ -139,6 +139,12 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     for (plan, told) in session.plans().iter().zip(told_of) {
         plan.notes.iter().skip(told).for_each(|note| progress.say(&format!("note: {note}")));
     }
+    if session.numbers_differ() {
+        progress.say(
+            "note: in a PID namespace: numbers of processes in records and conditions are the machine's, not this \
+             namespace's",
+        );
+    }
     let probes = session.plans().iter().map(|plan| plan.probe.clone()).collect();
     let mut description = Description { version: VERSION, probes, ..Description::default() };
 
