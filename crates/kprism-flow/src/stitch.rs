@@ -467,9 +467,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             Some(top) if !top.is_entry() => (top.node, top.func) = (node, func),
             _ => {
                 self.push(task, func, FrameKind::Tail, NO_RETURN, now);
+                self.uncount(task, now);
                 if let Some(top) = self.threads[task].stack.last_mut() {
-                    let counts = self.window.is_none_or(|window| window.holds(now));
-                    self.tree.nodes[top.node as usize].calls -= u64::from(counts);
                     top.node = node;
                 }
             }
@@ -499,6 +498,14 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             kernel,
             ends: [NO_FUNC; 2],
         });
+    }
+
+    /// The top frame was not called: its function goes on.
+    pub(crate) fn uncount(&mut self, task: usize, now: u64) {
+        let counts = self.window.is_none_or(|window| window.holds(now));
+        if let Some(top) = self.threads[task].stack.last() {
+            self.tree.nodes[top.node as usize].calls -= u64::from(counts);
+        }
     }
 
     pub(crate) fn pop(&mut self, task: usize, now: u64, cpu: u16) {
@@ -588,8 +595,6 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         });
     }
 
-    /// The trace is over: long calls still open get slices that end with it. System calls do not: their end
-    /// was not seen.
     /// When what a task still does ends: with the recording, or when it left the CPU for good (kernel/sched/core.c,
     /// `do_task_dead`).
     fn last_ns(&self, task: usize) -> u64 {
@@ -602,6 +607,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         }
     }
 
+    /// The trace is over: long calls still open get slices that end with it. System calls do not: their end
+    /// was not seen.
     fn close(&mut self) {
         for task in 0..self.threads.len() {
             let end = self.last_ns(task);

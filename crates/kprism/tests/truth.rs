@@ -117,6 +117,24 @@ fn check_truth(run: &Path, quiet: bool, exact: bool) {
     assert_eq!(info["instructions"], info["instructions_recorded"], "decoded, and counted by the recorder");
 }
 
+/// Contexts that a program switches itself: a function that is resumed was not called again, and what main does next is
+/// main's, not the coroutine's.
+#[test]
+fn coroutines_are_resumed_not_called() {
+    const ROUNDS: u64 = 50;
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    build("coroutines", dir.path(), &["-static"]);
+    let run = dir.path().join("run");
+    ok(&["lab", "run", "-q", "-o", text(&run), "--share", text(dir.path()), "--", "/share/coroutines"]);
+    let report =
+        json(&["report", "functions", "--json", "--limit", "0", "--comm", "coroutines", "-i", text(&run)]);
+    let calls = |name| value(&report, "function", name, "calls");
+    let counted = ["main", "scheduler", "coroutine", "wait_for_turn", "step", "__swapcontext"].map(calls);
+    let switches = 2 * (ROUNDS + 1) + 2 * ROUNDS;
+    assert_eq!(counted, [1, 1, 2, 2, 2 * ROUNDS, switches]);
+}
+
 /// An annotated function of `truth`.
 fn annotated(run: &Path, func: &str) -> Value {
     json(&["annotate", func, "--json", "--comm", "truth", "-i", text(run)])
