@@ -69,8 +69,8 @@ impl<R: Resolve> Stitcher<'_, R> {
             _ => FrameKind::Tail,
         };
         self.push(task, span.func, kind, ret_ip, now);
-        if span.flags & flag::INNER != 0 {
-            // Into the middle of a function, by a return: its context was switched to, and it goes on.
+        if span.flags & flag::INNER != 0 && matches!(span.cause, Cause::Ret { .. }) {
+            // A return into the middle of a function that is not under way: its context was switched to, and it goes on.
             self.uncount(task, now);
         }
         if let Some(new) = self.threads[task].stack.last_mut()
