@@ -26,14 +26,18 @@ unpack() {
 	mv "$scratch/usr/bin/qemu-x86_64" "$scratch/qemu-x86_64"
 }
 
+# One command: where it is called, `set -e` does not hold.
 build() {
-	sh "$(dirname "$0")/debian-source.sh" qemu "$scratch/src"
-	mkdir "$scratch/build"
-	# What a program under test has no use for is left out, so that little else has to be installed.
-	(cd "$scratch/build" && ../src/configure --target-list=x86_64-linux-user --enable-plugins \
-		--without-default-features --disable-docs --disable-tools --disable-system --disable-werror \
-		--disable-download >&2 && ninja qemu-x86_64 >&2)
-	mv "$scratch/build/qemu-x86_64" "$scratch/qemu-x86_64"
+	sh "$(dirname "$0")/debian-source.sh" qemu "$scratch/src" &&
+		mkdir "$scratch/build" &&
+		cd "$scratch/build" &&
+		# What one program has no use for is left out, so that little else has to be installed; firmware, which Debian's
+		# source lacks, too.
+		../src/configure --target-list=x86_64-linux-user --enable-plugins --without-default-features \
+			--disable-system --disable-tools --disable-docs --disable-install-blobs --disable-werror \
+			--disable-download &&
+		ninja qemu-x86_64 &&
+		mv qemu-x86_64 ..
 }
 
 found() {
@@ -72,7 +76,7 @@ if [ -n "$version" ]; then
 	unpack "$version"
 else
 	say "building qemu-x86_64 with plugins from Debian's source package into $place"
-	build >"$place/build.log" 2>&1 || {
+	(build) >"$place/build.log" 2>&1 || {
 		tail -n 20 "$place/build.log" >&2
 		say "it could not be built: see $place/build.log; --method model, in the guest, needs none of it"
 		exit 1

@@ -210,7 +210,7 @@ backports_entry=
 # apt cannot tell whose a source is, and lists all.
 apt_suites() {
 	known=$(apt-get indextargets --format '$(ORIGIN) $(RELEASE) $(REPO_URI)' 'Created-By: Packages' |
-		sed -n 's/^Debian \(.*\)$/\1/p')
+		sed -n 's/^Debian \(Backports \)\{0,1\}\(.*\)$/\2/p')
 	if echo "$known" | grep -q '^bookworm '; then
 		echo "$known"
 	else

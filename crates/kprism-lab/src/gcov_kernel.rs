@@ -274,11 +274,17 @@ fn use_below(folder: &Path, below: &str, flags: &str) -> Result<()> {
     fs::write(&makefile, line + &text).at("write", &makefile)
 }
 
+/// A folder whose Makefile others include: what it says would be of the vDSO, which cannot count.
+const INCLUDED: &str = "lib/vdso";
+
 /// Asks for counters below a folder only, in its own Makefile and those below it.
 fn count_below(folder: &Path, below: &str) -> Result<()> {
     let makefile = makefile_of(folder, below)?;
     let mut folders: Vec<PathBuf> = makefile.parent().map(Path::to_owned).into_iter().collect();
     while let Some(folder) = folders.pop() {
+        if folder.ends_with(INCLUDED) {
+            continue;
+        }
         let makefile = folder.join("Makefile");
         if let Ok(text) = fs::read_to_string(&makefile)
             && !text.starts_with("GCOV_PROFILE := y")
