@@ -69,6 +69,11 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
     if place.folder.is_empty() {
         journal.use_buffer()?;
     }
+    // Whatever happens from here on, the end of this process stops the recording and frees the buffer.
+    set(journal, "options/disable_on_free", &["1"])?;
+    let path = tracefs.path(&join(&place.folder, "free_buffer"));
+    place.hold = Some(OpenOptions::new().write(true).open(&path).at("open", &path)?);
+    let set = |journal: &mut Journal, name: &str, values: &[&str]| place.set(tracefs, journal, name, values);
     set(journal, "buffer_size_kb", &[&settings.buffer_kib.to_string()])?;
     set(journal, "trace_clock", &[&settings.clock])?;
     if let Some(mask) = &wanted.cpu_mask {
@@ -76,9 +81,7 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
     }
     // Readers are woken when a quarter is full: early enough for a storm, seldom enough in quiet.
     set(journal, "buffer_percent", &["25"])?;
-    for option in ["record-tgid", "disable_on_free"] {
-        set(journal, &format!("options/{option}"), &["1"])?;
-    }
+    set(journal, "options/record-tgid", &["1"])?;
     shared(&thresh, tracefs, journal, settings)?;
     // These two are flags of the tracer, not of the instance, whose files they seem to be.
     for (option, on) in [("sleep-time", settings.sleep_time), ("funcgraph-irqs", settings.interrupts)] {
@@ -113,8 +116,6 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
     }
     // What measuring and switching it on may have left.
     set_quietly(tracefs, &place, "trace")?;
-    let path = tracefs.path(&join(&place.folder, "free_buffer"));
-    place.hold = Some(OpenOptions::new().write(true).open(&path).at("open", &path)?);
     place.functions = wanted.functions.map(|numbers| numbers.len());
     place.events = wanted.events;
     place.cpus = wanted.cpus;

@@ -61,6 +61,9 @@ pub struct Cli {
 }
 
 fn main() -> ExitCode {
+    if kprism_tracefs::guard::was_guard() {
+        return ExitCode::SUCCESS;
+    }
     let cli = Cli::parse();
     let level = match (cli.quiet, cli.verbose) {
         (true, _) => Level::Quiet,
