@@ -35,7 +35,7 @@ pub fn detect(path: &Path) -> Option<Ftrace> {
         return (0..MOST_CPUS).any(|cpu| pages(path, cpu).is_some()).then(|| Ftrace::Raw(path.to_owned()));
     }
     let mut head = Vec::new();
-    fs::File::open(path).ok()?.take(4096).read_to_end(&mut head).ok()?;
+    fs::File::open(path).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
     if head.starts_with(dat::MAGIC) {
         Some(Ftrace::Dat(path.to_owned()))
     } else if text::is_text(&unpacked(&head)) {
@@ -44,6 +44,9 @@ pub fn detect(path: &Path) -> Option<Ftrace> {
         None
     }
 }
+
+/// Bytes that tell what a file is.
+const HEAD: u64 = 1 << 16;
 
 /// CPUs that are looked for.
 const MOST_CPUS: u32 = 1024;

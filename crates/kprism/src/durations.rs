@@ -191,6 +191,13 @@ fn function(symbols: &Symbols, address: u64) -> Option<(&str, &str)> {
     Some((&func.name, &func.module))
 }
 
+/// A place in the kernel's code, `vfs_read+0x4`.
+fn place(symbols: &Symbols, address: u64) -> Option<String> {
+    let place = symbols.locate(0, address, 0).filter(|place| place.known)?;
+    let func = symbols.function(place.func);
+    Some(format!("{}+{:#x}", func.name, address.saturating_sub(func.start)))
+}
+
 /// A collector that knows which functions are special.
 fn collector<'s>(symbols: &'s Symbols, timed: bool) -> Collector<'s> {
     Collector::new(Names::new(|address| Some(function(symbols, address)?.0)), timed)
@@ -214,9 +221,19 @@ fn from_text(text: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Mea
             out.extend_from_slice(text.as_bytes());
             true
         }
+        Data::Stack(caller) => {
+            out.extend_from_slice(b"=> ");
+            out.extend_from_slice(caller.as_bytes());
+            true
+        }
         _ => false,
     };
-    for event in reader.by_ref() {
+    while let Some(event) = reader.next() {
+        if collector.comm(event.pid).is_none()
+            && let Some(comm) = reader.comms.get(&event.pid)
+        {
+            collector.name_tasks([(event.pid, comm.clone())]);
+        }
         if !audience.event(&mut collector, &event, &says) {
             break;
         }
@@ -232,6 +249,9 @@ fn from_text(text: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Mea
             "the text has no times (option funcgraph-abstime): each task's timeline is made of its durations"
                 .into(),
         );
+    }
+    if reader.guessed {
+        facts.notes.push("the text has no header: its columns are told by its lines".into());
     }
     if columns.graph && !columns.duration {
         facts.notes.push("the text has no durations (option funcgraph-duration)".into());
@@ -256,15 +276,16 @@ fn faults(faults: &kprism_ftrace::Faults, place: &str, facts: &mut Facts) {
 /// Merges the CPUs' events and counts them.
 fn collect<'a>(
     cpus: Vec<Cpu<'a>>,
-    (names, formats): (&[String], (&[Format], bool)),
+    (names, formats, symbols): (&[String], (&[Format], bool), &Symbols),
     time: &Time,
     collector: &mut Collector<'_>,
     (facts, audience): (&mut Facts, &mut Audience<'_>),
 ) {
     audience.greet(collector);
     let shown = Shown::new(formats.0, formats.1);
+    let named = |address: u64| place(symbols, address);
     let says = |event: &Event<'_>, out: &mut Vec<u8>| match &event.data {
-        Data::Raw { id, bytes } => shown.write(*id, bytes, out),
+        Data::Raw { id, bytes } => shown.write(*id, bytes, &named, out),
         _ => false,
     };
     let mut last = BTreeMap::new();
@@ -358,7 +379,7 @@ fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts, audience: &mut Au
         let stats = side::stats(stats.as_bytes());
         facts.overwritten += stats.overrun + stats.commit_overrun + stats.dropped;
     }
-    collect(cpus, (&places, (&dat.formats, dat.big)), &time, &mut collector, (facts, audience));
+    collect(cpus, (&places, (&dat.formats, dat.big), &symbols), &time, &mut collector, (facts, audience));
     finish(collector, &symbols)
 }
 
@@ -386,7 +407,7 @@ fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audie
     collector.group_tasks(tgids.iter().filter_map(|(pid, tgid)| Some((*pid, tgid.trim().parse().ok()?))));
     let cpus = streams.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
     let names: Vec<String> = streams.iter().map(|(cpu, _)| format!("cpu{cpu}.raw")).collect();
-    collect(cpus, (&names, (&formats, false)), &time, &mut collector, (facts, audience));
+    collect(cpus, (&names, (&formats, false), &symbols), &time, &mut collector, (facts, audience));
     Ok(finish(collector, &symbols))
 }
 
@@ -490,6 +511,14 @@ pub fn summary(run: &Run, measured: &Measured) -> Result<String> {
         text += &format!(" (the kernel counted {} overwritten or dropped)", number("overwritten"));
     }
     Ok(text + &format!("\nread into {}", see(run)))
+}
+
+/// Whether anything at all was read.
+///
+/// # Errors
+/// The manifest cannot be read.
+pub fn has_events(run: &Run) -> Result<bool> {
+    Ok(run.manifest()?.options["ftrace"]["events"].as_u64().unwrap_or(0) > 0)
 }
 
 /// How many calls there are of how many functions.

@@ -164,6 +164,6 @@ fn import_ftrace(
     let measured = durations::measure(&run, progress)?;
     progress.clear();
     progress.say(&durations::summary(&run, &measured)?);
-    let nothing = measured.times.counts.calls == 0 && measured.switches.is_empty();
+    let nothing = measured.times.counts.calls == 0 && !durations::has_events(&run)?;
     Ok(if nothing { Outcome::NothingMatched } else { Outcome::Done })
 }

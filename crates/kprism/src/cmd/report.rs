@@ -209,8 +209,29 @@ pub fn run(
     if args.func.is_given() && args.subject.is_some_and(|s| s != Subject::Func) {
         bail!("--ftd, --callees, --callers, --tree and --by-task need the subject `func`");
     }
+    let of_func = args.subject == Some(Subject::Func);
+    if of_func {
+        let foreign = [
+            (args.one.syscall.is_some(), "--syscall"),
+            (args.parts, "--parts"),
+            (args.counters.is_some(), "--counters"),
+            (args.name.is_some(), "an INTERVAL"),
+        ];
+        if let Some((_, option)) = foreign.iter().find(|(given, _)| *given) {
+            bail!("{option} does not go with `func`: leave it out");
+        }
+        if args.html.is_some() && (args.func.is_given() || args.json || args.delta.csv || args.sort.is_some())
+        {
+            bail!("--html writes all views: leave the options that choose one of them away");
+        }
+    }
     let holds_durations = || Ok::<_, anyhow::Error>(durations::is_recorded(&Run::open(&args.input)?));
-    if args.subject == Some(Subject::Func)
+    // One page holds every view of durations; a flow's has more than those.
+    let page = args.html.is_some() && of_func && holds_durations()?;
+    if args.html.is_some() && of_func && !page {
+        bail!("--html writes all views of a flow: leave the subject away");
+    }
+    if (of_func && !page)
         || (args.html.is_none() && (args.subject.is_none() || args.func.is_given()) && holds_durations()?)
     {
         let tree = Options { weight: Weight::Time, min_percent: args.min_percent, max_depth: args.depth };
@@ -237,7 +258,7 @@ pub fn run(
         };
         return tlb::run(&args.input, &view, progress, out);
     }
-    if args.html.is_some() && args.subject.is_some() {
+    if args.html.is_some() && args.subject.is_some() && !page {
         bail!("--html writes all views: leave the subject away, or use it with `cover`, `delta`, `boot`");
     }
     if args.parts && args.subject != Some(Subject::Syscalls) {
