@@ -6,7 +6,7 @@
 //! `*formats.txt`). Out: files under the names that a recording has, whatever they were called:
 //!
 //! `trace.dat`, or `trace.txt`, or `cpuN.raw`, `stats/cpuN`, `header_page`, `events/SYSTEM/NAME/format`,
-//! `saved_cmdlines`, `saved_tgids`, `trace_clock`, `tracer`, `tracing_thresh`.
+//! `dmesg` and `cmdline` of a boot, `saved_cmdlines`, `saved_tgids`, `trace_clock`, `tracer`, `tracing_thresh`.
 
 use std::fs;
 use std::io::Read;
@@ -122,6 +122,8 @@ fn folder(dir: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportEr
     }
     let single = [
         ("header_page", &["header_page", "events/header_page"][..]),
+        ("dmesg", &["dmesg", "dmesg.txt"]),
+        ("cmdline", &["cmdline", "cmdline.txt", "proc_cmdline"]),
         ("saved_cmdlines", &["saved_cmdlines"]),
         ("saved_tgids", &["saved_tgids"]),
         ("trace_clock", &["trace_clock"]),
