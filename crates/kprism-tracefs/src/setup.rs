@@ -229,7 +229,7 @@ impl Wanted {
         let globs = [&settings.functions, &settings.not_functions, &settings.graph, &settings.not_graph];
         let (mut functions, mut not) = (None, None);
         if globs.iter().any(|globs| !globs.is_empty()) {
-            let known = Functions::read(tracefs)?;
+            let known = Functions::read_with_aliases(tracefs)?;
             let numbers = |globs: &Vec<String>| (!globs.is_empty()).then(|| known.numbers(globs)).transpose();
             functions = match settings.lenient {
                 true => Some(known.numbers_of_known(globs[0])?),
@@ -259,6 +259,10 @@ fn events(settings: &Settings, tracefs: &Tracefs) -> Result<Vec<String>> {
             let ends = |name: &String| name.ends_with("_entry") || name.ends_with("_exit");
             found.extend(names(tracefs, system).unwrap_or_default().into_iter().filter(ends));
         }
+    }
+    if settings.longer_than.is_some() && settings.scope == Scope::Command {
+        // With a threshold the kernel does not look at whose a call is: this tells it apart later.
+        found.push("sched/sched_process_fork".to_owned());
     }
     for event in &settings.more_events {
         let (system, name) = event.split_once(':').unwrap_or((event, "*"));

@@ -5,6 +5,7 @@
 //! tables, with the task switches as its sideband and what was read and lost in its manifest.
 
 mod perf;
+mod wanted;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use serde_json::json;
 
 use crate::pipeline::{read, read_if_there};
 use crate::progress::Progress;
+use wanted::Wanted;
 
 /// Whether the run holds durations rather than a flow.
 pub fn is_recorded(run: &Run) -> bool {
@@ -179,20 +181,38 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
 
 /// The kernel's functions; none, with a note, where they cannot be told.
 fn symbols(kallsyms: &[u8], facts: &mut Facts) -> Symbols {
-    Symbols::load(kallsyms, &[], None).unwrap_or_else(|error| {
+    Symbols::load(&widened(kallsyms), &[], None).unwrap_or_else(|error| {
         facts.notes.push(error.to_string());
         Symbols::default()
     })
 }
 
+/// The symbols of a 32-bit kernel with the addresses that [`high`] makes of them: those of the kernel are in the upper half
+/// everywhere else.
+fn widened(kallsyms: &[u8]) -> Cow<'_, [u8]> {
+    let digits = kallsyms.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    if digits != 8 {
+        return kallsyms.into();
+    }
+    let lines = kallsyms.split_inclusive(|&byte| byte == b'\n');
+    lines.flat_map(|line| [b"ffffffff", line]).flatten().copied().collect::<Vec<u8>>().into()
+}
+
+/// The address of a kernel's function, from 32 bits too.
+fn high(address: u64) -> u64 {
+    if address >> 32 == 0 { address | 0xffff_ffff_0000_0000 } else { address }
+}
+
 /// The function that an address is in.
 fn function(symbols: &Symbols, address: u64) -> Option<(&str, &str)> {
+    let address = high(address);
     let func = symbols.function(symbols.locate(0, address, 0)?.func);
     Some((&func.name, &func.module))
 }
 
 /// A place in the kernel's code, `vfs_read+0x4`.
 fn place(symbols: &Symbols, address: u64) -> Option<String> {
+    let address = high(address);
     let place = symbols.locate(0, address, 0).filter(|place| place.known)?;
     let func = symbols.function(place.func);
     Some(format!("{}+{:#x}", func.name, address.saturating_sub(func.start)))
@@ -278,6 +298,7 @@ fn collect<'a>(
     cpus: Vec<Cpu<'a>>,
     (names, formats, symbols): (&[String], (&[Format], bool), &Symbols),
     time: &Time,
+    mut wanted: Option<Wanted>,
     collector: &mut Collector<'_>,
     (facts, audience): (&mut Facts, &mut Audience<'_>),
 ) {
@@ -292,9 +313,22 @@ fn collect<'a>(
     let mut merged = Merged::new(cpus);
     for mut event in merged.by_ref() {
         time.apply(&mut event, &mut last);
+        if let Some(wanted) = wanted.as_mut()
+            && !wanted.takes(&event)
+        {
+            continue;
+        }
         if !audience.event(collector, &event, &says) {
             break;
         }
+    }
+    if let Some(Wanted { others, .. }) = wanted
+        && others > 0
+    {
+        facts.notes.push(format!(
+            "{} calls of other tasks left out: with a threshold the kernel keeps those too",
+            grouped(others)
+        ));
     }
     for (cpu, name) in merged.into_streams().iter().zip(names) {
         facts.events += cpu.counts.events;
@@ -379,7 +413,14 @@ fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts, audience: &mut Au
         let stats = side::stats(stats.as_bytes());
         facts.overwritten += stats.overrun + stats.commit_overrun + stats.dropped;
     }
-    collect(cpus, (&places, (&dat.formats, dat.big), &symbols), &time, &mut collector, (facts, audience));
+    collect(
+        cpus,
+        (&places, (&dat.formats, dat.big), &symbols),
+        &time,
+        None,
+        &mut collector,
+        (facts, audience),
+    );
     finish(collector, &symbols)
 }
 
@@ -389,6 +430,7 @@ fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audie
     let layout = if header.is_empty() { PageLayout::default() } else { PageLayout::parse(&header)? };
     let formats = formats(&dir.join("events"), facts)?;
     let decoder = Decoder::new(&formats, false);
+    let wanted = Wanted::of(dir, &formats);
     let symbols = symbols(kallsyms, facts);
     let mut streams: Vec<(u32, Cow<'_, [u8]>)> = Vec::new();
     for cpu in numbered(dir) {
@@ -407,7 +449,7 @@ fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audie
     collector.group_tasks(tgids.iter().filter_map(|(pid, tgid)| Some((*pid, tgid.trim().parse().ok()?))));
     let cpus = streams.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
     let names: Vec<String> = streams.iter().map(|(cpu, _)| format!("cpu{cpu}.raw")).collect();
-    collect(cpus, (&names, (&formats, false), &symbols), &time, &mut collector, (facts, audience));
+    collect(cpus, (&names, (&formats, false), &symbols), &time, wanted, &mut collector, (facts, audience));
     Ok(finish(collector, &symbols))
 }
 
