@@ -56,7 +56,18 @@ pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
         let times = load_times(run, &profile)?;
         return Ok((profile, times));
     }
-    let Measured { profile, times, .. } = measure(run, progress)?;
+    progress.step("reading the trace");
+    let mut facts = Facts::default();
+    let measured = hear(run, &mut facts, &mut Audience::Nobody)?;
+    progress.step("writing the tables");
+    // A full disk must not keep anybody from seeing why it is full. Half a table would be taken for one.
+    if let Err(why) = enter(run, &measured, facts, progress) {
+        fs::remove_dir_all(run.tables()).ok();
+        progress.say(&format!(
+            "kprism: note: the tables are not kept, each report reads the trace again: {why:#}"
+        ));
+    }
+    let Measured { profile, times, .. } = measured;
     Ok((profile, times))
 }
 

@@ -113,3 +113,29 @@ fn what_does_not_go_with_func_is_refused_and_html_is_written() {
         assert_eq!(kprism(&args).status.code(), Some(2), "{option:?}");
     }
 }
+
+/// No room for tables: the report is shown all the same. (A limit on the size of files stands for a full disk.)
+#[test]
+fn a_report_needs_no_room_for_tables() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(format!("{TEXTS}/fg_abstime_proc.txt")).unwrap();
+    let (run, _) = import(dir.path(), "whole", &text);
+    let rows = |shell: &str| {
+        let script = format!("{shell} exec \"$@\"");
+        let program = env!("CARGO_BIN_EXE_kprism");
+        let run = run.to_str().unwrap();
+        Command::new("sh")
+            .args(["-c", &script, "sh", program, "report", "func", "-i", run, "--csv"])
+            .output()
+            .expect("sh")
+    };
+    let with = rows("");
+    std::fs::remove_dir_all(run.join("tables")).unwrap();
+    let without = rows("trap '' XFSZ; ulimit -f 0;");
+    let said = String::from_utf8_lossy(&without.stderr);
+    assert!(without.status.success() && said.contains("the tables are not kept"), "{said}");
+    assert_eq!(String::from_utf8_lossy(&with.stdout), String::from_utf8_lossy(&without.stdout));
+    assert!(!run.join("tables").exists());
+    // With room again, they are written.
+    assert!(rows("").status.success() && run.join("tables").is_dir());
+}
