@@ -135,6 +135,9 @@ export interface DurationRow {
   off_cpu_ns: number;
   interrupts_ns: number;
   gapped: number;
+  /** Percent of the total. */
+  tracing: number | null;
+  mark: string;
   ns: Values;
 }
 
@@ -147,6 +150,8 @@ export interface Durations {
   slices_omitted: number;
   lost: number;
   unfinished: number;
+  /** What tracing cost, where it was measured. */
+  cost: string | null;
 }
 
 export interface ErrorRow {

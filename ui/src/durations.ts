@@ -42,12 +42,18 @@ export function durations(data: Data, show: (call: Call) => void): HTMLElement {
     longest.setRows(every.filter((call) => call.func === row.func));
     draw();
   };
+  // Where every call was kept, the tracer's share is known; otherwise only that it may be large.
+  const share = (r: DurationRow) => (r.tracing === null ? "" : `${r.tracing.toFixed(2)} %`);
+  const tracing: Column<DurationRow>[] = own.cost === null ? [] : [
+    { head: "tracing", title: own.cost, key: (r) => r.tracing ?? (r.mark === "" ? -2 : -1), show: (r) => `${r.mark} ${share(r)}`.trim() },
+  ];
   const table = new SortedTable<DurationRow>({
     caption: "durations of functions",
     columns: [
       { head: "count", key: (r) => r.count, show: (r) => exact(r.count) },
       time("total", (r) => r.total_ns, "From entry to exit; of recursion the outermost call only"),
       time("average", (r) => r.average_ns),
+      ...tracing,
       time("self", (r) => r.self_ns, "On a CPU, without what it called and without interrupts"),
       time("off CPU", (r) => r.off_cpu_ns, "In it or in what it called"),
       time("interrupts", (r) => r.interrupts_ns, "In it or in what it called"),
@@ -72,6 +78,7 @@ export function durations(data: Data, show: (call: Call) => void): HTMLElement {
     draw();
   });
   const said: string[] = [];
+  if (own.cost !== null) said.push(`${own.cost[0].toUpperCase()}${own.cost.slice(1)}.`);
   if (own.lost > 0) said.push(`${plural(own.lost, "event was", "events were")} lost.`);
   if (own.unfinished > 0) said.push(`${plural(own.unfinished, "call")} had no end.`);
   if (own.functions_omitted > 0) said.push(`${plural(own.functions_omitted, "function")} of shorter total left out of this file.`);

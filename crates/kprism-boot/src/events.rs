@@ -58,7 +58,9 @@ pub struct Formats {
 impl Formats {
     /// Looks them up among all formats.
     pub fn new(formats: &[Format]) -> Self {
-        let find = |name: &str| formats.iter().find(|f| f.system == "initcall" && f.name == name);
+        // In a file of several formats, one after the other, their systems are not told; these names are one system's.
+        let of = |f: &Format| f.system == "initcall" || f.system == "other";
+        let find = |name: &str| formats.iter().find(|f| of(f) && f.name == name);
         let at = |format: &Format, field: &str| format.field(field).map(|field| field.offset);
         Self {
             start: find("initcall_start").and_then(|f| Some((f.id, at(f, "func")?))),

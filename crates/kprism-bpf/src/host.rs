@@ -26,23 +26,31 @@ pub struct Host {
     pub jit: bool,
     /// Where tracefs is mounted.
     pub tracefs: Option<PathBuf>,
+    /// The list of functions that can be traced is there, and the kernel does not let it be read.
+    pub list_refused: bool,
 }
 
 impl Host {
     /// Looks.
     pub fn here() -> Self {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let lockdown = text("/sys/kernel/security/lockdown");
+        let lockdown = std::fs::read_to_string("/sys/kernel/security/lockdown");
+        // Without securityfs nobody says; without the file in it, the kernel has none.
+        let unknown = lockdown.is_err() && !Path::new("/sys/kernel/security/lsm").exists();
+        let lockdown = lockdown.unwrap_or_default();
         let lockdown = lockdown.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+        let otherwise = if unknown { "unknown" } else { "none" };
+        let tracefs = tracefs();
         let status = text("/proc/self/status");
         let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
         Self {
             release: text("/proc/sys/kernel/osrelease").trim().to_owned(),
-            lockdown: lockdown.map_or("none", |(mode, _)| mode).to_owned(),
+            lockdown: lockdown.map_or(otherwise, |(mode, _)| mode).to_owned(),
             capabilities: capabilities.and_then(|c| u64::from_str_radix(c.trim(), 16).ok()).unwrap_or(0),
             btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
             jit: text("/proc/sys/net/core/bpf_jit_enable").trim() != "0",
-            tracefs: tracefs(),
+            list_refused: tracefs.as_ref().is_some_and(|tracefs| refuses(&tracefs.join(FUNCTIONS))),
+            tracefs,
         }
     }
 
@@ -75,7 +83,14 @@ impl Host {
         if let Some(why) = self.refusal() {
             return Some(why);
         }
-        if self.lockdown != "none" {
+        if self.list_refused {
+            return Some(format!(
+                "the kernel does not let {FUNCTIONS} be read (lockdown {}): it is locked down, or tracing is shut to this \
+                 process: boot with lockdown=none, or watch a guest with kprism lab run",
+                self.lockdown
+            ));
+        }
+        if !["none", "unknown"].contains(&self.lockdown.as_str()) {
             return Some(format!(
                 "the kernel is locked down ({}), which forbids kprobes and BPF at its functions: boot with \
                  lockdown=none (or without Secure Boot), or watch a guest with kprism lab run",
@@ -84,6 +99,15 @@ impl Host {
         }
         None
     }
+}
+
+/// What lists the functions that can be traced.
+const FUNCTIONS: &str = "available_filter_functions";
+
+/// Whether a file is there and cannot be opened, whoever asks.
+fn refuses(file: &Path) -> bool {
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    std::fs::File::open(file).err().is_some_and(refused)
 }
 
 /// Where tracefs is mounted, without mounting it.
@@ -260,7 +284,13 @@ mod tests {
             btf: true,
             jit: true,
             tracefs: None,
+            list_refused: false,
         };
+        let refused = Host { list_refused: true, lockdown: "unknown".into(), ..root.clone() };
+        assert!(
+            refused.function_refusal().unwrap().contains("does not let available_filter_functions be read")
+        );
+        assert_eq!(Host { lockdown: "unknown".into(), ..root.clone() }.function_refusal(), None);
         assert_eq!(root.function_refusal(), None);
         let user = Host { capabilities: 1 << CAP_BPF, ..root.clone() };
         assert!(user.refusal().unwrap().contains("CAP_PERFMON"));

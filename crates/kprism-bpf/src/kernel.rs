@@ -22,6 +22,8 @@ pub struct Function {
     pub module: Option<String>,
     /// Where it is.
     pub address: u64,
+    /// Its other names, some of which reports show.
+    pub aliases: Vec<String>,
     /// Another function has the same name: BTF, which knows names only, could mean that one.
     pub ambiguous: bool,
 }
@@ -177,8 +179,18 @@ pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
     found.sort_unstable();
     // One function may have several names.
     found.dedup_by_key(|&mut (address, ..)| address);
+    let places: HashSet<u64> = found.iter().map(|&(address, ..)| address).collect();
+    let mut names: HashMap<u64, Vec<&str>> = HashMap::new();
+    for (address, name, _) in symbols(kallsyms).filter(|(address, ..)| places.contains(address)) {
+        names.entry(address).or_default().push(name);
+    }
     let function = |(address, name, module): (u64, &str, Option<&str>)| Function {
         name: name.to_owned(),
+        aliases: names[&address]
+            .iter()
+            .filter(|other| **other != name)
+            .map(|other| (*other).to_owned())
+            .collect(),
         module: module.map(str::to_owned),
         address,
         ambiguous: seen[name] > 1,

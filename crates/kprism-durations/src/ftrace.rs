@@ -122,7 +122,7 @@ impl<'n> Collector<'n> {
             Data::IrqEnter => self.calls.irq_enter(at),
             Data::IrqExit => self.calls.irq_exit(at),
             Data::Lost { count } => self.calls.lost(cpu, *count),
-            Data::Raw { .. } | Data::Text(_) => {}
+            Data::Raw { .. } | Data::Text(_) | Data::Stack(_) => {}
         }
     }
 

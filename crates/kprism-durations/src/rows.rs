@@ -70,6 +70,11 @@ fn sums(profile: &Profile, times: &Times) -> Sums {
         irq[up] = irq[up].saturating_add(interrupts);
         below[up] = below[up].saturating_add(below[i]).saturating_add(node.calls);
     }
+    // Likewise: a total of calls that ended holds no more waiting than itself.
+    for (i, time) in times.nodes.iter().enumerate().take(nodes.len()) {
+        irq[i] = irq[i].min(time.total_ns);
+        off[i] = off[i].min(time.total_ns - irq[i]);
+    }
     let mut task = vec![u32::MAX; nodes.len()];
     for (number, t) in (0u32..).zip(&profile.tasks) {
         if let Some(slot) = task.get_mut(t.root as usize) {

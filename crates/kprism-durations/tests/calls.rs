@@ -273,3 +273,23 @@ fn a_task_whose_return_is_not_told_is_back_with_what_only_it_can_do() {
     assert_eq!(of(&m, "write"), [1, 120, 30, 80, 0]);
     assert_eq!(of(&m, "poll"), [1, 120, 30, 80, 0]);
 }
+
+/// A call that did not end has no time in the total, but what it called has, and what that waited.
+#[test]
+fn no_more_time_off_the_cpu_than_in_all() {
+    let mut t = Trace::new();
+    t.entry(0, 1, "main", 0);
+    t.entry(10, 1, "f", 1);
+    t.exit(20, 1, "f", 1, 10);
+    t.entry(30, 1, "f", 1);
+    t.entry(40, 1, "wait", 2);
+    t.switch(50, 1, 2);
+    t.switch(950, 2, 1);
+    t.exit(960, 1, "wait", 2, 40);
+    // The second `f` has no end.
+    t.exit(1000, 1, "main", 0, 0);
+    let m = t.finish();
+    assert_eq!((row(&m, "f").total_ns, row(&m, "f").off_ns), (10, 10));
+    assert_eq!((row(&m, "wait").total_ns, row(&m, "wait").off_ns), (920, 900));
+    assert_eq!((row(&m, "main").total_ns, row(&m, "main").off_ns), (1000, 900));
+}

@@ -35,6 +35,9 @@ pub struct Decoder {
     pid: Slot,
 }
 
+/// More calls than a task's stack of returns holds: pages of 64 KiB of words (kernel/trace/fgraph.c, `SHADOW_STACK_SIZE`).
+pub const DEEPEST: u32 = 8192;
+
 /// Bits of `common_flags` (include/linux/trace_events.h, `TRACE_FLAG_*`).
 const HARDIRQ: u8 = 0x08;
 const SOFTIRQ: u8 = 0x10;
@@ -67,6 +70,12 @@ impl Decoder {
         Some((system, name))
     }
 
+    /// Whether records of this number are entries or exits of functions.
+    pub(crate) fn is_call(&self, id: u16) -> bool {
+        let kind = self.kinds.get(usize::from(id)).copied().flatten();
+        matches!(kind, Some(Kind::Entry { .. } | Kind::Exit { .. }))
+    }
+
     /// Context and contents of a record that did not come from the ring buffer.
     #[must_use]
     pub fn record<'a>(&self, record: &'a [u8]) -> (Context, Data<'a>) {
@@ -96,7 +105,10 @@ impl Decoder {
     fn known<'a>(&self, kind: Kind, record: &'a [u8]) -> Option<Data<'a>> {
         let number = |slot| self.number(record, slot);
         // Later kernels keep other things in the upper half of a long depth; earlier ones have -1 at the outermost.
-        let depth_of = |slot| number(slot).map(|n| (n as u32 as i32).max(0) as u32);
+        let depth_of = |slot| {
+            let depth = number(slot).map(|n| (n as u32 as i32).max(0) as u32);
+            depth.filter(|depth| *depth <= DEEPEST)
+        };
         Some(match kind {
             Kind::Entry { func, depth } => {
                 Data::Entry { func: Func::Address(number(func)?), depth: depth_of(depth)? }

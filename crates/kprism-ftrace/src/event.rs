@@ -81,6 +81,8 @@ pub enum Data<'a> {
     },
     /// Any other event of a text: `name: what it says`.
     Text(&'a str),
+    /// A line of the stack of the event before: a caller.
+    Stack(&'a str),
 }
 
 /// A function's return.

@@ -104,10 +104,15 @@ impl<'a> Cpu<'a> {
         self.lost = Some(count);
     }
 
-    /// The rest of the page is of no use.
-    fn give_up(&mut self, expected: &'static str) {
+    /// Something here is not what it should be.
+    fn fault(&mut self, expected: &'static str) {
         let into_page = self.data.as_ptr() as usize - self.pages.as_ptr() as usize;
         self.counts.faults.add((into_page + self.at) as u64, expected);
+    }
+
+    /// The rest of the page is of no use.
+    fn give_up(&mut self, expected: &'static str) {
+        self.fault(expected);
         self.at = self.data.len();
     }
 
@@ -212,6 +217,13 @@ impl<'a> Iterator for Cpu<'a> {
             if let Some(record) = self.record() {
                 self.counts.events += 1;
                 let (pid, context, data) = self.decoder.decode(record);
+                if let Data::Raw { id, .. } = data
+                    && self.decoder.is_call(id)
+                {
+                    self.fault(
+                        "before here: an entry or exit of a function, at a depth that a stack can have",
+                    );
+                }
                 return Some(Event { ns: self.ns, cpu: self.cpu, pid, context, data });
             }
             if !self.turn() {

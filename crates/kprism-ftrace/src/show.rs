@@ -43,23 +43,37 @@ impl Shown {
         Shown { by_id, order: if big { Order::Big } else { Order::Little } }
     }
 
-    /// Appends what a record says; `false` if its format is not known.
-    pub fn write(&self, id: u16, record: &[u8], out: &mut Vec<u8>) -> bool {
+    /// Appends what a record says; `false` if its format is not known. `named` says where an address of the kernel is.
+    pub fn write(
+        &self,
+        id: u16,
+        record: &[u8],
+        named: &dyn Fn(u64) -> Option<String>,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let Some(Some(format)) = self.by_id.get(usize::from(id)) else { return false };
         out.extend_from_slice(format.name.as_bytes());
         out.push(b':');
         for field in format.fields.iter().filter(|field| !field.name.starts_with("common_")) {
             let _ = write!(out, " {}=", field.name);
-            if self.field(field, record, out).is_none() {
+            if self.field(field, record, named, out).is_none() {
                 out.extend_from_slice(b"(cut off)");
             }
         }
         true
     }
 
-    fn field(&self, field: &Field, record: &[u8], out: &mut Vec<u8>) -> Option<()> {
-        let bytes = record.get(field.offset..)?;
-        let bytes = if field.size == 0 { bytes } else { bytes.get(..field.size)? };
+    fn field(
+        &self,
+        field: &Field,
+        record: &[u8],
+        named: &dyn Fn(u64) -> Option<String>,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        let rest = record.get(field.offset..)?;
+        // A stack is as long as its record, whatever its format says.
+        let all = field.size == 0 || field.name == "caller" && field.kind.contains('[');
+        let bytes = if all { rest } else { rest.get(..field.size)? };
         let number = || self.order.number(record, field.offset, field.size);
         // Writing to memory cannot fail.
         let _ = match shape(field) {
@@ -74,21 +88,42 @@ impl Shown {
                 out.extend_from_slice(until_nul(text));
                 Ok(())
             }
-            Shape::Address => write!(out, "{:#x}", number()?),
+            Shape::Address => write_address(number()?, named, out),
             Shape::Signed => {
                 let unused = 64 - 8 * field.size as u32;
                 write!(out, "{}", ((number()? << unused) as i64) >> unused)
             }
-            Shape::Unsigned => write!(out, "{}", number()?),
+            Shape::Unsigned => match number()? {
+                // `unsigned long ip`: nothing that is counted is so large.
+                address if field.size == 8 && address >= KERNEL => write_address(address, named, out),
+                number => write!(out, "{number}"),
+            },
             Shape::Array(each) => {
                 for at in (0..bytes.len() / each).map(|n| field.offset + n * each) {
                     let comma = if at > field.offset { "," } else { "" };
-                    let _ = write!(out, "{comma}{:#x}", self.order.number(record, at, each)?);
+                    out.extend_from_slice(comma.as_bytes());
+                    let _ = write_address(self.order.number(record, at, each)?, named, out);
                 }
                 Ok(())
             }
         };
         Some(())
+    }
+}
+
+/// Where the kernel's half of the addresses begins.
+const KERNEL: u64 = 0xffff_8000_0000_0000;
+
+/// An address, and where that is if it is known.
+fn write_address(
+    address: u64,
+    named: &dyn Fn(u64) -> Option<String>,
+    out: &mut Vec<u8>,
+) -> std::io::Result<()> {
+    write!(out, "{address:#x}")?;
+    match Some(address).filter(|address| *address >= KERNEL).and_then(named) {
+        Some(name) => write!(out, " <{name}>"),
+        None => Ok(()),
     }
 }
 
@@ -149,15 +184,15 @@ mod tests {
         record.extend([7u64, 0xffff_ffff_ffff_ffff].map(u64::to_le_bytes).as_flattened());
         record.extend(b"io\0");
         let mut out = Vec::new();
-        assert!(shown.write(7, &record, &mut out));
-        let said =
-            "thing: comm=ls pid=-3 func=0xffffffff81000000 name=io flag=200 args=0x7,0xffffffffffffffff";
+        let named = |address| (address == 0xffff_ffff_8100_0000).then(|| "vfs_read+0x4".to_owned());
+        assert!(shown.write(7, &record, &named, &mut out));
+        let said = "thing: comm=ls pid=-3 func=0xffffffff81000000 <vfs_read+0x4> name=io flag=200 args=0x7,0xffffffffffffffff";
         assert_eq!(String::from_utf8_lossy(&out), said);
         out.clear();
-        assert!(shown.write(7, &record[..20], &mut out));
+        assert!(shown.write(7, &record[..20], &named, &mut out));
         let said = "thing: comm=ls pid=-3 func=(cut off) name=(cut off) flag=(cut off) args=(cut off)";
         assert_eq!(String::from_utf8_lossy(&out), said);
-        assert!(!shown.write(8, &record, &mut out));
+        assert!(!shown.write(8, &record, &named, &mut out));
     }
 
     proptest! {
@@ -165,7 +200,7 @@ mod tests {
         fn any_bytes_are_text(record: Vec<u8>, size in 0usize..40, offset in 0usize..60, kind in "[a-z_]{1,10}( char)?") {
             let field = Field { name: "f".into(), kind, offset, size };
             let shown = Shown::new(&[Format { id: 1, fields: vec![field], ..Format::default() }], true);
-            prop_assert!(shown.write(1, &record, &mut Vec::new()));
+            prop_assert!(shown.write(1, &record, &|_| None, &mut Vec::new()));
         }
     }
 }

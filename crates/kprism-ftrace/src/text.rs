@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The text of `trace`, `trace_pipe` and the like: function graph under every option set, and events.
 //!
-//! In: the text. Out: events. Which columns there are is told by the header (`columns`), what a line says by its
-//! braces (`line`). What the text leaves out is made up for where that can be done without guessing:
+//! In: the text. Out: events. Which columns there are is told by the header (`columns`) or, where there is none, as in
+//! `trace_pipe`, by the lines themselves (`guess`); what a line says by its braces (`line`). What the text leaves out is made up for where that can be done without guessing:
 //!
 //! - without a column of tasks, the notes on task switches tell whose lines a CPU has;
 //! - without a column of times, each task gets a clock of its own that runs while its functions do, so that durations
 //!   and nesting are right; [`Text::timed`] is false, and times of different tasks do not compare.
 
 mod columns;
+mod guess;
 mod line;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -21,11 +22,20 @@ use crate::decode::irq;
 use crate::event::{Context, Data, Event, Exit, Func, UNKNOWN_PID};
 use crate::fault::Faults;
 
-/// Whether these bytes are a text of ftrace: it says what tracer it is of.
+/// How far into a text its header may begin.
+const HEAD: usize = 4096;
+
+/// Where the header begins.
+fn header(bytes: &[u8]) -> Option<usize> {
+    let head = &bytes[..bytes.len().min(HEAD)];
+    let within = || memchr::memmem::find(head, b"\n# tracer:").map(|at| at + 1);
+    head.starts_with(b"# tracer:").then_some(0).or_else(within)
+}
+
+/// Whether these bytes are a text of ftrace: it says what tracer it is of, or its lines are such.
 #[must_use]
 pub fn is_text(bytes: &[u8]) -> bool {
-    let head = &bytes[..bytes.len().min(4096)];
-    head.starts_with(b"# tracer:") || memchr::memmem::find(head, b"\n# tracer:").is_some()
+    header(bytes).is_some() || guess::columns(bytes).is_some()
 }
 
 /// The events of a text.
@@ -45,6 +55,10 @@ pub struct Text<'a> {
     pub tracer: String,
     /// What was counted so far.
     pub counts: Counts,
+    /// Where and when the last event was: the lines of a stack are behind it.
+    last: Option<(u64, u32, u32, Context)>,
+    /// There is no header: the columns were told by the lines.
+    pub guessed: bool,
 }
 
 /// What a text held.
@@ -103,8 +117,14 @@ impl<'a> Text<'a> {
             comms: BTreeMap::new(),
             tracer: String::new(),
             counts: Counts::default(),
+            last: None,
+            guessed: false,
         };
-        this.header(text);
+        match header(text) {
+            Some(at) => this.header(&text[at..]),
+            None => this.columns = guess::columns(text).unwrap_or_default(),
+        }
+        this.guessed = header(text).is_none();
         this.first_tasks(text);
         this
     }
@@ -242,16 +262,17 @@ impl<'a> Text<'a> {
 
     /// A line `TASK-PID [CPU] FLAGS TIME: event`.
     fn event(&mut self, line: &'a str) -> Option<()> {
-        let (head, rest) = line.split_once(" [")?;
-        let (cpu, rest) = rest.split_once(']')?;
-        let cpu = cpu.trim().parse().ok()?;
-        let (comm, pid) = columns::task(head.split_once(" (").map_or(head, |(h, _)| h).trim())?;
-        let (stamp, text) = rest.split_once(": ")?;
-        let (flags, time) = stamp.trim().rsplit_once(' ').unwrap_or(("", stamp.trim()));
-        let ns = columns::seconds(time)?;
+        if let Some(call) = line.trim_start().strip_prefix("=> ")
+            && let Some((ns, cpu, pid, context)) = self.last
+        {
+            self.ready.push_back(Event { ns, cpu, pid, context, data: Data::Stack(call.trim_end()) });
+            return Some(());
+        }
+        let columns::Line { ns, cpu, task: (comm, pid), flags, text } = columns::event(line)?;
         self.comms.entry(pid).or_insert_with(|| comm.to_owned());
         self.counts.events += 1;
         let context = columns::context(flags.trim());
+        self.last = Some((ns, cpu, pid, context));
         self.ready.push_back(Event { ns, cpu, pid, context, data: event(text) });
         Some(())
     }

@@ -186,3 +186,67 @@ fn lines_say_what_they_say() {
     );
     assert_eq!(reader.comms.get(&8).map(String::as_str), Some("ls"));
 }
+
+/// `trace_pipe` has no header, and neither has a piece of a text; and a pasted text has a line before it.
+#[test]
+fn a_text_without_its_header_and_one_behind_other_lines_say_the_same() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/text");
+    let mut told = 0;
+    for entry in std::fs::read_dir(dir).expect("texts").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(entry.path()).expect("a text");
+        let events = |text: &str| -> (Vec<String>, u64, bool) {
+            let mut reader = Text::new(text.as_bytes());
+            let events = reader.by_ref().map(|event| format!("{event:?}")).collect();
+            (events, reader.counts.faults.count, reader.timed())
+        };
+        let whole = events(&text);
+        let behind = format!("$ cat /sys/kernel/tracing/trace\n{text}");
+        assert!(kprism_ftrace::text::is_text(behind.as_bytes()), "{name}");
+        assert_eq!(events(&behind), (whole.0.clone(), whole.1 + 1, whole.2), "{name}");
+        let body: String = text.lines().filter(|l| !l.starts_with('#')).map(|l| format!("{l}\n")).collect();
+        // Nothing but names and semicolons could be a program in C.
+        if name == "fg_nocontext.txt" {
+            assert!(!kprism_ftrace::text::is_text(body.as_bytes()));
+            continue;
+        }
+        assert!(kprism_ftrace::text::is_text(body.as_bytes()), "{name}");
+        assert_eq!(events(&body), whole, "{name}");
+        told += 1;
+    }
+    assert!(told >= 15, "{told}");
+    for other in [
+        &include_bytes!("files.rs")[..],
+        include_bytes!("data/formats.txt"),
+        b"[ 0.0] a\n[ 0.1] b\n[ 0.2] c\n",
+    ] {
+        assert!(!kprism_ftrace::text::is_text(other));
+    }
+}
+
+/// One damaged byte in a depth must not cost more than its record.
+#[test]
+fn a_depth_that_no_stack_has_is_a_fault() {
+    let formats = formats();
+    let decoder = Decoder::new(&formats, false);
+    let pages: &[u8] = include_bytes!("data/raw/threshold.raw");
+    let exit = formats.iter().find(|f| f.name == "funcgraph_exit").expect("the format");
+    let at = exit.field("depth").expect("a depth").offset;
+    let read = |pages: &[u8]| {
+        let mut cpu = Cpu::new(&decoder, PageLayout::default(), 0, pages);
+        let deepest = cpu.by_ref().filter_map(|e| match e.data {
+            Data::Exit(exit) => Some(exit.depth),
+            _ => None,
+        });
+        (deepest.max(), cpu.counts.events, cpu.counts.faults.count)
+    };
+    let (deepest, events, faults) = read(pages);
+    assert!(deepest < Some(100) && faults == 0);
+    // The first record of an exit.
+    let id = exit.id.to_le_bytes();
+    let first = pages[16..].windows(2).position(|two| two == id).expect("an exit") + 16;
+    let mut damaged = pages.to_vec();
+    damaged[first + at..first + at + 4].copy_from_slice(&1_996_488_715u32.to_le_bytes());
+    let (now, same, faults) = read(&damaged);
+    assert!(now < Some(100) && same == events && faults == 1, "{now:?} {faults}");
+}

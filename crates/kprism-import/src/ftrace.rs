@@ -6,7 +6,7 @@
 //! `*formats.txt`). Out: files under the names that a recording has, whatever they were called:
 //!
 //! `trace.dat`, or `trace.txt`, or `cpuN.raw`, `stats/cpuN`, `header_page`, `events/SYSTEM/NAME/format`,
-//! `saved_cmdlines`, `saved_tgids`, `trace_clock`, `tracer`, `tracing_thresh`.
+//! `dmesg` and `cmdline` of a boot, `saved_cmdlines`, `saved_tgids`, `trace_clock`, `tracer`, `tracing_thresh`.
 
 use std::fs;
 use std::io::Read;
@@ -35,7 +35,7 @@ pub fn detect(path: &Path) -> Option<Ftrace> {
         return (0..MOST_CPUS).any(|cpu| pages(path, cpu).is_some()).then(|| Ftrace::Raw(path.to_owned()));
     }
     let mut head = Vec::new();
-    fs::File::open(path).ok()?.take(4096).read_to_end(&mut head).ok()?;
+    fs::File::open(path).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
     if head.starts_with(dat::MAGIC) {
         Some(Ftrace::Dat(path.to_owned()))
     } else if text::is_text(&unpacked(&head)) {
@@ -44,6 +44,9 @@ pub fn detect(path: &Path) -> Option<Ftrace> {
         None
     }
 }
+
+/// Bytes that tell what a file is.
+const HEAD: u64 = 1 << 16;
 
 /// CPUs that are looked for.
 const MOST_CPUS: u32 = 1024;
@@ -119,6 +122,8 @@ fn folder(dir: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportEr
     }
     let single = [
         ("header_page", &["header_page", "events/header_page"][..]),
+        ("dmesg", &["dmesg", "dmesg.txt"]),
+        ("cmdline", &["cmdline", "cmdline.txt", "proc_cmdline"]),
         ("saved_cmdlines", &["saved_cmdlines"]),
         ("saved_tgids", &["saved_tgids"]),
         ("trace_clock", &["trace_clock"]),

@@ -27,6 +27,9 @@ use crate::prefix::{Form, Prefix};
 /// Lines that may wait for a call to end.
 const WINDOW: usize = 1 << 12;
 
+/// Levels that a line is indented by at most: a damaged record may tell of any depth.
+const MOST_INDENT: usize = 512;
+
 /// Begin or end of a call that was rebuilt.
 struct Mark {
     ns: u64,
@@ -309,7 +312,7 @@ impl<'w> Lister<'w> {
             let mut text = self.spare.pop().unwrap_or_default();
             text.extend_from_slice(self.lane(collector, key, cpu).at(ns));
             write_duration(&mut text, call.ns());
-            text.extend(std::iter::repeat_n(b' ', 2 * indent));
+            text.extend(std::iter::repeat_n(b' ', 2 * indent.min(MOST_INDENT)));
             let name = self.funcs.get(call.func as usize).map_or("", |f| f.0.name.as_str());
             let _ = write!(text, "}} /* {name} */");
             write_remark(&mut text, call);
@@ -351,7 +354,9 @@ impl<'w> Lister<'w> {
             Data::Switch { prev_pid, .. } => ("switch", TaskKey::new(*prev_pid, event.cpu)),
             Data::IrqEnter => ("interrupt", TaskKey::new(event.pid, event.cpu)),
             Data::IrqExit => ("interrupt end", TaskKey::new(event.pid, event.cpu)),
-            Data::Raw { .. } | Data::Text(_) => ("event", TaskKey::new(event.pid, event.cpu)),
+            Data::Raw { .. } | Data::Text(_) | Data::Stack(_) => {
+                ("event", TaskKey::new(event.pid, event.cpu))
+            }
         };
         let select = &self.options.select;
         let inside = |pid| {
@@ -397,7 +402,7 @@ impl<'w> Lister<'w> {
                     let _ = write!(text, ",\"next_pid\":{next_pid},\"next_comm\":");
                     json::string(text, &comm(next_comm));
                 }
-                Data::Raw { .. } | Data::Text(_) => {
+                Data::Raw { .. } | Data::Text(_) | Data::Stack(_) => {
                     let mut said = Vec::new();
                     if !says(event, &mut said) {
                         return false;
@@ -440,7 +445,7 @@ impl<'w> Lister<'w> {
     }
 
     fn write_name(&self, text: &mut Vec<u8>, indent: usize, func: u32, interrupt: bool) {
-        text.extend(std::iter::repeat_n(b' ', 2 * indent));
+        text.extend(std::iter::repeat_n(b' ', 2 * indent.min(MOST_INDENT)));
         if let Some((func, _)) = self.funcs.get(func as usize) {
             text.extend_from_slice(func.name.as_bytes());
             text.extend_from_slice(b"()");

@@ -453,8 +453,13 @@ impl Attach<'_> {
                 Ok((program, link))
             }
             Site::Traced { function, module, at_return } => {
-                let function =
-                    Function { name: function.clone(), module: module.clone(), address: 0, ambiguous: false };
+                let function = Function {
+                    name: function.clone(),
+                    module: module.clone(),
+                    aliases: Vec::new(),
+                    address: 0,
+                    ambiguous: false,
+                };
                 self.kernel.knows(&function);
                 let unknown = || {
                     let what = "BTF does not describe it as a function that can be traced";

@@ -22,6 +22,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("average_ns", "average"),
     ("tracing", "tracing"),
     ("tracing_ns", "tracing"),
+    ("tracing_as_path_ns", "as a path"),
     ("self_ns", "self"),
     ("local_ns", "local"),
     ("off_cpu_ns", "off CPU"),
@@ -57,6 +58,25 @@ pub const SHOWN: &[&str] = &[
     "module",
 ];
 
+/// What tracing cost, in words.
+#[must_use]
+pub fn cost_line(cost: &Cost) -> String {
+    let call = units::duration(cost.call_ns);
+    match cost.slowdown.filter(|_| cost.dropped) {
+        Some(factor) => format!(
+            "tracing cost {call} a call, of calls left out too, which nobody counted: a path of many calls took \
+             {factor:.1} times as long, work that calls nothing no longer than it does; ? marks totals of which, as \
+             with that path, {INFLATED} % and more would be tracing: --remeasure tells"
+        ),
+        None if cost.dropped => {
+            format!("tracing cost {call} a call, of calls left out too, which nobody counted")
+        }
+        None => format!(
+            "tracing cost {call} a call; ! marks totals and averages of which it is {INFLATED} % and more"
+        ),
+    }
+}
+
 fn average(row: &Row) -> u64 {
     row.sum_ns.checked_div(row.calls).unwrap_or(0)
 }
@@ -70,7 +90,7 @@ pub fn functions(profile: &Profile, times: &Times, filter: &Filter, cost: Option
     // Histograms are of all tasks together.
     let whole = *filter == Filter::default();
     let of_all = |cell: Cell| if whole { cell } else { Cell::Nothing };
-    let inflated = |row: &Row| cost.is_some_and(|cost| cost.percent(row) >= INFLATED);
+    let mark = |row: &Row| cost.map_or("", |cost| cost.mark(row).text());
     let cells = |row: &Row| {
         let func = &profile.funcs[row.func as usize];
         let of = times.funcs.get(row.func as usize).unwrap_or(&nothing);
@@ -79,8 +99,9 @@ pub fn functions(profile: &Profile, times: &Times, filter: &Filter, cost: Option
             Cell::Int(row.calls),
             Cell::Ns(row.total_ns),
             Cell::Ns(average(row)),
-            cost.map_or(Cell::Nothing, |cost| Cell::Percent(cost.percent(row))),
-            cost.map_or(Cell::Nothing, |cost| Cell::Ns(cost.of(row))),
+            cost.and_then(|cost| cost.percent(row)).map_or(Cell::Nothing, Cell::Percent),
+            cost.and_then(|cost| cost.of(row)).map_or(Cell::Nothing, Cell::Ns),
+            cost.map_or(Cell::Nothing, |cost| Cell::Ns(cost.as_path(row))),
             Cell::Ns(row.self_ns),
             Cell::Ns(row.local_ns),
             Cell::Ns(row.off_ns),
@@ -93,7 +114,7 @@ pub fn functions(profile: &Profile, times: &Times, filter: &Filter, cost: Option
             Cell::Ns(row.sum_ns),
             of_all(Cell::Int(of.unfinished)),
             of_all(Cell::Int(of.gapped)),
-            Cell::Text(if inflated(row) { "!".into() } else { String::new() }),
+            Cell::Text(mark(row).into()),
             Cell::Text(func.name.clone()),
             Cell::Text(func.module.clone()),
         ]

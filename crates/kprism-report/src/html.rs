@@ -19,6 +19,7 @@ use crate::diff::{Diff, Scale};
 use crate::header::Header;
 use askama::Template;
 use kprism_durations::Times;
+use kprism_durations::cost::Cost;
 use kprism_flow::Profile;
 use kprism_store::Manifest;
 use serde::Serialize;
@@ -100,7 +101,9 @@ pub fn render_durations(
     budget: &Budget,
 ) -> Result<String, HtmlError> {
     let header = Header::new(manifest, profile);
-    report(&header, embed::Data::new(&header, profile, Some(times), budget))
+    let cost: Option<Cost> =
+        manifest.other.get("tracing_cost").and_then(|cost| serde_json::from_value(cost.clone()).ok());
+    report(&header, embed::Data::new(&header, profile, Some((times, cost.as_ref())), budget))
 }
 
 fn report(header: &Header, data: embed::Data) -> Result<String, HtmlError> {

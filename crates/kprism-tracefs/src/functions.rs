@@ -4,23 +4,40 @@
 //! The kernel takes a function's number in `available_filter_functions` as well as its name. A name is compared with
 //! every function's (212 million instructions a write on Debian's 6.12), a number is looked up (53 thousand).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use kprism_image::glob::glob;
 
 use crate::error::{Error, Result};
-use crate::tracefs::Tracefs;
+use crate::tracefs::{self, Tracefs};
 
 /// What can be traced, in the kernel's order.
 pub struct Functions {
     list: String,
+    /// Other names of functions that have several.
+    aliases: HashMap<String, Vec<String>>,
     tracefs: Tracefs,
 }
 
 impl Functions {
     /// Asks the kernel, which takes some 0.1 s.
     pub fn read(tracefs: &Tracefs) -> Result<Self> {
-        Ok(Self { list: tracefs.read("available_filter_functions")?, tracefs: tracefs.clone() })
+        let list = tracefs.read("available_filter_functions")?;
+        Ok(Self { list, aliases: HashMap::new(), tracefs: tracefs.clone() })
+    }
+
+    /// The same, with the names that the kernel's list leaves out: it has one for each address, `__do_sys_getppid`, where
+    /// reports have another, `__x64_sys_getppid`.
+    pub fn read_with_aliases(tracefs: &Tracefs) -> Result<Self> {
+        let symbols = tracefs::read(Path::new("/proc/kallsyms"))?;
+        Ok(Self { aliases: aliases(&symbols), ..Self::read(tracefs)? })
+    }
+
+    /// Whether a pattern is of one of a function's names.
+    fn is(&self, pattern: &str, name: &str) -> bool {
+        let others = || self.aliases.get(name).into_iter().flatten();
+        glob(pattern, name) || others().any(|other| glob(pattern, other))
     }
 
     /// Numbers of all functions that any of the globs matches; each must match one at least.
@@ -32,7 +49,7 @@ impl Functions {
             let (name, module) = name_and_module(line);
             let mut any = false;
             for ((pattern, wanted), matched) in patterns.iter().zip(&mut matched) {
-                if wanted.is_none_or(|wanted| module == Some(wanted)) && glob(pattern, name) {
+                if wanted.is_none_or(|wanted| module == Some(wanted)) && self.is(pattern, name) {
                     (any, *matched) = (true, true);
                 }
             }
@@ -51,7 +68,10 @@ impl Functions {
     pub fn numbers_of_known(&self, names: &[String]) -> Result<Vec<usize>> {
         let wanted: HashSet<&str> = names.iter().map(String::as_str).collect();
         let lines = self.list.lines().zip(1..);
-        let known = lines.filter(|(line, _)| wanted.contains(name_and_module(line).0));
+        let others = |name: &str| self.aliases.get(name).into_iter().flatten();
+        let is_wanted =
+            |name: &str| wanted.contains(name) || others(name).any(|other| wanted.contains(other.as_str()));
+        let known = lines.filter(|(line, _)| is_wanted(name_and_module(line).0));
         let numbers: Vec<usize> = known.map(|(_, number)| number).collect();
         if numbers.is_empty() {
             let glob = names.join(" ");
@@ -64,6 +84,35 @@ impl Functions {
     pub fn check(&self, globs: &[String]) -> Result<()> {
         self.numbers(globs).map(|_| ())
     }
+}
+
+/// The other names of each function that has several. A name of several functions says nothing.
+fn aliases(kallsyms: &str) -> HashMap<String, Vec<String>> {
+    let mut at: HashMap<u64, Vec<&str>> = HashMap::new();
+    let mut places: HashMap<&str, u32> = HashMap::new();
+    for line in kallsyms.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
+            (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        let Ok(address) = u64::from_str_radix(address, 16) else { continue };
+        // Without the right to see them, every address is 0.
+        if address != 0 {
+            at.entry(address).or_default().push(name);
+            *places.entry(name).or_default() += 1;
+        }
+    }
+    let mut aliases: HashMap<String, Vec<String>> = HashMap::new();
+    for names in at.values_mut().filter(|names| names.len() > 1) {
+        names.retain(|name| places.get(name) == Some(&1));
+        for name in names.iter() {
+            let others = names.iter().filter(|other| *other != name).map(|other| (*other).to_owned());
+            aliases.entry((*name).to_owned()).or_default().extend(others);
+        }
+    }
+    aliases
 }
 
 /// `GLOB` or `GLOB:mod:MODULE`; no glob is every function.
@@ -90,12 +139,19 @@ mod tests {
     #[test]
     fn globs_to_numbers() {
         let list = "vfs_read\nvfs_write\next4_sync [ext4]\nvfs_mod [ext4]\nschedule\n".to_owned();
-        let functions = Functions { list, tracefs: Tracefs::at("/t".as_ref()) };
+        let functions = Functions { list, aliases: HashMap::new(), tracefs: Tracefs::at("/t".as_ref()) };
         let numbers =
             |globs: &[&str]| functions.numbers(&globs.iter().map(|&g| g.to_owned()).collect::<Vec<_>>());
         assert_eq!(numbers(&["vfs_*"]).unwrap(), [1, 2, 4]);
         assert_eq!(numbers(&["vfs_*:mod:ext4", "schedule"]).unwrap(), [4, 5]);
         assert_eq!(numbers(&[":mod:ext4"]).unwrap(), [3, 4]);
+        let symbols = "ffffffff81000000 t __do_sys_getppid\nffffffff81000000 T __x64_sys_getppid\n\
+                       ffffffff81000100 t twice\nffffffff81000200 t twice\nffffffff81000200 t once\n";
+        let list = "twice\n__do_sys_getppid\nonce\n".to_owned();
+        let named = Functions { list, aliases: aliases(symbols), tracefs: Tracefs::at("/t".as_ref()) };
+        assert_eq!(named.numbers(&["__x64_sys_*".to_owned()]).unwrap(), [2]);
+        assert_eq!(named.numbers(&["once".to_owned()]).unwrap(), [3]);
+        assert_eq!(named.numbers_of_known(&["__x64_sys_getppid".to_owned()]).unwrap(), [2]);
         let error = numbers(&["schedule", "no_such*"]).unwrap_err().to_string();
         assert!(error.contains("no_such*"), "{error}");
     }

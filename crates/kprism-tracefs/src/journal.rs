@@ -15,6 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context as _, Error, Result};
+use crate::guard;
 use crate::tracefs::{self, Tracefs};
 
 const FOLDER: &str = "/run/kprism";
@@ -159,7 +160,7 @@ fn open_and_undo() -> Result<(File, Option<Undone>)> {
         }
         other => other.at("open", &path)?,
     };
-    lock(&file, &path)?;
+    lock_after_guard(&file, &path)?;
     let mut text = Vec::new();
     file.read_to_end(&mut text).at("read", &path)?;
     let entries = parse(&String::from_utf8_lossy(&text));
@@ -180,6 +181,19 @@ fn open_and_undo() -> Result<(File, Option<Undone>)> {
 /// A line that a sudden end cut short was about a change that was not made yet.
 fn parse(text: &str) -> Vec<Entry> {
     text.lines().map_while(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// The same, behind the guard of a killed recorder, which is about to be done.
+fn lock_after_guard(file: &File, path: &Path) -> Result<()> {
+    for _ in 0..1000 {
+        match lock(file, path) {
+            Err(Error::Recording { pid }) if guard::is_guard(pid) => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
+    }
+    lock(file, path)
 }
 
 /// Locks the file for this process (fcntl(2)): a command started by a killed recorder does not hold such a lock.

@@ -7,8 +7,8 @@
 //! Why it is built as it is:
 //! - A recording has an instance of its own (a folder below `instances/`), which goes with all its settings when it is
 //!   removed. What exists once for the machine (`tracing_thresh`, `set_graph_function`, …) is noted in a
-//!   [`journal`] before it is changed, and put back from there: at the end, on Ctrl-C, on a panic, and, when the
-//!   recorder was killed, at the next start or by [`undo_stale`].
+//!   [`journal`] before it is changed, and put back from there: at the end, on Ctrl-C, on a panic, by the [`guard`] when
+//!   the recorder was killed, and if that was killed too, at the next start or by [`undo_stale`].
 //! - Before a tracer is switched on, everything is decided: the threshold (a tracer looks at it once, when it starts),
 //!   the functions, the processes. And nothing is recorded until it is, so that no trace begins with the tracer's own
 //!   patching of the kernel.
@@ -19,6 +19,7 @@
 //! |---|---|
 //! | `tracefs` | finding it, and why it may not be used |
 //! | `journal` | what was changed, on disk, and putting it back |
+//! | `guard` | a process that does that when the recorder is killed |
 //! | `functions` | globs to the kernel's function numbers |
 //! | `setup` | settings to files, in order |
 //! | `calibrate` | what tracing costs here |
@@ -30,6 +31,7 @@
 pub mod boot;
 pub mod calibrate;
 pub mod error;
+pub mod guard;
 pub mod journal;
 pub mod record;
 pub mod settings;

@@ -13,6 +13,9 @@ use kprism_tracefs::{Settings, boot, record, signals, undo_stale};
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
+    if kprism_tracefs::guard::was_guard() {
+        return ExitCode::SUCCESS;
+    }
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match run(&words) {

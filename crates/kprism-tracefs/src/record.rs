@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Cost;
 use crate::error::{Context as _, Error, Result};
+use crate::guard::Guard;
 use crate::journal::{Journal, Undone};
 use crate::settings::{Scope, Settings};
 use crate::setup::{self, Place};
@@ -104,10 +105,16 @@ pub fn record(
     if let Some(left) = left {
         undone(&left);
     }
-    let mut place = setup::prepare(settings, &tracefs, &mut journal)?;
-    let result = stream_all(settings, command, folder, &tracefs, &mut journal, &place, &bell);
-    place.release();
+    let guard = Guard::start();
+    let result = setup::prepare(settings, &tracefs, &mut journal).and_then(|mut place| {
+        let result = stream_all(settings, command, folder, &tracefs, &mut journal, &place, &bell);
+        place.release();
+        result
+    });
     let not_restored = journal.undo();
+    if let Some(guard) = guard {
+        guard.dismiss();
+    }
     let (mut recording, running) = result?;
     recording.not_restored = not_restored;
     // Whoever waits for the command does so with nothing switched on any more.

@@ -69,6 +69,11 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
     if place.folder.is_empty() {
         journal.use_buffer()?;
     }
+    // Whatever happens from here on, the end of this process stops the recording and frees the buffer.
+    set(journal, "options/disable_on_free", &["1"])?;
+    let path = tracefs.path(&join(&place.folder, "free_buffer"));
+    place.hold = Some(OpenOptions::new().write(true).open(&path).at("open", &path)?);
+    let set = |journal: &mut Journal, name: &str, values: &[&str]| place.set(tracefs, journal, name, values);
     set(journal, "buffer_size_kb", &[&settings.buffer_kib.to_string()])?;
     set(journal, "trace_clock", &[&settings.clock])?;
     if let Some(mask) = &wanted.cpu_mask {
@@ -76,9 +81,7 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
     }
     // Readers are woken when a quarter is full: early enough for a storm, seldom enough in quiet.
     set(journal, "buffer_percent", &["25"])?;
-    for option in ["record-tgid", "disable_on_free"] {
-        set(journal, &format!("options/{option}"), &["1"])?;
-    }
+    set(journal, "options/record-tgid", &["1"])?;
     shared(&thresh, tracefs, journal, settings)?;
     // These two are flags of the tracer, not of the instance, whose files they seem to be.
     for (option, on) in [("sleep-time", settings.sleep_time), ("funcgraph-irqs", settings.interrupts)] {
@@ -113,8 +116,6 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
     }
     // What measuring and switching it on may have left.
     set_quietly(tracefs, &place, "trace")?;
-    let path = tracefs.path(&join(&place.folder, "free_buffer"));
-    place.hold = Some(OpenOptions::new().write(true).open(&path).at("open", &path)?);
     place.functions = wanted.functions.map(|numbers| numbers.len());
     place.events = wanted.events;
     place.cpus = wanted.cpus;
@@ -228,7 +229,7 @@ impl Wanted {
         let globs = [&settings.functions, &settings.not_functions, &settings.graph, &settings.not_graph];
         let (mut functions, mut not) = (None, None);
         if globs.iter().any(|globs| !globs.is_empty()) {
-            let known = Functions::read(tracefs)?;
+            let known = Functions::read_with_aliases(tracefs)?;
             let numbers = |globs: &Vec<String>| (!globs.is_empty()).then(|| known.numbers(globs)).transpose();
             functions = match settings.lenient {
                 true => Some(known.numbers_of_known(globs[0])?),
@@ -258,6 +259,10 @@ fn events(settings: &Settings, tracefs: &Tracefs) -> Result<Vec<String>> {
             let ends = |name: &String| name.ends_with("_entry") || name.ends_with("_exit");
             found.extend(names(tracefs, system).unwrap_or_default().into_iter().filter(ends));
         }
+    }
+    if settings.longer_than.is_some() && settings.scope == Scope::Command {
+        // With a threshold the kernel does not look at whose a call is: this tells it apart later.
+        found.push("sched/sched_process_fork".to_owned());
     }
     for event in &settings.more_events {
         let (system, name) = event.split_once(':').unwrap_or((event, "*"));

@@ -12,8 +12,8 @@ use kprism_ftrace::merge::Merged;
 use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::side;
 use kprism_image::symbols::Symbols;
-use kprism_tracefs::STREAMS;
 use kprism_tracefs::boot::Collected;
+use kprism_tracefs::{CpuStats, STREAMS};
 
 /// Whether there is a traced boot at `path`.
 pub fn is_boot(path: &Path) -> bool {
@@ -30,7 +30,12 @@ pub fn load(path: &Path) -> Result<Boot> {
         let file = streams.join(name);
         fs::read(&file).with_context(|| file.display().to_string())
     };
-    let layout = PageLayout::parse(&read("header_page")?).context("header_page")?;
+    // What was recorded elsewhere may lack these; the kernel's log has the names that count.
+    let if_there = |name: &str| crate::pipeline::read_if_there(&streams.join(name));
+    let layout = match if_there("header_page")? {
+        page if page.is_empty() => PageLayout::default(),
+        page => PageLayout::parse(&page).context("header_page")?,
+    };
     let mut pages = Vec::new();
     for (cpu, _) in &collected.cpus {
         pages.push((*cpu, read(&format!("cpu{cpu}.raw"))?));
@@ -41,16 +46,40 @@ pub fn load(path: &Path) -> Result<Boot> {
     found.lost = collected.lost();
     let log = read("dmesg")?;
     let log = kprism_boot::parse_log(&String::from_utf8_lossy(&log));
-    let tasks = side::by_pid(&read("saved_cmdlines")?).into_iter().collect();
+    let tasks = side::by_pid(&if_there("saved_cmdlines")?).into_iter().collect();
     let kallsyms = path.join("symbols/kallsyms");
-    let text = fs::read(&kallsyms).with_context(|| kallsyms.display().to_string())?;
-    let symbols = Symbols::load(&text, &[], None).with_context(|| kallsyms.display().to_string())?;
+    let symbols = match crate::pipeline::read_if_there(&kallsyms)? {
+        text if text.is_empty() => Symbols::default(),
+        text => Symbols::load(&text, &[], None).with_context(|| kallsyms.display().to_string())?,
+    };
     let name = |address: u64| {
         let function = symbols.function(symbols.locate(0, address, 0).filter(|located| located.known)?.func);
         let module = function.module.trim_matches(['[', ']']);
         Some((function.name.clone(), (module != "kernel").then(|| module.to_owned())))
     };
     Ok(kprism_boot::join(&found, &log, tasks, &name))
+}
+
+/// Pages that were imported are a boot's if the kernel's log is beside them and says which initcalls it called.
+pub fn adopt(run: &Path) -> Result<Option<Collected>> {
+    let streams = run.join(STREAMS);
+    let log = crate::pipeline::read_if_there(&streams.join("dmesg"))?;
+    if !log.windows(9).any(|word| word == b"calling  ") {
+        return Ok(None);
+    }
+    let (mut cpus, mut bytes) = (Vec::new(), 0);
+    for cpu in 0..1024 {
+        let Ok(pages) = fs::metadata(streams.join(format!("cpu{cpu}.raw"))) else { continue };
+        let stats = crate::pipeline::read_if_there(&streams.join(format!("stats/cpu{cpu}")))?;
+        cpus.push((cpu, CpuStats::parse(&String::from_utf8_lossy(&stats))));
+        bytes += pages.len();
+    }
+    let line = crate::pipeline::read_if_there(&streams.join("cmdline"))?;
+    let command_line = String::from_utf8_lossy(&line).trim().to_owned();
+    let collected = Collected { command_line, cpus, bytes };
+    let file = streams.join("boot.json");
+    fs::write(&file, serde_json::to_vec_pretty(&collected)?).with_context(|| file.display().to_string())?;
+    Ok(Some(collected))
 }
 
 /// Every `SYSTEM/NAME/format` below a folder.

@@ -5,6 +5,7 @@
 //! tables, with the task switches as its sideband and what was read and lost in its manifest.
 
 mod perf;
+mod wanted;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use serde_json::json;
 
 use crate::pipeline::{read, read_if_there};
 use crate::progress::Progress;
+use wanted::Wanted;
 
 /// Whether the run holds durations rather than a flow.
 pub fn is_recorded(run: &Run) -> bool {
@@ -54,7 +56,18 @@ pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
         let times = load_times(run, &profile)?;
         return Ok((profile, times));
     }
-    let Measured { profile, times, .. } = measure(run, progress)?;
+    progress.step("reading the trace");
+    let mut facts = Facts::default();
+    let measured = hear(run, &mut facts, &mut Audience::Nobody)?;
+    progress.step("writing the tables");
+    // A full disk must not keep anybody from seeing why it is full. Half a table would be taken for one.
+    if let Err(why) = enter(run, &measured, facts, progress) {
+        fs::remove_dir_all(run.tables()).ok();
+        progress.say(&format!(
+            "kprism: note: the tables are not kept, each report reads the trace again: {why:#}"
+        ));
+    }
+    let Measured { profile, times, .. } = measured;
     Ok((profile, times))
 }
 
@@ -179,16 +192,41 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
 
 /// The kernel's functions; none, with a note, where they cannot be told.
 fn symbols(kallsyms: &[u8], facts: &mut Facts) -> Symbols {
-    Symbols::load(kallsyms, &[], None).unwrap_or_else(|error| {
+    Symbols::load(&widened(kallsyms), &[], None).unwrap_or_else(|error| {
         facts.notes.push(error.to_string());
         Symbols::default()
     })
 }
 
+/// The symbols of a 32-bit kernel with the addresses that [`high`] makes of them: those of the kernel are in the upper half
+/// everywhere else.
+fn widened(kallsyms: &[u8]) -> Cow<'_, [u8]> {
+    let digits = kallsyms.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    if digits != 8 {
+        return kallsyms.into();
+    }
+    let lines = kallsyms.split_inclusive(|&byte| byte == b'\n');
+    lines.flat_map(|line| [b"ffffffff", line]).flatten().copied().collect::<Vec<u8>>().into()
+}
+
+/// The address of a kernel's function, from 32 bits too.
+fn high(address: u64) -> u64 {
+    if address >> 32 == 0 { address | 0xffff_ffff_0000_0000 } else { address }
+}
+
 /// The function that an address is in.
 fn function(symbols: &Symbols, address: u64) -> Option<(&str, &str)> {
+    let address = high(address);
     let func = symbols.function(symbols.locate(0, address, 0)?.func);
     Some((&func.name, &func.module))
+}
+
+/// A place in the kernel's code, `vfs_read+0x4`.
+fn place(symbols: &Symbols, address: u64) -> Option<String> {
+    let address = high(address);
+    let place = symbols.locate(0, address, 0).filter(|place| place.known)?;
+    let func = symbols.function(place.func);
+    Some(format!("{}+{:#x}", func.name, address.saturating_sub(func.start)))
 }
 
 /// A collector that knows which functions are special.
@@ -214,9 +252,19 @@ fn from_text(text: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Mea
             out.extend_from_slice(text.as_bytes());
             true
         }
+        Data::Stack(caller) => {
+            out.extend_from_slice(b"=> ");
+            out.extend_from_slice(caller.as_bytes());
+            true
+        }
         _ => false,
     };
-    for event in reader.by_ref() {
+    while let Some(event) = reader.next() {
+        if collector.comm(event.pid).is_none()
+            && let Some(comm) = reader.comms.get(&event.pid)
+        {
+            collector.name_tasks([(event.pid, comm.clone())]);
+        }
         if !audience.event(&mut collector, &event, &says) {
             break;
         }
@@ -232,6 +280,9 @@ fn from_text(text: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Mea
             "the text has no times (option funcgraph-abstime): each task's timeline is made of its durations"
                 .into(),
         );
+    }
+    if reader.guessed {
+        facts.notes.push("the text has no header: its columns are told by its lines".into());
     }
     if columns.graph && !columns.duration {
         facts.notes.push("the text has no durations (option funcgraph-duration)".into());
@@ -256,24 +307,39 @@ fn faults(faults: &kprism_ftrace::Faults, place: &str, facts: &mut Facts) {
 /// Merges the CPUs' events and counts them.
 fn collect<'a>(
     cpus: Vec<Cpu<'a>>,
-    (names, formats): (&[String], (&[Format], bool)),
+    (names, formats, symbols): (&[String], (&[Format], bool), &Symbols),
     time: &Time,
+    mut wanted: Option<Wanted>,
     collector: &mut Collector<'_>,
     (facts, audience): (&mut Facts, &mut Audience<'_>),
 ) {
     audience.greet(collector);
     let shown = Shown::new(formats.0, formats.1);
+    let named = |address: u64| place(symbols, address);
     let says = |event: &Event<'_>, out: &mut Vec<u8>| match &event.data {
-        Data::Raw { id, bytes } => shown.write(*id, bytes, out),
+        Data::Raw { id, bytes } => shown.write(*id, bytes, &named, out),
         _ => false,
     };
     let mut last = BTreeMap::new();
     let mut merged = Merged::new(cpus);
     for mut event in merged.by_ref() {
         time.apply(&mut event, &mut last);
+        if let Some(wanted) = wanted.as_mut()
+            && !wanted.takes(&event)
+        {
+            continue;
+        }
         if !audience.event(collector, &event, &says) {
             break;
         }
+    }
+    if let Some(Wanted { others, .. }) = wanted
+        && others > 0
+    {
+        facts.notes.push(format!(
+            "{} calls of other tasks left out: with a threshold the kernel keeps those too",
+            grouped(others)
+        ));
     }
     for (cpu, name) in merged.into_streams().iter().zip(names) {
         facts.events += cpu.counts.events;
@@ -358,7 +424,14 @@ fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts, audience: &mut Au
         let stats = side::stats(stats.as_bytes());
         facts.overwritten += stats.overrun + stats.commit_overrun + stats.dropped;
     }
-    collect(cpus, (&places, (&dat.formats, dat.big)), &time, &mut collector, (facts, audience));
+    collect(
+        cpus,
+        (&places, (&dat.formats, dat.big), &symbols),
+        &time,
+        None,
+        &mut collector,
+        (facts, audience),
+    );
     finish(collector, &symbols)
 }
 
@@ -368,6 +441,7 @@ fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audie
     let layout = if header.is_empty() { PageLayout::default() } else { PageLayout::parse(&header)? };
     let formats = formats(&dir.join("events"), facts)?;
     let decoder = Decoder::new(&formats, false);
+    let wanted = Wanted::of(dir, &formats);
     let symbols = symbols(kallsyms, facts);
     let mut streams: Vec<(u32, Cow<'_, [u8]>)> = Vec::new();
     for cpu in numbered(dir) {
@@ -386,7 +460,7 @@ fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audie
     collector.group_tasks(tgids.iter().filter_map(|(pid, tgid)| Some((*pid, tgid.trim().parse().ok()?))));
     let cpus = streams.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
     let names: Vec<String> = streams.iter().map(|(cpu, _)| format!("cpu{cpu}.raw")).collect();
-    collect(cpus, (&names, (&formats, false)), &time, &mut collector, (facts, audience));
+    collect(cpus, (&names, (&formats, false), &symbols), &time, wanted, &mut collector, (facts, audience));
     Ok(finish(collector, &symbols))
 }
 
@@ -490,6 +564,14 @@ pub fn summary(run: &Run, measured: &Measured) -> Result<String> {
         text += &format!(" (the kernel counted {} overwritten or dropped)", number("overwritten"));
     }
     Ok(text + &format!("\nread into {}", see(run)))
+}
+
+/// Whether anything at all was read.
+///
+/// # Errors
+/// The manifest cannot be read.
+pub fn has_events(run: &Run) -> Result<bool> {
+    Ok(run.manifest()?.options["ftrace"]["events"].as_u64().unwrap_or(0) > 0)
 }
 
 /// How many calls there are of how many functions.

@@ -64,6 +64,9 @@ pub struct Cli {
 }
 
 fn main() -> ExitCode {
+    if kprism_tracefs::guard::was_guard() {
+        return ExitCode::SUCCESS;
+    }
     let mut definition = Cli::command();
     // What clap refuses, it tells itself, and ends the process with 2.
     let matches = definition.get_matches_mut();

@@ -31,6 +31,30 @@ fn a_guests_boot() {
         boot["levels"].as_array().unwrap().iter().filter_map(|l| l["level"].as_str()).collect();
     let expected = ["console", "early", "pure", "core", "postcore", "arch", "subsys", "fs", "device", "late"];
     assert!(levels.starts_with(&expected), "{levels:?}");
+    // The same files, brought from elsewhere under other names and without symbols, are the same boot.
+    let (streams, copy) = (Path::new(run).join("streams/ftrace"), dir.path().join("copy"));
+    std::fs::create_dir(&copy).unwrap();
+    let names = [("cpu0.raw", "cpu0.raw"), ("stats/cpu0", "cpu0.stats"), ("dmesg", "dmesg.txt")];
+    for (from, to) in names {
+        std::fs::copy(streams.join(from), copy.join(to)).unwrap();
+    }
+    let formats = std::fs::read_dir(streams.join("events")).unwrap().flatten().flat_map(|system| {
+        std::fs::read_dir(system.path()).unwrap().flatten().map(|event| event.path().join("format"))
+    });
+    let formats: Vec<String> = formats.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    std::fs::write(copy.join("formats.txt"), formats.concat()).unwrap();
+    let imported = dir.path().join("imported");
+    let imported = imported.to_str().unwrap();
+    let output = kprism(&["import", copy.to_str().unwrap(), "-o", imported]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("kprism report boot -i"), "{said}");
+    let output = kprism(&["report", "boot", "-i", imported, "--json", "--limit", "0"]);
+    let again: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(again["initcalls"].as_array().unwrap().len(), called);
+    let key = |call: &Value| (call["name"].clone(), call["start_ns"].clone(), call["duration_ns"].clone());
+    let keys = |boot: &Value| boot["initcalls"].as_array().unwrap().iter().map(key).collect::<Vec<_>>();
+    assert_eq!(keys(&again), keys(&boot));
+    assert!(keys(&boot).iter().all(|(_, start, _)| start.is_u64()), "{:?}", keys(&boot)[0]);
     // A boot differs from itself in nothing.
     let output = kprism(&["diff", run, run]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("no initcall differs"));

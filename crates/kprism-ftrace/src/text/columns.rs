@@ -101,6 +101,26 @@ impl Columns {
     }
 }
 
+/// A line `TASK-PID [CPU] FLAGS TIME: event`.
+pub(super) struct Line<'a> {
+    pub ns: u64,
+    pub cpu: u32,
+    pub task: (&'a str, u32),
+    pub flags: &'a str,
+    pub text: &'a str,
+}
+
+/// Cuts it.
+pub(super) fn event(line: &str) -> Option<Line<'_>> {
+    let (head, rest) = line.split_once(" [")?;
+    let (cpu, rest) = rest.split_once(']')?;
+    let cpu = cpu.trim().parse().ok()?;
+    let task = task(head.split_once(" (").map_or(head, |(h, _)| h).trim())?;
+    let (stamp, text) = rest.split_once(": ")?;
+    let (flags, time) = stamp.trim().rsplit_once(' ').unwrap_or(("", stamp.trim()));
+    Some(Line { ns: seconds(time)?, cpu, task, flags, text })
+}
+
 /// `seconds.micros` or with nine digits, in ns; a clock without seconds counts in its own units.
 pub(super) fn seconds(text: &str) -> Option<u64> {
     let Some((whole, part)) = text.split_once('.') else { return text.parse().ok() };

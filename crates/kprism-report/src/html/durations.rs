@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 
+use kprism_durations::cost::Cost;
 use kprism_durations::{Times, rows};
 use kprism_flow::Profile;
 use kprism_flow::model::{FrameKind, Slice};
@@ -27,6 +28,8 @@ pub(super) struct Durations {
     slices_omitted: u64,
     lost: u64,
     unfinished: u64,
+    /// What tracing cost, in words, where it was measured.
+    cost: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -39,6 +42,10 @@ struct Function {
     off_cpu_ns: u64,
     interrupts_ns: u64,
     gapped: u64,
+    /// Percent of the total that is the tracer's, where that is known.
+    tracing: Option<f64>,
+    /// `!` or `?`: see `cost`.
+    mark: &'static str,
     ns: Values,
 }
 
@@ -56,7 +63,7 @@ struct Slices {
     interrupt: Vec<u8>,
 }
 
-pub(super) fn embed(profile: &Profile, times: &Times, names: &mut Names) -> Durations {
+pub(super) fn embed(profile: &Profile, times: &Times, cost: Option<&Cost>, names: &mut Names) -> Durations {
     let mut all = rows::functions(profile, times, &Filter::default().tasks(profile));
     all.retain(|row| row.calls > 0);
     all.sort_by_key(|row| (Reverse(row.total_ns), row.func));
@@ -74,6 +81,8 @@ pub(super) fn embed(profile: &Profile, times: &Times, names: &mut Names) -> Dura
             off_cpu_ns: row.off_ns,
             interrupts_ns: row.irq_ns,
             gapped: of.gapped,
+            tracing: cost.and_then(|cost| cost.percent(row)),
+            mark: cost.map_or("", |cost| cost.mark(row).text()),
             ns: values(&of.durations),
         }
     };
@@ -85,6 +94,7 @@ pub(super) fn embed(profile: &Profile, times: &Times, names: &mut Names) -> Dura
         slices_omitted: times.counts.calls.saturating_sub(profile.slices.len().min(SLICES) as u64),
         lost: times.counts.lost,
         unfinished: times.counts.unfinished,
+        cost: cost.map(crate::durations::cost_line),
     }
 }
 

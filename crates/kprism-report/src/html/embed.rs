@@ -11,6 +11,7 @@ use crate::header::Header;
 use crate::rows::{self, FunctionRow};
 use crate::tree::{self, Label, Tree};
 use kprism_durations::Times;
+use kprism_durations::cost::Cost;
 use kprism_flow::Profile;
 use kprism_flow::model::{FrameKind, NO_PARENT};
 use serde::Serialize;
@@ -169,7 +170,12 @@ fn intern(names: &mut Vec<String>, ids: &mut HashMap<String, u32>, name: &str) -
 }
 
 impl Data {
-    pub(super) fn new(header: &Header, profile: &Profile, times: Option<&Times>, budget: &Budget) -> Self {
+    pub(super) fn new(
+        header: &Header,
+        profile: &Profile,
+        times: Option<(&Times, Option<&Cost>)>,
+        budget: &Budget,
+    ) -> Self {
         let everyone = Filter::default();
         let mut names = Names::default();
         let tasks = rows::tasks(profile, &everyone);
@@ -226,7 +232,7 @@ impl Data {
         syscalls.extend(by_task.iter().map(|(task, row)| syscall(profile, &mut names, Some(*task), row)));
 
         let (intervals, contexts) = intervals::embed(profile, &mut names);
-        let durations = times.map(|times| durations::embed(profile, times, &mut names));
+        let durations = times.map(|(times, cost)| durations::embed(profile, times, cost, &mut names));
 
         Data {
             header: header.to_json(),

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kprism_durations::Times;
-use kprism_durations::cost::{Cost, INFLATED};
+use kprism_durations::cost::Cost;
 use kprism_flow::Profile;
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::durations as view;
 use kprism_report::header::Header;
-use kprism_report::units::duration;
 use kprism_report::{Filter, Style, Table, tree};
 use kprism_store::{Manifest, Run};
 use serde_json::json;
 
+use super::func_events;
 use super::report::print_json;
 use crate::durations;
 use crate::exit::Outcome;
@@ -89,6 +89,15 @@ pub fn run(
         crate::flow_durations::measure(run, progress)?
     };
     progress.clear();
+    if profile.funcs.is_empty()
+        && durations::is_recorded(run)
+        && let Some(outcome) = func_events::run(run, view, progress, out)?
+    {
+        if args.is_given() {
+            progress.say("no calls of functions were traced: callers, callees and the tree are not known");
+        }
+        return Ok(outcome);
+    }
     let manifest = run.manifest()?;
     let header = Header::new(&manifest, &profile);
     let cost = cost(&manifest);
@@ -124,15 +133,6 @@ pub fn run(
 /// What tracing cost, where it was measured.
 fn cost(manifest: &Manifest) -> Option<Cost> {
     serde_json::from_value(manifest.other.get("tracing_cost")?.clone()).ok()
-}
-
-/// The same in words.
-fn cost_line(cost: &Cost) -> String {
-    let mut line = format!("tracing cost {} a call", duration(cost.call_ns));
-    if let Some(factor) = cost.slowdown.filter(|_| cost.dropped) {
-        line += &format!(", of calls left out too: a path of many took {factor:.1} times as long");
-    }
-    line + &format!("; ! marks totals and averages of which it is {INFLATED} % and more")
 }
 
 /// The threshold of a recording's settings, ns.
@@ -179,6 +179,7 @@ fn show(
     if args.callees.is_none() && args.callers.is_none() && !args.by_task && !args.remeasured {
         let mut keys = view::SHOWN.to_vec();
         keys.retain(|key| cost.is_some() || !["tracing", "inflated"].contains(key));
+        keys.retain(|key| *key != "tracing" || cost.is_some_and(|cost| !cost.dropped));
         // A column that was asked for is shown.
         if let Some(key) = view.sort.map(|key| key.trim_start_matches('-')).filter(|key| !keys.contains(key))
         {
@@ -188,7 +189,7 @@ fn show(
     }
     write!(out, "{}", view::header(header, profile, &times.counts, view.style))?;
     if let Some(cost) = cost {
-        writeln!(out, "{}", cost_line(cost))?;
+        writeln!(out, "{}", view::cost_line(cost))?;
     }
     write!(out, "\n{}", table.to_text(view.style))?;
     Ok(outcome)

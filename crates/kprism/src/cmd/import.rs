@@ -8,6 +8,7 @@ use kprism_import::perfdata::{Search, mem, trace};
 use kprism_import::{CodeFile, ImportError, detect, ftrace, read, write};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 
+use crate::boot;
 use crate::cmd::tlb;
 use crate::durations;
 use crate::exit::Outcome;
@@ -31,7 +32,8 @@ PATH is told apart by what it holds:
   trace.dat                           trace-cmd record, versions 6 and 7
   a text of ftrace's `trace`          function_graph with any options, or events
   a folder with cpuN.raw              pages of ftrace's ring buffer (trace_pipe_raw), with events/,
-                                      header_page, kallsyms, saved_cmdlines as in tracefs
+                                      header_page, kallsyms, saved_cmdlines as in tracefs; with
+                                      dmesg of a boot with initcall_debug, a boot
   any other file                      Intel PT packets; name the code with --code
 
 How to record with perf, kernel and all (as root):
@@ -167,6 +169,16 @@ fn import_ftrace(
     let measured = durations::measure(&run, progress)?;
     progress.clear();
     progress.say(&durations::summary(&run, &measured)?);
-    let nothing = measured.times.counts.calls == 0 && measured.switches.is_empty();
+    if let Some(boot) = boot::adopt(run.dir())? {
+        let mut manifest = run.manifest()?;
+        manifest.options.insert("record".into(), "boot".into());
+        manifest.options.insert("kernel_command_line".into(), boot.command_line.into());
+        run.write_manifest(&manifest)?;
+        progress.say(&format!(
+            "a boot, with the kernel's log; see: kprism report boot -i {}",
+            run.dir().display()
+        ));
+    }
+    let nothing = measured.times.counts.calls == 0 && !durations::has_events(&run)?;
     Ok(if nothing { Outcome::NothingMatched } else { Outcome::Done })
 }

@@ -212,8 +212,17 @@ pub fn run(
         let view = delta::View { name, rows, json: args.json, html, style };
         return delta::run(&args.input, &args.delta, &view, progress, out);
     }
+    let of_func = args.subject == Some(Subject::Func);
     let holds_durations = || Ok::<_, anyhow::Error>(durations::is_recorded(&Run::open(&args.input)?));
-    if args.subject == Some(Subject::Func)
+    // One page holds every view of durations; a flow's has more than those.
+    let page = args.html.is_some() && of_func && holds_durations()?;
+    if page {
+        given.only("`report func --html`, which writes every view", &["subject", "input", "html"])?;
+    }
+    if args.html.is_some() && of_func && !page {
+        bail!("--html writes all views of a flow: leave the subject away");
+    }
+    if (of_func && !page)
         || (args.html.is_none() && (args.subject.is_none() || args.func.is_given()) && holds_durations()?)
     {
         given.only("`report func`", if args.func.tree { &FUNC_TREE } else { &FUNC })?;
@@ -243,7 +252,9 @@ pub fn run(
         };
         return tlb::run(&args.input, &view, progress, out);
     }
-    honoured(args, given)?;
+    if !page {
+        honoured(args, given)?;
+    }
     let (run, profile, manifest) = pipeline::open(&args.input, progress)?;
     let filter = args.select.filter();
     let profile = args.one.narrow(&run, profile, &filter, progress)?;

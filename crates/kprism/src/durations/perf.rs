@@ -31,8 +31,9 @@ pub(super) fn measure(
     let symbols = symbols(names, facts);
     let decoder = trace.dat.decoder();
     let shown = Shown::new(&trace.dat.formats, trace.dat.big);
+    let named = |address: u64| super::place(&symbols, address);
     let says = |event: &Event<'_>, out: &mut Vec<u8>| match &event.data {
-        Data::Raw { id, bytes } => shown.write(*id, bytes, out),
+        Data::Raw { id, bytes } => shown.write(*id, bytes, &named, out),
         _ => false,
     };
     let mut collector = collector(&symbols, true);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# In the guest: kills recordings with SIGKILL at moments all over their lives, and says after each `kprism check` what
-# in tracefs is not as it was. Arguments: the recorder, the program to check with.
+# In the guest: kills recordings with SIGKILL at moments all over their lives, and says after each what in tracefs is not
+# as it was, when its guard is done, or, where that was killed too, after a `kprism check`. Arguments: the recorder, the program to check with.
 recorder=$1 kprism=$2
 cd /sys/kernel/tracing || exit 2
 
@@ -22,6 +22,13 @@ echo 7 >max_graph_depth
 state >/tmp/before
 
 n=0
+# The guard of a recorder: another process of the same program.
+guards() {
+	for process in /proc/[0-9]*; do
+		tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -q '^kprism-guard' && echo "${process#/proc/}"
+	done
+}
+
 # The first 0.4 s go into looking functions up; then comes the setting up, and from 0.7 s on it records.
 while [ $n -lt 20 ]; do
 	n=$((n + 1))
@@ -36,15 +43,23 @@ while [ $n -lt 20 ]; do
 	# Looks random, and is the same every time.
 	moment=$((n * 7919 % 450 + 400))
 	sleep "$(printf 0.%03d $moment)"
-	kill -9 $pid
-	wait $pid
 	# The journal is empty before the first change.
 	[ -s /run/kprism/tracefs.journal ] && left=left || left=nothing
-	state >/tmp/killed
-	cmp -s /tmp/before /tmp/killed && changed=unchanged || changed=changed
-	"$kprism" check >/tmp/check
+	ls instances | grep -q kprism && changed=changed || changed=unchanged
+	if [ $((n % 2)) = 0 ]; then
+		# Its guard goes with it: `kprism check` puts back what is left.
+		who=check
+		kill -9 $(guards) $pid
+		wait $pid
+		"$kprism" check >>/tmp/check
+	else
+		who=guard
+		kill -9 $pid
+		wait $pid
+		while [ -n "$(guards)" ]; do sleep 0.01; done
+	fi
 	state >/tmp/after
-	echo "$n after $moment ms: $left, $changed"
+	echo "$n after $moment ms: $who, $left, $changed"
 	diff /tmp/before /tmp/after || echo "NOT AS IT WAS"
 	[ -s /run/kprism/tracefs.journal ] && echo "JOURNAL NOT EMPTY"
 done

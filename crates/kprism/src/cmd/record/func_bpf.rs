@@ -173,8 +173,8 @@ fn suits(args: &Args) -> Result<()> {
 fn wanted(args: &Args, kallsyms: &str) -> Result<(Vec<Function>, Vec<Function>)> {
     let matches = |pattern: &String, function: &Function| {
         let (name, module) = pattern.split_once(":mod:").unwrap_or((pattern, "*"));
-        glob(name, &function.name)
-            && (module == "*" || function.module.as_deref().is_some_and(|own| glob(module, own)))
+        let is = glob(name, &function.name) || function.aliases.iter().any(|other| glob(name, other));
+        is && (module == "*" || function.module.as_deref().is_some_and(|own| glob(module, own)))
     };
     let mut functions = kernel::functions(kallsyms)?;
     let not = |function: &Function| args.not_functions.iter().any(|pattern| matches(pattern, function));

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whose calls a recording with a threshold was asked for.
+//!
+//! The kernel looks at whose a call is when it is entered, and with a threshold it records no entries: calls of everybody
+//! come out (6.12, kernel/trace/trace_functions_graph.c, `trace_graph_thresh_return`). In: what was asked for, and the
+//! events as they come, forks among them. Out: whether an event is of a task that was to be traced.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use kprism_ftrace::format::Format;
+use kprism_ftrace::{Data, Event};
+use kprism_tracefs::{Recording, Scope};
+
+/// Tasks that are traced so far.
+pub(super) struct Wanted {
+    tasks: HashSet<u32>,
+    fork: Option<Fork>,
+    /// Calls of others.
+    pub others: u64,
+}
+
+/// Where a record of `sched_process_fork` has its numbers.
+struct Fork {
+    id: u16,
+    parent: usize,
+    child: usize,
+}
+
+impl Wanted {
+    /// Of the recording whose streams are here; nothing if everybody's calls are wanted, or it is not known whose.
+    pub fn of(streams: &Path, formats: &[Format]) -> Option<Self> {
+        let run = streams.parent()?.parent()?;
+        let recording = Recording::load(run).ok()?;
+        recording.settings.longer_than?;
+        let tasks = match &recording.settings.scope {
+            Scope::Command => HashSet::from([recording.pid?]),
+            Scope::Threads(threads) => threads.iter().copied().collect(),
+            Scope::All | Scope::Processes(_) | Scope::Cgroup(_) => return None,
+        };
+        let fork = formats.iter().find(|f| f.name == "sched_process_fork").and_then(|format| {
+            let at =
+                |name: &str| format.field(name).filter(|field| field.size == 4).map(|field| field.offset);
+            Some(Fork { id: format.id, parent: at("parent_pid")?, child: at("child_pid")? })
+        });
+        // Without forks, children would be left out.
+        let alone = matches!(recording.settings.scope, Scope::Threads(_));
+        (alone || fork.is_some()).then_some(Wanted { tasks, fork, others: 0 })
+    }
+
+    /// Hears an event: is it to be taken?
+    pub fn takes(&mut self, event: &Event<'_>) -> bool {
+        match (&event.data, &self.fork) {
+            (Data::Raw { id, bytes }, Some(fork)) if *id == fork.id => {
+                let number = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+                if let (Some(parent), Some(child)) = (number(fork.parent), number(fork.child))
+                    && self.tasks.contains(&parent)
+                {
+                    self.tasks.insert(child);
+                }
+                true
+            }
+            (Data::Entry { .. } | Data::Exit(_), _) if !self.tasks.contains(&event.pid) => {
+                self.others += u64::from(matches!(event.data, Data::Exit(_)));
+                false
+            }
+            _ => true,
+        }
+    }
+}
