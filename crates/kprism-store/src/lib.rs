@@ -144,7 +144,8 @@ pub(crate) fn write_atomically(path: &std::path::Path, bytes: &[u8]) -> Result<(
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".part");
     let part = path.with_file_name(name);
-    let written = fresh(&part).and_then(|mut file| file.write_all(bytes)).and_then(|()| std::fs::rename(&part, path));
+    let written =
+        fresh(&part).and_then(|mut file| file.write_all(bytes)).and_then(|()| std::fs::rename(&part, path));
     if written.is_err() {
         // On a full disk, half a file is only in the way.
         let _ = std::fs::remove_file(&part);

@@ -347,9 +347,7 @@ fn everything_that_gdb_asks_for() {
 /// Without a note, as most type it: GDB 13 reads `tsave`'s file from what the server says, and must survive that.
 #[test]
 fn a_plain_tstop_and_tsave() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let program = built(dir.path(), &Path::new(FOLDER).join("paper.c"), &["-O0", "-no-pie"]);
     let target = Running(Command::new(&program).spawn().unwrap());
