@@ -64,7 +64,7 @@ impl Host {
         if !enough {
             return Some(format!(
                 "CAP_BPF and CAP_PERFMON are needed (effective capabilities: {:#x}): run as root, or give the \
-                 program both with setcap cap_bpf,cap_perfmon,cap_dac_read_search=ep",
+                 program both with setcap cap_bpf,cap_perfmon,cap_dac_read_search=ep (a copy that only you may run)",
                 self.capabilities
             ));
         }
@@ -232,6 +232,11 @@ pub(crate) fn explain(what: String, source: io::Error) -> Error {
     let why = match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => match host.function_refusal() {
             Some(why) => why,
+            None if !host.has(CAP_SYS_ADMIN) => {
+                "this kernel asks for CAP_SYS_ADMIN here: run as root, or setcap \
+                 cap_sys_admin,cap_bpf,cap_perfmon,cap_dac_read_search=ep on a copy of the program that only you may run"
+                    .to_owned()
+            }
             None => return Error::System { what, source },
         },
         Some(libc::ENOSYS) => "this kernel has no BPF: it needs CONFIG_BPF_SYSCALL=y".to_owned(),
@@ -244,7 +249,9 @@ pub(crate) fn explain(what: String, source: io::Error) -> Error {
                                ulimit -l unlimited"
             .to_owned(),
         Some(libc::EBUSY) => {
-            "another tracer holds the function: see /sys/kernel/tracing/enabled_functions".to_owned()
+            "the kernel lets nobody be there, or another tracer is: see available_filter_functions and \
+             enabled_functions in /sys/kernel/tracing"
+                .to_owned()
         }
         _ => return Error::System { what, source },
     };

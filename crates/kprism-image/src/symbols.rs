@@ -271,8 +271,8 @@ fn add_file(functions: &mut Vec<Function>, path: &str, elf: Option<ElfSymbols>) 
     File { base, elf, rest }
 }
 
-/// The place of a guest path under `root`, which it cannot leave.
-fn under_root(root: &Path, path: &str) -> Option<PathBuf> {
+/// The place of a path of the recorded machine under `root`, which it cannot leave.
+pub fn under_root(root: &Path, path: &str) -> Option<PathBuf> {
     let mut place = root.to_owned();
     for part in Path::new(path).components() {
         match part {

@@ -64,6 +64,8 @@ pub struct Session {
     programs: Vec<Program>,
     /// By probe: what it counts by keys.
     keyed: Vec<Option<Map>>,
+    said: Vec<String>,
+    failed: Vec<String>,
     numbers: Numbers,
     state: Mapping,
     /// Counters and rings, by CPU.
@@ -73,7 +75,7 @@ pub struct Session {
 
 impl Session {
     /// Loads and attaches all of them.
-    pub fn start(mut plans: Vec<Plan>, config: &Config) -> Result<Self, Error> {
+    pub fn start(plans: Vec<Plan>, config: &Config) -> Result<Self, Error> {
         let mut kernel = Kernel::running()?;
         let slide = checked(&plans)?;
         let starts = plans.iter().any(|plan| plan.probe.part == Part::Start);
@@ -109,20 +111,27 @@ impl Session {
             links.push((None, Link::tracing(&program, 0)?));
         }
         let shared = [tasks.map(), &rings, &state];
-        for (number, plan) in plans.iter_mut().enumerate() {
+        let (mut attached_plans, mut said, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        for mut plan in plans {
+            let number = attached_plans.len();
             let mut attach =
                 |plan: &Plan| attached(&mut kernel, plan, number as u32, &layout, config.keys, &shared);
-            let attached = match attach(plan) {
+            let attached = match attach(&plan) {
                 Ok(attached) => attached,
                 Err(why) => match plan.instead.take().map(|instead| (attach(&instead), instead)) {
                     Some((Ok(attached), instead)) => {
-                        *plan = *instead;
+                        plan = *instead;
                         // A verifier's log is for who reads programs.
                         let why = why.to_string();
                         let why = why.lines().next().unwrap_or_default();
                         let note = format!("a {}, as the kernel refuses another: {why}", plan.probe.hook);
-                        plan.notes.push(note);
+                        said.push(note);
                         attached
+                    }
+                    // The others go on, unless this one was to switch them.
+                    _ if plan.probe.part.is_record() => {
+                        failed.push(format!("{}: {why}", plan.probe.place));
+                        continue;
                     }
                     _ => return Err(Error::Cannot(format!("{}: {why}", plan.probe.place))),
                 },
@@ -131,6 +140,11 @@ impl Session {
             links.extend(attached.links.into_iter().map(|link| (Some(number), link)));
             maps.extend(attached.entries);
             keyed.push(attached.keyed);
+            attached_plans.push(plan);
+        }
+        let plans = attached_plans;
+        if !plans.iter().any(|plan| plan.probe.part.is_record()) {
+            return Err(Error::Cannot(failed.join("\n")));
         }
         let ring_memory = rings.mapped()?;
         // All are there: from this moment on, hits of all of them count.
@@ -143,6 +157,8 @@ impl Session {
             links: RefCell::new(links),
             programs,
             keyed,
+            said,
+            failed,
             numbers,
             state: state_memory,
             rings: ring_memory,
@@ -153,6 +169,16 @@ impl Session {
     /// The probes as they are attached.
     pub fn plans(&self) -> &[Plan] {
         &self.plans
+    }
+
+    /// What was done otherwise than planned.
+    pub fn said(&self) -> &[String] {
+        &self.said
+    }
+
+    /// Probes that could not be attached, and why; the others are.
+    pub fn failed(&self) -> &[String] {
+        &self.failed
     }
 
     /// The reading end.
@@ -471,7 +497,15 @@ impl Attach<'_> {
                     When::Entry => ProgKind::Fentry(target),
                 };
                 let program = Program::load(name, kind, code, maps)?;
-                let link = Link::tracing(&program, 0)?;
+                let link = Link::tracing(&program, 0).map_err(|why| {
+                    // The kernel says "busy" to this too.
+                    if excluded(&function.name) {
+                        let what =
+                            "the kernel excludes it from tracing: it is not in available_filter_functions";
+                        return Error::Cannot(format!("{}: {what}", function.name));
+                    }
+                    why.into()
+                })?;
                 Ok((program, link))
             }
         }
@@ -506,4 +540,11 @@ fn in_program(
     let program = Program::load(name, ProgKind::Kprobe, &code(false)?, maps)?;
     let link = Link::uprobe(&program, file, offset, when, -1, 0)?;
     Ok((program, link))
+}
+
+/// Whether the kernel has a list of functions that can be traced, without this one.
+fn excluded(function: &str) -> bool {
+    let list = host::tracefs()
+        .and_then(|folder| std::fs::read_to_string(folder.join("available_filter_functions")).ok());
+    list.is_some_and(|list| !list.lines().any(|line| line.split(' ').next() == Some(function)))
 }

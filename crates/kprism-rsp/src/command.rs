@@ -85,7 +85,11 @@ pub enum Command {
     },
     Monitor(String),
     File(File),
-    Breakpoint,
+    /// `Z0` or `Z1`: to be set there, or to go; watchpoints have no place in code.
+    Breakpoint {
+        set: bool,
+        address: Option<u64>,
+    },
 
     /// All definitions go.
     TraceInit,
@@ -150,7 +154,12 @@ pub fn parse(packet: &[u8]) -> Result<Command, Error> {
         Some(b's' | b'S') => Command::Step,
         Some(b'k') => Command::Kill,
         Some(b'D') => Command::Detach,
-        Some(b'Z' | b'z') => Command::Breakpoint,
+        Some(first @ (b'Z' | b'z')) => {
+            let mut c = Cursor::new(packet, 1);
+            let in_code = c.eat("0,") || c.eat("1,");
+            let address = if in_code { Some(c.number()?) } else { None };
+            Command::Breakpoint { set: first == b'Z', address }
+        }
         Some(b'H') => {
             let mut c = Cursor::new(packet, 2);
             Command::Select(thread(&mut c)?)

@@ -70,7 +70,7 @@ pub(crate) fn write_groups<'a>(
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = Path::new(&part);
-    let file = std::fs::File::create(part).map_err(io_at(part))?;
+    let file = crate::fresh(part).map_err(io_at(part))?;
     let bad = |source| StoreError::Parquet { path: path.to_path_buf(), source };
     let mut file = Some(std::io::BufWriter::new(file));
     let mut writer = None;

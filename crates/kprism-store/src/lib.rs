@@ -37,6 +37,7 @@ pub use run::{Run, TABLES};
 pub use tables::{load_profile, save_profile};
 pub use tlb_table::{MissRow, save_tlb_misses};
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 /// What can go wrong with a run folder. Every variant names the file.
@@ -70,6 +71,22 @@ pub enum StoreError {
     Busy {
         /// The folder.
         path: PathBuf,
+    },
+    /// The place for a new run is somebody else's.
+    #[error("{}: user {uid}'s, who could change what is written there; choose another place with -o", path.display())]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+    },
+    /// Something in a run would have other files read or written.
+    #[error("{}: {what}; a run holds files and folders of its own: remove it, or put a copy there", path.display())]
+    Leaves {
+        /// What is in the run.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
     },
     /// The manifest is not the JSON it should be.
     #[error("{}: line {} column {}: {source}", path.display(), source.line(), source.column())]
@@ -113,12 +130,22 @@ pub(crate) fn io_at(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> St
     move |source| StoreError::Io { path: path.to_path_buf(), source }
 }
 
+/// A new file. What has its name goes; nothing is written by way of a link.
+pub(crate) fn fresh(path: &std::path::Path) -> std::io::Result<std::fs::File> {
+    match std::fs::remove_file(path) {
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(why),
+        _ => {}
+    }
+    std::fs::OpenOptions::new().write(true).create_new(true).open(path)
+}
+
 /// Writes a whole file so that readers see the old or the new contents, never a part.
 pub(crate) fn write_atomically(path: &std::path::Path, bytes: &[u8]) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".part");
     let part = path.with_file_name(name);
-    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
+    let written =
+        fresh(&part).and_then(|mut file| file.write_all(bytes)).and_then(|()| std::fs::rename(&part, path));
     if written.is_err() {
         // On a full disk, half a file is only in the way.
         let _ = std::fs::remove_file(&part);

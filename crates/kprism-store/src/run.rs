@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use crate::{Manifest, Result, StoreError, io_at, write_atomically};
 use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,12 +38,21 @@ pub struct Run {
 impl Run {
     /// Makes a new, empty run at `dir`.
     ///
+    /// Only its owner may read it: it holds what was in memory, and where the kernel is.
+    ///
     /// A run that is already there is renamed to `dir.old`, and the one before it (`dir.old`) removed.
     /// Anything that is not a run is left alone.
     ///
     /// # Errors
     /// [`StoreError::Occupied`] if `dir` or `dir.old` is something else, [`StoreError::Io`] otherwise.
     pub fn create(dir: &Path) -> Result<Run> {
+        if let Ok(there) = dir.symlink_metadata()
+            && there.uid() != own_uid()
+            && is_empty_dir(dir)
+        {
+            // Whoever made it could put links into it while we write.
+            return Err(StoreError::Foreign { path: dir.to_path_buf(), uid: there.uid() });
+        }
         if dir.symlink_metadata().is_ok() && !is_empty_dir(dir) {
             drop(lock(dir)?);
             let old = old_of(dir);
@@ -56,24 +66,35 @@ impl Run {
             }
             fs::rename(dir, &old).map_err(io_at(dir))?;
         }
-        fs::create_dir_all(dir).map_err(io_at(dir))?;
+        if let Some(parent) = dir.parent() {
+            fs::create_dir_all(parent).map_err(io_at(parent))?;
+        }
+        match fs::DirBuilder::new().mode(0o700).create(dir) {
+            // It is our own, and empty.
+            Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists && is_empty_dir(dir) => {}
+            made => made.map_err(io_at(dir))?,
+        }
         let run = Run { dir: dir.to_path_buf(), _lock: lock(dir)?.map(Arc::new) };
         for folder in [run.streams(), run.symbols(), run.tables()] {
-            fs::create_dir_all(&folder).map_err(io_at(&folder))?;
+            fs::create_dir(&folder).map_err(io_at(&folder))?;
         }
         Ok(run)
     }
 
-    /// Opens a run that was recorded before.
+    /// Opens a run that was recorded before, perhaps elsewhere by somebody else: reading it reads nothing but it, and writing
+    /// its tables writes nowhere else.
     ///
     /// # Errors
-    /// [`StoreError::NotARun`] if there is no manifest.
+    /// [`StoreError::NotARun`] if there is no manifest, [`StoreError::Leaves`] if something in it is a link that leads out of it,
+    /// or neither a file nor a folder.
     pub fn open(dir: &Path) -> Result<Run> {
         let run = Run { dir: dir.to_path_buf(), _lock: None };
-        match run.manifest_path().symlink_metadata() {
-            Ok(_) => Ok(run),
-            Err(_) => Err(StoreError::NotARun { path: dir.to_path_buf() }),
+        if run.manifest_path().symlink_metadata().is_err() {
+            return Err(StoreError::NotARun { path: dir.to_path_buf() });
         }
+        let inside = dir.canonicalize().map_err(io_at(dir))?;
+        stays(dir, &inside)?;
+        Ok(run)
     }
 
     /// The folder.
@@ -273,6 +294,33 @@ fn looks_like_run(dir: &Path) -> bool {
     is_real_dir
         && (dir.join("manifest.json").exists()
             || (dir.join("streams").is_dir() && dir.join("tables").is_dir()))
+}
+
+/// Whether all that is in this folder, and in those in it, is within `inside`.
+fn stays(folder: &Path, inside: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(io_at(folder))? {
+        let entry = entry.map_err(io_at(folder))?;
+        let path = entry.path();
+        let kind = entry.file_type().map_err(io_at(&path))?;
+        if kind.is_dir() {
+            stays(&path, inside)?;
+        } else if kind.is_symlink() {
+            if !path.canonicalize().is_ok_and(|to| to.starts_with(inside)) {
+                return Err(StoreError::Leaves { path, what: "a link that leads out of the run" });
+            }
+        } else if !kind.is_file() {
+            return Err(StoreError::Leaves { path, what: "neither a file nor a folder" });
+        }
+    }
+    Ok(())
+}
+
+/// As whom we run: whose the files are that we make.
+fn own_uid() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    // Real, effective, saved, of files.
+    line.and_then(|line| line.split_ascii_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
 }
 
 fn is_empty_dir(dir: &Path) -> bool {

@@ -280,4 +280,59 @@ fn two_recorders_do_not_share_a_folder() {
     drop(again);
     Run::create(&place).unwrap();
 }
+
+/// A run that somebody else made may hold links. Nothing outside of it is read or written by them.
+#[test]
+fn links_lead_nowhere() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let victim = dir.path().join("victim");
+    fs::write(&victim, "kept").unwrap();
+    let run = Run::create(&dir.path().join("run")).unwrap();
+    let manifest = Manifest::new(RunKind::Import, 1);
+    run.write_manifest(&manifest).unwrap();
+    assert!(Run::open(run.dir()).is_ok());
+    // Where a file is made before it takes its place.
+    for name in ["manifest.json.part", "tables/functions.parquet.part"] {
+        symlink(&victim, run.dir().join(name)).unwrap();
+        assert!(matches!(Run::open(run.dir()), Err(StoreError::Leaves { .. })), "{name}");
+        run.write_manifest(&manifest).unwrap();
+        save_profile(&run, &small_profile()).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "kept", "{name}");
+        assert!(Run::open(run.dir()).is_ok(), "{name}");
+    }
+    // Folders, what is not there, and what would be waited for.
+    for (name, to) in [("streams/other", dir.path()), ("symbols/root", std::path::Path::new("/nowhere"))] {
+        symlink(to, run.dir().join(name)).unwrap();
+        let error = Run::open(run.dir()).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("leads out of the run"), "{error}");
+        fs::remove_file(run.dir().join(name)).unwrap();
+    }
+    symlink("../manifest.json", run.dir().join("streams/own")).unwrap();
+    assert!(Run::open(run.dir()).is_ok(), "a link within the run");
+    assert!(Command::new("mkfifo").arg(run.dir().join("stdout")).status().unwrap().success());
+    assert!(Run::open(run.dir()).unwrap_err().to_string().contains("neither a file nor a folder"));
+}
+
+/// A run holds what was in memory: it is for its owner. A folder that another user made is none for it.
+#[test]
+fn a_run_is_its_owners() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::create(&dir.path().join("run")).unwrap();
+    assert_eq!(fs::metadata(run.dir()).unwrap().permissions().mode() & 0o777, 0o700);
+    let own = fs::metadata(run.dir()).unwrap().uid();
+    let empty = dir.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    assert!(Run::create(&empty).is_ok());
+    let theirs = dir.path().join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    // Only root can give a folder away.
+    if own == 0 {
+        chown(&theirs, Some(65534), None).unwrap();
+        let error = Run::create(&theirs).unwrap_err().to_string();
+        assert!(error.contains("user 65534's"), "{error}");
+        assert_eq!(fs::read_dir(&theirs).unwrap().count(), 0);
+    }
+}
 kprism_test::main!();

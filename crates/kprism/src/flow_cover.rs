@@ -13,7 +13,7 @@ use kprism_flow::annotate::{Counter, Counts};
 use kprism_flow::replay::Task;
 use kprism_flow::window::Window;
 use kprism_image::insn::{Kind, Mode, classify};
-use kprism_image::symbols::{FunctionId, Symbols};
+use kprism_image::symbols::{FunctionId, Symbols, under_root};
 use kprism_listing::Select;
 use kprism_listing::cover::{Gatherer, Jumped, Ran};
 use kprism_listing::lines::{Lines, Section};
@@ -190,7 +190,7 @@ fn find(
     modules.sort_unstable();
     modules.dedup();
     for module in modules {
-        let file = run.symbols().join("root").join(module.trim_start_matches('/'));
+        let Some(file) = under_root(&run.symbols().join("root"), module) else { continue };
         if file.exists() {
             take(module, &file, false);
         }

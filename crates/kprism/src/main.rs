@@ -19,12 +19,13 @@ mod flow_durations;
 mod given;
 mod perfdata;
 mod pipeline;
+mod plain;
 mod profile_use;
 mod progress;
 mod text;
 mod tlb_sampled;
 
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
@@ -78,16 +79,24 @@ fn main() -> ExitCode {
         _ => Level::Normal,
     };
     let progress = Progress::new(level);
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut raw = BufWriter::new(std::io::stdout().lock());
+    let mut shown;
+    let out: &mut dyn Write = match cli.command.writes_text() {
+        true => {
+            shown = plain::Plain::new(raw);
+            &mut shown
+        }
+        false => &mut raw,
+    };
     let in_lab = cli.command.is_lab_run();
-    let result = cmd::run(&cli.command, &given, cli.color, &progress, &mut out)
+    let result = cmd::run(&cli.command, &given, cli.color, &progress, out)
         .and_then(|outcome| Ok(out.flush().map(|()| outcome)?));
     progress.clear();
     match result {
         Ok(outcome) => outcome.into(),
         Err(error) if exit::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kprism: {}", exit::told(&error));
+            eprintln!("kprism: {}", plain::plain(&exit::told(&error)));
             if in_lab { Outcome::Code(exit::LAB_FAILED).into() } else { ExitCode::from(2) }
         }
     }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::plain::plain;
+
 /// How much is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -66,7 +68,7 @@ impl Progress {
             Some(bar) => {
                 bar.set_message(text.chars().filter(|c| !c.is_control()).take(100).collect::<String>())
             }
-            None if self.level == Level::Verbose => eprintln!("kprism:   {text}"),
+            None if self.level == Level::Verbose => eprintln!("kprism:   {}", plain(text)),
             None => {}
         }
     }
@@ -97,6 +99,7 @@ impl Progress {
         if self.level == Level::Quiet {
             return;
         }
+        let text = plain(text);
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{text}")),
             None => eprintln!("{text}"),

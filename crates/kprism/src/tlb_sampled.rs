@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use kprism_image::symbols::under_root;
 use kprism_import::perfdata::{mem, trace};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 use kprism_tlb::stream::{Event, Miss, Writer};
@@ -123,7 +124,9 @@ fn files(run: &Run, samples: &mem::Samples, root: &Path) -> Result<()> {
     let paths: BTreeSet<&str> =
         samples.maps.iter().map(|m| m.path.as_str()).filter(|path| path.starts_with('/')).collect();
     for path in paths {
-        let from = root.join(path.trim_start_matches('/'));
+        // A path of a recording from elsewhere.
+        let copies = run.symbols().join("root");
+        let Some((from, to)) = under_root(root, path).zip(under_root(&copies, path)) else { continue };
         let Ok(bytes) =
             fs::metadata(&from).and_then(|m| if m.is_file() { fs::read(&from) } else { Ok(Vec::new()) })
         else {
@@ -135,7 +138,6 @@ fn files(run: &Run, samples: &mem::Samples, root: &Path) -> Result<()> {
         if told.is_some_and(|told| own.is_some_and(|own| own != told)) {
             continue;
         }
-        let to = run.symbols().join("root").join(path.trim_start_matches('/'));
         fs::create_dir_all(to.parent().unwrap_or(&to))?;
         fs::write(&to, &bytes).with_context(|| to.display().to_string())?;
     }

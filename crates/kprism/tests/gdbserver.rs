@@ -347,9 +347,7 @@ fn everything_that_gdb_asks_for() {
 /// Without a note, as most type it: GDB 13 reads `tsave`'s file from what the server says, and must survive that.
 #[test]
 fn a_plain_tstop_and_tsave() {
-    if !allowed() {
-        return;
-    }
+    allowed();
     let dir = tempfile::tempdir().unwrap();
     let program = built(dir.path(), &Path::new(FOLDER).join("paper.c"), &["-O0", "-no-pie"]);
     let target = Running(Command::new(&program).spawn().unwrap());
@@ -491,6 +489,11 @@ fn what_cannot_be_is_said_and_the_rest_goes_on() {
     assert!(text.contains("× bad read"), "{text}");
     assert!(text.contains("$1 = 1"), "{text}");
     assert!(text.contains("$2 = <unavailable>"), "{text}");
+    // A breakpoint, which would be passed unseen.
+    let text = server.gdb(Some(&program), "break kgtp_test_function\ncontinue\ndelete\nprint 6 * 7\n");
+    assert!(text.contains("kprism: nothing is stopped here, so a breakpoint (0x"), "{text}");
+    assert!(text.contains("`trace` the place") && text.contains("$1 = 42"), "{text}");
+    assert!(!text.contains("Cannot access memory"), "{text}");
     let said = |args: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_kprism")).arg("gdbserver").args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -5,17 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use kprism_test::{BPF, ROOT, UPROBES, needs, test};
 use serde_json::Value;
-
-/// uprobes need root, and a kernel that has them.
-fn allowed() -> bool {
-    // SAFETY: it takes nothing and gives a number.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        eprintln!("skipped: needs root");
-    }
-    root
-}
 
 struct Case {
     dir: tempfile::TempDir,
@@ -23,16 +14,15 @@ struct Case {
 }
 
 impl Case {
-    fn new() -> Option<Self> {
-        if !allowed() {
-            return None;
-        }
+    /// uprobes need root, and a kernel that has them.
+    fn new() -> Self {
+        needs(&[ROOT, BPF, UPROBES]);
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("runtime");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe/runtime.c");
         let status = Command::new("gcc").args(["-g", "-O1", "-o"]).arg(&program).arg(source).status();
         assert!(status.expect("gcc runs").success());
-        Some(Self { dir, program })
+        Self { dir, program }
     }
 
     /// `kprism record probe`, in front of which something else may stand; what it said, and its exit code.
@@ -81,7 +71,7 @@ impl Drop for Ticking {
 /// In a namespace of its own a process has another number than the programs see.
 #[test]
 fn in_a_pid_namespace() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let program = case.program.to_str().unwrap();
     let own = ["unshare", "--pid", "--fork", "--mount-proc"];
     let (said, code) = case.record(&own, &["deep", "--collect", "n"], &["--", program, "deep", "5"]);
@@ -116,7 +106,7 @@ fn in_a_pid_namespace() {
 /// and detach them.
 #[test]
 fn equal_probes_count_equally() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let ticking = Ticking::start(&case.program);
     let pid = ticking.0.id().to_string();
     let probes = ["tick"; 20];
@@ -132,7 +122,7 @@ fn equal_probes_count_equally() {
 /// The kernel gives up on returns of calls that lie more than 64 deep in each other.
 #[test]
 fn returns_that_the_kernel_gives_up_on_are_counted() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let program = case.program.to_str().unwrap();
     for (depth, seen) in [("101", 64), ("64", 64)] {
         for collect in ["$retval", "$retval,n"] {
@@ -150,7 +140,7 @@ fn returns_that_the_kernel_gives_up_on_are_counted() {
 /// What a file holds is not in a forked child's memory before the child touches it.
 #[test]
 fn children_that_have_touched_nothing() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let program = case.program.to_str().unwrap();
     let probe = "child if pair->two == 22";
     let (said, code) = case.record(&[], &[probe, "--collect", "text,*pair"], &["--", program, "fork", "100"]);
@@ -169,3 +159,105 @@ fn children_that_have_touched_nothing() {
     assert_eq!(report["counts"][0]["keys_failed"], 0, "{report}");
     assert_eq!(report["counts"][0]["passed"], 100, "{report}");
 }
+
+/// One probe that cannot be attached leaves the others; what is said of the last records is true.
+#[test]
+fn what_could_not_be_done_is_said() {
+    let case = Case::new();
+    let program = case.program.to_str().unwrap();
+    // `runtime` is compiled into a file, which then names a place that is none.
+    let kprism = |args: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).current_dir(case.dir.path()).output().unwrap()
+    };
+    let output = kprism(&["compile", "deep", "child", "--exec", program, "--collect", "-n", "-o", "two"]);
+    assert!(!output.status.success(), "child has no n");
+    let output = kprism(&["compile", "deep", "tick", "--exec", program, "--collect", "-n,n", "-o", "two"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // At another place.
+    let moved = case.dir.path().join("moved");
+    std::fs::copy(program, &moved).unwrap();
+    let moved = moved.to_str().unwrap();
+    let args =
+        ["record", "probe", "--program", "two", "--exec", moved, "-o", "run", "--", moved, "deep", "3"];
+    let output = kprism(&args);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(case.hits(), [3, 0], "{said}");
+    let values: Vec<Value> =
+        case.report()["records"].as_array().unwrap().iter().map(|r| r["values"]["-n"].clone()).collect();
+    assert_eq!(values, [-2, -1, 0].map(Value::from), "{said}");
+    // One of the two is outside of the file.
+    let mut compiled: Value =
+        serde_json::from_slice(&std::fs::read(case.dir.path().join("two")).unwrap()).expect("JSON");
+    let plans = compiled["plans"].as_array_mut().unwrap();
+    let site = plans[0]["site"].as_object_mut().unwrap().values_mut().next().unwrap();
+    site["offset"] = 0x7fff_0000_u64.into();
+    std::fs::write(case.dir.path().join("two"), compiled.to_string()).unwrap();
+    let output = kprism(&["record", "probe", "--program", "two", "-o", "run", "--", program, "deep", "3"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("not attached: deep: ") && said.contains("tick: 0 hits"), "{said}");
+    // A ring that is too small for what comes before the recorder looks.
+    let (said, code) = case.record(
+        &[],
+        &["tick", "--collect", "n,$regs", "--buffer-size", "64K", "--last", "10", "--stop-after", "200000"],
+        &["--duration", "2s", "--", program],
+    );
+    let _ = code;
+    let lost = case.report()["counts"][0]["lost"].as_u64().unwrap();
+    assert_eq!(said.contains("need not be the last"), lost > 0, "{said}");
+}
+
+/// Options that records of probes, or a recording of this machine, have no use for are refused, not ignored.
+#[test]
+fn no_option_is_ignored() {
+    let case = Case::new();
+    let program = case.program.to_str().unwrap();
+    let (said, code) = case.record(&[], &["deep", "--collect", "n"], &["--", program, "deep", "4"]);
+    assert_eq!(code, Some(0), "{said}");
+    let run = case.dir.path().join("run");
+    let run = run.to_str().unwrap();
+    let kprism = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kprism"))
+            .args(args)
+            .current_dir(case.dir.path())
+            .output()
+            .unwrap();
+        let all = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(all).unwrap())
+    };
+    let refused: [&[&str]; 14] = [
+        &["report", "probe", "-i", run, "--html", "page.html"],
+        &["report", "probe", "-i", run, "--comm", "x"],
+        &["report", "probe", "-i", run, "--sort", "n"],
+        &["report", "probe", "-i", run, "--syscall", "read"],
+        &["report", "probe", "name", "-i", run],
+        &["script", "probe", "-i", run, "--comm", "x"],
+        &["script", "probe", "-i", run, "--func", "x"],
+        &["export", "-i", run, "-o", "x.csv", "--comm", "x"],
+        &["export", "-i", run, "-o", "x.parquet", "--syscall", "read"],
+        &["record", "probe", "deep", "--timeout", "3", "--", program, "deep", "1"],
+        &["record", "probe", "deep", "--env", "A=1", "--", program, "deep", "1"],
+        &["record", "probe", "deep", "--smp", "2", "--", program, "deep", "1"],
+        &["record", "func", "--cwd", "/", "--", "true"],
+        &["record", "func", "--before", "true", "--", "true"],
+    ];
+    for args in refused {
+        let (code, said) = kprism(args);
+        assert_eq!(code, Some(2), "{args:?}: {said}");
+        assert!(said.contains("does not go with") || said.contains("add --guest"), "{args:?}: {said}");
+    }
+    assert!(!case.dir.path().join("page.html").exists());
+    // Tasks are chosen in every export; without a subject it is the probes that are shown; no lines are no lines.
+    let (code, said) = kprism(&["export", "-i", run, "-o", "-.csv"]);
+    assert_eq!((code, said.lines().count()), (Some(0), 5), "{said}");
+    let (_, said) = kprism(&["export", "-i", run, "-o", "-.csv", "--task", "4000000"]);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let (code, said) = kprism(&["report", "-i", run]);
+    assert!(code == Some(0) && said.contains("4 hits, 4 records"), "{said}");
+    let (code, said) = kprism(&["script", "-i", run]);
+    assert_eq!((code, said.lines().count()), (Some(0), 4), "{said}");
+    assert_eq!(kprism(&["script", "probe", "-i", run, "--limit", "0"]), (Some(0), String::new()));
+}
+
+kprism_test::main!();

@@ -5,7 +5,7 @@ mod frames;
 mod status;
 mod trace;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 
 use kprism_rsp::buffer::Buffer;
@@ -63,6 +63,8 @@ pub struct Server {
     files: Files,
     connected: bool,
     waiting: bool,
+    /// Breakpoints that GDB believes to be set.
+    breakpoints: BTreeSet<u64>,
     gone: Option<Gone>,
 }
 
@@ -103,6 +105,7 @@ impl Server {
             files: Files::default(),
             connected: false,
             waiting: false,
+            breakpoints: BTreeSet::new(),
             gone: None,
         }
     }
@@ -132,6 +135,7 @@ impl Server {
         self.connected = true;
         self.frame = None;
         self.waiting = false;
+        self.breakpoints.clear();
         self.thread = self.target.pid();
         self.target.look_again();
     }
@@ -211,10 +215,29 @@ impl Server {
                 if bytes.is_empty() && length > 0 { error() } else { text(hex::bytes(&bytes)) }
             }
             // Nothing of the target is changed.
-            Command::WriteRegisters | Command::WriteMemory | Command::Breakpoint => error(),
+            Command::WriteRegisters | Command::WriteMemory => error(),
+            Command::Breakpoint { address: None, .. } => error(),
+            // An error would have GDB say nothing but "Cannot access memory": it is told in words when it goes on.
+            Command::Breakpoint { set: true, address: Some(address) } => {
+                if !self.is_gdbs_own(address) {
+                    self.breakpoints.insert(address);
+                }
+                ok()
+            }
+            Command::Breakpoint { set: false, address: Some(address) } => {
+                self.breakpoints.remove(&address);
+                ok()
+            }
             Command::Continue => {
                 if self.gone().is_some() {
                     return Answer::Text(self.halted());
+                }
+                if let Some(address) = self.breakpoints.first() {
+                    self.console.push(format!(
+                        "kprism: nothing is stopped here, so a breakpoint ({address:#x}) would be passed unseen, and nothing \
+                         goes on with one: `delete` it, and `trace` the place\n"
+                    ));
+                    return Answer::Text(self.stopped_by(0));
                 }
                 self.waiting = true;
                 self.let_go();
@@ -300,6 +323,12 @@ impl Server {
              EnableDisableTracepoints+;QTBuffer:size+;tracenz+",
             wire::LONGEST
         )
+    }
+
+    /// Whether a breakpoint there is one of GDB's own, by which it hears of libraries: those are in the dynamic linker.
+    fn is_gdbs_own(&mut self, address: u64) -> bool {
+        let file = self.target.as_process().and_then(|process| process.file_at(address));
+        file.and_then(|file| Some(file.file_name()?.to_str()?.starts_with("ld"))).unwrap_or(false)
     }
 
     fn let_go(&mut self) {

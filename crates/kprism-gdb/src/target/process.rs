@@ -200,6 +200,12 @@ impl Process {
         fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
     }
 
+    /// The file that is mapped at an address.
+    pub fn file_at(&self, address: u64) -> Option<PathBuf> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid)).ok()?;
+        maps.lines().find_map(|line| Mapping::of(line, address)).map(|mapping| PathBuf::from(mapping.file))
+    }
+
     /// What the kernel told the program at its start.
     pub fn auxv(&self) -> Vec<u8> {
         fs::read(format!("/proc/{}/auxv", self.pid)).unwrap_or_default()

@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, bail};
 use kprism_flow::annotate::{Counter, Counts};
 use kprism_flow::replay::Task;
 use kprism_image::glob::glob;
-use kprism_image::symbols::{FunctionId, Symbols};
+use kprism_image::symbols::{FunctionId, Symbols, under_root};
 use kprism_listing::Select;
 use kprism_listing::annotate::Annotation;
 use kprism_listing::source::{Source, by_build_id};
@@ -265,7 +265,7 @@ fn find_source(args: &Args, run: &Run, loaded: &Loaded, func: u32) -> Result<Opt
     let function = symbols.function(FunctionId(func));
     let debug = args.cover.debug.folders();
     if !function.kernel {
-        let file = run.symbols().join("root").join(function.module.trim_start_matches('/'));
+        let Some(file) = under_root(&run.symbols().join("root"), &function.module) else { return Ok(None) };
         return Source::of_file(&file, &debug);
     }
     if function.module != "[kernel]" {

@@ -123,8 +123,9 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     }
     let run = Run::open(&args.input)?;
     if super::probe::is_recorded(&run) {
-        given.only("an export of probes", &["subject", "input", "output"])?;
-        return super::probe::export(&run, &args.output, progress, out);
+        // A record has its task's number, no name.
+        given.only("an export of probes", &["subject", "input", "output", "pids"])?;
+        return super::probe::export(&run, &args.output, &args.select.pids, progress, out);
     }
     let format = format(&args.output)?;
     honoured(args, &format, given)?;

@@ -271,7 +271,8 @@ impl Scratch {
     fn new(keep: Option<&Path>) -> Result<Self> {
         let folder = match keep {
             Some(folder) => folder.to_owned(),
-            None => std::env::temp_dir().join(format!("kprism-flow-cost.{}", std::process::id())),
+            // A name that nobody can have taken before.
+            None => tempfile::Builder::new().prefix("kprism-flow-cost.").tempdir()?.keep(),
         };
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         Ok(Self { folder, temporary: keep.is_none() })

@@ -150,6 +150,42 @@ impl PlaceArgs {
             false => path.clone(),
         })
     }
+
+    /// An option that is given, if one is.
+    pub fn given(&self) -> Option<&'static str> {
+        [
+            (!self.share.is_empty(), "--share"),
+            (!self.before.is_empty(), "--before"),
+            (!self.env.is_empty(), "--env"),
+            (self.cwd.is_some(), "--cwd"),
+            (self.timeout.is_some(), "--timeout"),
+            (self.gdb.is_some(), "--gdb"),
+            (self.stdin.is_some(), "--stdin"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
+}
+
+impl GuestArgs {
+    /// An option that is given, if one is.
+    pub fn given(&self) -> Option<&'static str> {
+        [
+            (self.kernel.is_some(), "--kernel"),
+            (self.initrd.is_some(), "--initrd"),
+            (!self.module.is_empty(), "--module"),
+            (!self.with_module.is_empty(), "--with-module"),
+            (!self.package.is_empty(), "--package"),
+            (self.smp != 1, "--smp"),
+            (self.mem != 1024, "--mem"),
+            (!self.append.is_empty(), "--append"),
+            (self.fast, "--fast"),
+            (self.refresh, "--refresh"),
+            (self.boot_timeout != 300, "--boot-timeout"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
 }
 
 /// How packets are written.
@@ -545,7 +581,8 @@ pub fn complain(ran: &Ran, progress: &Progress) {
     if let Some(reason) = reason(&ran.ended) {
         eprintln!("kprism: {reason}");
         if !ran.console_tail.is_empty() && ran.ended != Ended::Interrupted {
-            eprintln!("last lines of the guest's console:\n{}", ran.console_tail.trim_end());
+            let tail = crate::plain::plain(ran.console_tail.trim_end());
+            eprintln!("last lines of the guest's console:\n{tail}");
         }
     }
     if progress.is_verbose() {

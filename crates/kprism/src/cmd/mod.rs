@@ -91,6 +91,22 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether standard output is text about a run, in which nothing may command a terminal. What a command in the guest
+    /// prints, and files, go out as they are.
+    pub fn writes_text(&self) -> bool {
+        matches!(
+            self,
+            Command::Report(_)
+                | Command::Impact(_)
+                | Command::Diff(_)
+                | Command::Script(_)
+                | Command::Annotate(_)
+                | Command::Explain(_)
+                | Command::Info(_)
+                | Command::List(_)
+        )
+    }
+
     /// Whether the exit code belongs to a command in the guest.
     pub fn is_lab_run(&self) -> bool {
         matches!(self, Command::Lab(lab::Command::Run(_) | lab::Command::GcovKernel(_)))

@@ -26,6 +26,8 @@ pub struct Loaded {
     bytes: Vec<u8>,
     /// The kernel's functions, if stacks were collected.
     symbols: Option<Symbols>,
+    /// Only these processes and threads, if any are named.
+    tasks: Vec<u32>,
 }
 
 impl Loaded {
@@ -45,7 +47,8 @@ impl Loaded {
             true => Some(Symbols::load(&pipeline::read(&kallsyms)?, &[], None)?),
             false => None,
         };
-        Ok(Self { description, bytes: pipeline::read(&folder.join("hits.bin"))?, symbols })
+        let bytes = pipeline::read(&folder.join("hits.bin"))?;
+        Ok(Self { description, bytes, symbols, tasks: Vec::new() })
     }
 
     /// What was recorded.
@@ -61,6 +64,9 @@ impl Loaded {
     ) -> Result<()> {
         for hit in hits(&self.bytes) {
             let hit = hit.with_context(|| path.display().to_string())?;
+            if !self.tasks.is_empty() && !self.tasks.contains(&hit.pid) && !self.tasks.contains(&hit.tid) {
+                continue;
+            }
             let Some(probe) = self.description.probes.get(usize::from(hit.probe)) else {
                 bail!("{}: a record of probe {}, which probes.json does not have", path.display(), hit.probe);
             };
@@ -90,7 +96,13 @@ impl Loaded {
             let function = symbols.locate(0, address.wrapping_sub(1), 0).filter(|l| l.known)?.func;
             Some(Value::from(symbols.function(function).name.clone()))
         };
-        frames.iter().map(|frame| name(frame).unwrap_or_else(|| frame.clone())).collect()
+        let named = frames.iter().map(|frame| name(frame).unwrap_or_else(|| frame.clone()));
+        // The probe's own program, and what calls it.
+        let own = |frame: &Value| {
+            let name = frame.as_str().unwrap_or_default();
+            name.ends_with("_kp_probe") || name.starts_with("bpf_trampoline_")
+        };
+        named.skip_while(own).collect()
     }
 }
 
@@ -213,6 +225,9 @@ pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome
 /// A line for each record.
 pub fn script(run: &Run, args: &script::Args, out: &mut dyn Write) -> Result<Outcome> {
     let loaded = Loaded::open(run)?;
+    if args.limit == Some(0) {
+        return Ok(Outcome::Done);
+    }
     let view = View { rows: 0, tasks: &args.tasks.pids, json: args.json, csv: false };
     let mut shown = 0;
     loaded.each(run.dir(), |hit, values| {
@@ -293,11 +308,18 @@ pub fn is_recorded(run: &Run) -> bool {
 }
 
 /// Writes the records for other tools; the suffix picks the format.
-pub fn export(run: &Run, path: &Path, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let loaded = Loaded::open(run)?;
+pub fn export(
+    run: &Run,
+    path: &Path,
+    tasks: &[u32],
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let mut loaded = Loaded::open(run)?;
+    loaded.tasks = tasks.to_vec();
     let suffix = path.extension().map(|s| s.to_string_lossy().to_ascii_lowercase());
     let json = suffix.as_deref() == Some("json");
-    let view = View { rows: 0, tasks: &[], json, csv: !json };
+    let view = View { rows: 0, tasks, json, csv: !json };
     let outcome = match suffix.as_deref() {
         Some("parquet") => return parquet(run, &loaded, path, progress),
         Some("ctf") => return probe_trace::ctf(run, &loaded, path, progress),

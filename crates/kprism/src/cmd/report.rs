@@ -232,7 +232,8 @@ pub fn run(
         let view = func::View { filter, sort, rows, json: args.json, csv: args.delta.csv, tree, style };
         return func::run(&Run::open(&args.input)?, &args.func, &view, progress, out);
     }
-    if args.subject == Some(Subject::Probe) {
+    let holds_records = || Ok::<_, anyhow::Error>(probe::is_recorded(&Run::open(&args.input)?));
+    if args.subject == Some(Subject::Probe) || (args.subject.is_none() && holds_records()?) {
         given.only("`report probe`", &["subject", "input", "limit", "pids", "json", "csv"])?;
         let tasks = &args.select.pids;
         let view = probe::View { rows: args.limit(), tasks, json: args.json, csv: args.delta.csv };

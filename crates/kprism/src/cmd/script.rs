@@ -189,7 +189,11 @@ impl Args {
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(&args.input)?;
     let recorded = durations::is_recorded(&run);
-    let subject = args.subject.unwrap_or(if recorded { Subject::Calls } else { Subject::Insns });
+    let subject = args.subject.unwrap_or_else(|| match recorded {
+        true => Subject::Calls,
+        false if probe::is_recorded(&run) => Subject::Probe,
+        false => Subject::Insns,
+    });
     honoured(subject, recorded, given)?;
     if subject == Subject::Probe {
         return probe::script(&run, args, out);

@@ -52,6 +52,11 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
 }
 
 fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    if !args.guest
+        && let Some(option) = args.place.given().or(args.guest_args.given())
+    {
+        bail!("{option} is about a guest: add --guest, or leave it out");
+    }
     // Whatever records: a mistyped command is the likeliest mistake.
     if let (false, Some(program)) = (args.guest, args.command.first()) {
         kprism_tracefs::find_command(program)?;

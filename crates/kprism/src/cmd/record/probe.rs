@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use kprism_bpf::host;
 use kprism_lab::Share;
 use kprism_probe::compiled::Compiled;
+use kprism_probe::plan::Site;
 use kprism_probe::session::{Config, Session, Who};
 use kprism_probe::stream::{Counts, Description, VERSION};
 use kprism_store::{Manifest, Run};
@@ -45,10 +46,9 @@ Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism scr
 Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
 
 /// What is in a file of compiled probes already.
-const COMPILED: [&str; 15] = [
+const COMPILED: [&str; 14] = [
     "probes",
     "collect",
-    "exec",
     "vmlinux",
     "vars",
     "for_gdb",
@@ -112,6 +112,11 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     if args.command.is_empty() && args.pid.is_empty() && !args.all {
         bail!("whose hits? name a command (-- CMD), a process (-p PID), or everybody (-a)");
     }
+    if !args.guest
+        && let Some(option) = args.place.given().or(args.guest_args.given())
+    {
+        bail!("{option} is about a guest: add --guest, or leave it out");
+    }
     let program = compiled(args, progress)?;
     if args.guest {
         kprism_lab::interrupt::catch_signals();
@@ -134,11 +139,9 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         keys: args.keys,
     };
     signals::catch();
-    let told_of: Vec<usize> = plans.iter().map(|plan| plan.notes.len()).collect();
     let session = Session::start(plans, &config)?;
-    for (plan, told) in session.plans().iter().zip(told_of) {
-        plan.notes.iter().skip(told).for_each(|note| progress.say(&format!("note: {note}")));
-    }
+    session.said().iter().for_each(|note| progress.say(&format!("note: {note}")));
+    session.failed().iter().for_each(|why| progress.say(&format!("not attached: {why}")));
     if session.numbers_differ() {
         progress.say(
             "note: in a PID namespace: numbers of processes in records and conditions are the machine's, not this \
@@ -179,24 +182,55 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     manifest.other.insert("lost_records".into(), sum(|c| c.lost).into());
     let counts = serde_json::to_value(&description.counts).context("counts")?;
     manifest.other.insert("probes".into(), counts);
+    let not_last = args.last.is_some().then(|| sum(|c| c.lost)).filter(|lost| *lost > 0);
+    let not_last = not_last.map(|lost| {
+        format!(
+            "note: {lost} records found no room, so those kept need not be the last: a larger --buffer-size, or fewer hits"
+        )
+    });
+    let notes: Vec<&String> = session.said().iter().chain(&not_last).collect();
+    manifest.other.insert("notes".into(), serde_json::to_value(notes).context("notes")?);
+    manifest.other.insert("not_attached".into(), session.failed().into());
     run.write_manifest(&manifest)?;
-    for line in told(&description) {
-        progress.say(&line);
-    }
+    told(&description).iter().chain(&not_last).for_each(|line| progress.say(line));
     progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));
     Ok(match watched {
         Watched { interrupted: true, .. } => Outcome::Code(exit::INTERRUPTED),
+        _ if !session.failed().is_empty() => Outcome::Code(NOT_ALL),
         _ if sum(|c| c.hits) == 0 => Outcome::NothingMatched,
         _ => Outcome::Done,
     })
 }
 
+/// Some probes could not be attached.
+const NOT_ALL: u8 = 2;
+
 /// The probes of a file, or of the command line.
 fn compiled(args: &Args, progress: &Progress) -> Result<Compiled> {
     let Some(path) = &args.program else { return args.what.compiled(&args.command, &args.pid, progress) };
-    let program = Compiled::parse(&pipeline::read(path)?, &path.display().to_string())?;
+    let mut program = Compiled::parse(&pipeline::read(path)?, &path.display().to_string())?;
+    if let Some(file) = &args.what.exec {
+        elsewhere(&mut program, file)?;
+    }
     program.plans.iter().for_each(|plan| tell(plan, progress));
     Ok(program)
+}
+
+/// The program that the probes are for lies at another place here.
+fn elsewhere(program: &mut Compiled, file: &Path) -> Result<()> {
+    let mut named = None;
+    for plan in &mut program.plans {
+        let Site::User { file: own, .. } = &mut plan.site else { continue };
+        if named.get_or_insert_with(|| own.clone()) != own {
+            bail!("--exec: the probes are for several programs ({}, {})", own.display(), file.display());
+        }
+        *own = file.to_owned();
+        plan.probe.file = Some(file.display().to_string());
+    }
+    if named.is_none() {
+        bail!("--exec: the probes are for the kernel, not for a program");
+    }
+    Ok(())
 }
 
 /// Where this program, the probes and the run are in a guest.
@@ -215,7 +249,9 @@ fn in_guest(args: &Args, program: &Compiled, progress: &Progress, out: &mut dyn 
     job.shares.push(Share { host: own, guest: GUEST[0].into() });
     job.shares.push(Share { host: file, guest: GUEST[1].into() });
     let [kprism, probes, run] = GUEST.map(str::to_owned);
-    job.argv = vec![kprism, "record".into(), "probe".into(), "--program".into(), probes, "-o".into(), run];
+    // It is this program, outside, that says what was recorded.
+    let words = ["-q", "record", "probe", "--program", &probes, "-o", &run];
+    job.argv = std::iter::once(kprism).chain(words.map(str::to_owned)).collect();
     if args.all {
         job.argv.push("--all".to_owned());
     }
@@ -236,6 +272,18 @@ fn in_guest(args: &Args, program: &Compiled, progress: &Progress, out: &mut dyn 
     let mut manifest = run.manifest()?;
     manifest.options.insert("record".into(), "probe".into());
     run.write_manifest(&manifest)?;
+    let strings = |key: &str| {
+        let all = manifest.other.get(key).and_then(|all| all.as_array()).into_iter().flatten();
+        all.filter_map(|text| text.as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    strings("notes")
+        .iter()
+        .for_each(|note| progress.say(&format!("note: {}", note.trim_start_matches("note: "))));
+    strings("not_attached").iter().for_each(|why| progress.say(&format!("not attached: {why}")));
+    if let Ok(loaded) = crate::cmd::probe::Loaded::open(&run) {
+        told(loaded.description()).iter().for_each(|line| progress.say(line));
+        progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));
+    }
     Ok(Outcome::Code(lab::code(&ran)))
 }
 

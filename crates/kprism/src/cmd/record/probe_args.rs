@@ -19,9 +19,9 @@ pub struct ProbeArgs {
     #[arg(value_name = "PROBE")]
     pub probes: Vec<String>,
     /// What each hit keeps: expressions, $args, $locals, $regs, $sdata (a tracepoint's record), $stack, $ustack
-    #[arg(long, value_name = "EXPR,…")]
+    #[arg(long, value_name = "EXPR,…", allow_hyphen_values = true)]
     pub collect: Vec<String>,
-    /// The program or library of the places
+    /// The program or library of the places; with --program, where it lies here
     #[arg(long, value_name = "FILE", conflicts_with = "vmlinux")]
     pub exec: Option<PathBuf>,
     /// The kernel's debug information; without it, the running kernel's BTF: entry and return
@@ -34,10 +34,10 @@ pub struct ProbeArgs {
     #[arg(long, value_name = "$NAME=EXPR")]
     pub set: Vec<String>,
     /// Count hits by values, in the kernel; no records without --collect
-    #[arg(long, value_name = "EXPR,…", help_heading = "Counts")]
+    #[arg(long, value_name = "EXPR,…", help_heading = "Counts", allow_hyphen_values = true)]
     pub by: Vec<String>,
     /// Histogram of a value by powers of two, in the kernel; with --by for each
-    #[arg(long, value_name = "EXPR", help_heading = "Counts")]
+    #[arg(long, value_name = "EXPR", help_heading = "Counts", allow_hyphen_values = true)]
     pub hist: Vec<String>,
     /// Histogram of a value in steps: EXPR,MIN,MAX,STEP
     #[arg(long, value_name = "EXPR,…", help_heading = "Counts", allow_hyphen_values = true)]

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use kprism_image::sideband::{self, Record};
+use kprism_image::symbols::under_root;
 use kprism_store::{Manifest, Run, RunKind};
 use serde_json::{Value, json};
 
@@ -71,7 +72,7 @@ fn collect(run: &Run) -> Result<()> {
         _ => None,
     });
     for path in mapped.collect::<BTreeSet<_>>() {
-        let to = run.symbols().join("root").join(path.trim_start_matches('/'));
+        let Some(to) = under_root(&run.symbols().join("root"), path) else { continue };
         if Path::new(path).is_file() {
             fs::create_dir_all(to.parent().unwrap_or(&to))?;
             fs::copy(path, &to).with_context(|| path.to_owned())?;
