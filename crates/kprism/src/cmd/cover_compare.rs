@@ -73,7 +73,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 fn summary(all: &Comparison) -> String {
     let mut text = format!(
-        "{} lines of gcov's: {:.2}% executed alike, {:.2}% with the same count; of {} executed, {:.2}%\n\
+        "{} lines of gcov's, most of which ran in neither: {:.2}% executed alike, {:.2}% with the same count; of the {} that ran by gcov, the flow has {:.2}%\n\
          {} of them in the flow's coverage, {} of these without code, told from lines around: {:.2}% alike\n",
         grouped(all.gcov),
         percent(all.alike, all.gcov),
