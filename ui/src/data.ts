@@ -14,6 +14,16 @@ export interface Header {
   decode_errors: number;
   exit_code: number | null;
   stopped: string | null;
+  /** How much of what happened is in the tables; null where an older kprism made them. */
+  account: AccountEntry[] | null;
+}
+
+/** One count of an account; a count of null is not known. */
+export interface AccountEntry {
+  fate: "seen" | "kept" | "lost" | "not_understood" | "guessed";
+  unit: string;
+  count: number | null;
+  places?: string[];
 }
 
 /** One merged tree in columns; parents come before their children, counts are without children. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What is not in the numbers: where decoding failed, on which CPU, and how much was lost.
 
-import type { CpuRow, Data, ErrorRow } from "./data.ts";
+import type { AccountEntry, CpuRow, Data, ErrorRow } from "./data.ts";
 import { h } from "./dom.ts";
 import { count, duration, exact, percent, plural, share } from "./format.ts";
 import { SortedTable } from "./tables.ts";
@@ -13,6 +13,7 @@ export function losses(data: Data): DocumentFragment {
     lost_bytes + decode_errors > 0
       ? `${plural(decode_errors, "place")} could not be decoded and ${plural(lost_bytes, "byte")} of the streams went unused. Numbers above are of what was decoded.`
       : "Everything that was recorded was decoded: no bytes lost, no errors."));
+  out.append(account(data.header.account));
   if (data.errors.length > 0) {
     out.append(timeline(data));
     const table = new SortedTable<ErrorRow>({
@@ -49,6 +50,19 @@ export function losses(data: Data): DocumentFragment {
   cpus.setRows(data.cpus);
   out.append(h("h3", {}, "Streams"), cpus.element);
   return out;
+}
+
+/** What was seen, kept, lost, not understood and guessed. */
+function account(entries: AccountEntry[] | null): HTMLElement {
+  if (!entries) return h("p", { class: "note" }, "Account: not known; an older kprism made these tables.");
+  const list = h("dl", { class: "account" });
+  for (const entry of entries) {
+    const fault = entry.fate !== "seen" && entry.fate !== "kept" && entry.count !== 0;
+    const text = entry.count === null ? `${entry.unit} not known` : `${exact(entry.count)} ${entry.unit}`;
+    list.append(h("dt", {}, entry.fate.replace("_", " ")), h("dd", fault ? { class: "bad" } : {}, text));
+    for (const place of entry.places ?? []) list.append(h("dd", { class: "note" }, place));
+  }
+  return list;
 }
 
 /** A line per CPU with a mark at each error. */
