@@ -423,6 +423,8 @@ fn kernel_functions_in_the_guest() {
     assert!(said.contains("by kretprobe") && said.contains("have no fentry"), "{said}");
     let said = section("excluded.said");
     assert!(said.contains("note: a kprobe, as the kernel refuses another"), "{said}");
+    let said = section("nowhere.said");
+    assert!(said.contains("the kernel excludes it from tracing") && said.ends_with('2'), "{said}");
     let module = found("module");
     assert_eq!(module.len(), 1);
     assert_eq!(module[0]["values"], json!({"dev->name": "dummy0", "$comm": "cat"}));
@@ -438,6 +440,8 @@ fn kernel_functions_in_the_guest() {
         let at =
             |name| frames.iter().position(|f| *f == name).unwrap_or_else(|| panic!("{name}: {frames:?}"));
         assert!(at("ksys_write") < at("do_syscall_64"), "{frames:?}");
+        // Without the probe's own program and what calls it.
+        assert_eq!(frames[0], "vfs_write", "{frames:?}");
     }
     counted_in_the_guest(&|run| serde_json::from_str(&section(&format!("{run} report"))).unwrap());
     assert!(section("during").contains("vfs_read"));
