@@ -310,7 +310,7 @@ fn links_lead_nowhere() {
     }
     symlink("../manifest.json", run.dir().join("streams/own")).unwrap();
     assert!(Run::open(run.dir()).is_ok(), "a link within the run");
-    assert!(Command::new("mkfifo").arg(run.dir().join("stdout")).status().unwrap().success());
+    assert!(std::process::Command::new("mkfifo").arg(run.dir().join("stdout")).status().unwrap().success());
     assert!(Run::open(run.dir()).unwrap_err().to_string().contains("neither a file nor a folder"));
 }
 

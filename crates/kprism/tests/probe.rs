@@ -321,12 +321,20 @@ fn other_builds_stripped_programs_and_processes_that_are_gone() {
     assert!(code == Some(2) && text.contains("no debug information"), "{text}");
     built(dir.path(), &["-O0"]);
     // It ends while it is recorded: so does the recorder.
-    let mut short = Command::new("sleep").arg("0.5").spawn().unwrap();
+    let mut short = Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = short.id().to_string();
-    let waits = std::thread::spawn(move || short.wait());
-    let (code, text) = said(&["work", "--exec", command, "-p", &pid]);
-    assert_eq!(code, Some(1), "{text}");
-    waits.join().unwrap().unwrap();
+    let mut recorder = Command::new(env!("CARGO_BIN_EXE_kprism"))
+        .args(["record", "probe", "work", "--exec", command, "-p", &pid, "-o", run])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(recorder.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let recording = lines.any(|line| line.starts_with("recording"));
+    short.kill().unwrap();
+    short.wait().unwrap();
+    assert!(recording, "it ended before");
+    let text: Vec<String> = lines.collect();
+    assert_eq!(recorder.wait().unwrap().code(), Some(1), "{text:?}");
     let (code, text) = said(&["work", "--exec", command, "-p", &pid]);
     assert!(code == Some(2) && text.contains(&pid), "{text}");
 }
