@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     let layout = Layout { stop_after: Some(3), vars, ..layout };
     for (number, plan) in found.plans.iter().enumerate().take(32) {
         let _ = program::probe(plan, number as u32, &layout);
-        let _ = program::entry(&plan.kept, plan.site.has_registers(), &layout);
+        let _ = program::entry(plan, number as u32, &layout);
     }
     assert_eq!(Compiled::parse(&found.bytes().expect("it was read"), "again").expect("its own"), found);
 });

@@ -154,28 +154,3 @@ impl Numbers {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Without a namespace of its own, a process has one number. (`record probe` tests it in one.)
-    #[test]
-    fn one_number_on_the_machine() {
-        let Ok(kernel) = Kernel::running() else { return };
-        let Ok(numbers) = Numbers::here(&kernel) else {
-            println!("skipped: no BPF here");
-            return;
-        };
-        if !numbers.differ() {
-            assert_eq!(numbers.own(), std::process::id());
-            assert_eq!(numbers.of(&kernel, &[1, 7]).unwrap(), [1, 7]);
-        }
-        // The walk finds a process by its number in our own namespace, whatever its depth.
-        let asked = Map::create("kp_asked", MapKind::Hash, 4, 4, 1, 0).unwrap();
-        let key = std::process::id().to_le_bytes();
-        asked.update(&key, &[0; 4]).unwrap();
-        numbers.walk(&kernel, &asked).unwrap();
-        assert_eq!(asked.lookup(&key).unwrap().unwrap(), numbers.own().to_le_bytes());
-    }
-}

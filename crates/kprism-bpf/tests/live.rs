@@ -14,6 +14,7 @@ use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_bpf::kernel::Kernel;
 use kprism_bpf::link::{Link, When};
 use kprism_bpf::map::{Map, MapKind};
+use kprism_bpf::numbers::Numbers;
 use kprism_bpf::prog::{ProgKind, Program};
 use kprism_bpf::ring::Ring;
 use kprism_test::{skip, test};
@@ -35,6 +36,20 @@ fn tell(value: i32) -> Code {
     asm.alu_imm(Alu::Add, Reg::R2, -8).mov_imm(Reg::R3, 8).mov_imm(Reg::R4, 0).call(Helper::RingbufOutput);
     asm.bind(other).end();
     asm.finish().unwrap()
+}
+
+/// `record probe` is tested in a namespace.
+#[test]
+fn a_process_has_one_number_on_the_machine() {
+    allowed();
+    let kernel = Kernel::running().unwrap();
+    let numbers = Numbers::here(&kernel).unwrap();
+    // The machine's own namespace has this number (`PROC_PID_INIT_INO`).
+    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap();
+    assert_eq!(numbers.differ(), namespace != std::path::Path::new("pid:[4026531836]"));
+    let own = std::process::id();
+    assert_eq!(numbers.own() == own, !numbers.differ());
+    assert_eq!(numbers.of(&kernel, &[own]).unwrap(), [numbers.own()]);
 }
 
 /// Waits for a record.

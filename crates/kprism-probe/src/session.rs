@@ -502,7 +502,7 @@ impl Attach<'_> {
                     if excluded(&function.name) {
                         let what =
                             "the kernel excludes it from tracing: it is not in available_filter_functions";
-                        return Error::Cannot(format!("{}: {what}", function.name));
+                        return Error::Cannot(what.to_owned());
                     }
                     why.into()
                 })?;

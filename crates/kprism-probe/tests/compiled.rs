@@ -11,7 +11,7 @@ fn tried(bytes: &[u8]) -> bool {
     let layout = Layout { stop_after: Some(3), vars, ..layout };
     for (number, plan) in found.plans.iter().enumerate() {
         let _ = program::probe(plan, number as u32, &layout);
-        let _ = program::entry(&plan.kept, plan.site.has_registers(), &layout);
+        let _ = program::entry(plan, number as u32, &layout);
     }
     assert_eq!(Compiled::parse(&found.bytes().expect("it was read"), "again").expect("its own"), found);
     true

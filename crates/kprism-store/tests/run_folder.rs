@@ -250,7 +250,7 @@ assert rows("nodes")[2] == (2, 1, 1, "syscall", 1, (2**64 - 1) // 4, (2**64 - 1)
 assert rows("syscalls") == [(0, 1, 1, 10, 500, 400, 77, 2, 20, 21, 30, 31, 40, 41)]
 assert rows("slices") == [(0, 1, 0, 3, "call", 5, 900, 1000)]
 assert rows("errors") == [(1, 4096, 77, 0x400000, "no code")]
-assert rows("cpus")[1] == (1, 5, 4, 1, 16, 1, 1000)
+assert rows("cpus")[1] == (1, 5, 4, 1, 2, 16, 1, 1000)
 assert rows("tasks") == [(0, 41, 41, "ls", 0)]
 for table in "functions tasks nodes syscalls slices errors cpus".split():
     assert rows(table, empty) == [], table
@@ -310,7 +310,7 @@ fn links_lead_nowhere() {
     }
     symlink("../manifest.json", run.dir().join("streams/own")).unwrap();
     assert!(Run::open(run.dir()).is_ok(), "a link within the run");
-    assert!(Command::new("mkfifo").arg(run.dir().join("stdout")).status().unwrap().success());
+    assert!(std::process::Command::new("mkfifo").arg(run.dir().join("stdout")).status().unwrap().success());
     assert!(Run::open(run.dir()).unwrap_err().to_string().contains("neither a file nor a folder"));
 }
 

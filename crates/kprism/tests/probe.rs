@@ -321,12 +321,20 @@ fn other_builds_stripped_programs_and_processes_that_are_gone() {
     assert!(code == Some(2) && text.contains("no debug information"), "{text}");
     built(dir.path(), &["-O0"]);
     // It ends while it is recorded: so does the recorder.
-    let mut short = Command::new("sleep").arg("0.5").spawn().unwrap();
+    let mut short = Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = short.id().to_string();
-    let waits = std::thread::spawn(move || short.wait());
-    let (code, text) = said(&["work", "--exec", command, "-p", &pid]);
-    assert_eq!(code, Some(1), "{text}");
-    waits.join().unwrap().unwrap();
+    let mut recorder = Command::new(env!("CARGO_BIN_EXE_kprism"))
+        .args(["record", "probe", "work", "--exec", command, "-p", &pid, "-o", run])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(recorder.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let recording = lines.any(|line| line.starts_with("recording"));
+    short.kill().unwrap();
+    short.wait().unwrap();
+    assert!(recording, "it ended before");
+    let text: Vec<String> = lines.collect();
+    assert_eq!(recorder.wait().unwrap().code(), Some(1), "{text:?}");
     let (code, text) = said(&["work", "--exec", command, "-p", &pid]);
     assert!(code == Some(2) && text.contains(&pid), "{text}");
 }
@@ -423,6 +431,8 @@ fn kernel_functions_in_the_guest() {
     assert!(said.contains("by kretprobe") && said.contains("have no fentry"), "{said}");
     let said = section("excluded.said");
     assert!(said.contains("note: a kprobe, as the kernel refuses another"), "{said}");
+    let said = section("nowhere.said");
+    assert!(said.contains("the kernel excludes it from tracing") && said.ends_with('2'), "{said}");
     let module = found("module");
     assert_eq!(module.len(), 1);
     assert_eq!(module[0]["values"], json!({"dev->name": "dummy0", "$comm": "cat"}));
@@ -438,6 +448,8 @@ fn kernel_functions_in_the_guest() {
         let at =
             |name| frames.iter().position(|f| *f == name).unwrap_or_else(|| panic!("{name}: {frames:?}"));
         assert!(at("ksys_write") < at("do_syscall_64"), "{frames:?}");
+        // Without the probe's own program and what calls it.
+        assert_eq!(frames[0], "vfs_write", "{frames:?}");
     }
     counted_in_the_guest(&|run| serde_json::from_str(&section(&format!("{run} report"))).unwrap());
     assert!(section("during").contains("vfs_read"));

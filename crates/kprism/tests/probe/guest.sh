@@ -14,6 +14,8 @@ cat /sys/kernel/uevent_seqnum > /tmp/seqnum
 $kprism record probe 'sysfs_emit%return' --collect '$retval,fmt,$duration' -o /tmp/variadic -- \
 	cat /sys/kernel/uevent_seqnum > /dev/null 2> /tmp/variadic.said
 $kprism record probe migrate_disable -o /tmp/excluded -- true 2> /tmp/excluded.said || test $? = 1
+# Nobody may be there, neither by fentry nor by a kprobe.
+$kprism record probe -q memcpy -o /tmp/nowhere -- true 2> /tmp/nowhere.said || echo $? >> /tmp/nowhere.said
 # A module's function; the module stays as long as it is probed.
 modprobe dummy
 $kprism record probe dummy_get_stats64 --collect 'dev->name,$comm' -o /tmp/module -- \
@@ -29,7 +31,7 @@ $kprism record probe -q 'vfs_write%return if count == 7' --by '$retval' --var su
 $kprism record probe -q 'vfs_write if count == 7' --skip 2 --pass 3 --var n --set '$n++' --collect '$n' -o /tmp/turn -- $work
 $kprism record probe -q 'vfs_write if count == 7' --start-when 'do_sys_openat2' --stop-when 'vfs_write if count == 9' \
 	--collect count --last 4 -o /tmp/last -- sh -c "$work; : < /dev/null; $work; printf 123456789; $work" > /dev/null
-for text in seqnum variadic.said excluded.said module.out unloaded.said; do
+for text in seqnum variadic.said excluded.said nowhere.said module.out unloaded.said; do
 	echo "== $text"
 	cat /tmp/$text
 done
