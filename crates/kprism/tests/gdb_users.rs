@@ -11,18 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use kprism_test::{ROOT, needs, test};
+
 /// A user who is not root.
 const OTHER: u32 = 65534;
-
-/// Another user's processes, and root's memory, need root.
-fn allowed() -> bool {
-    // SAFETY: it takes nothing and gives a number.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        eprintln!("skipped: needs root");
-    }
-    root
-}
 
 /// A server, ended when dropped, and the lines that it says.
 struct Server {
@@ -117,9 +109,7 @@ fn secret(dir: &Path) -> (PathBuf, Vec<u8>) {
 
 #[test]
 fn another_user_is_refused() {
-    if !allowed() {
-        return;
-    }
+    needs(&[ROOT]);
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (file, sent) = secret(dir.path());
@@ -148,9 +138,7 @@ fn another_user_is_refused() {
 /// The kernel's server has the same door. Only its memory is read: nothing is traced.
 #[test]
 fn another_user_is_refused_the_kernel() {
-    if !allowed() {
-        return;
-    }
+    needs(&[ROOT]);
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (file, sent) = secret(dir.path());
@@ -163,9 +151,7 @@ fn another_user_is_refused_the_kernel() {
 /// A page in a browser of our own user can make it send words to any port here.
 #[test]
 fn a_browser_is_no_gdb() {
-    if !allowed() {
-        return;
-    }
+    needs(&[ROOT]);
     let dir = tempfile::tempdir().unwrap();
     let (file, sent) = secret(dir.path());
     let (_sleeps, pid) = Sleeps::start();
@@ -188,3 +174,5 @@ fn a_browser_is_no_gdb() {
     assert_eq!(fs::read(&theirs).unwrap(), b"kept");
     assert_eq!(fs::read(&file).unwrap(), b"root's own");
 }
+
+kprism_test::main!();

@@ -5,17 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use kprism_test::{BPF, ROOT, UPROBES, needs, test};
 use serde_json::Value;
-
-/// uprobes need root, and a kernel that has them.
-fn allowed() -> bool {
-    // SAFETY: it takes nothing and gives a number.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        eprintln!("skipped: needs root");
-    }
-    root
-}
 
 struct Case {
     dir: tempfile::TempDir,
@@ -23,16 +14,15 @@ struct Case {
 }
 
 impl Case {
-    fn new() -> Option<Self> {
-        if !allowed() {
-            return None;
-        }
+    /// uprobes need root, and a kernel that has them.
+    fn new() -> Self {
+        needs(&[ROOT, BPF, UPROBES]);
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("runtime");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe/runtime.c");
         let status = Command::new("gcc").args(["-g", "-O1", "-o"]).arg(&program).arg(source).status();
         assert!(status.expect("gcc runs").success());
-        Some(Self { dir, program })
+        Self { dir, program }
     }
 
     /// `kprism record probe`, in front of which something else may stand; what it said, and its exit code.
@@ -81,7 +71,7 @@ impl Drop for Ticking {
 /// In a namespace of its own a process has another number than the programs see.
 #[test]
 fn in_a_pid_namespace() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let program = case.program.to_str().unwrap();
     let own = ["unshare", "--pid", "--fork", "--mount-proc"];
     let (said, code) = case.record(&own, &["deep", "--collect", "n"], &["--", program, "deep", "5"]);
@@ -116,7 +106,7 @@ fn in_a_pid_namespace() {
 /// and detach them.
 #[test]
 fn equal_probes_count_equally() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let ticking = Ticking::start(&case.program);
     let pid = ticking.0.id().to_string();
     let probes = ["tick"; 20];
@@ -132,7 +122,7 @@ fn equal_probes_count_equally() {
 /// The kernel gives up on returns of calls that lie more than 64 deep in each other.
 #[test]
 fn returns_that_the_kernel_gives_up_on_are_counted() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let program = case.program.to_str().unwrap();
     for (depth, seen) in [("101", 64), ("64", 64)] {
         for collect in ["$retval", "$retval,n"] {
@@ -150,7 +140,7 @@ fn returns_that_the_kernel_gives_up_on_are_counted() {
 /// What a file holds is not in a forked child's memory before the child touches it.
 #[test]
 fn children_that_have_touched_nothing() {
-    let Some(case) = Case::new() else { return };
+    let case = Case::new();
     let program = case.program.to_str().unwrap();
     let probe = "child if pair->two == 22";
     let (said, code) = case.record(&[], &[probe, "--collect", "text,*pair"], &["--", program, "fork", "100"]);
@@ -169,3 +159,5 @@ fn children_that_have_touched_nothing() {
     assert_eq!(report["counts"][0]["keys_failed"], 0, "{report}");
     assert_eq!(report["counts"][0]["passed"], 100, "{report}");
 }
+
+kprism_test::main!();
