@@ -21,7 +21,7 @@ mod thread;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kprism_tlb::{Geometry, presets};
@@ -31,9 +31,24 @@ use block::{Block, Callback, Entry};
 use maps::Maps;
 use thread::Thread;
 
-/// Plugin interface version that QEMU 7.2 has, and later ones keep.
+/// Plugin interface version. What is used here is the same in all, but QEMU 7.2 takes 1 at most and QEMU 10 from 2 on: which
+/// QEMU it is shows when it loads the plugin, just before it reads this.
 #[unsafe(no_mangle)]
-pub static qemu_plugin_version: c_int = 1;
+pub static qemu_plugin_version: AtomicI32 = AtomicI32::new(1);
+
+/// Called by the loader, before QEMU looks at the version.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ON_LOAD: extern "C" fn() = {
+    extern "C" fn on_load() {
+        // It came with version 2.
+        // SAFETY: a name that ends in NUL, looked for in what is loaded already; it is not called.
+        if !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"qemu_plugin_num_vcpus".as_ptr()) }.is_null() {
+            qemu_plugin_version.store(2, Ordering::Relaxed);
+        }
+    }
+    on_load
+};
 
 /// Threads followed; more are not, and counted.
 const MAX_THREADS: usize = 512;
