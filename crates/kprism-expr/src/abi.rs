@@ -13,13 +13,16 @@ enum Class {
     Integer(usize),
     /// In vector registers.
     Float,
+    /// By its address, in a general register.
+    Reference,
     /// In memory, of this size.
     Memory(u64),
 }
 
 fn class(types: &dyn Types, ty: &Ty) -> Class {
     match resolve(types, ty) {
-        Ok(Def::Plain(Ty::Int(_) | Ty::Ptr(_)) | Def::Enum(_)) => Class::Integer(1),
+        Ok(Def::Plain(Ty::Int(_) | Ty::Ptr(_)) | Def::Enum(_) | Def::Reference(_)) => Class::Integer(1),
+        Ok(Def::Record(record)) if record.by_reference => Class::Reference,
         Ok(Def::Wide(_, 16)) => Class::Integer(2),
         Ok(Def::Float(_, size)) if size <= 8 => Class::Float,
         Ok(Def::Record(record)) if record.size <= 16 && record.size > 0 => {
@@ -65,7 +68,7 @@ fn vector() -> Location {
 pub(crate) fn parameters(types: &dyn Types, returned: &Ty, all: &[Ty]) -> Vec<Location> {
     let mut next = 0;
     // A result in memory takes the first register, for its address.
-    if let Class::Memory(_) = class(types, returned)
+    if let Class::Memory(_) | Class::Reference = class(types, returned)
         && !matches!(resolve(types, returned), Ok(Def::Plain(Ty::Void)))
     {
         next = 1;
@@ -78,6 +81,15 @@ pub(crate) fn parameters(types: &dyn Types, returned: &Ty, all: &[Ty]) -> Vec<Lo
             Class::Integer(n) if next + n <= ARGUMENTS.len() => {
                 next += n;
                 registers(&ARGUMENTS[next - n..next])
+            }
+            Class::Reference if next < ARGUMENTS.len() => {
+                next += 1;
+                Location::Whole(Spot::Memory(Rc::new(Sym::Reg(ARGUMENTS[next - 1]))))
+            }
+            Class::Reference => {
+                let at = Rc::new(Sym::Reg(Reg::Rsp)).plus(stack);
+                stack += 8;
+                Location::Whole(Spot::Memory(Rc::new(Sym::Deref(at, 8))))
             }
             Class::Float => vector(),
             Class::Integer(n) => {
@@ -101,8 +113,26 @@ pub(crate) fn returned(types: &dyn Types, ty: &Ty) -> Location {
         Class::Integer(1) => registers(&[Reg::Rax]),
         Class::Integer(_) => registers(&[Reg::Rax, Reg::Rdx]),
         Class::Float => vector(),
-        Class::Memory(_) => Location::Whole(Spot::Memory(Rc::new(Sym::Reg(Reg::Rax)))),
+        Class::Memory(_) | Class::Reference => Location::Whole(Spot::Memory(Rc::new(Sym::Reg(Reg::Rax)))),
     }
+}
+
+/// What is at the address that is passed.
+pub(crate) fn behind(location: Location) -> Location {
+    let spot = match location {
+        Location::Whole(Spot::Value(address)) => Spot::Memory(address),
+        Location::Whole(Spot::Memory(at)) => Spot::Memory(Rc::new(Sym::Deref(at, 8))),
+        other => return other,
+    };
+    Location::Whole(spot)
+}
+
+/// Whether a language whose convention is its own passes the type as C does: what fits one register.
+pub(crate) fn is_single(types: &dyn Types, ty: &Ty) -> bool {
+    matches!(
+        resolve(types, ty),
+        Ok(Def::Plain(Ty::Int(_) | Ty::Ptr(_) | Ty::Void) | Def::Enum(_) | Def::Reference(_))
+    )
 }
 
 /// The same after the function returned: its arguments' registers are what a paired probe kept.
@@ -110,7 +140,13 @@ pub(crate) fn after_return(location: Location) -> Location {
     let spot = |spot| match spot {
         Spot::Value(sym) => match *sym {
             Sym::Reg(reg) => Spot::Value(Rc::new(Sym::Entry(reg))),
-            _ => Spot::Value(sym),
+            Sym::Const(_) => Spot::Value(sym),
+            _ => Spot::Missing("known only where the function begins".to_owned(), None),
+        },
+        // An object that was passed by its address is there as long as the call.
+        Spot::Memory(sym) if matches!(*sym, Sym::Reg(reg) if reg != Reg::Rsp) => match *sym {
+            Sym::Reg(reg) => Spot::Memory(Rc::new(Sym::Entry(reg))),
+            _ => Spot::Memory(sym),
         },
         Spot::Memory(_) => {
             Spot::Missing("passed in memory, which the function may have changed".to_owned(), None)

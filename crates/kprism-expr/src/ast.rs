@@ -106,6 +106,8 @@ pub struct TypeName {
     pub pointers: usize,
     /// Arrays of it, outermost first.
     pub arrays: Vec<u64>,
+    /// Pointers to those: `int (*)[4]`.
+    pub to_arrays: usize,
 }
 
 /// The start of a type's name.

@@ -132,6 +132,8 @@ pub enum Def {
     Record(Record),
     /// An enumeration.
     Enum(Enum),
+    /// A reference of C++: an address that stands for what is there.
+    Reference(Ty),
     /// A function.
     Function,
 }
@@ -149,6 +151,33 @@ pub struct Record {
     pub members: Vec<Member>,
     /// Whether it is only declared.
     pub declared: bool,
+    /// Of C++ or Rust: its name needs no word before it.
+    pub bare: bool,
+    /// Whether functions are given its address instead of itself.
+    pub by_reference: bool,
+    /// Of an enumeration with data (Rust): which of its variants is there.
+    pub choice: Option<Rc<Choice>>,
+}
+
+/// A record of which one of several variants is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The member that says which; none if there is only one.
+    pub by: Option<Member>,
+    /// The numbers that choose a variant, and the variant. One without numbers is there if no other is.
+    pub variants: Vec<(Option<i128>, Member)>,
+}
+
+/// How a member is in its structure.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Kin {
+    /// Its own, or an anonymous structure.
+    #[default]
+    Own,
+    /// A base class.
+    Base,
+    /// A virtual base class: only an object's table of functions tells where it is.
+    Virtual,
 }
 
 /// A member.
@@ -162,6 +191,8 @@ pub struct Member {
     pub offset: u64,
     /// Of a bitfield: its width.
     pub bits: Option<u8>,
+    /// What it is to the structure.
+    pub kin: Kin,
 }
 
 /// An enumeration.
@@ -182,6 +213,25 @@ pub trait Types {
 
     /// A type by its tag or typedef's name.
     fn find(&self, tag: Tag, name: &str) -> Result<Option<Ty>, String>;
+
+    /// Whether the language calls a type by its tag alone.
+    fn is_bare(&self) -> bool {
+        false
+    }
+}
+
+/// A type by the name that stands alone for it.
+pub fn by_name(types: &dyn Types, name: &str) -> Result<Option<Ty>, String> {
+    let tags: &[Tag] = match types.is_bare() {
+        true => &[Tag::Typedef, Tag::Struct, Tag::Union, Tag::Enum],
+        false => &[Tag::Typedef],
+    };
+    for tag in tags {
+        if let Some(found) = types.find(*tag, name)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 /// The type behind typedefs and qualifiers.
@@ -217,7 +267,7 @@ fn size(types: &dyn Types, ty: &Ty, depth: usize) -> Result<Option<u64>, String>
     }
     Ok(match resolve(types, ty)? {
         Def::Plain(Ty::Int(int)) => Some(u64::from(int.size)),
-        Def::Plain(Ty::Ptr(_)) => Some(8),
+        Def::Plain(Ty::Ptr(_)) | Def::Reference(_) => Some(8),
         Def::Plain(Ty::Array(of, count)) => {
             let each = size(types, &of, depth + 1)?;
             match (each, count) {
@@ -261,6 +311,8 @@ fn name_at(types: &dyn Types, ty: &Ty, depth: usize) -> String {
             Ok(Def::Alias(Some(name), _)) => name,
             Ok(Def::Alias(None, to) | Def::Plain(to)) => name_at(types, &to, depth + 1),
             Ok(Def::Float(name, _) | Def::Wide(name, _)) => name,
+            Ok(Def::Reference(to)) => format!("{} &", name_at(types, &to, depth + 1)),
+            Ok(Def::Record(Record { bare: true, name: Some(name), .. })) => name,
             Ok(Def::Record(record)) => {
                 format!("{} {}", record.tag.word(), record.name.as_deref().unwrap_or("{...}"))
             }

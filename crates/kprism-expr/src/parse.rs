@@ -20,12 +20,43 @@ pub fn parse(source: &str, is_type: &dyn Fn(&str) -> bool) -> Result<Expr> {
         let span = Span { start: LONGEST, end: source.len() };
         return Err(Error::new(span, format!("an expression has at most {LONGEST} bytes")));
     }
-    let mut parser = Parser { tokens: lex(source)?, at: 0, depth: 0, is_type };
+    let mut parser = Parser { tokens: qualified(lex(source)?), at: 0, depth: 0, is_type };
     let expr = parser.comma()?;
     match parser.peek() {
         Token::End => Ok(expr),
         _ => Err(parser.unexpected("an operator or the end")),
     }
+}
+
+/// Names with `::` between them are one name.
+fn qualified(tokens: Vec<(Token, Span)>) -> Vec<(Token, Span)> {
+    let mut out: Vec<(Token, Span)> = Vec::with_capacity(tokens.len());
+    // Whether the last one waits for the name behind its `::`.
+    let mut open = false;
+    for (token, span) in tokens {
+        match (&token, out.last_mut()) {
+            (Token::Name(name), Some((Token::Name(whole), all))) if open => {
+                whole.push_str(name);
+                *all = all.to(span);
+                open = false;
+                continue;
+            }
+            (Token::Sign("::"), Some((Token::Name(whole), all))) if !open => {
+                whole.push_str("::");
+                *all = all.to(span);
+                open = true;
+                continue;
+            }
+            (Token::Sign("::"), _) if !open => {
+                out.push((Token::Name("::".to_owned()), span));
+                open = true;
+                continue;
+            }
+            _ => open = false,
+        }
+        out.push((token, span));
+    }
+    out
 }
 
 struct Parser<'t> {
@@ -286,6 +317,9 @@ impl Parser<'_> {
                 return Err(Error::new(span, format!("the type `{n}` is no value"))
                     .help(format!("a cast is written `({n})value`")));
             }
+            Token::Name(n) if n.ends_with("::") => {
+                return Err(Error::new(span, "`::` needs a name after it"));
+            }
             Token::Name(n) => Kind::Name(n),
             Token::Sign("(") => {
                 self.at += 1;
@@ -336,7 +370,7 @@ impl Parser<'_> {
             Some(base) if words.is_empty() => base,
             _ => base(&words).ok_or_else(|| Error::new(span, "this is no type of C"))?,
         };
-        let mut ty = TypeName { span, base, pointers: 0, arrays: Vec::new() };
+        let mut ty = TypeName { span, base, pointers: 0, arrays: Vec::new(), to_arrays: 0 };
         loop {
             if self.eat("*") {
                 ty.pointers += 1;
@@ -345,6 +379,16 @@ impl Parser<'_> {
                 self.at += 1;
             } else {
                 break;
+            }
+        }
+        if matches!(self.peek(), Token::Sign("(")) && matches!(self.ahead(1), Token::Sign("*")) {
+            self.at += 1;
+            while self.eat("*") {
+                ty.to_arrays += 1;
+            }
+            self.expect(")")?;
+            if !matches!(self.peek(), Token::Sign("[")) {
+                return Err(self.unexpected("`[` and a length"));
             }
         }
         while self.eat("[") {

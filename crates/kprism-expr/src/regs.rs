@@ -97,3 +97,33 @@ impl Reg {
         }
     }
 }
+
+/// A part of a register by its name (`eax`, `ax`, `al`, `ah`, `r8d`, `r8w`, `r8l`): the register, bits, and the first of them.
+pub fn part(name: &str) -> Option<(Reg, u8, u8)> {
+    let whole = |text: &str| Reg::by_name(text);
+    if let Some(number) = name.strip_prefix('r').filter(|n| n.starts_with(|c: char| c.is_ascii_digit())) {
+        let (digits, bits) = match number.as_bytes().last()? {
+            b'd' => (&number[..number.len() - 1], 32),
+            b'w' => (&number[..number.len() - 1], 16),
+            b'l' | b'b' => (&number[..number.len() - 1], 8),
+            _ => return None,
+        };
+        return Some((whole(&format!("r{digits}"))?, bits, 0));
+    }
+    let rest = name.strip_prefix('e').unwrap_or(name);
+    if rest.len() == 2 && rest != "ip" {
+        if let Some(reg) = whole(&format!("r{rest}")) {
+            return Some((reg, if rest == name { 16 } else { 32 }, 0));
+        }
+        let first = &name[..1];
+        return match (name.as_bytes(), rest == name) {
+            ([b'a'..=b'd', b'l'], true) => Some((whole(&format!("r{first}x"))?, 8, 0)),
+            ([b'a'..=b'd', b'h'], true) => Some((whole(&format!("r{first}x"))?, 8, 8)),
+            _ => None,
+        };
+    }
+    match name {
+        "sil" | "dil" | "bpl" | "spl" => Some((whole(&format!("r{}", &name[..2]))?, 8, 0)),
+        _ => None,
+    }
+}

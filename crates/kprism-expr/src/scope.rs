@@ -138,6 +138,11 @@ pub trait Scope: Types {
     /// The variable of that name.
     fn variable(&self, name: &str) -> Result<Option<Variable>, String>;
 
+    /// The variable whose object has a member of that name, where a method may leave it out (`this`).
+    fn object_of(&self, _name: &str) -> Result<Option<String>, String> {
+        Ok(None)
+    }
+
     /// The enumeration's constant of that name, with its type.
     fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String>;
 

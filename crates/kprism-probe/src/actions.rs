@@ -9,7 +9,7 @@ use kprism_expr::opt;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::plan::{Fill, Fix, Segment, Slot, Wanted, laid, lowered};
+use crate::plan::{Fill, Fix, Limits, Segment, Slot, Wanted, laid, lowered};
 use crate::splice::STACK;
 use crate::stream::{HEADER, Item, Part};
 use crate::tally::{Histogram, LONGEST_KEY, MOST_HISTOGRAMS, Scale, Tally};
@@ -135,6 +135,11 @@ pub(crate) fn lower(actions: &Actions<'_>, env: Env<'_>, fix: &mut Fix<'_>) -> R
         if let Wanted::Expression(_, collected) = &mut wanted {
             fix(&mut collected.func)?;
             opt::optimise(&mut collected.func);
+            if matches!(collected.what, What::Parts(_)) {
+                return Err(Error::Cannot(format!(
+                    "`{text}` is not in memory as a whole: name a member of it"
+                )));
+            }
             if matches!(collected.what, What::Memory(size) if size > u64::from(LONGEST_KEY)) {
                 return Err(Error::Cannot(format!("`{text}` is too large to count by: name a member of it")));
             }
@@ -166,7 +171,14 @@ impl Lowered {
         let set = self.set.iter().map(|(text, func)| compile(text, func)).collect::<Result<_, _>>()?;
         let (mut items, mut keys): (Vec<Item>, Vec<Slot>) = (Vec::new(), Vec::new());
         // A name that is counted by needs no more room than most names have.
-        let end = laid(self.keys, env.scope, (text.min(64), KEY_FRAMES), compile, &mut items, &mut keys)?;
+        let end = laid(
+            self.keys,
+            env.scope,
+            Limits::key(text.min(64), KEY_FRAMES),
+            compile,
+            &mut items,
+            &mut keys,
+        )?;
         let key_bytes = end - HEADER as u32;
         if key_bytes > LONGEST_KEY {
             let what =
@@ -175,7 +187,7 @@ impl Lowered {
         }
         for slot in &keys {
             let segment = match &slot.fill {
-                Fill::Value(s) | Fill::Text(s, _) | Fill::Memory(s, _) => s,
+                Fill::Value(s) | Fill::Text(s, ..) | Fill::Memory(s, _) => s,
                 _ => continue,
             };
             if segment.program.stack > key_stack(key_bytes) {

@@ -15,7 +15,7 @@ use crate::stream::{HEADER, LONGEST, MOST_ITEMS};
 use crate::tally::{LONGEST_KEY, MOST_HISTOGRAMS};
 
 /// The version of the format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What the file holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +48,10 @@ impl Compiled {
         if found.vars.len() > VARS_END as usize / 8 {
             return Err(bad(format!("{} trace state variables", found.vars.len())));
         }
-        for plan in &found.plans {
+        for (number, plan) in found.plans.iter().enumerate() {
+            if plan.after_first as usize > number {
+                return Err(bad(format!("`{}`: no plan {} before it", plan.probe.place, plan.after_first)));
+            }
             check(plan, found.vars.len()).map_err(|what| bad(format!("`{}`: {what}", plan.probe.place)))?;
         }
         Ok(found)
@@ -83,7 +86,8 @@ fn check(plan: &Plan, vars: usize) -> Result<(), String> {
 fn check_slot(slot: &Slot, end: u64, vars: usize) -> Result<(), String> {
     let (segment, size) = match &slot.fill {
         Fill::Value(segment) => (Some(segment), 8),
-        Fill::Text(segment, room) => (Some(segment), 8 + u64::from(*room)),
+        Fill::Text(segment, room, most) if *most <= *room => (Some(segment), 8 + u64::from(*room)),
+        Fill::Text(_, room, most) => return Err(format!("a string of {most} bytes in {room}")),
         Fill::Memory(segment, size) => (Some(segment), u64::from(*size)),
         Fill::Comm => (None, 24),
         Fill::Registers => (None, 168),
@@ -104,7 +108,7 @@ fn check_actions(plan: &Plan, vars: usize) -> Result<(), String> {
     }
     for slot in &actions.keys {
         check_slot(slot, HEADER as u64 + u64::from(actions.key_bytes), vars)?;
-        if let Fill::Value(segment) | Fill::Text(segment, _) | Fill::Memory(segment, _) = &slot.fill
+        if let Fill::Value(segment) | Fill::Text(segment, ..) | Fill::Memory(segment, _) = &slot.fill
             && segment.program.stack > key_stack(actions.key_bytes)
         {
             return Err(format!("`{}`: reaches out of its memory", segment.text));

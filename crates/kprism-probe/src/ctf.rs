@@ -233,6 +233,7 @@ fn kind(shape: &Shape, depth: usize) -> String {
         Shape::Float { size: 4 } => "floating_point { exp_dig = 8; mant_dig = 24; align = 8; }".to_owned(),
         Shape::Float { .. } => "floating_point { exp_dig = 11; mant_dig = 53; align = 8; }".to_owned(),
         Shape::Char | Shape::Text { .. } | Shape::Chars { .. } | Shape::Bytes { .. } => "string".to_owned(),
+        Shape::Wide { .. } | Shape::Choice { .. } | Shape::Missing { .. } => "string".to_owned(),
         Shape::Array { .. } | Shape::Stack { .. } => structure(&mut std::iter::once(("values", shape))),
         Shape::Record { members } => {
             structure(&mut members.iter().map(|m: &Member| (m.name.as_str(), &m.shape)))
@@ -267,13 +268,23 @@ fn put(shape: &Shape, value: &Value, out: &mut Vec<u8>) {
             out.extend(n.unwrap_or(0).to_le_bytes());
         }
         // JSON has no number for what is none or infinite.
-        Shape::Float { size: 4 } => {
-            out.extend((value.as_f64().unwrap_or(f64::NAN) as f32).to_le_bytes());
+        Shape::Float { size } => {
+            let named = value.as_str().and_then(|text| text.parse().ok());
+            let n = value.as_f64().or(named).unwrap_or(f64::NAN);
+            match size {
+                4 => out.extend((n as f32).to_le_bytes()),
+                _ => out.extend(n.to_le_bytes()),
+            }
         }
-        Shape::Float { .. } => out.extend(value.as_f64().unwrap_or(f64::NAN).to_le_bytes()),
         Shape::Char | Shape::Text { .. } | Shape::Chars { .. } | Shape::Bytes { .. } => {
-            string(value.as_str().unwrap_or_default(), out);
+            match value.as_str() {
+                Some(text) => string(text, out),
+                None if value.is_null() => string("", out),
+                // Bytes that are no text.
+                None => string(&shape.line(value), out),
+            }
         }
+        Shape::Wide { .. } | Shape::Choice { .. } | Shape::Missing { .. } => string(&shape.line(value), out),
         Shape::Array { of, .. } => {
             let all = value.as_array().map_or(&[][..], Vec::as_slice);
             out.extend((all.len() as u32).to_le_bytes());

@@ -30,7 +30,7 @@ pub struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// A place that is an event: `FILE:LINE` is none.
+    /// A place that is an event: `FILE:LINE` and `FILE:FUNC` are none.
     pub fn of(place: &'a str) -> Option<Self> {
         let (system, rest) = place.split_once(':')?;
         let (event, around) = match rest.split_once('@') {
@@ -38,8 +38,8 @@ impl<'a> Name<'a> {
             None => (rest, None),
         };
         let word = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_');
-        let is_line = rest.parse::<u64>().is_ok();
-        (!is_line && word(event) && !system.is_empty()).then_some(Self { system, event, around })
+        let is_source = rest.parse::<u64>().is_ok() || system.contains('.');
+        (!is_source && word(event) && !system.is_empty()).then_some(Self { system, event, around })
     }
 }
 
@@ -295,7 +295,7 @@ fn here(
 fn beside(place: &dwarf::Place<'_, '_>, request: &Request<'_>) -> Result<Plan, Error> {
     let site = Site::Kernel { address: place.pc, entry: place.entry, at_return: false };
     made(place, request, site, Some(place.pc), &mut |func| {
-        at_breakpoint(func, place);
+        at_breakpoint(func, place.moment, place.pc);
         Ok(())
     })
 }

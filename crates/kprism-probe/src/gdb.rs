@@ -113,7 +113,7 @@ pub(crate) fn planned(
         let Some(slot) = slots.iter().find(|slot| slot.number == number) else { continue };
         let (size, text) = match (&slot.fill, items.get(number as usize).and_then(|i| i.shape.as_ref())) {
             (Fill::Memory(_, size), _) => (*size, false),
-            (Fill::Text(_, room), Some(Shape::Text { .. })) => (*room, true),
+            (Fill::Text(_, room, _), Some(Shape::Text { .. })) => (*room, true),
             _ => continue,
         };
         let address = keep(compile("an address for GDB", &collected.func)?, &mut at);

@@ -16,12 +16,13 @@ use kprism_expr::usdt::{self, Usdt};
 use crate::Error;
 use crate::events::{self, Name};
 use crate::plan::{Origin, Plan, Request, Site, made};
+use crate::separate;
 
 /// Whose place it is.
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
-    /// A program's or library's, with debug information.
-    Program(&'a Path),
+    /// A program's or library's, and the file with its debug information if that is known.
+    Program(&'a Path, Option<&'a Path>),
     /// The running kernel's, or its modules', with their types as BTF.
     Btf(&'a Path),
 }
@@ -32,8 +33,8 @@ pub fn plans(target: Target<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Err
     match (target, Name::of(request.place)) {
         (Target::Btf(path), Some(name)) => one(running_event(path, name, request)),
         (Target::Btf(path), None) => one(by_btf(path, request)),
-        (Target::Program(path), Some(name)) => usdt(path, name, request),
-        (Target::Program(path), None) => one(program(path, request)),
+        (Target::Program(path, debug), Some(name)) => usdt(path, debug, name, request),
+        (Target::Program(path, debug), None) => program(path, debug, request),
     }
 }
 
@@ -47,7 +48,7 @@ pub fn kernel_plans(path: &Path, requests: &[Request<'_>]) -> Result<Vec<Result<
 fn in_kernel(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
     match Name::of(request.place) {
         Some(name) => events::by_debug(image, debug, name, request),
-        None => kernel(image, debug, request).map(|plan| vec![plan]),
+        None => kernel(image, debug, request),
     }
 }
 
@@ -130,42 +131,170 @@ fn modules(vmlinux: &Path) -> Vec<std::path::PathBuf> {
     all
 }
 
-fn program(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
-    let image = Image::open(path)?;
+/// Every place in the code that the name or the line stands for.
+fn program(path: &Path, debug_file: Option<&Path>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
+    let (image, mut notes) = separate::open(path, debug_file)?;
     let debug = Debug::new(&image)?;
-    let place = dwarf::Place::find(&debug, request.place, Space::User)?;
+    let found = dwarf::Places::of(&debug, request.place, Space::User).map_err(|error| match error {
+        // A place that is nowhere may be nowhere because there is nothing to look it up in.
+        dwarf::Error::Nothing(what) if !image.is_described() => {
+            dwarf::Error::Nothing([&[what][..], &notes[..]].concat().join("\nnote: "))
+        }
+        error => error,
+    })?;
+    let described = found.places.iter().map(|p| At { pc: p.pc, entry: p.entry, moment: p.moment, scope: p });
+    let bare = found.symbols.iter().map(|p| At { pc: p.pc, entry: p.entry, moment: p.moment, scope: p });
+    if image.is_described() {
+        notes.extend(
+            found
+                .symbols
+                .iter()
+                .map(|place| format!("nothing describes {:#x}: {}", place.pc, place.describe())),
+        );
+    }
+    let all: Vec<At<'_>> = described.chain(bare).collect();
+    let several_places = Request { several: all.len() > 1, ..*request };
+    let (mut plans, mut refused) = (Vec::new(), Vec::new());
+    for place in &all {
+        match in_program(path, &image, place, &several_places) {
+            Ok(plan) => plans.push(plan),
+            Err(error) if all.len() == 1 => return Err(error),
+            Err(error) => refused.push((place.pc, error)),
+        }
+    }
+    notes.extend(found.notes);
+    if let Some(nowhere) = nowhere(request, &plans) {
+        // At one place it is an error with its reason.
+        let one = Request { collect: &request.collect[nowhere..=nowhere], ..*request };
+        return Err(all.iter().find_map(|place| in_program(path, &image, place, &one).err()).unwrap_or_else(
+            || Error::Cannot(format!("{}: `{}` has no value", request.place, request.collect[nowhere])),
+        ));
+    }
+    several(request, plans, refused, notes)
+}
+
+/// An expression that has a value at none of the places.
+fn nowhere(request: &Request<'_>, plans: &[Plan]) -> Option<usize> {
+    let has = |text: &str, plan: &Plan| {
+        let mut items = plan.probe.items.iter();
+        items.all(|item| item.name != text.trim() || item.missing.is_none())
+    };
+    let lacking = |text: &String| plans.len() > 1 && !plans.iter().any(|plan| has(text, plan));
+    request.collect.iter().position(lacking)
+}
+
+/// A place of a program.
+struct At<'s> {
+    pc: u64,
+    entry: u64,
+    moment: Moment,
+    scope: &'s dyn Scope,
+}
+
+/// Says what is left out of a place that is several in the code; without any that can be had it is an error.
+fn several(
+    request: &Request<'_>,
+    mut plans: Vec<Plan>,
+    refused: Vec<(u64, Error)>,
+    mut notes: Vec<String>,
+) -> Result<Vec<Plan>, Error> {
+    let all = plans.len() + refused.len();
+    if plans.is_empty() {
+        let first = refused.into_iter().next().map(|(_, error)| error);
+        return Err(first.unwrap_or_else(|| Error::Cannot(format!("{}: no place", request.place))));
+    }
+    for (number, plan) in plans.iter_mut().enumerate() {
+        plan.after_first = number as u32;
+    }
+    if all > 1 {
+        notes.insert(0, format!("{} is {all} places in the code, {} are probed", request.place, plans.len()));
+    }
+    for (pc, error) in refused {
+        let why = error.to_string();
+        let why = why.lines().next().unwrap_or_default().to_owned();
+        notes.push(format!("{} at {pc:#x} is not probed, its hits are not counted: {why}", request.place));
+    }
+    plans[0].notes.extend(notes);
+    Ok(plans)
+}
+
+fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>) -> Result<Plan, Error> {
     let offset = |address: u64| {
         let what = || format!("{}: {address:#x} is not in the file", path.display());
         image.file_offset(address).ok_or_else(|| Error::Cannot(what()))
     };
     let at_return = place.moment == Moment::Return;
-    let (offset, entry) = (offset(place.pc)?, offset(place.entry)?);
-    let site = Site::User { file: path.to_owned(), offset, entry, at_return, listeners: 0 };
+    let (pc, entry) = match place.moment {
+        Moment::Inside => (place.pc, place.entry),
+        _ => (landed(image, place.pc), landed(image, place.entry)),
+    };
+    probeable(image, pc)?;
+    let site = Site::User {
+        file: path.to_owned(),
+        offset: offset(pc)?,
+        entry: offset(entry)?,
+        at_return,
+        listeners: 0,
+    };
     let mut fix = |func: &mut Func| {
         if image.moves() {
             if at_return && func.ops().any(|op| matches!(op, Op::Address(_))) {
                 let what = "globals of a program that can be loaded anywhere cannot be found where a function returns; use its entry or a line";
                 return Err(Error::Cannot(what.to_owned()));
             }
-            lower::by_instruction(func, place.pc);
+            lower::by_instruction(func, pc);
         }
         Ok(())
     };
-    let mut plan = made(&place, request, site, Some(place.pc), &mut fix)?;
+    let mut plan = made(place.scope, request, site, Some(pc), &mut fix)?;
     plan.probe.file = Some(path.display().to_string());
     plan.origin = Origin { build_id: image.build_id(), text: None };
-    plan.notes.extend(place.others.iter().map(|other| also(request.place, *other)));
+    if place.moment == Moment::Entry && pc == place.pc && begins_with_landing(image, pc) {
+        plan.notes.push(format!(
+            "{} jumps back to its second instruction, so the probe stays at its first, `endbr64`, which the kernel executes by single-stepping: a hit takes 30 times as long",
+            request.place
+        ));
+    }
     Ok(plan)
 }
 
+/// The mark of a function that may be called through a pointer, where processors check that.
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+
+fn begins_with_landing(image: &Image, pc: u64) -> bool {
+    image.bytes_at(pc, ENDBR64.len()) == Some(&ENDBR64)
+}
+
+/// A function's first instruction that does something. The kernel has to single-step `endbr64`, but not most of what
+/// stands behind it, where registers and the stack are the same. Not if the function jumps there: each turn would count.
+fn landed(image: &Image, pc: u64) -> u64 {
+    let behind = pc + ENDBR64.len() as u64;
+    if begins_with_landing(image, pc) && !crate::machine::jumps_to(image, pc, behind) { behind } else { pc }
+}
+
+/// Refuses what the kernel would not put a breakpoint on (`arch/x86/kernel/uprobes.c`).
+fn probeable(image: &Image, pc: u64) -> Result<(), Error> {
+    match image.bytes_at(pc, 1) {
+        Some([0xf0]) => {
+            let what = format!("the instruction at {pc:#x} has a lock prefix, which uprobes cannot execute");
+            Err(Error::Cannot(what))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Static tracepoints of a program: all that have the name.
-fn usdt(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
-    let image = Image::map(path)?;
+fn usdt(
+    path: &Path,
+    debug_file: Option<&Path>,
+    name: Name<'_>,
+    request: &Request<'_>,
+) -> Result<Vec<Plan>, Error> {
+    let (image, _) = separate::open(path, debug_file)?;
     let all = usdt::probes(&image);
     let wanted = |p: &&Usdt| p.provider == name.system && p.name == name.event;
     // Without debug information there are only the arguments.
-    let described = Image::open(path).ok();
-    let debug = described.as_ref().and_then(|image| Debug::new(image).ok());
+    let debug = Debug::new(&image).ok();
     let mut plans = Vec::new();
     for probe in all.iter().filter(wanted) {
         let place = debug.as_ref();
@@ -201,27 +330,41 @@ fn usdt(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<Vec<Plan>,
     Ok(plans)
 }
 
-fn kernel(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> Result<Plan, Error> {
-    let place = dwarf::Place::find(debug, request.place, Space::Kernel)?;
-    let at_return = place.moment == Moment::Return;
-    let site = Site::Kernel { address: place.pc, entry: place.entry, at_return };
-    let mut plan = made(&place, request, site, Some(place.pc), &mut |func| {
-        at_breakpoint(func, &place);
-        Ok(())
-    })?;
-    plan.origin = origin(image)?;
-    plan.notes.extend(place.others.iter().map(|other| also(request.place, *other)));
-    Ok(plan)
+fn kernel(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
+    let found = dwarf::Places::of(debug, request.place, Space::Kernel)?;
+    let (mut plans, mut refused) = (Vec::new(), Vec::new());
+    let described = found.places.iter().map(|p| At { pc: p.pc, entry: p.entry, moment: p.moment, scope: p });
+    let bare = found.symbols.iter().map(|p| At { pc: p.pc, entry: p.entry, moment: p.moment, scope: p });
+    let all: Vec<At<'_>> = described.chain(bare).collect();
+    let several_places = Request { several: all.len() > 1, ..*request };
+    let request = &several_places;
+    for place in &all {
+        let at_return = place.moment == Moment::Return;
+        let site = Site::Kernel { address: place.pc, entry: place.entry, at_return };
+        let plan = made(place.scope, request, site, Some(place.pc), &mut |func| {
+            at_breakpoint(func, place.moment, place.pc);
+            Ok(())
+        });
+        match plan {
+            Ok(mut plan) => {
+                plan.origin = origin(image)?;
+                plans.push(plan);
+            }
+            Err(error) if all.len() == 1 => return Err(error),
+            Err(error) => refused.push((place.pc, error)),
+        }
+    }
+    several(request, plans, refused, found.notes)
 }
 
 /// A kprobe's program sees the instruction pointer behind the breakpoint; what is meant is the place itself.
-pub(crate) fn at_breakpoint(func: &mut Func, place: &dwarf::Place<'_, '_>) {
-    if place.moment == Moment::Return {
+pub(crate) fn at_breakpoint(func: &mut Func, moment: Moment, pc: u64) {
+    if moment == Moment::Return {
         return;
     }
     for value in &mut func.vals {
         if value.op == Op::Input(Input::Reg(Reg::Rip)) {
-            value.op = Op::Address(place.pc);
+            value.op = Op::Address(pc);
         }
     }
 }
@@ -231,8 +374,4 @@ pub(crate) fn origin(image: &Image) -> Result<Origin, Error> {
     let missing = || Error::Cannot(format!("{}: no symbol _text: is it a vmlinux?", image.name()));
     let text = image.symbol("_text").ok_or_else(missing)?;
     Ok(Origin { build_id: image.build_id(), text: Some(text) })
-}
-
-fn also(place: &str, other: u64) -> String {
-    format!("{place} begins at {other:#x} too; a probe there is another place")
 }

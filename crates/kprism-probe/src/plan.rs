@@ -42,6 +42,8 @@ pub struct Request<'a> {
     pub actions: Actions<'a>,
     /// Keep what GDB needs to show a hit.
     pub gdb: bool,
+    /// The place is several in the code: a value that one of them has not is left out there.
+    pub several: bool,
 }
 
 /// Divides `LOCATION if EXPR`.
@@ -93,8 +95,8 @@ pub struct Segment {
 pub enum Fill {
     /// It is the segment's.
     Value(Segment),
-    /// A string at the segment's address, and the room for it.
-    Text(Segment, u32),
+    /// A string at the segment's address, the room for it, and how many bytes are read at most, the zero byte among them.
+    Text(Segment, u32, u32),
     /// So many bytes at the segment's address.
     Memory(Segment, u32),
     /// The task's name.
@@ -243,11 +245,20 @@ pub struct Plan {
     pub hidden: Vec<Slot>,
     /// What a program at the function's entry must keep.
     pub kept: Vec<Kept>,
+    /// Of a place that is several in the code: how many plans before this one the first of them is. Hits that are left out,
+    /// and enough hits, are counted there.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub after_first: u32,
     /// What should be said of it.
     pub notes: Vec<String>,
     /// What is attached if the kernel refuses this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<Box<Plan>>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_first(n: &u32) -> bool {
+    *n == 0
 }
 
 pub(crate) type Fix<'f> = dyn FnMut(&mut Func) -> Result<(), Error> + 'f;
@@ -291,7 +302,13 @@ pub(crate) fn made(
                 return Err(Error::Cannot(what.to_owned()));
             }
             "$regs" => wanted.push(Wanted::Registers),
-            text => wanted.push(lowered(text, env)?),
+            text => wanted.push(match lowered(text, env) {
+                Err(Error::Expression(why)) if request.several => {
+                    let why = why.lines().next().unwrap_or_default().to_owned();
+                    Wanted::Missing(text.to_owned(), String::new(), why)
+                }
+                wanted => wanted?,
+            }),
         }
     }
     // What is missing has no place in a record, and comes last.
@@ -305,8 +322,11 @@ pub(crate) fn made(
     wanted.truncate(MOST_LISTED);
     for item in &mut wanted {
         if let Wanted::Expression(_, collected) = item {
-            fix(&mut collected.func)?;
-            opt::optimise(&mut collected.func);
+            let parts = collected.parts.iter_mut().filter_map(|part| part.func.as_mut());
+            for func in parts.chain([&mut collected.func]) {
+                fix(func)?;
+                opt::optimise(func);
+            }
         }
     }
     let actions = actions::lower(&request.actions, env, fix)?;
@@ -321,7 +341,8 @@ pub(crate) fn made(
     let condition = condition.map(|(text, func)| compile(text, &func)).transpose()?;
     let (mut items, mut slots) = (Vec::new(), Vec::new());
     let expressions = if request.gdb { gdb::expressions(&wanted) } else { Vec::new() };
-    let mut at = laid(wanted, scope, (request.text, STACK_FRAMES), &compile, &mut items, &mut slots)?;
+    let mut at =
+        laid(wanted, scope, Limits::record(request.text, STACK_FRAMES), &compile, &mut items, &mut slots)?;
     let (mut frame, mut hidden) = (None, Vec::new());
     if request.gdb {
         if !(site.has_registers() && scope.has_registers()) || site.is_return() {
@@ -363,6 +384,7 @@ pub(crate) fn made(
         actions,
         hidden,
         kept,
+        after_first: 0,
         notes: Vec::new(),
         instead: None,
     })
@@ -380,18 +402,38 @@ pub(crate) fn lowered(text: &str, env: Env<'_>) -> Result<Wanted, Error> {
     })
 }
 
-/// Gives what is wanted its place after a record's header, one after the other; where they end. `limits` are of strings
-/// in bytes, of stacks in frames.
+/// How much of a value is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Bytes of a string that are shown, and one.
+    text: u32,
+    /// Of a stack.
+    frames: u32,
+    /// Counted by: equal strings must be equal bytes, also where other bytes lie behind their ends.
+    key: bool,
+}
+
+impl Limits {
+    fn record(text: u32, frames: u32) -> Self {
+        Self { text, frames, key: false }
+    }
+
+    pub fn key(text: u32, frames: u32) -> Self {
+        Self { text, frames, key: true }
+    }
+}
+
+/// Gives what is wanted its place after a record's header, one after the other; where they end.
 pub(crate) fn laid(
     wanted: Vec<Wanted>,
     scope: &dyn Scope,
-    limits: (u32, u32),
+    limits: Limits,
     compile: &dyn Fn(&str, &Func) -> Result<Segment, Error>,
     items: &mut Vec<Item>,
     slots: &mut Vec<Slot>,
 ) -> Result<u32, Error> {
     let mut at = HEADER as u32;
-    let (text, frames) = limits;
+    let frames = limits.frames;
     for (number, item) in wanted.into_iter().enumerate() {
         let (name, ty, shape, fill, size) = match item {
             Wanted::Missing(name, ty, why) => {
@@ -406,9 +448,25 @@ pub(crate) fn laid(
                 let room = 8 * frames;
                 (name, "stack".to_owned(), Shape::Stack { frames }, Fill::Stack { user, room }, 8 + room)
             }
+            Wanted::Expression(name, Collected { what: What::Parts(size), parts, ty, shown, .. }) => {
+                let mut shape = Shape::of(scope, &ty);
+                // In order: each is put down as eight bytes, and the next covers what is not its own.
+                for part in &parts {
+                    match &part.func {
+                        Some(func) => {
+                            let fill = Fill::Value(compile(&name, func)?);
+                            slots.push(Slot { at: at + part.at as u32, number: number as u32, fill });
+                        }
+                        None => shape.lacks(part.at * 8, part.size * 8),
+                    }
+                }
+                items.push(Item { name, ty: shown, at, shape: Some(shape), missing: None });
+                at += size.next_multiple_of(8) as u32 + 8;
+                continue;
+            }
             Wanted::Expression(name, collected) => {
                 let segment = compile(&name, &collected.func)?;
-                let (shape, fill, size) = filled(scope, &collected, segment, text)?;
+                let (shape, fill, size) = filled(scope, &collected, segment, limits)?;
                 (name, collected.shown, shape, fill, size)
             }
         };
@@ -456,6 +514,7 @@ fn kept(condition: Option<&Func>, wanted: &[Wanted]) -> BTreeSet<Kept> {
     for item in wanted {
         if let Wanted::Expression(_, collected) = item {
             all.extend(collected.func.kept());
+            all.extend(collected.parts.iter().flat_map(|part| &part.func).flat_map(Func::kept));
         }
     }
     all
@@ -465,16 +524,28 @@ fn filled(
     scope: &dyn Scope,
     collected: &Collected,
     segment: Segment,
-    text: u32,
+    limits: Limits,
 ) -> Result<(Shape, Fill, u32), Error> {
     let name = segment.text.clone();
     Ok(match collected.what {
-        What::Comm => (Shape::Text { room: 16 }, Fill::Comm, 24),
-        What::Text(limit) => {
-            let room = limit.map_or(text, |n| text.min(u32::try_from(n.saturating_add(1)).unwrap_or(text)));
-            let room = room.max(1).next_multiple_of(8);
-            (Shape::Text { room }, Fill::Text(segment, room), 8 + room)
+        What::Comm => (Shape::Text { room: 16, cut: None }, Fill::Comm, 24),
+        // An array that is not too long is kept as it is.
+        What::Text(Some(n)) if !limits.key && (1..u64::from(limits.text)).contains(&n) => {
+            let size = n as u32;
+            (Shape::Chars { size }, Fill::Memory(segment, size), size.next_multiple_of(8))
         }
+        What::Text(limit) => {
+            // One byte more than is shown tells whether there is more.
+            let most = if limits.key { limits.text } else { limits.text + 1 };
+            let whole = limit.and_then(|n| u32::try_from(n.saturating_add(1)).ok()).filter(|n| *n < most);
+            let (bytes, cut) = match whole {
+                Some(n) => (n, None),
+                None => (most, Some(most)),
+            };
+            let room = bytes.next_multiple_of(8);
+            (Shape::Text { room, cut }, Fill::Text(segment, room, bytes), 8 + room)
+        }
+        What::Parts(_) => return Err(Error::Cannot(format!("`{name}` is not in memory as a whole"))),
         What::Memory(size) if size == 0 || size > LARGEST => {
             let what = format!("`{name}` has {size} bytes, {LARGEST} can be collected: name a member of it");
             return Err(Error::Cannot(what));

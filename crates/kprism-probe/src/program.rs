@@ -194,7 +194,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
         asm.bind(value).branch_imm(Cond::Eq, R0, 0, out);
     }
     if plan.actions.leaves_out() {
-        leave_out(&mut asm, &plan.actions, state + HELD, out);
+        leave_out(&mut asm, &plan.actions, state - plan.after_first * PROBE_STATE + HELD, out);
     }
     switch(&mut asm, plan.probe.part, layout, out);
     if let Some(most) = layout.stop_after {
@@ -341,21 +341,21 @@ pub(crate) fn fill(
             let value = splice(asm, segment, state, layout, failed)?;
             asm.bind(value).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done);
         }
-        Fill::Text(segment, room) => {
+        Fill::Text(segment, _, most) => {
             asm.note(segment.text.clone());
             let address = splice(asm, segment, state, layout, failed)?;
             asm.bind(address);
             target(asm, at + 8);
-            asm.mov_imm(R2, room.cast_signed()).mov(R3, R0);
+            asm.mov_imm(R2, most.cast_signed()).mov(R3, R0);
             let (read, fine) = (asm.label(), asm.label());
             if user && layout.sleeps {
                 // No helper both waits and ends at the NUL: where the string is not there, it is brought in, and read again.
                 asm.store(B8, R10, ADDRESS, R0).call(Helper::ProbeReadUserStr);
                 asm.branch_imm(Cond::SGe, R0, 0, fine);
                 target(asm, at + 8);
-                asm.mov_imm(R2, room.cast_signed()).load(B8, R3, R10, ADDRESS).call(Helper::CopyFromUser);
+                asm.mov_imm(R2, most.cast_signed()).load(B8, R3, R10, ADDRESS).call(Helper::CopyFromUser);
                 target(asm, at + 8);
-                asm.mov_imm(R2, room.cast_signed()).load(B8, R3, R10, ADDRESS);
+                asm.mov_imm(R2, most.cast_signed()).load(B8, R3, R10, ADDRESS);
                 asm.call(Helper::ProbeReadUserStr);
             } else if user {
                 asm.call(Helper::ProbeReadUserStr);

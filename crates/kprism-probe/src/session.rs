@@ -112,8 +112,14 @@ impl Session {
         }
         let shared = [tasks.map(), &rings, &state];
         let (mut attached_plans, mut said, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut first_place = 0;
         for mut plan in plans {
             let number = attached_plans.len();
+            // The first of a probe's places that is attached counts for all of them.
+            if plan.after_first == 0 {
+                first_place = number;
+            }
+            plan.after_first = (number - first_place) as u32;
             let mut attach =
                 |plan: &Plan| attached(&mut kernel, plan, number as u32, &layout, config.keys, &shared);
             let attached = match attach(&plan) {
@@ -210,7 +216,8 @@ impl Session {
             return true;
         }
         let had = |number: usize, plan: &Plan| {
-            let held = word(number as u32 * PROBE_STATE + program::HELD);
+            let first = number as u32 - plan.after_first;
+            let held = word(first * PROBE_STATE + program::HELD);
             plan.actions.pass.is_some_and(|pass| held >= plan.actions.skip.saturating_add(pass))
         };
         let over: Vec<bool> = self.plans.iter().enumerate().map(|(number, plan)| had(number, plan)).collect();
@@ -269,7 +276,11 @@ impl Session {
         let counts = |(number, program): (usize, &Program)| {
             let state = number * PROBE_STATE as usize;
             let actions = &self.plans[number].actions;
-            let held = self.state.read(state + program::HELD as usize);
+            // Places of one probe count together, at the first of them.
+            let held = match self.plans[number].after_first {
+                0 => self.state.read(state + program::HELD as usize),
+                _ => 0,
+            };
             let after = actions.pass.map_or(0, |pass| held.saturating_sub(actions.skip.saturating_add(pass)));
             Counts {
                 hits: cell(number, 0),

@@ -2,7 +2,7 @@
 //! What the bytes of a collected value mean. Made of C's types when a probe is made, kept beside the records, and used
 //! when they are shown: on another machine, without debug information.
 
-use kprism_expr::ctype::{Def, Ty, Types, resolve, size_of};
+use kprism_expr::ctype::{Def, Kin, Ty, Types, resolve, size_of};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -37,17 +37,25 @@ pub enum Shape {
     },
     /// An address.
     Pointer,
-    /// A floating-point number of 4 or 8 bytes.
+    /// A floating-point number of 4 or 8 bytes, or of 16 of which the processor's format has 10.
     Float {
         /// In bytes.
         size: u8,
+    },
+    /// An integer of 16 bytes.
+    Wide {
+        /// Whether it has a sign.
+        signed: bool,
     },
     /// `u64 length` with the zero byte, then room for so many bytes.
     Text {
         /// Bytes of room.
         room: u32,
+        /// The length of a string that was longer; its last two bytes are not shown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cut: Option<u32>,
     },
-    /// Characters up to a zero byte or the end.
+    /// Characters; zero bytes at the end are none.
     Chars {
         /// In bytes.
         size: u32,
@@ -65,6 +73,18 @@ pub enum Shape {
     Record {
         /// Its members.
         members: Vec<Member>,
+    },
+    /// Data of one of several variants.
+    Choice {
+        /// The number that says which; none if there is one only.
+        by: Option<Box<Member>>,
+        /// The number of each, and what it is. One without a number is there if no other is.
+        variants: Vec<(Option<u64>, Member)>,
+    },
+    /// It is not there.
+    Missing {
+        /// Why.
+        why: String,
     },
     /// `u64 length` in bytes, then return addresses, the innermost first.
     Stack {
@@ -98,6 +118,50 @@ impl Shape {
         let mut left = PARTS;
         of(types, ty, 0, &mut left)
     }
+
+    /// Marks what lies in these bits as missing.
+    pub(crate) fn lacks(&mut self, from: u64, bits: u64) {
+        self.lack(0, (from, from.saturating_add(bits)));
+    }
+
+    fn lack(&mut self, at: u64, gap: (u64, u64)) {
+        let apart = |at: u64, bits: u64| at >= gap.1 || at.saturating_add(bits) <= gap.0;
+        match self {
+            Shape::Record { members } => {
+                for member in members {
+                    let at = at + member.offset;
+                    let bits = member.bits.map_or_else(|| member.shape.bits(), u64::from);
+                    if !apart(at, bits) {
+                        member.shape.lack(at, gap);
+                    }
+                }
+            }
+            // Elements are of one shape: which of them are missing cannot be said.
+            _ => *self = Shape::Missing { why: "optimised out here".to_owned() },
+        }
+    }
+
+    fn bits(&self) -> u64 {
+        8 * match self {
+            Shape::Int { size, .. } | Shape::Enum { size, .. } | Shape::Float { size } => u64::from(*size),
+            Shape::Bool | Shape::Char => 1,
+            Shape::Pointer => 8,
+            Shape::Wide { .. } => 16,
+            Shape::Text { room, .. } => 8 + u64::from(*room),
+            Shape::Chars { size } | Shape::Bytes { size } => u64::from(*size),
+            Shape::Array { count, stride, .. } => u64::from(*count) * u64::from(*stride),
+            Shape::Stack { frames } => 8 + 8 * u64::from(*frames),
+            Shape::Record { members } => members
+                .iter()
+                .map(|m| (m.offset + m.bits.map_or_else(|| m.shape.bits(), u64::from)).div_ceil(8))
+                .max()
+                .unwrap_or(0),
+            Shape::Choice { variants, .. } => {
+                variants.iter().map(|(_, m)| (m.offset + m.shape.bits()).div_ceil(8)).max().unwrap_or(0)
+            }
+            Shape::Missing { .. } => 0,
+        }
+    }
 }
 
 fn of(types: &dyn Types, ty: &Ty, depth: usize, left: &mut usize) -> Shape {
@@ -113,8 +177,14 @@ fn of(types: &dyn Types, ty: &Ty, depth: usize, left: &mut usize) -> Shape {
             _ if int.size == 1 && int.plain_char => Shape::Char,
             _ => Shape::Int { size: int.size, signed: int.signed },
         },
-        Ok(Def::Plain(Ty::Ptr(_)) | Def::Function) => Shape::Pointer,
+        Ok(Def::Plain(Ty::Ptr(_)) | Def::Function | Def::Reference(_)) => Shape::Pointer,
+        Ok(Def::Plain(Ty::Array(_, None))) => Shape::Missing { why: "of unknown length".to_owned() },
         Ok(Def::Enum(e)) => Shape::Enum { size: e.int.size, signed: e.int.signed, names: e.variants },
+        Ok(Def::Wide(name, 16)) if name.contains("int") && !name.contains("complex") => {
+            Shape::Wide { signed: !name.contains("unsigned") }
+        }
+        Ok(Def::Wide(name, 16)) if name == "i128" || name == "u128" => Shape::Wide { signed: name == "i128" },
+        Ok(Def::Float(name, 16)) if name == "long double" => Shape::Float { size: 16 },
         Ok(Def::Float(_, size @ (4 | 8))) => Shape::Float { size: size as u8 },
         Ok(Def::Plain(Ty::Array(elem, Some(count)))) => {
             let stride = size_of(types, &elem).ok().flatten().unwrap_or(0);
@@ -127,14 +197,38 @@ fn of(types: &dyn Types, ty: &Ty, depth: usize, left: &mut usize) -> Shape {
                 each => Shape::Array { of: Box::new(each), count, stride },
             }
         }
-        Ok(Def::Record(record)) if !record.declared => {
-            let mut members = Vec::new();
-            for member in record.members {
-                let shape = of(types, &member.ty, depth + 1, left);
-                let name = member.name.unwrap_or_default();
-                members.push(Member { name, offset: member.offset, bits: member.bits, shape });
+        Ok(Def::Record(record)) if record.declared => {
+            Shape::Missing { why: "of a type that is only declared".to_owned() }
+        }
+        Ok(Def::Record(record)) => {
+            let mut each = |member: kprism_expr::ctype::Member| {
+                let shape = match member.kin {
+                    Kin::Virtual => Shape::Missing { why: "a virtual base".to_owned() },
+                    _ => of(types, &member.ty, depth + 1, left),
+                };
+                let name = match member.kin {
+                    Kin::Own => member.name.unwrap_or_default(),
+                    // As GDB has it.
+                    _ => format!("<{}>", kprism_expr::ctype::name(types, &member.ty)),
+                };
+                Member { name, offset: member.offset, bits: member.bits, shape }
+            };
+            match record.choice {
+                Some(choice) => {
+                    let by = choice.by.clone().map(|by| Box::new(each(by)));
+                    let width = by.as_ref().map_or(64, |by| by.shape.bits());
+                    let mask = if width >= 64 { u64::MAX } else { (1 << width) - 1 };
+                    if width > 64 {
+                        return bytes;
+                    }
+                    let variant = |(n, member): &(Option<i128>, kprism_expr::ctype::Member)| {
+                        (n.map(|n| n as u64 & mask), each(member.clone()))
+                    };
+                    let variants = choice.variants.iter().map(variant).collect();
+                    Shape::Choice { by, variants }
+                }
+                None => Shape::Record { members: record.members.into_iter().map(each).collect() },
             }
-            Shape::Record { members }
         }
         _ => bytes,
     }
@@ -181,7 +275,10 @@ impl Shape {
                 (n, _) => json!(n),
             },
             Shape::Bool => json!(int(1)?.0 != 0),
-            Shape::Char => json!(text(&[int(1)?.0 as u8])),
+            Shape::Char => match int(1)? {
+                (n @ 0..=0x7f, 8) => text(&[n as u8], false),
+                (n, bits) => json!(extended(n, bits)),
+            },
             Shape::Enum { size, signed, names } => {
                 let (n, bits) = int(*size)?;
                 let value = if *signed { extended(n, bits) } else { n.cast_signed() };
@@ -191,14 +288,47 @@ impl Shape {
                 }
             }
             Shape::Pointer => json!(format!("{:#x}", int(8)?.0)),
-            Shape::Float { size: 4 } => json!(f32::from_bits(int(4)?.0 as u32)),
-            Shape::Float { .. } => json!(f64::from_bits(int(8)?.0)),
-            Shape::Text { room } => {
+            Shape::Float { size: 4 } => float(f64::from(f32::from_bits(int(4)?.0 as u32))),
+            Shape::Float { size: 16 } => {
+                let exponent = number(bytes, from.checked_add(64)?, 16)?;
+                float(extended_precision(number(bytes, from, 64)?, exponent as u16))
+            }
+            Shape::Float { .. } => float(f64::from_bits(int(8)?.0)),
+            Shape::Wide { signed } => {
+                let (low, high) = (number(bytes, from, 64)?, number(bytes, from.checked_add(64)?, 64)?);
+                let n = u128::from(high) << 64 | u128::from(low);
+                let (small, all) = match signed {
+                    true => (i64::try_from(n.cast_signed()).map(Value::from), n.cast_signed().to_string()),
+                    false => (u64::try_from(n).map(Value::from), n.to_string()),
+                };
+                small.unwrap_or_else(|_| json!(all))
+            }
+            Shape::Text { room, cut } => {
                 let length = number(bytes, from, 64)?.min(u64::from(*room)) as usize;
                 let start = usize::try_from(from / 8).ok()?.checked_add(8)?;
                 let all = bytes.get(start..start.checked_add(length)?)?;
-                json!(text(until_zero(all)))
+                let cut = cut.is_some_and(|cut| length >= cut as usize);
+                let all = until_zero(all);
+                text(if cut { &all[..all.len().saturating_sub(1)] } else { all }, cut)
             }
+            Shape::Choice { by, variants } => {
+                let which = match by {
+                    Some(by) => {
+                        let bits = u32::try_from(by.shape.bits()).ok()?.clamp(8, 64);
+                        Some(number(bytes, from.checked_add(by.offset)?, bits)?)
+                    }
+                    None => None,
+                };
+                let found = variants.iter().find(|(n, _)| which.is_some() && *n == which);
+                let other = || variants.iter().find(|(n, _)| n.is_none());
+                let (_, member) = found.or_else(other)?;
+                let at = from.checked_add(member.offset)?;
+                let mut all = Map::new();
+                let value = member.shape.at(bytes, at, None, depth + 1).unwrap_or(Value::Null);
+                all.insert(member.name.clone(), value);
+                Value::Object(all)
+            }
+            Shape::Missing { .. } => Value::Null,
             Shape::Stack { frames } => {
                 let frames = (number(bytes, from, 64)? / 8).min(u64::from(*frames));
                 let each = |n| number(bytes, from.checked_add(64 * (n + 1))?, 64);
@@ -207,7 +337,11 @@ impl Shape {
                     .collect::<Option<Vec<_>>>()?
                     .into()
             }
-            Shape::Chars { size } => json!(text(until_zero(part(*size)?))),
+            Shape::Chars { size } => {
+                let all = part(*size)?;
+                let end = all.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+                text(&all[..end], false)
+            }
             Shape::Array { of, count, stride } => {
                 let mut all = Vec::new();
                 for n in 0..u64::from(*count).min(bytes.len() as u64) {
@@ -240,24 +374,91 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
     bytes.split(|b| *b == 0).next().unwrap_or(&[])
 }
 
-/// As UTF-8 where it is, else escaped as C does.
-fn text(bytes: &[u8]) -> String {
+/// A string if it is UTF-8, else its bytes. `cut`: it went on, and may end within a character.
+fn text(bytes: &[u8], cut: bool) -> Value {
+    const MORE: &str = "…";
+    let bytes = match std::str::from_utf8(bytes) {
+        Err(e) if cut && e.error_len().is_none() => &bytes[..e.valid_up_to()],
+        _ => bytes,
+    };
     match std::str::from_utf8(bytes) {
-        Ok(text) => text.to_owned(),
-        Err(_) => bytes.escape_ascii().to_string(),
+        Ok(text) if cut => json!(format!("{text}{MORE}")),
+        Ok(text) => json!(text),
+        Err(_) => {
+            let more = cut.then(|| json!(MORE));
+            bytes.iter().map(|byte| json!(byte)).chain(more).collect()
+        }
     }
+}
+
+/// JSON has no such numbers, but names for them.
+fn float(n: f64) -> Value {
+    if n.is_finite() { json!(n) } else { json!(n.to_string()) }
+}
+
+/// The processor's numbers of 80 bits, as near as 64 bits come.
+fn extended_precision(mantissa: u64, exponent: u16) -> f64 {
+    let sign = if exponent >> 15 == 1 { -1.0 } else { 1.0 };
+    match exponent & 0x7fff {
+        0x7fff if mantissa << 1 == 0 => sign * f64::INFINITY,
+        0x7fff => f64::NAN,
+        exponent => {
+            // In two steps: the scale alone may be out of range.
+            let scale = i32::from(exponent) - 16383 - 63;
+            let half = scale / 2;
+            sign * (mantissa as f64) * 2_f64.powi(half) * 2_f64.powi(scale - half)
+        }
+    }
+}
+
+/// Between quotes as C has it, what cannot be printed in octal digits.
+fn quoted<'t>(parts: impl Iterator<Item = &'t Value>) -> String {
+    let mut out = String::from('"');
+    for part in parts {
+        match part {
+            Value::String(text) => {
+                for c in text.chars() {
+                    match c {
+                        '"' | '\\' => out.extend(['\\', c]),
+                        '\n' => out.push_str("\\n"),
+                        '\t' => out.push_str("\\t"),
+                        '\r' => out.push_str("\\r"),
+                        c if c.is_control() => out.push_str(&format!("\\{:03o}", u32::from(c))),
+                        c => out.push(c),
+                    }
+                }
+            }
+            byte => match byte.as_u64().unwrap_or(0) as u8 {
+                byte @ (b'"' | b'\\') => out.extend(['\\', char::from(byte)]),
+                byte @ b' '..=b'~' => out.push(char::from(byte)),
+                byte => out.push_str(&format!("\\{byte:03o}")),
+            },
+        }
+    }
+    out + "\""
 }
 
 impl Shape {
     /// A value of this shape in a line of text, as C writes it: members in their order, enumerators by name.
     pub fn line(&self, value: &Value) -> String {
         match (self, value) {
+            (Shape::Missing { why }, _) => format!("<{why}>"),
             (_, Value::Null) => "?".to_owned(),
+            (Shape::Float { .. } | Shape::Wide { .. }, Value::String(text)) => text.clone(),
+            (Shape::Text { .. } | Shape::Chars { .. }, Value::Array(all)) => quoted(all.iter()),
+            (Shape::Choice { variants, .. }, Value::Object(all)) => {
+                let one = |(name, value): (&String, &Value)| {
+                    let found = variants.iter().find(|(_, member)| member.name == *name);
+                    let inner = found.map(|(_, member)| member.shape.line(value)).unwrap_or_default();
+                    format!("{name} {inner}")
+                };
+                all.iter().map(one).collect::<Vec<_>>().join(", ")
+            }
             (Shape::Pointer | Shape::Enum { .. } | Shape::Bytes { .. }, Value::String(text)) => text.clone(),
             (Shape::Stack { .. }, Value::Array(all)) => {
                 all.iter().map(|v| v.as_str().unwrap_or("?")).collect::<Vec<_>>().join(" < ")
             }
-            (_, Value::String(text)) => format!("{text:?}"),
+            (_, text @ Value::String(_)) => quoted(std::iter::once(text)),
             (Shape::Array { of, .. }, Value::Array(all)) => {
                 format!("{{{}}}", all.iter().map(|value| of.line(value)).collect::<Vec<_>>().join(", "))
             }
@@ -311,10 +512,21 @@ mod tests {
     fn strings() {
         let mut bytes = vec![4, 0, 0, 0, 0, 0, 0, 0];
         bytes.extend(b"abc\0rest");
-        assert_eq!(Shape::Text { room: 8 }.value(&bytes), json!("abc"));
-        assert_eq!(Shape::Chars { size: 8 }.value(&bytes[8..]), json!("abc"));
+        assert_eq!(Shape::Text { room: 8, cut: None }.value(&bytes), json!("abc"));
+        assert_eq!(Shape::Chars { size: 8 }.value(&bytes[8..]), json!("abc\0rest"));
+        assert_eq!(Shape::Chars { size: 5 }.value(b"abc\0\0"), json!("abc"));
+        assert_eq!(Shape::Chars { size: 4 }.value(b"full"), json!("full"));
+        // What is no UTF-8 is bytes; what was cut says so.
+        let chars = Shape::Chars { size: 3 };
+        assert_eq!(chars.value(b"a\xc8z"), json!([97, 200, 122]));
+        assert_eq!(chars.line(&chars.value(b"a\xc8z")), "\"a\\310z\"");
+        assert_eq!(chars.line(&chars.value(b"\"\\\x01")), "\"\\\"\\\\\\001\"");
+        let long = Shape::Text { room: 8, cut: Some(6) };
+        let value = long.value(b"\x06\0\0\0\0\0\0\0abcde\0\0\0");
+        assert_eq!(long.line(&value), "\"abcd…\"");
+        assert_eq!(long.value(b"\x05\0\0\0\0\0\0\0abcd\0\0\0\0"), json!("abcd"));
         // A length that lies.
         bytes[0] = 0xff;
-        assert_eq!(Shape::Text { room: 400 }.value(&bytes), Value::Null);
+        assert_eq!(Shape::Text { room: 400, cut: None }.value(&bytes), Value::Null);
     }
 }

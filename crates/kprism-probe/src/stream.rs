@@ -68,6 +68,13 @@ pub struct Probe {
     pub part: Part,
 }
 
+impl Probe {
+    /// Whether the other is somewhere else in the code.
+    pub fn found_apart(&self, other: &Probe) -> bool {
+        self.address != other.address
+    }
+}
+
 /// What a probe's hit does to the recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -245,7 +252,7 @@ pub fn tidy(record: &mut [u8], probe: &Probe) {
             continue;
         }
         let room = match item.shape {
-            Some(Shape::Text { room }) => room,
+            Some(Shape::Text { room, .. }) => room,
             Some(Shape::Stack { frames }) => frames.saturating_mul(8),
             _ => continue,
         };
@@ -291,7 +298,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes(bytes: Vec<u8>, at: u32, room: u32) {
-            let shape = Some(Shape::Text { room });
+            let shape = Some(Shape::Text { room, cut: None });
             let item = Item { name: String::new(), ty: String::new(), at, shape, missing: None };
             for hit in hits(&bytes).flatten() {
                 let _ = hit.value(0, &item);

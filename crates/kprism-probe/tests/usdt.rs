@@ -46,7 +46,7 @@ fn arguments_are_those_of_the_program() {
         let collect = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let plan = |place, condition, collect: &[String]| {
             let request = Request { place, condition, collect, text: 16, ..Request::default() };
-            plans(Target::Program(&program), &request).unwrap_or_else(|e| panic!("{flags:?}: {e}"))
+            plans(Target::Program(&program, None), &request).unwrap_or_else(|e| panic!("{flags:?}: {e}"))
         };
         let mut all = plan(
             "demo:plain",
@@ -71,7 +71,7 @@ fn arguments_are_those_of_the_program() {
         assert_eq!(records, [expected, second], "{flags:?}");
     }
     let missing = Request { place: "demo:plane", text: 16, ..Request::default() };
-    let error = plans(Target::Program(&folder.path().join("sdt")), &missing).unwrap_err().to_string();
+    let error = plans(Target::Program(&folder.path().join("sdt"), None), &missing).unwrap_err().to_string();
     assert!(error.contains("did you mean `demo:plain`?"), "{error}");
 }
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use kprism_btf::{Btf, Kind, Type};
 
 use crate::ast::Tag;
-use crate::ctype::{Def, Enum, Int, Member, Record, Ty, TypeRef, Types};
+use crate::ctype::{Def, Enum, Int, Kin, Member, Record, Ty, TypeRef, Types};
 
 pub use place::{Error, Place};
 
@@ -27,10 +27,19 @@ fn record(btf: &Btf, found: Type<'_>, tag: Tag) -> Record {
     let members = btf.members(found).map(|m| {
         let bits = m.bits.or_else(|| old_bits(btf, m.ty)).and_then(|bits| u8::try_from(bits).ok());
         let bits = bits.filter(|b| (1..=64).contains(b));
-        Member { name: named(m.name), ty: ty(m.ty), offset: u64::from(m.bit_offset), bits }
+        Member { name: named(m.name), ty: ty(m.ty), offset: u64::from(m.bit_offset), bits, kin: Kin::Own }
     });
     let size = u64::from(found.size_or_type);
-    Record { tag, name: named(found.name), size, members: members.collect(), declared: false }
+    Record {
+        tag,
+        name: named(found.name),
+        size,
+        members: members.collect(),
+        declared: false,
+        bare: false,
+        by_reference: false,
+        choice: None,
+    }
 }
 
 /// Bitfields of old BTF have an integer type of their own.
@@ -84,7 +93,16 @@ impl Types for Btf {
             Kind::Enum | Kind::Enum64 => Def::Enum(enumeration(self, found)),
             Kind::Fwd => {
                 let tag = if found.flag { Tag::Union } else { Tag::Struct };
-                Def::Record(Record { tag, name, size: 0, members: Vec::new(), declared: true })
+                Def::Record(Record {
+                    tag,
+                    name,
+                    size: 0,
+                    members: Vec::new(),
+                    declared: true,
+                    bare: false,
+                    by_reference: false,
+                    choice: None,
+                })
             }
             Kind::Typedef => Def::Alias(name, ty(value)),
             Kind::Volatile | Kind::Const | Kind::Restrict | Kind::TypeTag => Def::Alias(None, ty(value)),

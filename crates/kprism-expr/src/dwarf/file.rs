@@ -22,6 +22,8 @@ pub struct Image {
     map: Mmap,
     /// Sections that were compressed.
     unpacked: HashMap<String, Vec<u8>>,
+    /// A file with its debug information.
+    debug: Option<Box<Image>>,
     /// Offsets of skeleton units, and their files.
     split: Vec<(usize, Image)>,
     /// What is loaded: address, size, and where it is in the file.
@@ -52,6 +54,8 @@ pub struct Symbol {
     pub size: u64,
     /// Whether it is code.
     pub code: bool,
+    /// Whether that code chooses the function when the program starts (IFUNC).
+    pub chosen: bool,
 }
 
 impl Image {
@@ -63,6 +67,59 @@ impl Image {
         }
         image.split = image.find_split(path)?;
         Ok(image)
+    }
+
+    /// Maps a file, and another one with its debug information, if it is known. There need not be any.
+    pub fn open_with(path: &Path, debug: Option<&Path>) -> Result<Self, Error> {
+        let mut image = Self::map(path)?;
+        let Some(debug) = debug else {
+            if !image.section(".debug_info").is_empty() {
+                image.split = image.find_split(path)?;
+            }
+            return Ok(image);
+        };
+        let other = Self::map(debug)?;
+        if other.section(".debug_info").is_empty() {
+            return Err(Error::Stripped(other.name));
+        }
+        if let (Some(own), Some(its)) = (image.build_id(), other.build_id())
+            && own != its
+        {
+            let what = format!(
+                "{}: debug information of another file: its build id is {its}, {} has {own}",
+                other.name, image.name
+            );
+            return Err(Error::Nothing(what));
+        }
+        image.debug = Some(Box::new(other));
+        image.split = image.find_split(debug)?;
+        Ok(image)
+    }
+
+    /// Whether it has debug information, in itself or in a file of its own.
+    pub fn is_described(&self) -> bool {
+        !self.section(".debug_info").is_empty()
+    }
+
+    /// Whether it has debug information only, and no code.
+    pub fn is_debug_only(&self) -> bool {
+        self.object().is_some_and(|o| {
+            let text = o.section_by_name(".text");
+            text.is_some_and(|text| text.size() > 0 && text.file_range().is_none())
+        })
+    }
+
+    /// The name and the checksum of the file that a linker was told has the debug information.
+    pub fn debug_link(&self) -> Option<(String, u32)> {
+        let object = self.object()?;
+        let (name, sum) = object.gnu_debuglink().ok()??;
+        Some((String::from_utf8_lossy(name).into_owned(), sum))
+    }
+
+    /// Whether parts of the debug information are in a file that several share (dwz), which is not read.
+    pub fn has_shared_debug(&self) -> bool {
+        let of = self.debug.as_deref().unwrap_or(self);
+        !of.section(".gnu_debugaltlink").is_empty()
     }
 
     /// Maps a file, with debug information or not.
@@ -91,6 +148,7 @@ impl Image {
             name,
             map,
             unpacked,
+            debug: None,
             split: Vec::new(),
             segments,
             code: OnceCell::new(),
@@ -137,6 +195,11 @@ impl Image {
                     names.entry(name.to_owned()).or_insert(symbol.address());
                 }
             }
+            if let Some(debug) = &self.debug {
+                for symbol in debug.symbols(|_| true) {
+                    names.entry(symbol.name).or_insert(symbol.address);
+                }
+            }
             names
         });
         names.get(name).copied()
@@ -168,7 +231,14 @@ impl Image {
             let section = o.section_by_name(name)?;
             section.file_range()
         });
-        section.and_then(|(at, size)| self.map.get(at as usize..)?.get(..size as usize)).unwrap_or(&[])
+        let own = section.and_then(|(at, size)| self.map.get(at as usize..)?.get(..size as usize));
+        match (own, &self.debug) {
+            (Some(own), _) if !own.is_empty() => own,
+            (_, Some(debug)) if name.starts_with(".debug") || name.starts_with(".gnu_debug") => {
+                debug.section(name)
+            }
+            _ => &[],
+        }
     }
 
     pub(crate) fn section_address(&self, name: &str) -> u64 {
@@ -218,24 +288,32 @@ impl Image {
     }
 
     /// The symbols for which `wanted` holds.
-    pub(crate) fn symbols(&self, wanted: impl Fn(&str) -> bool) -> Vec<Symbol> {
+    pub(crate) fn symbols(&self, wanted: impl Fn(&str) -> bool + Copy) -> Vec<Symbol> {
         let Some(object) = self.object() else { return Vec::new() };
         let all = object.symbols().chain(object.dynamic_symbols());
         let mut found: Vec<Symbol> = all
-            .filter(|s| s.is_definition())
             .filter_map(|s| {
                 let name = s.name().ok().filter(|n| wanted(n))?;
                 let code = s.kind() == object::SymbolKind::Text;
-                Some(Symbol { name: name.to_owned(), address: s.address(), size: s.size(), code })
+                let known = s.is_definition() || (code && !s.is_undefined());
+                let object::SymbolFlags::Elf { st_info, .. } = s.flags() else { return None };
+                if !known {
+                    return None;
+                }
+                let chosen = st_info.st_type() == object::elf::STT_GNU_IFUNC;
+                Some(Symbol { name: name.to_owned(), address: s.address(), size: s.size(), code, chosen })
             })
             .collect();
+        if let Some(debug) = &self.debug {
+            found.extend(debug.symbols(wanted));
+        }
         found.sort_by(|a, b| (a.address, &a.name).cmp(&(b.address, &b.name)));
         found.dedup();
         found
     }
 
     /// The code symbol that an address belongs to.
-    pub(crate) fn around(&self, address: u64) -> Option<&Symbol> {
+    pub fn around(&self, address: u64) -> Option<&Symbol> {
         let code = self.code.get_or_init(|| {
             let mut all = self.symbols(|_| true);
             all.retain(|s| s.code);

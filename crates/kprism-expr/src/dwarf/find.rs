@@ -8,7 +8,7 @@ use memchr::memmem;
 
 use super::{Debug, Entry, Error, Node};
 
-/// Places in the string table that are followed; a name that is the end of more others is rare.
+/// Places in the string table that are followed one by one; a name that is the end of more others may be in any unit.
 const STRINGS: usize = 256;
 
 /// What a search takes.
@@ -61,17 +61,49 @@ impl<'d> Debug<'d> {
             }
         };
         memmem::find_iter(info, &text).for_each(&mut add);
-        for at in memmem::find_iter(strings, &text).take(STRINGS) {
+        for (n, at) in memmem::find_iter(strings, &text).enumerate() {
+            if n == STRINGS {
+                return (0..part.units.len()).collect();
+            }
             if let Ok(offset) = u32::try_from(at) {
                 memmem::find_iter(info, &offset.to_le_bytes()).for_each(&mut add);
             }
         }
         // By index into .debug_str_offsets: the index is not told from other numbers.
-        let indexed = file > 0 || !self.image.section(".debug_str_offsets").is_empty();
+        let indexed = (1..=self.image.split().len()).contains(&file)
+            || !self.image.section(".debug_str_offsets").is_empty();
         if indexed && memmem::find(strings, &text).is_some() {
             units.extend(0..part.units.len());
         }
         units
+    }
+
+    /// Units in whose bytes the name stands, alone or with what a template was made with behind it.
+    pub(crate) fn candidates_of_base(&self, file: usize, base: &str) -> BTreeSet<usize> {
+        let part = &self.parts[file];
+        let mut units = self.candidates(file, base);
+        let info = self.info_bytes(file);
+        let template = format!("{base}<");
+        let mut add = |offset: usize| {
+            if let Some(index) = self.unit_index(Node { file, offset }) {
+                units.insert(index);
+            }
+        };
+        memmem::find_iter(info, template.as_bytes()).for_each(&mut add);
+        let strings = part.dwarf.debug_str.reader_bytes();
+        for at in memmem::find_iter(strings, template.as_bytes()) {
+            // Only where a string begins: longer names end with this one too.
+            let begins = at == 0 || strings.get(at - 1) == Some(&0);
+            if let (true, Ok(offset)) = (begins, u32::try_from(at)) {
+                memmem::find_iter(info, &offset.to_le_bytes()).for_each(&mut add);
+            }
+        }
+        units
+    }
+
+    /// A file's dies, as they are stored.
+    pub(crate) fn info_bytes(&self, file: usize) -> &'d [u8] {
+        self.parts[file].dwarf.debug_info_bytes(self.image, file)
     }
 
     /// The first die of that name that is taken. Units in `first` are looked at before all others.
@@ -137,13 +169,21 @@ impl<'d> Debug<'d> {
                 above.pop();
             }
             let inside = above.iter().any(|a| a.1 == gimli::DW_TAG_subprogram);
+            // What a class has is found through the class.
+            let of_class = above.last().is_some_and(|a| {
+                matches!(
+                    a.1,
+                    gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type
+                )
+            });
             let parent = above.last().map(|a| Node { file, offset: a.2 });
             if entry.has_children() {
                 above.push((depth, entry.tag(), offset));
             }
             // What a function declares for itself is found from the place in it.
             let local = matches!(entry.tag(), gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter);
-            if (inside && local) || self.own_name_is(file, &unit, &entry, name) != Some(true) {
+            let method = of_class && (local || entry.tag() == gimli::DW_TAG_subprogram);
+            if (inside && local) || method || self.own_name_is(file, &unit, &entry, name) != Some(true) {
                 continue;
             }
             let found = Some((Node { file, offset }, parent));
@@ -179,7 +219,8 @@ impl<'d> Bytes<'d> for gimli::Dwarf<super::R<'d>> {
     fn debug_info_bytes(&self, image: &'d super::Image, file: usize) -> &'d [u8] {
         match file.checked_sub(1).and_then(|i| image.split().get(i)) {
             Some((_, split)) => split.section(".debug_info.dwo"),
-            None => image.section(".debug_info"),
+            None if file == 0 => image.section(".debug_info"),
+            None => image.section(".debug_types"),
         }
     }
 

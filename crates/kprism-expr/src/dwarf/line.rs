@@ -64,56 +64,51 @@ impl<'d> Debug<'d> {
         Ok(found.and_then(|(file, line)| Some(Line { file: self.file_name(unit, file)?, line })))
     }
 
-    /// The addresses where a line of a file begins, in all units; the nearest line with code if it has none.
-    pub(crate) fn addresses_of(&self, file: &str, line: u64) -> Result<(u64, Vec<u64>), Error> {
+    /// The addresses where a line of a file begins, and whether it has instructions there, in all units; the nearest line with code if it has none.
+    pub(crate) fn addresses_of(&self, file: &str, line: u64) -> Result<(u64, Vec<(u64, bool)>), Error> {
         let ends =
             |name: &str| name == file || name.strip_suffix(file).is_some_and(|rest| rest.ends_with('/'));
         let mut known = false;
         let mut best: Option<u64> = None;
-        let mut addresses = Vec::new();
-        // A unit's own source is the most likely place; others may include the file.
-        let mut own = Vec::new();
-        let mut others = Vec::new();
+        let mut addresses: Vec<(u64, bool)> = Vec::new();
         for index in 0..self.parts[0].units.len() {
             let unit = self.unit(0, index)?;
-            match unit.name.map(|n| n.to_string_lossy().into_owned()) {
-                Some(name) if ends(&name) => own.push(unit),
-                _ => others.push(unit),
+            let Some(program) = &unit.line_program else { continue };
+            let count = program.header().file_names().len() as u64;
+            let wanted: Vec<u64> =
+                (0..=count).filter(|i| self.file_name(&unit, *i).is_some_and(|n| ends(&n))).collect();
+            if wanted.is_empty() {
+                continue;
             }
-        }
-        for units in [own, others] {
-            for unit in units {
-                let Some(program) = &unit.line_program else { continue };
-                let count = program.header().file_names().len() as u64;
-                let wanted: Vec<u64> =
-                    (0..=count).filter(|i| self.file_name(&unit, *i).is_some_and(|n| ends(&n))).collect();
-                if wanted.is_empty() {
-                    continue;
+            known = true;
+            // The last place that was taken: another line may begin at the same instruction, and this one has none there.
+            let mut taken: Option<u64> = None;
+            self.rows(&unit, |row| {
+                let is_it = !row.end && wanted.contains(&row.file) && row.line >= line;
+                if let Some(address) = taken.take()
+                    && row.address == address
+                    && !(is_it && best == Some(row.line))
+                    && let Some((_, has_code)) = addresses.last_mut()
+                {
+                    *has_code = false;
                 }
-                known = true;
-                let mut previous = None;
-                self.rows(&unit, |row| {
-                    let begins = previous != Some((row.file, row.line));
-                    previous = Some((row.file, row.line));
-                    if row.end || !row.statement || !wanted.contains(&row.file) || row.line < line || !begins
-                    {
-                        return;
-                    }
-                    if best.is_none_or(|b| row.line < b) {
-                        best = Some(row.line);
-                        addresses.clear();
-                    }
-                    if best == Some(row.line) {
-                        addresses.push(row.address);
-                    }
-                })?;
-            }
-            if best == Some(line) {
-                break;
-            }
+                if !is_it || !row.statement {
+                    return;
+                }
+                if best.is_none_or(|b| row.line < b) {
+                    best = Some(row.line);
+                    addresses.clear();
+                }
+                if best == Some(row.line) {
+                    addresses.push((row.address, true));
+                    taken = Some(row.address);
+                }
+            })?;
         }
         addresses.sort_unstable();
-        addresses.dedup();
+        addresses.reverse();
+        addresses.dedup_by_key(|(address, _)| *address);
+        addresses.reverse();
         match best {
             Some(best) => Ok((best, addresses)),
             None if known => Err(Error::Nothing(format!("{file} has no code at line {line} or after it"))),

@@ -5,13 +5,16 @@
 //! table and then the bytes of `.debug_info` for the string's offset, which memory is faster at than any table that
 //! would first have to be built. Only units that are needed are parsed. Files are mapped, not read.
 
+mod copies;
 mod file;
 mod find;
 mod frame;
 mod line;
 mod location;
+mod pattern;
 mod place;
 mod saved;
+mod symbol;
 mod tracepoint;
 mod types;
 
@@ -26,8 +29,9 @@ use crate::ctype::{Def, Ty, TypeRef};
 
 pub use file::{Image, build_id};
 pub use line::Line;
-pub use place::Place;
+pub use place::{Place, Places};
 pub use saved::Saved;
+pub use symbol::Bare;
 pub use tracepoint::{Event, Site};
 
 pub(crate) type R<'d> = EndianSlice<'d, LittleEndian>;
@@ -87,6 +91,9 @@ pub(crate) struct Part<'d> {
     pub units: Vec<UnitAt<'d>>,
 }
 
+/// What type was asked for: from which unit, its tag and name.
+type Asked = (Option<(usize, usize)>, Tag, String);
+
 /// The debug information of a file.
 pub struct Debug<'d> {
     pub(crate) image: &'d Image,
@@ -94,7 +101,7 @@ pub struct Debug<'d> {
     /// By the unit's start.
     units: RefCell<HashMap<Node, Rc<Unit<'d>>>>,
     defs: RefCell<HashMap<TypeRef, Def>>,
-    found: RefCell<HashMap<(Tag, String), Option<Ty>>>,
+    found: RefCell<HashMap<Asked, Option<Ty>>>,
     /// Variables and functions outside of functions, by the unit that asks and the name.
     globals: RefCell<HashMap<(usize, usize, String), Option<Node>>>,
     /// Instructions that a kernel changes.
@@ -116,6 +123,7 @@ impl<'d> Debug<'d> {
         };
         debug.parts[0].units = debug.list(0)?;
         debug.open_split()?;
+        debug.open_types()?;
         Ok(debug)
     }
 
@@ -148,6 +156,24 @@ impl<'d> Debug<'d> {
             }
             self.parts[part].units = units;
         }
+        Ok(())
+    }
+
+    /// Types that DWARF 4 keeps in a section of their own (-fdebug-types-section). They are the last part.
+    fn open_types(&mut self) -> Result<(), Error> {
+        let section = self.image.section(".debug_types");
+        if section.is_empty() {
+            return Ok(());
+        }
+        let dwarf = self.image.dwarf();
+        let mut units = Vec::new();
+        let mut headers = dwarf.type_units();
+        while let Some(header) = headers.next().map_err(self.bad(".debug_types"))? {
+            let start = header.offset().0;
+            let end = start.saturating_add(header.length_including_self());
+            units.push(UnitAt { start, end, header, skeleton: None });
+        }
+        self.parts.push(Part { dwarf, units });
         Ok(())
     }
 
@@ -206,7 +232,7 @@ impl<'d> Debug<'d> {
         entry: &Entry<'d>,
         at: gimli::DwAt,
     ) -> Option<Node> {
-        let start = unit.header.debug_info_offset().map_or(0, |o| o.0);
+        let start = unit.header.offset().0;
         match entry.attr_value(at)? {
             gimli::AttributeValue::UnitRef(o) => Some(Node { file, offset: start.checked_add(o.0)? }),
             gimli::AttributeValue::DebugInfoRef(o) => Some(Node { file, offset: o.0 }),

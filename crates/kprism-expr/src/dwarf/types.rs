@@ -6,28 +6,70 @@ use std::rc::Rc;
 use gimli::AttributeValue;
 
 use crate::ast::Tag;
-use crate::ctype::{Def, Enum, Int, Member, Record, Ty, TypeRef, Types};
+use crate::ctype::{Choice, Def, Enum, Int, Kin, Member, Record, Ty, TypeRef, Types};
 
 use super::find::Take;
+use super::pattern::Pattern;
 use super::{Debug, Entry, Error, Node, Unit};
 
 fn number(entry: &Entry<'_>, at: gimli::DwAt) -> Option<u64> {
     entry.attr(at)?.udata_value()
 }
 
-/// The DWARF tag of a C tag.
-fn dwarf_tag(tag: Tag) -> gimli::DwTag {
-    match tag {
-        Tag::Struct => gimli::DW_TAG_structure_type,
-        Tag::Union => gimli::DW_TAG_union_type,
-        Tag::Enum => gimli::DW_TAG_enumeration_type,
-        Tag::Typedef => gimli::DW_TAG_typedef,
+/// A number that may be below zero, by whatever form it was written.
+fn signed(entry: &Entry<'_>, at: gimli::DwAt) -> Option<i64> {
+    match entry.attr(at)?.value() {
+        AttributeValue::Sdata(n) => Some(n),
+        // Written as eight bytes by clang.
+        _ => entry.attr(at)?.udata_value().map(u64::cast_signed),
     }
+}
+
+/// The DWARF tags of a C tag.
+fn dwarf_tags(tag: Tag) -> &'static [gimli::DwTag] {
+    match tag {
+        Tag::Struct => &[gimli::DW_TAG_structure_type, gimli::DW_TAG_class_type],
+        Tag::Union => &[gimli::DW_TAG_union_type],
+        Tag::Enum => &[gimli::DW_TAG_enumeration_type],
+        Tag::Typedef => &[gimli::DW_TAG_typedef],
+    }
+}
+
+/// Whether a unit's language calls types by their tags alone.
+pub(crate) fn is_bare(unit: &Unit<'_>) -> bool {
+    let Some(root) = unit.entry(unit.header.root_offset()).ok() else { return false };
+    match root.attr_value(gimli::DW_AT_language) {
+        Some(AttributeValue::Language(language)) => matches!(
+            language,
+            gimli::DW_LANG_C_plus_plus
+                | gimli::DW_LANG_C_plus_plus_03
+                | gimli::DW_LANG_C_plus_plus_11
+                | gimli::DW_LANG_C_plus_plus_14
+                | gimli::DW_LANG_C_plus_plus_17
+                | gimli::DW_LANG_C_plus_plus_20
+                | gimli::DW_LANG_Rust
+        ),
+        _ => false,
+    }
+}
+
+/// Whether a unit is of Rust.
+pub(crate) fn is_rust(unit: &Unit<'_>) -> bool {
+    let root = unit.entry(unit.header.root_offset()).ok();
+    let language = root.and_then(|root| root.attr_value(gimli::DW_AT_language));
+    language == Some(AttributeValue::Language(gimli::DW_LANG_Rust))
 }
 
 impl<'d> Debug<'d> {
     fn link(&self, file: usize, unit: &Unit<'d>, entry: &Entry<'d>) -> Ty {
-        self.refers(file, unit, entry, gimli::DW_AT_type).map_or(Ty::Void, |n| Ty::Ref(n.type_ref()))
+        match self.refers(file, unit, entry, gimli::DW_AT_type) {
+            Some(node) => Ty::Ref(node.type_ref()),
+            // It is somewhere that was not found: whoever asks is told.
+            None if entry.has_attr(gimli::DW_AT_type) => {
+                Ty::Ref(Node { file: 0xffff, offset: entry.offset().0 }.type_ref())
+            }
+            None => Ty::Void,
+        }
     }
 
     /// A type by name, first in this unit.
@@ -37,14 +79,19 @@ impl<'d> Debug<'d> {
         tag: Tag,
         name: &str,
     ) -> Result<Option<Ty>, String> {
-        let key = (tag, name.to_owned());
+        let key = (first, tag, name.to_owned());
         if let Some(found) = self.found.borrow().get(&key) {
             return Ok(found.clone());
         }
-        let wanted = dwarf_tag(tag);
+        if name.contains("::") {
+            let found = self.scoped_type(tag, name).map_err(|e| e.to_string())?;
+            self.found.borrow_mut().insert(key, found.clone());
+            return Ok(found);
+        }
+        let wanted = dwarf_tags(tag);
         let found = self
             .named(name, first, |e| {
-                if e.tag() != wanted {
+                if !wanted.contains(&e.tag()) {
                     Take::No
                 } else if e.has_attr(gimli::DW_AT_declaration) {
                     Take::Perhaps
@@ -58,17 +105,39 @@ impl<'d> Debug<'d> {
         Ok(found)
     }
 
+    /// A type by its name and the scopes around it.
+    fn scoped_type(&self, tag: Tag, name: &str) -> Result<Option<Ty>, Error> {
+        let all = self.matching(&Pattern::new(name), dwarf_tags(tag))?;
+        let mut declared = None;
+        for node in all {
+            let (_, entry) = self.entry(node)?;
+            if !entry.has_attr(gimli::DW_AT_declaration) || entry.has_attr(gimli::DW_AT_signature) {
+                return Ok(Some(Ty::Ref(node.type_ref())));
+            }
+            declared = Some(Ty::Ref(node.type_ref()));
+        }
+        Ok(declared)
+    }
+
     fn def(&self, r: TypeRef) -> Result<Def, Error> {
-        let node = Node::of(r);
-        let (unit, entry) = self.entry(node)?;
+        let mut node = Node::of(r);
+        let (mut unit, mut entry) = self.entry(node)?;
+        // Described in a unit of its own (-fdebug-types-section).
+        if let Some(full) = self.refers(node.file, &unit, &entry, gimli::DW_AT_signature) {
+            node = full;
+            (unit, entry) = self.entry(node)?;
+        }
         let name = self.own_name(node.file, &unit, &entry);
         let size = number(&entry, gimli::DW_AT_byte_size).unwrap_or(0);
         let to = || self.link(node.file, &unit, &entry);
         Ok(match entry.tag() {
             gimli::DW_TAG_base_type => base(&entry, name.unwrap_or_default(), size),
-            gimli::DW_TAG_pointer_type
-            | gimli::DW_TAG_reference_type
-            | gimli::DW_TAG_rvalue_reference_type => Def::Plain(Ty::Ptr(Rc::new(to()))),
+            gimli::DW_TAG_pointer_type => Def::Plain(Ty::Ptr(Rc::new(to()))),
+            gimli::DW_TAG_reference_type | gimli::DW_TAG_rvalue_reference_type => Def::Reference(to()),
+            gimli::DW_TAG_ptr_to_member_type => {
+                let method = matches!(crate::ctype::resolve(self, &to()), Ok(Def::Function));
+                Def::Wide("pointer to a member".to_owned(), if method { 16 } else { 8 })
+            }
             gimli::DW_TAG_typedef => Def::Alias(name, to()),
             gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type => {
                 Def::Record(self.record(Tag::Struct, node, &unit, &entry, name, size)?)
@@ -101,37 +170,193 @@ impl<'d> Debug<'d> {
         size: u64,
     ) -> Result<Record, Error> {
         let mut members = Vec::new();
+        let mut choice = None;
+        let bare = is_bare(unit);
+        // Whether copying it runs code, so that functions get its address (Itanium C++ ABI 3.1.2.3).
+        let mut copied = false;
         let bad = self.bad(".debug_info");
         let mut tree = unit.entries_tree(Some(entry.offset())).map_err(&bad)?;
         let mut children = tree.root().map_err(&bad)?.children();
         while let Some(child) = children.next().map_err(&bad)? {
-            let member = child.entry();
-            // A static member of C++ has no place in the structure.
-            if member.tag() != gimli::DW_TAG_member || member.has_attr(gimli::DW_AT_external) {
+            if bare && child.entry().tag() == gimli::DW_TAG_subprogram {
+                let method = child.entry();
+                let method_name = self.own_name(node.file, unit, method);
+                copied |= number(method, gimli::DW_AT_virtuality).is_some_and(|n| n != 0);
+                let defaulted = number(method, gimli::DW_AT_defaulted) == Some(1);
+                copied |= match method_name.as_deref() {
+                    _ if defaulted => false,
+                    Some(own) if own.starts_with('~') => true,
+                    Some(own) if name.as_deref().is_some_and(|n| n.split('<').next() == Some(own)) => {
+                        self.is_copying(node, unit, child)?
+                    }
+                    _ => false,
+                };
                 continue;
             }
-            let bytes = number(member, gimli::DW_AT_data_member_location).unwrap_or(0);
-            let bits = number(member, gimli::DW_AT_bit_size)
-                .and_then(|n| u8::try_from(n).ok())
-                .filter(|n| (1..=64).contains(n));
-            let mut offset = bytes.saturating_mul(8);
-            if let Some(at) = number(member, gimli::DW_AT_data_bit_offset) {
-                offset = at;
-            } else if let (Some(from_top), Some(bits)) = (number(member, gimli::DW_AT_bit_offset), bits) {
-                // DWARF 3 counts from the most significant bit of the storage unit.
-                let unit_bits = number(member, gimli::DW_AT_byte_size).unwrap_or(4).saturating_mul(8);
-                offset =
-                    offset.saturating_add(unit_bits.saturating_sub(from_top.saturating_add(u64::from(bits))));
+            if child.entry().tag() == gimli::DW_TAG_variant_part {
+                choice = Some(Rc::new(self.choice(node.file, unit, child)?));
+                continue;
             }
-            members.push(Member {
-                name: self.own_name(node.file, unit, member),
-                ty: self.link(node.file, unit, member),
-                offset,
-                bits,
-            });
+            members.extend(self.member(node.file, unit, child.entry())?);
         }
         let declared = entry.has_attr(gimli::DW_AT_declaration);
-        Ok(Record { tag, name, size, members, declared })
+        copied = copied
+            || members.iter().filter(|m| bare && m.kin != Kin::Virtual).any(|m| {
+                matches!(
+                    crate::ctype::resolve(self, &element(self, &m.ty)),
+                    Ok(Def::Record(Record { by_reference: true, .. }))
+                )
+            })
+            || members.iter().any(|m| m.kin == Kin::Virtual);
+        let by_reference = match entry.attr_value(gimli::DW_AT_calling_convention) {
+            Some(AttributeValue::CallingConvention(said)) => said == gimli::DW_CC_pass_by_reference,
+            // GCC does not say.
+            _ => copied,
+        };
+        let name = match name {
+            // The one that is meant is in the same scopes.
+            Some(name) if declared && bare => Some(self.scoped_name(node, name)?),
+            name => name,
+        };
+        Ok(Record { tag, name, size, members, declared, bare, by_reference, choice })
+    }
+
+    /// Whether a constructor makes an object of another one.
+    fn is_copying(
+        &self,
+        class: Node,
+        unit: &Unit<'d>,
+        method: gimli::EntriesTreeNode<'_, '_, super::R<'d>>,
+    ) -> Result<bool, Error> {
+        let bad = self.bad(".debug_info");
+        let mut parameters = method.children();
+        let mut types = Vec::new();
+        while let Some(parameter) = parameters.next().map_err(&bad)? {
+            let entry = parameter.entry();
+            if entry.tag() == gimli::DW_TAG_formal_parameter && !entry.has_attr(gimli::DW_AT_artificial) {
+                types.push(self.link(class.file, unit, entry));
+            }
+        }
+        let [Ty::Ref(one)] = types[..] else { return Ok(false) };
+        // Not resolved: that would come back to the class.
+        let mut node = Node::of(one);
+        for _ in 0..4 {
+            let (unit, entry) = self.entry(node)?;
+            match self.refers(node.file, &unit, &entry, gimli::DW_AT_type) {
+                Some(to) => node = to,
+                None => break,
+            }
+            if node == class {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The name with all scopes around it.
+    fn scoped_name(&self, node: Node, name: String) -> Result<String, Error> {
+        let scopes = self.scopes_of(node)?;
+        let named = scopes.into_iter().filter(|(_, needed)| *needed).map(|(name, _)| name + "::");
+        Ok(match named.collect::<String>() {
+            none if none.is_empty() => name,
+            scopes => format!("::{scopes}{name}"),
+        })
+    }
+
+    /// A member or a base class; none for what has no place in the structure.
+    fn member(&self, file: usize, unit: &Unit<'d>, member: &Entry<'d>) -> Result<Option<Member>, Error> {
+        let base = member.tag() == gimli::DW_TAG_inheritance;
+        // A static member of C++ has no place in the structure.
+        if !base && (member.tag() != gimli::DW_TAG_member || member.has_attr(gimli::DW_AT_external)) {
+            return Ok(None);
+        }
+        let ty = self.link(file, unit, member);
+        let computed = |e: gimli::Expression<super::R<'d>>| {
+            let mut operations = e.operations(unit.encoding());
+            match (operations.next(), operations.next()) {
+                // DWARF 2 adds to the structure's address.
+                (Ok(Some(gimli::Operation::PlusConstant { value })), Ok(None)) => Some(value),
+                (
+                    Ok(Some(gimli::Operation::UnsignedConstant { value })),
+                    Ok(Some(gimli::Operation::Plus)),
+                ) => Some(value),
+                _ => None,
+            }
+        };
+        let (bytes, known) = match member.attr_value(gimli::DW_AT_data_member_location) {
+            None => (0, true),
+            Some(value) => {
+                let said = value.udata_value().or_else(|| computed(value.exprloc_value()?));
+                (said.unwrap_or(0), said.is_some())
+            }
+        };
+        let is_virtual = !known || number(member, gimli::DW_AT_virtuality).is_some_and(|n| n != 0);
+        if !base && !known {
+            let what = format!("{}: a member's place is computed by an expression", self.image.name());
+            return Err(Error::Nothing(what));
+        }
+        let bits = number(member, gimli::DW_AT_bit_size)
+            .and_then(|n| u8::try_from(n).ok())
+            .filter(|n| (1..=64).contains(n));
+        let mut offset = bytes.saturating_mul(8);
+        if let Some(at) = number(member, gimli::DW_AT_data_bit_offset) {
+            offset = offset.saturating_add(at);
+        } else if let (Some(from_top), Some(bits)) = (signed(member, gimli::DW_AT_bit_offset), bits) {
+            // DWARF 3 counts from the most significant bit of the storage unit, below zero if the field goes beyond it.
+            let unit_bytes = match number(member, gimli::DW_AT_byte_size) {
+                Some(bytes) => bytes,
+                None => crate::ctype::size_of(self, &ty).ok().flatten().unwrap_or(4),
+            };
+            let from_bottom = i128::from(unit_bytes) * 8 - i128::from(from_top) - i128::from(bits);
+            let bit = i128::from(offset) + from_bottom;
+            offset = u64::try_from(bit).map_err(|_| {
+                let name = self.own_name(file, unit, member).unwrap_or_default();
+                Error::Nothing(format!("{}: bit-field `{name}` begins at bit {bit}", self.image.name()))
+            })?;
+        }
+        let kin = match (base, is_virtual) {
+            (false, _) => Kin::Own,
+            (true, false) => Kin::Base,
+            (true, true) => Kin::Virtual,
+        };
+        let name = if base { None } else { self.own_name(file, unit, member) };
+        Ok(Some(Member { name, ty, offset, bits, kin }))
+    }
+
+    /// The variants of an enumeration with data.
+    fn choice(
+        &self,
+        file: usize,
+        unit: &Unit<'d>,
+        part: gimli::EntriesTreeNode<'_, '_, super::R<'d>>,
+    ) -> Result<Choice, Error> {
+        let bad = self.bad(".debug_info");
+        let mut by = None;
+        if let Some(discr) = self.refers(file, unit, part.entry(), gimli::DW_AT_discr) {
+            let (unit, entry) = self.entry(discr)?;
+            by = self.member(discr.file, &unit, &entry)?;
+        }
+        let mut variants = Vec::new();
+        let mut children = part.children();
+        while let Some(child) = children.next().map_err(&bad)? {
+            if child.entry().tag() != gimli::DW_TAG_variant {
+                continue;
+            }
+            let value = child.entry().attr_value(gimli::DW_AT_discr_value).and_then(|value| match value {
+                AttributeValue::Sdata(n) => Some(i128::from(n)),
+                AttributeValue::Block(data) if data.len() == 16 => {
+                    Some(u128::from_le_bytes(data.slice().try_into().ok()?) as i128)
+                }
+                other => other.udata_value().map(i128::from),
+            });
+            let mut members = child.children();
+            while let Some(member) = members.next().map_err(&bad)? {
+                if let Some(member) = self.member(file, unit, member.entry())? {
+                    variants.push((value, member));
+                }
+            }
+        }
+        Ok(Choice { by, variants })
     }
 
     fn enumeration(
@@ -202,6 +427,22 @@ impl<'d> Debug<'d> {
         let (_, entry) = self.entry(node)?;
         Ok(constant(&entry).map(|value| (Ty::Ref(parent.type_ref()), value)))
     }
+
+    /// The constant that a die is, with its enumeration.
+    pub(crate) fn enumerator_at(&self, node: Node) -> Result<Option<(Ty, i64)>, Error> {
+        let Some(index) = self.unit_index(node) else { return Ok(None) };
+        let mut around = None;
+        let mut found = None;
+        self.walk_scopes(node.file, index, |at, _, entry, _| {
+            if entry.tag() == gimli::DW_TAG_enumeration_type {
+                around = Some(at);
+            }
+            if at == node {
+                found = around.zip(constant(entry));
+            }
+        })?;
+        Ok(found.map(|(ty, value)| (Ty::Ref(ty.type_ref()), value)))
+    }
 }
 
 impl Types for Debug<'_> {
@@ -216,6 +457,14 @@ impl Types for Debug<'_> {
 
     fn find(&self, tag: Tag, name: &str) -> Result<Option<Ty>, String> {
         self.find_from(None, tag, name)
+    }
+}
+
+/// What an array is of.
+fn element(types: &dyn Types, ty: &Ty) -> Ty {
+    match crate::ctype::resolve(types, ty) {
+        Ok(Def::Plain(Ty::Array(of, _))) => (*of).clone(),
+        _ => ty.clone(),
     }
 }
 
@@ -235,9 +484,8 @@ fn base(entry: &Entry<'_>, name: String, size: u64) -> Def {
     };
     let signed = matches!(encoding, gimli::DW_ATE_signed | gimli::DW_ATE_signed_char);
     match (encoding, size) {
-        (gimli::DW_ATE_float | gimli::DW_ATE_complex_float | gimli::DW_ATE_decimal_float, _) => {
-            Def::Float(name, size)
-        }
+        (gimli::DW_ATE_float, _) => Def::Float(name, size),
+        (gimli::DW_ATE_complex_float | gimli::DW_ATE_decimal_float, _) => Def::Wide(name, size),
         (gimli::DW_ATE_boolean, 1) => Def::Plain(Ty::Int(Int::BOOL)),
         (_, 1 | 2 | 4 | 8) => {
             let plain_char = name == "char";

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Expressions whose values are collected: numbers as they are, strings by content, structures and arrays as bytes.
 
+use crate::ast::{Expr, Tag};
 use crate::ctype::{self, Def, Int, Ty};
 use crate::error::{Error, Result};
 use crate::ir::{Func, Term};
 use crate::parse::parse;
+use crate::scope::{Location, Spot};
 
 use super::{Env, Lower, Operand, Scalar, Use, is_type};
 
@@ -15,11 +17,27 @@ pub enum What {
     Value,
     /// The address of so many bytes.
     Memory(u64),
+    /// So many bytes, in parts.
+    Parts(u64),
     /// The address of a string: up to its zero byte, or the end of its array.
     Text(Option<u64>),
     /// Nothing that matters: it is the task's name.
     Comm,
 }
+
+/// Bytes of something that is not in memory as a whole.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Where in the value.
+    pub at: u64,
+    /// How many, up to 8.
+    pub size: u64,
+    /// Gives them; none if they are nowhere.
+    pub func: Option<Func>,
+}
+
+/// Parts of one value, at most.
+const MOST_PARTS: usize = 64;
 
 /// An expression to collect.
 #[derive(Debug, Clone)]
@@ -28,6 +46,8 @@ pub struct Collected {
     pub func: Func,
     /// What that returns.
     pub what: What,
+    /// Of a value in parts: these, in order.
+    pub parts: Vec<Part>,
     /// The expression's type.
     pub ty: Ty,
     /// The same in C.
@@ -49,8 +69,21 @@ pub fn collect(source: &str, env: Env<'_>) -> Result<Collected> {
     };
     let (v, what) = match lower.resolve(&ty, expr.span)? {
         _ if matches!(operand, Operand::Comm) => (lower.b.constant(0, crate::ir::Width::W64), What::Comm),
-        Def::Plain(Ty::Array(of, count)) if is_char(&lower, &of) => {
+        Def::Plain(Ty::Array(of, count)) if is_char(&lower, &of) && !is_scattered(&operand) => {
             (lower.place_of(operand, expr.span)?, What::Text(count))
+        }
+        Def::Plain(Ty::Array(_, None)) => {
+            let what = format!("the length of `{}` is known only when it runs", source.trim());
+            return Err(Error::new(expr.span, what).help(format!(
+                "collect its elements (`{0}[0]`), or give it a length: `*(int (*)[4]){0}`",
+                source.trim()
+            )));
+        }
+        Def::Plain(Ty::Array(_, Some(_))) | Def::Record(_) | Def::Float(..) | Def::Wide(..)
+            if is_scattered(&operand) =>
+        {
+            let size = lower.size_of(&ty, expr.span)?;
+            return scattered(source, &expr, env, (ty, shown, size));
         }
         Def::Plain(Ty::Array(_, Some(_))) | Def::Record(_) | Def::Float(..) | Def::Wide(..) => {
             let size = lower.size_of(&ty, expr.span)?;
@@ -66,7 +99,96 @@ pub fn collect(source: &str, env: Env<'_>) -> Result<Collected> {
         }
     };
     lower.b.end(Term::Return(v));
-    Ok(Collected { func: lower.b.finish(), what, ty, shown, uses: lower.uses })
+    Ok(Collected { func: lower.b.finish(), what, parts: Vec::new(), ty, shown, uses: lower.uses })
+}
+
+/// Whether it is not in memory as a whole, so that it has no address.
+fn is_scattered(operand: &Operand) -> bool {
+    match operand {
+        Operand::Parts { location: Location::Whole(Spot::Memory(_) | Spot::Missing(..)), .. } => false,
+        Operand::Parts { .. } => true,
+        _ => false,
+    }
+}
+
+/// A structure or an array that is in registers, or in several places: what there is of it.
+fn scattered(source: &str, expr: &Expr, env: Env<'_>, of: (Ty, String, u64)) -> Result<Collected> {
+    let (ty, shown, size) = of;
+    let mut leaves = Vec::new();
+    flatten(&Lower::new(env), &ty, 0, 0, &mut leaves);
+    leaves.sort_unstable();
+    leaves.dedup();
+    if leaves.len() > MOST_PARTS {
+        let what = format!("`{}` is scattered over more than {MOST_PARTS} places", source.trim());
+        return Err(Error::new(expr.span, what).help("collect members of it"));
+    }
+    let (mut parts, mut why, mut uses) = (Vec::new(), None, Vec::new());
+    for (at, bytes) in leaves {
+        let mut lower = Lower::new(env);
+        let operand = lower.expr(expr)?;
+        let Operand::Parts { location, from, name, .. } = operand else { continue };
+        let func = match lower.part(&location, from + 8 * at, 8 * bytes, &name, expr.span) {
+            Ok(v) => {
+                let v = match bytes {
+                    8 => v,
+                    n => lower.b.ext(v, 8 * n as u8, false, crate::ir::Width::W64),
+                };
+                lower.b.end(Term::Return(v));
+                uses = lower.uses;
+                Some(lower.b.finish())
+            }
+            Err(error) => {
+                why.get_or_insert(error);
+                None
+            }
+        };
+        parts.push(Part { at, size: bytes, func });
+    }
+    let Some(func) = parts.iter().find_map(|part| part.func.clone()) else {
+        let none = || Error::new(expr.span, format!("`{}` has no bytes", source.trim()));
+        return Err(why.unwrap_or_else(none));
+    };
+    Ok(Collected { func, what: What::Parts(size), parts, ty, shown, uses })
+}
+
+/// The numbers that a type is made of: where they are, and their bytes.
+fn flatten(lower: &Lower<'_>, ty: &Ty, at: u64, depth: usize, leaves: &mut Vec<(u64, u64)>) {
+    if depth > 16 || leaves.len() > MOST_PARTS {
+        return;
+    }
+    let size = ctype::size_of(lower.types(), ty).ok().flatten().unwrap_or(0);
+    let whole = |leaves: &mut Vec<(u64, u64)>| {
+        let mut from = 0;
+        while from < size && leaves.len() <= MOST_PARTS {
+            let bytes = (size - from).min(8);
+            leaves.push((at + from, bytes));
+            from += bytes;
+        }
+    };
+    match ctype::resolve(lower.types(), ty) {
+        Ok(Def::Record(record)) if record.tag == Tag::Struct && record.choice.is_none() => {
+            for member in &record.members {
+                let first = at + member.offset / 8;
+                match member.bits {
+                    Some(bits) => {
+                        let bytes = (member.offset % 8 + u64::from(bits)).div_ceil(8);
+                        leaves.push((first, bytes.min(8)));
+                    }
+                    None => flatten(lower, &member.ty, first, depth + 1, leaves),
+                }
+            }
+        }
+        Ok(Def::Plain(Ty::Array(of, Some(count)))) => {
+            let each = ctype::size_of(lower.types(), &of).ok().flatten().unwrap_or(0);
+            if each == 1 {
+                return whole(leaves);
+            }
+            for n in 0..count.min(MOST_PARTS as u64 + 1) {
+                flatten(lower, &of, at + n * each, depth + 1, leaves);
+            }
+        }
+        _ => whole(leaves),
+    }
 }
 
 fn is_char(lower: &Lower<'_>, ty: &Ty) -> bool {

@@ -9,11 +9,11 @@ mod collect;
 mod name;
 mod place;
 
-pub use collect::{Collected, What, collect};
+pub use collect::{Collected, Part, What, collect};
 
 use std::rc::Rc;
 
-use crate::ast::{After, Base, Binary, Expr, Kind, Tag, TypeName, Unary};
+use crate::ast::{After, Base, Binary, Expr, Kind, TypeName, Unary};
 use crate::ctype::{self, Def, Int, Ty, Types};
 use crate::error::{Error, Result, Span};
 use crate::ir::{BinOp, Block, Builder, Cond, Func, Input, Op, Target, Term, Text, Val, Width};
@@ -61,8 +61,9 @@ pub struct Lowered {
 
 /// Whether a name is a type's, for the parser.
 fn is_type(env: Env<'_>, name: &str) -> bool {
-    !matches!(env.scope.variable(name), Ok(Some(_)))
-        && matches!(env.scope.find(Tag::Typedef, name), Ok(Some(_)))
+    !matches!(env.scope.object_of(name), Ok(Some(_)))
+        && !matches!(env.scope.variable(name), Ok(Some(_)))
+        && matches!(ctype::by_name(env.scope, name), Ok(Some(_)))
 }
 
 /// Compiles a condition: the function returns 1 or 0.
@@ -302,9 +303,7 @@ impl<'e> Lower<'e> {
                 .find(*tag, n)
                 .map_err(fail)?
                 .ok_or_else(|| fail(format!("there is no `{} {n}`", tag.word())))?,
-            Base::Named(n) => self
-                .types()
-                .find(Tag::Typedef, n)
+            Base::Named(n) => ctype::by_name(self.types(), n)
                 .map_err(fail)?
                 .ok_or_else(|| fail(format!("there is no type `{n}`")))?,
         };
@@ -313,6 +312,9 @@ impl<'e> Lower<'e> {
         }
         for n in name.arrays.iter().rev() {
             ty = Ty::Array(Rc::new(ty), Some(*n));
+        }
+        for _ in 0..name.to_arrays {
+            ty = Ty::Ptr(Rc::new(ty));
         }
         Ok(ty)
     }

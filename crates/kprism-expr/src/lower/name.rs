@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use crate::ast::{Expr, Kind};
 use crate::ctype::{Int, Ty};
 use crate::error::{Error, Result, Span, suggestion};
 use crate::ir::{BinOp, Input, Kept, Op, Width};
@@ -26,6 +27,11 @@ impl Lower<'_> {
     pub(super) fn name(&mut self, name: &str, span: Span) -> Result<Operand> {
         let fail = |e: String| Error::new(span, e);
         let scope = self.env.scope;
+        // Within a method a member is called by its name alone.
+        if let Some(this) = scope.object_of(name).map_err(fail)? {
+            let of = Expr { span, kind: Kind::Name(this) };
+            return self.member(&of, true, name, span);
+        }
         if let Some(variable) = scope.variable(name).map_err(fail)? {
             self.note(name, variable.role.word(), &variable.ty, variable.location.to_string());
             return self.variable(variable.location, variable.ty, name, span);
@@ -62,11 +68,13 @@ impl Lower<'_> {
     }
 
     fn variable(&mut self, location: Location, ty: Ty, name: &str, span: Span) -> Result<Operand> {
-        if let Location::Whole(Spot::Memory(sym)) = &location {
+        let operand = if let Location::Whole(Spot::Memory(sym)) = &location {
             let addr = self.sym(sym, span)?;
-            return Ok(Operand::Memory { addr, ty, bits: None });
-        }
-        Ok(Operand::Parts { location, ty, from: 0, bits: None, name: name.to_owned() })
+            Operand::Memory { addr, ty, bits: None }
+        } else {
+            Operand::Parts { location, ty, from: 0, bits: None, name: name.to_owned() }
+        };
+        self.referred(operand, span)
     }
 
     pub(super) fn dollar(&mut self, name: &str, span: Span) -> Result<Operand> {
@@ -125,6 +133,16 @@ impl Lower<'_> {
             let v = self.b.push(Op::Input(Input::Reg(reg)), Width::W64);
             let scalar = if pointer { Scalar::Ptr(void) } else { Scalar::Int(Int::LONG) };
             return Ok(Operand::Value(v, scalar, ty));
+        }
+        if let (Some((reg, bits, from)), true) = (regs::part(name), scope.has_registers()) {
+            // As GDB has them: with a sign.
+            let int = Int::of(bits / 8, true);
+            self.note(&shown, "register", &Ty::Int(int), format!("{} bits of {}", bits, reg.name()));
+            let v = self.b.push(Op::Input(Input::Reg(reg)), Width::W64);
+            let shift = self.b.constant(from.into(), Width::W64);
+            let v = self.b.bin(BinOp::Shr, v, shift);
+            let v = self.b.ext(v, bits, true, Width::W32);
+            return Ok(self.int(v, int));
         }
         if let Some(number) = self.env.vars.iter().position(|v| v == name) {
             self.note(&shown, "trace state variable", &Ty::Int(Int::LONG), format!("number {number}"));

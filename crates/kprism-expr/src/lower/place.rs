@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use crate::ast::Expr;
-use crate::ctype::{Def, Int, Member, Record, Ty};
+use crate::ctype::{Def, Int, Kin, Member, Record, Ty};
 use crate::error::{Error, Result, Span, suggestion};
 use crate::interp;
 use crate::ir::{BinOp, Input, Kept, Op, Val, Width};
@@ -63,6 +63,8 @@ impl Lower<'_> {
                 return Err(Error::new(span, format!("`{name}` has {size} bytes, a probe computes in 8"))
                     .help("its address can be cast: `*(unsigned long *)&…`"));
             }
+            // Every way to an operand goes through what a reference stands for.
+            Def::Reference(_) => return Err(Error::new(span, "a reference to a reference has no value")),
             Def::Record(record) => {
                 return Err(Error::new(span, format!("`{}` is no number", self.show(&ty)))
                     .help(self.members_of(&record)));
@@ -84,6 +86,17 @@ impl Lower<'_> {
             _ => int,
         };
         Ok((self.fit(v, int), Scalar::Int(int)))
+    }
+
+    /// What a reference stands for; anything else as it is.
+    pub(super) fn referred(&mut self, operand: Operand, span: Span) -> Result<Operand> {
+        let ty = match &operand {
+            Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => ty.clone(),
+            _ => return Ok(operand),
+        };
+        let Def::Reference(to) = self.resolve(&ty, span)? else { return Ok(operand) };
+        let addr = self.fetch(operand, Int::ULONG, span)?;
+        Ok(Operand::Memory { addr, ty: to, bits: None })
     }
 
     fn fit(&mut self, v: Val, int: Int) -> Val {
@@ -113,7 +126,7 @@ impl Lower<'_> {
         match operand {
             Operand::Memory { addr, bits: None, .. } => Ok(self.load(addr, int.size, int.signed, width)),
             Operand::Memory { addr, bits: Some((from, count)), .. } => {
-                self.bitfield(addr, from, count, int, span)
+                Ok(self.bitfield(addr, from, count, int))
             }
             Operand::Parts { location, from, bits, name, .. } => {
                 let count = bits.unwrap_or(int.bits());
@@ -130,7 +143,7 @@ impl Lower<'_> {
         self.b.push(Op::Load { space, size, signed, addr }, width)
     }
 
-    fn bitfield(&mut self, addr: Val, from: u64, count: u8, int: Int, span: Span) -> Result<Val> {
+    fn bitfield(&mut self, addr: Val, from: u64, count: u8, int: Int) -> Val {
         let unit = u64::from(int.bits());
         let end = from + u64::from(count);
         // In its storage unit if it lies in one; a packed one in the smallest number that holds it.
@@ -140,7 +153,7 @@ impl Lower<'_> {
             let first = from / 8 * 8;
             let bytes = (end - first).div_ceil(8).next_power_of_two();
             if bytes > 8 {
-                return Err(Error::new(span, "this bitfield lies across nine bytes, which no load reads"));
+                return self.across(addr, from, count, int);
             }
             (first, bytes as u8)
         };
@@ -149,7 +162,21 @@ impl Lower<'_> {
         let v = self.load(at, size, false, width);
         let shift = self.b.constant(from - first, width);
         let v = self.b.bin(BinOp::Shr, v, shift);
-        Ok(self.b.ext(v, count, int.signed, width))
+        self.b.ext(v, count, int.signed, width)
+    }
+
+    /// A bitfield that lies across nine bytes: eight of them, and the last.
+    fn across(&mut self, addr: Val, from: u64, count: u8, int: Int) -> Val {
+        let low = self.offset(addr, from / 8);
+        let low = self.load(low, 8, false, Width::W64);
+        let high = self.offset(addr, from / 8 + 8);
+        let high = self.load(high, 1, false, Width::W64);
+        let down = self.b.constant(from % 8, Width::W64);
+        let up = self.b.constant(64 - from % 8, Width::W64);
+        let low = self.b.bin(BinOp::Shr, low, down);
+        let high = self.b.bin(BinOp::Shl, high, up);
+        let all = self.b.bin(BinOp::Or, low, high);
+        self.b.ext(all, count, int.signed, Width::W64)
     }
 
     fn offset(&mut self, addr: Val, by: u64) -> Val {
@@ -161,7 +188,14 @@ impl Lower<'_> {
     }
 
     /// Bits of something that is not in memory as a whole.
-    fn part(&mut self, location: &Location, from: u64, count: u64, name: &str, span: Span) -> Result<Val> {
+    pub(super) fn part(
+        &mut self,
+        location: &Location,
+        from: u64,
+        count: u64,
+        name: &str,
+        span: Span,
+    ) -> Result<Val> {
         let whole;
         let pieces: &[Piece] = match location {
             Location::Pieces(pieces) => pieces,
@@ -385,7 +419,7 @@ impl Lower<'_> {
             let near = suggestion(name, names.iter().map(String::as_str));
             return Err(error.help(near.unwrap_or_else(|| self.members_of(&record))));
         };
-        Ok(match operand {
+        let member = match operand {
             Operand::Memory { addr, .. } => match found.bits {
                 Some(bits) => Operand::Memory { addr, ty: found.ty, bits: Some((found.offset, bits)) },
                 None => {
@@ -401,7 +435,8 @@ impl Lower<'_> {
                 name: format!("{base}.{name}"),
             },
             _ => return Err(Error::new(of.span, "this has no members")),
-        })
+        };
+        self.referred(member, at)
     }
 
     /// The member, looked for in anonymous ones too; its offset is from the record's start. `seen` are the types that
@@ -413,21 +448,36 @@ impl Lower<'_> {
         seen: &mut Vec<Ty>,
         at: Span,
     ) -> Result<Option<Member>> {
+        if record.choice.is_some() {
+            let what = format!("`{}` has data of one of several variants", record_name(record));
+            return Err(Error::new(at, what).help("collect it as a whole: its variant is told then"));
+        }
         if let Some(found) = record.members.iter().find(|m| m.name.as_deref() == Some(name)) {
             return Ok(Some(found.clone()));
         }
+        let mut only: Option<(Member, String)> = None;
         for member in record.members.iter().filter(|m| m.name.is_none()) {
             if !self.is_new(&member.ty, seen) {
                 continue;
             }
-            if let Def::Record(inner) = self.resolve(&member.ty, at)?
-                && let Some(mut found) = self.find_member(&inner, name, seen, at)?
-            {
-                found.offset = found.offset.saturating_add(member.offset);
+            let Def::Record(inner) = self.resolve(&member.ty, at)? else { continue };
+            let Some(mut found) = self.find_member(&inner, name, seen, at)? else { continue };
+            if member.kin == Kin::Virtual {
+                let what = format!("`{name}` is in the virtual base `{}`", record_name(&inner));
+                return Err(Error::new(at, what)
+                    .help("where that is, only an object's table of functions tells: cast a pointer to it"));
+            }
+            found.offset = found.offset.saturating_add(member.offset);
+            if member.kin == Kin::Own {
                 return Ok(Some(found));
             }
+            if let Some((_, other)) = &only {
+                let what = format!("`{name}` is in `{other}` and in `{}`", record_name(&inner));
+                return Err(Error::new(at, what).help("cast the address to one of them"));
+            }
+            only = Some((found, record_name(&inner)));
         }
-        Ok(None)
+        Ok(only.map(|(found, _)| found))
     }
 
     fn is_new(&self, ty: &Ty, seen: &mut Vec<Ty>) -> bool {
@@ -464,5 +514,8 @@ fn folded(func: &crate::ir::Func, v: Val) -> Option<u64> {
 }
 
 fn record_name(record: &Record) -> String {
+    if let (true, Some(name)) = (record.bare, &record.name) {
+        return name.clone();
+    }
     format!("{} {}", record.tag.word(), record.name.as_deref().unwrap_or("{...}"))
 }

@@ -8,13 +8,14 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, anyhow, bail};
 use kprism_btf::Btf;
 use kprism_expr::btf;
-use kprism_expr::dwarf::{Debug, Image, Place};
+use kprism_expr::dwarf::{Debug, Image, Places};
 use kprism_expr::emit::{self, Cpu, Output};
 use kprism_expr::ir::{Func, Op, Space};
 use kprism_expr::lower::{self, Env, Lowered};
 use kprism_expr::scope::{Bare, Moment, Scope};
 use kprism_expr::{agent, opt};
 use kprism_probe::events::{self, Name};
+use kprism_probe::separate;
 use serde_json::json;
 
 use crate::exit::Outcome;
@@ -56,6 +57,9 @@ pub struct Args {
     /// A program or library with debug information
     #[arg(long, value_name = "FILE")]
     pub exec: Option<PathBuf>,
+    /// The file that has the program's debug information, if it is not found by itself (GDB's places, debuginfod)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["vmlinux", "btf"])]
+    pub debug_file: Option<PathBuf>,
     /// Types of a kernel as BTF: a raw file or an ELF file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["vmlinux", "exec"])]
     pub btf: Option<PathBuf>,
@@ -108,7 +112,11 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         progress.detail(&format!("types read in {:.0?}", started.elapsed()));
         return show(args, &place.describe(), lowered, None, out);
     };
-    let image = Image::open(file)?;
+    let (image, notes) = match space {
+        Space::Kernel => (Image::open(file)?, Vec::new()),
+        Space::User => separate::open(file, args.debug_file.as_deref())?,
+    };
+    notes.iter().for_each(|note| progress.say(&format!("kprism: note: {note}")));
     let debug = Debug::new(&image)?;
     if let Some(name) = Name::of(place).filter(|_| space == Space::Kernel) {
         let take = |scope: &dyn Scope, pc| match lower(args, expr, scope) {
@@ -119,24 +127,29 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         progress.detail(&format!("debug information read in {:.0?}", started.elapsed()));
         return show(args, &place, lowered, pc, out);
     }
-    let place = Place::find(&debug, place, space)?;
-    let mut lowered = lower(args, expr, &place)?;
+    let found = Places::of(&debug, place, space)?;
+    let described = found.places.iter().map(|p| (p.pc, p.moment, p as &dyn Scope));
+    let all: Vec<_> =
+        described.chain(found.symbols.iter().map(|p| (p.pc, p.moment, p as &dyn Scope))).collect();
+    let Some((pc, moment, place)) = all.first().copied() else { bail!("`{place}`: no place") };
+    let mut lowered = lower(args, expr, place)?;
     if image.moves() {
         let globals = lowered.func.ops().any(|op| matches!(op, Op::Address(_)));
-        if globals && place.moment == Moment::Return {
+        if globals && moment == Moment::Return {
             bail!(
                 "globals of a program that can be loaded anywhere cannot be found where a function returns; use its entry or a line"
             );
         }
-        lower::by_instruction(&mut lowered.func, place.pc);
+        lower::by_instruction(&mut lowered.func, pc);
     }
     progress.detail(&format!("debug information read in {:.0?}", started.elapsed()));
-    for other in &place.others {
-        progress.say(&format!(
-            "kprism: note: this line begins at {other:#x} too; a probe there is another place"
-        ));
+    for (pc, _, other) in &all[1..] {
+        progress.say(&format!("kprism: note: {pc:#x} too: {}", other.describe()));
     }
-    show(args, &place.describe(), lowered, Some(place.pc), out)
+    for note in &found.notes {
+        progress.say(&format!("kprism: note: {note}"));
+    }
+    show(args, &place.describe(), lowered, Some(pc), out)
 }
 
 fn lower(args: &Args, expr: &str, scope: &dyn Scope) -> Result<Lowered> {

@@ -199,6 +199,9 @@ pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome
             probe_counts::text(tally, totals, view.rows, &|item, value| loaded.named(item, value), out)?;
         }
     }
+    for line in probe_counts::sums(&loaded.description.probes, &loaded.description.counts) {
+        writeln!(out, "{line}")?;
+    }
     for (name, value) in &loaded.description.variables {
         writeln!(out, "${name} = {value}")?;
     }

@@ -48,6 +48,29 @@ pub fn counted(probe: &Probe, counts: &Counts) -> Vec<String> {
     lines
 }
 
+/// The hits of places that are several in the code, all together.
+pub fn sums(probes: &[Probe], counts: &[Counts]) -> Vec<String> {
+    let mut all: Vec<(&Probe, u64, u64)> = Vec::new();
+    for (probe, counts) in probes.iter().zip(counts) {
+        let same = |other: &Probe| {
+            other.place == probe.place && other.condition == probe.condition && other.file == probe.file
+        };
+        match all.last_mut() {
+            Some((first, hits, places)) if same(first) && first.found_apart(probe) => {
+                *hits += counts.hits;
+                *places += 1;
+            }
+            _ => all.push((probe, counts.hits, 1)),
+        }
+    }
+    let several = all.iter().filter(|(_, _, places)| *places > 1);
+    several
+        .map(|(probe, hits, places)| {
+            format!("{}: {} hits at {places} places in all", probe.place, grouped(*hits))
+        })
+        .collect()
+}
+
 fn shown(item: &Item, value: &Value) -> String {
     item.shape.as_ref().map_or_else(|| value.to_string(), |shape| shape.line(value))
 }

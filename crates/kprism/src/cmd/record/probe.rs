@@ -46,9 +46,10 @@ Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism scr
 Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
 
 /// What is in a file of compiled probes already.
-const COMPILED: [&str; 14] = [
+const COMPILED: [&str; 15] = [
     "probes",
     "collect",
+    "debug_file",
     "vmlinux",
     "vars",
     "for_gdb",
@@ -355,6 +356,7 @@ fn told(description: &Description) -> Vec<String> {
         lines.extend(said.next().map(|first| format!("{}: {first}", probe.place)));
         lines.extend(said);
     }
+    lines.extend(crate::cmd::probe_counts::sums(&description.probes, &description.counts));
     let variables = description.variables.iter().map(|(name, value)| format!("${name} = {value}"));
     lines.extend(variables);
     lines

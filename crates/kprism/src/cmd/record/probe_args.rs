@@ -24,6 +24,9 @@ pub struct ProbeArgs {
     /// The program or library of the places; with --program, where it lies here
     #[arg(long, value_name = "FILE", conflicts_with = "vmlinux")]
     pub exec: Option<PathBuf>,
+    /// The file that has the program's debug information, if it is not found by itself (GDB's places, debuginfod)
+    #[arg(long, value_name = "FILE", conflicts_with = "vmlinux")]
+    pub debug_file: Option<PathBuf>,
     /// The kernel's debug information; without it, the running kernel's BTF: entry and return
     #[arg(short = 'k', long, value_name = "VMLINUX")]
     pub vmlinux: Option<PathBuf>,
@@ -86,6 +89,7 @@ impl ProbeArgs {
                 vars: &vars,
                 text: self.strings,
                 actions,
+                several: false,
                 gdb: self.for_gdb && actions.part.is_record(),
             }
         };
@@ -114,8 +118,9 @@ impl ProbeArgs {
 
     /// In the file that was named, or the program that is run, or the running kernel.
     fn planned(&self, request: &Request<'_>, command: &[String], pids: &[u32]) -> Result<Vec<Plan>> {
+        let debug = self.debug_file.as_deref();
         if let Some(path) = &self.exec {
-            return Ok(plans(Target::Program(path), request)?);
+            return Ok(plans(Target::Program(path, debug), request)?);
         }
         let btf = Target::Btf(Path::new("/sys/kernel/btf/vmlinux"));
         let program = match (command.first(), pids) {
@@ -124,7 +129,7 @@ impl ProbeArgs {
             _ => None,
         };
         let Some(program) = program else { return Ok(plans(btf, request)?) };
-        match plans(Target::Program(&program), request) {
+        match plans(Target::Program(&program, debug), request) {
             Ok(planned) => Ok(planned),
             // The place is there, what is asked of it is not.
             Err(error @ (kprism_probe::Error::Expression(_) | kprism_probe::Error::Cannot(_))) => {

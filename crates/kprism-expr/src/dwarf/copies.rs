@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! All places in the code where a function begins: its own, those of copies that a compiler made of it, and those
+//! where it is inlined.
+//!
+//! A function's name stands in one die; what was made of it refers to that (DW_AT_specification,
+//! DW_AT_abstract_origin), from the same unit or, after link-time optimisation, from others.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use memchr::memmem;
+
+use super::pattern::{Pattern, demangled};
+use super::{Debug, Entry, Error, Node, Unit};
+
+/// Stands for a function among scopes.
+const FUNCTION: &str = "(function)";
+
+/// Above so many names, the references to them are looked for in one walk over the bytes.
+const FEW: usize = 4;
+
+/// Where a function begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Copy {
+    pub pc: u64,
+    /// Of an inlined one: its die.
+    pub inlined: Option<Node>,
+}
+
+/// What was found of a function.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    /// In order of their addresses; two that begin at one instruction are one.
+    pub all: Vec<Copy>,
+    /// Its dies that are not places: a declaration, the original of inlined ones.
+    pub named: Vec<Node>,
+}
+
+impl<'d> Debug<'d> {
+    /// Dies of functions and variables with this name and in these scopes.
+    pub(crate) fn matching(&self, pattern: &Pattern, tags: &[gimli::DwTag]) -> Result<Vec<Node>, Error> {
+        let mut found = Vec::new();
+        for file in 0..self.parts.len() {
+            for index in self.candidates_of_base(file, pattern.base()) {
+                self.walk_scopes(file, index, |node, unit, entry, scopes| {
+                    let local = entry.tag() == gimli::DW_TAG_variable
+                        && scopes.iter().any(|(name, _)| name == FUNCTION);
+                    if !tags.contains(&entry.tag()) || local {
+                        return;
+                    }
+                    let Some(name) = self.own_name(file, unit, entry) else { return };
+                    if pattern.is_name(&name) && pattern.is_within(scopes) {
+                        found.push(node);
+                    }
+                })?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Each die of a unit, and the names of what it is declared in.
+    pub(crate) fn walk_scopes(
+        &self,
+        file: usize,
+        index: usize,
+        mut each: impl FnMut(Node, &Unit<'d>, &Entry<'d>, &[(String, bool)]),
+    ) -> Result<(), Error> {
+        let unit = self.unit(file, index)?;
+        let start = self.parts[file].units[index].start;
+        let mut entries = unit.entries_raw(None).map_err(self.bad(".debug_info"))?;
+        let mut entry = Entry::null();
+        let mut depths: Vec<isize> = Vec::new();
+        let mut scopes: Vec<(String, bool)> = Vec::new();
+        while !entries.is_empty() {
+            let depth = entries.next_depth();
+            if !entries.read_entry(&mut entry).map_err(self.bad(".debug_info"))? {
+                continue;
+            }
+            while depths.last().is_some_and(|d| *d >= depth) {
+                depths.pop();
+                scopes.pop();
+            }
+            each(Node { file, offset: start + entry.offset().0 }, &unit, &entry, &scopes);
+            let scope = matches!(
+                entry.tag(),
+                gimli::DW_TAG_namespace
+                    | gimli::DW_TAG_module
+                    | gimli::DW_TAG_structure_type
+                    | gimli::DW_TAG_class_type
+                    | gimli::DW_TAG_union_type
+                    | gimli::DW_TAG_enumeration_type
+            );
+            if scope && entry.has_children() {
+                let name = self.own_name(file, &unit, &entry);
+                // A plain enumeration's constants are known outside of it.
+                let open =
+                    entry.tag() == gimli::DW_TAG_enumeration_type && !entry.has_attr(gimli::DW_AT_enum_class);
+                let needed = name.is_some() && !open && !entry.has_attr(gimli::DW_AT_export_symbols);
+                depths.push(depth);
+                scopes.push((name.unwrap_or_else(|| "(anonymousnamespace)".to_owned()), needed));
+            } else if entry.tag() == gimli::DW_TAG_subprogram && entry.has_children() {
+                depths.push(depth);
+                scopes.push((FUNCTION.to_owned(), false));
+            }
+        }
+        Ok(())
+    }
+
+    /// The scopes that a die is declared in.
+    pub(crate) fn scopes_of(&self, node: Node) -> Result<Vec<(String, bool)>, Error> {
+        let mut node = node;
+        for _ in 0..8 {
+            let (unit, entry) = self.entry(node)?;
+            let of = self
+                .refers(node.file, &unit, &entry, gimli::DW_AT_abstract_origin)
+                .or_else(|| self.refers(node.file, &unit, &entry, gimli::DW_AT_specification));
+            match of {
+                Some(of) => node = of,
+                None => break,
+            }
+        }
+        let Some(index) = self.unit_index(node) else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        self.walk_scopes(node.file, index, |at, _, _, scopes| {
+            if at == node {
+                found = scopes.to_vec();
+            }
+        })?;
+        found.retain(|(name, _)| name != FUNCTION);
+        Ok(found)
+    }
+
+    /// These dies, and all that say they are of one of them.
+    pub(crate) fn instances(
+        &self,
+        named: &[Node],
+        mut each: impl FnMut(Node, &Unit<'d>, &Entry<'d>),
+    ) -> Result<(), Error> {
+        let mut known: HashSet<Node> = named.iter().copied().collect();
+        let mut new: Vec<Node> = named.to_vec();
+        let mut first = true;
+        while !new.is_empty() {
+            let units = self.referring(&new);
+            let mut next = Vec::new();
+            for (file, index) in units {
+                let unit = self.unit(file, index)?;
+                let start = self.parts[file].units[index].start;
+                let mut entries = unit.entries_raw(None).map_err(self.bad(".debug_info"))?;
+                let mut entry = Entry::null();
+                while !entries.is_empty() {
+                    if !entries.read_entry(&mut entry).map_err(self.bad(".debug_info"))? {
+                        continue;
+                    }
+                    let node = Node { file, offset: start + entry.offset().0 };
+                    if first && named.contains(&node) {
+                        each(node, &unit, &entry);
+                        continue;
+                    }
+                    let of = self
+                        .refers(file, &unit, &entry, gimli::DW_AT_abstract_origin)
+                        .or_else(|| self.refers(file, &unit, &entry, gimli::DW_AT_specification));
+                    if of.is_some_and(|of| known.contains(&of)) && known.insert(node) {
+                        each(node, &unit, &entry);
+                        next.push(node);
+                    }
+                }
+            }
+            // What is inlined has nothing that is of it.
+            new = next;
+            first = false;
+        }
+        Ok(())
+    }
+
+    /// Units that may refer to these dies: their own, and those in whose bytes the offset stands.
+    fn referring(&self, nodes: &[Node]) -> BTreeSet<(usize, usize)> {
+        let mut units = BTreeSet::new();
+        let mut offsets: BTreeMap<usize, HashSet<u32>> = BTreeMap::new();
+        for node in nodes {
+            units.extend(self.unit_index(*node).map(|index| (node.file, index)));
+            if let Ok(offset) = u32::try_from(node.offset) {
+                offsets.entry(node.file).or_default().insert(offset);
+            }
+        }
+        for (file, wanted) in offsets {
+            let info = self.info_bytes(file);
+            let mut add = |at: usize| {
+                units.extend(self.unit_index(Node { file, offset: at }).map(|index| (file, index)));
+            };
+            if wanted.len() <= FEW {
+                for offset in wanted {
+                    memmem::find_iter(info, &offset.to_le_bytes()).for_each(&mut add);
+                }
+                continue;
+            }
+            let mut perhaps = vec![false; 1 << 16];
+            wanted.iter().for_each(|offset| perhaps[*offset as usize & 0xffff] = true);
+            for (at, bytes) in info.windows(4).enumerate() {
+                if perhaps[usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))]
+                    && wanted.contains(&u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+                {
+                    add(at);
+                }
+            }
+        }
+        units
+    }
+
+    /// Where a function begins, wherever a compiler put it.
+    pub(crate) fn copies(&self, name: &str) -> Result<Copies, Error> {
+        let pattern = Pattern::new(name);
+        let mut found = Copies::default();
+        let mut own: BTreeSet<u64> = BTreeSet::new();
+        let mut inlined: Vec<(u64, Node)> = Vec::new();
+        let mut named = self.matching(&pattern, &[gimli::DW_TAG_subprogram])?;
+        if pattern.has_params() {
+            let mut of_types = Vec::new();
+            for node in named {
+                let linked = self.linkage_name(node)?;
+                let linked = linked.as_deref().and_then(demangled);
+                if linked.is_some_and(|linked| pattern.is_demangled(&linked)) {
+                    of_types.push(node);
+                }
+            }
+            named = of_types;
+        }
+        self.instances(&named, |node, unit, entry| {
+            let pc = self.first_pc(node.file, unit, entry);
+            match (entry.tag(), pc) {
+                (gimli::DW_TAG_inlined_subroutine, Some(pc)) => inlined.push((pc, node)),
+                (gimli::DW_TAG_subprogram, Some(pc)) => drop(own.insert(pc)),
+                _ => {}
+            }
+        })?;
+        let wanted = |symbol: &str| {
+            let bare = symbol.split('.').next().unwrap_or(symbol);
+            if pattern.is_plain() && (bare == name) {
+                return true;
+            }
+            memmem::find(symbol.as_bytes(), pattern.base().as_bytes()).is_some()
+                && demangled(symbol).is_some_and(|known| pattern.is_demangled(&known))
+        };
+        let symbols = self.image.symbols(wanted);
+        // Parts of a function that a compiler moved out of it are not where it begins.
+        let is_part = |name: &str| name.contains(".part.") || name.contains(".cold");
+        let moved: BTreeSet<u64> = symbols.iter().filter(|s| is_part(&s.name)).map(|s| s.address).collect();
+        own.extend(symbols.iter().filter(|s| s.code && !is_part(&s.name)).map(|s| s.address));
+        own.retain(|pc| !moved.contains(pc));
+        found.all = own.iter().map(|pc| Copy { pc: *pc, inlined: None }).collect();
+        inlined.sort_by_key(|(pc, node)| (*pc, node.offset));
+        inlined.dedup_by_key(|(pc, _)| *pc);
+        inlined.retain(|(pc, _)| !own.contains(pc));
+        found.all.extend(inlined.into_iter().map(|(pc, node)| Copy { pc, inlined: Some(node) }));
+        found.named = named;
+        Ok(found)
+    }
+
+    pub(crate) fn linkage_name(&self, node: Node) -> Result<Option<String>, Error> {
+        self.inherited(node, |file, unit, entry| {
+            let value = entry
+                .attr_value(gimli::DW_AT_linkage_name)
+                .or_else(|| entry.attr_value(gimli::DW_AT_MIPS_linkage_name))?;
+            Some(self.parts[file].dwarf.attr_string(unit, value).ok()?.to_string_lossy().into_owned())
+        })
+    }
+
+    /// Where the code of a die begins to run.
+    fn first_pc(&self, file: usize, unit: &Unit<'d>, entry: &Entry<'d>) -> Option<u64> {
+        let dwarf = &self.parts[file].dwarf;
+        let begin = || {
+            let mut ranges = dwarf.die_ranges(unit, entry).ok()?;
+            loop {
+                let range = ranges.next().ok()??;
+                if range.begin < range.end {
+                    return Some(range.begin);
+                }
+            }
+        };
+        let low = entry.attr_value(gimli::DW_AT_low_pc).and_then(|v| dwarf.attr_address(unit, v).ok()?);
+        let begin = begin().or(low)?;
+        let value = entry.attr_value(gimli::DW_AT_entry_pc);
+        let said = value.and_then(|value| match dwarf.attr_address(unit, value) {
+            Ok(Some(address)) => Some(address),
+            // DWARF 5 may count from where the die begins.
+            _ => value.udata_value().map(|n| low.unwrap_or(begin).wrapping_add(n)),
+        });
+        // What the linker left out begins at 0.
+        Some(said.unwrap_or(begin)).filter(|pc| *pc != 0 && self.image.file_offset(*pc).is_some())
+    }
+}

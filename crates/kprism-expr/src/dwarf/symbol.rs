@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A place of which the symbol table alone knows: registers can be read, and what they point to.
+
+use std::rc::Rc;
+
+use crate::ast::Tag;
+use crate::ctype::{Def, Int, Ty, TypeRef, Types};
+use crate::ir::Space;
+use crate::regs::Reg;
+use crate::scope::{Location, Moment, Scope, Spot, Sym, Variable};
+
+use super::{Debug, Error};
+
+/// A place in a function that nothing describes.
+pub struct Bare<'c, 'd> {
+    debug: &'c Debug<'d>,
+    /// The instruction.
+    pub pc: u64,
+    /// Where the function begins.
+    pub entry: u64,
+    /// When.
+    pub moment: Moment,
+    space: Space,
+    name: String,
+}
+
+impl<'c, 'd> Bare<'c, 'd> {
+    /// The place at an address of a function that a symbol names; `why` there is nothing better, if none does.
+    pub(crate) fn at(
+        debug: &'c Debug<'d>,
+        pc: u64,
+        moment: Moment,
+        space: Space,
+        why: Error,
+    ) -> Result<Self, Error> {
+        let symbol = debug.image.around(pc).ok_or(why)?;
+        let (entry, name) = (symbol.address, symbol.name.clone());
+        Ok(Self { debug, pc, entry, moment, space, name })
+    }
+}
+
+impl Types for Bare<'_, '_> {
+    fn get(&self, ty: TypeRef) -> Result<Def, String> {
+        self.debug.get(ty)
+    }
+
+    fn find(&self, tag: Tag, name: &str) -> Result<Option<Ty>, String> {
+        self.debug.find(tag, name)
+    }
+}
+
+impl Scope for Bare<'_, '_> {
+    fn variable(&self, _: &str) -> Result<Option<Variable>, String> {
+        Ok(None)
+    }
+
+    fn enumerator(&self, _: &str) -> Result<Option<(Ty, i64)>, String> {
+        Ok(None)
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn returned(&self) -> Result<(Ty, Location), String> {
+        if self.moment != Moment::Return {
+            return Err("`$retval` is known only where the function returns: use FUNC%return".to_owned());
+        }
+        Ok((Ty::Int(Int::LONG), Location::Whole(Spot::Value(Rc::new(Sym::Reg(Reg::Rax))))))
+    }
+
+    fn frame(&self) -> Result<Rc<Sym>, String> {
+        match self.moment {
+            Moment::Entry => Ok(Rc::new(Sym::Reg(Reg::Rsp)).plus(8)),
+            Moment::Return => Ok(Rc::new(Sym::Reg(Reg::Rsp))),
+            Moment::Inside => self.debug.cfa(self.pc),
+        }
+    }
+
+    fn space(&self) -> Space {
+        self.space
+    }
+
+    fn describe(&self) -> String {
+        let known = "(known by its symbol only)";
+        match self.moment {
+            Moment::Entry => format!("{}, at entry {known}", self.name),
+            Moment::Return => format!("{}, at return {known}", self.name),
+            Moment::Inside => format!("{}+{:#x} {known}", self.name, self.pc - self.entry),
+        }
+    }
+}

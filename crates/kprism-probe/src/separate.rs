@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Debug information that is in a file of its own: found by the build id, by the link in the program, or by debuginfod.
+//!
+//! In the order in which GDB looks (its manual, "Separate Debug Files").
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use kprism_expr::dwarf::{self, Image};
+
+use crate::Error;
+
+/// Where distributions put debug files.
+const GLOBAL: &str = "/usr/lib/debug";
+
+/// A program or library with its debug information, wherever that is. There may be none: then its symbols are known.
+pub fn open(path: &Path, debug: Option<&Path>) -> Result<(Image, Vec<String>), Error> {
+    let own = Image::map(path)?;
+    if own.is_debug_only() {
+        let what = format!(
+            "{0}: it has debug information only, no code to probe; name the program with --exec, and this file with --debug-file",
+            path.display()
+        );
+        return Err(Error::Cannot(what));
+    }
+    let mut notes = Vec::new();
+    let found = match debug {
+        Some(debug) => Some(debug.to_owned()),
+        None if own.is_described() => None,
+        None => found(path, &own, &mut notes),
+    };
+    if let Some(found) = &found {
+        notes.push(format!("debug information of {} is in {}", path.display(), found.display()));
+    }
+    let image = Image::open_with(path, found.as_deref())?;
+    if image.has_shared_debug() {
+        notes.push(format!(
+            "some debug information of {} is in a file that several share (dwz), which is not read: names and types in it are unknown",
+            path.display()
+        ));
+    }
+    if !image.is_described() {
+        notes.push(format!(
+            "{} has no debug information: only symbols, registers and memory are known (install its debug symbols, name them with --debug-file, or set DEBUGINFOD_URLS)",
+            path.display()
+        ));
+    }
+    Ok((image, notes))
+}
+
+fn found(path: &Path, image: &Image, notes: &mut Vec<String>) -> Option<PathBuf> {
+    let id = image.build_id().filter(|id| id.len() > 2);
+    if let Some(id) = &id {
+        let file = Path::new(GLOBAL).join(".build-id").join(&id[..2]).join(format!("{}.debug", &id[2..]));
+        if file.is_file() {
+            return Some(file);
+        }
+    }
+    linked(path, image, notes).or_else(|| fetched(&id?, notes))
+}
+
+/// The file that is named in the program: beside it, in `.debug` there, or below the global folder.
+fn linked(path: &Path, image: &Image, notes: &mut Vec<String>) -> Option<PathBuf> {
+    let (name, sum) = image.debug_link()?;
+    let real = path.canonicalize().ok()?;
+    let folder = real.parent()?;
+    let global = Path::new(GLOBAL).join(folder.strip_prefix("/").unwrap_or(folder));
+    for place in [folder.to_owned(), folder.join(".debug"), global] {
+        let file = place.join(&name);
+        if !file.is_file() || file.canonicalize().ok().as_ref() == Some(&real) {
+            continue;
+        }
+        // Where both have a build id, that is looked at when it is opened.
+        let same = match (image.build_id(), dwarf::build_id(&file)) {
+            (Some(own), Some(its)) => own == its,
+            _ => std::fs::read(&file).is_ok_and(|data| crc32fast::hash(&data) == sum),
+        };
+        if same {
+            return Some(file);
+        }
+        notes.push(format!("{}: not the debug information of this {}", file.display(), path.display()));
+    }
+    None
+}
+
+/// From the servers that the user names, by elfutils' own client: it keeps what it fetched.
+fn fetched(id: &str, notes: &mut Vec<String>) -> Option<PathBuf> {
+    let urls = std::env::var("DEBUGINFOD_URLS").ok()?;
+    if urls.trim().is_empty() {
+        return None;
+    }
+    let output = Command::new("debuginfod-find")
+        .args(["debuginfo", id])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .output();
+    match output {
+        Ok(output) if output.status.success() => {
+            let path = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            Some(PathBuf::from(path)).filter(|path| path.is_file())
+        }
+        Ok(output) => {
+            let why = String::from_utf8_lossy(&output.stderr);
+            let why = why.lines().last().unwrap_or("not found").to_owned();
+            notes.push(format!("debuginfod has no debug information for {id}: {why}"));
+            None
+        }
+        Err(_) => {
+            notes.push(
+                "DEBUGINFOD_URLS is set, but there is no debuginfod-find (package debuginfod)".to_owned(),
+            );
+            None
+        }
+    }
+}

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `record probe` natively: where in the code a name or a line is, and what the bytes there mean. Programs in C, C++ and
+//! Rust that say themselves what is right; GDB judges more of them in `tests/probe/matrix.py`, of which a slice runs here.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use kprism_test::{BPF, GDB, ROOT, UPROBES, needs, skip, test};
+use serde_json::{Value, json};
+
+fn ready() {
+    needs(&[ROOT, BPF, UPROBES]);
+}
+
+/// Compilers and tools that are not everywhere.
+fn tool(name: &str) {
+    if Command::new(name).arg("--version").output().is_err() {
+        skip(format!("needs {name}"));
+    }
+}
+
+fn kprism(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn built(dir: &Path, name: &str, source: &str, command: &[&str]) -> PathBuf {
+    let (file, program) = (dir.join(name), dir.join(name.split('.').next().expect("a stem")));
+    std::fs::write(&file, source).expect("a source");
+    let status =
+        Command::new(command[0]).args(&command[1..]).arg("-g").arg("-o").arg(&program).arg(&file).output();
+    let output = status.expect("a compiler");
+    assert!(output.status.success(), "{}", said(&output));
+    program
+}
+
+/// What one run of the program gave: values of each hit, and what was said.
+fn probed(program: &Path, place: &str, more: &[&str]) -> (Vec<Value>, String) {
+    let run = program.with_extension("run");
+    let program = program.to_str().expect("a path");
+    let args = [&["record", "probe", place, "-o", run.to_str().unwrap()], more, &["--", program]].concat();
+    let output = kprism(&args);
+    let text = said(&output);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{text}");
+    let output = kprism(&["script", "probe", "--json", "-i", run.to_str().unwrap()]);
+    let lines = String::from_utf8(output.stdout).unwrap();
+    (
+        lines
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["values"].clone())
+            .collect(),
+        text,
+    )
+}
+
+fn refused(program: &Path, place: &str, more: &[&str]) -> String {
+    let run = program.with_extension("run");
+    let program = program.to_str().expect("a path");
+    let args = [&["record", "probe", place, "-o", run.to_str().unwrap()], more, &["--", program]].concat();
+    let output = kprism(&args);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    said(&output)
+}
+
+const INLINED: &str = r#"
+#include <stdio.h>
+volatile int sink;
+static inline int twice(int v) { sink = v; return sink * 2; }
+__attribute__((noinline)) int one(int v) { return twice(v) + 1; }
+__attribute__((noinline)) int two(int v) { return twice(v) + twice(v + 1); }
+int (*far)(int) = twice;
+int main(void) { int sum = 0; for (int i = 0; i < 5; i++) sum += one(i) + two(i) + far(i); return sum == 0; }
+"#;
+
+#[test]
+fn inlined_copies_are_probed_too() {
+    ready();
+    let dir = tempfile::tempdir().unwrap();
+    let program = built(dir.path(), "inlined.c", INLINED, &["gcc", "-O2"]);
+    let (hits, text) = probed(&program, "twice", &["--collect", "v"]);
+    assert_eq!(hits.len(), 20, "{text}");
+    let sum: i64 = hits.iter().map(|hit| hit["v"].as_i64().expect("a value")).sum();
+    assert_eq!(sum, 10 + 10 + 15 + 10, "{text}");
+    assert!(text.contains("twice is 4 places in the code, 4 are probed"), "{text}");
+    assert!(text.contains("twice: 20 hits at 4 places in all"), "{text}");
+    // What is left out, and what is enough, is counted over all places.
+    let (hits, text) = probed(&program, "twice", &["--collect", "v", "--skip", "3", "--pass", "4"]);
+    assert_eq!(hits.len(), 4, "{text}");
+    let (hits, text) = probed(&program, "twice%return", &["--collect", "$retval"]);
+    assert_eq!(hits.len(), 5, "{text}");
+    assert!(text.contains("inlined in 3 places too, which have no return"), "{text}");
+    // The function of a file.
+    assert_eq!(probed(&program, "inlined.c:twice", &[]).0.len(), 20);
+    let text = refused(&program, "other.c:twice", &[]);
+    assert!(text.contains("`twice` is in other files than other.c"), "{text}");
+    // A line in it is as many places.
+    let (hits, text) = probed(&program, "inlined.c:4", &[]);
+    assert_eq!((hits.len(), text.contains("20 hits at 4 places")), (20, true), "{text}");
+}
+
+const FIELDS: &str = r#"
+struct __attribute__((packed)) packed {
+  unsigned char c; int a : 31; int b : 31; unsigned u : 20; long l : 60; unsigned char t : 3; long z : 61;
+} it = { 9, -77777777, 99999999, 777777, -12345678901234, 5, -99999999999999 };
+volatile int sink;
+__attribute__((noinline)) int work(struct packed *p) { sink = p->a; return p->b; }
+int main(void) { return work(&it) == 0; }
+"#;
+
+#[test]
+fn bit_fields_that_cross_their_units() {
+    ready();
+    let dir = tempfile::tempdir().unwrap();
+    let mut compilers = vec![vec!["gcc", "-gdwarf-2"], vec!["gcc", "-gdwarf-4"], vec!["gcc", "-gdwarf-5"]];
+    if Command::new("clang").arg("--version").output().is_ok() {
+        compilers.extend([vec!["clang", "-gdwarf-4"], vec!["clang", "-gdwarf-5"]]);
+    }
+    for command in compilers {
+        let program = built(dir.path(), "fields.c", FIELDS, &command);
+        let place =
+            "work if p->a == -77777777 && p->b == 99999999 && p->u == 777777 && p->z == -99999999999999";
+        let (hits, text) = probed(&program, place, &["--collect", "p->l,p->t,*p"]);
+        let whole = json!({"c": 9, "a": -77777777, "b": 99999999, "u": 777777, "l": -12345678901234_i64, "t": 5,
+            "z": -99999999999999_i64});
+        let expected = json!({"p->l": -12345678901234_i64, "p->t": 5, "*p": whole});
+        assert_eq!(hits, [expected], "{command:?}: {text}");
+    }
+}
+
+const TEXTS: &str = r#"
+#include <string.h>
+char full[4] = {'a', 'b', 'c', 'd'}, after[8] = "abc", utf[12] = "gr\xc3\xbc\xc3\x9f", latin[4] = "a\xc8z", longer[300];
+unsigned char data[8] = {1, 0, 2, 200, 0, 'x', 0, 0};
+char *at = longer;
+double nan_, infinite;
+__int128 wide = -5;
+unsigned __int128 huge = ((unsigned __int128)1 << 100) + 7;
+volatile int sink;
+__attribute__((noinline)) int work(int n) { int line[n]; for (int i = 0; i < n; i++) line[i] = i * 3; sink = line[n - 1];
+  return sink; }
+int main(void) { memset(longer, 'L', 299); nan_ = 0.0 / sink; infinite = 1.0 / sink; memcpy(after + 4, "xyz", 4);
+  work(3); memcpy(after + 4, "uvw", 4); work(4); return 0; }
+"#;
+
+#[test]
+fn texts_end_where_they_end() {
+    ready();
+    let dir = tempfile::tempdir().unwrap();
+    let program = built(dir.path(), "texts.c", TEXTS, &["gcc", "-O0"]);
+    let collect = "full,after,utf,latin,data,at,nan_,infinite,wide,huge";
+    let (hits, text) = probed(&program, "work", &["--collect", collect]);
+    let cut = format!("{}…", "L".repeat(127));
+    assert_eq!(
+        hits[0],
+        json!({"full": "abcd", "after": "abc\0xyz", "utf": "grüß", "latin": [97, 200, 122], "data": [1, 0, 2, 200, 0, 120],
+            "at": cut, "nan_": "NaN", "infinite": "inf", "wide": -5, "huge": "1267650600228229401496703205383"}),
+        "{text}"
+    );
+    // By what a string says, not by what lies behind it.
+    let run = dir.path().join("run");
+    let (run, path) = (run.to_str().unwrap(), program.to_str().unwrap());
+    let output = kprism(&["record", "probe", "work", "--by", "full,after", "-o", run, "--", path]);
+    assert!(output.status.success(), "{}", said(&output));
+    let report = String::from_utf8(kprism(&["report", "probe", "-i", run]).stdout).unwrap();
+    assert!(report.contains("2  \"abcd\", \"abc\"\n"), "{report}");
+    // An array whose length only the program knows.
+    let text = refused(&program, "texts.c:11", &["--collect", "line"]);
+    assert!(text.contains("the length of `line` is known only when it runs"), "{text}");
+    let (hits, text) = probed(&program, "texts.c:11", &["--collect", "*(int (*)[3])line,$eax,$al"]);
+    assert_eq!(hits[0]["*(int (*)[3])line"], json!([0, 3, 6]), "{text}");
+}
+
+#[test]
+fn a_line_is_where_the_frame_is_made() {
+    ready();
+    let dir = tempfile::tempdir().unwrap();
+    let source = "volatile int sink;\n__attribute__((noinline)) int work(int n) {\n  int own = n * 2;\n  sink = own;\n  return own;\n}\nint main(void) { work(4); work(5); return 0; }\n";
+    let program = built(dir.path(), "frame.c", source, &["gcc", "-O0"]);
+    let (hits, text) = probed(&program, "frame.c:2", &["--collect", "n"]);
+    assert_eq!(hits, [json!({"n": 4}), json!({"n": 5})], "{text}");
+    let text = refused(&program, "work", &["--collect", "own"]);
+    assert!(text.contains("`own` is not set yet where the function begins"), "{text}");
+}
+
+const CLASSES: &str = r#"
+#include <string>
+#include <vector>
+namespace ns { int counter = 7;
+  struct Base { int b; virtual ~Base() {} }; struct Other { int o; };
+  struct Der : Base, Other { int d; std::vector<int> v; static int total;
+    __attribute__((noinline)) int method(int k) { asm volatile(""); return d + k; }
+    __attribute__((noinline)) int method(double) { asm volatile(""); return d; } };
+  int Der::total = 123; enum class Color { Red = 1, Green = 5 }; }
+template <class T> __attribute__((noinline)) T most(T a, T b) { asm volatile(""); return a > b ? a : b; }
+__attribute__((noinline)) int refs(int &r, const ns::Der &d, ns::Color c) { asm volatile(""); return r + d.d + (int)c; }
+__attribute__((noinline)) int value(std::string s, int n) { asm volatile(""); return s.size() + n; }
+int main() { ns::Der d; d.b = 1; d.o = 2; d.d = 3; d.v = {1, 2}; int n = 41;
+  return refs(n, d, ns::Color::Green) + d.method(5) + d.method(1.5) + most(1, 2) + most(3L, 4L) + value("four", 6) == 0; }
+"#;
+
+#[test]
+fn what_cpp_has() {
+    ready();
+    tool("g++");
+    let dir = tempfile::tempdir().unwrap();
+    for level in ["-O0", "-O2"] {
+        let program = built(dir.path(), "classes.cpp", CLASSES, &["g++", level]);
+        let collect = "r,d.b,d.o,d.d,c,sizeof(ns::Der),sizeof(d),ns::counter";
+        let (hits, text) =
+            probed(&program, "refs if r == 41 && c == ns::Color::Green", &["--collect", collect]);
+        let size = hits[0]["sizeof(d)"].clone();
+        let expected = json!({"r": 41, "d.b": 1, "d.o": 2, "d.d": 3, "c": "Green", "sizeof(ns::Der)": 48, "sizeof(d)": size,
+            "ns::counter": 7});
+        assert_eq!(hits, [expected], "{level}: {text}");
+        assert!(probed(&program, "refs if r > 1000000", &[]).0.is_empty());
+        let (hits, text) = probed(&program, "ns::Der::method(int)", &["--collect", "k,d,b,total,this->o"]);
+        assert_eq!(hits, [json!({"k": 5, "d": 3, "b": 1, "total": 123, "this->o": 2})], "{level}: {text}");
+        let (hits, text) = probed(&program, "Der::method", &["--collect", "d"]);
+        assert_eq!(hits.len(), 2, "{level}: {text}");
+        let (hits, text) = probed(&program, "most<long>", &["--collect", "a,b"]);
+        assert_eq!(hits, [json!({"a": 3, "b": 4})], "{level}: {text}");
+        assert_eq!(probed(&program, "most", &[]).0.len(), 2);
+        let (hits, text) = probed(&program, "value", &["--collect", "s._M_string_length,n"]);
+        assert_eq!(hits, [json!({"s._M_string_length": 4, "n": 6})], "{level}: {text}");
+        let (hits, text) = probed(&program, "refs", &["--collect", "d"]);
+        assert_eq!(
+            (&hits[0]["d"]["<Base>"]["b"], &hits[0]["d"]["<Other>"]["o"]),
+            (&json!(1), &json!(2)),
+            "{text}"
+        );
+    }
+}
+
+const SHAPES: &str = r#"
+pub mod shape {
+    pub enum Shape { Circle(f64), Rect { w: u32, h: u32 }, Empty }
+    #[inline(never)]
+    pub fn area(s: &Shape, scale: u32) -> u32 {
+        std::hint::black_box(match s { Shape::Circle(r) => *r as u32, Shape::Rect { w, h } => w * h * scale, Shape::Empty => 0 })
+    }
+}
+#[inline(never)]
+fn texts(s: &str, o: Option<u32>) -> usize {
+    let n = s.len();
+    std::hint::black_box(n + o.unwrap_or(0) as usize)
+}
+fn main() {
+    for s in [shape::Shape::Circle(1.5), shape::Shape::Rect { w: 3, h: 4 }, shape::Shape::Empty] { shape::area(&s, 2); }
+    texts("abc", Some(7)); texts("", None);
+}
+"#;
+
+#[test]
+fn what_rust_has() {
+    ready();
+    tool("rustc");
+    let dir = tempfile::tempdir().unwrap();
+    let program = built(dir.path(), "shapes.rs", SHAPES, &["rustc", "-C", "opt-level=0"]);
+    let (hits, text) = probed(&program, "shape::area", &["--collect", "scale,*s"]);
+    let all = [json!({"Circle": {"__0": 1.5}}), json!({"Rect": {"w": 3, "h": 4}}), json!({"Empty": {}})];
+    assert_eq!(hits, all.map(|s| json!({"scale": 2, "*s": s})), "{text}");
+    let (hits, text) = probed(&program, "shapes.rs:12", &["--collect", "n,o,s.length"]);
+    assert_eq!(
+        hits,
+        [
+            json!({"n": 3, "o": {"Some": {"__0": 7}}, "s.length": 3}),
+            json!({"n": 0, "o": {"None": {}}, "s.length": 0})
+        ],
+        "{text}"
+    );
+    // Where a value is before the function has put it down, Rust does not say.
+    let text = refused(&program, "texts", &["--collect", "s"]);
+    assert!(text.contains("passed in a way that Rust leaves open"), "{text}");
+}
+
+#[test]
+fn debug_information_in_files_of_its_own() {
+    ready();
+    tool("objcopy");
+    let dir = tempfile::tempdir().unwrap();
+    let program = built(dir.path(), "apart.c", FIELDS, &["gcc", "-O2"]);
+    let (apart, debug) = (dir.path().join("apart"), dir.path().join("apart.debug"));
+    let binutils = |name: &str, args: &[&str]| {
+        let output = Command::new(name).args(args).current_dir(dir.path()).output().expect("binutils");
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    binutils("objcopy", &["--only-keep-debug", "apart", "apart.debug"]);
+    binutils("strip", &["-g", "apart"]);
+    // Only symbols.
+    let (hits, text) = probed(&program, "work", &["--collect", "*(unsigned char *)$rdi"]);
+    assert_eq!(hits, [json!({"*(unsigned char *)$rdi": 9})], "{text}");
+    assert!(text.contains("has no debug information: only symbols"), "{text}");
+    binutils("strip", &["apart"]);
+    let text = refused(&apart, "work", &[]);
+    assert!(text.contains("no function `work`") && text.contains("--debug-file"), "{text}");
+    let debug = debug.to_str().unwrap();
+    let (hits, text) = probed(&apart, "work", &["--collect", "p->a", "--debug-file", debug]);
+    assert_eq!(hits, [json!({"p->a": -77777777})], "{text}");
+    binutils("objcopy", &["--add-gnu-debuglink=apart.debug", "apart"]);
+    let (hits, text) = probed(&apart, "work", &["--collect", "p->b"]);
+    assert_eq!(hits, [json!({"p->b": 99999999})], "{text}");
+    let text = refused(&apart, "work", &["--exec", debug]);
+    assert!(text.contains("debug information only") && text.contains("--debug-file"), "{text}");
+    // That of another program.
+    let other = built(dir.path(), "other.c", "int main(void) { return 1; }", &["gcc"]);
+    let text = refused(&apart, "work", &["--debug-file", other.to_str().unwrap()]);
+    assert!(text.contains("debug information of another file"), "{text}");
+}
+
+#[test]
+fn entries_that_need_no_single_step() {
+    ready();
+    let dir = tempfile::tempdir().unwrap();
+    let source = r#"
+volatile int sink;
+__attribute__((noinline)) int work(int n) { sink = n; return n; }
+asm(".globl spin\n.type spin, @function\nspin: endbr64\n1: decl %edi\njne 1b\nmov $7, %eax\nret\n.size spin, .-spin\n");
+int spin(int);
+int main(void) { for (int i = 1; i < 4; i++) { work(i); spin(5); } return 0; }
+"#;
+    let program = built(dir.path(), "landing.c", source, &["gcc", "-O2", "-fcf-protection"]);
+    let address = || {
+        let text = std::fs::read(program.with_extension("run").join("streams/probe/probes.json")).unwrap();
+        let probes: Value = serde_json::from_slice(&text).unwrap();
+        probes["probes"][0]["address"].as_u64().expect("an address")
+    };
+    let symbols = Command::new("nm").arg(&program).output().expect("nm");
+    let symbols = String::from_utf8(symbols.stdout).unwrap();
+    let start = |name: &str| {
+        let line = symbols.lines().find(|line| line.ends_with(&format!(" {name}"))).expect("a symbol");
+        u64::from_str_radix(&line[..16], 16).expect("an address")
+    };
+    let (hits, text) = probed(&program, "work", &["--collect", "n"]);
+    assert_eq!(hits, [json!({"n": 1}), json!({"n": 2}), json!({"n": 3})], "{text}");
+    assert_eq!(address(), start("work") + 4);
+    let (hits, text) = probed(&program, "work%return if n > 1", &["--collect", "$retval"]);
+    assert_eq!(hits, [json!({"$retval": 2}), json!({"$retval": 3})], "{text}");
+    // One that jumps to its second instruction is met once a call, at the first.
+    let (hits, text) = probed(&program, "spin", &["--collect", "$edi"]);
+    assert_eq!(hits, [json!({"$edi": 5}), json!({"$edi": 5}), json!({"$edi": 5})], "{text}");
+    assert_eq!(address(), start("spin"));
+    assert!(text.contains("single-stepping"), "{text}");
+}
+
+#[test]
+fn values_and_counts_are_those_of_gdb() {
+    ready();
+    needs(&[GDB]);
+    tool("python3");
+    tool("g++");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/probe/matrix.py");
+    let output = Command::new("python3")
+        .arg(script)
+        .arg("--slice")
+        .env("KPRISM", env!("CARGO_BIN_EXE_kprism"))
+        .output()
+        .expect("python");
+    assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), said(&output));
+}
+
+kprism_test::main!();
