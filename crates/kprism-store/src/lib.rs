@@ -28,7 +28,7 @@ mod run;
 mod tables;
 mod tlb_table;
 
-pub use account::{Account, Entry, Fate};
+pub use account::{Account, Entry, Fate, PLACES};
 pub use duration_tables::{has_times, load_times, save_times};
 pub use manifest::{Clock, Kernel, Manifest, RunKind, instrument};
 pub use mapped::Mapped;
