@@ -12,8 +12,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use kprism_image::sideband::Record;
 use kprism_image::symbols::Symbols;
 use kprism_listing::source::Source;
-use kprism_report::{Style, Table, tlb, units};
-use kprism_store::{Manifest, MissRow, Run, save_tlb_misses};
+use kprism_report::{Style, Table, header, tlb, units};
+use kprism_store::{Account, Manifest, MissRow, Run, instrument, save_tlb_misses};
 use kprism_tlb::allocs::Site;
 use kprism_tlb::geometry::PageSize;
 use kprism_tlb::heat::Heat;
@@ -28,6 +28,7 @@ use super::report::{Select, print_json};
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
+use crate::tlb_account;
 
 /// What to show and how.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +67,8 @@ pub(super) struct Loaded {
     objects: Objects,
     pub(super) counts: Value,
     pub(super) notes: Vec<String>,
+    /// Allocations whose caller is not known.
+    nameless: u64,
 }
 
 impl Loaded {
@@ -84,10 +87,13 @@ impl Loaded {
         let root = run.symbols().join("root");
         let mut objects =
             Objects::new(&records, |path| std::fs::read(root.join(path.trim_start_matches('/'))).ok());
-        objects.allocated(allocations(&streams));
+        let allocated = allocations(&streams);
+        let nameless = |(_, event): &&(Place, Event)| matches!(event, Event::Alloc(a) if a.frames[0] == 0);
+        let nameless = allocated.iter().filter(nameless).count() as u64;
+        objects.allocated(allocated);
         let counts = pipeline::read_if_there(&run.tlb_counts())?;
         let counts = serde_json::from_slice(&counts).unwrap_or_default();
-        Ok(Loaded { manifest, streams, records, objects, counts, notes })
+        Ok(Loaded { manifest, streams, records, objects, counts, notes, nameless })
     }
 
     pub(super) fn readers(&self) -> Result<Vec<Reader<'_>>> {
@@ -110,6 +116,16 @@ impl Loaded {
                 self.notes.push(note);
             }
         }
+    }
+
+    /// What was seen, kept and lost.
+    fn account(&self, profile: &Profile) -> Account {
+        let read = tlb_account::Read {
+            misses: profile.all()[0],
+            nameless: self.nameless,
+            damage: self.notes.clone(),
+        };
+        tlb_account::account(&self.counts, &read)
     }
 
     pub(super) fn profile(&mut self) -> Result<Profile> {
@@ -239,17 +255,19 @@ pub fn save(run: &Run) -> Result<String> {
             units::grouped(all[0]),
             units::grouped(loaded.counts["samples"].as_u64().unwrap_or(0))
         );
-        for (key, what) in [("lost", "samples were lost"), ("without_address", "misses have no address")] {
-            if let Some(n) = loaded.counts[key].as_u64().filter(|n| *n > 0) {
-                text += &format!("note: {} {what}\n", units::grouped(n));
-            }
-        }
     } else if loaded.geometries()?.is_empty() {
         text += &format!("off the bus: {} misses\n", units::grouped(all[0]));
     }
     for note in &loaded.notes {
         text += &format!("note: {note}\n");
     }
+    let account = loaded.account(&profile);
+    if !account.is_whole() {
+        text += &header::account_text(Some(&account), Style::default());
+    }
+    let mut manifest = run.manifest()?;
+    manifest.accounts.insert(instrument::TLB.into(), account);
+    run.write_manifest(&manifest)?;
     let place = run.dir().display();
     let input =
         if run.dir() == Path::new(crate::DEFAULT_RUN) { String::new() } else { format!(" -i {place}") };
@@ -350,12 +368,14 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         tables.iter_mut().for_each(|(_, table)| tlb::add_intervals(table, period));
     }
     let empty = tables.iter().all(|(_, t)| t.rows.is_empty());
-    for (_, table) in &mut tables {
+    let account = loaded.account(&profile);
+    for (name, table) in &mut tables {
         if let Some(key) = view.sort {
             table.sort_by(key)?;
         }
         let rows = if view.name.is_none() { view.rows.min(12) } else { view.rows };
-        if view.rows > 0 {
+        // Geometries are few, and each is asked for by name.
+        if view.rows > 0 && *name != "geometries" {
             table.limit(rows);
         }
     }
@@ -374,13 +394,18 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         for (name, table) in &tables {
             value[*name] = table.to_json();
         }
+        value["stopped"] = json!(loaded.manifest.stopped);
+        value["account"] = json!(account);
         print_json(&value, out)?;
     } else if view.csv {
         let [(_, table)] = tables.as_slice() else { bail!("--csv needs one view: {VIEWS}") };
         write!(out, "{}", table.to_csv())?;
     } else {
         let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
-        let begin = loaded.manifest.command.join(" ");
+        let mut begin = loaded.manifest.command.join(" ");
+        if let Some(why) = &loaded.manifest.stopped {
+            begin += &view.style.alert(&format!("\nrecording ended early: {}", units::printable(why)));
+        }
         if sampled {
             let n = loaded.counts["samples"].as_u64().unwrap_or(0);
             let events: Vec<&str> = loaded.counts["events"]
@@ -409,6 +434,8 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
                 writeln!(out)?;
             }
         }
+        let gap = if tables.len() > 1 { "" } else { "\n" };
+        write!(out, "{gap}{}", header::account_text(Some(&account), view.style))?;
     }
     Ok(if empty { Outcome::NothingMatched } else { Outcome::Done })
 }
