@@ -14,6 +14,8 @@ use crate::block::Entry;
 use crate::shared::Stream;
 use crate::sift::{Counted, Sifted, sift};
 
+/// It was said that misses cannot be written.
+static TOLD_FULL: AtomicBool = AtomicBool::new(false);
 /// This is a process that the program forked: it is not followed, and the files are its parent's.
 pub static FORKED: AtomicBool = AtomicBool::new(false);
 
@@ -39,7 +41,6 @@ pub struct Thread {
     /// Where the counts are, for who waits for this process.
     words: &'static [AtomicU64],
     begun: bool,
-    told_full: bool,
     #[cfg(target_arch = "x86_64")]
     newer: bool,
     process: u32,
@@ -71,7 +72,6 @@ impl Thread {
             stream,
             words,
             begun: false,
-            told_full: false,
             #[cfg(target_arch = "x86_64")]
             newer: is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("bmi1")
@@ -214,7 +214,7 @@ impl Thread {
             writer.bytes.clear();
             set(live::BYTES, stream.bytes() as u64);
             self.words[live::UNWRITTEN].fetch_add(unwritten as u64, Ordering::Relaxed);
-            if let Some(e) = error.filter(|_| !std::mem::replace(&mut self.told_full, true)) {
+            if let Some(e) = error.filter(|_| !TOLD_FULL.swap(true, Ordering::Relaxed)) {
                 eprintln!("kprism-user: misses cannot be written any more, the program runs on: {e}");
             }
         }

@@ -34,6 +34,7 @@ mod snapshot;
 mod strict;
 mod tlb;
 mod tlb_annotate;
+mod tlb_sites;
 
 use std::io::Write;
 

@@ -11,10 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use anyhow::{Context, Result, anyhow, bail};
 use kprism_image::sideband::Record;
 use kprism_image::symbols::Symbols;
-use kprism_listing::source::Source;
 use kprism_report::{Style, Table, header, tlb, units};
 use kprism_store::{Account, Manifest, MissRow, Run, instrument, save_tlb_misses};
-use kprism_tlb::allocs::Site;
 use kprism_tlb::geometry::PageSize;
 use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
@@ -25,6 +23,7 @@ use kprism_tlb::{Geometry, presets};
 use serde_json::{Value, json};
 
 use super::report::{Select, print_json};
+use super::tlb_sites::Sites;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -196,44 +195,6 @@ fn allocations(streams: &[Vec<u8>]) -> Vec<(Place, Event)> {
     all
 }
 
-/// `malloc by insert (tree.c:41) < main (tree.c:90)`.
-struct Sites<'a> {
-    symbols: &'a Symbols,
-    root: std::path::PathBuf,
-    sources: HashMap<String, Option<Source>>,
-}
-
-impl Sites<'_> {
-    fn name(&mut self, site: &Site, space: u64) -> Option<String> {
-        let mut parts = Vec::new();
-        for &back in site.frames.iter().take_while(|&&back| back != 0) {
-            // The call is before the address that it returns to.
-            let Some(at) = self.symbols.locate(space, back - 1, u64::MAX) else { break };
-            let f = self.symbols.function(at.func);
-            let path = self.root.join(f.module.trim_start_matches('/'));
-            let source = self
-                .sources
-                .entry(f.module.clone())
-                .or_insert_with(|| Source::of_file(&path, &[]).ok().flatten());
-            let address = f.start.wrapping_add((back - 1).wrapping_sub(at.entry));
-            let frames = source.as_ref().map(|s| s.frames(address)).unwrap_or_default();
-            if frames.is_empty() {
-                parts.push(format!("{}+{:#x}", f.name, back.wrapping_sub(at.entry)));
-            }
-            for frame in frames {
-                let file = frame.file.rsplit('/').next().unwrap_or_default();
-                let name = frame.function.as_deref().unwrap_or(&f.name);
-                parts.push(format!("{name} ({file}:{})", frame.line));
-            }
-            // What calls main is the same in every program.
-            if f.name == "main" {
-                break;
-            }
-        }
-        (!parts.is_empty()).then(|| format!("{} by {}", site.name(), parts.join(" < ")))
-    }
-}
-
 /// Writes the table `tlb_misses` and says what there is.
 pub fn save(run: &Run) -> Result<String> {
     let mut loaded = Loaded::new(run)?;
@@ -277,10 +238,14 @@ pub fn save(run: &Run) -> Result<String> {
 
 /// Misses of the last level. Ends at damage, which [`Loaded::profile`] names.
 fn rows(cpu: u32, reader: Reader<'_>) -> impl Iterator<Item = MissRow> {
-    let mut place = Place::default();
+    let (mut place, mut entry) = (Place::default(), None);
     reader.map_while(Result::ok).filter_map(move |event| {
         place.follow(&event);
+        if let Event::Entry(at) = event {
+            entry = Some(at);
+        }
         let Event::Miss(m) = event else { return None };
+        let pte = entry.take();
         (m.last != 0).then(|| MissRow {
             time_ns: m.ns,
             cpu,
@@ -289,7 +254,7 @@ fn rows(cpu: u32, reader: Reader<'_>) -> impl Iterator<Item = MissRow> {
             space: place.space,
             va: m.va,
             page_bytes: m.size.bytes(),
-            pte: 0,
+            pte,
             ip: m.ip,
             access: m.access as u32,
             geometries: m.last.into(),
@@ -324,7 +289,7 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
     };
     if loaded.objects.all().iter().any(|o| o.site.is_some()) {
         let (symbols, root) = (symbols()?, run.symbols().join("root"));
-        let mut sites = Sites { symbols: &symbols, root, sources: HashMap::new() };
+        let mut sites = Sites::new(&symbols, root);
         loaded.objects.name_sites(|site, space| sites.name(site, space));
     }
     let mut tables: Vec<(&str, Table)> = match view.name {
@@ -519,7 +484,21 @@ fn advice(
         }
         Ok(predictions)
     })?;
+    let mut begun = whatif::Begun::new();
+    let mut objects = loaded.objects.clone();
+    for reader in loaded.readers()? {
+        let _ = whatif::begun(reader, &mut objects, &mut begun);
+    }
     predictions.sort_by_key(|&(at, _)| at);
     let predictions: Vec<_> = predictions.into_iter().map(|(_, p)| p).collect();
-    Ok(tlb::advice(&predictions, &now, &loaded.objects))
+    let read = |p: &tlb::Prediction| p.object.and_then(|o| begun.get(&o)).is_some_and(|b| b.read > 0);
+    if predictions.iter().any(read) {
+        loaded.notes.push(
+            "`read first`: such ranges were read before they were written. With transparent huge pages the kernel gives them \
+             its huge zero page, and at the first write pages of 4K: the saving comes only if the program writes to each \
+             range first, or has the memory from hugetlbfs"
+                .into(),
+        );
+    }
+    Ok(tlb::advice(&predictions, &now, &loaded.objects, &begun))
 }
