@@ -26,8 +26,8 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         Record::Table { time: 1, pid, size: PageSize::K4, va: 0x7f00_0000_0000, table: REGION },
         Record::Table { time: 1, pid, size: PageSize::M2, va: 0x7f40_0000_0000, table: REGION + 4096 },
         map(9),
-        Record::Scan { time: 60, pid, begin: true },
-        Record::Scan { time: 70, pid, begin: false },
+        Record::Scan { time: 60, pid, begin: true, cpu: None },
+        Record::Scan { time: 70, pid, begin: false, cpu: None },
         Record::Unmap { time: 80, pid, entry: REGION + 72 },
         Record::Exit { time: 90, pid },
     ] {
@@ -46,7 +46,7 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
             (96, Kind::Write, 0, 0),
         ] {
             let address = REGION + entry * 8;
-            w.access(&Access { time, address, kind, bytes, value: values.then_some(value) });
+            w.access(&Access { time, address, kind, bytes, value: values.then_some(value), cpu: None });
         }
         w.bytes
     };

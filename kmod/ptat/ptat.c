@@ -12,13 +12,17 @@
  *   HELLO (its own magic)            physical address of the mailbox itself, 0
  *   REGION                           first and last + 1 physical address of the node
  *   TABLE, DIRECTORY                 first virtual address it maps, physical address of the table
- *   SCAN                             1: the kernel reads the process's tables from here on, 0: no more
+ *   SCAN                             1: on the CPU that writes this, the kernel reads the process's tables from here on,
+ *                                    0: no more
  *   VMA, VMA_FILE, VMA_NAME          start, end; offset in the file, executable; 16 bytes of the path
  *   COUNTS                           tables placed, tables that escaped for want of memory in the node
+ *   MISSED                           brackets that were missed: what the kernel read there looks like walks, 0
  *
  * How: pte_alloc_one is replaced through ftrace for the followed address spaces alone. The tables are ordinary pages of
  * their node, so freeing and accounting them is the kernel's own business. pmd_install says where a table comes to be.
- * Functions that read tables on the kernel's behalf are bracketed, so that their reads are not taken for walks.
+ * Functions that read tables on the kernel's behalf are bracketed, so that their reads are not taken for walks. A bracket is
+ * a thread's: other threads of the process walk meanwhile, on other CPUs, or on its own while it sleeps. So a switch of
+ * tasks is told too, where it begins or ends such reads on a CPU.
  */
 #include <linux/delay.h>
 #include <linux/fs.h>
@@ -33,6 +37,7 @@
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/task.h>
+#include <linux/tracepoint.h>
 #include <linux/version.h>
 #include <asm/io.h>
 #include <asm/pgalloc.h>
@@ -42,7 +47,7 @@
 #endif
 
 #define HELLO 0x3130305441545048ULL /* "HPTAT001" */
-enum { TABLE = 5, SCAN = 6, REGION = 16, VMA = 17, VMA_FILE = 18, VMA_NAME = 19, COUNTS = 20, DIRECTORY = 21 };
+enum { TABLE = 5, SCAN = 6, REGION = 16, VMA = 17, VMA_FILE = 18, VMA_NAME = 19, COUNTS = 20, DIRECTORY = 21, MISSED = 22 };
 
 static int node = NUMA_NO_NODE;
 module_param(node, int, 0444);
@@ -350,6 +355,93 @@ static struct ftrace_ops install_ops = {
 	.flags = FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_RECURSION,
 };
 
+/* Threads that are between brackets, and how many deep. */
+static struct {
+	struct task_struct *task;
+	unsigned int depth;
+} readers[1024];
+static unsigned int readers_end; /* Behind the last one in use. */
+static DEFINE_RAW_SPINLOCK(readers_lock);
+static atomic_long_t no_room;
+static struct tracepoint *switches;
+
+static int find_reader(const struct task_struct *task)
+{
+	int i;
+
+	for (i = 0; i < readers_end; i++)
+		if (readers[i].task == task)
+			return i;
+	return -1;
+}
+
+/* Handlers of probes run without preemption: from here to the record the task stays on its CPU. */
+static bool enter(void)
+{
+	unsigned long flags;
+	bool first;
+	int i;
+
+	raw_spin_lock_irqsave(&readers_lock, flags);
+	i = find_reader(current);
+	if (i < 0)
+		i = find_reader(NULL);
+	if (i < 0 && readers_end < ARRAY_SIZE(readers)) {
+		i = readers_end;
+		WRITE_ONCE(readers_end, i + 1);
+	}
+	if (i >= 0) {
+		readers[i].task = current;
+		first = !readers[i].depth++;
+	}
+	raw_spin_unlock_irqrestore(&readers_lock, flags);
+	if (i < 0)
+		atomic_long_inc(&no_room);
+	else if (first)
+		record(SCAN, 1, 0);
+	return i >= 0;
+}
+
+static void leave(void)
+{
+	unsigned long flags;
+	bool last;
+	int i;
+
+	raw_spin_lock_irqsave(&readers_lock, flags);
+	i = find_reader(current);
+	last = i >= 0 && !--readers[i].depth;
+	if (last)
+		readers[i].task = NULL;
+	while (readers_end && !readers[readers_end - 1].task)
+		WRITE_ONCE(readers_end, readers_end - 1);
+	raw_spin_unlock_irqrestore(&readers_lock, flags);
+	if (last)
+		record(SCAN, 0, 0);
+}
+
+/* On the CPU that switches, before it does. */
+static void on_switch(void *data, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	unsigned long flags;
+	bool before, after;
+
+	if (!READ_ONCE(readers_end))
+		return;
+	raw_spin_lock_irqsave(&readers_lock, flags);
+	before = find_reader(prev) >= 0;
+	after = find_reader(next) >= 0;
+	raw_spin_unlock_irqrestore(&readers_lock, flags);
+	if (before != after)
+		record(SCAN, after, 0);
+}
+
+static void find_switches(struct tracepoint *tracepoint, void *data)
+{
+	if (!strcmp(tracepoint->name, "sched_switch"))
+		switches = tracepoint;
+}
+
 /* Brackets around what reads tables on the kernel's behalf. */
 struct bracket {
 	struct mm_struct *mm;
@@ -363,13 +455,12 @@ static int begin(struct kretprobe_instance *instance, struct mm_struct *mm)
 	if (!is_followed(mm))
 		return 1;
 	b->mm = mm;
-	record(SCAN, 1, 0);
-	return 0;
+	return enter() ? 0 : 1;
 }
 
 static int end(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
-	record(SCAN, 0, 0);
+	leave();
 	return 0;
 }
 
@@ -427,6 +518,8 @@ static void record_vma(struct vm_area_struct *vma)
 	}
 }
 
+static u64 missed(void);
+
 /* An address space ends: what was mapped where, the counts, and from here on the kernel's own reads. */
 static int on_exit_begins(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
@@ -445,13 +538,14 @@ static int on_exit_begins(struct kretprobe_instance *instance, struct pt_regs *r
 		record_vma(vma);
 	rcu_read_unlock();
 	put(COUNTS | (u64)target << 32, placed, escaped);
+	put(MISSED | (u64)target << 32, missed(), 0);
 	raw_spin_unlock_irqrestore(&mailbox_lock, flags);
 	return begin(instance, mm);
 }
 
 static int on_exit_ends(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
-	record(SCAN, 0, 0);
+	leave();
 	unfollow(((struct bracket *)instance->data)->mm);
 	return 0;
 }
@@ -476,7 +570,7 @@ static int on_withdrawn(struct kretprobe_instance *instance, struct pt_regs *reg
 
 #define PROBE(name, enter, leave) { \
 	.kp.symbol_name = name, .entry_handler = enter, .handler = leave, \
-	.data_size = sizeof(struct bracket), .maxactive = 64 }
+	.data_size = sizeof(struct bracket), .maxactive = 512 }
 
 static struct kretprobe probes[] = {
 	PROBE("exit_mmap", on_exit_begins, on_exit_ends),
@@ -497,6 +591,17 @@ static struct kretprobe probes[] = {
 
 /* Those from here on are not in every kernel, or not for probing; what they read is then taken for walks. */
 #define NEEDED 9
+
+/* Brackets that did not come to be: too many at once, or within another probe. */
+static u64 missed(void)
+{
+	u64 all = atomic_long_read(&no_room);
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(probes); i++)
+		all += probes[i].nmissed + probes[i].kp.nmissed;
+	return all;
+}
 
 static int set_pid(const char *text, const struct kernel_param *param)
 {
@@ -558,6 +663,12 @@ static int __init ptat_init(void)
 	mailbox = page_address(page);
 	put(HELLO, page_to_phys(page), 0);
 	record(REGION, PFN_PHYS(node_start_pfn(node)), PFN_PHYS(node_end_pfn(node)));
+	for_each_kernel_tracepoint(find_switches, NULL);
+	error = switches ? tracepoint_probe_register(switches, on_switch, NULL) : -ENOENT;
+	if (error) {
+		pr_err("ptat: no tracepoint sched_switch (%d)\n", error);
+		goto switches_off;
+	}
 	for (probed = 0; probed < ARRAY_SIZE(probes); probed++) {
 		error = register_kretprobe(&probes[probed]);
 		if (error && probed >= NEEDED) {
@@ -587,6 +698,9 @@ probes_off:
 	while (probed--)
 		if (probes[probed].kp.addr)
 			unregister_kretprobe(&probes[probed]);
+	tracepoint_probe_unregister(switches, on_switch, NULL);
+	tracepoint_synchronize_unregister();
+switches_off:
 	__free_page(page);
 	let_go(&pool);
 	let_go(&held);
@@ -609,6 +723,8 @@ static void __exit ptat_exit(void)
 	for (i = 0; i < ARRAY_SIZE(probes); i++)
 		if (probes[i].kp.addr)
 			unregister_kretprobe(&probes[i]);
+	tracepoint_probe_unregister(switches, on_switch, NULL);
+	tracepoint_synchronize_unregister();
 	free_page((unsigned long)mailbox);
 	let_go(&pool);
 	let_go(&held);

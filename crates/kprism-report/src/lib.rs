@@ -36,6 +36,7 @@ pub mod header;
 pub mod html;
 pub mod impact;
 pub mod perfetto;
+mod poisson;
 pub mod pprof;
 pub mod rows;
 pub mod table;

@@ -11,12 +11,12 @@ use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
 use kprism_tlb::profile::{Context, Distribution, Misses, Profile};
 use kprism_tlb::stream::Miss;
-use kprism_tlb::whatif::{ByObject, huge_mebibytes, may_be_huge};
+use kprism_tlb::whatif::{Begun, ByObject, huge_mebibytes, may_be_huge};
 use kprism_tlb::{Access, Geometry};
 use serde_json::Value;
 
 use crate::table::{Cell, Column, Table};
-use crate::units;
+use crate::{poisson, units};
 
 /// References, first-level and last-level misses of each geometry. `counts` is the recorder's account.
 pub fn summary(profile: &Profile, geometries: &[Geometry], counts: &Value) -> Table {
@@ -282,20 +282,16 @@ pub fn objects(profile: &Profile, geometries: usize, objects: &Objects) -> Table
 }
 
 /// Beside sampled misses, the interval that with 95 % holds the true number: `period` is what a sample stands for, by weight.
-/// The number of samples is Poisson's, whose interval is Byar's approximation (Breslow, Day 1987, 2.4).
+/// The number of samples is Poisson's; its interval is the exact one (Garwood 1936).
 pub fn add_intervals(table: &mut Table, period: f64) {
-    const Z: f64 = 1.96;
     let Some(at) = table.columns.iter().position(|c| c.key == "misses") else { return };
     table.columns.insert(at + 1, Column { key: "misses_low", head: "at least" });
     table.columns.insert(at + 2, Column { key: "misses_high", head: "at most" });
     for row in &mut table.rows {
         let (low, high) = match row[at] {
             Cell::Count(misses) => {
-                let n = misses as f64 / period;
-                let cube =
-                    |n: f64, z: f64| n * (1.0 - 1.0 / (9.0 * n) + z / (3.0 * n.sqrt())).max(0.0).powi(3);
-                let low = if n > 0.0 { cube(n, -Z) } else { 0.0 };
-                (Cell::Count((low * period) as u64), Cell::Count((cube(n + 1.0, Z) * period).ceil() as u64))
+                let (low, high) = poisson::interval(misses as f64 / period);
+                (Cell::Count((low * period) as u64), Cell::Count((high * period).ceil() as u64))
             }
             _ => (Cell::Nothing, Cell::Nothing),
         };
@@ -380,7 +376,7 @@ pub struct Prediction {
 }
 
 /// Predictions, ranked by misses saved per MiB of huge pages.
-pub fn advice(predictions: &[Prediction], now: &ByObject, objects: &Objects) -> Table {
+pub fn advice(predictions: &[Prediction], now: &ByObject, objects: &Objects, begun: &Begun) -> Table {
     let total: u64 = now.values().sum();
     let mut rows: Vec<(f64, Vec<Cell>)> = predictions
         .iter()
@@ -403,8 +399,11 @@ pub fn advice(predictions: &[Prediction], now: &ByObject, objects: &Objects) -> 
                 one.map_or(Cell::Nothing, |(o, _)| Cell::Count(m.get(&o).copied().unwrap_or(0)))
             };
             let name = one.map_or_else(|| "all data of programs".into(), |(_, o)| o.name.clone());
+            let start = one.map_or(Cell::Nothing, |(_, o)| Cell::Hex(o.start));
+            let ranges = one.and_then(|(o, _)| begun.get(&o));
+            let read = ranges.map_or(Cell::Nothing, |r| Cell::Percent(units::percent(r.read, r.all)));
             let cells = vec![
-                Cell::Real(rate),
+                Cell::Count(rate as u64),
                 Cell::Int(mebibytes),
                 Cell::Text(p.size.name().into()),
                 own(now),
@@ -412,6 +411,8 @@ pub fn advice(predictions: &[Prediction], now: &ByObject, objects: &Objects) -> 
                 Cell::Count(total),
                 Cell::Count(after),
                 Cell::Percent(units::percent(saved, total)),
+                read,
+                start,
                 Cell::Text(name),
             ];
             (rate, cells)
@@ -428,6 +429,8 @@ pub fn advice(predictions: &[Prediction], now: &ByObject, objects: &Objects) -> 
             ("misses", "all misses"),
             ("after", "then"),
             ("saved_percent", "saved"),
+            ("read_first_percent", "read first"),
+            ("start", "start"),
             ("object", "object"),
         ],
         rows.into_iter().map(|(_, cells)| cells).collect(),

@@ -28,6 +28,8 @@ pub(crate) enum Column {
     U32(Vec<u32>),
     /// `None` is SQL's NULL.
     OptU32(Vec<Option<u32>>),
+    /// The same.
+    OptU64(Vec<Option<u64>>),
     Str(Vec<String>),
     Bool(Vec<bool>),
 }
@@ -38,6 +40,7 @@ impl Column {
             Column::U64(v) => v.is_empty(),
             Column::U32(v) => v.is_empty(),
             Column::OptU32(v) => v.is_empty(),
+            Column::OptU64(v) => v.is_empty(),
             Column::Str(v) => v.is_empty(),
             Column::Bool(v) => v.is_empty(),
         }
@@ -100,6 +103,7 @@ fn open_writer<W: std::io::Write + Send>(
             Column::U64(_) => write!(schema, "REQUIRED INT64 {column} (INTEGER(64,false)); "),
             Column::U32(_) => write!(schema, "REQUIRED INT32 {column} (INTEGER(32,false)); "),
             Column::OptU32(_) => write!(schema, "OPTIONAL INT32 {column} (INTEGER(32,false)); "),
+            Column::OptU64(_) => write!(schema, "OPTIONAL INT64 {column} (INTEGER(64,false)); "),
             Column::Str(_) => write!(schema, "REQUIRED BYTE_ARRAY {column} (UTF8); "),
             Column::Bool(_) => write!(schema, "REQUIRED BOOLEAN {column}; "),
         };
@@ -138,6 +142,11 @@ fn write_group<W: std::io::Write + Send>(
                 let present: Vec<i32> = v.iter().flatten().map(|&x| x as i32).collect();
                 let levels: Vec<i16> = v.iter().map(|x| i16::from(x.is_some())).collect();
                 out.typed::<Int32Type>().write_batch(&present, Some(&levels), None)?;
+            }
+            Column::OptU64(v) => {
+                let present: Vec<i64> = v.iter().flatten().map(|&x| x as i64).collect();
+                let levels: Vec<i16> = v.iter().map(|x| i16::from(x.is_some())).collect();
+                out.typed::<Int64Type>().write_batch(&present, Some(&levels), None)?;
             }
             Column::Str(v) => {
                 let v: Vec<ByteArray> = v.iter().map(|s| ByteArray::from(s.as_str())).collect();

@@ -25,8 +25,8 @@ pub struct MissRow {
     pub va: u64,
     /// Bytes of its page.
     pub page_bytes: u64,
-    /// Physical address of the page table entry; 0 where the recorder does not tell.
-    pub pte: u64,
+    /// Physical address of the page table entry, where the recorder tells it.
+    pub pte: Option<u64>,
     /// Address of the instruction; 0 where the recorder does not tell.
     pub ip: u64,
     /// 0 load, 1 store, 2 fetch.
@@ -59,7 +59,7 @@ pub fn save_tlb_misses(run: &Run, rows: impl Iterator<Item = MissRow>) -> Result
             ("space", u64s(|r| r.space)),
             ("va", u64s(|r| r.va)),
             ("page_bytes", u64s(|r| r.page_bytes)),
-            ("pte", u64s(|r| r.pte)),
+            ("pte", Column::OptU64(group.iter().map(|r| r.pte).collect())),
             ("ip", u64s(|r| r.ip)),
             ("access", u32s(|r| r.access)),
             ("geometries", u32s(|r| r.geometries)),

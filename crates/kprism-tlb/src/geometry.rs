@@ -184,6 +184,10 @@ pub enum GeometryError {
     },
 }
 
+fn twice<T: PartialEq>(all: &[T]) -> bool {
+    all.iter().enumerate().any(|(i, one)| all[..i].contains(one))
+}
+
 /// Entries an array may have at most.
 const MAX_ENTRIES: u32 = 1 << 16;
 /// Ways a set may have at most, unless it is the whole array.
@@ -226,8 +230,8 @@ impl Geometry {
                         "expected entries to be a multiple of ways"
                     }
                     _ if a.ways > MAX_WAYS && a.ways < a.entries => "expected at most 64 ways, or 0 for all",
-                    _ if a.pages.is_empty() || a.pages.len() > 3 => "expected pages, each once",
-                    _ if a.serves.is_empty() => "expected accesses in serves",
+                    _ if a.pages.is_empty() || twice(&a.pages) => "expected pages, each once",
+                    _ if a.serves.is_empty() || twice(&a.serves) => "expected accesses in serves, each once",
                     _ => continue,
                 };
                 return Err(GeometryError::Array { name: self.name.clone(), level, array, what });

@@ -14,6 +14,7 @@
 //! | [`objects`], [`allocs`], [`profile`], [`heat`] | whose memory misses, how often, where and when |
 //! | [`bus`] | a memory bus's accesses to page tables → misses |
 //! | [`whatif`] | the same run with larger pages |
+//! | [`live`] | counts that survive the recorder that keeps them |
 #![forbid(unsafe_code)]
 
 pub mod allocs;
@@ -24,6 +25,7 @@ pub mod counters;
 mod full;
 pub mod geometry;
 pub mod heat;
+pub mod live;
 pub mod model;
 pub mod objects;
 pub mod presets;

@@ -21,6 +21,7 @@
 //! | 27 | function (see [`crate::allocs`]); time, difference; address, difference; bytes; three addresses, 0 if not known: where the call returns to, and its caller's, and so on | memory was allocated |
 //! | 31 | time, difference; address, difference; bytes, 0 for all of the allocation | memory was given back |
 //! | 7 | thread id, process id | the task from here on |
+//! | 39 | address, difference from the last such | where the page table entry lies that the next miss was answered by |
 //! | 35 | a number, not 0 | what follows was sampled: from here on, each miss stands for so many |
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,7 @@ const FAULT_END: u8 = 23;
 const ALLOC: u8 = 27;
 const FREE: u8 = 31;
 const WEIGHT: u8 = 35;
+const ENTRY: u8 = 39;
 const LAST: u8 = 1 << 4;
 const MORE: u8 = 1 << 5;
 const TOUCH: u8 = 1 << 6;
@@ -121,6 +123,8 @@ pub enum Event {
     },
     /// Each miss stands for so many, from here on.
     Weight(u64),
+    /// The next miss's page table entry lies at this physical address.
+    Entry(u64),
     /// This task runs.
     Task {
         /// Thread id.
@@ -143,6 +147,7 @@ pub struct Writer {
     /// What was written and not yet taken.
     pub bytes: Vec<u8>,
     at: Place,
+    entry: u64,
 }
 
 impl Writer {
@@ -153,7 +158,7 @@ impl Writer {
         let mut bytes = MAGIC.to_vec();
         bytes.extend((json.len() as u32).to_le_bytes());
         bytes.extend(json);
-        Writer { bytes, at: Place::default() }
+        Writer { bytes, at: Place::default(), entry: 0 }
     }
 
     /// Adds an event.
@@ -190,6 +195,11 @@ impl Writer {
             Event::Weight(weight) => {
                 self.bytes.push(WEIGHT);
                 self.number(weight);
+            }
+            Event::Entry(entry) => {
+                self.bytes.push(ENTRY);
+                let from = std::mem::replace(&mut self.entry, entry);
+                self.difference(from, entry);
             }
             Event::Task { pid, tgid } => {
                 self.bytes.push(TASK);
@@ -340,6 +350,7 @@ pub struct Reader<'a> {
     bytes: &'a [u8],
     offset: usize,
     at: Place,
+    entry: u64,
     header: Header,
 }
 
@@ -364,7 +375,7 @@ impl<'a> Reader<'a> {
         if let Some(e) = header.geometries.iter().find_map(|g| g.check().err()) {
             return fail(12, format!("header: {e}"));
         }
-        Ok(Reader { bytes, offset: 12 + json.len(), at: Place::default(), header })
+        Ok(Reader { bytes, offset: 12 + json.len(), at: Place::default(), entry: 0, header })
     }
 
     /// The header.
@@ -437,6 +448,10 @@ impl<'a> Reader<'a> {
                     });
                 }
                 return Ok(Event::Weight(weight));
+            }
+            ENTRY => {
+                self.entry = self.difference(self.entry)?;
+                return Ok(Event::Entry(self.entry));
             }
             TASK => return Ok(Event::Task { pid: self.narrow()?, tgid: self.narrow()? }),
             _ => {}
@@ -512,6 +527,7 @@ mod tests {
             any::<(u64, u64, u64)>().prop_map(|(ns, va, bytes)| Event::Free { ns, va, bytes }),
             any::<u64>().prop_map(Event::Space),
             any::<u64>().prop_map(Event::Invalidate),
+            any::<u64>().prop_map(Event::Entry),
             Just(Event::Flush),
             any::<(u32, u32)>().prop_map(|(pid, tgid)| Event::Task { pid, tgid }),
         ]

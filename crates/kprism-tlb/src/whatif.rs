@@ -15,7 +15,7 @@ use crate::geometry::{Access, Array, Geometry, PageSize};
 use crate::model::{Outcome, Page, Tlb};
 use crate::objects::{Kind, Objects};
 use crate::profile::Context;
-use crate::stream::{Event, Reader, StreamError};
+use crate::stream::{Event, Miss, Reader, StreamError};
 
 /// Which pages are another size.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +118,7 @@ pub fn replay(
             }
             Event::Task { .. }
             | Event::Weight(_)
+            | Event::Entry(_)
             | Event::Fault(_)
             | Event::FaultEnd
             | Event::Alloc(_)
@@ -140,6 +141,50 @@ pub fn replay(
     Ok(())
 }
 
+/// How ranges of 2 MiB of an object began to be used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ranges {
+    /// Ranges whose first page fault was recorded.
+    pub all: u64,
+    /// Of them, those that were read first. There the kernel maps its huge zero page, if huge pages are enabled, and at
+    /// the first write small pages, so that a prediction for huge pages does not hold.
+    pub read: u64,
+}
+
+/// [`Ranges`] by object; of objects without a recorded page fault nothing is known.
+pub type Begun = HashMap<u32, Ranges>;
+
+/// Finds how ranges began to be used, from the first page fault in each.
+///
+/// # Errors
+/// The stream cannot be read on; what came before was added.
+pub fn begun(reader: Reader<'_>, objects: &mut Objects, all: &mut Begun) -> Result<(), StreamError> {
+    let shift = PageSize::M2.shift();
+    let mut context = Context::default();
+    let mut seen = HashSet::new();
+    // A fault, and whose: the access that faulted is told behind it.
+    let mut faulted: HashMap<(u32, u64), u32> = HashMap::new();
+    for event in reader {
+        let event = event?;
+        context.follow(&event);
+        match event {
+            Event::Fault(va) if va >> 63 == 0 && seen.insert((context.tgid, va >> shift)) => {
+                faulted.insert((context.tgid, va >> shift), objects.region(&context, va));
+            }
+            Event::Miss(Miss { va, access, .. }) | Event::Touch { va, access, .. }
+                if access != Access::Fetch && !faulted.is_empty() =>
+            {
+                let Some(object) = faulted.remove(&(context.tgid, va >> shift)) else { continue };
+                let ranges = all.entry(object).or_default();
+                ranges.all += 1;
+                ranges.read += u64::from(access == Access::Load);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Whether `madvise` or hugetlbfs can give such an object huge pages.
 pub fn may_be_huge(kind: Kind) -> bool {
     matches!(kind, Kind::Elf | Kind::Heap | Kind::Anonymous)
@@ -148,4 +193,32 @@ pub fn may_be_huge(kind: Kind) -> bool {
 /// Mebibytes of huge pages an object takes.
 pub fn huge_mebibytes(bytes: u64, size: PageSize) -> u64 {
     bytes.div_ceil(size.bytes()).max(1) * (size.bytes() >> 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Writer;
+
+    #[test]
+    fn ranges_that_are_read_first_are_told_from_written_ones() {
+        let mut writer = Writer::new(&[]);
+        writer.event(&Event::Task { pid: 7, tgid: 7 });
+        let mut use_of = |va: u64, access| {
+            writer.event(&Event::Fault(va));
+            // The kernel's own, while it handles the fault.
+            let kernel = Miss { ns: 1, va: !0xfff, ip: !0, access, size: PageSize::K4, first: 1, last: 1 };
+            writer.event(&Event::Miss(kernel));
+            writer.event(&Event::FaultEnd);
+            writer.event(&Event::Miss(Miss { va, ip: 1, ..kernel }));
+        };
+        let array = 0x7000_0000_0000;
+        use_of(array, Access::Load);
+        use_of(array + 0x1000, Access::Store);
+        use_of(array + (2 << 20), Access::Store);
+        let mut objects = Objects::new(&[], |_| None);
+        let mut all = Begun::new();
+        begun(Reader::new(&writer.bytes).expect("a header"), &mut objects, &mut all).expect("a stream");
+        assert_eq!(all.values().copied().collect::<Vec<_>>(), [Ranges { all: 2, read: 1 }]);
+    }
 }

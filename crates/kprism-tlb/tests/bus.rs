@@ -26,7 +26,7 @@ impl Life {
 
     fn go(&mut self, kind: Kind, address: u64, bytes: u8, value: u64, after: u64) {
         self.time += after;
-        self.accesses.push(Access { time: self.time, address, kind, bytes, value: Some(value) });
+        self.accesses.push(Access { time: self.time, address, kind, bytes, value: Some(value), cpu: None });
     }
 
     fn read(&mut self, address: u64, value: u64) {
@@ -154,7 +154,7 @@ fn the_papers_records_name_pages() {
     let bare: Vec<_> = mappings::Reader::bare(&w.bytes[8..]).collect();
     assert_eq!(bare, [Ok(map), Ok(huge)]);
     // A burst of 64 bytes that holds the entry is its miss.
-    let burst = Access { time: 5, address: entry & !63, kind: Kind::Read, bytes: 64, value: None };
+    let burst = Access { time: 5, address: entry & !63, kind: Kind::Read, bytes: 64, value: None, cpu: None };
     let mut found = Vec::new();
     let counts = replay(REGION, bare.into_iter().map(Result::unwrap), [burst].into_iter(), |m| found.push(m));
     assert_eq!((counts.misses, found[0].mapping.va, found[0].entry), (1, 0x7fff_1234_5000, entry));
@@ -190,7 +190,7 @@ fn damage_is_located() {
 
 #[test]
 fn tables_out_of_the_region_and_unknown_ones_are_told() {
-    let outside = Access { time: 1, address: 0x1000, kind: Kind::Read, bytes: 8, value: Some(0) };
+    let outside = Access { time: 1, address: 0x1000, kind: Kind::Read, bytes: 8, value: Some(0), cpu: None };
     let unknown = Access { address: REGION.0 + 0x9000, ..outside };
     let counts = replay(REGION, std::iter::empty(), [outside, unknown].into_iter(), |_| panic!("no miss"));
     assert_eq!((counts.outside, counts.unknown, counts.all()), (1, 1, 2));
@@ -201,7 +201,8 @@ fn tables_out_of_the_region_and_unknown_ones_are_told() {
 fn the_walkers_bits_are_told_from_the_kernels() {
     let entry = REGION.0;
     let table = Record::Table { time: 1, pid: 9, size: PageSize::K4, va: 0x20_0000, table: entry };
-    let go = |time, kind, value| Access { time, address: entry, kind, bytes: 8, value: Some(value) };
+    let go =
+        |time, kind, value| Access { time, address: entry, kind, bytes: 8, value: Some(value), cpu: None };
     let accesses = [
         go(10, Kind::Write, 0x8000_0005),
         go(20, Kind::Read, 0x8000_0005),
@@ -238,8 +239,14 @@ fn qemus_lines_are_accesses_and_records() {
     // Of the three words of one microsecond the last is two nanoseconds later.
     assert_eq!(told, Told::Record(Record::Table { time: base + 3002, pid: 130, size, va, table }));
     let told = m.line(line(3, "read", table + 8, 0x67, 8).as_bytes());
-    let access =
-        Access { time: base + 3003, address: table + 8, kind: Kind::Read, bytes: 8, value: Some(0x67) };
+    let access = Access {
+        time: base + 3003,
+        address: table + 8,
+        kind: Kind::Read,
+        bytes: 8,
+        value: Some(0x67),
+        cpu: None,
+    };
     assert_eq!(told, Told::Access(access));
     let path = u64::from_le_bytes(*b"/bin/cat");
     words(&mut m, 4, [17 | 130 << 32, 0x1000, 0x3000]);
@@ -257,13 +264,35 @@ fn qemus_lines_are_accesses_and_records() {
     assert_eq!((m.others, m.unknown), (4, 0));
 }
 
+/// One thread is in the kernel and reads tables, another one of the same process walks on another CPU.
+#[test]
+fn a_scan_on_a_cpu_is_that_cpus_alone() {
+    let entry = REGION.0;
+    let map = Record::Map { time: 1, pid: 9, size: PageSize::K4, va: 0x4000, physical: 0, entry };
+    let scan = |time, begin, cpu| Record::Scan { time, pid: 9, begin, cpu: Some(cpu) };
+    let read = |time, cpu| Access { time, address: entry, kind: Kind::Read, bytes: 8, value: None, cpu };
+    let records = [map, scan(10, true, 1), scan(20, true, 3), scan(30, false, 1)];
+    let reads = [
+        read(15, Some(0)),
+        read(16, Some(1)),
+        read(17, None),
+        read(25, Some(3)),
+        read(35, Some(1)),
+        read(36, Some(3)),
+    ];
+    let mut at = Vec::new();
+    let counts = replay(REGION, records.into_iter(), reads.into_iter(), |miss| at.push(miss.time));
+    assert_eq!((at, counts.census, counts.unsure), (vec![15, 35], 3, 1));
+    assert_eq!(counts.all(), 6);
+}
+
 #[test]
 fn scans_are_no_misses() {
     let entry = REGION.0;
     let map = Record::Map { time: 1, pid: 9, size: PageSize::K4, va: 0x4000, physical: 0, entry };
-    let scan = |time, begin| Record::Scan { time, pid: 9, begin };
+    let scan = |time, begin| Record::Scan { time, pid: 9, begin, cpu: None };
     let unmap = Record::Unmap { time: 40, pid: 9, entry };
-    let read = |time| Access { time, address: entry, kind: Kind::Read, bytes: 8, value: None };
+    let read = |time| Access { time, address: entry, kind: Kind::Read, bytes: 8, value: None, cpu: None };
     let records = [map, scan(10, true), scan(20, false), unmap];
     let reads = [read(5), read(15), read(25), read(45)];
     let counts = replay(REGION, records.into_iter(), reads.into_iter(), |_| {});
@@ -284,7 +313,8 @@ fn record() -> impl Strategy<Value = Record> {
             va,
             table
         }),
-        any::<(u64, u32, bool)>().prop_map(|(time, pid, begin)| Record::Scan { time, pid, begin }),
+        (any::<u64>(), any::<u32>(), any::<bool>(), prop::option::of(0..=trace::MOST_CPU))
+            .prop_map(|(time, pid, begin, cpu)| Record::Scan { time, pid, begin, cpu }),
         any::<(u64, u32)>().prop_map(|(time, pid)| Record::Exit { time, pid }),
     ]
 }
@@ -302,19 +332,20 @@ proptest! {
     #[test]
     fn reads_what_was_written(
         records in prop::collection::vec(record(), 0..40),
-        accesses in prop::collection::vec((any::<u64>(), 0u64..1 << 48, any::<bool>(), 0u8..8, any::<Option<u64>>()), 0..40),
+        accesses in prop::collection::vec((any::<u64>(), 0u64..1 << 48, any::<bool>(), 0u8..8, any::<Option<u64>>(), prop::option::of(0..=trace::MOST_CPU)), 0..40),
     ) {
         let mut w = mappings::Writer::new(Form::Wide);
         records.iter().for_each(|r| assert!(w.record(r)));
         let got: Vec<_> = mappings::Reader::new(&w.bytes).unwrap().map(Result::unwrap).collect();
         prop_assert_eq!(got, records);
         let mut w = trace::Writer::new(HEADER);
-        let accesses: Vec<_> = accesses.into_iter().map(|(time, address, write, size, value)| Access {
+        let accesses: Vec<_> = accesses.into_iter().map(|(time, address, write, size, value, cpu)| Access {
             time,
             address,
             kind: if write { Kind::Write } else { Kind::Read },
             bytes: 1 << size,
             value,
+            cpu,
         }).collect();
         accesses.iter().for_each(|a| w.access(a));
         let got: Vec<_> = trace::Reader::new(&w.bytes).unwrap().map(Result::unwrap).collect();
@@ -338,7 +369,7 @@ fn speed() {
     for time in 0..READS {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let address = REGION.0 + (state >> 32) % (1 << 19) * 8;
-        w.access(&Access { time, address, kind: Kind::Read, bytes: 8, value: None });
+        w.access(&Access { time, address, kind: Kind::Read, bytes: 8, value: None, cpu: None });
     }
     let records = (0..1u64 << 19).map(|i| Record::Map {
         time: 0,

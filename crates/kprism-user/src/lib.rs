@@ -2,11 +2,17 @@
 //! kprism-user: a plugin of QEMU's user mode (`qemu-x86_64 -plugin`): one program's accesses to memory through models of
 //! TLBs, without a guest and without its kernel.
 //!
-//! In: QEMU's callbacks. Out, in the folder `out=`: `tlb/cpuN.miss` of each thread and `tlb/counts.json`, as the observer
-//! writes them, and `sideband.jsonl`, the mappings that the program asked for. Time is the thread's instructions, a
-//! nanosecond each. There are no page tables here: every page is a 4K page.
+//! In: QEMU's callbacks. Out, in the folder `out=`: `tlb/cpuN.miss` and `tlb/counts.json`, as the observer writes them, and
+//! `sideband.jsonl`, the mappings that the program asked for. Time is the thread's instructions, a nanosecond each. There
+//! are no page tables here: every page is a 4K page.
 //!
-//! Threads run at once, each with TLBs of its own. What a program forks is not followed.
+//! Threads run at once, each with TLBs of its own, and a stream by QEMU's number of it. QEMU gives the number of a thread
+//! that has ended to the next one: the stream then goes on with that one. What a program forks is not followed, nor what it
+//! becomes by execve.
+//!
+//! Whatever ends the process, what was looked up until then is in files (`shared`, [`kprism_tlb::live`]). A program that ends
+//! by itself also leaves `tlb/counts.json`. What callbacks noted is looked up at each system call, so that a program that
+//! is ended while it waits has lost nothing.
 //!
 //! Callbacks only note; the models run over a few hundred accesses at once (`thread`), less those that change nothing
 //! (`sift`). A block that surely accesses memory needs no callback of its own (`block`).
@@ -16,20 +22,22 @@
 mod abi;
 mod block;
 mod maps;
+mod shared;
 mod sift;
 mod thread;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use kprism_tlb::{Geometry, presets};
-use serde_json::json;
+use kprism_tlb::{Geometry, live, presets};
 
 use block::{Block, Callback, Entry};
 use maps::Maps;
-use thread::Thread;
+use shared::Words;
+use thread::{FORKED, Thread};
 
 /// Plugin interface version. What is used here is the same in all, but QEMU 7.2 takes 1 at most and QEMU 10 from 2 on: which
 /// QEMU it is shows when it loads the plugin, just before it reads this.
@@ -50,8 +58,8 @@ static ON_LOAD: extern "C" fn() = {
     on_load
 };
 
-/// Threads followed; more are not, and counted.
-const MAX_THREADS: usize = 512;
+/// `execve` and `execveat`.
+const EXECUTES: [u64; 2] = [59, 322];
 
 struct State {
     out: PathBuf,
@@ -59,7 +67,7 @@ struct State {
     /// Misses are written, not only counted.
     record: bool,
     maps: Mutex<Maps>,
-    /// A forked child has another.
+    words: Words,
     process: u32,
 }
 
@@ -67,8 +75,8 @@ static STATE: OnceLock<State> = OnceLock::new();
 /// See [`abi::store_bit`].
 static STORE_BIT: AtomicU32 = AtomicU32::new(0);
 /// By QEMU's number of the thread.
-static THREADS: [AtomicPtr<Thread>; MAX_THREADS] =
-    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_THREADS];
+static THREADS: [AtomicPtr<Thread>; live::SLOTS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; live::SLOTS];
 
 /// QEMU's entry point.
 ///
@@ -102,6 +110,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
         eprintln!("kprism-user: {e}");
         return 1;
     }
+    // SAFETY: both do nothing but atomic stores.
+    unsafe { libc::pthread_atfork(None, Some(after_fork), Some(in_child)) };
     // SAFETY: callbacks of the declared types, valid for the process's life.
     unsafe {
         abi::qemu_plugin_register_vcpu_init_cb(id, on_thread);
@@ -137,9 +147,43 @@ impl State {
         }
         let out = out.ok_or("expected out=FOLDER")?;
         std::fs::create_dir_all(out.join("tlb")).map_err(|e| format!("{}: {e}", out.display()))?;
+        let path = out.join("tlb/live");
+        let words = Words::new(path.clone()).map_err(|e| format!("{}: {e}", path.display()))?;
+        words.head(0).store(live::MAGIC, Ordering::Relaxed);
         let maps = Mutex::new(Maps::new());
-        Ok(State { out, geometries, record, maps, process: std::process::id() })
+        Ok(State { out, geometries, record, maps, words, process: std::process::id() })
     }
+
+    fn count(&self, word: usize) {
+        self.words.head(word).fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn maps(&self) -> MutexGuard<'_, Maps> {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds new mappings to the file, which is open only meanwhile: see `shared`.
+    fn tell(&self, maps: &mut Maps) {
+        let lines = maps.take_lines(self.process);
+        if lines.is_empty() {
+            return;
+        }
+        let path = self.out.join("sideband.jsonl");
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
+        if let Err(e) = file.and_then(|mut file| file.write_all(lines.as_bytes())) {
+            eprintln!("kprism-user: {}: {e}", path.display());
+        }
+    }
+}
+
+extern "C" fn after_fork() {
+    if let Some(state) = STATE.get() {
+        state.count(live::FORKS);
+    }
+}
+
+extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Relaxed);
 }
 
 /// The calling thread. QEMU's callbacks of code and system calls come on the thread that they are about.
@@ -150,18 +194,34 @@ fn thread(cpu: c_uint) -> Option<&'static mut Thread> {
 }
 
 unsafe extern "C" fn on_thread(_: abi::PluginId, cpu: c_uint) {
-    let (Some(state), Some(slot)) = (STATE.get(), THREADS.get(cpu as usize)) else { return };
+    let Some(state) = STATE.get() else { return };
+    if FORKED.load(Ordering::Relaxed) {
+        return;
+    }
+    state.count(live::THREADS);
+    // QEMU gives a number again once its thread is off the list of CPUs, after its last callback.
+    if let Some(ended) = thread(cpu) {
+        ended.begin_again(&state.geometries);
+        return;
+    }
+    let Some(slot) = THREADS.get(cpu as usize) else { return state.count(live::NOT_FOLLOWED) };
     let folder = state.out.join("tlb");
     let folder = state.record.then_some(folder.as_path());
-    match Thread::new(cpu, state.process, &state.geometries, folder) {
+    let words = state.words.slot(cpu as usize);
+    match words.and_then(|words| Thread::new(cpu, state.process, &state.geometries, folder, words)) {
         Ok(thread) => slot.store(Box::into_raw(Box::new(thread)), Ordering::Release),
-        Err(e) => eprintln!("kprism-user: {}: {e}", state.out.display()),
+        Err(e) => {
+            state.count(live::NOT_FOLLOWED);
+            eprintln!("kprism-user: {}: a thread is not followed: {e}", state.out.display());
+        }
     }
 }
 
 unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
-    if let Some(state) = STATE.get() {
-        state.maps.lock().unwrap_or_else(PoisonError::into_inner).see_program();
+    if let Some(state) = STATE.get().filter(|_| !FORKED.load(Ordering::Relaxed)) {
+        let mut maps = state.maps();
+        maps.see_program();
+        state.tell(&mut maps);
     }
     // SAFETY: `tb` and its instructions are valid during this callback.
     unsafe {
@@ -228,38 +288,49 @@ unsafe extern "C" fn on_call(
 ) {
     if let Some(t) = thread(cpu) {
         t.call = [number as u64, a, b, c, d, e, f];
+        t.look_up();
+        if EXECUTES.contains(&t.call[0])
+            && !FORKED.load(Ordering::Relaxed)
+            && let Some(state) = STATE.get()
+        {
+            state.count(live::EXECUTED);
+        }
     }
 }
 
 unsafe extern "C" fn on_return(_: abi::PluginId, cpu: c_uint, number: i64, result: i64) {
     let (Some(state), Some(t)) = (STATE.get(), thread(cpu)) else { return };
-    if t.call[0] == number as u64 {
-        let mut maps = state.maps.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = t.now();
-        maps.returned(&t.call, result, now);
+    if FORKED.load(Ordering::Relaxed) || t.call[0] != number as u64 {
+        return;
     }
+    if EXECUTES.contains(&t.call[0]) {
+        // It failed, as the program is still here.
+        state.words.head(live::EXECUTED).fetch_sub(1, Ordering::Relaxed);
+    }
+    let mut maps = state.maps();
+    let now = t.now();
+    maps.returned(&t.call, result, now);
+    state.tell(&mut maps);
 }
 
 unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
-    let Some(state) = STATE.get() else { return };
-    if std::process::id() != state.process {
-        return;
-    }
-    let mut counts = Vec::new();
+    let Some(state) = STATE.get().filter(|_| !FORKED.load(Ordering::Relaxed)) else { return };
     for slot in &THREADS {
         let thread = slot.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if !thread.is_null() {
             // SAFETY: from `Box::into_raw`; QEMU has stopped the other threads.
-            let mut thread = unsafe { Box::from_raw(thread) };
-            thread.finish();
-            counts.push(thread.account(&state.geometries));
+            unsafe { Box::from_raw(thread) }.finish();
         }
     }
-    let lines = state.maps.lock().unwrap_or_else(PoisonError::into_inner).lines(state.process);
-    let counts = format!("{:#}\n", json!({ "method": "user", "vcpus": counts }));
-    for (name, text) in [("tlb/counts.json", counts), ("sideband.jsonl", lines)] {
-        if let Err(e) = std::fs::write(state.out.join(name), text) {
-            eprintln!("kprism-user: {}: {e}", state.out.join(name).display());
-        }
+    state.words.head(live::ENDED).store(1, Ordering::Relaxed);
+    let path = state.out.join("tlb/live");
+    let counts = std::fs::read(&path).ok();
+    let Some(counts) = counts.as_deref().and_then(live::Live::new) else { return };
+    let counts = format!("{:#}\n", counts.counts(&state.geometries));
+    let to = state.out.join("tlb/counts.json");
+    match std::fs::write(&to, counts) {
+        // Without these counts, the words are all there is.
+        Err(e) => eprintln!("kprism-user: {}: {e}", to.display()),
+        Ok(()) => drop(std::fs::remove_file(&path)),
     }
 }

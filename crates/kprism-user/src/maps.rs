@@ -21,6 +21,7 @@ struct Map {
 
 /// See the module.
 pub struct Maps {
+    /// Not yet told.
     all: Vec<Map>,
     seen: bool,
     /// Where brk was last.
@@ -94,13 +95,13 @@ impl Maps {
         self.all.push(Map { time, start, end: (end + 0xfff) & !0xfff, offset, exec, path });
     }
 
-    /// As lines of sideband, of this process.
-    pub fn lines(&self, process: u32) -> String {
-        let line = |m: &Map| {
+    /// What is new, as lines of sideband of this process.
+    pub fn take_lines(&mut self, process: u32) -> String {
+        let line = |m: Map| {
             let value = json!({"k": "mmap", "t": m.time, "cpu": 0, "pid": process, "tgid": process, "asid": 0,
                 "start": m.start, "end": m.end, "pgoff": m.offset, "exec": m.exec, "path": m.path});
             format!("{value}\n")
         };
-        self.all.iter().map(line).collect()
+        self.all.drain(..).map(line).collect()
     }
 }

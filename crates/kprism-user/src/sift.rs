@@ -48,6 +48,13 @@ pub struct Counted {
     code: u64,
 }
 
+impl Counted {
+    /// The thread has ended: the next one fetches its first code wherever that is.
+    pub fn leave(&mut self) {
+        self.code = NOWHERE;
+    }
+}
+
 impl Default for Counted {
     fn default() -> Self {
         Counted { instructions: 0, references: [0; 3], code: NOWHERE }

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! One thread's TLBs.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kprism_tlb::bank::told;
+use kprism_tlb::live;
 use kprism_tlb::stream::{Event, Miss, Writer};
 use kprism_tlb::{Bank, Geometry, Sieve};
-use serde_json::{Value, json};
 
 use crate::block::Entry;
+use crate::shared::Stream;
 use crate::sift::{Counted, Sifted, sift};
 
-/// Bytes after which misses are written.
-const CHUNK: usize = 1 << 20;
+/// It was said that misses cannot be written.
+static TOLD_FULL: AtomicBool = AtomicBool::new(false);
+/// This is a process that the program forked: it is not followed, and the files are its parent's.
+pub static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// What is noted before the models see it: little enough for the first cache, enough for the program's own accesses to
 /// memory to overlap.
@@ -34,24 +37,31 @@ pub struct Thread {
     /// The system call under way: number and arguments.
     pub call: [u64; 7],
     /// Nothing, where misses are counted only.
-    stream: Option<(Writer, File)>,
+    stream: Option<(Writer, Stream)>,
+    /// Where the counts are, for who waits for this process.
+    words: &'static [AtomicU64],
     begun: bool,
     #[cfg(target_arch = "x86_64")]
     newer: bool,
     process: u32,
-    cpu: u32,
 }
 
 impl Thread {
     /// Thread number `cpu` of a process; its misses go to a file in `folder`, if there is one.
-    pub fn new(cpu: u32, process: u32, geometries: &[Geometry], folder: Option<&Path>) -> io::Result<Self> {
+    pub fn new(
+        cpu: u32,
+        process: u32,
+        geometries: &[Geometry],
+        folder: Option<&Path>,
+        words: &'static [AtomicU64],
+    ) -> io::Result<Self> {
         let stream = match folder {
             Some(folder) => {
-                Some((Writer::new(geometries), File::create(folder.join(format!("cpu{cpu}.miss")))?))
+                Some((Writer::new(geometries), Stream::new(folder.join(format!("cpu{cpu}.miss")))?))
             }
             None => None,
         };
-        Ok(Thread {
+        let mut thread = Thread {
             next: BATCH + 1,
             entries: [Entry::default(); BATCH + 1],
             counted: Counted::default(),
@@ -60,6 +70,7 @@ impl Thread {
             bank: Bank::counting(geometries),
             call: [0; 7],
             stream,
+            words,
             begun: false,
             #[cfg(target_arch = "x86_64")]
             newer: is_x86_feature_detected!("avx2")
@@ -67,8 +78,22 @@ impl Thread {
                 && is_x86_feature_detected!("bmi2")
                 && is_x86_feature_detected!("lzcnt"),
             process,
-            cpu,
-        })
+        };
+        thread.publish();
+        Ok(thread)
+    }
+
+    /// The thread has ended, and another one has its number now: with empty TLBs, its misses behind the other's.
+    pub fn begin_again(&mut self, geometries: &[Geometry]) {
+        self.look_up();
+        if let Some((writer, _)) = &mut self.stream {
+            writer.event(&Event::Flush);
+        }
+        self.bank.flush_all();
+        self.sieve = Sieve::new(geometries, self.stream.is_some());
+        self.counted.leave();
+        (self.next, self.begun, self.call) = (BATCH + 1, false, [0; 7]);
+        self.publish();
     }
 
     /// The time: instructions so far.
@@ -117,10 +142,18 @@ impl Thread {
     }
 
     /// Runs the models over what was noted.
-    fn look_up(&mut self) {
-        if !self.begun {
+    pub fn look_up(&mut self) {
+        if FORKED.load(Ordering::Relaxed) {
+            self.next = 1;
             return;
         }
+        if self.begun && self.next > 1 {
+            self.run_models();
+            self.publish();
+        }
+    }
+
+    fn run_models(&mut self) {
         #[cfg(target_arch = "x86_64")]
         if self.newer {
             // SAFETY: this processor has what is asked for.
@@ -161,44 +194,43 @@ impl Thread {
                 to.miss(&Miss { ns: places[i].ns, va, ip: places[i].ip, access, size, first, last });
             }
         });
-        if writer.bytes.len() >= CHUNK {
-            self.write();
-        }
     }
 
-    /// The end: all that was noted is looked up and written.
+    /// The end: all that was noted is looked up.
     pub fn finish(&mut self) {
         self.look_up();
-        self.write();
-    }
-
-    /// Writes what there is; nothing of a forked child, which has the same file.
-    fn write(&mut self) {
-        let Some((writer, file)) = &mut self.stream else { return };
-        if std::process::id() == self.process
-            && let Err(e) = file.write_all(&writer.bytes)
+        if let Some((_, stream)) = &mut self.stream
+            && let Err(e) = stream.finish()
         {
-            eprintln!("kprism-user: writing misses: {e}");
+            eprintln!("kprism-user: the stream of misses: {e}");
         }
-        writer.bytes.clear();
     }
 
-    /// What was counted, as the observer tells it.
-    pub fn account(&self, geometries: &[Geometry]) -> Value {
-        let by_kind = |n: [u64; 3]| json!({ "load": n[0], "store": n[1], "fetch": n[2] });
-        let models: Vec<Value> = geometries
-            .iter()
-            .zip(self.bank.counts())
-            .map(|(g, c)| {
-                json!({
-                    "name": g.name, "first_level_misses": by_kind(c.first), "misses": by_kind(c.last),
-                    "walk_reads": c.walk_reads,
-                })
-            })
-            .collect();
-        json!({
-            "cpu": self.cpu, "instructions": self.counted.instructions, "references": by_kind(self.counted.references),
-            "looked_up": by_kind(self.bank.looked_up), "models": models,
-        })
+    /// Puts misses and counts where they survive this process.
+    fn publish(&mut self) {
+        let set = |word: usize, n: u64| self.words[word].store(n, Ordering::Relaxed);
+        if let Some((writer, stream)) = &mut self.stream {
+            let (unwritten, error) = stream.add(&writer.bytes);
+            writer.bytes.clear();
+            set(live::BYTES, stream.bytes() as u64);
+            self.words[live::UNWRITTEN].fetch_add(unwritten as u64, Ordering::Relaxed);
+            if let Some(e) = error.filter(|_| !TOLD_FULL.swap(true, Ordering::Relaxed)) {
+                eprintln!("kprism-user: misses cannot be written any more, the program runs on: {e}");
+            }
+        }
+        set(live::INSTRUCTIONS, self.counted.instructions);
+        for kind in 0..3 {
+            set(live::REFERENCES + kind, self.counted.references[kind]);
+            set(live::LOOKED_UP + kind, self.bank.looked_up[kind]);
+        }
+        for (i, counts) in self.bank.counts().enumerate() {
+            let at = live::MODELS + live::MODEL * i;
+            for kind in 0..3 {
+                set(at + kind, counts.first[kind]);
+                set(at + 3 + kind, counts.last[kind]);
+            }
+            set(at + 6, counts.walk_reads);
+        }
+        set(live::IN_USE, 1);
     }
 }

@@ -12,13 +12,17 @@ use clap::{ArgMatches, Command};
 const ALWAYS: [&str; 4] = ["verbose", "quiet", "color", "strict"];
 
 /// Where options that one view alone honours are at home.
-const HOMES: [(&[&str], &str); 9] = [
+const HOMES: [(&[&str], &str); 13] = [
     (&["parts"], "`report syscalls`"),
     (&["by", "min_percent"], "`report tree`"),
     (&["depth"], "`report tree` and `script calls`"),
     (&["per", "nested", "count"], "`report delta`"),
     (&["ftd", "callees", "callers", "by_task", "remeasured"], "`report func`"),
     (&["counters"], "`report tlb counters`"),
+    (&["event", "period"], "--method perf"),
+    (&["ptat", "pmd", "room"], "--method ptat"),
+    (&["geometry"], "--method model and user"),
+    (&["share", "before", "gdb", "kernel", "initrd", "package", "smp", "mem", "append", "fast"], "a guest"),
     (&["each", "compare", "source_dir", "build_dir", "since_boot", "by_flow", "merge"], "coverage"),
     (&["relative"], "`export -o FOLDER.gcda`"),
     (&["syntax"], "`script insns` and `annotate`"),

@@ -23,6 +23,7 @@ mod plain;
 mod profile_use;
 mod progress;
 mod text;
+mod tlb_account;
 mod tlb_sampled;
 
 use std::io::{BufWriter, Write};

@@ -96,7 +96,7 @@ fn perf_is_not_left_behind() {
     let dir = tempfile::tempdir().unwrap();
     let line = recording(dir.path(), &["sleep", "1000"]);
     let mut child =
-        std::thread::spawn(move || start(Path::new(PERF_PROGRAM), &line).unwrap()).join().unwrap();
+        std::thread::spawn(move || start(Command::new(PERF_PROGRAM).args(&line)).unwrap()).join().unwrap();
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {
         assert!(begun.elapsed() < Duration::from_secs(300), "perf still runs");

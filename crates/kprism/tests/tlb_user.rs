@@ -2,8 +2,11 @@
 //! `record tlb --method user`: the same predictions as in the guest, of programs under QEMU's user mode. Needs what
 //! `scripts/setup.sh test` installs, and the plugin built beside the tests.
 
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use kprism_test::{USER_PLUGINS, needs, test};
 use kprism_tlb::Access;
@@ -25,6 +28,35 @@ impl Bench {
         let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/tlb/build.sh");
         assert!(Command::new("sh").arg(build).arg(dir.path()).status().expect("sh").success());
         Bench(dir)
+    }
+
+    /// Adds a program.
+    fn build(&self, name: &str, source: &str) {
+        let file = self.0.path().join(format!("{name}.c"));
+        std::fs::write(&file, source).expect("a file");
+        let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../bench/tlb");
+        let mut compiler = Command::new("gcc");
+        compiler
+            .args(["-O1", "-g", "-static", "-pthread", include, "-o"])
+            .arg(self.0.path().join(name))
+            .arg(file);
+        assert!(compiler.status().expect("gcc").success());
+    }
+
+    fn run_of(&self, words: &[&str]) -> PathBuf {
+        self.0.path().join(format!("{}.run", words.join("-")))
+    }
+
+    fn command(&self, options: &[&str], words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
+        command.args(["-q", "record", "tlb", "--method", "user", "-o"]).arg(self.run_of(words)).args(options);
+        command.arg("--").arg(self.0.path().join(words[0])).args(&words[1..]);
+        command
+    }
+
+    /// Records a program that does not end well.
+    fn end(&self, options: &[&str], words: &[&str]) -> (PathBuf, Output) {
+        (self.run_of(words), self.command(options, words).output().expect("kprism runs"))
     }
 
     /// Records a workload; gives the run and what it printed.
@@ -126,33 +158,172 @@ fn misses_belong_to_the_arrays_that_programs_print() {
     }
 }
 
+/// Misses of the last level, by thread: of all streams, as QEMU gives a thread's number to another one when it has ended.
+fn by_thread(run: &Path) -> HashMap<u32, Vec<Miss>> {
+    let mut all: HashMap<u32, Vec<Miss>> = HashMap::new();
+    let streams = counts(run)["vcpus"].as_array().expect("streams").len();
+    for cpu in 0..streams {
+        let bytes = std::fs::read(run.join(format!("streams/tlb/cpu{cpu}.miss"))).expect("the stream");
+        let mut task = 0;
+        for event in Reader::new(&bytes).expect("a header") {
+            match event.expect("an event") {
+                Event::Miss(m) if m.last & 1 == 1 => all.entry(task).or_default().push(m),
+                Event::Task { pid, .. } => task = pid,
+                _ => {}
+            }
+        }
+    }
+    all
+}
+
 /// Threads have TLBs of their own: each misses what it would alone.
 #[test]
 fn threads_miss_each_for_itself() {
     let bench = Bench::new();
     let (run, printed) = bench.record(&["-g", "ivybridge-ep"], &["threads", "3", "stride", "24M", "10240"]);
     let begin = addresses(&printed)[0];
-    let counts = counts(&run);
-    let threads = counts["vcpus"].as_array().expect("threads");
-    assert_eq!(threads.len(), 4, "main and three");
+    assert_eq!(counts(&run)["threads"], 4, "main and three");
     let part = 8 << 20;
-    let mut tasks = Vec::new();
-    for cpu in 1..4u32 {
-        let (task, misses) = stream(&run, cpu);
-        let (tid, tgid) = task.expect("a task");
-        assert_ne!(tid, tgid, "a thread's own number");
-        tasks.push(tid);
+    let mut parts = Vec::new();
+    for misses in by_thread(&run).into_values() {
         // 2048 pages in order, written once, then read in order, five times over: more than there are entries.
         let own: Vec<_> = misses.iter().filter(|m| (begin..begin + 3 * part).contains(&m.va)).collect();
-        let first = own.first().expect("a miss").va;
+        let Some(first) = own.first().map(|m| m.va) else { continue };
         assert!(own.iter().all(|m| m.va >= first && m.va < first + part), "of its own part only");
         let stores = own.iter().filter(|m| m.access == Access::Store).count();
         let loads = own.iter().filter(|m| m.access == Access::Load).count();
         assert_eq!((stores, loads), (2048, 10240));
+        parts.push(first);
     }
-    tasks.dedup();
-    assert_eq!(tasks.len(), 3);
+    parts.sort_unstable();
+    assert_eq!(parts, [begin, begin + part, begin + 2 * part]);
 }
+
+/// A thread whose number another one had before: that one's misses stay.
+#[test]
+fn threads_one_after_another_are_all_there() {
+    let bench = Bench::new();
+    bench.build("serial", SERIAL);
+    let (run, printed) = bench.record(&["-g", "ivybridge-ep"], &["serial", "200", "1024"]);
+    let begin = addresses(&printed)[0];
+    let array = begin..begin + (1024 << 12);
+    let of_array = |misses: &[Miss]| misses.iter().filter(|m| array.contains(&m.va)).count();
+    let threads = by_thread(&run);
+    let each: Vec<usize> = threads.values().map(|misses| of_array(misses)).filter(|n| *n > 0).collect();
+    // Twice as many pages in each set as it has ways: nothing is found again, and TLBs are empty at a thread's begin.
+    assert_eq!(each, [2 * 1024; 200]);
+    let counts = counts(&run);
+    assert_eq!((counts["threads"].as_u64(), counts["threads_not_followed"].as_u64()), (Some(201), Some(0)));
+    // The counts are what the streams hold.
+    let sum = |v: &Value| {
+        v["models"][0]["misses"].as_object().expect("kinds").values().filter_map(Value::as_u64).sum::<u64>()
+    };
+    let counted: u64 = counts["vcpus"].as_array().expect("streams").iter().map(sum).sum();
+    assert_eq!(counted, threads.values().map(|misses| misses.len() as u64).sum::<u64>());
+}
+
+/// However a program ends, its misses are there, and the report says that it did.
+#[test]
+fn a_program_that_is_ended_leaves_its_misses() {
+    let bench = Bench::new();
+    bench.build("ends", ENDS);
+    // A fault is no system call: of what QEMU noted last, at most a batch of accesses is not looked up.
+    for (how, code, at_least) in
+        [("abort", 134, 2048), ("kill", 137, 2048), ("execve", 0, 2048), ("fault", 139, 2048 - 512)]
+    {
+        let (run, output) = bench.end(&[], &["ends", how, "2048"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{how}: {said}");
+        let begin = addresses(&String::from_utf8_lossy(&output.stdout))[0];
+        let array = begin..begin + (2048 << 12);
+        let all = by_thread(&run).into_values().flatten().filter(|m| array.contains(&m.va)).count();
+        assert!((at_least..=2048).contains(&all), "{how}: {all}");
+        let text = ok(&["report", "tlb", "-i", run.to_str().expect("UTF-8")]);
+        assert!(text.contains("ended early"), "{how}: {text}");
+        assert!(text.contains(if how == "execve" { "execve" } else { "by signal" }), "{how}: {text}");
+    }
+    let (run, output) = bench.end(&["--timeout", "1"], &["ends", "never", "2048"]);
+    assert_eq!(output.status.code(), Some(124));
+    let begin = addresses(&String::from_utf8_lossy(&output.stdout))[0];
+    let array = begin..begin + (2048 << 12);
+    let all = by_thread(&run).into_values().flatten().filter(|m| array.contains(&m.va)).count();
+    assert!(all >= 2048 - 512, "{all}");
+    let text = ok(&["report", "tlb", "-i", run.to_str().expect("UTF-8")]);
+    assert!(text.contains("ended early") && text.contains("--timeout"), "{text}");
+}
+
+/// Who ends kprism the hard way ends the program too.
+#[test]
+fn nothing_runs_on_when_kprism_is_killed() {
+    let bench = Bench::new();
+    bench.build("ends", ENDS);
+    let mut kprism =
+        bench.command(&[], &["ends", "never", "16"]).stdout(Stdio::piped()).spawn().expect("kprism");
+    let mut line = String::new();
+    BufReader::new(kprism.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
+    let pid: u32 = line.split(' ').nth(1).and_then(|n| n.trim().parse().ok()).expect("its number");
+    let is_there = || Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
+    assert!(is_there());
+    kprism.kill().expect("a signal");
+    kprism.wait().expect("its end");
+    let begun = Instant::now();
+    while is_there() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{pid} runs on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// `serial THREADS PAGES`: threads one after another, each of which reads the pages of one array twice, in order.
+const SERIAL: &str = r#"
+#include "tlb.h"
+#include <pthread.h>
+static volatile char *all;
+static uint64_t pages;
+static void *run(void *nothing)
+{
+	for (int round = 0; round < 2; round++)
+		for (uint64_t i = 0; i < pages; i++)
+			all[i << 12];
+	return nothing;
+}
+int main(int argc, char **argv)
+{
+	uint64_t threads = argument(argc, argv, 1, 200);
+	pages = argument(argc, argv, 2, 1024);
+	all = array(pages << 12, 0);
+	for (uint64_t i = 0; i < threads; i++) {
+		pthread_t one;
+		if (pthread_create(&one, NULL, run, NULL) || pthread_join(one, NULL))
+			return 1;
+	}
+	printf("%#lx\n", (unsigned long)all);
+	return 0;
+}
+"#;
+
+/// `ends HOW PAGES`: prints where its array is and who it is, writes its pages once, and ends so.
+const ENDS: &str = r#"
+#include "tlb.h"
+#include <signal.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	uint64_t pages = argument(argc, argv, 2, 16);
+	volatile char *a = array(pages << 12, 0);
+	printf("%#lx %d\n", (unsigned long)a, (int)getpid());
+	fflush(stdout);
+	for (uint64_t i = 0; i < pages; i++)
+		a[i << 12] = 1;
+	switch (argv[1][0]) {
+	case 'a': abort();
+	case 'k': return kill(getpid(), SIGKILL);
+	case 'e': return execl("/bin/true", "true", (char *)NULL);
+	case 'f': return *(volatile int *)8;
+	}
+	for (volatile uint64_t i = 0;; i++)
+		a[i % pages << 12]++;
+}
+"#;
 
 /// What a TLB model counts does not depend on how its accesses came: one geometry, or several at once.
 #[test]

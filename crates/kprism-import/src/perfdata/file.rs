@@ -22,6 +22,8 @@ pub(crate) struct Header<'a> {
     pub attrs: Vec<Attr>,
     /// Names of the attributes' events, as far as known, by an id of theirs.
     pub names: Vec<(u64, String)>,
+    /// Names of events, in the order of their attributes: one alone often has no id.
+    pub in_order: Vec<String>,
     pub release: String,
     pub cpuid: String,
     pub command: Vec<String>,
@@ -168,6 +170,7 @@ fn event_names(mut f: Fields<'_>, header: &mut Header<'_>) -> Option<()> {
         f.take(size as usize)?;
         let ids = f.u32()?;
         let name = f.counted_text()?;
+        header.in_order.push(name.clone());
         for _ in 0..ids {
             header.names.push((f.u64()?, name.clone()));
         }

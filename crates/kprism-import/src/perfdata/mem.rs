@@ -119,20 +119,26 @@ fn is_sampled(bytes: &[u8]) -> bool {
     let mut contents = Contents::default();
     file::read(bytes, &mut contents);
     let traced = contents.events.iter().any(|e| matches!(e.record, Record::AuxtraceInfo { .. }));
-    let can = |attr: &Attr| {
+    let can = |(place, attr): (usize, &Attr)| {
         attr.sample_type & sample::ADDR != 0 && attr.kind != kind::TRACEPOINT
-            || what(attr, &name(attr, &contents)) == What::Ibs
+            || what(attr, &name(attr, place, &contents)) == What::Ibs
     };
     contents.header.tracing.is_none()
         && !traced
         && contents.traces.is_empty()
-        && contents.header.attrs.iter().any(can)
+        && contents.header.attrs.iter().enumerate().any(can)
 }
 
-fn name(attr: &Attr, contents: &Contents<'_>) -> String {
-    let known = contents.header.names.iter().find(|(id, _)| attr.ids.contains(id));
-    match known {
-        Some((_, name)) => name.clone(),
+/// The name of the event at `place`: by its id, or where none has one, by its place.
+fn name(attr: &Attr, place: usize, contents: &Contents<'_>) -> String {
+    let header = &contents.header;
+    let by_id = header.names.iter().find(|(id, _)| attr.ids.contains(id)).map(|(_, name)| name);
+    let in_order = || {
+        let can = attr.ids.is_empty() && header.in_order.len() == header.attrs.len();
+        header.in_order.get(place).filter(|name| can && !name.is_empty())
+    };
+    match by_id.or_else(in_order) {
+        Some(name) => name.clone(),
         None if attr.kind == kind::SOFTWARE && attr.config == PAGE_FAULTS => "page-faults".into(),
         None => format!("type {} config {:#x}", attr.kind, attr.config),
     }
@@ -188,8 +194,9 @@ pub fn read(bytes: &[u8], unpacked: &[u8]) -> Samples {
         .header
         .attrs
         .iter()
-        .map(|attr| {
-            let name = name(attr, &contents);
+        .enumerate()
+        .map(|(place, attr)| {
+            let name = name(attr, place, &contents);
             (what(attr, &name), name)
         })
         .collect();

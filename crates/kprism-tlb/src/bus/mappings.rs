@@ -68,7 +68,8 @@ pub enum Record {
         table: u64,
     },
     /// From here on (or, with `begin` false, no more) the kernel itself goes through the process's tables: fork,
-    /// mprotect, munmap. On the bus its reads look like walks.
+    /// mprotect, munmap. On the bus its reads look like walks. With a CPU, it does so there alone: other threads of the
+    /// process walk meanwhile.
     Scan {
         /// Ticks.
         time: u64,
@@ -76,6 +77,8 @@ pub enum Record {
         pid: u32,
         /// Beginning or end.
         begin: bool,
+        /// On this CPU; on any, if none.
+        cpu: Option<u8>,
     },
     /// The process's address space goes away: what is read of its tables from here on, the kernel reads. The
     /// process's number may come again, with other tables.
@@ -160,7 +163,9 @@ impl Writer {
             Record::Table { time, pid, size, va, table } => {
                 (TABLE | (size as u8) << 4, pid, [time, va, 0, table])
             }
-            Record::Scan { time, pid, begin } => (SCAN, pid, [time, begin.into(), 0, 0]),
+            Record::Scan { time, pid, begin, cpu } => {
+                (SCAN, pid, [time, begin.into(), cpu.map_or(0, |cpu| u64::from(cpu) + 1), 0])
+            }
             Record::Exit { time, pid } => (EXIT, pid, [time, 0, 0, 0]),
         };
         self.bytes.extend(u32::from(kind).to_le_bytes());
@@ -240,7 +245,10 @@ impl<'a> Reader<'a> {
             MAP => size().map(|size| Record::Map { time, pid, size, va, physical, entry }),
             TABLE => size().map(|size| Record::Table { time, pid, size, va, table: entry }),
             UNMAP if kind >> 4 == 0 => Some(Record::Unmap { time, pid, entry }),
-            SCAN if kind >> 4 == 0 && va <= 1 => Some(Record::Scan { time, pid, begin: va == 1 }),
+            SCAN if kind >> 4 == 0 && va <= 1 && physical <= 256 => {
+                let cpu = physical.checked_sub(1).map(|cpu| cpu as u8);
+                Some(Record::Scan { time, pid, begin: va == 1, cpu })
+            }
             EXIT if kind >> 4 == 0 => Some(Record::Exit { time, pid }),
             _ => None,
         };

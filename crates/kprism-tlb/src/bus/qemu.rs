@@ -11,7 +11,7 @@
 //! to keep that order.
 
 use super::mappings::Record;
-use super::trace::{Access, Kind};
+use super::trace::{Access, Kind, MOST_CPU};
 use crate::geometry::PageSize;
 
 /// The first word of the mailbox, as the module writes it first: `HPTAT001`.
@@ -24,6 +24,7 @@ const VMA: u32 = 17;
 const VMA_FILE: u32 = 18;
 const VMA_NAME: u32 = 19;
 const COUNTS: u32 = 20;
+const MISSED: u32 = 22;
 /// Longest path taken.
 const PATH: usize = 4096;
 /// Most mappings taken: 65530 is Linux's own limit for a process (vm.max_map_count), execve makes it several times.
@@ -71,6 +72,8 @@ pub struct Monitor {
     pub vmas: Vec<Vma>,
     /// Tables placed in the region, and those that were not for want of memory there.
     pub tables: (u64, u64),
+    /// Brackets around the kernel's own reads that were missed.
+    pub missed: u64,
     /// Writes to the mailbox.
     pub mailbox_writes: u64,
     /// Accesses to the region before the module announced itself.
@@ -123,17 +126,17 @@ impl Monitor {
                 self.words[at as usize / 8] = value;
                 None
             }
-            16 => self.record(a.time, self.words[0], self.words[1], value),
+            16 => self.record(a.time, a.cpu, [self.words[0], self.words[1], value]),
             _ => None,
         }
     }
 
-    fn record(&mut self, time: u64, head: u64, one: u64, two: u64) -> Option<Record> {
+    fn record(&mut self, time: u64, cpu: Option<u8>, [head, one, two]: [u64; 3]) -> Option<Record> {
         let (kind, pid) = (head as u32, (head >> 32) as u32);
         match kind {
             TABLE => return Some(Record::Table { time, pid, size: PageSize::K4, va: one, table: two }),
             DIRECTORY => return Some(Record::Table { time, pid, size: PageSize::M2, va: one, table: two }),
-            SCAN => return Some(Record::Scan { time, pid, begin: one != 0 }),
+            SCAN => return Some(Record::Scan { time, pid, begin: one != 0, cpu }),
             REGION => self.region = Some((one, two)),
             VMA if self.vmas.len() < VMAS => {
                 self.vmas.push(Vma { pid, start: one, end: two, ..Vma::default() });
@@ -150,6 +153,7 @@ impl Monitor {
                 }
             }
             COUNTS => self.tables = (one, two),
+            MISSED => self.missed = one,
             // The rest of the announcement.
             _ if head == HELLO => {}
             _ => self.unknown += 1,
@@ -168,7 +172,13 @@ fn parse(line: &[u8]) -> Option<(u64, Access)> {
         Some(rest) => (Kind::Read, rest),
         None => (Kind::Write, rest.strip_prefix(b"write cpu ")?),
     };
-    let (_, rest) = number(rest.strip_prefix(b"-").unwrap_or(rest), 10)?;
+    let (cpu, rest) = match rest.strip_prefix(b"-") {
+        // Not a CPU's.
+        Some(rest) => (None, number(rest, 10)?.1),
+        None => {
+            number(rest, 10).map(|(cpu, rest)| (u8::try_from(cpu).ok().filter(|c| *c <= MOST_CPU), rest))?
+        }
+    };
     let (_, rest) = number(rest.strip_prefix(b" mr 0x")?, 16)?;
     let (address, rest) = number(rest.strip_prefix(b" addr 0x")?, 16)?;
     let (value, rest) = number(rest.strip_prefix(b" value 0x")?, 16)?;
@@ -176,7 +186,8 @@ fn parse(line: &[u8]) -> Option<(u64, Access)> {
     rest.strip_prefix(b" name 'cxl-fixed-memory-region")?;
     let bytes = u8::try_from(size).ok().filter(|b| b.is_power_of_two() && *b <= 128)?;
     let micros = seconds.checked_mul(1_000_000)?.checked_add(micros)?;
-    (address >> 48 == 0).then_some((micros, Access { time: 0, address, kind, bytes, value: Some(value) }))
+    (address >> 48 == 0)
+        .then_some((micros, Access { time: 0, address, kind, bytes, value: Some(value), cpu }))
 }
 
 fn number(bytes: &[u8], base: u32) -> Option<(u64, &[u8])> {

@@ -8,7 +8,8 @@
 //! - a read right before a write to the same entry, at most [`Rpt::PAIR_TICKS`] before: the kernel's, which reads,
 //!   changes, writes; but if only the accessed and dirty bits change, the walker's, which sets them;
 //! - the read of an entry that the kernel wrote last: the walker's, of the access that faulted;
-//! - reads of a process's tables while a record says that the kernel goes through them, and after its exit: the kernel's;
+//! - reads of a process's tables while a record says that the kernel goes through them, and after its exit: the kernel's.
+//!   Where the record names a CPU, reads of that CPU; of a read whose CPU is not known meanwhile, it is not known whose it is;
 //! - writes of one byte, or of zero bytes all over a page: a table is cleared.
 
 use std::collections::HashMap;
@@ -47,6 +48,8 @@ pub enum Meaning {
     Kernel,
     /// An entry was read while the kernel goes through its process's tables, or takes them down.
     Census,
+    /// The same, but on one CPU alone, and which one the read is of is not known: the kernel's, or a walk.
+    Unsure,
     /// An entry came to map a page, or another one.
     Mapped,
     /// An entry maps nothing any more.
@@ -72,6 +75,8 @@ pub struct Counts {
     pub kernel: u64,
     /// See [`Meaning::Census`].
     pub census: u64,
+    /// See [`Meaning::Unsure`].
+    pub unsure: u64,
     /// See [`Meaning::Mapped`].
     pub mapped: u64,
     /// See [`Meaning::Unmapped`].
@@ -93,6 +98,7 @@ impl Counts {
             Meaning::Absent => &mut self.absent,
             Meaning::Kernel => &mut self.kernel,
             Meaning::Census => &mut self.census,
+            Meaning::Unsure => &mut self.unsure,
             Meaning::Mapped => &mut self.mapped,
             Meaning::Unmapped => &mut self.unmapped,
             Meaning::Clear => &mut self.clear,
@@ -105,7 +111,7 @@ impl Counts {
     pub fn all(&self) -> u64 {
         let reads =
             self.misses + self.upper + self.absent + self.kernel + self.census + self.unknown + self.outside;
-        reads + self.mapped + self.unmapped + self.clear
+        reads + self.unsure + self.mapped + self.unmapped + self.clear
     }
 }
 
@@ -237,6 +243,8 @@ pub struct Rpt {
     tables: Tables,
     /// Processes whose tables the kernel goes through, and how many times at once.
     scanned: HashMap<u32, u32>,
+    /// CPUs on which the kernel goes through a process's tables.
+    scanning: Vec<(u8, u32)>,
 }
 
 const PRESENT: u64 = 1;
@@ -251,7 +259,7 @@ impl Rpt {
 
     /// For a region of page tables.
     pub fn new(start: u64, end: u64) -> Self {
-        Rpt { start, end, tables: Tables::new(start, end), scanned: HashMap::new() }
+        Rpt { start, end, tables: Tables::new(start, end), scanned: HashMap::new(), scanning: Vec::new() }
     }
 
     fn inside(&self, address: u64) -> bool {
@@ -295,7 +303,12 @@ impl Rpt {
                 }
                 inside
             }
-            Record::Scan { pid, begin, .. } => {
+            Record::Scan { pid, begin, cpu: Some(cpu), .. } => {
+                self.scanning.retain(|&on| on != (cpu, pid));
+                self.scanning.extend(begin.then_some((cpu, pid)));
+                true
+            }
+            Record::Scan { pid, begin, cpu: None, .. } => {
                 if begin {
                     *self.scanned.entry(pid).or_default() += 1;
                 } else if let Some(times) = self.scanned.get_mut(&pid) {
@@ -308,6 +321,7 @@ impl Rpt {
             }
             Record::Exit { pid, .. } => {
                 self.scanned.remove(&pid);
+                self.scanning.retain(|&(_, of)| of != pid);
                 self.tables.heads.iter_mut().filter(|t| t.pid == pid).for_each(|t| t.gone = true);
                 true
             }
@@ -332,6 +346,7 @@ impl Rpt {
         let changes = |n: &&Access| {
             n.kind == Kind::Write
                 && n.address & !7 == entry
+                && (n.cpu == a.cpu || n.cpu.is_none() || a.cpu.is_none())
                 && n.time.wrapping_sub(a.time) <= Self::PAIR_TICKS
         };
         let walkers = |n: &&Access| match (a.value, n.value) {
@@ -348,6 +363,14 @@ impl Rpt {
         let (table, values) = (&self.tables.heads[number], &self.tables.entries[number]);
         if table.gone || !self.scanned.is_empty() && self.scanned.contains_key(&table.pid) {
             return Meaning::Census;
+        }
+        if !self.scanning.is_empty() {
+            let mut of_process = self.scanning.iter().filter(|(_, pid)| *pid == table.pid);
+            match a.cpu {
+                Some(cpu) if of_process.any(|&(on, _)| on == cpu) => return Meaning::Census,
+                None if of_process.next().is_some() => return Meaning::Unsure,
+                _ => {}
+            }
         }
         // A burst holds several entries: the first that maps stands for all, as a bus cannot tell.
         let entries = (usize::from(a.bytes) / 8).max(1);

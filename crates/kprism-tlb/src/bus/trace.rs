@@ -44,7 +44,12 @@ pub struct Access {
     pub bytes: u8,
     /// What was read or written, if the monitor tells and it fits.
     pub value: Option<u64>,
+    /// Which CPU's, if the monitor knows; up to [`MOST_CPU`].
+    pub cpu: Option<u8>,
 }
+
+/// The largest number of a CPU that a record holds.
+pub const MOST_CPU: u8 = 254;
 
 const ADDRESS: u64 = (1 << 48) - 1;
 
@@ -73,8 +78,9 @@ impl Writer {
         let write = u64::from(a.kind == Kind::Write) << 48;
         let size = u64::from(a.bytes.trailing_zeros() & 7) << 49;
         let valued = u64::from(self.values && a.value.is_some()) << 52;
+        let cpu = a.cpu.filter(|cpu| *cpu <= MOST_CPU).map_or(0, |cpu| u64::from(cpu) + 1) << 53;
         self.bytes.extend(a.time.to_le_bytes());
-        self.bytes.extend((a.address & ADDRESS | write | size | valued).to_le_bytes());
+        self.bytes.extend((a.address & ADDRESS | write | size | valued | cpu).to_le_bytes());
         if self.values {
             self.bytes.extend(a.value.unwrap_or(0).to_le_bytes());
         }
@@ -141,11 +147,11 @@ impl Iterator for Reader<'_> {
         };
         self.offset += length;
         let word = u64_at(record, 8);
-        if word >> 53 != 0 {
+        if word >> 61 != 0 {
             self.offset = self.bytes.len();
             return Some(Err(BusError::new(
                 offset + 14,
-                "expected bits 53 to 63 of the second word to be 0",
+                "expected bits 61 to 63 of the second word to be 0",
             )));
         }
         let value = (length == 24 && word >> 52 & 1 == 1).then(|| u64_at(record, 16));
@@ -155,6 +161,7 @@ impl Iterator for Reader<'_> {
             kind: if word >> 48 & 1 == 1 { Kind::Write } else { Kind::Read },
             bytes: 1 << (word >> 49 & 7),
             value,
+            cpu: (word >> 53 & 0xff).checked_sub(1).map(|cpu| cpu as u8),
         }))
     }
 }

@@ -34,6 +34,7 @@ mod snapshot;
 mod strict;
 mod tlb;
 mod tlb_annotate;
+mod tlb_sites;
 
 use std::io::Write;
 
@@ -126,7 +127,7 @@ pub fn run(
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
         Command::Lab(lab::Command::GcovKernel(args)) => gcov_kernel::run(args, progress, out),
         Command::Lab(lab::Command::Boot(args)) => record::boot_guest(args, color, progress, out),
-        Command::Record(command) => record::run(command, color, progress, out),
+        Command::Record(command) => record::run(command, given, color, progress, out),
         Command::Report(args) => {
             let outcome = report::run(args, given, color, progress, out)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)

@@ -11,10 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use anyhow::{Context, Result, anyhow, bail};
 use kprism_image::sideband::Record;
 use kprism_image::symbols::Symbols;
-use kprism_listing::source::Source;
-use kprism_report::{Style, Table, tlb, units};
-use kprism_store::{Manifest, MissRow, Run, save_tlb_misses};
-use kprism_tlb::allocs::Site;
+use kprism_report::{Style, Table, header, tlb, units};
+use kprism_store::{Account, Manifest, MissRow, Run, instrument, save_tlb_misses};
 use kprism_tlb::geometry::PageSize;
 use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
@@ -25,9 +23,11 @@ use kprism_tlb::{Geometry, presets};
 use serde_json::{Value, json};
 
 use super::report::{Select, print_json};
+use super::tlb_sites::Sites;
 use crate::exit::Outcome;
 use crate::pipeline;
 use crate::progress::Progress;
+use crate::tlb_account;
 
 /// What to show and how.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +66,8 @@ pub(super) struct Loaded {
     objects: Objects,
     pub(super) counts: Value,
     pub(super) notes: Vec<String>,
+    /// Allocations whose caller is not known.
+    nameless: u64,
 }
 
 impl Loaded {
@@ -84,10 +86,13 @@ impl Loaded {
         let root = run.symbols().join("root");
         let mut objects =
             Objects::new(&records, |path| std::fs::read(root.join(path.trim_start_matches('/'))).ok());
-        objects.allocated(allocations(&streams));
+        let allocated = allocations(&streams);
+        let nameless = |(_, event): &&(Place, Event)| matches!(event, Event::Alloc(a) if a.frames[0] == 0);
+        let nameless = allocated.iter().filter(nameless).count() as u64;
+        objects.allocated(allocated);
         let counts = pipeline::read_if_there(&run.tlb_counts())?;
         let counts = serde_json::from_slice(&counts).unwrap_or_default();
-        Ok(Loaded { manifest, streams, records, objects, counts, notes })
+        Ok(Loaded { manifest, streams, records, objects, counts, notes, nameless })
     }
 
     pub(super) fn readers(&self) -> Result<Vec<Reader<'_>>> {
@@ -110,6 +115,16 @@ impl Loaded {
                 self.notes.push(note);
             }
         }
+    }
+
+    /// What was seen, kept and lost.
+    fn account(&self, profile: &Profile) -> Account {
+        let read = tlb_account::Read {
+            misses: profile.all()[0],
+            nameless: self.nameless,
+            damage: self.notes.clone(),
+        };
+        tlb_account::account(&self.counts, &read)
     }
 
     pub(super) fn profile(&mut self) -> Result<Profile> {
@@ -180,44 +195,6 @@ fn allocations(streams: &[Vec<u8>]) -> Vec<(Place, Event)> {
     all
 }
 
-/// `malloc by insert (tree.c:41) < main (tree.c:90)`.
-struct Sites<'a> {
-    symbols: &'a Symbols,
-    root: std::path::PathBuf,
-    sources: HashMap<String, Option<Source>>,
-}
-
-impl Sites<'_> {
-    fn name(&mut self, site: &Site, space: u64) -> Option<String> {
-        let mut parts = Vec::new();
-        for &back in site.frames.iter().take_while(|&&back| back != 0) {
-            // The call is before the address that it returns to.
-            let Some(at) = self.symbols.locate(space, back - 1, u64::MAX) else { break };
-            let f = self.symbols.function(at.func);
-            let path = self.root.join(f.module.trim_start_matches('/'));
-            let source = self
-                .sources
-                .entry(f.module.clone())
-                .or_insert_with(|| Source::of_file(&path, &[]).ok().flatten());
-            let address = f.start.wrapping_add((back - 1).wrapping_sub(at.entry));
-            let frames = source.as_ref().map(|s| s.frames(address)).unwrap_or_default();
-            if frames.is_empty() {
-                parts.push(format!("{}+{:#x}", f.name, back.wrapping_sub(at.entry)));
-            }
-            for frame in frames {
-                let file = frame.file.rsplit('/').next().unwrap_or_default();
-                let name = frame.function.as_deref().unwrap_or(&f.name);
-                parts.push(format!("{name} ({file}:{})", frame.line));
-            }
-            // What calls main is the same in every program.
-            if f.name == "main" {
-                break;
-            }
-        }
-        (!parts.is_empty()).then(|| format!("{} by {}", site.name(), parts.join(" < ")))
-    }
-}
-
 /// Writes the table `tlb_misses` and says what there is.
 pub fn save(run: &Run) -> Result<String> {
     let mut loaded = Loaded::new(run)?;
@@ -239,17 +216,19 @@ pub fn save(run: &Run) -> Result<String> {
             units::grouped(all[0]),
             units::grouped(loaded.counts["samples"].as_u64().unwrap_or(0))
         );
-        for (key, what) in [("lost", "samples were lost"), ("without_address", "misses have no address")] {
-            if let Some(n) = loaded.counts[key].as_u64().filter(|n| *n > 0) {
-                text += &format!("note: {} {what}\n", units::grouped(n));
-            }
-        }
     } else if loaded.geometries()?.is_empty() {
         text += &format!("off the bus: {} misses\n", units::grouped(all[0]));
     }
     for note in &loaded.notes {
         text += &format!("note: {note}\n");
     }
+    let account = loaded.account(&profile);
+    if !account.is_whole() {
+        text += &header::account_text(Some(&account), Style::default());
+    }
+    let mut manifest = run.manifest()?;
+    manifest.accounts.insert(instrument::TLB.into(), account);
+    run.write_manifest(&manifest)?;
     let place = run.dir().display();
     let input =
         if run.dir() == Path::new(crate::DEFAULT_RUN) { String::new() } else { format!(" -i {place}") };
@@ -259,10 +238,14 @@ pub fn save(run: &Run) -> Result<String> {
 
 /// Misses of the last level. Ends at damage, which [`Loaded::profile`] names.
 fn rows(cpu: u32, reader: Reader<'_>) -> impl Iterator<Item = MissRow> {
-    let mut place = Place::default();
+    let (mut place, mut entry) = (Place::default(), None);
     reader.map_while(Result::ok).filter_map(move |event| {
         place.follow(&event);
+        if let Event::Entry(at) = event {
+            entry = Some(at);
+        }
         let Event::Miss(m) = event else { return None };
+        let pte = entry.take();
         (m.last != 0).then(|| MissRow {
             time_ns: m.ns,
             cpu,
@@ -271,7 +254,7 @@ fn rows(cpu: u32, reader: Reader<'_>) -> impl Iterator<Item = MissRow> {
             space: place.space,
             va: m.va,
             page_bytes: m.size.bytes(),
-            pte: 0,
+            pte,
             ip: m.ip,
             access: m.access as u32,
             geometries: m.last.into(),
@@ -306,7 +289,7 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
     };
     if loaded.objects.all().iter().any(|o| o.site.is_some()) {
         let (symbols, root) = (symbols()?, run.symbols().join("root"));
-        let mut sites = Sites { symbols: &symbols, root, sources: HashMap::new() };
+        let mut sites = Sites::new(&symbols, root);
         loaded.objects.name_sites(|site, space| sites.name(site, space));
     }
     let mut tables: Vec<(&str, Table)> = match view.name {
@@ -350,12 +333,14 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         tables.iter_mut().for_each(|(_, table)| tlb::add_intervals(table, period));
     }
     let empty = tables.iter().all(|(_, t)| t.rows.is_empty());
-    for (_, table) in &mut tables {
+    let account = loaded.account(&profile);
+    for (name, table) in &mut tables {
         if let Some(key) = view.sort {
             table.sort_by(key)?;
         }
         let rows = if view.name.is_none() { view.rows.min(12) } else { view.rows };
-        if view.rows > 0 {
+        // Geometries are few, and each is asked for by name.
+        if view.rows > 0 && *name != "geometries" {
             table.limit(rows);
         }
     }
@@ -374,13 +359,18 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         for (name, table) in &tables {
             value[*name] = table.to_json();
         }
+        value["stopped"] = json!(loaded.manifest.stopped);
+        value["account"] = json!(account);
         print_json(&value, out)?;
     } else if view.csv {
         let [(_, table)] = tables.as_slice() else { bail!("--csv needs one view: {VIEWS}") };
         write!(out, "{}", table.to_csv())?;
     } else {
         let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
-        let begin = loaded.manifest.command.join(" ");
+        let mut begin = loaded.manifest.command.join(" ");
+        if let Some(why) = &loaded.manifest.stopped {
+            begin += &view.style.alert(&format!("\nrecording ended early: {}", units::printable(why)));
+        }
         if sampled {
             let n = loaded.counts["samples"].as_u64().unwrap_or(0);
             let events: Vec<&str> = loaded.counts["events"]
@@ -409,6 +399,8 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
                 writeln!(out)?;
             }
         }
+        let gap = if tables.len() > 1 { "" } else { "\n" };
+        write!(out, "{gap}{}", header::account_text(Some(&account), view.style))?;
     }
     Ok(if empty { Outcome::NothingMatched } else { Outcome::Done })
 }
@@ -492,7 +484,21 @@ fn advice(
         }
         Ok(predictions)
     })?;
+    let mut begun = whatif::Begun::new();
+    let mut objects = loaded.objects.clone();
+    for reader in loaded.readers()? {
+        let _ = whatif::begun(reader, &mut objects, &mut begun);
+    }
     predictions.sort_by_key(|&(at, _)| at);
     let predictions: Vec<_> = predictions.into_iter().map(|(_, p)| p).collect();
-    Ok(tlb::advice(&predictions, &now, &loaded.objects))
+    let read = |p: &tlb::Prediction| p.object.and_then(|o| begun.get(&o)).is_some_and(|b| b.read > 0);
+    if predictions.iter().any(read) {
+        loaded.notes.push(
+            "`read first`: such ranges were read before they were written. With transparent huge pages the kernel gives them \
+             its huge zero page, and at the first write pages of 4K: the saving comes only if the program writes to each \
+             range first, or has the memory from hugetlbfs"
+                .into(),
+        );
+    }
+    Ok(tlb::advice(&predictions, &now, &loaded.objects, &begun))
 }

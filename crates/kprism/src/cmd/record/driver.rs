@@ -61,8 +61,18 @@ pub fn run(
     limit: Option<Duration>,
     asked: &dyn Fn() -> Option<Asked>,
 ) -> Result<Ended> {
+    let mut command = Command::new(program);
+    run_command(command.args(args), limit, asked)
+}
+
+/// The same of a command line that has its surroundings.
+pub fn run_command(
+    command: &mut Command,
+    limit: Option<Duration>,
+    asked: &dyn Fn() -> Option<Asked>,
+) -> Result<Ended> {
     let started = Instant::now();
-    let mut child = start(program, args)?;
+    let mut child = start(command)?;
     let mut stopped = false;
     loop {
         if let Some(status) = child.try_wait().context("waiting for perf")? {
@@ -81,9 +91,7 @@ pub fn run(
 }
 
 /// Starts perf, so that it ends with the thread that called.
-pub fn start(program: &Path, args: &[OsString]) -> Result<Child> {
-    let mut command = Command::new(program);
-    command.args(args);
+pub fn start(command: &mut Command) -> Result<Child> {
     // SAFETY: prctl is async-signal-safe and touches only the new process.
     unsafe {
         command.pre_exec(|| {
@@ -94,7 +102,7 @@ pub fn start(program: &Path, args: &[OsString]) -> Result<Child> {
             Ok(())
         });
     }
-    command.spawn().with_context(|| program.display().to_string())
+    command.spawn().with_context(|| command.get_program().to_string_lossy().into_owned())
 }
 
 /// Sends a signal to a child that has not been waited for, so that its number is still its own.

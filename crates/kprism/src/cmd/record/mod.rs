@@ -19,6 +19,7 @@
 //! | `pmu` | what the processor's Intel PT can do, from sysfs |
 //! | `rights` | what this user may trace |
 //! | `driver` | perf as a child: its end, by itself or asked for |
+//! | `here` | a command of this machine: its surroundings, its end |
 
 mod boot;
 mod cover;
@@ -28,6 +29,7 @@ mod func;
 mod func_args;
 mod func_bpf;
 mod func_bpf_guest;
+mod here;
 mod line;
 mod pmu;
 mod probe;
@@ -56,6 +58,7 @@ pub use probe_args::ProbeArgs;
 pub use rights::Rights;
 
 use crate::exit::Outcome;
+use crate::given::Given;
 use crate::progress::Progress;
 
 /// What can be recorded.
@@ -84,6 +87,7 @@ pub enum Command {
 /// Records.
 pub fn run(
     command: &Command,
+    given: &Given,
     color: clap::ColorChoice,
     progress: &Progress,
     out: &mut dyn Write,
@@ -94,6 +98,6 @@ pub fn run(
         Command::Cover(args) => cover::run(args, progress, out),
         Command::Probe(args) => probe::run(args, progress, out),
         Command::Boot(args) => boot::run(args, color, progress, out),
-        Command::Tlb(args) => tlb::run(args, progress, out),
+        Command::Tlb(args) => tlb::run(args, given, progress, out),
     }
 }

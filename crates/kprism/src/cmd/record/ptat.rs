@@ -176,6 +176,7 @@ fn misses(run: &Run, region: (u64, u64), trace: &Path, maps: &Path) -> Result<Co
             task = Some(pid);
             stream.event(&Event::Task { pid, tgid: pid });
         }
+        stream.event(&Event::Entry(miss.entry));
         stream.event(&Event::Miss(Miss {
             ns: miss.time - begin,
             va: miss.mapping.va,
@@ -216,8 +217,9 @@ fn account(run: &Run, monitor: &Monitor, c: &Counts) -> Result<()> {
     fs::write(run.counts(), serde_json::to_vec_pretty(&text)?)?;
     let text = json!({"method": "ptat", "clock": clock, "accesses": {
         "all": c.all(), "misses": c.misses, "upper": c.upper, "absent": c.absent, "kernel": c.kernel, "census": c.census,
-        "mapped": c.mapped, "unmapped": c.unmapped, "clear": c.clear, "unknown": c.unknown, "outside": c.outside},
-        "region": monitor.region, "tables": monitor.tables.0, "escaped_tables": monitor.tables.1,
+        "mapped": c.mapped, "unmapped": c.unmapped, "clear": c.clear, "unsure": c.unsure, "unknown": c.unknown,
+        "outside": c.outside},
+        "region": monitor.region, "tables": monitor.tables.0, "escaped_tables": monitor.tables.1, "missed_brackets": monitor.missed,
         "mailbox_writes": monitor.mailbox_writes, "before_the_module": monitor.before,
         "other_lines": monitor.others, "unknown_records": monitor.unknown});
     fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&text)?)?;

@@ -14,6 +14,7 @@ use super::{ptat, tlb_perf, tlb_user};
 use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
 use crate::cmd::tlb;
 use crate::exit::Outcome;
+use crate::given::Given;
 use crate::progress::Progress;
 
 pub const HELP: &str = "\
@@ -70,6 +71,37 @@ enum Method {
     Ptat,
 }
 
+/// Options of every method.
+const ANY: [&str; 7] = ["command", "output", "method", "env", "cwd", "stdin", "timeout"];
+/// Options of a guest.
+const GUEST: [&str; 14] = [
+    "share",
+    "before",
+    "gdb",
+    "kernel",
+    "initrd",
+    "module",
+    "with_module",
+    "package",
+    "smp",
+    "mem",
+    "append",
+    "fast",
+    "refresh",
+    "boot_timeout",
+];
+
+/// Refuses options that the method would ignore.
+fn honoured(method: Method, given: &Given) -> Result<()> {
+    let (view, more): (&str, &[&[&str]]) = match method {
+        Method::Model => ("--method model", &[&GUEST, &["geometry"]]),
+        Method::User => ("--method user, which runs the command on this machine", &[&["geometry"]]),
+        Method::Perf => ("--method perf, which runs the command on this machine", &[&["event", "period"]]),
+        Method::Ptat => ("--method ptat", &[&GUEST, &["ptat", "pmd", "room"]]),
+    };
+    given.only(view, &[ANY.as_slice(), &more.concat()].concat())
+}
+
 /// A preset, or what a file describes.
 pub fn geometry(name: &str) -> Result<Geometry> {
     if let Some(geometry) = presets::preset(name) {
@@ -82,7 +114,8 @@ pub fn geometry(name: &str) -> Result<Geometry> {
 }
 
 /// Records.
-pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    honoured(args.method, given)?;
     kprism_lab::interrupt::catch_signals();
     if args.geometry.len() > bank::MAX_GEOMETRIES {
         bail!("at most {} geometries", bank::MAX_GEOMETRIES);
@@ -100,16 +133,13 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         }
         words.push(path);
     }
-    if args.method != Method::Perf && (args.event.is_some() || args.period.is_some()) {
-        bail!("--event and --period go with --method perf");
-    }
     if matches!(args.method, Method::User | Method::Perf) {
-        if !args.place.share.is_empty() || !args.place.before.is_empty() {
-            bail!("--method user and perf run the command on this machine: there is no guest to share with");
-        }
         let (run, code) = match args.method {
-            Method::User => tlb_user::record(&args.command, &words, &args.output)?,
-            _ => tlb_perf::record(&args.command, args.event.as_deref(), args.period, &args.output)?,
+            Method::User => tlb_user::record(&args.command, &words, &args.place, &args.output)?,
+            _ => {
+                let event = args.event.as_deref();
+                tlb_perf::record(&args.command, event, args.period, &args.place, &args.output)?
+            }
         };
         progress.step("writing the table of misses");
         let text = tlb::save(&run)?;

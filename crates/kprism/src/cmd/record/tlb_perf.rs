@@ -3,12 +3,16 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use kprism_store::Run;
 
-use super::driver;
 use super::line::find_perf;
+use super::{driver, here};
+use crate::cmd::lab::PlaceArgs;
+use crate::exit;
 use crate::tlb_sampled;
 
 /// Where the kernel lists who counts events.
@@ -49,6 +53,7 @@ pub fn record(
     command: &[String],
     events: Option<&str>,
     period: Option<u64>,
+    place: &PlaceArgs,
     output: &Path,
 ) -> Result<(Run, u8)> {
     let (name, every) = match events {
@@ -68,9 +73,14 @@ pub fn record(
     words.push(data.clone().into());
     words.push("--".into());
     words.extend(command.iter().map(OsString::from));
-    let ended = driver::run(&perf, &words, None, &|| {
+    let mut line = Command::new(&perf);
+    here::place(line.args(&words), place)?;
+    let limit = place.timeout.map(Duration::from_secs);
+    let started = Instant::now();
+    let ended = driver::run_command(&mut line, limit, &|| {
         kprism_lab::interrupt::requested().then_some(driver::Asked::Stop)
     })?;
+    let over = limit.is_some_and(|limit| ended.stopped && started.elapsed() >= limit);
     if !data.is_file() {
         bail!("perf left no recording: it {ended}");
     }
@@ -79,6 +89,11 @@ pub fn record(
     manifest.command = command.to_vec();
     manifest.options.insert("source".into(), format!("perf record -e {name}").into());
     manifest.exit_code = ended.code;
+    manifest.stopped = match over {
+        true => Some("the command was ended after --timeout".into()),
+        false => ended.stopped.then(|| "recording was interrupted".into()),
+    };
     run.write_manifest(&manifest)?;
-    Ok((run, u8::try_from(ended.code.unwrap_or(1)).unwrap_or(1)))
+    let code = if over { exit::TIMED_OUT } else { u8::try_from(ended.code.unwrap_or(1)).unwrap_or(1) };
+    Ok((run, code))
 }
