@@ -127,7 +127,8 @@ function chart(side: Side, view: View): HTMLElement {
       context.fillStyle = line;
       context.fillRect(at, AXIS, 1, height);
       context.fillStyle = muted;
-      context.fillText(ns === 0 ? "0" : tick(ns), at + 2, AXIS / 2);
+      // Starts are told on the kernel's clock, as in the log; the axis counts from the first of them.
+      context.fillText(ns === 0 ? duration(zero) : `+${tick(ns)}`, at + 2, AXIS / 2);
     }
     context.fillStyle = ink;
     rows.forEach((name, row) => context.fillText(name.slice(0, 22), 2, AXIS + row * HEIGHT + HEIGHT / 2));
@@ -188,7 +189,7 @@ function chart(side: Side, view: View): HTMLElement {
     const bar = under(event);
     tip.classList.toggle("hidden", !bar);
     if (bar) {
-      tip.textContent = `${bar.name}: ${duration(bar.ns)} from ${duration(bar.start - zero)} on; ${bar.detail}`;
+      tip.textContent = `${bar.name}: ${duration(bar.ns)} from ${duration(bar.start)} on; ${bar.detail}`;
       tip.style.left = `${Math.min(event.offsetX + 12, canvas.clientWidth - 340)}px`;
       tip.style.top = `${event.offsetY + 14}px`;
     }
@@ -215,7 +216,7 @@ function slowest(side: Side, bars: Bar[], view: View, zero: number): HTMLElement
   const fill = () => {
     body.replaceChildren(...sorted.filter((bar) => wanted === "" || matches(bar)).slice(0, ROWS).map((bar) =>
       h("tr", { click: () => view.show(bar.start - zero - bar.ns * 0.2, bar.start - zero + bar.ns * 1.2) },
-        h("td", { class: "number" }, duration(bar.ns)), h("td", { class: "number" }, duration(bar.start - zero)),
+        h("td", { class: "number" }, duration(bar.ns)), h("td", { class: "number" }, duration(bar.start)),
         h("td", {}, bar.name), h("td", { class: bar.failed ? "failed" : "muted" }, bar.detail))));
   };
   fill();

@@ -53,7 +53,7 @@ export function losses(data: Data): DocumentFragment {
 }
 
 /** What was seen, kept, lost, not understood and guessed. */
-function account(entries: AccountEntry[] | null): HTMLElement {
+export function account(entries: AccountEntry[] | null): HTMLElement {
   if (!entries) return h("p", { class: "note" }, "Account: not known; an older kprism made these tables.");
   const list = h("dl", { class: "account" });
   for (const entry of entries) {

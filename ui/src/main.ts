@@ -11,13 +11,22 @@ import { durations } from "./durations.ts";
 import { count, duration, exact, percent, plural, share, weightName } from "./format.ts";
 import { Histogram } from "./histogram.ts";
 import { intervals } from "./intervals.ts";
-import { losses } from "./losses.ts";
+import { account, losses } from "./losses.ts";
 import { partsTable } from "./parts.ts";
 import { panel } from "./panel.ts";
 import { type FunctionRow, functionRows, syscallRows } from "./rows.ts";
 import { type Column, SortedTable } from "./tables.ts";
 import { themeButton } from "./theme.ts";
 import { timeline } from "./timeline.ts";
+
+/** Who recorded the run: `source` is where its streams came from. */
+function recordedBy(source: string, durations: boolean): string {
+  switch (source) {
+    case "lab": return durations ? "traced by the guest's own kernel" : "seen from outside the guest";
+    case "host": return durations ? "traced by the machine's own kernel" : "recorded on this machine";
+    default: return "imported trace";
+  }
+}
 
 function header(data: Data): HTMLElement {
   const head = data.header;
@@ -32,7 +41,7 @@ function header(data: Data): HTMLElement {
     own ? fact("lost events", exact(own.lost), own.lost > 0) : fact("lost bytes", exact(head.lost_bytes), head.lost_bytes > 0));
   if (!own) facts.append(fact("decode errors", exact(head.decode_errors), head.decode_errors > 0));
   if (head.exit_code !== null) facts.append(fact("exit code", String(head.exit_code), head.exit_code !== 0));
-  const about = [head.kernel && `Linux ${head.kernel}`, head.source === "lab" ? "seen from outside the guest" : "imported trace", head.created].filter(Boolean).join(" · ");
+  const about = [head.kernel && `Linux ${head.kernel}`, recordedBy(head.source, !!own), head.created].filter(Boolean).join(" · ");
   const warning = head.stopped ? h("p", { class: "warning" }, `Recording ended early: ${head.stopped}`) : null;
   return h("header", {},
     h("div", { class: "title" }, h("span", { class: "brand" }, "kprism"), h("h1", {}, head.command || "imported trace"), themeButton()),
@@ -236,7 +245,7 @@ function main(): void {
   const section = (id: string, title: string, ...children: (Node | string | null)[]) =>
     h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), ...children);
   const ofFlow = [["calls", "Calls"], ["functions", "Functions"], ["syscalls", "System calls"], ["intervals", "Intervals"], ["tasks", "Tasks"], ["losses", "Lost and undecoded"]];
-  const ofDurations = [["calls", "Calls"], ["durations", "Durations"], ["timeline", "Timeline"], ["tasks", "Tasks"]];
+  const ofDurations = [["calls", "Calls"], ["durations", "Durations"], ["timeline", "Timeline"], ["tasks", "Tasks"], ["losses", "Account"]];
   const nav = h("nav", { class: "sections", "aria-label": "Sections" }, ...(data.durations ? ofDurations : ofFlow).map(([id, name]) => h("a", { href: `#${id}` }, name)));
   const named = (part: HTMLElement) => {
     part.querySelector("h2")?.append(" ", scopeName.cloneNode(true));
@@ -250,7 +259,8 @@ function main(): void {
     const line = timeline(data);
     document.body.prepend(header(data), nav, h("main", {}, callSection,
       section("durations", "Durations", durations(data, line.show)),
-      section("timeline", "Timeline", line.element), taskSection));
+      section("timeline", "Timeline", line.element), taskSection,
+      section("losses", "Account", account(data.header.account))));
   } else {
     document.body.prepend(header(data), nav, h("main", {}, callSection, functionSection, syscallSection,
       section("intervals", "Intervals", h("p", { class: "note" }, "Delta profiling: from one marker to another, over the whole run. Choose a kind for its histograms; `kprism report delta --from … --to … --html` adds your own."), intervals(data)),

@@ -174,6 +174,15 @@ impl Symbols {
         &self.functions[id.0 as usize]
     }
 
+    /// Other names of functions, as symbol tables have them: of several at one address only one is shown.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, FunctionId)> {
+        let kernel = self.kernel.table.aliases().map(|(name, func)| (name, FunctionId(func)));
+        let of_files = self.files.iter().filter_map(|file| Some((file.base, file.elf.as_ref()?)));
+        kernel.chain(of_files.flat_map(|(base, elf)| {
+            elf.table.aliases().map(move |(name, func)| (name, FunctionId(base + func)))
+        }))
+    }
+
     /// How many functions there are; their numbers are `0..len()`.
     #[must_use]
     pub fn len(&self) -> usize {

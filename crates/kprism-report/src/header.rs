@@ -39,7 +39,7 @@ pub struct Header {
     pub overflows: u64,
     /// Why recording ended early.
     pub stopped: Option<String>,
-    /// How much of what happened is in the tables; `None` where an older kprism made them.
+    /// How much of what happened is in the tables, of a flow or of durations; `None` where an older kprism made them.
     pub account: Option<Account>,
 }
 
@@ -64,7 +64,9 @@ impl Header {
             exit_code: manifest.exit_code,
             overflows: profile.totals.overflows(),
             stopped: manifest.stopped.clone(),
-            account: manifest.accounts.get(instrument::FLOW).cloned(),
+            account: [instrument::DURATIONS, instrument::FLOW]
+                .iter()
+                .find_map(|of| manifest.accounts.get(*of).cloned()),
         }
     }
 

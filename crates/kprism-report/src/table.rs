@@ -115,7 +115,10 @@ impl Table {
             Some(rest) => (rest, true),
             None => (key, false),
         };
-        let Some(column) = self.columns.iter().position(|c| c.key == wanted) else {
+        // As the column is called in the output, or as its heading has it.
+        let heading = |c: &Column| c.head.eq_ignore_ascii_case(&wanted.replace(['_', '-'], " "));
+        let column = self.columns.iter().position(|c| c.key == wanted);
+        let Some(column) = column.or_else(|| self.columns.iter().position(heading)) else {
             let known: Vec<&str> = self.columns.iter().map(|c| c.key).collect();
             return Err(UnknownColumn { asked: wanted.into(), known: known.join(", ") });
         };

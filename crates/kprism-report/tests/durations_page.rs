@@ -10,6 +10,7 @@ use kprism_durations::ftrace::Collector;
 use kprism_durations::{Measured, Names, rows};
 use kprism_ftrace::text::Text;
 use kprism_report::html::{self, Budget};
+use kprism_store::{Account, Fate, instrument};
 use kprism_test::test;
 use serde_json::{Value, json};
 use webdriver::Browser;
@@ -23,7 +24,10 @@ fn measured() -> Measured {
 
 fn page(measured: &Measured) -> String {
     let (profile, times) = (&measured.profile, &measured.times);
-    html::render_durations(&sample::manifest(), profile, times, &Budget::default()).unwrap()
+    let mut manifest = sample::manifest();
+    let account = Account::new().with(Fate::Kept, "calls", 28).with(Fate::Lost, "events", 3);
+    manifest.accounts.insert(instrument::DURATIONS.into(), account);
+    html::render_durations(&manifest, profile, times, &Budget::default()).unwrap()
 }
 
 #[test]
@@ -90,7 +94,13 @@ fn a_browser_shows_histograms_and_the_timeline() {
     browser.wait("return document.querySelectorAll('path.arc').length > 20");
     let sections =
         browser.run("return [...document.querySelectorAll('nav.sections a')].map((a) => a.textContent)");
-    assert_eq!(sections, json!(["Calls", "Durations", "Timeline", "Tasks"]));
+    assert_eq!(sections, json!(["Calls", "Durations", "Timeline", "Tasks", "Account"]));
+    // A run of durations in a guest was traced by the guest's kernel.
+    let about = browser.run("return document.querySelector('header .about').textContent");
+    assert!(about.as_str().unwrap().contains("traced by the guest's own kernel"), "{about}");
+    let account =
+        browser.run("return [...document.querySelectorAll('#losses dl dd')].map((d) => d.textContent)");
+    assert_eq!(account, json!(["28 calls", "3 events"]));
     let column = |n: u32| {
         let table = "document.querySelector('#durations table')";
         browser.run(&format!(

@@ -121,7 +121,7 @@ impl Account {
                 continue;
             }
             let counts: Vec<String> = of_fate.iter().map(|e| e.to_text()).collect();
-            text += &format!("  {:<16}{}\n", fate.name(), counts.join(", "));
+            text += &format!("  {:<16}{}\n", fate.name(), wrapped(&counts));
             for entry in of_fate {
                 for place in &entry.places {
                     text += &format!("  {:16}  {}: {}\n", "", entry.unit, printable(place));
@@ -140,10 +140,47 @@ impl Entry {
     /// The count with its unit.
     pub fn to_text(&self) -> String {
         match self.count {
+            Some(1) => format!("1 {}", singular(&self.unit)),
             Some(n) => format!("{} {}", grouped(n), self.unit),
             None => format!("{} not known", self.unit),
         }
     }
+}
+
+/// Columns of a line of counts.
+const WIDTH: usize = 128;
+
+/// Counts one after the other, in lines below each other.
+fn wrapped(counts: &[String]) -> String {
+    const INDENT: usize = 18;
+    let (mut text, mut column) = (String::new(), INDENT);
+    for (n, count) in counts.iter().enumerate() {
+        if n > 0 {
+            let fits = column + 2 + count.len() < WIDTH;
+            text += if fits { ", " } else { ",\n                  " };
+            column = if fits { column + 2 } else { INDENT };
+        }
+        text += count;
+        column += count.len();
+    }
+    text
+}
+
+/// A unit of one: its first word in the plural is what is counted.
+fn singular(unit: &str) -> String {
+    let mut found = false;
+    let one = |word: &str| {
+        if found || !word.ends_with('s') {
+            return word.to_owned();
+        }
+        found = true;
+        match word {
+            _ if word.ends_with("ies") => format!("{}y", &word[..word.len() - 3]),
+            _ if word.ends_with("ches") || word.ends_with("sses") => word[..word.len() - 2].to_owned(),
+            _ => word[..word.len() - 1].to_owned(),
+        }
+    };
+    unit.split(' ').map(one).collect::<Vec<_>>().join(" ")
 }
 
 /// `1,234,567`.
@@ -196,6 +233,28 @@ mod tests {
              \u{20}                   decode errors: cpu0.pt: 0x1f\n\
              \u{20}                   decode errors: cpu0.pt: \u{fffd}[2J\n"
         );
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        for (unit, text) in [
+            ("decode errors", "1 decode error"),
+            ("branches that nobody explains", "1 branch that nobody explains"),
+            ("entries or returns missed", "1 entry or returns missed"),
+            ("TLB misses", "1 TLB miss"),
+        ] {
+            let entry = Entry { fate: Fate::Lost, unit: unit.into(), count: Some(1), places: Vec::new() };
+            assert_eq!(entry.to_text(), text);
+        }
+    }
+
+    #[test]
+    fn many_counts_take_several_lines() {
+        let account = (0..9).fold(Account::new(), |a, n| a.with(Fate::Lost, "events of a kind", n));
+        let text = account.to_text();
+        assert_eq!(text.lines().count(), 2);
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert_eq!(text.matches("events of a kind").count(), 9);
     }
 
     #[test]

@@ -121,6 +121,8 @@ pub mod instrument {
     pub const FLOW: &str = "flow";
     /// Durations of functions.
     pub const DURATIONS: &str = "durations";
+    /// The initcalls and long functions of a boot.
+    pub const BOOT: &str = "boot";
     /// TLB misses.
     pub const TLB: &str = "tlb";
     /// Probes.

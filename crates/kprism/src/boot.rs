@@ -12,6 +12,7 @@ use kprism_ftrace::merge::Merged;
 use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::side;
 use kprism_image::symbols::Symbols;
+use kprism_store::{Account, Fate, Manifest, instrument};
 use kprism_tracefs::boot::Collected;
 use kprism_tracefs::{CpuStats, STREAMS};
 
@@ -42,8 +43,8 @@ pub fn load(path: &Path) -> Result<Boot> {
     }
     let cpus = pages.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
     let mut found = kprism_boot::read(Merged::new(cpus), &Formats::new(&formats));
-    // The kernel's own count is exact.
-    found.lost = collected.lost();
+    // The kernel's own count is exact where it is there; an import may lack it.
+    found.lost = found.lost.max(collected.lost());
     let log = read("dmesg")?;
     let log = kprism_boot::parse_log(&String::from_utf8_lossy(&log));
     let tasks = side::by_pid(&if_there("saved_cmdlines")?).into_iter().collect();
@@ -58,6 +59,26 @@ pub fn load(path: &Path) -> Result<Boot> {
         Some((function.name.clone(), (module != "kernel").then(|| module.to_owned())))
     };
     Ok(kprism_boot::join(&found, &log, tasks, &name))
+}
+
+/// How much of a boot's trace became initcalls and calls.
+pub fn account(boot: &Boot, collected: &Collected) -> Account {
+    let endless = boot.initcalls.iter().filter(|call| call.address != 0 && call.result.is_none()).count();
+    // An import may lack the kernel's own counts.
+    let counted = collected.cpus.iter().any(|(_, stats)| *stats != CpuStats::default());
+    Account::new()
+        .with(Fate::Seen, "events", counted.then(|| collected.events()))
+        .with(Fate::Kept, "initcalls", boot.initcalls.len() as u64)
+        .with(Fate::Kept, "long calls", boot.calls.len() as u64)
+        .with(Fate::Lost, "events", (counted || boot.lost > 0).then_some(boot.lost))
+        .with(Fate::Guessed, "initcalls named by their address", boot.unnamed as u64)
+        .with(Fate::Guessed, "initcalls with the log's coarse times", boot.coarse as u64)
+        .with(Fate::Guessed, "initcalls whose end was not seen", endless as u64)
+}
+
+/// Enters it into the run's manifest.
+pub fn enter(boot: &Boot, collected: &Collected, manifest: &mut Manifest) {
+    manifest.accounts.insert(instrument::BOOT.into(), account(boot, collected));
 }
 
 /// Pages that were imported are a boot's if the kernel's log is beside them and says which initcalls it called.

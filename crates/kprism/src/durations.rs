@@ -4,6 +4,8 @@
 //! In: `streams/ftrace` and `streams/bpf`, as `docs/run-folder.md` has them. Out: [`Measured`], kept as the run's
 //! tables, with the task switches as its sideband and what was read and lost in its manifest.
 
+mod account;
+mod facts;
 mod perf;
 mod wanted;
 
@@ -28,11 +30,12 @@ use kprism_ftrace::{Data, Event, Exit, side};
 use kprism_image::symbols::Symbols;
 use kprism_listing::durations::Says;
 use kprism_report::units::grouped;
-use kprism_store::{Run, has_times, load_profile, load_times, save_profile, save_times};
+use kprism_store::{Run, has_times, instrument, load_profile, load_times, save_profile, save_times};
 use serde_json::json;
 
 use crate::pipeline::{read, read_if_there};
 use crate::progress::Progress;
+use facts::Facts;
 use wanted::Wanted;
 
 /// Whether the run holds durations rather than a flow.
@@ -104,18 +107,6 @@ impl Audience<'_> {
     }
 }
 
-/// What was read beside the calls.
-#[derive(Default)]
-struct Facts {
-    source: &'static str,
-    clock: String,
-    events: u64,
-    /// Events that the kernel overwrote or dropped, by its own count.
-    overwritten: u64,
-    kernel: String,
-    notes: Vec<String>,
-}
-
 /// Measures a run, saves its tables, and enters what was read into its manifest.
 ///
 /// # Errors
@@ -143,7 +134,7 @@ fn hear(run: &Run, facts: &mut Facts, audience: &mut Audience<'_>) -> Result<Mea
     let kallsyms = read_if_there(&run.symbols().join("kallsyms"))?;
     let (dat, txt) = (dir.join("trace.dat"), dir.join("trace.txt"));
     let of_perf = dir.join("perf.data");
-    Ok(if dat.is_file() {
+    let mut measured = if dat.is_file() {
         let bytes = read(&dat)?;
         let dat = Dat::parse(&bytes).with_context(|| dat.display().to_string())?;
         from_dat(&dat, &kallsyms, facts, audience)
@@ -156,7 +147,10 @@ fn hear(run: &Run, facts: &mut Facts, audience: &mut Audience<'_>) -> Result<Mea
         from_raw(&dir, &kallsyms, facts, audience)?
     } else {
         from_bpf(run, &kallsyms, facts, audience)?
-    })
+    };
+    let counts = &mut measured.times.counts;
+    counts.lost = facts.lost_events(counts).unwrap_or(0);
+    Ok(measured)
 }
 
 /// Saves tables, sideband and manifest.
@@ -172,12 +166,15 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
     }
     let mut manifest = run.manifest()?;
     manifest.vcpus = manifest.vcpus.max(u32::try_from(measured.profile.totals.per_cpu.len())?);
-    manifest.clock.name = facts.clock;
+    manifest.clock.name.clone_from(&facts.clock);
     manifest.clock.tsc_hz = 1_000_000_000;
     (manifest.clock.art_num, manifest.clock.art_den) = (0, 0);
     if manifest.kernel.is_none() && !facts.kernel.is_empty() {
-        manifest.kernel = Some(kprism_store::Kernel { release: facts.kernel, build_id: String::new() });
+        manifest.kernel =
+            Some(kprism_store::Kernel { release: facts.kernel.clone(), build_id: String::new() });
     }
+    let account = account::account(&manifest, &measured.times, &facts);
+    manifest.accounts.insert(instrument::DURATIONS.into(), account);
     let ftrace = json!({"source": facts.source, "events": facts.events, "overwritten": facts.overwritten});
     manifest.options.insert("ftrace".into(), ftrace);
     if !facts.notes.is_empty() {
@@ -272,23 +269,24 @@ fn from_text(text: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Mea
     collector.name_tasks(std::mem::take(&mut reader.comms));
     facts.events = reader.counts.events;
     if let Some((kept, written)) = reader.counts.entries {
-        facts.overwritten = written.saturating_sub(kept);
+        facts.overwritten = Some(written.saturating_sub(kept));
     }
+    facts.overruns.0 = reader.counts.overruns;
     if !reader.timed() {
         facts.clock = "of each task".into();
-        facts.notes.push(
+        facts.guess(
             "the text has no times (option funcgraph-abstime): each task's timeline is made of its durations"
                 .into(),
         );
     }
     if reader.guessed {
-        facts.notes.push("the text has no header: its columns are told by its lines".into());
+        facts.guess("the text has no header: its columns are told by its lines".into());
     }
     if columns.graph && !columns.duration {
         facts.notes.push("the text has no durations (option funcgraph-duration)".into());
     }
     if columns.graph && !columns.cpu {
-        facts.notes.push(
+        facts.guess(
             "the text does not tell CPUs apart (option funcgraph-cpu): calls of several may be mixed up"
                 .into(),
         );
@@ -298,6 +296,10 @@ fn from_text(text: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Mea
 }
 
 fn faults(faults: &kprism_ftrace::Faults, place: &str, facts: &mut Facts) {
+    facts.faults += faults.count;
+    let places =
+        faults.first.iter().map(|fault| format!("{place} {}: expected {}", fault.at, fault.expected));
+    facts.fault_places.extend(places.take(4));
     if let Some(first) = faults.first.first() {
         let more = if faults.count > 1 { format!(" ({} such places)", faults.count) } else { String::new() };
         facts.notes.push(format!("{place} {}: expected {}{more}", first.at, first.expected));
@@ -324,6 +326,7 @@ fn collect<'a>(
     let mut merged = Merged::new(cpus);
     for mut event in merged.by_ref() {
         time.apply(&mut event, &mut last);
+        facts.hear(&event);
         if let Some(wanted) = wanted.as_mut()
             && !wanted.takes(&event)
         {
@@ -362,9 +365,9 @@ impl Time {
         match clock {
             "local" | "" if offset == 0 => Time::Same,
             "counter" | "uptime" | "x86-tsc" if tsc.is_none() => {
-                facts
-                    .notes
-                    .push(format!("clock {clock} cannot be converted to ns: functions' own times are taken"));
+                facts.guess(format!(
+                    "clock {clock} cannot be converted to ns: functions' own times are taken"
+                ));
                 facts.clock = "local".into();
                 Time::Returns
             }
@@ -422,7 +425,7 @@ fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts, audience: &mut Au
     }
     for stats in &dat.stats {
         let stats = side::stats(stats.as_bytes());
-        facts.overwritten += stats.overrun + stats.commit_overrun + stats.dropped;
+        facts.overwrote(stats.overrun.saturating_add(stats.commit_overrun).saturating_add(stats.dropped));
     }
     collect(
         cpus,
@@ -446,8 +449,11 @@ fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audie
     let mut streams: Vec<(u32, Cow<'_, [u8]>)> = Vec::new();
     for cpu in numbered(dir) {
         streams.push((cpu, read(&dir.join(format!("cpu{cpu}.raw")))?.into()));
-        let stats = side::stats(&read_if_there(&dir.join(format!("stats/cpu{cpu}")))?);
-        facts.overwritten += stats.overrun + stats.commit_overrun + stats.dropped;
+        let stats = read_if_there(&dir.join(format!("stats/cpu{cpu}")))?;
+        if !stats.is_empty() {
+            let stats = side::stats(&stats);
+            facts.overwrote(stats.overrun.saturating_add(stats.commit_overrun).saturating_add(stats.dropped));
+        }
     }
     if streams.is_empty() {
         bail!("{}: no cpuN.raw: the recording left nothing", dir.display());
@@ -491,7 +497,10 @@ fn formats(events: &Path, facts: &mut Facts) -> Result<Vec<Format>> {
             }
             match Format::parse(&system.to_string_lossy(), &read(&path)?) {
                 Ok(format) => formats.push(format),
-                Err(error) => facts.notes.push(error.to_string()),
+                Err(error) => {
+                    facts.formats.push(error.to_string());
+                    facts.notes.push(error.to_string());
+                }
             }
         }
     }
@@ -504,12 +513,15 @@ fn formats(events: &Path, facts: &mut Facts) -> Result<Vec<Format>> {
 /// What BPF left: single calls, or functions' numbers.
 fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts, audience: &Audience<'_>) -> Result<Measured> {
     facts.clock = "monotonic".into();
+    facts.of_calls = true;
     let manifest = run.manifest()?;
     let calls = run.streams().join("bpf/calls.bin");
     let functions = run.streams().join("bpf/functions.jsonl");
     let mut measured = if functions.is_file() && !calls.is_file() {
         facts.source = "functions counted by BPF";
         let (mut measured, bad) = aggregate::read(&read(&functions)?);
+        facts.faults = bad.len() as u64;
+        facts.fault_places = bad.iter().map(ToString::to_string).collect();
         facts.notes.extend(bad.iter().map(ToString::to_string));
         facts.events = measured.times.counts.calls;
         let last_ns = manifest.other.get("recorded_ns").and_then(serde_json::Value::as_u64).unwrap_or(0);
@@ -535,7 +547,11 @@ fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts, audience: &Audience<'
                     facts.events += 1;
                     collector.kept(&call);
                 }
-                Err(error) => facts.notes.push(error.to_string()),
+                Err(error) => {
+                    facts.faults += 1;
+                    facts.fault_places.push(error.to_string());
+                    facts.notes.push(error.to_string());
+                }
             }
         }
         finish(collector, &symbols)
@@ -558,11 +574,8 @@ pub fn summary(run: &Run, measured: &Measured) -> Result<String> {
     let ftrace = &manifest.options["ftrace"];
     let number = |key: &str| grouped(ftrace[key].as_u64().unwrap_or(0));
     let counts = &measured.times.counts;
-    let mut text =
+    let text =
         format!("{} events, {}, {} lost events", number("events"), calls(measured), grouped(counts.lost));
-    if ftrace["overwritten"].as_u64().unwrap_or(0) > counts.lost {
-        text += &format!(" (the kernel counted {} overwritten or dropped)", number("overwritten"));
-    }
     Ok(text + &format!("\nread into {}", see(run)))
 }
 

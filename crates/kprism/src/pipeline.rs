@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::delta::Plan;
 use kprism_flow::window::Window;
@@ -24,6 +24,7 @@ use kprism_store::{Account, Clock, Manifest, Mapped, Run, instrument, load_profi
 use serde::Deserialize;
 
 use crate::flow_account;
+use crate::holds::{self, Held};
 use crate::progress::Progress;
 
 /// The reason to have stopped that the observer writes first of all, for the case that it is killed.
@@ -213,11 +214,8 @@ impl Loaded {
 /// The streams are not there, or a file is not what it should be.
 pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let mut manifest = run.manifest()?;
-    if crate::durations::is_recorded(run) {
-        bail!(
-            "{}: holds durations of functions, no flow of instructions; see: kprism report func",
-            run.dir().display()
-        );
+    if crate::durations::is_recorded(run) || !Held::Flow.is_in(run) {
+        return Err(holds::lacks(run, Held::Flow));
     }
     progress.step("reading the streams");
     let mut notes = Vec::new();
@@ -376,13 +374,13 @@ pub fn read_if_there(path: &Path) -> Result<Vec<u8>> {
 
 /// A few lines on what was decoded.
 pub fn summary(run: &Run, m: &Manifest) -> String {
+    let count = |n: u64, one: &str| format!("{} {one}{}", grouped(n), if n == 1 { "" } else { "s" });
     let mut text = format!(
-        "{} instructions on {} CPU{}, {} decode errors, {} bytes lost",
-        grouped(m.instructions.unwrap_or(0)),
-        m.vcpus,
-        if m.vcpus == 1 { "" } else { "s" },
-        grouped(m.decode_errors.unwrap_or(0)),
-        grouped(m.lost_bytes),
+        "{} on {}, {}, {} lost",
+        count(m.instructions.unwrap_or(0), "instruction"),
+        count(m.vcpus.into(), "CPU"),
+        count(m.decode_errors.unwrap_or(0), "decode error"),
+        count(m.lost_bytes, "byte"),
     );
     if let (Some(recorded), Some(decoded)) = (m.instructions_recorded, m.instructions)
         && recorded != decoded

@@ -51,6 +51,8 @@ pub struct Function {
 pub struct Table {
     functions: Vec<Function>,
     ranges: Vec<Range>,
+    /// Other names of functions: name as the table has it, function.
+    aliases: Vec<(String, u32)>,
 }
 
 impl Table {
@@ -63,15 +65,24 @@ impl Table {
                 names::preference(&b.name, b.binding).cmp(&names::preference(&a.name, a.binding))
             })
         });
+        let mut others = Vec::new();
         symbols.dedup_by(|later, kept| {
             let same = later.start == kept.start;
             if same && later.code == kept.code {
                 kept.size = kept.size.max(later.size);
+                if kept.code && later.name != kept.name {
+                    others.push((later.start, std::mem::take(&mut later.name)));
+                }
             }
             same
         });
         let mut table = Table::default();
         table.sweep(&symbols, limit);
+        for (start, name) in others {
+            if let Ok(func) = table.functions.binary_search_by_key(&start, |f| f.start) {
+                table.aliases.push((name.into_owned(), func as u32));
+            }
+        }
         table.fold_parts();
         table
     }
@@ -147,6 +158,11 @@ impl Table {
         std::mem::take(&mut self.functions)
     }
 
+    /// Names of functions that are shown by another name of the same address.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.aliases.iter().map(|(name, func)| (name.as_str(), *func))
+    }
+
     /// The range that holds `address`.
     #[inline]
     #[must_use]
@@ -188,6 +204,16 @@ mod tests {
         assert_eq!(name_at(&table, 0x1f), "a");
         assert_eq!(name_at(&table, 0x2f), "b");
         assert_eq!(name_at(&table, 0x30), "-");
+    }
+
+    #[test]
+    fn other_names_of_an_address_are_aliases() {
+        let global = Symbol { binding: Binding::Global, ..sym(0x10, 8, "write") };
+        let table = Table::build(vec![sym(0x10, 8, "__write"), global, sym(0x20, 8, "read")], 0x30);
+        let shown = name_at(&table, 0x10).to_owned();
+        let aliases: Vec<(&str, u32)> = table.aliases().collect();
+        let other = if shown == "write" { "__write" } else { "write" };
+        assert_eq!(aliases, [(other, table.find(0x10).unwrap().func)]);
     }
 
     #[test]

@@ -193,14 +193,20 @@ pub(super) fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
         let (name, module) = spec.rsplit_once('@').map_or((spec, None), |(n, m)| (n, Some(m)));
         // The `@` of a PLT entry belongs to its name.
         let (name, module) = if module == Some("plt") { (spec, None) } else { (name, module) };
+        let in_module = |id: FunctionId| {
+            let own = symbols.function(id).module.as_str();
+            let bare = own.trim_matches(['[', ']']);
+            let file = bare.rsplit('/').next();
+            module.is_none_or(|wanted| [Some(own), Some(bare), file].contains(&Some(wanted)))
+        };
         for id in all() {
-            let function = symbols.function(id);
-            let in_module = |wanted: &str| {
-                let bare = function.module.trim_matches(['[', ']']);
-                let file = bare.rsplit('/').next();
-                [Some(function.module.as_str()), Some(bare), file].contains(&Some(wanted))
-            };
-            chosen[id.0 as usize] = glob(name, &function.name) && module.is_none_or(in_module);
+            chosen[id.0 as usize] = glob(name, &symbols.function(id).name) && in_module(id);
+        }
+        // A function has one name here and may have several in the symbol table: `write` is `__write`.
+        if !chosen.contains(&true) {
+            for (_, id) in symbols.aliases().filter(|(alias, id)| glob(name, alias) && in_module(*id)) {
+                chosen[id.0 as usize] = true;
+            }
         }
     }
     if chosen.contains(&true) {

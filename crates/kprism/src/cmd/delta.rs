@@ -170,8 +170,8 @@ fn details(
 
 /// The address of a kernel function: one of a program has as many as the program is mapped.
 fn address_of(symbols: &Symbols, name: &str) -> Option<u64> {
-    (0..symbols.len() as u32)
-        .map(|id| symbols.function(FunctionId(id)))
-        .find(|f| f.kernel && f.name == name)
-        .map(|f| f.start)
+    let of = |id| Some(symbols.function(id)).filter(|f| f.kernel);
+    let shown = (0..symbols.len() as u32).filter_map(|id| of(FunctionId(id))).find(|f| f.name == name);
+    let alias = || symbols.aliases().filter(|(alias, _)| *alias == name).find_map(|(_, id)| of(id));
+    shown.or_else(alias).map(|f| f.start)
 }

@@ -191,7 +191,7 @@ fn show(
     if let Some(cost) = cost {
         writeln!(out, "{}", view::cost_line(cost))?;
     }
-    write!(out, "\n{}", table.to_text(view.style))?;
+    write!(out, "\n{}\n{}", table.to_text(view.style), header.account_text(view.style))?;
     Ok(outcome)
 }
 
@@ -223,5 +223,6 @@ fn show_tree(
         let note = format!("… {} more lines (--limit 0 shows all)", total - keep);
         writeln!(out, "{}", view.style.dim(&note))?;
     }
+    write!(out, "\n{}", header.account_text(view.style))?;
     Ok(Outcome::Done)
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism import`: what other tools recorded becomes a run.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use kprism_import::perfdata::{Search, mem, trace};
-use kprism_import::{CodeFile, ImportError, detect, ftrace, read, write};
+use kprism_import::{CodeFile, ImportError, Source, detect, ftrace, read, write};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 
 use crate::boot;
@@ -77,8 +78,47 @@ impl Args {
     }
 }
 
+/// Sixteen bytes that every stream of Intel PT has now and then, and nothing else (Intel SDM volume 3, PSB packet).
+const PSB: [u8; 16] = [0x02, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82];
+
+/// Refuses a file that no reader can make sense of, with a word on what it is: there is nothing, or nothing in it, or one
+/// piece of a recording.
+fn look(path: &Path) -> Result<()> {
+    let name = path.display();
+    let file = fs::metadata(path).with_context(|| name.to_string())?;
+    if !file.is_file() {
+        return Ok(());
+    }
+    if file.len() == 0 {
+        bail!("{name}: is empty: the recording left nothing in it");
+    }
+    let own = path.file_name().unwrap_or_default().to_string_lossy();
+    let of_one_cpu = own.starts_with("cpu") && own.ends_with(".raw") || own == "trace_pipe_raw";
+    if of_one_cpu {
+        bail!(
+            "{name}: pages of one CPU's ring buffer do not say what is in them: name the folder that holds it, with the \
+             formats beside it (events/, as in tracefs)"
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a file that is taken for packets because it is nothing else, and holds none.
+fn holds_packets(path: &Path) -> Result<()> {
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    if bytes.windows(PSB.len()).any(|window| window == PSB) {
+        return Ok(());
+    }
+    bail!(
+        "{}: no recording that kprism knows: no packets of Intel PT (there is no PSB), no trace.dat, no text of ftrace, no \
+         perf.data; see: kprism import --help",
+        path.display()
+    )
+}
+
 /// Reads, writes the run, decodes it.
 pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
+    look(&args.path)?;
     if let Some(found) = ftrace::detect(&args.path) {
         return import_ftrace(
             args,
@@ -111,7 +151,11 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
         vmlinux: args.vmlinux.clone(),
         kallsyms: args.kallsyms.clone(),
     };
-    let capture = read(&detect(&args.path)?, &code, &search)?;
+    let source = detect(&args.path)?;
+    if let (Source::Raw(file), []) = (&source, code.as_slice()) {
+        holds_packets(file)?;
+    }
+    let capture = read(&source, &code, &search)?;
     for note in &capture.notes {
         progress.say(&format!("note: {note}"));
     }
@@ -172,7 +216,10 @@ fn import_ftrace(
     if let Some(boot) = boot::adopt(run.dir())? {
         let mut manifest = run.manifest()?;
         manifest.options.insert("record".into(), "boot".into());
-        manifest.options.insert("kernel_command_line".into(), boot.command_line.into());
+        manifest.options.insert("kernel_command_line".into(), boot.command_line.clone().into());
+        if let Ok(read) = boot::load(run.dir()) {
+            boot::enter(&read, &boot, &mut manifest);
+        }
         run.write_manifest(&manifest)?;
         progress.say(&format!(
             "a boot, with the kernel's log; see: kprism report boot -i {}",

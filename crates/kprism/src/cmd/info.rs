@@ -10,6 +10,7 @@ use kprism_store::{Manifest, Run, RunKind};
 
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
+use crate::holds::Held;
 use crate::text::quoted;
 
 /// Options of `kprism info`.
@@ -41,7 +42,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
 fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
     let mut line = |name: &str, value: String| writeln!(out, "{name:<14}{value}");
     line("run", run.dir().display().to_string())?;
-    line("kind", kind(m.kind).to_owned())?;
+    line("kind", kind(run, m.kind).to_owned())?;
     if !m.command.is_empty() {
         line("command", quoted(&m.command))?;
     }
@@ -66,7 +67,12 @@ fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
         let number = |key: &str| grouped(counts[key].as_u64().unwrap_or(0));
         line("calls", number("calls"))?;
         line("  without end", number("unfinished"))?;
-        return Ok(line("lost events", number("lost"))?);
+        line("lost events", number("lost"))?;
+        return ending(m, out);
+    }
+    if !Held::Flow.is_in(run) {
+        // Nobody watched instructions: "not decoded yet" would promise some.
+        return ending(m, out);
     }
     line("instructions", m.instructions.map_or_else(|| "not decoded yet".into(), grouped))?;
     if let Some(recorded) = m.instructions_recorded {
@@ -75,8 +81,13 @@ fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
     }
     line("decode errors", m.decode_errors.map_or_else(|| "not decoded yet".into(), grouped))?;
     line("lost bytes", grouped(m.lost_bytes))?;
+    ending(m, out)
+}
+
+/// Why recording ended early, and the accounts.
+fn ending(m: &Manifest, out: &mut dyn Write) -> Result<()> {
     if let Some(why) = &m.stopped {
-        line("stopped", why.clone())?;
+        writeln!(out, "{:<14}{why}", "stopped")?;
     }
     for (instrument, account) in &m.accounts {
         writeln!(out, "account of {instrument}\n{}", account.to_text().trim_end())?;
@@ -84,9 +95,14 @@ fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn kind(kind: RunKind) -> &'static str {
+fn kind(run: &Run, kind: RunKind) -> &'static str {
+    let observed = Held::Flow.is_in(run);
     match kind {
-        RunKind::Lab => "lab (guest seen by the observer)",
+        RunKind::Lab if observed => "lab (guest seen by the observer)",
+        RunKind::Lab if Held::Durations.is_in(run) || Held::Probe.is_in(run) => {
+            "lab (guest not observed: its own kernel recorded)"
+        }
+        RunKind::Lab => "lab (guest not observed)",
         RunKind::Import => "import (recorded elsewhere)",
         RunKind::Host => "host (this machine, by its kernel's tracer)",
     }

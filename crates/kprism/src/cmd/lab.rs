@@ -509,6 +509,9 @@ pub fn record(
     let mut manifest = args.manifest(prepared);
     run.write_manifest(&manifest)?;
     let mut ran = kprism_lab::run(prepared, job, run.dir(), observer, report)?;
+    if job.collect.is_some() {
+        adopt(&mut manifest, run.manifest()?);
+    }
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
     if observer.is_some() {
@@ -520,6 +523,15 @@ pub fn record(
     }
     run.write_manifest(&manifest)?;
     Ok((run, ran))
+}
+
+/// A recorder in the guest leaves a manifest of its own in what was collected: its counts and accounts are the run's.
+fn adopt(manifest: &mut Manifest, collected: Manifest) {
+    manifest.other.extend(collected.other);
+    manifest.accounts.extend(collected.accounts);
+    for (name, value) in collected.options {
+        manifest.options.entry(name).or_insert(value);
+    }
 }
 
 /// Passes the guest's output on.

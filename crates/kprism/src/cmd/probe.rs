@@ -11,13 +11,17 @@ use kprism_image::symbols::Symbols;
 use kprism_probe::shape::Shape;
 use kprism_probe::stream::{Description, Hit, Item, Part, VERSION, hits};
 use kprism_probe::tally::{Tally, Totals};
+use kprism_report::Style;
+use kprism_report::header::account_text;
 use kprism_report::units::grouped;
-use kprism_store::{Run, Values};
+use kprism_store::{Account, Manifest, Run, Values};
 use serde_json::{Map, Value, json};
 
 use super::{probe_counts, probe_trace, script};
 use crate::exit::Outcome;
+use crate::holds::{self, Held};
 use crate::pipeline;
+use crate::probe_account;
 use crate::progress::Progress;
 
 /// A run's probes.
@@ -33,10 +37,12 @@ pub struct Loaded {
 impl Loaded {
     /// Reads them.
     pub fn open(run: &Run) -> Result<Self> {
+        if !Held::Probe.is_in(run) {
+            return Err(holds::lacks(run, Held::Probe));
+        }
         let folder = run.streams().join("probe");
         let path = folder.join("probes.json");
-        let text = pipeline::read(&path)
-            .context("no records of probes here; make some with `kprism record probe`")?;
+        let text = pipeline::read(&path)?;
         let description: Description =
             serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
         if description.version != VERSION {
@@ -54,6 +60,14 @@ impl Loaded {
     /// What was recorded.
     pub fn description(&self) -> &Description {
         &self.description
+    }
+
+    /// How much of what happened is in the records.
+    pub fn account(&self, manifest: &Manifest) -> Account {
+        let failed = manifest.other.get("not_attached").and_then(Value::as_array).into_iter().flatten();
+        let failed = failed.filter_map(|why| why.as_str().map(str::to_owned)).collect();
+        let last = manifest.options.get("last").and_then(Value::as_u64);
+        probe_account::account(&self.description, &self.bytes, failed, last)
     }
 
     /// Calls `take` with each record's values; it says whether there should be more. Ends at what is no record.
@@ -133,6 +147,8 @@ pub struct View<'a> {
     pub json: bool,
     /// As CSV.
     pub csv: bool,
+    /// Colours.
+    pub style: Style,
 }
 
 impl View<'_> {
@@ -147,6 +163,7 @@ pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome
     if view.csv {
         return csv(run, &loaded, view, out);
     }
+    let account = loaded.account(&run.manifest()?);
     if view.json {
         let mut rows = Vec::new();
         loaded.each(run.dir(), |hit, values| {
@@ -157,7 +174,7 @@ pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome
         })?;
         let shown = rows.len();
         let Description { probes, counts, variables, .. } = &loaded.description;
-        let mut value = json!({"probes": probes, "counts": counts, "records": rows});
+        let mut value = json!({"probes": probes, "counts": counts, "records": rows, "account": account});
         let named = |item: &Item, value| loaded.named(item, value);
         let totals = loaded.all_tallied();
         let totals: Vec<Value> = totals
@@ -222,6 +239,7 @@ pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome
     if more > 0 {
         writeln!(out, "… {} more records (--limit 0 shows all)", grouped(more))?;
     }
+    write!(out, "\n{}", account_text(Some(&account), view.style))?;
     Ok(if shown == 0 && !loaded.has_counted() { Outcome::NothingMatched } else { Outcome::Done })
 }
 
@@ -231,7 +249,8 @@ pub fn script(run: &Run, args: &script::Args, out: &mut dyn Write) -> Result<Out
     if args.limit == Some(0) {
         return Ok(Outcome::Done);
     }
-    let view = View { rows: 0, tasks: &args.tasks.pids, json: args.json, csv: false };
+    let view =
+        View { rows: 0, tasks: &args.tasks.pids, json: args.json, csv: false, style: Style::default() };
     let mut shown = 0;
     loaded.each(run.dir(), |hit, values| {
         let at = hit.time_ns;
@@ -322,7 +341,7 @@ pub fn export(
     loaded.tasks = tasks.to_vec();
     let suffix = path.extension().map(|s| s.to_string_lossy().to_ascii_lowercase());
     let json = suffix.as_deref() == Some("json");
-    let view = View { rows: 0, tasks, json, csv: !json };
+    let view = View { rows: 0, tasks, json, csv: !json, style: Style::default() };
     let outcome = match suffix.as_deref() {
         Some("parquet") => return parquet(run, &loaded, path, progress),
         Some("ctf") => return probe_trace::ctf(run, &loaded, path, progress),

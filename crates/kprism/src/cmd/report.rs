@@ -9,6 +9,7 @@ use kprism_flow::Profile;
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
+use kprism_report::units::grouped;
 use kprism_report::{Filter, Style, Table, deltas, tables, tree};
 use kprism_store::{Manifest, Run};
 use serde_json::json;
@@ -236,7 +237,7 @@ pub fn run(
     if args.subject == Some(Subject::Probe) || (args.subject.is_none() && holds_records()?) {
         given.only("`report probe`", &["subject", "input", "limit", "pids", "json", "csv"])?;
         let tasks = &args.select.pids;
-        let view = probe::View { rows: args.limit(), tasks, json: args.json, csv: args.delta.csv };
+        let view = probe::View { rows: args.limit(), tasks, json: args.json, csv: args.delta.csv, style };
         return probe::report(&Run::open(&args.input)?, &view, out);
     }
     if args.subject == Some(Subject::Tlb) {
@@ -285,11 +286,25 @@ pub fn run(
     if args.limit() > 0 {
         table.limit(args.limit());
     }
+    let unlisted = match subject {
+        Subject::Errors => (header.errors + header.overflows).saturating_sub(profile.errors.len() as u64),
+        _ => 0,
+    };
     if args.json {
-        let value = json!({"run": header.to_json(), "rows": table.to_json(), "hidden": table.hidden});
+        let mut value = json!({"run": header.to_json(), "rows": table.to_json(), "hidden": table.hidden});
+        if subject == Subject::Errors {
+            value["unlisted"] = unlisted.into();
+        }
         print_json(&value, out)?;
     } else {
         write!(out, "{}\n{}", header.to_text(&profile, style), table.to_text(style))?;
+        if unlisted > 0 {
+            let text = format!(
+                "… {} more were counted only: of each stream, the first ones are kept with their place",
+                grouped(unlisted)
+            );
+            writeln!(out, "{}", style.alert(&text))?;
+        }
         write!(out, "\n{}", header.account_text(style))?;
     }
     Ok(outcome)

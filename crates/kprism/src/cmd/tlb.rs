@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use super::report::{Select, print_json};
 use super::tlb_sites::Sites;
 use crate::exit::Outcome;
+use crate::holds::{self, Held};
 use crate::pipeline;
 use crate::progress::Progress;
 use crate::tlb_account;
@@ -265,6 +266,9 @@ fn rows(cpu: u32, reader: Reader<'_>) -> impl Iterator<Item = MissRow> {
 /// Shows it.
 pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(input)?;
+    if !Held::Tlb.is_in(&run) {
+        return Err(holds::lacks(&run, Held::Tlb));
+    }
     progress.step("reading the misses");
     let mut loaded = Loaded::new(&run)?;
     let geometries = loaded.geometries()?;

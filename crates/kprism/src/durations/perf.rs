@@ -40,13 +40,16 @@ pub(super) fn measure(
     collector.name_tasks(side::by_pid(&trace.dat.cmdlines));
     collector.group_tasks(trace.groups());
     audience.greet(&mut collector);
+    // perf writes a record for what it lost: none is none lost.
+    facts.overwrote(0);
     let mut names = trace.names.iter().peekable();
     for event in trace.events(&decoder) {
         while let Some((_, tid, pid, comm)) = names.next_if(|name| name.0 <= event.ns) {
             collector.rename_task(*tid, *pid, comm);
         }
+        facts.hear(&event);
         match event.data {
-            Data::Lost { count } => facts.overwritten += count.unwrap_or(0),
+            Data::Lost { count } => facts.overwrote(count.unwrap_or(0)),
             _ => facts.events += 1,
         }
         if !audience.event(&mut collector, &event, &says) {

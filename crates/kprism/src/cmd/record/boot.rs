@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kprism_lab::{Ended, Share, Span};
+use kprism_report::header::account_text;
 use kprism_report::{Style, boot as view};
-use kprism_store::{Kernel, Manifest, Run, RunKind};
+use kprism_store::{Kernel, Manifest, Run, RunKind, instrument};
 use kprism_tracefs::boot::{Collected, Plan, collect, was_traced};
 
 use super::func::{GUEST_RECORDER, GUEST_RUN, this_kernel};
@@ -17,6 +18,7 @@ use super::func_args::time;
 use crate::cmd::lab::{self, PacketArgs, PlaceArgs, RunArgs};
 use crate::cmd::report::wants_color;
 use crate::exit::{self, Outcome};
+use crate::holds::{self, Held};
 use crate::pipeline;
 use crate::progress::Progress;
 
@@ -161,7 +163,10 @@ fn finish(
     manifest.other.insert("lost_events".into(), collected.lost().into());
     run.write_manifest(&manifest)?;
     let boot = crate::boot::load(run.dir())?;
+    crate::boot::enter(&boot, collected, &mut manifest);
+    run.write_manifest(&manifest)?;
     write!(out, "{}", view::to_text(&boot, limit, style))?;
+    write!(out, "\n{}", account_text(manifest.accounts.get(instrument::BOOT), style))?;
     let dir = run.dir().display();
     progress.say(&format!("\nrecorded in {dir}; see: kprism report boot -i {dir} --html boot.html"));
     Ok(Outcome::Done)
@@ -180,12 +185,10 @@ pub struct Shown<'a> {
 pub fn report(shown: &Shown<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(shown.input)?;
     if !crate::boot::is_boot(shown.input) {
-        bail!(
-            "{}: no traced boot; record one with `kprism lab boot` or `kprism record boot`",
-            shown.input.display()
-        );
+        return Err(holds::lacks(&run, Held::Boot));
     }
     let boot = crate::boot::load(shown.input)?;
+    let account = crate::boot::account(&boot, &Collected::load(shown.input)?);
     if let Some(file) = shown.html {
         let release = run
             .manifest()?
@@ -195,10 +198,13 @@ pub fn report(shown: &Shown<'_>, progress: &Progress, out: &mut dyn Write) -> Re
         std::fs::write(file, page).with_context(|| file.display().to_string())?;
         progress.say(&format!("wrote {}", file.display()));
     } else if shown.json {
-        serde_json::to_writer_pretty(&mut *out, &view::to_json(&boot))?;
+        let mut value = view::to_json(&boot);
+        value["account"] = serde_json::to_value(&account).context("account")?;
+        serde_json::to_writer_pretty(&mut *out, &value)?;
         writeln!(out)?;
     } else {
         write!(out, "{}", view::to_text(&boot, shown.limit, shown.style))?;
+        write!(out, "\n{}", account_text(Some(&account), shown.style))?;
     }
     Ok(if boot.initcalls.is_empty() && boot.calls.is_empty() {
         Outcome::NothingMatched

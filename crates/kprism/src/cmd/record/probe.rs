@@ -15,7 +15,7 @@ use kprism_probe::compiled::Compiled;
 use kprism_probe::plan::Site;
 use kprism_probe::session::{Config, Session, Who};
 use kprism_probe::stream::{Counts, Description, VERSION};
-use kprism_store::{Manifest, Run};
+use kprism_store::{Manifest, Run, instrument};
 use kprism_tracefs::signals;
 use serde_json::Value;
 
@@ -24,6 +24,7 @@ use super::probe_args::{ProbeArgs, tell};
 use super::probe_kept::Kept;
 use super::watch::{self, Watch};
 use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
+use crate::cmd::probe::Loaded;
 use crate::exit::{self, Outcome};
 use crate::pipeline;
 use crate::progress::Progress;
@@ -192,6 +193,8 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let notes: Vec<&String> = session.said().iter().chain(&not_last).collect();
     manifest.other.insert("notes".into(), serde_json::to_value(notes).context("notes")?);
     manifest.other.insert("not_attached".into(), session.failed().into());
+    let account = Loaded::open(&run)?.account(&manifest);
+    manifest.accounts.insert(instrument::PROBE.into(), account);
     run.write_manifest(&manifest)?;
     told(&description).iter().chain(&not_last).for_each(|line| progress.say(line));
     progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));
@@ -281,7 +284,7 @@ fn in_guest(args: &Args, program: &Compiled, progress: &Progress, out: &mut dyn 
         .iter()
         .for_each(|note| progress.say(&format!("note: {}", note.trim_start_matches("note: "))));
     strings("not_attached").iter().for_each(|why| progress.say(&format!("not attached: {why}")));
-    if let Ok(loaded) = crate::cmd::probe::Loaded::open(&run) {
+    if let Ok(loaded) = Loaded::open(&run) {
         told(loaded.description()).iter().for_each(|line| progress.say(line));
         progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));
     }

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The account of durations: the reader's counts beside the recorder's.
+//!
+//! In: what was read ([`Facts`]), what became of it ([`Counts`]), what the recorder wrote into the manifest. Out: an
+//! [`Account`].
+
+use kprism_durations::cost::Cost;
+use kprism_durations::{Counts, Times};
+use kprism_store::{Account, Fate, Manifest};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::Facts;
+
+/// Adds up what is known of a recording.
+pub(super) fn account(manifest: &Manifest, times: &Times, facts: &Facts) -> Account {
+    let counts = &times.counts;
+    let gapped = times.funcs.iter().map(|func| func.gapped).sum::<u64>();
+    let account =
+        Account::new().with(Fate::Seen, facts.unit(), facts.events).with(Fate::Kept, "calls", counts.calls);
+    let account = if facts.of_calls { by_bpf(account, manifest) } else { by_ftrace(account, counts, facts) };
+    let account = account
+        .at(Fate::NotUnderstood, "places in the trace", facts.faults, facts.fault_places.clone())
+        .at(Fate::NotUnderstood, "formats of events", facts.formats.len() as u64, facts.formats.clone())
+        .with(Fate::Guessed, "calls whose callers are not known", counts.uprooted)
+        .with(Fate::Guessed, "calls across a jump of the clock", counts.clock_jumps)
+        .with(Fate::Guessed, "calls shorter than what is in them", counts.overfull)
+        .with(Fate::Guessed, "calls in which events were lost", gapped)
+        .at(Fate::Guessed, "facts about the trace", facts.guesses.len() as u64, facts.guesses.clone());
+    let cost = manifest.other.get("tracing_cost").and_then(|cost| Cost::deserialize(cost).ok());
+    match cost {
+        // Calls that the kernel dropped for being short cost time too, and nobody counted them.
+        Some(cost) if cost.dropped => account.with(Fate::Guessed, "tracing's share of the times", None),
+        _ => account,
+    }
+}
+
+fn by_ftrace(account: Account, counts: &Counts, facts: &Facts) -> Account {
+    account
+        .with(Fate::Lost, "events", facts.lost_events(counts))
+        .with(Fate::Lost, "places where events were lost uncounted", counts.lost_uncounted)
+        .with(Fate::Lost, "calls too deep for the tracer", facts.too_deep())
+        .with(Fate::Lost, "calls without an end", counts.unfinished)
+        .with(Fate::Lost, "ends without a call", counts.orphans)
+        .with(Fate::Guessed, "calls rebuilt from their ends", counts.rebuilt)
+}
+
+/// What the programs counted. A recorder that was killed wrote nothing of it.
+fn by_bpf(account: Account, manifest: &Manifest) -> Account {
+    let losses = manifest.other.get("losses");
+    let of = |kind: &str| losses?[kind].as_u64();
+    let unended = of("unfinished").zip(of("abandoned")).map(|(a, b)| a.saturating_add(b));
+    let left_out = manifest.options.get("left_out").and_then(Value::as_array);
+    let left_out = left_out.map_or(&[][..], Vec::as_slice);
+    let text = |one: &Value, key: &str| one[key].as_str().unwrap_or("?").to_owned();
+    let places = left_out.iter().map(|one| format!("{} ({})", text(one, "name"), text(one, "why")));
+    account
+        .with(Fate::Lost, "calls for which the ring had no room", of("lost"))
+        .with(Fate::Lost, "calls beyond what a task may have open", of("overflowed"))
+        .with(Fate::Lost, "entries or returns missed by the kernel", of("missed"))
+        .with(Fate::Lost, "calls without an end", unended)
+        .with(Fate::Lost, "ends without a call", of("orphans"))
+        .at(Fate::Lost, "functions left out", left_out.len() as u64, places.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kprism_durations::FuncTimes;
+    use kprism_store::RunKind;
+    use serde_json::json;
+
+    fn manifest() -> Manifest {
+        Manifest::new(RunKind::Host, 1)
+    }
+
+    #[test]
+    fn the_greater_count_of_lost_events_is_told() {
+        let mut times = Times::default();
+        times.counts.lost = 116_351;
+        let facts = Facts { overwritten: Some(143_531), ..Facts::default() };
+        let told = account(&manifest(), &times, &facts);
+        assert_eq!(told.count(Fate::Lost, "events"), Some(143_531));
+        assert!(!told.is_whole());
+        let facts = Facts { overwritten: Some(0), ..Facts::default() };
+        assert_eq!(account(&manifest(), &times, &facts).count(Fate::Lost, "events"), Some(116_351));
+    }
+
+    #[test]
+    fn what_nobody_counted_is_not_known() {
+        let told = account(&manifest(), &Times::default(), &Facts::default());
+        assert!(told.to_text().contains("events not known"), "{}", told.to_text());
+        let facts = Facts { overwritten: Some(0), ..Facts::default() };
+        assert!(account(&manifest(), &Times::default(), &facts).is_whole());
+    }
+
+    #[test]
+    fn a_threshold_hides_the_share_of_tracing() {
+        let mut manifest = manifest();
+        manifest.other.insert("tracing_cost".into(), json!({"call_ns": 500, "dropped": true}));
+        let facts = Facts { overwritten: Some(0), ..Facts::default() };
+        let told = account(&manifest, &Times::default(), &facts);
+        assert!(told.to_text().contains("tracing's share of the times not known"), "{}", told.to_text());
+        manifest.other.insert("tracing_cost".into(), json!({"call_ns": 500, "dropped": false}));
+        assert!(account(&manifest, &Times::default(), &facts).is_whole());
+    }
+
+    #[test]
+    fn functions_and_calls_that_bpf_left_out_are_lost() {
+        let mut manifest = manifest();
+        let losses =
+            json!({"lost": 1, "overflowed": 2, "missed": 3, "orphans": 4, "unfinished": 5, "abandoned": 6});
+        manifest.other.insert("losses".into(), losses);
+        let left_out = json!([{"name": "do_exit", "why": "it never returns"}]);
+        manifest.options.insert("left_out".into(), left_out);
+        let mut times = Times::default();
+        times.funcs = vec![FuncTimes { gapped: 7, ..FuncTimes::default() }];
+        let facts = Facts { of_calls: true, ..Facts::default() };
+        let text = account(&manifest, &times, &facts).to_text();
+        assert_eq!(
+            text,
+            "  seen            0 calls\n\
+             \u{20} kept            0 calls\n\
+             \u{20} lost            1 calls for which the ring had no room, 2 calls beyond what a task may have open,\n\
+             \u{20}                 3 entries or returns missed by the kernel, 11 calls without an end, 4 ends without a call,\n\
+             \u{20}                 1 functions left out\n\
+             \u{20}                   functions left out: do_exit (it never returns)\n\
+             \u{20} not understood  0 places in the trace, 0 formats of events\n\
+             \u{20} guessed         0 calls whose callers are not known, 0 calls across a jump of the clock, \
+             0 calls shorter than what is in them,\n\
+             \u{20}                 7 calls in which events were lost, 0 facts about the trace\n"
+        );
+        manifest.other.remove("losses");
+        let text = account(&manifest, &times, &facts).to_text();
+        assert!(text.contains("calls for which the ring had no room not known"), "{text}");
+    }
+}
