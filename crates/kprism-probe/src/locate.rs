@@ -74,12 +74,19 @@ fn running_event(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<P
 }
 
 fn by_btf(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
+    let function = request.place.trim_end_matches("%return");
+    let (btf, module) = btf_of(path, request.place)?;
+    traced(btf::Place::find(&btf, request.place)?, request, function, module)
+}
+
+/// The BTF that has a function's entry or return: the kernel's, or that of a module beside it, with the module's name.
+pub fn btf_of(path: &Path, place: &str) -> Result<(Arc<Btf>, Option<String>), Error> {
     let name = path.display().to_string();
     let data = std::fs::read(path).map_err(|e| Error::Cannot(format!("{name}: {e}")))?;
-    let function = request.place.trim_end_matches("%return").to_owned();
-    let btf = Arc::new(Btf::parse(&name, data, None)?);
-    let error = match btf::Place::find(&btf, request.place) {
-        Ok(place) => return traced(place, request, &function, None),
+    let function = place.trim_end_matches("%return");
+    let kernel = Arc::new(Btf::parse(&name, data, None)?);
+    let error = match btf::Place::find(&kernel, place) {
+        Ok(_) => return Ok((kernel, None)),
         Err(error) => error,
     };
     for module in modules(path) {
@@ -87,11 +94,10 @@ fn by_btf(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
         if memchr::memmem::find(&own, function.as_bytes()).is_none() {
             continue;
         }
-        let name = module.display().to_string();
-        let btf = Btf::parse(&name, own, Some(btf.clone()))?;
-        let Ok(place) = btf::Place::find(&btf, request.place) else { continue };
-        let module = module.file_name().map(|n| n.to_string_lossy().into_owned());
-        return traced(place, request, &function, module);
+        let btf = Arc::new(Btf::parse(&module.display().to_string(), own, Some(kernel.clone()))?);
+        if btf::Place::find(&btf, place).is_ok() {
+            return Ok((btf, module.file_name().map(|n| n.to_string_lossy().into_owned())));
+        }
     }
     Err(error.into())
 }

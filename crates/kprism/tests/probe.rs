@@ -436,6 +436,10 @@ fn kernel_functions_in_the_guest() {
     let module = found("module");
     assert_eq!(module.len(), 1);
     assert_eq!(module[0]["values"], json!({"dev->name": "dummy0", "$comm": "cat"}));
+    let said = section("explained");
+    assert!(said.contains("note: a function of the module dummy"), "{said}");
+    assert!(said.contains("at dummy_get_stats64, at entry, by BTF\n"), "{said}");
+    assert!(said.contains("dev  parameter  struct net_device *  argument 0"), "{said}");
     let said = section("module.out");
     assert!(said.contains("is in use") && said.ends_with('1'), "{said}");
     let said = section("unloaded.said");

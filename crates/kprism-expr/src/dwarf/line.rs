@@ -64,7 +64,10 @@ impl<'d> Debug<'d> {
         Ok(found.and_then(|(file, line)| Some(Line { file: self.file_name(unit, file)?, line })))
     }
 
-    /// The addresses where a line of a file begins, and whether it has instructions there, in all units; the nearest line with code if it has none.
+    /// The addresses where a line of a file begins, in all units, and whether it only goes on there; the nearest line
+    /// with code if it has none.
+    ///
+    /// It goes on where it was the line before, and another line has the instruction: what ran before is still it.
     pub(crate) fn addresses_of(&self, file: &str, line: u64) -> Result<(u64, Vec<(u64, bool)>), Error> {
         let ends =
             |name: &str| name == file || name.strip_suffix(file).is_some_and(|rest| rest.ends_with('/'));
@@ -81,16 +84,26 @@ impl<'d> Debug<'d> {
                 continue;
             }
             known = true;
-            // The last place that was taken: another line may begin at the same instruction, and this one has none there.
-            let mut taken: Option<u64> = None;
+            // Where the last place that was taken is, and whether the same line stands before it.
+            let mut taken: Option<(u64, bool)> = None;
+            // The row before, and its line if that is of the file.
+            let mut before: Option<(u64, u64)> = None;
             self.rows(&unit, |row| {
                 let is_it = !row.end && wanted.contains(&row.file) && row.line >= line;
-                if let Some(address) = taken.take()
-                    && row.address == address
-                    && !(is_it && best == Some(row.line))
-                    && let Some((_, has_code)) = addresses.last_mut()
-                {
-                    *has_code = false;
+                let last = before.take();
+                if is_it {
+                    before = Some((row.address, row.line));
+                }
+                if let Some((address, went_on)) = taken {
+                    if row.address == address && is_it && best == Some(row.line) {
+                        return;
+                    }
+                    if row.address == address
+                        && let Some((_, goes_on)) = addresses.last_mut()
+                    {
+                        *goes_on = went_on;
+                    }
+                    taken = None;
                 }
                 if !is_it || !row.statement {
                     return;
@@ -100,15 +113,14 @@ impl<'d> Debug<'d> {
                     addresses.clear();
                 }
                 if best == Some(row.line) {
-                    addresses.push((row.address, true));
-                    taken = Some(row.address);
+                    addresses.push((row.address, false));
+                    let same = |(address, was): (u64, u64)| was == row.line && address < row.address;
+                    taken = Some((row.address, last.is_some_and(same)));
                 }
             })?;
         }
         addresses.sort_unstable();
-        addresses.reverse();
         addresses.dedup_by_key(|(address, _)| *address);
-        addresses.reverse();
         match best {
             Some(best) => Ok((best, addresses)),
             None if known => Err(Error::Nothing(format!("{file} has no code at line {line} or after it"))),

@@ -217,18 +217,25 @@ impl<'c, 'd> Place<'c, 'd> {
         let mut places: Vec<Self> = Vec::new();
         let mut undescribed = 0;
         let mut all: Vec<(Self, bool)> = Vec::new();
-        for (pc, has_code) in addresses {
+        for (pc, goes_on) in addresses {
             match Self::at(debug, pc, Moment::Inside, space) {
-                Ok(place) => all.push((place, has_code)),
+                Ok(place) => all.push((place, goes_on)),
                 Err(_) => undescribed += 1,
             }
         }
-        // Where the line has no instruction another one begins: that is no place of it, if the function has others.
-        let coded: Vec<Node> = all.iter().filter(|(_, code)| *code).map(|(p, _)| p.function).collect();
-        all.retain(|(place, has_code)| *has_code || !coded.contains(&place.function));
-        for (mut place, _) in all {
+        // It is counted where it began. Elsewhere GDB's places are ours, also those without an instruction of the line:
+        // there a compiler has worked out what it does.
+        let began: Vec<Node> = all.iter().filter(|(_, goes_on)| !goes_on).map(|(p, _)| p.function).collect();
+        for (mut place, goes_on) in all {
             // A line scattered over its block, as a loop's head is, is met once.
             if places.iter().any(|p| p.block == place.block && p.function == place.function) {
+                continue;
+            }
+            if goes_on && began.contains(&place.function) {
+                notes.push(format!(
+                    "{file}:{found} only goes on at {:#x}, which is no place of it here, but one to GDB",
+                    place.pc
+                ));
                 continue;
             }
             if let Some(behind) = place.behind_prologue()? {

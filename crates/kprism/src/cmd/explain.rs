@@ -3,9 +3,10 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use kprism_btf::Btf;
 use kprism_expr::btf;
 use kprism_expr::dwarf::{Debug, Image, Places};
@@ -15,7 +16,7 @@ use kprism_expr::lower::{self, Env, Lowered};
 use kprism_expr::scope::{Bare, Moment, Scope};
 use kprism_expr::{agent, opt};
 use kprism_probe::events::{self, Name};
-use kprism_probe::separate;
+use kprism_probe::{locate, separate};
 use serde_json::json;
 
 use crate::exit::Outcome;
@@ -102,11 +103,21 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let file = args.vmlinux.as_ref().map(|f| (f, Space::Kernel));
     let Some((file, space)) = file.or(args.exec.as_ref().map(|f| (f, Space::User))) else {
         let path = args.btf.clone().unwrap_or_else(|| PathBuf::from(KERNEL_BTF));
-        let data = std::fs::read(&path).with_context(|| {
-            format!("{}: name the kernel's debug information with -k, or its BTF with --btf", path.display())
-        })?;
-        let name = path.display().to_string();
-        let btf = Btf::parse(&name, data, None)?;
+        // Modules' types are beside the running kernel's; beside a file that is named lie other files.
+        let btf = if args.btf.is_none() {
+            ensure!(
+                path.exists(),
+                "{KERNEL_BTF}: there is none; name the kernel's debug information with -k, or its BTF with --btf"
+            );
+            let (btf, module) = locate::btf_of(&path, place)?;
+            if let Some(module) = module {
+                progress.say(&format!("kprism: note: a function of the module {module}"));
+            }
+            btf
+        } else {
+            let data = std::fs::read(&path).with_context(|| path.display().to_string())?;
+            Arc::new(Btf::parse(&path.display().to_string(), data, None)?)
+        };
         let place = btf::Place::find(&btf, place)?;
         let lowered = lower(args, expr, &place)?;
         progress.detail(&format!("types read in {:.0?}", started.elapsed()));

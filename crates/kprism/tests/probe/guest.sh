@@ -18,6 +18,7 @@ $kprism record probe migrate_disable -o /tmp/excluded -- true 2> /tmp/excluded.s
 $kprism record probe -q memcpy -o /tmp/nowhere -- true 2> /tmp/nowhere.said || echo $? >> /tmp/nowhere.said
 # A module's function; the module stays as long as it is probed.
 modprobe dummy
+$kprism explain 'dummy_get_stats64 if dev->ifindex > 0' > /tmp/explained 2>&1
 $kprism record probe dummy_get_stats64 --collect 'dev->name,$comm' -o /tmp/module -- \
 	sh -c 'cat /sys/class/net/dummy0/statistics/rx_bytes; rmmod dummy 2>&1; echo $?' > /tmp/module.out 2> /dev/null
 rmmod dummy
@@ -31,7 +32,7 @@ $kprism record probe -q 'vfs_write%return if count == 7' --by '$retval' --var su
 $kprism record probe -q 'vfs_write if count == 7' --skip 2 --pass 3 --var n --set '$n++' --collect '$n' -o /tmp/turn -- $work
 $kprism record probe -q 'vfs_write if count == 7' --start-when 'do_sys_openat2' --stop-when 'vfs_write if count == 9' \
 	--collect count --last 4 -o /tmp/last -- sh -c "$work; : < /dev/null; $work; printf 123456789; $work" > /dev/null
-for text in seqnum variadic.said excluded.said nowhere.said module.out unloaded.said; do
+for text in seqnum variadic.said excluded.said nowhere.said explained module.out unloaded.said; do
 	echo "== $text"
 	cat /tmp/$text
 done
