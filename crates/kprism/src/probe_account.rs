@@ -105,13 +105,14 @@ fn is_text((_, item): &(usize, &Item)) -> bool {
     matches!(item.shape, Some(Shape::Text { .. })) && item.name != "$comm"
 }
 
-/// Whether the string has no room for one more byte: the kernel cut it, or it is just as long.
+/// Whether the kernel cut the string. Where the recording does not say how long one is that was cut, one without room for
+/// one more byte counts.
 fn is_cut(hit: &Hit<'_>, number: usize, item: &Item) -> bool {
-    let Some(Shape::Text { room }) = item.shape else { return false };
+    let Some(Shape::Text { room, cut }) = item.shape else { return false };
     let failed = number < 64 && hit.failed >> number & 1 == 1;
     let at = item.at as usize;
     let length = hit.bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
-    !failed && length >= u64::from(room)
+    !failed && length >= u64::from(cut.unwrap_or(room))
 }
 
 #[cfg(test)]
@@ -130,7 +131,7 @@ mod tests {
             name: "path".into(),
             ty: "char *".into(),
             at: 32,
-            shape: Some(Shape::Text { room: 8 }),
+            shape: Some(Shape::Text { room: 8, cut: None }),
             missing: None,
         };
         let probe = Probe {
