@@ -117,6 +117,7 @@ fn every_access_is_explained() {
                 mapped: 2 * pages,
                 unmapped: 2 * pages,
                 clear: 2 * 4096 * tables,
+                unsure: 0,
                 unknown: 0,
                 outside: 0,
             }
@@ -245,7 +246,7 @@ fn qemus_lines_are_accesses_and_records() {
         kind: Kind::Read,
         bytes: 8,
         value: Some(0x67),
-        cpu: None,
+        cpu: Some(0),
     };
     assert_eq!(told, Told::Access(access));
     let path = u64::from_le_bytes(*b"/bin/cat");

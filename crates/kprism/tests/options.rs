@@ -8,6 +8,7 @@ mod guest;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use guest::{alone, kprism, ok, text};
 
@@ -274,4 +275,43 @@ fn options_of_durations_too() {
         other => of_script(other, view),
     }));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Options of `record tlb` that a method would ignore are refused before anything is run.
+#[test]
+fn a_method_of_recording_misses_refuses_what_it_would_ignore() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, here) = (dir.path().join("run"), dir.path().join("here"));
+    let guest: [&[&str]; 6] = [
+        &["--share", "/tmp"],
+        &["--before", "true"],
+        &["--smp", "2"],
+        &["--fast"],
+        &["--mem", "2G"],
+        &["--package", "sl"],
+    ];
+    let ptat: [&[&str]; 2] = [&["--pmd"], &["--room", "7"]];
+    let perf: [&[&str]; 2] = [&["--event", "page-faults"], &["--period", "7"]];
+    let geometry: [&[&str]; 1] = [&["-g", "zen4"]];
+    let cases = [
+        ("model", [ptat.as_slice(), &perf].concat()),
+        ("user", [guest.as_slice(), &ptat, &perf].concat()),
+        ("perf", [guest.as_slice(), &ptat, &geometry].concat()),
+        ("ptat", [perf.as_slice(), &geometry].concat()),
+    ];
+    for (method, options) in cases {
+        for option in options {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
+            command.args(["record", "tlb", "--method", method, "-o"]).arg(&run).args(option);
+            if method == "ptat" {
+                command.args(["--ptat", "/nonexistent"]);
+            }
+            let output = command.args(["--", "touch"]).arg(&here).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{method} {option:?}: {said}");
+            let named = if option[0] == "-g" { "--geometry" } else { option[0] };
+            assert!(said.contains(named) && said.contains(method), "{method} {option:?}: {said}");
+            assert!(!here.exists() && !run.exists(), "{method} {option:?}");
+        }
+    }
 }
