@@ -13,8 +13,9 @@ use foldhash::fast::RandomState;
 
 use crate::error::Result;
 use crate::notes::Notes;
-use crate::path::{below, canonical};
+use crate::path::{Prefixes, below, canonical, source_root};
 use crate::unit::{Outcomes, Solver, Unit, Way};
+use crate::version::Version;
 use crate::{Data, data, notes};
 
 /// What was executed of all source files.
@@ -24,8 +25,11 @@ pub struct Cover {
     pub sources: Vec<Source>,
     /// Objects that were put in.
     pub objects: u32,
-    /// The folder that most of them were compiled in, if they say: paths are shown as seen from there.
+    /// The folder that holds the sources of most of them, if they say: the one they were compiled in, unless sources lie
+    /// elsewhere (`make O=`). Paths are shown as seen from there.
     pub root: Option<String>,
+    /// The newest compiler of any object, as its notes say.
+    pub compiler: Option<Version>,
 }
 
 /// One source file.
@@ -63,6 +67,8 @@ pub struct LineCount {
     pub line: u32,
     /// Part of it was not executed, in one object at least.
     pub unexecuted_block: bool,
+    /// In every object, it is only reached by exceptions.
+    pub exceptional: bool,
     /// How often it was executed.
     pub count: i64,
 }
@@ -74,6 +80,8 @@ pub struct FunctionTotal {
     pub name: String,
     /// First and last line.
     pub lines: (u32, u32),
+    /// First and last column; 0 where the notes have none.
+    pub columns: (u32, u32),
     /// How often it was called.
     pub called: i64,
     /// How often it returned.
@@ -223,13 +231,26 @@ impl Cover {
     }
 }
 
+/// An object as it is told from others.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Object<'a> {
+    /// Its number: functions stay in the order of objects by number, whichever thread comes first.
+    pub number: u32,
+    /// Its path, without suffix: with that of its source it tells where sources are.
+    pub path: Option<&'a str>,
+}
+
 /// Takes objects in, from any number of threads.
 #[derive(Debug, Default)]
 pub struct Collector {
     sources: RwLock<Names>,
     functions: RwLock<HashMap<FunctionKey, u32, RandomState>>,
+    /// By the numbers of functions: the first object that has it, and where among its functions.
+    firsts: Mutex<Vec<(u32, u32)>>,
+    compilers: Mutex<Option<Version>>,
     objects: std::sync::atomic::AtomicU32,
     folders: Mutex<BTreeMap<String, u32>>,
+    prefixes: Prefixes,
 }
 
 #[derive(Debug, Default)]
@@ -257,21 +278,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Collector {
+    /// One that gives sources the names that `prefixes` tells.
+    pub fn renaming(prefixes: Prefixes) -> Self {
+        Collector { prefixes, ..Collector::default() }
+    }
+
     /// Reads an object's notes and data and adds what they tell. Functions without data are left out.
     ///
     /// # Errors
     /// If one of them cannot be read, or they do not belong together: then nothing was added.
     pub fn add(&self, solver: &mut Solver, note_bytes: &[u8], data: &Data) -> Result<()> {
-        self.add_read(solver, &notes::read(note_bytes)?, data)
+        self.add_read(solver, Object::default(), &notes::read(note_bytes)?, data)
     }
 
-    /// [`Collector::add`] of notes that were read.
+    /// [`Collector::add`] of notes that were read, of this object.
     ///
     /// # Errors
     /// As there.
-    pub fn add_read(&self, solver: &mut Solver, notes: &Notes<'_>, data: &Data) -> Result<()> {
+    pub fn add_read(
+        &self,
+        solver: &mut Solver,
+        object: Object<'_>,
+        notes: &Notes<'_>,
+        data: &Data,
+    ) -> Result<()> {
         let unit = solver.unit(notes, Some(data))?;
-        self.merge(notes, &unit);
+        self.merge(object, notes, &unit);
         Ok(())
     }
 
@@ -283,25 +315,30 @@ impl Collector {
         self.add(solver, note_bytes, &data::read(data_bytes)?)
     }
 
-    fn merge(&self, notes: &Notes<'_>, unit: &Unit) {
+    fn merge(&self, object: Object<'_>, notes: &Notes<'_>, unit: &Unit) {
         self.objects.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if let Some(cwd) = notes.cwd.as_deref() {
+        let cwd = notes.cwd.as_deref().map(|cwd| canonical(cwd.into()));
+        let paths: Vec<String> = notes.sources.iter().map(|name| below(cwd.as_deref(), name)).collect();
+        if let Some(folder) = root(object.path, cwd.as_deref(), &paths) {
+            let folder = self.prefixes.map(folder);
             let mut folders = lock(&self.folders);
-            match folders.get_mut(cwd) {
+            match folders.get_mut(folder.as_ref()) {
                 Some(count) => *count += 1,
-                None => drop(folders.insert(cwd.to_owned(), 1)),
+                None => drop(folders.insert(folder.into_owned(), 1)),
             }
         }
-        let cwd = notes.cwd.as_deref().map(|cwd| canonical(cwd.into()));
-        let ids: Vec<u32> =
-            notes.sources.iter().map(|name| self.source(&below(cwd.as_deref(), name))).collect();
+        let ids: Vec<u32> = paths.iter().map(|path| self.source(&self.prefixes.map(path))).collect();
         // By the object's numbers; of functions without counters nothing is asked.
         let mut functions = vec![0; notes.functions.len()];
+        let mut known = Vec::with_capacity(unit.functions.len());
         for count in &unit.functions {
             let function = &notes.functions[count.index as usize];
             let key = (ids[function.source as usize], function.start_line, function.name.as_ref().into());
-            functions[count.index as usize] = self.function(key);
+            let id = self.function(key);
+            functions[count.index as usize] = id;
+            known.push((id, (object.number, count.index)));
         }
+        self.note(known, notes.header.version);
         for (index, &id) in ids.iter().enumerate() {
             let index = index as u32;
             let lines = slice_of(&unit.lines, |line| line.source, index);
@@ -322,6 +359,7 @@ impl Collector {
                 let total = FunctionTotal {
                     name: function.name.clone().into_owned(),
                     lines: (function.start_line, function.end_line),
+                    columns: (function.start_column, function.end_column),
                     called: count.called,
                     returned: count.returned,
                     blocks: (count.blocks, count.executed),
@@ -330,6 +368,23 @@ impl Collector {
                 };
                 gathered.function(functions[count.index as usize], total);
             }
+        }
+    }
+
+    /// Notes where functions were met first, and the compiler.
+    fn note(&self, functions: Vec<(u32, (u32, u32))>, version: Version) {
+        let mut firsts = lock(&self.firsts);
+        for (id, place) in functions {
+            let id = id as usize;
+            if firsts.len() <= id {
+                firsts.resize(id + 1, (u32::MAX, u32::MAX));
+            }
+            firsts[id] = firsts[id].min(place);
+        }
+        drop(firsts);
+        let mut compiler = lock(&self.compilers);
+        if compiler.is_none_or(|known| known.numbers() < version.numbers()) {
+            *compiler = Some(version);
         }
     }
 
@@ -374,13 +429,16 @@ impl Collector {
         for (rank, &(_, id)) in (0u32..).zip(&paths) {
             ranks[id as usize] = rank;
         }
-        let mut keys: Vec<(u32, u32, &str, u32)> = functions
+        // As gcov goes through them: in the order of the first object that has them.
+        let firsts = self.firsts.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let first = |id: u32| firsts.get(id as usize).copied().unwrap_or((u32::MAX, u32::MAX));
+        let mut keys: Vec<_> = functions
             .iter()
-            .map(|((source, line, name), &id)| (ranks[*source as usize], *line, name.as_ref(), id))
+            .map(|((source, line, name), &id)| (first(id), ranks[*source as usize], *line, &**name, id))
             .collect();
         keys.sort_unstable();
         let mut order = vec![0u32; keys.len()];
-        for (rank, &(_, _, _, id)) in keys.iter().enumerate() {
+        for (rank, &(_, _, _, _, id)) in keys.iter().enumerate() {
             order[id as usize] = rank as u32;
         }
         let mut sources: Vec<Source> = Vec::with_capacity(names.all.len());
@@ -412,7 +470,20 @@ impl Collector {
         let folders = self.folders.into_inner().unwrap_or_else(PoisonError::into_inner);
         // Of equals the first by name: `max_by_key` would take the last.
         let root = folders.into_iter().rev().max_by_key(|(_, count)| *count).map(|(folder, _)| folder);
-        Cover { sources, objects: self.objects.into_inner(), root }
+        let compiler = self.compilers.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Cover { sources, objects: self.objects.into_inner(), root, compiler }
+    }
+}
+
+/// The folder that an object's sources are shown from: where it was compiled, or, if its own source lies elsewhere, the
+/// folder that source and object have the same path below.
+fn root<'a>(object: Option<&str>, cwd: Option<&'a str>, paths: &'a [String]) -> Option<&'a str> {
+    let own = paths.iter().find_map(|path| Some((path, source_root(object?, path)?)));
+    let inside =
+        |path: &str| cwd.is_some_and(|cwd| path.strip_prefix(cwd).is_some_and(|rest| rest.starts_with('/')));
+    match own {
+        Some((path, root)) if !inside(path) && !root.is_empty() => Some(root),
+        _ => cwd,
     }
 }
 
@@ -441,14 +512,16 @@ impl Gathered {
         let mut at = 0;
         // Lines that functions have to themselves come once for each: they add up here.
         for same in lines.chunk_by(|a, b| a.line == b.line) {
-            let count = same.iter().fold(0i64, |sum, line| sum.wrapping_add(line.count));
+            let count = same.iter().fold(0i64, |sum, line| sum.saturating_add(line.count));
             let unexecuted_block = same.iter().any(|line| line.unexecuted_block);
-            let line = LineCount { line: same[0].line, unexecuted_block, count };
+            let exceptional = same.iter().all(|line| line.exceptional);
+            let line = LineCount { line: same[0].line, unexecuted_block, exceptional, count };
             at = seek(&self.lines, at, |known| known.line < line.line);
             match self.lines.get_mut(at).filter(|known| known.line == line.line) {
                 Some(known) => {
-                    known.count = known.count.wrapping_add(count);
+                    known.count = known.count.saturating_add(count);
                     known.unexecuted_block |= unexecuted_block;
+                    known.exceptional &= exceptional;
                 }
                 None => new.push(line),
             }
@@ -523,8 +596,8 @@ impl Gathered {
         match place {
             Ok(place) => {
                 let known = &mut self.functions[place].1;
-                known.called = known.called.wrapping_add(total.called);
-                known.returned = known.returned.wrapping_add(total.returned);
+                known.called = known.called.saturating_add(total.called);
+                known.returned = known.returned.saturating_add(total.returned);
                 known.blocks.0 = known.blocks.0.saturating_add(total.blocks.0);
                 known.blocks.1 = known.blocks.1.saturating_add(total.blocks.1);
                 known.conditions = known.conditions.max(total.conditions);
@@ -538,8 +611,8 @@ impl Gathered {
 
 impl BranchCount {
     fn add(&mut self, other: &BranchCount) {
-        self.taken = self.taken.wrapping_add(other.taken);
-        self.executed = self.executed.wrapping_add(other.executed);
+        self.taken = self.taken.saturating_add(other.taken);
+        self.executed = self.executed.saturating_add(other.executed);
     }
 }
 

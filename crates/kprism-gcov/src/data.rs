@@ -100,8 +100,8 @@ impl Values {
             *a = match (way, kind) {
                 (Way::Add, kind::CONDITIONS | kind::PATHS) => *a | b,
                 (Way::Subtract, kind::CONDITIONS | kind::PATHS) => *a & !b,
-                (Way::Add, _) => a.wrapping_add(*b),
-                (Way::Subtract, _) => a.wrapping_sub(*b),
+                (Way::Add, _) => a.saturating_add(*b),
+                (Way::Subtract, _) => a.saturating_sub(*b),
             };
         }
     }
@@ -293,5 +293,17 @@ impl Writer {
         self.word(tag);
         let unit = if self.header.version.in_bytes() { 4 } else { 1 };
         self.word((words * unit) as i32 as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_stay_at_the_highest_count() {
+        let mut sum = Values::All(vec![i64::MAX, 1]);
+        sum.combine(&Values::All(vec![1, 1]), kind::ARCS, Way::Add);
+        assert_eq!(sum, Values::All(vec![i64::MAX, 2]), "a full counter is not a negative one");
     }
 }

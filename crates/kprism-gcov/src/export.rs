@@ -7,12 +7,14 @@ mod llvm;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use llvm::llvm;
 
 use serde_json::{Value, json};
 
-use crate::cover::{BranchCount, Cover, Source, Totals};
+use crate::cover::{BranchCount, Cover, FunctionTotal, Source, Totals};
+use crate::names::demangled;
 use crate::unit::{Outcomes, Way};
 
 /// Sources that are put into text at a time, on all CPUs: few, so that their text takes little memory.
@@ -92,7 +94,11 @@ fn lcov_of_file(source: &Source, text: &mut Vec<u8>) {
 /// Those of `out`.
 pub fn json(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
     let root = cover.root.as_deref().unwrap_or("");
-    let head = json!({"format_version": "1", "current_working_directory": root, "data_file": ""});
+    let version = cover.compiler.and_then(|version| version.numbers());
+    let version = version.map_or(String::new(), |(major, minor)| format!("{major}.{minor}.0"));
+    let head = json!({
+        "format_version": "1", "gcc_version": version, "current_working_directory": root, "data_file": "",
+    });
     let head = head.to_string();
     // One file at a time: all of a kernel at once would be a hundred times its size in memory.
     write!(out, "{},\"files\":[", head.trim_end_matches('}'))?;
@@ -111,8 +117,9 @@ fn json_of_file(path: &str, source: &Source) -> Value {
         .iter()
         .map(|function| {
             json!({
-                "name": function.name, "demangled_name": function.name,
+                "name": function.name, "demangled_name": demangled(&function.name),
                 "start_line": function.lines.0, "end_line": function.lines.1,
+                "start_column": function.columns.0, "end_column": function.columns.1,
                 "blocks": function.blocks.0, "blocks_executed": function.blocks.1,
                 "execution_count": function.called.max(0),
             })
@@ -135,6 +142,9 @@ fn json_of_file(path: &str, source: &Source) -> Value {
                 "line_number": line.line, "count": line.count.max(0),
                 "unexecuted_block": line.unexecuted_block, "branches": branches,
             });
+            if let Some(function) = function_of(source, line.line) {
+                value["function_name"] = json!(function.name);
+            }
             let conditions = source.conditions_of(line.line);
             if !conditions.is_empty() {
                 let conditions: Vec<Value> =
@@ -147,6 +157,12 @@ fn json_of_file(path: &str, source: &Source) -> Value {
     json!({"file": path, "functions": functions, "lines": lines})
 }
 
+/// The innermost function that a line is in, by the lines of functions.
+fn function_of(source: &Source, line: u32) -> Option<&FunctionTotal> {
+    let started = source.functions.partition_point(|function| function.lines.0 <= line);
+    source.functions[..started].iter().rev().find(|function| line <= function.lines.1)
+}
+
 /// As GCC 14's gcov writes it.
 fn json_of_outcomes(seen: Outcomes) -> Value {
     json!({
@@ -156,11 +172,12 @@ fn json_of_outcomes(seen: Outcomes) -> Value {
     })
 }
 
-/// Writes Cobertura's XML (coverage-04.dtd): a package for each folder.
+/// Writes Cobertura's XML (coverage-04.dtd) of counters that were recorded then: a package for each folder.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn cobertura(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
+pub fn cobertura(cover: &Cover, recorded: SystemTime, out: &mut dyn Write) -> io::Result<()> {
+    let timestamp = recorded.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
     let mut folders: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
     for source in &cover.sources {
         let folder = cover.shown(&source.path).rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -172,7 +189,7 @@ pub fn cobertura(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
         out,
         "<!DOCTYPE coverage SYSTEM 'http://cobertura.sourceforge.net/xml/coverage-04.dtd'>\n\
          <coverage {} lines-covered=\"{}\" lines-valid=\"{}\" branches-covered=\"{}\" branches-valid=\"{}\" \
-         complexity=\"0\" version=\"kprism\" timestamp=\"0\">",
+         complexity=\"0\" version=\"kprism\" timestamp=\"{timestamp}\">",
         rates(&totals),
         totals.lines.hit,
         totals.lines.all,
@@ -180,14 +197,17 @@ pub fn cobertura(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
         totals.branches.all
     )?;
     let root = xml(cover.root.as_deref().unwrap_or("."));
-    writeln!(out, "<sources><source>{root}</source></sources>\n<packages>")?;
+    // Names of files are seen from one of these folders: those outside the build from the last.
+    let outside = cover.sources.iter().any(|source| cover.shown(&source.path).starts_with('/'));
+    let more = if outside { "<source>/</source>" } else { "" };
+    writeln!(out, "<sources><source>{root}</source>{more}</sources>\n<packages>")?;
     for (folder, sources) in folders {
         let mut totals = Totals::default();
         sources.iter().for_each(|source| totals.add(&source.totals()));
-        let name = xml(&folder.replace('/', "."));
+        let name = xml(&folder.trim_start_matches('/').replace('/', "."));
         writeln!(out, "<package name=\"{name}\" {} complexity=\"0\"><classes>", rates(&totals))?;
         for source in sources {
-            class(cover.shown(&source.path), source, out)?;
+            class(cover.shown(&source.path).trim_start_matches('/'), source, out)?;
         }
         writeln!(out, "</classes></package>")?;
     }
@@ -205,7 +225,7 @@ fn class(path: &str, source: &Source, out: &mut dyn Write) -> io::Result<()> {
             out,
             "<method name=\"{}\" signature=\"()\" line-rate=\"{rate}\" branch-rate=\"{rate}\" complexity=\"0\">\
              <lines><line number=\"{}\" hits=\"{}\"/></lines></method>",
-            xml(&function.name),
+            xml(&demangled(&function.name)),
             function.lines.0,
             function.called.max(0)
         )?;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use crate::notes::Notes;
-use crate::path::absolute;
+use crate::path::{Prefixes, absolute};
 use crate::unit::Unit;
 
 /// Which runs executed which lines.
@@ -38,18 +38,26 @@ impl Runs {
 
 /// Takes in what runs executed.
 #[derive(Debug, Default)]
-pub struct Marks(Mutex<HashMap<String, BTreeMap<u32, Vec<u16>>>>);
+pub struct Marks {
+    lines: Mutex<HashMap<String, BTreeMap<u32, Vec<u16>>>>,
+    prefixes: Prefixes,
+}
 
 impl Marks {
+    /// One that gives sources the names that `prefixes` tells.
+    pub fn renaming(prefixes: Prefixes) -> Self {
+        Marks { prefixes, ..Marks::default() }
+    }
+
     /// Adds an object of a run.
     pub fn mark(&self, run: u16, notes: &Notes<'_>, unit: &Unit) {
-        let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut marks = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         for lines in unit.lines.chunk_by(|a, b| a.source == b.source) {
             if lines.iter().all(|line| line.count == 0) {
                 continue;
             }
             let path = absolute(notes.cwd.as_deref(), &notes.sources[lines[0].source as usize]);
-            let source = marks.entry(path).or_default();
+            let source = marks.entry(self.prefixes.map(&path).into_owned()).or_default();
             for line in lines.iter().filter(|line| line.count != 0) {
                 let runs = source.entry(line.line).or_default();
                 if let Err(place) = runs.binary_search(&run) {
@@ -61,7 +69,7 @@ impl Marks {
 
     /// What they were, the runs called by `names`.
     pub fn finish(self, names: Vec<String>) -> Runs {
-        let marks = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let marks = self.lines.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut numbers: BTreeMap<&[u16], u32> = BTreeMap::new();
         for set in marks.values().flat_map(BTreeMap::values) {
             numbers.insert(set, 0);

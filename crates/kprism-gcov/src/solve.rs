@@ -93,7 +93,7 @@ impl Graph {
     pub fn returned(&self) -> i64 {
         let Some(&count) = self.blocks.get(EXIT).filter(|_| self.ran) else { return 0 };
         let lost = self.entering(EXIT as Block).iter().map(|&edge| &self.edges[edge as usize]);
-        lost.filter(|edge| edge.fake).fold(count, |count, edge| count.wrapping_sub(edge.count))
+        lost.filter(|edge| edge.fake).fold(count, |count, edge| count.saturating_sub(edge.count))
     }
 
     fn load(&mut self, blocks: usize, arcs: &[Arc], counts: &[i64]) {
@@ -193,13 +193,13 @@ impl Graph {
             }
             if self.unknown[index].0 == 1 {
                 let range = self.out(block);
-                let rest = self.blocks[index].wrapping_sub(self.sum(range.clone()));
+                let rest = self.blocks[index].saturating_sub(self.sum(range.clone()));
                 if let Some(edge) = range.clone().find(|&edge| !self.edges[edge].known) {
                     self.learn(edge, rest);
                 }
             }
             if self.unknown[index].1 == 1 {
-                let rest = self.blocks[index].wrapping_sub(self.sum_into(block));
+                let rest = self.blocks[index].saturating_sub(self.sum_into(block));
                 let unknown = self.entering(block).iter().find(|&&edge| !self.edges[edge as usize].known);
                 if let Some(&edge) = unknown {
                     self.learn(edge as usize, rest);
@@ -220,11 +220,11 @@ impl Graph {
     }
 
     fn sum(&self, range: Range<usize>) -> i64 {
-        self.edges[range].iter().fold(0, |sum, edge| sum.wrapping_add(edge.count))
+        self.edges[range].iter().fold(0, |sum, edge| sum.saturating_add(edge.count))
     }
 
     fn sum_into(&self, block: Block) -> i64 {
-        self.entering(block).iter().fold(0, |sum, &edge| sum.wrapping_add(self.edges[edge as usize].count))
+        self.entering(block).iter().fold(0, |sum, &edge| sum.saturating_add(self.edges[edge as usize].count))
     }
 
     /// If anything is caught here, what is reached without it, the rest being exceptional.

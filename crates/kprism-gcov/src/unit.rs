@@ -384,7 +384,7 @@ impl Solver {
                 continue;
             }
             let count = self.graph.blocks[block as usize];
-            part.touched = part.touched.wrapping_add(count);
+            part.touched = part.touched.saturating_add(count);
             if !self.graph.exceptional[block as usize] {
                 part.exceptional = false;
                 part.unexecuted_block |= count == 0;
@@ -407,12 +407,12 @@ impl Solver {
                 if is_on_line(edge.from) {
                     inside |= edge.count > 0;
                 } else {
-                    entered = entered.wrapping_add(edge.count);
+                    entered = entered.saturating_add(edge.count);
                 }
             }
         }
         if inside {
-            entered = entered.wrapping_add(self.cycles.count(graph, &self.blocks, is_on_line));
+            entered = entered.saturating_add(self.cycles.count(graph, &self.blocks, is_on_line));
         }
         part.entered = Some(entered);
         part
@@ -428,7 +428,7 @@ impl Solver {
                 Kind::Throw => Way::Throw,
                 Kind::Branch => Way::Jump,
             };
-            let taken = if way == Way::Call { executed.wrapping_sub(edge.count) } else { edge.count };
+            let taken = if way == Way::Call { executed.saturating_sub(edge.count) } else { edge.count };
             self.branches.push(Branch {
                 source: place.0,
                 line: place.1,
@@ -453,7 +453,7 @@ impl Solver {
             let has_blocks = parts().any(|part| part.entered.is_some());
             let count = parts().fold(0i64, |sum, part| {
                 let count = if has_blocks { part.entered.unwrap_or(0) } else { part.touched };
-                sum.wrapping_add(count)
+                sum.saturating_add(count)
             });
             lines.push(Line {
                 source,

@@ -25,11 +25,13 @@ pub struct Windowed {
     pub varying: usize,
     /// The counters began anew in the window (a reset, a module loaded again): what is here is since then.
     pub anew: bool,
+    /// Something had been counted before, and it all stands as it stood: these counters were not cleared.
+    pub stood: bool,
 }
 
 impl Windowed {
     fn of(data: Data) -> Self {
-        Self { data, unsure: 0, footprint: 0, varying: 0, anew: false }
+        Self { data, unsure: 0, footprint: 0, varying: 0, anew: false, stood: false }
     }
 }
 
@@ -45,7 +47,7 @@ pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
     let all = data.clone();
     data.subtract(last)?;
     // Counters only grow. (One that several CPUs change at once may miss a count, and is not less for it.)
-    if data.functions.iter().flat_map(|f| &f.values).any(|(_, values)| is_negative(values)) {
+    if is_any(&data, |n| n < 0) {
         return Ok(Windowed { anew: true, ..Windowed::of(all) });
     }
     let mut readings = Vec::new();
@@ -54,7 +56,8 @@ pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
         reading.subtract(&pair[0])?;
         readings.push(reading);
     }
-    let mut windowed = Windowed::of(data);
+    let stood = is_any(&all, |n| n != 0) && !is_any(&data, |n| n != 0);
+    let mut windowed = Windowed { stood, ..Windowed::of(data) };
     for (index, function) in windowed.data.functions.iter_mut().enumerate() {
         // Of one kernel: functions are at the same place, unless a module of that name came in between.
         let found = readings.iter().filter_map(|reading| reading.functions.get(index));
@@ -95,11 +98,18 @@ pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
     Ok(windowed)
 }
 
-fn is_negative(values: &Values) -> bool {
-    match values {
-        Values::All(values) => values.iter().any(|value| *value < 0),
+fn is_any(data: &Data, is: impl Fn(i64) -> bool) -> bool {
+    data.functions.iter().flat_map(|f| &f.values).any(|(_, values)| match values {
+        Values::All(values) => values.iter().any(|value| is(*value)),
         Values::Zeros(_) => false,
-    }
+    })
+}
+
+/// Whether all counters were cleared in a window in which the counters of so many objects began anew, and of so many stood
+/// as they stood. A reset is of all: boot-only code stands in nearly every object of a kernel, and is 0 after it. Counters
+/// of a module that is loaded again begin anew alone. (That a cleared counter came back to the very same number is rare.)
+pub fn is_reset(anew: usize, stood: usize) -> bool {
+    anew > stood
 }
 
 #[cfg(test)]
@@ -131,9 +141,15 @@ mod tests {
         let after = data(&[&[65, 4], &[6], &[35], &[20, 8]]);
         let windowed = between(&moments, after.clone()).unwrap();
         let expected = data(&[&[5, 1], &[6], &[0], &[12, 0]]);
-        assert_eq!(windowed, Windowed { data: expected, unsure: 1, footprint: 5, varying: 3, anew: false });
+        assert_eq!(
+            windowed,
+            Windowed { data: expected, unsure: 1, footprint: 5, varying: 3, anew: false, stood: false }
+        );
         let plain = between(&moments[2..], after.clone()).unwrap();
         assert_eq!(plain.data, data(&[&[25, 2], &[6], &[13], &[12, 0]]));
+        assert!(between(&moments, moments[2].clone()).unwrap().stood);
+        assert!(!between(&moments, data(&[&[0], &[0], &[0], &[0]])).unwrap().stood);
+        assert!(is_reset(1, 0) && is_reset(33, 2) && !is_reset(3, 900) && !is_reset(0, 0));
         assert_eq!(between(&[], after.clone()).unwrap().data, after);
         let reset = data(&[&[1, 0], &[0], &[0], &[0, 0]]);
         assert_eq!(between(&moments, reset.clone()).unwrap(), Windowed { anew: true, ..Windowed::of(reset) });

@@ -237,6 +237,7 @@ impl Gatherer {
         let total = FunctionTotal {
             name: function.name.clone(),
             lines: (line, own),
+            columns: (0, 0),
             called: signed(called),
             returned: signed(returned.min(called)),
             blocks: (blocks, executed),
@@ -305,10 +306,12 @@ impl Gatherer {
     }
 
     /// What all files told, and, of sources whose text is there, what that tells of further lines.
-    pub fn finish(self, text: &dyn Fn(&str) -> Option<String>) -> (Cover, Inferred) {
+    /// `text` reads a source file that has this line, the last one with code.
+    pub fn finish(self, text: &dyn Fn(&str, u32) -> Option<String>) -> (Cover, Inferred) {
         let mut inferred = Inferred::new();
         let sources = self.sources.into_iter().map(|(path, mut gathered)| {
-            if let Some(text) = text(&path) {
+            let last = gathered.lines.last_key_value().map_or(0, |(&line, _)| line);
+            if let Some(text) = text(&path, last) {
                 let counts = gathered.lines.iter().map(|(&line, &(count, _))| (line, count)).collect();
                 let more = infer(&text, &counts, &gathered.diverging);
                 inferred.insert(path.clone(), more.keys().copied().collect());
@@ -322,6 +325,7 @@ impl Gatherer {
                     .map(|(line, (count, unexecuted_block))| LineCount {
                         line,
                         unexecuted_block,
+                        exceptional: false,
                         count: signed(count),
                     })
                     .collect(),
@@ -332,7 +336,7 @@ impl Gatherer {
         });
         let sources = sources.collect();
         let root = self.folders.into_iter().rev().max_by_key(|(_, n)| *n).map(|(folder, _)| folder);
-        (Cover { sources, objects: self.files, root }, inferred)
+        (Cover { sources, objects: self.files, root, compiler: None }, inferred)
     }
 }
 

@@ -253,8 +253,14 @@ mod tests {
     use kprism_gcov::cover::LineCount;
 
     fn source(path: &str, counts: &[(u32, i64)], functions: &[(&str, u32, u32)]) -> Source {
-        let lines = counts.iter().map(|&(line, count)| LineCount { line, unexecuted_block: false, count });
+        let lines = counts.iter().map(|&(line, count)| LineCount {
+            line,
+            unexecuted_block: false,
+            exceptional: false,
+            count,
+        });
         let functions = functions.iter().map(|&(name, from, to)| FunctionTotal {
+            columns: (0, 0),
             name: name.to_owned(),
             lines: (from, to),
             called: 0,

@@ -5,10 +5,11 @@ pub mod diff;
 pub mod page;
 pub mod source;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kprism_gcov::Cover;
 use kprism_gcov::cover::{Ratio, Source, Totals};
+use kprism_gcov::demangled;
 use kprism_gcov::runs::Runs;
 use kprism_image::glob::glob;
 
@@ -51,11 +52,12 @@ pub fn table(cover: &Cover, each: Each, filter: Option<&str>) -> Table {
         Each::Folder => {
             // Two levels below what is asked for; a file stands for the folder it is in.
             let levels = filter.map_or(0, |filter| filter.trim_matches('/').split('/').count()) + 2;
+            let paths: Vec<&str> = sources.iter().map(|source| cover.shown(&source.path)).collect();
+            let chains = chains(&paths);
             let mut folders: BTreeMap<&str, Totals> = BTreeMap::new();
-            for source in &sources {
+            for (source, path) in sources.iter().zip(paths) {
                 let totals = source.totals();
-                let path = cover.shown(&source.path);
-                let ends = path.match_indices('/').map(|(at, _)| at).filter(|&at| at > 0);
+                let ends = folder_ends(path).filter(|&end| !chains.contains(&path[..end]));
                 for end in ends.take(levels) {
                     folders.entry(&path[..end]).or_default().add(&totals);
                 }
@@ -67,6 +69,26 @@ pub fn table(cover: &Cover, each: Each, filter: Option<&str>) -> Table {
         }
     };
     Table::new(&columns("path", if each == Each::File { "file" } else { "folder" }), rows)
+}
+
+/// Where the names of the folders that a path is in end, the outermost first.
+fn folder_ends(path: &str) -> impl Iterator<Item = usize> {
+    path.match_indices('/').map(|(at, _)| at).filter(|&at| at > 0)
+}
+
+/// Folders that hold one folder and nothing else: a row of theirs would repeat that of the folder in them.
+fn chains<'a>(paths: &[&'a str]) -> BTreeSet<&'a str> {
+    let mut within: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for path in paths {
+        let ends: Vec<usize> = folder_ends(path).collect();
+        for (&end, next) in ends.iter().zip(ends.iter().skip(1).map(|&end| &path[..end]).chain([*path])) {
+            within.entry(&path[..end]).or_default().insert(next);
+        }
+    }
+    let is_chain = |inner: &BTreeSet<&str>| {
+        inner.len() == 1 && inner.first().is_some_and(|only| within.contains_key(only))
+    };
+    within.iter().filter(|(_, inner)| is_chain(inner)).map(|(folder, _)| *folder).collect()
 }
 
 /// What each of several runs executed, and what none of the others did.
@@ -102,7 +124,22 @@ pub fn runs_table(cover: &Cover, runs: &Runs, filter: Option<&str>) -> Table {
     Table::new(&columns, rows.collect())
 }
 
-fn columns(key: &'static str, head: &'static str) -> [(&'static str, &'static str); 11] {
+/// Columns that people are shown; programs have all.
+pub const SHOWN: [&str; 11] = [
+    "lines_percent",
+    "lines_hit",
+    "lines",
+    "functions_percent",
+    "functions_hit",
+    "functions",
+    "branches_percent",
+    "branches_taken",
+    "branches",
+    "calls",
+    "path",
+];
+
+fn columns(key: &'static str, head: &'static str) -> [(&'static str, &'static str); 13] {
     [
         ("lines_percent", "lines"),
         ("lines_hit", "hit"),
@@ -113,7 +150,9 @@ fn columns(key: &'static str, head: &'static str) -> [(&'static str, &'static st
         ("branches_percent", "branches"),
         ("branches_taken", "taken"),
         ("branches", "of"),
+        ("branches_executed", "executed"),
         ("calls", "calls"),
+        ("calls_executed", "executed"),
         (key, head),
     ]
 }
@@ -131,7 +170,9 @@ fn row(name: &str, totals: &Totals) -> Vec<Cell> {
         percent(taken),
         Cell::Int(taken.hit),
         Cell::Int(taken.all),
+        Cell::Int(totals.branches.hit),
         Cell::Int(totals.calls.all),
+        Cell::Int(totals.calls.hit),
         Cell::Text(name.to_owned()),
     ]
 }
@@ -145,7 +186,7 @@ fn functions(cover: &Cover, sources: &[&Source]) -> Table {
             vec![
                 Cell::Int(function.called.max(0) as u64),
                 blocks.percent().map_or(Cell::Nothing, Cell::Percent),
-                Cell::Text(function.name.clone()),
+                Cell::Text(demangled(&function.name).into_owned()),
                 Cell::Text(format!("{path}:{}", function.lines.0)),
             ]
         })

@@ -100,11 +100,12 @@ fn large() -> Cover {
             path: format!("/linux/dir{}/sub{}/file{file}.c", file % 20, file % 7),
             lines: counts
                 .clone()
-                .map(|(line, count)| LineCount { line, unexecuted_block: false, count })
+                .map(|(line, count)| LineCount { line, unexecuted_block: false, exceptional: false, count })
                 .collect(),
             functions: (0..23)
                 .map(|n| FunctionTotal {
                     name: format!("function_{file}_{n}"),
+                    columns: (0, 0),
                     lines: (n * 20 + 1, n * 20 + 19),
                     called: i64::from((file + n) % 4),
                     returned: 0,
@@ -134,7 +135,7 @@ fn large() -> Cover {
     });
     let mut sources: Vec<Source> = sources.collect();
     sources.sort_by(|a, b| a.path.cmp(&b.path));
-    Cover { sources, objects: 1300, root: Some("/linux".into()) }
+    Cover { sources, objects: 1300, root: Some("/linux".into()), compiler: None }
 }
 
 #[test]

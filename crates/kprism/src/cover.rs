@@ -18,15 +18,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use kprism_agent::gcov::{AFTER, BEFORE, IDLE};
+use kprism_gcov::cover::Object;
 use kprism_gcov::memory::TRIES;
 use kprism_gcov::runs::{Marks, Runs};
 use kprism_gcov::window::{self, Windowed};
 use kprism_gcov::{Collector, Cover, Data, Solver, data, notes};
 use kprism_report::Filter;
-use kprism_store::Run;
+use kprism_store::{Account, Fate, Run};
 
 use crate::cmd::call::CallArgs;
 use crate::progress::Progress;
+use crate::source_files::{self, parse_prefix};
 
 /// Where a run keeps its counters, below its streams.
 const FOLDER: &str = "gcov";
@@ -35,14 +37,38 @@ const FOLDER: &str = "gcov";
 pub struct Loaded {
     /// What was executed.
     pub cover: Cover,
-    /// Objects left out, and why.
-    pub problems: Vec<String>,
+    /// Objects left out or not whole, and why.
+    pub problems: Vec<Problem>,
     /// What reading the counters added to the window, if they were read in it.
     pub footprint: Option<Footprint>,
     /// What changed while it was read, if that was in memory.
     pub unsettled: Option<Unsettled>,
     /// Of several runs, which executed what.
     pub runs: Option<Runs>,
+    /// How much of what was recorded is in it.
+    pub account: Account,
+    /// Runs all of whose counters were cleared in the window, and how many objects show it.
+    pub resets: Vec<(String, usize)>,
+}
+
+/// An object that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// What became of it.
+    pub kind: ProblemKind,
+    /// Its name, and why.
+    pub text: String,
+}
+
+/// What became of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProblemKind {
+    /// It is not in the result.
+    LeftOut,
+    /// What it counted before its counters began anew is not in the result.
+    Anew,
+    /// Its module went, and what it counted.
+    Unloaded,
 }
 
 /// What reading the counters costs.
@@ -105,6 +131,12 @@ pub struct From {
     /// Add what this run counted, of the same build; views then tell which run executed a line (can be repeated)
     #[arg(long, value_name = "RUN", help_heading = "Coverage")]
     pub merge: Vec<PathBuf>,
+    /// Sources of OLD are in NEW, everywhere: in tables, exports, and to be read (can be repeated)
+    #[arg(long, value_name = "OLD=NEW", value_parser = parse_prefix, help_heading = "Coverage")]
+    pub source_prefix: Vec<(String, String)>,
+    /// Folder with the sources, if they are not where they were: the longest end of a path that is there counts
+    #[arg(long, value_name = "DIR", help_heading = "Coverage")]
+    pub source_dir: Option<PathBuf>,
     #[command(flatten)]
     pub debug: DebugFiles,
 }
@@ -148,6 +180,17 @@ const DEBUG: &str = "/usr/lib/debug";
 /// Whether the run holds coverage.
 pub fn is_cover(input: &Path) -> bool {
     input.join("streams").join(FOLDER).join(AFTER).exists()
+}
+
+/// Whether coverage of it is read from a flow, not from counters.
+pub fn is_flow(input: &Path, from: &From) -> bool {
+    from.by_flow || !is_cover(input) && input.join("manifest.json").exists()
+}
+
+/// Whether it is no run: counters by themselves, in a file or a folder.
+pub fn is_alone(input: &Path) -> bool {
+    input.is_file()
+        || input.is_dir() && !input.join("manifest.json").exists() && !input.join("streams").exists()
 }
 
 /// An archive in memory, its files by name.
@@ -212,14 +255,31 @@ impl Recorded {
             }
             Counters::Archive(archive(&folder.join(AFTER))?)
         } else if input.is_file() {
-            Counters::Archive(archive(input)?)
+            match input.extension().and_then(|suffix| suffix.to_str()) {
+                Some("gcda") => Counters::Files(vec![input.to_owned()]),
+                Some(suffix @ ("info" | "xml" | "json" | "gcno" | "tar" | "gz" | "xz" | "zst" | "zip")) => {
+                    bail!(
+                        "{}: {}; counters are read from a run, a folder with .gcda files, one .gcda file, or a cpio archive of them",
+                        input.display(),
+                        match suffix {
+                            "gcno" => "notes have no counts: the .gcda file beside them has",
+                            "info" | "xml" | "json" => "this is coverage that was worked out already",
+                            _ => "an archive that has to be unpacked first",
+                        }
+                    )
+                }
+                _ => Counters::Archive(archive(input)?),
+            }
         } else {
             let mut files = Vec::new();
             data_files(input, &mut files).with_context(|| input.display().to_string())?;
             Counters::Files(files)
         };
         if counters.len() == 0 {
-            bail!("{}: no .gcda files in it", input.display());
+            bail!(
+                "{}: no .gcda files in it: counters are written when a program built with --coverage ends",
+                input.display()
+            );
         }
         Ok(Recorded { counters, earlier })
     }
@@ -270,11 +330,11 @@ pub fn read_notes(object: &Path, build_dir: Option<&Path>, bytes: &mut Vec<u8>) 
 
 /// Reads coverage.
 pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<Loaded> {
-    if from.by_flow || !is_cover(input) && input.join("manifest.json").exists() {
+    if is_flow(input, from) {
         if !from.merge.is_empty() {
             bail!("{}: --merge adds up gcov's counters; this is read from the flow", input.display());
         }
-        return crate::flow_cover::load(input, &from.debug, who, progress);
+        return crate::flow_cover::load(input, from, who, progress);
     }
     if who.call.is_some() || who.filter != Filter::default() {
         bail!(
@@ -284,11 +344,25 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
     }
     progress.step("reading coverage");
     let all = Many::open(input, from)?;
-    let mut loaded = collect(&all, from.build_dir.as_deref());
+    let mut all = all;
+    let (mut loaded, seen) = collect(&all, from);
+    // A reset is of all objects: differences with what was counted before it would be wrong even where none is negative.
+    let mut resets = Vec::new();
+    for ((name, recorded), seen) in all.runs.iter_mut().zip(seen) {
+        if window::is_reset(seen.anew, seen.stood) {
+            recorded.earlier.clear();
+            resets.push((name.clone(), seen.anew));
+        }
+    }
+    if !resets.is_empty() {
+        (loaded, _) = collect(&all, from);
+    }
+    loaded.resets = resets;
     loaded.unsettled = Unsettled::of(input);
+    loaded.account = account(&all, &loaded);
     progress.clear();
     if loaded.cover.objects == 0 {
-        bail!("none of {} objects could be used; the first: {}", all.objects.len(), loaded.problems[0]);
+        bail!("none of {} objects could be used; the first: {}", all.objects.len(), loaded.problems[0].text);
     }
     Ok(loaded)
 }
@@ -348,14 +422,66 @@ impl Many {
     }
 }
 
-fn collect(all: &Many, build_dir: Option<&Path>) -> Loaded {
-    let collector = Collector::default();
-    let marks = (all.runs.len() > 1).then(Marks::default);
+/// What became of the counters that a run has from before its window.
+#[derive(Debug, Clone, Copy, Default)]
+struct Before {
+    /// Objects that had counted more then than at the end.
+    anew: usize,
+    /// Those that had counted something, and no more since.
+    stood: usize,
+}
+
+/// What is in a coverage, and what is not.
+fn account(all: &Many, loaded: &Loaded) -> Account {
+    let cover = &loaded.cover;
+    let footprint = loaded.footprint.unwrap_or_default();
+    let (left_out, anew): (Vec<&Problem>, Vec<&Problem>) =
+        loaded.problems.iter().partition(|problem| matches!(problem.kind, ProblemKind::LeftOut));
+    let texts = |problems: &[&Problem]| problems.iter().map(|p| p.text.clone()).collect::<Vec<_>>();
+    let (gone, anew): (Vec<&Problem>, Vec<&Problem>) =
+        anew.into_iter().partition(|problem| matches!(problem.kind, ProblemKind::Unloaded));
+    let resets = loaded.resets.iter().map(|(run, objects)| reset_text(run, *objects));
+    let unsettled = loaded.unsettled.unwrap_or_default();
+    Account::new()
+        .with(Fate::Seen, "objects", all.objects.len() as u64)
+        .with(Fate::Kept, "objects", u64::from(cover.objects))
+        .at(Fate::Lost, "objects left out", left_out.len() as u64, texts(&left_out))
+        .at(Fate::Lost, "objects of modules that went in the window", gone.len() as u64, texts(&gone))
+        .at(Fate::Lost, "objects whose counters began anew in the window", anew.len() as u64, texts(&anew))
+        .at(
+            Fate::Lost,
+            "windows cut by a reset of all counters",
+            loaded.resets.len() as u64,
+            resets.collect(),
+        )
+        .with(Fate::NotUnderstood, "lines with a negative count (torn counters)", cover.torn() as u64)
+        .with(Fate::Guessed, "functions whose counts have the reading's in them", footprint.unsure as u64)
+        .with(
+            Fate::Guessed,
+            "functions never read twice the same",
+            unsettled.functions.saturating_sub(unsettled.reading),
+        )
+}
+
+/// What is said of a reset.
+pub fn reset_text(run: &str, objects: usize) -> String {
+    format!(
+        "{run}: all counters were cleared in the window ({objects} objects count less at its end than at its beginning): \
+         this is since the reset, with what reading them added"
+    )
+}
+
+fn collect(all: &Many, from: &From) -> (Loaded, Vec<Before>) {
+    let before = Mutex::new(vec![Before::default(); all.runs.len()]);
+    let prefixes = source_files::prefixes(&from.source_prefix);
+    let build_dir = from.build_dir.as_deref();
+    let marks = (all.runs.len() > 1).then(|| Marks::renaming(prefixes.clone()));
+    let collector = Collector::renaming(prefixes);
     let problems = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
     let footprint = Mutex::new(Footprint::default());
-    let complain = |problem: String| {
-        problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(problem);
+    let complain = |kind: ProblemKind, text: String| {
+        problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(Problem { kind, text });
     };
     let one = |index: usize, solver: &mut Solver, bytes: &mut Vec<u8>| -> Result<()> {
         let mut sum: Option<Data> = None;
@@ -366,9 +492,16 @@ fn collect(all: &Many, build_dir: Option<&Path>) -> Loaded {
             found.varying += windowed.varying;
             found.unsure += windowed.unsure;
             drop(found);
+            let mut before = before.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            before[run].anew += usize::from(windowed.anew);
+            before[run].stood += usize::from(windowed.stood);
+            drop(before);
             if windowed.anew {
                 let object = all.objects[index].0.display();
-                complain(format!("{object}: its counters began anew in the window: these are since then"));
+                complain(
+                    ProblemKind::Anew,
+                    format!("{object}: its counters began anew in the window: these are since then"),
+                );
             }
             match &mut sum {
                 None => sum = Some(windowed.data),
@@ -384,7 +517,8 @@ fn collect(all: &Many, build_dir: Option<&Path>) -> Loaded {
                 marks.mark(u16::try_from(run).unwrap_or(u16::MAX), &notes, &unit);
             }
         }
-        Ok(collector.add_read(solver, &notes, &sum)?)
+        let object = Object { number: index as u32, path: all.objects[index].0.to_str() };
+        Ok(collector.add_read(solver, object, &notes, &sum)?)
     };
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
@@ -396,26 +530,33 @@ fn collect(all: &Many, build_dir: Option<&Path>) -> Loaded {
                         break;
                     }
                     if let Err(error) = one(index, &mut solver, &mut bytes) {
-                        complain(format!("{}: {error:#}", all.objects[index].0.display()));
+                        let text = format!("{}: {error:#}", all.objects[index].0.display());
+                        complain(ProblemKind::LeftOut, text);
                     }
                 }
             });
         }
     });
     let mut problems = problems.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    problems.extend(all.runs.iter().flat_map(|(_, run)| run.unloaded()).map(|name| {
-        format!("/{name}: unloaded in the window, and what it counted is lost: boot with gcov_persist=1")
+    problems.extend(all.runs.iter().flat_map(|(_, run)| run.unloaded()).map(|name| Problem {
+        kind: ProblemKind::Unloaded,
+        text: format!(
+            "/{name}: unloaded in the window, and what it counted is lost: boot with gcov_persist=1"
+        ),
     }));
     problems.sort_unstable();
     let footprint = footprint.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let names = all.runs.iter().map(|(name, _)| name.clone()).collect();
-    Loaded {
+    let loaded = Loaded {
         cover: collector.finish(),
         problems,
         footprint: all.runs.iter().any(|(_, run)| run.earlier.len() > 1).then_some(footprint),
         unsettled: None,
         runs: marks.map(|marks| marks.finish(names)),
-    }
+        account: Account::new(),
+        resets: Vec::new(),
+    };
+    (loaded, before.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
 }
 
 /// The notes of an object: beside it, or in the build's folder under the longest end of its path.

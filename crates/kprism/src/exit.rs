@@ -21,6 +21,8 @@ pub enum Outcome {
     Done,
     /// It worked, but there is nothing to show.
     NothingMatched,
+    /// It did what it was asked, and the account that it drew up itself says that nothing is missing (`--strict`).
+    Whole,
     /// It did what it was asked, and the run's account is not whole (`--strict`).
     Incomplete,
     /// The code to end with is somebody else's.
@@ -37,7 +39,7 @@ pub const INTERRUPTED: u8 = 130;
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
         match outcome {
-            Outcome::Done => ExitCode::SUCCESS,
+            Outcome::Done | Outcome::Whole => ExitCode::SUCCESS,
             Outcome::NothingMatched => ExitCode::from(1),
             Outcome::Incomplete => ExitCode::from(4),
             Outcome::Code(code) => ExitCode::from(code),

@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use kprism_flow::annotate::{Counter, Counts};
 use kprism_flow::replay::Task;
 use kprism_flow::window::Window;
+use kprism_gcov::path::Prefixes;
 use kprism_image::insn::{Kind, Mode, classify};
 use kprism_image::symbols::{FunctionId, Symbols, under_root};
 use kprism_listing::Select;
@@ -20,38 +21,43 @@ use kprism_listing::lines::{Lines, Section};
 use kprism_listing::sampled::Profile;
 use kprism_listing::scopes::Scopes;
 use kprism_listing::why::Known;
-use kprism_store::Run;
+use kprism_store::{Account, Fate, Run};
 
 use crate::cmd::annotate::installed_vmlinux;
 use crate::cmd::script::follow;
-use crate::cover::{DebugFiles, Loaded, Who};
+use crate::cover::{DebugFiles, From, Loaded, Problem, ProblemKind, Who};
 use crate::pipeline;
 use crate::progress::Progress;
+use crate::source_files;
 
 /// Reads coverage.
-pub fn load(input: &Path, debug: &DebugFiles, who: &Who, progress: &Progress) -> Result<Loaded> {
-    load_known(input, debug, who, progress).map(|(loaded, _)| loaded)
+pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<Loaded> {
+    load_known(input, from, who, progress).map(|(loaded, _)| loaded)
 }
 
 /// The same, and which lines there are in the debug information.
-pub fn load_known(
-    input: &Path,
-    debug: &DebugFiles,
-    who: &Who,
-    progress: &Progress,
-) -> Result<(Loaded, Known)> {
+pub fn load_known(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<(Loaded, Known)> {
     let (mut gatherer, mut known) = (Gatherer::default(), Known::default());
-    let problems = each(input, debug, who, progress, &mut |seen| {
+    let prefixes = source_files::prefixes(&from.source_prefix);
+    let problems = each(input, (&from.debug, &prefixes), who, progress, &mut |seen| {
         known.add(seen.lines);
         gatherer.add(seen.lines, seen.ran, &seen.jumps);
     })?;
     progress.step("reading sources");
-    let text =
-        |path: &str| std::fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text = |path: &str, last: u32| source_files::read(path, last, from.source_dir.as_deref());
     let (cover, inferred) = gatherer.finish(&text);
     known.inferred = inferred;
     progress.clear();
-    Ok((Loaded { cover, problems, footprint: None, unsettled: None, runs: None }, known))
+    let inferred = known.inferred.values().map(|lines| lines.len() as u64).sum::<u64>();
+    let account = Account::new()
+        .with(Fate::Kept, "files with debug information", u64::from(cover.objects))
+        .at(Fate::Lost, "files left out", problems.len() as u64, problems.clone())
+        .with(Fate::Guessed, "lines without code, told from lines around", inferred);
+    let problem = |text| Problem { kind: ProblemKind::LeftOut, text };
+    let problems = problems.into_iter().map(problem).collect();
+    let loaded =
+        Loaded { cover, problems, footprint: None, unsettled: None, runs: None, account, resets: Vec::new() };
+    Ok((loaded, known))
 }
 
 /// What ran, for compilers that take samples; with files that could not be used.
@@ -64,7 +70,9 @@ pub fn sampled(
     let mut profile = Profile::default();
     let folders = debug.folders();
     let mut problems = Vec::new();
-    let more = each(input, debug, who, progress, &mut |seen| match Scopes::of_file(seen.file, &folders) {
+    let more = each(input, (debug, &Prefixes::default()), who, progress, &mut |seen| match Scopes::of_file(
+        seen.file, &folders,
+    ) {
         Ok(Some(scopes)) => profile.add(seen.lines, &scopes, &seen.ran, &seen.targets),
         Ok(None) => {}
         Err(reason) => problems.push(format!("{}: {reason}", seen.file.display())),
@@ -88,7 +96,7 @@ struct Seen<'s> {
 /// Goes through the files with debug information; returns what could not be used.
 fn each(
     input: &Path,
-    debug: &DebugFiles,
+    (debug, prefixes): (&DebugFiles, &Prefixes),
     who: &Who,
     progress: &Progress,
     take: &mut dyn FnMut(Seen<'_>),
@@ -104,7 +112,12 @@ fn each(
     let loaded = pipeline::load(&run, progress)?;
     progress.step("reading debug information");
     let mut problems = Vec::new();
-    let files = find(&run, &loaded, debug, &mut problems);
+    let mut files = find(&run, &loaded, debug, &mut problems);
+    for (_, lines) in files.values_mut() {
+        for path in lines.files.iter_mut().chain(&mut lines.folder) {
+            *path = prefixes.map(path).into_owned();
+        }
+    }
     if files.is_empty() {
         let why = problems.first().map(|problem| format!(" ({problem})")).unwrap_or_default();
         bail!(

@@ -23,7 +23,10 @@ const HOMES: [(&[&str], &str); 13] = [
     (&["ptat", "pmd", "room"], "--method ptat"),
     (&["geometry"], "--method model and user"),
     (&["share", "before", "gdb", "kernel", "initrd", "package", "smp", "mem", "append", "fast"], "a guest"),
-    (&["each", "compare", "source_dir", "build_dir", "since_boot", "by_flow", "merge"], "coverage"),
+    (
+        &["each", "compare", "source_dir", "source_prefix", "build_dir", "since_boot", "by_flow", "merge"],
+        "coverage",
+    ),
     (&["relative"], "`export -o FOLDER.gcda`"),
     (&["syntax"], "`script insns` and `annotate`"),
 ];

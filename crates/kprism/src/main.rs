@@ -24,6 +24,7 @@ mod plain;
 mod probe_account;
 mod profile_use;
 mod progress;
+mod source_files;
 mod text;
 mod tlb_account;
 mod tlb_sampled;

@@ -174,6 +174,7 @@ fn of_report(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "remeasured" if view == ["func"] => Always,
         "remeasured" => Foreign(&[]),
         "build-dir" | "debug-dir" | "source-dir" | "merge" => Foreign(&["/nonexistent"]),
+        "source-prefix" => Foreign(&["/old=/new"]),
         "vmlinux" => Foreign(&["/nonexistent"]),
         "module-file" => Foreign(&["/nonexistent"]),
         "since-boot" | "by-flow" | "compare" => Foreign(&[]),
@@ -191,7 +192,10 @@ fn of_export(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "syscall" => With(&["mmap"]),
         "call" => Beside(&["--syscall", "mmap"], &["fastest"]),
         "by" => With(&["time"]),
-        "build-dir" | "debug-dir" | "merge" | "vmlinux" | "module-file" => Foreign(&["/nonexistent"]),
+        "build-dir" | "debug-dir" | "merge" | "vmlinux" | "module-file" | "source-dir" => {
+            Foreign(&["/nonexistent"])
+        }
+        "source-prefix" => Foreign(&["/old=/new"]),
         "since-boot" | "by-flow" | "relative" => Foreign(&[]),
         _ => return None,
     })

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use kprism_gcov::Cover;
-use kprism_gcov::cover::Source;
+use kprism_gcov::cover::{Ratio, Source};
 
 use super::takes;
 use crate::table::{Cell, Table};
+use crate::units::grouped;
 
 /// What became of the lines of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,56 +83,211 @@ fn ranges(lines: &[u32], sign: char) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Lines that a patch adds, by file: a unified diff as git or diff write it, of one level of folders (`a/`, `b/`).
+/// Columns with numbers of lines may be long: people are shown so much of them, programs all.
+const WIDEST: usize = 80;
+
+/// Cuts columns with numbers of lines at a blank, and says how many more there are.
+pub fn shorten(table: &mut Table) {
+    let columns =
+        table.columns.iter().map(|column| ["gained_lines", "lost_lines", "missed"].contains(&column.key));
+    let places: Vec<usize> = columns.enumerate().filter(|(_, is)| *is).map(|(place, _)| place).collect();
+    for row in &mut table.rows {
+        for &place in &places {
+            let Some(Cell::Text(text)) = row.get_mut(place) else { continue };
+            if text.len() <= WIDEST {
+                continue;
+            }
+            let end = text[..WIDEST].rfind(' ').unwrap_or(WIDEST);
+            let more = text[end..].split_whitespace().count();
+            *text = format!("{} … {more} more", &text[..end]);
+        }
+    }
+}
+
+/// Lines that a patch adds, by file: a unified diff as git or diff write it, with prefixes (`a/`, `b/`) or without; of
+/// a merge (`diff --cc`) what no parent has.
 pub fn added(patch: &str) -> BTreeMap<String, Vec<u32>> {
     let mut files: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut file: Option<String> = None;
-    let (mut next, mut old_left, mut new_left) = (0u32, 0u32, 0u32);
+    let (mut old, mut has_prefix) = (String::new(), true);
+    let (mut next, mut left) = (0u32, Left::default());
     for line in patch.lines() {
-        if old_left == 0 && new_left == 0 {
-            if let Some(name) = line.strip_prefix("+++ ") {
+        if left.is_done() {
+            if let Some(name) = line.strip_prefix("--- ") {
+                old = name.split('\t').next().unwrap_or(name).to_owned();
+            } else if let Some(name) = line.strip_prefix("+++ ") {
                 let name = name.split('\t').next().unwrap_or(name);
-                let name = name.split_once('/').map_or(name, |(_, rest)| rest);
-                file = (name != "dev/null" && name != "null").then(|| name.to_owned());
-            } else if let Some(((_, old), (start, new))) = hunk(line) {
-                (next, old_left, new_left) = (start, old, new);
+                // git's prefixes are one part that differs; without them (--no-prefix) both names are the same.
+                has_prefix = match old.as_str() {
+                    "/dev/null" => name.starts_with("b/") || has_prefix,
+                    old => old != name,
+                };
+                let plain = match has_prefix {
+                    true => name.split_once('/').map_or(name, |(_, rest)| rest),
+                    false => name,
+                };
+                file = (name != "/dev/null").then(|| plain.to_owned());
+            } else if let Some((olds, (start, new))) = hunk(line) {
+                (next, left) = (start, Left { olds, new });
             }
             continue;
         }
-        match line.as_bytes().first() {
-            Some(b'+') => {
-                if let Some(file) = &file {
-                    files.entry(file.clone()).or_default().push(next);
-                }
-                next = next.saturating_add(1);
-                new_left = new_left.saturating_sub(1);
-            }
-            Some(b'-') => old_left = old_left.saturating_sub(1),
-            Some(b'\\') => {}
-            _ => {
-                next = next.saturating_add(1);
-                old_left = old_left.saturating_sub(1);
-                new_left = new_left.saturating_sub(1);
-            }
+        if line.starts_with('\\') {
+            continue;
         }
+        // A sign for each side that it is compared with.
+        let signs = &line.as_bytes()[..left.olds.len().min(line.len())];
+        let is_removed = signs.contains(&b'-');
+        for (count, side) in left.olds.iter_mut().enumerate() {
+            let is_there = match signs.get(count) {
+                Some(b'-') => true,
+                Some(b'+') => false,
+                _ => !is_removed,
+            };
+            *side = side.saturating_sub(u32::from(is_there));
+        }
+        if is_removed {
+            continue;
+        }
+        if !signs.is_empty()
+            && signs.iter().all(|&sign| sign == b'+')
+            && let Some(file) = &file
+        {
+            files.entry(file.clone()).or_default().push(next);
+        }
+        next = next.saturating_add(1);
+        left.new = left.new.saturating_sub(1);
     }
     files
 }
 
-/// Start and length of both sides of `@@ -1,2 +3,4 @@`.
-fn hunk(line: &str) -> Option<((u32, u32), (u32, u32))> {
-    let mut words = line.strip_prefix("@@ ")?.split(' ');
+/// Lines of a hunk that are still to come.
+#[derive(Debug, Default)]
+struct Left {
+    /// Of each side that it is compared with: one, or the parents of a merge.
+    olds: Vec<u32>,
+    new: u32,
+}
+
+impl Left {
+    fn is_done(&self) -> bool {
+        self.new == 0 && self.olds.iter().all(|&left| left == 0)
+    }
+}
+
+/// Lengths of the old sides, start and length of the new one: `@@ -1,2 +3,4 @@`, of a merge `@@@ -1,2 -1,3 +1,4 @@@`.
+fn hunk(line: &str) -> Option<(Vec<u32>, (u32, u32))> {
+    let marks = line.bytes().take_while(|&letter| letter == b'@').count();
+    if !(2..=MOST_PARENTS).contains(&marks) {
+        return None;
+    }
+    let mut words = line[marks..].strip_prefix(' ')?.split(' ');
     let side = |word: &str, sign: char| -> Option<(u32, u32)> {
         let (start, count) = word.strip_prefix(sign)?.split_once(',').unwrap_or((&word[1..], "1"));
         Some((start.parse().ok()?, count.parse().ok()?))
     };
-    Some((side(words.next()?, '-')?, side(words.next()?, '+')?))
+    let mut olds = Vec::with_capacity(marks - 1);
+    for _ in 1..marks {
+        olds.push(side(words.next()?, '-')?.1);
+    }
+    Some((olds, side(words.next()?, '+')?))
+}
+
+/// Longer rows of `@` are none of git's.
+const MOST_PARENTS: usize = 17;
+
+/// Files of a patch that a filter takes, each with its source, if there is code of it. A patch names files from the top of
+/// its repository, which need not be the folder that paths are shown from: one of them may go on further up.
+pub fn found<'a>(
+    cover: &'a Cover,
+    added: &'a BTreeMap<String, Vec<u32>>,
+    filter: Option<&str>,
+) -> Vec<Patched<'a>> {
+    let files = added.iter().map(|(path, lines)| {
+        let exact = cover.sources.iter().find(|source| cover.shown(&source.path) == path);
+        let below =
+            |long: &str, short: &str| long.strip_suffix(short).is_some_and(|rest| rest.ends_with('/'));
+        let mut ends = cover.sources.iter().filter(|source| {
+            let shown = cover.shown(&source.path);
+            below(&source.path, path) || below(path, shown)
+        });
+        let only = match (ends.next(), ends.next()) {
+            (Some(only), None) => Some(only),
+            _ => None,
+        };
+        Patched { path, lines, source: exact.or(only) }
+    });
+    files
+        .filter(|file| {
+            let shown = file.source.map(|source| cover.shown(&source.path));
+            takes(filter, file.path) || shown.is_some_and(|shown| takes(filter, shown))
+        })
+        .collect()
+}
+
+/// A file of a patch.
+#[derive(Debug, Clone, Copy)]
+pub struct Patched<'a> {
+    /// As the patch names it.
+    pub path: &'a str,
+    /// Lines that are added.
+    pub lines: &'a [u32],
+    /// Its coverage.
+    pub source: Option<&'a Source>,
+}
+
+/// Numbers of a whole patch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PatchTotals {
+    /// Lines added.
+    pub added: u64,
+    /// Those with code, and executed ones.
+    pub lines: Ratio,
+    /// Files of which there is no code in the run.
+    pub unknown: u64,
+}
+
+impl PatchTotals {
+    /// For people.
+    pub fn to_text(self) -> String {
+        let percent = self.lines.percent().map_or(String::new(), |percent| format!(" ({percent:.2}%)"));
+        let (hit, all) = (grouped(self.lines.hit), grouped(self.lines.all));
+        let unknown = match self.unknown {
+            0 => String::new(),
+            1 => "; 1 file is not in the run".to_owned(),
+            n => format!("; {n} files are not in the run"),
+        };
+        let added = grouped(self.added);
+        format!("{added} lines added, {all} of them with code: {hit} executed{percent}{unknown}")
+    }
+
+    /// For programs.
+    pub fn to_json(self) -> serde_json::Value {
+        serde_json::json!({
+            "added": self.added, "lines": self.lines.all, "lines_hit": self.lines.hit,
+            "files_not_in_the_run": self.unknown,
+        })
+    }
+}
+
+/// The sums over all files of a patch.
+pub fn patch_totals(files: &[Patched<'_>]) -> PatchTotals {
+    let mut totals = PatchTotals::default();
+    for file in files {
+        totals.added += file.lines.len() as u64;
+        totals.unknown += u64::from(file.source.is_none());
+        let counts = file.lines.iter().filter_map(|&line| count_of(file.source?, line));
+        for count in counts {
+            totals.lines.all += 1;
+            totals.lines.hit += u64::from(count != 0);
+        }
+    }
+    totals
 }
 
 /// What was executed of the lines that a patch adds.
-pub fn patch_table(cover: &Cover, added: &BTreeMap<String, Vec<u32>>) -> Table {
-    let rows = added.iter().map(|(path, lines)| {
-        let source = cover.sources.iter().find(|source| cover.shown(&source.path) == path);
+pub fn patch_table(files: &[Patched<'_>]) -> Table {
+    let rows = files.iter().map(|&Patched { path, lines, source }| {
         let count = |line: u32| source.and_then(|source| count_of(source, line));
         let with_code: Vec<u32> = lines.iter().copied().filter(|&line| count(line).is_some()).collect();
         let missed: Vec<u32> = with_code.iter().copied().filter(|&line| count(line) == Some(0)).collect();
@@ -145,7 +301,7 @@ pub fn patch_table(cover: &Cover, added: &BTreeMap<String, Vec<u32>>) -> Table {
             Cell::Int(hit as u64),
             Cell::Int(with_code.len() as u64),
             Cell::Int(lines.len() as u64),
-            Cell::Text(path.clone()),
+            Cell::Text(path.to_owned()),
             Cell::Text(match source {
                 None => "not in the run".into(),
                 Some(_) => ranges(&missed, ' ').trim().to_owned(),
@@ -198,6 +354,26 @@ diff --git a/kernel/fork.c b/kernel/fork.c
 ";
         let expected = [("kernel/fork.c".to_owned(), vec![11, 12]), ("new.c".to_owned(), vec![1, 2])].into();
         assert_eq!(added(patch), expected);
+        let plain = "--- kernel/fork.c\n+++ kernel/fork.c\n@@ -1 +1,2 @@\n a\n+b\n";
+        assert_eq!(added(plain), [("kernel/fork.c".to_owned(), vec![2])].into(), "--no-prefix");
+        // `git show` of a merge: the line that both parents lack is the merge's own.
+        let merge = "\
+diff --cc a.c
+--- a/a.c
++++ b/a.c
+@@@ -1,4 -1,4 +1,5 @@@
+  one
+ +theirs
++ ours
+++both
+- gone
+ -gone too
+  three
+@@@ -9,1 -9,1 +11,2 @@@
+  nine
+++ten
+";
+        assert_eq!(added(merge), [("a.c".to_owned(), vec![4, 12])].into());
         assert!(added("@@ -1,99999 +1,4294967295 @@\n+x\n garbage").is_empty());
         assert_eq!(ranges(&[3, 4, 5, 9], '+'), "+3-5 +9");
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use flate2::{Compression, write::DeflateEncoder};
 use kprism_gcov::Cover;
 use kprism_gcov::cover::Source;
+use kprism_gcov::demangled;
 use kprism_gcov::runs::Runs;
 use kprism_gcov::unit::Way;
 use serde::Serialize;
@@ -98,7 +99,10 @@ fn hits_by_run(source: &Source, runs: Option<&Runs>) -> Vec<u64> {
 
 fn functions_of(source: &Source) -> Value {
     let all = source.functions.iter();
-    json!(all.map(|f| json!([f.name, f.lines.0, f.called, f.blocks.0, f.blocks.1])).collect::<Vec<_>>())
+    json!(
+        all.map(|f| json!([demangled(&f.name), f.lines.0, f.called, f.blocks.0, f.blocks.1]))
+            .collect::<Vec<_>>()
+    )
 }
 
 /// The contents of all files, made on all CPUs.

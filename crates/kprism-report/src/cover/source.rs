@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use kprism_gcov::cover::{BranchCount, FunctionTotal, LineCount, Source};
+use kprism_gcov::demangled;
 use kprism_gcov::runs::Runs;
 use kprism_gcov::unit::{Outcomes, Way};
 use serde_json::{Value, json};
@@ -80,8 +81,9 @@ pub fn to_text(source: &Source, text: Option<&str>, shown: Shown<'_>, style: Sty
         };
         let _ = writeln!(out, "{painted}");
         if shown.branches {
-            for branch in branches {
-                let _ = writeln!(out, "{}", style.dim(&one(branch)));
+            // gcov numbers all ways of a line, of whichever function.
+            for (number, branch) in branches.iter().enumerate() {
+                let _ = writeln!(out, "{}", style.dim(&one(number, branch)));
             }
             for (index, condition) in source.conditions_of(number).iter().enumerate() {
                 let _ = writeln!(out, "{:>32}  {}", "", style.dim(&outcomes(index, condition.seen)));
@@ -111,17 +113,18 @@ fn head(function: &FunctionTotal) -> String {
         "",
         "",
         "",
-        printable(&function.name),
+        printable(&demangled(&function.name)),
         signed(function.called),
         share(function.returned, function.called),
         share(executed.into(), all.into())
     )
 }
 
-/// As gcov: `-` for no code, `#####` for never, a star where a part was not executed.
+/// As gcov: `-` for no code, `#####` for never, `=====` for never what only exceptions reach, a star where a part was not executed.
 fn count(line: Option<&LineCount>) -> String {
     match line {
         None => "-".into(),
+        Some(line) if line.count == 0 && line.exceptional => "=====".into(),
         Some(line) if line.count == 0 => "#####".into(),
         Some(line) => {
             format!("{}{}", signed(line.count), if line.unexecuted_block { "*" } else { "" })
@@ -141,14 +144,14 @@ fn taken(branches: &[BranchCount]) -> String {
     if all == 0 { String::new() } else { format!("{taken}/{all}") }
 }
 
-fn one(branch: &BranchCount) -> String {
+fn one(number: usize, branch: &BranchCount) -> String {
     let (what, done) = if branch.way.is_branch() { ("branch", "taken") } else { ("call", "returned") };
     let how = match branch.way {
         Way::Fallthrough => " (fallthrough)",
         Way::Throw => " (throw)",
         Way::Jump | Way::Call => "",
     };
-    let beginning = format!("{:>32}  {what} {}", "", branch.place);
+    let beginning = format!("{:>32}  {what} {number}", "");
     if branch.executed == 0 {
         return format!("{beginning} never executed");
     }
@@ -183,6 +186,7 @@ pub fn to_json(path: &str, source: &Source, shown: Shown<'_>) -> Value {
         let branches: Vec<Value> = source.branches_of(line.line).iter().map(branch).collect();
         let mut value = json!({
             "line": line.line, "count": line.count, "unexecuted_block": line.unexecuted_block,
+            "exceptional": line.exceptional,
             "branches": branches,
         });
         let conditions = source.conditions_of(line.line);
@@ -206,7 +210,7 @@ pub fn to_json(path: &str, source: &Source, shown: Shown<'_>) -> Value {
     });
     let functions = source.functions.iter().filter(|function| within(function.lines.0)).map(|function| {
         json!({
-            "name": function.name, "line": function.lines.0, "last_line": function.lines.1,
+            "name": function.name, "demangled_name": demangled(&function.name), "line": function.lines.0, "last_line": function.lines.1,
             "called": function.called, "returned": function.returned,
             "blocks": function.blocks.0, "blocks_executed": function.blocks.1,
         })

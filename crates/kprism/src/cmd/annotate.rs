@@ -57,9 +57,6 @@ pub struct Args {
     /// A line for each branch and call
     #[arg(long, help_heading = "Coverage")]
     pub branches: bool,
-    /// Folder with the kernel's sources, if they are not where it was built
-    #[arg(long, value_name = "DIR", help_heading = "Coverage")]
-    pub source_dir: Option<PathBuf>,
 }
 
 /// Whether the command line names a source file, maybe with lines of it, and no function.
@@ -73,7 +70,7 @@ fn names_source(what: &str) -> bool {
 const SOURCES: [&str; 10] = ["c", "h", "S", "s", "cc", "cpp", "cxx", "hpp", "C", "rs"];
 
 /// Options of annotated source files.
-const SOURCE: [&str; 14] = [
+const SOURCE: [&str; 15] = [
     "func",
     "input",
     "pids",
@@ -81,6 +78,7 @@ const SOURCE: [&str; 14] = [
     "json",
     "branches",
     "source_dir",
+    "source_prefix",
     "build_dir",
     "since_boot",
     "by_flow",
@@ -98,12 +96,12 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    if crate::cover::is_cover(&args.input) || names_source(&args.func) {
+    if crate::cover::is_cover(&args.input) || crate::cover::is_alone(&args.input) || names_source(&args.func)
+    {
         given.only("annotated source", &SOURCE)?;
         let view = super::cover::Annotate {
             what: &args.func,
             branches: args.branches,
-            source_dir: args.source_dir.as_deref(),
             json: args.json,
             style: Style { color: wants_color(color) },
         };

@@ -2,24 +2,30 @@
 //! Coverage in `report`, `annotate`, `export` and `diff`: what those commands do with a run that has counters, or a
 //! flow.
 
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::{BufWriter, Read as _, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use kprism_agent::gcov::AFTER;
 use kprism_gcov::cover::Source;
 use kprism_gcov::runs::Runs;
-use kprism_gcov::{Cover, export};
+use kprism_gcov::{Cover, demangled, export};
 use kprism_listing::sampled::{self, Profile};
 use kprism_report::cover::{self, Each, diff, page, source};
+use kprism_report::header::account_text;
 use kprism_report::table::Cell;
 use kprism_report::{Style, Table};
+use kprism_store::Account;
 use serde_json::json;
 
 use super::report::print_json;
-use crate::cover::{From, Loaded, Unsettled, Who, load};
+use super::strict::{StrictArgs, judge_own};
+use crate::cover::{From, Loaded, Unsettled, Who, is_flow, load, reset_text};
 use crate::exit::Outcome;
 use crate::profile_use;
 use crate::progress::Progress;
+use crate::source_files;
 
 /// Rows of a table unless told otherwise.
 const ROWS: usize = 40;
@@ -37,9 +43,6 @@ pub struct CoverArgs {
     /// Compare gcov's counters with the flow of the same run, line by line, with the reasons of differences
     #[arg(long, help_heading = "Coverage")]
     pub compare: bool,
-    /// With --html: folder with the sources, if they are not where they were built
-    #[arg(long, value_name = "DIR", help_heading = "Coverage")]
-    pub source_dir: Option<PathBuf>,
 }
 
 /// What a row is about.
@@ -67,6 +70,8 @@ pub struct View<'a> {
     pub json: bool,
     /// How text is drawn.
     pub style: Style,
+    /// Whether something missing is an error.
+    pub strict: StrictArgs,
 }
 
 /// `kprism report cover --html`.
@@ -74,13 +79,12 @@ pub fn write_html(
     input: &Path,
     args: &CoverArgs,
     who: &Who,
-    path: Option<&str>,
-    file: &Path,
+    (path, file, strict): (Option<&str>, &Path, StrictArgs),
     progress: &Progress,
 ) -> Result<Outcome> {
-    let (cover, runs) = load_runs(input, (&args.from, who), progress)?;
+    let (cover, runs, account) = load_runs(input, (&args.from, who), progress)?;
     progress.step("writing the page");
-    let text = |source: &Source| read_source(&cover, source, args.source_dir.as_deref());
+    let text = |source: &Source| source_files::of_source(source, args.from.source_dir.as_deref());
     let title =
         path.map_or_else(|| input.display().to_string(), |path| format!("{}: {path}", input.display()));
     let page = page::render(&cover, runs.as_ref(), path, &title, &text).context("HTML page")?;
@@ -97,19 +101,37 @@ pub fn write_html(
     }
     std::fs::write(file, page.html).with_context(|| file.display().to_string())?;
     progress.say(&format!("wrote {}", file.display()));
-    Ok(Outcome::Done)
+    judge_own(strict, &[(input, &account)], Outcome::Done, progress)
 }
 
 /// Where coverage is read from, and of whom.
 pub type Asked<'a> = (&'a From, &'a Who);
 
-fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) -> Result<Cover> {
-    Ok(load_runs(input, asked, progress)?.0)
+fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) -> Result<(Cover, Account)> {
+    no_text(input, asked.0)?;
+    let (cover, _, account) = load_runs(input, asked, progress)?;
+    Ok((cover, account))
 }
 
-fn load_runs(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<(Cover, Option<Runs>)> {
-    let Loaded { cover, problems, runs, unsettled, .. } = load(input, from, who, progress)?;
-    complain(&problems);
+/// Refuses `--source-dir` where no source is read. (Of a flow, sources tell of lines without code.)
+fn no_text(input: &Path, from: &From) -> Result<()> {
+    if from.source_dir.is_some() && !is_flow(input, from) {
+        bail!(
+            "--source-dir does not go with this view of counters: it would change nothing there; it is for `annotate` and \
+             `report cover --html`, and --source-prefix OLD=NEW changes paths"
+        );
+    }
+    Ok(())
+}
+
+type Read = (Cover, Option<Runs>, Account);
+
+fn load_runs(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<Read> {
+    let Loaded { cover, problems, runs, unsettled, account, resets, .. } = load(input, from, who, progress)?;
+    for (run, objects) in resets {
+        eprintln!("kprism: {}", reset_text(&run, objects));
+    }
+    complain(&problems.into_iter().map(|problem| problem.text).collect::<Vec<_>>());
     // Reading takes the same way each time: its own is taken out of the window.
     if let Some(told) = unsettled.filter(|u| u.functions > u.reading).and_then(Unsettled::told) {
         eprintln!("kprism: {told}");
@@ -121,7 +143,7 @@ fn load_runs(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Resul
             cover.torn()
         );
     }
-    Ok((cover, runs))
+    Ok((cover, runs, account))
 }
 
 fn complain(problems: &[String]) {
@@ -152,8 +174,14 @@ pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn W
         progress.say(&told);
     }
     if let Some(first) = loaded.problems.first() {
-        progress
-            .say(&format!("{} objects left out, or not whole; the first: {first}", loaded.problems.len()));
+        progress.say(&format!(
+            "{} objects left out, or not whole; the first: {}",
+            loaded.problems.len(),
+            first.text
+        ));
+    }
+    for (run, objects) in &loaded.resets {
+        progress.say(&reset_text(run, *objects));
     }
     if loaded.cover.torn() > 0 {
         progress.say(&format!(
@@ -167,6 +195,7 @@ pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn W
         let hit = table.columns.iter().position(|column| column.key == "lines_hit");
         table.rows.retain(|row| hit.and_then(|hit| row.get(hit)) != Some(&Cell::Int(0)));
         table.limit(ROWS);
+        table.select(&cover::SHOWN);
         write!(out, "{}", table.to_text(Style::default()))?;
     }
     Ok(())
@@ -184,7 +213,8 @@ pub fn report(
     if args.compare {
         return super::cover_compare::report(input, &args.from, view, progress, out);
     }
-    let (cover, runs) = load_runs(input, (&args.from, who), progress)?;
+    no_text(input, &args.from)?;
+    let (cover, runs, account) = load_runs(input, (&args.from, who), progress)?;
     let (sources, totals) = cover::chosen(&cover, view.path);
     let mut table = match (args.each, &runs) {
         (None | Some(EachArg::Dir), _) => cover::table(&cover, Each::Folder, view.path),
@@ -204,15 +234,21 @@ pub fn report(
         let value = json!({
             "objects": cover.objects, "files": sources.len(), "root": cover.root,
             "totals": cover::summary_json(&totals), "rows": table.to_json(), "hidden": table.hidden,
+            "account": account,
         });
         print_json(&value, out)?;
     } else {
         let plural = |count: usize| if count == 1 { "" } else { "s" };
         let (objects, files) = (cover.objects as usize, sources.len());
         writeln!(out, "{objects} object{}, {files} source file{}", plural(objects), plural(files))?;
+        if matches!(args.each, None | Some(EachArg::Dir | EachArg::File)) {
+            table.select(&cover::SHOWN);
+        }
         write!(out, "{}\n{}", cover::summary(&totals), table.to_text(view.style))?;
+        write!(out, "\n{}", account_text(Some(&account), view.style))?;
     }
-    Ok(if sources.is_empty() { Outcome::NothingMatched } else { Outcome::Done })
+    let outcome = if sources.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
+    judge_own(view.strict, &[(input, &account)], outcome, progress)
 }
 
 /// What `annotate` shows of a source file.
@@ -221,8 +257,6 @@ pub struct Annotate<'a> {
     pub what: &'a str,
     /// A line for each branch and call.
     pub branches: bool,
-    /// Where sources are, if not where they were.
-    pub source_dir: Option<&'a Path>,
     /// As JSON.
     pub json: bool,
     /// How text is drawn.
@@ -240,7 +274,7 @@ pub fn annotate(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let (cover, runs) = load_runs(input, from, progress)?;
+    let (cover, runs, _) = load_runs(input, from, progress)?;
     let (found, lines) = find(&cover, view.what)?;
     let path = cover.shown(&found.path);
     let shown = source::Shown { lines, branches: view.branches, runs: runs.as_ref() };
@@ -248,7 +282,7 @@ pub fn annotate(
         print_json(&source::to_json(path, found, shown), out)?;
         return Ok(Outcome::Done);
     }
-    let text = read_source(&cover, found, view.source_dir);
+    let text = source_files::of_source(found, from.0.source_dir.as_deref());
     if text.is_none() {
         progress.say(&format!("kprism: note: {}: no source; --source-dir names its folder", found.path));
     }
@@ -257,14 +291,6 @@ pub fn annotate(
     write!(out, "{}", source::header(shown, view.style))?;
     write!(out, "{}", source::to_text(found, text.as_deref(), shown, view.style))?;
     Ok(Outcome::Done)
-}
-
-/// A source file's text, if it is there.
-fn read_source(cover: &Cover, source: &Source, folder: Option<&Path>) -> Option<String> {
-    let moved = folder.map(|folder| folder.join(cover.shown(&source.path)));
-    let places = [moved, Some(PathBuf::from(&source.path))];
-    let bytes = places.iter().flatten().find_map(|place| std::fs::read(place).ok())?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The file, and which lines of it.
@@ -286,7 +312,7 @@ fn find<'a>(cover: &'a Cover, what: &str) -> Result<(&'a Source, (u32, u32))> {
     }
     if found.is_empty() {
         for source in &cover.sources {
-            if let Some(function) = source.functions.iter().find(|function| function.name == name) {
+            if let Some(function) = source.functions.iter().find(|function| is_called(&function.name, name)) {
                 return Ok((source, function.lines));
             }
         }
@@ -299,6 +325,12 @@ fn find<'a>(cover: &'a Cover, what: &str) -> Result<(&'a Source, (u32, u32))> {
             bail!("{name} is several files: {}", names.join(", "))
         }
     }
+}
+
+/// Whether a function has this name: as the linker knows it, or as its source does, with parameters or without.
+fn is_called(function: &str, name: &str) -> bool {
+    let shown = demangled(function);
+    function == name || shown == name || shown.split_once('(').is_some_and(|(plain, _)| plain == name)
 }
 
 /// `12` with some lines around it, or `12-40`.
@@ -325,32 +357,41 @@ fn is_llvm(output: &Path) -> bool {
 pub fn write(
     input: &Path,
     from: Asked<'_>,
-    output: &Path,
+    (output, strict): (&Path, StrictArgs),
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let suffix = output.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase());
-    let write: fn(&Cover, &mut dyn Write) -> std::io::Result<()> = match suffix.as_deref() {
-        Some("info") => export::lcov,
-        Some("xml") => export::cobertura,
-        Some("json") if is_llvm(output) => export::llvm,
-        Some("json") => export::json,
-        Some("csv") => |cover, out| out.write_all(cover::table(cover, Each::File, None).to_csv().as_bytes()),
+    let recorded = recorded(input);
+    let cobertura = |cover: &Cover, out: &mut dyn Write| export::cobertura(cover, recorded, out);
+    let write: &dyn Fn(&Cover, &mut dyn Write) -> std::io::Result<()> = match suffix.as_deref() {
+        Some("info") => &export::lcov,
+        Some("xml") => &cobertura,
+        Some("json") if is_llvm(output) => &export::llvm,
+        Some("json") => &export::json,
+        Some("csv") => &|cover, out| out.write_all(cover::table(cover, Each::File, None).to_csv().as_bytes()),
         _ => bail!(
             "{}: the suffix picks the format of coverage: .info (lcov), .xml (Cobertura), .json (gcov), .llvm.json, .csv",
             output.display()
         ),
     };
-    let cover = load_and_complain(input, from, progress)?;
+    let (cover, account) = load_and_complain(input, from, progress)?;
     if output.to_string_lossy().starts_with("-.") {
         write(&cover, out)?;
-        return Ok(Outcome::Done);
+        return judge_own(strict, &[(input, &account)], Outcome::Done, progress);
     }
     let name = || output.display().to_string();
     let mut file = BufWriter::new(std::fs::File::create(output).with_context(name)?);
     write(&cover, &mut file).and_then(|()| file.flush()).with_context(name)?;
     progress.say(&format!("wrote {}", output.display()));
-    Ok(Outcome::Done)
+    judge_own(strict, &[(input, &account)], Outcome::Done, progress)
+}
+
+/// When counters were recorded, as the run says, or else the file.
+fn recorded(input: &Path) -> SystemTime {
+    let counters = input.join("streams/gcov").join(AFTER);
+    let place = if counters.exists() { &counters } else { input };
+    std::fs::metadata(place).and_then(|file| file.modified()).unwrap_or(UNIX_EPOCH)
 }
 
 type WriteSamples = fn(&Profile, &mut dyn Write) -> std::io::Result<()>;
@@ -416,7 +457,10 @@ pub fn compare(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let (old, new) = (load_and_complain(old, from, progress)?, load_and_complain(new, from, progress)?);
+    let paths = (old, new);
+    let (old, of_old) = load_and_complain(old, from, progress)?;
+    let (new, of_new) = load_and_complain(new, from, progress)?;
+    let accounts = [(paths.0, &of_old), (paths.1, &of_new)];
     let changes = diff::changes(&old, &new, view.path);
     let gained: usize = changes.values().map(|change| change.gained.len()).sum();
     let lost: usize = changes.values().map(|change| change.lost.len()).sum();
@@ -427,7 +471,8 @@ pub fn compare(
             "old": cover::summary_json(&before), "new": cover::summary_json(&after),
             "gained": gained, "lost": lost,
         });
-        return show(table, view, value, out);
+        let outcome = show(table, view, value, out)?;
+        return judge_own(view.strict, &accounts, outcome, progress);
     }
     writeln!(
         out,
@@ -436,7 +481,8 @@ pub fn compare(
         after.lines.hit,
         changes.len()
     )?;
-    show(table, view, json!({}), out)
+    let outcome = show(table, view, json!({}), out)?;
+    judge_own(view.strict, &accounts, outcome, progress)
 }
 
 /// `kprism diff --patch`: what was executed of the lines a patch adds.
@@ -448,13 +494,29 @@ pub fn patch(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let text = std::fs::read(patch).with_context(|| patch.display().to_string())?;
+    let text = match patch.to_str() {
+        Some("-") => {
+            let mut text = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut text).context("standard input")?;
+            text
+        }
+        _ => std::fs::read(patch).with_context(|| patch.display().to_string())?,
+    };
     let added = diff::added(&String::from_utf8_lossy(&text));
     if added.is_empty() {
         bail!("{}: not a unified diff that adds lines (git diff, diff -u)", patch.display());
     }
-    let cover = load_and_complain(input, from, progress)?;
-    show(diff::patch_table(&cover, &added), view, json!({}), out)
+    let (cover, account) = load_and_complain(input, from, progress)?;
+    let found = diff::found(&cover, &added, view.path);
+    let totals = diff::patch_totals(&found);
+    let mut value = json!({});
+    if view.json {
+        value["totals"] = totals.to_json();
+    } else if !found.is_empty() {
+        writeln!(out, "{}\n", totals.to_text())?;
+    }
+    let outcome = show(diff::patch_table(&found), view, value, out)?;
+    judge_own(view.strict, &[(input, &account)], outcome, progress)
 }
 
 fn show(
@@ -475,6 +537,7 @@ fn show(
         value["rows"] = table.to_json();
         print_json(&value, out)?;
     } else {
+        diff::shorten(&mut table);
         write!(out, "{}", table.to_text(view.style))?;
     }
     Ok(outcome)

@@ -17,6 +17,7 @@ use crate::cover::{From, Who, is_cover, load};
 use crate::exit::Outcome;
 use crate::flow_cover;
 use crate::progress::Progress;
+use crate::source_files;
 
 /// Lines that are named for each kind of difference.
 const NAMED: usize = 12;
@@ -33,9 +34,8 @@ pub fn report(
         bail!("{}: no counters of gcov in it: kprism lab gcov-kernel --flow records both", input.display());
     }
     let gcov = load(input, &From { by_flow: false, ..from.clone() }, &Who::default(), progress)?;
-    let (flow, known) = flow_cover::load_known(input, &from.debug, &Who::default(), progress)?;
-    let text =
-        |path: &str| std::fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let (flow, known) = flow_cover::load_known(input, from, &Who::default(), progress)?;
+    let text = |path: &str| source_files::read(path, 0, from.source_dir.as_deref());
     let files = compare(&gcov.cover, &flow.cover, &known, &|path| takes(view.path, path), &text);
     if files.is_empty() {
         return Ok(Outcome::NothingMatched);

@@ -105,8 +105,14 @@ pub fn run(
 ) -> Result<Outcome> {
     let style = Style { color: wants_color(color) };
     let sort = args.sort.as_deref();
-    let view =
-        cover::View { path: args.under.as_deref(), sort, limit: Some(args.limit), json: args.json, style };
+    let view = cover::View {
+        path: args.under.as_deref(),
+        sort,
+        limit: Some(args.limit),
+        json: args.json,
+        style,
+        strict: args.strict,
+    };
     let who = crate::cover::Who { filter: args.select.filter(), call: None };
     let asked = (&args.cover, &who);
     let new = match (&args.new, &args.patch) {
@@ -114,7 +120,8 @@ pub fn run(
         (Some(new), _) => new,
         (None, None) => bail!("a second run to compare with, or --patch"),
     };
-    if args.cover_lines || crate::cover::is_cover(&args.old) && crate::cover::is_cover(new) {
+    let holds_counters = |path: &Path| crate::cover::is_cover(path) || crate::cover::is_alone(path);
+    if args.cover_lines || holds_counters(&args.old) && holds_counters(new) {
         return cover::compare(&args.old, new, asked, &view, progress, out);
     }
     if crate::boot::is_boot(&args.old) && crate::boot::is_boot(new) {

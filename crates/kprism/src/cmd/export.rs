@@ -103,7 +103,10 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         return perfdata::export(&args.input, &args.output, progress);
     }
     if args.output.extension().is_some_and(|suffix| suffix == "gcda") {
-        given.only("a folder of .gcda", &[COVER.as_slice(), &["relative"]].concat())?;
+        given.only(
+            "a folder of .gcda",
+            &["subject", "input", "output", "build_dir", "since_boot", "merge", "relative"],
+        )?;
         return super::cover::write_profile(&args.input, &args.cover, args.relative, &args.output, progress);
     }
     if let Some(write) = super::cover::samples(&args.output) {
@@ -119,7 +122,13 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         )?;
         let call = args.one.syscall.is_some().then(|| args.one.clone());
         let who = crate::cover::Who { filter: args.select.filter(), call };
-        return super::cover::write(&args.input, (&args.cover, &who), &args.output, progress, out);
+        return super::cover::write(
+            &args.input,
+            (&args.cover, &who),
+            (&args.output, args.strict),
+            progress,
+            out,
+        );
     }
     let run = Run::open(&args.input)?;
     if super::probe::is_recorded(&run) {
@@ -146,7 +155,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
 }
 
 /// Options of every export of coverage.
-const COVER: [&str; 10] = [
+const COVER: [&str; 12] = [
     "subject",
     "input",
     "output",
@@ -157,6 +166,8 @@ const COVER: [&str; 10] = [
     "vmlinux",
     "module_file",
     "debug_dir",
+    "source_dir",
+    "source_prefix",
 ];
 const SAMPLES: [&str; 9] =
     ["input", "output", "pids", "comms", "syscall", "call", "vmlinux", "module_file", "debug_dir"];

@@ -192,11 +192,11 @@ pub fn run(
     if args.subject == Some(Subject::Cover) {
         given.only("`report cover`", &COVER)?;
         let (path, sort) = (args.name.as_deref(), args.sort.as_deref());
-        let view = cover::View { path, sort, limit: args.limit, json: args.json, style };
+        let view = cover::View { path, sort, limit: args.limit, json: args.json, style, strict: args.strict };
         let call = args.one.syscall.is_some().then(|| args.one.clone());
         let who = crate::cover::Who { filter: args.select.filter(), call };
         if let Some(file) = &args.html {
-            return cover::write_html(&args.input, &args.cover, &who, path, file, progress);
+            return cover::write_html(&args.input, &args.cover, &who, (path, file, args.strict), progress);
         }
         return cover::report(&args.input, &args.cover, &who, &view, progress, out);
     }
@@ -328,7 +328,7 @@ const FUNC: [&str; 13] = [
 ];
 const FUNC_TREE: [&str; 9] =
     ["subject", "input", "limit", "json", "pids", "comms", "tree", "min_percent", "depth"];
-const COVER: [&str; 21] = [
+const COVER: [&str; 22] = [
     "subject",
     "name",
     "input",
@@ -343,6 +343,7 @@ const COVER: [&str; 21] = [
     "each",
     "compare",
     "source_dir",
+    "source_prefix",
     "build_dir",
     "since_boot",
     "by_flow",

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use kprism_store::{Manifest, Run};
+use kprism_store::{Account, Manifest, Run};
 
 use crate::exit::Outcome;
 use crate::progress::Progress;
@@ -35,20 +35,54 @@ pub fn judge(strict: StrictArgs, runs: &[&Path], outcome: Outcome, progress: &Pr
     Ok(Outcome::Done)
 }
 
+/// The same of inputs whose account the command drew up itself, which need not be runs.
+pub fn judge_own(
+    strict: StrictArgs,
+    inputs: &[(&Path, &Account)],
+    outcome: Outcome,
+    progress: &Progress,
+) -> Result<Outcome> {
+    if !strict.strict || outcome != Outcome::Done {
+        return Ok(outcome);
+    }
+    for (input, account) in inputs {
+        let manifest = match input.join("manifest.json").exists() {
+            true => Some(Run::open(input)?.manifest()?),
+            false => None,
+        };
+        let of_run = manifest.as_ref().and_then(|manifest| stopped(manifest).or_else(|| recorded(manifest)));
+        if let Some(reason) = of_run.or_else(|| bad(account)) {
+            progress.say(&format!("kprism: --strict: {}: {reason}", input.display()));
+            return Ok(Outcome::Incomplete);
+        }
+    }
+    Ok(Outcome::Whole)
+}
+
 /// Why the run is not whole.
 fn fault(manifest: &Manifest) -> Option<String> {
-    if let Some(stopped) = &manifest.stopped {
-        return Some(format!("recording ended early: {stopped}"));
+    if let Some(reason) = stopped(manifest) {
+        return Some(reason);
     }
     if manifest.accounts.is_empty() {
         return Some("it has no account of what was lost".into());
     }
-    let bad = |account: &kprism_store::Account| {
-        let entries = account.entries.iter().filter(|e| e.fate.is_fault() && e.count != Some(0));
-        let texts: Vec<String> = entries.map(|e| format!("{} {}", e.fate.name(), e.to_text())).collect();
-        (!texts.is_empty()).then(|| texts.join(", "))
-    };
+    recorded(manifest)
+}
+
+fn stopped(manifest: &Manifest) -> Option<String> {
+    Some(format!("recording ended early: {}", manifest.stopped.as_ref()?))
+}
+
+/// The first of the run's accounts that is not whole.
+fn recorded(manifest: &Manifest) -> Option<String> {
     manifest.accounts.iter().find_map(|(name, account)| Some(format!("{name}: {}", bad(account)?)))
+}
+
+fn bad(account: &Account) -> Option<String> {
+    let entries = account.entries.iter().filter(|e| e.fate.is_fault() && e.count != Some(0));
+    let texts: Vec<String> = entries.map(|e| format!("{} {}", e.fate.name(), e.to_text())).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 #[cfg(test)]
