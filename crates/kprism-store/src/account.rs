@@ -254,7 +254,7 @@ mod tests {
         let text = account.to_text();
         assert_eq!(text.lines().count(), 2);
         assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
-        assert_eq!(text.matches("events of a kind").count(), 9);
+        assert_eq!(text.matches(" of a kind").count(), 9);
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! `report.in/true.data` is a run of `true` in the lab, tables and manifest only. To renew transcripts after
 //! an intended change: `TRYCMD=overwrite cargo test -p kprism --test cli`.
 
+use std::path::Path;
+use std::process::Command;
+
 use kprism_test::{NO_INTEL_PT, needs, test};
 
 fn transcripts_of(files: &str) {
@@ -21,6 +24,32 @@ fn transcripts() {
 fn transcripts_without_intel_pt() {
     needs(&[NO_INTEL_PT]);
     transcripts_of("tests/cmd/no_pmu/*.trycmd");
+}
+
+/// Of many places that cannot be decoded the first are listed, and the others are counted beside them.
+#[test]
+fn errors_that_are_not_listed_are_counted() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmd/import.in");
+    let dir = tempfile::tempdir().unwrap();
+    let (stream, run) = (dir.path().join("many.pt"), dir.path().join("run"));
+    // One more place after the other, without a packet to begin anew at: up to there, a limited number is kept.
+    let bytes = std::fs::read(folder.join("nocode.pt")).unwrap();
+    let (before, place) = bytes.split_at(bytes.len() - 11);
+    std::fs::write(&stream, [before, &place.repeat(5000)].concat()).unwrap();
+    let code = format!("{}@401000", folder.join("code.bin").display());
+    let kprism = |args: &[&std::ffi::OsStr]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (run, import) = (run.as_os_str(), ["import".as_ref(), "--code".as_ref(), code.as_ref()]);
+    kprism(&[&import[..], &[stream.as_os_str(), "-o".as_ref(), run]].concat());
+    let errors = ["report", "errors", "--limit", "0", "-i"].map(std::ffi::OsStr::new);
+    let text = kprism(&[&errors[..], &[run]].concat());
+    assert!(text.contains("… 904 more were counted only"), "{}", &text[text.len().saturating_sub(900)..]);
+    let json = kprism(&[&errors[..], &[run, "--json".as_ref()]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((json["rows"].as_array().unwrap().len(), &json["unlisted"]), (4096, &904.into()));
 }
 
 kprism_test::main!();

@@ -112,7 +112,24 @@ fn values_are_those_that_the_program_prints() {
         );
         assert_eq!(counts["value_errors"], json!({"bad read": 38, "division by zero": 1}));
         assert_eq!(counts["condition_errors"], json!({}));
+        // What could not be read is in the account, and the result is not whole.
+        assert_eq!(accounted(&manifest, "values that could not be read"), Some(39));
+        assert_eq!((strict(&run), accounted(&manifest, "records")), (Some(4), Some(38)));
     }
+}
+
+/// A count of the account of probes.
+fn accounted(manifest: &Value, unit: &str) -> Option<u64> {
+    let entries = manifest["accounts"]["probe"].as_array().expect("an account");
+    entries.iter().find(|entry| entry["unit"] == unit).expect(unit)["count"].as_u64()
+}
+
+/// How `report probe --strict` ends, which says so at its end.
+fn strict(run: &Path) -> Option<i32> {
+    let output = kprism(&["report", "probe", "--strict", "--limit", "1", "-i", run.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\naccount\n  seen "), "{text}");
+    output.status.code()
 }
 
 #[test]
@@ -137,6 +154,7 @@ fn entry_return_and_counts() {
         let took = record["values"]["$duration"].as_u64().unwrap();
         assert!(took > 0 && took < 60_000_000_000, "{record}");
     }
+    assert_eq!(strict(&run), Some(0));
     // Every hit is accounted for, whether the ring had room for all or not.
     record("busy if n % 2", &["--collect", "$regs,n", "--buffer-size", "64K"], &["200000", "busy"]);
     let manifest_of = manifest(&run);
@@ -145,6 +163,9 @@ fn entry_return_and_counts() {
     assert_eq!((&counts["hits"], &counts["passed"]), (&json!(200_000), &json!(100_000)));
     let found = records(&run);
     assert_eq!(found.len() as u64 + lost, 100_000);
+    assert_eq!(accounted(&manifest_of, "records for which a ring had no room"), Some(lost));
+    assert_eq!(accounted(&manifest_of, "records missing from the file"), Some(0));
+    assert_eq!(strict(&run), Some(if lost > 0 { 4 } else { 0 }));
     assert!(found.iter().all(|record| record["values"]["n"].as_u64().unwrap() % 2 == 1));
     // A variable counts, and stops.
     record(
@@ -155,6 +176,7 @@ fn entry_return_and_counts() {
     let found: Vec<u64> =
         records(&run).iter().map(|record| record["values"]["n"].as_u64().unwrap()).collect();
     assert_eq!(found, [9, 19, 29, 39, 49]);
+    assert_eq!(strict(&run), Some(0));
 }
 
 /// What was collected as Parquet is what it is as text, by Arrow's own reader where it is installed.

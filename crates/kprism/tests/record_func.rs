@@ -33,6 +33,14 @@ fn record(run: &Path, args: &[&str]) -> String {
     said
 }
 
+/// `1,234,567`.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap()).collect();
+    groups.join(",")
+}
+
 /// A return: thread, function, duration.
 type Returned = (u32, u64, Option<u64>);
 
@@ -235,6 +243,15 @@ fn events_are_what_the_kernel_counted() {
     assert_eq!((events, stats.entries), (stats.read, 0), "{said}");
     assert_eq!((&manifest["events"], &manifest["lost_events"]), (&events.into(), &lost.into()));
     assert!(lost > 0 && said.contains("for fewer losses"), "{said}");
+    // One number of lost events, whoever says it.
+    let account = manifest["accounts"]["durations"].as_array().expect("an account");
+    let of = |unit: &str| account.iter().find(|e| e["unit"] == unit && e["fate"] == "lost").expect("a count");
+    assert_eq!(of("events")["count"], lost);
+    assert_eq!(manifest["options"]["durations"]["lost"], lost);
+    let info = kprism(&["info", "--strict", "-i", run.to_str().unwrap()]);
+    let text = String::from_utf8(info.stdout).unwrap();
+    assert!(text.contains(&format!("lost events   {}\n", grouped(lost))), "{text}");
+    assert_eq!(info.status.code(), Some(4));
     let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
     let mut functions: Vec<u64> = exits.iter().map(|(_, func, _)| *func).collect();
     functions.sort_unstable();

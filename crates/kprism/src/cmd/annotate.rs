@@ -300,3 +300,26 @@ pub fn installed_vmlinux(loaded: &Loaded, debug: &[PathBuf]) -> Option<PathBuf> 
     let by_release = debug.iter().map(|dir| dir.join(format!("boot/vmlinux-{}", kernel.release)));
     by_build_id(&id, debug).or_else(|| by_release.into_iter().find(|place| Path::is_file(place)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of several names at one address one is shown, and all are found.
+    #[test]
+    fn functions_are_found_by_their_other_names() {
+        let kallsyms =
+            b"ffffffff81000000 T _text\nffffffff81000010 T ksys_write\nffffffff81000010 t alias_of_it\n\
+            ffffffff81000100 T next_one\nffffffff81000200 T _etext\n";
+        let symbols = Symbols::load(kallsyms, &[], None).unwrap();
+        let found = |name: &str| {
+            let chosen = choose(name, &symbols).unwrap();
+            let all = (0..symbols.len() as u32).filter(|&id| chosen[id as usize]);
+            all.map(|id| symbols.function(FunctionId(id)).start).collect::<Vec<_>>()
+        };
+        assert_eq!(found("alias_of_it"), [0xffff_ffff_8100_0010]);
+        assert_eq!(found("ksys_write"), found("alias_of_it"));
+        assert_eq!(found("next_one"), [0xffff_ffff_8100_0100]);
+        assert!(choose("nobody", &symbols).is_err());
+    }
+}

@@ -300,7 +300,7 @@ pub fn run(
         write!(out, "{}\n{}", header.to_text(&profile, style), table.to_text(style))?;
         if unlisted > 0 {
             let text = format!(
-                "… {} more were counted only: of each stream, the first ones are kept with their place",
+                "… {} more were counted only: of each part of a stream, the first ones are kept with their place",
                 grouped(unlisted)
             );
             writeln!(out, "{}", style.alert(&text))?;

@@ -121,9 +121,9 @@ mod tests {
             text,
             "  seen            0 calls\n\
              \u{20} kept            0 calls\n\
-             \u{20} lost            1 calls for which the ring had no room, 2 calls beyond what a task may have open,\n\
+             \u{20} lost            1 call for which the ring had no room, 2 calls beyond what a task may have open,\n\
              \u{20}                 3 entries or returns missed by the kernel, 11 calls without an end, 4 ends without a call,\n\
-             \u{20}                 1 functions left out\n\
+             \u{20}                 1 function left out\n\
              \u{20}                   functions left out: do_exit (it never returns)\n\
              \u{20} not understood  0 places in the trace, 0 formats of events\n\
              \u{20} guessed         0 calls whose callers are not known, 0 calls across a jump of the clock, \
