@@ -7,7 +7,7 @@
 #   make bench    measure, in one run, against the peers
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
-#   make test-probe  C, C++ and Rust programs built in 40 ways, GDB judges places, counts and values; probes of the stock kernel in the guest: GDB judges 398 expressions and locals around tracepoints; lines, returns, per-CPU variables
+#   make test-probe  C, C++ and Rust programs built in 64 ways, GDB judges places, counts and values; probes of the stock kernel in the guest: GDB judges 398 expressions and locals around tracepoints; lines, returns, per-CPU variables
 #   make soak     probes switched on and off under load for SOAK_SECONDS (1800): nothing is left, every hit accounted for
 #   make test-expr-kernel  PROGRAMS (1,000,000) made-up programs from SEED in the guest's kernel and in the interpreter
 #   make test-profile-use  compile that kernel with what it counted, and compare instructions (see docs/pgo.md)
