@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use kprism_test::{BPF, ROOT, UPROBES, needs, test};
+use kprism_test::{BPF, ROOT, UPROBES, needs, python_with, test};
 use serde_json::{Value, json};
 
 const CASE: &str = include_str!("probe/case.c");
@@ -179,35 +179,46 @@ fn entry_return_and_counts() {
     assert_eq!(strict(&run), Some(0));
 }
 
-/// What was collected as Parquet is what it is as text, by Arrow's own reader where it is installed.
-#[test]
-fn tables_for_other_tools() {
-    allowed();
-    let dir = tempfile::tempdir().unwrap();
-    let (program, run) = (built(dir.path(), &["-O0"]), dir.path().join("run"));
+/// A run, and its records as tables beside it.
+fn tables(dir: &Path) -> PathBuf {
+    let (program, run) = (built(dir, &["-O0"]), dir.join("run"));
     let place = format!("case.c:{}", line());
     let (run_at, command) = (run.to_str().unwrap(), program.to_str().unwrap());
     let collect = "n,total,who,*item,item->weight,item->flags,n / (n - 2),n > 50";
     let output = kprism(&["record", "probe", &place, "--collect", collect, "-o", run_at, "--", command]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let table = dir.path().join("records.parquet");
     for name in ["records.parquet", "records.csv", "records.json"] {
-        let file = dir.path().join(name);
+        let file = dir.join(name);
         let output = kprism(&["export", "-i", run_at, "-o", file.to_str().unwrap()]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
+    run
+}
+
+#[test]
+fn tables_for_other_tools() {
+    allowed();
+    let dir = tempfile::tempdir().unwrap();
+    tables(dir.path());
     let csv = std::fs::read_to_string(dir.path().join("records.csv")).unwrap();
     assert_eq!(csv.lines().count(), 101);
     let all: Value =
         serde_json::from_slice(&std::fs::read(dir.path().join("records.json")).unwrap()).unwrap();
     assert_eq!(all["records"].as_array().unwrap().len(), 100);
+}
+
+/// What was collected as Parquet is what it is as text, by Arrow's own reader.
+#[test]
+fn arrow_reads_the_same() {
+    allowed();
+    let mut python = python_with(&["pyarrow.parquet"]);
+    let dir = tempfile::tempdir().unwrap();
+    let run = tables(dir.path());
     let script = "import sys, json, pyarrow.parquet as p\n\
                   for row in p.read_table(sys.argv[1]).to_pylist(): print(json.dumps(row))";
-    let read = Command::new("python3").args(["-c", script]).arg(&table).output().expect("python3 runs");
-    if !read.status.success() {
-        eprintln!("not read: {}", String::from_utf8_lossy(&read.stderr));
-        return;
-    }
+    let read =
+        python.args(["-c", script]).arg(dir.path().join("records.parquet")).output().expect("python3 runs");
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     let rows: Vec<Value> =
         String::from_utf8(read.stdout).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let found = records(&run);
