@@ -113,8 +113,8 @@ mod tests {
         manifest.other.insert("losses".into(), losses);
         let left_out = json!([{"name": "do_exit", "why": "it never returns"}]);
         manifest.options.insert("left_out".into(), left_out);
-        let mut times = Times::default();
-        times.funcs = vec![FuncTimes { gapped: 7, ..FuncTimes::default() }];
+        let times =
+            Times { funcs: vec![FuncTimes { gapped: 7, ..FuncTimes::default() }], ..Times::default() };
         let facts = Facts { of_calls: true, ..Facts::default() };
         let text = account(&manifest, &times, &facts).to_text();
         assert_eq!(
