@@ -271,7 +271,7 @@ fn a_reset_in_the_window_is_never_subtracted() {
     let (text, complaints) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(complaints.contains("all counters were cleared in the window (2 objects"), "{complaints}");
-    assert!(text.contains("1 windows cut by a reset of all counters"), "{text}");
+    assert!(text.contains("1 window cut by a reset of all counters"), "{text}");
     assert_eq!(kprism(dir, &["report", "cover", "-i", "run", "--strict"]).status.code(), Some(4));
     // Without a window there is none to be cut; the folder's account is whole.
     fs::remove_dir_all(dir.join("before")).unwrap();

@@ -144,7 +144,11 @@ fn the_timeline_has_every_call_and_switch() {
     let lines = kprism(&["script", "-i", run, "--json"]);
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let calls: Vec<u64> = lines.iter().filter_map(|line| line["wall_ns"].as_u64()).collect();
-    let switches = lines.iter().filter(|line| line["event"] == "switch").count();
+    let switched: Vec<&Value> =
+        lines.iter().filter(|line| line["event"] == "switch").map(|line| &line["cpu"]).collect();
+    // Each CPU has a task before its first switch, too, from the start of its stream on.
+    let cpus = (0..4u64).filter(|cpu| switched.contains(&&Value::from(*cpu))).count();
+    let switches = switched.len() + cpus;
     let expected = serde_json::json!([
         [{"calls": calls.len(), "ns": calls.iter().sum::<u64>()}], [{"bad": 0}], [{"switches": switches}], [],
     ]);
