@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the trace says: initcalls by their events, and the exits of traced functions.
+//! What the trace says: initcalls by their events, and the exits of traced functions. Pages tell functions by address, a
+//! text by name.
+
+use std::collections::BTreeMap;
 
 use kprism_ftrace::format::Format;
 use kprism_ftrace::{Data, Event, Exit, Func};
 
+use crate::log::symbol_of;
+
+/// The address of what a text tells by name alone.
+pub const BY_NAME: u64 = u64::MAX;
+
 /// An initcall as the events tell it; addresses are not named yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Started {
-    /// The function.
+    /// The function; [`BY_NAME`] where the trace names it instead.
     pub address: u64,
+    /// What was at its address when a text was made, and in which module.
+    pub name: Option<(String, Option<String>)>,
     /// The level at the time; of the kernel's own tasks only.
     pub level: Option<String>,
     /// The task.
@@ -20,10 +30,12 @@ pub struct Started {
 }
 
 /// A traced function's call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Called {
-    /// The function.
+    /// The function; 0 where the trace names it instead.
     pub address: u64,
+    /// Its name, where the trace is a text.
+    pub name: Option<String>,
     /// The task.
     pub pid: u32,
     /// Calls around it.
@@ -45,6 +57,8 @@ pub struct Read {
     pub last_ns: u64,
     /// Events lost, where it was counted.
     pub lost: u64,
+    /// Ends of functions whose beginning is not there, and that do not tell when it was, or whose.
+    pub orphans: u64,
 }
 
 /// Where the fields of the events of initcalls are.
@@ -72,57 +86,124 @@ impl Formats {
 
 /// Reads events in order of time.
 pub fn read<'a>(events: impl Iterator<Item = Event<'a>>, formats: &Formats) -> Read {
-    let mut read = Read::default();
-    let mut level = None;
-    // Not ended yet, newest last.
-    let mut open: Vec<usize> = Vec::new();
+    let mut reader = Reader::default();
     for event in events {
-        read.last_ns = read.last_ns.max(event.ns);
-        match event.data {
-            Data::Raw { id, bytes } => {
-                if let Some((_, at)) = formats.level.filter(|(level, _)| *level == id) {
-                    level = string(bytes, at);
-                } else if let Some((_, at)) = formats.start.filter(|(start, _)| *start == id) {
-                    let Some(address) = u64_at(bytes, at) else { continue };
-                    open.push(read.initcalls.len());
-                    // The kernel's own run in the first two tasks, one level after the other.
-                    let level = level.clone().filter(|_| event.pid <= 1);
-                    read.initcalls.push(Started {
-                        address,
-                        level,
-                        pid: event.pid,
-                        start_ns: event.ns,
-                        end: None,
-                    });
-                } else if let Some((_, at, ret)) = formats.finish.filter(|(finish, ..)| *finish == id) {
-                    let (Some(address), Some(result)) = (u64_at(bytes, at), i32_at(bytes, ret)) else {
-                        continue;
-                    };
-                    let same = |&at: &usize| {
-                        let call: &Started = &read.initcalls[at];
-                        call.address == address && call.pid == event.pid
-                    };
-                    if let Some(at) = open.iter().rposition(same) {
-                        let call = &mut read.initcalls[open.remove(at)];
-                        call.end = Some((event.ns.saturating_sub(call.start_ns), result.into()));
-                    }
-                }
+        reader.take(&event, formats);
+    }
+    reader.read
+}
+
+#[derive(Default)]
+struct Reader<'a> {
+    read: Read,
+    level: Option<String>,
+    /// Initcalls that have not ended, newest last.
+    open: Vec<usize>,
+    /// Functions that were entered, by task: depth, name, time. In a text an end may not say whose it is.
+    entered: BTreeMap<u32, Vec<(u32, &'a str, u64)>>,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, event: &Event<'a>, formats: &Formats) {
+        self.read.last_ns = self.read.last_ns.max(event.ns);
+        match &event.data {
+            Data::Raw { id, bytes } => self.record(event, *id, bytes, formats),
+            Data::Text(text) => self.text(event, text),
+            Data::Entry { func: Func::Name(name), depth } => {
+                let stack = self.entered.entry(event.pid).or_default();
+                while stack.pop_if(|(open, ..)| *open >= *depth).is_some() {}
+                stack.push((*depth, name, event.ns));
             }
-            Data::Exit(Exit {
-                func: Some(Func::Address(address)),
-                depth,
-                call_ns: Some(start_ns),
-                ret_ns,
-                ..
-            }) => {
-                let ns = ret_ns.unwrap_or(event.ns).saturating_sub(start_ns);
-                read.calls.push(Called { address, pid: event.pid, depth, start_ns, ns });
-            }
-            Data::Lost { count } => read.lost = read.lost.saturating_add(count.unwrap_or(0)),
+            Data::Exit(exit) => self.exit(event, exit),
+            Data::Lost { count } => self.read.lost = self.read.lost.saturating_add(count.unwrap_or(0)),
             _ => {}
         }
     }
-    read
+
+    /// An event of the ring buffer.
+    fn record(&mut self, event: &Event<'_>, id: u16, bytes: &[u8], formats: &Formats) {
+        if let Some((_, at)) = formats.level.filter(|(level, _)| *level == id) {
+            self.level = string(bytes, at);
+        } else if let Some((_, at)) = formats.start.filter(|(start, _)| *start == id) {
+            if let Some(address) = u64_at(bytes, at) {
+                self.starts(event, address, None);
+            }
+        } else if let Some((_, at, ret)) = formats.finish.filter(|(finish, ..)| *finish == id)
+            && let (Some(address), Some(result)) = (u64_at(bytes, at), i32_at(bytes, ret))
+        {
+            self.finishes(event, address, None, result.into());
+        }
+    }
+
+    /// An event of a text: `initcall_start: func=ext4_init_fs+0x0/0x230 [ext4]`.
+    fn text(&mut self, event: &Event<'_>, text: &str) {
+        if let Some(level) = text.strip_prefix("initcall_level: level=") {
+            self.level = Some(level.trim().to_owned());
+        } else if let Some(symbol) = text.strip_prefix("initcall_start: func=") {
+            self.starts(event, BY_NAME, symbol_of(symbol));
+        } else if let Some((symbol, result)) =
+            text.strip_prefix("initcall_finish: func=").and_then(|rest| rest.rsplit_once(" ret="))
+            && let Ok(result) = result.trim().parse()
+        {
+            self.finishes(event, BY_NAME, symbol_of(symbol), result);
+        }
+    }
+
+    fn starts(&mut self, event: &Event<'_>, address: u64, name: Option<(String, Option<String>)>) {
+        self.open.push(self.read.initcalls.len());
+        // The kernel's own run in the first two tasks, one level after the other.
+        let level = self.level.clone().filter(|_| event.pid <= 1);
+        let (pid, start_ns) = (event.pid, event.ns);
+        self.read.initcalls.push(Started { address, name, level, pid, start_ns, end: None });
+    }
+
+    fn finishes(
+        &mut self,
+        event: &Event<'_>,
+        address: u64,
+        name: Option<(String, Option<String>)>,
+        result: i64,
+    ) {
+        let initcalls = &mut self.read.initcalls;
+        let same = |&at: &usize| {
+            let call = &initcalls[at];
+            call.address == address && call.name == name && call.pid == event.pid
+        };
+        if let Some(at) = self.open.iter().rposition(same) {
+            let call = &mut initcalls[self.open.remove(at)];
+            call.end = Some((event.ns.saturating_sub(call.start_ns), result));
+        }
+    }
+
+    /// A function returns.
+    fn exit(&mut self, event: &Event<'_>, exit: &Exit<'_>) {
+        let &Exit { func, depth, call_ns, ret_ns, .. } = exit;
+        let (pid, end_ns) = (event.pid, ret_ns.unwrap_or(event.ns));
+        if let Some(Func::Address(address)) = func {
+            if let Some(start_ns) = call_ns {
+                let ns = end_ns.saturating_sub(start_ns);
+                self.read.calls.push(Called { address, name: None, pid, depth, start_ns, ns });
+            }
+            return;
+        }
+        let stack = self.entered.entry(pid).or_default();
+        while stack.pop_if(|(open, ..)| *open > depth).is_some() {}
+        let entered = stack.pop_if(|(open, ..)| *open == depth);
+        let own = match func {
+            Some(Func::Name(name)) => Some(name),
+            _ => None,
+        };
+        let name = own.or(entered.map(|(_, name, _)| name));
+        let start_ns = call_ns.or(entered.map(|(.., ns)| ns));
+        match (name, start_ns) {
+            (Some(name), Some(start_ns)) => {
+                let ns = end_ns.saturating_sub(start_ns);
+                let name = name.split_once(" [").map_or(name, |(function, _)| function).to_owned();
+                self.read.calls.push(Called { address: 0, name: Some(name), pid, depth, start_ns, ns });
+            }
+            _ => self.read.orphans += 1,
+        }
+    }
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::events::{Called, Read, Started};
+use crate::events::{BY_NAME, Called, Read, Started};
 use crate::log::Call;
 use crate::{Boot, Initcall, LongCall};
 
@@ -17,7 +17,7 @@ pub fn join(
     tasks: Vec<(u32, String)>,
     name: &dyn Fn(u64) -> Option<(String, Option<String>)>,
 ) -> Boot {
-    let mut boot = Boot { lost: read.lost, tasks, ..Boot::default() };
+    let mut boot = Boot { lost: read.lost, orphans: read.orphans, tasks, ..Boot::default() };
     let matched = pair(&read.initcalls, log, name);
     for (started, call) in read.initcalls.iter().zip(&matched) {
         boot.unnamed += usize::from(call.is_none());
@@ -68,7 +68,7 @@ fn of_events(
 ) -> Initcall {
     let (function, module) = match call {
         Some(call) => (call.name.clone(), call.module.clone()),
-        None => name(started.address).unwrap_or_else(|| (format!("{:#x}", started.address), None)),
+        None => now(started, name).unwrap_or_else(|| (format!("{:#x}", started.address), None)),
     };
     let level = match (&module, &started.level) {
         (None, level) if started.pid <= 1 => level.clone().unwrap_or_default(),
@@ -80,6 +80,14 @@ fn of_events(
     };
     let (pid, start_ns, address) = (started.pid, started.start_ns, started.address);
     Initcall { name: function, module, level, pid, start_ns, ns, result, address }
+}
+
+/// What is at the address of an initcall now, or was when a text was made of the trace.
+fn now(
+    started: &Started,
+    name: &dyn Fn(u64) -> Option<(String, Option<String>)>,
+) -> Option<(String, Option<String>)> {
+    if started.address == BY_NAME { started.name.clone() } else { name(started.address) }
 }
 
 /// For each initcall of the events the log's line on it. Both are in the order of time; either may lack some, as a log
@@ -101,7 +109,7 @@ fn pair(
     }
     for (events, calls) in by_task.values() {
         let names: Vec<Option<String>> =
-            events.iter().map(|&at| name(started[at].address).map(|(name, _)| name)).collect();
+            events.iter().map(|&at| now(&started[at], name).map(|(name, _)| name)).collect();
         let mut position: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (at, &call) in calls.iter().enumerate() {
             position.entry(&log[call].name).or_default().push(at);
@@ -144,9 +152,12 @@ fn long_call(
     // The event comes just before the call, so it is the newest of this task.
     let initcall = initcalls[..from].iter().rev().take(8).find(|call| call.pid == called.pid);
     let same = initcall.filter(|call| call.address != 0 && call.address.abs_diff(called.address) <= 16);
-    let name = match same {
-        Some(call) => call.name.clone(),
-        None => name(called.address).map_or_else(|| format!("{:#x}", called.address), |(name, _)| name),
+    let name = match (&called.name, same) {
+        (Some(name), _) => name.clone(),
+        (None, Some(call)) => call.name.clone(),
+        (None, None) => {
+            name(called.address).map_or_else(|| format!("{:#x}", called.address), |(name, _)| name)
+        }
     };
     LongCall { name, pid: called.pid, depth: called.depth, start_ns: called.start_ns, ns: called.ns }
 }
@@ -156,7 +167,7 @@ mod tests {
     use super::*;
 
     fn started(address: u64, pid: u32, start_ns: u64) -> Started {
-        Started { address, pid, start_ns, level: Some("device".into()), end: Some((10, 0)) }
+        Started { address, pid, start_ns, level: Some("device".into()), end: Some((10, 0)), name: None }
     }
 
     fn call(name: &str, module: Option<&str>, pid: u32) -> Call {
@@ -178,9 +189,9 @@ mod tests {
     fn names_come_from_the_log() {
         let read = Read {
             initcalls: vec![started(1, 1, 5), started(2, 1, 20), started(3, 132, 40), started(4, 133, 60)],
-            calls: vec![Called { address: 3, pid: 132, depth: 2, start_ns: 41, ns: 8 }],
+            calls: vec![Called { address: 3, pid: 132, depth: 2, start_ns: 41, ns: 8, ..Called::default() }],
             last_ns: 100,
-            lost: 0,
+            ..Read::default()
         };
         let log = [
             call("first_init", None, 1),

@@ -39,6 +39,26 @@ pub struct Boot {
     pub coarse: usize,
     /// Events lost.
     pub lost: u64,
+    /// Ends of functions whose beginning is not there.
+    pub orphans: u64,
+    /// What reading a text of the trace counted.
+    #[serde(skip)]
+    pub text: Option<TextCounts>,
+}
+
+/// What a text of a boot's trace held.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TextCounts {
+    /// Events.
+    pub events: u64,
+    /// Events that the kernel had overwritten, if the text says.
+    pub overwritten: Option<u64>,
+    /// Lines that could not be read, and the first of them.
+    pub faults: u64,
+    /// Where those are.
+    pub fault_places: Vec<String>,
+    /// Calls that are left out, as the text does not say when they were.
+    pub untimed: u64,
 }
 
 /// A call of a function that sets a part of the kernel, or a module, up.

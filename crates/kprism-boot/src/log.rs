@@ -73,7 +73,7 @@ fn timed(line: &str) -> (u64, &str) {
 }
 
 /// `ext4_init_fs+0x0/0x230 [ext4]`: the name, and the module if there is one.
-fn symbol_of(text: &str) -> Option<(String, Option<String>)> {
+pub(crate) fn symbol_of(text: &str) -> Option<(String, Option<String>)> {
     let (symbol, module) = match text.trim().split_once(" [") {
         Some((symbol, module)) => (symbol, Some(module.trim_end_matches(']').to_owned())),
         None => (text.trim(), None),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What ftrace left behind, laid down in a run: `streams/ftrace`, `symbols/kallsyms`.
 //!
-//! In: a text of `trace`, a trace.dat, or a folder with the ring buffer's pages and what it takes to read them, as
+//! In: a text of `trace`, a kernel's log or both ([`logs`](crate::logs)), a trace.dat, or a folder with the ring buffer's pages and what it takes to read them, as
 //! copied from tracefs (`per_cpu/cpuN/trace_pipe_raw`, `events/…/format`) or by hand (`cpuN.raw`, `header_page`,
 //! `*formats.txt`). Out: files under the names that a recording has, whatever they were called:
 //!
@@ -16,34 +16,88 @@ use kprism_ftrace::{dat, text};
 
 use crate::ImportError;
 use crate::error::read_file;
+use crate::logs::{self, Pair, Stamp};
 
 /// What a path holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ftrace {
     /// trace-cmd's file.
     Dat(PathBuf),
-    /// The text of `trace`.
-    Text(PathBuf),
+    /// The text of `trace`, the kernel's log of the same time, or both.
+    Text(Pair),
     /// A folder with pages of the ring buffer.
     Raw(PathBuf),
 }
 
 /// Looks at a path; `None` if it holds no ftrace.
-#[must_use]
-pub fn detect(path: &Path) -> Option<Ftrace> {
+///
+/// # Errors
+/// It holds several recordings, or a log that tells nothing of a boot.
+pub fn detect(path: &Path) -> Result<Option<Ftrace>, ImportError> {
     if path.is_dir() {
-        return (0..MOST_CPUS).any(|cpu| pages(path, cpu).is_some()).then(|| Ftrace::Raw(path.to_owned()));
+        if (0..MOST_CPUS).any(|cpu| pages(path, cpu).is_some()) {
+            return Ok(Some(Ftrace::Raw(path.to_owned())));
+        }
+        let pair = Pair::within(path)?;
+        // A log alone may lie beside a recording of another kind.
+        let alone = |pair: &Pair| pair.trace.is_none() && crate::detect(path).is_ok();
+        return pair.filter(|pair| !alone(pair)).map(told).transpose();
     }
     let mut head = Vec::new();
-    fs::File::open(path).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
-    if head.starts_with(dat::MAGIC) {
-        Some(Ftrace::Dat(path.to_owned()))
-    } else if text::is_text(&unpacked(&head)) {
-        Some(Ftrace::Text(path.to_owned()))
-    } else {
-        None
+    let file = fs::File::open(path).map_err(|source| ImportError::Io { path: path.to_owned(), source })?;
+    if file.take(HEAD).read_to_end(&mut head).is_err() {
+        return Ok(None);
     }
+    if head.starts_with(dat::MAGIC) {
+        return Ok(Some(Ftrace::Dat(path.to_owned())));
+    }
+    if let Some(pair) = Pair::beside(path) {
+        return told(pair).map(Some);
+    }
+    let head = unpacked(&head);
+    if text::is_text(&head) {
+        let pair = Pair { trace: Some(path.to_owned()), log: None };
+        return Ok(Some(Ftrace::Text(pair)));
+    }
+    // A log may have any name; initcalls come after pages of memory maps.
+    let is_text = !head.contains(&0) && fs::metadata(path).is_ok_and(|file| file.len() < MOST_LOG);
+    let is_log = is_text && logs::tells_initcalls(&unpacked(&read_file(path)?));
+    Ok(is_log.then(|| Ftrace::Text(Pair { trace: None, log: Some(path.to_owned()) })))
 }
+
+/// What a pair is good for. The name alone does not make a file a trace.
+fn told(pair: Pair) -> Result<Ftrace, ImportError> {
+    if let Some(trace) = &pair.trace {
+        let mut head = Vec::new();
+        let file = fs::File::open(trace).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+        file.map_err(|source| ImportError::Io { path: trace.clone(), source })?;
+        if !text::is_text(&unpacked(&head)) {
+            return Err(ImportError::format(trace, "its first lines", "the text of ftrace's trace"));
+        }
+    } else if let Some(log) = &pair.log
+        && !logs::tells_initcalls(&unpacked(&read_file(log)?))
+    {
+        let expected = "initcalls, in a log of a boot with initcall_debug; of a suspend, import the trace \
+                        (HOST_MODE_ftrace.txt): the log alone is not read";
+        return Err(ImportError::format(log, "this log", expected));
+    }
+    Ok(Ftrace::Text(pair))
+}
+
+/// What the first lines of a text or log say of the machine it is from.
+#[must_use]
+pub fn stamp(found: &Ftrace) -> Option<Stamp> {
+    let Ftrace::Text(pair) = found else { return None };
+    let of = |path: &PathBuf| {
+        let mut head = Vec::new();
+        fs::File::open(path).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
+        Stamp::read(&unpacked(&head))
+    };
+    pair.trace.iter().chain(&pair.log).find_map(of)
+}
+
+/// Larger files are not searched for a kernel's log.
+const MOST_LOG: u64 = 1 << 28;
 
 /// Bytes that tell what a file is.
 const HEAD: u64 = 1 << 16;
@@ -90,7 +144,18 @@ pub fn copy(
     let mut names = kallsyms.map(Path::to_owned);
     match from {
         Ftrace::Dat(path) => copy_file(path, &to.join("trace.dat"))?,
-        Ftrace::Text(path) => put(&to.join("trace.txt"), &unpacked(&read_file(path)?))?,
+        Ftrace::Text(pair) => {
+            for (path, name) in [(&pair.trace, "trace.txt"), (&pair.log, "dmesg")] {
+                if let Some(path) = path {
+                    put(&to.join(name), &unpacked(&read_file(path)?))?;
+                }
+            }
+            if let Some(Stamp { kernel_command_line, .. }) = stamp(from)
+                && !kernel_command_line.is_empty()
+            {
+                put(&to.join("cmdline"), kernel_command_line.as_bytes())?;
+            }
+        }
         Ftrace::Raw(dir) => {
             folder(dir, &to, &mut notes)?;
             let beside =
@@ -122,7 +187,7 @@ fn folder(dir: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportEr
     }
     let single = [
         ("header_page", &["header_page", "events/header_page"][..]),
-        ("dmesg", &["dmesg", "dmesg.txt"]),
+        ("dmesg", &["dmesg", "dmesg.txt", "dmesg.txt.gz"]),
         ("cmdline", &["cmdline", "cmdline.txt", "proc_cmdline"]),
         ("saved_cmdlines", &["saved_cmdlines"]),
         ("saved_tgids", &["saved_tgids"]),
@@ -132,7 +197,7 @@ fn folder(dir: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportEr
     ];
     for (name, places) in single {
         match places.iter().map(|place| dir.join(place)).find(|path| path.is_file()) {
-            Some(path) => put(&to.join(name), &read_file(&path)?)?,
+            Some(path) => put(&to.join(name), &unpacked(&read_file(&path)?))?,
             None if name == "header_page" => {
                 notes.push("no header_page: taken for pages of 4 KiB of a 64-bit kernel".into());
             }

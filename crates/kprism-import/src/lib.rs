@@ -29,6 +29,7 @@ mod elf;
 mod error;
 pub mod ftrace;
 mod lldb;
+pub mod logs;
 mod pages;
 mod perf;
 pub mod perfdata;

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A run of a traced boot: from its streams to a [`Boot`].
+//! A run of a traced boot: from its streams to a [`Boot`]. The trace is there as pages of the ring buffer or as a text, or
+//! not at all, and the kernel's log alone tells of the initcalls.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use kprism_boot::{Boot, Formats};
+use kprism_boot::{Boot, Formats, Read, TextCounts};
 use kprism_ftrace::decode::Decoder;
 use kprism_ftrace::format::{Format, PageLayout};
 use kprism_ftrace::merge::Merged;
 use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::side;
+use kprism_ftrace::text::Text;
 use kprism_image::symbols::Symbols;
+use kprism_import::logs;
 use kprism_store::{Account, Fate, Manifest, instrument};
 use kprism_tracefs::boot::Collected;
 use kprism_tracefs::{CpuStats, STREAMS};
@@ -25,29 +29,41 @@ pub fn is_boot(path: &Path) -> bool {
 pub fn load(path: &Path) -> Result<Boot> {
     let streams = path.join(STREAMS);
     let collected = Collected::load(path)?;
-    let formats = formats(&streams.join("events"))?;
-    let decoder = Decoder::new(&formats, false);
     let read = |name: &str| -> Result<Vec<u8>> {
         let file = streams.join(name);
         fs::read(&file).with_context(|| file.display().to_string())
     };
     // What was recorded elsewhere may lack these; the kernel's log has the names that count.
     let if_there = |name: &str| crate::pipeline::read_if_there(&streams.join(name));
-    let layout = match if_there("header_page")? {
-        page if page.is_empty() => PageLayout::default(),
-        page => PageLayout::parse(&page).context("header_page")?,
+    let text = streams.join(TEXT);
+    let mut of_text = None;
+    let mut tasks: BTreeMap<u32, String> = side::by_pid(&if_there("saved_cmdlines")?).into_iter().collect();
+    let found = if text.is_file() {
+        let (found, counts, comms) = of(&read(TEXT)?);
+        of_text = Some(counts);
+        tasks.extend(comms);
+        found
+    } else if collected.cpus.is_empty() {
+        Read::default()
+    } else {
+        let formats = formats(&streams.join("events"))?;
+        let decoder = Decoder::new(&formats, false);
+        let layout = match if_there("header_page")? {
+            page if page.is_empty() => PageLayout::default(),
+            page => PageLayout::parse(&page).context("header_page")?,
+        };
+        let mut pages = Vec::new();
+        for (cpu, _) in &collected.cpus {
+            pages.push((*cpu, read(&format!("cpu{cpu}.raw"))?));
+        }
+        let cpus = pages.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
+        let mut found = kprism_boot::read(Merged::new(cpus), &Formats::new(&formats));
+        // The kernel's own count is exact where it is there; an import may lack it.
+        found.lost = found.lost.max(collected.lost());
+        found
     };
-    let mut pages = Vec::new();
-    for (cpu, _) in &collected.cpus {
-        pages.push((*cpu, read(&format!("cpu{cpu}.raw"))?));
-    }
-    let cpus = pages.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
-    let mut found = kprism_boot::read(Merged::new(cpus), &Formats::new(&formats));
-    // The kernel's own count is exact where it is there; an import may lack it.
-    found.lost = found.lost.max(collected.lost());
     let log = read("dmesg")?;
     let log = kprism_boot::parse_log(&String::from_utf8_lossy(&log));
-    let tasks = side::by_pid(&if_there("saved_cmdlines")?).into_iter().collect();
     let kallsyms = path.join("symbols/kallsyms");
     let symbols = match crate::pipeline::read_if_there(&kallsyms)? {
         text if text.is_empty() => Symbols::default(),
@@ -58,7 +74,33 @@ pub fn load(path: &Path) -> Result<Boot> {
         let module = function.module.trim_matches(['[', ']']);
         Some((function.name.clone(), (module != "kernel").then(|| module.to_owned())))
     };
-    Ok(kprism_boot::join(&found, &log, tasks, &name))
+    let mut boot = kprism_boot::join(&found, &log, tasks.into_iter().collect(), &name);
+    boot.text = of_text;
+    Ok(boot)
+}
+
+/// The name of the trace's text among a run's streams.
+const TEXT: &str = "trace.txt";
+
+/// What a text of the trace says, what of it was read, and names of tasks.
+fn of(text: &[u8]) -> (Read, TextCounts, BTreeMap<u32, String>) {
+    let mut reader = Text::new(text);
+    let mut found = kprism_boot::read(reader.by_ref(), &Formats::default());
+    let overwritten = reader.counts.entries.map(|(kept, written)| written.saturating_sub(kept));
+    found.lost = found.lost.max(overwritten.unwrap_or(0));
+    // Each task has a time of its own there, which does not compare with the log's.
+    let untimed = if reader.timed() { 0 } else { std::mem::take(&mut found.calls).len() as u64 };
+    let faults = &reader.counts.faults;
+    let place =
+        |fault: &kprism_ftrace::Fault| format!("{TEXT}: line {}: expected {}", fault.at, fault.expected);
+    let counts = TextCounts {
+        events: reader.counts.events,
+        overwritten,
+        faults: faults.count,
+        fault_places: faults.first.iter().map(place).collect(),
+        untimed,
+    };
+    (found, counts, std::mem::take(&mut reader.comms))
 }
 
 /// How much of a boot's trace became initcalls and calls.
@@ -66,11 +108,17 @@ pub fn account(boot: &Boot, collected: &Collected) -> Account {
     let endless = boot.initcalls.iter().filter(|call| call.address != 0 && call.result.is_none()).count();
     // An import may lack the kernel's own counts.
     let counted = collected.cpus.iter().any(|(_, stats)| *stats != CpuStats::default());
+    let text = boot.text.clone().unwrap_or_default();
+    let seen = boot.text.as_ref().map(|text| text.events).or(counted.then(|| collected.events()));
+    let knows = counted || text.overwritten.is_some() || boot.lost > 0;
     Account::new()
-        .with(Fate::Seen, "events", counted.then(|| collected.events()))
+        .with(Fate::Seen, "events", seen)
         .with(Fate::Kept, "initcalls", boot.initcalls.len() as u64)
         .with(Fate::Kept, "long calls", boot.calls.len() as u64)
-        .with(Fate::Lost, "events", (counted || boot.lost > 0).then_some(boot.lost))
+        .with(Fate::Lost, "events", knows.then_some(boot.lost))
+        .with(Fate::Lost, "ends without a call", boot.orphans)
+        .with(Fate::Lost, "calls without a time (option funcgraph-abstime)", text.untimed)
+        .at(Fate::NotUnderstood, "places in the trace", text.faults, text.fault_places)
         .with(Fate::Guessed, "initcalls named by their address", boot.unnamed as u64)
         .with(Fate::Guessed, "initcalls with the log's coarse times", boot.coarse as u64)
         .with(Fate::Guessed, "initcalls whose end was not seen", endless as u64)
@@ -81,14 +129,15 @@ pub fn enter(boot: &Boot, collected: &Collected, manifest: &mut Manifest) {
     manifest.accounts.insert(instrument::BOOT.into(), account(boot, collected));
 }
 
-/// Pages that were imported are a boot's if the kernel's log is beside them and says which initcalls it called.
+/// A trace that was imported is a boot's if the kernel's log is beside it and says which initcalls it called.
 pub fn adopt(run: &Path) -> Result<Option<Collected>> {
     let streams = run.join(STREAMS);
     let log = crate::pipeline::read_if_there(&streams.join("dmesg"))?;
-    if !log.windows(9).any(|word| word == b"calling  ") {
+    if !logs::tells_initcalls(&log) {
         return Ok(None);
     }
-    let (mut cpus, mut bytes) = (Vec::new(), 0);
+    let text = fs::metadata(streams.join(TEXT)).map_or(0, |file| file.len());
+    let (mut cpus, mut bytes) = (Vec::new(), text);
     for cpu in 0..1024 {
         let Ok(pages) = fs::metadata(streams.join(format!("cpu{cpu}.raw"))) else { continue };
         let stats = crate::pipeline::read_if_there(&streams.join(format!("stats/cpu{cpu}")))?;

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kprism_import::logs::Stamp;
 use kprism_import::perfdata::{Search, mem, trace};
 use kprism_import::{CodeFile, ImportError, Source, detect, ftrace, read, write};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
@@ -32,6 +33,8 @@ PATH is told apart by what it holds:
                                       and --kallsyms, or --vmlinux
   trace.dat                           trace-cmd record, versions 6 and 7
   a text of ftrace's `trace`          function_graph with any options, or events
+  NAME_ftrace.txt, NAME_dmesg.txt     pm-graph's (bootgraph, sleepgraph), either file, or the folder
+                                      of both, .gz too; a boot's log alone too: its initcalls
   a folder with cpuN.raw              pages of ftrace's ring buffer (trace_pipe_raw), with events/,
                                       header_page, kallsyms, saved_cmdlines as in tracefs; with
                                       dmesg of a boot with initcall_debug, a boot
@@ -119,9 +122,10 @@ fn holds_packets(path: &Path) -> Result<()> {
 /// Reads, writes the run, decodes it.
 pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     look(&args.path)?;
-    if let Some(found) = ftrace::detect(&args.path) {
+    if let Some(found) = ftrace::detect(&args.path)? {
         return import_ftrace(
             args,
+            ftrace::stamp(&found),
             |run| ftrace::copy(&found, args.kallsyms.as_deref(), &run.streams(), &run.symbols()),
             progress,
         );
@@ -129,6 +133,7 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     if trace::detect(&args.path) {
         return import_ftrace(
             args,
+            None,
             |run| trace::copy(&args.path, args.kallsyms.as_deref(), &run.streams(), &run.symbols()),
             progress,
         );
@@ -195,6 +200,7 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
 /// The same for what ftrace left.
 fn import_ftrace(
     args: &Args,
+    stamp: Option<Stamp>,
     copy: impl FnOnce(&Run) -> Result<Vec<String>, ImportError>,
     progress: &Progress,
 ) -> Result<Outcome> {
@@ -206,13 +212,24 @@ fn import_ftrace(
     let mut manifest = Manifest::new(RunKind::Import, 0);
     manifest.created = pipeline::now();
     manifest.options.insert("source".into(), args.path.display().to_string().into());
+    if let Some(Stamp { mode, release, command, .. }) = stamp {
+        manifest.kernel = Some(Kernel { release, build_id: String::new() });
+        manifest.options.insert("recorded_by".into(), command.into());
+        manifest.options.insert("recorded_of".into(), mode.into());
+    }
     run.write_manifest(&manifest)?;
     if args.no_decode {
         return Ok(Outcome::Done);
     }
-    let measured = durations::measure(&run, progress)?;
+    // A kernel's log alone has no calls to be measured.
+    let measured = match durations::is_recorded(&run) {
+        true => Some(durations::measure(&run, progress)?),
+        false => None,
+    };
     progress.clear();
-    progress.say(&durations::summary(&run, &measured)?);
+    if let Some(measured) = &measured {
+        progress.say(&durations::summary(&run, measured)?);
+    }
     if let Some(boot) = boot::adopt(run.dir())? {
         let mut manifest = run.manifest()?;
         manifest.options.insert("record".into(), "boot".into());
@@ -225,7 +242,10 @@ fn import_ftrace(
             "a boot, with the kernel's log; see: kprism report boot -i {}",
             run.dir().display()
         ));
+    } else if run.streams().join("ftrace/dmesg").is_file() {
+        progress.say("note: the kernel's log tells of no initcalls, and nothing else is read from it");
     }
+    let Some(measured) = measured else { return Ok(Outcome::Done) };
     let nothing = measured.times.counts.calls == 0 && !durations::has_events(&run)?;
     Ok(if nothing { Outcome::NothingMatched } else { Outcome::Done })
 }
