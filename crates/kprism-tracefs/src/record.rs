@@ -31,6 +31,9 @@ pub struct Recording {
     pub settings: Settings,
     /// The command's process ID.
     pub pid: Option<u32>,
+    /// The threads that were traced when it began; of what they started the trace's forks tell. None: everybody.
+    #[serde(default)]
+    pub traced: Vec<u32>,
     /// Its exit code as a shell gives it, if it ended.
     pub exit_code: Option<i32>,
     /// How long recording was on.
@@ -82,7 +85,20 @@ pub fn ready(settings: &Settings, command: &[String]) -> Result<Tracefs> {
     }
     let tracefs = Tracefs::find()?;
     setup::check(settings, &tracefs)?;
+    if !numbers_are_the_kernels() {
+        return Err(Error::Setting(
+            "this is a PID namespace, as of a container, and the kernel's tracer knows tasks by its own numbers: it would \
+             trace others. Record outside of it, or by BPF: --backend bpf-kprobe -T FUNC"
+                .into(),
+        ));
+    }
     Ok(tracefs)
+}
+
+/// Whether processes have the numbers here that the kernel's tracer compares: in the first PID namespace.
+fn numbers_are_the_kernels() -> bool {
+    // Its number is fixed (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+    fs::read_link("/proc/self/ns/pid").map_or(true, |name| name == Path::new("pid:[4026531836]"))
 }
 
 /// Records into the run at `folder` while `command` runs, or, without one, until a signal comes, the time is over or
@@ -151,7 +167,8 @@ fn stream_all(
     let page = tracefs.page_bytes(&place.folder);
     let streams = Streams::start(&tracefs.path(&place.folder), &place.cpus, page, &output, bell)?;
     let pid = held.as_ref().map(|held| held.pid);
-    setup::aim(settings, tracefs, journal, place, pid, &setup::threads_of(std::process::id())?)?;
+    let own = setup::threads_of(std::process::id())?;
+    let traced = setup::aim(settings, tracefs, journal, place, pid, &own)?;
     let watched = watch(&settings.scope)?;
     let switch = tracefs.path(&join(&place.folder, "tracing_on"));
     tracefs::write(&switch, &["1"])?;
@@ -191,6 +208,7 @@ fn stream_all(
     let recording = Recording {
         settings: settings.clone(),
         pid,
+        traced,
         exit_code: exit.transpose()?.map(code),
         ns,
         functions: place.functions,

@@ -260,7 +260,7 @@ fn events(settings: &Settings, tracefs: &Tracefs) -> Result<Vec<String>> {
             found.extend(names(tracefs, system).unwrap_or_default().into_iter().filter(ends));
         }
     }
-    if settings.longer_than.is_some() && settings.scope == Scope::Command {
+    if settings.longer_than.is_some() && settings.scope != Scope::All {
         // With a threshold the kernel does not look at whose a call is: this tells it apart later.
         found.push("sched/sched_process_fork".to_owned());
     }
@@ -298,7 +298,7 @@ fn names(tracefs: &Tracefs, system: &str) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// Whose calls are recorded. `pid` is the command's, `own` the recorder's threads.
+/// Whose calls are recorded. `pid` is the command's, `own` the recorder's threads. Gives the threads, none for everybody's.
 pub fn aim(
     settings: &Settings,
     tracefs: &Tracefs,
@@ -306,7 +306,7 @@ pub fn aim(
     place: &Place,
     pid: Option<u32>,
     own: &[u32],
-) -> Result<()> {
+) -> Result<Vec<u32>> {
     let traced = match (&settings.scope, pid) {
         (Scope::All, _) => Vec::new(),
         (Scope::Command, Some(pid)) => vec![pid],
@@ -332,13 +332,14 @@ pub fn aim(
                 set(name, &words(own))?;
             }
         }
-        return Ok(());
+        return Ok(traced);
     }
     for option in ["function-fork", "event-fork"] {
         set(&format!("options/{option}"), &["1".to_owned()])?;
     }
     set("set_ftrace_pid", &words(&traced))?;
-    set("set_event_pid", &words(&traced))
+    set("set_event_pid", &words(&traced))?;
+    Ok(traced)
 }
 
 /// All threads of a process.

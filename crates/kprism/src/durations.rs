@@ -40,7 +40,13 @@ use wanted::Wanted;
 
 /// Whether the run holds durations rather than a flow.
 pub fn is_recorded(run: &Run) -> bool {
-    run.streams().join("ftrace").is_dir() || run.streams().join("bpf").is_dir()
+    let ftrace = run.streams().join("ftrace");
+    let of_log = || {
+        let trace = ["trace.txt", "trace.dat", "perf.data"].iter().any(|name| ftrace.join(name).is_file());
+        ftrace.join("dmesg").is_file() && !trace && numbered(&ftrace).is_empty()
+    };
+    // The kernel's log of a boot alone has initcalls and no calls.
+    ftrace.is_dir() && !of_log() || run.streams().join("bpf").is_dir()
 }
 
 /// Where a run keeps the second pass of its recording.
@@ -283,7 +289,12 @@ fn from_text(text: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Mea
         facts.guess("the text has no header: its columns are told by its lines".into());
     }
     if columns.graph && !columns.duration {
-        facts.notes.push("the text has no durations (option funcgraph-duration)".into());
+        // With times, calls that call others have a beginning and an end; the others have one line.
+        facts.unmeasured =
+            Some(if reader.timed() { "durations of calls that call nothing" } else { "durations of calls" });
+        facts.notes.push(
+            "the text has no durations (option funcgraph-duration): what is shown as 0 is not known".into(),
+        );
     }
     if columns.graph && !columns.cpu {
         facts.guess(
@@ -336,6 +347,7 @@ fn collect<'a>(
             break;
         }
     }
+    facts.others = wanted.as_ref().map(|wanted| wanted.others);
     if let Some(Wanted { others, .. }) = wanted
         && others > 0
     {
@@ -444,7 +456,10 @@ fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audie
     let layout = if header.is_empty() { PageLayout::default() } else { PageLayout::parse(&header)? };
     let formats = formats(&dir.join("events"), facts)?;
     let decoder = Decoder::new(&formats, false);
-    let wanted = Wanted::of(dir, &formats);
+    let wanted = Wanted::of(dir, &formats).unwrap_or_else(|unknown| {
+        facts.guess(unknown.into());
+        None
+    });
     let symbols = symbols(kallsyms, facts);
     let mut streams: Vec<(u32, Cow<'_, [u8]>)> = Vec::new();
     for cpu in numbered(dir) {

@@ -291,4 +291,12 @@ fn a_function_that_the_kernel_refuses_is_left_out_and_said() {
     assert!(found.keys().eq(["vfs_read"]) && found["vfs_read"].count > 0, "{functions}");
     let manifest: Value = serde_json::from_slice(&std::fs::read(run.join("manifest.json")).unwrap()).unwrap();
     assert_eq!(manifest["options"]["left_out"][0]["name"], "migrate_disable", "{manifest:#}");
+    // Among those of a glob, some never return.
+    let (code, said) = record(&["-T", "__x64_sys_e*"]);
+    assert_eq!(code, Some(0), "{said}");
+    for part in ["2 functions left out", "__x64_sys_exit, __x64_sys_exit_group", "noreturn"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let functions = std::fs::read_to_string(run.join("streams/bpf/functions.jsonl")).unwrap();
+    assert!(aggregate(&functions)["__x64_sys_execve"].count > 0, "{functions}");
 }

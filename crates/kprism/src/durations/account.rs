@@ -16,8 +16,12 @@ use super::Facts;
 pub(super) fn account(manifest: &Manifest, times: &Times, facts: &Facts) -> Account {
     let counts = &times.counts;
     let gapped = times.funcs.iter().map(|func| func.gapped).sum::<u64>();
-    let account =
-        Account::new().with(Fate::Seen, facts.unit(), facts.events).with(Fate::Kept, "calls", counts.calls);
+    let account = Account::new().with(Fate::Seen, facts.unit(), facts.events);
+    let account = match facts.others {
+        Some(others) => account.with(Fate::Seen, "calls of tasks that were not asked for, left out", others),
+        None => account,
+    };
+    let account = account.with(Fate::Kept, "calls", counts.calls);
     let account = if facts.of_calls { by_bpf(account, manifest) } else { by_ftrace(account, counts, facts) };
     let account = account
         .at(Fate::NotUnderstood, "places in the trace", facts.faults, facts.fault_places.clone())
@@ -27,6 +31,11 @@ pub(super) fn account(manifest: &Manifest, times: &Times, facts: &Facts) -> Acco
         .with(Fate::Guessed, "calls shorter than what is in them", counts.overfull)
         .with(Fate::Guessed, "calls in which events were lost", gapped)
         .at(Fate::Guessed, "facts about the trace", facts.guesses.len() as u64, facts.guesses.clone());
+    // Nobody knows them: they are not 0.
+    let account = match facts.unmeasured {
+        Some(what) => account.with(Fate::Lost, what, None),
+        None => account,
+    };
     let cost = manifest.other.get("tracing_cost").and_then(|cost| Cost::deserialize(cost).ok());
     match cost {
         // Calls that the kernel dropped for being short cost time too, and nobody counted them.
@@ -92,6 +101,15 @@ mod tests {
         assert!(told.to_text().contains("events not known"), "{}", told.to_text());
         let facts = Facts { overwritten: Some(0), ..Facts::default() };
         assert!(account(&manifest(), &Times::default(), &facts).is_whole());
+    }
+
+    #[test]
+    fn durations_that_a_text_lacks_are_not_known() {
+        let facts =
+            Facts { overwritten: Some(0), unmeasured: Some("durations of calls"), ..Facts::default() };
+        let told = account(&manifest(), &Times::default(), &facts);
+        assert!(told.to_text().contains("durations of calls not known"), "{}", told.to_text());
+        assert!(!told.is_whole());
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(super) struct Facts {
     pub of_calls: bool,
     /// Events that the kernel overwrote or dropped, by its own count, if that is there.
     pub overwritten: Option<u64>,
+    /// Calls of tasks that were not asked for, left out, where they were told apart.
+    pub others: Option<u64>,
     /// Calls that the tracer had no room to follow: a text's own count, and what each task's returns tell.
     pub overruns: (u64, BTreeMap<u32, u64>),
     pub kernel: String,
@@ -26,6 +28,8 @@ pub(super) struct Facts {
     pub fault_places: Vec<String>,
     /// Formats that could not be read.
     pub formats: Vec<String>,
+    /// The trace has no durations: those that are shown as 0 were not measured.
+    pub unmeasured: Option<&'static str>,
     /// Facts that the trace does not tell, and what was taken instead.
     pub guesses: Vec<String>,
 }

@@ -28,24 +28,35 @@ struct Fork {
 }
 
 impl Wanted {
-    /// Of the recording whose streams are here; nothing if everybody's calls are wanted, or it is not known whose.
-    pub fn of(streams: &Path, formats: &[Format]) -> Option<Self> {
-        let run = streams.parent()?.parent()?;
-        let recording = Recording::load(run).ok()?;
-        recording.settings.longer_than?;
-        let tasks = match &recording.settings.scope {
-            Scope::Command => HashSet::from([recording.pid?]),
-            Scope::Threads(threads) => threads.iter().copied().collect(),
-            Scope::All | Scope::Processes(_) | Scope::Cgroup(_) => return None,
-        };
+    /// Of the recording whose streams are here; nothing if everybody's calls are wanted.
+    ///
+    /// # Errors
+    /// Some tasks' calls were wanted, and the recording does not say whose they are.
+    pub fn of(streams: &Path, formats: &[Format]) -> Result<Option<Self>, &'static str> {
+        let recording = streams.parent().and_then(Path::parent).and_then(|run| Recording::load(run).ok());
+        // Pages from elsewhere: of whom was not asked here.
+        let Some(recording) = recording else { return Ok(None) };
+        if recording.settings.longer_than.is_none() || recording.settings.scope == Scope::All {
+            return Ok(None);
+        }
+        let mut tasks: HashSet<u32> = recording.traced.iter().copied().collect();
+        // An older recorder noted the command alone.
+        if let (Scope::Command, Some(pid)) = (&recording.settings.scope, recording.pid) {
+            tasks.insert(pid);
+        }
         let fork = formats.iter().find(|f| f.name == "sched_process_fork").and_then(|format| {
             let at =
                 |name: &str| format.field(name).filter(|field| field.size == 4).map(|field| field.offset);
             Some(Fork { id: format.id, parent: at("parent_pid")?, child: at("child_pid")? })
         });
         // Without forks, children would be left out.
-        let alone = matches!(recording.settings.scope, Scope::Threads(_));
-        (alone || fork.is_some()).then_some(Wanted { tasks, fork, others: 0 })
+        match tasks.is_empty() || fork.is_none() {
+            true => Err(
+                "calls of other tasks are in it: with a threshold the kernel keeps everybody's, and this recording \
+                         does not say whose were asked for",
+            ),
+            false => Ok(Some(Wanted { tasks, fork, others: 0 })),
+        }
     }
 
     /// Hears an event: is it to be taken?

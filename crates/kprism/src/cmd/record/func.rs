@@ -64,6 +64,9 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
     if let Some(why) = func_bpf::chosen(args) {
         return func_bpf::run(args, why, progress, out);
     }
+    if args.aggregate {
+        bail!("--aggregate is done by BPF: leave --backend ftrace out");
+    }
     let settings = args.settings();
     let (run, recorded) = pass(args, &settings, &args.output, progress, out)?;
     let Some((recording, measured)) = recorded else { return Ok(Outcome::Code(exit::INTERRUPTED)) };

@@ -48,7 +48,7 @@ fn has_function_graph() -> bool {
 
 /// Records.
 pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    suits(args)?;
+    suits(args).with_context(|| format!("BPF records ({why})"))?;
     if args.guest {
         return func_bpf_guest::run(args, progress, out);
     }
@@ -156,6 +156,8 @@ fn suits(args: &Args) -> Result<()> {
         (args.remeasure, "--remeasure"),
         (args.cpu.is_some(), "--cpu"),
         (!args.more_events.is_empty(), "--event"),
+        (args.clock != "local", "--clock"),
+        (args.top_level, "--top-level"),
     ];
     if let Some((_, option)) = cannot.iter().find(|(given, _)| *given) {
         bail!("the BPF backend has no {option}: leave it out, or use --backend ftrace");
