@@ -325,6 +325,12 @@ pub fn header(header: &Header, profile: &Profile, counts: &Counts, style: Style)
 #[must_use]
 pub fn header_json(header: &Header, counts: &Counts) -> Value {
     let mut run = header.to_json();
+    if header.instructions == 0 {
+        // Nobody counted these: it is no flow.
+        for key in ["instructions", "lost_bytes", "decode_errors", "overflows"] {
+            run[key] = Value::Null;
+        }
+    }
     run["durations"] = json!(counts);
     run
 }

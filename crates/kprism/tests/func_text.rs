@@ -80,7 +80,9 @@ fn events_without_calls_are_shown_by_name_task_and_time() {
         ("p_vfs_open_0".to_owned(), 1, 163, cat(), 12_345_700_000, 12_345_700_000),
     ];
     assert_eq!(rows, expected);
+    assert_eq!(report["run"]["account"][0]["count"], 4, "{report}");
     let (text, _) = ok(&["report", "-i", run, "--comm", "cat"]);
+    assert!(text.contains("account\n  seen            4 events"), "{text}");
     assert!(text.contains("p_vfs_open_0") && !text.contains("vfs_read"), "{text}");
     // One by one, with the task's name, and stacks behind their events.
     let (script, _) = ok(&["script", "-i", run]);
@@ -138,4 +140,90 @@ fn a_report_needs_no_room_for_tables() {
     assert!(!run.join("tables").exists());
     // With room again, they are written.
     assert!(rows("").status.success() && run.join("tables").is_dir());
+}
+
+/// An end without a name or a beginning is in the account.
+#[test]
+fn an_end_without_a_call_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "# tracer: function_graph\n#\n# CPU  DURATION                  FUNCTION CALLS\n\
+                # |     |   |                     |   |   |   |\n \
+                0)               |  }\n \
+                0)   0.500 us    |  once();\n \
+                0)               |  outer() {\n \
+                0)   0.250 us    |    inner();\n \
+                0)   1.500 us    |  }\n";
+    let (run, _) = import(dir.path(), "orphan", text);
+    let (shown, _) = ok(&["report", "func", "-i", run.to_str().unwrap()]);
+    assert!(shown.contains("kept            3 calls") && shown.contains("1 end without a call"), "{shown}");
+    let (account, _) = ok(&["report", "func", "-i", run.to_str().unwrap(), "--json"]);
+    let strict = kprism(&["info", "--strict", "-i", run.to_str().unwrap()]);
+    assert_eq!(strict.status.code(), Some(4), "{account}");
+}
+
+/// A duration that the text does not have is not 0.
+#[test]
+fn durations_that_a_text_lacks_are_not_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(format!("{TEXTS}/fg_noduration_proc.txt")).unwrap();
+    let (run, said) = import(dir.path(), "bare", &text);
+    assert!(said.contains("what is shown as 0 is not known"), "{said}");
+    let (shown, _) = ok(&["report", "func", "-i", run.to_str().unwrap(), "--limit", "2"]);
+    assert!(shown.contains("durations of calls not known"), "{shown}");
+}
+
+/// What counts instructions has nothing to say of durations; what exports calls, nothing of events.
+#[test]
+fn views_that_would_be_zeros_or_empty_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(format!("{TEXTS}/fg_abstime_proc.txt")).unwrap();
+    let (calls, _) = import(dir.path(), "calls", &text);
+    let (events, _) = import(dir.path(), "events", FUNCTIONS);
+    let (calls, events) = (calls.to_str().unwrap(), events.to_str().unwrap());
+    let refused = |args: &[&str], word: &str| {
+        let output = kprism(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(word), "{args:?}: {said}");
+    };
+    for subject in ["functions", "syscalls", "tree", "tasks", "errors", "delta"] {
+        refused(&["report", subject, "-i", calls], "see: kprism report func");
+    }
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for subject in ["syscalls", "tasks"] {
+        refused(&["export", subject, "-i", calls, "-o", &file("x.csv")], "see: kprism report func");
+    }
+    for name in ["x.folded", "x.perfetto-trace", "x.pprof", "x.csv"] {
+        refused(&["export", "-i", events, "-o", &file(name)], "kprism script");
+        assert!(!Path::new(&file(name)).exists(), "{name}");
+    }
+    // What is exported as a table is what `report func` shows.
+    ok(&["export", "-i", calls, "-o", &file("all.csv")]);
+    let (shown, _) = ok(&["report", "func", "-i", calls, "--csv"]);
+    let exported = std::fs::read_to_string(file("all.csv")).unwrap();
+    assert!(exported.starts_with("count,total_ns,average_ns"), "{exported}");
+    assert_eq!(exported.lines().count(), shown.lines().count());
+    // A file is whole unless told otherwise.
+    let (two, _) = ok(&["report", "func", "-i", calls, "--csv", "--limit", "2"]);
+    assert!(two.lines().count() == 3 && shown.lines().count() > 10, "{two} {shown}");
+    refused(&["report", "func", "-i", calls, "--tree", "--csv"], "`report func --tree`");
+}
+
+/// Two recordings are compared by the time that they have.
+#[test]
+fn durations_are_compared_by_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(format!("{TEXTS}/fg_abstime_proc.txt")).unwrap();
+    let fewer: String = text.lines().take(25).map(|line| format!("{line}\n")).collect();
+    let (old, _) = import(dir.path(), "old", &text);
+    let (new, _) = import(dir.path(), "new", &fewer);
+    let [old, new] = [&old, &new].map(|run| run.to_str().unwrap());
+    let (shown, _) = ok(&["diff", old, new, "--limit", "3"]);
+    assert!(shown.contains(" on CPU") && !shown.contains("instruction"), "{shown}");
+    assert!(shown.contains("calls of 12 functions") && shown.contains("self diff"), "{shown}");
+    assert!(!shown.contains("no function differs"), "{shown}");
+    let output = kprism(&["diff", old, new, "--by", "instructions"]);
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    let (same, _) = ok(&["diff", old, old]);
+    assert!(same.contains("no function differs"), "{same}");
 }

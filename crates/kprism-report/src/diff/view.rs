@@ -216,12 +216,16 @@ pub fn headline(diff: &Diff, name: &str, scale: Scale, style: Style) -> String {
         ),
     };
     let mean = if matches!(scale, Scale::PerCall(_)) { "per call " } else { "" };
+    // Recordings of durations count none.
+    let instructions = match (old_insns, new_insns) {
+        (0, 0) => String::new(),
+        (old, new) => {
+            format!("{} → {} instructions{}, ", units::count(old), units::count(new), times(old, new))
+        }
+    };
     format!(
-        "{}: {calls}{mean}{} → {} instructions{}, {} → {} on CPU{}\n{note}",
+        "{}: {calls}{mean}{instructions}{} → {} on CPU{}\n{note}",
         style.bold(&units::printable(name)),
-        units::count(old_insns),
-        units::count(new_insns),
-        times(old_insns, new_insns),
         units::duration(old_ns),
         units::duration(new_ns),
         times(old_ns, new_ns),

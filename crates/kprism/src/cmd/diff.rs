@@ -5,10 +5,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kprism_durations::Counts;
 use kprism_flow::Profile;
 use kprism_report::diff::{self, Diff, Scale, Within};
 use kprism_report::header::Header;
-use kprism_report::{Style, boot, html, units};
+use kprism_report::{Style, boot, durations, html, units};
 use serde_json::json;
 
 use super::cover;
@@ -48,9 +49,9 @@ pub struct Args {
     pub sums: bool,
     #[command(flatten)]
     pub select: Select,
-    /// Compare instructions or time on a CPU
-    #[arg(long, value_enum, default_value_t = By::Instructions)]
-    pub by: By,
+    /// Compare instructions, or time on a CPU as of durations always
+    #[arg(long, value_enum)]
+    pub by: Option<By>,
     /// Sort functions by this column of the JSON; differences by their size, `-COLUMN` turns it round
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
     pub sort: Option<String>,
@@ -87,13 +88,51 @@ impl Args {
 struct Opened {
     profile: Profile,
     header: Header,
+    /// Of a recording of durations, which counts no instructions.
+    counts: Option<Counts>,
+}
+
+impl Opened {
+    fn header(&self, style: Style) -> String {
+        match &self.counts {
+            Some(counts) => durations::header(&self.header, &self.profile, counts, style),
+            None => self.header.to_text(&self.profile, style),
+        }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        match &self.counts {
+            Some(counts) => durations::header_json(&self.header, counts),
+            None => self.header.to_json(),
+        }
+    }
+}
+
+/// What to compare. Of durations there are no instructions.
+fn weight(args: &Args, runs: [&Opened; 2]) -> Result<By> {
+    match (args.by, runs.map(|run| run.counts.is_some())) {
+        (by, [false, false]) => Ok(by.unwrap_or(By::Instructions)),
+        (Some(By::Instructions), _) => {
+            bail!("--by instructions: a recording of durations counts none; compare time: --by time")
+        }
+        (None, [a, b]) if a != b => {
+            bail!(
+                "one run holds a flow of instructions, the other durations: --by time compares what both have"
+            )
+        }
+        _ => Ok(By::Time),
+    }
 }
 
 fn open(path: &Path, progress: &Progress) -> Result<Opened> {
-    let (_, profile, manifest) = pipeline::open(path, progress)?;
+    let (run, profile, manifest) = pipeline::open(path, progress)?;
     progress.clear();
     let header = Header::new(&manifest, &profile);
-    Ok(Opened { profile, header })
+    let counts = match crate::durations::is_recorded(&run) {
+        true => Some(kprism_store::load_times(&run, &profile)?.counts),
+        false => None,
+    };
+    Ok(Opened { profile, header, counts })
 }
 
 /// Compares and shows it.
@@ -129,6 +168,7 @@ pub fn run(
     }
     let new_path = new;
     let (old, new) = (open(&args.old, progress)?, open(new_path, progress)?);
+    let by = weight(args, [&old, &new])?;
     let (within, name) = match (&args.syscall, &args.function) {
         (Some(name), _) => (Within::Syscall(name), name.as_str()),
         (_, Some(name)) => (Within::Function(name), name.as_str()),
@@ -151,7 +191,7 @@ pub fn run(
         progress.say(&format!("wrote {}", file.display()));
         return Ok(Outcome::Done);
     }
-    let weight = args.by.into();
+    let weight = by.into();
     let mut functions = diff::functions_table(&diff, weight, scale);
     if let Some(key) = &args.sort {
         functions.sort_by(key)?;
@@ -164,13 +204,13 @@ pub fn run(
     }
     if args.json {
         let mut value = diff::to_json(&diff, scale, &functions, &paths);
-        value["runs"] = json!({"old": old.header.to_json(), "new": new.header.to_json()});
+        value["runs"] = json!({"old": old.json(), "new": new.json()});
         serde_json::to_writer_pretty(&mut *out, &value)?;
         writeln!(out)?;
         return Ok(Outcome::Done);
     }
     for (side, path, run) in [("OLD", &args.old, &old), ("NEW", new_path, &new)] {
-        write!(out, "{} {}: {}", style.bold(side), path.display(), run.header.to_text(&run.profile, style))?;
+        write!(out, "{} {}: {}", style.bold(side), path.display(), run.header(style))?;
     }
     write!(out, "\n{}", diff::headline(&diff, name, scale, style))?;
     functions.select(&diff::shown(weight));

@@ -18,6 +18,7 @@ use super::strict::StrictArgs;
 use crate::durations;
 use crate::exit::Outcome;
 use crate::given::Given;
+use crate::holds::{self, Held};
 use crate::perfdata;
 use crate::pipeline;
 use crate::progress::Progress;
@@ -139,6 +140,17 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     let format = format(&args.output)?;
     honoured(args, &format, given)?;
     let (run, profile, manifest) = pipeline::open(&args.input, progress)?;
+    let of_durations = durations::is_recorded(&run);
+    if of_durations && profile.funcs.is_empty() {
+        bail!(
+            "{}: holds no calls of functions; its events, if there are any: kprism script",
+            run.dir().display()
+        );
+    }
+    let of_flow = matches!(format, Format::Csv | Format::Json) && !is_of_durations(args.subject);
+    if of_durations && of_flow {
+        return Err(holds::lacks(&run, Held::Flow));
+    }
     let profile = args.one.narrow(&run, profile, &args.select.filter(), progress)?;
     progress.clear();
     if args.output.to_string_lossy().starts_with("-.") {
@@ -152,6 +164,11 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         .with_context(name)?;
     progress.say(&format!("wrote {}", args.output.display()));
     Ok(Outcome::Done)
+}
+
+/// Tables that a recording of durations has too.
+fn is_of_durations(subject: Subject) -> bool {
+    matches!(subject, Subject::Functions | Subject::Func | Subject::Tree)
 }
 
 /// Options of every export of coverage.
@@ -196,17 +213,27 @@ fn write(
     mut out: &mut dyn Write,
 ) -> Result<()> {
     let filter: Filter = args.select.filter();
-    let otherwise = if durations::is_recorded(run) { By::Time } else { By::Instructions };
+    let of_durations = durations::is_recorded(run);
+    let otherwise = if of_durations { By::Time } else { By::Instructions };
     let by = args.by.unwrap_or(otherwise).into();
     match format {
         Format::Perfetto => perfetto::write(profile, &switches(run)?, &mut out)?,
         Format::Folded => folded::write(profile, &filter, by, &mut out)?,
         Format::Pprof => {
             // One call of a run of durations is not taken out of it: its times are those of the profile.
-            let times = durations::is_recorded(run).then(|| load_times(run, profile)).transpose()?;
+            let times = of_durations.then(|| load_times(run, profile)).transpose()?;
             pprof::write(profile, times.as_ref(), &filter, &manifest.command.join(" "), &mut out)?;
         }
         Format::Html => out.write_all(super::report::html(run, manifest, profile)?.as_bytes())?,
+        Format::Csv if of_durations && args.subject != Subject::Tree => {
+            let (table, _) = super::func::whole(run, manifest, profile, &filter)?;
+            out.write_all(table.to_csv().as_bytes())?;
+        }
+        Format::Json if of_durations && args.subject != Subject::Tree => {
+            let (table, header) = super::func::whole(run, manifest, profile, &filter)?;
+            serde_json::to_writer(&mut out, &json!({"run": header, "rows": table.to_json()}))?;
+            writeln!(out)?;
+        }
         Format::Csv => match table(args.subject, profile, &filter) {
             Some(table) => out.write_all(table.to_csv().as_bytes())?,
             None => bail!("this subject is no table: a tree can be written as .json or .folded"),

@@ -130,6 +130,20 @@ pub fn run(
     show(table, args, &profile, &times, (&header, cost.as_ref()), view, out)
 }
 
+/// The table of all functions of a recording of durations, and what is said of the run: for an export.
+pub fn whole(
+    run: &Run,
+    manifest: &Manifest,
+    profile: &Profile,
+    filter: &Filter,
+) -> Result<(Table, serde_json::Value)> {
+    let times = kprism_store::load_times(run, profile)?;
+    let cost = cost(manifest);
+    let mut header = view::header_json(&Header::new(manifest, profile), &times.counts);
+    header["tracing_cost"] = json!(cost);
+    Ok((view::functions(profile, &times, filter, cost.as_ref()), header))
+}
+
 /// What tracing cost, where it was measured.
 fn cost(manifest: &Manifest) -> Option<Cost> {
     serde_json::from_value(manifest.other.get("tracing_cost")?.clone()).ok()
@@ -163,12 +177,12 @@ fn show(
         table.sort_by(key)?;
     }
     let outcome = if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
+    if view.rows > 0 {
+        table.limit(view.rows);
+    }
     if view.csv {
         out.write_all(table.to_csv().as_bytes())?;
         return Ok(outcome);
-    }
-    if view.rows > 0 {
-        table.limit(view.rows);
     }
     if view.json {
         let mut run = view::header_json(header, &times.counts);

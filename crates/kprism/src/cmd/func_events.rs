@@ -11,9 +11,10 @@ use kprism_flow::Profile;
 use kprism_flow::model::Task;
 use kprism_ftrace::{Data, Event, UNKNOWN_PID};
 use kprism_listing::durations::Says;
+use kprism_report::header::account_text;
 use kprism_report::table::{Cell, Column, Table};
 use kprism_report::units::grouped;
-use kprism_store::Run;
+use kprism_store::{Run, instrument};
 use serde_json::json;
 
 use super::func::View;
@@ -91,20 +92,21 @@ pub fn run(run: &Run, view: &View<'_>, progress: &Progress, out: &mut dyn Write)
     if let Some(key) = view.sort {
         table.sort_by(key)?;
     }
+    if view.rows > 0 {
+        table.limit(view.rows);
+    }
     if view.csv {
         out.write_all(table.to_csv().as_bytes())?;
         return Ok(Some(Outcome::Done));
     }
-    if view.rows > 0 {
-        table.limit(view.rows);
-    }
+    let account = run.manifest()?.accounts.remove(instrument::DURATIONS);
     if view.json {
-        let counts = json!({"events": total, "calls": 0});
+        let counts = json!({"events": total, "calls": 0, "account": account});
         print_json(&json!({"run": counts, "rows": table.to_json(), "hidden": table.hidden}), out)?;
         return Ok(Some(Outcome::Done));
     }
     writeln!(out, "{} events and no calls of functions; one by one: kprism script\n", grouped(total))?;
-    write!(out, "{}", table.to_text(view.style))?;
+    write!(out, "{}\n{}", table.to_text(view.style), account_text(account.as_ref(), view.style))?;
     Ok(Some(Outcome::Done))
 }
 

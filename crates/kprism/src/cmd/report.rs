@@ -25,6 +25,7 @@ use super::tlb;
 use crate::durations;
 use crate::exit::Outcome;
 use crate::given::Given;
+use crate::holds::{self, Held};
 use crate::pipeline;
 use crate::progress::Progress;
 
@@ -208,6 +209,7 @@ pub fn run(
                 "csv",
             ],
         )?;
+        needs_a_flow(&args.input)?;
         let rows = args.limit.unwrap_or(DELTA_ROWS);
         let (name, html) = (args.name.as_deref(), args.html.as_deref());
         let view = delta::View { name, rows, json: args.json, html, style };
@@ -226,10 +228,15 @@ pub fn run(
     if (of_func && !page)
         || (args.html.is_none() && (args.subject.is_none() || args.func.is_given()) && holds_durations()?)
     {
-        given.only("`report func`", if args.func.tree { &FUNC_TREE } else { &FUNC })?;
+        match args.func.tree {
+            true => given.only("`report func --tree`", &FUNC_TREE)?,
+            false => given.only("`report func`", &FUNC)?,
+        }
         let tree = Options { weight: Weight::Time, min_percent: args.min_percent, max_depth: args.depth };
         let (filter, sort, rows) = (args.select.filter(), args.sort.as_deref(), args.limit());
         let rows = if args.func.ftd { args.limit.unwrap_or(0) } else { rows };
+        // A file for other tools is whole unless told otherwise.
+        let rows = if args.delta.csv { args.limit.unwrap_or(0) } else { rows };
         let view = func::View { filter, sort, rows, json: args.json, csv: args.delta.csv, tree, style };
         return func::run(&Run::open(&args.input)?, &args.func, &view, progress, out);
     }
@@ -256,6 +263,9 @@ pub fn run(
     }
     if !page {
         honoured(args, given)?;
+    }
+    if args.html.is_none() {
+        needs_a_flow(&args.input)?;
     }
     let (run, profile, manifest) = pipeline::open(&args.input, progress)?;
     let filter = args.select.filter();
@@ -308,6 +318,12 @@ pub fn run(
         write!(out, "\n{}", header.account_text(style))?;
     }
     Ok(outcome)
+}
+
+/// Tables of a flow count instructions. Of a recording of durations they would hold zeros that nobody measured.
+fn needs_a_flow(input: &Path) -> Result<()> {
+    let run = Run::open(input)?;
+    if durations::is_recorded(&run) { Err(holds::lacks(&run, Held::Flow)) } else { Ok(()) }
 }
 
 /// What `report func` honours, and with `--tree`.
