@@ -116,7 +116,9 @@ impl<'a, R: Resolve> Decoder<'a, R> {
         let to = to.min(self.bytes.len());
         // A stream may begin in the middle of a packet, and of a PSB period: bytes before the first PSB have no meaning.
         let begin = if from == 0 { find_psb(self.bytes, 0).unwrap_or(0).min(to) } else { from };
-        let skipped = (begin - from) as u64;
+        // A ring that was not filled begins with the zeros of a new buffer, which are PADs, and nothing is lost.
+        let padding = self.bytes[from..begin].iter().take_while(|&&byte| byte == 0).count();
+        let skipped = (begin - from - padding) as u64;
         let from = begin;
         let at_psb = find_psb(&self.bytes[..to.min(from + 16)], from) == Some(from);
         let mut flow = Flow {
