@@ -23,6 +23,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
         shell.args(["-c", line]);
         set_up(&mut shell, job);
         // Only the command's own output is the run's output.
+        has_folder(job)?;
         let status = spawn_and_wait(&mut shell, &children, [STDERR_PORT, STDERR_PORT], |_| {}, || {})
             .map_err(|error| {
                 io::Error::other(format!("/bin/sh, to run `{line}` before the command: {error}"))
@@ -31,6 +32,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
             return Err(io::Error::other(format!("`{line}`, run before the command, ended with {status}")));
         }
     }
+    has_folder(job)?;
     let moments = Moments::new(job.counters == Counters::Held)?;
     let mut session = match job.counters {
         Counters::Read => Some(Session::begin(Path::new(FOLDER)).map_err(|error| {
@@ -144,9 +146,24 @@ pub fn output_of(line: &str, job: &Job) -> String {
     }
 }
 
+/// Where commands run.
+fn folder(job: &Job) -> &str {
+    if job.cwd.is_empty() { "/root" } else { &job.cwd }
+}
+
+/// Starting a command in a folder that is not there would fail as if the command were not there.
+fn has_folder(job: &Job) -> io::Result<()> {
+    let folder = folder(job);
+    match std::fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(io::Error::other(format!("the working directory {folder} is no folder"))),
+        Err(error) => Err(io::Error::other(format!("the working directory {folder}: {error}"))),
+    }
+}
+
 fn set_up(command: &mut Command, job: &Job) {
     command.env_clear().envs(job.env.iter().map(|(name, value)| (name, value)));
-    command.current_dir(if job.cwd.is_empty() { "/root" } else { &job.cwd });
+    command.current_dir(folder(job));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // SAFETY: sigprocmask and setsid are async-signal-safe; the set is ours.
     unsafe {

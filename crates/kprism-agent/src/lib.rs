@@ -33,6 +33,8 @@ pub const STDIN_FILE: &str = "/.kprism/stdin";
 pub const AGENT_FOLDER: &str = "/.kprism";
 /// List of kernel modules to load at boot, one path a line, in order.
 pub const MODULE_LIST: &str = "/.kprism/modules";
+/// Before a path of [`MODULE_LIST`]: the kernel may refuse this module.
+pub const OPTIONAL_MODULE: &str = "?";
 /// Its presence asks for `depmod`: there are modules for `modprobe` to find.
 pub const DEPMOD_WANTED: &str = "/.kprism/depmod";
 /// CPUID leaf of the marks ("KPRI"): no CPU defines it, so it is harmless where nobody looks.
