@@ -14,7 +14,10 @@ mod export;
 mod ftrace;
 #[allow(dead_code)]
 mod input;
+#[allow(dead_code)]
+mod pieces;
 mod programs;
+mod recorded;
 #[allow(dead_code)]
 #[path = "../../crates/kprism-btf/tests/synthetic/mod.rs"]
 mod types;
@@ -152,6 +155,8 @@ fn main() -> std::io::Result<()> {
         "bustrace",
         "busqemu",
         "rsp",
+        "run",
+        "sideband",
     ];
     for folder in targets {
         fs::create_dir_all(corpus.join(folder))?;
@@ -177,7 +182,13 @@ fn main() -> std::io::Result<()> {
         let bytes: Vec<u8> = packets.iter().flat_map(|p| kprism_rsp::wire::packet(p.as_bytes())).collect();
         fs::write(corpus.join("rsp").join(name), bytes)?;
     }
+    for (name, bytes) in recorded::sidebands() {
+        fs::write(corpus.join("sideband").join(name), bytes)?;
+    }
     let scratch = corpus.join("scratch");
+    for (name, bytes) in recorded::runs(&scratch)? {
+        fs::write(corpus.join("run").join(name), bytes)?;
+    }
     let data = fs::read(export::small(&scratch).join("data"))?;
     fs::remove_dir_all(&scratch)?;
     let folder = corpus.join("perfdata");

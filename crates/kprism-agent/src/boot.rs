@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use kprism_agent::{DEPMOD_WANTED, MODULE_LIST};
+use kprism_agent::{DEPMOD_WANTED, MODULE_LIST, OPTIONAL_MODULE};
 
 /// What is mounted: (type, place, options, needed).
 const MOUNTS: [(&str, &str, &str, bool); 9] = [
@@ -51,20 +51,30 @@ fn mount(kind: &str, place: &str, options: &str) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Loads the modules that the initramfs lists. One that is there already is no error.
+/// Loads the modules that the initramfs lists. One that is there already is no error; an optional one that the kernel
+/// refuses is one line on the console.
 pub fn load_modules() -> io::Result<()> {
     if Path::new(DEPMOD_WANTED).exists() {
         // Without kmod in the guest, insmod's full paths still work.
         Command::new("/usr/sbin/depmod").arg("-a").stderr(Stdio::null()).status().ok();
     }
     let Ok(list) = fs::read_to_string(MODULE_LIST) else { return Ok(()) };
-    for path in list.lines().filter(|line| !line.is_empty()) {
+    for line in list.lines().filter(|line| !line.is_empty()) {
+        let (path, optional) = match line.strip_prefix(OPTIONAL_MODULE) {
+            Some(path) => (path, true),
+            None => (line, false),
+        };
         let file = File::open(path).map_err(|error| io::Error::other(format!("{path}: {error}")))?;
         // SAFETY: the parameters end in NUL; the kernel checks everything else.
         let result = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
         if result != 0 {
             let error = io::Error::last_os_error();
-            if error.raw_os_error() != Some(libc::EEXIST) {
+            if error.raw_os_error() == Some(libc::EEXIST) {
+                continue;
+            }
+            if optional {
+                fs::write("/dev/kmsg", format!("kprism: optional module {path} not loaded: {error}\n")).ok();
+            } else {
                 return Err(io::Error::other(format!("loading {path}: {error}")));
             }
         }

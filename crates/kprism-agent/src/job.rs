@@ -9,8 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use kprism_agent::gcov::{AFTER, BEFORE, FOLDER, Session};
 use kprism_agent::{
-    CONTROL_PORT, Counters, Job, MARK_BEGIN, MARK_END, Message, PAUSE, PAUSE_PORT, STDERR_PORT, STDIN_FILE,
-    STDOUT_PORT,
+    CONTROL_PORT, Counters, Job, MARK_BEGIN, MARK_END, MARK_STOP, Message, PAUSE, PAUSE_PORT, STDERR_PORT,
+    STDIN_FILE, STDOUT_PORT,
 };
 
 use crate::ports;
@@ -23,6 +23,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
         shell.args(["-c", line]);
         set_up(&mut shell, job);
         // Only the command's own output is the run's output.
+        has_folder(job)?;
         let status = spawn_and_wait(&mut shell, &children, [STDERR_PORT, STDERR_PORT], |_| {}, || {})
             .map_err(|error| {
                 io::Error::other(format!("/bin/sh, to run `{line}` before the command: {error}"))
@@ -31,7 +32,8 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
             return Err(io::Error::other(format!("`{line}`, run before the command, ended with {status}")));
         }
     }
-    let moments = Moments::new()?;
+    has_folder(job)?;
+    let moments = Moments::new(job.counters == Counters::Held)?;
     let mut session = match job.counters {
         Counters::Read => Some(Session::begin(Path::new(FOLDER)).map_err(|error| {
             io::Error::other(format!(
@@ -40,7 +42,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
         })?),
         _ => None,
     };
-    let stops = job.counters == Counters::Stopped;
+    let stops = matches!(job.counters, Counters::Stopped | Counters::Held);
     let [program, arguments @ ..] = &job.argv[..] else {
         if job.counters == Counters::None {
             return Err(io::Error::other("the job has no command"));
@@ -103,22 +105,30 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
 
 /// The messages at which the host reads counters, made before: saying them takes instructions of this program only.
 #[derive(Debug, Clone, Copy)]
-struct Moments([&'static [u8]; 2]);
+struct Moments {
+    messages: [&'static [u8]; 2],
+    /// By the observer.
+    held: bool,
+}
 
 impl Moments {
-    fn new() -> io::Result<Self> {
+    fn new(held: bool) -> io::Result<Self> {
         let line = |name: &str| -> io::Result<&'static [u8]> {
             let mut line = serde_json::to_vec(&Message::Counters { name: name.to_owned() })?;
             line.push(b'\n');
             Ok(line.leak())
         };
-        Ok(Self([line(BEFORE)?, line(AFTER)?]))
+        Ok(Self { messages: [line(BEFORE)?, line(AFTER)?], held })
     }
 
     /// Stops the guest until the host has read its counters.
     fn stop(&self, index: usize) {
-        ports::write(CONTROL_PORT, self.0[index]);
-        ports::write(PAUSE_PORT, &[PAUSE]);
+        ports::write(CONTROL_PORT, self.messages[index]);
+        if self.held {
+            ports::mark(MARK_STOP, 0);
+        } else {
+            ports::write(PAUSE_PORT, &[PAUSE]);
+        }
     }
 }
 
@@ -136,9 +146,24 @@ pub fn output_of(line: &str, job: &Job) -> String {
     }
 }
 
+/// Where commands run.
+fn folder(job: &Job) -> &str {
+    if job.cwd.is_empty() { "/root" } else { &job.cwd }
+}
+
+/// Starting a command in a folder that is not there would fail as if the command were not there.
+fn has_folder(job: &Job) -> io::Result<()> {
+    let folder = folder(job);
+    match std::fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(io::Error::other(format!("the working directory {folder} is no folder"))),
+        Err(error) => Err(io::Error::other(format!("the working directory {folder}: {error}"))),
+    }
+}
+
 fn set_up(command: &mut Command, job: &Job) {
     command.env_clear().envs(job.env.iter().map(|(name, value)| (name, value)));
-    command.current_dir(if job.cwd.is_empty() { "/root" } else { &job.cwd });
+    command.current_dir(folder(job));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // SAFETY: sigprocmask and setsid are async-signal-safe; the set is ours.
     unsafe {

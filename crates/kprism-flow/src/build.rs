@@ -3,11 +3,12 @@
 
 use kprism_image::Image;
 use kprism_image::code::{GRANULE, Granule, Turn};
-use kprism_image::insn::{Far, Insn, Kind, Mode, classify, plain_run};
+use kprism_image::insn::{Far, Insn, InsnError, Kind, Mode, classify, plain_run};
 use kprism_image::resolve::{FuncRef, Resolve};
 
 use crate::block::{Block, Blocks, Cold, End, Key, NONE, WATCHED, target_bit};
 use crate::entries::role;
+use crate::error::FaultKind;
 use crate::event::{Event, EventKind, flag};
 use crate::marks::{Markers, Progress};
 use crate::memo::Memo;
@@ -244,6 +245,18 @@ impl<'a, R: Resolve> Cache<'a, R> {
         let mut buf = [0; 15];
         let len = self.image.fetch(asid, ip, at.offset, &mut buf);
         classify(&buf[..len], ip, mode).map_err(|_| NoCode)
+    }
+
+    /// Why there is no instruction at `ip`.
+    pub fn fault(&self, asid: u64, ip: u64, mode: Mode, at: Position) -> FaultKind {
+        let mut buf = [0; 15];
+        match self.image.fetch(asid, ip, at.offset, &mut buf) {
+            0 => FaultKind::NoCode(ip),
+            len => match classify(&buf[..len], ip, mode) {
+                Err(InsnError::Truncated(len)) => FaultKind::CutCode(ip, len as u8),
+                _ => FaultKind::BadCode(ip),
+            },
+        }
     }
 
     /// Whether the instruction at `ip` is `int 0x80`.

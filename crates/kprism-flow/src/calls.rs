@@ -276,13 +276,19 @@ impl Stacks {
             // Without symbols nothing is known of the frames either.
             return;
         }
+        // Switched on at a function's first instruction; see `causes.rs`.
+        let switched = event.kind == EventKind::Start && event.link != Event::AT_PSB;
+        let enters = switched && event.flags & flag::ENTRY != 0;
         if let Some(index) = stack.iter().rposition(|f| f.func == event.func) {
-            return self.truncate(at, index + 1, calls);
-        }
-        if !is_kernel(event.ip) {
+            if !enters || self.threads[at.task].insns == stack[index].start_insns {
+                return self.truncate(at, index + 1, calls);
+            }
+            self.truncate(at, index, calls);
+        } else if !is_kernel(event.ip) {
             self.leave_kernel(at, calls);
         }
-        self.push(at, event.func, FrameKind::Resumed, NO_RETURN, false, calls);
+        let kind = if enters { FrameKind::Call } else { FrameKind::Resumed };
+        self.push(at, event.func, kind, NO_RETURN, enters, calls);
     }
 
     /// Drops the kernel's frames down to user code.

@@ -7,16 +7,16 @@ use kprism_image::resolve::Resolve;
 use crate::event::flag;
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, is_kernel, search};
 use crate::model::FrameKind;
-use crate::stack::{Cause, SPACE, Span, resumes};
-use crate::stitch::{Forked, MAX_FORKS, Stitcher};
+use crate::stack::{Cause, SPACE, Span, Tracing, resumes};
+use crate::stitch::{Forked, Gap, MAX_FORKS, Stitcher};
 
 impl<R: Resolve> Stitcher<'_, R> {
     /// Does to the task's stack what began the span.
-    pub(crate) fn apply(&mut self, task: usize, span: &Span, cpu: u16) {
+    pub(crate) fn apply(&mut self, task: usize, span: &Span, gap: Gap, cpu: u16) {
         let now = span.start_ns;
         match span.cause {
             Cause::Begin | Cause::Switch => {}
-            Cause::Resume { ip } => self.resume(task, span, ip, cpu),
+            Cause::Resume { ip } => self.resume(task, span, ip, gap, cpu),
             Cause::Ret { ip } => {
                 match search(&self.threads[task].stack, |f| f.ret_ip == ip && !f.is_entry()) {
                     Found::At(index) => self.truncate(task, index, now, cpu),
@@ -85,20 +85,32 @@ impl<R: Resolve> Stitcher<'_, R> {
     }
 
     /// Known again after a gap: the frames that still fit stay.
-    fn resume(&mut self, task: usize, span: &Span, ip: u64, cpu: u16) {
+    ///
+    /// Tracing that is switched on at a function's first instruction begins with a call of it, whose call instruction
+    /// ran before: a window opens there, a filter begins there, a signal's handler or a new program starts. Only a
+    /// call that was seen and has run nothing yet goes on there.
+    fn resume(&mut self, task: usize, span: &Span, ip: u64, gap: Gap, cpu: u16) {
         let now = span.start_ns;
         if span.flags & (flag::ENTRY | flag::INNER) == 0 && !self.threads[task].stack.is_empty() {
             // Without symbols nothing is known of the frames either.
             return;
         }
-        let stack = &self.threads[task].stack;
-        if let Some(i) = stack.iter().rposition(|f| f.func == span.func) {
-            return self.truncate(task, i + 1, now, cpu);
-        }
-        if !is_kernel(ip) {
+        let enters = span.flags & flag::ENTRY != 0 && gap.tracing == Tracing::Off;
+        let thread = &self.threads[task];
+        if let Some(i) = thread.stack.iter().rposition(|f| f.func == span.func) {
+            if !enters || thread.insns == thread.stack[i].start_insns {
+                return self.truncate(task, i + 1, now, cpu);
+            }
+            // Nobody saw the call before end.
+            self.truncate(task, i, gap.since.min(now), cpu);
+        } else if !is_kernel(ip) {
             self.leave_kernel(task, now, cpu);
         }
-        self.push(task, span.func, FrameKind::Resumed, NO_RETURN, now);
+        let kind = if enters { FrameKind::Call } else { FrameKind::Resumed };
+        self.push(task, span.func, kind, NO_RETURN, now);
+        if enters {
+            self.entered(task, span, ip);
+        }
     }
 
     /// Drops the kernel's frames down to user code.

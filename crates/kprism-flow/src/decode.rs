@@ -25,6 +25,9 @@ static NO_MARKERS: Markers = Markers::NONE;
 /// Faults kept with their place; beyond, they are only counted.
 const MAX_FAULTS: usize = 4096;
 
+/// No packet has more bytes behind its header.
+const PAYLOAD: usize = 8;
+
 /// What a decode needs beside the bytes.
 pub struct Setup<'a, R> {
     /// Code of this CPU's stream.
@@ -116,7 +119,11 @@ impl<'a, R: Resolve> Decoder<'a, R> {
         let to = to.min(self.bytes.len());
         // A stream may begin in the middle of a packet, and of a PSB period: bytes before the first PSB have no meaning.
         let begin = if from == 0 { find_psb(self.bytes, 0).unwrap_or(0).min(to) } else { from };
-        let skipped = (begin - from) as u64;
+        // A ring that was not filled begins with the zeros of a new buffer, which are PADs, and nothing is lost. A few may be
+        // the end of a packet.
+        let zeros = self.bytes[from..begin].iter().take_while(|&&byte| byte == 0).count();
+        let padding = if zeros > PAYLOAD { zeros } else { 0 };
+        let skipped = (begin - from - padding) as u64;
         let from = begin;
         let at_psb = find_psb(&self.bytes[..to.min(from + 16)], from) == Some(from);
         let mut flow = Flow {

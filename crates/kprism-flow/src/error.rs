@@ -22,9 +22,16 @@ pub enum FaultKind {
     /// The bytes are no packet.
     #[error("bad packet: {0}")]
     Packet(PacketErrorKind),
-    /// No code is known (or none that decodes) at an address that was executed.
+    /// No code is known at an address that was executed.
     #[error("no code known at {0:#x}")]
     NoCode(u64),
+    /// Of the instruction at an address that was executed, only the first bytes are known: so many.
+    #[error("the code known at {0:#x} ends after {1} bytes, within an instruction")]
+    CutCode(u64, u8),
+    /// The code known at an address that was executed is no instruction: it is other code than what ran, or the flow
+    /// never was there.
+    #[error("the code known at {0:#x} is no instruction")]
+    BadCode(u64),
     /// A branch outcome came where the code wants an address, or the other way round.
     #[error("code and packets disagree: {0}")]
     Mismatch(&'static str),

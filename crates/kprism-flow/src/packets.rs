@@ -90,8 +90,9 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     }
 
     pub fn no_code(&mut self) {
-        let ip = self.cache.blocks.cold[self.cur as usize].end_ip;
-        self.fault(FaultKind::NoCode(ip));
+        let cold = &self.cache.blocks.cold[self.cur as usize];
+        let kind = self.cache.fault(cold.key.asid, cold.end_ip, cold.key.mode, self.at());
+        self.fault(kind);
     }
 
     /// From the indirect branch that ends the current block, already walked, to `ip`.

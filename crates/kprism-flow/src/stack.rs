@@ -86,6 +86,8 @@ pub(crate) struct Span {
     pub space: u64,
     /// Up to where it begins.
     pub tracing: Tracing,
+    /// When the flow was last followed before that, if in this chunk.
+    pub off_ns: Option<u64>,
     /// Its first node, which stands for the frame at its base; the one after it stands for that frame's
     /// parent. Its nodes are those up to the next span's.
     pub root: u32,
@@ -130,6 +132,8 @@ pub(crate) struct Chunk {
     pub end_ns: u64,
     /// At the end.
     pub tracing: Tracing,
+    /// When the flow was last seen to stop.
+    pub off_ns: Option<u64>,
 }
 
 impl Chunk {
@@ -140,7 +144,7 @@ impl Chunk {
         self.slices.clear();
         self.marks.clear();
         self.counts.clear();
-        Self { insns: 0, cpu: 0, end_ns: 0, tracing: Tracing::AsBefore, ..self }
+        Self { insns: 0, cpu: 0, end_ns: 0, tracing: Tracing::AsBefore, off_ns: None, ..self }
     }
 }
 
@@ -290,16 +294,22 @@ impl Stacks {
                         known => Tracing::AtPsb.after(known),
                     };
                 }
-                let same = self.stack.last().is_some_and(|top| top.func == event.func);
-                if same && self.alone && self.tracing == Tracing::Off {
+                let top = self.stack.last().filter(|top| top.func == event.func);
+                let same = top.is_some();
+                // Not the same call if it begins again.
+                let on = event.flags & flag::ENTRY == 0
+                    || top.is_some_and(|top| top.start_insns == self.out.insns);
+                if same && on && self.alone && self.tracing == Tracing::Off {
                     self.mark(What::Off, event.ip);
                 } else if !same || self.tracing != Tracing::On {
                     self.new_span(Cause::Resume { ip: event.ip }, event.func, event.flags, now);
                 }
                 self.tracing = Tracing::On;
             }
-            EventKind::Stop if event.func != 0 => self.tracing = Tracing::Lost,
-            EventKind::Stop => self.tracing = Tracing::Off,
+            EventKind::Stop => {
+                self.tracing = if event.func != 0 { Tracing::Lost } else { Tracing::Off };
+                self.out.off_ns = Some(now);
+            }
             EventKind::Mark => match Op::unpack(event.func) {
                 Op::Counted(pattern) => *self.counts.entry((self.node, pattern)).or_default() += 1,
                 op => self.mark(What::Insn(op), event.ip),
@@ -551,6 +561,7 @@ impl Stacks {
             flags,
             space: self.space,
             tracing: self.tracing,
+            off_ns: self.out.off_ns,
             root,
             base: None,
             start_ns: now,

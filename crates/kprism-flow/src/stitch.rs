@@ -67,6 +67,16 @@ pub(crate) struct Lane<'a> {
     insns: u64,
     /// When the last chunk ended.
     tracing: Tracing,
+    /// When the flow was last seen to stop before the chunk in hand.
+    off_ns: u64,
+}
+
+/// What lay before a span that begins with the flow known again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gap {
+    pub tracing: Tracing,
+    /// When the flow was last known before.
+    pub since: u64,
 }
 
 impl<'a> Lane<'a> {
@@ -82,6 +92,7 @@ impl<'a> Lane<'a> {
             next_switch: 0,
             insns: 0,
             tracing: Tracing::Off,
+            off_ns: 0,
         }
     }
 
@@ -211,6 +222,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                             self.end_ns = self.end_ns.max(chunk.end_ns);
                             lane.insns += chunk.insns;
                             lane.tracing = chunk.tracing.after(lane.tracing);
+                            lane.off_ns = chunk.off_ns.unwrap_or(lane.off_ns);
                             self.spare = Some(chunk);
                         }
                         return Need::Chunk(i);
@@ -308,7 +320,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     fn span(&mut self, lane: usize, chunk: &Chunk, index: usize) {
         let span = &chunk.spans[index];
         let next = chunk.spans.get(index + 1);
-        let Lane { cpu, insns: before, tracing, .. } = self.lanes[lane];
+        let Lane { cpu, insns: before, tracing, off_ns, .. } = self.lanes[lane];
         // A chunk begins like a trace does, but only where tracing was off did anything happen meanwhile.
         let tracing = span.tracing.after(tracing);
         match span.cause {
@@ -320,7 +332,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let task = self.lanes[lane].task;
         self.here = At { task, task_insns: self.threads[task].insns, ..self.here };
         if span.func != NO_FUNC {
-            self.apply(task, span, cpu);
+            let gap = Gap { tracing, since: span.off_ns.unwrap_or(off_ns) };
+            self.apply(task, span, gap, cpu);
         }
         let end = next.map_or(chunk.tree.nodes.len(), |n| n.root as usize);
         self.graft(task, span, chunk, end);

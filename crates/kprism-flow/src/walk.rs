@@ -5,7 +5,7 @@ use kprism_image::insn::{Kind, Mode, classify, plain_run};
 use kprism_image::resolve::{FuncRef, Resolve};
 
 use crate::block::Key;
-use crate::build::{Cache, Position, advance};
+use crate::build::{Cache, NoCode, Position, advance};
 use crate::error::FaultKind;
 use crate::event::{Event, EventKind, flag};
 
@@ -89,9 +89,10 @@ pub(crate) fn walk<R: Resolve>(
             }
         }
         let insn = match classify(rest, ip, mode) {
-            Err(_) if rest.len() < 15 => cache.insn(asid, ip, mode, at).map_err(|_| FaultKind::NoCode(ip))?,
-            insn => insn.map_err(|_| FaultKind::NoCode(ip))?,
+            Err(_) if rest.len() < 15 => cache.insn(asid, ip, mode, at),
+            insn => insn.map_err(|_| NoCode),
         };
+        let Ok(insn) = insn else { return Err(cache.fault(asid, ip, mode, at)) };
         let next_ip = advance(ip, insn.len, mode);
         steps.insns += 1;
         steps.ips.push(ip);

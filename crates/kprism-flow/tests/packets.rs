@@ -326,6 +326,31 @@ fn no_code_then_on_at_the_next_address() {
 }
 
 #[test]
+fn code_that_is_known_and_no_instruction_is_told_apart_from_code_that_is_not_known() {
+    let mut code = looping();
+    code.func("bad", U + 0x100, &[0x90, 0x06, 0x90]); // no `push es` in 64-bit mode
+    code.func("cut", U + 0x200, &[0x90, 0xe8, 0x00]); // two bytes of a call's five
+    for (start, kind) in [
+        (U + 0x100, FaultKind::BadCode(U + 0x101)),
+        (U + 0x200, FaultKind::CutCode(U + 0x201, 2)),
+        (U + 0x300, FaultKind::NoCode(U + 0x300)),
+    ] {
+        // By a branch's outcome, an indirect branch's target, an event's address.
+        let mut outcome = Pt::new();
+        outcome.psb(start).tnt("t");
+        let mut target = Pt::new();
+        target.psb(start).tip(U);
+        let mut event = Pt::new();
+        event.psb(start).fup(U + 0x400).tip(K + 0x100);
+        for pt in [outcome, target, event] {
+            let (_, stats) = code.decode(&pt.bytes);
+            assert_eq!(stats.faults[0].kind, kind);
+            assert_eq!(stats.errors, 1, "{:?}", stats.faults);
+        }
+    }
+}
+
+#[test]
 fn what_was_walked_before_an_error_counts() {
     // The interrupt's address lies behind a system call that gave no packet, or behind a jump to nowhere.
     let mut code = looping();
@@ -399,4 +424,16 @@ fn bytes_before_the_first_psb_are_skipped_not_misread() {
     let (ips, stats) = code.decode(&pt);
     assert_eq!((ips, stats.errors), (expected, alone.errors), "{:?}", stats.faults);
     assert_eq!(stats.lost_bytes, alone.lost_bytes + skipped);
+}
+
+#[test]
+fn zeros_before_the_first_psb_are_no_loss() {
+    let mut whole = Pt::new();
+    whole.psb(U).tnt("tn").tip(U);
+    for (before, lost) in [(vec![0; 100], 0), ([vec![0; 100], vec![0x06, 0, 0]].concat(), 3)] {
+        let (_, stats) = looping().decode(&[before, whole.bytes.clone()].concat());
+        let (_, alone) = looping().decode(&whole.bytes);
+        assert_eq!(stats.lost_bytes, alone.lost_bytes + lost);
+        assert_eq!(stats.instructions, alone.instructions);
+    }
 }

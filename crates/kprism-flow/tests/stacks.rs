@@ -124,6 +124,34 @@ fn parts_of_a_system_call() {
     assert!((9..=12).contains(&exit.ns), "{exit:?}");
 }
 
+/// Tracing that is switched on at a function's first instruction begins with a call of it, whose call instruction ran
+/// unseen: a window or a filter begins there.
+#[test]
+fn a_function_at_which_tracing_is_switched_on_is_called() {
+    let code = code("body");
+    let mut pt = Pt::new();
+    for _ in 0..3 {
+        pt.psb_off().pge(F).tip(G).fup(G + 1).pgd(None);
+    }
+    assert_eq!(tree(&run_with(&code, &[&pt], &[])), ["0 f Call 3 6", "0 f/g Call 3 3"]);
+    // Switched on again in the middle of it, it goes on.
+    pt.psb_off().pge(F + 3).tip(MAIN + 5);
+    assert_eq!(tree(&run_with(&code, &[&pt], &[])), ["0 f Call 3 8", "0 f/g Call 3 3", "0 main Tail 0 0"]);
+}
+
+/// A fault at a function's first instruction, where the handler is not traced: one call, seen before.
+#[test]
+fn a_call_interrupted_before_its_first_instruction_is_one() {
+    let code = code("body");
+    let mut pt = Pt::new();
+    pt.psb(MAIN).fup(F).pgd(None).pge(F).tip(G).tnt("tt").fup(MAIN + 5).pgd(None);
+    let other = Record::Switch(Switch { t: 1 << 40, ..Switch::default() });
+    for sideband in [&[][..], &[other]] {
+        let tree = tree(&run_with(&code, &[&pt], sideband));
+        assert_eq!(tree, ["0 main Resumed 0 1", "0 main/f Call 1 4", "0 main/f/g Call 1 2"]);
+    }
+}
+
 #[test]
 fn a_system_call_with_its_body() {
     let code = code("__x64_sys_read");

@@ -65,6 +65,8 @@ pub struct MissingFile {
     pub path: String,
     /// Why.
     pub reason: String,
+    /// It is there, but cannot be read or understood.
+    pub damaged: bool,
 }
 
 /// All functions of a run.
@@ -125,7 +127,9 @@ impl Symbols {
             let elf = match read_elf(root, path) {
                 Ok(elf) => Some(elf),
                 Err(reason) => {
-                    missing.push(MissingFile { path: path.clone(), reason });
+                    let file = place(root, path);
+                    let damaged = file.is_ok_and(|file| file.symlink_metadata().is_ok());
+                    missing.push(MissingFile { path: path.clone(), reason, damaged });
                     None
                 }
             };
@@ -296,20 +300,25 @@ pub fn under_root(root: &Path, path: &str) -> Option<PathBuf> {
 /// Larger files are not read: no program needs it, and the reader's memory stays bounded.
 const MAX_ELF_BYTES: u64 = 1 << 30;
 
-fn read_elf(root: Option<&Path>, path: &str) -> Result<ElfSymbols, String> {
+/// Where the copy of a mapped file is.
+fn place(root: Option<&Path>, path: &str) -> Result<PathBuf, String> {
     let root = root.ok_or("no folder of guest files was given")?;
     // The kernel marks files that were removed while mapped.
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     if path.is_empty() || path == "//anon" || path == "[anon]" {
         return Err("anonymous memory".to_owned());
     }
-    let place = under_root(root, path).ok_or("the path leaves the root folder")?;
+    under_root(root, path).ok_or_else(|| "the path leaves the root folder".to_owned())
+}
+
+fn read_elf(root: Option<&Path>, path: &str) -> Result<ElfSymbols, String> {
+    let place = place(root, path)?;
     let size = std::fs::metadata(&place).map_err(|e| format!("{}: {e}", place.display()))?.len();
     if size > MAX_ELF_BYTES {
         return Err(format!("{}: {size} bytes are more than {MAX_ELF_BYTES}", place.display()));
     }
     let bytes = std::fs::read(&place).map_err(|e| format!("{}: {e}", place.display()))?;
-    let name = Path::new(path).file_name().map_or_else(|| path.into(), |n| n.to_string_lossy().into_owned());
+    let name = place.file_name().map_or_else(|| path.into(), |n| n.to_string_lossy().into_owned());
     elf::parse(&bytes, &name).map_err(|e| format!("{}: {e}", place.display()))
 }
 
@@ -374,6 +383,19 @@ mod tests {
         let kernel = symbols.function_at(0, u64::MAX, 1);
         assert!(symbols.describe(kernel.id).kernel);
         assert_eq!(symbols.changes().len(), 2);
+    }
+
+    #[test]
+    fn a_file_that_is_there_and_no_elf_is_told_from_one_that_is_not_there() {
+        let root = std::env::temp_dir().join(format!("kprism-damaged-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("bin")).unwrap();
+        std::fs::write(root.join("bin/program"), "garbage").unwrap();
+        let records = [mmap(0x1000, 0x10000, "/bin/program (deleted)"), mmap(0x2000, 0x10000, "/bin/other")];
+        let symbols = Symbols::load(b"", &records, Some(&root)).unwrap();
+        let damaged: Vec<bool> = symbols.missing().iter().map(|file| file.damaged).collect();
+        assert_eq!(damaged, [true, false]);
+        assert!(symbols.missing()[0].reason.contains("bin/program"), "{:?}", symbols.missing());
+        std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use kprism_agent::{AGENT_FOLDER, DEPMOD_WANTED, MODULE_LIST};
+use kprism_agent::{AGENT_FOLDER, DEPMOD_WANTED, MODULE_LIST, OPTIONAL_MODULE};
 
 use crate::archive::Archive;
 use crate::cache::{Cache, Key};
@@ -48,7 +48,10 @@ impl Initramfs {
             }
         };
         for module in modules {
-            key = key.add(&module.guest).add(&module.contents).add([u8::from(module.load)]);
+            key = key
+                .add(&module.guest)
+                .add(&module.contents)
+                .add([u8::from(module.load) | u8::from(module.optional) << 1]);
         }
         let key = key.finish();
         let place = cache.entry("initramfs", &key, 150, |folder| {
@@ -86,8 +89,11 @@ fn overlay(output: &mut dyn Write, agent: &[u8], modules: &[Module]) -> std::io:
         archive.parents(&module.guest)?;
         archive.file(&module.guest, 0o644, &module.contents)?;
     }
-    let list: String =
-        modules.iter().filter(|module| module.load).map(|module| format!("/{}\n", module.guest)).collect();
+    let line = |module: &Module| {
+        let mark = if module.optional { OPTIONAL_MODULE } else { "" };
+        format!("{mark}/{}\n", module.guest)
+    };
+    let list: String = modules.iter().filter(|module| module.load).map(line).collect();
     archive.file(MODULE_LIST.trim_start_matches('/'), 0o644, list.as_bytes())?;
     if !modules.is_empty() {
         archive.file(DEPMOD_WANTED.trim_start_matches('/'), 0o644, &[])?;

@@ -23,6 +23,8 @@ pub(crate) struct Module {
     pub contents: Vec<u8>,
     /// Loaded at boot.
     pub load: bool,
+    /// Only recommended by the others (`softdep=pre:`): they are loaded even if the kernel does not take it.
+    pub optional: bool,
 }
 
 /// What `load` and `present` name, and what those need, in an order in which they can be loaded.
@@ -38,12 +40,19 @@ pub(crate) fn collect(kernel: &Kernel, load: &[String], present: &[String]) -> R
     for path in load.iter().chain(present).filter(|name| is_path(name)).map(PathBuf::from) {
         index.insert(plain(&stem(&path)), path);
     }
-    let mut collector = Collector { kernel, index, seen: BTreeSet::new(), modules: Vec::new() };
+    let mut collector = Collector {
+        kernel,
+        index,
+        built_in: built_in(kernel.modules.as_deref())?,
+        aliases: None,
+        seen: BTreeSet::new(),
+        modules: Vec::new(),
+    };
     for name in load {
-        collector.add(name, true)?;
+        collector.add(name, true, false)?;
     }
     for name in present {
-        collector.add(name, false)?;
+        collector.add(name, false, false)?;
     }
     Ok(collector.modules)
 }
@@ -51,12 +60,16 @@ pub(crate) fn collect(kernel: &Kernel, load: &[String], present: &[String]) -> R
 struct Collector<'a> {
     kernel: &'a Kernel,
     index: BTreeMap<String, PathBuf>,
+    /// Names and aliases of what the kernel itself has.
+    built_in: BTreeSet<String>,
+    /// Modules by what they are also called; read when first asked for.
+    aliases: Option<BTreeMap<String, PathBuf>>,
     seen: BTreeSet<String>,
     modules: Vec<Module>,
 }
 
 impl Collector<'_> {
-    fn add(&mut self, name: &str, load: bool) -> Result<()> {
+    fn add(&mut self, name: &str, load: bool, optional: bool) -> Result<()> {
         let path = if is_path(name) {
             PathBuf::from(name)
         } else {
@@ -68,9 +81,17 @@ impl Collector<'_> {
         }
         let contents = unpack(&path)?;
         let needs = needs(&contents).map_err(|reason| Error::BadFile { path: path.clone(), reason })?;
-        for need in needs {
+        for need in needs.depends {
             if !self.seen.contains(&plain(&need)) {
-                self.add(&need, load)?;
+                self.add(&need, load, optional)?;
+            }
+        }
+        for wish in needs.before {
+            // As for modprobe, one that does not exist is none.
+            if let Some(found) = self.called(&wish)?
+                && !self.seen.contains(&found)
+            {
+                self.add(&found, load, true)?;
             }
         }
         let release = match self.kernel.release.as_str() {
@@ -83,8 +104,25 @@ impl Collector<'_> {
         };
         let folder = inside.unwrap_or_else(|| "updates/".into());
         let guest = format!("usr/lib/modules/{release}/{}{}.ko", folder.display(), stem(&path));
-        self.modules.push(Module { guest, contents, load });
+        self.modules.push(Module { guest, contents, load, optional });
         Ok(())
+    }
+
+    /// The module of this name or alias, unless the kernel itself has it.
+    fn called(&mut self, name: &str) -> Result<Option<String>> {
+        let name = plain(name);
+        if self.built_in.contains(&name) {
+            return Ok(None);
+        }
+        if self.index.contains_key(&name) {
+            return Ok(Some(name));
+        }
+        let aliases = match self.aliases.take() {
+            Some(aliases) => aliases,
+            None => aliases(self.kernel.modules.as_deref(), &self.index)?,
+        };
+        let found = self.aliases.insert(aliases).get(&name);
+        Ok(found.map(|path| plain(&stem(path))))
     }
 }
 
@@ -109,6 +147,48 @@ fn index(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
         }
     }
     Ok(found)
+}
+
+/// Where modules are that others ask for by what they do and not by name, best first: what is in `crypto` runs on every
+/// processor, what is in `arch` on some.
+const ALIASED: [&str; 3] = ["kernel/crypto", "kernel/lib", "kernel/arch"];
+
+/// Modules of [`ALIASED`] by their aliases.
+fn aliases(folder: Option<&Path>, index: &BTreeMap<String, PathBuf>) -> Result<BTreeMap<String, PathBuf>> {
+    let mut found = BTreeMap::new();
+    let Some(folder) = folder else { return Ok(found) };
+    for place in ALIASED.map(|place| folder.join(place)) {
+        // Of two in one folder, the one that every processor can run.
+        let mut paths: Vec<&PathBuf> = index.values().filter(|path| path.starts_with(&place)).collect();
+        paths.sort_by_key(|path| !stem(path).ends_with("generic"));
+        for path in paths {
+            let contents = unpack(path)?;
+            let info = info(&contents).map_err(|reason| Error::BadFile { path: path.clone(), reason })?;
+            for alias in values(info, "alias") {
+                found.entry(plain(&alias)).or_insert_with(|| path.clone());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Names and aliases of modules that are part of the kernel, as its package lists them. A kernel without a package tells
+/// nothing.
+fn built_in(folder: Option<&Path>) -> Result<BTreeSet<String>> {
+    let Some(folder) = folder else { return Ok(BTreeSet::new()) };
+    let read = |name: &str| match fs::read(folder.join(name)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        read => read.at("read", &folder.join(name)),
+    };
+    let list = read("modules.builtin")?;
+    let names = String::from_utf8_lossy(&list).lines().map(|line| plain(&stem(Path::new(line)))).collect();
+    let info = read("modules.builtin.modinfo")?;
+    // `MODULE.alias=ALIAS`, each ended by a NUL.
+    let lines = info.split(|&byte| byte == 0).map(String::from_utf8_lossy);
+    let aliases: Vec<String> = lines.filter_map(|line| Some(plain(line.split_once(".alias=")?.1))).collect();
+    let mut all: BTreeSet<String> = names;
+    all.extend(aliases);
+    Ok(all)
 }
 
 /// File name up to `.ko`.
@@ -160,14 +240,47 @@ impl std::io::Write for Limited<'_> {
     }
 }
 
-/// Names of the modules that this one needs (`depends=` in its `.modinfo`).
-fn needs(contents: &[u8]) -> std::result::Result<Vec<String>, String> {
+/// What a module asks for in its `.modinfo`.
+#[derive(Debug, PartialEq, Eq)]
+struct Needs {
+    /// Modules whose symbols it uses (`depends=`).
+    depends: Vec<String>,
+    /// Modules or aliases that had better be there first (`softdep=pre:`): it asks the kernel for them by a name that no
+    /// symbol tells, such as a checksum's.
+    before: Vec<String>,
+}
+
+fn needs(contents: &[u8]) -> std::result::Result<Needs, String> {
+    let info = info(contents)?;
+    let depends = values(info, "depends").next().unwrap_or_default();
+    let depends = depends.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let mut before = Vec::new();
+    for value in values(info, "softdep") {
+        let words = value.split_ascii_whitespace().scan(false, |is_before, word| {
+            match word {
+                "pre:" => *is_before = true,
+                "post:" => *is_before = false,
+                _ => return Some(is_before.then(|| word.to_owned())),
+            }
+            Some(None)
+        });
+        before.extend(words.flatten());
+    }
+    Ok(Needs { depends, before })
+}
+
+/// A module's `.modinfo`: words `KEY=VALUE`, each ended by a NUL.
+fn info(contents: &[u8]) -> std::result::Result<&[u8], String> {
     let file = object::File::parse(contents).map_err(|error| format!("not a kernel module: {error}"))?;
     let section = file.section_by_name(".modinfo").ok_or("not a kernel module: it has no .modinfo")?;
-    let info = section.data().map_err(|error| format!("its .modinfo cannot be read: {error}"))?;
-    let line = info.split(|&byte| byte == 0).find_map(|line| line.strip_prefix(b"depends="));
-    let names = String::from_utf8_lossy(line.unwrap_or_default()).into_owned();
-    Ok(names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    section.data().map_err(|error| format!("its .modinfo cannot be read: {error}"))
+}
+
+/// The values of a key of `.modinfo`.
+fn values<'a>(info: &'a [u8], key: &str) -> impl Iterator<Item = String> + use<'a> {
+    let begin = format!("{key}=").into_bytes();
+    let words = info.split(|&byte| byte == 0);
+    words.filter_map(move |word| Some(String::from_utf8_lossy(word.strip_prefix(&begin[..])?).into_owned()))
 }
 
 #[cfg(test)]

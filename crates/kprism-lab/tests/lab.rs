@@ -236,6 +236,22 @@ fn modules_are_loaded_with_what_they_need() {
     assert!(matches!(error, Error::NoModule { .. }), "{error}");
 }
 
+/// File systems ask the kernel for checksums by names that no symbol tells: their modules say so in `softdep`.
+#[test]
+fn modules_are_loaded_with_what_they_ask_for_by_alias() {
+    let _guard = one_at_a_time();
+    let options = Options { modules: vec!["btrfs".into(), "xfs".into()], ..Options::default() };
+    let prepared = prepare(&options);
+    let folder = Scratch::new("aliases");
+    let outcome = run(&prepared, &shell("grep -wE 'btrfs|xfs' /proc/filesystems"), &folder);
+    assert_eq!(outcome.exit_code, Some(0), "{}", String::from_utf8_lossy(&folder.read("stderr")));
+    assert_eq!(String::from_utf8(folder.read("stdout")).unwrap().lines().count(), 2);
+    let modules = String::from_utf8(folder.read("symbols/modules")).unwrap();
+    for name in ["btrfs", "xfs", "libcrc32c"] {
+        assert!(modules.contains(&format!("{name} ")), "{name} in {modules}");
+    }
+}
+
 #[test]
 fn symbols_of_what_ran_are_kept() {
     let _guard = one_at_a_time();

@@ -200,7 +200,7 @@ impl Run {
     }
 
     /// Puts the sideband together that the recorder wrote CPU by CPU (`cpuN.side.jsonl`): in order of time, ties in
-    /// order of CPU. Lines that a recorder's sudden end cut short are dropped. Nothing to do is no error.
+    /// order of CPU. A line that a recorder's sudden end cut short is dropped. Nothing to do is no error.
     ///
     /// # Errors
     /// [`StoreError::Io`] if the disk refuses.
@@ -247,15 +247,20 @@ impl Run {
     }
 }
 
-/// The lines of all parts in order of time. Lines without a time are dropped: a recorder's sudden end cut them short.
+/// The lines of all parts in order of time. One that is damaged stays behind the line before it, for who reads them to
+/// count; but a last line without its end was cut short by a recorder's sudden end, and is dropped.
 fn merged(parts: &[PathBuf]) -> Result<Vec<u8>> {
     let mut lines = Vec::new();
     for path in parts {
         let bytes = fs::read(path).map_err(io_at(path))?;
-        for line in String::from_utf8_lossy(&bytes).lines() {
-            if let Ok(Timed { t }) = serde_json::from_str(line) {
-                lines.push((t, line.to_owned()));
+        let mut last = 0;
+        for line in String::from_utf8_lossy(&bytes).split_inclusive('\n') {
+            match serde_json::from_str(line) {
+                Ok(Timed { t }) => last = t,
+                Err(_) if !line.ends_with('\n') || line.trim().is_empty() => continue,
+                Err(_) => {}
             }
+            lines.push((last, line.trim_end_matches(['\r', '\n']).to_owned()));
         }
     }
     lines.sort_by_key(|(t, _)| *t);

@@ -281,6 +281,22 @@ fn two_recorders_do_not_share_a_folder() {
     Run::create(&place).unwrap();
 }
 
+/// Of the CPUs' sidebands only what a sudden end cut short goes; a damaged line is there to be counted.
+#[test]
+fn a_damaged_line_of_the_sideband_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::create(&dir.path().join("run")).unwrap();
+    let part = |cpu: u32, text: &str| {
+        std::fs::write(run.streams().join(format!("cpu{cpu}.side.jsonl")), text).unwrap();
+    };
+    part(0, "{\"t\":3}\n\n{\"t\":9}\n{\"t\":1");
+    part(1, "{\"t\":2}\n{\"k\":\"sw\u{0}itch\",\"t\":\"4\"}\n{\"t\":5}\n");
+    let whole = "{\"t\":2}\n{\"k\":\"sw\u{0}itch\",\"t\":\"4\"}\n{\"t\":3}\n{\"t\":5}\n{\"t\":9}\n";
+    assert_eq!(String::from_utf8(run.sideband_text().unwrap()).unwrap(), whole);
+    run.merge_sideband().unwrap();
+    assert_eq!(String::from_utf8(run.sideband_text().unwrap()).unwrap(), whole);
+}
+
 /// A run that somebody else made may hold links. Nothing outside of it is read or written by them.
 #[test]
 fn links_lead_nowhere() {

@@ -6,6 +6,15 @@
 //! a file in `cmd/`: its options and one function. What turns a recorded run into tables is in
 //! [`pipeline`].
 
+/// In place of the standard one, which ends the process if nobody reads standard error any more: what is being recorded or
+/// put back then is more important than what cannot be said.
+macro_rules! eprintln {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod boot;
 mod cmd;
 mod core_memory;
@@ -32,6 +41,7 @@ mod tlb_sampled;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use exit::Outcome;
@@ -93,8 +103,13 @@ fn main() -> ExitCode {
         false => &mut raw,
     };
     let in_lab = cli.command.is_lab_run();
-    let result = cmd::run(&cli.command, &given, cli.color, &progress, out)
-        .and_then(|outcome| Ok(out.flush().map(|()| outcome)?));
+    let result = cmd::run(&cli.command, &given, cli.color, &progress, out).and_then(|outcome| {
+        match out.flush().context("standard output") {
+            // How the guest's command ended does not depend on who reads what it wrote.
+            Err(error) if in_lab && exit::is_broken_pipe(&error) => Ok(outcome),
+            flushed => flushed.map(|()| outcome),
+        }
+    });
     progress.clear();
     match result {
         Ok(outcome) => outcome.into(),

@@ -228,6 +228,9 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let preempt_count = preempt_count(&names);
     let symbols = Symbols::load(&names, &records, Some(&root))
         .with_context(|| run.symbols().join("kallsyms").display().to_string())?;
+    // Files that are not there are those that no one could keep: their functions have no names.
+    let damaged = symbols.missing().iter().filter(|file| file.damaged);
+    notes.extend(damaged.map(|file| format!("{}: its functions have no names", file.reason)));
     Ok(Loaded { manifest, streams, symbols, preempt_count, records, notes })
 }
 

@@ -52,4 +52,62 @@ fn errors_that_are_not_listed_are_counted() {
     assert_eq!((json["rows"].as_array().unwrap().len(), &json["unlisted"]), (4096, &904.into()));
 }
 
+/// An option about something that is not asked for is refused before a guest is made.
+#[test]
+fn options_of_a_guest_that_would_change_nothing_are_refused() {
+    let lines: [(&[&str], &str); 6] = [
+        (&["--snapshot-size", "64K"], "--snapshot-when <CONDITION>"),
+        (&["--unobserved", "--psb", "4096"], "--psb"),
+        (&["--unobserved", "--cyc", "on"], "--cyc"),
+        (&["--unobserved", "--mtc", "3"], "--mtc"),
+        (&["--unobserved", "--retc", "off"], "--retc"),
+        (&["--unobserved", "--no-decode"], "--no-decode"),
+    ];
+    for (options, named) in lines {
+        let command = ["lab", "run", "--kernel", "/nowhere"];
+        let output = Command::new(env!("CARGO_BIN_EXE_kprism"))
+            .args(command)
+            .args(options)
+            .args(["--", "true"])
+            .output();
+        let output = output.expect("kprism runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
+        assert!(said.contains(named), "{options:?}: {said}");
+    }
+}
+
+/// What kind of recording it is decides which options mean something.
+#[test]
+fn an_import_refuses_what_it_would_ignore() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmd/import.in");
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let code = format!("{}@401000", folder.join("code.bin").display());
+    let text = dir.path().join("trace");
+    std::fs::write(&text, "# tracer: function_graph\n#\n 0)   1.000 us    |  f();\n").unwrap();
+    let stream = folder.join("loop.pt");
+    let lines: [(&Path, &[&str], Option<&str>); 6] = [
+        (&stream, &["--code", &code, "--symfs", "/"], Some("--symfs")),
+        (&stream, &["--code", &code, "--kcore", "x"], Some("--kcore")),
+        (&stream, &["--code", &code, "--vmlinux", "x"], Some("--vmlinux")),
+        (&stream, &["--code", &code, "--kallsyms", "x"], Some("--kallsyms")),
+        (&text, &["--code", &code], Some("--code")),
+        (&stream, &["--code", &code], None),
+    ];
+    for (path, options, refused) in lines {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
+        let output = command.arg("import").arg(path).args(options).arg("-o").arg(&run).output();
+        let output = output.expect("kprism runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        match refused {
+            Some(option) => {
+                assert_eq!((output.status.code(), run.exists()), (Some(2), false), "{options:?}: {said}");
+                assert!(said.contains(&format!("{option} does not go with")), "{options:?}: {said}");
+            }
+            None => assert_eq!(output.status.code(), Some(0), "{said}"),
+        }
+    }
+}
+
 kprism_test::main!();

@@ -142,9 +142,9 @@ fn windows_hold_what_runs_between_two_conditions() {
     };
     let (windows, all) = exact(&kept, &["--from", &from, "--until", &until]);
     assert_eq!(windows, of_ls);
-    // The whole of each call (which a window begins in, so that it is nobody's call), and no more than what interrupts it.
-    let (_, inside) = calls(&kept, FUNCTION);
-    assert_eq!(inside, instructions);
+    // The whole of each call, which a window begins with, and no more than what interrupts it.
+    let (called, inside) = calls(&kept, FUNCTION);
+    assert_eq!((called, inside), (of_ls, instructions));
     assert!(all >= inside && all < inside + inside / 2, "{all} for {inside}");
     if let Ok(oracle) = std::env::var("KPRISM_PTORACLE") {
         let judged =

@@ -185,7 +185,10 @@ pub fn errors(case: &Case) -> Verdict {
     let faults = stats.faults.iter().filter(|fault| fault.kind != FaultKind::Overflow);
     let mut found: Vec<(u64, String)> = faults
         .map(|fault| match fault.kind {
-            FaultKind::NoCode(ip) => (ip, "no memory mapped at this address".to_owned()),
+            FaultKind::NoCode(ip) | FaultKind::CutCode(ip, _) => {
+                (ip, "no memory mapped at this address".to_owned())
+            }
+            FaultKind::BadCode(ip) => (ip, "unknown instruction".to_owned()),
             FaultKind::Mismatch(_) | FaultKind::NotReached(_) => {
                 (fault.ip, "trace stream does not match query".to_owned())
             }

@@ -14,6 +14,7 @@ use crate::boot;
 use crate::cmd::tlb;
 use crate::durations;
 use crate::exit::Outcome;
+use crate::given::Given;
 use crate::pipeline;
 use crate::progress::Progress;
 use crate::tlb_sampled;
@@ -119,10 +120,18 @@ fn holds_packets(path: &Path) -> Result<()> {
     )
 }
 
+/// What an import of ftrace's events honours; of samples; of packets with their code in the folder; of packets whose code
+/// is looked for.
+const EVENTS: [&str; 4] = ["path", "output", "kallsyms", "no_decode"];
+const SAMPLES: [&str; 4] = ["path", "output", "symfs", "kallsyms"];
+const PACKETS: [&str; 4] = ["path", "output", "code", "no_decode"];
+const SEARCHED: [&str; 8] = ["path", "output", "code", "symfs", "kcore", "vmlinux", "kallsyms", "no_decode"];
+
 /// Reads, writes the run, decodes it.
-pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
+pub fn run(args: &Args, given: &Given, progress: &Progress) -> Result<Outcome> {
     look(&args.path)?;
     if let Some(found) = ftrace::detect(&args.path)? {
+        given.only("events of ftrace", &EVENTS)?;
         return import_ftrace(
             args,
             ftrace::stamp(&found),
@@ -131,6 +140,7 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
         );
     }
     if trace::detect(&args.path) {
+        given.only("tracepoints of perf", &EVENTS)?;
         return import_ftrace(
             args,
             None,
@@ -139,6 +149,7 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
         );
     }
     if mem::detect(&args.path) {
+        given.only("sampled TLB misses", &SAMPLES)?;
         progress.step("reading the samples");
         let root = args.symfs.as_deref().unwrap_or(Path::new("/"));
         let run = tlb_sampled::import(&args.path, root, args.kallsyms.as_deref(), &args.output)?;
@@ -157,6 +168,14 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
         kallsyms: args.kallsyms.clone(),
     };
     let source = detect(&args.path)?;
+    match &source {
+        Source::PerfData(_) => given.only("a perf.data", &SEARCHED)?,
+        Source::SimplePt(_) => given.only("simple-pt's folder", &SEARCHED)?,
+        Source::Raw(_) => given.only("a file of packets, whose code --code names", &PACKETS)?,
+        Source::Pages(_) => given.only("a folder with xpages.txt", &PACKETS)?,
+        Source::Drpt2trace(_) => given.only("a folder of drpt2trace", &PACKETS)?,
+        Source::Lldb(_) => given.only("a trace bundle of LLDB", &PACKETS)?,
+    }
     if let (Source::Raw(file), []) = (&source, code.as_slice()) {
         holds_packets(file)?;
     }

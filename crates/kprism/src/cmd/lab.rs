@@ -93,7 +93,7 @@ pub struct RunArgs {
     #[arg(long)]
     boot: bool,
     /// Run without recording anything
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["no_decode", "retc", "psb", "mtc", "cyc"])]
     unobserved: bool,
     /// Do not decode yet
     #[arg(long)]
@@ -102,7 +102,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "CONDITION", conflicts_with_all = ["boot", "unobserved"], help_heading = "Snapshots")]
     snapshot_when: Option<String>,
     /// How much of each CPU's stream a snapshot holds
-    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = bytes, help_heading = "Snapshots")]
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = bytes, requires = "snapshot_when", help_heading = "Snapshots")]
     snapshot_size: u64,
     /// Keep what runs from here on, each time: `FUNC` or `FUNC%return`, maybe with `if EXPR` (see docs/snapshots.md)
     #[arg(long, value_name = "CONDITION", conflicts_with_all = ["boot", "unobserved", "snapshot_when"], help_heading = "Windows")]
@@ -122,7 +122,7 @@ pub struct PlaceArgs {
     /// Give the guest a copy of this folder, at /share or at PLACE (can be repeated)
     #[arg(long, value_name = "DIR[:PLACE]")]
     pub share: Vec<String>,
-    /// Run this in a shell first, not recorded (can be repeated)
+    /// Run this in a shell first, not recorded unless the boot is (can be repeated)
     #[arg(long, value_name = "CMD")]
     pub before: Vec<String>,
     /// Set an environment variable of the command (can be repeated)
@@ -402,6 +402,9 @@ impl RunArgs {
             ("share", self.place.share.clone().into()),
             ("stdin", self.place.stdin.as_ref().map(|p| p.display().to_string()).into()),
             ("before", self.place.before.clone().into()),
+            ("env", self.place.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
+            ("cwd", self.place.cwd.clone().into()),
+            ("timeout", self.place.timeout.into()),
             ("snapshot_when", self.snapshot_when.clone().into()),
             ("from", self.from.clone().into()),
             ("until", self.until.clone().into()),

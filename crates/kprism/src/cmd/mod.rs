@@ -146,7 +146,7 @@ pub fn run(
         Command::Explain(args) => explain::run(args, progress, out),
         Command::Compile(args) => compile::run(args, progress),
         Command::FlowCost(args) => flow_cost::run(args, color, progress, out),
-        Command::Import(args) => import::run(args, progress),
+        Command::Import(args) => import::run(args, given, progress),
         Command::Gdbserver(args) => gdbserver::run(args, progress),
         Command::Info(args) => {
             let outcome = info::run(args, out)?;

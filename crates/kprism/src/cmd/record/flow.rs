@@ -17,6 +17,7 @@ use super::pmu::Pmu;
 use super::rights::Rights;
 use crate::cmd::import;
 use crate::exit::Outcome;
+use crate::given::Given;
 use crate::progress::Progress;
 
 pub const HELP: &str = "\
@@ -193,7 +194,8 @@ fn import_and_note(
     ended: &driver::Ended,
     progress: &Progress,
 ) -> Result<Outcome> {
-    let outcome = import::run(&import::Args::of_perf_data(data, &args.output), progress)?;
+    // What was typed was for the recording.
+    let outcome = import::run(&import::Args::of_perf_data(data, &args.output), &Given::default(), progress)?;
     let run = Run::open(&args.output)?;
     let mut manifest = run.manifest()?;
     manifest.command.clone_from(&args.command);
