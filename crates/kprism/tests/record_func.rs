@@ -112,7 +112,7 @@ fn a_killed_recording_leaves_tracefs_as_it_was() {
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success());
     assert!(!said.contains("NOT AS IT WAS") && !said.contains("JOURNAL NOT EMPTY"));
-    assert_eq!(said.lines().filter(|line| line.contains(" ms: ")).count(), 20);
+    assert_eq!(said.lines().filter(|line| line.contains(" ms after its ")).count(), 20);
     // The test means something: most kills came while something was changed.
     for who in ["guard", "check"] {
         let of = format!(": {who}, left, changed");
@@ -155,6 +155,46 @@ fn a_threshold_is_the_kernels_own() {
         .collect();
     assert_eq!(sleeps.len(), 5, "{sleeps:?}");
     assert!(sleeps.iter().all(|ns| (5_000_000..6_000_000).contains(ns)), "{sleeps:?}");
+}
+
+/// With a threshold the kernel keeps calls of everybody. Those of a process, a thread and a control group are told apart
+/// as the command's are.
+#[test]
+fn with_a_threshold_only_those_asked_for_are_shown() {
+    let _guard = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/record_func/whose.sh");
+    let output = kprism(&[
+        "lab",
+        "run",
+        "-q",
+        "--unobserved",
+        "-o",
+        dir.path().join("run").to_str().unwrap(),
+        &format!("--share={}:/test/kprism", env!("CARGO_BIN_EXE_kprism")),
+        &format!("--share={script}:/test/whose.sh"),
+        "--",
+        "sh",
+        "/test/whose.sh",
+        "/test/kprism",
+    ]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success());
+    let mut others = 0;
+    for scope in said.split("scope ").skip(1).take(3) {
+        let comms: Vec<&str> =
+            scope.lines().filter_map(|line| line.strip_prefix("comm ")?.split(' ').nth(1)).collect();
+        assert_eq!(comms, ["wanted"], "{scope}");
+        let of = |line: &str| {
+            line.split_once(" of tasks that were not asked for")?.0.split(' ').next()?.parse().ok()
+        };
+        let counted: u32 = scope.lines().find_map(of).unwrap_or_else(|| panic!("no count: {scope}"));
+        others += counted;
+    }
+    // The test means something.
+    assert!(others > 0, "{said}");
+    assert!(said.contains("container kprism: this is a PID namespace"), "{said}");
 }
 
 /// With all functions traced, a task has events after its switch: those of its way out. The switches alone say how long
@@ -295,6 +335,14 @@ fn what_cannot_be_recorded_is_refused_early() {
     refused(&["--longer-than", "1h", "--", "true"], "expected a time");
     refused(&["--guest", "-p", "1", "--", "true"], "cannot be used with");
     refused(&[], "required");
+    // What a backend would ignore.
+    refused(&["--aggregate", "--backend", "ftrace", "--", "true"], "--aggregate is done by BPF");
+    let bpf = |option: &[&str], word: &str| {
+        refused(&[&["--backend", "bpf-kprobe", "-T", "vfs_read"], option, &["--", "true"]].concat(), word);
+    };
+    bpf(&["--clock", "mono"], "has no --clock");
+    bpf(&["--top-level"], "has no --top-level");
+    bpf(&["--cgroup", "x"], "has no --cgroup");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# In the guest: kills recordings with SIGKILL at moments all over their lives, and says after each what in tracefs is not
-# as it was, when its guard is done, or, where that was killed too, after a `kprism check`. Arguments: the recorder, the program to check with.
+# In the guest: kills recordings with SIGKILL at moments all over their lives, four of five while tracefs is changed, and
+# says after each what in tracefs is not as it was, when its guard is done, or, where that was killed too, after a `kprism check`. Arguments: the recorder, the program to check with.
 recorder=$1 kprism=$2
 cd /sys/kernel/tracing || exit 2
 
@@ -29,7 +29,9 @@ guards() {
 	done
 }
 
-# The first 0.4 s go into looking functions up; then comes the setting up, and from 0.7 s on it records.
+# How long the functions are looked up before anything is changed depends on how the recorder was built.
+changed() { ls instances | grep -q kprism; }
+
 while [ $n -lt 20 ]; do
 	n=$((n + 1))
 	case $((n % 4)) in
@@ -40,12 +42,17 @@ while [ $n -lt 20 ]; do
 	esac
 	"$recorder" record /tmp/run "$settings" sleep 1000 &
 	pid=$!
-	# Looks random, and is the same every time.
-	moment=$((n * 7919 % 450 + 400))
+	# Looks random, and is the same every time: of the whole life, or of what begins with the first change.
+	moment=$((n * 7919 % 450))
+	since=start
+	if [ $((n % 5)) != 0 ]; then
+		since=change
+		while ! changed && kill -0 $pid 2>/dev/null; do sleep 0.01; done
+	fi
 	sleep "$(printf 0.%03d $moment)"
 	# The journal is empty before the first change.
 	[ -s /run/kprism/tracefs.journal ] && left=left || left=nothing
-	ls instances | grep -q kprism && changed=changed || changed=unchanged
+	changed && changed=changed || changed=unchanged
 	if [ $((n % 2)) = 0 ]; then
 		# Its guard goes with it: `kprism check` puts back what is left.
 		who=check
@@ -59,7 +66,7 @@ while [ $n -lt 20 ]; do
 		while [ -n "$(guards)" ]; do sleep 0.01; done
 	fi
 	state >/tmp/after
-	echo "$n after $moment ms: $who, $left, $changed"
+	echo "$n, $moment ms after its $since: $who, $left, $changed"
 	diff /tmp/before /tmp/after || echo "NOT AS IT WAS"
 	[ -s /run/kprism/tracefs.journal ] && echo "JOURNAL NOT EMPTY"
 done
