@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(capture.switches.iter().all(|switch| switch.cpu < capture.streams.len()));
     }
     let unpacked = trace::unpack(bytes);
-    let samples = mem::read(bytes, &unpacked);
+    let samples = mem::read(bytes);
     assert!(samples.misses.len() <= bytes.len() + unpacked.len());
     assert!(samples.misses.is_sorted_by_key(|miss| miss.ns));
     if let Ok(trace) = trace::read(bytes, &unpacked) {

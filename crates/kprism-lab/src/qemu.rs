@@ -64,7 +64,7 @@ pub(crate) struct Machine {
     pub monitor: Option<PathBuf>,
 }
 
-/// Memory behind the CXL window: 32768 page tables of 4 KiB map 64 GiB.
+/// Memory behind the CXL window: 65536 page tables of 4 KiB map 128 GiB.
 const WINDOW_MIB: u64 = 256;
 
 impl Machine {

@@ -380,7 +380,11 @@ fn write_files(job: &Job, mem_mib: u64, path: &Path) -> Result<()> {
             return Err(Error::Option(format!("{}: a share's place must be an absolute path", share.guest)));
         }
         archive.parents(place).at("write", path)?;
-        archive.tree(&share.host, place)?;
+        // What is shared is only read: a full disk is the archive's.
+        archive.tree(&share.host, place).map_err(|error| match error {
+            Error::Full { .. } => Error::Full { path: path.to_owned() },
+            other => other,
+        })?;
     }
     archive.finish().and_then(|mut output| output.flush()).at("write", path)
 }
@@ -442,4 +446,22 @@ fn plugin_arguments(
         value.push(format!(",{name}={}", argument.replace(',', ",,")));
     }
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Share;
+
+    #[test]
+    fn a_full_disk_is_the_one_that_is_written_to() {
+        let folder = std::env::temp_dir().join(format!("kprism-share-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("large"), vec![1; 1 << 20]).unwrap();
+        let share = Share { host: folder.clone(), guest: "/share".into() };
+        let job = Job { shares: vec![share], ..Job::new(["true".to_owned()]) };
+        let error = write_files(&job, 1024, Path::new("/dev/full")).unwrap_err();
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(matches!(&error, Error::Full { path } if path == Path::new("/dev/full")), "{error}");
+    }
 }

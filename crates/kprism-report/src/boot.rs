@@ -12,7 +12,7 @@ use crate::table::{Cell, Column, Style, Table};
 use crate::units;
 
 const fn column(key: &'static str, head: &'static str) -> Column {
-    Column { key, head }
+    Column { key, head: std::borrow::Cow::Borrowed(head) }
 }
 
 /// A name that may be unknown.

@@ -6,6 +6,7 @@
 
 use crate::units;
 use serde_json::{Map, Number, Value};
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::Write;
 
@@ -35,12 +36,12 @@ pub enum Cell {
 }
 
 /// A column's two names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     /// For programs and for sorting.
     pub key: &'static str,
-    /// For people.
-    pub head: &'static str,
+    /// For people; untrusted where a recording names it.
+    pub head: Cow<'static, str>,
 }
 
 /// Rows of cells under columns.
@@ -101,7 +102,7 @@ pub struct UnknownColumn {
 
 impl Table {
     pub(crate) fn new(columns: &[(&'static str, &'static str)], rows: Vec<Vec<Cell>>) -> Self {
-        let columns = columns.iter().map(|&(key, head)| Column { key, head }).collect();
+        let columns = columns.iter().map(|&(key, head)| Column { key, head: head.into() }).collect();
         Table { columns, rows, hidden: 0 }
     }
 
@@ -133,7 +134,7 @@ impl Table {
     pub fn select(&mut self, keys: &[&str]) {
         let places: Vec<usize> =
             keys.iter().filter_map(|key| self.columns.iter().position(|c| c.key == *key)).collect();
-        self.columns = places.iter().map(|&i| self.columns[i]).collect();
+        self.columns = places.iter().map(|&i| self.columns[i].clone()).collect();
         for row in &mut self.rows {
             *row = places.iter().map(|&i| row[i].clone()).collect();
         }
@@ -157,7 +158,7 @@ impl Table {
             .map(|c| self.rows.first().is_some_and(|r| matches!(r[c], Cell::Text(_))))
             .collect();
         let mut out = String::new();
-        let heads: Vec<String> = self.columns.iter().map(|c| c.head.to_string()).collect();
+        let heads: Vec<String> = self.columns.iter().map(|c| units::printable(&c.head)).collect();
         let head = line(&heads, &widths, &is_text);
         out.push_str(&style.bold(&head));
         out.push('\n');

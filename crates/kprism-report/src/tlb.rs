@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use kprism_image::symbols::Symbols;
+use kprism_tlb::bank::MAX_GEOMETRIES;
 use kprism_tlb::counters::{Counter, Side, relative_error};
 use kprism_tlb::geometry::PageSize;
 use kprism_tlb::heat::Heat;
@@ -113,25 +114,19 @@ pub fn heat_picture(heat: &Heat, objects: &Objects) -> Table {
     Table::new(&[("start", "start"), ("misses", "misses"), ("time", "time"), ("object", "object")], rows)
 }
 
-/// A table of names with misses, the largest first; at most two more geometries have room.
+/// A table of names with misses, the largest first. `geometries` are named; the first's misses come first, each other's have
+/// a column of its own.
 fn ranked(
     names: &[(&'static str, &'static str)],
     rows: Vec<(Vec<Cell>, Misses)>,
     total: Misses,
-    geometries: usize,
+    geometries: &[&str],
 ) -> Table {
-    const MORE: [(&str, &str); 7] = [
-        ("misses_1", "geometry 1"),
-        ("misses_2", "geometry 2"),
-        ("misses_3", "geometry 3"),
-        ("misses_4", "geometry 4"),
-        ("misses_5", "geometry 5"),
-        ("misses_6", "geometry 6"),
-        ("misses_7", "geometry 7"),
-    ];
-    let more = &MORE[..geometries.saturating_sub(1).min(MORE.len())];
+    const MORE: [&str; MAX_GEOMETRIES - 1] =
+        ["misses_1", "misses_2", "misses_3", "misses_4", "misses_5", "misses_6", "misses_7"];
+    let more: Vec<(&'static str, &str)> = MORE.into_iter().zip(geometries.iter().skip(1).copied()).collect();
     let mut columns = vec![("share_percent", "share"), ("misses", "misses")];
-    columns.extend(more);
+    columns.extend(more.iter().map(|&(key, _)| (key, "")));
     columns.extend(names);
     let mut rows: Vec<Vec<Cell>> = rows
         .into_iter()
@@ -147,7 +142,11 @@ fn ranked(
         let key = |row: &[Cell]| row.get(1).and_then(count).unwrap_or(0);
         key(b).cmp(&key(a)).then_with(|| format!("{a:?}").cmp(&format!("{b:?}")))
     });
-    Table::new(&columns, rows)
+    let mut table = Table::new(&columns, rows);
+    for (column, (_, name)) in table.columns.iter_mut().skip(2).zip(more) {
+        column.head = name.to_owned().into();
+    }
+    table
 }
 
 fn count(cell: &Cell) -> Option<u64> {
@@ -155,24 +154,25 @@ fn count(cell: &Cell) -> Option<u64> {
 }
 
 /// By thread, or by process; `comms` are names by thread id.
-pub fn tasks(profile: &Profile, geometries: usize, comms: &HashMap<u32, String>, threads: bool) -> Table {
+pub fn tasks(profile: &Profile, geometries: &[&str], comms: &HashMap<u32, String>, threads: bool) -> Table {
     let mut sums: HashMap<(u32, u32), Misses> = HashMap::new();
     for (&(pid, tgid), misses) in &profile.tasks {
         let key = if threads { (pid, tgid) } else { (tgid, tgid) };
         let to = sums.entry(key).or_default();
         to.iter_mut().zip(misses).for_each(|(to, n)| *to += n);
     }
-    let name = |pid: u32| match (pid, comms.get(&pid)) {
-        (_, Some(comm)) => comm.clone(),
+    // A thread without a name of its own has its process's.
+    let name = |pid: u32, tgid: u32| match (pid, comms.get(&pid).or_else(|| comms.get(&tgid))) {
         (0, None) => "[idle, or not known yet]".into(),
+        (_, Some(comm)) => comm.clone(),
         (pid, None) => format!("[{pid}]"),
     };
     let rows = sums
         .into_iter()
         .map(|((pid, tgid), misses)| {
             let cells = match threads {
-                true => vec![Cell::Int(pid.into()), Cell::Int(tgid.into()), Cell::Text(name(pid))],
-                false => vec![Cell::Int(tgid.into()), Cell::Text(name(tgid))],
+                true => vec![Cell::Int(pid.into()), Cell::Int(tgid.into()), Cell::Text(name(pid, tgid))],
+                false => vec![Cell::Int(tgid.into()), Cell::Text(name(tgid, tgid))],
             };
             (cells, misses)
         })
@@ -185,7 +185,7 @@ pub fn tasks(profile: &Profile, geometries: usize, comms: &HashMap<u32, String>,
 }
 
 /// By function of the instruction.
-pub fn functions(profile: &Profile, geometries: usize, symbols: &Symbols) -> Table {
+pub fn functions(profile: &Profile, geometries: &[&str], symbols: &Symbols) -> Table {
     let mut sums: HashMap<(String, String), Misses> = HashMap::new();
     for (&(space, ip), site) in &profile.sites {
         let key = match symbols.locate(space, ip, site.ns) {
@@ -259,7 +259,7 @@ pub fn counters(counters: &[Counter], sums: &BySide, geometries: &[Geometry]) ->
 }
 
 /// By object.
-pub fn objects(profile: &Profile, geometries: usize, objects: &Objects) -> Table {
+pub fn objects(profile: &Profile, geometries: &[&str], objects: &Objects) -> Table {
     let rows = objects
         .all()
         .iter()
@@ -285,8 +285,8 @@ pub fn objects(profile: &Profile, geometries: usize, objects: &Objects) -> Table
 /// The number of samples is Poisson's; its interval is the exact one (Garwood 1936).
 pub fn add_intervals(table: &mut Table, period: f64) {
     let Some(at) = table.columns.iter().position(|c| c.key == "misses") else { return };
-    table.columns.insert(at + 1, Column { key: "misses_low", head: "at least" });
-    table.columns.insert(at + 2, Column { key: "misses_high", head: "at most" });
+    table.columns.insert(at + 1, Column { key: "misses_low", head: "at least".into() });
+    table.columns.insert(at + 2, Column { key: "misses_high", head: "at most".into() });
     for row in &mut table.rows {
         let (low, high) = match row[at] {
             Cell::Count(misses) => {
@@ -324,7 +324,7 @@ pub fn pages(profile: &Profile, objects: &mut Objects) -> Table {
         &[("tgid", "process"), ("page", "page"), ("page_size", "size"), ("object", "object")],
         rows,
         profile.all(),
-        1,
+        &[],
     )
 }
 

@@ -98,6 +98,14 @@ needs! {
     BABELTRACE = "babeltrace2", SETUP, || runs("babeltrace2", "--version");
     /// Reads trace.dat.
     TRACE_CMD = "trace-cmd", SETUP, || Command::new("trace-cmd").arg("-h").output().is_ok();
+    /// QEMU that a guest runs in: 10 or later.
+    QEMU = "qemu-system-x86_64, 10.0 or later", SETUP, || {
+        let named = std::env::var_os("KPRISM_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into());
+        let said = Command::new(named).arg("--version").stdin(Stdio::null()).output();
+        let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let version = said.split("version ").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+        version.is_some_and(|major| major >= 10)
+    };
     /// apt, which fetches the guest's kernel.
     APT = "apt", "a Debian system", || runs("apt-cache", "--version");
     /// A browser, and what drives it: `chromium()`.

@@ -13,6 +13,7 @@
 //! | 3 | of them, those that are not followed |
 //! | 4 | forks: processes that are not followed |
 //! | 5 | programs that the process became (execve), not followed |
+//! | 6 | mappings that could not be written |
 //!
 //! | word of a slot | |
 //! |---|---|
@@ -49,6 +50,8 @@ pub const NOT_FOLLOWED: usize = 3;
 pub const FORKS: usize = 4;
 /// See the module.
 pub const EXECUTED: usize = 5;
+/// See the module.
+pub const UNTOLD: usize = 6;
 
 /// Words of a slot.
 pub const IN_USE: usize = 0;
@@ -107,7 +110,7 @@ impl<'a> Live<'a> {
         json!({
             "method": "user", "vcpus": vcpus, "ended": self.head(ENDED) != 0, "threads": self.head(THREADS),
             "threads_not_followed": self.head(NOT_FOLLOWED), "forks_not_followed": self.head(FORKS),
-            "programs_not_followed": self.head(EXECUTED),
+            "programs_not_followed": self.head(EXECUTED), "unwritten_mappings": self.head(UNTOLD),
             "unwritten_bytes": (0..self.slots()).map(|slot| self.slot(slot, UNWRITTEN)).sum::<u64>(),
         })
     }

@@ -107,6 +107,8 @@ impl Objects {
             }
             match m.path.as_str() {
                 "" | "[anon]" => o.anonymous(m),
+                "[heap]" => o.put(m.tgid, m.start, m.end, "[heap]", Kind::Heap),
+                path if path.starts_with("[stack") => o.put(m.tgid, m.start, m.end, "[stack]", Kind::Stack),
                 path if path.starts_with('[') => o.put(m.tgid, m.start, m.end, path, Kind::Elf),
                 path => {
                     let elf = elves.entry(path.to_owned()).or_insert_with(|| Elf::read(&file(path)?));

@@ -18,7 +18,7 @@ use crate::profile::Context;
 use crate::stream::{Event, Miss, Reader, StreamError};
 
 /// Which pages are another size.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// None.
     Nothing,
@@ -29,46 +29,146 @@ pub enum Change {
 }
 
 impl Change {
-    /// What the pages of an object become, if anything.
-    fn of(&self, object: u32, objects: &Objects) -> Option<PageSize> {
-        match *self {
-            Change::One(which, to) if which == object => Some(to),
-            Change::All(to) if may_be_huge(objects.all()[object as usize].kind) => Some(to),
+    /// What the pages of each object become, if anything. Objects that are met later are the kernel's, or nobody's.
+    fn sizes(self, objects: &Objects) -> Vec<Option<PageSize>> {
+        let of = |(number, kind): (u32, Kind)| match self {
+            Change::One(which, to) if which == number => Some(to),
+            Change::All(to) if may_be_huge(kind) => Some(to),
             _ => None,
-        }
+        };
+        (0..).zip(objects.all().iter().map(|o| o.kind)).map(of).collect()
     }
 }
 
-/// Page faults of changed objects: a large page takes one where small ones took many.
-#[derive(Debug, Default)]
-struct Faults {
-    /// Pages that had theirs.
-    seen: HashSet<(u32, u64)>,
-    /// Within one that would not be.
-    inside: bool,
+/// An event as replays need it. Whose memory it is about is found once for all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Access { va: u64, object: u32, access: Access, size: PageSize, missed: bool },
+    Space(u64),
+    Invalidate(u64),
+    Flush,
+    Fault { va: u64, object: u32 },
+    FaultEnd,
+    Task { tgid: u32 },
 }
 
-impl Faults {
-    fn would_not_be(
-        &mut self,
-        event: &Event,
-        context: &Context,
-        objects: &mut Objects,
-        change: &Change,
-    ) -> bool {
-        match *event {
-            Event::Fault(va) if va >> 63 == 0 && *change != Change::Nothing => {
-                let object = objects.region(context, va);
-                let to = change.of(object, objects);
-                self.inside = to.is_some_and(|to| !self.seen.insert((context.tgid, va >> to.shift())));
-                self.inside
+const _: () = assert!(size_of::<Step>() == 16);
+
+/// Steps that are replayed at a time: little enough to stay in a processor's cache for all replays.
+const STEPS: usize = 1 << 16;
+
+/// Reads a stream as steps.
+struct Steps<'a> {
+    reader: Reader<'a>,
+    context: Context,
+}
+
+impl Steps<'_> {
+    /// Fills `to` with the next ones; none at the end.
+    fn next(&mut self, objects: &mut Objects, to: &mut Vec<Step>) -> Result<(), StreamError> {
+        to.clear();
+        while to.len() < STEPS {
+            let Some(event) = self.reader.next() else { break };
+            let event = event?;
+            self.context.follow(&event);
+            to.push(match event {
+                Event::Miss(m) => {
+                    let object = objects.region(&self.context, m.va);
+                    Step::Access {
+                        va: m.va,
+                        object,
+                        access: m.access,
+                        size: m.size,
+                        missed: m.first & 1 != 0,
+                    }
+                }
+                Event::Touch { va, access, size } => {
+                    let object = objects.region(&self.context, va);
+                    Step::Access { va, object, access, size, missed: false }
+                }
+                Event::Space(cr3) => Step::Space(cr3 & !0xfff),
+                Event::Invalidate(va) => Step::Invalidate(va),
+                Event::Flush => Step::Flush,
+                Event::Fault(va) if va >> 63 == 0 => {
+                    Step::Fault { va, object: objects.region(&self.context, va) }
+                }
+                Event::FaultEnd => Step::FaultEnd,
+                Event::Task { tgid, .. } => Step::Task { tgid },
+                Event::Weight(_)
+                | Event::Entry(_)
+                | Event::Fault(_)
+                | Event::Alloc(_)
+                | Event::Free { .. } => {
+                    continue;
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+/// One change, and a stream's TLBs with it.
+struct Replay {
+    /// By object: what its pages become.
+    sizes: Vec<Option<PageSize>>,
+    tlb: Tlb,
+    /// Code's misses of the first level are the recorded ones.
+    code_apart: bool,
+    tgid: u32,
+    /// A large page takes one page fault where small ones took many: pages that had theirs.
+    faulted: HashSet<(u32, u64)>,
+    /// Within a page fault that would not be.
+    inside: bool,
+    /// By object.
+    misses: Vec<u64>,
+}
+
+impl Replay {
+    fn new(geometry: &Geometry, code_apart: bool, sizes: Vec<Option<PageSize>>) -> Self {
+        let (tlb, faulted) = (Tlb::new(geometry), HashSet::new());
+        Replay { sizes, tlb, code_apart, tgid: 0, faulted, inside: false, misses: Vec::new() }
+    }
+
+    fn becomes(&self, object: u32) -> Option<PageSize> {
+        self.sizes.get(object as usize).copied().flatten()
+    }
+
+    fn run(&mut self, steps: &[Step]) {
+        for step in steps {
+            match *step {
+                Step::Fault { va, object } => {
+                    let to = self.becomes(object);
+                    self.inside = to.is_some_and(|to| !self.faulted.insert((self.tgid, va >> to.shift())));
+                }
+                // A fault that waits lets others run.
+                Step::Task { tgid } => (self.tgid, self.inside) = (tgid, false),
+                Step::FaultEnd => self.inside = false,
+                _ if self.inside => {}
+                Step::Access { va, object, access, size, missed } => {
+                    self.access(va, object, access, size, missed);
+                }
+                Step::Space(space) => self.tlb.load_cr3(space),
+                Step::Invalidate(va) => self.tlb.invalidate(va),
+                Step::Flush => self.tlb.flush_all(),
             }
-            // A fault that waits lets others run.
-            Event::FaultEnd | Event::Task { .. } => {
-                self.inside = false;
-                false
+        }
+    }
+
+    #[inline(always)]
+    fn access(&mut self, va: u64, object: u32, access: Access, size: PageSize, missed: bool) {
+        let size = self.becomes(object).map_or(size, |to| to.max(size));
+        let page = || Page { size, global: va >> 63 == 1 };
+        let outcome = match (access, self.code_apart) {
+            (Access::Fetch, true) if missed => self.tlb.access_below(va, access, page),
+            (Access::Fetch, true) => return,
+            _ => self.tlb.access(va, access, page),
+        };
+        if outcome == Outcome::Miss {
+            let object = object as usize;
+            if self.misses.len() <= object {
+                self.misses.resize(object + 1, 0);
             }
-            _ => self.inside,
+            self.misses[object] += 1;
         }
     }
 }
@@ -76,7 +176,8 @@ impl Faults {
 /// Misses with a change, by object; with the number of the object that missed.
 pub type ByObject = HashMap<u32, u64>;
 
-/// Runs a CPU's stream through fresh TLBs and adds its misses to `misses`.
+/// Runs a CPU's stream through fresh TLBs, once for each of `changes`, and adds their misses to `misses`, which is as long.
+/// The stream is read once.
 ///
 /// # Errors
 /// The stream cannot be read on; what came before was added.
@@ -84,61 +185,41 @@ pub fn replay(
     reader: Reader<'_>,
     geometry: &Geometry,
     objects: &mut Objects,
-    change: &Change,
-    misses: &mut ByObject,
+    changes: &[Change],
+    misses: &mut [ByObject],
 ) -> Result<(), StreamError> {
     // Code's misses of the first level are the recorded ones, if that is the recorded level and holds no data.
     let recorded = reader.header().geometries.first().and_then(|g| g.levels.first());
     let alone = |a: &Array| a.serves == [Access::Fetch] || !a.serves.contains(&Access::Fetch);
     let code_apart =
         recorded == geometry.levels.first() && recorded.is_some_and(|level| level.iter().all(alone));
-    let mut tlb = Tlb::new(geometry);
-    let mut context = Context::default();
-    let mut faults = Faults::default();
-    for event in reader {
-        let event = event?;
-        context.follow(&event);
-        if faults.would_not_be(&event, &context, objects, change) {
-            continue;
-        }
-        let (va, access, size, missed) = match event {
-            Event::Miss(m) => (m.va, m.access, m.size, m.first & 1 != 0),
-            Event::Touch { va, access, size } => (va, access, size, false),
-            Event::Space(cr3) => {
-                tlb.load_cr3(cr3 & !0xfff);
-                continue;
+    let mut replays: Vec<Replay> =
+        changes.iter().map(|change| Replay::new(geometry, code_apart, change.sizes(objects))).collect();
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let share = replays.len().div_ceil(threads).max(1);
+    let mut steps = Steps { reader, context: Context::default() };
+    let (mut now, mut next) = (Vec::with_capacity(STEPS), Vec::with_capacity(STEPS));
+    let mut result = steps.next(objects, &mut now);
+    while !now.is_empty() {
+        std::thread::scope(|scope| {
+            for part in replays.chunks_mut(share) {
+                let now = &now;
+                scope.spawn(move || part.iter_mut().for_each(|replay| replay.run(now)));
             }
-            Event::Invalidate(va) => {
-                tlb.invalidate(va);
-                continue;
+            // The steps behind these are read meanwhile.
+            match result {
+                Ok(()) => result = steps.next(objects, &mut next),
+                Err(_) => next.clear(),
             }
-            Event::Flush => {
-                tlb.flush_all();
-                continue;
-            }
-            Event::Task { .. }
-            | Event::Weight(_)
-            | Event::Entry(_)
-            | Event::Fault(_)
-            | Event::FaultEnd
-            | Event::Alloc(_)
-            | Event::Free { .. } => {
-                continue;
-            }
-        };
-        let object = objects.region(&context, va);
-        let size = change.of(object, objects).map_or(size, |to| to.max(size));
-        let page = || Page { size, global: va >> 63 == 1 };
-        let outcome = match (access, code_apart) {
-            (Access::Fetch, true) if missed => tlb.access_below(va, access, page),
-            (Access::Fetch, true) => continue,
-            _ => tlb.access(va, access, page),
-        };
-        if outcome == Outcome::Miss {
-            *misses.entry(object).or_default() += 1;
+        });
+        std::mem::swap(&mut now, &mut next);
+    }
+    for (replay, misses) in replays.iter().zip(misses) {
+        for (object, &n) in (0..).zip(&replay.misses).filter(|(_, n)| **n > 0) {
+            *misses.entry(object).or_default() += n;
         }
     }
-    Ok(())
+    result
 }
 
 /// How ranges of 2 MiB of an object began to be used.

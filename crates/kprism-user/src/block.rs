@@ -14,7 +14,8 @@
 //! | of blocks, noted | 0–43 instructions; 44–63 how many |
 
 use iced_x86::{
-    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
+    Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic,
+    OpAccess, OpKind,
 };
 
 use crate::abi;
@@ -142,6 +143,14 @@ pub enum Callback {
     Update,
     /// [`Entry::any`].
     Any,
+    /// None: it makes no access.
+    None,
+    /// [`Entry::data`], of the block's last instruction: see [`Block::words`].
+    Last,
+    /// [`Entry::update`], of the same.
+    LastUpdate,
+    /// [`Entry::any`], of the same, whose accesses have 8 bytes.
+    LastJump,
 }
 
 /// See the module.
@@ -185,24 +194,36 @@ impl Block {
         let teller = first.filter(|&i| {
             let (ip, what) = instructions[i];
             let near = ip.wrapping_sub(va) <= FARTHEST && instructions.len() as u64 <= MOST;
-            what != Accesses::Unsure && !next && va >> USER == 0 && near
+            !matches!(what, Accesses::Unsure | Accesses::Jump) && !next && va >> USER == 0 && near
         });
         Block { va, next, instructions, teller }
     }
 
     /// For the accesses of each instruction in order: their callback, and its word.
+    ///
+    /// QEMU 7.2 leaves the callback of a block's last instruction in place where the block ends in a jump that it looks up
+    /// (`ret`, indirect jumps and calls, jumps to other pages; plugin_gen_disable_mem_helpers). It then calls it for what is no
+    /// access of the program's: when it puts a signal's frame on the stack, as a kernel would. So the last one's is a callback
+    /// that looks.
     pub fn words(&self) -> impl Iterator<Item = (Callback, u64)> + '_ {
-        self.instructions.iter().enumerate().map(|(i, &(ip, what))| {
+        let last = self.instructions.len().wrapping_sub(1);
+        self.instructions.iter().enumerate().map(move |(i, &(ip, what))| {
             let mut word = ip & ADDRESS;
             if self.teller == Some(i) {
                 word |= ip.wrapping_sub(self.va) << BEHIND | (self.instructions.len() as u64) << COUNT;
             }
             match what {
                 Accesses::One { store, shift } => {
-                    (Callback::Data, word | u64::from(store) << STORE | u64::from(shift) << SIZE)
+                    let callback = if i == last { Callback::Last } else { Callback::Data };
+                    (callback, word | u64::from(store) << STORE | u64::from(shift) << SIZE)
                 }
-                Accesses::Both { shift } => (Callback::Update, word | u64::from(shift) << SIZE),
-                Accesses::No | Accesses::Unsure => (Callback::Any, word),
+                Accesses::Both { shift } => {
+                    let callback = if i == last { Callback::LastUpdate } else { Callback::Update };
+                    (callback, word | u64::from(shift) << SIZE)
+                }
+                Accesses::Jump => (Callback::LastJump, word),
+                Accesses::Unsure => (Callback::Any, word),
+                Accesses::No => (Callback::None, word),
             }
         })
     }
@@ -227,6 +248,8 @@ enum Accesses {
     Both {
         shift: u32,
     },
+    /// Of 8 bytes: where to go is loaded, and a call stores where it comes from.
+    Jump,
     /// Any number, or not known.
     Unsure,
 }
@@ -235,6 +258,9 @@ enum Accesses {
 /// store, or one of each.
 fn accesses(code: &[u8], factory: &mut InstructionInfoFactory) -> Accesses {
     let insn = Decoder::new(64, code, DecoderOptions::NONE).decode();
+    if matches!(insn.code(), Code::Jmp_rm64 | Code::Call_rm64) && insn.op0_kind() == OpKind::Memory {
+        return Accesses::Jump;
+    }
     let used = factory.info_options(&insn, InstructionInfoOptions::NO_REGISTER_USAGE).used_memory();
     let [one] = used else {
         // What enters the kernel, or is no instruction, may be anything.
@@ -296,6 +322,7 @@ mod tests {
             Accesses::One { store: false, shift } => format!("load {}", 1 << shift),
             Accesses::One { store: true, shift } => format!("store {}", 1 << shift),
             Accesses::Both { shift } => format!("both {}", 1 << shift),
+            Accesses::Jump => "jump".into(),
             Accesses::Unsure => "unsure".into(),
         }
     }
@@ -314,6 +341,10 @@ mod tests {
         assert_eq!(told(&[0x0f, 0x1f, 0x40, 0x00]), "none"); // nopl 0(%rax)
         assert_eq!(told(&[0xff, 0x37]), "unsure"); // push (%rdi)
         assert_eq!(told(&[0xf3, 0xaa]), "unsure"); // rep stosb
+        assert_eq!(told(&[0xff, 0x25, 0, 0, 0, 0]), "jump"); // jmp *0(%rip)
+        assert_eq!(told(&[0xff, 0x17]), "jump"); // call *(%rdi)
+        assert_eq!(told(&[0xff, 0xe0]), "none"); // jmp *%rax
+        assert_eq!(told(&[0xff, 0xd0]), "store 8"); // call *%rax
         assert_eq!(told(&[0xf0, 0x48, 0x01, 0x07]), "unsure"); // lock add
         assert_eq!(told(&[0x0f, 0x10, 0x07]), "unsure"); // movups: two accesses
         assert_eq!(told(&[0x8e, 0x1f]), "unsure"); // mov (%rdi),%ds

@@ -171,7 +171,11 @@ impl State {
         let path = self.out.join("sideband.jsonl");
         let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
         if let Err(e) = file.and_then(|mut file| file.write_all(lines.as_bytes())) {
-            eprintln!("kprism-user: {}: {e}", path.display());
+            let untold =
+                self.words.head(live::UNTOLD).fetch_add(lines.lines().count() as u64, Ordering::Relaxed);
+            if untold == 0 {
+                eprintln!("kprism-user: {}: what is mapped from here on has no name: {e}", path.display());
+            }
         }
     }
 }
@@ -232,6 +236,10 @@ unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
                 Callback::Data => on_data,
                 Callback::Update => on_update,
                 Callback::Any => on_any,
+                Callback::Last => on_last::<DATA>,
+                Callback::LastUpdate => on_last::<UPDATE>,
+                Callback::LastJump => on_last::<JUMP>,
+                Callback::None => continue,
             };
             let udata = std::ptr::without_provenance_mut(word as usize);
             abi::qemu_plugin_register_vcpu_mem_cb(insn, callback, abi::NO_REGS, abi::MEM_RW, udata);
@@ -270,6 +278,26 @@ unsafe extern "C" fn on_any(cpu: c_uint, info: abi::MemInfo, va: u64, udata: *mu
     if let Some(t) = thread(cpu) {
         let (store, shift) = abi::access(info);
         t.note(Entry::any(va, udata.addr() as u64, store, shift));
+    }
+}
+
+/// What the last instruction of a block does: an access, a load and a store, or a jump's.
+const DATA: u8 = 0;
+const UPDATE: u8 = 1;
+const JUMP: u8 = 2;
+
+/// Of the last instruction of a block, or of a signal's frame: see [`Block::words`].
+unsafe extern "C" fn on_last<const WHAT: u8>(cpu: c_uint, info: abi::MemInfo, va: u64, udata: *mut c_void) {
+    let Some(t) = thread(cpu) else { return };
+    let (word, (store, shift)) = (udata.addr() as u64, abi::access(info));
+    let entry = match WHAT {
+        DATA => Entry::data(va, word),
+        UPDATE => Entry::update(va, word, store),
+        _ => Entry::any(va, word, store, shift),
+    };
+    let expected = if WHAT == JUMP { (store, 3) } else { entry.access() };
+    if !t.is_of_signal(word, (store, shift) == expected) {
+        t.note(entry);
     }
 }
 

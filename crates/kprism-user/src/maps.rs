@@ -9,6 +9,8 @@ const BRK: u64 = 12;
 const MREMAP: u64 = 25;
 const ANONYMOUS: u64 = 0x20;
 const EXEC: u64 = 4;
+/// From here on the kernel places what a process maps (its mmap_base, 48 bits); QEMU places what its program maps below.
+const OF_QEMU: u64 = 0x7000_0000_0000;
 
 struct Map {
     time: u64,
@@ -33,32 +35,18 @@ impl Maps {
         Maps { all: Vec::new(), seen: false, brk: 0 }
     }
 
-    /// Code is translated: the program is loaded. Programs and their loader lie where they say, as long as this process
-    /// has room there; QEMU's own files are told apart by their name.
+    /// Code is translated: the program and its loader are there. They lie where they say, as long as this process has room
+    /// there; QEMU and its own libraries lie where the kernel places them, above.
     pub fn see_program(&mut self) {
         if std::mem::replace(&mut self.seen, true) {
             return;
         }
         let own = std::env::current_exe().unwrap_or_default();
-        let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        for line in text.lines() {
-            let mut words = line.split_ascii_whitespace();
-            let (Some(range), Some(permissions), Some(offset)) = (words.next(), words.next(), words.next())
-            else {
-                continue;
-            };
-            let Some(path) = words.nth(2).filter(|p| p.starts_with('/')) else { continue };
-            // QEMU's own libraries, and this; the program's are mapped later, by its loader's system calls.
-            if *path == *own.to_string_lossy() || path.contains(".so") || path.contains("/locale") {
-                continue;
+        let text = std::fs::read("/proc/self/maps").unwrap_or_default();
+        for map in text.split(|&byte| byte == b'\n').filter_map(mapped_file) {
+            if map.path != own.to_string_lossy() && map.start < OF_QEMU {
+                self.all.push(map);
             }
-            let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-            let Some((start, end)) = range.split_once('-').and_then(|(s, e)| Some((hex(s)?, hex(e)?))) else {
-                continue;
-            };
-            // QEMU maps a program's code for reading alone, and translates it.
-            let (offset, exec) = (hex(offset).unwrap_or(0), permissions.starts_with("r-"));
-            self.all.push(Map { time: 0, start, end, offset, exec, path: path.to_owned() });
         }
     }
 
@@ -103,5 +91,49 @@ impl Maps {
             format!("{value}\n")
         };
         self.all.drain(..).map(line).collect()
+    }
+}
+
+/// A line of /proc/self/maps that names a file: range, permissions, offset, device, inode, and the path, which may have
+/// spaces.
+fn mapped_file(line: &[u8]) -> Option<Map> {
+    let line = String::from_utf8_lossy(line);
+    let mut rest = &*line;
+    let mut word = || {
+        let (word, behind) = rest.split_once(' ')?;
+        rest = behind.trim_start_matches(' ');
+        Some(word)
+    };
+    let (range, permissions, offset) = (word()?, word()?, word()?);
+    (word()?, word()?);
+    let path = rest.strip_suffix(" (deleted)").unwrap_or(rest);
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = range.split_once('-').and_then(|(s, e)| Some((hex(s)?, hex(e)?)))?;
+    // QEMU maps a program's code for reading alone, and translates it.
+    let (offset, exec) = (hex(offset)?, permissions.starts_with("r-"));
+    path.starts_with('/').then(|| Map { time: 0, start, end, offset, exec, path: path.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_all_behind_the_inode() {
+        let line =
+            b"00400000-00401000 r--p 00001000 fe:00 1234                       /tmp/my solver.so/a program";
+        let map = mapped_file(line).expect("a file");
+        assert_eq!((map.start, map.end, map.offset, map.exec), (0x40_0000, 0x40_1000, 0x1000, true));
+        assert_eq!(map.path, "/tmp/my solver.so/a program");
+        let deleted = mapped_file(b"1000-2000 r-xp 0 00:00 7 /a (deleted)").expect("a file");
+        assert_eq!(deleted.path, "/a");
+        for line in [
+            "7ffe00000000-7ffe00001000 rw-p 00000000 00:00 0                          [stack]",
+            "1000-2000 rw-p 0 0:0 0 ",
+            "",
+            "x",
+        ] {
+            assert!(mapped_file(line.as_bytes()).is_none(), "{line}");
+        }
     }
 }

@@ -21,6 +21,13 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 fn reserve(file: &File, from: usize, length: usize) -> io::Result<()> {
+    // Beyond the program's own limit the kernel would send it a signal, for a file that is none of its own.
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+    // SAFETY: the kernel writes a limit to where one lies.
+    let told = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    if told && limit.rlim_cur < (from + length) as u64 {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
     // SAFETY: a system call on a file that is open.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), from as i64, length as i64) } {
         0 => Ok(()),

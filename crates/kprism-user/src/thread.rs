@@ -36,6 +36,8 @@ pub struct Thread {
     bank: Bank,
     /// The system call under way: number and arguments.
     pub call: [u64; 7],
+    /// The word of the last access that was a signal frame's, and where the next entry went then.
+    of_signal: (u64, usize),
     /// Nothing, where misses are counted only.
     stream: Option<(Writer, Stream)>,
     /// Where the counts are, for who waits for this process.
@@ -69,6 +71,7 @@ impl Thread {
             sifted: Box::default(),
             bank: Bank::counting(geometries),
             call: [0; 7],
+            of_signal: (0, 0),
             stream,
             words,
             begun: false,
@@ -122,6 +125,15 @@ impl Thread {
         }
     }
 
+    /// Whether a callback with this word is for a signal's frame (`Block::words`). The frame's first access is not as any jump's:
+    /// two bytes, of the floating point unit's state. So are all behind it, as long as no other instruction comes.
+    pub fn is_of_signal(&mut self, word: u64, is_expected: bool) -> bool {
+        if !is_expected {
+            self.of_signal = (word, self.next);
+        }
+        self.of_signal == (word, self.next)
+    }
+
     /// There is no room for an entry.
     #[cold]
     #[inline(never)]
@@ -147,6 +159,7 @@ impl Thread {
             self.next = 1;
             return;
         }
+        self.of_signal = (0, 0);
         if self.begun && self.next > 1 {
             self.run_models();
             self.publish();

@@ -49,6 +49,7 @@ fn models(counts: &Value, read: &Read, user: bool) -> Account {
             ("forks_not_followed", "forked processes not followed"),
             ("programs_not_followed", "programs not followed that the command became"),
             ("unwritten_bytes", "bytes of misses not written"),
+            ("unwritten_mappings", "mappings not written"),
         ] {
             account = account.with(Fate::Lost, unit, counts[key].as_u64());
         }
@@ -68,12 +69,15 @@ fn sampled(counts: &Value, read: &Read) -> Account {
         .with(Fate::Kept, "samples", counts["samples"].as_u64())
         .with(Fate::Lost, "samples", counts["lost"].as_u64())
         .with(Fate::NotUnderstood, "misses without an address", counts["without_address"].as_u64())
+        .with(Fate::NotUnderstood, "samples of no known event", counts["of_no_known_event"].as_u64())
+        .with(Fate::NotUnderstood, "samples cut short", counts["cut_short"].as_u64())
         .with(Fate::Guessed, "misses, estimated from the samples", read.misses)
 }
 
 fn seen_samples(counts: &Value) -> Option<u64> {
     let events = counts["events"].as_array()?;
-    events.iter().map(|e| e["samples"].as_u64()).try_fold(0u64, |sum, n| Some(sum.saturating_add(n?)))
+    let nameless = counts["of_no_known_event"].as_u64().unwrap_or(0);
+    events.iter().map(|e| e["samples"].as_u64()).try_fold(nameless, |sum, n| Some(sum.saturating_add(n?)))
 }
 
 fn bus(counts: &Value, read: &Read) -> Account {
@@ -82,6 +86,7 @@ fn bus(counts: &Value, read: &Read) -> Account {
         .with(Fate::Seen, "accesses to page tables", of("all"))
         .with(Fate::Kept, "misses", read.misses)
         .with(Fate::Lost, "page tables outside the region", counts["escaped_tables"].as_u64())
+        .with(Fate::Lost, "accesses not written", counts["unwritten_accesses"].as_u64())
         .with(Fate::NotUnderstood, "accesses to pages of nobody known", of("unknown"))
         .with(Fate::NotUnderstood, "reads that may be the kernel's or a walk", of("unsure"))
         .with(Fate::NotUnderstood, "records of the module", counts["unknown_records"].as_u64())
@@ -110,7 +115,7 @@ mod tests {
     fn a_program_that_was_ended_has_accesses_nobody_counted() {
         let counts = |ended| {
             json!({"method": "user", "ended": ended, "threads_not_followed": 0, "forks_not_followed": 0,
-                "programs_not_followed": 0, "unwritten_bytes": 0, "vcpus": []})
+                "programs_not_followed": 0, "unwritten_bytes": 0, "unwritten_mappings": 0, "vcpus": []})
         };
         assert!(account(&counts(true), &Read::default()).is_whole());
         assert!(!account(&counts(false), &Read::default()).is_whole());
@@ -119,7 +124,7 @@ mod tests {
     #[test]
     fn reads_of_the_bus_that_may_be_anybodys_are_not_whole() {
         let mut counts = json!({"method": "ptat", "accesses": {"all": 7, "unknown": 0, "unsure": 0},
-            "escaped_tables": 0, "unknown_records": 0, "missed_brackets": 0});
+            "escaped_tables": 0, "unwritten_accesses": 0, "unknown_records": 0, "missed_brackets": 0});
         assert!(account(&counts, &Read::default()).is_whole());
         counts["accesses"]["unsure"] = 1.into();
         assert!(!account(&counts, &Read::default()).is_whole());

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use kprism_image::symbols::under_root;
-use kprism_import::perfdata::{mem, trace};
+use kprism_import::perfdata::mem;
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 use kprism_tlb::stream::{Event, Miss, Writer};
 use kprism_tlb::{Access, PageSize};
@@ -23,12 +23,23 @@ use crate::pipeline;
 pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) -> Result<Run> {
     let file = if path.is_dir() { path.join("data") } else { path.to_owned() };
     let bytes = pipeline::read(&file)?;
-    let unpacked = trace::unpack(&bytes);
-    let samples = mem::read(&bytes, &unpacked);
+    let samples = mem::read(&bytes);
     let events = || samples.events.keys().cloned().collect::<Vec<_>>().join(", ");
-    if samples.misses.is_empty() {
+    if samples.misses.is_empty() && samples.nameless > 0 {
         bail!(
-            "{}: none of its samples is a TLB miss with an address; its events: {}. Record with `perf record -d -e \
+            "{}: it has several events, and {} samples without an id of one of them: whose they are cannot be told. Record \
+             one event alone, or with a perf that gives samples ids",
+            path.display(),
+            samples.nameless
+        );
+    }
+    if samples.misses.is_empty() {
+        let damage = match samples.notes.as_slice() {
+            [] => String::new(),
+            notes => format!(" ({})", notes.join("; ")),
+        };
+        bail!(
+            "{}: none of its samples is a TLB miss with an address{damage}; its events: {}. Record with `perf record -d -e \
              mem_inst_retired.stlb_miss_loads:P,mem_inst_retired.stlb_miss_stores:P` (Intel), or `perf record -d -R -e \
              ibs_op//` (AMD)",
             path.display(),
@@ -53,7 +64,8 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
         .map(|(name, (all, misses))| json!({"event": name, "samples": all, "misses": misses}))
         .collect();
     let account = json!({"method": "sampled", "samples": samples.misses.len(), "period": squares / sum,
-        "events": of_events, "lost": samples.lost, "without_address": samples.nowhere, "vcpus": []});
+        "events": of_events, "lost": samples.lost, "without_address": samples.nowhere, "of_no_known_event": samples.nameless,
+        "cut_short": samples.short, "notes": samples.notes, "vcpus": []});
     fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&account)?)?;
     files(&run, &samples, root)?;
     if let Some(text) = kallsyms.and_then(|path| fs::read(path).ok()) {

@@ -281,6 +281,81 @@ fn options_of_durations_too() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// Views of TLB misses, and their exports.
+#[test]
+fn options_of_misses_too() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let (run, file) = (dir.path().join("run"), dir.path().join("file"));
+    ok(&["record", "tlb", "-q", "-o", text(&run), "--", "ls", "/"]);
+    let process = guest::json(&["report", "tlb", "processes", "--json", "-i", text(&run)]);
+    let process = process["processes"][0]["tgid"].as_u64().unwrap().to_string();
+    let process: &'static str = process.leak();
+    let of = |option: &str, view: View<'_>| {
+        Some(match (option, view) {
+            ("sort", [_, "heat"]) => With(&["-start"]),
+            ("sort", [_, "distribution"]) => With(&["pages_percent"]),
+            ("sort", [_, "advice"]) => With(&["-after"]),
+            ("sort", _) => With(&["-misses"]),
+            ("limit", _) => With(&["1"]),
+            ("task", [_, "distribution"]) => With(Vec::leak(vec![process])),
+            ("task", _) => Foreign(&["1"]),
+            ("comm", _) => Foreign(&["ls"]),
+            ("csv", ["tlb"]) => Foreign(&[]),
+            ("html", _) => Foreign(&["/nonexistent"]),
+            (
+                "by" | "depth" | "min-percent" | "parts" | "syscall" | "call" | "tree" | "by-task" | "ftd",
+                _,
+            ) => Foreign(match option {
+                "by" => &["time"],
+                "depth" | "min-percent" => &["2"],
+                "syscall" => &["mmap"],
+                "call" => &["fastest", "--syscall", "mmap"],
+                _ => &[],
+            }),
+            ("from" | "to" | "per" | "nested" | "count", _) => Foreign(match option {
+                "from" => &["cli", "--to", "sti"],
+                "to" => &["sti"],
+                "per" => &["task"],
+                "count" => &["call"],
+                _ => &[],
+            }),
+            ("callees" | "callers", _) => Foreign(&["vfs_open"]),
+            ("remeasured", _) => Foreign(&[]),
+            _ => return of_report(option, view),
+        })
+    };
+    let views: [View<'_>; 9] = [
+        &["tlb"],
+        &["tlb", "objects"],
+        &["tlb", "functions"],
+        &["tlb", "processes"],
+        &["tlb", "threads"],
+        &["tlb", "pages"],
+        &["tlb", "heat"],
+        &["tlb", "distribution"],
+        &["tlb", "advice"],
+    ];
+    let mut faults = ignored("report", &views, &run, &file, &of);
+    let views: [View<'_>; 3] = [
+        &["tlb", "-o", "-.csv"],
+        &["tlb", "processes", "-o", "-.json"],
+        &["tlb", "distribution", "-o", "-.csv"],
+    ];
+    faults.extend(ignored("export", &views, &run, &file, &|option, view| match option {
+        "task" if view.contains(&"distribution") => Some(With(Vec::leak(vec![process]))),
+        "task" | "comm" | "syscall" | "call" | "by" => Some(Foreign(match option {
+            "task" => &["1"],
+            "comm" => &["ls"],
+            "syscall" => &["mmap"],
+            "call" => &["fastest", "--syscall", "mmap"],
+            _ => &["time"],
+        })),
+        _ => of_export(option, view),
+    }));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 /// Options of `record tlb` that a method would ignore are refused before anything is run.
 #[test]
 fn a_method_of_recording_misses_refuses_what_it_would_ignore() {

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kprism_test::{APT, GCC, QEMU, ROOT, needs, test};
 use kprism_tlb::PageSize;
 use kprism_tlb::bus::mappings::{self, Record};
 use kprism_tlb::bus::trace::{self, Kind};
@@ -39,6 +40,7 @@ struct Built {
 
 impl Built {
     fn new() -> Self {
+        needs(&[QEMU, APT, GCC]);
         let dir = tempfile::tempdir().expect("a folder");
         let program = dir.path().join("stride");
         ok(Command::new("cc")
@@ -271,6 +273,59 @@ fn a_full_region_is_told_and_what_escaped_is_counted() {
     assert!(misses == expected, "{} misses, expected {}", misses.len(), expected.len());
 }
 
+/// A file system of its own, for as long as it lives.
+struct Small(PathBuf);
+
+impl Small {
+    fn new(place: PathBuf, size: &str) -> Self {
+        std::fs::create_dir(&place).expect("a folder");
+        ok(Command::new("mount").args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(&place));
+        Small(place)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// On a full disk the command runs on; what was recorded is kept and the rest counted. Without room for the guest's own
+/// files, it is said at once.
+#[test]
+fn a_full_disk_is_told_and_what_was_written_is_kept() {
+    needs(&[ROOT]);
+    let built = Built::new();
+    let record = |run: &Path| {
+        let share = format!("{}:/bench/stride", built.program.display());
+        let mut record = kprism();
+        record.args(["record", "tlb", "--method", "ptat", "--fast", "--share", &share, "--ptat"]);
+        record.arg(&built.module).arg("-o").arg(run).args(["--", "/bench/stride", "8192", "12"]);
+        let output = record.output().expect("kprism");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let none = Small::new(built.dir.path().join("none"), "size=1m");
+    let (code, said) = record(&none.0.join("run"));
+    assert!(code == Some(125) || code == Some(2), "{said}");
+    assert!(said.contains("disk is full") && said.contains("none/run"), "{said}");
+
+    let small = Small::new(built.dir.path().join("small"), "size=12m");
+    let run = small.0.join("run");
+    let (code, said) = record(&run);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(
+        said.matches("No space left").count(),
+        1 + said.matches("tlb_misses is not kept").count(),
+        "{said}"
+    );
+    let json = ok(kprism().args(["report", "tlb", "objects", "--json", "-i"]).arg(&run));
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let lost =
+        json["account"].as_array().expect("an account").iter().find(|e| e["unit"] == "accesses not written");
+    assert!(lost.is_some_and(|e| e["count"].as_u64() > Some(0)), "{json}");
+    assert!(json["objects"][0]["misses"].as_u64() > Some(8192), "{json}");
+}
+
 /// Longest common subsequence, each place paired as early as can be: for each place in `a`, its partner in `b`.
 fn paired(a: &[u64], b: &[u64]) -> Vec<Option<usize>> {
     let mut left = vec![vec![0u16; b.len() + 1]; a.len() + 1];
@@ -416,3 +471,5 @@ fn the_bus_and_the_observer_agree() {
     }
     // An access without a walk found its page in the TLB: but for those above, each page's first walk is at its first access.
 }
+
+kprism_test::main!();

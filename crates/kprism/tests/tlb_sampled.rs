@@ -96,6 +96,14 @@ fn page_faults_are_sampled_with_their_addresses() {
     ok(&["-q", "import", data.to_str().expect("UTF-8"), "-o", run]);
     let top = view(run, "objects")["objects"][0].clone();
     assert_eq!(top["misses"].as_u64(), Some(PAGES), "{top}");
+    // One that was cut off gives what is there, and says that it is not all.
+    let (bytes, cut) = (std::fs::read(&data).expect("perf.data"), dir.path().join("cut.data"));
+    std::fs::write(&cut, &bytes[..bytes.len() * 3 / 5]).expect("a file");
+    ok(&["-q", "import", cut.to_str().expect("UTF-8"), "-o", run]);
+    let json = view(run, "objects");
+    let damaged = |e: &&Value| e["fate"] == "not_understood" && e["count"].as_u64() > Some(0);
+    assert!(json["account"].as_array().is_some_and(|all| all.iter().any(|e| damaged(&e))), "{json}");
+    assert!(json["objects"][0]["misses"].as_u64().is_some_and(|n| n > 0 && n < PAGES), "{json}");
     // What has no misses is refused, and what it has is named.
     let data = dir.path().join("clock.data");
     let clock = ["record", "-q", "-e", "cpu-clock:u", "-d", "-o"];

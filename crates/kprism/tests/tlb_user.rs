@@ -413,4 +413,145 @@ fn counters_of_perf_are_compared() {
     assert_eq!(rows[0]["relative_error_percent"].as_f64(), Some(75.0), "{rows:?}");
 }
 
+/// `signals ROUNDS`: handles SIGALRM that many times, while it calls functions and writes to pages of an array in turn.
+const SIGNALS: &str = r#"
+#include "tlb.h"
+#include <signal.h>
+#include <sys/time.h>
+static volatile uint64_t handled;
+static void handle(int number)
+{
+	handled += number == SIGALRM;
+}
+static __attribute__((noinline)) uint64_t next(uint64_t n)
+{
+	__asm__ volatile("");
+	return n + 1;
+}
+int main(int argc, char **argv)
+{
+	uint64_t rounds = argument(argc, argv, 1, 100), n = 0;
+	struct itimerval often = { { 0, 1000 }, { 0, 1000 } };
+	uint64_t (*volatile by_pointer)(uint64_t) = next;
+	signal(SIGALRM, handle);
+	setitimer(ITIMER_REAL, &often, NULL);
+	while (handled < rounds)
+		n = next(by_pointer(n));
+	printf("%d\n", n > 0);
+	return 0;
+}
+"#;
+
+/// A signal's frame is no access of the program's: QEMU tells of it under the last block's name, which must change nothing.
+#[test]
+fn programs_that_handle_signals_run_on() {
+    let bench = Bench::new();
+    bench.build("signals", SIGNALS);
+    let (run, printed) = bench.record(&[], &["signals", "300"]);
+    assert_eq!(printed, "1\n");
+    let json: Value =
+        serde_json::from_str(&ok(&["annotate", "next", "-i", run.to_str().expect("UTF-8"), "--json"]))
+            .unwrap_or_default();
+    // `next` touches its stack alone, which is always there: it does not miss anew at each signal.
+    assert!(json["misses"].as_u64().unwrap_or(0) < 300, "{json}");
+    assert_eq!(counts(&run)["ended"], true);
+}
+
+/// Programs by whatever way they are named: with spaces, in a folder that is called as a library is, by a script, below --cwd,
+/// by PATH. Functions and objects have their names.
+#[test]
+fn programs_are_found_and_named() {
+    let bench = Bench::new();
+    let folder = bench.0.path().join("my solver.so 1");
+    std::fs::create_dir(&folder).expect("a folder");
+    std::fs::copy(bench.0.path().join("stride"), folder.join("a stride")).expect("a copy");
+    let script = folder.join("script");
+    let text = format!("#! {} 64\n", bench.0.path().join("stride").display());
+    std::fs::write(&script, text).expect("a script");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+    let place = folder.to_str().expect("UTF-8");
+    let path = format!("PATH={place}");
+    let named = format!("{place}/a stride");
+    let cases: [(&[&str], &str, &str); 5] = [
+        (&[], &named, "a stride"),
+        (&["--cwd", place], "./a stride", "a stride"),
+        (&["--env", &path], "a stride", "a stride"),
+        (&["--cwd", place], "./script", "script"),
+        (&[], "/bin/true", "true"),
+    ];
+    for (at, (options, program, comm)) in cases.into_iter().enumerate() {
+        let run = bench.0.path().join(format!("{at}.run"));
+        let run = run.to_str().expect("UTF-8");
+        let mut args = vec!["-q", "record", "tlb", "--method", "user", "-o", run];
+        args.extend(options);
+        args.extend(["--", program, "64", "1"]);
+        ok(&args);
+        let view = |name| -> Value {
+            serde_json::from_str(&ok(&["report", "tlb", name, "-i", run, "--json", "--limit", "0"]))
+                .expect("JSON")
+        };
+        let functions = view("functions");
+        let misses = |o: &Value| o["misses"].as_u64().expect("a number");
+        let rows = functions["functions"].as_array().expect("rows");
+        let all: u64 = rows.iter().map(misses).sum();
+        // The loader of a program that has one is known too; what is left is the vDSO and code before any mapping is told.
+        let unknown: u64 = rows.iter().filter(|row| row["function"] == "[unknown]").map(misses).sum();
+        assert!(unknown * 20 <= all, "{program}: {unknown} of {all} by unknown functions: {functions}");
+        assert_eq!(view("processes")["processes"][0]["comm"], comm, "{program}");
+    }
+    // What QEMU cannot run is refused before a run is made of it.
+    let text = folder.join("text");
+    std::fs::write(&text, "no program").expect("a file");
+    std::fs::set_permissions(&text, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+    for (program, says) in [
+        (text.to_str().expect("UTF-8"), "is no program"),
+        ("/nonexistent/program", "no such program"),
+        ("/etc/passwd", "is not executable"),
+        ("no-program-has-this-name", "no such program in PATH"),
+    ] {
+        let run = bench.0.path().join("refused");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
+        command.args(["record", "tlb", "--method", "user", "-o"]).arg(&run).args(["--", program]);
+        let output = command.output().expect("kprism runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(says), "{program}: {said}");
+        assert!(!run.exists(), "{program}");
+    }
+}
+
+/// `limited WHAT PAGES ROUNDS`: takes its files away (`n`) or lets them not grow (`f`), then writes to its pages in turn.
+const LIMITED: &str = r#"
+#include "tlb.h"
+#include <sys/resource.h>
+int main(int argc, char **argv)
+{
+	uint64_t pages = argument(argc, argv, 2, 16), rounds = argument(argc, argv, 3, 1);
+	struct rlimit limit = { 3, 3 };
+	if (argv[1][0] == 'f')
+		limit.rlim_cur = limit.rlim_max = 100000;
+	setrlimit(argv[1][0] == 'f' ? RLIMIT_FSIZE : RLIMIT_NOFILE, &limit);
+	volatile char *a = array(pages << 12, 0);
+	for (uint64_t r = 0; r < rounds; r++)
+		for (uint64_t i = 0; i < pages; i++)
+			a[i << 12] = 1;
+	return 7;
+}
+"#;
+
+/// A program's own limits are the recorder's too: it runs on, and what could not be written is counted.
+#[test]
+fn a_programs_limits_do_not_end_it() {
+    let bench = Bench::new();
+    bench.build("limited", LIMITED);
+    for what in ["f", "n"] {
+        let (run, output) = bench.end(&[], &["limited", what, "8192", "4"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(7), "{what}: {said}");
+        let counts = counts(&run);
+        assert!(counts["unwritten_bytes"].as_u64() > Some(0), "{what}: {counts}");
+        assert_eq!(counts["unwritten_mappings"].as_u64() > Some(0), what == "n", "{what}: {counts}");
+        assert_eq!(said.matches("sideband.jsonl").count(), usize::from(what == "n"), "{said}");
+    }
+}
+
 kprism_test::main!();

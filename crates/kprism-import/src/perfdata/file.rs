@@ -8,7 +8,7 @@ use std::io::Read;
 
 use super::attr::Attr;
 use super::bytes::Fields;
-use super::record::{Auxtrace, Head, Record, Trailer, parse};
+use super::record::{Auxtrace, Head, Record, Trailer, parse, sample};
 use super::{MAGIC, bpf, feature};
 use crate::Region;
 
@@ -40,8 +40,8 @@ pub(crate) struct Header<'a> {
 pub(crate) struct Event<'a> {
     pub record: Record<'a>,
     pub trailer: Trailer,
-    /// Its event's attributes, by index, where it states an id.
-    pub attr: usize,
+    /// Its event's attributes, by index; nothing where there are several, and it states an id of none.
+    pub attr: Option<usize>,
 }
 
 /// All that a file holds.
@@ -227,18 +227,24 @@ pub(crate) fn records<'a>(bytes: &'a [u8], range: std::ops::Range<usize>, conten
     }
 }
 
-/// Which event a record belongs to, and the layout of its trailer. Where events differ in that, they state their
-/// id at the very end (`PERF_SAMPLE_IDENTIFIER`), in samples at the very beginning.
-fn layout(head: Head, body: &[u8], attrs: &[Attr]) -> (usize, u64) {
-    let id = if head.has_trailer() {
-        body.len().checked_sub(8).and_then(|at| Fields(&body[at..]).u64())
-    } else {
-        Fields(body).u64()
-    };
-    let known = |attr: &Attr| id.is_some_and(|id| attr.ids.contains(&id));
-    let index = if attrs.len() > 1 { attrs.iter().position(known).unwrap_or(0) } else { 0 };
+/// Which event a record belongs to, and the layout of its trailer. Where there are several, records state an id: at the very
+/// end, in samples at the very beginning (`PERF_SAMPLE_IDENTIFIER`), or among other fields (`PERF_SAMPLE_ID`), which then
+/// are the same for all events.
+fn layout(head: Head, body: &[u8], attrs: &[Attr]) -> (Option<usize>, u64) {
     let layout = |attr: &Attr| if head.has_trailer() { attr.trailer() } else { attr.sample_type };
-    (index, attrs.get(index).map_or(0, layout))
+    let [first, _, ..] = attrs else { return (attrs.first().map(|_| 0), attrs.first().map_or(0, layout)) };
+    let kind = first.sample_type;
+    let has = |bits: u64| (kind & bits).count_ones() as usize;
+    let word = match (has(sample::IDENTIFIER) + has(sample::ID), head.has_trailer()) {
+        (0, _) => None,
+        (_, true) if has(sample::IDENTIFIER) > 0 => (body.len() / 8).checked_sub(1),
+        (_, true) => (body.len() / 8).checked_sub(1 + has(sample::STREAM_ID | sample::CPU)),
+        (_, false) if has(sample::IDENTIFIER) > 0 => Some(0),
+        (_, false) => Some(has(sample::IP | sample::TID | sample::TIME | sample::ADDR)),
+    };
+    let id = word.and_then(|word| Fields(body.get(8 * word..)?).u64());
+    let index = id.and_then(|id| attrs.iter().position(|attr| attr.ids.contains(&id)));
+    (index, attrs.get(index.unwrap_or(0)).map_or(0, layout))
 }
 
 /// What the compressed records hold, which is one zstd stream over all of them; and a note if it breaks off.

@@ -102,6 +102,10 @@ pub struct Samples {
     pub lost: u64,
     /// Misses without an address.
     pub nowhere: u64,
+    /// Samples of nobody knows which of several events: they state no id of one.
+    pub nameless: u64,
+    /// Samples that are shorter than their event's attributes say.
+    pub short: u64,
     /// What was passed over.
     pub notes: Vec<String>,
 }
@@ -181,15 +185,20 @@ fn what(attr: &Attr, name: &str) -> What {
     }
 }
 
-/// Reads a recording. `unpacked` is what [`super::trace::unpack`] makes of it.
+/// Reads a recording.
 #[must_use]
-pub fn read(bytes: &[u8], unpacked: &[u8]) -> Samples {
+pub fn read(bytes: &[u8]) -> Samples {
     let mut contents = Contents::default();
     file::read(bytes, &mut contents);
+    let (unpacked, note) = match contents.compressed.as_slice() {
+        [] => Default::default(),
+        parts => file::unpack(parts),
+    };
     let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
-    file::records(unpacked, 0..unpacked.len(), &mut inner);
+    file::records(&unpacked, 0..unpacked.len(), &mut inner);
     contents.events.append(&mut inner.events);
     contents.notes.append(&mut inner.notes);
+    contents.notes.extend(note);
     let kinds: Vec<(What, String)> = contents
         .header
         .attrs
@@ -212,15 +221,18 @@ pub fn read(bytes: &[u8], unpacked: &[u8]) -> Samples {
         let ns = event.trailer.time.unwrap_or(0);
         match event.record {
             Record::Sample(body) => {
-                let (Some(attr), Some((what, name))) =
-                    (contents.header.attrs.get(event.attr), kinds.get(event.attr))
-                else {
+                let of = |at: usize| contents.header.attrs.get(at).zip(kinds.get(at));
+                let Some((attr, (what, name))) = event.attr.and_then(of) else {
+                    out.nameless += 1;
                     continue;
                 };
                 let count = out.events.entry(name.clone()).or_default();
                 count.0 += 1;
-                let found = parse(attr, body).and_then(|parts| parts.miss(*what, &event.trailer));
-                match found {
+                let Some(parts) = parse(attr, body) else {
+                    out.short += 1;
+                    continue;
+                };
+                match parts.miss(*what, &event.trailer) {
                     Some(miss) if miss.va != 0 => {
                         count.1 += 1;
                         out.misses.push(miss);
@@ -499,6 +511,57 @@ mod tests {
             let parts = Parts { source: source::LOAD | tlb << source::TLB, ..parts };
             assert_eq!(parts.miss(What::Told, &trailer), None);
         }
+    }
+
+    /// A file of two events, page faults and context switches, with these kinds of samples, ids, and records.
+    fn of_two(sample_type: u64, ids: [u64; 2], records: &[u8]) -> Vec<u8> {
+        const FIRST: u64 = 104;
+        let (ids_at, step) = (FIRST + 2 * 144, 144);
+        let data_at = ids_at + 16;
+        let mut file = super::super::MAGIC.to_vec();
+        file.extend(words(&[FIRST, step, FIRST, 2 * step, data_at, records.len() as u64, 0, 0, 0, 0, 0, 0]));
+        for (place, config) in [(0, PAGE_FAULTS), (1, 3)] {
+            let mut attr = (u64::from(kind::SOFTWARE) | 128 << 32).to_le_bytes().to_vec();
+            attr.extend(words(&[config, 1, sample_type]));
+            attr.resize(128, 0);
+            file.extend(attr);
+            let has = u64::from(ids[place as usize] != 0);
+            file.extend(words(&[ids_at + 8 * place, 8 * has]));
+        }
+        file.extend(words(&ids));
+        file.extend(records);
+        file
+    }
+
+    fn sample_of(body: &[u64]) -> Vec<u8> {
+        let head = 9 | (8 + 8 * body.len() as u64) << 48;
+        words(&[&[head], body].concat())
+    }
+
+    /// Of several events, a sample's is told by its id, wherever that stands; without one, nobody's.
+    #[test]
+    fn whose_a_sample_is_its_id_tells_or_nothing() {
+        let (common, va) = (sample::IP | sample::TID | sample::TIME | sample::ADDR, 0x7f00_0000_1000);
+        let (first, behind) = (sample::IDENTIFIER, sample::ID);
+        for place in [first, behind] {
+            let of = |id: u64, ns: u64| match place == first {
+                true => sample_of(&[id, 0x40_1000, 5 | 6 << 32, ns, va]),
+                false => sample_of(&[0x40_1000, 5 | 6 << 32, ns, va, id]),
+            };
+            let samples = read(&of_two(common | place, [7, 8], &[of(7, 1), of(8, 2), of(7, 3)].concat()));
+            assert_eq!(samples.misses.iter().map(|m| (m.ns, m.va)).collect::<Vec<_>>(), [(1, va), (3, va)]);
+            assert_eq!((samples.nameless, samples.short), (0, 0), "{samples:?}");
+            // One that is of neither.
+            let samples = read(&of_two(common | place, [7, 8], &[of(7, 1), of(9, 2)].concat()));
+            assert_eq!((samples.misses.len(), samples.nameless), (1, 1), "{samples:?}");
+        }
+        // No ids at all.
+        let plain = sample_of(&[0x40_1000, 5 | 6 << 32, 1, va]);
+        let samples = read(&of_two(common, [0, 0], &[plain.clone(), plain].concat()));
+        assert_eq!((samples.misses.len(), samples.nameless), (0, 2), "{samples:?}");
+        // A sample that is shorter than its event says.
+        let samples = read(&of_two(common | first, [7, 8], &sample_of(&[7, 0x40_1000])));
+        assert_eq!((samples.misses.len(), samples.short), (0, 1), "{samples:?}");
     }
 
     #[test]

@@ -117,7 +117,7 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
                 }
             }
             Record::Sample(body) => {
-                if let Some((cpu, turn)) = sched_switch(body, attr, header, &h.process_of) {
+                if let Some((cpu, turn)) = sched_switch(body, attr.unwrap_or(0), header, &h.process_of) {
                     h.cpu_wide = true;
                     h.turn(cpu, turn);
                 }

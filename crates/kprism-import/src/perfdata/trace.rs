@@ -139,7 +139,8 @@ pub fn read<'a>(bytes: &'a [u8], unpacked: &'a [u8]) -> Result<Trace<'a>, kprism
         let (ns, cpu) = (time.unwrap_or(0), cpu.unwrap_or(0));
         match event.record {
             Record::Sample(body) => {
-                let attr = header.attrs.get(event.attr);
+                // What was traced says itself which event it is.
+                let attr = header.attrs.get(event.attr.unwrap_or(0));
                 match attr.and_then(|attr| raw(attr, body)).filter(|record| record.len() >= 8) {
                     Some(record) => {
                         let pid = pid.unwrap_or(0);

@@ -21,7 +21,7 @@ pub struct About {
 
 /// Cells as the page shows them.
 struct Rows {
-    heads: Vec<&'static str>,
+    heads: Vec<String>,
     rows: Vec<Vec<(bool, String)>>,
 }
 
@@ -29,7 +29,7 @@ impl Rows {
     fn new(table: &Table) -> Self {
         let cell = |cell: &Cell| (matches!(cell, Cell::Text(_)), cell.text());
         Rows {
-            heads: table.columns.iter().map(|c| c.head).collect(),
+            heads: table.columns.iter().map(|c| c.head.to_string()).collect(),
             rows: table.rows.iter().map(|row| row.iter().map(cell).collect()).collect(),
         }
     }

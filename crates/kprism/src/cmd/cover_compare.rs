@@ -132,7 +132,7 @@ fn table(files: &[Comparison]) -> Table {
         ("only_flow", "only flow"),
         ("path", "file"),
     ];
-    let columns = columns.map(|(key, head)| Column { key, head }).to_vec();
+    let columns = columns.map(|(key, head)| Column { key, head: head.into() }).to_vec();
     Table { columns, rows: rows.collect(), hidden: 0 }
 }
 

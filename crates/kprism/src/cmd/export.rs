@@ -15,6 +15,7 @@ use serde_json::json;
 use super::call::CallArgs;
 use super::report::{By, Select, Subject, table};
 use super::strict::StrictArgs;
+use super::tlb;
 use crate::durations;
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -28,8 +29,8 @@ Formats by suffix of FILE:
   .perfetto-trace .pftrace  timeline for ui.perfetto.dev
   .folded                   call stacks for flame graph tools
   .pprof .pb.gz             pprof's profile: calls, time on a CPU; of durations, time off it and in interrupts
-  .json                     the table of SUBJECT, or the tree; what probes collected
-  .csv                      the table of SUBJECT; what probes collected
+  .json                     the table of SUBJECT, or the tree; a view of `tlb`; what probes collected
+  .csv                      the table of SUBJECT; a view of `tlb`; what probes collected
   .parquet                  what probes collected
   .ctf                      what probes collected: folder for babeltrace2, Trace Compass
   .tf                       what probes collected with --for-gdb: target tfile FILE
@@ -49,6 +50,9 @@ pub struct Args {
     /// Table to write as .json or .csv
     #[arg(value_enum, default_value_t = Subject::Functions)]
     pub subject: Subject,
+    /// Which view, for `tlb`: objects (default), functions, processes, threads, pages, heat, distribution, advice
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
     /// Run folder
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
     pub input: PathBuf,
@@ -131,6 +135,12 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
             out,
         );
     }
+    if args.subject == Subject::Tlb {
+        return misses(args, given, progress, out);
+    }
+    if args.name.is_some() {
+        bail!("NAME names a view of `export tlb`; other subjects have one each");
+    }
     let run = Run::open(&args.input)?;
     if super::probe::is_recorded(&run) {
         // A record has its task's number, no name.
@@ -169,6 +179,37 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
 /// Tables that a recording of durations has too.
 fn is_of_durations(subject: Subject) -> bool {
     matches!(subject, Subject::Functions | Subject::Func | Subject::Tree)
+}
+
+/// A view of TLB misses, all its rows.
+fn misses(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    given.only("an export of TLB misses", &["subject", "name", "input", "output", "pids"])?;
+    let json = match format(&args.output) {
+        Ok(Format::Json) => true,
+        Ok(Format::Csv) => false,
+        _ => bail!(
+            "{}: TLB misses are written as .json or .csv; each miss is a row of RUN/tables/tlb_misses.parquet",
+            args.output.display()
+        ),
+    };
+    let view = tlb::View {
+        name: Some(args.name.as_deref().unwrap_or("objects")),
+        rows: Some(0),
+        sort: None,
+        select: &args.select,
+        counters: None,
+        json,
+        csv: !json,
+        style: kprism_report::Style::default(),
+    };
+    if args.output.to_string_lossy().starts_with("-.") {
+        return tlb::run(&args.input, &view, progress, out);
+    }
+    let mut text = Vec::new();
+    let outcome = tlb::run(&args.input, &view, progress, &mut text)?;
+    std::fs::write(&args.output, text).with_context(|| args.output.display().to_string())?;
+    progress.say(&format!("wrote {}", args.output.display()));
+    Ok(outcome)
 }
 
 /// Options of every export of coverage.

@@ -87,7 +87,7 @@ pub fn run(run: &Run, view: &View<'_>, progress: &Progress, out: &mut dyn Write)
         let who = Cell::Int(u64::from(pid(number)));
         vec![Cell::Int(of.count), Cell::Text(name), who, Cell::Text(of.comm), first, last]
     };
-    let columns = COLUMNS.iter().map(|&(key, head)| Column { key, head }).collect();
+    let columns = COLUMNS.iter().map(|&(key, head)| Column { key, head: head.into() }).collect();
     let mut table = Table { columns, rows: rows.into_iter().map(cells).collect(), hidden: 0 };
     if let Some(key) = view.sort {
         table.sort_by(key)?;

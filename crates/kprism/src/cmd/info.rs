@@ -42,7 +42,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
 fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
     let mut line = |name: &str, value: String| writeln!(out, "{name:<14}{value}");
     line("run", run.dir().display().to_string())?;
-    line("kind", kind(run, m.kind).to_owned())?;
+    line("kind", kind(run, m).to_owned())?;
     if !m.command.is_empty() {
         line("command", quoted(&m.command))?;
     }
@@ -59,7 +59,8 @@ fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
     }
     line("tool", m.tool.clone())?;
     line("clock", format!("{}, {} Hz", m.clock.name, grouped(m.clock.tsc_hz)))?;
-    line("vcpus", m.vcpus.to_string())?;
+    // There is a stream for each thread at a time, where a machine has one for each CPU.
+    line(if is_user_mode(m) { "streams" } else { "vcpus" }, m.vcpus.to_string())?;
     if let Some(code) = m.exit_code {
         line("exit code", code.to_string())?;
     }
@@ -95,15 +96,24 @@ fn ending(m: &Manifest, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn kind(run: &Run, kind: RunKind) -> &'static str {
+fn kind(run: &Run, m: &Manifest) -> &'static str {
     let observed = Held::Flow.is_in(run);
-    match kind {
+    match m.kind {
         RunKind::Lab if observed => "lab (guest seen by the observer)",
         RunKind::Lab if Held::Durations.is_in(run) || Held::Probe.is_in(run) => {
             "lab (guest not observed: its own kernel recorded)"
         }
+        RunKind::Lab if m.options.get("method").is_some_and(|how| how == "ptat") => {
+            "lab (guest not observed: its memory bus recorded)"
+        }
         RunKind::Lab => "lab (guest not observed)",
         RunKind::Import => "import (recorded elsewhere)",
+        RunKind::Host if is_user_mode(m) => "host (a program of this machine under QEMU's user mode)",
         RunKind::Host => "host (this machine, by its kernel's tracer)",
     }
+}
+
+/// Recorded by `record tlb --method user`.
+fn is_user_mode(m: &Manifest) -> bool {
+    m.kind == RunKind::Host && m.options.get("method").is_some_and(|how| how == "user")
 }

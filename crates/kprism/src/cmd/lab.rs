@@ -86,7 +86,7 @@ pub struct RunArgs {
     command: Vec<String>,
     /// Run folder to write; an older run there is renamed to RUN.old
     #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
-    output: PathBuf,
+    pub output: PathBuf,
     #[command(flatten)]
     place: PlaceArgs,
     /// Record the whole boot, not only the command
@@ -128,10 +128,10 @@ pub struct PlaceArgs {
     /// Set an environment variable of the command (can be repeated)
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub env: Vec<(String, String)>,
-    /// Working directory of the command in the guest
+    /// Working directory of the command
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<String>,
-    /// Give the command this file as its standard input, `-` for kprism's own; it is empty otherwise
+    /// Give the command this file as its standard input, `-` for kprism's own; in a guest it is empty otherwise
     #[arg(long, value_name = "FILE")]
     pub stdin: Option<PathBuf>,
     /// End the command after it ran for this time

@@ -251,7 +251,7 @@ pub fn run(
         given.only("`report tlb`", &TLB)?;
         let view = tlb::View {
             name: args.name.as_deref(),
-            rows: args.limit(),
+            rows: args.limit,
             sort: args.sort.as_deref(),
             select: &args.select,
             counters: args.counters.as_deref(),

@@ -4,11 +4,11 @@
 //! In: a run's `streams/tlb/`, sideband and symbols. Out: tables.
 
 use std::collections::HashMap;
+use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use kprism_image::sideband::Record;
 use kprism_image::symbols::Symbols;
 use kprism_report::{Style, Table, header, tlb, units};
@@ -35,8 +35,8 @@ use crate::tlb_account;
 pub struct View<'a> {
     /// Which view; an overview if none.
     pub name: Option<&'a str>,
-    /// Rows at most; 0 is all.
-    pub rows: usize,
+    /// Rows at most, if asked for; 0 is all.
+    pub rows: Option<usize>,
     /// Column to sort by.
     pub sort: Option<&'a str>,
     /// Tasks.
@@ -55,6 +55,9 @@ pub struct View<'a> {
 const HOTTEST: usize = 5;
 const BANDS: usize = 8;
 const BINS: usize = 64;
+/// Rows of a view, and of each list of the overview, unless told otherwise.
+const ROWS: usize = 40;
+const OVERVIEW: usize = 12;
 /// Objects whose pages are changed one by one for `advice`.
 const CANDIDATES: usize = 8;
 const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution, advice or counters";
@@ -92,7 +95,11 @@ impl Loaded {
         let nameless = allocated.iter().filter(nameless).count() as u64;
         objects.allocated(allocated);
         let counts = pipeline::read_if_there(&run.tlb_counts())?;
-        let counts = serde_json::from_slice(&counts).unwrap_or_default();
+        let counts: Value = serde_json::from_slice(&counts).unwrap_or_default();
+        // Of a recording that was imported.
+        notes.extend(
+            counts["notes"].as_array().into_iter().flatten().filter_map(|n| n.as_str()).map(Into::into),
+        );
         Ok(Loaded { manifest, streams, records, objects, counts, notes, nameless })
     }
 
@@ -147,14 +154,14 @@ impl Loaded {
         Ok(heat)
     }
 
-    /// Misses by object after a change.
-    fn replay(&mut self, geometry: &Geometry, change: &Change) -> Result<ByObject> {
-        let mut misses = ByObject::new();
+    /// Misses by object after each of some changes.
+    fn replay(&mut self, geometry: &Geometry, changes: &[Change]) -> Result<Vec<ByObject>> {
+        let mut misses = vec![ByObject::new(); changes.len()];
         let mut objects = std::mem::take(&mut self.objects);
         let results: Vec<_> = self
             .readers()?
             .into_iter()
-            .map(|r| whatif::replay(r, geometry, &mut objects, change, &mut misses))
+            .map(|r| whatif::replay(r, geometry, &mut objects, changes, &mut misses))
             .collect();
         self.objects = objects;
         results.into_iter().enumerate().for_each(|(cpu, result)| self.note(cpu, result));
@@ -199,15 +206,19 @@ fn allocations(streams: &[Vec<u8>]) -> Vec<(Place, Event)> {
 /// Writes the table `tlb_misses` and says what there is.
 pub fn save(run: &Run) -> Result<String> {
     let mut loaded = Loaded::new(run)?;
-    let mut count = 0;
     let mut rows_of = Vec::new();
     for (cpu, reader) in loaded.readers()?.into_iter().enumerate() {
         rows_of.push(rows(cpu as u32, reader));
     }
-    save_tlb_misses(run, rows_of.into_iter().flatten().inspect(|_| count += 1))?;
+    let saved = save_tlb_misses(run, rows_of.into_iter().flatten());
     let profile = loaded.profile()?;
     let all = profile.all();
     let mut text = String::new();
+    // Reports need no table, and a full disk must not keep anybody from seeing them.
+    if let Err(why) = saved {
+        fs::remove_dir_all(run.tables()).ok();
+        text += &format!("note: the table tlb_misses is not kept: {why}\n");
+    }
     for (geometry, misses) in loaded.geometries()?.iter().zip(all) {
         text += &format!("{}: {} misses\n", geometry.name, units::grouped(misses));
     }
@@ -286,6 +297,7 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         bail!("`report tlb counters` and --counters FILE go together; FILE is of `perf stat -x, -o FILE`");
     }
     let n = geometries.len();
+    let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
     let records = loaded.records.clone();
     let symbols = || -> Result<Symbols> {
         let names = pipeline::read_if_there(&run.symbols().join("kallsyms"))?;
@@ -296,17 +308,29 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         let mut sites = Sites::new(&symbols, root);
         loaded.objects.name_sites(|site, space| sites.name(site, space));
     }
+    let on_bus = loaded.counts["method"] == "ptat";
     let mut tables: Vec<(&str, Table)> = match view.name {
-        None => vec![
-            ("geometries", tlb::summary(&profile, &geometries, &loaded.counts)),
-            ("objects", tlb::objects(&profile, n, &loaded.objects)),
-            ("functions", tlb::functions(&profile, n, &symbols()?)),
-            ("processes", tlb::tasks(&profile, n, &loaded.comms(), false)),
-        ],
-        Some("objects") => vec![("objects", tlb::objects(&profile, n, &loaded.objects))],
-        Some("functions") => vec![("functions", tlb::functions(&profile, n, &symbols()?))],
-        Some("processes") => vec![("processes", tlb::tasks(&profile, n, &loaded.comms(), false))],
-        Some("threads") => vec![("threads", tlb::tasks(&profile, n, &loaded.comms(), true))],
+        None => {
+            let mut all = Vec::new();
+            if n > 0 {
+                all.push(("geometries", tlb::summary(&profile, &geometries, &loaded.counts)));
+            }
+            all.push(("objects", tlb::objects(&profile, &names, &loaded.objects)));
+            if !on_bus {
+                all.push(("functions", tlb::functions(&profile, &names, &symbols()?)));
+            }
+            all.push(("processes", tlb::tasks(&profile, &names, &loaded.comms(), false)));
+            all
+        }
+        Some("functions" | "threads") if on_bus => {
+            bail!(
+                "a bus shows which page was walked to, not by which instruction or thread: objects, processes or pages do"
+            )
+        }
+        Some("objects") => vec![("objects", tlb::objects(&profile, &names, &loaded.objects))],
+        Some("functions") => vec![("functions", tlb::functions(&profile, &names, &symbols()?))],
+        Some("processes") => vec![("processes", tlb::tasks(&profile, &names, &loaded.comms(), false))],
+        Some("threads") => vec![("threads", tlb::tasks(&profile, &names, &loaded.comms(), true))],
         Some("pages") => vec![("pages", tlb::pages(&profile, &mut loaded.objects))],
         Some("heat") => {
             progress.step("placing the misses");
@@ -342,9 +366,9 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         if let Some(key) = view.sort {
             table.sort_by(key)?;
         }
-        let rows = if view.name.is_none() { view.rows.min(12) } else { view.rows };
+        let rows = view.rows.unwrap_or(if view.name.is_none() { OVERVIEW } else { ROWS });
         // Geometries are few, and each is asked for by name.
-        if view.rows > 0 && *name != "geometries" {
+        if rows > 0 && *name != "geometries" {
             table.limit(rows);
         }
     }
@@ -370,7 +394,6 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         let [(_, table)] = tables.as_slice() else { bail!("--csv needs one view: {VIEWS}") };
         write!(out, "{}", table.to_csv())?;
     } else {
-        let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
         let mut begin = loaded.manifest.command.join(" ");
         if let Some(why) = &loaded.manifest.stopped {
             begin += &view.style.alert(&format!("\nrecording ended early: {}", units::printable(why)));
@@ -446,7 +469,7 @@ fn advice(
 ) -> Result<Table> {
     let geometry = geometries.first().cloned().or_else(|| presets::preset(presets::DEFAULT));
     let geometry = geometry.context("the run names no geometry")?;
-    let now = loaded.replay(&geometry, &Change::Nothing)?;
+    let now = loaded.replay(&geometry, &[Change::Nothing])?.pop().unwrap_or_default();
     let recorded = profile.all()[0];
     let replayed: u64 = now.values().sum();
     if recorded != replayed {
@@ -459,42 +482,25 @@ fn advice(
         .filter_map(|(number, _)| Some((*now.get(&number)?, number)))
         .collect();
     candidates.sort_by_key(|&(misses, number)| (std::cmp::Reverse(misses), number));
-    let mut changes: Vec<(Option<u32>, PageSize)> =
-        candidates.iter().take(CANDIDATES).map(|&(_, number)| (Some(number), PageSize::M2)).collect();
-    changes.extend([(None, PageSize::M2), (None, PageSize::G1)]);
+    let mut changes: Vec<Change> =
+        candidates.iter().take(CANDIDATES).map(|&(_, number)| Change::One(number, PageSize::M2)).collect();
+    changes.extend([Change::All(PageSize::M2), Change::All(PageSize::G1)]);
     progress.step("replaying with larger pages");
-    // Each object was met by the first replay, so that all number them alike.
-    let next = AtomicUsize::new(0);
-    let work = || -> Result<Vec<(usize, tlb::Prediction)>> {
-        let (mut objects, mut done) = (loaded.objects.clone(), Vec::new());
-        loop {
-            let at = next.fetch_add(1, Relaxed);
-            let Some(&(object, size)) = changes.get(at) else { return Ok(done) };
-            let change = object.map_or(Change::All(size), |o| Change::One(o, size));
-            let mut misses = ByObject::new();
-            for reader in loaded.readers()? {
-                // Damage was noted by the first replay.
-                let _ = whatif::replay(reader, &geometry, &mut objects, &change, &mut misses);
-            }
-            done.push((at, tlb::Prediction { object, size, misses }));
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(changes.len());
-    let mut predictions = std::thread::scope(|scope| -> Result<Vec<_>> {
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut predictions = Vec::new();
-        for one in all {
-            predictions.extend(one.join().map_err(|_| anyhow!("a replay failed"))??);
-        }
-        Ok(predictions)
-    })?;
+    let replays = loaded.replay(&geometry, &changes)?;
+    let predictions: Vec<_> = changes
+        .into_iter()
+        .zip(replays)
+        .filter_map(|(change, misses)| match change {
+            Change::One(object, size) => Some(tlb::Prediction { object: Some(object), size, misses }),
+            Change::All(size) => Some(tlb::Prediction { object: None, size, misses }),
+            Change::Nothing => None,
+        })
+        .collect();
     let mut begun = whatif::Begun::new();
     let mut objects = loaded.objects.clone();
     for reader in loaded.readers()? {
         let _ = whatif::begun(reader, &mut objects, &mut begun);
     }
-    predictions.sort_by_key(|&(at, _)| at);
-    let predictions: Vec<_> = predictions.into_iter().map(|(_, p)| p).collect();
     let read = |p: &tlb::Prediction| p.object.and_then(|o| begun.get(&o)).is_some_and(|b| b.read > 0);
     if predictions.iter().any(read) {
         loaded.notes.push(

@@ -2,11 +2,13 @@
 //! A command of this machine, in the surroundings that options give it: environment, folder, standard input.
 
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::cmd::lab::PlaceArgs;
 
@@ -18,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn place(command: &mut Command, place: &PlaceArgs) -> Result<()> {
     command.envs(place.env.iter().map(|(name, value)| (name, value)));
     if let Some(folder) = &place.cwd {
-        anyhow::ensure!(std::path::Path::new(folder).is_dir(), "--cwd {folder}: there is no such folder");
+        anyhow::ensure!(Path::new(folder).is_dir(), "--cwd {folder}: there is no such folder");
         command.current_dir(folder);
     }
     if let Some(path) = place.stdin.as_ref().filter(|path| path.as_os_str() != "-") {
@@ -26,6 +28,26 @@ pub fn place(command: &mut Command, place: &PlaceArgs) -> Result<()> {
         command.stdin(Stdio::from(file));
     }
     Ok(())
+}
+
+/// Where a command's program is, as the command finds it: below `--cwd`, or in the PATH that `--env` may set.
+pub fn find(name: &str, place: &PlaceArgs) -> Result<PathBuf> {
+    let from = place.cwd.as_ref().map(PathBuf::from).unwrap_or_default();
+    let path = place.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path.into());
+    let path = path.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    let places: Vec<PathBuf> = match name.contains('/') {
+        true => vec![from.join(name)],
+        false => std::env::split_paths(&path).map(|folder| from.join(folder).join(name)).collect(),
+    };
+    let may_run = |path: &Path| path.metadata().is_ok_and(|file| file.permissions().mode() & 0o111 != 0);
+    let files: Vec<PathBuf> = places.into_iter().filter(|path| path.is_file()).collect();
+    match (files.iter().find(|path| may_run(path)), files.first(), &place.cwd) {
+        (Some(program), _, _) => Ok(program.clone()),
+        (None, Some(file), _) => bail!("{}: is not executable", file.display()),
+        (None, None, Some(folder)) if name.contains('/') => bail!("{name}: no such program in {folder}"),
+        (None, None, _) if name.contains('/') => bail!("{name}: no such program"),
+        (None, None, _) => bail!("{name}: no such program in PATH"),
+    }
 }
 
 /// Starts it so that it does not outlive us, however we end.

@@ -6,9 +6,8 @@
 //! files: `bus0.trace` and `mappings`. Misses are made of those two alone.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -38,7 +37,14 @@ const CONTROL: &str = r#"echo $$ > /sys/module/ptat/parameters/pid && exec "$@""
 /// What the bus showed.
 struct Bus {
     monitor: Monitor,
-    result: Result<()>,
+    unwritten: Unwritten,
+}
+
+/// What a full disk did not take.
+#[derive(Debug, Default)]
+struct Unwritten {
+    accesses: u64,
+    why: Option<std::io::Error>,
 }
 
 /// What is placed in the region.
@@ -58,13 +64,21 @@ pub fn record(
     out: &mut dyn Write,
 ) -> Result<(Run, Ran)> {
     let mut prepared = lab::prepared(&args.guest, progress)?;
-    let folder = tempfile::tempdir()?;
-    let pipe = folder.path().join("bus");
+    // On the run's disk, so that what is recorded is moved there, and a full disk is that one.
+    let beside =
+        args.output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(beside).with_context(|| beside.display().to_string())?;
+    let folder = tempfile::Builder::new().prefix(".bus.").tempdir_in(beside)?;
+    let pipe = std::path::absolute(folder.path().join("bus"))?;
     let name = std::ffi::CString::new(pipe.as_os_str().as_bytes())?;
     // SAFETY: a system call with a string that ends.
     if unsafe { libc::mkfifo(name.as_ptr(), 0o600) } != 0 {
         return Err(std::io::Error::last_os_error()).with_context(|| pipe.display().to_string());
     }
+    // Held open until QEMU has ended, or was never started: who reads it waits for nobody then.
+    let held =
+        File::options().read(true).write(true).open(&pipe).with_context(|| pipe.display().to_string())?;
+    let lines = File::open(&pipe).with_context(|| pipe.display().to_string())?;
     prepared.monitor_bus(&pipe);
     let mut job = args.job();
     job.span = Span::Boot;
@@ -77,22 +91,29 @@ pub fn record(
     let mut output = Output::new(out, progress);
     progress.step("booting with the bus monitor");
     let (recorded, bus) = std::thread::scope(|scope| {
-        let reader = scope.spawn(|| listen(&pipe, &trace, &maps));
+        let reader = scope.spawn(|| listen(lines, &trace, &maps));
         let recorded = lab::record(args, &job, None, &prepared, &mut |p| output.pass(p));
-        // If QEMU never opened the pipe, its reader still waits for someone to.
-        drop(File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&pipe));
+        drop(held);
         (recorded, reader.join())
     });
     progress.clear();
     let (run, ran) = recorded?;
     lab::complain(&ran, progress);
-    let Ok(bus) = bus else { bail!("the reader of the bus trace failed") };
-    bus.result.context("reading the bus trace")?;
+    let Ok((bus, read)) = bus else { bail!("the reader of the bus trace failed") };
+    read.context("reading the bus trace")?;
+    if let Some(error) = &bus.unwritten.why {
+        progress.say(&format!(
+            "kprism: {}: the accesses on the bus could not all be written ({error}): {} of them, and the misses among them, are \
+             lost; free some space, or choose a folder on a larger disk with -o",
+            run.dir().display(),
+            bus.unwritten.accesses
+        ));
+    }
     let streams = run.streams().join("tlb");
     fs::create_dir_all(&streams)?;
     let keep = |from: &Path, to: &str| -> Result<PathBuf> {
         let to = streams.join(to);
-        fs::copy(from, &to).with_context(|| to.display().to_string())?;
+        fs::rename(from, &to).with_context(|| to.display().to_string())?;
         Ok(to)
     };
     let (trace, maps) = (keep(&trace, "bus0.trace")?, keep(&maps, "mappings")?);
@@ -115,51 +136,67 @@ pub fn record(
     let counts = misses(&run, region, &trace, &maps)?;
     let pid = bus.monitor.vmas.last().map_or(0, |vma| vma.pid);
     sideband(&run, &args.job().argv, pid, &bus.monitor.vmas)?;
-    account(&run, &bus.monitor, &counts)?;
+    account(&run, &bus, &counts)?;
     Ok((run, ran))
 }
 
 /// Reads QEMU's lines to their end.
-fn listen(pipe: &Path, trace: &Path, maps: &Path) -> Bus {
-    let mut monitor = Monitor::default();
-    let result = listen_into(&mut monitor, pipe, trace, maps);
-    Bus { monitor, result }
+fn listen(lines: File, trace: &Path, maps: &Path) -> (Bus, Result<()>) {
+    let (mut monitor, mut unwritten) = (Monitor::default(), Unwritten::default());
+    let result = listen_into(&mut monitor, &mut unwritten, lines, (trace, maps));
+    (Bus { monitor, unwritten }, result)
 }
 
-fn listen_into(monitor: &mut Monitor, pipe: &Path, trace: &Path, maps: &Path) -> Result<()> {
-    let mut lines = BufReader::with_capacity(1 << 20, File::open(pipe)?);
-    let mut trace = BufWriter::new(File::create(trace)?);
+fn listen_into(
+    monitor: &mut Monitor,
+    unwritten: &mut Unwritten,
+    lines: File,
+    (trace, maps): (&Path, &Path),
+) -> Result<()> {
+    let mut lines = BufReader::with_capacity(1 << 20, lines);
+    let name = || trace.display().to_string();
+    let mut file = File::create(trace).with_context(name)?;
     let mut accesses = trace::Writer::new(trace::Header { board: 0, hz: 1_000_000_000, values: true });
     let mut records = mappings::Writer::new(Form::Wide);
-    let mut line = Vec::new();
-    let mut failed = None;
+    let (mut line, mut written) = (Vec::new(), 0);
     loop {
         line.clear();
-        if lines.read_until(b'\n', &mut line)? == 0 {
-            break;
-        }
-        match monitor.line(&line) {
+        let more = lines.read_until(b'\n', &mut line)? > 0;
+        match if more { monitor.line(&line) } else { Told::Nothing } {
+            // With the disk full, the lines are still taken: QEMU would stand still otherwise.
+            Told::Access(_) if unwritten.why.is_some() => unwritten.accesses += 1,
             Told::Access(access) => accesses.access(&access),
             Told::Record(record) => {
                 records.record(&record);
             }
             Told::Nothing => {}
         }
-        if accesses.bytes.len() >= 1 << 20 {
-            // With the disk full, the lines are still taken: QEMU would stand still otherwise.
-            if failed.is_none() {
-                failed = trace.write_all(&accesses.bytes).err();
+        if accesses.bytes.len() >= 1 << 20 || !more && !accesses.bytes.is_empty() {
+            let all = written + accesses.bytes.len() as u64;
+            match file.write_all(&accesses.bytes) {
+                Ok(()) => written = all,
+                Err(error) if written == 0 => return Err(error).with_context(name),
+                Err(error) => *unwritten = make_room(&file, written, all, error).with_context(name)?,
             }
             accesses.bytes.clear();
         }
+        if !more {
+            return fs::write(maps, &records.bytes).with_context(|| maps.display().to_string());
+        }
     }
-    if let Some(error) = failed {
-        return Err(error.into());
-    }
-    trace.write_all(&accesses.bytes)?;
-    trace.flush()?;
-    Ok(fs::write(maps, &records.bytes)?)
 }
+
+/// Cuts a quarter off a trace that has filled its disk: room for the misses that are made of the rest. Of `all` its bytes
+/// those up to `written` are in the file.
+fn make_room(file: &File, written: u64, all: u64, error: std::io::Error) -> std::io::Result<Unwritten> {
+    let records = |bytes: u64| bytes.saturating_sub(trace::HEADER as u64) / RECORD;
+    let kept = records(written / 4 * 3);
+    file.set_len(trace::HEADER as u64 + kept * RECORD)?;
+    Ok(Unwritten { accesses: records(all) - kept, why: Some(error) })
+}
+
+/// Bytes of an access with its value in a trace.
+const RECORD: u64 = 24;
 
 /// Makes misses of the two files. No model took part, so the stream names no geometry.
 fn misses(run: &Run, region: (u64, u64), trace: &Path, maps: &Path) -> Result<Counts> {
@@ -209,7 +246,8 @@ fn sideband(run: &Run, command: &[String], pid: u32, vmas: &[Vma]) -> Result<()>
 }
 
 /// Every access on the bus, by what it meant.
-fn account(run: &Run, monitor: &Monitor, c: &Counts) -> Result<()> {
+fn account(run: &Run, bus: &Bus, c: &Counts) -> Result<()> {
+    let monitor = &bus.monitor;
     let clock = json!({"name": "host", "tsc_hz": 1_000_000_000});
     let mut manifest = run.manifest()?;
     let text =
@@ -220,7 +258,7 @@ fn account(run: &Run, monitor: &Monitor, c: &Counts) -> Result<()> {
         "mapped": c.mapped, "unmapped": c.unmapped, "clear": c.clear, "unsure": c.unsure, "unknown": c.unknown,
         "outside": c.outside},
         "region": monitor.region, "tables": monitor.tables.0, "escaped_tables": monitor.tables.1, "missed_brackets": monitor.missed,
-        "mailbox_writes": monitor.mailbox_writes, "before_the_module": monitor.before,
+        "unwritten_accesses": bus.unwritten.accesses, "mailbox_writes": monitor.mailbox_writes, "before_the_module": monitor.before,
         "other_lines": monitor.others, "unknown_records": monitor.unknown});
     fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&text)?)?;
     manifest.options.insert("method".into(), "ptat".into());

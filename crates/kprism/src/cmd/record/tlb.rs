@@ -25,7 +25,7 @@ beside it, in the same pass. Exit codes are those of `kprism lab run`.";
 /// Options of `kprism record tlb`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Command to run in the guest
+    /// Command to run in the guest; with --method user or perf, on this machine
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<String>,
     /// Run folder to write; an older run there is renamed to RUN.old
@@ -135,7 +135,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     }
     if matches!(args.method, Method::User | Method::Perf) {
         let (run, code) = match args.method {
-            Method::User => tlb_user::record(&args.command, &words, &args.place, &args.output)?,
+            Method::User => tlb_user::record(&args.command, &words, &args.place, &args.output, progress)?,
             _ => {
                 let event = args.event.as_deref();
                 tlb_perf::record(&args.command, event, args.period, &args.place, &args.output)?

@@ -61,7 +61,7 @@ pub fn record(
         None => event()?,
     };
     let Some(perf) = find_perf() else { bail!("perf is not installed (Debian: linux-perf)") };
-    kprism_tracefs::find_command(&command[0])?;
+    here::find(&command[0], place)?;
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("perf.data");
     let mut words: Vec<OsString> = ["record", "-q", "-d", "-e", name, "-c"].map(Into::into).into();

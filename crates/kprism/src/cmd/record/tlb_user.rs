@@ -3,9 +3,12 @@
 //! its accesses to models of TLBs. No guest, no kernel: quick, and only the program's own accesses.
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -20,6 +23,7 @@ use serde_json::{Value, json};
 use super::here::{self, Stopped};
 use super::tlb;
 use crate::cmd::lab::PlaceArgs;
+use crate::progress::Progress;
 use crate::{exit, pipeline};
 
 /// Records a command; gives the run and the exit code.
@@ -28,6 +32,7 @@ pub fn record(
     geometries: &[String],
     place: &PlaceArgs,
     output: &Path,
+    progress: &Progress,
 ) -> Result<(Run, u8)> {
     let plugin = kprism_lab::find_user_plugin()?;
     let qemu = kprism_lab::find_qemu_user()?;
@@ -36,7 +41,7 @@ pub fn record(
             bail!("{}: no `,` may be in this path, as QEMU's options are separated by it", path.display());
         }
     }
-    kprism_tracefs::find_command(&command[0])?;
+    let program = program(command, place)?;
     let mut line = Command::new(&qemu);
     here::place(&mut line, place)?;
     let run = Run::create(output)?;
@@ -44,14 +49,24 @@ pub fn record(
     argument.push(",out=");
     argument.push(std::path::absolute(run.streams())?);
     argument.push(format!(",tlb={}", geometries.join("+")));
-    line.arg("-plugin").arg(&argument).arg(in_path(&command[0])).args(&command[1..]);
+    line.arg("-plugin").arg(&argument).args(&program);
     let mut child = here::start(&mut line)?;
+    let pid = child.id();
     let limit = place.timeout.map(Duration::from_secs);
     let (status, stopped) = here::wait(&mut child, limit, &kprism_lab::interrupt::requested)?;
     let signal = status.signal();
     let own = status.code().or(signal.map(|s| 128 + s)).unwrap_or(1);
     let counts = complete(&run, geometries)
         .with_context(|| format!("{} left no counts: it ended with exit code {own}", qemu.display()))?;
+    if counts["vcpus"].as_array().is_none_or(|all| all.iter().all(|cpu| cpu["references"]["fetch"] == 0)) {
+        fs::remove_dir_all(run.dir()).ok();
+        let how = match stopped {
+            Some(Stopped::Timeout) => "was ended after --timeout".to_owned(),
+            Some(Stopped::Interrupted) => "was interrupted".to_owned(),
+            None => format!("ended with exit code {own}"),
+        };
+        bail!("{}: {} {how} before its first instruction", command[0], qemu.display());
+    }
     let threads = counts["vcpus"].as_array().map_or(0, Vec::len);
     let vcpus: Vec<Value> = (0..threads).map(|cpu| json!({"cpu": cpu, "instructions": null})).collect();
     let executed = counts["programs_not_followed"].as_u64().is_some_and(|n| n > 0);
@@ -74,7 +89,10 @@ pub fn record(
     manifest.stopped = why;
     manifest.options.insert("method".into(), "user".into());
     run.write_manifest(&manifest)?;
-    collect(&run)?;
+    name_process(&run, pid, &command[0])?;
+    for note in collect(&run)? {
+        progress.say(&format!("kprism: note: {note}"));
+    }
     let code = match stopped {
         Some(Stopped::Timeout) => exit::TIMED_OUT,
         Some(Stopped::Interrupted) => exit::INTERRUPTED,
@@ -104,25 +122,79 @@ fn complete(run: &Run, names: &[String]) -> Result<Value> {
     Ok(serde_json::from_slice(&fs::read(run.tlb_counts())?)?)
 }
 
-/// Where a command is: QEMU does not look into PATH.
-fn in_path(name: &str) -> PathBuf {
-    let folders = std::env::var_os("PATH").filter(|_| !name.contains('/')).unwrap_or_default();
-    std::env::split_paths(&folders).map(|f| f.join(name)).find(|p| p.is_file()).unwrap_or_else(|| name.into())
+/// What QEMU is to run, which looks for no program and runs no script: as the kernel would, with a script's interpreter.
+fn program(command: &[String], place: &PlaceArgs) -> Result<Vec<OsString>> {
+    let mut file = here::find(&command[0], place)?;
+    // What the program is told of itself is as it was typed.
+    let own = match command[0].contains('/') {
+        true => OsString::from(&command[0]),
+        false => std::path::absolute(&file)?.into(),
+    };
+    let mut words = vec![own];
+    words.extend(command[1..].iter().map(OsString::from));
+    for _ in 0..INTERPRETERS {
+        let mut head = [0; 256];
+        let length = File::open(&file)
+            .and_then(|mut file| file.read(&mut head))
+            .with_context(|| file.display().to_string())?;
+        let head = &head[..length];
+        if let Some(line) = head.strip_prefix(b"#!") {
+            let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii();
+            let text = OsStr::from_bytes(line).to_string_lossy().into_owned();
+            let (interpreter, argument) = text.split_once([' ', '\t']).unwrap_or((text.as_str(), ""));
+            let more = [interpreter, argument.trim()].into_iter().filter(|word| !word.is_empty());
+            words = more.map(OsString::from).chain(words).collect();
+            file = here::find(interpreter, place).with_context(|| file.display().to_string())?;
+            continue;
+        }
+        // e_ident's magic number, 64 bits, little-endian; e_machine.
+        let is_ours = head.starts_with(b"\x7fELF\x02\x01") && head.get(18..20) == Some(&X86_64.to_le_bytes());
+        if !is_ours {
+            let what =
+                if head.starts_with(b"\x7fELF") { "a program for another processor" } else { "no program" };
+            bail!("{}: is {what}; --method user runs ELF programs for x86-64, and scripts", file.display());
+        }
+        return Ok(words);
+    }
+    bail!("{}: a script whose interpreter is a script, and so on", command[0])
 }
 
-/// Copies of what was mapped, for names.
-fn collect(run: &Run) -> Result<()> {
+/// A script's interpreter may be a script, up to so many (fs/exec.c).
+const INTERPRETERS: usize = 5;
+/// `EM_X86_64`.
+const X86_64: u16 = 62;
+
+/// The process, by its program's name.
+fn name_process(run: &Run, pid: u32, program: &str) -> Result<()> {
+    let comm: String = program.rsplit('/').next().unwrap_or(program).chars().take(15).collect();
+    let line = json!({"k": "comm", "t": 0, "cpu": 0, "pid": pid, "tgid": pid, "comm": comm});
+    let path = run.sideband();
+    let file = File::options().append(true).create(true).open(&path);
+    file.and_then(|mut file| writeln!(file, "{line}")).with_context(|| path.display().to_string())
+}
+
+/// Copies of what was mapped, for names; gives what could not be copied.
+fn collect(run: &Run) -> Result<Vec<String>> {
     let records = sideband::parse(&pipeline::read_if_there(&run.sideband())?)?;
     let mapped = records.iter().filter_map(|r| match r {
         Record::Mmap(m) if m.path.starts_with('/') => Some(m.path.as_str()),
         _ => None,
     });
+    let mut notes = Vec::new();
     for path in mapped.collect::<BTreeSet<_>>() {
         let Some(to) = under_root(&run.symbols().join("root"), path) else { continue };
-        if Path::new(path).is_file() {
-            fs::create_dir_all(to.parent().unwrap_or(&to))?;
-            fs::copy(path, &to).with_context(|| path.to_owned())?;
+        if !Path::new(path).is_file() {
+            continue;
+        }
+        let copied = fs::create_dir_all(to.parent().unwrap_or(&to)).and_then(|()| fs::copy(path, &to));
+        if let Err(error) = copied {
+            // Half a file has other names than the whole.
+            fs::remove_file(&to).ok();
+            notes.push(format!(
+                "{}: without this copy, what is of {path} has no names: {error}",
+                to.display()
+            ));
         }
     }
-    Ok(())
+    Ok(notes)
 }
