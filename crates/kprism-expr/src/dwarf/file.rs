@@ -241,6 +241,11 @@ impl Image {
         }
     }
 
+    /// Whether the file has a section of this name.
+    pub fn has_section(&self, name: &str) -> bool {
+        self.object().is_some_and(|o| o.section_by_name(name).is_some())
+    }
+
     pub(crate) fn section_address(&self, name: &str) -> u64 {
         self.object().and_then(|o| Some(o.section_by_name(name)?.address())).unwrap_or(0)
     }
