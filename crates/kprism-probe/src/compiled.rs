@@ -113,7 +113,9 @@ fn check_actions(plan: &Plan, vars: usize) -> Result<(), String> {
     for slot in &actions.keys {
         check_slot(slot, HEADER as u64 + u64::from(actions.key_bytes), vars)?;
         let segments = match &slot.fill {
-            Fill::Value(segment) | Fill::Text(segment, ..) | Fill::Memory(segment, _) => [Some(segment), None],
+            Fill::Value(segment) | Fill::Text(segment, ..) | Fill::Memory(segment, _) => {
+                [Some(segment), None]
+            }
             Fill::Elements { address, count, .. } => [Some(address), Some(count)],
             _ => [None, None],
         };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What machine code at a probe's place does.
 
+use std::path::Path;
+
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use kprism_expr::dwarf::Image;
 
@@ -16,6 +18,12 @@ pub(crate) fn jumps_to(image: &Image, start: u64, target: u64) -> bool {
     }
     let Some(code) = image.bytes_at(start, size as usize) else { return true };
     jumps(code, start, target)
+}
+
+/// The same of an offset of a file.
+pub fn around_offset(path: &Path, offset: u64) -> Option<u64> {
+    let image = Image::map(path).ok()?;
+    around(&image, image.address_of(offset)?)
 }
 
 /// The start of the instruction that `pc` is in the middle of; none if one begins there, or if that cannot be told.

@@ -556,18 +556,9 @@ fn in_program(
         return Ok(attached);
     }
     let program = Program::load(name, ProgKind::Kprobe, &code(false)?, maps)?;
-    let link = Link::uprobe(&program, file, offset, when, -1, 0).map_err(|why| match &why {
-        kprism_bpf::Error::System { source, .. } if source.raw_os_error() == Some(ENOTSUPP) => {
-            let what = format!("the kernel puts no breakpoint on the instruction at {offset:#x} of the file");
-            Error::Cannot(format!("{}: {what}", file.display()))
-        }
-        _ => why.into(),
-    })?;
+    let link = Link::uprobe(&program, file, offset, when, -1, 0)?;
     Ok((program, link))
 }
-
-/// What uprobes say of an instruction that they cannot execute elsewhere.
-const ENOTSUPP: i32 = 524;
 
 /// Whether the kernel has a list of functions that can be traced, without this one.
 fn excluded(function: &str) -> bool {

@@ -185,6 +185,14 @@ impl Image {
         })
     }
 
+    /// Where the byte at this offset of the file is loaded.
+    pub fn address_of(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|(start, size, at)| {
+            let within = offset.checked_sub(*at).filter(|n| n < size)?;
+            start.checked_add(within)
+        })
+    }
+
     /// The address of a symbol.
     pub fn symbol(&self, name: &str) -> Option<u64> {
         let names = self.names.get_or_init(|| {
