@@ -101,7 +101,10 @@ export function sourceView(content: Content, runs: number, run: number): SourceV
     // From one stretch of such lines to the next.
     const starts = missed.filter((line, i) => i === 0 || missed[i - 1] !== line - 1);
     const next = forward ? starts.find((line) => line > at) ?? starts[0] : [...starts].reverse().find((line) => line < at) ?? starts[starts.length - 1];
-    if (next !== undefined) show(next);
+    if (next === undefined) return;
+    show(next);
+    // The address is that of what is looked at. Replaced, so that going back leaves the file.
+    history.replaceState(null, "", `${location.hash.replace(/:\d+$/, "")}:${next}`);
   };
   const bar = h("div", { class: "controls" },
     h("span", { class: "found" }, `${plural(missed.length, "line")} not executed, ${exact(partly.length)} in part`),

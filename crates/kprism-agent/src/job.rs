@@ -9,8 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use kprism_agent::gcov::{AFTER, BEFORE, FOLDER, Session};
 use kprism_agent::{
-    CONTROL_PORT, Counters, Job, MARK_BEGIN, MARK_END, Message, PAUSE, PAUSE_PORT, STDERR_PORT, STDIN_FILE,
-    STDOUT_PORT,
+    CONTROL_PORT, Counters, Job, MARK_BEGIN, MARK_END, MARK_STOP, Message, PAUSE, PAUSE_PORT, STDERR_PORT,
+    STDIN_FILE, STDOUT_PORT,
 };
 
 use crate::ports;
@@ -31,7 +31,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
             return Err(io::Error::other(format!("`{line}`, run before the command, ended with {status}")));
         }
     }
-    let moments = Moments::new()?;
+    let moments = Moments::new(job.counters == Counters::Held)?;
     let mut session = match job.counters {
         Counters::Read => Some(Session::begin(Path::new(FOLDER)).map_err(|error| {
             io::Error::other(format!(
@@ -40,7 +40,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
         })?),
         _ => None,
     };
-    let stops = job.counters == Counters::Stopped;
+    let stops = matches!(job.counters, Counters::Stopped | Counters::Held);
     let [program, arguments @ ..] = &job.argv[..] else {
         if job.counters == Counters::None {
             return Err(io::Error::other("the job has no command"));
@@ -103,22 +103,30 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
 
 /// The messages at which the host reads counters, made before: saying them takes instructions of this program only.
 #[derive(Debug, Clone, Copy)]
-struct Moments([&'static [u8]; 2]);
+struct Moments {
+    messages: [&'static [u8]; 2],
+    /// By the observer.
+    held: bool,
+}
 
 impl Moments {
-    fn new() -> io::Result<Self> {
+    fn new(held: bool) -> io::Result<Self> {
         let line = |name: &str| -> io::Result<&'static [u8]> {
             let mut line = serde_json::to_vec(&Message::Counters { name: name.to_owned() })?;
             line.push(b'\n');
             Ok(line.leak())
         };
-        Ok(Self([line(BEFORE)?, line(AFTER)?]))
+        Ok(Self { messages: [line(BEFORE)?, line(AFTER)?], held })
     }
 
     /// Stops the guest until the host has read its counters.
     fn stop(&self, index: usize) {
-        ports::write(CONTROL_PORT, self.0[index]);
-        ports::write(PAUSE_PORT, &[PAUSE]);
+        ports::write(CONTROL_PORT, self.messages[index]);
+        if self.held {
+            ports::mark(MARK_STOP, 0);
+        } else {
+            ports::write(PAUSE_PORT, &[PAUSE]);
+        }
     }
 }
 

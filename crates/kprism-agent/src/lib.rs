@@ -41,6 +41,8 @@ pub const MARK_LEAF: u32 = 0x4b50_5249;
 pub const MARK_BEGIN: u32 = 1;
 /// CPUID subleaf: the command has ended.
 pub const MARK_END: u32 = 2;
+/// CPUID subleaf: the guest stands still until the host has read its memory.
+pub const MARK_STOP: u32 = 3;
 
 /// One command to run in the guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,9 +84,12 @@ pub enum Counters {
     /// Not at all.
     #[default]
     None,
-    /// The guest stops itself, and the host reads them from its memory ([`Message::Counters`]): no code of the kernel
-    /// runs for it.
+    /// The guest stops its machine, and the host reads them from its memory ([`Message::Counters`]): no code of the kernel
+    /// runs for it. Where guest time follows the instructions, its clock may jump meanwhile: see [`Counters::Held`].
     Stopped,
+    /// The same, but the observer holds the thread of the vCPUs: exact, but only where all of them share that thread (guest
+    /// time follows the instructions).
+    Held,
     /// The agent reads `/sys/kernel/debug/gcov`, and gives the host archives as of [`gcov::Session`].
     Read,
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's coverage counters, from the memory of a guest that stands.
 //!
-//! In: a guest that has stopped itself, and its `kallsyms`. Out: an archive as of `/sys/kernel/debug/gcov`. The guest does
-//! nothing for it: it stops by writing to a port from user mode, and the host reads its memory.
+//! In: a guest that stands still, and its `kallsyms`. Out: an archive as of `/sys/kernel/debug/gcov`. The guest does
+//! nothing for it: at a mark in user mode the observer holds it (or, where guest time follows the host's, it stops itself
+//! by writing to a port), and the host reads its memory.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kprism_gcov::memory::paging::{Paged, Physical};
 use kprism_gcov::memory::{Roots, read, symbol};
@@ -29,14 +32,19 @@ pub(crate) struct Counters {
     folder: PathBuf,
     scratch: PathBuf,
     next: Option<String>,
+    /// The observer says here that the guest stands, and waits for an answer. Without it, the machine has stopped.
+    observer: Option<UnixStream>,
 }
 
+/// How long the guest may take from its message to its mark, a few instructions further.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 impl Counters {
-    pub fn new(kallsyms: PathBuf, folder: &Path, scratch: &Path) -> Self {
-        Self { kallsyms, folder: folder.to_owned(), scratch: scratch.to_owned(), next: None }
+    pub fn new(kallsyms: PathBuf, folder: &Path, scratch: &Path, observer: Option<UnixStream>) -> Self {
+        Self { kallsyms, folder: folder.to_owned(), scratch: scratch.to_owned(), next: None, observer }
     }
 
-    /// The guest stops itself, or has.
+    /// The guest comes to a stop mark, or is there.
     pub fn come(&mut self, name: String) {
         self.next = Some(name);
     }
@@ -44,7 +52,15 @@ impl Counters {
     /// Reads counters if the guest stands for it, and lets it go on.
     pub fn read(&mut self, qemu: &mut Running) -> Result<()> {
         let Some(name) = self.next.take() else { return Ok(()) };
-        wait_status(qemu, "running", "guest-panicked")?;
+        let unanswered =
+            |source| Error::Qemu { reason: format!("the observer, to hold the guest: {source}") };
+        match &mut self.observer {
+            Some(observer) => {
+                observer.set_read_timeout(Some(PATIENCE)).map_err(unanswered)?;
+                observer.read_exact(&mut [0]).map_err(unanswered)?;
+            }
+            None => wait_status(qemu, "running", "guest-panicked")?,
+        }
         let symbols = fs::read(&self.kallsyms).at("read", &self.kallsyms)?;
         let roots = Roots::find(&symbols).zip(symbol(&symbols, "init_top_pgt"));
         let (roots, table) = roots.ok_or_else(|| Error::BadFile {
@@ -69,7 +85,10 @@ impl Counters {
             archive.file(object.trim_start_matches('/'), 0o400, &data.to_bytes()).at("write", &path)?;
         }
         archive.finish().and_then(|mut output| output.flush()).at("write", &path)?;
-        qemu.qmp.call("cont", json!({})).map(|_| ())
+        match &mut self.observer {
+            Some(observer) => observer.write_all(&[1]).map_err(unanswered),
+            None => qemu.qmp.call("cont", json!({})).map(|_| ()),
+        }
     }
 }
 

@@ -135,22 +135,20 @@ fn compiler() -> Result<Vec<u8>> {
     Ok(output.stdout.split(|&byte| byte == b'\n').next().unwrap_or_default().to_vec())
 }
 
-fn missing(program: &str) -> Error {
-    Error::MissingProgram { program: program.into(), remedy: INSTALL }
+fn missing(programs: &str) -> Error {
+    Error::MissingProgram { program: programs.into(), remedy: INSTALL }
 }
 
+/// All that is missing is told at once.
 fn check_tools() -> Result<()> {
-    for program in TOOLS {
-        let found =
-            Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        if found.is_err() {
-            return Err(missing(program));
-        }
-    }
+    let runs = |program: &str| {
+        Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    };
+    let mut absent: Vec<&str> = TOOLS.into_iter().filter(|program| !runs(program)).collect();
     if !Path::new("/usr/include/libelf.h").exists() {
-        return Err(missing("libelf.h"));
+        absent.push("libelf.h");
     }
-    Ok(())
+    if absent.is_empty() { Ok(()) } else { Err(missing(&absent.join(", "))) }
 }
 
 fn unpack_source(source: &str, place: &Path, report: Report<'_>) -> Result<()> {

@@ -191,12 +191,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts QEMU, with its own messages in the file `log`.
+    /// Starts QEMU, with its own messages in the file `log`. It has `inherited` under the same number as here.
     pub fn start(
         qemu: &Qemu,
         machine: &Machine,
         files: &PortFiles,
         more: &[OsString],
+        inherited: Option<OwnedFd>,
         log: &Path,
     ) -> Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().at("connect to", &qemu.program)?;
@@ -211,6 +212,7 @@ impl Running {
         // Ctrl-C in a terminal goes to a whole process group: ending QEMU is for us to do.
         command.process_group(0);
         let parent = std::process::id();
+        let passed = inherited.as_ref().map(AsRawFd::as_raw_fd);
         // SAFETY: the closure makes only async-signal-safe system calls.
         unsafe {
             command.pre_exec(move || {
@@ -220,11 +222,14 @@ impl Running {
                     libc::_exit(1);
                 }
                 libc::fcntl(descriptor, libc::F_SETFD, 0);
+                if let Some(inherited) = passed {
+                    libc::fcntl(inherited, libc::F_SETFD, 0);
+                }
                 Ok(())
             });
         }
         let child = command.spawn().at("run", &qemu.program)?;
-        drop(theirs);
+        drop((theirs, inherited));
         let mut running = Self { child, qmp: Qmp::new(ours), log: log.to_owned() };
         if let Err(error) = running.qmp.greet() {
             // It refused its arguments, most likely: its own words are better than ours.

@@ -4,6 +4,8 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -96,9 +98,21 @@ pub fn run(
     symbols::begin(prepared, &folder)?;
     let mut arguments = job_arguments(job, prepared.machine.mem_mib, &scratch.0)?;
     let streams = folder.join("streams");
+    let stops = (job.counters == kprism_agent::Counters::Held).then(UnixStream::pair).transpose();
+    let (host, guest) = stops.at("make a socket for", &folder)?.unzip();
+    let mut plugin = OsString::new();
     if let Some(observer) = observer {
         fs::create_dir_all(&streams).at("create", &streams)?;
-        arguments.extend(plugin_arguments(prepared, job, observer, &streams)?);
+        plugin.push(plugin_arguments(prepared, job, observer, &streams)?);
+    }
+    if let Some(guest) = &guest {
+        if plugin.is_empty() {
+            plugin = option("", &crate::find_observer()?);
+        }
+        plugin.push(format!(",stops={}", guest.as_raw_fd()));
+    }
+    if !plugin.is_empty() {
+        arguments.extend(["-plugin".into(), plugin]);
     }
     match job.span {
         Span::Command => arguments.extend(["-incoming", "defer", "-S"].map(OsString::from)),
@@ -111,7 +125,14 @@ pub fn run(
     }
     let start = Instant::now();
     let log = scratch.0.join("qemu.log");
-    let mut qemu = Running::start(&prepared.qemu, &prepared.machine, &files, &arguments, &log)?;
+    let mut qemu = Running::start(
+        &prepared.qemu,
+        &prepared.machine,
+        &files,
+        &arguments,
+        guest.map(OwnedFd::from),
+        &log,
+    )?;
     if job.span == Span::Command
         && let Err(error) = snapshot::restore(&mut qemu, &prepared.snapshot)
     {
@@ -122,7 +143,7 @@ pub fn run(
         });
     }
     let kallsyms = prepared.snapshot.folder.join("kallsyms");
-    let counters = Counters::new(kallsyms, &folder, &scratch.0);
+    let counters = Counters::new(kallsyms, &folder, &scratch.0, host);
     let mut watch = Watch::new(&files, (start, job.span == Span::Boot), Collected::new(&scratch.0), counters);
     let ended = watch.until_the_end(&mut qemu, (job.timeout, job.asks_first), report);
     drop(qemu);
@@ -401,7 +422,7 @@ fn plugin_arguments(
     job: &Job,
     observer: &ObserverOptions,
     streams: &Path,
-) -> Result<Vec<OsString>> {
+) -> Result<OsString> {
     let plugin = std::path::absolute(&observer.plugin).at("find", &observer.plugin)?;
     fs::metadata(&plugin).at("read", &plugin)?;
     let mut value = option("", &plugin);
@@ -420,5 +441,5 @@ fn plugin_arguments(
     for (name, argument) in &observer.arguments {
         value.push(format!(",{name}={}", argument.replace(',', ",,")));
     }
-    Ok(vec!["-plugin".into(), value])
+    Ok(value)
 }

@@ -109,7 +109,7 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
         stderr: "/dev/null".into(),
     };
     let mut qemu =
-        Running::start(boot.qemu, boot.machine, &files, &boot.arguments(), &folder.join("qemu.log"))?;
+        Running::start(boot.qemu, boot.machine, &files, &boot.arguments(), None, &folder.join("qemu.log"))?;
     let Message::Ready { release, kallsyms, btf, modules, build_id } =
         wait_ready(&mut qemu, &files, limit, report)?
     else {

@@ -12,7 +12,8 @@
 //! The way of the data: `state` knows every `block`; `vcpu` writes one word a block to a `tape`;
 //! on a thread of its own the `encoder` settles what ran and the `writer` makes packets; `pump`
 //! writes files. `hooks` and `side` are the sideband, `idt` tells interrupts from jumps. `tlb` models TLBs, if asked
-//! to, over `ram`, and writes `tlb/cpuN.miss`; `alloc` tells there what programs allocate.
+//! to, over `ram`, and writes `tlb/cpuN.miss`; `alloc` tells there what programs allocate. `stops` lets the host read
+//! the guest's memory at exact places; it works without all the rest, too.
 
 #![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
 
@@ -32,6 +33,7 @@ mod records;
 mod ring;
 mod side;
 mod state;
+mod stops;
 mod tape;
 mod tlb;
 mod translate;
@@ -70,7 +72,15 @@ pub unsafe extern "C" fn qemu_plugin_install(
         (&*info, args)
     };
     match install(info, &args) {
-        Ok(state) => {
+        Ok(None) => {
+            // SAFETY: callbacks of the declared types, valid for the process's life.
+            unsafe {
+                abi::qemu_plugin_register_vcpu_init_cb(id, on_vcpu_init);
+                abi::qemu_plugin_register_vcpu_tb_trans_cb(id, stops::on_translate);
+            }
+            0
+        }
+        Ok(Some(state)) => {
             if STATE.set(state).is_err() {
                 eprintln!("kprism-observer: loaded twice");
                 return 1;
@@ -90,7 +100,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
-fn install(info: &abi::Info, args: &[String]) -> Result<State, String> {
+/// Without a state, nothing is traced.
+fn install(info: &abi::Info, args: &[String]) -> Result<Option<State>, String> {
     // SAFETY: QEMU's own C string.
     let target = unsafe { CStr::from_ptr(info.target_name) };
     if target != c"x86_64" || !info.system_emulation {
@@ -101,6 +112,10 @@ fn install(info: &abi::Info, args: &[String]) -> Result<State, String> {
         return Err(format!("at most {MAX_VCPUS} vCPUs"));
     }
     let options = Options::parse(args.iter().map(String::as_str))?;
+    options.stops.map(stops::connect).transpose()?;
+    if options.out.as_os_str().is_empty() {
+        return Ok(None);
+    }
     let hooks = match &options.hooks {
         None => Hooks::default(),
         Some(path) => {
@@ -109,7 +124,7 @@ fn install(info: &abi::Info, args: &[String]) -> Result<State, String> {
         }
     };
     finish::begin_account(&options, smp).map_err(|e| format!("{}: {e}", options.out.display()))?;
-    State::new(options, hooks, smp)
+    State::new(options, hooks, smp).map(Some)
 }
 
 unsafe extern "C" fn on_vcpu_init(_: abi::PluginId, cpu: c_uint) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the user may set: `-plugin libkprism_observer.so,key=value,...` in, [`Options`] out.
 
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use kprism_tlb::allocs::{self, Signature};
@@ -34,8 +35,10 @@ pub enum Keep {
 /// The observer's settings. Defaults suit the deterministic lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Folder for the streams; must exist.
+    /// Folder for the streams; must exist. Empty: nothing is traced, see `stops`.
     pub out: PathBuf,
+    /// The descriptor of a socket on which the host is told that the guest stands at a stop mark (see `crate::stops`).
+    pub stops: Option<RawFd>,
     /// File with symbol addresses and structure offsets (see `hooks`), if any.
     pub hooks: Option<PathBuf>,
     /// Where tracing begins.
@@ -72,6 +75,7 @@ impl Options {
     pub fn parse<'a>(args: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         let mut o = Options {
             out: PathBuf::new(),
+            stops: None,
             hooks: None,
             start: Start::Mark,
             ret_compression: true,
@@ -91,6 +95,10 @@ impl Options {
             match key {
                 "out" => o.out = value.into(),
                 "hooks" => o.hooks = Some(value.into()),
+                "stops" => {
+                    let number = value.parse().ok().filter(|n| *n > 2);
+                    o.stops = Some(number.ok_or_else(|| format!("stops={value}: expected a descriptor"))?);
+                }
                 "start" => {
                     o.start = match value {
                         "mark" => Start::Mark,
@@ -151,7 +159,7 @@ impl Options {
             (None, from, until) => Keep::Windows { from, until },
             _ => return Err("when= does not go with from= and until=".into()),
         };
-        if o.out.as_os_str().is_empty() {
+        if o.out.as_os_str().is_empty() && o.stops.is_none() {
             return Err("out=DIR is missing".into());
         }
         if o.user_only && !o.icount {

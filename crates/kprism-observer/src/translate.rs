@@ -16,13 +16,12 @@ use crate::guest::{self, Reg};
 use crate::hooks::Hook;
 use crate::side::What;
 use crate::state::{STATE, State, VCPUS};
+use crate::stops::{self, MARK, MARK_STOP};
 use crate::tape::Entry;
 use crate::tlb;
 use crate::turns::Turn;
 use crate::vcpu::{Vcpu, may_leave_kernel};
 
-/// EAX of the agent's marks: "KPRI".
-const MARK: u64 = 0x4b50_5249;
 const MARK_BEGIN: u64 = 1;
 const MARK_END: u64 = 2;
 
@@ -289,6 +288,7 @@ callback!(on_cpuid, |state, v, spot: Spot| {
                 // All of them end at the mark: when each would next run depends on the host.
                 for_others(state, v, |other| other.end(state));
             }
+            MARK_STOP => stops::wait(),
             _ => {}
         }
     }

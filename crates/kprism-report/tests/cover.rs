@@ -193,6 +193,13 @@ fn a_large_tree_in_a_browser() {
     let file = cover.sources.iter().find(|source| source.path.ends_with("file1234.c")).unwrap();
     let expected = file.lines.iter().find(|line| line.line > 141 && line.count == 0).unwrap();
     assert_eq!(next, u64::from(expected.line));
+    // The address follows, by keys as well.
+    let address = "return location.hash";
+    assert!(browser.run(address).as_str().unwrap().ends_with(&format!("file1234.c:{next}")));
+    browser.keys("p");
+    let before = browser.run(at).as_u64().unwrap();
+    assert!(before < next, "{before}");
+    assert!(browser.run(address).as_str().unwrap().ends_with(&format!("file1234.c:{before}")));
     // A file without text has its lines nevertheless.
     browser.run("location.hash = 'dir3/sub3/file3.c'");
     browser.wait("return document.querySelectorAll('.source .line').length === 250");

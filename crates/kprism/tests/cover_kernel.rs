@@ -13,6 +13,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use guest::{alone, json, kprism, ok, text};
 use kprism_gcov::{Data, data};
@@ -110,6 +111,35 @@ fn two_empty_windows_differ_by_what_is_told() {
     };
     assert!(of("fs/exec.c") > 100);
     assert_eq!((of("kernel/gcov"), of("fs/debugfs")), (0, 0), "reading is not in the window");
+}
+
+/// The same command counts the same each time, however busy the machine is: all counters, before it and after it.
+#[test]
+fn a_window_is_the_same_each_time() {
+    needs(&[GCOV_KERNEL]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    // Load until it is dropped.
+    let load = Arc::new(());
+    for _ in 0..4 {
+        let load = Arc::downgrade(&load);
+        std::thread::spawn(move || {
+            while load.strong_count() > 0 {
+                std::hint::spin_loop();
+            }
+        });
+    }
+    let window = |n| {
+        let run = dir.path().join(format!("run-{n}"));
+        lab(&run, &["--", "sh", "-c", "ls -l /; cat /proc/[0-9]/stat; sleep 0.01"]);
+        ["before.cpio", "counters.cpio"].map(|name| fs::read(run.join("streams/gcov").join(name)).unwrap())
+    };
+    let windows: Vec<_> = (0..4).map(window).collect();
+    drop(load);
+    assert_ne!(windows[0][0], windows[0][1]);
+    for (n, window) in windows.iter().enumerate() {
+        assert!(*window == windows[0], "run {n} counts otherwise than run 0");
+    }
 }
 
 /// Memory says what debugfs does: of what did not run between, the very counters; of what did, nothing below the one

@@ -199,7 +199,11 @@ fn job(args: &Args) -> Job {
         cwd: args.place.cwd.clone(),
         before: args.place.before.clone(),
         stdin: args.place.input(),
-        counters: if args.in_place { Counters::Read } else { Counters::Stopped },
+        counters: match (args.in_place, args.fast) {
+            (true, _) => Counters::Read,
+            (false, true) => Counters::Stopped,
+            (false, false) => Counters::Held,
+        },
         shares: args.place.share.iter().map(|text| Share::parse(text)).collect(),
         timeout: args.place.timeout.map(Duration::from_secs),
         ..Job::new(args.command.iter().cloned())

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The guest stands still at the agent's stop mark until the host has read its memory.
+//!
+//! In: the mark. Out, on the descriptor `stops=N`: one byte, and one byte back when the host is done. The vCPU's thread
+//! waits in between. QEMU's own stop is not exact enough: a vCPU that has stopped itself counts as idle before the
+//! machine counts as stopped, and with `-icount sleep=off` QEMU moves the guest's clock of an idle machine to its next
+//! timer. Whether that happens depends on the host, and the timer's interrupt would be in what is measured.
+
+use std::ffi::{c_uint, c_void};
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+
+use crate::abi::{self, CbFlags};
+use crate::guest::{self, Reg};
+
+/// EAX of the agent's marks: "KPRI".
+pub const MARK: u64 = 0x4b50_5249;
+/// ECX of the mark at which the guest stands still.
+pub const MARK_STOP: u64 = 3;
+
+static HOST: OnceLock<UnixStream> = OnceLock::new();
+
+/// Says where the host listens.
+///
+/// # Errors
+/// When that was said before.
+pub fn connect(descriptor: RawFd) -> Result<(), String> {
+    // SAFETY: whoever started QEMU passes a socket for this plugin alone under this number.
+    let socket = unsafe { UnixStream::from_raw_fd(descriptor) };
+    HOST.set(socket).map_err(|_| "stops= was given before".to_owned())
+}
+
+/// Waits until the host has read what it wants. A host that is gone is not waited for.
+pub fn wait() {
+    let Some(mut host) = HOST.get() else { return };
+    if host.write_all(&[1]).is_ok() {
+        let _ = host.read_exact(&mut [0]);
+    }
+}
+
+/// A block was translated, and nothing but stops is asked for.
+pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
+    const CPUID: [u8; 2] = [0x0f, 0xa2];
+    // SAFETY: `tb` and its instructions are valid during this callback; `data` is as long as what is asked for.
+    unsafe {
+        for index in 0..abi::qemu_plugin_tb_n_insns(tb) {
+            let insn = abi::qemu_plugin_tb_get_insn(tb, index);
+            let mut data = CPUID.map(|_| 0);
+            if abi::qemu_plugin_insn_size(insn) == data.len() {
+                abi::qemu_plugin_insn_data(insn, data.as_mut_ptr().cast(), data.len());
+                if data == CPUID {
+                    let flags = CbFlags::ReadRegs;
+                    abi::qemu_plugin_register_vcpu_insn_exec_cb(insn, on_cpuid, flags, std::ptr::null_mut());
+                }
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn on_cpuid(_: c_uint, _: *mut c_void) {
+    let of_user = guest::register(Reg::CS) & 3 == 3;
+    let low = |reg| guest::register(reg) & 0xffff_ffff;
+    if of_user && low(Reg::RAX) == MARK && low(Reg::RCX) == MARK_STOP {
+        wait();
+    }
+}
