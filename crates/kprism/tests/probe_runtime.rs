@@ -234,7 +234,7 @@ fn what_becomes_of_the_command_is_said() {
         (&["tick", "--var", "n=1", "--var", "n=2"], "there twice"),
         (&["tick", "--keys", "5", "--collect", "n"], "--by"),
         (&["tick", "--collect", "n", "-p", "999999999"], "process 999999999"),
-        (&["tick", "--collect", "n", "--skip", "-1"], "--skip"),
+        (&["tick", "--collect", "n", "--skip", "5000000000000000000"], "--skip"),
     ];
     for (options, why) in refused {
         let (said, code) = case.record(&[], options, &["--", program, "crash", "1"]);
@@ -252,7 +252,7 @@ fn a_full_disk_is_accounted_for() {
     let case = Case::new();
     let full = case.dir.path().join("full");
     std::fs::create_dir(&full).unwrap();
-    let script = r#"mount -t tmpfs -o size=2M none full
+    let script = r#"mount -t tmpfs -o size=1M none full
         "$1" record probe tick --collect 'n,$regs' -o full/run --exec "$2" --duration 6s -- "$2" 2> said; code=$?
         "$1" report probe --json --limit 1 -i full/run > report.json || code=99
         exit $code"#;
@@ -272,6 +272,17 @@ fn a_full_disk_is_accounted_for() {
     };
     assert!(count("records") > 1000 && count("records missing from the file") > 0, "{report}");
     assert_eq!(count("damaged records"), 0, "{report}");
+}
+
+/// A command that has given enough goes on, but not for longer than it may.
+#[test]
+fn the_time_of_a_command_ends_after_enough_too() {
+    let case = Case::new();
+    let program = case.program.to_str().unwrap();
+    let options = ["tick", "--collect", "n", "--stop-after", "3", "--duration", "1s"];
+    let (said, code) = case.record(&["timeout", "-s", "KILL", "60"], &options, &["--", program]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(case.report()["records"].as_array().unwrap().len(), 3, "{said}");
 }
 
 /// The last record of a recorder that was killed may be half of one.

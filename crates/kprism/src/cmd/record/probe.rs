@@ -379,8 +379,8 @@ fn watch(args: &Args, session: &Session, path: &Path, progress: &Progress) -> Re
             // A command that has given enough goes on without probes.
             session.stop();
         }
-        let over = if enough { !watch.has_command() } else { watch.is_over() };
-        if over {
+        // Its time may be over all the same, or an interrupt may ask for its end.
+        if watch.is_over() || (enough && !watch.has_command()) {
             break;
         }
         std::thread::sleep(TICK);
