@@ -141,6 +141,58 @@ fn sessions() -> [(&'static str, Vec<&'static str>); 4] {
     ]
 }
 
+/// Tracepoints, hits of them (GDB's interrupt), and frames that are asked for.
+fn session(circular: bool, hits: usize) -> Vec<u8> {
+    let before = [
+        "QTinit",
+        "QTBuffer:size:400",
+        if circular { "QTBuffer:circular:1" } else { "QTBuffer:circular:0" },
+        "QTDV:2:5:0:68697473",
+        "QTDP:2:40115f:E:0:0:X4,22012227-",
+        "QTDP:-2:40115f:R0fff-",
+        "QTDP:-2:40115f:M-1,40405c,4X00000005,2c00022e27",
+        "QTDP:3:401170:E:0:0-",
+        "QTDP:-3:401170:M-1,401170,40",
+        "QTDP:4:401180:D:0:0:S-",
+        "QTDP:-4:401180:L",
+        "QTDPsrc:2:40115f:cond:0:5:6e203e2030",
+        "QTStart",
+    ];
+    let after = [
+        "QTEnable:4:401180",
+        "QTFrame:0",
+        "QTFrame:tdp:3",
+        "QTFrame:pc:40115f",
+        "QTFrame:range:401000:402000",
+        "QTFrame:outside:401170:402000",
+        "qTP:2:40115f",
+        "qTBuffer:0,1ff0",
+        "QTStop",
+        "qTfP",
+        "qTsP",
+        "QTFrame:ffffffff",
+    ];
+    let packets = |all: &[&str]| all.iter().flat_map(|p| kprism_rsp::wire::packet(p.as_bytes())).collect::<Vec<_>>();
+    [packets(&before), vec![3; hits], packets(&after), vec![3; hits], packets(&after)].concat()
+}
+
+/// Manifests: the least, and one with accounts and with fields of another version.
+fn manifests() -> [(&'static str, &'static str); 2] {
+    [
+        ("least", r#"{"version": 1, "kind": "lab", "vcpus": 1}"#),
+        (
+            "accounts",
+            r#"{"version": 1, "tool": "kprism 0.1.0", "kind": "host", "command": ["ls", "-l"],
+"kernel": {"release": "6.12.1", "build_id": "00ff"}, "created": "2026-01-02T03:04:05Z", "vcpus": 2, "exit_code": 0,
+"clock": {"name": "monotonic", "tsc_hz": 1000000000, "art_num": 40, "art_den": 1, "mtc_freq": 3, "nom_ratio": 10},
+"options": {"record": "probe", "last": null, "probes": ["work if n > 3"]}, "later": {"a": [1, 2.5, "x"]},
+"accounts": {"probe": [{"fate": "seen", "unit": "hits", "count": 3}, {"fate": "kept", "unit": "records", "count": 2},
+{"fate": "lost", "unit": "places not attached", "count": 1, "places": ["main.c:7: no code\u001b[2J"]},
+{"fate": "not_understood", "unit": "damaged records", "count": null}, {"fate": "guessed", "unit": "lines", "count": 0}]}}"#,
+        ),
+    ]
+}
+
 fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let targets = [
@@ -157,6 +209,8 @@ fn main() -> std::io::Result<()> {
         "rsp",
         "run",
         "sideband",
+        "rsp_session",
+        "manifest",
     ];
     for folder in targets {
         fs::create_dir_all(corpus.join(folder))?;
@@ -184,6 +238,12 @@ fn main() -> std::io::Result<()> {
     }
     for (name, bytes) in recorded::sidebands() {
         fs::write(corpus.join("sideband").join(name), bytes)?;
+    }
+    for (name, hits) in [("plain", 3), ("circular", 40)] {
+        fs::write(corpus.join("rsp_session").join(name), session(name == "circular", hits))?;
+    }
+    for (name, text) in manifests() {
+        fs::write(corpus.join("manifest").join(name), text)?;
     }
     let scratch = corpus.join("scratch");
     for (name, bytes) in recorded::runs(&scratch)? {

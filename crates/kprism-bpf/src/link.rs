@@ -11,6 +11,11 @@ use crate::host;
 use crate::prog::{ITER, KPROBE_MULTI, KPROBE_SESSION, PERF_EVENT, Program, UPROBE_MULTI};
 use crate::sys::{self, Cmd, LinkCreate, LinkTail, PerfAttr};
 
+/// What begins the description of a breakpoint in a program.
+const UPROBE: &str = "uprobe";
+/// Not supported, in a number that has no name in user space.
+const ENOTSUPP: i32 = 524;
+
 /// An attachment: dropped, it is gone.
 #[derive(Debug)]
 pub struct Link {
@@ -141,7 +146,7 @@ impl Link {
         cookie: u64,
     ) -> Result<Self, Error> {
         let name = c_string(&path.to_string_lossy())?;
-        let what = format!("uprobe {}+{offset:#x}", path.display());
+        let what = format!("{UPROBE} {}+{offset:#x}", path.display());
         Self::probe(program, "uprobe", &what, name.as_ptr() as u64, offset, when, pid, cookie)
     }
 
@@ -149,7 +154,7 @@ impl Link {
     /// tells the program that somebody listens.
     pub fn usdt(program: &Program, path: &Path, offset: u64, listeners: u64) -> Result<Self, Error> {
         let name = c_string(&path.to_string_lossy())?;
-        let what = format!("uprobe {}+{offset:#x}", path.display());
+        let what = format!("{UPROBE} {}+{offset:#x}", path.display());
         let Ok(listeners) = u32::try_from(listeners) else {
             return Err(Error::refused(what, "its counter of listeners lies beyond 4 GiB of the file"));
         };
@@ -188,7 +193,14 @@ impl Link {
     }
 
     fn perf(program: &Program, what: &str, mut attr: PerfAttr, pid: i32, cookie: u64) -> Result<Self, Error> {
-        let failed = |source| host::explain(what.to_owned(), source);
+        let failed = |source: io::Error| match source.raw_os_error() {
+            Some(ENOTSUPP) if what.starts_with(UPROBE) => {
+                let why =
+                    "the kernel puts no breakpoint on the instruction there: it cannot execute it elsewhere";
+                Error::refused(what, why)
+            }
+            _ => host::explain(what.to_owned(), source),
+        };
         let cpu = if pid == -1 { 0 } else { -1 };
         let event = sys::perf_event_open(&mut attr, pid, cpu).map_err(failed)?;
         let mut attr = LinkCreate {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A mapped stretch of a descriptor, unmapped when dropped.
@@ -10,6 +11,28 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 pub struct Mapping {
     base: *mut u8,
     len: usize,
+}
+
+/// The page of a file that has the byte at `offset`, mapped as a process that runs the file maps it. While it is held, the
+/// kernel has somewhere to put a breakpoint at once, and refuses an instruction that takes none when it is asked to, not
+/// in silence when a process comes to it. None if the file cannot be mapped to be executed.
+pub fn code_page(path: &Path, offset: u64) -> Option<impl Drop> {
+    struct Page(*mut libc::c_void);
+    impl Drop for Page {
+        fn drop(&mut self) {
+            // SAFETY: the page was mapped below, nobody else knows it, and nothing refers to it.
+            unsafe { libc::munmap(self.0, PAGE as usize) };
+        }
+    }
+    const PAGE: u64 = 4096;
+    let file = std::fs::File::open(path).ok()?;
+    let from = libc::off_t::try_from(offset / PAGE * PAGE).ok()?;
+    let access = libc::PROT_READ | libc::PROT_EXEC;
+    // SAFETY: a new private mapping, at a place of the kernel's choice, touches nothing of ours; nothing is executed there.
+    let page = unsafe {
+        libc::mmap(std::ptr::null_mut(), PAGE as usize, access, libc::MAP_PRIVATE, file.as_raw_fd(), from)
+    };
+    (page != libc::MAP_FAILED).then_some(Page(page))
 }
 
 // SAFETY: all access is by atomic words, or by copies of bytes that the kernel has said are finished.

@@ -155,6 +155,8 @@ pub struct Record {
     pub bare: bool,
     /// Whether functions are given its address instead of itself.
     pub by_reference: bool,
+    /// The first type that it was made for: the `T` of `Vec<T>`.
+    pub of: Option<Ty>,
     /// Of an enumeration with data (Rust): which of its variants is there.
     pub choice: Option<Rc<Choice>>,
 }

@@ -153,9 +153,10 @@ impl Lowered {
     /// What the function's entry has to keep.
     pub fn kept(&self) -> impl Iterator<Item = Kept> {
         let keys = self.keys.iter().filter_map(|key| match key {
-            Wanted::Expression(_, collected) => Some(&collected.func),
+            Wanted::Expression(_, collected) => Some(collected),
             _ => None,
         });
+        let keys = keys.flat_map(|c| c.parts.iter().filter_map(|part| part.func.as_ref()).chain([&c.func]));
         let all = self.set.iter().map(|s| &s.1).chain(self.values.iter().map(|v| &v.1)).chain(keys);
         all.flat_map(|func| func.kept())
     }
@@ -186,12 +187,15 @@ impl Lowered {
             return Err(Error::Cannot(what));
         }
         for slot in &keys {
-            let segment = match &slot.fill {
-                Fill::Value(s) | Fill::Text(s, ..) | Fill::Memory(s, _) => s,
+            let segments = match &slot.fill {
+                Fill::Value(s) | Fill::Text(s, ..) | Fill::Memory(s, _) => [Some(s), None],
+                Fill::Elements { address, count, .. } => [Some(address), Some(count)],
                 _ => continue,
             };
-            if segment.program.stack > key_stack(key_bytes) {
-                return Err(Error::Cannot(format!("`{}`: too large to count by", segment.text)));
+            for segment in segments.into_iter().flatten() {
+                if segment.program.stack > key_stack(key_bytes) {
+                    return Err(Error::Cannot(format!("`{}`: too large to count by", segment.text)));
+                }
             }
         }
         let mut values = Vec::new();

@@ -89,6 +89,10 @@ fn check_slot(slot: &Slot, end: u64, vars: usize) -> Result<(), String> {
         Fill::Text(segment, room, most) if *most <= *room => (Some(segment), 8 + u64::from(*room)),
         Fill::Text(_, room, most) => return Err(format!("a string of {most} bytes in {room}")),
         Fill::Memory(segment, size) => (Some(segment), u64::from(*size)),
+        Fill::Elements { address, count, stride, most } => {
+            check_segment(count, vars)?;
+            (Some(address), 8 + (u64::from(*stride) * u64::from(*most)).next_multiple_of(8))
+        }
         Fill::Comm => (None, 24),
         Fill::Registers => (None, 168),
         Fill::Stack { room, .. } => (None, 8 + u64::from(*room)),
@@ -108,9 +112,15 @@ fn check_actions(plan: &Plan, vars: usize) -> Result<(), String> {
     }
     for slot in &actions.keys {
         check_slot(slot, HEADER as u64 + u64::from(actions.key_bytes), vars)?;
-        if let Fill::Value(segment) | Fill::Text(segment, ..) | Fill::Memory(segment, _) = &slot.fill
-            && segment.program.stack > key_stack(actions.key_bytes)
-        {
+        let segments = match &slot.fill {
+            Fill::Value(segment) | Fill::Text(segment, ..) | Fill::Memory(segment, _) => {
+                [Some(segment), None]
+            }
+            Fill::Elements { address, count, .. } => [Some(address), Some(count)],
+            _ => [None, None],
+        };
+        let out = |segment: &&Segment| segment.program.stack > key_stack(actions.key_bytes);
+        if let Some(segment) = segments.into_iter().flatten().find(out) {
             return Err(format!("`{}`: reaches out of its memory", segment.text));
         }
     }

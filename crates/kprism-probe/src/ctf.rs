@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use crate::shape::{Member, Shape};
+use crate::shape::{MORE, Member, Shape};
 use crate::stream::Probe;
 
 /// Bytes of a packet before its events.
@@ -190,7 +190,7 @@ fn field(shape: &Shape, name: &str, names: &mut Names, depth: usize, out: &mut S
         Shape::Record { members } if name.is_empty() => {
             members.iter().for_each(|m| field(&m.shape, &m.name, names, depth, out));
         }
-        Shape::Array { of, .. } => {
+        Shape::Array { of, .. } | Shape::Elements { of, text: false, .. } => {
             let name = names.of(name);
             let length = names.of(&format!("{name} length"));
             let _ = writeln!(out, "{tabs}integer {{ size = 32; align = 8; signed = false; }} _{length};");
@@ -233,8 +233,11 @@ fn kind(shape: &Shape, depth: usize) -> String {
         Shape::Float { size: 4 } => "floating_point { exp_dig = 8; mant_dig = 24; align = 8; }".to_owned(),
         Shape::Float { .. } => "floating_point { exp_dig = 11; mant_dig = 53; align = 8; }".to_owned(),
         Shape::Char | Shape::Text { .. } | Shape::Chars { .. } | Shape::Bytes { .. } => "string".to_owned(),
+        Shape::Elements { text: true, .. } => "string".to_owned(),
         Shape::Wide { .. } | Shape::Choice { .. } | Shape::Missing { .. } => "string".to_owned(),
-        Shape::Array { .. } | Shape::Stack { .. } => structure(&mut std::iter::once(("values", shape))),
+        Shape::Array { .. } | Shape::Stack { .. } | Shape::Elements { .. } => {
+            structure(&mut std::iter::once(("values", shape)))
+        }
         Shape::Record { members } => {
             structure(&mut members.iter().map(|m: &Member| (m.name.as_str(), &m.shape)))
         }
@@ -276,7 +279,11 @@ fn put(shape: &Shape, value: &Value, out: &mut Vec<u8>) {
                 _ => out.extend(n.to_le_bytes()),
             }
         }
-        Shape::Char | Shape::Text { .. } | Shape::Chars { .. } | Shape::Bytes { .. } => {
+        Shape::Char
+        | Shape::Text { .. }
+        | Shape::Chars { .. }
+        | Shape::Bytes { .. }
+        | Shape::Elements { text: true, .. } => {
             match value.as_str() {
                 Some(text) => string(text, out),
                 None if value.is_null() => string("", out),
@@ -285,8 +292,17 @@ fn put(shape: &Shape, value: &Value, out: &mut Vec<u8>) {
             }
         }
         Shape::Wide { .. } | Shape::Choice { .. } | Shape::Missing { .. } => string(&shape.line(value), out),
-        Shape::Array { of, .. } => {
+        Shape::Array { of, .. } | Shape::Elements { of, .. } => {
             let all = value.as_array().map_or(&[][..], Vec::as_slice);
+            // That there are more is no element.
+            let all = match all.split_last() {
+                Some((last, rest))
+                    if matches!(shape, Shape::Elements { .. }) && last.as_str() == Some(MORE) =>
+                {
+                    rest
+                }
+                _ => all,
+            };
             out.extend((all.len() as u32).to_le_bytes());
             all.iter().for_each(|value| put(of, value, out));
         }

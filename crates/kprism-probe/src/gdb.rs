@@ -5,7 +5,7 @@
 //! another the value. They lie behind the record's values, and are no values themselves.
 
 use kprism_expr::ir::{Block, Func, Op, Term, Val, Width};
-use kprism_expr::lower::Collected;
+use kprism_expr::lower::{Collected, What};
 use kprism_expr::opt;
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +100,13 @@ pub(crate) fn planned(
             *at += 8;
             *at - 8
         };
-        for (address, size, value) in loads(&collected.func) {
+        // Of elements, their number is read too.
+        let counts = match collected.what {
+            What::Elements(_) => &collected.parts[..],
+            _ => &[],
+        };
+        let counts = counts.iter().filter_map(|part| part.func.as_ref()).flat_map(loads);
+        for (address, size, value) in loads(&collected.func).into_iter().chain(counts) {
             let address = compile("an address for GDB", &address)?;
             if seen.contains(&address) {
                 continue;
@@ -114,6 +120,7 @@ pub(crate) fn planned(
         let (size, text) = match (&slot.fill, items.get(number as usize).and_then(|i| i.shape.as_ref())) {
             (Fill::Memory(_, size), _) => (*size, false),
             (Fill::Text(_, room, _), Some(Shape::Text { .. })) => (*room, true),
+            (Fill::Elements { stride: 1, most, .. }, _) => (*most, true),
             _ => continue,
         };
         let address = keep(compile("an address for GDB", &collected.func)?, &mut at);

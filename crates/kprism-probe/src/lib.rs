@@ -38,7 +38,7 @@ pub mod ctf;
 pub mod events;
 pub mod gdb;
 pub mod locate;
-mod machine;
+pub mod machine;
 mod merge;
 pub mod plan;
 pub mod program;

@@ -15,6 +15,7 @@ use kprism_expr::usdt::{self, Usdt};
 
 use crate::Error;
 use crate::events::{self, Name};
+use crate::machine;
 use crate::plan::{Origin, Plan, Request, Site, made};
 use crate::separate;
 
@@ -235,6 +236,21 @@ fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>)
         _ => (landed(image, place.pc), landed(image, place.entry)),
     };
     probeable(image, pc)?;
+    // A line's places are where instructions begin; a number may be anywhere.
+    if by_number(request.place)
+        && let Some(begins) = machine::around(image, pc)
+    {
+        let what = format!("{pc:#x} is in the middle of an instruction, which begins at {begins:#x}");
+        return Err(Error::Cannot(format!(
+            "{}: {what}: a breakpoint would make another of it",
+            request.place
+        )));
+    }
+    let is_go = image.has_section(".go.buildinfo") || image.has_section(".gopclntab");
+    if at_return && is_go {
+        let what = "a probe of a return changes who called the function, and Go's runtime ends a program for that; use the function's entry or a line";
+        return Err(Error::Cannot(format!("{}: {what}", request.place)));
+    }
     let site = Site::User {
         file: path.to_owned(),
         offset: offset(pc)?,
@@ -255,6 +271,15 @@ fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>)
     let mut plan = made(place.scope, request, site, Some(pc), &mut fix)?;
     plan.probe.file = Some(path.display().to_string());
     plan.origin = Origin { build_id: image.build_id(), text: None };
+    let may_throw =
+        place.scope.is_bare() || (!image.is_described() && image.has_section(".gcc_except_table"));
+    if at_return && may_throw {
+        plan.notes.push(format!(
+            "an exception or a panic that passes through {} ends the program: the kernel hides who called a function whose \
+             return is probed",
+            request.place.trim_end_matches("%return")
+        ));
+    }
     if place.moment == Moment::Entry && pc == place.pc && begins_with_landing(image, pc) {
         plan.notes.push(format!(
             "{} jumps back to its second instruction, so the probe stays at its first, `endbr64`, which the kernel executes by single-stepping: a hit takes 30 times as long",
@@ -262,6 +287,13 @@ fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>)
         ));
     }
     Ok(plan)
+}
+
+/// `FUNC+OFFSET` or `0xADDRESS`.
+fn by_number(place: &str) -> bool {
+    let offset =
+        place.rsplit_once('+').is_some_and(|(_, offset)| offset.starts_with(|c: char| c.is_ascii_digit()));
+    place.starts_with("0x") || (offset && !place.ends_with("%return"))
 }
 
 /// The mark of a function that may be called through a pointer, where processors check that.
@@ -275,7 +307,7 @@ fn begins_with_landing(image: &Image, pc: u64) -> bool {
 /// stands behind it, where registers and the stack are the same. Not if the function jumps there: each turn would count.
 fn landed(image: &Image, pc: u64) -> u64 {
     let behind = pc + ENDBR64.len() as u64;
-    if begins_with_landing(image, pc) && !crate::machine::jumps_to(image, pc, behind) { behind } else { pc }
+    if begins_with_landing(image, pc) && !machine::jumps_to(image, pc, behind) { behind } else { pc }
 }
 
 /// Refuses what the kernel would not put a breakpoint on (`arch/x86/kernel/uprobes.c`).

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What machine code at a probe's place does.
 
+use std::path::Path;
+
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use kprism_expr::dwarf::Image;
 
@@ -16,6 +18,36 @@ pub(crate) fn jumps_to(image: &Image, start: u64, target: u64) -> bool {
     }
     let Some(code) = image.bytes_at(start, size as usize) else { return true };
     jumps(code, start, target)
+}
+
+/// The same of an offset of a file.
+pub fn around_offset(path: &Path, offset: u64) -> Option<u64> {
+    let image = Image::map(path).ok()?;
+    around(&image, image.address_of(offset)?)
+}
+
+/// The start of the instruction that `pc` is in the middle of; none if one begins there, or if that cannot be told.
+pub(crate) fn around(image: &Image, pc: u64) -> Option<u64> {
+    let start = image.around(pc)?.address;
+    let before = usize::try_from(pc - start).ok().filter(|n| *n as u64 <= LONGEST)?;
+    // The last of them goes on behind `pc`, by no more than an instruction has bytes.
+    let code = (0..15).rev().find_map(|more| image.bytes_at(start, before + more))?;
+    within(code, start, pc)
+}
+
+fn within(code: &[u8], start: u64, pc: u64) -> Option<u64> {
+    let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+    while decoder.can_decode() && decoder.ip() < pc {
+        let insn = decoder.decode();
+        if insn.is_invalid() {
+            // Data among the code: what comes behind it cannot be told apart.
+            return None;
+        }
+        if insn.next_ip() > pc {
+            return Some(insn.ip());
+        }
+    }
+    None
 }
 
 fn jumps(code: &[u8], start: u64, target: u64) -> bool {
@@ -39,5 +71,16 @@ mod tests {
         assert!(!jumps(&again, 0x1000, 0x1006));
         // endbr64; jmp elsewhere
         assert!(!jumps(&[0xf3, 0x0f, 0x1e, 0xfa, 0xeb, 0x10], 0x1000, 0x1004));
+    }
+
+    #[test]
+    fn instructions_have_a_middle() {
+        // push rbp; mov rbp, rsp; ret
+        let code = [0x55, 0x48, 0x89, 0xe5, 0xc3];
+        let at = |pc| within(&code, 0x1000, pc);
+        assert_eq!([at(0x1000), at(0x1001), at(0x1004)], [None; 3]);
+        assert_eq!([at(0x1002), at(0x1003)], [Some(0x1001); 2]);
+        // What is no instruction (push es) says nothing of what follows.
+        assert_eq!(within(&[0x06, 0x48, 0x89, 0xe5], 0x1000, 0x1002), None);
     }
 }

@@ -99,6 +99,17 @@ pub enum Fill {
     Text(Segment, u32, u32),
     /// So many bytes at the segment's address.
     Memory(Segment, u32),
+    /// Elements at the first segment's address, as many as the second says.
+    Elements {
+        /// Their address.
+        address: Segment,
+        /// Their number.
+        count: Segment,
+        /// Bytes of each.
+        stride: u32,
+        /// How many there is room for.
+        most: u32,
+    },
     /// The task's name.
     Comm,
     /// All registers.
@@ -464,6 +475,28 @@ pub(crate) fn laid(
                 at += size.next_multiple_of(8) as u32 + 8;
                 continue;
             }
+            Wanted::Expression(
+                name,
+                Collected { func, what: What::Elements(elements), parts, shown, .. },
+            ) => {
+                let count = parts.first().and_then(|part| part.func.as_ref());
+                let count =
+                    count.ok_or_else(|| Error::Cannot(format!("`{name}` has no number of elements")))?;
+                let (address, count) = (compile(&name, &func)?, compile(&name, count)?);
+                // One that is longer than a string would be is kept alone.
+                let (bytes, stride) = (u64::from(limits.text), elements.size);
+                let most = if limits.key { bytes / stride } else { (bytes / stride).max(1) };
+                if most == 0 || stride > LARGEST {
+                    let what =
+                        format!("each element of `{name}` has {stride} bytes: name one of them, or a member");
+                    return Err(Error::Cannot(what));
+                }
+                let room = (most * stride).next_multiple_of(8) as u32;
+                let (most, stride) = (most as u32, stride as u32);
+                let of = Box::new(Shape::of(scope, &elements.of));
+                let shape = Shape::Elements { of, stride, room, most, text: elements.text };
+                (name, shown, shape, Fill::Elements { address, count, stride, most }, 8 + room)
+            }
             Wanted::Expression(name, collected) => {
                 let segment = compile(&name, &collected.func)?;
                 let (shape, fill, size) = filled(scope, &collected, segment, limits)?;
@@ -545,7 +578,9 @@ fn filled(
             let room = bytes.next_multiple_of(8);
             (Shape::Text { room, cut }, Fill::Text(segment, room, bytes), 8 + room)
         }
-        What::Parts(_) => return Err(Error::Cannot(format!("`{name}` is not in memory as a whole"))),
+        What::Parts(_) | What::Elements(_) => {
+            return Err(Error::Cannot(format!("`{name}` is not in memory as a whole")));
+        }
         What::Memory(size) if size == 0 || size > LARGEST => {
             let what = format!("`{name}` has {size} bytes, {LARGEST} can be collected: name a member of it");
             return Err(Error::Cannot(what));

@@ -384,6 +384,26 @@ pub(crate) fn fill(
             asm.branch_imm(Cond::Eq, R0, 0, done);
             fault(asm, state, Fault::Read);
         }
+        Fill::Elements { address, count, stride, most } => {
+            asm.note(count.text.clone());
+            let counted = splice(asm, count, state, layout, failed)?;
+            asm.bind(counted).load(B8, R1, R10, RECORD).store(B8, R1, at, R0);
+            // Where there are none, no address need be good.
+            asm.branch_imm(Cond::Eq, R0, 0, done);
+            let first = splice(asm, address, state, layout, failed)?;
+            asm.bind(first).mov(R3, R0);
+            target(asm, at + 8);
+            let fits = asm.label();
+            asm.load(B8, R2, R1, -8).branch_imm(Cond::Le, R2, most.cast_signed(), fits);
+            asm.mov_imm(R2, most.cast_signed()).bind(fits).alu_imm(Alu::Mul, R2, stride.cast_signed());
+            asm.call(match (user, layout.sleeps) {
+                (true, true) => Helper::CopyFromUser,
+                (true, false) => Helper::ProbeReadUser,
+                (false, _) => Helper::ProbeReadKernel,
+            });
+            asm.branch_imm(Cond::Eq, R0, 0, done);
+            fault(asm, state, Fault::Read);
+        }
         Fill::Comm => {
             asm.note("$comm").load(B8, R1, R10, RECORD).store_imm(B8, R1, at, 16);
             target(asm, at + 8);

@@ -12,7 +12,7 @@ use kprism_bpf::host;
 use kprism_bpf::kernel::{Function, Kernel};
 use kprism_bpf::link::{Link, When};
 use kprism_bpf::map::{Map, MapKind};
-use kprism_bpf::mapping::Mapping;
+use kprism_bpf::mapping::{self, Mapping};
 use kprism_bpf::numbers::Numbers;
 use kprism_bpf::prog::{ProgKind, Program};
 use kprism_bpf::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
@@ -185,6 +185,11 @@ impl Session {
     /// Probes that could not be attached, and why; the others are.
     pub fn failed(&self) -> &[String] {
         &self.failed
+    }
+
+    /// Bytes of each CPU's ring: fewer than were asked for if all of them would be more than a program can address.
+    pub fn ring_bytes(&self) -> u32 {
+        self.layout.rings.ring
     }
 
     /// The reading end.
@@ -535,6 +540,8 @@ fn in_program(
     when: When,
 ) -> Result<(Program, Link), Error> {
     let sleeping = code(true)?;
+    // An instruction that takes no breakpoint is refused now, instead of in silence wherever it is mapped later.
+    let _mapped = mapping::code_page(file, offset);
     let multi = || {
         let program = Program::load_sleepable(name, ProgKind::UprobeMulti, &sleeping, maps)?;
         let link = Link::uprobe_multi(&program, file, &[offset], &[], when, 0)?;

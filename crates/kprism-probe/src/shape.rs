@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// How deep structures in structures are described; what is below is bytes.
-const DEPTH: usize = 6;
+const DEPTH: usize = 12;
 /// Parts of one value, all told.
 const PARTS: usize = 400;
 
@@ -54,6 +54,20 @@ pub enum Shape {
         /// The length of a string that was longer; its last two bytes are not shown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cut: Option<u32>,
+    },
+    /// `u64 count`, then room for so many bytes of elements, one after the other.
+    Elements {
+        /// What each is.
+        of: Box<Shape>,
+        /// From one to the next.
+        stride: u32,
+        /// Bytes of room.
+        room: u32,
+        /// How many of them there is room for.
+        most: u32,
+        /// Whether they are text in UTF-8.
+        #[serde(default)]
+        text: bool,
     },
     /// Characters; zero bytes at the end are none.
     Chars {
@@ -147,7 +161,7 @@ impl Shape {
             Shape::Bool | Shape::Char => 1,
             Shape::Pointer => 8,
             Shape::Wide { .. } => 16,
-            Shape::Text { room, .. } => 8 + u64::from(*room),
+            Shape::Text { room, .. } | Shape::Elements { room, .. } => 8 + u64::from(*room),
             Shape::Chars { size } | Shape::Bytes { size } => u64::from(*size),
             Shape::Array { count, stride, .. } => u64::from(*count) * u64::from(*stride),
             Shape::Stack { frames } => 8 + 8 * u64::from(*frames),
@@ -311,6 +325,21 @@ impl Shape {
                 let all = until_zero(all);
                 text(if cut { &all[..all.len().saturating_sub(1)] } else { all }, cut)
             }
+            Shape::Elements { of, stride, room, most, text: is_text } => {
+                let count = number(bytes, from, 64)?;
+                let (kept, cut) = (count.min(u64::from(*most)), count > u64::from(*most));
+                let start = usize::try_from(from / 8).ok()?.checked_add(8)?;
+                let size = usize::try_from(kept.checked_mul(u64::from(*stride))?).ok()?;
+                let all = bytes.get(start..start.checked_add(size.min(*room as usize))?)?;
+                if *is_text {
+                    return Some(text(all, cut));
+                }
+                let each = |at: &[u8]| of.at(at, 0, None, depth + 1);
+                let mut values =
+                    all.chunks_exact((*stride).max(1) as usize).map(each).collect::<Option<Vec<_>>>()?;
+                values.extend(cut.then(|| json!(MORE)));
+                Value::Array(values)
+            }
             Shape::Choice { by, variants } => {
                 let which = match by {
                     Some(by) => {
@@ -374,9 +403,11 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
     bytes.split(|b| *b == 0).next().unwrap_or(&[])
 }
 
+/// What stands for what is not in the record.
+pub(crate) const MORE: &str = "…";
+
 /// A string if it is UTF-8, else its bytes. `cut`: it went on, and may end within a character.
 fn text(bytes: &[u8], cut: bool) -> Value {
-    const MORE: &str = "…";
     let bytes = match std::str::from_utf8(bytes) {
         Err(e) if cut && e.error_len().is_none() => &bytes[..e.valid_up_to()],
         _ => bytes,
@@ -445,7 +476,17 @@ impl Shape {
             (Shape::Missing { why }, _) => format!("<{why}>"),
             (_, Value::Null) => "?".to_owned(),
             (Shape::Float { .. } | Shape::Wide { .. }, Value::String(text)) => text.clone(),
-            (Shape::Text { .. } | Shape::Chars { .. }, Value::Array(all)) => quoted(all.iter()),
+            (
+                Shape::Text { .. } | Shape::Chars { .. } | Shape::Elements { text: true, .. },
+                Value::Array(all),
+            ) => quoted(all.iter()),
+            (Shape::Elements { of, .. }, Value::Array(all)) => {
+                let each = |value: &Value| match value.as_str() {
+                    Some(MORE) => MORE.to_owned(),
+                    _ => of.line(value),
+                };
+                format!("{{{}}}", all.iter().map(each).collect::<Vec<_>>().join(", "))
+            }
             (Shape::Choice { variants, .. }, Value::Object(all)) => {
                 let one = |(name, value): (&String, &Value)| {
                     let found = variants.iter().find(|(_, member)| member.name == *name);
@@ -525,6 +566,17 @@ mod tests {
         let value = long.value(b"\x06\0\0\0\0\0\0\0abcde\0\0\0");
         assert_eq!(long.line(&value), "\"abcd…\"");
         assert_eq!(long.value(b"\x05\0\0\0\0\0\0\0abcd\0\0\0\0"), json!("abcd"));
+        // Rust's text may have zero bytes in it; elements that are not there are said to be missing.
+        let of = Box::new(Shape::Int { size: 1, signed: false });
+        let part = |text| Shape::Elements { of: of.clone(), stride: 1, room: 8, most: 5, text };
+        let told = |shape: &Shape, bytes: &[u8]| shape.line(&shape.value(bytes));
+        assert_eq!(told(&part(true), b"\x05\0\0\0\0\0\0\0a\0cde\0\0\0"), "\"a\\000cde\"");
+        assert_eq!(told(&part(true), b"\x06\0\0\0\0\0\0\0abcde\0\0\0"), "\"abcde…\"");
+        assert_eq!(told(&part(false), b"\x02\0\0\0\0\0\0\0ab\0\0\0\0\0\0"), "{97, 98}");
+        assert_eq!(
+            told(&part(false), b"\xff\xff\xff\xff\xff\xff\xff\xffabcde\0\0\0"),
+            "{97, 98, 99, 100, 101, …}"
+        );
         // A length that lies.
         bytes[0] = 0xff;
         assert_eq!(Shape::Text { room: 400, cut: None }.value(&bytes), Value::Null);

@@ -235,7 +235,9 @@ pub fn hits(bytes: &[u8]) -> impl Iterator<Item = Result<Hit<'_>, StreamError>> 
 
 /// Whether a record of this probe may have room that a value does not use.
 pub(crate) fn needs_tidying(probe: &Probe) -> bool {
-    probe.items.iter().any(|item| matches!(item.shape, Some(Shape::Text { .. } | Shape::Stack { .. })))
+    let is_loose =
+        |shape: &Shape| matches!(shape, Shape::Text { .. } | Shape::Stack { .. } | Shape::Elements { .. });
+    probe.items.iter().any(|item| item.shape.as_ref().is_some_and(is_loose))
 }
 
 /// Clears what is no value: in the place of values that could not be read, and in a string's room after its
@@ -251,13 +253,14 @@ pub fn tidy(record: &mut [u8], probe: &Probe) {
             record[(item.at.min(end)) as usize..end as usize].fill(0);
             continue;
         }
-        let room = match item.shape {
-            Some(Shape::Text { room, .. }) => room,
-            Some(Shape::Stack { frames }) => frames.saturating_mul(8),
+        let (room, unit) = match item.shape {
+            Some(Shape::Text { room, .. }) => (room, 1),
+            Some(Shape::Stack { frames }) => (frames.saturating_mul(8), 1),
+            Some(Shape::Elements { room, stride, .. }) => (room, stride),
             _ => continue,
         };
         let at = item.at as usize;
-        let used = u64_at(record, at).min(u64::from(room)) as usize;
+        let used = u64_at(record, at).saturating_mul(u64::from(unit)).min(u64::from(room)) as usize;
         let (from, to) = (at + 8 + used, at + 8 + room as usize);
         if let Some(rest) = record.get_mut(from..to) {
             rest.fill(0);

@@ -63,7 +63,7 @@ pub fn account(
             .with(Fate::Lost, "hits not counted: unreadable keys", sum(|c| c.keys_failed));
     }
     if any(|probe| probe.items.iter().enumerate().any(|item| is_text(&item))) {
-        account = account.with(Fate::Lost, "ends of strings that fill their room", read.cut);
+        account = account.with(Fate::Lost, "ends of strings and slices that fill their room", read.cut);
     }
     account
 }
@@ -102,17 +102,21 @@ impl Read {
 
 /// A task's name always fits: the kernel keeps no more of it.
 fn is_text((_, item): &(usize, &Item)) -> bool {
-    matches!(item.shape, Some(Shape::Text { .. })) && item.name != "$comm"
+    matches!(item.shape, Some(Shape::Text { .. } | Shape::Elements { .. })) && item.name != "$comm"
 }
 
 /// Whether the kernel cut the string. Where the recording does not say how long one is that was cut, one without room for
 /// one more byte counts.
 fn is_cut(hit: &Hit<'_>, number: usize, item: &Item) -> bool {
-    let Some(Shape::Text { room, cut }) = item.shape else { return false };
+    let least = match item.shape {
+        Some(Shape::Text { room, cut }) => u64::from(cut.unwrap_or(room)),
+        Some(Shape::Elements { most, .. }) => u64::from(most) + 1,
+        _ => return false,
+    };
     let failed = number < 64 && hit.failed >> number & 1 == 1;
     let at = item.at as usize;
     let length = hit.bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
-    !failed && length >= u64::from(cut.unwrap_or(room))
+    !failed && length >= least
 }
 
 #[cfg(test)]
@@ -169,7 +173,7 @@ mod tests {
         let told = account(&of, &record(8), vec!["main.c:7: no code there".into()], None);
         let lost = |unit| told.count(Fate::Lost, unit);
         assert_eq!(lost("records missing from the file"), Some(1));
-        assert_eq!(lost("ends of strings that fill their room"), Some(1));
+        assert_eq!(lost("ends of strings and slices that fill their room"), Some(1));
         assert_eq!(lost("hits missed: the program ran already"), Some(4));
         assert_eq!(lost("hits whose condition could not be computed"), Some(5));
         assert_eq!(lost("places not attached"), Some(1));

@@ -474,6 +474,7 @@ fn what_cannot_be_is_said_and_the_rest_goes_on() {
          actions\ncollect *(int *)8, counter1\nend\n\
          trace kgtp_test_function\n\
          actions\ncollect *(char (*)[100000])$rsp\nend\n\
+         trace *(kgtp_test_function+2)\n\
          tstart\nshell sleep 1\ntstop\ntstatus\n\
          tfind tracepoint 3\nprint counter1 > 0\nprint *(int *)8\n",
     );
@@ -485,6 +486,8 @@ fn what_cannot_be_is_said_and_the_rest_goes_on() {
         text.contains("kprism: tracepoint 4 is not installed: 100200 bytes would be collected"),
         "{text}"
     );
+    let middle = text.split("tracepoint 5 is not installed: ").nth(1).unwrap_or_default();
+    assert!(middle.lines().next().unwrap_or_default().contains("in the middle of an instruction"), "{text}");
     assert!(text.contains("× division by zero"), "{text}");
     assert!(text.contains("× bad read"), "{text}");
     assert!(text.contains("$1 = 1"), "{text}");

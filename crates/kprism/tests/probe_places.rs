@@ -334,6 +334,158 @@ fn what_rust_has() {
     assert!(text.contains("passed in a way that Rust leaves open"), "{text}");
 }
 
+const OWNED: &str = r#"
+use std::hint::black_box;
+#[inline(never)]
+fn owned(n: usize, text: &str, whole: &String, all: &Vec<u16>, some: &[u16], bytes: &[u8], boxed: &Box<str>, path: &std::path::Path) -> usize {
+    let sum = n + text.len();
+    black_box((whole, all, some, bytes, boxed, path));
+    black_box(sum)
+}
+fn main() {
+    for n in 0..4usize {
+        let whole = format!("text {n} \u{e4}\0");
+        let all: Vec<u16> = (0..n as u16 * 100).collect();
+        let boxed: Box<str> = whole.clone().into();
+        owned(n, &whole[..n], &whole, &all, &all[..n.min(2)], whole.as_bytes(), &boxed, std::path::Path::new("/a/b"));
+    }
+}
+"#;
+
+/// Text and slices, which have no end but their number.
+#[test]
+fn what_rust_has_elements_of() {
+    ready();
+    tool("rustc");
+    let dir = tempfile::tempdir().unwrap();
+    let program = built(dir.path(), "owned.rs", OWNED, &["rustc", "-C", "opt-level=0"]);
+    let place = "owned.rs:6";
+    let (hits, text) = probed(
+        &program,
+        place,
+        &["--collect", "n,text,*whole,*all,some,bytes,*boxed,path,(*all)[150],*all[3]"],
+    );
+    assert_eq!(hits.len(), 4, "{text}");
+    for (n, hit) in hits.iter().enumerate() {
+        let whole = format!("text {n} \u{e4}\0");
+        assert_eq!((&hit["n"], &hit["text"]), (&json!(n), &json!(whole[..n])), "{hit}");
+        assert_eq!((&hit["*whole"], &hit["*boxed"]), (&json!(whole), &json!(whole)), "{hit}");
+        assert_eq!((&hit["some"], &hit["path"]), (&json!(&[0, 1][..n.min(2)]), &json!("/a/b")), "{hit}");
+        assert_eq!(hit["bytes"], json!(whole.as_bytes()), "{hit}");
+        let all = hit["*all"].as_array().unwrap();
+        let kept: Vec<Value> = (0..64.min(100 * n)).map(Value::from).collect();
+        assert_eq!(all[..kept.len()], kept, "{hit}");
+        // 64 have room in --strings 128.
+        assert_eq!(all[kept.len()..], [json!("…")][..usize::from(n > 0)], "{hit}");
+        // Behind the last nothing is read.
+        assert_eq!(hit.get("(*all)[150]"), (n > 1).then_some(&json!(150)), "{hit}");
+    }
+    let counted = |condition: &str| {
+        let (hits, text) = probed(&program, &format!("{place} if {condition}"), &["--collect", "n"]);
+        (hits.iter().map(|hit| hit["n"].as_u64().unwrap()).collect::<Vec<_>>(), text)
+    };
+    for (condition, expected) in [
+        ("text == \"te\"", vec![2]),
+        ("text != \"te\"", vec![0, 1, 3]),
+        ("text == \"\"", vec![0]),
+        ("*whole == \"text 3 \u{e4}\\0\"", vec![3]),
+        ("*boxed == \"text 1 \u{e4}\\0\" && bytes != \"text\"", vec![1]),
+        ("path == \"/a/b\"", vec![0, 1, 2, 3]),
+        ("bytes[0] == 't' && some.length > 1", vec![2, 3]),
+    ] {
+        assert_eq!(counted(condition).0, expected, "{condition}");
+    }
+    let (hits, text) = counted("(*all)[150] == 150");
+    assert!(hits == [2, 3] && text.contains("2 × condition: bad read"), "{text}");
+    let text = refused(&program, &format!("{place} if all == \"text\""), &[]);
+    assert!(text.contains("is no string"), "{text}");
+    // Counted by, whole: what lies behind the end of a text is no part of the key.
+    let run = dir.path().join("by.run");
+    let run = run.to_str().unwrap();
+    let own = program.to_str().unwrap();
+    let output = kprism(&["record", "probe", place, "-o", run, "--by", "*boxed,text", "--", own]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let report: Value =
+        serde_json::from_slice(&kprism(&["report", "probe", "--json", "-i", run]).stdout).expect("JSON");
+    let rows = report["totals"][0]["rows"].as_array().unwrap();
+    assert!(rows.len() == 4 && rows[3]["key"]["text"] == "tex", "{report}");
+    // In registers.
+    let program = built(dir.path(), "owned.rs", OWNED, &["rustc", "-C", "opt-level=2"]);
+    let (hits, text) = probed(&program, &format!("{place} if text == \"tex\""), &["--collect", "text,some"]);
+    assert_eq!(hits, [json!({"text": "tex", "some": [0, 1]})], "{text}");
+}
+
+/// Where instructions of a function begin, and their text.
+fn instructions(program: &Path, function: &str) -> Vec<(u64, String)> {
+    let output =
+        Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(format!("--disassemble={function}"));
+    let output = output.arg(program).output().expect("objdump");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = |line: &str| {
+        let (address, insn) = line.trim().split_once(":\t")?;
+        Some((u64::from_str_radix(address, 16).ok()?, insn.to_owned()))
+    };
+    let all: Vec<_> = text.lines().filter_map(line).collect();
+    let start = all.first().expect("a function").0;
+    all.into_iter().map(|(address, insn)| (address - start, insn)).collect()
+}
+
+/// A breakpoint in the middle of an instruction would make another of it, and one on an instruction that the kernel cannot
+/// execute elsewhere is never put there.
+#[test]
+fn no_breakpoint_where_none_can_be() {
+    ready();
+    tool("objdump");
+    let dir = tempfile::tempdir().unwrap();
+    let source = "volatile long sink;\n__attribute__((noinline)) void stop(long n) { sink = n * 12345; if (sink == 7) __asm__ volatile(\"hlt\"); }\nint main(void) { for (long n = 0; n < 5; n++) stop(n); return 0; }\n";
+    let program = built(dir.path(), "stop.c", source, &["gcc", "-O1"]);
+    let all = instructions(&program, "stop");
+    for (offset, _) in all.iter().filter(|(_, insn)| insn.starts_with("imul") || insn.starts_with("mov")) {
+        assert_eq!(probed(&program, &format!("stop+{offset}"), &["--collect", "$rip"]).0.len(), 5);
+        let text = refused(&program, &format!("stop+{}", offset + 1), &[]);
+        assert!(text.contains("in the middle of an instruction"), "{text}");
+    }
+    let (hlt, _) = all.iter().find(|(_, insn)| insn.starts_with("hlt")).expect("it is there");
+    let text = refused(&program, &format!("stop+{hlt}"), &[]);
+    assert!(text.contains("no breakpoint"), "{text}");
+}
+
+/// A probe of a return hides who called: who looks for that, ends the program.
+#[test]
+fn what_a_probe_of_a_return_does_to_exceptions_is_said() {
+    ready();
+    tool("g++");
+    let dir = tempfile::tempdir().unwrap();
+    let program = built(dir.path(), "classes.cpp", CLASSES, &["g++", "-O1"]);
+    let (_, text) = probed(&program, "ns::Der::method(int)%return", &["--collect", "$retval"]);
+    assert!(text.contains("an exception or a panic that passes through"), "{text}");
+    let (_, text) = probed(&program, "ns::Der::method(int)", &["--collect", "k"]);
+    assert!(!text.contains("exception"), "{text}");
+    let program = built(dir.path(), "inlined.c", INLINED, &["gcc", "-O1"]);
+    let (_, text) = probed(&program, "one%return", &["--collect", "$retval"]);
+    assert!(!text.contains("exception"), "{text}");
+}
+
+/// Go's runtime looks at who called a function whenever it moves a stack, and ends the program.
+#[test]
+fn returns_of_go_are_refused() {
+    ready();
+    tool("go");
+    let dir = tempfile::tempdir().unwrap();
+    let source = "package main\n\n//go:noinline\nfunc work(n int, s string) int { return n + len(s) }\n\nfunc main() { for i := 0; i < 5; i++ { work(i, \"abc\") } }\n";
+    std::fs::write(dir.path().join("work.go"), source).unwrap();
+    let program = dir.path().join("work");
+    let output =
+        Command::new("go").args(["build", "-o"]).arg(&program).arg("work.go").current_dir(dir.path());
+    let output =
+        output.env("GOCACHE", dir.path().join("cache")).env("GOFLAGS", "-mod=mod").output().expect("go");
+    assert!(output.status.success(), "{}", said(&output));
+    let (hits, text) = probed(&program, "main.work", &["--collect", "n"]);
+    assert_eq!(hits.len(), 5, "{text}");
+    let text = refused(&program, "main.work%return", &["--collect", "$rax"]);
+    assert!(text.contains("Go's runtime"), "{text}");
+}
+
 #[test]
 fn debug_information_in_files_of_its_own() {
     ready();

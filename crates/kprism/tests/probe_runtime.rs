@@ -152,6 +152,12 @@ fn children_that_have_touched_nothing() {
         assert_eq!(record["values"]["text"], "a string of the file", "{record}");
         assert_eq!(record["values"]["*pair"], serde_json::json!({"one": 11, "two": 22}), "{record}");
     }
+    // What a condition compares is brought in too.
+    let probe = "child if text == \"a string of the file\"";
+    let (said, code) = case.record(&[], &[probe, "--collect", "*pair"], &["--", program, "fork", "100"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(case.report()["records"].as_array().unwrap().len(), 100, "{said}");
+    assert!(!said.contains("bad read"), "{said}");
     // As a key too.
     let (said, code) = case.record(&[], &["child", "--by", "text"], &["--", program, "fork", "100"]);
     assert_eq!(code, Some(0), "{said}");
@@ -206,6 +212,100 @@ fn what_could_not_be_done_is_said() {
     let _ = code;
     let lost = case.report()["counts"][0]["lost"].as_u64().unwrap();
     assert_eq!(said.contains("need not be the last"), lost > 0, "{said}");
+}
+
+/// A command that a signal ends, one that is not there, and names and options that would mean nothing.
+#[test]
+fn what_becomes_of_the_command_is_said() {
+    let case = Case::new();
+    let program = case.program.to_str().unwrap();
+    let (said, code) = case.record(&[], &["tick", "--collect", "n"], &["--", program, "crash", "3"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("ended by signal 11 (SIGSEGV)") && case.hits() == [3], "{said}");
+    let manifest = std::fs::read(case.dir.path().join("run/manifest.json")).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&manifest).unwrap()["exit_code"], 139);
+    // What was recorded before stays.
+    let (said, code) = case.record(&[], &["tick", "--collect", "n"], &["--", "./nowhere"]);
+    assert!(code == Some(2) && said.contains("nowhere"), "{said}");
+    assert_eq!(case.hits(), [3]);
+    let refused: [(&[&str], &str); 6] = [
+        (&["tick", "--var", "pid=3"], "has a meaning already"),
+        (&["tick", "--var", "rax"], "has a meaning already"),
+        (&["tick", "--var", "n=1", "--var", "n=2"], "there twice"),
+        (&["tick", "--keys", "5", "--collect", "n"], "--by"),
+        (&["tick", "--collect", "n", "-p", "999999999"], "process 999999999"),
+        (&["tick", "--collect", "n", "--skip", "5000000000000000000"], "--skip"),
+    ];
+    for (options, why) in refused {
+        let (said, code) = case.record(&[], options, &["--", program, "crash", "1"]);
+        assert!(code == Some(2) && said.contains(why), "{options:?}: {said}");
+    }
+    let ticking = Ticking::start(&case.program);
+    let pid = ticking.0.id().to_string();
+    let (said, _) = case.record(&[], &["tick", "--stop-after", "10", "-p", &pid], &["--", "sleep", "0.2"]);
+    assert!(said.contains("not those of the command"), "{said}");
+}
+
+/// A full disk ends the recording: its records up to there are whole, and the rest is counted.
+#[test]
+fn a_full_disk_is_accounted_for() {
+    let case = Case::new();
+    let full = case.dir.path().join("full");
+    std::fs::create_dir(&full).unwrap();
+    let script = r#"mount -t tmpfs -o size=1M none full
+        "$1" record probe tick --collect 'n,$regs' -o full/run --exec "$2" --duration 6s -- "$2" 2> said; code=$?
+        "$1" report probe --json --limit 1 -i full/run > report.json || code=99
+        exit $code"#;
+    let status = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_kprism"), case.program.to_str().unwrap()])
+        .current_dir(case.dir.path())
+        .status()
+        .expect("unshare");
+    let read = |name: &str| std::fs::read_to_string(case.dir.path().join(name)).unwrap_or_default();
+    let said = read("said");
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(said.contains("No space left on device") && said.contains("is kept"), "{said}");
+    let report: Value = serde_json::from_str(&read("report.json")).expect("JSON");
+    let count = |unit: &str| {
+        let mut all = report["account"].as_array().unwrap().iter();
+        all.find(|entry| entry["unit"] == unit).unwrap()["count"].as_u64().unwrap()
+    };
+    assert!(count("records") > 1000 && count("records missing from the file") > 0, "{report}");
+    assert_eq!(count("damaged records"), 0, "{report}");
+}
+
+/// A command that has given enough goes on, but not for longer than it may.
+#[test]
+fn the_time_of_a_command_ends_after_enough_too() {
+    let case = Case::new();
+    let program = case.program.to_str().unwrap();
+    let options = ["tick", "--collect", "n", "--stop-after", "3", "--duration", "1s"];
+    let (said, code) = case.record(&["timeout", "-s", "KILL", "60"], &options, &["--", program]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(case.report()["records"].as_array().unwrap().len(), 3, "{said}");
+}
+
+/// The last record of a recorder that was killed may be half of one.
+#[test]
+fn records_before_damage_are_shown() {
+    let case = Case::new();
+    let program = case.program.to_str().unwrap();
+    let (said, code) = case.record(&[], &["deep", "--collect", "n"], &["--", program, "deep", "4"]);
+    assert_eq!(code, Some(0), "{said}");
+    let hits = case.dir.path().join("run/streams/probe/hits.bin");
+    let bytes = std::fs::read(&hits).unwrap();
+    std::fs::write(&hits, &bytes[..bytes.len() - 3]).unwrap();
+    let report = case.report();
+    assert_eq!(report["records"].as_array().unwrap().len(), 3, "{report}");
+    assert!(report["account"].to_string().contains("expected a record of"), "{report}");
+    for args in [&["script", "probe", "-i", "run"][..], &["export", "-i", "run", "-o", "-.csv"]] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).current_dir(case.dir.path()).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains("records end there"), "{args:?}: {said}");
+        assert!(String::from_utf8_lossy(&output.stdout).lines().count() >= 3, "{args:?}");
+    }
 }
 
 /// Options that records of probes, or a recording of this machine, have no use for are refused, not ignored.

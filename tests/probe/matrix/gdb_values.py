@@ -25,6 +25,37 @@ def scope_off(name):
     return "<" + name[at:]
 
 
+def first_pointer(value):
+    """The first address in a structure, or in what it consists of."""
+    kind = value.type.strip_typedefs()
+    if kind.code == gdb.TYPE_CODE_PTR:
+        return value
+    if kind.code == gdb.TYPE_CODE_STRUCT:
+        for field in kind.fields():
+            found = first_pointer(value[field]) if hasattr(field, "bitpos") else None
+            if found is not None:
+                return found
+    return None
+
+
+def elements(value, kind):
+    """What Rust's text, slices and vectors hold, read where they say that it is; None for anything else."""
+    name, fields = kind.name or "", [field.name for field in kind.fields()]
+    text = name in ("&str", "&mut str") or name.split("::")[-1] == "String"
+    if fields == ["data_ptr", "length"]:
+        first, count = value["data_ptr"], int(value["length"])
+    elif fields == ["vec"] and text:
+        first, count = first_pointer(value["vec"]), int(value["vec"]["len"])
+    elif name.split("<", 1)[0].split("::")[-1] == "Vec":
+        of = kind.template_argument(0)
+        first, count = first_pointer(value["buf"]).cast(of.pointer()), int(value["len"])
+    else:
+        return None
+    if text:
+        return {"text": bytes(gdb.selected_inferior().read_memory(int(first), count)).hex() if count else ""}
+    return [plain((first + i).dereference(), 1) for i in range(count)]
+
+
 def plain(value, depth=0):
     """A value in the form that `kprism script probe --json` has."""
     if depth > 5:
@@ -63,6 +94,9 @@ def plain(value, depth=0):
             return {"text": bytes(int(i) & 255 for i in items).rstrip(b"\0").hex()}
         return [plain(i, depth + 1) for i in items]
     if code in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION):
+        held = elements(value, kind) if depth == 0 and os.environ.get("MATRIX_RUST") else None
+        if held is not None:
+            return held
         out = {}
         for field in kind.fields():
             if not hasattr(field, "bitpos"):

@@ -185,6 +185,14 @@ impl Image {
         })
     }
 
+    /// Where the byte at this offset of the file is loaded.
+    pub fn address_of(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|(start, size, at)| {
+            let within = offset.checked_sub(*at).filter(|n| n < size)?;
+            start.checked_add(within)
+        })
+    }
+
     /// The address of a symbol.
     pub fn symbol(&self, name: &str) -> Option<u64> {
         let names = self.names.get_or_init(|| {
@@ -239,6 +247,11 @@ impl Image {
             }
             _ => &[],
         }
+    }
+
+    /// Whether the file has a section of this name.
+    pub fn has_section(&self, name: &str) -> bool {
+        self.object().is_some_and(|o| o.section_by_name(name).is_some())
     }
 
     pub(crate) fn section_address(&self, name: &str) -> u64 {

@@ -170,7 +170,7 @@ impl<'d> Debug<'d> {
         size: u64,
     ) -> Result<Record, Error> {
         let mut members = Vec::new();
-        let mut choice = None;
+        let (mut choice, mut of) = (None, None);
         let bare = is_bare(unit);
         // Whether copying it runs code, so that functions get its address (Itanium C++ ABI 3.1.2.3).
         let mut copied = false;
@@ -191,6 +191,10 @@ impl<'d> Debug<'d> {
                     }
                     _ => false,
                 };
+                continue;
+            }
+            if bare && of.is_none() && child.entry().tag() == gimli::DW_TAG_template_type_parameter {
+                of = Some(self.link(node.file, unit, child.entry()));
                 continue;
             }
             if child.entry().tag() == gimli::DW_TAG_variant_part {
@@ -218,7 +222,7 @@ impl<'d> Debug<'d> {
             Some(name) if declared && bare => Some(self.scoped_name(node, name)?),
             name => name,
         };
-        Ok(Record { tag, name, size, members, declared, bare, by_reference, choice })
+        Ok(Record { tag, name, size, members, declared, bare, by_reference, of, choice })
     }
 
     /// Whether a constructor makes an object of another one.

@@ -176,7 +176,11 @@ fn buffer_of(op: &Op) -> i16 {
     match op {
         Op::Load { .. } => 8,
         Op::TextEq(Text::Comm, _) | Op::Entry(..) => 16,
-        Op::TextEq(_, text) => ((text.len() + 2).div_ceil(8) * 8).min(1 << 14) as i16,
+        Op::TextEq(text, wanted) => {
+            // Its address is kept too where the string may have to be read again.
+            let again = matches!(text, Text::Memory { space: crate::ir::Space::User, .. });
+            ((wanted.len() + 2).div_ceil(8) * 8 + 8 * usize::from(again)).min(1 << 14) as i16
+        }
         Op::Record(_) => 24,
         _ => 0,
     }

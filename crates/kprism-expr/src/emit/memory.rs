@@ -63,11 +63,28 @@ impl Emitter<'_> {
                 // One byte more than the text tells a longer one.
                 let size = limit.map_or(wanted.len() + 2, |n| (n as usize + 1).min(wanted.len() + 2));
                 self.into(3, addr);
-                self.stack(1, at);
-                self.mov_imm(2, size as u64);
-                let call =
-                    if space == Space::Kernel { helper::READ_KERNEL_STR } else { helper::READ_USER_STR };
-                self.push(insn::CALL, 0, 0, 0, call);
+                if space == Space::User {
+                    self.push(insn::STX | 0x18, FP, 3, -8, 0);
+                }
+                let read = |emitter: &mut Self, call| {
+                    emitter.stack(1, at);
+                    emitter.mov_imm(2, size as u64);
+                    emitter.push(insn::CALL, 0, 0, 0, call);
+                };
+                if space == Space::Kernel {
+                    read(self, helper::READ_KERNEL_STR);
+                } else {
+                    // No helper both ends at the zero byte and brings in what is not there yet: where the string cannot be
+                    // read, a program that may wait brings it in (its plain reads do), and it is read again.
+                    let fine = self.local();
+                    read(self, helper::READ_USER_STR);
+                    self.jump(insn::JMP | insn::JSGE, 0, 0, 0, fine);
+                    for call in [helper::READ_USER, helper::READ_USER_STR] {
+                        self.push(insn::LDX | 0x18, 3, FP, -8, 0);
+                        read(self, call);
+                    }
+                    self.here(fine);
+                }
                 self.jump(insn::JMP | insn::JSLT, 0, 0, 0, Label::Fault(Fault::Read));
                 // With its zero byte; before Linux 6.15 an empty string of a program has none.
                 let other = if wanted.is_empty() { insn::JGT } else { insn::JNE };

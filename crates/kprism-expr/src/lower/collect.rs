@@ -8,6 +8,7 @@ use crate::ir::{Func, Term};
 use crate::parse::parse;
 use crate::scope::{Location, Spot};
 
+use super::elements::Elements;
 use super::{Env, Lower, Operand, Scalar, Use, is_type};
 
 /// What the function of a collected expression returns.
@@ -21,6 +22,8 @@ pub enum What {
     Parts(u64),
     /// The address of a string: up to its zero byte, or the end of its array.
     Text(Option<u64>),
+    /// The address of elements whose number the function of the first part gives.
+    Elements(Elements),
     /// Nothing that matters: it is the task's name.
     Comm,
 }
@@ -46,7 +49,7 @@ pub struct Collected {
     pub func: Func,
     /// What that returns.
     pub what: What,
-    /// Of a value in parts: these, in order.
+    /// Of a value in parts: these, in order. Of elements: their number.
     pub parts: Vec<Part>,
     /// The expression's type.
     pub ty: Ty,
@@ -67,6 +70,9 @@ pub fn collect(source: &str, env: Env<'_>) -> Result<Collected> {
         Operand::Text(_) | Operand::Comm => Ty::Array(std::rc::Rc::new(Ty::Int(Int::CHAR)), Some(16)),
         Operand::Nothing => return Err(Error::new(expr.span, "`void` has no value to collect")),
     };
+    if let Some(of) = lower.elements_of(&operand, expr.span)? {
+        return counted(&expr, env, (ty, shown), of);
+    }
     let (v, what) = match lower.resolve(&ty, expr.span)? {
         _ if matches!(operand, Operand::Comm) => (lower.b.constant(0, crate::ir::Width::W64), What::Comm),
         Def::Plain(Ty::Array(of, count)) if is_char(&lower, &of) && !is_scattered(&operand) => {
@@ -100,6 +106,26 @@ pub fn collect(source: &str, env: Env<'_>) -> Result<Collected> {
     };
     lower.b.end(Term::Return(v));
     Ok(Collected { func: lower.b.finish(), what, parts: Vec::new(), ty, shown, uses: lower.uses })
+}
+
+/// Elements behind an address: that, and how many.
+fn counted(expr: &Expr, env: Env<'_>, of: (Ty, String), elements: Elements) -> Result<Collected> {
+    let (ty, shown) = of;
+    let mut uses = Vec::new();
+    let mut word = |is_count: bool| {
+        let mut lower = Lower::new(env);
+        let operand = lower.expr(expr)?;
+        let v = match is_count {
+            true => lower.count_of(&operand, &elements, expr.span)?,
+            false => lower.address_of(&operand, &elements, expr.span)?,
+        };
+        lower.b.end(Term::Return(v));
+        uses = lower.uses;
+        Ok::<_, Error>(lower.b.finish())
+    };
+    let (func, count) = (word(false)?, word(true)?);
+    let parts = vec![Part { at: 0, size: 8, func: Some(count) }];
+    Ok(Collected { func, what: What::Elements(elements), parts, ty, shown, uses })
 }
 
 /// Whether it is not in memory as a whole, so that it has no address.

@@ -6,10 +6,13 @@
 
 mod arith;
 mod collect;
+mod elements;
 mod name;
 mod place;
 
 pub use collect::{Collected, Part, What, collect};
+pub use elements::Elements;
+pub use name::is_built_in;
 
 use std::rc::Rc;
 
@@ -396,6 +399,9 @@ impl<'e> Lower<'e> {
         if text.len() > LONGEST_TEXT {
             return Err(Error::new(span, format!("strings are compared up to {LONGEST_TEXT} bytes")));
         }
+        if let Some(of) = self.elements_of(&operand, span)?.filter(|of| of.size == 1) {
+            return self.same_bytes(&operand, &of, text, span);
+        }
         if text.contains(&0) {
             return Err(Error::new(span, "the string has a zero byte, which ends strings in memory"));
         }
@@ -418,6 +424,10 @@ impl<'e> Lower<'e> {
                     Def::Plain(Ty::Array(_, count)) => count,
                     _ => None,
                 };
+                if matches!(self.resolve(&ty, span)?, Def::Record(_)) {
+                    return Err(Error::new(span, format!("`{}` is no string", self.show(&ty)))
+                        .help("strings are compared with `char *`, arrays of `char`, `$comm`, and Rust's `&str`, `String`, and bytes"));
+                }
                 let (addr, scalar) = self.rvalue(operand, span)?;
                 let chars = match &scalar {
                     Scalar::Ptr(to) => {

@@ -15,6 +15,15 @@ use super::{Lower, Operand, Scalar, Use};
 /// The variables that are there everywhere.
 const BUILTIN: [&str; 7] = ["pid", "tid", "comm", "cpu", "ts", "retval", "duration"];
 
+/// Whether `$name` means something without being defined: a trace state variable of that name could not be read.
+pub fn is_built_in(name: &str) -> bool {
+    const LISTS: [&str; 6] = ["args", "locals", "regs", "sdata", "stack", "ustack"];
+    BUILTIN.contains(&name)
+        || LISTS.contains(&name)
+        || Reg::by_name(name).is_some()
+        || regs::part(name).is_some()
+}
+
 impl Lower<'_> {
     fn note(&mut self, name: &str, role: &'static str, ty: &Ty, place: String) {
         let ty = self.show(ty);

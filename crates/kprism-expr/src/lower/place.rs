@@ -138,7 +138,7 @@ impl Lower<'_> {
         }
     }
 
-    fn load(&mut self, addr: Val, size: u8, signed: bool, width: Width) -> Val {
+    pub(super) fn load(&mut self, addr: Val, size: u8, signed: bool, width: Width) -> Val {
         let space = self.env.scope.space();
         self.b.push(Op::Load { space, size, signed, addr }, width)
     }
@@ -356,6 +356,10 @@ impl Lower<'_> {
 
     pub(super) fn index(&mut self, a: &Expr, i: &Expr, span: Span) -> Result<Operand> {
         let of = self.expr(a)?;
+        if let Some(elements) = self.elements_of(&of, a.span)? {
+            let element = self.element(&of, &elements, i, span)?;
+            return self.referred(element, span);
+        }
         // An array that is not in memory as a whole: the element's bits, if its number is known.
         if let Operand::Parts { location, ty, from, bits: None, name } = &of
             && !matches!(location, Location::Whole(Spot::Memory(_)))

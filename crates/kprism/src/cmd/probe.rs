@@ -70,14 +70,15 @@ impl Loaded {
         probe_account::account(&self.description, &self.bytes, failed, last)
     }
 
-    /// Calls `take` with each record's values; it says whether there should be more. Ends at what is no record.
+    /// Calls `take` with each record's values; it says whether there should be more. Ends at what is no record, as the file
+    /// of a recorder that was killed may: the account says so.
     pub fn each(
         &self,
         path: &Path,
         mut take: impl FnMut(&Hit<'_>, Vec<(&str, Result<Value, &'static str>)>) -> Result<bool>,
     ) -> Result<()> {
         for hit in hits(&self.bytes) {
-            let hit = hit.with_context(|| path.display().to_string())?;
+            let Ok(hit) = hit else { break };
             if !self.tasks.is_empty() && !self.tasks.contains(&hit.pid) && !self.tasks.contains(&hit.tid) {
                 continue;
             }
@@ -96,6 +97,16 @@ impl Loaded {
 }
 
 impl Loaded {
+    /// Says where the records end in something that is none: for what shows them without an account.
+    pub fn whole(&self, run: &Run) -> Result<()> {
+        match hits(&self.bytes).find_map(Result::err) {
+            Some(damage) => Err(damage)
+                .with_context(|| run.dir().display().to_string())
+                .context("the records end there; those before are shown"),
+            None => Ok(()),
+        }
+    }
+
     /// A stack's addresses as functions.
     fn named(&self, item: &Item, value: Value) -> Value {
         let (Some(Shape::Stack { .. }), Some(symbols), Value::Array(frames)) =
@@ -219,6 +230,9 @@ pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome
     for line in probe_counts::sums(&loaded.description.probes, &loaded.description.counts) {
         writeln!(out, "{line}")?;
     }
+    if let Some(last) = run.manifest()?.options.get("last").and_then(Value::as_u64) {
+        writeln!(out, "of all records the last {last} are kept")?;
+    }
     for (name, value) in &loaded.description.variables {
         writeln!(out, "${name} = {value}")?;
     }
@@ -268,6 +282,10 @@ pub fn script(run: &Run, args: &script::Args, out: &mut dyn Write) -> Result<Out
         }
         Ok(args.limit.is_none_or(|most| shown < most))
     })?;
+    if args.limit.is_none_or(|most| shown < most) {
+        out.flush()?;
+        loaded.whole(run)?;
+    }
     Ok(if shown == 0 { Outcome::NothingMatched } else { Outcome::Done })
 }
 
@@ -362,6 +380,7 @@ pub fn export(
         ),
     };
     progress.say(&format!("wrote {}", path.display()));
+    loaded.whole(run)?;
     Ok(outcome)
 }
 
@@ -396,6 +415,7 @@ fn parquet(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Resu
     }
     kprism_store::save_records(path, &columns)?;
     progress.say(&format!("wrote {}", path.display()));
+    loaded.whole(run)?;
     Ok(if rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done })
 }
 
@@ -461,5 +481,9 @@ fn csv(run: &Run, loaded: &Loaded, view: &View<'_>, out: &mut dyn Write) -> Resu
         writeln!(out)?;
         Ok(view.rows == 0 || rows < view.rows)
     })?;
+    if view.rows == 0 || rows < view.rows {
+        out.flush()?;
+        loaded.whole(run)?;
+    }
     Ok(if rows == 0 { Outcome::NothingMatched } else { Outcome::Done })
 }

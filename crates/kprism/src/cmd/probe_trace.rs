@@ -46,6 +46,7 @@ pub fn ctf(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Resu
         write(&format!("cpu_{cpu}"), &bytes)?;
     }
     progress.say(&format!("wrote {}; see: babeltrace2 {}", path.display(), path.display()));
+    loaded.whole(run)?;
     Ok(if records == 0 { Outcome::NothingMatched } else { Outcome::Done })
 }
 
@@ -104,6 +105,7 @@ pub fn gdb(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Resu
     let description = tfile::Description { definitions: &definitions, buffer: &buffer };
     fs::write(path, description.bytes(&status)).with_context(|| path.display().to_string())?;
     progress.say(&format!("wrote {}; in GDB: target tfile {}", path.display(), path.display()));
+    loaded.whole(run)?;
     Ok(if frames == 0 { Outcome::NothingMatched } else { Outcome::Done })
 }
 

@@ -48,6 +48,11 @@ int main(int argc, char **argv)
 		}
 		return 0;
 	}
+	if (argc > 1 && !strcmp(argv[1], "crash")) {
+		for (long n = 0; n < count; n++)
+			tick(n);
+		*(volatile int *)0 = 1;
+	}
 	for (long n = 0;;)
 		n = tick(n);
 }

@@ -70,7 +70,7 @@ const COMPILED: [&str; 15] = [
 pub struct Args {
     #[command(flatten)]
     what: ProbeArgs,
-    /// Command to run; its hits, and those of what it starts, count
+    /// Command to run; its hits, and those of what it starts, count (with -p only those of PID, while it runs)
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
     /// Probes that `kprism compile` made, on this machine or another
@@ -82,9 +82,9 @@ pub struct Args {
     /// Keep the last N records only, and write them at the end
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub last: Option<u32>,
-    /// Combinations of --by that each probe counts, at most
-    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = "Counts", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
-    pub keys: u32,
+    /// Combinations of --by that each probe counts, at most [default: 4096]
+    #[arg(long, value_name = "N", help_heading = "Counts", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub keys: Option<u32>,
     /// Stop after this time
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
@@ -120,9 +120,23 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         bail!("{option} is about a guest: add --guest, or leave it out");
     }
     let program = compiled(args, progress)?;
+    let has_keys =
+        program.plans.iter().any(|plan| plan.probe.tally.as_ref().is_some_and(|t| !t.keys.is_empty()));
+    if args.keys.is_some() && !has_keys {
+        bail!("--keys: nothing is counted by keys (--by)");
+    }
     if args.guest {
         kprism_lab::interrupt::catch_signals();
         return in_guest(args, &program, progress, out);
+    }
+    if let Some(name) = args.command.first() {
+        // Before anything is attached, and a run of earlier is gone.
+        here(name)?;
+    }
+    if let (false, Some(pid)) = (args.command.is_empty(), args.pid.first()) {
+        progress.say(&format!(
+            "note: hits of process {pid} count, not those of the command, which is run meanwhile"
+        ));
     }
     let plans = program.plans;
     // All of them together are a gigabyte at most.
@@ -138,12 +152,17 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         ring_bytes: bytes.next_power_of_two() as u32,
         stop_after: args.stop_after,
         vars: program.vars.iter().map(|(_, value)| *value).collect(),
-        keys: args.keys,
+        keys: args.keys.unwrap_or(KEYS),
     };
     signals::catch();
     let session = Session::start(plans, &config)?;
     session.said().iter().for_each(|note| progress.say(&format!("note: {note}")));
     session.failed().iter().for_each(|why| progress.say(&format!("not attached: {why}")));
+    let (asked, given) = (config.ring_bytes, session.ring_bytes());
+    if given < asked || args.buffer_size.saturating_mul(1024) > bytes {
+        let given = kprism_report::units::grouped(u64::from(given) / 1024);
+        progress.say(&format!("note: each CPU's ring has {given} KiB: all together have 512 MiB at most"));
+    }
     if session.numbers_differ() {
         progress.say(
             "note: in a PID namespace: numbers of processes in records and conditions are the machine's, not this \
@@ -178,7 +197,10 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     description.variables = names.zip(session.variables()).collect();
     write_description(&folder, &description)?;
     manifest.exit_code = watched.exit_code;
-    manifest.stopped = watched.interrupted.then(|| "interrupted".to_owned());
+    manifest.stopped = match &watched.full {
+        Some(why) => Some(format!("records could not be written: {why}")),
+        None => watched.interrupted.then(|| "interrupted".to_owned()),
+    };
     let sum = |f: fn(&Counts) -> u64| description.counts.iter().map(f).sum::<u64>();
     manifest.other.insert("records".into(), watched.records.into());
     manifest.other.insert("lost_records".into(), sum(|c| c.lost).into());
@@ -196,18 +218,37 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let account = Loaded::open(&run)?.account(&manifest);
     manifest.accounts.insert(instrument::PROBE.into(), account);
     run.write_manifest(&manifest)?;
-    told(&description).iter().chain(&not_last).for_each(|line| progress.say(line));
+    told(&description, args.last).iter().chain(&not_last).for_each(|line| progress.say(line));
+    if let Some(why) = &watched.full {
+        eprintln!("kprism: {why}; recording ended there, and what was recorded until then is kept");
+    }
+    if let Some(line) = &watched.told {
+        progress.say(line);
+    }
     progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));
     Ok(match watched {
         Watched { interrupted: true, .. } => Outcome::Code(exit::INTERRUPTED),
+        Watched { full: Some(_), .. } => Outcome::Code(NOT_ALL),
         _ if !session.failed().is_empty() => Outcome::Code(NOT_ALL),
         _ if sum(|c| c.hits) == 0 => Outcome::NothingMatched,
         _ => Outcome::Done,
     })
 }
 
-/// Some probes could not be attached.
+/// Some probes could not be attached, or not all records could be written.
 const NOT_ALL: u8 = 2;
+
+/// Combinations of keys that a probe counts, unless others are asked for.
+const KEYS: u32 = 4096;
+
+/// Refuses a command that is not there.
+fn here(name: &str) -> Result<()> {
+    match super::probe_args::found(name) {
+        Some(path) => drop(fs::metadata(&path).with_context(|| path.display().to_string())?),
+        None => bail!("{name}: no such program in $PATH"),
+    }
+    Ok(())
+}
 
 /// The probes of a file, or of the command line.
 fn compiled(args: &Args, progress: &Progress) -> Result<Compiled> {
@@ -265,7 +306,9 @@ fn in_guest(args: &Args, program: &Compiled, progress: &Progress, out: &mut dyn 
     if let Some(last) = args.last {
         job.argv.extend(["--last".to_owned(), last.to_string()]);
     }
-    job.argv.extend(["--keys".to_owned(), args.keys.to_string()]);
+    if let Some(keys) = args.keys {
+        job.argv.extend(["--keys".to_owned(), keys.to_string()]);
+    }
     job.argv.extend(["--buffer-size".to_owned(), format!("{}K", args.buffer_size), "--".to_owned()]);
     job.argv.extend(args.command.iter().cloned());
     job.collect = Some(GUEST[2].into());
@@ -285,7 +328,7 @@ fn in_guest(args: &Args, program: &Compiled, progress: &Progress, out: &mut dyn 
         .for_each(|note| progress.say(&format!("note: {}", note.trim_start_matches("note: "))));
     strings("not_attached").iter().for_each(|why| progress.say(&format!("not attached: {why}")));
     if let Ok(loaded) = Loaded::open(&run) {
-        told(loaded.description()).iter().for_each(|line| progress.say(line));
+        told(loaded.description(), args.last).iter().for_each(|line| progress.say(line));
         progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));
     }
     Ok(Outcome::Code(lab::code(&ran)))
@@ -313,6 +356,10 @@ struct Watched {
     exit_code: Option<i32>,
     interrupted: bool,
     records: u64,
+    /// Why not all records are in the file.
+    full: Option<String>,
+    /// How the command ended, if that should be said.
+    told: Option<String>,
 }
 
 /// Runs the command, or waits for as long as was asked, and takes records out as they come.
@@ -323,25 +370,26 @@ fn watch(args: &Args, session: &Session, path: &Path, progress: &Progress) -> Re
     let mut watch = Watch::begin(&args.command, args.pid.clone(), args.duration, progress)?;
     hurry();
     loop {
-        file.take(|take| reader.drain(take))?;
+        file.take(|take| reader.drain(take));
         if watch.ended()? {
             break;
         }
-        let enough = session.is_over();
+        let enough = session.is_over() || file.is_full();
         if enough {
             // A command that has given enough goes on without probes.
             session.stop();
         }
-        let over = if enough { !watch.has_command() } else { watch.is_over() };
-        if over {
+        // Its time may be over all the same, or an interrupt may ask for its end.
+        if watch.is_over() || (enough && !watch.has_command()) {
             break;
         }
         std::thread::sleep(TICK);
     }
     session.stop();
-    file.take(|take| reader.finish(take))?;
-    let records = file.end()?;
-    Ok(Watched { exit_code: watch.exit_code, interrupted: signals::requested(), records })
+    file.take(|take| reader.finish(take));
+    let (records, full) = file.end();
+    let told = watch.told();
+    Ok(Watched { exit_code: watch.exit_code, interrupted: signals::requested(), records, full, told })
 }
 
 /// Lets this thread run before those that fill the rings: it takes little of a CPU, and what it comes too late for is lost.
@@ -351,8 +399,8 @@ fn hurry() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
 }
 
-/// What was counted, a line for each probe, and what is wrong.
-fn told(description: &Description) -> Vec<String> {
+/// What was counted, a line for each probe, and what is wrong. `last`: only so many records are kept.
+fn told(description: &Description, last: Option<u32>) -> Vec<String> {
     let mut lines = Vec::new();
     for (probe, counts) in description.probes.iter().zip(&description.counts) {
         let mut said = crate::cmd::probe_counts::counted(probe, counts).into_iter();
@@ -360,6 +408,7 @@ fn told(description: &Description) -> Vec<String> {
         lines.extend(said);
     }
     lines.extend(crate::cmd::probe_counts::sums(&description.probes, &description.counts));
+    lines.extend(last.map(|last| format!("of all records the last {last} are kept")));
     let variables = description.variables.iter().map(|(name, value)| format!("${name} = {value}"));
     lines.extend(variables);
     lines

@@ -76,6 +76,14 @@ impl ProbeArgs {
         if self.probes.is_empty() {
             bail!("which probes? write `FUNC if EXPR`, FILE:LINE or another place");
         }
+        for (number, (name, _)) in self.vars.iter().enumerate() {
+            if kprism_expr::lower::is_built_in(name) {
+                bail!("--var {name}: `${name}` has a meaning already; choose another name");
+            }
+            if self.vars[..number].iter().any(|(other, _)| other == name) {
+                bail!("--var {name}: it is there twice");
+            }
+        }
         let vars: Vec<String> = self.vars.iter().map(|(name, _)| name.clone()).collect();
         let Self { set, hist, linear, skip, pass, .. } = self;
         let (skip, pass) = (*skip, *pass);
@@ -122,20 +130,31 @@ impl ProbeArgs {
         if let Some(path) = &self.exec {
             return Ok(plans(Target::Program(path, debug), request)?);
         }
-        let btf = Target::Btf(Path::new("/sys/kernel/btf/vmlinux"));
+        let in_kernel = || match debug {
+            Some(path) => {
+                bail!(
+                    "--debug-file {}: `{}` is looked up in the kernel, whose debug information is -k",
+                    path.display(),
+                    request.place
+                )
+            }
+            None => Ok(Target::Btf(Path::new("/sys/kernel/btf/vmlinux"))),
+        };
         let program = match (command.first(), pids) {
             (Some(name), _) => found(name),
             (None, [pid]) => Some(PathBuf::from(format!("/proc/{pid}/exe"))),
             _ => None,
         };
-        let Some(program) = program else { return Ok(plans(btf, request)?) };
+        let Some(program) = program else { return Ok(plans(in_kernel()?, request)?) };
         match plans(Target::Program(&program, debug), request) {
             Ok(planned) => Ok(planned),
             // The place is there, what is asked of it is not.
             Err(error @ (kprism_probe::Error::Expression(_) | kprism_probe::Error::Cannot(_))) => {
                 Err(error.into())
             }
-            Err(there) => plans(btf, request).map_err(|error| match error {
+            // It is the program's own debug information that was named.
+            Err(there) if debug.is_some() => Err(there.into()),
+            Err(there) => plans(in_kernel()?, request).map_err(|error| match error {
                 kprism_probe::Error::Btf(_) => anyhow!("{there}\nand in the kernel: {error}"),
                 error => error.into(),
             }),
@@ -159,7 +178,7 @@ fn variable(text: &str) -> Result<(String, i64), String> {
 }
 
 /// A command's file.
-fn found(name: &str) -> Option<PathBuf> {
+pub fn found(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a recording by BPF lasts as long as: a command, processes, a time, or until Ctrl-C.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -36,8 +37,10 @@ pub struct Watch {
     limit: Option<Duration>,
     started: Instant,
     asked_to_end: bool,
-    /// The command's, once it has ended.
+    /// The command's, once it has ended; of one that a signal ended 128 and its number.
     pub exit_code: Option<i32>,
+    /// The signal that ended the command, if one did.
+    pub signal: Option<i32>,
 }
 
 impl Watch {
@@ -60,7 +63,15 @@ impl Watch {
         if command.is_none() && limit.is_none() {
             progress.say("recording; Ctrl-C ends it");
         }
-        Ok(Watch { command, numbers, limit, started: Instant::now(), asked_to_end: false, exit_code: None })
+        Ok(Watch {
+            command,
+            numbers,
+            limit,
+            started: Instant::now(),
+            asked_to_end: false,
+            exit_code: None,
+            signal: None,
+        })
     }
 
     /// Whether a command is waited for.
@@ -72,8 +83,22 @@ impl Watch {
     pub fn ended(&mut self) -> Result<bool> {
         let Some(running) = &mut self.command else { return Ok(false) };
         let status = running.try_wait().context("waiting for the command")?;
-        self.exit_code = status.and_then(|status| status.code());
+        self.signal = status.and_then(|status| status.signal());
+        self.exit_code =
+            status.and_then(|status| status.code().or_else(|| Some(128 + status.signal().unwrap_or(0))));
         Ok(status.is_some())
+    }
+
+    /// How the command ended, if that was not with 0.
+    pub fn told(&self) -> Option<String> {
+        match (self.signal, self.exit_code) {
+            (Some(signal), _) if self.asked_to_end && signal == libc::SIGTERM => None,
+            (Some(signal), _) => {
+                Some(format!("note: the command was ended by signal {signal} ({})", signal_name(signal)))
+            }
+            (None, Some(code)) if code != 0 => Some(format!("note: the command ended with {code}")),
+            _ => None,
+        }
     }
 
     /// Whether there is nothing more to wait for. A command is asked to end when its time is over, and waited for.
@@ -100,6 +125,26 @@ impl Watch {
 
 fn alive(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGSYS => "SIGSYS",
+        _ => "see `kill -l`",
+    }
 }
 
 /// Asks a process that has not been waited for to end.

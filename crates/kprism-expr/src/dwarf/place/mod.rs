@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A place in the code, and what can be named there.
+
+use std::rc::Rc;
+
+use gimli::Expression;
+
+use super::line::Line;
+use super::location::Context;
+use super::{Debug, Entry, Error, Node, R, Unit};
+use crate::abi;
+use crate::ast::Tag;
+use crate::ctype::{Def, Ty, TypeRef, Types};
+use crate::ir::Space;
+use crate::regs::Reg;
+use crate::scope::{Location, Moment, Role, Scope, Spot, Sym, Variable};
+
+mod code;
+mod variable;
+
+pub use code::Places;
+
+/// Variables of a frame.
+struct Local {
+    name: String,
+    node: Node,
+    role: Role,
+    /// How deep in blocks.
+    depth: usize,
+}
+
+/// A function, or one that is inlined in it.
+struct Frame {
+    name: String,
+    locals: Vec<Local>,
+}
+
+/// A place.
+pub struct Place<'c, 'd> {
+    debug: &'c Debug<'d>,
+    file: usize,
+    index: usize,
+    unit: Rc<Unit<'d>>,
+    /// The instruction.
+    pub pc: u64,
+    /// Where the enclosing function begins.
+    pub entry: u64,
+    /// When.
+    pub moment: Moment,
+    space: Space,
+    /// From the function to the innermost inlined one.
+    frames: Vec<Frame>,
+    function: Node,
+    base: Option<Expression<R<'d>>>,
+    /// The innermost block, or inlined function, around it.
+    block: Node,
+    /// An inlined function in which nothing more is looked for.
+    innermost: Option<Node>,
+    /// Inlined functions around it, from the outermost on.
+    inlined: Vec<Node>,
+    /// Source line.
+    pub line: Option<Line>,
+}
+
+impl<'c, 'd> Place<'c, 'd> {
+    /// The place at an address.
+    pub fn at(debug: &'c Debug<'d>, pc: u64, moment: Moment, space: Space) -> Result<Self, Error> {
+        Self::found(debug, pc, moment, space, None)
+    }
+
+    /// The place at an address; in a function that is inlined there, but in nothing that is inlined in that.
+    fn found(
+        debug: &'c Debug<'d>,
+        pc: u64,
+        moment: Moment,
+        space: Space,
+        innermost: Option<Node>,
+    ) -> Result<Self, Error> {
+        let none = || Error::Nothing(format!("{}: no debug information of {pc:#x}", debug.image.name()));
+        let skeleton = debug.unit_of(pc)?.ok_or_else(none)?;
+        let (file, index) = debug.full(skeleton);
+        let unit = debug.unit(file, index)?;
+        let mut place = Self {
+            debug,
+            file,
+            index,
+            unit: unit.clone(),
+            pc,
+            entry: pc,
+            moment,
+            space,
+            frames: Vec::new(),
+            function: Node { file, offset: 0 },
+            block: Node { file, offset: 0 },
+            innermost,
+            inlined: Vec::new(),
+            base: None,
+            line: debug.line_of(&*debug.unit(0, skeleton)?, pc)?,
+        };
+        let bad = debug.bad(".debug_info");
+        let function = place.function_around()?.ok_or_else(none)?;
+        let mut tree = unit.entries_tree(Some(function)).map_err(&bad)?;
+        let top = tree.root().map_err(&bad)?;
+        place.enter_function(top.entry())?;
+        place.walk(top, 0)?;
+        Ok(place)
+    }
+
+    /// The die of the function whose code has the instruction.
+    fn function_around(&self) -> Result<Option<gimli::UnitOffset>, Error> {
+        let bad = self.debug.bad(".debug_info");
+        let mut tree = self.unit.entries_tree(None).map_err(&bad)?;
+        let mut tops = tree.root().map_err(&bad)?.children();
+        while let Some(top) = tops.next().map_err(&bad)? {
+            if top.entry().tag() == gimli::DW_TAG_subprogram && self.covers(top.entry(), self.pc)? {
+                return Ok(Some(top.entry().offset()));
+            }
+        }
+        // In a namespace, a class or another function.
+        let mut entries = self.unit.entries_raw(None).map_err(&bad)?;
+        let mut entry = Entry::null();
+        while !entries.is_empty() {
+            if entries.read_entry(&mut entry).map_err(&bad)?
+                && entry.tag() == gimli::DW_TAG_subprogram
+                && self.covers(&entry, self.pc)?
+            {
+                return Ok(Some(entry.offset()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The functions that it is in: the one that is called, then those that are inlined.
+    pub fn functions(&self) -> Vec<String> {
+        self.frames.iter().map(|f| f.name.clone()).collect()
+    }
+
+    /// The instruction after the function's prologue, where GDB's `break` stops.
+    pub fn after_prologue(&self) -> Result<u64, Error> {
+        let (unit, entry) = self.debug.entry(self.function)?;
+        let mut high = self.entry;
+        let mut ranges = self.debug.parts[self.file]
+            .dwarf
+            .die_ranges(&unit, &entry)
+            .map_err(self.debug.bad(".debug_info"))?;
+        while let Some(range) = ranges.next().map_err(self.debug.bad(".debug_rnglists"))? {
+            if range.begin <= self.entry && self.entry < range.end {
+                high = range.end;
+            }
+        }
+        let skeleton = self.debug.unit_of(self.entry)?.unwrap_or(0);
+        self.debug.after_prologue(&*self.debug.unit(0, skeleton)?, self.entry, high)
+    }
+
+    fn node(&self, entry: &Entry<'d>) -> Node {
+        let start = self.debug.parts[self.file].units[self.index].start;
+        Node { file: self.file, offset: start + entry.offset().0 }
+    }
+
+    fn covers(&self, entry: &Entry<'d>, pc: u64) -> Result<bool, Error> {
+        let dwarf = &self.debug.parts[self.file].dwarf;
+        let mut ranges = dwarf.die_ranges(&self.unit, entry).map_err(self.debug.bad(".debug_info"))?;
+        while let Some(range) = ranges.next().map_err(self.debug.bad(".debug_rnglists"))? {
+            if range.begin <= pc && pc < range.end {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn enter_function(&mut self, entry: &Entry<'d>) -> Result<(), Error> {
+        self.function = self.node(entry);
+        self.block = self.function;
+        let dwarf = &self.debug.parts[self.file].dwarf;
+        if let Some(low) = entry.attr_value(gimli::DW_AT_low_pc)
+            && let Ok(Some(low)) = dwarf.attr_address(&self.unit, low)
+        {
+            self.entry = low;
+        }
+        let ranges = dwarf.die_ranges(&self.unit, entry).ok().and_then(|mut r| r.next().ok().flatten());
+        if !entry.has_attr(gimli::DW_AT_low_pc)
+            && let Some(first) = ranges
+        {
+            self.entry = first.begin;
+        }
+        self.base = entry.attr_value(gimli::DW_AT_frame_base).and_then(|v| v.exprloc_value());
+        self.frames.push(Frame { name: self.name_of(self.function)?, locals: Vec::new() });
+        Ok(())
+    }
+
+    fn name_of(&self, node: Node) -> Result<String, Error> {
+        Ok(self.debug.name(node)?.unwrap_or_else(|| "?".to_owned()))
+    }
+
+    fn walk(&mut self, node: gimli::EntriesTreeNode<'_, '_, R<'d>>, depth: usize) -> Result<(), Error> {
+        if depth > 200 {
+            return Err(Error::Nothing("blocks are nested too deep".to_owned()));
+        }
+        let bad = |e| Error::Dwarf(String::new(), ".debug_info", e);
+        let mut children = node.children();
+        while let Some(child) = children.next().map_err(bad)? {
+            let entry = child.entry();
+            match entry.tag() {
+                tag @ (gimli::DW_TAG_formal_parameter | gimli::DW_TAG_variable) => {
+                    let role = if tag == gimli::DW_TAG_variable { Role::Local } else { Role::Parameter };
+                    let node = self.node(entry);
+                    if let (Some(name), Some(frame)) = (self.debug.name(node)?, self.frames.last_mut()) {
+                        frame.locals.push(Local { name, node, role, depth });
+                    }
+                }
+                gimli::DW_TAG_lexical_block if self.covers(entry, self.pc)? => {
+                    self.block = self.node(entry);
+                    self.walk(child, depth + 1)?;
+                }
+                // Before a function's first instruction, and after its last, nothing inlined runs.
+                gimli::DW_TAG_inlined_subroutine
+                    if self.moment == Moment::Inside
+                        && !self.is_innermost()
+                        && self.covers(entry, self.pc)? =>
+                {
+                    self.block = self.node(entry);
+                    self.inlined.push(self.block);
+                    let name = self.name_of(self.node(entry))?;
+                    self.frames.push(Frame { name, locals: Vec::new() });
+                    self.walk(child, depth + 1)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the inlined function that was asked for has been reached.
+    fn is_innermost(&self) -> bool {
+        self.innermost.is_some_and(|wanted| self.inlined.last() == Some(&wanted))
+    }
+
+    fn context(&self) -> Context<'_, 'd> {
+        Context {
+            debug: self.debug,
+            file: self.file,
+            unit: &self.unit,
+            pc: self.pc,
+            at_entry: self.pc == self.entry,
+            base: self.base,
+        }
+    }
+
+    fn local(&self, name: &str) -> Option<&Local> {
+        let own = self.frames.last()?;
+        own.locals.iter().filter(|l| l.name == name).max_by_key(|l| l.depth)
+    }
+
+    fn callers_local(&self, name: &str) -> Option<&Local> {
+        let outer = self.frames.iter().rev().skip(1);
+        outer.flat_map(|f| f.locals.iter().rev()).find(|l| l.name == name)
+    }
+
+    /// Whether objects of the type, or of its bases, have the member.
+    fn has_member(&self, ty: &Ty, name: &str, depth: usize) -> Result<bool, String> {
+        if depth > 16 {
+            return Ok(false);
+        }
+        let Def::Record(record) = crate::ctype::resolve(self.debug, ty)? else { return Ok(false) };
+        for member in &record.members {
+            match &member.name {
+                Some(own) if own == name => return Ok(true),
+                None if self.has_member(&member.ty, name, depth + 1)? => return Ok(true),
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Types for Place<'_, '_> {
+    fn get(&self, ty: TypeRef) -> Result<Def, String> {
+        self.debug.get(ty)
+    }
+
+    fn find(&self, tag: Tag, name: &str) -> Result<Option<Ty>, String> {
+        self.debug.find_from(Some((self.file, self.index)), tag, name)
+    }
+
+    fn is_bare(&self) -> bool {
+        super::types::is_bare(&self.unit)
+    }
+}
+
+impl Scope for Place<'_, '_> {
+    fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
+        let text = |e: Error| e.to_string();
+        if let Some(local) = self.local(name) {
+            return self.local_variable(local).map(Some).map_err(text);
+        }
+        // An inlined function's line may use what the function around it has, unless the unit has a global of the
+        // name. Other units' are not asked: `flags` and the like are in most of them.
+        match self.callers_local(name) {
+            Some(local) if !self.debug.unit_has(self.file, self.index, name).map_err(text)? => {
+                self.local_variable(local).map(Some).map_err(text)
+            }
+            _ => self.global(name).map_err(text),
+        }
+    }
+
+    fn object_of(&self, name: &str) -> Result<Option<String>, String> {
+        let this = self.frames.last().and_then(|f| f.locals.iter().find(|l| l.name == "this"));
+        let Some(this) = this.filter(|_| self.local(name).is_none() && !name.contains("::")) else {
+            return Ok(None);
+        };
+        let Ok(Def::Plain(Ty::Ptr(object))) = self
+            .debug
+            .type_at(this.node)
+            .map_err(|e| e.to_string())
+            .and_then(|ty| crate::ctype::resolve(self.debug, &ty))
+        else {
+            return Ok(None);
+        };
+        Ok(self.has_member(&object, name, 0)?.then(|| "this".to_owned()))
+    }
+
+    fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String> {
+        if name.contains("::") {
+            return self.scoped_enumerator(name).map_err(|e| e.to_string());
+        }
+        self.debug.variant(Some((self.file, self.index)), name).map_err(|e| e.to_string())
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for local in self.frames.iter().rev().flat_map(|f| &f.locals) {
+            if !names.contains(&local.name) {
+                names.push(local.name.clone());
+            }
+        }
+        names
+    }
+
+    fn returned(&self) -> Result<(Ty, Location), String> {
+        if self.moment != Moment::Return {
+            return Err("`$retval` is known only where the function returns: use FUNC%return".to_owned());
+        }
+        let ty = self.debug.type_at(self.function).map_err(|e| e.to_string())?;
+        if self.is_rust() && !abi::is_single(self.debug, &ty) {
+            let why = "returned in a way that Rust leaves open".to_owned();
+            return Ok((ty, Location::Whole(Spot::Missing(why, None))));
+        }
+        Ok((ty.clone(), abi::returned(self.debug, &ty)))
+    }
+
+    fn frame(&self) -> Result<Rc<Sym>, String> {
+        match self.moment {
+            Moment::Entry => Ok(Rc::new(Sym::Reg(Reg::Rsp)).plus(8)),
+            // The return has taken its address off the stack.
+            Moment::Return => Ok(Rc::new(Sym::Reg(Reg::Rsp))),
+            Moment::Inside => self.debug.cfa(self.pc),
+        }
+    }
+
+    fn space(&self) -> Space {
+        self.space
+    }
+
+    fn describe(&self) -> String {
+        let names: Vec<&str> = self.frames.iter().rev().map(|f| f.name.as_str()).collect();
+        let mut text = names.join(", inlined in ");
+        match (self.moment, &self.line) {
+            (Moment::Return, _) => text.push_str(", at return"),
+            (Moment::Entry, _) => text.push_str(", at entry"),
+            (_, Some(line)) => {
+                let file = line.file.rsplit('/').next().unwrap_or(&line.file);
+                text.push_str(&format!(" ({file}:{})", line.line));
+            }
+            _ => text.push_str(&format!(" ({:#x})", self.pc)),
+        }
+        text
+    }
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Variables at a place: where parameters, locals and globals are.
+
+use std::rc::Rc;
+
+use gimli::{AttributeValue, Expression};
+
+use super::{Local, Place};
+use crate::abi;
+use crate::ctype::{Def, Ty, Types};
+use crate::dwarf::find::Take;
+use crate::dwarf::line::Line;
+use crate::dwarf::location::Context;
+use crate::dwarf::pattern::Pattern;
+use crate::dwarf::{Error, Node, R, Unit};
+use crate::ir::{BinOp, Space};
+use crate::scope::{Location, Moment, Role, Spot, Sym, Variable};
+
+impl<'d> Place<'_, 'd> {
+    /// Types of the function's parameters, in order.
+    fn parameters(&self) -> Result<Vec<(Node, Ty, bool)>, Error> {
+        let mut found = Vec::new();
+        let frame = self.frames.first().map_or(&[][..], |f| &f.locals);
+        for local in frame.iter().filter(|l| l.role == Role::Parameter && l.depth == 0) {
+            let ty = self.debug.type_at(local.node)?;
+            // GCC tells of an object that is passed by its address only so: where it is, is in the frame.
+            let (unit, entry) = self.debug.entry(local.node)?;
+            let place = entry.attr_value(gimli::DW_AT_location).and_then(|v| v.exprloc_value());
+            let through = place.is_some_and(|place| {
+                let mut last = None;
+                let mut operations = place.operations(unit.encoding());
+                while let Ok(Some(operation)) = operations.next() {
+                    last = Some(operation);
+                }
+                self.is_in_frame(place) && matches!(last, Some(gimli::Operation::Deref { .. }))
+            });
+            found.push((local.node, ty, through));
+        }
+        Ok(found)
+    }
+
+    /// Where the calling convention puts a parameter: at entry, and by a paired probe at return.
+    fn by_convention(&self, node: Node) -> Result<Option<Location>, Error> {
+        let all = self.parameters()?;
+        let Some(at) = all.iter().position(|(n, ..)| *n == node) else { return Ok(None) };
+        let through = all[at].2;
+        // One that is passed by its address is a pointer to those who count registers.
+        let types: Vec<Ty> =
+            all.into_iter().map(|(_, ty, through)| if through { Ty::Ptr(Rc::new(ty)) } else { ty }).collect();
+        let returned = self.debug.type_at(self.function)?;
+        if self.is_rust() && !types.iter().chain([&returned]).all(|ty| abi::is_single(self.debug, ty)) {
+            let why = "passed in a way that Rust leaves open".to_owned();
+            let help = "name the function's first line (FILE:LINE), where it is in memory".to_owned();
+            return Ok(Some(Location::Whole(Spot::Missing(why, Some(help)))));
+        }
+        // Of what is only declared, its size and its copying are unknown, and so are the registers of what follows.
+        let is_declared = |ty: &Ty| matches!(crate::ctype::resolve(self.debug, ty), Ok(Def::Record(record)) if record.declared);
+        if types[..=at].iter().chain([&returned]).any(is_declared) {
+            let why = "passed beside an object of a type that is only declared here".to_owned();
+            let help = "name the function's first line (FILE:LINE), where it is in memory".to_owned();
+            return Ok(Some(Location::Whole(Spot::Missing(why, Some(help)))));
+        }
+        let found = abi::parameters(self.debug, &returned, &types);
+        let found = found.into_iter().nth(at);
+        Ok(if through { found.map(abi::behind) } else { found })
+    }
+
+    /// Whether its conventions of calling are its own.
+    pub(super) fn is_rust(&self) -> bool {
+        crate::dwarf::types::is_rust(&self.unit)
+    }
+
+    fn locate(&self, node: Node, role: Role) -> Result<Location, Error> {
+        let (unit, entry) = self.debug.entry(node)?;
+        let attr = entry.attr_value(gimli::DW_AT_location);
+        if role == Role::Parameter && self.moment != Moment::Inside {
+            // Where it is in the frame is true only after the prologue. All else that is said holds at the first
+            // instruction, also of copies that are called in their own way.
+            let in_frame = matches!(&attr, Some(AttributeValue::Exprloc(e)) if self.is_in_frame(*e));
+            let said = match (&attr, in_frame) {
+                (None, _) => None,
+                (Some(_), true) => self.by_convention(node)?,
+                (Some(AttributeValue::Exprloc(expression)), false) => {
+                    Some(self.context_at_entry().location(*expression))
+                }
+                (Some(list), false) => self.listed(&unit, *list, self.entry)?,
+            };
+            if let Some(location) = said {
+                return Ok(if self.moment == Moment::Return {
+                    abi::after_return(location)
+                } else {
+                    location
+                });
+            }
+            if self.moment == Moment::Return && attr.is_some() {
+                return Ok(gone(None));
+            }
+        }
+        if role == Role::Local && self.moment != Moment::Inside {
+            let local_static =
+                matches!(&attr, Some(AttributeValue::Exprloc(e)) if matches!(e.0.first(), Some(0x03 | 0xa1)));
+            let listed = attr.as_ref().is_some_and(|a| !matches!(a, AttributeValue::Exprloc(_)));
+            if self.moment == Moment::Return && !local_static {
+                let why = "gone when the function has returned".to_owned();
+                return Ok(Location::Whole(Spot::Missing(why, None)));
+            }
+            if attr.is_some() && !local_static && !listed {
+                let why = "not set yet where the function begins".to_owned();
+                let help = "name a line behind the one that sets it (FILE:LINE)".to_owned();
+                return Ok(Location::Whole(Spot::Missing(why, Some(help))));
+            }
+        }
+        let dwarf = &self.debug.parts[self.file].dwarf;
+        match attr {
+            Some(AttributeValue::Exprloc(expression)) => Ok(self.context().location(expression)),
+            Some(list) => {
+                let Ok(Some(mut entries)) = dwarf.attr_locations(&unit, list) else {
+                    return Ok(gone(None));
+                };
+                let mut later: Option<u64> = None;
+                while let Some(found) = entries.next().map_err(self.debug.bad(".debug_loclists"))? {
+                    if found.range.begin <= self.pc && self.pc < found.range.end {
+                        let location = self.context().location(found.data);
+                        return Ok(location);
+                    }
+                    let begin = found.range.begin;
+                    let nearer = |l: u64| begin.abs_diff(self.pc) < l.abs_diff(self.pc);
+                    if !found.data.0.is_empty() && later.is_none_or(nearer) {
+                        later = Some(begin);
+                    }
+                }
+                let skeleton = self.debug.unit_of(self.pc)?.unwrap_or(0);
+                let line = match later {
+                    Some(pc) => self.debug.line_of(&*self.debug.unit(0, skeleton)?, pc)?.map(|l| (l, pc)),
+                    None => None,
+                };
+                Ok(gone(line))
+            }
+            None => Ok(self.constant(node)?.unwrap_or_else(|| gone(None))),
+        }
+    }
+
+    /// Where a list says that it is at an instruction.
+    fn listed(
+        &self,
+        unit: &Unit<'d>,
+        list: AttributeValue<R<'d>>,
+        pc: u64,
+    ) -> Result<Option<Location>, Error> {
+        let dwarf = &self.debug.parts[self.file].dwarf;
+        let Ok(Some(mut entries)) = dwarf.attr_locations(unit, list) else { return Ok(None) };
+        while let Some(found) = entries.next().map_err(self.debug.bad(".debug_loclists"))? {
+            if found.range.begin <= pc && pc < found.range.end {
+                return Ok(Some(self.context_at_entry().location(found.data)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether an expression counts from the function's frame.
+    fn is_in_frame(&self, expression: Expression<R<'d>>) -> bool {
+        let mut operations = expression.operations(self.unit.encoding());
+        matches!(
+            operations.next(),
+            Ok(Some(
+                gimli::Operation::FrameOffset { .. }
+                    | gimli::Operation::CallFrameCFA
+                    | gimli::Operation::RegisterOffset { register: gimli::Register(6 | 7), .. }
+            ))
+        )
+    }
+
+    fn context_at_entry(&self) -> Context<'_, 'd> {
+        Context { pc: self.entry, at_entry: true, ..self.context() }
+    }
+
+    /// The value that a variable always has.
+    fn constant(&self, node: Node) -> Result<Option<Location>, Error> {
+        let value = self.debug.inherited(node, |_, _, e| e.attr_value(gimli::DW_AT_const_value))?;
+        let spot = match value {
+            Some(AttributeValue::Block(data)) => Spot::Bytes(data.slice().to_vec()),
+            Some(AttributeValue::Sdata(n)) => Spot::Value(Rc::new(Sym::Const(n as u64))),
+            Some(other) => Spot::Value(Rc::new(Sym::Const(other.udata_value().unwrap_or(0)))),
+            None => return Ok(None),
+        };
+        Ok(Some(Location::Whole(spot)))
+    }
+
+    /// A variable of the function itself, whatever is inlined here.
+    pub(crate) fn outermost(&self, name: &str) -> Result<Option<Variable>, Error> {
+        let local = self.frames.first().and_then(|f| f.locals.iter().find(|l| l.name == name));
+        local.map(|local| self.local_variable(local)).transpose()
+    }
+
+    pub(super) fn local_variable(&self, local: &Local) -> Result<Variable, Error> {
+        // `extern` within a function: the variable is elsewhere.
+        let (_, entry) = self.debug.entry(local.node)?;
+        if entry.has_attr(gimli::DW_AT_declaration)
+            && let Some(global) = self.global(&local.name)?
+        {
+            return Ok(global);
+        }
+        let ty = self.debug.type_at(local.node)?;
+        let location = self.per_cpu(self.locate(local.node, local.role)?);
+        Ok(Variable { name: local.name.clone(), ty, location, role: local.role })
+    }
+
+    pub(super) fn scoped_enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, Error> {
+        let found = self.debug.matching(&Pattern::new(name), &[gimli::DW_TAG_enumerator])?;
+        match found.first() {
+            Some(node) => self.debug.enumerator_at(*node),
+            None => Ok(None),
+        }
+    }
+
+    /// A variable of a namespace or a class: that of the scopes that were written, or of the nearest around the function.
+    fn scoped(&self, name: &str) -> Result<Option<Variable>, Error> {
+        let debug = self.debug;
+        let tags = [gimli::DW_TAG_variable, gimli::DW_TAG_member];
+        let named = debug.matching(&Pattern::new(name), &tags)?;
+        let own = debug.scopes_of(self.function)?;
+        let mut best: Vec<(usize, Node)> = Vec::new();
+        for node in named {
+            let (_, entry) = debug.entry(node)?;
+            // Members that each object has are found through an object.
+            if entry.tag() == gimli::DW_TAG_member && !entry.has_attr(gimli::DW_AT_external) {
+                continue;
+            }
+            let scopes = debug.scopes_of(node)?;
+            let near = if own.starts_with(&scopes) { scopes.len() + 1 } else { 0 };
+            best.push((near, node));
+        }
+        let Some(most) = best.iter().map(|(near, _)| *near).max() else { return Ok(None) };
+        if most == 0 && !name.contains("::") && !best.is_empty() {
+            // In scopes that do not reach here.
+            return Ok(None);
+        }
+        best.retain(|(near, _)| *near == most);
+        let named: Vec<Node> = best.into_iter().map(|(_, node)| node).collect();
+        let mut places: Vec<(Node, Location)> = Vec::new();
+        debug.instances(&named, |node, unit, entry| {
+            let expression = entry.attr_value(gimli::DW_AT_location).and_then(|v| v.exprloc_value());
+            if let Some(expression) = expression {
+                let context = Context { unit, file: node.file, ..self.context() };
+                let location = self.per_cpu(context.location(expression));
+                if !places.iter().any(|(_, known)| *known == location) {
+                    places.push((node, location));
+                }
+            }
+        })?;
+        let (node, location) = match places.len() {
+            0 => match named.first() {
+                Some(node) => {
+                    let linked = debug.linkage_name(*node)?.unwrap_or_else(|| name.to_owned());
+                    let symbol = debug.image.symbols(|n| n == linked).into_iter().next();
+                    let location = match symbol {
+                        Some(s) => Location::Whole(Spot::Memory(Rc::new(Sym::Address(s.address)))),
+                        None => self.constant(*node)?.unwrap_or_else(elsewhere),
+                    };
+                    (*node, location)
+                }
+                None => return Ok(None),
+            },
+            1 => places.swap_remove(0),
+            n => {
+                let what = format!("`{name}` is {n} variables; name the scopes around the one that is meant");
+                return Err(Error::Nothing(what));
+            }
+        };
+        Ok(Some(Variable { name: name.to_owned(), ty: debug.type_at(node)?, location, role: Role::Global }))
+    }
+
+    /// A variable or function outside of functions.
+    pub(super) fn global(&self, name: &str) -> Result<Option<Variable>, Error> {
+        let debug = self.debug;
+        if (self.is_bare() || name.contains("::"))
+            && let Some(found) = self.scoped(name)?
+        {
+            return Ok(Some(found));
+        }
+        if name.contains("::") {
+            return Ok(None);
+        }
+        let key = (self.file, self.index, name.to_owned());
+        let known = debug.globals.borrow().get(&key).copied();
+        let found = match known {
+            Some(found) => found,
+            None => {
+                let found = debug.named(name, Some((self.file, self.index)), |e| match e.tag() {
+                    gimli::DW_TAG_variable
+                        if e.has_attr(gimli::DW_AT_location) || e.has_attr(gimli::DW_AT_const_value) =>
+                    {
+                        Take::This
+                    }
+                    gimli::DW_TAG_variable | gimli::DW_TAG_subprogram => Take::Perhaps,
+                    _ => Take::No,
+                })?;
+                let found = found.map(|(node, _)| node);
+                debug.globals.borrow_mut().insert(key, found);
+                found
+            }
+        };
+        let Some(node) = found else { return Ok(None) };
+        let (unit, entry) = debug.entry(node)?;
+        let function = entry.tag() == gimli::DW_TAG_subprogram;
+        let own = entry.attr_value(gimli::DW_AT_location).and_then(|v| v.exprloc_value());
+        let location = match own {
+            Some(expression) => {
+                let context = Context { unit: &unit, file: node.file, ..self.context() };
+                self.per_cpu(context.location(expression))
+            }
+            // Defined elsewhere, or a function: the symbol table knows where.
+            None => match debug.image.symbols(|n| n == name).first() {
+                Some(symbol) => {
+                    self.per_cpu(Location::Whole(Spot::Memory(Rc::new(Sym::Address(symbol.address)))))
+                }
+                None => self.constant(node)?.unwrap_or_else(elsewhere),
+            },
+        };
+        let ty = if function { Ty::Ref(node.type_ref()) } else { debug.type_at(node)? };
+        let role = if function { Role::Function } else { Role::Global };
+        Ok(Some(Variable { name: name.to_owned(), ty, location, role }))
+    }
+
+    /// What the kernel has a copy of for each CPU is where the current CPU's copy is, not where it is linked
+    /// (include/linux/percpu-defs.h).
+    fn per_cpu(&self, location: Location) -> Location {
+        let Location::Whole(Spot::Memory(sym)) = &location else { return location };
+        let Sym::Address(link) = **sym else { return location };
+        if self.space != Space::Kernel || !self.debug.image.is_per_cpu(link) {
+            return location;
+        }
+        let Some(table) = self.debug.image.symbol("__per_cpu_offset") else {
+            let why = "a per-CPU variable, and there is no __per_cpu_offset to find its copies by";
+            return Location::Whole(Spot::Missing(why.to_owned(), None));
+        };
+        // Before Linux 6.15 the copies are counted from 0, and no loading moves that.
+        let zero_based = self.debug.image.symbol("__per_cpu_start") == Some(0);
+        let base = if zero_based { Sym::Const(link) } else { Sym::Address(link) };
+        let index = Sym::Bin(BinOp::Mul, Rc::new(Sym::Cpu), Rc::new(Sym::Const(8)));
+        let entry = Sym::Bin(BinOp::Add, Rc::new(Sym::Address(table)), Rc::new(index));
+        let offset = Rc::new(Sym::Deref(Rc::new(entry), 8));
+        Location::Whole(Spot::Memory(Rc::new(Sym::Bin(BinOp::Add, Rc::new(base), offset))))
+    }
+}
+
+fn elsewhere() -> Location {
+    let why = "declared here, but defined in another file";
+    Location::Whole(Spot::Missing(why.to_owned(), None))
+}
+
+fn gone(elsewhere: Option<(Line, u64)>) -> Location {
+    let help = elsewhere.map(|(l, pc)| {
+        let file = l.file.rsplit('/').next().unwrap_or(&l.file);
+        format!("available from line {} ({file}:{}, {pc:#x})", l.line, l.line)
+    });
+    Location::Whole(Spot::Missing("optimised out here".to_owned(), help))
+}
