@@ -8,10 +8,15 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(data) = data::read(bytes) else { return };
-    let kept: usize = data.functions.iter().flat_map(|function| &function.values).map(|(_, values)| match values {
-        Values::All(values) => values.len(),
-        Values::Zeros(_) => 0,
-    }).sum();
+    let kept: usize = data
+        .functions
+        .iter()
+        .flat_map(|function| &function.values)
+        .map(|(_, values)| match values {
+            Values::All(values) => values.len(),
+            Values::Zeros(_) => 0,
+        })
+        .sum();
     assert!(kept * 8 <= bytes.len());
     assert_eq!(data::read(&data.to_bytes()).expect("what was written"), data);
     let mut sum = data.clone();

@@ -10,7 +10,8 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|bytes: &[u8]| {
     let Ok(notes) = notes::read(bytes) else { return };
     let functions = notes.functions.iter().map(|function| {
-        let values = (0..function.counters as usize).map(|i| i64::from(bytes[i % bytes.len()] as i8) << (i % 60));
+        let values =
+            (0..function.counters as usize).map(|i| i64::from(bytes[i % bytes.len()] as i8) << (i % 60));
         Counters {
             ident: function.ident,
             lineno_checksum: function.lineno_checksum,

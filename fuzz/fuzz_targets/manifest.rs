@@ -30,7 +30,10 @@ fuzz_target!(|bytes: &[u8]| {
         let none = faults.clone().all(|entry| account.count(entry.fate, &entry.unit) == Some(0));
         assert_eq!(account.is_whole(), none && !account.is_empty());
     }
-    assert_eq!(manifest.is_whole(), !manifest.accounts.is_empty() && manifest.accounts.values().all(Account::is_whole));
+    assert_eq!(
+        manifest.is_whole(),
+        !manifest.accounts.is_empty() && manifest.accounts.values().all(Account::is_whole)
+    );
     RUN.write_manifest(&manifest).expect("what was read");
     let again = RUN.manifest().expect("what was written");
     assert_eq!(without_numbers(again), without_numbers(manifest));

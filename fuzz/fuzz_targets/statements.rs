@@ -10,7 +10,8 @@ fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
     let lines = text.lines().count() as u32;
     // Every third line has code, every second of these ran.
-    let known: BTreeMap<u32, u64> = (1..=lines).filter(|n| n % 3 == 0).map(|n| (n, u64::from(n % 2))).collect();
+    let known: BTreeMap<u32, u64> =
+        (1..=lines).filter(|n| n % 3 == 0).map(|n| (n, u64::from(n % 2))).collect();
     let told = kprism_listing::infer::infer(&text, &known, &HashSet::new());
     assert!(told.keys().all(|line| (1..=lines).contains(line) && !known.contains_key(line)));
 });

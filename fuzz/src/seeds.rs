@@ -172,7 +172,8 @@ fn session(circular: bool, hits: usize) -> Vec<u8> {
         "qTsP",
         "QTFrame:ffffffff",
     ];
-    let packets = |all: &[&str]| all.iter().flat_map(|p| kprism_rsp::wire::packet(p.as_bytes())).collect::<Vec<_>>();
+    let packets =
+        |all: &[&str]| all.iter().flat_map(|p| kprism_rsp::wire::packet(p.as_bytes())).collect::<Vec<_>>();
     [packets(&before), vec![3; hits], packets(&after), vec![3; hits], packets(&after)].concat()
 }
 
