@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What ftrace left behind, laid down in a run: `streams/ftrace`, `symbols/kallsyms`.
 //!
-//! In: a text of `trace`, a kernel's log or both ([`logs`](crate::logs)), a trace.dat, or a folder with the ring buffer's pages and what it takes to read them, as
+//! In: a text of `trace`, a kernel's log or both ([`logs`]), a trace.dat, or a folder with the ring buffer's pages and what it takes to read them, as
 //! copied from tracefs (`per_cpu/cpuN/trace_pipe_raw`, `events/…/format`) or by hand (`cpuN.raw`, `header_page`,
 //! `*formats.txt`). Out: files under the names that a recording has, whatever they were called:
 //!

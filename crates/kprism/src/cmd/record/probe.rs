@@ -244,10 +244,9 @@ const KEYS: u32 = 4096;
 /// Refuses a command that is not there.
 fn here(name: &str) -> Result<()> {
     match super::probe_args::found(name) {
-        Some(path) => drop(fs::metadata(&path).with_context(|| path.display().to_string())?),
+        Some(path) => fs::metadata(&path).map(|_| ()).with_context(|| path.display().to_string()),
         None => bail!("{name}: no such program in $PATH"),
     }
-    Ok(())
 }
 
 /// The probes of a file, or of the command line.
