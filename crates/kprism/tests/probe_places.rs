@@ -417,9 +417,9 @@ fn what_rust_has_elements_of() {
 
 /// Where instructions of a function begin, and their text.
 fn instructions(program: &Path, function: &str) -> Vec<(u64, String)> {
-    let output =
-        Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(format!("--disassemble={function}"));
-    let output = output.arg(program).output().expect("objdump");
+    let mut command = Command::new("objdump");
+    command.args(["-d", "--no-show-raw-insn"]).arg(format!("--disassemble={function}")).arg(program);
+    let output = command.output().expect("objdump");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = |line: &str| {
         let (address, insn) = line.trim().split_once(":\t")?;
@@ -475,10 +475,10 @@ fn returns_of_go_are_refused() {
     let source = "package main\n\n//go:noinline\nfunc work(n int, s string) int { return n + len(s) }\n\nfunc main() { for i := 0; i < 5; i++ { work(i, \"abc\") } }\n";
     std::fs::write(dir.path().join("work.go"), source).unwrap();
     let program = dir.path().join("work");
-    let output =
-        Command::new("go").args(["build", "-o"]).arg(&program).arg("work.go").current_dir(dir.path());
-    let output =
-        output.env("GOCACHE", dir.path().join("cache")).env("GOFLAGS", "-mod=mod").output().expect("go");
+    let mut command = Command::new("go");
+    command.args(["build", "-o"]).arg(&program).arg("work.go").current_dir(dir.path());
+    command.env("GOCACHE", dir.path().join("cache")).env("GOFLAGS", "-mod=mod");
+    let output = command.output().expect("go");
     assert!(output.status.success(), "{}", said(&output));
     let (hits, text) = probed(&program, "main.work", &["--collect", "n"]);
     assert_eq!(hits.len(), 5, "{text}");
