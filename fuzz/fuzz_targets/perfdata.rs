@@ -33,7 +33,7 @@ fuzz_target!(|bytes: &[u8]| {
         let (decoder, shown) = (trace.dat.decoder(), Shown::new(&trace.dat.formats, trace.dat.big));
         for event in trace.events(&decoder) {
             if let Data::Raw { id, bytes } = event.data {
-                shown.write(id, bytes, &mut Vec::new());
+                shown.write(id, bytes, &|_| None, &mut Vec::new());
             }
         }
     }

@@ -109,7 +109,7 @@ fn show(manifest: &Manifest, profile: &Profile) {
         let options = calltree::Options { weight, min_percent: 0.0, max_depth: 40 };
         let _ = calltree::to_text(profile, &by_comm, &options, style);
     }
-    folded::write(profile, &filter, folded::Weight::Instructions, &mut std::io::sink()).expect("a sink");
+    folded::write(profile, &filter, calltree::Weight::Instructions, &mut std::io::sink()).expect("a sink");
     perfetto::write(profile, &[], &mut std::io::sink()).expect("a sink");
     let _ = html::render(manifest, profile, &Budget::default());
 }

@@ -105,7 +105,8 @@ fn mapped_file(line: &[u8]) -> Option<Map> {
         Some(word)
     };
     let (range, permissions, offset) = (word()?, word()?, word()?);
-    (word()?, word()?);
+    word()?;
+    word()?;
     let path = rest.strip_suffix(" (deleted)").unwrap_or(rest);
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let (start, end) = range.split_once('-').and_then(|(s, e)| Some((hex(s)?, hex(e)?)))?;
