@@ -169,6 +169,9 @@ fn with_a_threshold_only_those_asked_for_are_shown() {
         "run",
         "-q",
         "--unobserved",
+        // For the control groups' file system.
+        "--package",
+        "mount",
         "-o",
         dir.path().join("run").to_str().unwrap(),
         &format!("--share={}:/test/kprism", env!("CARGO_BIN_EXE_kprism")),

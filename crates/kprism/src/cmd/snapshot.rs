@@ -3,7 +3,8 @@
 //! out.
 
 use anyhow::{Context, Result, bail};
-use kprism_btf::Btf;
+use kprism_btf::{Btf, Kind};
+use kprism_expr::error::suggestion;
 use kprism_expr::watch::{Error, Watch};
 use kprism_image::symbols::kallsyms;
 use kprism_lab::Prepared;
@@ -23,7 +24,14 @@ pub fn argument(option: &str, spec: &str, prepared: &Prepared) -> Result<String>
     let address = |name: &str| kallsyms::value_of(&names, name);
     let (place, condition) = plan::split(spec);
     if condition.is_none() {
-        return Ok(Watch::always(place, address).with_context(|| option.to_owned())?.json());
+        return match Watch::always(place, address) {
+            Ok(watch) => Ok(watch.json()),
+            Err(Error::Gone(name)) => bail!(
+                "{option}: this kernel has no function `{name}`; {}functions of programs are not watched for",
+                like(&name, read("btf").unwrap_or_default())
+            ),
+            Err(error) => Err(error).with_context(|| option.to_owned()),
+        };
     }
     let types = read("btf")?;
     if types.is_empty() {
@@ -35,4 +43,11 @@ pub fn argument(option: &str, spec: &str, prepared: &Prepared) -> Result<String>
         Err(Error::Condition(text)) => bail!("{option}:\n{text}"),
         Err(error) => Err(error.into()),
     }
+}
+
+/// A question, if the kernel has a function with a name like this one.
+fn like(name: &str, types: Vec<u8>) -> String {
+    let Ok(btf) = Btf::parse("the guest's BTF", types, None) else { return String::new() };
+    let functions = btf.all().filter(|ty| ty.kind == Kind::Func).map(|ty| ty.name);
+    suggestion(name, functions).map_or_else(String::new, |question| format!("{question} "))
 }

@@ -9,8 +9,7 @@ sh -c 'while :; do /tmp/wanted 0.02; done' &
 wanted=$!
 sh -c 'while :; do /tmp/other 0.02; done' &
 other=$!
-mkdir -p /sys/fs/cgroup
-mountpoint -q /sys/fs/cgroup || mount -t cgroup2 none /sys/fs/cgroup
+grep -q " /sys/fs/cgroup " /proc/mounts || mount -t cgroup2 none /sys/fs/cgroup
 mkdir /sys/fs/cgroup/test
 echo $wanted >/sys/fs/cgroup/test/cgroup.procs
 
