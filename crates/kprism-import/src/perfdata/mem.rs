@@ -560,8 +560,12 @@ mod tests {
         let samples = read(&of_two(common, [0, 0], &[plain.clone(), plain].concat()));
         assert_eq!((samples.misses.len(), samples.nameless), (0, 2), "{samples:?}");
         // A sample that is shorter than its event says.
-        let samples = read(&of_two(common | first, [7, 8], &sample_of(&[7, 0x40_1000])));
+        let kind = common | first | sample::PERIOD;
+        let samples = read(&of_two(kind, [7, 8], &sample_of(&[7, 0x40_1000, 5 | 6 << 32, 1, va])));
         assert_eq!((samples.misses.len(), samples.short), (0, 1), "{samples:?}");
+        // One that ends before an id could stand is a damaged record.
+        let samples = read(&of_two(common | first, [7, 8], &sample_of(&[7, 0x40_1000])));
+        assert_eq!((samples.misses.len(), samples.notes.len()), (0, 1), "{samples:?}");
     }
 
     #[test]
