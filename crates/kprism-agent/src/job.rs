@@ -22,8 +22,8 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", line]);
         set_up(&mut shell, job);
-        // Only the command's own output is the run's output.
         has_folder(job)?;
+        // Only the command's own output is the run's output.
         let status = spawn_and_wait(&mut shell, &children, [STDERR_PORT, STDERR_PORT], |_| {}, || {})
             .map_err(|error| {
                 io::Error::other(format!("/bin/sh, to run `{line}` before the command: {error}"))
@@ -146,12 +146,12 @@ pub fn output_of(line: &str, job: &Job) -> String {
     }
 }
 
-/// Where commands run.
+/// The working directory of the job's commands.
 fn folder(job: &Job) -> &str {
     if job.cwd.is_empty() { "/root" } else { &job.cwd }
 }
 
-/// Starting a command in a folder that is not there would fail as if the command were not there.
+/// Refuses a working directory that is not there: starting a command in it would fail as if the command were not there.
 fn has_folder(job: &Job) -> io::Result<()> {
     let folder = folder(job);
     match std::fs::metadata(folder) {

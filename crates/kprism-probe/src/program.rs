@@ -282,6 +282,15 @@ fn leave_out(asm: &mut Asm, actions: &Compiled, held: u32, out: Label) {
     }
 }
 
+/// The helper that copies memory of a program (`user`) or of the kernel; one that may page in where the program sleeps.
+fn reads(user: bool, sleeps: bool) -> Helper {
+    match (user, sleeps) {
+        (true, true) => Helper::CopyFromUser,
+        (true, false) => Helper::ProbeReadUser,
+        (false, _) => Helper::ProbeReadKernel,
+    }
+}
+
 /// Switches the recording. Of hits at the same time one ends it, and nothing switches what is over.
 fn switch(asm: &mut Asm, part: Part, layout: &Layout, out: Label) {
     let (from, to) = match part {
@@ -376,11 +385,7 @@ pub(crate) fn fill(
             asm.bind(address);
             target(asm, at);
             asm.mov_imm(R2, size.cast_signed()).mov(R3, R0);
-            asm.call(match (user, layout.sleeps) {
-                (true, true) => Helper::CopyFromUser,
-                (true, false) => Helper::ProbeReadUser,
-                (false, _) => Helper::ProbeReadKernel,
-            });
+            asm.call(reads(user, layout.sleeps));
             asm.branch_imm(Cond::Eq, R0, 0, done);
             fault(asm, state, Fault::Read);
         }
@@ -396,11 +401,7 @@ pub(crate) fn fill(
             let fits = asm.label();
             asm.load(B8, R2, R1, -8).branch_imm(Cond::Le, R2, most.cast_signed(), fits);
             asm.mov_imm(R2, most.cast_signed()).bind(fits).alu_imm(Alu::Mul, R2, stride.cast_signed());
-            asm.call(match (user, layout.sleeps) {
-                (true, true) => Helper::CopyFromUser,
-                (true, false) => Helper::ProbeReadUser,
-                (false, _) => Helper::ProbeReadKernel,
-            });
+            asm.call(reads(user, layout.sleeps));
             asm.branch_imm(Cond::Eq, R0, 0, done);
             fault(asm, state, Fault::Read);
         }

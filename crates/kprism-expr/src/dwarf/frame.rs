@@ -7,11 +7,21 @@ use std::rc::Rc;
 use gimli::{BaseAddresses, CfaRule, EndianSlice, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
 
 use crate::regs::Reg;
-use crate::scope::Sym;
+use crate::scope::{Moment, Sym};
 
 use super::{Debug, R};
 
 impl<'d> Debug<'d> {
+    /// The frame's address at a moment of a function, `pc` being the instruction.
+    pub(super) fn frame_at(&self, moment: Moment, pc: u64) -> Result<Rc<Sym>, String> {
+        match moment {
+            Moment::Entry => Ok(Rc::new(Sym::Reg(Reg::Rsp)).plus(8)),
+            // The return has taken its address off the stack.
+            Moment::Return => Ok(Rc::new(Sym::Reg(Reg::Rsp))),
+            Moment::Inside => self.cfa(pc),
+        }
+    }
+
     /// How to compute the frame address at this instruction.
     pub(crate) fn cfa(&self, pc: u64) -> Result<Rc<Sym>, String> {
         let image = self.image;

@@ -70,11 +70,7 @@ impl Scope for Bare<'_, '_> {
     }
 
     fn frame(&self) -> Result<Rc<Sym>, String> {
-        match self.moment {
-            Moment::Entry => Ok(Rc::new(Sym::Reg(Reg::Rsp)).plus(8)),
-            Moment::Return => Ok(Rc::new(Sym::Reg(Reg::Rsp))),
-            Moment::Inside => self.debug.cfa(self.pc),
-        }
+        self.debug.frame_at(self.moment, self.pc)
     }
 
     fn space(&self) -> Space {

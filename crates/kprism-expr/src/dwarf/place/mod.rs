@@ -12,7 +12,6 @@ use crate::abi;
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef, Types};
 use crate::ir::Space;
-use crate::regs::Reg;
 use crate::scope::{Location, Moment, Role, Scope, Spot, Sym, Variable};
 
 mod code;
@@ -349,12 +348,7 @@ impl Scope for Place<'_, '_> {
     }
 
     fn frame(&self) -> Result<Rc<Sym>, String> {
-        match self.moment {
-            Moment::Entry => Ok(Rc::new(Sym::Reg(Reg::Rsp)).plus(8)),
-            // The return has taken its address off the stack.
-            Moment::Return => Ok(Rc::new(Sym::Reg(Reg::Rsp))),
-            Moment::Inside => self.debug.cfa(self.pc),
-        }
+        self.debug.frame_at(self.moment, self.pc)
     }
 
     fn space(&self) -> Space {
