@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Prints a folder with the source of Intel's libipt, whose test suite is run against our decoder (crates/kprism-flow/tests/ptt);
+# Prints a folder with the source of Intel's libipt, whose test suite is run against our decoder (crates/instrument/flow/tests/ptt);
 # fetches Debian 13's source package of it the first time.
 set -eu
 

@@ -182,7 +182,7 @@ fetch_all() {
 		fetch DuckDB "a test of our tables" fetch_duckdb
 	fi
 	[ -e "$cache/perfetto/engine_bundle.js" ] || fetch "Perfetto's trace processor" "tests of our timelines" \
-		sh "$here/../crates/kprism-report/tests/perfetto/fetch.sh" "$cache/perfetto"
+		sh "$here/../crates/view/report/tests/perfetto/fetch.sh" "$cache/perfetto"
 	[ -n "${KPRISM_LIBIPT:-}" ] || [ -d "$cache/tools/libipt" ] ||
 		fetch "libipt's source" "its own test suite" sh "$here/libipt.sh"
 }

@@ -50,7 +50,7 @@ suite() {
 	passed=$((passed + p))
 	failed=$((failed + f))
 	skipped=$((skipped + s))
-	# The built-in runner writes `ignored, why`, that of crates/kprism-test `ignored (why)`.
+	# The built-in runner writes `ignored, why`, that of crates/testing/test `ignored (why)`.
 	sed -n -e 's/^test \(.*[^ ]\) *\.\.\. ignored (\(.*\))$/\1: \2/p' \
 		-e 's/^test \(.*[^ ]\) *\.\.\. ignored, \(.*\)$/\1: \2/p' "$log" >>"$reasons"
 	# Failed without a failing test: it did not compile, or a test process died.

@@ -4,7 +4,7 @@
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { defineConfig } from "vite";
 
-const assets = "../crates/kprism-report/assets";
+const assets = "../crates/view/report/assets";
 
 /** FNV-1a, 64 bit, over names and contents of everything that goes into the bundle. */
 function fingerprint() {

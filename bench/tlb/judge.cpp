@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// DynamoRIO's TLB simulator (drcachesim), fed with the accesses that crates/kprism-tlb/tests/judge.rs pipes in: records of
+// DynamoRIO's TLB simulator (drcachesim), fed with the accesses that crates/instrument/tlb/tests/judge.rs pipes in: records of
 // 16 bytes, address, kind (0 load, 1 store, 2 fetch), bytes. Ivy Bridge-EP, 4K pages, LRU. Prints misses of data's first
 // level, of code's, of the second; and on stderr how many accesses it took a second of its own CPU time. Built by judge.sh.
 #include <stdint.h>

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # judge.sh DYNAMORIO [OUT]: builds DynamoRIO's TLB simulator, from a checkout of github.com/DynamoRIO/dynamorio, as a
-# program that crates/kprism-tlb/tests/judge.rs can ask (KPRISM_TLB_JUDGE=OUT). Only the simulator: no client, no submodules.
+# program that crates/instrument/tlb/tests/judge.rs can ask (KPRISM_TLB_JUDGE=OUT). Only the simulator: no client, no submodules.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$1" && pwd)

@@ -8,7 +8,7 @@ use kprism_btf::Btf;
 use libfuzzer_sys::fuzz_target;
 
 #[allow(dead_code)]
-#[path = "../../crates/kprism-btf/tests/synthetic/mod.rs"]
+#[path = "../../crates/format/btf/tests/synthetic/mod.rs"]
 mod synthetic;
 
 static BASE: LazyLock<Arc<Btf>> =

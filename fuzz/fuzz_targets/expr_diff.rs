@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/kprism-expr/tests/support/mod.rs"]
+#[path = "../../crates/code/expr/tests/support/mod.rs"]
 mod support;
 
 use support::text::compiled;

@@ -14,7 +14,7 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../src/sound.rs"]
 mod sound;
 
-const FORMATS: &str = include_str!("../../crates/kprism-ftrace/tests/data/formats.txt");
+const FORMATS: &str = include_str!("../../crates/format/ftrace/tests/data/formats.txt");
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&choice, pages)) = bytes.split_first() else { return };

@@ -8,9 +8,9 @@ use std::path::Path;
 use kprism_pt::{IpPayload, LastIp, Packet};
 
 mod buses;
-#[path = "../../crates/kprism-import/tests/common/export.rs"]
+#[path = "../../crates/session/import/tests/common/export.rs"]
 mod export;
-#[path = "../../crates/kprism-ftrace/tests/common/mod.rs"]
+#[path = "../../crates/format/ftrace/tests/common/mod.rs"]
 mod ftrace;
 #[allow(dead_code)]
 mod input;
@@ -19,13 +19,13 @@ mod pieces;
 mod programs;
 mod recorded;
 #[allow(dead_code)]
-#[path = "../../crates/kprism-btf/tests/synthetic/mod.rs"]
+#[path = "../../crates/format/btf/tests/synthetic/mod.rs"]
 mod types;
 
 /// Seeds of ftrace's readers: small files of their tests, and what those make.
 fn ftrace_seeds(corpus: &Path) -> std::io::Result<()> {
     use ftrace::Order::{Big, Little};
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/kprism-ftrace/tests/data");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/format/ftrace/tests/data");
     for entry in fs::read_dir(data.join("text"))? {
         let path = entry?.path();
         fs::copy(&path, corpus.join("ftrace_text").join(path.file_stem().unwrap_or_default()))?;

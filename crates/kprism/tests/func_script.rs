@@ -8,7 +8,7 @@ use std::process::Command;
 use kprism_test::{perfetto, test};
 use serde_json::Value;
 
-#[path = "../../kprism-ftrace/tests/common/samples.rs"]
+#[path = "../../format/ftrace/tests/common/samples.rs"]
 mod unpacked;
 
 use unpacked::samples;
@@ -131,7 +131,7 @@ fn the_timeline_has_every_call_and_switch() {
     import(&dir.path().join("raw612"), &run);
     let run = run.to_str().unwrap();
     kprism(&["export", "-i", run, "-o", trace.to_str().unwrap()]);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../kprism-report/tests/perfetto/query.mjs");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../view/report/tests/perfetto/query.mjs");
     let queries = [
         "select count(*) as calls, sum(dur) as ns from slice",
         "select count(*) as bad from slice c join slice p on c.parent_id = p.id where c.ts < p.ts or c.ts + c.dur > p.ts + p.dur",

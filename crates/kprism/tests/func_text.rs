@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const TEXTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kprism-ftrace/tests/data/text");
+const TEXTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../format/ftrace/tests/data/text");
 
 fn kprism(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs")

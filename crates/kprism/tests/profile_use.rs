@@ -36,7 +36,7 @@ fn exported_counters_guide_gcc() {
     needs(&[GCC]);
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().canonicalize().unwrap();
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kprism-gcov/tests/programs/loops.c");
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../format/gcov/tests/programs/loops.c");
     std::fs::copy(program, place.join("loops.c")).unwrap();
     std::fs::create_dir(place.join("sub")).unwrap();
     run("gcc", &["--coverage", "-O2", "-w", "-c", "loops.c", "-o", "sub/unit.o"], &place);

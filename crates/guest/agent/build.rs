@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Links the agent statically, so that it runs as /init in any initramfs, with or without a C library.
+//!
+//! `-C target-feature=+crt-static` cannot be set for one crate of a workspace, and set for all of them it
+//! breaks procedural macros and the observer's shared library. So the agent alone is linked with `-static`
+//! against a directory holding nothing but the static archives of what `std` asks the linker for: the
+//! linker looks there first, and finds no shared library to prefer.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What `std` links on Linux with glibc. `gcc_s` has no static twin of its name: see [`main`].
+const ARCHIVES: [&str; 6] = ["c", "m", "dl", "rt", "pthread", "util"];
+
+fn main() {
+    // From both crates that have it; a path that is not there would have them built anew each time.
+    println!("cargo::rerun-if-changed=../../guest/agent/build.rs");
+    println!("cargo::rerun-if-env-changed=CC");
+    let is_glibc = std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux")
+        && std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu");
+    if !is_glibc {
+        return;
+    }
+    let directory = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("static");
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).expect("OUT_DIR is writable");
+    for name in ARCHIVES {
+        let file = format!("lib{name}.a");
+        if let Some(archive) = find(&file) {
+            std::os::unix::fs::symlink(archive, directory.join(file)).expect("OUT_DIR is writable");
+        }
+    }
+    if !directory.join("libc.a").exists() {
+        panic!("libc.a not found: the agent is linked statically; install libc6-dev and gcc");
+    }
+    let unwinder = ["libgcc_eh.a", "libgcc.a"].map(|file| {
+        let path = find(file).unwrap_or_else(|| panic!("{file} not found: install gcc"));
+        path.display().to_string()
+    });
+    std::fs::write(
+        directory.join("libgcc_s.a"),
+        format!("GROUP ( {} {} libc.a )\n", unwinder[0], unwinder[1]),
+    )
+    .expect("OUT_DIR is writable");
+    for argument in ["-static", "-no-pie", &format!("-L{}", directory.display())] {
+        println!("cargo::rustc-link-arg-bins={argument}");
+    }
+}
+
+/// Where the C compiler keeps `file`, if it has it: it echoes the bare name otherwise.
+fn find(file: &str) -> Option<PathBuf> {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let output = Command::new(compiler).arg(format!("-print-file-name={file}")).output().ok()?;
+    let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+    (path.is_absolute() && Path::new(&path).exists()).then_some(path)
+}

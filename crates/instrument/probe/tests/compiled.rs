@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Files of compiled probes, as they are and with a byte changed: an error, or programs that can be put together.
+
+use kprism_probe::compiled::Compiled;
+use kprism_probe::program::{self, Layout};
+
+fn tried(bytes: &[u8]) -> bool {
+    let Ok(found) = Compiled::parse(bytes, "test") else { return false };
+    let vars = found.vars.len() as u32;
+    let Ok(layout) = Layout::of(&found.plans, 4, 1 << 16) else { return true };
+    let layout = Layout { stop_after: Some(3), vars, ..layout };
+    for (number, plan) in found.plans.iter().enumerate() {
+        let _ = program::probe(plan, number as u32, &layout);
+        let _ = program::entry(plan, number as u32, &layout);
+    }
+    assert_eq!(Compiled::parse(&found.bytes().expect("it was read"), "again").expect("its own"), found);
+    true
+}
+
+#[test]
+fn any_byte_changed() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/probe_compiled");
+    let mut good = 0;
+    for entry in std::fs::read_dir(folder).expect("the corpus") {
+        let path = entry.expect("a file").path();
+        // What the fuzzer adds has a hash for a name; it need not be good.
+        if path.file_name().is_some_and(|name| name.len() == 40) {
+            continue;
+        }
+        let mut bytes = std::fs::read(path).expect("readable");
+        assert!(tried(&bytes));
+        for at in 0..bytes.len() {
+            let was = bytes[at];
+            for now in [b'0', b'9', b'f', was ^ 1] {
+                bytes[at] = now;
+                good += usize::from(tried(&bytes));
+            }
+            bytes[at] = was;
+        }
+    }
+    assert!(good > 1000, "{good}");
+}

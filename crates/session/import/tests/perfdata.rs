@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! perf.data as the export writes it, whole, cut off anywhere, and changed anywhere; and what this machine's perf
+//! records.
+
+use std::fs;
+use std::path::Path;
+
+use kprism_import::perfdata::{Parts, Search, from_parts};
+use kprism_import::{Capture, SwitchAt, detect, read};
+use kprism_test::{PERF, needs, test};
+
+#[path = "common/export.rs"]
+mod export;
+use export::{piped, small};
+
+fn import(path: &Path, symfs: &Path) -> Capture {
+    let search = Search { symfs: Some(symfs.to_owned()), ..Search::default() };
+    read(&detect(path).unwrap(), &[], &search).unwrap()
+}
+
+#[test]
+fn what_was_exported_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = small(dir.path());
+    let capture = import(&out, &out.join("symfs"));
+    assert_eq!(capture.notes, Vec::<String>::new());
+    assert_eq!((capture.streams.len(), capture.streams[0].label.as_str()), (2, "cpu 0"));
+    assert_eq!((capture.clock.tsc_hz, capture.kernel.0.as_str()), (1_000_000_000, "6.1"));
+    assert_eq!((capture.clock.nom_ratio, capture.clock.cyc_threshold), (10, 256));
+    assert_eq!(capture.command, ["seven"]);
+    let [switch] = &capture.switches[..] else { panic!("one switch: {:?}", capture.switches) };
+    assert_eq!((switch.t, switch.at), (1500, SwitchAt::Entry(!0 << 31)));
+    assert_eq!((switch.prev.pid, switch.next.pid, switch.next.comm.as_str()), (7, 8, "eight"));
+    let code = |asid, replaces| {
+        let placed = capture.streams[0].regions.iter().find(|p| p.asid == asid && p.replaces == replaces);
+        placed.map(|p| (p.va, capture.regions[p.region].bytes[..2].to_vec(), p.offset))
+    };
+    assert_eq!(code(0, false), Some((!0 << 31, vec![0x90, 0xc3], 0)));
+    let (va, bytes, offset) = code(0, true).expect("the changed code");
+    assert_eq!((va, bytes), (!0 << 31, vec![0xcc, 0xc3]));
+    assert!(offset > 0);
+    assert_eq!(code(0x1000, false).map(|c| c.0), Some(0x40_1000));
+}
+
+/// A file cut off at any byte gives what is there and says what is missing, or says that there is nothing.
+#[test]
+fn cut_off_anywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = fs::read(small(dir.path()).join("data")).unwrap();
+    let parts = |bytes: &[u8]| Parts { data: vec![bytes.to_vec()], ..Parts::default() };
+    let whole = from_parts(Path::new("whole"), &parts(&data)).unwrap();
+    let mut partial = 0;
+    for len in 0..data.len() {
+        match from_parts(Path::new("cut"), &parts(&data[..len])) {
+            Ok(capture) => {
+                partial += 1;
+                assert!(capture.notes.len() > whole.notes.len(), "{len} bytes: says what is missing");
+                assert!(capture.streams.len() <= whole.streams.len());
+                for (cut, whole) in capture.streams.iter().zip(&whole.streams) {
+                    assert!(whole.pt.starts_with(&cut.pt), "{len} bytes: a part of the stream");
+                }
+            }
+            Err(error) => assert!(error.to_string().contains("cut: "), "{len} bytes: {error}"),
+        }
+    }
+    assert!(partial > data.len() / 2, "{partial} of {} give something", data.len());
+}
+
+/// Any byte may be another.
+#[test]
+fn changed_anywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = fs::read(small(dir.path()).join("data")).unwrap();
+    for at in 0..data.len() {
+        for flip in [0xff, 0x80, 1] {
+            let mut bytes = data.clone();
+            bytes[at] ^= flip;
+            let _ = from_parts(Path::new("changed"), &Parts { data: vec![bytes], ..Parts::default() });
+        }
+    }
+}
+
+/// A file that is not the recorded one is named, not used.
+#[test]
+fn build_ids_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = small(dir.path());
+    let symfs = out.join("symfs/bin/seven");
+    // This test's own program has a build id or none; the recorded one is neither.
+    let mut data = fs::read(out.join("data")).unwrap();
+    let name = b"/bin/seven\0";
+    let at = data.windows(name.len()).position(|w| w == name).expect("the mapping's path");
+    // MMAP2 with a build id: misc bit 14; 36 bytes before the path.
+    let head = at - 72;
+    data[head + 5] |= 0x40;
+    data[at - 32] = 20;
+    data[at - 28..at - 8].fill(0xab);
+    let file = dir.path().join("other.data");
+    fs::write(&file, &data).unwrap();
+    let capture = import(&file, &out.join("symfs"));
+    let note = capture.notes.iter().find(|n| n.contains("build id")).expect("a note");
+    assert!(note.starts_with(symfs.to_str().unwrap()) && note.contains(&"ab".repeat(20)), "{note}");
+    assert!(capture.streams[0].regions.iter().all(|p| p.va != 0x40_1000));
+}
+
+/// The code of a BPF program, from the section that perf wrote about it.
+#[test]
+fn bpf_programs_are_kernel_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut data = piped(&fs::read(small(dir.path()).join("data")).unwrap(), false);
+    let section =
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bpf_prog_info.bin")).unwrap();
+    let whole = from_parts(Path::new("x"), &Parts { data: vec![data.clone()], ..Parts::default() }).unwrap();
+    // PERF_RECORD_HEADER_FEATURE.
+    for word in [80 | (16 + section.len() as u64) << 48, 25] {
+        data.extend(u64::to_le_bytes(word));
+    }
+    data.extend(&section);
+    let capture = from_parts(Path::new("x"), &Parts { data: vec![data], ..Parts::default() }).unwrap();
+    assert_eq!(capture.notes, whole.notes, "the rest of the kernel's code is still missing");
+    let first = capture.streams[0].regions[0];
+    assert_eq!((first.va, first.asid, first.replaces), (0xffff_ffff_c002_2050, 0, false));
+    assert_eq!(capture.regions[first.region].bytes.len(), 23);
+}
+
+/// Through a pipe, and with zstd: the same capture.
+#[test]
+fn pipes_and_compression_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = fs::read(small(dir.path()).join("data")).unwrap();
+    let capture =
+        |data: Vec<u8>| from_parts(Path::new("x"), &Parts { data: vec![data], ..Parts::default() }).unwrap();
+    let mut whole = capture(data.clone());
+    let mut through = capture(piped(&data, false));
+    // What stands in feature sections alone is not in this pipe.
+    whole.kernel = Default::default();
+    whole.command.clear();
+    assert_eq!(through, whole);
+    through = capture(piped(&data, true));
+    assert_eq!(through, whole);
+}
+
+/// What the kernel says of a full buffer (`PERF_AUX_FLAG_TRUNCATED`), of an overwritten one, and of gaps it does not
+/// locate: a loss stands in the stream where data are missing, and only there.
+#[test]
+fn losses_stand_in_the_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = piped(&fs::read(small(dir.path()).join("data")).unwrap(), false);
+    let capture = |data: &[u8]| {
+        from_parts(Path::new("x"), &Parts { data: vec![data.to_vec()], ..Parts::default() }).unwrap()
+    };
+    let whole = capture(&data);
+    let first = whole.streams[0].pt.clone();
+    // The first AUX record: that of CPU 0.
+    let word = |at: usize| u64::from_le_bytes(data[at..at + 8].try_into().unwrap());
+    let (mut at, mut aux) = (16, None);
+    while aux.is_none() {
+        let head = word(at);
+        aux = (head & 0xffff_ffff == 11).then_some(at);
+        at +=
+            usize::try_from(head >> 48).unwrap() + if head & 0xff == 71 { word(at + 8) as usize } else { 0 };
+    }
+    let aux = aux.expect("an AUX record");
+    assert_eq!((word(aux + 8), word(aux + 16), word(aux + 24)), (0, first.len() as u64, 0));
+    // A second piece, which begins with the rest of a packet.
+    let with = |flags: u64, skipped: u64| {
+        let mut more = data.clone();
+        more[aux + 24] = flags as u8;
+        let piece = [&[0x11, 0x22, 0x33][..], &first].concat();
+        for word in [71 | 48 << 48, piece.len() as u64, first.len() as u64 + skipped, 0, 0xffff_ffff << 32, 0]
+        {
+            more.extend(u64::to_le_bytes(word));
+        }
+        more.extend(&piece);
+        let mut capture = capture(&more);
+        // Those about files, which are not here.
+        capture.notes.retain(|note| !whole.notes.contains(note));
+        capture
+    };
+    let cut = [&first[..], &[0x02, 0xf3], &first].concat();
+    let joined = [&first[..], &[0x11, 0x22, 0x33], &first].concat();
+    let full = with(1, 0);
+    assert_eq!(full.streams[0].pt, cut);
+    let [buffer, place] = &full.notes[..] else { panic!("two notes: {:?}", full.notes) };
+    assert!(buffer.starts_with("1 times: the trace buffer was full"), "{buffer}");
+    assert_eq!(place, "cpu 0: 1 places where trace data are missing");
+    assert_eq!(with(2, 0).streams[0].pt, cut, "a snapshot is not joined to what was before");
+    let gaps = with(4, 0);
+    assert_eq!(gaps.streams[0].pt, joined);
+    assert!(gaps.notes.len() == 1 && gaps.notes[0].contains("gaps"), "{:?}", gaps.notes);
+    let plain = with(0, 0);
+    assert_eq!((&plain.streams[0].pt, plain.notes.len()), (&joined, 0));
+    assert_eq!(with(0, 4096).streams[0].pt, cut, "a piece that is not in the file");
+    assert_eq!(full.streams[1], whole.streams[1]);
+}
+
+/// What the fuzzer begins with, and what it found.
+#[test]
+fn the_corpus_is_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/perfdata");
+    let mut seen = 0;
+    for entry in fs::read_dir(folder).expect("the corpus") {
+        let bytes = fs::read(entry.unwrap().path()).unwrap();
+        let parts =
+            Parts { kcore: Some(("kcore".into(), bytes.clone())), data: vec![bytes], ..Parts::default() };
+        let _ = from_parts(Path::new("corpus"), &parts);
+        let _ = from_parts(Path::new("corpus"), &Parts { kcore: None, ..parts });
+        seen += 1;
+    }
+    assert!(seen >= 3, "the corpus is where it was");
+}
+
+/// What this machine's perf records, where it may: the container, its compression, and the kernel's own records. There
+/// is no Intel PT in it, and that is what the import says, and nothing else.
+#[test]
+fn files_of_this_machines_perf_are_understood() {
+    needs(&[PERF]);
+    let dir = tempfile::tempdir().unwrap();
+    for options in [&["-z"][..], &[]] {
+        let file = dir.path().join("perf.data");
+        let made = std::process::Command::new("perf")
+            .args(["record", "-q", "-e", "cpu-clock", "--switch-events", "-o"])
+            .arg(&file)
+            .args(options)
+            .args(["--", "true"])
+            .output();
+        assert!(made.expect("perf runs").status.success());
+        let error = read(&detect(&file).unwrap(), &[], &Search::default()).unwrap_err().to_string();
+        assert!(error.ends_with("Intel PT: record with `perf record -e intel_pt//`"), "{options:?}: {error}");
+    }
+}
+
+kprism_test::main!();
