@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use kprism_flow::Profile;
+use kprism_profile::Profile;
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
 use kprism_report::{Filter, Style, calltree, deltas, folded, perfetto, tables, tree};
@@ -33,7 +33,7 @@ mod progress;
 
 /// A run of the corpus has no streams of the other instruments.
 mod durations {
-    use kprism_flow::Profile;
+    use kprism_profile::Profile;
     use kprism_store::Run;
 
     pub fn is_recorded(_: &Run) -> bool {

@@ -2,7 +2,7 @@
 //! What must hold of measured durations, whatever they came from.
 
 use kprism_durations::Measured;
-use kprism_flow::model::NO_PARENT;
+use kprism_profile::NO_PARENT;
 
 /// Callers come before callees, the parts of a context's time are no more than all of it, and every function's calls
 /// are those of its contexts.

@@ -16,9 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_durations::ftrace::Collector;
-use kprism_durations::{Measured, Names, Times, aggregate, record};
-use kprism_flow::Profile;
-use kprism_flow::model::CpuTotals;
+use kprism_durations::{Measured, Names, aggregate, record};
 use kprism_ftrace::dat::{Dat, TscToNs};
 use kprism_ftrace::decode::Decoder;
 use kprism_ftrace::format::{Format, PageLayout};
@@ -29,6 +27,7 @@ use kprism_ftrace::text::Text;
 use kprism_ftrace::{Data, Event, Exit, side};
 use kprism_image::symbols::Symbols;
 use kprism_listing::durations::Says;
+use kprism_profile::{CpuTotals, Profile, Times};
 use kprism_report::units::grouped;
 use kprism_store::{Run, has_times, instrument, load_profile, load_times, save_profile, save_times};
 use serde_json::json;

@@ -4,7 +4,7 @@
 //! In: what the recorder counted (`streams/counts.json`), what the decoder counted, how long the streams are. Out: an
 //! [`Account`]. A stream that is shorter than its recorder wrote is named here: its packets decode without an error.
 
-use kprism_flow::Profile;
+use kprism_profile::Profile;
 use kprism_report::units::printable;
 use kprism_store::{Account, Fate};
 
@@ -66,8 +66,7 @@ mod tests {
         let mut recorded = Recorded::default();
         (recorded.instructions, recorded.pt_bytes) = (Some(100), vec![Some(64)]);
         let mut profile = Profile::default();
-        profile.totals.per_cpu =
-            vec![kprism_flow::model::CpuTotals { instructions: 40, ..Default::default() }];
+        profile.totals.per_cpu = vec![kprism_profile::CpuTotals { instructions: 40, ..Default::default() }];
         let account = account(Some(&recorded), &[24], &profile, &[]);
         assert!(!account.is_whole());
         assert_eq!(account.count(Fate::Lost, "instructions"), Some(60));

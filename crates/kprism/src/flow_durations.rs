@@ -2,9 +2,9 @@
 //! Durations of every function, from a run's flow.
 
 use anyhow::Result;
+use kprism_durations::Measured;
 use kprism_durations::flow::Collector;
-use kprism_durations::{Measured, Times};
-use kprism_flow::Profile;
+use kprism_profile::{Profile, Times};
 use kprism_store::Run;
 
 use crate::cmd::script::follow;

@@ -5,12 +5,12 @@
 //! `log2_ns` (number N counts durations from 2^N to 2^(N+1) - 1 ns). Out: [`Measured`]. Nothing is known of
 //! callers and tasks: each function is called by one task that stands for all.
 
-use kprism_flow::Profile;
-use kprism_flow::model::{Bin, FrameKind, Func, Histogram, NO_PARENT, Node, Task};
+use kprism_profile::{
+    Bin, Counts, FrameKind, Func, FuncTimes, Histogram, NO_PARENT, Node, NodeTimes, Profile, Task, Times,
+};
 use serde::Deserialize;
 
-use crate::calls::Counts;
-use crate::measured::{FuncTimes, Measured, NodeTimes, Times};
+use crate::measured::Measured;
 use crate::names::Role;
 
 /// One line.

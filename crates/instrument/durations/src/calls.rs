@@ -17,7 +17,7 @@
 
 use foldhash::{HashMap, HashMapExt as _};
 use kprism_ftrace::{Context, Exit};
-use serde::{Deserialize, Serialize};
+use kprism_profile::Counts;
 
 use crate::names::Names;
 use crate::tree::{Ended, Tree};
@@ -38,30 +38,6 @@ impl TaskKey {
         let one_per_cpu = pid == 0 || pid == kprism_ftrace::UNKNOWN_PID;
         TaskKey { pid, cpu: if one_per_cpu { cpu } else { 0 } }
     }
-}
-
-/// What was counted on the way.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Counts {
-    /// Calls that ended.
-    pub calls: u64,
-    /// Of them, those whose entry was not there: the exit told when they began.
-    pub rebuilt: u64,
-    /// Exits that could not be made calls: neither entry nor time of it, or no name.
-    pub orphans: u64,
-    /// Calls whose end is not known.
-    pub unfinished: u64,
-    /// Calls that end before they begin.
-    pub clock_jumps: u64,
-    /// Calls whose parts are longer than they are: their own time was taken as 0.
-    pub overfull: u64,
-    /// Events that were lost, as far as they were counted.
-    pub lost: u64,
-    /// Places where events were lost without being counted.
-    pub lost_uncounted: u64,
-    /// Calls whose callers did not show up in time; they count as outermost.
-    pub uprooted: u64,
 }
 
 /// What becomes of a call, as soon as it is known.

@@ -6,16 +6,14 @@
 
 use std::collections::HashMap;
 
-use kprism_flow::Profile;
 use kprism_flow::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::event::Event;
-use kprism_flow::model::{CpuTotals, FrameKind, Func, Task, Totals};
 use kprism_flow::replay::{self, Code, Listener, Moment};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
+use kprism_profile::{Counts, CpuTotals, FrameKind, Func, Profile, Task, Times, Totals};
 
-use crate::calls::Counts;
-use crate::measured::{Measured, Times};
+use crate::measured::Measured;
 use crate::tree::{Ended, Tree};
 
 /// Measures the flow as it is replayed.

@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashMapExt as _};
-use kprism_flow::Profile;
-use kprism_flow::model::{CpuTotals, Func, Task, Totals};
 use kprism_ftrace::{Context, Data, Event, Exit, UNKNOWN_PID};
+use kprism_profile::{CpuTotals, Func, Profile, Task, Times, Totals};
 
 use crate::calls::{At, Calls, Inside, TaskKey, Told};
-use crate::measured::{Measured, Switch, Times};
+use crate::measured::{Measured, Switch};
 use crate::names::{Name, Names};
 use crate::record::CallRecord;
 

@@ -2,8 +2,8 @@
 //! How long functions took: from entries and exits to calls, from calls to numbers.
 //!
 //! What comes in: events of [`kprism_ftrace`] ([`ftrace`]), what the BPF recorder left ([`record`], [`aggregate`]), or a
-//! flow ([`flow`]). What goes out: [`Measured`]: the [`Profile`](kprism_flow::Profile) that every view of kprism
-//! shows, and beside it what only durations have ([`Times`]).
+//! flow ([`flow`]). What goes out: [`Measured`]: the [`Profile`](kprism_profile::Profile) that every view of kprism
+//! shows, and beside it what only durations have ([`Times`](kprism_profile::Times)).
 //!
 //! | step | module |
 //! |---|---|
@@ -30,7 +30,7 @@ pub mod record;
 pub mod rows;
 pub mod tree;
 
-pub use calls::{Calls, Counts, TaskKey, Told};
-pub use measured::{FuncTimes, Measured, NodeTimes, Switch, Times};
+pub use calls::{Calls, TaskKey, Told};
+pub use measured::{Measured, Switch};
 pub use names::Names;
 pub use tree::Ended;

@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kprism_flow::model::{FrameKind, NO_PARENT, Profile};
-
-use crate::measured::Times;
+use kprism_profile::{FrameKind, NO_PARENT, Profile, Times};
 
 /// A function's times, over some of its calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

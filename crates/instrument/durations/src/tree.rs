@@ -2,10 +2,10 @@
 //! Ended calls, summed up by calling context as they come, and the longest of them one by one.
 
 use foldhash::HashMap;
-use kprism_flow::histogram::Counter;
-use kprism_flow::model::{FrameKind, NO_PARENT, Node, Slice};
+use kprism_profile::histogram::Counter;
+use kprism_profile::{FrameKind, NO_PARENT, Node, Slice};
 
-use crate::measured::{FuncTimes, NodeTimes};
+use kprism_profile::{FuncTimes, NodeTimes};
 
 /// A call that ended. What it called has been told before or is in `inner`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::entries::is_nmi;
 use crate::intervals::{Intervals, Point};
 use crate::irqs::{Cpu, Saved};
 use crate::marks::{Op, What};
-use crate::model::{Delta, FrameKind, Part, Parts, Scope};
+use kprism_profile::{Delta, FrameKind, Part, Parts, Scope};
 
 /// Where and when a mark was met.
 #[derive(Debug, Clone, Copy, Default)]

@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 
 use crate::event::{Event, EventKind, flag};
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, is_kernel, search};
-use crate::model::FrameKind;
 use crate::replay::Moment;
 use crate::stack::{SPACE, resumes};
 use crate::stitch::MAX_FORKS;
+use kprism_profile::FrameKind;
 
 /// A call that begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use kprism_image::resolve::Resolve;
 
 use crate::event::flag;
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, is_kernel, search};
-use crate::model::FrameKind;
 use crate::stack::{Cause, SPACE, Span, Tracing, resumes};
 use crate::stitch::{Forked, Gap, MAX_FORKS, Stitcher};
+use kprism_profile::FrameKind;
 
 impl<R: Resolve> Stitcher<'_, R> {
     /// Does to the task's stack what began the span.

@@ -20,7 +20,7 @@
 use kprism_image::insn::pattern::{Pattern, PatternError};
 
 use crate::marks::Markers;
-use crate::model::Scope;
+use kprism_profile::Scope;
 
 /// Intervals measured at once.
 const MAX_DELTAS: usize = 64;

@@ -6,7 +6,7 @@ use std::hash::BuildHasherDefault;
 
 use kprism_image::code::KeyHasher;
 
-use crate::model::{FrameKind, NO_PARENT, Node};
+use kprism_profile::{FrameKind, NO_PARENT, Node};
 
 /// No function seen yet.
 pub(crate) const NO_FUNC: u32 = u32::MAX;

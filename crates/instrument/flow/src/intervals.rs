@@ -7,8 +7,8 @@ use std::hash::BuildHasherDefault;
 use kprism_image::code::KeyHasher;
 
 use crate::delta::Spec;
-use crate::histogram::Counter;
-use crate::model::{Delta, Interval, Site};
+use kprism_profile::histogram::Counter;
+use kprism_profile::{Delta, Interval, Site};
 
 /// Nested beginnings on one CPU or task beyond which the oldest is forgotten.
 const MAX_OPEN: usize = 256;
@@ -152,7 +152,7 @@ impl Intervals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Scope;
+    use kprism_profile::Scope;
 
     fn at(t: u64) -> Point {
         Point { ns: 10 * t, insns: t, ip: t, node: 1 }

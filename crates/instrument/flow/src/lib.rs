@@ -15,12 +15,10 @@ mod entries;
 pub mod error;
 pub mod event;
 mod frames;
-pub mod histogram;
 mod intervals;
 mod irqs;
 pub mod marks;
 mod memo;
-pub mod model;
 mod pace;
 mod packets;
 pub mod parallel;
@@ -35,5 +33,4 @@ mod tnt;
 mod walk;
 pub mod window;
 
-pub use model::Profile;
 pub use parallel::{Options, Stream, profile};

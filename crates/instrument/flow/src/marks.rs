@@ -12,7 +12,7 @@ use kprism_image::glob::glob;
 use kprism_image::insn::pattern::{Decoded, Pattern, Seen};
 use kprism_image::insn::{Insn, Kind, Mode};
 
-use crate::model::FrameKind;
+use kprism_profile::FrameKind;
 
 /// What a marked instruction does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,10 +16,10 @@ use kprism_pt::find_psb;
 use crate::clock::ClockConfig;
 use crate::decode::{Decoder, Setup, Stats};
 use crate::delta::Plan;
-use crate::model::{CpuTotals, FlowError, Profile, Task, Totals};
 use crate::stack::{Chunk, Stacks};
 use crate::stitch::{Lane, Need, Stitcher};
 use crate::window::{Window, restrict};
+use kprism_profile::{CpuTotals, FlowError, Profile, Task, Totals};
 
 /// One CPU's stream and its code.
 #[derive(Debug, Clone, Copy)]

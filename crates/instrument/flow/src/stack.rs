@@ -20,9 +20,9 @@ use kprism_image::code::KeyHasher;
 use crate::event::{Event, EventKind, Sink, flag};
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, Tree, is_kernel, search};
 use crate::marks::{Mark, Op, What};
-use crate::model::FrameKind;
 use crate::pace::Pace;
 use crate::window::Window;
+use kprism_profile::FrameKind;
 
 /// PCID and flags are no part of an address space's identity, nor is the bit by which page-table isolation
 /// tells the user half's tables (Linux, arch/x86/entry/calling.h).

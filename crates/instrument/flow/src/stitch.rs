@@ -14,11 +14,11 @@ use crate::analyses::{Analyses, At, NodeCounts};
 use crate::event::flag;
 use crate::frames::{Frame, NO_FUNC, NO_RETURN, Tree};
 use crate::marks::What;
-use crate::model::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
 use crate::parallel::Options;
 use crate::stack::{Cause, Chunk, Done, Span, Tracing};
 use crate::switches::used;
 use crate::window::Window;
+use kprism_profile::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
 
 /// Functions told apart.
 const MAX_FUNCS: usize = 1 << 26;

@@ -4,7 +4,7 @@
 //! The flow is followed as always, so stacks are right; only what happens inside the window is counted. What is left
 //! over then, contexts never counted and other tasks, goes.
 
-use crate::model::{NO_PARENT, Node, Profile};
+use kprism_profile::{NO_PARENT, Node, Profile};
 
 /// A task and a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

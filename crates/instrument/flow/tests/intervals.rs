@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use kprism_flow::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::delta::{Plan, Spec};
 use kprism_flow::event::Event;
-use kprism_flow::model::{FrameKind, Profile, Syscall};
 use kprism_flow::replay::{Code, Inputs, Listener, Moment, replay};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
+use kprism_profile::{FrameKind, Profile, Syscall};
 use machine::program::Program;
 use machine::{CLOCK, Machine, Rng, Settings, Truth, settings};
 
@@ -42,7 +42,7 @@ fn decode(program: &Program, truth: &Truth, plan: &Plan, chunk: usize) -> Profil
 type Sums = BTreeMap<String, (u64, u64, u64)>;
 
 fn sums(profile: &Profile) -> Sums {
-    let of = |d: &kprism_flow::model::Delta| (d.insns.count + d.unfinished, d.insns.count, d.insns.sum);
+    let of = |d: &kprism_profile::Delta| (d.insns.count + d.unfinished, d.insns.count, d.insns.sum);
     profile.deltas.iter().map(|d| (d.name.clone(), of(d))).filter(|(_, s)| s.0 > 0).collect()
 }
 

@@ -6,9 +6,9 @@ mod hand;
 
 use hand::{CLOCK, Code, Pt};
 use kprism_flow::delta::{Plan, Spec};
-use kprism_flow::model::{Delta, NO_PARENT, Profile};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::sideband::{Record, Switch};
+use kprism_profile::{Delta, NO_PARENT, Profile};
 use kprism_pt::Packet;
 
 const MAIN: u64 = 0x40_0000;

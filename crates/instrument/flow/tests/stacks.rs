@@ -6,10 +6,10 @@ mod hand;
 mod replayed;
 
 use hand::{CLOCK, Code, Pt};
-use kprism_flow::model::{FrameKind, NO_PARENT, Part, Parts, Profile};
 use kprism_flow::replay::Inputs;
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::sideband::{Record, Switch};
+use kprism_profile::{FrameKind, NO_PARENT, Part, Parts, Profile};
 
 const MAIN: u64 = 0x40_0000;
 const F: u64 = 0x40_1000;

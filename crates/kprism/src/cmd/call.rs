@@ -4,10 +4,9 @@
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use kprism_flow::Profile;
 use kprism_flow::delta::Plan;
-use kprism_flow::model::Syscall;
 use kprism_flow::window::Window;
+use kprism_profile::{Profile, Syscall};
 use kprism_report::Filter;
 use kprism_report::units::{duration, syscall_name};
 use kprism_store::Run;

@@ -5,10 +5,9 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kprism_flow::Profile;
 use kprism_flow::delta::{Plan, Spec};
-use kprism_flow::model::Scope;
 use kprism_image::symbols::{FunctionId, Symbols};
+use kprism_profile::{Profile, Scope};
 use kprism_report::header::Header;
 use kprism_report::{Style, deltas};
 use kprism_store::Run;

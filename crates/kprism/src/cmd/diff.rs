@@ -5,8 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_durations::Counts;
-use kprism_flow::Profile;
+use kprism_profile::{Counts, Profile};
 use kprism_report::diff::{self, Diff, Scale, Within};
 use kprism_report::header::Header;
 use kprism_report::{Style, boot, durations, html, units};

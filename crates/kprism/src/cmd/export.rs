@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_flow::Profile;
+use kprism_profile::Profile;
 use kprism_report::calltree::{self, Options};
 use kprism_report::header::Header;
 use kprism_report::{Filter, folded, perfetto, pprof, tree};

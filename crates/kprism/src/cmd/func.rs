@@ -5,9 +5,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kprism_durations::Times;
 use kprism_durations::cost::Cost;
-use kprism_flow::Profile;
+use kprism_profile::{Profile, Times};
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::durations as view;
 use kprism_report::header::Header;

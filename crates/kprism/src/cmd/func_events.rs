@@ -7,10 +7,9 @@ use std::io::Write;
 
 use anyhow::Result;
 use kprism_durations::ftrace::Collector;
-use kprism_flow::Profile;
-use kprism_flow::model::Task;
 use kprism_ftrace::{Data, Event, UNKNOWN_PID};
 use kprism_listing::durations::Says;
+use kprism_profile::{Profile, Task};
 use kprism_report::header::account_text;
 use kprism_report::table::{Cell, Column, Table};
 use kprism_report::units::grouped;

@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_flow::Profile;
+use kprism_profile::Profile;
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};

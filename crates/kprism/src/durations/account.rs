@@ -5,7 +5,7 @@
 //! [`Account`].
 
 use kprism_durations::cost::Cost;
-use kprism_durations::{Counts, Times};
+use kprism_profile::{Counts, Times};
 use kprism_store::{Account, Fate, Manifest};
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -75,7 +75,7 @@ fn by_bpf(account: Account, manifest: &Manifest) -> Account {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kprism_durations::FuncTimes;
+    use kprism_profile::FuncTimes;
     use kprism_store::RunKind;
     use serde_json::json;
 

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use kprism_durations::Counts;
 use kprism_ftrace::{Data, Event, Exit};
+use kprism_profile::Counts;
 
 /// What was read beside the calls.
 #[derive(Default)]

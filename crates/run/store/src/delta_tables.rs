@@ -12,7 +12,7 @@
 //! In `delta_bins` the sum, smallest and largest value are those of the whole histogram, the same in each of its
 //! rows.
 
-use kprism_flow::model::{Bin, Count, Delta, Histogram, Interval, Scope, Site};
+use kprism_profile::{Bin, Count, Delta, Histogram, Interval, Scope, Site};
 
 use crate::column::{Column, Table};
 use crate::tables::{below, rows, save, u32s, u64s};

@@ -9,9 +9,7 @@
 //!
 //! What was counted on the way is in the manifest, `options.durations`.
 
-use kprism_durations::{Counts, FuncTimes, NodeTimes, Times};
-use kprism_flow::Profile;
-use kprism_flow::model::{Bin, Histogram};
+use kprism_profile::{Bin, Counts, FuncTimes, Histogram, NodeTimes, Profile, Times};
 
 use crate::column::{Column, Table};
 use crate::tables::{below, rows, save, u32s, u64s};

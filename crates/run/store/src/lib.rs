@@ -2,7 +2,7 @@
 //! The run folder: one directory that holds everything one run recorded and everything learned from it.
 //!
 //! What comes in: raw streams written by the recorders, a [`Manifest`] by whoever made the run, a
-//! [`Profile`](kprism_flow::Profile) by the flow instrument. What goes out: the same, from disk, so that
+//! [`Profile`](kprism_profile::Profile) by the flow instrument. What goes out: the same, from disk, so that
 //! reports and comparisons work without decoding again.
 //!
 //! ```text

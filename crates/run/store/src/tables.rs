@@ -19,7 +19,7 @@
 use crate::column::{Column, Table, write_table};
 use crate::delta_tables::{Limits, load_deltas, save_deltas};
 use crate::{Result, Run};
-use kprism_flow::model::{
+use kprism_profile::{
     CpuTotals, FlowError, FrameKind, Func, NO_PARENT, Node, Part, Parts, Profile, Slice, Syscall, Task,
     Totals,
 };

@@ -2,7 +2,7 @@
 //! The run folder: rotation, the manifest, and tables that survive the round trip, corruption and
 //! another program's reader.
 
-use kprism_flow::model::*;
+use kprism_profile::*;
 use kprism_store::{Manifest, Run, RunKind, StoreError, TABLES, load_profile, save_profile};
 use kprism_test::{python_with, test};
 use proptest::prelude::*;

@@ -5,10 +5,10 @@ use std::io::Write as _;
 
 use kprism_flow::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::event::Event;
-use kprism_flow::model::FrameKind;
 use kprism_flow::replay::{Code, Listener, Moment};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
+use kprism_profile::FrameKind;
 use kprism_report::units::syscall_name;
 
 use crate::flow::Options;

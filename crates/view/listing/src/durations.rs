@@ -14,9 +14,9 @@ use std::io::Write as _;
 
 use kprism_durations::ftrace::Collector;
 use kprism_durations::{Ended, TaskKey, Told};
-use kprism_flow::model::Func;
 use kprism_flow::replay::Task;
 use kprism_ftrace::{Data, Event, UNKNOWN_PID};
+use kprism_profile::Func;
 use kprism_report::units::printable;
 
 use crate::flow::Options;

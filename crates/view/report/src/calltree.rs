@@ -4,8 +4,7 @@
 use crate::table::Style;
 use crate::tree::{Label, Tree};
 use crate::units;
-use kprism_flow::Profile;
-use kprism_flow::model::FrameKind;
+use kprism_profile::{FrameKind, Profile};
 use serde_json::{Value, json};
 
 /// What a share is a share of.

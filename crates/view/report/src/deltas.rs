@@ -6,8 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use kprism_flow::Profile;
-use kprism_flow::model::{Bin, Delta, Histogram, NO_PARENT, Scope, Site};
+use kprism_profile::{Bin, Delta, Histogram, NO_PARENT, Profile, Scope, Site};
 use serde_json::{Value, json};
 
 use crate::table::{Cell, Style, Table};

@@ -10,8 +10,7 @@ mod view;
 
 use std::collections::HashMap;
 
-use kprism_flow::Profile;
-use kprism_flow::model::{FrameKind, NO_PARENT};
+use kprism_profile::{FrameKind, NO_PARENT, Profile};
 
 use crate::filter::Filter;
 use crate::rows::recursive;

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 
 use kprism_durations::cost::{Cost, INFLATED};
 use kprism_durations::rows::{self, Row};
-use kprism_durations::{Counts, Times};
-use kprism_flow::Profile;
-use kprism_flow::model::Histogram;
+use kprism_profile::{Counts, Histogram, Profile, Times};
 use serde_json::{Value, json};
 
 use crate::filter::Filter;
@@ -86,7 +84,7 @@ fn average(row: &Row) -> u64 {
 pub fn functions(profile: &Profile, times: &Times, filter: &Filter, cost: Option<&Cost>) -> Table {
     let mut rows = rows::functions(profile, times, &filter.tasks(profile));
     rows.retain(|row| row.calls > 0);
-    let nothing = kprism_durations::FuncTimes::default();
+    let nothing = kprism_profile::FuncTimes::default();
     // Histograms are of all tasks together.
     let whole = *filter == Filter::default();
     let of_all = |cell: Cell| if whole { cell } else { Cell::Nothing };

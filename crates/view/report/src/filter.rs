@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which tasks a view is about.
 
-use kprism_flow::model::{NO_PARENT, Profile};
 use kprism_image::glob::glob;
+use kprism_profile::{NO_PARENT, Profile};
 
 /// A choice of tasks. The default takes all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

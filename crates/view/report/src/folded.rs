@@ -3,8 +3,7 @@
 
 use crate::calltree::Weight;
 use crate::filter::{Filter, task_of_nodes};
-use kprism_flow::Profile;
-use kprism_flow::model::NO_PARENT;
+use kprism_profile::{NO_PARENT, Profile};
 use std::io::{self, Write};
 
 /// Writes one line per calling context that has a weight of its own. Kernel functions end in `_[k]`, the

@@ -3,7 +3,7 @@
 
 use crate::table::Style;
 use crate::units;
-use kprism_flow::Profile;
+use kprism_profile::Profile;
 use kprism_store::{Account, Manifest, instrument};
 use serde_json::{Value, json};
 

@@ -18,9 +18,8 @@ mod prune;
 use crate::diff::{Diff, Scale};
 use crate::header::Header;
 use askama::Template;
-use kprism_durations::Times;
 use kprism_durations::cost::Cost;
-use kprism_flow::Profile;
+use kprism_profile::{Profile, Times};
 use kprism_store::Manifest;
 use serde::Serialize;
 

@@ -16,7 +16,7 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kprism_flow::Profile;
+use kprism_profile::Profile;
 
 use crate::units;
 

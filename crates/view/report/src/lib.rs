@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Views of a run: what people and other tools look at.
 //!
-//! What comes in: a [`Profile`](kprism_flow::Profile) and the run's [`Manifest`](kprism_store::Manifest),
+//! What comes in: a [`Profile`](kprism_profile::Profile) and the run's [`Manifest`](kprism_store::Manifest),
 //! fresh from the decoder or loaded from the store. What goes out:
 //!
 //! | view | module | for |

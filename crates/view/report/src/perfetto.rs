@@ -9,8 +9,7 @@
 mod proto;
 
 use crate::units;
-use kprism_flow::Profile;
-use kprism_flow::model::{FrameKind, Slice};
+use kprism_profile::{FrameKind, Profile, Slice};
 use prost::Message;
 use proto::*;
 use std::collections::{BTreeMap, HashMap};

@@ -19,9 +19,7 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use kprism_durations::Times;
-use kprism_flow::Profile;
-use kprism_flow::model::NO_PARENT;
+use kprism_profile::{NO_PARENT, Profile, Times};
 use prost::Message as _;
 
 use crate::filter::{Filter, task_of_nodes};

@@ -4,7 +4,7 @@
 use crate::filter::{Filter, task_of_nodes};
 use crate::tree::subtree_sums;
 use crate::units;
-use kprism_flow::model::{NO_PARENT, Parts, Profile};
+use kprism_profile::{NO_PARENT, Parts, Profile};
 use std::collections::BTreeMap;
 
 /// A function over the tasks taken. Times are on-CPU.

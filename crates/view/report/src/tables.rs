@@ -4,7 +4,7 @@
 use crate::filter::Filter;
 use crate::table::{Cell, Table};
 use crate::{rows, units};
-use kprism_flow::Profile;
+use kprism_profile::Profile;
 
 /// Functions by self instructions. Percent is of all instructions of the tasks taken.
 pub fn functions(profile: &Profile, filter: &Filter) -> Table {

@@ -5,7 +5,7 @@
 //! is the root, every parent before its children, with self counts (sums come from [`Tree::totals`]).
 
 use crate::filter::{Filter, task_of_nodes};
-use kprism_flow::model::{FrameKind, NO_PARENT, Profile};
+use kprism_profile::{FrameKind, NO_PARENT, Profile};
 use std::collections::HashMap;
 
 /// What a node of a merged tree stands for.

@@ -3,8 +3,7 @@
 
 mod sample;
 
-use kprism_flow::Profile;
-use kprism_flow::model::{FrameKind, Syscall};
+use kprism_profile::{FrameKind, Profile, Syscall};
 use kprism_report::calltree::Weight;
 use kprism_report::diff::{self, Diff, Scale, Side, Within};
 use kprism_report::table::Cell;

@@ -4,7 +4,7 @@
 mod sample;
 mod webdriver;
 
-use kprism_flow::Profile;
+use kprism_profile::Profile;
 use kprism_report::html::{self, Budget};
 use kprism_store::{Manifest, RunKind};
 use kprism_test::test;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Impacts of a tracer on made-up profiles, where the answer is known.
 
-use kprism_flow::Profile;
-use kprism_flow::model::{FrameKind, Func, NO_PARENT, Node, Part, Parts, Syscall, Task};
+use kprism_profile::{FrameKind, Func, NO_PARENT, Node, Part, Parts, Profile, Syscall, Task};
 use kprism_report::impact::{self, Impact, Place, Side, SyscallImpact};
 
 const NAMES: [&str; 7] =

@@ -4,7 +4,7 @@
 mod sample;
 mod webdriver;
 
-use kprism_flow::Profile;
+use kprism_profile::Profile;
 use kprism_report::Filter;
 use kprism_report::diff::{Diff, Scale, Within};
 use kprism_report::header::Header;

@@ -75,7 +75,7 @@ fn the_trace_opens_in_perfettos_trace_processor() {
         assert_eq!(row, &expected);
     }
 
-    let is_getdents = |s: &&kprism_flow::model::Slice| {
+    let is_getdents = |s: &&kprism_profile::Slice| {
         s.task == 1 && profile.funcs[s.func as usize].name == "__x64_sys_getdents64"
     };
     let expected: Vec<Value> = profile.slices.iter().filter(is_getdents).map(|s| {
@@ -107,8 +107,8 @@ fn odd_slices_still_nest() {
     for (depth, start_ns, end_ns) in
         [(0, 10, 100), (1, 10, 10), (1, 50, 200), (2, 50, 60), (0, 150, 150), (0, 300, 250)]
     {
-        let kind = kprism_flow::model::FrameKind::Call;
-        b.profile.slices.push(kprism_flow::model::Slice {
+        let kind = kprism_profile::FrameKind::Call;
+        b.profile.slices.push(kprism_profile::Slice {
             task,
             cpu: 0,
             func,

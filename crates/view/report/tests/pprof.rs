@@ -7,9 +7,7 @@ use std::io::Read;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
-use kprism_durations::{NodeTimes, Times};
-use kprism_flow::Profile;
-use kprism_flow::model::NO_PARENT;
+use kprism_profile::{NO_PARENT, NodeTimes, Profile, Times};
 use kprism_report::Filter;
 use kprism_report::pprof::{self, proto};
 use kprism_test::{pprof, test};

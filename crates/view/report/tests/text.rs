@@ -3,7 +3,7 @@
 
 mod sample;
 
-use kprism_flow::model::*;
+use kprism_profile::*;
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::{Filter, Style, Table, folded, rows, tables, tree};

@@ -138,7 +138,7 @@ impl<R: Resolve> Listener for Replayed<'_, R> {
             self.contexts.entry((at.tasks[at.task].pid, path)).or_default().0 += 1;
         }
         for (ns, end) in heard.ended {
-            if end.kind == kprism_flow::model::FrameKind::Syscall {
+            if end.kind == kprism_profile::FrameKind::Syscall {
                 let pid = at.tasks[at.task].pid;
                 self.syscalls.push((end.start_ns, ns - end.start_ns, end.insns, pid, end.body));
             }

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kprism_flow::Profile;
 use kprism_lab::Ended;
+use kprism_profile::Profile;
 use kprism_report::header::Header;
 use kprism_report::impact::Side;
 use kprism_store::Run;

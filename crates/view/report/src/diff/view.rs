@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A comparison as tables and JSON.
 
-use kprism_flow::model::NO_PARENT;
+use kprism_profile::NO_PARENT;
 use serde_json::{Value, json};
 
 use super::{Amount, Diff, FunctionAmount, SIDES, Side};

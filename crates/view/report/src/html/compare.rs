@@ -4,7 +4,7 @@
 use super::prune::heaviest;
 use crate::diff::{Amount, Diff, FunctionAmount, Label, SIDES, Scale, Side};
 use crate::header::Header;
-use kprism_flow::model::NO_PARENT;
+use kprism_profile::NO_PARENT;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::HashMap;

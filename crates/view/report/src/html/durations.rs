@@ -4,9 +4,8 @@
 use std::cmp::Reverse;
 
 use kprism_durations::cost::Cost;
-use kprism_durations::{Times, rows};
-use kprism_flow::Profile;
-use kprism_flow::model::{FrameKind, Slice};
+use kprism_durations::rows;
+use kprism_profile::{FrameKind, Profile, Slice, Times};
 use serde::Serialize;
 
 use super::embed::Names;
@@ -69,7 +68,7 @@ pub(super) fn embed(profile: &Profile, times: &Times, cost: Option<&Cost>, names
     all.sort_by_key(|row| (Reverse(row.total_ns), row.func));
     let functions_omitted = all.len().saturating_sub(FUNCTIONS);
     all.truncate(FUNCTIONS);
-    let nothing = kprism_durations::FuncTimes::default();
+    let nothing = kprism_profile::FuncTimes::default();
     let function = |row: &rows::Row| {
         let of = times.funcs.get(row.func as usize).unwrap_or(&nothing);
         Function {

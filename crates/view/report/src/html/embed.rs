@@ -10,10 +10,8 @@ use crate::Filter;
 use crate::header::Header;
 use crate::rows::{self, FunctionRow};
 use crate::tree::{self, Label, Tree};
-use kprism_durations::Times;
 use kprism_durations::cost::Cost;
-use kprism_flow::Profile;
-use kprism_flow::model::{FrameKind, NO_PARENT};
+use kprism_profile::{FrameKind, NO_PARENT, Profile, Times};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -355,7 +353,7 @@ fn embed_task(profile: &Profile, row: &rows::TaskRow) -> Task {
     }
 }
 
-fn embed_error(error: &kprism_flow::model::FlowError) -> Error {
+fn embed_error(error: &kprism_profile::FlowError) -> Error {
     Error {
         cpu: error.cpu,
         offset: format!("{:#x}", error.offset),
@@ -366,7 +364,7 @@ fn embed_error(error: &kprism_flow::model::FlowError) -> Error {
 }
 
 fn cpus(profile: &Profile) -> Vec<Cpu> {
-    let cpu = |(cpu, c): (usize, &kprism_flow::model::CpuTotals)| Cpu {
+    let cpu = |(cpu, c): (usize, &kprism_profile::CpuTotals)| Cpu {
         cpu,
         instructions: c.instructions,
         branches: c.branches,

@@ -3,8 +3,7 @@
 
 use super::embed::Names;
 use crate::deltas::{self, SiteGroup};
-use kprism_flow::Profile;
-use kprism_flow::model::{Bin, Delta, Histogram, NO_PARENT, Scope};
+use kprism_profile::{Bin, Delta, Histogram, NO_PARENT, Profile, Scope};
 use serde::Serialize;
 use std::collections::HashMap;
 

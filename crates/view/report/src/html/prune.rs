@@ -3,7 +3,7 @@
 //! stays exact.
 
 use crate::tree::{Label, Tree};
-use kprism_flow::model::{FrameKind, NO_PARENT};
+use kprism_profile::{FrameKind, NO_PARENT};
 use serde::Serialize;
 use std::collections::HashMap;
 

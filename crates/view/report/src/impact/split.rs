@@ -7,8 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use kprism_flow::Profile;
-use kprism_flow::model::{FrameKind, NO_PARENT, Node, Syscall, Task};
+use kprism_profile::{FrameKind, NO_PARENT, Node, Profile, Syscall, Task};
 
 use super::{Cost, Functions, Place, Side, body_of};
 use crate::filter::task_of_nodes;

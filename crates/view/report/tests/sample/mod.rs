@@ -4,7 +4,7 @@
 
 #![allow(dead_code)] // each test uses its part
 
-use kprism_flow::model::*;
+use kprism_profile::*;
 use kprism_store::{Kernel, Manifest, RunKind};
 use std::collections::HashMap;
 
