@@ -10,7 +10,8 @@ use std::sync::LazyLock;
 use kprism_profile::Profile;
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
-use kprism_report::{Filter, Style, calltree, deltas, folded, perfetto, tables, tree};
+use kprism_profile::Filter;
+use kprism_report::{Style, calltree, deltas, folded, perfetto, tables, tree};
 use kprism_store::{Manifest, Run};
 use libfuzzer_sys::fuzz_target;
 

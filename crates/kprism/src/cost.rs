@@ -6,9 +6,9 @@ use kprism_flow::decode::Setup;
 use kprism_flow::resolution::Distances;
 use kprism_image::resolve::Regions;
 use kprism_image::sideband::Record;
+use kprism_profile::units::grouped;
 use kprism_pt::mix::Mix;
 use kprism_report::cost::Cost;
-use kprism_report::units::grouped;
 use kprism_store::Run;
 
 use crate::pipeline;

@@ -23,7 +23,7 @@ use kprism_gcov::memory::TRIES;
 use kprism_gcov::runs::{Marks, Runs};
 use kprism_gcov::window::{self, Windowed};
 use kprism_gcov::{Collector, Cover, Data, Solver, data, notes};
-use kprism_report::Filter;
+use kprism_profile::Filter;
 use kprism_store::{Account, Fate, Run};
 
 use crate::cmd::call::CallArgs;

@@ -27,8 +27,8 @@ use kprism_ftrace::text::Text;
 use kprism_ftrace::{Data, Event, Exit, side};
 use kprism_image::symbols::Symbols;
 use kprism_listing::durations::Says;
+use kprism_profile::units::grouped;
 use kprism_profile::{CpuTotals, Profile, Times};
-use kprism_report::units::grouped;
 use kprism_store::{Run, has_times, instrument, load_profile, load_times, save_profile, save_times};
 use serde_json::json;
 

@@ -5,7 +5,7 @@
 //! [`Account`]. A stream that is shorter than its recorder wrote is named here: its packets decode without an error.
 
 use kprism_profile::Profile;
-use kprism_report::units::printable;
+use kprism_profile::units::printable;
 use kprism_store::{Account, Fate};
 
 use crate::pipeline::Recorded;

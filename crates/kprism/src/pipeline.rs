@@ -20,7 +20,7 @@ use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
 use kprism_image::symbols::{Symbols, kallsyms};
 use kprism_profile::Profile;
-use kprism_report::units::grouped;
+use kprism_profile::units::grouped;
 use kprism_store::{Account, Clock, Manifest, Mapped, Run, instrument, load_profile, save_profile};
 use serde::Deserialize;
 

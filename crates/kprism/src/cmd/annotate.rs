@@ -13,8 +13,8 @@ use kprism_image::symbols::{FunctionId, Symbols, under_root};
 use kprism_listing::Select;
 use kprism_listing::annotate::Annotation;
 use kprism_listing::source::{Source, by_build_id};
+use kprism_profile::units::{grouped, printable};
 use kprism_report::Style;
-use kprism_report::units::{grouped, printable};
 use kprism_store::Run;
 use serde_json::json;
 

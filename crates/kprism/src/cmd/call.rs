@@ -6,9 +6,9 @@ use std::str::FromStr;
 use anyhow::{Result, bail};
 use kprism_flow::delta::Plan;
 use kprism_flow::window::Window;
+use kprism_profile::Filter;
+use kprism_profile::units::{duration, syscall_name};
 use kprism_profile::{Profile, Syscall};
-use kprism_report::Filter;
-use kprism_report::units::{duration, syscall_name};
 use kprism_store::Run;
 
 use crate::pipeline;

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use kprism_listing::why::{Comparison, Differs, Why, compare};
+use kprism_profile::units::grouped;
 use kprism_report::cover::takes;
 use kprism_report::table::{Cell, Column, Table};
-use kprism_report::units::grouped;
 use serde_json::json;
 
 use super::cover::View;

@@ -5,10 +5,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kprism_profile::units;
 use kprism_profile::{Counts, Profile};
 use kprism_report::diff::{self, Diff, Scale, Within};
 use kprism_report::header::Header;
-use kprism_report::{Style, boot, durations, html, units};
+use kprism_report::{Style, boot, durations, html};
 use serde_json::json;
 
 use super::cover;

@@ -5,10 +5,11 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kprism_profile::Filter;
 use kprism_profile::Profile;
 use kprism_report::calltree::{self, Options};
 use kprism_report::header::Header;
-use kprism_report::{Filter, folded, perfetto, pprof, tree};
+use kprism_report::{folded, perfetto, pprof, tree};
 use kprism_store::{Manifest, Run, load_times};
 use serde_json::json;
 

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use kprism_lab::{Ended, Prepared};
+use kprism_profile::units::{duration, grouped};
 use kprism_report::cost::page::{self, About};
 use kprism_report::cost::{self, Cost, Setting, Sweep};
-use kprism_report::units::{duration, grouped};
 use kprism_report::{Style, Table};
 use kprism_store::Run;
 use serde_json::json;

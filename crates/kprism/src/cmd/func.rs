@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kprism_durations::cost::Cost;
+use kprism_profile::Filter;
 use kprism_profile::{Profile, Times};
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::durations as view;
 use kprism_report::header::Header;
-use kprism_report::{Filter, Style, Table, tree};
+use kprism_report::{Style, Table, tree};
 use kprism_store::{Manifest, Run};
 use serde_json::json;
 

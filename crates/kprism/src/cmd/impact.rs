@@ -12,9 +12,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kprism_profile::Filter;
 use kprism_report::diff::{Diff, Scale, Within};
 use kprism_report::impact::{self, Impact, Page};
-use kprism_report::{Filter, Style, html};
+use kprism_report::{Style, html};
 
 use super::lab::{self, GuestArgs, PlaceArgs};
 use super::report::wants_color;

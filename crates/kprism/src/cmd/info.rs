@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kprism_report::units::grouped;
+use kprism_profile::units::grouped;
 use kprism_store::{Manifest, Run, RunKind};
 
 use super::strict::StrictArgs;

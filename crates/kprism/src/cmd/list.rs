@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kprism_report::units::grouped;
+use kprism_profile::units::grouped;
 use kprism_store::{Manifest, Run};
 use serde_json::json;
 

@@ -11,9 +11,9 @@ use kprism_image::symbols::Symbols;
 use kprism_probe::shape::Shape;
 use kprism_probe::stream::{Description, Hit, Item, Part, VERSION, hits};
 use kprism_probe::tally::{Tally, Totals};
+use kprism_profile::units::grouped;
 use kprism_report::Style;
 use kprism_report::header::account_text;
-use kprism_report::units::grouped;
 use kprism_store::{Account, Manifest, Run, Values};
 use serde_json::{Map, Value, json};
 

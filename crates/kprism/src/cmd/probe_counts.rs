@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::Result;
 use kprism_probe::stream::{Counts, Item, Probe};
 use kprism_probe::tally::{Filled, Histogram, Row, Tally, Totals};
-use kprism_report::units::grouped;
+use kprism_profile::units::grouped;
 use serde_json::{Map, Value, json};
 
 /// Width of the longest bar.

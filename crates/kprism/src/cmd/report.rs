@@ -5,12 +5,13 @@ use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kprism_profile::Filter;
 use kprism_profile::Profile;
+use kprism_profile::units::grouped;
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
-use kprism_report::units::grouped;
-use kprism_report::{Filter, Style, Table, deltas, tables, tree};
+use kprism_report::{Style, Table, deltas, tables, tree};
 use kprism_store::{Manifest, Run};
 use serde_json::json;
 

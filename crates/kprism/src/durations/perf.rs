@@ -6,7 +6,7 @@ use kprism_durations::Measured;
 use kprism_ftrace::show::Shown;
 use kprism_ftrace::{Data, Event, side};
 use kprism_import::perfdata::trace;
-use kprism_report::units::grouped;
+use kprism_profile::units::grouped;
 
 use super::{Audience, Facts, collector, finish, symbols};
 

@@ -36,6 +36,24 @@ pub struct Profile {
     pub totals: Totals,
 }
 
+impl Profile {
+    /// For each node, its task; `None` below roots that belong to no task.
+    pub fn task_of_nodes(&self) -> Vec<Option<u32>> {
+        let mut task_of = vec![None; self.nodes.len()];
+        for (task, t) in self.tasks.iter().enumerate() {
+            if let Some(slot) = task_of.get_mut(t.root as usize) {
+                *slot = Some(task as u32);
+            }
+        }
+        for (i, node) in self.nodes.iter().enumerate() {
+            if node.parent != NO_PARENT {
+                task_of[i] = task_of[node.parent as usize];
+            }
+        }
+        task_of
+    }
+}
+
 /// A function, resolved by the symbols of its module.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Func {

@@ -4,8 +4,8 @@
 use kprism_flow::annotate::{Counts, Site, Target};
 use kprism_image::insn::Kind;
 use kprism_image::symbols::{FunctionId, Symbols};
+use kprism_profile::units::{count, duration, grouped, percent, printable};
 use kprism_report::Style;
-use kprism_report::units::{count, duration, grouped, percent, printable};
 use serde_json::{Value, json};
 
 use crate::disasm::{Disassembler, Refers, Syntax};

@@ -9,7 +9,7 @@ use kprism_flow::replay::{Code, Listener, Moment};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
 use kprism_profile::FrameKind;
-use kprism_report::units::syscall_name;
+use kprism_profile::units::syscall_name;
 
 use crate::flow::Options;
 use crate::json;

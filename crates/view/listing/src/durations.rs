@@ -17,7 +17,7 @@ use kprism_durations::{Ended, TaskKey, Told};
 use kprism_flow::replay::Task;
 use kprism_ftrace::{Data, Event, UNKNOWN_PID};
 use kprism_profile::Func;
-use kprism_report::units::printable;
+use kprism_profile::units::printable;
 
 use crate::flow::Options;
 use crate::json;

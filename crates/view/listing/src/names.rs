@@ -2,7 +2,7 @@
 //! Names of functions, made safe to print once and kept.
 
 use kprism_image::resolve::Resolve;
-use kprism_report::units::printable;
+use kprism_profile::units::printable;
 
 /// A function as it is shown.
 #[derive(Debug, Clone, Default)]

@@ -5,7 +5,7 @@
 use std::io::Write as _;
 
 use kprism_flow::replay::{Moment, Task};
-use kprism_report::units::printable;
+use kprism_profile::units::printable;
 
 use crate::json;
 use crate::select::{Field, Fields, Select};

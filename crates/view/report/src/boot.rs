@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::html::{self, HtmlError};
 use crate::table::{Cell, Column, Style, Table};
-use crate::units;
+use kprism_profile::units;
 
 const fn column(key: &'static str, head: &'static str) -> Column {
     Column { key, head: std::borrow::Cow::Borrowed(head) }

@@ -3,7 +3,7 @@
 
 use crate::table::Style;
 use crate::tree::{Label, Tree};
-use crate::units;
+use kprism_profile::units;
 use kprism_profile::{FrameKind, Profile};
 use serde_json::{Value, json};
 

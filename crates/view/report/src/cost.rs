@@ -12,7 +12,7 @@ use kprism_flow::resolution::factors;
 use kprism_pt::mix::{Kind, Mix};
 
 use crate::table::{Cell, Table};
-use crate::units::percent;
+use kprism_profile::units::percent;
 
 /// One recording, measured.
 #[derive(Debug, Clone, PartialEq)]

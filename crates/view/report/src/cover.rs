@@ -214,7 +214,8 @@ pub fn summary(totals: &Totals) -> String {
         ("paths", "gone", totals.paths),
     ] {
         let Some(percent) = ratio.percent() else { continue };
-        let (hit, all) = (crate::units::grouped(ratio.hit), crate::units::grouped(ratio.all));
+        let (hit, all) =
+            (kprism_profile::units::grouped(ratio.hit), kprism_profile::units::grouped(ratio.all));
         out.push_str(&format!("{name:<10} {percent:>6.2}%  {hit} of {all} {what}\n"));
     }
     out

@@ -10,7 +10,7 @@ use kprism_profile::{Bin, Delta, Histogram, NO_PARENT, Profile, Scope, Site};
 use serde_json::{Value, json};
 
 use crate::table::{Cell, Style, Table};
-use crate::units;
+use kprism_profile::units;
 
 /// Frames of a stack that fit in a line.
 const FRAMES: usize = 3;

@@ -12,10 +12,10 @@ use std::collections::HashMap;
 
 use kprism_profile::{FrameKind, NO_PARENT, Profile};
 
-use crate::filter::Filter;
 use crate::rows::recursive;
 use crate::tree::{self, Label as TreeLabel, Tree, subtree_sums};
-use crate::units;
+use kprism_profile::Filter;
+use kprism_profile::units;
 
 pub use view::{FRAMES, Scale, functions_table, headline, paths_table, shown, to_json};
 

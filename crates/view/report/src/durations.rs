@@ -8,10 +8,10 @@ use kprism_durations::rows::{self, Row};
 use kprism_profile::{Counts, Histogram, Profile, Times};
 use serde_json::{Value, json};
 
-use crate::filter::Filter;
 use crate::header::Header;
 use crate::table::{Cell, Style, Table};
-use crate::units;
+use kprism_profile::Filter;
+use kprism_profile::units;
 
 /// Columns of the table of functions, of which the text shows [`SHOWN`].
 const COLUMNS: &[(&str, &str)] = &[

@@ -2,7 +2,7 @@
 //! Folded stacks: a line per call stack, `task;outer;inner weight`, as flame graph tools read them.
 
 use crate::calltree::Weight;
-use crate::filter::{Filter, task_of_nodes};
+use kprism_profile::Filter;
 use kprism_profile::{NO_PARENT, Profile};
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use std::io::{self, Write};
 /// Those of `out`.
 pub fn write(profile: &Profile, filter: &Filter, weight: Weight, out: &mut impl Write) -> io::Result<()> {
     let taken = filter.tasks(profile);
-    let task_of = task_of_nodes(profile);
+    let task_of = profile.task_of_nodes();
     let mut stack = Vec::new();
     for (i, node) in profile.nodes.iter().enumerate() {
         let own = if weight == Weight::Time { node.ns } else { node.insns };

@@ -2,8 +2,8 @@
 //! The lines above every report: what ran, on which clock, how much, and what was lost.
 
 use crate::table::Style;
-use crate::units;
 use kprism_profile::Profile;
+use kprism_profile::units;
 use kprism_store::{Account, Manifest, instrument};
 use serde_json::{Value, json};
 

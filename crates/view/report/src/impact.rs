@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kprism_profile::Profile;
 
-use crate::units;
+use kprism_profile::units;
 
 pub use page::render;
 pub use view::{Page, Tracer, to_json, to_text};

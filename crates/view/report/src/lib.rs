@@ -30,7 +30,6 @@ pub mod cover;
 pub mod deltas;
 pub mod diff;
 pub mod durations;
-pub mod filter;
 pub mod folded;
 pub mod header;
 pub mod html;
@@ -43,7 +42,5 @@ pub mod table;
 pub mod tables;
 pub mod tlb;
 pub mod tree;
-pub mod units;
 
-pub use filter::Filter;
 pub use table::{Style, Table, UnknownColumn};

@@ -8,7 +8,7 @@
 
 mod proto;
 
-use crate::units;
+use kprism_profile::units;
 use kprism_profile::{FrameKind, Profile, Slice};
 use prost::Message;
 use proto::*;

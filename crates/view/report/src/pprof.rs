@@ -22,7 +22,7 @@ use flate2::write::GzEncoder;
 use kprism_profile::{NO_PARENT, Profile, Times};
 use prost::Message as _;
 
-use crate::filter::{Filter, task_of_nodes};
+use kprism_profile::Filter;
 
 /// Writes it. `times` must be those of this profile. `command` becomes a comment.
 ///
@@ -78,7 +78,7 @@ fn samples(
     strings: &mut Strings,
 ) -> Vec<proto::Sample> {
     let taken = filter.tasks(profile);
-    let task_of = task_of_nodes(profile);
+    let task_of = profile.task_of_nodes();
     let (comm, pid) = (strings.number("comm"), strings.number("pid"));
     let mut samples = Vec::new();
     for (i, node) in profile.nodes.iter().enumerate() {

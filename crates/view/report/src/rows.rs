@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The numbers behind the tables: per function, per system call, per task.
 
-use crate::filter::{Filter, task_of_nodes};
 use crate::tree::subtree_sums;
-use crate::units;
+use kprism_profile::Filter;
+use kprism_profile::units;
 use kprism_profile::{NO_PARENT, Parts, Profile};
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub struct TaskFunctionRow {
 /// Functions per task, by task and then function. The rows of a function add up over tasks.
 pub fn functions_by_task(profile: &Profile, filter: &Filter) -> Vec<TaskFunctionRow> {
     let taken = filter.tasks(profile);
-    let task_of = task_of_nodes(profile);
+    let task_of = profile.task_of_nodes();
     let parents = || profile.nodes.iter().map(|n| n.parent);
     let insns = subtree_sums(parents(), profile.nodes.iter().map(|n| n.insns));
     let ns = subtree_sums(parents(), profile.nodes.iter().map(|n| n.ns));
@@ -246,7 +246,7 @@ pub fn tasks(profile: &Profile, filter: &Filter) -> Vec<TaskRow> {
     let taken = filter.tasks(profile);
     let empty = |task| TaskRow { task, user_insns: 0, kernel_insns: 0, ns: 0, syscalls: 0 };
     let mut rows: Vec<TaskRow> = (0..profile.tasks.len() as u32).map(empty).collect();
-    for (node, task) in profile.nodes.iter().zip(task_of_nodes(profile)) {
+    for (node, task) in profile.nodes.iter().zip(profile.task_of_nodes()) {
         let Some(row) = task.map(|t| &mut rows[t as usize]) else { continue };
         let kernel = node.parent != NO_PARENT && profile.funcs[node.func as usize].kernel;
         let sum = if kernel { &mut row.kernel_insns } else { &mut row.user_insns };

@@ -4,7 +4,7 @@
 //! Text is for people: scaled units, aligned, colour only if asked for. JSON and CSV are for programs:
 //! integers, with the unit in the column's key (`_ns`, `_percent`).
 
-use crate::units;
+use kprism_profile::units;
 use serde_json::{Map, Number, Value};
 use std::borrow::Cow;
 use std::cmp::Ordering;

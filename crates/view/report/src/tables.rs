@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tables: functions, system calls, tasks, decode errors. Each comes sorted by its first measure.
 
-use crate::filter::Filter;
+use crate::rows;
 use crate::table::{Cell, Table};
-use crate::{rows, units};
+use kprism_profile::Filter;
 use kprism_profile::Profile;
+use kprism_profile::units;
 
 /// Functions by self instructions. Percent is of all instructions of the tasks taken.
 pub fn functions(profile: &Profile, filter: &Filter) -> Table {

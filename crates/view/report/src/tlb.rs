@@ -16,8 +16,9 @@ use kprism_tlb::whatif::{Begun, ByObject, huge_mebibytes, may_be_huge};
 use kprism_tlb::{Access, Geometry};
 use serde_json::Value;
 
+use crate::poisson;
 use crate::table::{Cell, Column, Table};
-use crate::{poisson, units};
+use kprism_profile::units;
 
 /// References, first-level and last-level misses of each geometry. `counts` is the recorder's account.
 pub fn summary(profile: &Profile, geometries: &[Geometry], counts: &Value) -> Table {

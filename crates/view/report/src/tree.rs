@@ -4,7 +4,7 @@
 //! What comes in: the profile's forest, one tree per task. What goes out: one [`Tree`] whose first node
 //! is the root, every parent before its children, with self counts (sums come from [`Tree::totals`]).
 
-use crate::filter::{Filter, task_of_nodes};
+use kprism_profile::Filter;
 use kprism_profile::{FrameKind, NO_PARENT, Profile};
 use std::collections::HashMap;
 
@@ -121,7 +121,7 @@ impl Builder {
 /// All tasks taken, those of one name merged: root, then names, then their call stacks.
 pub fn by_comm(profile: &Profile, filter: &Filter) -> Tree {
     let taken = filter.tasks(profile);
-    let task_of = task_of_nodes(profile);
+    let task_of = profile.task_of_nodes();
     let mut builder = Builder::new(Label::All);
     let mut place = vec![NO_PARENT; profile.nodes.len()];
     for (i, node) in profile.nodes.iter().enumerate() {
@@ -141,7 +141,7 @@ pub fn by_comm(profile: &Profile, filter: &Filter) -> Tree {
 
 /// The call stacks of one task.
 pub fn of_task(profile: &Profile, task: u32) -> Tree {
-    let task_of = task_of_nodes(profile);
+    let task_of = profile.task_of_nodes();
     let mut builder = Builder::new(Label::Task(task));
     let mut place = vec![NO_PARENT; profile.nodes.len()];
     for (i, node) in profile.nodes.iter().enumerate() {
@@ -166,7 +166,7 @@ pub fn of_function(profile: &Profile, func: u32, filter: &Filter) -> Tree {
 /// What several functions do, as if they were one; the root is named after the first of them.
 pub fn of_functions(profile: &Profile, funcs: &[u32], filter: &Filter) -> Tree {
     let taken = filter.tasks(profile);
-    let task_of = task_of_nodes(profile);
+    let task_of = profile.task_of_nodes();
     let mut builder = Builder::new(funcs.first().map_or(Label::All, |&func| Label::Func(func)));
     let mut place = vec![NO_PARENT; profile.nodes.len()];
     for (i, node) in profile.nodes.iter().enumerate() {
@@ -200,7 +200,7 @@ pub struct SyscallTree {
 /// The tree of a system call; `bodies` are its functions (`__x64_sys_*`).
 pub fn of_syscall(profile: &Profile, bodies: &[u32], filter: &Filter) -> SyscallTree {
     let taken = filter.tasks(profile);
-    let task_of = task_of_nodes(profile);
+    let task_of = profile.task_of_nodes();
     let nodes = &profile.nodes;
     let mut is_body = vec![false; profile.funcs.len()];
     profile.syscalls.iter().for_each(|call| is_body[call.func as usize] = true);

@@ -3,11 +3,12 @@
 
 mod sample;
 
+use kprism_profile::Filter;
 use kprism_profile::{FrameKind, Profile, Syscall};
 use kprism_report::calltree::Weight;
 use kprism_report::diff::{self, Diff, Scale, Side, Within};
 use kprism_report::table::Cell;
-use kprism_report::{Filter, Style, rows, tree};
+use kprism_report::{Style, rows, tree};
 use sample::{Builder, TRACED};
 
 fn compare(old: &Profile, new: &Profile, within: Within<'_>) -> Diff {

@@ -8,7 +8,8 @@
 use kprism_durations::Names;
 use kprism_durations::ftrace::Collector;
 use kprism_ftrace::text::Text;
-use kprism_report::{Filter, durations};
+use kprism_profile::Filter;
+use kprism_report::durations;
 
 /// Function, and count, time, average, local.
 fn rows(table: &str) -> Vec<(String, [i64; 4])> {

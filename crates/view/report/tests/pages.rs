@@ -4,8 +4,8 @@
 mod sample;
 mod webdriver;
 
+use kprism_profile::Filter;
 use kprism_profile::Profile;
-use kprism_report::Filter;
 use kprism_report::diff::{Diff, Scale, Within};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};

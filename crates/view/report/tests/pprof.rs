@@ -7,8 +7,8 @@ use std::io::Read;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
+use kprism_profile::Filter;
 use kprism_profile::{NO_PARENT, NodeTimes, Profile, Times};
-use kprism_report::Filter;
 use kprism_report::pprof::{self, proto};
 use kprism_test::{pprof, test};
 use prost::Message as _;

@@ -3,10 +3,11 @@
 
 mod sample;
 
+use kprism_profile::Filter;
 use kprism_profile::*;
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
-use kprism_report::{Filter, Style, Table, folded, rows, tables, tree};
+use kprism_report::{Style, Table, folded, rows, tables, tree};
 
 fn short(mut table: Table, rows: usize) -> Table {
     table.limit(rows);

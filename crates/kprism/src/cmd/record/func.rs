@@ -22,7 +22,7 @@ use crate::exit::{self, Outcome};
 use crate::pipeline;
 use crate::progress::Progress;
 use crate::text;
-use kprism_report::units::grouped;
+use kprism_profile::units::grouped;
 
 pub const HELP: &str = "\
 Examples (as root, or with --guest on any machine):

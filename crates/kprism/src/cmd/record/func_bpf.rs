@@ -16,7 +16,7 @@ use kprism_bpf::kernel::{self, Function, Kernel};
 use kprism_durations::names::Role;
 use kprism_durations::record::{CallRecord, SIZE};
 use kprism_image::glob::glob;
-use kprism_report::units::grouped;
+use kprism_profile::units::grouped;
 use kprism_store::{Manifest, Run};
 use kprism_tracefs::signals;
 use serde_json::{Value, json};

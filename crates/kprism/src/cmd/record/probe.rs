@@ -160,7 +160,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     session.failed().iter().for_each(|why| progress.say(&format!("not attached: {why}")));
     let (asked, given) = (config.ring_bytes, session.ring_bytes());
     if given < asked || args.buffer_size.saturating_mul(1024) > bytes {
-        let given = kprism_report::units::grouped(u64::from(given) / 1024);
+        let given = kprism_profile::units::grouped(u64::from(given) / 1024);
         progress.say(&format!("note: each CPU's ring has {given} KiB: all together have 512 MiB at most"));
     }
     if session.numbers_differ() {

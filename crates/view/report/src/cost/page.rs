@@ -6,7 +6,7 @@ use askama::Template;
 use super::{Setting, Sweep, mix_table, plot, resolutions, sweep_table};
 use crate::html::HtmlError;
 use crate::table::{Cell, Table};
-use crate::units::{duration, grouped};
+use kprism_profile::units::{duration, grouped};
 
 /// What was measured, for the head of the page.
 #[derive(Debug, Clone, PartialEq, Eq)]

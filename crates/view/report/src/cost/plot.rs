@@ -8,7 +8,7 @@
 use std::fmt::Write;
 
 use super::{Setting, Sweep};
-use crate::units::{grouped, real};
+use kprism_profile::units::{grouped, real};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 360.0;

@@ -8,7 +8,7 @@ use kprism_gcov::cover::{Ratio, Source};
 
 use super::takes;
 use crate::table::{Cell, Table};
-use crate::units::grouped;
+use kprism_profile::units::grouped;
 
 /// What became of the lines of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use kprism_gcov::unit::{Outcomes, Way};
 use serde_json::{Value, json};
 
 use crate::table::Style;
-use crate::units::{grouped, printable};
+use kprism_profile::units::{grouped, printable};
 
 /// What to show.
 #[derive(Debug, Clone, Copy)]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Amount, Diff, FunctionAmount, SIDES, Side};
 use crate::calltree::Weight;
 use crate::table::{Cell, Style, Table};
-use crate::units;
+use kprism_profile::units;
 
 /// What numbers are divided by: nothing, or the calls of the function compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::embed::Names;
 use super::intervals::{Values, values};
-use crate::Filter;
+use kprism_profile::Filter;
 
 /// Functions in the page, those of the longest total.
 const FUNCTIONS: usize = 500;

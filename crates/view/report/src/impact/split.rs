@@ -10,8 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use kprism_profile::{FrameKind, NO_PARENT, Node, Profile, Syscall, Task};
 
 use super::{Cost, Functions, Place, Side, body_of};
-use crate::filter::task_of_nodes;
-use crate::units;
+use kprism_profile::units;
 
 /// One system call.
 #[derive(Debug, Default)]
@@ -183,7 +182,7 @@ pub(super) fn sequences(side: Side<'_>) -> Vec<Sequence> {
 /// Where each node is; nothing for those of other tasks.
 fn places(side: Side<'_>) -> Vec<Option<Within>> {
     let profile = side.profile;
-    let task_of = task_of_nodes(profile);
+    let task_of = profile.task_of_nodes();
     let mut within: Vec<Option<Within>> = Vec::with_capacity(profile.nodes.len());
     for (i, node) in profile.nodes.iter().enumerate() {
         let ours = task_of[i].is_some_and(|t| profile.tasks[t as usize].tgid >= side.pid);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Cost, Impact, Pair, Place, Spread, SyscallImpact};
 use crate::table::Style;
-use crate::units;
+use kprism_profile::units;
 
 /// What came of one tracer.
 #[derive(Debug, Clone)]
