@@ -3,8 +3,8 @@
 //! file has room for.
 #![no_main]
 
-use kprism_listing::lines::Lines;
-use kprism_listing::why::Known;
+use kprism_debuginfo::lines::Lines;
+use kprism_cover::why::Known;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -26,9 +26,9 @@ use kprism_ftrace::show::Shown;
 use kprism_ftrace::text::Text;
 use kprism_ftrace::{Data, Event, Exit, side};
 use kprism_image::symbols::Symbols;
-use kprism_listing::durations::Says;
 use kprism_profile::units::grouped;
 use kprism_profile::{CpuTotals, Profile, Times};
+use kprism_script::durations::Says;
 use kprism_store::{Run, has_times, instrument, load_profile, load_times, save_profile, save_times};
 use serde_json::json;
 

@@ -9,18 +9,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use kprism_cover::gather::{Gatherer, Jumped, Ran};
+use kprism_cover::sampled::Profile;
+use kprism_cover::why::Known;
+use kprism_debuginfo::lines::{Lines, Section};
+use kprism_debuginfo::scopes::Scopes;
 use kprism_flow::annotate::{Counter, Counts};
 use kprism_flow::replay::Task;
 use kprism_flow::window::Window;
 use kprism_gcov::path::Prefixes;
 use kprism_image::insn::{Kind, Mode, classify};
 use kprism_image::symbols::{FunctionId, Symbols, under_root};
-use kprism_listing::Select;
-use kprism_listing::cover::{Gatherer, Jumped, Ran};
-use kprism_listing::lines::{Lines, Section};
-use kprism_listing::sampled::Profile;
-use kprism_listing::scopes::Scopes;
-use kprism_listing::why::Known;
+use kprism_script::Select;
 use kprism_store::{Account, Fate, Run};
 
 use crate::cmd::annotate::installed_vmlinux;

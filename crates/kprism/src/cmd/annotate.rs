@@ -6,15 +6,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
+use kprism_debuginfo::source::{Source, by_build_id};
 use kprism_flow::annotate::{Counter, Counts};
 use kprism_flow::replay::Task;
 use kprism_image::glob::glob;
 use kprism_image::symbols::{FunctionId, Symbols, under_root};
-use kprism_listing::Select;
-use kprism_listing::annotate::Annotation;
-use kprism_listing::source::{Source, by_build_id};
 use kprism_profile::units::{grouped, printable};
 use kprism_report::Style;
+use kprism_script::Select;
+use kprism_script::annotate::Annotation;
 use kprism_store::Run;
 use serde_json::json;
 

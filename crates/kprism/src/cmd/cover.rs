@@ -8,10 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use kprism_agent::gcov::AFTER;
+use kprism_cover::sampled::{self, Profile};
 use kprism_gcov::cover::Source;
 use kprism_gcov::runs::Runs;
 use kprism_gcov::{Cover, demangled, export};
-use kprism_listing::sampled::{self, Profile};
 use kprism_report::cover::{self, Each, diff, page, source};
 use kprism_report::header::account_text;
 use kprism_report::table::Cell;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kprism_listing::why::{Comparison, Differs, Why, compare};
+use kprism_cover::why::{Comparison, Differs, Why, compare};
 use kprism_profile::units::grouped;
 use kprism_report::cover::takes;
 use kprism_report::table::{Cell, Column, Table};

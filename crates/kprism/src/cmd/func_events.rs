@@ -8,11 +8,11 @@ use std::io::Write;
 use anyhow::Result;
 use kprism_durations::ftrace::Collector;
 use kprism_ftrace::{Data, Event, UNKNOWN_PID};
-use kprism_listing::durations::Says;
 use kprism_profile::units::grouped;
 use kprism_profile::{Profile, Task};
 use kprism_report::header::account_text;
 use kprism_report::table::{Cell, Column, Table};
+use kprism_script::durations::Says;
 use kprism_store::{Run, instrument};
 use serde_json::json;
 

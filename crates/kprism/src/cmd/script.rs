@@ -8,11 +8,11 @@ use anyhow::{Context, Result, ensure};
 use kprism_durations::ftrace::Collector;
 use kprism_flow::replay::{Inputs, Listener, replay};
 use kprism_ftrace::Event;
-use kprism_listing::calls;
-use kprism_listing::durations::{Lister, Says};
-use kprism_listing::flow::{self, Options};
-use kprism_listing::select::Ring;
-use kprism_listing::{Field, Fields, Output, Select, Syntax};
+use kprism_script::calls;
+use kprism_script::durations::{Lister, Says};
+use kprism_script::flow::{self, Options};
+use kprism_script::select::Ring;
+use kprism_script::{Field, Fields, Output, Select, Syntax};
 use kprism_store::Run;
 
 use super::probe;

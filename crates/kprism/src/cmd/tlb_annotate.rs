@@ -6,12 +6,12 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
+use kprism_debuginfo::source::{Frame, Source};
 use kprism_image::insn::Mode;
 use kprism_image::symbols::{FunctionId, Symbols};
-use kprism_listing::disasm::{Disassembler, Syntax};
-use kprism_listing::source::{Frame, Source};
 use kprism_profile::units::{grouped, percent, printable};
 use kprism_report::Style;
+use kprism_script::disasm::{Disassembler, Syntax};
 use kprism_store::Run;
 use object::{Object, ObjectSegment};
 use serde_json::{Value, json};

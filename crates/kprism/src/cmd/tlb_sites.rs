@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use kprism_debuginfo::source::Source;
 use kprism_image::symbols::Symbols;
-use kprism_listing::source::Source;
 use kprism_tlb::allocs::Site;
 
 /// How names of C++'s own library begin.

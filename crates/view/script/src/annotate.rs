@@ -9,7 +9,7 @@ use kprism_report::Style;
 use serde_json::{Value, json};
 
 use crate::disasm::{Disassembler, Refers, Syntax};
-use crate::source::{Frame, Source};
+use kprism_debuginfo::source::{Frame, Source};
 
 /// Targets of an indirect branch that are shown.
 const MAX_TARGETS: usize = 8;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use kprism_listing::lines::Lines;
+use kprism_debuginfo::lines::Lines;
 
 fn check(bytes: &[u8]) -> Option<Lines> {
     let lines = Lines::read(bytes, bytes).ok()??;

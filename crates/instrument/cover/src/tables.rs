@@ -7,7 +7,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
-use crate::lines::{Function, Lines};
+use kprism_debuginfo::lines::{Function, Lines};
 
 /// No table is longer.
 const LONGEST: u64 = 4096;

@@ -22,8 +22,8 @@ use kprism_gcov::unit::Way;
 use kprism_image::insn::{Kind, Mode, classify};
 
 use crate::infer::infer;
-use crate::lines::{Bare, Function, Lines, Section};
 use crate::tables::targets;
+use kprism_debuginfo::lines::{Bare, Function, Lines, Section};
 
 /// An instruction that ran, at its address in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

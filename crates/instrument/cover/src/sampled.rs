@@ -10,9 +10,9 @@ use std::io::{self, Write};
 
 use kprism_image::insn::Kind;
 
-use crate::cover::Ran;
-use crate::lines::Lines;
-use crate::scopes::Scopes;
+use crate::gather::Ran;
+use kprism_debuginfo::lines::Lines;
+use kprism_debuginfo::scopes::Scopes;
 
 /// Lines behind the function's own, and what tells pieces of one line apart.
 type Place = (u32, u32);

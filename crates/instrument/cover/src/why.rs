@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use kprism_gcov::Cover;
 use kprism_gcov::cover::{FunctionTotal, Source};
 
-use crate::cover::Inferred;
-use crate::lines::Lines;
+use crate::gather::Inferred;
+use kprism_debuginfo::lines::Lines;
 
 /// What debug information has.
 #[derive(Debug, Clone, Default)]

@@ -10,10 +10,6 @@
 //! | the graph of calls, system calls | [`calls`] |
 //! | the graph of calls of a trace of durations | [`durations`] |
 //! | a function's instructions with counts, time, branches, source | [`annotate`] |
-//! | coverage: lines, branches and functions of all code with debug information | [`cover`], from [`lines`] |
-//! | lines without an instruction, told from those around them | [`infer`], by [`statements`] |
-//! | what ran, for compilers that take samples (AutoFDO) | [`sampled`], by [`scopes`] |
-//! | coverage by gcov and by the flow compared, line by line, with reasons | [`why`] |
 //!
 //! Text is what costs: decoding an instruction takes a few nanoseconds, formatting one a thousand. So an
 //! instruction is formatted when it is met first ([`code`]), and a line is then three copies: the task's part,
@@ -22,23 +18,14 @@
 pub mod annotate;
 pub mod calls;
 pub mod code;
-pub mod cover;
 pub mod disasm;
 pub mod durations;
 pub mod flow;
-pub mod infer;
 mod json;
-pub mod lines;
 mod names;
 mod output;
 mod prefix;
-pub mod sampled;
-pub mod scopes;
 pub mod select;
-pub mod source;
-pub mod statements;
-mod tables;
-pub mod why;
 
 pub use disasm::Syntax;
 pub use output::Output;
