@@ -7,53 +7,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use kprism_profile::Profile;
+use kprism_profile::{Filter, Profile};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
-use kprism_profile::Filter;
 use kprism_report::{Style, calltree, deltas, folded, perfetto, tables, tree};
+use kprism_session::{Progress, flow};
 use kprism_store::{Manifest, Run};
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/kprism/src/flow_account.rs"]
-mod flow_account;
-#[allow(dead_code)]
-#[path = "../../crates/kprism/src/holds.rs"]
-mod holds;
 #[path = "../src/pieces.rs"]
 #[allow(dead_code)]
 mod pieces;
-#[allow(dead_code)]
-#[path = "../../crates/kprism/src/pipeline.rs"]
-mod pipeline;
-#[path = "../../crates/kprism/src/plain.rs"]
-mod plain;
-#[allow(dead_code)]
-#[path = "../../crates/kprism/src/progress.rs"]
-mod progress;
-
-/// A run of the corpus has no streams of the other instruments.
-mod durations {
-    use kprism_profile::Profile;
-    use kprism_store::Run;
-
-    pub fn is_recorded(_: &Run) -> bool {
-        false
-    }
-
-    pub fn open(_: &Run, _: &crate::progress::Progress) -> anyhow::Result<(Profile, ())> {
-        unreachable!("nothing is recorded")
-    }
-}
-
-/// See [`durations`].
-mod boot {
-    pub fn is_boot(_: &std::path::Path) -> bool {
-        false
-    }
-}
-
-const DEFAULT_RUN: &str = "kprism.data";
 
 /// One for each process, below what `cargo clean` removes.
 static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -69,16 +33,16 @@ fuzz_target!(|bytes: &[u8]| {
     for (name, bytes) in pieces::read(bytes) {
         fs::write(DIR.join(name), bytes).expect("a folder to write to");
     }
-    let progress = progress::Progress::new(progress::Level::Quiet);
-    let Ok((run, profile, manifest)) = pipeline::open(&DIR, &progress) else { return };
+    let progress = Progress::silent();
+    let Ok((run, profile, manifest)) = flow::open(&DIR, &progress) else { return };
     show(&manifest, &profile);
     if run.code_dict().exists()
-        && let Ok((profile, manifest)) = pipeline::decode(&run, &progress)
+        && let Ok((profile, manifest)) = flow::decode(&run, &progress)
     {
         let instructions = profile.totals.instructions();
         assert_eq!(profile.nodes.iter().map(|n| n.insns).sum::<u64>(), instructions);
         assert_eq!(manifest.instructions, Some(instructions));
-        let (_, again, written) = pipeline::open(&DIR, &progress).expect("what was decoded can be opened");
+        let (_, again, written) = flow::open(&DIR, &progress).expect("what was decoded can be opened");
         assert!(again == profile && written == manifest);
         show(&manifest, &profile);
     }

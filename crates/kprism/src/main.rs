@@ -3,8 +3,8 @@
 //!
 //! In: arguments. Out: text, files and an exit code (see [`exit`]). This is the only crate that writes to
 //! the terminal or ends the process; everything it shows is made by the libraries below it. Each command is
-//! a file in `cmd/`: its options and one function. What turns a recorded run into tables is in
-//! [`pipeline`].
+//! a file in `cmd/`: its options and one function. What turns a recorded run into
+//! values is in [`kprism_session`].
 
 /// In place of the standard one, which ends the process if nobody reads standard error any more: what is being recorded or
 /// put back then is more important than what cannot be said.
@@ -15,28 +15,12 @@ macro_rules! eprintln {
     }};
 }
 
-mod boot;
 mod cmd;
-mod core_memory;
-mod cost;
-mod cover;
-mod durations;
 mod exit;
-mod flow_account;
-mod flow_cover;
-mod flow_durations;
 mod given;
-mod holds;
-mod perfdata;
-mod pipeline;
 mod plain;
-mod probe_account;
-mod profile_use;
 mod progress;
-mod source_files;
 mod text;
-mod tlb_account;
-mod tlb_sampled;
 
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
@@ -46,10 +30,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use exit::Outcome;
 use given::Given;
-use progress::{Level, Progress};
-
-/// Where runs are written and read unless told otherwise.
-pub const DEFAULT_RUN: &str = "kprism.data";
+use progress::Level;
 
 const AFTER_HELP: &str = "\
 Start with:
@@ -92,7 +73,7 @@ fn main() -> ExitCode {
         (_, true) => Level::Verbose,
         _ => Level::Normal,
     };
-    let progress = Progress::new(level);
+    let progress = progress::progress(level);
     let mut raw = BufWriter::new(std::io::stdout().lock());
     let mut shown;
     let out: &mut dyn Write = match cli.command.writes_text() {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use kprism_session::{Progress, Update};
 
 use crate::plain::plain;
 
@@ -18,16 +19,20 @@ pub enum Level {
     Verbose,
 }
 
-/// One place for everything that is said while working.
-#[derive(Debug)]
-pub struct Progress {
+/// Shows what the library tells of its work.
+pub fn progress(level: Level) -> Progress {
+    let terminal = Terminal::new(level);
+    Progress::new(level == Level::Verbose, move |update| terminal.show(update))
+}
+
+/// Standard error: a live line if it is a terminal and not told to be quiet.
+struct Terminal {
     level: Level,
     bar: Option<ProgressBar>,
 }
 
-impl Progress {
-    /// A live line if standard error is a terminal and not told to be quiet.
-    pub fn new(level: Level) -> Self {
+impl Terminal {
+    fn new(level: Level) -> Self {
         use std::io::IsTerminal as _;
         let live = level != Level::Quiet && std::io::stderr().is_terminal();
         let bar = live.then(|| {
@@ -35,17 +40,18 @@ impl Progress {
             bar.set_style(spinner());
             bar
         });
-        Progress { level, bar }
+        Terminal { level, bar }
     }
 
-    /// A step begins that takes seconds at most.
-    pub fn step(&self, text: &str) {
-        self.begin(text, Level::Verbose);
-    }
-
-    /// A step begins that may take minutes, such as a download.
-    pub fn long_step(&self, text: &str) {
-        self.begin(text, Level::Normal);
+    fn show(&self, update: Update<'_>) {
+        match update {
+            Update::Step(text) => self.begin(text, Level::Verbose),
+            Update::LongStep(text) => self.begin(text, Level::Normal),
+            Update::Detail(text) => self.detail(text),
+            Update::Amount { text, done, total } => self.amount(text, done, total),
+            Update::Say(text) => self.say(text),
+            Update::Clear => self.clear(),
+        }
     }
 
     /// Without a live line, `plain` decides who is told.
@@ -62,8 +68,7 @@ impl Progress {
         }
     }
 
-    /// A detail of the current step, such as a line of the guest's console.
-    pub fn detail(&self, text: &str) {
+    fn detail(&self, text: &str) {
         match &self.bar {
             Some(bar) => {
                 bar.set_message(text.chars().filter(|c| !c.is_control()).take(100).collect::<String>())
@@ -73,8 +78,7 @@ impl Progress {
         }
     }
 
-    /// How much of a step of known size is done.
-    pub fn amount(&self, text: &str, done: u64, total: u64) {
+    fn amount(&self, text: &str, done: u64, total: u64) {
         if let Some(bar) = &self.bar {
             if bar.length() != Some(total) {
                 bar.set_style(gauge());
@@ -85,8 +89,7 @@ impl Progress {
         }
     }
 
-    /// Removes the live line, so that something else may be written.
-    pub fn clear(&self) {
+    fn clear(&self) {
         if let Some(bar) = &self.bar {
             bar.disable_steady_tick();
             bar.finish_and_clear();
@@ -94,8 +97,7 @@ impl Progress {
         }
     }
 
-    /// A line that stays.
-    pub fn say(&self, text: &str) {
+    fn say(&self, text: &str) {
         if self.level == Level::Quiet {
             return;
         }
@@ -104,11 +106,6 @@ impl Progress {
             Some(bar) => bar.suspend(|| eprintln!("{text}")),
             None => eprintln!("{text}"),
         }
-    }
-
-    /// Whether details are wanted.
-    pub fn is_verbose(&self) -> bool {
-        self.level == Level::Verbose
     }
 }
 

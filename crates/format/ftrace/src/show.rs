@@ -6,8 +6,12 @@
 
 use std::io::Write as _;
 
+use crate::Event;
 use crate::bytes::{Order, until_nul};
 use crate::format::{Field, Format};
+
+/// Writes the text of an event; returns false if there is none.
+pub type Describe<'s> = &'s dyn Fn(&Event<'_>, &mut Vec<u8>) -> bool;
 
 /// Writes events.
 #[derive(Debug, Clone)]

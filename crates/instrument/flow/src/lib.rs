@@ -8,6 +8,7 @@ mod build;
 pub mod calls;
 mod causes;
 pub mod clock;
+pub mod cost;
 pub mod decode;
 pub mod delta;
 pub mod digest;

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
-use kprism_debuginfo::source::{Source, by_build_id};
+use kprism_debuginfo::source::Source;
 use kprism_flow::annotate::{Counter, Counts};
 use kprism_flow::replay::Task;
 use kprism_image::glob::glob;
@@ -19,11 +19,12 @@ use kprism_store::Run;
 use serde_json::json;
 
 use super::report::wants_color;
-use super::script::{SyntaxName, follow};
+use super::script::SyntaxName;
 use crate::exit::{self, Outcome};
 use crate::given::Given;
-use crate::pipeline::{self, Loaded};
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::flow::{self, Loaded, follow};
+use kprism_session::flow_cover::installed_vmlinux;
 
 /// Names that are suggested for one that is not there.
 const SUGGESTIONS: usize = 5;
@@ -36,7 +37,7 @@ pub struct Args {
     #[arg(value_name = "FUNC")]
     pub func: String,
     /// Run folder
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub input: PathBuf,
     /// Count only on this CPU (can be repeated)
     #[arg(long = "cpu", value_name = "N")]
@@ -53,7 +54,7 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
-    pub cover: crate::cover::From,
+    pub cover: super::cover_args::CoverageArgs,
     /// A line for each branch and call
     #[arg(long, help_heading = "Coverage")]
     pub branches: bool,
@@ -96,7 +97,9 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    if crate::cover::is_cover(&args.input) || crate::cover::is_alone(&args.input) || names_source(&args.func)
+    if kprism_session::cover::is_cover(&args.input)
+        || kprism_session::cover::is_alone(&args.input)
+        || names_source(&args.func)
     {
         given.only("annotated source", &SOURCE)?;
         let view = super::cover::Annotate {
@@ -105,8 +108,8 @@ pub fn run(
             json: args.json,
             style: Style { color: wants_color(color) },
         };
-        let who = crate::cover::Who { filter: args.tasks.filter(), call: None };
-        return super::cover::annotate(&args.input, (&args.cover, &who), &view, progress, out);
+        let who = kprism_session::cover::Part { filter: args.tasks.filter(), call: None };
+        return super::cover::annotate(&args.input, (&args.cover.options(), &who), &view, progress, out);
     }
     let run = Run::open(&args.input)?;
     if args.misses || super::tlb_annotate::is_all(&run) {
@@ -118,7 +121,7 @@ pub fn run(
         "a function's instructions",
         &["func", "input", "cpus", "pids", "comms", "syntax", "json", "vmlinux", "module_file", "debug_dir"],
     )?;
-    let loaded = pipeline::load(&run, progress)?;
+    let loaded = flow::load(&run, progress)?;
     let symbols = &loaded.symbols;
     let chosen = choose(&args.func, symbols)?;
     progress.step("counting");
@@ -267,7 +270,7 @@ pub(super) fn several(
 fn find_source(args: &Args, run: &Run, loaded: &Loaded, func: u32) -> Result<Option<Source>, String> {
     let symbols = &loaded.symbols;
     let function = symbols.function(FunctionId(func));
-    let debug = args.cover.debug.folders();
+    let debug = args.cover.debug.files().folders();
     if !function.kernel {
         let Some(file) = under_root(&run.symbols().join("root"), &function.module) else { return Ok(None) };
         return Source::of_file(&file, &debug);
@@ -286,19 +289,6 @@ fn find_source(args: &Args, run: &Run, loaded: &Loaded, func: u32) -> Result<Opt
         .min()
         .unwrap_or(0);
     Source::of_kernel(&vmlinux, start, &function.name, function.start).map(Some)
-}
-
-/// The debug information of the recorded kernel, where distributions put it.
-pub fn installed_vmlinux(loaded: &Loaded, debug: &[PathBuf]) -> Option<PathBuf> {
-    let kernel = loaded.manifest.kernel.as_ref()?;
-    let id: Vec<u8> = kernel
-        .build_id
-        .as_bytes()
-        .chunks_exact(2)
-        .map_while(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-        .collect();
-    let by_release = debug.iter().map(|dir| dir.join(format!("boot/vmlinux-{}", kernel.release)));
-    by_build_id(&id, debug).or_else(|| by_release.into_iter().find(|place| Path::is_file(place)))
 }
 
 #[cfg(test)]

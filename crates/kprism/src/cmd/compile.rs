@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 
 use super::record::ProbeArgs;
 use crate::exit::Outcome;
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 pub const HELP: &str = "\
 The file says for which kernel or program it is (its build id), and is refused by others.

@@ -21,11 +21,11 @@ use serde_json::json;
 
 use super::report::print_json;
 use super::strict::{StrictArgs, judge_own};
-use crate::cover::{From, Loaded, Unsettled, Who, is_flow, load, reset_text};
 use crate::exit::Outcome;
-use crate::profile_use;
-use crate::progress::Progress;
-use crate::source_files;
+use kprism_session::Progress;
+use kprism_session::cover::{Loaded, Options, Part, Unsettled, is_flow, load, reset_text};
+use kprism_session::profile_use;
+use kprism_session::source_files;
 
 /// Rows of a table unless told otherwise.
 const ROWS: usize = 40;
@@ -36,7 +36,7 @@ const NAMED: usize = 5;
 #[derive(Debug, clap::Args)]
 pub struct CoverArgs {
     #[command(flatten)]
-    pub from: From,
+    pub from: super::cover_args::CoverageArgs,
     /// A row for each folder, file or function
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Coverage")]
     pub each: Option<EachArg>,
@@ -78,11 +78,11 @@ pub struct View<'a> {
 pub fn write_html(
     input: &Path,
     args: &CoverArgs,
-    who: &Who,
+    who: &Part,
     (path, file, strict): (Option<&str>, &Path, StrictArgs),
     progress: &Progress,
 ) -> Result<Outcome> {
-    let (cover, runs, account) = load_runs(input, (&args.from, who), progress)?;
+    let (cover, runs, account) = load_runs(input, (&args.from.options(), who), progress)?;
     progress.step("writing the page");
     let text = |source: &Source| source_files::of_source(source, args.from.source_dir.as_deref());
     let title =
@@ -105,7 +105,7 @@ pub fn write_html(
 }
 
 /// Where coverage is read from, and of whom.
-pub type Asked<'a> = (&'a From, &'a Who);
+pub type Asked<'a> = (&'a Options, &'a Part);
 
 fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) -> Result<(Cover, Account)> {
     no_text(input, asked.0)?;
@@ -114,7 +114,7 @@ fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) -> Res
 }
 
 /// Refuses `--source-dir` where no source is read. (Of a flow, sources tell of lines without code.)
-fn no_text(input: &Path, from: &From) -> Result<()> {
+fn no_text(input: &Path, from: &Options) -> Result<()> {
     if from.source_dir.is_some() && !is_flow(input, from) {
         bail!(
             "--source-dir does not go with this view of counters: it would change nothing there; it is for `annotate` and \
@@ -157,7 +157,7 @@ fn complain(problems: &[String]) {
 
 /// What a recording says of itself: its totals, what the reading added, and the folder or file that was asked for.
 pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn Write) -> Result<()> {
-    let loaded = load(run, &From::default(), &Who::default(), progress)?;
+    let loaded = load(run, &Options::default(), &Part::default(), progress)?;
     let objects = loaded.cover.objects;
     progress.say(&format!(
         "{}: {objects} objects\n{}",
@@ -205,16 +205,16 @@ pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn W
 pub fn report(
     input: &Path,
     args: &CoverArgs,
-    who: &Who,
+    who: &Part,
     view: &View<'_>,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     if args.compare {
-        return super::cover_compare::report(input, &args.from, view, progress, out);
+        return super::cover_compare::report(input, &args.from.options(), view, progress, out);
     }
-    no_text(input, &args.from)?;
-    let (cover, runs, account) = load_runs(input, (&args.from, who), progress)?;
+    no_text(input, &args.from.options())?;
+    let (cover, runs, account) = load_runs(input, (&args.from.options(), who), progress)?;
     let (sources, totals) = cover::chosen(&cover, view.path);
     let mut table = match (args.each, &runs) {
         (None | Some(EachArg::Dir), _) => cover::table(&cover, Each::Folder, view.path),
@@ -413,7 +413,7 @@ pub fn write_samples(
     write: WriteSamples,
     progress: &Progress,
 ) -> Result<Outcome> {
-    let (profile, problems) = crate::flow_cover::sampled(input, &from.debug, who, progress)?;
+    let (profile, problems) = kprism_session::flow_cover::sampled(input, &from.debug, who, progress)?;
     complain(&problems);
     let name = || output.display().to_string();
     let mut file = BufWriter::new(std::fs::File::create(output).with_context(name)?);
@@ -430,7 +430,7 @@ pub fn write_samples(
 /// `kprism export -o FOLDER.gcda`: what gcc takes with `-fprofile-use`.
 pub fn write_profile(
     input: &Path,
-    from: &From,
+    from: &Options,
     relative: bool,
     folder: &Path,
     progress: &Progress,

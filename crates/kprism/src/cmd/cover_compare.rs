@@ -13,11 +13,11 @@ use serde_json::json;
 
 use super::cover::View;
 use super::report::print_json;
-use crate::cover::{From, Who, is_cover, load};
 use crate::exit::Outcome;
-use crate::flow_cover;
-use crate::progress::Progress;
-use crate::source_files;
+use kprism_session::Progress;
+use kprism_session::cover::{Options, Part, is_cover, load};
+use kprism_session::flow_cover;
+use kprism_session::source_files;
 
 /// Lines that are named for each kind of difference.
 const NAMED: usize = 12;
@@ -25,7 +25,7 @@ const NAMED: usize = 12;
 /// Compares.
 pub fn report(
     input: &Path,
-    from: &From,
+    from: &Options,
     view: &View<'_>,
     progress: &Progress,
     out: &mut dyn Write,
@@ -33,8 +33,8 @@ pub fn report(
     if !is_cover(input) {
         bail!("{}: no counters of gcov in it: kprism lab gcov-kernel --flow records both", input.display());
     }
-    let gcov = load(input, &From { by_flow: false, ..from.clone() }, &Who::default(), progress)?;
-    let (flow, known) = flow_cover::load_known(input, from, &Who::default(), progress)?;
+    let gcov = load(input, &Options { by_flow: false, ..from.clone() }, &Part::default(), progress)?;
+    let (flow, known) = flow_cover::load_known(input, from, &Part::default(), progress)?;
     let text = |path: &str| source_files::read(path, 0, from.source_dir.as_deref());
     let files = compare(&gcov.cover, &flow.cover, &known, &|path| takes(view.path, path), &text);
     if files.is_empty() {

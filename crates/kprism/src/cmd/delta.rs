@@ -15,8 +15,8 @@ use serde_json::json;
 
 use super::report::{print_json, write_html};
 use crate::exit::Outcome;
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::flow;
 
 /// Options of `kprism report delta`.
 #[derive(Debug, clap::Args)]
@@ -86,17 +86,17 @@ pub fn run(
 ) -> Result<Outcome> {
     let (run, profile, manifest) = if args.measures() {
         let run = Run::open(input)?;
-        let loaded = pipeline::load(&run, progress)?;
+        let loaded = flow::load(&run, progress)?;
         let mut specs: Vec<Spec> = args.spec().into_iter().collect();
         if view.html.is_some() {
             specs.extend(Spec::standard());
         }
         let plan = Plan::new(&specs, &args.count, &|name| address_of(&loaded.symbols, name))?;
-        let profile = pipeline::profile(&loaded, plan, None, progress);
+        let profile = flow::profile(&loaded, plan, None, progress);
         let manifest = loaded.manifest;
         (run, profile, manifest)
     } else {
-        pipeline::open(input, progress)?
+        flow::open(input, progress)?
     };
     progress.clear();
     if let Some(file) = view.html {

@@ -16,8 +16,8 @@ use super::cover;
 use super::report::{By, Select, wants_color};
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::flow;
 
 const AFTER_HELP: &str = "\
 What a tracer does to mmap():
@@ -74,7 +74,7 @@ pub struct Args {
     #[arg(long = "cover", help_heading = "Coverage")]
     pub cover_lines: bool,
     #[command(flatten)]
-    pub cover: crate::cover::From,
+    pub cover: super::cover_args::CoverageArgs,
 }
 
 impl Args {
@@ -125,10 +125,10 @@ fn weight(args: &Args, runs: [&Opened; 2]) -> Result<By> {
 }
 
 fn open(path: &Path, progress: &Progress) -> Result<Opened> {
-    let (run, profile, manifest) = pipeline::open(path, progress)?;
+    let (run, profile, manifest) = flow::open(path, progress)?;
     progress.clear();
     let header = Header::new(&manifest, &profile);
-    let counts = match crate::durations::is_recorded(&run) {
+    let counts = match kprism_session::durations::is_recorded(&run) {
         true => Some(kprism_store::load_times(&run, &profile)?.counts),
         false => None,
     };
@@ -152,18 +152,19 @@ pub fn run(
         style,
         strict: args.strict,
     };
-    let who = crate::cover::Who { filter: args.select.filter(), call: None };
-    let asked = (&args.cover, &who);
+    let who = kprism_session::cover::Part { filter: args.select.filter(), call: None };
+    let asked = (&args.cover.options(), &who);
     let new = match (&args.new, &args.patch) {
         (_, Some(patch)) => return cover::patch(&args.old, patch, asked, &view, progress, out),
         (Some(new), _) => new,
         (None, None) => bail!("a second run to compare with, or --patch"),
     };
-    let holds_counters = |path: &Path| crate::cover::is_cover(path) || crate::cover::is_alone(path);
+    let holds_counters =
+        |path: &Path| kprism_session::cover::is_cover(path) || kprism_session::cover::is_alone(path);
     if args.cover_lines || holds_counters(&args.old) && holds_counters(new) {
         return cover::compare(&args.old, new, asked, &view, progress, out);
     }
-    if crate::boot::is_boot(&args.old) && crate::boot::is_boot(new) {
+    if kprism_session::boot::is_boot(&args.old) && kprism_session::boot::is_boot(new) {
         return diff_boots(args, new, style, progress, out);
     }
     let new_path = new;
@@ -234,7 +235,7 @@ fn diff_boots(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let titles = [args.old.display().to_string(), new.display().to_string()];
-    let (old, new) = (crate::boot::load(&args.old)?, crate::boot::load(new)?);
+    let (old, new) = (kprism_session::boot::load(&args.old)?, kprism_session::boot::load(new)?);
     if let Some(file) = &args.html {
         let page = boot::render_two((&old, &titles[0]), (&new, &titles[1])).context("HTML page")?;
         std::fs::write(file, page).with_context(|| file.display().to_string())?;

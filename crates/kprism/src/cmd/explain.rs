@@ -20,7 +20,7 @@ use kprism_probe::{locate, separate};
 use serde_json::json;
 
 use crate::exit::Outcome;
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 /// The types that a running kernel tells of itself.
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";

@@ -13,17 +13,17 @@ use kprism_report::{folded, perfetto, pprof, tree};
 use kprism_store::{Manifest, Run, load_times};
 use serde_json::json;
 
-use super::call::CallArgs;
+use super::cover_args::CallArgs;
 use super::report::{By, Select, Subject, table};
 use super::strict::StrictArgs;
 use super::tlb;
-use crate::durations;
 use crate::exit::Outcome;
 use crate::given::Given;
-use crate::holds::{self, Held};
-use crate::perfdata;
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::durations;
+use kprism_session::flow;
+use kprism_session::held::{self, Held};
+use kprism_session::perfdata;
 
 const AFTER_HELP: &str = "\
 Formats by suffix of FILE:
@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
     /// Run folder
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub input: PathBuf,
     #[command(flatten)]
     pub strict: StrictArgs,
@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, value_enum)]
     pub by: Option<By>,
     #[command(flatten)]
-    pub cover: crate::cover::From,
+    pub cover: super::cover_args::CoverageArgs,
     /// Name .gcda files from the build's folder on, for gcc's -fprofile-prefix-path=BUILD (GCC 12)
     #[arg(long, help_heading = "Coverage")]
     pub relative: bool,
@@ -106,31 +106,43 @@ fn format(path: &Path) -> Result<Format> {
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if perfdata::is_named(&args.output) {
         given.only("a .perf.data", &["input", "output"])?;
-        return perfdata::export(&args.input, &args.output, progress);
+        return perfdata::export(&args.input, &args.output, progress).map(|()| Outcome::Done);
     }
     if args.output.extension().is_some_and(|suffix| suffix == "gcda") {
         given.only(
             "a folder of .gcda",
             &["subject", "input", "output", "build_dir", "since_boot", "merge", "relative"],
         )?;
-        return super::cover::write_profile(&args.input, &args.cover, args.relative, &args.output, progress);
+        return super::cover::write_profile(
+            &args.input,
+            &args.cover.options(),
+            args.relative,
+            &args.output,
+            progress,
+        );
     }
     if let Some(write) = super::cover::samples(&args.output) {
         given.only("samples for a compiler", &SAMPLES)?;
-        let call = args.one.syscall.is_some().then(|| args.one.clone());
-        let who = crate::cover::Who { filter: args.select.filter(), call };
-        return super::cover::write_samples(&args.input, (&args.cover, &who), &args.output, write, progress);
+        let call = args.one.syscall.is_some().then(|| args.one.call());
+        let who = kprism_session::cover::Part { filter: args.select.filter(), call };
+        return super::cover::write_samples(
+            &args.input,
+            (&args.cover.options(), &who),
+            &args.output,
+            write,
+            progress,
+        );
     }
     if args.subject == Subject::Cover || super::cover::is_export(&args.output) {
         given.only(
             "an export of coverage",
             &[COVER.as_slice(), &["pids", "comms", "syscall", "call"]].concat(),
         )?;
-        let call = args.one.syscall.is_some().then(|| args.one.clone());
-        let who = crate::cover::Who { filter: args.select.filter(), call };
+        let call = args.one.syscall.is_some().then(|| args.one.call());
+        let who = kprism_session::cover::Part { filter: args.select.filter(), call };
         return super::cover::write(
             &args.input,
-            (&args.cover, &who),
+            (&args.cover.options(), &who),
             (&args.output, args.strict),
             progress,
             out,
@@ -150,7 +162,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     }
     let format = format(&args.output)?;
     honoured(args, &format, given)?;
-    let (run, profile, manifest) = pipeline::open(&args.input, progress)?;
+    let (run, profile, manifest) = flow::open(&args.input, progress)?;
     let of_durations = durations::is_recorded(&run);
     if of_durations && profile.funcs.is_empty() {
         bail!(
@@ -160,9 +172,9 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     }
     let of_flow = matches!(format, Format::Csv | Format::Json) && !is_of_durations(args.subject);
     if of_durations && of_flow {
-        return Err(holds::lacks(&run, Held::Flow));
+        return Err(held::lacks(&run, Held::Flow));
     }
-    let profile = args.one.narrow(&run, profile, &args.select.filter(), progress)?;
+    let profile = args.one.call().narrow(&run, profile, &args.select.filter(), progress)?;
     progress.clear();
     if args.output.to_string_lossy().starts_with("-.") {
         write(&format, args, &run, &manifest, &profile, out)?;

@@ -8,20 +8,21 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use kprism_flow::cost::Cost;
 use kprism_lab::{Ended, Prepared};
 use kprism_profile::units::{duration, grouped};
 use kprism_report::cost::page::{self, About};
-use kprism_report::cost::{self, Cost, Setting, Sweep};
+use kprism_report::cost::{self, Setting, Sweep};
 use kprism_report::{Style, Table};
 use kprism_store::Run;
 use serde_json::json;
 
 use super::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
 use super::report::{print_json, wants_color};
-use crate::cost::measure;
 use crate::exit::{self, Outcome};
-use crate::progress::Progress;
 use crate::text::quoted;
+use kprism_session::Progress;
+use kprism_session::cost::measure;
 
 pub const HELP: &str = "\
 Each setting is one recording of the same instructions; TRF is over all of them.

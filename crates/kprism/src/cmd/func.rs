@@ -17,9 +17,9 @@ use serde_json::json;
 
 use super::func_events;
 use super::report::print_json;
-use crate::durations;
 use crate::exit::Outcome;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::durations;
 
 /// Options of `kprism report func`.
 #[derive(Debug, Default, clap::Args)]
@@ -86,7 +86,7 @@ pub fn run(
     let (profile, times) = if durations::is_recorded(run) {
         durations::open(run, progress)?
     } else {
-        crate::flow_durations::measure(run, progress)?
+        kprism_session::flow_durations::measure(run, progress)?
     };
     progress.clear();
     if profile.funcs.is_empty()

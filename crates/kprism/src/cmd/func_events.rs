@@ -7,20 +7,20 @@ use std::io::Write;
 
 use anyhow::Result;
 use kprism_durations::ftrace::Collector;
+use kprism_ftrace::show::Describe;
 use kprism_ftrace::{Data, Event, UNKNOWN_PID};
 use kprism_profile::units::grouped;
 use kprism_profile::{Profile, Task};
 use kprism_report::header::account_text;
 use kprism_report::table::{Cell, Column, Table};
-use kprism_script::durations::Says;
 use kprism_store::{Run, instrument};
 use serde_json::json;
 
 use super::func::View;
 use super::report::print_json;
-use crate::durations::{self, Audience};
 use crate::exit::Outcome;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::durations::{self, Consumer};
 
 const COLUMNS: &[(&str, &str)] = &[
     ("count", "count"),
@@ -43,8 +43,8 @@ struct Seen {
 pub fn run(run: &Run, view: &View<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Option<Outcome>> {
     progress.step("reading the events");
     let mut seen: HashMap<(String, u32), Seen> = HashMap::new();
-    let mut ear = |collector: &mut Collector<'_>, event: &Event<'_>, says: Says<'_>| {
-        if let Some(name) = name(event, says) {
+    let mut visit = |collector: &mut Collector<'_>, event: &Event<'_>, describe: Describe<'_>| {
+        if let Some(name) = name(event, describe) {
             let Event { ns, cpu, pid, .. } = *event;
             let of = seen.entry((name, pid)).or_insert_with(|| Seen { first_ns: ns, ..Seen::default() });
             of.count += 1;
@@ -59,7 +59,7 @@ pub fn run(run: &Run, view: &View<'_>, progress: &Progress, out: &mut dyn Write)
         }
         true
     };
-    durations::again(run, &mut Audience::Events(&mut ear))?;
+    durations::again(run, &mut Consumer::Events(&mut visit))?;
     progress.clear();
     if seen.is_empty() {
         return Ok(None);
@@ -110,14 +110,14 @@ pub fn run(run: &Run, view: &View<'_>, progress: &Progress, out: &mut dyn Write)
 }
 
 /// What an event is called.
-fn name(event: &Event<'_>, says: Says<'_>) -> Option<String> {
+fn name(event: &Event<'_>, describe: Describe<'_>) -> Option<String> {
     match &event.data {
         Data::Switch { .. } => Some("sched_switch".into()),
         Data::IrqEnter => Some("interrupt".into()),
         Data::Lost { .. } | Data::Stack(_) | Data::IrqExit | Data::Entry { .. } | Data::Exit(_) => None,
         Data::Raw { id, .. } => {
             let mut said = Vec::new();
-            if !says(event, &mut said) {
+            if !describe(event, &mut said) {
                 return Some(format!("event {id} (no format)"));
             }
             let end = said.iter().position(|&byte| byte == b':').unwrap_or(said.len());

@@ -17,8 +17,8 @@ use serde_json::json;
 
 use super::lab::{PlaceArgs, complain, reason, show};
 use crate::exit::{self, Outcome};
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::flow;
 
 /// Help that follows the options.
 pub const HELP: &str = "\
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<String>,
     /// Run folder to write
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub output: PathBuf,
     /// After the command, report this folder or file of the source, as kernel/sched
     #[arg(long, value_name = "PATH")]
@@ -215,7 +215,7 @@ fn manifest(args: &Args, kernel: &GcovKernel, prepared: &Prepared) -> Manifest {
     manifest.command = args.command.clone();
     let facts = prepared.kernel();
     manifest.kernel = Some(Kernel { release: facts.release.clone(), build_id: facts.build_id.clone() });
-    manifest.created = pipeline::now();
+    manifest.created = flow::now();
     manifest.stopped = Some("the recorder has not ended properly".into());
     for (name, value) in [
         ("instrument", json!("cover")),

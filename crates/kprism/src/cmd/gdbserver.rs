@@ -11,7 +11,7 @@ use kprism_tracefs::signals;
 
 use super::record::kib;
 use crate::exit::Outcome;
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 pub const HELP: &str = "\
 Examples:

@@ -20,8 +20,8 @@ use kprism_report::{Style, html};
 use super::lab::{self, GuestArgs, PlaceArgs};
 use super::report::wants_color;
 use crate::exit::{self, Outcome};
-use crate::progress::Progress;
 use crate::text;
+use kprism_session::Progress;
 use record::{Recorded, Recording};
 use tracers::Tracer;
 

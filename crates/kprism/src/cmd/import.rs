@@ -10,14 +10,14 @@ use kprism_import::perfdata::{Search, mem, trace};
 use kprism_import::{CodeFile, ImportError, Source, detect, ftrace, read, write};
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 
-use crate::boot;
 use crate::cmd::tlb;
-use crate::durations;
 use crate::exit::Outcome;
 use crate::given::Given;
-use crate::pipeline;
-use crate::progress::Progress;
-use crate::tlb_sampled;
+use kprism_session::Progress;
+use kprism_session::boot;
+use kprism_session::durations;
+use kprism_session::flow;
+use kprism_session::tlb_sampled;
 
 const AFTER_HELP: &str = "\
 PATH is told apart by what it holds:
@@ -53,7 +53,7 @@ pub struct Args {
     /// Recording
     pub path: PathBuf,
     /// Run folder to write; an older run there is renamed to RUN.old
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub output: PathBuf,
     /// Code: an ELF file or raw bytes, and its address in hex (can be repeated)
     #[arg(long, value_name = "FILE@VA")]
@@ -186,8 +186,8 @@ pub fn run(args: &Args, given: &Given, progress: &Progress) -> Result<Outcome> {
     let run = Run::create(&args.output)?;
     write(&capture, &run.streams(), &run.symbols())?;
     let mut manifest = Manifest::new(RunKind::Import, 0);
-    pipeline::complete(&run, &mut manifest)?;
-    manifest.created = pipeline::now();
+    flow::complete(&run, &mut manifest)?;
+    manifest.created = flow::now();
     manifest.command.clone_from(&capture.command);
     let (release, build_id) = capture.kernel.clone();
     if !(release.is_empty() && build_id.is_empty()) {
@@ -195,7 +195,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress) -> Result<Outcome> {
     }
     manifest.options.insert("source".into(), args.path.display().to_string().into());
     if !capture.notes.is_empty() {
-        manifest.options.insert(pipeline::IMPORT_NOTES.into(), capture.notes.clone().into());
+        manifest.options.insert(flow::IMPORT_NOTES.into(), capture.notes.clone().into());
     }
     if !args.code.is_empty() {
         manifest.options.insert("code".into(), args.code.clone().into());
@@ -204,9 +204,9 @@ pub fn run(args: &Args, given: &Given, progress: &Progress) -> Result<Outcome> {
     if args.no_decode {
         return Ok(Outcome::Done);
     }
-    let (profile, manifest) = pipeline::decode(&run, progress)?;
+    let (profile, manifest) = flow::decode(&run, progress)?;
     progress.clear();
-    progress.say(&pipeline::summary(&run, &manifest));
+    progress.say(&flow::summary(&run, &manifest));
     if profile.totals.instructions() == 0 {
         progress.say(
             "nothing could be decoded: is it Intel PT, and is it the right code? see: kprism report errors",
@@ -229,7 +229,7 @@ fn import_ftrace(
         progress.say(&format!("note: {note}"));
     }
     let mut manifest = Manifest::new(RunKind::Import, 0);
-    manifest.created = pipeline::now();
+    manifest.created = flow::now();
     manifest.options.insert("source".into(), args.path.display().to_string().into());
     if let Some(Stamp { mode, release, command, .. }) = stamp {
         manifest.kernel = Some(Kernel { release, build_id: String::new() });

@@ -10,14 +10,14 @@ use kprism_store::{Manifest, Run, RunKind};
 
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
-use crate::holds::Held;
 use crate::text::quoted;
+use kprism_session::held::Held;
 
 /// Options of `kprism info`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Run folder
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub input: PathBuf,
     #[command(flatten)]
     pub strict: StrictArgs,

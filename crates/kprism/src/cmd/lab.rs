@@ -12,8 +12,8 @@ use kprism_lab::{
 use kprism_store::{Kernel, Manifest, Run, RunKind};
 
 use crate::exit::{self, Outcome};
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::flow;
 
 /// What to do with the lab.
 #[derive(Debug, clap::Subcommand)]
@@ -85,7 +85,7 @@ pub struct RunArgs {
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<String>,
     /// Run folder to write; an older run there is renamed to RUN.old
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub output: PathBuf,
     #[command(flatten)]
     place: PlaceArgs,
@@ -385,7 +385,7 @@ impl RunArgs {
         m.command = self.command.clone();
         let kernel = prepared.kernel();
         m.kernel = Some(Kernel { release: kernel.release.clone(), build_id: kernel.build_id.clone() });
-        m.created = pipeline::now();
+        m.created = flow::now();
         m.stopped = Some("the recorder has not ended properly".into());
         let g = &self.guest;
         for (name, value) in [
@@ -450,9 +450,9 @@ fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -
     if ran.ended == Ended::Interrupted {
         progress.say(&format!("what was recorded is in {}", run.dir().display()));
     } else if !args.unobserved && !args.no_decode {
-        let (_, manifest) = pipeline::decode(&run, progress)?;
+        let (_, manifest) = flow::decode(&run, progress)?;
         progress.clear();
-        progress.say(&pipeline::summary(&run, &manifest));
+        progress.say(&flow::summary(&run, &manifest));
     }
     Ok(Outcome::Code(code(&ran)))
 }
@@ -518,7 +518,7 @@ pub fn record(
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
     if observer.is_some() {
-        pipeline::complete(&run, &mut manifest)?;
+        flow::complete(&run, &mut manifest)?;
         // A recorder that cannot go on ends QEMU: its reason is the one to tell.
         if let (Ended::Failed(why), Some(stopped)) = (&mut ran.ended, &manifest.stopped) {
             why.clone_from(stopped);

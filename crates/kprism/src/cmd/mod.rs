@@ -2,11 +2,11 @@
 //! The commands, one file each.
 
 pub mod annotate;
-pub mod call;
 mod check;
 mod check_plugins;
 mod compile;
 mod cover;
+mod cover_args;
 mod cover_compare;
 mod delta;
 mod diff;
@@ -42,7 +42,7 @@ use anyhow::Result;
 
 use crate::exit::Outcome;
 use crate::given::Given;
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 /// What kprism can be asked to do.
 #[derive(Debug, clap::Subcommand)]

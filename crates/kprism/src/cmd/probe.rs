@@ -19,10 +19,10 @@ use serde_json::{Map, Value, json};
 
 use super::{probe_counts, probe_trace, script};
 use crate::exit::Outcome;
-use crate::holds::{self, Held};
-use crate::pipeline;
-use crate::probe_account;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::flow;
+use kprism_session::held::{self, Held};
+use kprism_session::probe_account;
 
 /// A run's probes.
 pub struct Loaded {
@@ -38,11 +38,11 @@ impl Loaded {
     /// Reads them.
     pub fn open(run: &Run) -> Result<Self> {
         if !Held::Probe.is_in(run) {
-            return Err(holds::lacks(run, Held::Probe));
+            return Err(held::lacks(run, Held::Probe));
         }
         let folder = run.streams().join("probe");
         let path = folder.join("probes.json");
-        let text = pipeline::read(&path)?;
+        let text = flow::read(&path)?;
         let description: Description =
             serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
         if description.version != VERSION {
@@ -50,10 +50,10 @@ impl Loaded {
         }
         let kallsyms = run.dir().join("symbols/kallsyms");
         let symbols = match kallsyms.is_file() {
-            true => Some(Symbols::load(&pipeline::read(&kallsyms)?, &[], None)?),
+            true => Some(Symbols::load(&flow::read(&kallsyms)?, &[], None)?),
             false => None,
         };
-        let bytes = pipeline::read(&folder.join("hits.bin"))?;
+        let bytes = flow::read(&folder.join("hits.bin"))?;
         Ok(Self { description, bytes, symbols, tasks: Vec::new() })
     }
 

@@ -17,7 +17,7 @@ use kprism_store::Run;
 
 use super::probe::Loaded;
 use crate::exit::Outcome;
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 /// Writes a folder for CTF's readers.
 pub fn ctf(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Result<Outcome> {

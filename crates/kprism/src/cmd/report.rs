@@ -15,20 +15,20 @@ use kprism_report::{Style, Table, deltas, tables, tree};
 use kprism_store::{Manifest, Run};
 use serde_json::json;
 
-use super::call::CallArgs;
 use super::cover::{self, CoverArgs};
+use super::cover_args::CallArgs;
 use super::delta::{self, DeltaArgs};
 use super::func::{self, FuncArgs};
 use super::probe;
 use super::record;
 use super::strict::StrictArgs;
 use super::tlb;
-use crate::durations;
 use crate::exit::Outcome;
 use crate::given::Given;
-use crate::holds::{self, Held};
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::durations;
+use kprism_session::flow;
+use kprism_session::held::{self, Held};
 
 /// Options of `kprism report`.
 #[derive(Debug, clap::Args)]
@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
     /// Run folder
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub input: PathBuf,
     #[command(flatten)]
     pub strict: StrictArgs,
@@ -195,8 +195,8 @@ pub fn run(
         given.only("`report cover`", &COVER)?;
         let (path, sort) = (args.name.as_deref(), args.sort.as_deref());
         let view = cover::View { path, sort, limit: args.limit, json: args.json, style, strict: args.strict };
-        let call = args.one.syscall.is_some().then(|| args.one.clone());
-        let who = crate::cover::Who { filter: args.select.filter(), call };
+        let call = args.one.syscall.is_some().then(|| args.one.call());
+        let who = kprism_session::cover::Part { filter: args.select.filter(), call };
         if let Some(file) = &args.html {
             return cover::write_html(&args.input, &args.cover, &who, (path, file, args.strict), progress);
         }
@@ -268,9 +268,9 @@ pub fn run(
     if args.html.is_none() {
         needs_a_flow(&args.input)?;
     }
-    let (run, profile, manifest) = pipeline::open(&args.input, progress)?;
+    let (run, profile, manifest) = flow::open(&args.input, progress)?;
     let filter = args.select.filter();
-    let profile = args.one.narrow(&run, profile, &filter, progress)?;
+    let profile = args.one.call().narrow(&run, profile, &filter, progress)?;
     progress.clear();
     if let Some(file) = &args.html {
         return write_html(&run, file, &manifest, &profile, progress);
@@ -324,7 +324,7 @@ pub fn run(
 /// Tables of a flow count instructions. Of a recording of durations they would hold zeros that nobody measured.
 fn needs_a_flow(input: &Path) -> Result<()> {
     let run = Run::open(input)?;
-    if durations::is_recorded(&run) { Err(holds::lacks(&run, Held::Flow)) } else { Ok(()) }
+    if durations::is_recorded(&run) { Err(held::lacks(&run, Held::Flow)) } else { Ok(()) }
 }
 
 /// What `report func` honours, and with `--tree`.
@@ -411,7 +411,7 @@ fn honoured(args: &Args, given: &Given) -> Result<()> {
 /// The report as a page.
 pub fn html(run: &Run, manifest: &Manifest, profile: &Profile) -> Result<String> {
     let budget = Budget::default();
-    let page = match crate::durations::is_recorded(run) {
+    let page = match kprism_session::durations::is_recorded(run) {
         true => {
             let times = kprism_store::load_times(run, profile)?;
             html::render_durations(manifest, profile, &times, &budget)

@@ -6,21 +6,22 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use kprism_durations::ftrace::Collector;
-use kprism_flow::replay::{Inputs, Listener, replay};
+
 use kprism_ftrace::Event;
+use kprism_ftrace::show::Describe;
 use kprism_script::calls;
-use kprism_script::durations::{Lister, Says};
+use kprism_script::durations::Lister;
 use kprism_script::flow::{self, Options};
 use kprism_script::select::Ring;
 use kprism_script::{Field, Fields, Output, Select, Syntax};
 use kprism_store::Run;
 
 use super::probe;
-use crate::durations::{self, Audience};
 use crate::exit::{self, Outcome};
 use crate::given::Given;
-use crate::pipeline::{self, Loaded};
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::durations::{self, Consumer};
+use kprism_session::flow::{self as session, follow};
 
 /// Options of `kprism script`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +30,7 @@ pub struct Args {
     #[arg(value_enum)]
     pub subject: Option<Subject>,
     /// Run folder
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub input: PathBuf,
     /// Only this CPU (can be repeated)
     #[arg(long = "cpu", value_name = "N")]
@@ -202,7 +203,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         ensure!(subject == Subject::Calls, "a run of durations knows calls only: kprism script calls");
         return of_durations(&run, args, progress, out);
     }
-    let loaded = pipeline::load(&run, progress)?;
+    let loaded = session::load(&run, progress)?;
     for note in &loaded.notes {
         progress.say(&format!("kprism: note: {note}"));
     }
@@ -268,7 +269,7 @@ fn of_durations(run: &Run, args: &Args, progress: &Progress, out: &mut dyn Write
         0 => Vec::new(),
         _ => {
             progress.step("putting calls together");
-            durations::again(run, &mut Audience::Rebuilt)?.rebuilt
+            durations::again(run, &mut Consumer::Rebuilt)?.rebuilt
         }
     };
     progress.clear();
@@ -277,10 +278,10 @@ fn of_durations(run: &Run, args: &Args, progress: &Progress, out: &mut dyn Write
     let tasks = profile.tasks.into_iter().map(|task| (task.pid, task.tgid, task.comm));
     let levels = args.depth.unwrap_or(usize::MAX);
     let mut lister = Lister::new(args.options(), levels, profile.funcs, tasks, rebuilt, output);
-    let mut ear = |collector: &mut Collector<'_>, event: &Event<'_>, says: Says<'_>| {
-        lister.hear(collector, event, says)
+    let mut visit = |collector: &mut Collector<'_>, event: &Event<'_>, describe: Describe<'_>| {
+        lister.hear(collector, event, describe)
     };
-    durations::again(run, &mut Audience::Events(&mut ear))?;
+    durations::again(run, &mut Consumer::Events(&mut visit))?;
     conclude(lister.finish(), args, progress)
 }
 
@@ -294,19 +295,6 @@ fn conclude(output: Output<'_>, args: &Args, progress: &Progress) -> Result<Outc
         return Ok(Outcome::NothingMatched);
     }
     Ok(Outcome::Done)
-}
-
-/// Lets a listener hear the whole run.
-pub fn follow(loaded: &Loaded, listener: &mut impl Listener) {
-    let streams = loaded.streams();
-    let inputs = Inputs {
-        streams: &streams,
-        resolver: &loaded.symbols,
-        sideband: &loaded.records,
-        clock: loaded.clock(),
-        stretch: 0,
-    };
-    replay(&inputs, listener);
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use anyhow::Result;
 use kprism_store::{Account, Manifest, Run};
 
 use crate::exit::Outcome;
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 /// The option, for commands that read runs.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]

@@ -26,10 +26,10 @@ use serde_json::{Value, json};
 use super::report::{Select, print_json};
 use super::tlb_sites::Sites;
 use crate::exit::Outcome;
-use crate::holds::{self, Held};
-use crate::pipeline;
-use crate::progress::Progress;
-use crate::tlb_account;
+use kprism_session::Progress;
+use kprism_session::flow;
+use kprism_session::held::{self, Held};
+use kprism_session::tlb_account;
 
 /// What to show and how.
 #[derive(Debug, Clone, Copy)]
@@ -78,14 +78,14 @@ pub(super) struct Loaded {
 impl Loaded {
     pub(super) fn new(run: &Run) -> Result<Self> {
         let mut manifest = run.manifest()?;
-        pipeline::complete(run, &mut manifest)?;
+        flow::complete(run, &mut manifest)?;
         let mut notes = Vec::new();
-        let records = pipeline::sideband_records(run, &mut notes)?;
+        let records = flow::sideband_records(run, &mut notes)?;
         let mut streams = Vec::new();
         for cpu in 0..manifest.vcpus {
             let path = run.tlb_misses(cpu);
             let bytes =
-                pipeline::read(&path).context("no TLB misses here; record them with `kprism record tlb`")?;
+                flow::read(&path).context("no TLB misses here; record them with `kprism record tlb`")?;
             streams.push(bytes);
         }
         let root = run.symbols().join("root");
@@ -95,7 +95,7 @@ impl Loaded {
         let nameless = |(_, event): &&(Place, Event)| matches!(event, Event::Alloc(a) if a.frames[0] == 0);
         let nameless = allocated.iter().filter(nameless).count() as u64;
         objects.allocated(allocated);
-        let counts = pipeline::read_if_there(&run.tlb_counts())?;
+        let counts = flow::read_if_there(&run.tlb_counts())?;
         let counts: Value = serde_json::from_slice(&counts).unwrap_or_default();
         // Of a recording that was imported.
         notes.extend(
@@ -243,8 +243,11 @@ pub fn save(run: &Run) -> Result<String> {
     manifest.accounts.insert(instrument::TLB.into(), account);
     run.write_manifest(&manifest)?;
     let place = run.dir().display();
-    let input =
-        if run.dir() == Path::new(crate::DEFAULT_RUN) { String::new() } else { format!(" -i {place}") };
+    let input = if run.dir() == Path::new(kprism_session::DEFAULT_RUN) {
+        String::new()
+    } else {
+        format!(" -i {place}")
+    };
     text += &format!("recorded in {place}; see: kprism report tlb{input}");
     Ok(text)
 }
@@ -279,7 +282,7 @@ fn rows(cpu: u32, reader: Reader<'_>) -> impl Iterator<Item = MissRow> {
 pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(input)?;
     if !Held::Tlb.is_in(&run) {
-        return Err(holds::lacks(&run, Held::Tlb));
+        return Err(held::lacks(&run, Held::Tlb));
     }
     progress.step("reading the misses");
     let mut loaded = Loaded::new(&run)?;
@@ -301,7 +304,7 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
     let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
     let records = loaded.records.clone();
     let symbols = || -> Result<Symbols> {
-        let names = pipeline::read_if_there(&run.symbols().join("kallsyms"))?;
+        let names = flow::read_if_there(&run.symbols().join("kallsyms"))?;
         Ok(Symbols::load(&names, &records, Some(&run.symbols().join("root")))?)
     };
     if loaded.objects.all().iter().any(|o| o.site.is_some()) {
@@ -441,7 +444,7 @@ fn counters(
     geometries: &[Geometry],
 ) -> Result<Table> {
     let path = view.counters.context("expected --counters FILE")?;
-    let text = String::from_utf8_lossy(&pipeline::read(path)?).into_owned();
+    let text = String::from_utf8_lossy(&flow::read(path)?).into_owned();
     let counters = kprism_tlb::counters::parse(&text).with_context(|| path.display().to_string())?;
     let mut sums = tlb::BySide::default();
     let mut results = Vec::new();

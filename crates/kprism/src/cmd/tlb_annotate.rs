@@ -20,8 +20,8 @@ use super::annotate::{Args, choose, several};
 use super::report::print_json;
 use super::tlb;
 use crate::exit::Outcome;
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::flow;
 
 /// The longest instruction.
 const LONGEST: usize = 15;
@@ -46,7 +46,7 @@ pub fn run(
     let mut loaded = tlb::Loaded::new(run)?;
     let profile = loaded.profile()?;
     let root = run.symbols().join("root");
-    let names = pipeline::read_if_there(&run.symbols().join("kallsyms"))?;
+    let names = flow::read_if_there(&run.symbols().join("kallsyms"))?;
     let symbols = Symbols::load(&names, &loaded.records, Some(&root))?;
     progress.clear();
     for note in &loaded.notes {
@@ -78,7 +78,7 @@ pub fn run(
     let file = root.join(function.module.trim_start_matches('/'));
     let mut source = match function.kernel {
         true => None,
-        false => Source::of_file(&file, &args.cover.debug.folders()).unwrap_or_else(|reason| {
+        false => Source::of_file(&file, &args.cover.debug.files().folders()).unwrap_or_else(|reason| {
             progress.say(&format!("kprism: note: no source lines: {reason}"));
             None
         }),

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Views of what traces cost, from hand-made measurements.
 
+use kprism_flow::cost::Cost;
 use kprism_pt::Packet;
 use kprism_pt::mix::Mix;
 use kprism_report::Style;
 use kprism_report::cost::page::{self, About};
-use kprism_report::cost::{self, Cost, Setting, Sweep};
+use kprism_report::cost::{self, Setting, Sweep};
 
 /// A recording of 1000 instructions with `tnts` packets of one byte, known at `points` places.
 fn cost(name: &str, tnts: usize, points: u64, median: u64) -> Cost {

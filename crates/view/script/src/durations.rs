@@ -15,6 +15,7 @@ use std::io::Write as _;
 use kprism_durations::ftrace::Collector;
 use kprism_durations::{Ended, TaskKey, Told};
 use kprism_flow::replay::Task;
+use kprism_ftrace::show::Describe;
 use kprism_ftrace::{Data, Event, UNKNOWN_PID};
 use kprism_profile::Func;
 use kprism_profile::units::printable;
@@ -71,9 +72,6 @@ struct Lane {
     prefix: Prefix,
     key: Option<TaskKey>,
 }
-
-/// Writes what an event says; `false` if that is not known.
-pub type Says<'s> = &'s dyn Fn(&Event<'_>, &mut Vec<u8>) -> bool;
 
 /// Lists calls as events are heard.
 pub struct Lister<'w> {
@@ -134,7 +132,7 @@ impl<'w> Lister<'w> {
 
     /// Hears an event, after the collector did, which must keep its log. `says` writes what events say that are not
     /// functions'. `false` once no more are wanted.
-    pub fn hear(&mut self, collector: &mut Collector<'_>, event: &Event<'_>, says: Says<'_>) -> bool {
+    pub fn hear(&mut self, collector: &mut Collector<'_>, event: &Event<'_>, describe: Describe<'_>) -> bool {
         self.catch_up(event.ns, Some(collector));
         let mut log = std::mem::take(&mut self.log);
         collector.take_log(&mut log);
@@ -148,7 +146,7 @@ impl<'w> Lister<'w> {
             }
         }
         self.log = log;
-        self.other(collector, event, says);
+        self.other(collector, event, describe);
         !self.out.is_done()
     }
 
@@ -347,7 +345,7 @@ impl<'w> Lister<'w> {
     }
 
     /// Events that are not functions'.
-    fn other(&mut self, collector: &Collector<'_>, event: &Event<'_>, says: Says<'_>) {
+    fn other(&mut self, collector: &Collector<'_>, event: &Event<'_>, describe: Describe<'_>) {
         let (kind, key) = match &event.data {
             Data::Entry { .. } | Data::Exit(_) => return,
             Data::Lost { .. } => ("lost", TaskKey::new(UNKNOWN_PID, event.cpu)),
@@ -376,7 +374,7 @@ impl<'w> Lister<'w> {
         if inside && taken && self.options.select.takes_time(event.ns) && !self.out.is_done() {
             let mut text = self.spare.pop().unwrap_or_default();
             text.extend_from_slice(self.lane(Some(collector), key, event.cpu).at(event.ns));
-            if self.write_event(&mut text, kind, event, says) {
+            if self.write_event(&mut text, kind, event, describe) {
                 self.settle_parent(key);
                 self.push(Line { text, rest: Rest::Complete });
                 self.flush_complete();
@@ -390,7 +388,7 @@ impl<'w> Lister<'w> {
     }
 
     /// Writes what an event says; `false` if there is nothing to be said.
-    fn write_event(&self, text: &mut Vec<u8>, kind: &str, event: &Event<'_>, says: Says<'_>) -> bool {
+    fn write_event(&self, text: &mut Vec<u8>, kind: &str, event: &Event<'_>, describe: Describe<'_>) -> bool {
         let comm = |comm: &[u8]| String::from_utf8_lossy(comm).into_owned();
         if self.form == Form::Json {
             let _ = write!(text, "\"event\":\"{kind}\"");
@@ -404,7 +402,7 @@ impl<'w> Lister<'w> {
                 }
                 Data::Raw { .. } | Data::Text(_) | Data::Stack(_) => {
                     let mut said = Vec::new();
-                    if !says(event, &mut said) {
+                    if !describe(event, &mut said) {
                         return false;
                     }
                     text.extend_from_slice(b",\"text\":");
@@ -434,7 +432,7 @@ impl<'w> Lister<'w> {
             _ => {
                 text.extend_from_slice(b"/* ");
                 let mut said = Vec::new();
-                if !says(event, &mut said) {
+                if !describe(event, &mut said) {
                     return false;
                 }
                 let _ = write!(text, "{} */", printable(&String::from_utf8_lossy(&said)));

@@ -13,8 +13,8 @@ use kprism_store::Run;
 use super::Args;
 use super::tracers::{self, Tracer};
 use crate::cmd::lab::{self, GuestArgs, PacketArgs, RunArgs};
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::flow;
 
 /// Programs lie at the same addresses in all recordings: page faults and page tables depend on it.
 const SAME_ADDRESSES: &str = "echo 0 > /proc/sys/kernel/randomize_va_space";
@@ -142,7 +142,7 @@ pub fn record(
     if ran.exit_code.is_none() {
         return Ok(Err(why(&run, &ran.ended)));
     }
-    let (profile, manifest) = pipeline::decode(&run, progress)?;
+    let (profile, manifest) = flow::decode(&run, progress)?;
     progress.clear();
     let header = Header::new(&manifest, &profile);
     let events = ran.after.first().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());

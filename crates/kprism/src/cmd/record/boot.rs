@@ -18,9 +18,9 @@ use super::func_args::time;
 use crate::cmd::lab::{self, PacketArgs, PlaceArgs, RunArgs};
 use crate::cmd::report::wants_color;
 use crate::exit::{self, Outcome};
-use crate::holds::{self, Held};
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::flow;
+use kprism_session::held::{self, Held};
 
 pub const HELP: &str = "\
 Before the boot it prints the words for the kernel's command line; with GRUB,
@@ -44,7 +44,7 @@ the kernels, or what they are told, do.";
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Run folder to write; an older run there is renamed to RUN.old
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     output: PathBuf,
     #[command(flatten)]
     plan: PlanArgs,
@@ -74,7 +74,7 @@ impl PlanArgs {
 #[derive(Debug, clap::Args)]
 pub struct LabArgs {
     /// Run folder to write; an older run there is renamed to RUN.old
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     output: PathBuf,
     #[command(flatten)]
     plan: PlanArgs,
@@ -103,7 +103,7 @@ pub fn run(
     kprism_tracefs::Tracefs::find()?;
     let run = Run::create(&args.output)?;
     let mut manifest = Manifest::new(RunKind::Host, 0);
-    manifest.created = pipeline::now();
+    manifest.created = flow::now();
     manifest.kernel = Some(this_kernel());
     run.write_manifest(&manifest)?;
     let collected = collect(run.dir(), true)?;
@@ -162,8 +162,8 @@ fn finish(
     manifest.other.insert("events".into(), collected.events().into());
     manifest.other.insert("lost_events".into(), collected.lost().into());
     run.write_manifest(&manifest)?;
-    let boot = crate::boot::load(run.dir())?;
-    crate::boot::enter(&boot, collected, &mut manifest);
+    let boot = kprism_session::boot::load(run.dir())?;
+    kprism_session::boot::enter(&boot, collected, &mut manifest);
     run.write_manifest(&manifest)?;
     write!(out, "{}", view::to_text(&boot, limit, style))?;
     write!(out, "\n{}", account_text(manifest.accounts.get(instrument::BOOT), style))?;
@@ -184,11 +184,11 @@ pub struct Shown<'a> {
 /// Shows a boot that was recorded before.
 pub fn report(shown: &Shown<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(shown.input)?;
-    if !crate::boot::is_boot(shown.input) {
-        return Err(holds::lacks(&run, Held::Boot));
+    if !kprism_session::boot::is_boot(shown.input) {
+        return Err(held::lacks(&run, Held::Boot));
     }
-    let boot = crate::boot::load(shown.input)?;
-    let account = crate::boot::account(&boot, &Collected::load(shown.input)?);
+    let boot = kprism_session::boot::load(shown.input)?;
+    let account = kprism_session::boot::account(&boot, &Collected::load(shown.input)?);
     if let Some(file) = shown.html {
         let release = run
             .manifest()?

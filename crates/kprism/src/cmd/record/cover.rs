@@ -21,11 +21,11 @@ use kprism_store::{Manifest, Run, RunKind};
 use serde_json::json;
 
 use super::func::this_kernel;
-use crate::core_memory::{CoreMemory, KCORE};
-use crate::cover::Unsettled;
 use crate::exit::Outcome;
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::core_memory::{CoreMemory, KCORE};
+use kprism_session::cover::Unsettled;
+use kprism_session::flow;
 
 pub const HELP: &str = "\
 Examples (as root, on a kernel with CONFIG_GCOV_KERNEL):
@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<String>,
     /// Run folder to write; an older run there is renamed to RUN.old
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     output: PathBuf,
     /// Then report this folder or file of the source, as kernel/sched
     #[arg(long, value_name = "PATH")]
@@ -215,7 +215,7 @@ fn manifest(args: &Args) -> Manifest {
     let mut manifest = Manifest::new(RunKind::Host, 0);
     manifest.command.clone_from(&args.command);
     manifest.kernel = Some(this_kernel());
-    manifest.created = pipeline::now();
+    manifest.created = flow::now();
     manifest.stopped = Some("the recorder has not ended properly".into());
     let from = args.memory.as_ref().map_or(FOLDER.to_owned(), |path| path.display().to_string());
     manifest.options.insert("instrument".to_owned(), json!("cover"));

@@ -18,7 +18,7 @@ use super::rights::Rights;
 use crate::cmd::import;
 use crate::exit::Outcome;
 use crate::given::Given;
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 pub const HELP: &str = "\
 Examples:
@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pub pid: Option<u32>,
     /// Run folder to write; an older run there is renamed to RUN.old
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub output: PathBuf,
     /// Stop after this time
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]

@@ -17,12 +17,12 @@ use kprism_tracefs::{Recording, Settings, Undone, signals};
 use super::func_args::Args;
 use super::func_bpf;
 use crate::cmd::lab::{self, PacketArgs, RunArgs};
-use crate::durations;
 use crate::exit::{self, Outcome};
-use crate::pipeline;
-use crate::progress::Progress;
 use crate::text;
 use kprism_profile::units::grouped;
+use kprism_session::Progress;
+use kprism_session::durations;
+use kprism_session::flow;
 
 pub const HELP: &str = "\
 Examples (as root, or with --guest on any machine):
@@ -126,7 +126,7 @@ fn here(args: &Args, settings: &Settings, output: &Path, progress: &Progress) ->
     signals::catch();
     let run = Run::create(output)?;
     let mut manifest = Manifest::new(RunKind::Host, 0);
-    manifest.created = pipeline::now();
+    manifest.created = flow::now();
     manifest.command.clone_from(&args.command);
     manifest.kernel = Some(this_kernel());
     manifest.stopped = Some("the recorder has not ended properly".into());

@@ -16,7 +16,7 @@ pub struct Args {
         required_unless_present_any = ["all", "pid", "tid", "cgroup"])]
     pub command: Vec<String>,
     /// Run folder to write; an older run there is renamed to RUN.old
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub output: PathBuf,
     /// Leave calls out that take less than this, such as 1ms or 100us: in the kernel, at no cost in buffer
     #[arg(long, value_name = "TIME", value_parser = time)]

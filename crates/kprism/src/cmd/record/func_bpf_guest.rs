@@ -13,9 +13,9 @@ use super::func::GUEST_RUN;
 use super::func_args::Args;
 use super::func_bpf;
 use crate::cmd::lab::{self, PacketArgs, RunArgs};
-use crate::durations;
 use crate::exit::{self, Outcome};
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::durations;
 
 /// Where kprism is in the guest.
 const GUEST_KPRISM: &str = "/.kprism/kprism";

@@ -59,7 +59,7 @@ pub use rights::Rights;
 
 use crate::exit::Outcome;
 use crate::given::Given;
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 /// What can be recorded.
 #[derive(Debug, clap::Subcommand)]

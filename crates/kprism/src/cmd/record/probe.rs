@@ -26,8 +26,8 @@ use super::watch::{self, Watch};
 use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
 use crate::cmd::probe::Loaded;
 use crate::exit::{self, Outcome};
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::flow;
 
 pub const HELP: &str = "\
 Places: FUNC (its entry), FUNC%return, FUNC+OFFSET, FILE:LINE, 0xADDRESS.
@@ -98,7 +98,7 @@ pub struct Args {
     #[arg(short, long, value_name = "PID", group = "who")]
     pub pid: Vec<u32>,
     /// Run folder
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub output: PathBuf,
     /// Record in a guest with a stock kernel; its debug information is -k
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "duration"])]
@@ -184,7 +184,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         let symbols = run.dir().join("symbols");
         fs::create_dir_all(&symbols).with_context(|| symbols.display().to_string())?;
         // Not fs::copy: files of /proc have no length.
-        fs::write(symbols.join("kallsyms"), pipeline::read(Path::new("/proc/kallsyms"))?)
+        fs::write(symbols.join("kallsyms"), flow::read(Path::new("/proc/kallsyms"))?)
             .context("symbols/kallsyms")?;
     }
     let watched = watch(args, &session, &folder.join("hits.bin"), progress)?;
@@ -252,7 +252,7 @@ fn here(name: &str) -> Result<()> {
 /// The probes of a file, or of the command line.
 fn compiled(args: &Args, progress: &Progress) -> Result<Compiled> {
     let Some(path) = &args.program else { return args.what.compiled(&args.command, &args.pid, progress) };
-    let mut program = Compiled::parse(&pipeline::read(path)?, &path.display().to_string())?;
+    let mut program = Compiled::parse(&flow::read(path)?, &path.display().to_string())?;
     if let Some(file) = &args.what.exec {
         elsewhere(&mut program, file)?;
     }

@@ -10,7 +10,7 @@ use kprism_probe::locate::{Target, kernel_plans, plans};
 use kprism_probe::plan::{Plan, Request, expressions, split};
 use kprism_probe::stream::Part;
 
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 /// Probes on a command line.
 #[derive(Debug, clap::Args)]

@@ -22,7 +22,7 @@ use kprism_tlb::stream::{Event, Miss, Writer};
 use serde_json::json;
 
 use crate::cmd::lab::{self, Output, RunArgs};
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 /// Modules of the kernel's that take CXL memory into use.
 pub const MODULES: [&str; 6] = ["cxl_acpi", "cxl_pci", "cxl_mem", "device_dax", "kmem", "dax_cxl"];

@@ -15,7 +15,7 @@ use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
 use crate::cmd::tlb;
 use crate::exit::Outcome;
 use crate::given::Given;
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 pub const HELP: &str = "\
 Geometries: ivybridge-ep, skylake-sp, sapphire-rapids, zen4, zen5, or a JSON file
@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<String>,
     /// Run folder to write; an older run there is renamed to RUN.old
-    #[arg(short, long, value_name = "RUN", default_value = crate::DEFAULT_RUN)]
+    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     output: PathBuf,
     /// A processor's TLBs: a preset or a JSON file (can be repeated, up to 8)
     #[arg(short, long, value_name = "NAME|FILE", default_value = presets::DEFAULT)]

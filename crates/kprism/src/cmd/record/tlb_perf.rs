@@ -13,7 +13,7 @@ use super::line::find_perf;
 use super::{driver, here};
 use crate::cmd::lab::PlaceArgs;
 use crate::exit;
-use crate::tlb_sampled;
+use kprism_session::tlb_sampled;
 
 /// Where the kernel lists who counts events.
 const SOURCES: &str = "/sys/bus/event_source/devices";

@@ -23,8 +23,10 @@ use serde_json::{Value, json};
 use super::here::{self, Stopped};
 use super::tlb;
 use crate::cmd::lab::PlaceArgs;
-use crate::progress::Progress;
-use crate::{exit, pipeline};
+use kprism_session::flow;
+
+use crate::exit;
+use kprism_session::Progress;
 
 /// Records a command; gives the run and the exit code.
 pub fn record(
@@ -83,7 +85,7 @@ pub fn record(
     fs::write(run.counts(), serde_json::to_vec_pretty(&account)?)?;
     let mut manifest = Manifest::new(RunKind::Host, threads as u32);
     manifest.command = command.to_vec();
-    manifest.created = pipeline::now();
+    manifest.created = flow::now();
     manifest.clock.name = "instructions of the thread".into();
     manifest.exit_code = Some(own);
     manifest.stopped = why;
@@ -175,7 +177,7 @@ fn name_process(run: &Run, pid: u32, program: &str) -> Result<()> {
 
 /// Copies of what was mapped, for names; gives what could not be copied.
 fn collect(run: &Run) -> Result<Vec<String>> {
-    let records = sideband::parse(&pipeline::read_if_there(&run.sideband())?)?;
+    let records = sideband::parse(&flow::read_if_there(&run.sideband())?)?;
     let mapped = records.iter().filter_map(|r| match r {
         Record::Mmap(m) if m.path.starts_with('/') => Some(m.path.as_str()),
         _ => None,

@@ -13,13 +13,13 @@ use kprism_tracefs::signals;
 use serde_json::Value;
 
 use super::func::this_kernel;
-use crate::pipeline;
-use crate::progress::Progress;
+use kprism_session::Progress;
+use kprism_session::flow;
 
 /// The account of a recording of this machine by BPF, as long as it has not ended.
 pub fn begun(command: &[String], options: Vec<(&str, Value)>) -> Manifest {
     let mut manifest = Manifest::new(RunKind::Host, host::possible_cpus() as u32);
-    manifest.created = pipeline::now();
+    manifest.created = flow::now();
     manifest.command = command.to_vec();
     manifest.kernel = Some(this_kernel());
     manifest.clock.name = "monotonic".into();

@@ -2,16 +2,16 @@
 //! From a recorded run to what its trace cost: size, packets, and the distances between timed points.
 
 use anyhow::{Result, bail};
+use kprism_flow::cost::Cost;
 use kprism_flow::decode::Setup;
 use kprism_flow::resolution::Distances;
 use kprism_image::resolve::Regions;
 use kprism_image::sideband::Record;
 use kprism_profile::units::grouped;
 use kprism_pt::mix::Mix;
-use kprism_report::cost::Cost;
 use kprism_store::Run;
 
-use crate::pipeline;
+use crate::flow;
 
 /// Measures a run. `name` is what tables call it.
 ///
@@ -20,13 +20,13 @@ use crate::pipeline;
 pub fn measure(run: &Run, name: String) -> Result<Cost> {
     let manifest = run.manifest()?;
     let mut notes = Vec::new();
-    let records = pipeline::sideband_records(run, &mut Vec::new())?;
-    let streams = pipeline::streams(run, manifest.vcpus, &records, &mut notes)?;
+    let records = flow::sideband_records(run, &mut Vec::new())?;
+    let streams = flow::streams(run, manifest.vcpus, &records, &mut notes)?;
     if let Some(note) = notes.first() {
         bail!("{}: {note}", run.dir().display());
     }
     let regions = Regions::default();
-    let clock = pipeline::clock_config(&manifest.clock);
+    let clock = flow::clock_config(&manifest.clock);
     let mut distances = Distances::default();
     let mut mix = Mix::default();
     let (mut instructions, mut errors) = (0, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From recorded counters to coverage: finds counters and notes, and puts them together on all CPUs.
+//! Options recorded counters to coverage: finds counters and notes, and puts them together on all CPUs.
 //!
 //! In: a run with `streams/gcov/counters.cpio` (and, for a window, `before.cpio`, and readings from before that, which
 //! tell what reading adds), such an archive alone, or a folder
@@ -26,9 +26,9 @@ use kprism_gcov::{Collector, Cover, Data, Solver, data, notes};
 use kprism_profile::Filter;
 use kprism_store::{Account, Fate, Run};
 
-use crate::cmd::call::CallArgs;
+use crate::call::Call;
 use crate::progress::Progress;
-use crate::source_files::{self, parse_prefix};
+use crate::source_files;
 
 /// Where a run keeps its counters, below its streams.
 const FOLDER: &str = "gcov";
@@ -116,53 +116,43 @@ impl Unsettled {
     }
 }
 
-/// Where coverage is read from.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub struct From {
-    /// Folder with the notes (.gcno) of the build, if they are not where it was built
-    #[arg(long, value_name = "DIR", help_heading = "Coverage")]
+/// How coverage is read.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Folder with the notes (.gcno) of the build, if they are not where it was built.
     pub build_dir: Option<PathBuf>,
-    /// Count from the boot on, not only in the run's window
-    #[arg(long, help_heading = "Coverage")]
+    /// Count from the boot on, not only in the run's window.
     pub since_boot: bool,
-    /// Count by the flow, of a run that has gcov's counters, too
-    #[arg(long, help_heading = "Coverage")]
+    /// Count by the flow, of a run that has gcov's counters, too.
     pub by_flow: bool,
-    /// Add what this run counted, of the same build; views then tell which run executed a line (can be repeated)
-    #[arg(long, value_name = "RUN", help_heading = "Coverage")]
+    /// Add what this run counted, of the same build; views then tell which run executed a line.
     pub merge: Vec<PathBuf>,
-    /// Sources of OLD are in NEW, everywhere: in tables, exports, and to be read (can be repeated)
-    #[arg(long, value_name = "OLD=NEW", value_parser = parse_prefix, help_heading = "Coverage")]
+    /// Sources of OLD are in NEW, everywhere: in tables, exports, and to be read.
     pub source_prefix: Vec<(String, String)>,
-    /// Folder with the sources, if they are not where they were: the longest end of a path that is there counts
-    #[arg(long, value_name = "DIR", help_heading = "Coverage")]
+    /// Folder with the sources, if they are not where they were: the longest end of a path that is there counts.
     pub source_dir: Option<PathBuf>,
-    #[command(flatten)]
+    /// Debug information, for coverage of a flow.
     pub debug: DebugFiles,
 }
 
 /// Where debug information is, for coverage of a flow and source lines of functions.
-#[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "Debug information")]
+#[derive(Debug, Clone, Default)]
 pub struct DebugFiles {
-    /// The kernel with debug information, for source lines of its functions
-    #[arg(long, value_name = "FILE")]
+    /// The kernel with debug information, for source lines of its functions.
     pub vmlinux: Option<PathBuf>,
-    /// A kernel module (.ko) with debug information (can be repeated); modules that the lab loaded from a file are found
-    #[arg(long, value_name = "FILE")]
+    /// A kernel module (.ko) with debug information (can be repeated); modules that the lab loaded from a file are found.
     pub module_file: Vec<PathBuf>,
-    /// Folder with debug information by build id (can be repeated; /usr/lib/debug is always looked at)
-    #[arg(long, value_name = "DIR")]
+    /// Folder with debug information by build id (can be repeated; /usr/lib/debug is always looked at).
     pub debug_dir: Vec<PathBuf>,
 }
 
-/// Whose work is counted, of a flow.
+/// The part of a flow whose coverage is counted.
 #[derive(Debug, Clone, Default)]
-pub struct Who {
+pub struct Part {
     /// Tasks; all if empty.
     pub filter: Filter,
-    /// One call of a system call.
-    pub call: Option<CallArgs>,
+    /// One system call.
+    pub call: Option<Call>,
 }
 
 impl DebugFiles {
@@ -183,8 +173,8 @@ pub fn is_cover(input: &Path) -> bool {
 }
 
 /// Whether coverage of it is read from a flow, not from counters.
-pub fn is_flow(input: &Path, from: &From) -> bool {
-    from.by_flow || !is_cover(input) && input.join("manifest.json").exists()
+pub fn is_flow(input: &Path, options: &Options) -> bool {
+    options.by_flow || !is_cover(input) && input.join("manifest.json").exists()
 }
 
 /// Whether it is no run: counters by themselves, in a file or a folder.
@@ -329,23 +319,23 @@ pub fn read_notes(object: &Path, build_dir: Option<&Path>, bytes: &mut Vec<u8>) 
 }
 
 /// Reads coverage.
-pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<Loaded> {
-    if is_flow(input, from) {
-        if !from.merge.is_empty() {
+pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -> Result<Loaded> {
+    if is_flow(input, options) {
+        if !options.merge.is_empty() {
             bail!("{}: --merge adds up gcov's counters; this is read from the flow", input.display());
         }
-        return crate::flow_cover::load(input, from, who, progress);
+        return crate::flow_cover::load(input, options, part, progress);
     }
-    if who.call.is_some() || who.filter != Filter::default() {
+    if part.call.is_some() || part.filter != Filter::default() {
         bail!(
             "{}: gcov's counters are of all tasks: --task, --comm and --syscall need a recorded flow",
             input.display()
         );
     }
     progress.step("reading coverage");
-    let all = Many::open(input, from)?;
+    let all = Many::open(input, options)?;
     let mut all = all;
-    let (mut loaded, seen) = collect(&all, from);
+    let (mut loaded, seen) = collect(&all, options);
     // A reset is of all objects: differences with what was counted before it would be wrong even where none is negative.
     let mut resets = Vec::new();
     for ((name, recorded), seen) in all.runs.iter_mut().zip(seen) {
@@ -355,7 +345,7 @@ pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result
         }
     }
     if !resets.is_empty() {
-        (loaded, _) = collect(&all, from);
+        (loaded, _) = collect(&all, options);
     }
     loaded.resets = resets;
     loaded.unsettled = Unsettled::of(input);
@@ -377,10 +367,10 @@ pub struct Many {
 
 impl Many {
     /// Opens a run and those to be added to it.
-    pub fn open(input: &Path, from: &From) -> Result<Self> {
+    pub fn open(input: &Path, options: &Options) -> Result<Self> {
         let mut runs = Vec::new();
-        for path in std::iter::once(input).chain(from.merge.iter().map(PathBuf::as_path)) {
-            runs.push((path.display().to_string(), Recorded::open(path, from.since_boot)?));
+        for path in std::iter::once(input).chain(options.merge.iter().map(PathBuf::as_path)) {
+            runs.push((path.display().to_string(), Recorded::open(path, options.since_boot)?));
         }
         let mut objects: Vec<(PathBuf, Vec<(usize, usize)>)> = Vec::new();
         let mut known: HashMap<PathBuf, usize> = HashMap::new();
@@ -471,10 +461,10 @@ pub fn reset_text(run: &str, objects: usize) -> String {
     )
 }
 
-fn collect(all: &Many, from: &From) -> (Loaded, Vec<Before>) {
+fn collect(all: &Many, options: &Options) -> (Loaded, Vec<Before>) {
     let before = Mutex::new(vec![Before::default(); all.runs.len()]);
-    let prefixes = source_files::prefixes(&from.source_prefix);
-    let build_dir = from.build_dir.as_deref();
+    let prefixes = source_files::prefixes(&options.source_prefix);
+    let build_dir = options.build_dir.as_deref();
     let marks = (all.runs.len() > 1).then(|| Marks::renaming(prefixes.clone()));
     let collector = Collector::renaming(prefixes);
     let problems = Mutex::new(Vec::new());

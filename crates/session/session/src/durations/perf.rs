@@ -8,14 +8,14 @@ use kprism_ftrace::{Data, Event, side};
 use kprism_import::perfdata::trace;
 use kprism_profile::units::grouped;
 
-use super::{Audience, Facts, collector, finish, symbols};
+use super::{Consumer, Facts, collector, finish, symbols};
 
 /// Reads it.
 pub(super) fn measure(
     bytes: &[u8],
     kallsyms: &[u8],
     facts: &mut Facts,
-    audience: &mut Audience<'_>,
+    consumer: &mut Consumer<'_>,
 ) -> Result<Measured> {
     let unpacked = trace::unpack(bytes);
     let mut trace = trace::read(bytes, &unpacked)?;
@@ -39,7 +39,7 @@ pub(super) fn measure(
     let mut collector = collector(&symbols, true);
     collector.name_tasks(side::by_pid(&trace.dat.cmdlines));
     collector.group_tasks(trace.groups());
-    audience.greet(&mut collector);
+    consumer.prepare(&mut collector);
     // perf writes a record for what it lost: none is none lost.
     facts.overwrote(0);
     let mut names = trace.names.iter().peekable();
@@ -52,7 +52,7 @@ pub(super) fn measure(
             Data::Lost { count } => facts.overwrote(count.unwrap_or(0)),
             _ => facts.events += 1,
         }
-        if !audience.event(&mut collector, &event, &says) {
+        if !consumer.event(&mut collector, &event, &says) {
             break;
         }
     }

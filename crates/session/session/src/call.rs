@@ -11,14 +11,18 @@ use kprism_profile::units::{duration, syscall_name};
 use kprism_profile::{Profile, Syscall};
 use kprism_store::Run;
 
-use crate::pipeline;
+use crate::flow;
 use crate::progress::Progress;
 
 /// Which of the calls of a system call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Which {
+    /// The longest by wall clock.
+    #[default]
     Slowest,
+    /// The middle one by wall clock.
     Median,
+    /// The shortest by wall clock.
     Fastest,
     /// By number, from 1, in order of time.
     Nth(usize),
@@ -40,18 +44,16 @@ impl FromStr for Which {
     }
 }
 
-/// Options that choose one system call.
-#[derive(Debug, Clone, clap::Args)]
-pub struct CallArgs {
-    /// Only one call of this system call, the slowest if --call does not say another
-    #[arg(long, value_name = "NAME")]
+/// A choice of one system call. The default chooses none: the whole run.
+#[derive(Debug, Clone, Default)]
+pub struct Call {
+    /// The system call's name, as in its man page.
     pub syscall: Option<String>,
-    /// Which call: `slowest`, `median`, `fastest`, or its number, from 1, in order of time
-    #[arg(long, value_name = "WHICH", requires = "syscall", default_value = "slowest")]
-    pub call: Which,
+    /// One of its calls.
+    pub which: Which,
 }
 
-impl CallArgs {
+impl Call {
     /// The run's profile, reduced to that call if one is asked for.
     pub fn narrow(
         &self,
@@ -61,8 +63,8 @@ impl CallArgs {
         progress: &Progress,
     ) -> Result<Profile> {
         let Some(window) = self.window(&profile, filter, progress)? else { return Ok(profile) };
-        let loaded = pipeline::load(run, progress)?;
-        let one = pipeline::profile(&loaded, Plan::nothing(), Some(window), progress);
+        let loaded = flow::load(run, progress)?;
+        let one = flow::profile(&loaded, Plan::nothing(), Some(window), progress);
         progress.clear();
         Ok(one)
     }
@@ -81,10 +83,10 @@ impl CallArgs {
             bail!("no call of {name} in this run; `kprism report syscalls` lists those there are");
         }
         let count = calls.len();
-        if !matches!(self.call, Which::Nth(_)) {
+        if !matches!(self.which, Which::Nth(_)) {
             calls.sort_by_key(|s| (s.wall_ns, s.start_ns));
         }
-        let index = match self.call {
+        let index = match self.which {
             Which::Fastest => 0,
             Which::Median => count / 2,
             Which::Slowest => count - 1,

@@ -7,8 +7,8 @@ use kprism_durations::flow::Collector;
 use kprism_profile::{Profile, Times};
 use kprism_store::Run;
 
-use crate::cmd::script::follow;
-use crate::pipeline;
+use crate::flow;
+use crate::flow::follow;
 use crate::progress::Progress;
 
 /// Replays the flow and measures its calls. Nothing is saved: the run's tables are those of the flow.
@@ -16,7 +16,7 @@ use crate::progress::Progress;
 /// # Errors
 /// The streams are not there.
 pub fn measure(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
-    let loaded = pipeline::load(run, progress)?;
+    let loaded = flow::load(run, progress)?;
     for note in &loaded.notes {
         progress.say(&format!("kprism: note: {note}"));
     }

@@ -22,17 +22,17 @@ use kprism_ftrace::decode::Decoder;
 use kprism_ftrace::format::{Format, PageLayout};
 use kprism_ftrace::merge::Merged;
 use kprism_ftrace::raw::Cpu;
+use kprism_ftrace::show::Describe;
 use kprism_ftrace::show::Shown;
 use kprism_ftrace::text::Text;
 use kprism_ftrace::{Data, Event, Exit, side};
 use kprism_image::symbols::Symbols;
 use kprism_profile::units::grouped;
 use kprism_profile::{CpuTotals, Profile, Times};
-use kprism_script::durations::Says;
 use kprism_store::{Run, has_times, instrument, load_profile, load_times, save_profile, save_times};
 use serde_json::json;
 
-use crate::pipeline::{read, read_if_there};
+use crate::flow::{read, read_if_there};
 use crate::progress::Progress;
 use facts::Facts;
 use wanted::Wanted;
@@ -66,7 +66,7 @@ pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
     }
     progress.step("reading the trace");
     let mut facts = Facts::default();
-    let measured = hear(run, &mut facts, &mut Audience::Nobody)?;
+    let measured = read_trace(run, &mut facts, &mut Consumer::None)?;
     progress.step("writing the tables");
     // A full disk must not keep anybody from seeing why it is full. Half a table would be taken for one.
     if let Err(why) = enter(run, &measured, facts, progress) {
@@ -79,34 +79,34 @@ pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
     Ok((profile, times))
 }
 
-/// Hears each event after the collector did, and what writes what it says; `false` ends the reading.
-pub type Ear<'e> = &'e mut dyn FnMut(&mut Collector<'_>, &Event<'_>, Says<'_>) -> bool;
+/// Takes each event after the collector, with the writer of its text; returns false to end the reading.
+pub type Visitor<'e> = &'e mut dyn FnMut(&mut Collector<'_>, &Event<'_>, Describe<'_>) -> bool;
 
-/// Who hears what is read.
-pub enum Audience<'e> {
-    /// Nobody: sums are enough.
-    Nobody,
+/// The consumer of a trace, beside the collector of durations.
+pub enum Consumer<'e> {
+    /// No other: sums are enough.
+    None,
     /// Calls whose entries are not there are kept.
     Rebuilt,
     /// Every event.
-    Events(Ear<'e>),
+    Events(Visitor<'e>),
 }
 
-impl Audience<'_> {
-    fn greet(&self, collector: &mut Collector<'_>) {
+impl Consumer<'_> {
+    fn prepare(&self, collector: &mut Collector<'_>) {
         match self {
-            Audience::Nobody => {}
-            Audience::Rebuilt => collector.keep_rebuilt(),
-            Audience::Events(_) => collector.keep_log(),
+            Consumer::None => {}
+            Consumer::Rebuilt => collector.keep_rebuilt(),
+            Consumer::Events(_) => collector.keep_log(),
         }
     }
 
     /// Takes an event; `false` ends the reading.
     #[inline]
-    fn event(&mut self, collector: &mut Collector<'_>, event: &Event<'_>, says: Says<'_>) -> bool {
+    fn event(&mut self, collector: &mut Collector<'_>, event: &Event<'_>, describe: Describe<'_>) -> bool {
         collector.event(event);
         match self {
-            Audience::Events(ear) => ear(collector, event, says),
+            Consumer::Events(visit) => visit(collector, event, describe),
             _ => true,
         }
     }
@@ -119,21 +119,21 @@ impl Audience<'_> {
 pub fn measure(run: &Run, progress: &Progress) -> Result<Measured> {
     progress.step("reading the trace");
     let mut facts = Facts::default();
-    let measured = hear(run, &mut facts, &mut Audience::Nobody)?;
+    let measured = read_trace(run, &mut facts, &mut Consumer::None)?;
     progress.step("writing the tables");
     enter(run, &measured, facts, progress)?;
     Ok(measured)
 }
 
-/// Reads a run's trace again, for who wants more of it than the tables have.
+/// Reads a run's trace again, for a consumer that needs more of it than the tables have.
 ///
 /// # Errors
 /// As [`measure`].
-pub fn again(run: &Run, audience: &mut Audience<'_>) -> Result<Measured> {
-    hear(run, &mut Facts::default(), audience)
+pub fn again(run: &Run, consumer: &mut Consumer<'_>) -> Result<Measured> {
+    read_trace(run, &mut Facts::default(), consumer)
 }
 
-fn hear(run: &Run, facts: &mut Facts, audience: &mut Audience<'_>) -> Result<Measured> {
+fn read_trace(run: &Run, facts: &mut Facts, consumer: &mut Consumer<'_>) -> Result<Measured> {
     let dir = run.streams().join("ftrace");
     facts.clock = "local".into();
     let kallsyms = read_if_there(&run.symbols().join("kallsyms"))?;
@@ -142,16 +142,16 @@ fn hear(run: &Run, facts: &mut Facts, audience: &mut Audience<'_>) -> Result<Mea
     let mut measured = if dat.is_file() {
         let bytes = read(&dat)?;
         let dat = Dat::parse(&bytes).with_context(|| dat.display().to_string())?;
-        from_dat(&dat, &kallsyms, facts, audience)
+        from_dat(&dat, &kallsyms, facts, consumer)
     } else if txt.is_file() {
-        from_text(&read(&txt)?, facts, audience)
+        from_text(&read(&txt)?, facts, consumer)
     } else if of_perf.is_file() {
-        perf::measure(&read(&of_perf)?, &kallsyms, facts, audience)
+        perf::measure(&read(&of_perf)?, &kallsyms, facts, consumer)
             .with_context(|| of_perf.display().to_string())?
     } else if dir.is_dir() {
-        from_raw(&dir, &kallsyms, facts, audience)?
+        from_raw(&dir, &kallsyms, facts, consumer)?
     } else {
-        from_bpf(run, &kallsyms, facts, audience)?
+        from_bpf(run, &kallsyms, facts, consumer)?
     };
     let counts = &mut measured.times.counts;
     counts.lost = facts.lost_events(counts).unwrap_or(0);
@@ -243,13 +243,13 @@ fn finish(collector: Collector<'_>, symbols: &Symbols) -> Measured {
     })
 }
 
-fn from_text(text: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Measured {
+fn from_text(text: &[u8], facts: &mut Facts, consumer: &mut Consumer<'_>) -> Measured {
     let mut reader = Text::new(text);
     facts.source = "text";
     let columns = reader.columns();
     let mut collector = Collector::new(Names::default(), reader.timed());
-    audience.greet(&mut collector);
-    let says = |event: &Event<'_>, out: &mut Vec<u8>| match &event.data {
+    consumer.prepare(&mut collector);
+    let describe = |event: &Event<'_>, out: &mut Vec<u8>| match &event.data {
         Data::Text(text) => {
             out.extend_from_slice(text.as_bytes());
             true
@@ -267,7 +267,7 @@ fn from_text(text: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Mea
         {
             collector.name_tasks([(event.pid, comm.clone())]);
         }
-        if !audience.event(&mut collector, &event, &says) {
+        if !consumer.event(&mut collector, &event, &describe) {
             break;
         }
     }
@@ -323,12 +323,12 @@ fn collect<'a>(
     time: &Time,
     mut wanted: Option<Wanted>,
     collector: &mut Collector<'_>,
-    (facts, audience): (&mut Facts, &mut Audience<'_>),
+    (facts, consumer): (&mut Facts, &mut Consumer<'_>),
 ) {
-    audience.greet(collector);
+    consumer.prepare(collector);
     let shown = Shown::new(formats.0, formats.1);
     let named = |address: u64| place(symbols, address);
-    let says = |event: &Event<'_>, out: &mut Vec<u8>| match &event.data {
+    let describe = |event: &Event<'_>, out: &mut Vec<u8>| match &event.data {
         Data::Raw { id, bytes } => shown.write(*id, bytes, &named, out),
         _ => false,
     };
@@ -342,7 +342,7 @@ fn collect<'a>(
         {
             continue;
         }
-        if !audience.event(collector, &event, &says) {
+        if !consumer.event(collector, &event, &describe) {
             break;
         }
     }
@@ -408,7 +408,7 @@ impl Time {
     }
 }
 
-fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Measured {
+fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts, consumer: &mut Consumer<'_>) -> Measured {
     facts.source = "trace.dat";
     facts.notes.extend(dat.notes.iter().cloned());
     facts.kernel = dat.uname.split(' ').nth(2).unwrap_or_default().to_owned();
@@ -444,12 +444,12 @@ fn from_dat(dat: &Dat<'_>, kallsyms: &[u8], facts: &mut Facts, audience: &mut Au
         &time,
         None,
         &mut collector,
-        (facts, audience),
+        (facts, consumer),
     );
     finish(collector, &symbols)
 }
 
-fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audience<'_>) -> Result<Measured> {
+fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, consumer: &mut Consumer<'_>) -> Result<Measured> {
     facts.source = "pages of the ring buffer";
     let header = read_if_there(&dir.join("header_page"))?;
     let layout = if header.is_empty() { PageLayout::default() } else { PageLayout::parse(&header)? };
@@ -480,7 +480,7 @@ fn from_raw(dir: &Path, kallsyms: &[u8], facts: &mut Facts, audience: &mut Audie
     collector.group_tasks(tgids.iter().filter_map(|(pid, tgid)| Some((*pid, tgid.trim().parse().ok()?))));
     let cpus = streams.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
     let names: Vec<String> = streams.iter().map(|(cpu, _)| format!("cpu{cpu}.raw")).collect();
-    collect(cpus, (&names, (&formats, false), &symbols), &time, wanted, &mut collector, (facts, audience));
+    collect(cpus, (&names, (&formats, false), &symbols), &time, wanted, &mut collector, (facts, consumer));
     Ok(finish(collector, &symbols))
 }
 
@@ -525,7 +525,7 @@ fn formats(events: &Path, facts: &mut Facts) -> Result<Vec<Format>> {
 }
 
 /// What BPF left: single calls, or functions' numbers.
-fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts, audience: &Audience<'_>) -> Result<Measured> {
+fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts, consumer: &Consumer<'_>) -> Result<Measured> {
     facts.clock = "monotonic".into();
     facts.of_calls = true;
     let manifest = run.manifest()?;
@@ -554,7 +554,7 @@ fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts, audience: &Audience<'
         }
         let symbols = symbols(kallsyms, facts);
         let mut collector = collector(&symbols, true);
-        audience.greet(&mut collector);
+        consumer.prepare(&mut collector);
         for call in record::read(&read(&calls)?) {
             match call {
                 Ok(call) => {

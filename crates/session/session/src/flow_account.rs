@@ -8,7 +8,7 @@ use kprism_profile::Profile;
 use kprism_profile::units::printable;
 use kprism_store::{Account, Fate};
 
-use crate::pipeline::Recorded;
+use crate::flow::Recorded;
 
 /// Lengths of the streams in bytes, by CPU.
 pub type Lengths = [u64];

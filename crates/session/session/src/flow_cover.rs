@@ -14,37 +14,41 @@ use kprism_cover::sampled::Profile;
 use kprism_cover::why::Known;
 use kprism_debuginfo::lines::{Lines, Section};
 use kprism_debuginfo::scopes::Scopes;
+use kprism_debuginfo::source::by_build_id;
 use kprism_flow::annotate::{Counter, Counts};
 use kprism_flow::replay::Task;
 use kprism_flow::window::Window;
 use kprism_gcov::path::Prefixes;
 use kprism_image::insn::{Kind, Mode, classify};
 use kprism_image::symbols::{FunctionId, Symbols, under_root};
-use kprism_script::Select;
 use kprism_store::{Account, Fate, Run};
 
-use crate::cmd::annotate::installed_vmlinux;
-use crate::cmd::script::follow;
-use crate::cover::{DebugFiles, From, Loaded, Problem, ProblemKind, Who};
-use crate::pipeline;
+use crate::cover::{DebugFiles, Loaded, Options, Part, Problem, ProblemKind};
+use crate::flow;
+use crate::flow::follow;
 use crate::progress::Progress;
 use crate::source_files;
 
 /// Reads coverage.
-pub fn load(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<Loaded> {
-    load_known(input, from, who, progress).map(|(loaded, _)| loaded)
+pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -> Result<Loaded> {
+    load_known(input, options, part, progress).map(|(loaded, _)| loaded)
 }
 
 /// The same, and which lines there are in the debug information.
-pub fn load_known(input: &Path, from: &From, who: &Who, progress: &Progress) -> Result<(Loaded, Known)> {
+pub fn load_known(
+    input: &Path,
+    options: &Options,
+    part: &Part,
+    progress: &Progress,
+) -> Result<(Loaded, Known)> {
     let (mut gatherer, mut known) = (Gatherer::default(), Known::default());
-    let prefixes = source_files::prefixes(&from.source_prefix);
-    let problems = each(input, (&from.debug, &prefixes), who, progress, &mut |seen| {
+    let prefixes = source_files::prefixes(&options.source_prefix);
+    let problems = each(input, (&options.debug, &prefixes), part, progress, &mut |seen| {
         known.add(seen.lines);
         gatherer.add(seen.lines, seen.ran, &seen.jumps);
     })?;
     progress.step("reading sources");
-    let text = |path: &str, last: u32| source_files::read(path, last, from.source_dir.as_deref());
+    let text = |path: &str, last: u32| source_files::read(path, last, options.source_dir.as_deref());
     let (cover, inferred) = gatherer.finish(&text);
     known.inferred = inferred;
     progress.clear();
@@ -64,19 +68,20 @@ pub fn load_known(input: &Path, from: &From, who: &Who, progress: &Progress) -> 
 pub fn sampled(
     input: &Path,
     debug: &DebugFiles,
-    who: &Who,
+    part: &Part,
     progress: &Progress,
 ) -> Result<(Profile, Vec<String>)> {
     let mut profile = Profile::default();
     let folders = debug.folders();
     let mut problems = Vec::new();
-    let more = each(input, (debug, &Prefixes::default()), who, progress, &mut |seen| match Scopes::of_file(
-        seen.file, &folders,
-    ) {
-        Ok(Some(scopes)) => profile.add(seen.lines, &scopes, &seen.ran, &seen.targets),
-        Ok(None) => {}
-        Err(reason) => problems.push(format!("{}: {reason}", seen.file.display())),
-    })?;
+    let more =
+        each(input, (debug, &Prefixes::default()), part, progress, &mut |seen| match Scopes::of_file(
+            seen.file, &folders,
+        ) {
+            Ok(Some(scopes)) => profile.add(seen.lines, &scopes, &seen.ran, &seen.targets),
+            Ok(None) => {}
+            Err(reason) => problems.push(format!("{}: {reason}", seen.file.display())),
+        })?;
     progress.clear();
     problems.extend(more);
     Ok((profile, problems))
@@ -97,19 +102,19 @@ struct Seen<'s> {
 fn each(
     input: &Path,
     (debug, prefixes): (&DebugFiles, &Prefixes),
-    who: &Who,
+    part: &Part,
     progress: &Progress,
     take: &mut dyn FnMut(Seen<'_>),
 ) -> Result<Vec<String>> {
-    let window = match &who.call {
+    let window = match &part.call {
         Some(call) => {
-            let (_, profile, _) = pipeline::open(input, progress)?;
-            call.window(&profile, &who.filter, progress)?
+            let (_, profile, _) = flow::open(input, progress)?;
+            call.window(&profile, &part.filter, progress)?
         }
         None => None,
     };
     let run = Run::open(input)?;
-    let loaded = pipeline::load(&run, progress)?;
+    let loaded = flow::load(&run, progress)?;
     progress.step("reading debug information");
     let mut problems = Vec::new();
     let mut files = find(&run, &loaded, debug, &mut problems);
@@ -130,7 +135,7 @@ fn each(
     let all = (0..symbols.len() as u32).map(|id| symbols.function(FunctionId(id)));
     let chosen: Vec<bool> = all.map(|f| files.contains_key(f.module.as_str())).collect();
     progress.step("counting");
-    let counts = count(&loaded, &chosen, who, window);
+    let counts = count(&loaded, &chosen, part, window);
     let mut by_module: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, site) in counts.sites.iter().enumerate() {
         by_module.entry(&symbols.function(FunctionId(site.func)).module).or_default().push(index);
@@ -169,10 +174,8 @@ fn each(
     Ok(problems)
 }
 
-fn count(loaded: &pipeline::Loaded, chosen: &[bool], who: &Who, window: Option<Window>) -> Counts {
-    let (pids, comms) = (who.filter.pids.clone(), who.filter.comms.clone());
-    let select = Select { pids, comms, ..Select::default() };
-    let takes = |cpu: u16, task: &Task| select.takes(cpu, task);
+fn count(loaded: &flow::Loaded, chosen: &[bool], part: &Part, window: Option<Window>) -> Counts {
+    let takes = |_: u16, task: &Task| part.filter.takes(task.pid, task.tgid, &task.comm);
     let never = || false;
     let lanes = loaded.streams().len();
     let mut counter = Counter::new(lanes, &loaded.symbols, chosen, &takes, &never).within(window);
@@ -183,7 +186,7 @@ fn count(loaded: &pipeline::Loaded, chosen: &[bool], who: &Who, window: Option<W
 /// Debug information of what ran, by the symbols' name for it. Files without any are passed over.
 fn find(
     run: &Run,
-    loaded: &pipeline::Loaded,
+    loaded: &flow::Loaded,
     debug: &DebugFiles,
     problems: &mut Vec<String>,
 ) -> BTreeMap<String, (PathBuf, Lines)> {
@@ -284,4 +287,17 @@ fn ran(counts: &Counts, index: usize, symbols: &Symbols, places: &[Place]) -> Op
     };
     let length = u8::try_from(site.bytes.len()).unwrap_or(15);
     Some(Ran { address, length, kind, count: site.count, taken: site.taken })
+}
+
+/// The debug information of the recorded kernel, where distributions put it.
+pub fn installed_vmlinux(loaded: &flow::Loaded, debug: &[PathBuf]) -> Option<PathBuf> {
+    let kernel = loaded.manifest.kernel.as_ref()?;
+    let id: Vec<u8> = kernel
+        .build_id
+        .as_bytes()
+        .chunks_exact(2)
+        .map_while(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect();
+    let by_release = debug.iter().map(|dir| dir.join(format!("boot/vmlinux-{}", kernel.release)));
+    by_build_id(&id, debug).or_else(|| by_release.into_iter().find(|place| Path::is_file(place)))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From recorded counters to a folder that gcc takes with `-fprofile-use`.
 //!
-//! In: what coverage is read from. Out: a `.gcda` file for each object, under the name that gcc looks for, completed with
+//! In: what coverage is read options. Out: a `.gcda` file for each object, under the name that gcc looks for, completed with
 //! what a kernel does not write. Objects whose notes are of another build are left out: gcc would be misled.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kprism_gcov::{Data, Solver, notes, profile};
 
-use crate::cover::{From, Many, read_notes};
+use crate::cover::{Many, Options, read_notes};
 use crate::progress::Progress;
 
 /// What was written.
@@ -27,13 +27,13 @@ pub struct Written {
 /// Writes the folder; one that is there must hold nothing but such files, which go.
 pub fn write(
     input: &Path,
-    from: &From,
+    options: &Options,
     relative: bool,
     folder: &Path,
     progress: &Progress,
 ) -> Result<Written> {
     progress.step("reading counters");
-    let all = Many::open(input, from)?;
+    let all = Many::open(input, options)?;
     let mut objects: Vec<(PathBuf, Data)> = Vec::new();
     let mut problems = Vec::new();
     let mut roots: BTreeMap<String, usize> = BTreeMap::new();
@@ -41,7 +41,7 @@ pub fn write(
     for (index, (object, _)) in all.objects.iter().enumerate() {
         let mut checked = || -> Result<Data> {
             let data = all.sum(index)?;
-            read_notes(object, from.build_dir.as_deref(), &mut bytes)?;
+            read_notes(object, options.build_dir.as_deref(), &mut bytes)?;
             let notes = notes::read(&bytes)?;
             solver.unit(&notes, Some(&data))?;
             if let Some(cwd) = notes.cwd {

@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::delta::Plan;
+use kprism_flow::replay::{Inputs, Listener, replay};
 use kprism_flow::window::Window;
 use kprism_flow::{Options, Stream};
 use kprism_image::Image;
@@ -25,7 +26,7 @@ use kprism_store::{Account, Clock, Manifest, Mapped, Run, instrument, load_profi
 use serde::Deserialize;
 
 use crate::flow_account;
-use crate::holds::{self, Held};
+use crate::held::{self, Held};
 use crate::progress::Progress;
 
 /// The reason to have stopped that the observer writes first of all, for the case that it is killed.
@@ -216,7 +217,7 @@ impl Loaded {
 pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let mut manifest = run.manifest()?;
     if crate::durations::is_recorded(run) || !Held::Flow.is_in(run) {
-        return Err(holds::lacks(run, Held::Flow));
+        return Err(held::lacks(run, Held::Flow));
     }
     progress.step("reading the streams");
     let mut notes = Vec::new();
@@ -277,6 +278,19 @@ pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &P
     let plan = plan.with_preempt_count(loaded.preempt_count);
     let options = Options { clock: loaded.clock(), plan, window, ..Options::default() };
     kprism_flow::profile(&loaded.streams(), &loaded.symbols, &loaded.records, &options, &tick)
+}
+
+/// Replays the whole run for a listener.
+pub fn follow(loaded: &Loaded, listener: &mut impl Listener) {
+    let streams = loaded.streams();
+    let inputs = Inputs {
+        streams: &streams,
+        resolver: &loaded.symbols,
+        sideband: &loaded.records,
+        clock: loaded.clock(),
+        stretch: 0,
+    };
+    replay(&inputs, listener);
 }
 
 /// Where the kernel counts how often preemption was disabled, relative to `gs`: a variable of its own, or in

@@ -9,8 +9,7 @@ use kprism_import::perfdata::export::{self, Source};
 use kprism_store::Run;
 use serde::Deserialize;
 
-use crate::exit::Outcome;
-use crate::pipeline::{clock_config, read, read_if_there, sideband_records};
+use crate::flow::{clock_config, read, read_if_there, sideband_records};
 use crate::progress::Progress;
 
 /// Whether the name of a file asks for this format.
@@ -26,7 +25,7 @@ struct Settings {
 }
 
 /// Writes the run as a perf.data folder.
-pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<Outcome> {
+pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
     if output.symlink_metadata().is_ok() {
         bail!("{}: is there already; remove it, or choose another name", output.display());
     }
@@ -69,5 +68,5 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<Outcom
     }
     let name = output.display();
     progress.say(&format!("wrote {name}; see: perf script -i {name} --symfs {name}/symfs --itrace=bei0ns"));
-    Ok(Outcome::Done)
+    Ok(())
 }

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Options that several commands share: those of coverage, of debug information, and of one system call.
+
+use std::path::PathBuf;
+
+use kprism_session::call::{Call, Which};
+use kprism_session::cover::{DebugFiles, Options};
+use kprism_session::source_files::parse_prefix;
+
+/// Options on where coverage is read from.
+#[derive(Debug, Clone, clap::Args)]
+pub struct CoverageArgs {
+    /// Folder with the notes (.gcno) of the build, if they are not where it was built
+    #[arg(long, value_name = "DIR", help_heading = "Coverage")]
+    pub build_dir: Option<PathBuf>,
+    /// Count from the boot on, not only in the run's window
+    #[arg(long, help_heading = "Coverage")]
+    pub since_boot: bool,
+    /// Count by the flow, of a run that has gcov's counters, too
+    #[arg(long, help_heading = "Coverage")]
+    pub by_flow: bool,
+    /// Add what this run counted, of the same build; views then tell which run executed a line (can be repeated)
+    #[arg(long, value_name = "RUN", help_heading = "Coverage")]
+    pub merge: Vec<PathBuf>,
+    /// Sources of OLD are in NEW, everywhere: in tables, exports, and to be read (can be repeated)
+    #[arg(long, value_name = "OLD=NEW", value_parser = parse_prefix, help_heading = "Coverage")]
+    pub source_prefix: Vec<(String, String)>,
+    /// Folder with the sources, if they are not where they were: the longest end of a path that is there counts
+    #[arg(long, value_name = "DIR", help_heading = "Coverage")]
+    pub source_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub debug: DebugArgs,
+}
+
+/// Where debug information is, for coverage of a flow and source lines of functions.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Debug information")]
+pub struct DebugArgs {
+    /// The kernel with debug information, for source lines of its functions
+    #[arg(long, value_name = "FILE")]
+    pub vmlinux: Option<PathBuf>,
+    /// A kernel module (.ko) with debug information (can be repeated); modules that the lab loaded from a file are found
+    #[arg(long, value_name = "FILE")]
+    pub module_file: Vec<PathBuf>,
+    /// Folder with debug information by build id (can be repeated; /usr/lib/debug is always looked at)
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+}
+
+/// Options that choose one system call.
+#[derive(Debug, Clone, clap::Args)]
+pub struct CallArgs {
+    /// Only one call of this system call, the slowest if --call does not say another
+    #[arg(long, value_name = "NAME")]
+    pub syscall: Option<String>,
+    /// Which call: `slowest`, `median`, `fastest`, or its number, from 1, in order of time
+    #[arg(long, value_name = "WHICH", requires = "syscall", default_value = "slowest")]
+    pub call: Which,
+}
+
+impl CoverageArgs {
+    /// As the library takes them.
+    pub fn options(&self) -> Options {
+        Options {
+            build_dir: self.build_dir.clone(),
+            since_boot: self.since_boot,
+            by_flow: self.by_flow,
+            merge: self.merge.clone(),
+            source_prefix: self.source_prefix.clone(),
+            source_dir: self.source_dir.clone(),
+            debug: self.debug.files(),
+        }
+    }
+}
+
+impl DebugArgs {
+    /// As the library takes them.
+    pub fn files(&self) -> DebugFiles {
+        DebugFiles {
+            vmlinux: self.vmlinux.clone(),
+            module_file: self.module_file.clone(),
+            debug_dir: self.debug_dir.clone(),
+        }
+    }
+}
+
+impl CallArgs {
+    /// As the library takes it.
+    pub fn call(&self) -> Call {
+        Call { syscall: self.syscall.clone(), which: self.call }
+    }
+}

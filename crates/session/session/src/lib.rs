@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The library behind the command line: opens a run and gives its results as values.
+//!
+//! Input: a run folder, or what a recorder left. Output: a [`Profile`](kprism_profile::Profile), durations, a boot's
+//! initcalls, coverage, accounts of what was lost. It prints nothing; what it is doing, it tells a [`Progress`].
+//!
+//! ```no_run
+//! use kprism_session::{Progress, flow};
+//!
+//! let (_run, profile, _manifest) = flow::open("kprism.data".as_ref(), &Progress::silent())?;
+//! println!("{} instructions", profile.totals.instructions());
+//! # Ok::<(), kprism_session::Error>(())
+//! ```
+//!
+//! | result | module |
+//! |---|---|
+//! | the flow's profile, and all that a decode needs | [`flow`] |
+//! | one system call of it | [`call`] |
+//! | durations of functions: recorded, or from a flow | [`durations`], [`flow_durations`] |
+//! | a boot's initcalls | [`boot`] |
+//! | coverage: from gcov's counters, or from a flow | [`cover`], [`flow_cover`] |
+//! | gcov's counters in a kernel's memory; a profile for gcc | [`core_memory`], [`profile_use`] |
+//! | the size and resolution of a trace | [`cost`] |
+//! | accounts of recordings of a flow, TLB misses, probes | [`flow_account`], [`tlb_account`], [`probe_account`] |
+//! | what a run holds | [`held`] |
+//! | a run as perf.data; sampled TLB misses of perf.data | [`perfdata`], [`tlb_sampled`] |
+//!
+//! Errors are [`anyhow::Error`]s whose chain names the file and what was expected.
+
+#![forbid(unsafe_code)]
+
+pub mod boot;
+pub mod call;
+pub mod core_memory;
+pub mod cost;
+pub mod cover;
+pub mod durations;
+pub mod flow;
+pub mod flow_account;
+pub mod flow_cover;
+pub mod flow_durations;
+pub mod held;
+pub mod perfdata;
+pub mod probe_account;
+pub mod profile_use;
+pub mod progress;
+pub mod source_files;
+pub mod tlb_account;
+pub mod tlb_sampled;
+
+pub use anyhow::{Error, Result};
+pub use progress::{Progress, Update};
+
+/// The folder in which runs are written and read unless told otherwise.
+pub const DEFAULT_RUN: &str = "kprism.data";
