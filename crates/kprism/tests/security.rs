@@ -20,7 +20,7 @@ fn kprism(args: &[&str]) -> Output {
 fn made(dir: &Path, name: &str) -> Run {
     let run = Run::create(dir).unwrap();
     run.write_manifest(&Manifest::new(RunKind::Host, 1)).unwrap();
-    let folder = run.streams().join("probe");
+    let folder = run.probe();
     fs::create_dir(&folder).unwrap();
     let probe = json!({"place": name, "found": name, "condition": name, "file": name, "address": null,
         "hook": "uprobe", "record_bytes": 32, "items": []});

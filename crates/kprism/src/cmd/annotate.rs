@@ -272,7 +272,7 @@ fn find_source(args: &Args, run: &Run, loaded: &Loaded, func: u32) -> Result<Opt
     let function = symbols.function(FunctionId(func));
     let debug = args.cover.debug.files().folders();
     if !function.kernel {
-        let Some(file) = under_root(&run.symbols().join("root"), &function.module) else { return Ok(None) };
+        let Some(file) = under_root(&run.root(), &function.module) else { return Ok(None) };
         return Source::of_file(&file, &debug);
     }
     if function.module != "[kernel]" {

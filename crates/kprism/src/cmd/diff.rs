@@ -10,6 +10,7 @@ use kprism_profile::{Counts, Profile};
 use kprism_report::diff::{self, Diff, Scale, Within};
 use kprism_report::header::Header;
 use kprism_report::{Style, boot, durations, html};
+use kprism_store::Instrument;
 use serde_json::json;
 
 use super::cover;
@@ -128,7 +129,7 @@ fn open(path: &Path, progress: &Progress) -> Result<Opened> {
     let (run, profile, manifest) = flow::open(path, progress)?;
     progress.clear();
     let header = Header::new(&manifest, &profile);
-    let counts = match kprism_session::durations::is_recorded(&run) {
+    let counts = match run.holds(Instrument::Durations) {
         true => Some(kprism_store::load_times(&run, &profile)?.counts),
         false => None,
     };

@@ -10,7 +10,7 @@ use kprism_profile::Profile;
 use kprism_report::calltree::{self, Options};
 use kprism_report::header::Header;
 use kprism_report::{folded, perfetto, pprof, tree};
-use kprism_store::{Manifest, Run, load_times};
+use kprism_store::{Instrument, Manifest, Run, load_times};
 use serde_json::json;
 
 use super::cover_args::CallArgs;
@@ -20,9 +20,8 @@ use super::tlb;
 use crate::exit::Outcome;
 use crate::given::Given;
 use kprism_session::Progress;
-use kprism_session::durations;
 use kprism_session::flow;
-use kprism_session::held::{self, Held};
+use kprism_session::held;
 use kprism_session::perfdata;
 
 const AFTER_HELP: &str = "\
@@ -155,7 +154,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         bail!("NAME names a view of `export tlb`; other subjects have one each");
     }
     let run = Run::open(&args.input)?;
-    if super::probe::is_recorded(&run) {
+    if run.holds(Instrument::Probe) {
         // A record has its task's number, no name.
         given.only("an export of probes", &["subject", "input", "output", "pids"])?;
         return super::probe::export(&run, &args.output, &args.select.pids, progress, out);
@@ -163,7 +162,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     let format = format(&args.output)?;
     honoured(args, &format, given)?;
     let (run, profile, manifest) = flow::open(&args.input, progress)?;
-    let of_durations = durations::is_recorded(&run);
+    let of_durations = run.holds(Instrument::Durations);
     if of_durations && profile.funcs.is_empty() {
         bail!(
             "{}: holds no calls of functions; its events, if there are any: kprism script",
@@ -172,7 +171,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     }
     let of_flow = matches!(format, Format::Csv | Format::Json) && !is_of_durations(args.subject);
     if of_durations && of_flow {
-        return Err(held::lacks(&run, Held::Flow));
+        return Err(held::lacks(&run, Instrument::Flow));
     }
     let profile = args.one.call().narrow(&run, profile, &args.select.filter(), progress)?;
     progress.clear();
@@ -267,7 +266,7 @@ fn write(
     mut out: &mut dyn Write,
 ) -> Result<()> {
     let filter: Filter = args.select.filter();
-    let of_durations = durations::is_recorded(run);
+    let of_durations = run.holds(Instrument::Durations);
     let otherwise = if of_durations { By::Time } else { By::Instructions };
     let by = args.by.unwrap_or(otherwise).into();
     match format {

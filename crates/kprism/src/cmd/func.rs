@@ -12,7 +12,7 @@ use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::durations as view;
 use kprism_report::header::Header;
 use kprism_report::{Style, Table, tree};
-use kprism_store::{Manifest, Run};
+use kprism_store::{Instrument, Manifest, Run};
 use serde_json::json;
 
 use super::func_events;
@@ -83,14 +83,14 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let (profile, times) = if durations::is_recorded(run) {
+    let (profile, times) = if run.holds(Instrument::Durations) {
         durations::open(run, progress)?
     } else {
         kprism_session::flow_durations::measure(run, progress)?
     };
     progress.clear();
     if profile.funcs.is_empty()
-        && durations::is_recorded(run)
+        && run.holds(Instrument::Durations)
         && let Some(outcome) = func_events::run(run, view, progress, out)?
     {
         if args.is_given() {

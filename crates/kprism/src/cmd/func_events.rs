@@ -13,7 +13,7 @@ use kprism_profile::units::grouped;
 use kprism_profile::{Profile, Task};
 use kprism_report::header::account_text;
 use kprism_report::table::{Cell, Column, Table};
-use kprism_store::{Run, instrument};
+use kprism_store::{Instrument, Run};
 use serde_json::json;
 
 use super::func::View;
@@ -98,7 +98,7 @@ pub fn run(run: &Run, view: &View<'_>, progress: &Progress, out: &mut dyn Write)
         out.write_all(table.to_csv().as_bytes())?;
         return Ok(Some(Outcome::Done));
     }
-    let account = run.manifest()?.accounts.remove(instrument::DURATIONS);
+    let account = run.manifest()?.accounts.remove(&Instrument::Durations);
     if view.json {
         let counts = json!({"events": total, "calls": 0, "account": account});
         print_json(&json!({"run": counts, "rows": table.to_json(), "hidden": table.hidden}), out)?;

@@ -160,6 +160,7 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
     })?;
     progress.clear();
     manifest.exit_code = ran.exit_code.map(i32::from);
+    manifest.instruments = vec![kprism_store::Instrument::Cover];
     manifest.stopped = reason(&ran.ended);
     run.write_manifest(&manifest)?;
     complain(&ran, progress);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use kprism_import::logs::Stamp;
 use kprism_import::perfdata::{Search, mem, trace};
 use kprism_import::{CodeFile, ImportError, Source, detect, ftrace, read, write};
-use kprism_store::{Kernel, Manifest, Run, RunKind};
+use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 
 use crate::cmd::tlb;
 use crate::exit::Outcome;
@@ -193,6 +193,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress) -> Result<Outcome> {
     if !(release.is_empty() && build_id.is_empty()) {
         manifest.kernel = Some(Kernel { release, build_id });
     }
+    manifest.instruments = vec![Instrument::Flow];
     manifest.options.insert("source".into(), args.path.display().to_string().into());
     if !capture.notes.is_empty() {
         manifest.options.insert(flow::IMPORT_NOTES.into(), capture.notes.clone().into());
@@ -241,7 +242,7 @@ fn import_ftrace(
         return Ok(Outcome::Done);
     }
     // A kernel's log alone has no calls to be measured.
-    let measured = match durations::is_recorded(&run) {
+    let measured = match run.holds(Instrument::Durations) {
         true => Some(durations::measure(&run, progress)?),
         false => None,
     };
@@ -261,7 +262,7 @@ fn import_ftrace(
             "a boot, with the kernel's log; see: kprism report boot -i {}",
             run.dir().display()
         ));
-    } else if run.streams().join("ftrace/dmesg").is_file() {
+    } else if run.dmesg().is_file() {
         progress.say("note: the kernel's log tells of no initcalls, and nothing else is read from it");
     }
     let Some(measured) = measured else { return Ok(Outcome::Done) };

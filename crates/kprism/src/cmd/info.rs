@@ -6,12 +6,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kprism_profile::units::grouped;
-use kprism_store::{Manifest, Run, RunKind};
+use kprism_store::{Instrument, Manifest, Run, RunKind};
 
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::text::quoted;
-use kprism_session::held::Held;
 
 /// Options of `kprism info`.
 #[derive(Debug, clap::Args)]
@@ -71,7 +70,7 @@ fn table(run: &Run, m: &Manifest, out: &mut dyn Write) -> Result<()> {
         line("lost events", number("lost"))?;
         return ending(m, out);
     }
-    if !Held::Flow.is_in(run) {
+    if !run.holds(Instrument::Flow) {
         // Nobody watched instructions: "not decoded yet" would promise some.
         return ending(m, out);
     }
@@ -97,10 +96,10 @@ fn ending(m: &Manifest, out: &mut dyn Write) -> Result<()> {
 }
 
 fn kind(run: &Run, m: &Manifest) -> &'static str {
-    let observed = Held::Flow.is_in(run);
+    let observed = run.holds(Instrument::Flow);
     match m.kind {
         RunKind::Lab if observed => "lab (guest seen by the observer)",
-        RunKind::Lab if Held::Durations.is_in(run) || Held::Probe.is_in(run) => {
+        RunKind::Lab if run.holds(Instrument::Durations) || run.holds(Instrument::Probe) => {
             "lab (guest not observed: its own kernel recorded)"
         }
         RunKind::Lab if m.options.get("method").is_some_and(|how| how == "ptat") => {

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use kprism_lab::{
     Counters, Ended, Job, ObserverOptions, Options, Outcome as Ran, Pace, Prepared, Share, Span,
 };
-use kprism_store::{Kernel, Manifest, Run, RunKind};
+use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 
 use crate::exit::{self, Outcome};
 use kprism_session::Progress;
@@ -517,7 +517,11 @@ pub fn record(
     }
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
-    if observer.is_some() {
+    if let Some(observer) = observer {
+        manifest.instruments.push(Instrument::Flow);
+        if observer.arguments.iter().any(|(name, _)| name == "tlb") {
+            manifest.instruments.push(Instrument::Tlb);
+        }
         flow::complete(&run, &mut manifest)?;
         // A recorder that cannot go on ends QEMU: its reason is the one to tell.
         if let (Ended::Failed(why), Some(stopped)) = (&mut ran.ended, &manifest.stopped) {
@@ -532,6 +536,7 @@ pub fn record(
 fn adopt(manifest: &mut Manifest, collected: Manifest) {
     manifest.other.extend(collected.other);
     manifest.accounts.extend(collected.accounts);
+    manifest.instruments.extend(collected.instruments);
     for (name, value) in collected.options {
         manifest.options.entry(name).or_insert(value);
     }

@@ -14,14 +14,14 @@ use kprism_probe::tally::{Tally, Totals};
 use kprism_profile::units::grouped;
 use kprism_report::Style;
 use kprism_report::header::account_text;
-use kprism_store::{Account, Manifest, Run, Values};
+use kprism_store::{Account, Instrument, Manifest, Run, Values};
 use serde_json::{Map, Value, json};
 
 use super::{probe_counts, probe_trace, script};
 use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::flow;
-use kprism_session::held::{self, Held};
+use kprism_session::held;
 use kprism_session::probe_account;
 
 /// A run's probes.
@@ -37,10 +37,10 @@ pub struct Loaded {
 impl Loaded {
     /// Reads them.
     pub fn open(run: &Run) -> Result<Self> {
-        if !Held::Probe.is_in(run) {
-            return Err(held::lacks(run, Held::Probe));
+        if !run.holds(Instrument::Probe) {
+            return Err(held::lacks(run, Instrument::Probe));
         }
-        let folder = run.streams().join("probe");
+        let folder = run.probe();
         let path = folder.join("probes.json");
         let text = flow::read(&path)?;
         let description: Description =
@@ -340,11 +340,6 @@ fn names(loaded: &Loaded) -> Vec<&str> {
         }
     }
     names
-}
-
-/// Whether a run has records of probes.
-pub fn is_recorded(run: &Run) -> bool {
-    run.streams().join("probe/probes.json").is_file()
 }
 
 /// Writes the records for other tools; the suffix picks the format.

@@ -12,7 +12,7 @@ use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
 use kprism_report::{Style, Table, deltas, tables, tree};
-use kprism_store::{Manifest, Run};
+use kprism_store::{Instrument, Manifest, Run};
 use serde_json::json;
 
 use super::cover::{self, CoverArgs};
@@ -26,9 +26,8 @@ use super::tlb;
 use crate::exit::Outcome;
 use crate::given::Given;
 use kprism_session::Progress;
-use kprism_session::durations;
 use kprism_session::flow;
-use kprism_session::held::{self, Held};
+use kprism_session::held;
 
 /// Options of `kprism report`.
 #[derive(Debug, clap::Args)]
@@ -217,7 +216,7 @@ pub fn run(
         return delta::run(&args.input, &args.delta, &view, progress, out);
     }
     let of_func = args.subject == Some(Subject::Func);
-    let holds_durations = || Ok::<_, anyhow::Error>(durations::is_recorded(&Run::open(&args.input)?));
+    let holds_durations = || Ok::<_, anyhow::Error>(Run::open(&args.input)?.holds(Instrument::Durations));
     // One page holds every view of durations; a flow's has more than those.
     let page = args.html.is_some() && of_func && holds_durations()?;
     if page {
@@ -241,7 +240,7 @@ pub fn run(
         let view = func::View { filter, sort, rows, json: args.json, csv: args.delta.csv, tree, style };
         return func::run(&Run::open(&args.input)?, &args.func, &view, progress, out);
     }
-    let holds_records = || Ok::<_, anyhow::Error>(probe::is_recorded(&Run::open(&args.input)?));
+    let holds_records = || Ok::<_, anyhow::Error>(Run::open(&args.input)?.holds(Instrument::Probe));
     if args.subject == Some(Subject::Probe) || (args.subject.is_none() && holds_records()?) {
         given.only("`report probe`", &["subject", "input", "limit", "pids", "json", "csv"])?;
         let tasks = &args.select.pids;
@@ -324,7 +323,7 @@ pub fn run(
 /// Tables of a flow count instructions. Of a recording of durations they would hold zeros that nobody measured.
 fn needs_a_flow(input: &Path) -> Result<()> {
     let run = Run::open(input)?;
-    if durations::is_recorded(&run) { Err(held::lacks(&run, Held::Flow)) } else { Ok(()) }
+    if run.holds(Instrument::Durations) { Err(held::lacks(&run, Instrument::Flow)) } else { Ok(()) }
 }
 
 /// What `report func` honours, and with `--tree`.
@@ -411,7 +410,7 @@ fn honoured(args: &Args, given: &Given) -> Result<()> {
 /// The report as a page.
 pub fn html(run: &Run, manifest: &Manifest, profile: &Profile) -> Result<String> {
     let budget = Budget::default();
-    let page = match kprism_session::durations::is_recorded(run) {
+    let page = match run.holds(Instrument::Durations) {
         true => {
             let times = kprism_store::load_times(run, profile)?;
             html::render_durations(manifest, profile, &times, &budget)

@@ -14,7 +14,7 @@ use kprism_script::durations::Lister;
 use kprism_script::flow::{self, Options};
 use kprism_script::select::Ring;
 use kprism_script::{Field, Fields, Output, Select, Syntax};
-use kprism_store::Run;
+use kprism_store::{Instrument, Run};
 
 use super::probe;
 use crate::exit::{self, Outcome};
@@ -189,10 +189,10 @@ impl Args {
 /// Prints it.
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(&args.input)?;
-    let recorded = durations::is_recorded(&run);
+    let recorded = run.holds(Instrument::Durations);
     let subject = args.subject.unwrap_or_else(|| match recorded {
         true => Subject::Calls,
-        false if probe::is_recorded(&run) => Subject::Probe,
+        false if run.holds(Instrument::Probe) => Subject::Probe,
         false => Subject::Insns,
     });
     honoured(subject, recorded, given)?;
@@ -262,7 +262,7 @@ fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
 fn of_durations(run: &Run, args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let (profile, times) = durations::open(run, progress)?;
     ensure!(
-        run.streams().join("ftrace").is_dir() || run.streams().join("bpf/calls.bin").is_file(),
+        run.ftrace().is_dir() || run.bpf_calls().is_file(),
         "functions were counted while recording, no single calls were kept: record without --aggregate"
     );
     let rebuilt = match times.counts.rebuilt {

@@ -95,9 +95,9 @@ mod tests {
         let mut manifest = Manifest::new(RunKind::Lab, 1);
         assert_eq!(fault(&manifest).as_deref(), Some("it has no account of what was lost"));
         let whole = Account::new().with(Fate::Lost, "bytes", 0);
-        manifest.accounts.insert("flow".into(), whole.clone());
+        manifest.accounts.insert(kprism_store::Instrument::Flow, whole.clone());
         assert_eq!(fault(&manifest), None);
-        manifest.accounts.insert("tlb".into(), whole.with(Fate::Lost, "records", None));
+        manifest.accounts.insert(kprism_store::Instrument::Tlb, whole.with(Fate::Lost, "records", None));
         assert_eq!(fault(&manifest).as_deref(), Some("tlb: lost records not known"));
         manifest.stopped = Some("the disk is full".into());
         assert_eq!(fault(&manifest).as_deref(), Some("recording ended early: the disk is full"));

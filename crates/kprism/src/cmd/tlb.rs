@@ -13,7 +13,7 @@ use kprism_image::sideband::Record;
 use kprism_image::symbols::Symbols;
 use kprism_profile::units;
 use kprism_report::{Style, Table, header, tlb};
-use kprism_store::{Account, Manifest, MissRow, Run, instrument, save_tlb_misses};
+use kprism_store::{Account, Instrument, Manifest, MissRow, Run, save_tlb_misses};
 use kprism_tlb::geometry::PageSize;
 use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
@@ -28,7 +28,7 @@ use super::tlb_sites::Sites;
 use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::flow;
-use kprism_session::held::{self, Held};
+use kprism_session::held;
 use kprism_session::tlb_account;
 
 /// What to show and how.
@@ -88,7 +88,7 @@ impl Loaded {
                 flow::read(&path).context("no TLB misses here; record them with `kprism record tlb`")?;
             streams.push(bytes);
         }
-        let root = run.symbols().join("root");
+        let root = run.root();
         let mut objects =
             Objects::new(&records, |path| std::fs::read(root.join(path.trim_start_matches('/'))).ok());
         let allocated = allocations(&streams);
@@ -240,7 +240,7 @@ pub fn save(run: &Run) -> Result<String> {
         text += &header::account_text(Some(&account), Style::default());
     }
     let mut manifest = run.manifest()?;
-    manifest.accounts.insert(instrument::TLB.into(), account);
+    manifest.accounts.insert(Instrument::Tlb, account);
     run.write_manifest(&manifest)?;
     let place = run.dir().display();
     let input = if run.dir() == Path::new(kprism_session::DEFAULT_RUN) {
@@ -281,8 +281,8 @@ fn rows(cpu: u32, reader: Reader<'_>) -> impl Iterator<Item = MissRow> {
 /// Shows it.
 pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(input)?;
-    if !Held::Tlb.is_in(&run) {
-        return Err(held::lacks(&run, Held::Tlb));
+    if !run.holds(Instrument::Tlb) {
+        return Err(held::lacks(&run, Instrument::Tlb));
     }
     progress.step("reading the misses");
     let mut loaded = Loaded::new(&run)?;
@@ -304,11 +304,11 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
     let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
     let records = loaded.records.clone();
     let symbols = || -> Result<Symbols> {
-        let names = flow::read_if_there(&run.symbols().join("kallsyms"))?;
-        Ok(Symbols::load(&names, &records, Some(&run.symbols().join("root")))?)
+        let names = flow::read_if_there(&run.kallsyms())?;
+        Ok(Symbols::load(&names, &records, Some(&run.root()))?)
     };
     if loaded.objects.all().iter().any(|o| o.site.is_some()) {
-        let (symbols, root) = (symbols()?, run.symbols().join("root"));
+        let (symbols, root) = (symbols()?, run.root());
         let mut sites = Sites::new(&symbols, root);
         loaded.objects.name_sites(|site, space| sites.name(site, space));
     }

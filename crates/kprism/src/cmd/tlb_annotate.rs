@@ -45,8 +45,8 @@ pub fn run(
     progress.step("reading the misses");
     let mut loaded = tlb::Loaded::new(run)?;
     let profile = loaded.profile()?;
-    let root = run.symbols().join("root");
-    let names = flow::read_if_there(&run.symbols().join("kallsyms"))?;
+    let root = run.root();
+    let names = flow::read_if_there(&run.kallsyms())?;
     let symbols = Symbols::load(&names, &loaded.records, Some(&root))?;
     progress.clear();
     for note in &loaded.notes {

@@ -21,6 +21,7 @@ mod account;
 mod column;
 mod delta_tables;
 mod duration_tables;
+mod instrument;
 mod manifest;
 mod mapped;
 mod records;
@@ -30,7 +31,8 @@ mod tlb_table;
 
 pub use account::{Account, Entry, Fate, PLACES};
 pub use duration_tables::{has_times, load_times, save_times};
-pub use manifest::{Clock, Kernel, Manifest, RunKind, instrument};
+pub use instrument::Instrument;
+pub use manifest::{Clock, Kernel, Manifest, RunKind};
 pub use mapped::Mapped;
 pub use records::{Values, save_records};
 pub use run::{Run, TABLES};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The manifest: what ran, where, with which clock, and what was lost.
 
-use crate::Account;
+use crate::{Account, Instrument};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -72,6 +72,9 @@ pub struct Manifest {
     pub tool: String,
     /// Where the streams came from.
     pub kind: RunKind,
+    /// The instruments that recorded into the run; see [`Run::instruments`](crate::Run::instruments) for older runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instruments: Vec<Instrument>,
     /// The command that was watched; empty for imports.
     #[serde(default)]
     pub command: Vec<String>,
@@ -107,28 +110,12 @@ pub struct Manifest {
     /// Everything needed to do the run again (options of the command line, versions of tools).
     #[serde(default)]
     pub options: BTreeMap<String, serde_json::Value>,
-    /// What each instrument saw, kept, lost, did not understand and guessed; by the names in [`instrument`].
+    /// What each instrument saw, kept, lost, did not understand and guessed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub accounts: BTreeMap<String, Account>,
+    pub accounts: BTreeMap<Instrument, Account>,
     /// Fields of later versions, kept when the manifest is written again.
     #[serde(flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
-}
-
-/// Keys of [`Manifest::accounts`]: the instruments.
-pub mod instrument {
-    /// The flow of instructions.
-    pub const FLOW: &str = "flow";
-    /// Durations of functions.
-    pub const DURATIONS: &str = "durations";
-    /// The initcalls and long functions of a boot.
-    pub const BOOT: &str = "boot";
-    /// TLB misses.
-    pub const TLB: &str = "tlb";
-    /// Probes.
-    pub const PROBE: &str = "probe";
-    /// Coverage.
-    pub const COVER: &str = "cover";
 }
 
 impl Manifest {
@@ -143,6 +130,7 @@ impl Manifest {
             version: 1,
             tool: concat!("kprism ", env!("CARGO_PKG_VERSION")).into(),
             kind,
+            instruments: Vec::new(),
             command: Vec::new(),
             kernel: None,
             created: String::new(),

@@ -137,19 +137,79 @@ impl Run {
         self.streams().join("counts.json")
     }
 
-    /// TLB misses of a CPU.
-    pub fn tlb_misses(&self, cpu: u32) -> PathBuf {
-        self.streams().join("tlb").join(format!("cpu{cpu}.miss"))
+    /// Folder of TLB misses.
+    pub fn tlb(&self) -> PathBuf {
+        self.streams().join("tlb")
     }
 
-    /// What the TLB models counted.
+    /// TLB misses of a CPU.
+    pub fn tlb_misses(&self, cpu: u32) -> PathBuf {
+        self.tlb().join(format!("cpu{cpu}.miss"))
+    }
+
+    /// Counts of the TLB models.
     pub fn tlb_counts(&self) -> PathBuf {
-        self.streams().join("tlb").join("counts.json")
+        self.tlb().join("counts.json")
+    }
+
+    /// Folder of a trace of ftrace, or of another tool that has its events.
+    pub fn ftrace(&self) -> PathBuf {
+        self.streams().join("ftrace")
+    }
+
+    /// The kernel's log of a boot.
+    pub fn dmesg(&self) -> PathBuf {
+        self.ftrace().join("dmesg")
+    }
+
+    /// Facts on a traced boot.
+    pub fn boot_facts(&self) -> PathBuf {
+        self.ftrace().join("boot.json")
+    }
+
+    /// Folder of durations that BPF measured.
+    pub fn bpf(&self) -> PathBuf {
+        self.streams().join("bpf")
+    }
+
+    /// Single calls that BPF kept.
+    pub fn bpf_calls(&self) -> PathBuf {
+        self.bpf().join("calls.bin")
+    }
+
+    /// Functions' durations that BPF summed up.
+    pub fn bpf_functions(&self) -> PathBuf {
+        self.bpf().join("functions.jsonl")
+    }
+
+    /// Folder of gcov's counters.
+    pub fn gcov(&self) -> PathBuf {
+        self.streams().join("gcov")
+    }
+
+    /// Folder of probes and their records.
+    pub fn probe(&self) -> PathBuf {
+        self.streams().join("probe")
+    }
+
+    /// The probes that were set.
+    pub fn probes(&self) -> PathBuf {
+        self.probe().join("probes.json")
     }
 
     /// Folder of symbols.
     pub fn symbols(&self) -> PathBuf {
         self.dir.join("symbols")
+    }
+
+    /// The kernel's symbols, as /proc/kallsyms has them.
+    pub fn kallsyms(&self) -> PathBuf {
+        self.symbols().join("kallsyms")
+    }
+
+    /// The mapped programs and libraries, below the paths that they had.
+    pub fn root(&self) -> PathBuf {
+        self.symbols().join("root")
     }
 
     /// Folder of the tables.

@@ -16,13 +16,13 @@ use kprism_ftrace::side;
 use kprism_ftrace::text::Text;
 use kprism_image::symbols::Symbols;
 use kprism_import::logs;
-use kprism_store::{Account, Fate, Manifest, instrument};
+use kprism_store::{Account, Fate, Instrument, Manifest, Run};
 use kprism_tracefs::boot::Collected;
 use kprism_tracefs::{CpuStats, STREAMS};
 
-/// Whether there is a traced boot at `path`.
+/// Whether the folder is a run with a traced boot.
 pub fn is_boot(path: &Path) -> bool {
-    path.join(STREAMS).join("boot.json").exists()
+    Run::open(path).is_ok_and(|run| run.holds(Instrument::Boot))
 }
 
 /// Reads it.
@@ -126,7 +126,7 @@ pub fn account(boot: &Boot, collected: &Collected) -> Account {
 
 /// Enters it into the run's manifest.
 pub fn enter(boot: &Boot, collected: &Collected, manifest: &mut Manifest) {
-    manifest.accounts.insert(instrument::BOOT.into(), account(boot, collected));
+    manifest.accounts.insert(Instrument::Boot, account(boot, collected));
 }
 
 /// A trace that was imported is a boot's if the kernel's log is beside it and says which initcalls it called.

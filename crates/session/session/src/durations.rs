@@ -29,24 +29,13 @@ use kprism_ftrace::{Data, Event, Exit, side};
 use kprism_image::symbols::Symbols;
 use kprism_profile::units::grouped;
 use kprism_profile::{CpuTotals, Profile, Times};
-use kprism_store::{Run, has_times, instrument, load_profile, load_times, save_profile, save_times};
+use kprism_store::{Instrument, Run, has_times, load_profile, load_times, save_profile, save_times};
 use serde_json::json;
 
 use crate::flow::{read, read_if_there};
 use crate::progress::Progress;
 use facts::Facts;
 use wanted::Wanted;
-
-/// Whether the run holds durations rather than a flow.
-pub fn is_recorded(run: &Run) -> bool {
-    let ftrace = run.streams().join("ftrace");
-    let of_log = || {
-        let trace = ["trace.txt", "trace.dat", "perf.data"].iter().any(|name| ftrace.join(name).is_file());
-        ftrace.join("dmesg").is_file() && !trace && numbered(&ftrace).is_empty()
-    };
-    // The kernel's log of a boot alone has initcalls and no calls.
-    ftrace.is_dir() && !of_log() || run.streams().join("bpf").is_dir()
-}
 
 /// Where a run keeps the second pass of its recording.
 pub fn remeasured(run: &Run) -> PathBuf {
@@ -134,9 +123,9 @@ pub fn again(run: &Run, consumer: &mut Consumer<'_>) -> Result<Measured> {
 }
 
 fn read_trace(run: &Run, facts: &mut Facts, consumer: &mut Consumer<'_>) -> Result<Measured> {
-    let dir = run.streams().join("ftrace");
+    let dir = run.ftrace();
     facts.clock = "local".into();
-    let kallsyms = read_if_there(&run.symbols().join("kallsyms"))?;
+    let kallsyms = read_if_there(&run.kallsyms())?;
     let (dat, txt) = (dir.join("trace.dat"), dir.join("trace.txt"));
     let of_perf = dir.join("perf.data");
     let mut measured = if dat.is_file() {
@@ -179,7 +168,7 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
             Some(kprism_store::Kernel { release: facts.kernel.clone(), build_id: String::new() });
     }
     let account = account::account(&manifest, &measured.times, &facts);
-    manifest.accounts.insert(instrument::DURATIONS.into(), account);
+    manifest.accounts.insert(Instrument::Durations, account);
     let ftrace = json!({"source": facts.source, "events": facts.events, "overwritten": facts.overwritten});
     manifest.options.insert("ftrace".into(), ftrace);
     if !facts.notes.is_empty() {
@@ -529,8 +518,8 @@ fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts, consumer: &Consumer<'
     facts.clock = "monotonic".into();
     facts.of_calls = true;
     let manifest = run.manifest()?;
-    let calls = run.streams().join("bpf/calls.bin");
-    let functions = run.streams().join("bpf/functions.jsonl");
+    let calls = run.bpf_calls();
+    let functions = run.bpf_functions();
     let mut measured = if functions.is_file() && !calls.is_file() {
         facts.source = "functions counted by BPF";
         let (mut measured, bad) = aggregate::read(&read(&functions)?);

@@ -22,11 +22,11 @@ use kprism_image::sideband;
 use kprism_image::symbols::{Symbols, kallsyms};
 use kprism_profile::Profile;
 use kprism_profile::units::grouped;
-use kprism_store::{Account, Clock, Manifest, Mapped, Run, instrument, load_profile, save_profile};
+use kprism_store::{Account, Clock, Instrument, Manifest, Mapped, Run, load_profile, save_profile};
 use serde::Deserialize;
 
 use crate::flow_account;
-use crate::held::{self, Held};
+use crate::held;
 use crate::progress::Progress;
 
 /// The reason to have stopped that the observer writes first of all, for the case that it is killed.
@@ -147,7 +147,7 @@ fn recorded(run: &Run) -> Result<Recorded> {
 /// No run there, or one that cannot be decoded.
 pub fn open(path: &Path, progress: &Progress) -> Result<(Run, Profile, Manifest)> {
     let run = Run::open(path)?;
-    if crate::durations::is_recorded(&run) {
+    if run.holds(Instrument::Durations) {
         let (profile, _) = crate::durations::open(&run, progress)?;
         let manifest = run.manifest()?;
         return Ok((run, profile, manifest));
@@ -216,8 +216,8 @@ impl Loaded {
 /// The streams are not there, or a file is not what it should be.
 pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let mut manifest = run.manifest()?;
-    if crate::durations::is_recorded(run) || !Held::Flow.is_in(run) {
-        return Err(held::lacks(run, Held::Flow));
+    if run.holds(Instrument::Durations) || !run.holds(Instrument::Flow) {
+        return Err(held::lacks(run, Instrument::Flow));
     }
     progress.step("reading the streams");
     let mut notes = Vec::new();
@@ -225,11 +225,11 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let records = sideband_records(run, &mut notes)?;
     let streams = streams(run, manifest.vcpus, &records, &mut notes)?;
     progress.step("reading symbols");
-    let root = run.symbols().join("root");
-    let names = read_if_there(&run.symbols().join("kallsyms"))?;
+    let root = run.root();
+    let names = read_if_there(&run.kallsyms())?;
     let preempt_count = preempt_count(&names);
-    let symbols = Symbols::load(&names, &records, Some(&root))
-        .with_context(|| run.symbols().join("kallsyms").display().to_string())?;
+    let symbols =
+        Symbols::load(&names, &records, Some(&root)).with_context(|| run.kallsyms().display().to_string())?;
     // Files that are not there are those that no one could keep: their functions have no names.
     let damaged = symbols.missing().iter().filter(|file| file.damaged);
     notes.extend(damaged.map(|file| format!("{}: its functions have no names", file.reason)));
@@ -248,7 +248,7 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
     manifest.instructions = Some(profile.totals.instructions());
     manifest.decode_errors = Some(profile.totals.errors());
     manifest.lost_bytes = profile.totals.lost_bytes();
-    manifest.accounts.insert(instrument::FLOW.into(), account);
+    manifest.accounts.insert(Instrument::Flow, account);
     if !notes.is_empty() {
         manifest.options.insert("decode_notes".into(), notes.clone().into());
     }

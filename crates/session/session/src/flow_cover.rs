@@ -206,7 +206,7 @@ fn find(
     modules.sort_unstable();
     modules.dedup();
     for module in modules {
-        let Some(file) = under_root(&run.symbols().join("root"), module) else { continue };
+        let Some(file) = under_root(&run.root(), module) else { continue };
         if file.exists() {
             take(module, &file, false);
         }

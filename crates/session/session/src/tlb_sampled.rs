@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use kprism_image::symbols::under_root;
 use kprism_import::perfdata::mem;
-use kprism_store::{Kernel, Manifest, Run, RunKind};
+use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 use kprism_tlb::stream::{Event, Miss, Writer};
 use kprism_tlb::{Access, PageSize};
 use object::Object as _;
@@ -70,7 +70,7 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
     files(&run, &samples, root)?;
     if let Some(text) = kallsyms.and_then(|path| fs::read(path).ok()) {
         fs::create_dir_all(run.symbols())?;
-        fs::write(run.symbols().join("kallsyms"), text)?;
+        fs::write(run.kallsyms(), text)?;
     }
     let mut manifest = Manifest::new(RunKind::Import, 1);
     manifest.created = flow::now();
@@ -79,6 +79,7 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
     if !samples.release.is_empty() {
         manifest.kernel = Some(Kernel { release: samples.release.clone(), build_id: String::new() });
     }
+    manifest.instruments = vec![Instrument::Tlb];
     manifest.options.insert("method".into(), "sampled".into());
     manifest.options.insert("source".into(), path.display().to_string().into());
     run.write_manifest(&manifest)?;
@@ -137,7 +138,7 @@ fn files(run: &Run, samples: &mem::Samples, root: &Path) -> Result<()> {
         samples.maps.iter().map(|m| m.path.as_str()).filter(|path| path.starts_with('/')).collect();
     for path in paths {
         // A path of a recording from elsewhere.
-        let copies = run.symbols().join("root");
+        let copies = run.root();
         let Some((from, to)) = under_root(root, path).zip(under_root(&copies, path)) else { continue };
         let Ok(bytes) =
             fs::metadata(&from).and_then(|m| if m.is_file() { fs::read(&from) } else { Ok(Vec::new()) })

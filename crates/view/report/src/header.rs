@@ -4,7 +4,7 @@
 use crate::table::Style;
 use kprism_profile::Profile;
 use kprism_profile::units;
-use kprism_store::{Account, Manifest, instrument};
+use kprism_store::{Account, Instrument, Manifest};
 use serde_json::{Value, json};
 
 /// Errors named one by one in the header; all are in [`crate::tables::errors`].
@@ -64,9 +64,9 @@ impl Header {
             exit_code: manifest.exit_code,
             overflows: profile.totals.overflows(),
             stopped: manifest.stopped.clone(),
-            account: [instrument::DURATIONS, instrument::FLOW]
+            account: [Instrument::Durations, Instrument::Flow]
                 .iter()
-                .find_map(|of| manifest.accounts.get(*of).cloned()),
+                .find_map(|of| manifest.accounts.get(of).cloned()),
         }
     }
 

@@ -10,7 +10,7 @@ use kprism_durations::ftrace::Collector;
 use kprism_durations::{Measured, Names, rows};
 use kprism_ftrace::text::Text;
 use kprism_report::html::{self, Budget};
-use kprism_store::{Account, Fate, instrument};
+use kprism_store::{Account, Fate, Instrument};
 use kprism_test::test;
 use serde_json::{Value, json};
 use webdriver::Browser;
@@ -26,7 +26,7 @@ fn page(measured: &Measured) -> String {
     let (profile, times) = (&measured.profile, &measured.times);
     let mut manifest = sample::manifest();
     let account = Account::new().with(Fate::Kept, "calls", 28).with(Fate::Lost, "events", 3);
-    manifest.accounts.insert(instrument::DURATIONS.into(), account);
+    manifest.accounts.insert(Instrument::Durations, account);
     html::render_durations(&manifest, profile, times, &Budget::default()).unwrap()
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use kprism_lab::{Ended, Share, Span};
 use kprism_report::header::account_text;
 use kprism_report::{Style, boot as view};
-use kprism_store::{Kernel, Manifest, Run, RunKind, instrument};
+use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 use kprism_tracefs::boot::{Collected, Plan, collect, was_traced};
 
 use super::func::{GUEST_RECORDER, GUEST_RUN, this_kernel};
@@ -20,7 +20,7 @@ use crate::cmd::report::wants_color;
 use crate::exit::{self, Outcome};
 use kprism_session::Progress;
 use kprism_session::flow;
-use kprism_session::held::{self, Held};
+use kprism_session::held;
 
 pub const HELP: &str = "\
 Before the boot it prints the words for the kernel's command line; with GRUB,
@@ -157,6 +157,7 @@ fn finish(
 ) -> Result<Outcome> {
     manifest.vcpus = u32::try_from(collected.cpus.len()).unwrap_or(u32::MAX);
     manifest.clock.name = "ftrace local".into();
+    manifest.instruments = vec![Instrument::Boot, Instrument::Durations];
     manifest.options.insert("record".into(), "boot".into());
     manifest.options.insert("kernel_command_line".into(), collected.command_line.clone().into());
     manifest.other.insert("events".into(), collected.events().into());
@@ -166,7 +167,7 @@ fn finish(
     kprism_session::boot::enter(&boot, collected, &mut manifest);
     run.write_manifest(&manifest)?;
     write!(out, "{}", view::to_text(&boot, limit, style))?;
-    write!(out, "\n{}", account_text(manifest.accounts.get(instrument::BOOT), style))?;
+    write!(out, "\n{}", account_text(manifest.accounts.get(&Instrument::Boot), style))?;
     let dir = run.dir().display();
     progress.say(&format!("\nrecorded in {dir}; see: kprism report boot -i {dir} --html boot.html"));
     Ok(Outcome::Done)
@@ -185,7 +186,7 @@ pub struct Shown<'a> {
 pub fn report(shown: &Shown<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(shown.input)?;
     if !kprism_session::boot::is_boot(shown.input) {
-        return Err(held::lacks(&run, Held::Boot));
+        return Err(held::lacks(&run, Instrument::Boot));
     }
     let boot = kprism_session::boot::load(shown.input)?;
     let account = kprism_session::boot::account(&boot, &Collected::load(shown.input)?);

@@ -106,7 +106,8 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let code = if is_dump { 0 } else { window(args) };
     source.end()?;
     let code = code_of(code, args)?;
-    source.save(&run.streams().join("gcov"))?;
+    source.save(&run.gcov())?;
+    manifest.instruments = vec![kprism_store::Instrument::Cover];
     if let Some(unsettled) = source.unsettled().filter(|_| !is_dump) {
         manifest.options.insert(Unsettled::OPTION.to_owned(), serde_json::to_value(unsettled)?);
     }

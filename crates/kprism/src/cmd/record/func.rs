@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use kprism_durations::{Measured, rows};
 use kprism_lab::{Ended, Share};
-use kprism_store::{Kernel, Manifest, Run, RunKind};
+use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 use kprism_tracefs::calibrate::Cost;
 use kprism_tracefs::{Recording, Settings, Undone, signals};
 
@@ -216,6 +216,7 @@ fn finish(run: &Run, mut manifest: Manifest, recording: &Recording, progress: &P
     if manifest.stopped.is_none() {
         manifest.stopped.clone_from(&recording.stopped);
     }
+    manifest.instruments = vec![Instrument::Durations];
     manifest.options.insert("record".into(), "func".into());
     manifest.options.insert("backend".into(), "ftrace".into());
     manifest.options.insert("settings".into(), serde_json::to_value(settings).context("settings")?);

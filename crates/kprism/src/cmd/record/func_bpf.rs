@@ -17,7 +17,7 @@ use kprism_durations::names::Role;
 use kprism_durations::record::{CallRecord, SIZE};
 use kprism_image::glob::glob;
 use kprism_profile::units::grouped;
-use kprism_store::{Manifest, Run};
+use kprism_store::{Instrument, Manifest, Run};
 use kprism_tracefs::signals;
 use serde_json::{Value, json};
 
@@ -87,8 +87,8 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
     let mut manifest = begun(args, hook, functions.len());
     run.write_manifest(&manifest)?;
     fs::create_dir_all(run.symbols())?;
-    fs::write(run.symbols().join("kallsyms"), kallsyms).context("symbols/kallsyms")?;
-    let folder = run.streams().join("bpf");
+    fs::write(run.kallsyms(), kallsyms).context("symbols/kallsyms")?;
+    let folder = run.bpf();
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
 
     let config = config(args, hook);
@@ -112,6 +112,7 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
     if !args.aggregate {
         manifest.other.insert("calls".into(), calls.into());
     }
+    manifest.instruments = vec![Instrument::Durations];
     manifest.other.insert("recorded_ns".into(), ended.ns.into());
     manifest.other.insert("lost_calls".into(), losses.lost.into());
     manifest.other.insert("losses".into(), as_json(&losses));

@@ -15,7 +15,7 @@ use kprism_probe::compiled::Compiled;
 use kprism_probe::plan::Site;
 use kprism_probe::session::{Config, Session, Who};
 use kprism_probe::stream::{Counts, Description, VERSION};
-use kprism_store::{Manifest, Run, instrument};
+use kprism_store::{Instrument, Manifest, Run};
 use kprism_tracefs::signals;
 use serde_json::Value;
 
@@ -175,7 +175,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let run = Run::create(&args.output)?;
     let mut manifest = begun(args);
     run.write_manifest(&manifest)?;
-    let folder = run.streams().join("probe");
+    let folder = run.probe();
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     write_description(&folder, &description)?;
     let keys = description.probes.iter().filter_map(|p| p.tally.as_ref()).flat_map(|tally| &tally.keys);
@@ -202,6 +202,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         None => watched.interrupted.then(|| "interrupted".to_owned()),
     };
     let sum = |f: fn(&Counts) -> u64| description.counts.iter().map(f).sum::<u64>();
+    manifest.instruments = vec![Instrument::Probe];
     manifest.other.insert("records".into(), watched.records.into());
     manifest.other.insert("lost_records".into(), sum(|c| c.lost).into());
     let counts = serde_json::to_value(&description.counts).context("counts")?;
@@ -216,7 +217,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     manifest.other.insert("notes".into(), serde_json::to_value(notes).context("notes")?);
     manifest.other.insert("not_attached".into(), session.failed().into());
     let account = Loaded::open(&run)?.account(&manifest);
-    manifest.accounts.insert(instrument::PROBE.into(), account);
+    manifest.accounts.insert(Instrument::Probe, account);
     run.write_manifest(&manifest)?;
     told(&description, args.last).iter().chain(&not_last).for_each(|line| progress.say(line));
     if let Some(why) = &watched.full {

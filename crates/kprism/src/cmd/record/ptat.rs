@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_lab::{Ended, Outcome as Ran, Span};
-use kprism_store::Run;
+use kprism_store::{Instrument, Run};
 use kprism_tlb::Access;
 use kprism_tlb::bus::mappings::{self, Form};
 use kprism_tlb::bus::qemu::{Monitor, Told, Vma};
@@ -109,7 +109,7 @@ pub fn record(
             bus.unwritten.accesses
         ));
     }
-    let streams = run.streams().join("tlb");
+    let streams = run.tlb();
     fs::create_dir_all(&streams)?;
     let keep = |from: &Path, to: &str| -> Result<PathBuf> {
         let to = streams.join(to);
@@ -261,6 +261,7 @@ fn account(run: &Run, bus: &Bus, c: &Counts) -> Result<()> {
         "unwritten_accesses": bus.unwritten.accesses, "mailbox_writes": monitor.mailbox_writes, "before_the_module": monitor.before,
         "other_lines": monitor.others, "unknown_records": monitor.unknown});
     fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&text)?)?;
+    manifest.instruments = vec![Instrument::Tlb];
     manifest.options.insert("method".into(), "ptat".into());
     manifest.clock.name = "host".into();
     Ok(run.write_manifest(&manifest)?)

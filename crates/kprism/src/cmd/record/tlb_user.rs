@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use kprism_image::sideband::{self, Record};
 use kprism_image::symbols::under_root;
-use kprism_store::{Manifest, Run, RunKind};
+use kprism_store::{Instrument, Manifest, Run, RunKind};
 use kprism_tlb::live;
 use kprism_tlb::stream::Writer;
 use serde_json::{Value, json};
@@ -89,6 +89,7 @@ pub fn record(
     manifest.clock.name = "instructions of the thread".into();
     manifest.exit_code = Some(own);
     manifest.stopped = why;
+    manifest.instruments = vec![Instrument::Tlb];
     manifest.options.insert("method".into(), "user".into());
     run.write_manifest(&manifest)?;
     name_process(&run, pid, &command[0])?;
@@ -105,7 +106,7 @@ pub fn record(
 
 /// The recorder's counts; made of what it left in [`live`], and its streams cut to what was written, if it was ended.
 fn complete(run: &Run, names: &[String]) -> Result<Value> {
-    let path = run.streams().join("tlb/live");
+    let path = run.tlb().join("live");
     if let Some(left) = fs::read(&path).ok().as_deref().and_then(live::Live::new) {
         let geometries = names.iter().map(|name| tlb::geometry(name)).collect::<Result<Vec<_>>>()?;
         for slot in 0..left.slots() {
@@ -184,7 +185,7 @@ fn collect(run: &Run) -> Result<Vec<String>> {
     });
     let mut notes = Vec::new();
     for path in mapped.collect::<BTreeSet<_>>() {
-        let Some(to) = under_root(&run.symbols().join("root"), path) else { continue };
+        let Some(to) = under_root(&run.root(), path) else { continue };
         if !Path::new(path).is_file() {
             continue;
         }
