@@ -71,6 +71,7 @@ else
 	skip "lints" "this Rust toolchain has no clippy: rustup component add clippy"
 fi
 check "documentation" env RUSTDOCFLAGS="-D warnings" $CARGO doc --workspace --no-deps --quiet
+check "links of the documentation" python3 tests/docs/links.py
 # The lab's tests start the programs that this builds: the plugin, the agent, the command line.
 check "build" $CARGO build --profile checked --workspace
 check "Intel's decoder" make -sC tests/oracle OUT="$PWD/target"
