@@ -37,6 +37,17 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// For each function, the instructions retired in itself, in all tasks and contexts.
+    pub fn self_instructions(&self) -> Vec<u64> {
+        let mut own = vec![0; self.funcs.len()];
+        for node in self.nodes.iter().filter(|node| node.parent != NO_PARENT) {
+            if let Some(own) = own.get_mut(node.func as usize) {
+                *own += node.insns;
+            }
+        }
+        own
+    }
+
     /// For each node, its task; `None` below roots that belong to no task.
     pub fn task_of_nodes(&self) -> Vec<Option<u32>> {
         let mut task_of = vec![None; self.nodes.len()];

@@ -5,15 +5,16 @@
 //! initcalls, coverage, accounts of what was lost. It prints nothing; what it is doing, it tells a [`Progress`].
 //!
 //! ```no_run
-//! use kprism_session::{Progress, flow};
-//!
-//! let (_run, profile, _manifest) = flow::open("kprism.data".as_ref(), &Progress::silent())?;
-//! println!("{} instructions", profile.totals.instructions());
+//! let profile = kprism_session::open("kprism.data")?.flow()?;
+//! println!("{} instructions in {} functions", profile.totals.instructions(), profile.funcs.len());
 //! # Ok::<(), kprism_session::Error>(())
 //! ```
 //!
+//! `examples/` has the ten hottest kernel functions of a run, and the difference of two runs.
+//!
 //! | result | module |
 //! |---|---|
+//! | all of them, of one run | [`Session`] |
 //! | the flow's profile, and all that a decode needs | [`flow`] |
 //! | one system call of it | [`call`] |
 //! | durations of functions: recorded, or from a flow | [`durations`], [`flow_durations`] |
@@ -40,6 +41,7 @@ pub mod flow_account;
 pub mod flow_cover;
 pub mod flow_durations;
 pub mod held;
+pub mod open;
 pub mod perfdata;
 pub mod probe_account;
 pub mod profile_use;
@@ -49,6 +51,7 @@ pub mod tlb_account;
 pub mod tlb_sampled;
 
 pub use anyhow::{Error, Result};
+pub use open::{Session, open, open_with};
 pub use progress::{Progress, Update};
 
 /// The folder in which runs are written and read unless told otherwise.

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Opens a run: the first call of a program that uses this library.
+
+use std::path::Path;
+
+use anyhow::Result;
+use kprism_boot::Boot;
+use kprism_profile::{Profile, Times};
+use kprism_store::{Instrument, Manifest, Run};
+
+use crate::cover::{self, Loaded, Options, Part};
+use crate::progress::Progress;
+use crate::{boot, durations, flow, flow_durations, held};
+
+/// A run, opened. Results are read, or decoded first, when they are asked for.
+#[derive(Debug)]
+pub struct Session {
+    /// The run's folder.
+    pub run: Run,
+    /// Facts on the recording: the command, the kernel, the clock, what was lost.
+    pub manifest: Manifest,
+    progress: Progress,
+}
+
+/// Opens the run at `path` and tells nobody what it is doing.
+///
+/// # Errors
+/// The folder is not a run, its manifest cannot be read, or something in it leads out of it.
+pub fn open(path: impl AsRef<Path>) -> Result<Session> {
+    open_with(path, Progress::silent())
+}
+
+/// The same, with steps and notes told to `progress`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(path: impl AsRef<Path>, progress: Progress) -> Result<Session> {
+    let run = Run::open(path.as_ref())?;
+    let manifest = run.manifest()?;
+    Ok(Session { run, manifest, progress })
+}
+
+impl Session {
+    /// The instruments that recorded into the run.
+    pub fn instruments(&self) -> Vec<Instrument> {
+        self.run.instruments()
+    }
+
+    /// The profile of the flow of instructions; decodes the run if that was not done yet.
+    ///
+    /// # Errors
+    /// The run holds no flow, or its streams cannot be read.
+    pub fn flow(&self) -> Result<Profile> {
+        self.need(Instrument::Flow)?;
+        Ok(flow::open(self.run.dir(), &self.progress)?.1)
+    }
+
+    /// Durations of functions, recorded as such or measured in a flow, with the profile that they go with.
+    ///
+    /// # Errors
+    /// The run holds neither, or it cannot be read.
+    pub fn durations(&self) -> Result<(Profile, Times)> {
+        match self.run.holds(Instrument::Durations) {
+            true => durations::open(&self.run, &self.progress),
+            false => flow_durations::measure(&self.run, &self.progress),
+        }
+    }
+
+    /// The initcalls of a boot.
+    ///
+    /// # Errors
+    /// The run holds no boot, or it cannot be read.
+    pub fn boot(&self) -> Result<Boot> {
+        self.need(Instrument::Boot)?;
+        boot::load(self.run.dir())
+    }
+
+    /// Coverage: by gcov's counters where there are some, else by the flow.
+    ///
+    /// # Errors
+    /// The run holds neither, or nothing of it could be used.
+    pub fn cover(&self, options: &Options) -> Result<Loaded> {
+        cover::load(self.run.dir(), options, &Part::default(), &self.progress)
+    }
+
+    fn need(&self, instrument: Instrument) -> Result<()> {
+        match self.run.holds(instrument) {
+            true => Ok(()),
+            false => Err(held::lacks(&self.run, instrument)),
+        }
+    }
+}
