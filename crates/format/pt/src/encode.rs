@@ -7,6 +7,7 @@ use crate::{IpPayload, Packet};
 
 impl Packet {
     /// Appends the packet's bytes to `out`.
+    ///
     /// TNT has the short form for up to six branches and the long one above. Field values wider than the field lose
     /// their high bits. A TNT without branches writes nothing. A TNT with more than 47 is written as two packets, so no
     /// branch is lost.
