@@ -335,7 +335,7 @@ impl Session {
         (0..self.rows).map(|number| stats::read_function(&self.regions, &self.bases, number)).collect()
     }
 
-    /// Returns the counts of what was not measured.
+    /// Returns the counts of what is missing from the result.
     pub fn losses(&self) -> Losses {
         let programs: u64 = self.programs.iter().filter_map(|p| p.info().ok()).map(|info| info.missed).sum();
         let links = self.missed + missed(&self.entries) + missed(&self.exits);

@@ -23,7 +23,7 @@ pub struct FunctionStats {
     pub buckets: [u64; 64],
 }
 
-/// Counts of what was not measured.
+/// Counts of calls, records and program runs that are missing from the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Losses {
     /// Calls not measured because too many were open.
