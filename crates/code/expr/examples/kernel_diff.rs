@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Made-up programs in a kernel and in the interpreter.
+//! Compares generated programs in a kernel with the interpreter.
 //!
-//! `kernel_diff make SEED FIRST COUNT` writes programs FIRST to FIRST + COUNT and what the interpreter says of them to
-//! its output; `kernel_diff run FILE` runs these in this machine's kernel, and ends with a panic at a difference. The
-//! second needs nothing but a C library, and is for the guest.
+//! `kernel_diff make SEED FIRST COUNT` writes the programs FIRST to FIRST + COUNT and the interpreter's results to
+//! standard output. `kernel_diff run FILE` runs them in this machine's kernel and panics at the first difference. It
+//! needs only a C library, so that it can run in a guest.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write as _};
@@ -19,7 +19,7 @@ mod pack;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-/// Programs that are loaded at once, and inputs that each is run on.
+/// Programs that are loaded at once, and inputs for each.
 const PACK: u64 = 12;
 const ROUNDS: u64 = 2;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the System V calling convention of AMD64 (3.2.3) passes parameters and results.
+//! Parameter and result passing in the System V calling convention of AMD64 (3.2.3).
 
 use std::rc::Rc;
 
@@ -7,15 +7,15 @@ use crate::ctype::{Def, Ty, Types, resolve, size_of};
 use crate::regs::{ARGUMENTS, Reg};
 use crate::scope::{Location, Piece, Spot, Sym};
 
-/// How a type is passed.
+/// Class of a type in the calling convention.
 enum Class {
-    /// In so many general registers.
+    /// In this many general registers.
     Integer(usize),
     /// In vector registers.
     Float,
     /// By its address, in a general register.
     Reference,
-    /// In memory, of this size.
+    /// In memory, with this size in bytes.
     Memory(u64),
 }
 
@@ -36,8 +36,8 @@ fn class(types: &dyn Types, ty: &Ty) -> Class {
     }
 }
 
-/// Whether a floating-point number is somewhere in the type: then parts of it are in vector registers. `seen` are the
-/// types that were looked at; sixteen bytes have few.
+/// Returns true if the type contains a floating-point number: then part of it is in a vector register. `seen` holds the
+/// types already visited; a type of sixteen bytes contains few.
 fn floats(types: &dyn Types, ty: &Ty, seen: &mut Vec<Ty>) -> bool {
     if seen.contains(ty) || seen.len() > 64 {
         return false;
@@ -64,16 +64,16 @@ fn vector() -> Location {
     Location::Whole(Spot::Missing(why, None))
 }
 
-/// Where each parameter is at the function's first instruction.
+/// Returns the location of each parameter at the function's first instruction.
 pub(crate) fn parameters(types: &dyn Types, returned: &Ty, all: &[Ty]) -> Vec<Location> {
     let mut next = 0;
-    // A result in memory takes the first register, for its address.
+    // A result returned in memory takes the first argument register for its address.
     if let Class::Memory(_) | Class::Reference = class(types, returned)
         && !matches!(resolve(types, returned), Ok(Def::Plain(Ty::Void)))
     {
         next = 1;
     }
-    // Above the return address.
+    // The first stack argument is above the return address.
     let mut stack = 8;
     let mut out = Vec::new();
     for ty in all {
@@ -107,7 +107,7 @@ pub(crate) fn parameters(types: &dyn Types, returned: &Ty, all: &[Ty]) -> Vec<Lo
     out
 }
 
-/// Where the result is when the function has returned.
+/// Returns the location of the result after the function returned.
 pub(crate) fn returned(types: &dyn Types, ty: &Ty) -> Location {
     match class(types, ty) {
         Class::Integer(1) => registers(&[Reg::Rax]),
@@ -117,7 +117,7 @@ pub(crate) fn returned(types: &dyn Types, ty: &Ty) -> Location {
     }
 }
 
-/// What is at the address that is passed.
+/// Returns the location of the object whose address is at `location`.
 pub(crate) fn behind(location: Location) -> Location {
     let spot = match location {
         Location::Whole(Spot::Value(address)) => Spot::Memory(address),
@@ -127,7 +127,8 @@ pub(crate) fn behind(location: Location) -> Location {
     Location::Whole(spot)
 }
 
-/// Whether a language whose convention is its own passes the type as C does: what fits one register.
+/// Returns true for types that take at most one register. Languages with a calling convention of their own pass these
+/// as C does.
 pub(crate) fn is_single(types: &dyn Types, ty: &Ty) -> bool {
     matches!(
         resolve(types, ty),
@@ -135,7 +136,8 @@ pub(crate) fn is_single(types: &dyn Types, ty: &Ty) -> bool {
     )
 }
 
-/// The same after the function returned: its arguments' registers are what a paired probe kept.
+/// Converts a parameter's location at entry to its location after the return. Argument registers become the values that
+/// a paired probe saved at entry.
 pub(crate) fn after_return(location: Location) -> Location {
     let spot = |spot| match spot {
         Spot::Value(sym) => match *sym {
@@ -143,7 +145,7 @@ pub(crate) fn after_return(location: Location) -> Location {
             Sym::Const(_) => Spot::Value(sym),
             _ => Spot::Missing("known only where the function begins".to_owned(), None),
         },
-        // An object that was passed by its address is there as long as the call.
+        // An object passed by address exists for as long as the call.
         Spot::Memory(sym) if matches!(*sym, Sym::Reg(reg) if reg != Reg::Rsp) => match *sym {
             Sym::Reg(reg) => Spot::Memory(Rc::new(Sym::Entry(reg))),
             _ => Spot::Memory(sym),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! GDB's agent expressions → IR.
+//! Translates GDB's agent expressions to IR.
 //!
-//! The bytecode (GDB manual, appendix F) is a stack machine. It is run here with values instead of numbers on its
-//! stack: each jump's target becomes a block whose parameters are the stack. A block is known by its offset, the
-//! depth of the stack, and its *round*: a jump backwards goes to the next round, so that loops are unrolled, at most
-//! [`ROUNDS`] times; after that the program fails with [`Fault::Loop`].
+//! The bytecode (GDB manual, appendix F) is for a stack machine. The translator simulates it with IR values on the
+//! stack. Each jump target becomes a block whose parameters are the stack. A block is identified by its offset, the
+//! depth of the stack and its *round*: a backward jump goes to the next round. This unrolls loops, at most [`ROUNDS`]
+//! times; after that the program fails with [`Fault::Loop`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,31 +13,31 @@ use crate::ir::{
 };
 use crate::regs::Reg;
 
-/// How often a loop goes round.
+/// Limit of a loop's backward jumps.
 pub const ROUNDS: u16 = 32;
 
-/// Blocks of the largest expression.
+/// Limit of blocks in a translated expression.
 const BLOCKS: usize = 4096;
 
-/// Values of the largest expression.
+/// Limit of values in a translated expression.
 const VALUES: usize = 50_000;
 
-/// Deepest stack: GDB's own limit is lower.
+/// Limit of the stack's depth. GDB's own limit is lower.
 const DEPTH: usize = 100;
 
-/// What is wrong with bytecode.
+/// An error in the bytecode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("agent bytecode, offset {at:#x}: {what}")]
 pub struct Error {
-    /// Where.
+    /// Offset of the opcode or operand, in bytes.
     pub at: usize,
-    /// What.
+    /// The message.
     pub what: String,
 }
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// A block: round, offset, depth of its stack.
+/// Identifies a block: round, offset, depth of the stack.
 type Key = (u16, usize, usize);
 
 struct Agent<'c> {
@@ -45,14 +45,14 @@ struct Agent<'c> {
     space: Space,
     vars: u16,
     b: Builder,
-    /// Blocks that jumps go to, with the parameters that are their stack.
+    /// Blocks that are jump targets, with the parameters that form their stack.
     blocks: BTreeMap<Key, (Block, Vec<Val>)>,
-    /// Not translated yet, in the order in which they will stand.
+    /// Blocks that are not translated yet, in layout order.
     todo: BTreeSet<Key>,
 }
 
-/// Translates an expression. It returns what is on top of the stack at its end, or 1 if there is nothing: GDB's
-/// actions leave nothing. `vars` is how many trace state variables there are.
+/// Translates an expression. The program returns the top of the stack at the end, or 1 if the stack is empty, as after
+/// GDB's actions. `vars` is the number of trace state variables.
 pub fn translate(code: &[u8], space: Space, vars: u16) -> Result<Func> {
     let mut agent =
         Agent { code, space, vars, b: Builder::new(), blocks: BTreeMap::new(), todo: BTreeSet::new() };
@@ -67,8 +67,8 @@ pub fn translate(code: &[u8], space: Space, vars: u16) -> Result<Func> {
     Ok(func)
 }
 
-/// Makes an addition of what is read, changed and written back (`teval $hits = $hits + 1`): one that no hit on another
-/// CPU can fall into.
+/// Replaces read, add, write back (`teval $hits = $hits + 1`) by one atomic addition, so that concurrent hits on other
+/// CPUs are not lost.
 fn adding(func: &mut Func) {
     let mut uses = BTreeMap::new();
     let ends = func.layout.iter().filter_map(|b| func.body(*b).term.as_ref()).flat_map(Term::uses);
@@ -105,7 +105,7 @@ impl Agent<'_> {
         Ok(bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b)))
     }
 
-    /// The target of a jump from this round.
+    /// Returns the target of a jump in this round, or None if the loop exceeded [`ROUNDS`].
     fn target(&mut self, round: u16, from: usize, to: usize, stack: &[Val]) -> Result<Option<Target>> {
         if to >= self.code.len() {
             return Err(Error { at: from, what: format!("a jump to {to:#x}, past the end") });
@@ -137,12 +137,12 @@ impl Agent<'_> {
         });
     }
 
-    /// Translates as far as the next jump, or the end.
+    /// Translates up to the next jump or the end.
     fn straight(&mut self, round: u16, from: usize, mut stack: Vec<Val>) -> Result<()> {
         let w = Width::W64;
         let mut at = from;
         loop {
-            // Another way may have led here: what follows is its block then.
+            // If a jump has this instruction as its target, the block continues there.
             if at != from && self.blocks.contains_key(&(round, at, stack.len())) {
                 let target = self.target(round, from, at, &stack)?;
                 self.goto(target);
@@ -272,7 +272,7 @@ impl Agent<'_> {
                     match op {
                         0x2c => stack.push(self.b.push(Op::GetVar(n), w)),
                         0x2d => {
-                            // The value stays on the stack.
+                            // GDB defines that the value stays on the stack.
                             let v = pop();
                             stack.push(self.b.push(Op::SetVar(n, v), w));
                         }
@@ -306,12 +306,12 @@ impl Agent<'_> {
         }
     }
 
-    /// A target where the loop has gone round too often.
+    /// Creates a target for a jump that exceeds [`ROUNDS`].
     fn spent(&mut self) -> Target {
         Target::plain(self.b.block())
     }
 
-    /// Places the blocks that [`Self::spent`] made: those without an end that no key knows.
+    /// Places the blocks that [`Self::spent`] created: they have no terminator and no key.
     fn place_spent(&mut self) {
         let here = self.b.here();
         let Some(Term::Branch(_, then, other)) = self.b.func.body(here).term.clone() else { return };
@@ -357,7 +357,8 @@ impl Agent<'_> {
         self.b.push(Op::Record(record), Width::W64);
     }
 
-    /// `printf nargs, len, format`: the arguments are above a function and a channel, which GDB leaves 0.
+    /// Translates `printf nargs, len, format`. The stack holds a function and a channel above the arguments; GDB leaves
+    /// both 0.
     fn printf(&mut self, at: usize, stack: &mut Vec<Val>, here: usize) -> Result<usize> {
         let count = self.number(at, 1)? as usize;
         let len = self.number(at + 1, 2)? as usize;
@@ -370,7 +371,7 @@ impl Agent<'_> {
             let what = format!("printf of {count} arguments, the stack has {}", stack.len());
             return Err(Error { at: here, what });
         }
-        // Function and channel are pushed last; the first argument is on top of the others.
+        // The function and the channel are pushed last. The first argument is on top of the others.
         stack.truncate(stack.len() - 2);
         let mut args = stack.split_off(stack.len() - count);
         args.reverse();
@@ -387,7 +388,7 @@ impl Agent<'_> {
     }
 }
 
-/// How many values the opcode takes; None for what cannot be translated.
+/// Number of values that the opcode pops; None for opcodes that cannot be translated.
 fn needs(op: u8) -> Option<usize> {
     Some(match op {
         0x02..=0x0b | 0x0c | 0x0f..=0x11 | 0x13..=0x15 | 0x2b | 0x2f => 2,
@@ -399,7 +400,7 @@ fn needs(op: u8) -> Option<usize> {
     })
 }
 
-/// More about opcodes that are refused.
+/// Explanation for opcodes that are rejected.
 fn why(op: u8) -> &'static str {
     match op {
         0x01 | 0x1b..=0x1f => ": floating-point numbers cannot be computed in a probe",
@@ -411,7 +412,8 @@ fn why(op: u8) -> &'static str {
 mod tests {
     use super::*;
 
-    /// `teval $x = $x + 1` adds; what reads another variable, or uses what it read twice, does not.
+    /// `teval $x = $x + 1` becomes an atomic addition. A sum that reads another variable, or uses the value twice, does
+    /// not.
     #[test]
     fn what_adds_is_atomic() {
         let adds = |code: &[u8]| {
@@ -423,7 +425,7 @@ mod tests {
         assert!(!adds(&[0x2c, 0, 4, 0x22, 1, 0x02, 0x2d, 0, 3, 0x27]));
         assert!(!adds(&[0x2c, 0, 3, 0x28, 0x02, 0x2d, 0, 3, 0x27]));
         assert!(!adds(&[0x2c, 0, 3, 0x22, 1, 0x03, 0x2d, 0, 3, 0x27]));
-        // Set in between.
+        // The variable is set in between.
         assert!(!adds(&[0x2c, 0, 3, 0x22, 7, 0x2d, 0, 3, 0x02, 0x2d, 0, 3, 0x27]));
     }
 }

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An expression as it is written.
+//! Abstract syntax tree of an expression.
 
 use crate::error::Span;
 use crate::lex::Number;
 
-/// A node and its text.
+/// A node and its range of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expr {
-    /// Where it stands.
+    /// Range of the text, including parentheses around it.
     pub span: Span,
-    /// What it is.
+    /// Operator or operand.
     pub kind: Kind,
 }
 
-/// What a node is.
+/// Kind of a node, with its operands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// An integer.
+    /// An integer constant.
     Number(Number),
-    /// A character.
+    /// A character constant.
     Char(i32),
-    /// A string.
+    /// A string literal's bytes, without a final zero byte.
     Text(Vec<u8>),
     /// A variable or an enumerator.
     Name(String),
     /// `$name`.
     Dollar(String),
-    /// A prefix operator.
+    /// A prefix operator and its operand.
     Unary(Unary, Box<Expr>),
-    /// An infix operator.
+    /// An infix operator and its operands.
     Binary(Binary, Box<Expr>, Box<Expr>),
     /// `&&` (true) or `||`.
     Logic(bool, Box<Expr>, Box<Expr>),
@@ -46,18 +46,18 @@ pub enum Kind {
     SizeOf(Box<Expr>),
     /// `sizeof(type)`.
     SizeOfType(TypeName),
-    /// `$a = b`, `$a += b`, `$a++`: of a trace state variable. The operator is None for `=`.
+    /// Assignment to a trace state variable: `$a = b`, `$a += b`, `$a++`. The operator is None for `=`.
     Assign(Box<Expr>, Option<Binary>, Box<Expr>, After),
     /// `f(…)`.
     Call(Box<Expr>),
 }
 
-/// Which value an assignment has.
+/// Selects the value of an assignment expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
-    /// The new one.
+    /// The new value.
     New,
-    /// The one before: `$a++`.
+    /// The value before the assignment: `$a++`.
     Old,
 }
 
@@ -73,7 +73,7 @@ pub enum Unary {
     Address,
 }
 
-/// An infix operator that computes with both sides.
+/// An infix operator that evaluates both operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Binary {
@@ -98,34 +98,34 @@ pub enum Binary {
 /// A type as it is written in a cast.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeName {
-    /// Where it stands.
+    /// Range of the text.
     pub span: Span,
-    /// Without its pointers.
+    /// The type without pointers and arrays.
     pub base: Base,
-    /// Pointers to it.
+    /// Number of `*` after the base type.
     pub pointers: usize,
-    /// Arrays of it, outermost first.
+    /// Array lengths, outermost first.
     pub arrays: Vec<u64>,
-    /// Pointers to those: `int (*)[4]`.
+    /// Number of `*` in parentheses, for pointers to arrays: `int (*)[4]`.
     pub to_arrays: usize,
 }
 
 /// The start of a type's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Base {
-    /// `unsigned long` and the like, sorted out.
+    /// An integer type. The words may stand in any order: `unsigned long`, `long unsigned int`.
     Int(crate::ctype::Int),
     /// `void`.
     Void,
     /// `float`, `double`.
     Float,
-    /// `struct`, `union` or `enum` and a name.
+    /// `struct`, `union` or `enum` and a tag.
     Tagged(Tag, String),
-    /// Of a typedef.
+    /// A typedef's name.
     Named(String),
 }
 
-/// The word before a tag.
+/// The keyword before a tag. `Typedef` stands for names without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Tag {
@@ -136,7 +136,7 @@ pub enum Tag {
 }
 
 impl Tag {
-    /// The word.
+    /// The keyword in C.
     pub fn word(self) -> &'static str {
         match self {
             Tag::Struct => "struct",

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! C's types, whoever describes them.
+//! C types, independent of the debug information that describes them.
 //!
-//! A [`Ty`] is small; what is behind a [`TypeRef`] is asked of its source ([`Types`]) when it is needed, so that a
-//! kernel's types are never read as a whole.
+//! A [`Ty`] is small. The definition behind a [`TypeRef`] is requested from its source ([`Types`]) when it is needed,
+//! so that a kernel's types are never read as a whole.
 
 use std::rc::Rc;
 
 use crate::ast::Tag;
 
-/// A type in a source: its own number for it.
+/// A type's number in its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TypeRef(pub u64);
 
@@ -17,26 +17,26 @@ pub struct TypeRef(pub u64);
 pub enum Ty {
     /// `void`.
     Void,
-    /// An integer of C.
+    /// An integer type.
     Int(Int),
     /// A pointer.
     Ptr(Rc<Ty>),
-    /// An array, and of how many.
+    /// An array and its number of elements, if known.
     Array(Rc<Ty>, Option<u64>),
-    /// Described by the source.
+    /// A type that the source defines.
     Ref(TypeRef),
 }
 
 /// An integer type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Int {
-    /// In bytes.
+    /// Size in bytes.
     pub size: u8,
-    /// Whether it has a sign.
+    /// True for signed types.
     pub signed: bool,
     /// Conversion rank: bool 1, char 2, short 3, int 4, long 5, long long 6.
     pub rank: u8,
-    /// Plain `char`.
+    /// True for `char` without `signed` or `unsigned`.
     pub plain_char: bool,
 }
 
@@ -56,7 +56,7 @@ impl Int {
     /// `unsigned long`.
     pub const ULONG: Int = Int { size: 8, signed: false, rank: 5, plain_char: false };
 
-    /// The usual type of this size.
+    /// The standard type of this size in bytes: `char`, `short`, `int` or `long`.
     pub fn of(size: u8, signed: bool) -> Int {
         let rank = match size {
             1 => 2,
@@ -67,17 +67,17 @@ impl Int {
         Int { size, signed, rank, plain_char: false }
     }
 
-    /// In bits.
+    /// Size in bits.
     pub fn bits(self) -> u8 {
         self.size * 8
     }
 
-    /// Whether it is `_Bool`.
+    /// Returns true for `_Bool`.
     pub fn is_bool(self) -> bool {
         self.rank == 1
     }
 
-    /// After the integer promotions (C11 6.3.1.1).
+    /// The type after the integer promotions (C11 6.3.1.1).
     pub fn promoted(self) -> Int {
         if self.rank < Int::INT.rank { Int::INT } else { self }
     }
@@ -98,7 +98,7 @@ impl Int {
         }
     }
 
-    /// Its name in C.
+    /// The type's name in C.
     pub fn name(self) -> &'static str {
         match (self.rank, self.signed) {
             (1, _) => "_Bool",
@@ -117,112 +117,113 @@ impl Int {
     }
 }
 
-/// What a source says of a type.
+/// A type's definition, as the source gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Def {
-    /// The same as another: a typedef (with its name), `const`, `volatile`.
+    /// Another name for a type: a typedef (with its name), `const`, `volatile`.
     Alias(Option<String>, Ty),
-    /// Any of the plain types.
+    /// A type that is not a reference into the source.
     Plain(Ty),
-    /// A floating-point number.
+    /// A floating-point type: name, and size in bytes.
     Float(String, u64),
-    /// An integer that no register holds.
+    /// A scalar that a probe cannot compute with: a wide integer, a complex or decimal float, a pointer to a member.
+    /// Name, and size in bytes.
     Wide(String, u64),
     /// A structure or union.
     Record(Record),
     /// An enumeration.
     Enum(Enum),
-    /// A reference of C++: an address that stands for what is there.
+    /// A C++ reference: an address that is dereferenced implicitly.
     Reference(Ty),
-    /// A function.
+    /// A function type.
     Function,
 }
 
 /// A structure or union.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Which.
+    /// `Struct` or `Union`.
     pub tag: Tag,
-    /// Its tag, if it has one.
+    /// Tag; None if it is anonymous.
     pub name: Option<String>,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Members.
+    /// Members, in the source's order.
     pub members: Vec<Member>,
-    /// Whether it is only declared.
+    /// True for a declaration without a definition.
     pub declared: bool,
-    /// Of C++ or Rust: its name needs no word before it.
+    /// True for C++ and Rust, whose types are named without `struct` or `union`.
     pub bare: bool,
-    /// Whether functions are given its address instead of itself.
+    /// True if it is passed to functions by address.
     pub by_reference: bool,
-    /// The first type that it was made for: the `T` of `Vec<T>`.
+    /// First template or generic argument: the `T` of `Vec<T>`.
     pub of: Option<Ty>,
-    /// Of an enumeration with data (Rust): which of its variants is there.
+    /// Variants of a Rust enumeration with data.
     pub choice: Option<Rc<Choice>>,
 }
 
-/// A record of which one of several variants is there.
+/// The variants of a Rust enumeration with data, and the member that selects one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The member that says which; none if there is only one.
+    /// The discriminant; None if there is only one variant.
     pub by: Option<Member>,
-    /// The numbers that choose a variant, and the variant. One without numbers is there if no other is.
+    /// Discriminant values and their variants. The variant without a value is present if no other matches.
     pub variants: Vec<(Option<i128>, Member)>,
 }
 
-/// How a member is in its structure.
+/// A member's relation to its structure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Kin {
-    /// Its own, or an anonymous structure.
+    /// A member of the structure itself, or an anonymous structure.
     #[default]
     Own,
     /// A base class.
     Base,
-    /// A virtual base class: only an object's table of functions tells where it is.
+    /// A virtual base class: its offset is known only from the object's virtual table.
     Virtual,
 }
 
-/// A member.
+/// A member of a structure or union.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// None for an anonymous structure.
     pub name: Option<String>,
-    /// Type.
+    /// The member's type.
     pub ty: Ty,
-    /// Where it begins, in bits.
+    /// Offset in bits.
     pub offset: u64,
-    /// Of a bitfield: its width.
+    /// Width of a bitfield in bits; None for other members.
     pub bits: Option<u8>,
-    /// What it is to the structure.
+    /// Relation to the structure.
     pub kin: Kin,
 }
 
 /// An enumeration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enum {
-    /// Its tag.
+    /// Tag; None if it is anonymous.
     pub name: Option<String>,
-    /// The integer type behind it.
+    /// The underlying integer type.
     pub int: Int,
-    /// Constants.
+    /// Constants and their values.
     pub variants: Vec<(String, i64)>,
 }
 
-/// Who knows types.
+/// A source of type definitions.
 pub trait Types {
-    /// What is behind the number.
+    /// Returns the definition of a type.
     fn get(&self, ty: TypeRef) -> Result<Def, String>;
 
-    /// A type by its tag or typedef's name.
+    /// Finds a type by its tag, or by its name for a typedef.
     fn find(&self, tag: Tag, name: &str) -> Result<Option<Ty>, String>;
 
-    /// Whether the language calls a type by its tag alone.
+    /// Returns true if the language names types without `struct` or `union` (C++, Rust).
     fn is_bare(&self) -> bool {
         false
     }
 }
 
-/// A type by the name that stands alone for it.
+/// Finds a type by a name without a keyword before it.
 pub fn by_name(types: &dyn Types, name: &str) -> Result<Option<Ty>, String> {
     let tags: &[Tag] = match types.is_bare() {
         true => &[Tag::Typedef, Tag::Struct, Tag::Union, Tag::Enum],
@@ -236,10 +237,11 @@ pub fn by_name(types: &dyn Types, name: &str) -> Result<Option<Ty>, String> {
     Ok(None)
 }
 
-/// The type behind typedefs and qualifiers.
+/// Follows typedefs and qualifiers to the definition. A declaration is replaced by the definition of that name, if the
+/// source has one.
 pub fn resolve(types: &dyn Types, ty: &Ty) -> Result<Def, String> {
     let mut ty = ty.clone();
-    // A chain of typedefs is short; a ring of them comes from bad input.
+    // Chains of typedefs are short. The limit ends cycles in damaged debug information.
     for _ in 0..64 {
         let Ty::Ref(r) = ty else { return Ok(Def::Plain(ty)) };
         match types.get(r)? {
@@ -258,7 +260,7 @@ pub fn resolve(types: &dyn Types, ty: &Ty) -> Result<Def, String> {
     Err("the type's description never ends".to_owned())
 }
 
-/// Size in bytes; None if it has none.
+/// Size in bytes; None for types without a size, such as functions and incomplete types.
 pub fn size_of(types: &dyn Types, ty: &Ty) -> Result<Option<u64>, String> {
     size(types, ty, 0)
 }
@@ -284,7 +286,7 @@ fn size(types: &dyn Types, ty: &Ty, depth: usize) -> Result<Option<u64>, String>
     })
 }
 
-/// The type as C writes it.
+/// Formats the type as C spells it.
 pub fn name(types: &dyn Types, ty: &Ty) -> String {
     name_at(types, ty, 0)
 }

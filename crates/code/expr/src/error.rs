@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors that point into the expression.
+//! Errors that point to a range of the expression's text.
 
 use std::fmt::{self, Display, Formatter};
 
-/// A part of the expression's text, in bytes.
+/// A range of the expression's text, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Span {
     /// First byte.
@@ -13,39 +13,39 @@ pub struct Span {
 }
 
 impl Span {
-    /// Both, and what is between.
+    /// Returns the smallest span that covers both.
     pub fn to(self, other: Span) -> Span {
         Span { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 }
 
-/// What is wrong with an expression, and what helps.
+/// An error in an expression: the range, the message and, if there is one, a remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// Where.
+    /// Range of the text that the error is about.
     pub span: Span,
-    /// What.
+    /// The message.
     pub message: String,
-    /// What to do, or what there is.
+    /// A remedy, or the names that are available.
     pub help: Option<String>,
 }
 
-/// An expression's outcome.
+/// Result whose error points into the expression.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error without a remedy.
+    /// Returns an error without a remedy.
     pub fn new(span: Span, message: impl Into<String>) -> Self {
         Self { span, message: message.into(), help: None }
     }
 
-    /// With one.
+    /// Adds a remedy.
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
-    /// The expression with a mark below the place, the message, and the remedy.
+    /// Formats the message, the expression with the range underlined, and the remedy.
     pub fn render(&self, source: &str) -> String {
         let clean: String = source.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let width = |to: usize| {
@@ -81,7 +81,8 @@ impl Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The names that are most like this one, as a sentence.
+/// Returns a "did you mean" sentence with the most similar name: by Jaro-Winkler similarity, or a name that ends with
+/// `name`.
 pub fn suggestion<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut near: Vec<(u64, &str)> = names
         .filter_map(|n| {

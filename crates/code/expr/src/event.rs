@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can be named at a static tracepoint: the fields of its record, its arguments, or what the function around it
-//! has where only saved registers tell of it.
+//! Scopes at static tracepoints: the fields of the record, the tracepoint's arguments, or the variables of the calling
+//! function that saved registers still give.
 //!
-//! Each is a [`Scope`] over another one, which knows types and globals.
+//! Each is a [`Scope`] around another one, which supplies types and globals.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,28 +16,28 @@ use crate::scope::{Location, Role, Scope, Spot, Sym, Variable};
 /// A field of a tracepoint's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
+    /// Field name, as in the event's format file.
     pub name: String,
-    /// Its type as the kernel spells it; of an array, that of its elements.
+    /// Type as the kernel spells it; for an array, the type of its elements.
     pub kind: String,
-    /// Where it is in the record.
+    /// Offset in the record, in bytes.
     pub offset: u32,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: u32,
 }
 
-/// How far a dynamic field's word points.
+/// Encoding of a field's location (`__data_loc`, `__rel_loc`). The low 16 bits of the field's word are a distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dynamic {
-    /// It is in its place.
+    /// The field holds the data itself.
     No,
-    /// From the record's beginning.
+    /// `__data_loc`: the distance counts from the beginning of the record.
     Record,
-    /// From behind the word.
+    /// `__rel_loc`: the distance counts from the end of the word.
     Behind,
 }
 
-/// A type as C writes it: words and stars.
+/// Parses a type as C spells it: words and stars.
 fn spelled(types: &dyn Types, text: &str) -> Option<Ty> {
     let stars = text.matches('*').count();
     let words: Vec<&str> = text
@@ -101,32 +101,32 @@ fn typed(types: &dyn Types, field: &Field) -> (Ty, Dynamic) {
     (ty, dynamic)
 }
 
-/// What a tracepoint gives to a program that it calls.
+/// The context that a tracepoint passes to a program.
 #[derive(Debug, Clone, Copy)]
 pub enum Given<'s> {
-    /// Its record, of these fields: the program's context.
+    /// The record, with these fields.
     Record(&'s [Field]),
-    /// Its arguments: the program's context is the array of them.
+    /// The array of the tracepoint's arguments.
     Arguments,
 }
 
-/// A program that a tracepoint calls.
+/// Scope of a program attached to a tracepoint.
 pub struct Called<'s> {
-    /// Who knows types, and globals. For arguments: the entry of `__traceiter_NAME`, whose parameters they are, after
-    /// one of its own.
+    /// Supplies types and globals. For [`Given::Arguments`], the entry of `__traceiter_NAME`: its parameters after the
+    /// first are the tracepoint's arguments.
     pub inner: &'s dyn Scope,
     /// `SYSTEM:NAME`.
     pub event: &'s str,
-    /// What it gives.
+    /// Contents of the program's context.
     pub given: Given<'s>,
 }
 
-/// What the function around a tracepoint has, as far as saved registers tell. The program's context is the array of
-/// the tracepoint's arguments.
+/// Scope of the function that contains a tracepoint, as far as saved registers give its variables. The program's
+/// context is the array of the tracepoint's arguments.
 pub struct Around<'s> {
-    /// The place of the call.
+    /// Scope at the tracepoint's call.
     pub inner: &'s dyn Scope,
-    /// Where registers are.
+    /// Expressions for the registers' values there.
     pub registers: &'s BTreeMap<Reg, Rc<Sym>>,
 }
 
@@ -155,7 +155,7 @@ impl Called<'_> {
 
     fn argument(&self, name: &str) -> Option<Variable> {
         let all = self.parameters();
-        // The first is the iterator's own.
+        // The first parameter is the iterator's own.
         let at = all.iter().position(|v| v.name == name).filter(|at| (1..=12).contains(at))?;
         let location = match resolve(self.inner, &all[at].ty) {
             Ok(Def::Record(_)) => {

@@ -1,46 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the intermediate representation over a [`Machine`]: for offline use, and as the judge of the eBPF.
+//! Interprets the intermediate representation over a [`Machine`]. Used where no BPF runs, and by tests that compare the
+//! eBPF with it.
 
 use std::collections::HashMap;
 
 use crate::ir::{BinOp, Cond, Fault, Func, Input, Kept, Op, Record, Space, Target, Term, Text, Val, Width};
 
-/// What a program looks at.
+/// The environment of a program: its inputs, memory and variables.
 pub trait Machine {
-    /// What is given from outside.
+    /// Returns an input's value.
     fn input(&mut self, input: Input) -> u64;
-    /// Fills `into` from memory; false if it cannot be read.
+    /// Fills `into` from memory. Returns false if the memory cannot be read.
     fn read(&mut self, space: Space, addr: u64, into: &mut [u8]) -> bool;
-    /// Where an address of the file is in memory.
+    /// Relocates an address of the file to its address in memory.
     fn address(&mut self, link: u64) -> u64 {
         link
     }
-    /// What the paired probe kept at the function's entry.
+    /// Returns the value that the paired probe at the function's entry saved, if it saw the entry.
     fn kept(&mut self, _what: Kept, _frame: u64) -> Option<u64> {
         None
     }
-    /// Name of the task, filled with zeros.
+    /// Name of the current task, padded with zeros.
     fn comm(&mut self) -> [u8; 16] {
         [0; 16]
     }
-    /// A trace state variable.
+    /// Returns a trace state variable.
     fn var(&mut self, number: u16) -> &mut u64;
-    /// Takes what is put out.
+    /// Receives the program's output.
     fn record(&mut self, _what: Output<'_>) {}
 }
 
-/// What a program puts out.
+/// Data that a program outputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output<'a> {
-    /// Bytes of memory.
+    /// Bytes of memory, and their address.
     Memory(u64, &'a [u8]),
-    /// A trace state variable's value.
+    /// Number and value of a trace state variable.
     Var(u16, u64),
-    /// A format's arguments.
+    /// Number of a format, and its arguments.
     Format(u16, &'a [u64]),
 }
 
-/// Runs it: a value or a fault.
+/// Runs the program. Returns its value or its fault.
 pub fn run(func: &Func, machine: &mut dyn Machine) -> Result<u64, Fault> {
     let mut vals: HashMap<Val, u64> = HashMap::new();
     let Some(&entry) = func.layout.first() else { return Ok(0) };
@@ -149,7 +150,7 @@ fn record(record: &Record, get: impl Fn(&Val) -> u64, machine: &mut dyn Machine)
     Ok(())
 }
 
-/// Text as far as its zero byte or `limit` bytes, whichever comes first.
+/// Reads text up to a zero byte, at most `limit` bytes. None if the memory cannot be read.
 fn read_text(machine: &mut dyn Machine, space: Space, addr: u64, limit: usize) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     for i in 0..limit {
@@ -165,13 +166,13 @@ fn read_text(machine: &mut dyn Machine, space: Space, addr: u64, limit: usize) -
     Some(text)
 }
 
-/// The lowest `bits` bits of `value`, extended.
+/// Extends the lowest `bits` bits of `value` to 64 bits.
 pub fn extend(value: u64, bits: u8, signed: bool) -> u64 {
     let unused = 64 - u32::from(bits.clamp(1, 64));
     if signed { ((value << unused) as i64 >> unused) as u64 } else { value << unused >> unused }
 }
 
-/// Arithmetic; None is a division by zero.
+/// Computes a binary operation. None on division by zero.
 pub fn bin(op: BinOp, width: Width, a: u64, b: u64) -> Option<u64> {
     let (a, b) = (width.wrap(a), width.wrap(b));
     let (sa, sb) = (width.signed(a), width.signed(b));
@@ -196,7 +197,7 @@ pub fn bin(op: BinOp, width: Width, a: u64, b: u64) -> Option<u64> {
     }))
 }
 
-/// Whether the comparison holds.
+/// Returns true if the comparison holds.
 pub fn compare(cond: Cond, width: Width, a: u64, b: u64) -> bool {
     let (a, b) = (width.wrap(a), width.wrap(b));
     let (sa, sb) = (width.signed(a), width.signed(b));

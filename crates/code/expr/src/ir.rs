@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The intermediate representation: both front ends make it, the optimiser improves it, the interpreter runs it,
-//! eBPF is made from it.
+//! The intermediate representation (IR). Both front ends build it, the optimiser transforms it, the interpreter runs
+//! it, and the code generator translates it to eBPF.
 //!
-//! A [`Func`] is a list of basic blocks in SSA form; a value is made once, by an [`Op`], and blocks take parameters
-//! instead of phi nodes. **Jumps go forward only**: a block jumps to blocks that stand after it. So every program
-//! ends, and the kernel's verifier has no loop to follow. Values are 32 or 64 bits wide; narrower types exist only
-//! in loads and extensions. Bits above a 32-bit value are unspecified.
+//! A [`Func`] is a list of basic blocks in SSA form. Each value is defined once, by an [`Op`]; blocks take parameters
+//! instead of phi nodes. **Jumps go forward only**: a block jumps to blocks later in the layout. So every program ends,
+//! and the kernel's verifier has no loop to follow. Values are 32 or 64 bits wide; narrower types exist only in loads
+//! and extensions. The upper bits of a 32-bit value are unspecified.
 //!
-//! Some operations can fail (a read of bad memory, a division by zero): they end the program with a [`Fault`]. They
-//! are never moved or dropped, so that an optimised program fails exactly where the plain one does.
+//! Some operations can fail (a read of bad memory, a division by zero). They end the program with a [`Fault`]. The
+//! optimiser never moves or removes them, so an optimised program fails exactly where the unoptimised one does.
 
 use std::collections::BTreeSet;
 
@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::regs::Reg;
 
-/// A value of a function.
+/// Number of a value in its function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Val(pub u32);
 
-/// A block of a function.
+/// Number of a block in its function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Block(pub u32);
 
@@ -34,7 +34,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// In bits.
+    /// The width in bits.
     pub fn bits(self) -> u32 {
         match self {
             Width::W32 => 32,
@@ -42,7 +42,7 @@ impl Width {
         }
     }
 
-    /// The bits of `value` that a value of this width has.
+    /// Truncates `value` to this width.
     pub fn wrap(self, value: u64) -> u64 {
         match self {
             Width::W32 => value & 0xffff_ffff,
@@ -50,7 +50,7 @@ impl Width {
         }
     }
 
-    /// As a signed number.
+    /// Interprets `value` as a signed number of this width.
     pub fn signed(self, value: u64) -> i64 {
         match self {
             Width::W32 => i64::from(value as u32 as i32),
@@ -59,18 +59,18 @@ impl Width {
     }
 }
 
-/// Arithmetic. Everything wraps; shift counts are taken modulo the width.
+/// Binary arithmetic. Results wrap; shift counts are taken modulo the width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum BinOp {
     Add,
     Sub,
     Mul,
-    /// Division by zero is a fault. The smallest number divided by -1 is itself.
+    /// Division by zero is a fault. The smallest signed number divided by -1 is itself.
     UDiv,
     SDiv,
     URem,
-    /// Has the sign of the dividend; by -1 it is 0.
+    /// The result has the sign of the dividend; any number modulo -1 is 0.
     SRem,
     And,
     Or,
@@ -81,18 +81,18 @@ pub enum BinOp {
 }
 
 impl BinOp {
-    /// Whether it can fail.
+    /// Returns true for divisions and remainders: they fail if the divisor is 0.
     pub fn divides(self) -> bool {
         matches!(self, BinOp::UDiv | BinOp::SDiv | BinOp::URem | BinOp::SRem)
     }
 
-    /// Whether operands can be exchanged.
+    /// Returns true if the operands can be exchanged.
     pub fn commutes(self) -> bool {
         matches!(self, BinOp::Add | BinOp::Mul | BinOp::And | BinOp::Or | BinOp::Xor)
     }
 }
 
-/// A comparison. The others are these with operands exchanged.
+/// A comparison. `>` and `>=` are written as `<` and `<=` with exchanged operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Cond {
@@ -104,128 +104,128 @@ pub enum Cond {
     Sle,
 }
 
-/// Whose memory is read.
+/// Address space of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Space {
-    /// The kernel's.
+    /// Kernel memory.
     Kernel,
-    /// The current process's.
+    /// Memory of the current process.
     User,
 }
 
-/// What a program is given.
+/// A value that the program takes from its environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Input {
-    /// A register at the probe: the context is `struct pt_regs`.
+    /// A register at the probe. The program's context is `struct pt_regs`.
     Reg(Reg),
-    /// A 64-bit slot of the context: an argument at function entry, the value returned after the last of them.
+    /// A 64-bit slot of the context: the arguments at function entry, followed by the return value.
     Arg(u8),
-    /// The context's own address: a tracepoint's record begins there, or its arguments.
+    /// The address of the context: a tracepoint's record or array of arguments.
     Context,
     /// Process id in the upper, thread id in the lower half.
     PidTgid,
-    /// Number of the CPU.
+    /// Number of the current CPU.
     Cpu,
-    /// Nanoseconds of the monotonic clock.
+    /// Monotonic clock in ns.
     Time,
 }
 
-/// What a paired probe at the function's entry kept.
+/// A value that a paired probe at the function's entry saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kept {
-    /// The time.
+    /// Time of the entry.
     Time,
-    /// A register.
+    /// The register's value at entry.
     Reg(Reg),
 }
 
-/// Where text that is compared comes from.
+/// Source of text for a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Text {
-    /// Memory: up to a zero byte, or `limit` bytes.
+    /// Memory, up to a zero byte or `limit` bytes.
     Memory {
-        /// Whose.
+        /// Address space.
         space: Space,
-        /// Where.
+        /// Address of the first byte.
         addr: Val,
-        /// Size of the array, if it is one.
+        /// Size of the array in bytes, if it is an array.
         limit: Option<u32>,
     },
-    /// The name of the current task.
+    /// Name of the current task.
     Comm,
 }
 
-/// Something that is put out, besides the verdict.
+/// Data that the program outputs in addition to its verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Record {
-    /// `len` bytes at `addr`; as far as the zero byte if `text`.
+    /// `len` bytes at `addr`. If `text`, only up to the first zero byte.
     Memory {
-        /// Whose.
+        /// Address space.
         space: Space,
-        /// Where.
+        /// Address of the first byte.
         addr: Val,
-        /// How many; cut at [`crate::emit::MAX_RECORD`].
+        /// Length in bytes; truncated to [`crate::emit::MAX_RECORD`].
         len: Val,
-        /// Ends at a zero byte.
+        /// True if the data ends at a zero byte.
         text: bool,
     },
     /// The value of a trace state variable.
     Var(u16),
-    /// Arguments of the format of this number.
+    /// Arguments of the format with this number in [`Func::formats`].
     Format(u16, Vec<Val>),
 }
 
-/// How a value is made.
+/// The operation that defines a value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Op {
-    /// A number; above its width it is zero.
+    /// A constant. Bits above the value's width are zero.
     Const(u64),
-    /// The block's parameter.
+    /// A parameter of a block.
     Param,
-    /// Given from outside.
+    /// A value from the program's environment.
     Input(Input),
-    /// Kept by a paired probe at the entry of the function whose canonical frame address this is.
+    /// A value that the paired probe at entry saved. The operand is the function's canonical frame address.
     Entry(Kept, Val),
-    /// An address of the file, moved to where the file is loaded.
+    /// An address of the file, relocated to its load address.
     Address(u64),
     /// Arithmetic; both operands have the result's width.
     Bin(BinOp, Val, Val),
-    /// The lowest `bits` bits, extended. From 64 to 32 bits it is how a value is cut.
+    /// The lowest `bits` bits of an operand, extended. From 64 to 32 bits it truncates.
     Ext {
-        /// 8, 16 or 32; 1 to 63 for bitfields.
+        /// Number of bits: 8, 16 or 32; 1 to 63 for bitfields.
         bits: u8,
-        /// By the sign.
+        /// True for sign extension.
         signed: bool,
-        /// Of what.
+        /// Operand.
         of: Val,
     },
-    /// 1 or 0; operands have one width.
+    /// 1 if the comparison holds, else 0. The operands have the same width.
     Cmp(Cond, Val, Val),
     /// A number of `size` bytes in memory, extended to the value's width.
     Load {
-        /// Whose memory.
+        /// Address space.
         space: Space,
-        /// 1, 2, 4 or 8.
+        /// Size in bytes: 1, 2, 4 or 8.
         size: u8,
-        /// By the sign.
+        /// True for sign extension.
         signed: bool,
-        /// Where.
+        /// Address.
         addr: Val,
     },
-    /// 1 if the text is this one.
+    /// 1 if the text equals this one, else 0.
     TextEq(Text, Box<[u8]>),
-    /// A trace state variable.
+    /// Value of a trace state variable.
     GetVar(u16),
-    /// Sets one; the value is what was set.
+    /// Sets a trace state variable; the result is the new value.
     SetVar(u16, Val),
-    /// Adds to one, atomically; the value is the sum.
+    /// Adds to a trace state variable atomically; the result is the sum.
     AddVar(u16, Val),
-    /// Puts something out.
+    /// Outputs data.
     Record(Record),
 }
 
 impl Op {
-    /// Whether it must stay although nobody uses its value: it can fail, or does something.
+    /// Returns true if the operation can fail or has a side effect: it must stay even if its result is unused.
     pub fn stays(&self) -> bool {
         match self {
             Op::Load { .. } | Op::TextEq(..) | Op::Entry(..) => true,
@@ -235,12 +235,12 @@ impl Op {
         }
     }
 
-    /// Whether a second one with the same operands has the same value.
+    /// Returns true if a second operation with the same operands gives the same value.
     pub fn repeats(&self) -> bool {
         !matches!(self, Op::Param | Op::GetVar(_) | Op::SetVar(..) | Op::AddVar(..) | Op::Record(_))
     }
 
-    /// The values that it uses.
+    /// Returns the operands.
     pub fn uses(&self) -> Vec<Val> {
         match self {
             Op::Bin(_, a, b) | Op::Cmp(_, a, b) => vec![*a, *b],
@@ -253,7 +253,7 @@ impl Op {
         }
     }
 
-    /// Replaces the values that it uses.
+    /// Replaces each operand `v` by `f(v)`.
     pub fn map(&mut self, mut f: impl FnMut(Val) -> Val) {
         match self {
             Op::Bin(_, a, b) | Op::Cmp(_, a, b) => {
@@ -273,26 +273,26 @@ impl Op {
     }
 }
 
-/// Why a program gave up. The condition is then false, and the fault is counted.
+/// Reason why a program ended early. Its condition counts as false, and the fault is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Fault {
-    /// Memory that cannot be read.
+    /// Memory could not be read.
     Read,
     /// Division by zero.
     Divide,
-    /// The function's entry was not seen.
+    /// The paired probe did not see the function's entry.
     NoEntry,
-    /// A loop of agent bytecode ran too often.
+    /// A loop of agent bytecode exceeded its limit of rounds.
     Loop,
-    /// The scratch memory is not there.
+    /// The scratch memory is not available.
     Scratch,
 }
 
-/// All of them, in the order of their counters.
+/// All faults, in the order of their counters.
 pub const FAULTS: [Fault; 5] = [Fault::Read, Fault::Divide, Fault::NoEntry, Fault::Loop, Fault::Scratch];
 
 impl Fault {
-    /// In words.
+    /// The fault in words, for reports.
     pub fn name(self) -> &'static str {
         match self {
             Fault::Read => "bad read",
@@ -304,37 +304,37 @@ impl Fault {
     }
 }
 
-/// A jump's target and the values of its parameters.
+/// A jump's target block and the arguments for its parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Target {
-    /// Where to.
+    /// Target block.
     pub block: Block,
-    /// One for each parameter.
+    /// One argument for each parameter.
     pub args: Vec<Val>,
 }
 
 impl Target {
-    /// A target without parameters.
+    /// Returns a target without arguments.
     pub fn plain(block: Block) -> Self {
         Self { block, args: Vec::new() }
     }
 }
 
-/// How a block ends.
+/// Terminator of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Term {
-    /// Goes on there.
+    /// Unconditional jump.
     Jump(Target),
-    /// There if the value is not 0, else here.
+    /// Jumps to the first target if the value is not 0, else to the second.
     Branch(Val, Target, Target),
-    /// Ends with this value.
+    /// Ends the program with this value.
     Return(Val),
-    /// Ends without one.
+    /// Ends the program with a fault.
     Fault(Fault),
 }
 
 impl Term {
-    /// Where it can go.
+    /// Returns the jump targets.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
         let (a, b) = match self {
             Term::Jump(t) => (Some(t), None),
@@ -344,7 +344,7 @@ impl Term {
         a.into_iter().chain(b)
     }
 
-    /// The same, to change.
+    /// Returns the jump targets, mutable.
     pub fn targets_mut(&mut self) -> impl Iterator<Item = &mut Target> {
         let (a, b) = match self {
             Term::Jump(t) => (Some(t), None),
@@ -354,7 +354,7 @@ impl Term {
         a.into_iter().chain(b)
     }
 
-    /// The values that it uses.
+    /// Returns the operands, including the arguments of targets.
     pub fn uses(&self) -> Vec<Val> {
         let mut all: Vec<Val> = self.targets().flat_map(|t| t.args.iter().copied()).collect();
         match self {
@@ -364,7 +364,7 @@ impl Term {
         all
     }
 
-    /// Replaces the values that it uses.
+    /// Replaces each operand `v` by `f(v)`.
     pub fn map(&mut self, mut f: impl FnMut(Val) -> Val) {
         for target in self.targets_mut() {
             target.args.iter_mut().for_each(|a| *a = f(*a));
@@ -376,51 +376,51 @@ impl Term {
     }
 }
 
-/// A value's making.
+/// Definition of a value.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Def {
-    /// How.
+    /// The operation.
     pub op: Op,
-    /// How wide.
+    /// Width of the result.
     pub width: Width,
 }
 
-/// A block's content.
+/// Contents of a block.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Body {
-    /// Parameters.
+    /// Parameters; a jump to the block supplies their values.
     pub params: Vec<Val>,
-    /// What is done, in order.
+    /// Values that are computed, in order.
     pub insts: Vec<Val>,
-    /// How it ends. None only while it is built.
+    /// Terminator. None only while the block is built.
     pub term: Option<Term>,
 }
 
-/// A function: what a probe computes.
+/// A program in the IR.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Func {
-    /// By number.
+    /// Definitions, by number of the value.
     pub vals: Vec<Def>,
-    /// By number.
+    /// Blocks, by their number.
     pub blocks: Vec<Body>,
-    /// The blocks in their order; the first is the entry.
+    /// Order of the blocks; the first is the entry.
     pub layout: Vec<Block>,
     /// Formats of [`Record::Format`].
     pub formats: Vec<String>,
 }
 
 impl Func {
-    /// How the value is made.
+    /// Returns the operation that defines the value.
     pub fn op(&self, v: Val) -> &Op {
         &self.vals[v.0 as usize].op
     }
 
-    /// How wide it is.
+    /// Returns the value's width.
     pub fn width(&self, v: Val) -> Width {
         self.vals[v.0 as usize].width
     }
 
-    /// Its number, if it is constant.
+    /// Returns the value's number if it is a constant.
     pub fn constant(&self, v: Val) -> Option<u64> {
         match self.op(v) {
             Op::Const(n) => Some(*n),
@@ -428,33 +428,33 @@ impl Func {
         }
     }
 
-    /// The block.
+    /// Returns the contents of a block.
     pub fn body(&self, b: Block) -> &Body {
         &self.blocks[b.0 as usize]
     }
 
-    /// The block, to change.
+    /// Returns the contents of a block, mutable.
     pub fn body_mut(&mut self, b: Block) -> &mut Body {
         &mut self.blocks[b.0 as usize]
     }
 
-    /// Adds a value that belongs to no block yet.
+    /// Adds a value that is in no block yet.
     pub fn value(&mut self, op: Op, width: Width) -> Val {
         self.vals.push(Def { op, width });
         Val(self.vals.len() as u32 - 1)
     }
 
-    /// What it takes from outside.
+    /// Returns the inputs that the function uses.
     pub fn inputs(&self) -> BTreeSet<Input> {
         self.ops().filter_map(|op| if let Op::Input(i) = op { Some(*i) } else { None }).collect()
     }
 
-    /// What a paired probe at the function's entry must keep for it.
+    /// Returns the values that the paired probe at the function's entry must save.
     pub fn kept(&self) -> BTreeSet<Kept> {
         self.ops().filter_map(|op| if let Op::Entry(k, _) = op { Some(*k) } else { None }).collect()
     }
 
-    /// All that is done.
+    /// Returns the operations of all placed blocks, in order.
     pub fn ops(&self) -> impl Iterator<Item = &Op> {
         self.layout.iter().flat_map(|b| &self.body(*b).insts).map(|v| self.op(*v))
     }
@@ -463,7 +463,7 @@ impl Func {
 /// Builds a function block by block.
 #[derive(Debug)]
 pub struct Builder {
-    /// What is built.
+    /// The function under construction.
     pub func: Func,
     at: Block,
 }
@@ -475,7 +475,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// A function with an empty entry.
+    /// Returns a builder whose function has an empty entry block.
     pub fn new() -> Self {
         let mut builder = Self { func: Func::default(), at: Block(0) };
         let entry = builder.block();
@@ -483,78 +483,78 @@ impl Builder {
         builder
     }
 
-    /// A new block, not placed yet.
+    /// Creates a block that is not in the layout yet.
     pub fn block(&mut self) -> Block {
         self.func.blocks.push(Body { params: Vec::new(), insts: Vec::new(), term: None });
         Block(self.func.blocks.len() as u32 - 1)
     }
 
-    /// Places the block after those that were placed, and goes on in it.
+    /// Appends the block to the layout and makes it the current one.
     pub fn place(&mut self, block: Block) {
         self.func.layout.push(block);
         self.at = block;
     }
 
-    /// The block at hand.
+    /// Returns the current block.
     pub fn here(&self) -> Block {
         self.at
     }
 
-    /// Goes on in a block that was placed before.
+    /// Makes a placed block the current one again.
     pub fn resume(&mut self, block: Block) {
         self.at = block;
     }
 
-    /// A parameter of the block.
+    /// Adds a parameter to the block.
     pub fn param(&mut self, block: Block, width: Width) -> Val {
         let v = self.func.value(Op::Param, width);
         self.func.body_mut(block).params.push(v);
         v
     }
 
-    /// Does something.
+    /// Appends an operation to the current block and returns its value.
     pub fn push(&mut self, op: Op, width: Width) -> Val {
         let v = self.func.value(op, width);
         self.func.body_mut(self.at).insts.push(v);
         v
     }
 
-    /// A number.
+    /// Appends a constant, truncated to the width.
     pub fn constant(&mut self, value: u64, width: Width) -> Val {
         self.push(Op::Const(width.wrap(value)), width)
     }
 
-    /// Arithmetic.
+    /// Appends arithmetic on two values of the same width.
     pub fn bin(&mut self, op: BinOp, a: Val, b: Val) -> Val {
         let width = self.func.width(a);
         debug_assert_eq!(width, self.func.width(b));
         self.push(Op::Bin(op, a, b), width)
     }
 
-    /// Compares.
+    /// Appends a comparison of two values of the same width.
     pub fn cmp(&mut self, cond: Cond, a: Val, b: Val) -> Val {
         debug_assert_eq!(self.func.width(a), self.func.width(b));
         self.push(Op::Cmp(cond, a, b), Width::W32)
     }
 
-    /// Extends or cuts.
+    /// Appends an extension or truncation.
     pub fn ext(&mut self, of: Val, bits: u8, signed: bool, width: Width) -> Val {
         self.push(Op::Ext { bits, signed, of }, width)
     }
 
-    /// Whether the block at hand has ended.
+    /// Returns true if the current block has a terminator.
     pub fn ended(&self) -> bool {
         self.func.body(self.at).term.is_some()
     }
 
-    /// Ends the block at hand.
+    /// Sets the terminator of the current block.
     pub fn end(&mut self, term: Term) {
         let body = self.func.body_mut(self.at);
         debug_assert!(body.term.is_none());
         body.term = Some(term);
     }
 
-    /// The function. Blocks that were never placed must not be used.
+    /// Returns the function. Blocks that were never placed must not be used.
     pub fn finish(self) -> Func {
         debug_assert!(self.func.layout.iter().all(|b| self.func.body(*b).term.is_some()));
         self.func

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Text → tokens, as C has them.
+//! Lexer: splits an expression's text into tokens of C.
 
 use crate::error::{Error, Result, Span};
 
 /// A token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Token {
-    /// A name or keyword.
+    /// An identifier or keyword.
     Name(String),
     /// `$name`.
     Dollar(String),
-    /// A number with its suffix's meaning.
+    /// A number, with its suffix decoded.
     Number(Number),
     /// A character constant.
     Char(i32),
@@ -18,16 +18,16 @@ pub enum Token {
     Text(Vec<u8>),
     /// An operator or bracket.
     Sign(&'static str),
-    /// After the last.
+    /// The end of the text.
     End,
 }
 
 /// An integer constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Number {
-    /// Its value.
+    /// Value, with a time unit (`ns`, `us`, `ms`, `s`) applied.
     pub value: u64,
-    /// Written in base ten: it never becomes unsigned by itself.
+    /// True if written in base ten. A decimal constant without `u` never gets an unsigned type.
     pub decimal: bool,
     /// Suffix `u`.
     pub unsigned: bool,
@@ -35,14 +35,14 @@ pub struct Number {
     pub long: u8,
 }
 
-/// Longest first, so that `<<` is not two `<`.
+/// Operators and brackets, longest first, so that `<<` is not read as two `<`.
 const SIGNS: [&str; 45] = [
     "<<=", ">>=", "...", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+=", "-=", "*=",
     "/=", "%=", "&=", "|=", "^=", "::", "+", "-", "*", "/", "%", "&", "|", "^", "~", "!", "<", ">", "=", "?",
     ":", ",", ".", "(", ")", "[", "]", ";",
 ];
 
-/// Splits the text.
+/// Splits the text into tokens. The last one is [`Token::End`].
 pub fn lex(source: &str) -> Result<Vec<(Token, Span)>> {
     let bytes = source.as_bytes();
     let mut tokens = Vec::new();
@@ -64,7 +64,7 @@ pub fn lex(source: &str) -> Result<Vec<(Token, Span)>> {
             b'\'' => {
                 let text = quoted(source, &mut at)?;
                 match text[..] {
-                    // `char` is signed here, and multiple characters count as GCC counts them.
+                    // `char` is signed, and several characters combine as in GCC.
                     [c] => Token::Char(i32::from(c as i8)),
                     [_, ..] if text.len() <= 4 => {
                         Token::Char(text.iter().fold(0, |n, c| n << 8 | i32::from(*c)))
@@ -152,7 +152,7 @@ fn number(source: &str, at: &mut usize) -> Result<Token> {
     Ok(Token::Number(Number { value, decimal: base == 10, unsigned, long }))
 }
 
-/// The bytes between quotes.
+/// Reads the bytes between quotes and resolves escapes.
 fn quoted(source: &str, at: &mut usize) -> Result<Vec<u8>> {
     let bytes = source.as_bytes();
     let start = *at;

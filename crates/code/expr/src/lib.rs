@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Conditions on a kernel's or a program's variables, as eBPF.
+//! Compiles conditions on the variables of a kernel or a program to eBPF.
 //!
-//! In: a C expression and a place in the code ([`lower`]), or GDB's agent bytecode ([`agent`]). Out: eBPF and the
-//! places in it that a loader fills in ([`emit`]).
+//! Input: a C expression and a place in the code ([`lower`]), or GDB's agent bytecode ([`agent`]). Output: eBPF
+//! instructions, and the list of operands that the loader has to fill in ([`emit`]).
 //!
 //! ```text
 //! text ─ lex ─ parse ─┐                                         ┌─ interp: a value, here and now
@@ -12,10 +12,11 @@
 //! agent bytecode ────── agent ──┘                               └─ emit: eBPF v3, v4
 //! ```
 //!
-//! A [`scope::Scope`] says what can be named at a place, and where it is; [`dwarf::Place`] and [`btf::Place`] are
-//! two. [`lower`] checks types by C's rules and makes IR. What can fail in a probe (a bad read, a division by zero)
-//! ends the program with a fault that is counted; the optimiser never moves or drops it. [`interp`] runs the same IR
-//! over any memory, and is what the eBPF is held against; [`watch`] hands it to a recorder that looks on from outside.
+//! A [`scope::Scope`] lists the names that are visible at a place, and the location of each. [`dwarf::Place`] and
+//! [`btf::Place`] implement it. [`lower`] checks types by C's rules and builds the IR. An operation that fails in a
+//! probe (a bad read, a division by zero) ends the program with a fault, which is counted; the optimiser never moves or
+//! removes such an operation. [`interp`] runs the same IR over any memory; tests compare the eBPF with it. [`watch`]
+//! hands the IR to a recorder that observes the machine from outside.
 //!
 //! ```
 //! use kprism_expr::{emit, ir::Space, lower, opt, scope::Bare};

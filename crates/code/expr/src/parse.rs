@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tokens → an expression, by C's precedence.
+//! Parser: builds an expression from tokens by C's precedence.
 //!
-//! Whether `(name)` before an operand is a cast depends on what the name is: the caller says it.
+//! `(name)` before an operand is a cast if `name` is a type. The caller supplies that decision.
 
 use crate::ast::{After, Base, Binary, Expr, Kind, Tag, TypeName, Unary};
 use crate::ctype::Int;
 use crate::error::{Error, Result, Span};
 use crate::lex::{Number, Token, lex};
 
-/// Deepest nesting: recursion must not use up the stack.
+/// Limit of nesting. It keeps the recursion from overflowing the stack.
 const DEPTH: usize = 200;
 
-/// Longest expression in bytes.
+/// Length limit of an expression, in bytes.
 pub const LONGEST: usize = 16 * 1024;
 
-/// Parses an expression. `is_type` says whether a name is a type's.
+/// Parses an expression. `is_type` returns true if a name is a type's.
 pub fn parse(source: &str, is_type: &dyn Fn(&str) -> bool) -> Result<Expr> {
     if source.len() > LONGEST {
         let span = Span { start: LONGEST, end: source.len() };
@@ -28,10 +28,10 @@ pub fn parse(source: &str, is_type: &dyn Fn(&str) -> bool) -> Result<Expr> {
     }
 }
 
-/// Names with `::` between them are one name.
+/// Joins names that are connected by `::` into one.
 fn qualified(tokens: Vec<(Token, Span)>) -> Vec<(Token, Span)> {
     let mut out: Vec<(Token, Span)> = Vec::with_capacity(tokens.len());
-    // Whether the last one waits for the name behind its `::`.
+    // True after `::`: the next name belongs to the last token.
     let mut open = false;
     for (token, span) in tokens {
         match (&token, out.last_mut()) {
@@ -145,7 +145,8 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    /// A chain of operators nests to the left as deep as it is long.
+    /// Counts an operator of a chain. A chain's tree nests to the left, one level for each operator, so its length is
+    /// limited too.
     fn chain(&self, links: &mut usize) -> Result<()> {
         *links += 1;
         if *links > DEPTH {
@@ -298,7 +299,7 @@ impl Parser<'_> {
             Token::Number(n) => Kind::Number(n),
             Token::Char(c) => Kind::Char(c),
             Token::Text(mut text) => {
-                // Neighbours are one string.
+                // Adjacent string literals are concatenated.
                 while let Token::Text(more) = self.ahead(1).clone() {
                     text.extend(more);
                     self.at += 1;
@@ -410,7 +411,7 @@ fn one(span: Span) -> Expr {
     Expr { span, kind: Kind::Number(Number { value: 1, decimal: true, unsigned: false, long: 0 }) }
 }
 
-/// The operator and how strongly it binds.
+/// Returns the operator and its precedence; a higher number binds tighter.
 fn operator(sign: &str) -> Option<(Binary, u8)> {
     Some(match sign {
         "|" => (Binary::Or, 3),
@@ -433,7 +434,7 @@ fn operator(sign: &str) -> Option<(Binary, u8)> {
     })
 }
 
-/// The words of an arithmetic type, in any order.
+/// Combines the words of an arithmetic type, which may stand in any order.
 fn base(words: &[String]) -> Option<Base> {
     let count = |w: &str| words.iter().filter(|x| *x == w).count();
     if count("void") == 1 && words.len() == 1 {

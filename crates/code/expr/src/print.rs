@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The intermediate representation as text.
+//! Formats the intermediate representation as text.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
@@ -54,7 +54,7 @@ impl Display for Kept {
     }
 }
 
-/// A number as it is easiest to read.
+/// Formats a small number in decimal, any other in hexadecimal.
 fn number(n: u64, width: Width) -> String {
     let signed = width.signed(n);
     if signed.unsigned_abs() < 100_000 { signed.to_string() } else { format!("{n:#x}") }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The registers of x86-64 that a probe can read, by the numbers that DWARF, GDB and the kernel give them.
+//! The x86-64 registers that a probe can read, and their numbers in DWARF, GDB and the kernel.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub enum Reg {
 
 use Reg::*;
 
-/// All of them, in the order of `struct pt_regs`.
+/// All registers, in the order of `struct pt_regs`.
 pub const ALL: [Reg; 21] = [
     R15, R14, R13, R12, Rbp, Rbx, R11, R10, R9, R8, Rax, Rcx, Rdx, Rsi, Rdi, OrigRax, Rip, Cs, Eflags, Rsp,
     Ss,
@@ -47,12 +47,12 @@ const NAMES: [&str; 21] = [
 ];
 
 impl Reg {
-    /// Its name, without `$`.
+    /// The register's name, without `$`.
     pub fn name(self) -> &'static str {
         NAMES[self as usize]
     }
 
-    /// The register that is called so; `pc`, `sp` and `fp` are what GDB means by them.
+    /// Finds a register by its name. `pc`, `sp` and `fp` have GDB's meaning.
     pub fn by_name(name: &str) -> Option<Self> {
         match name {
             "pc" => Some(Rip),
@@ -62,12 +62,12 @@ impl Reg {
         }
     }
 
-    /// Its place in `struct pt_regs`.
+    /// Offset in `struct pt_regs`, in bytes.
     pub fn pt_regs_offset(self) -> i16 {
         self as i16 * 8
     }
 
-    /// By DWARF's number (System V ABI for AMD64, figure 3.36).
+    /// Finds a register by DWARF's number (System V ABI for AMD64, figure 3.36).
     pub fn from_dwarf(number: u16) -> Option<Self> {
         const DWARF: [Reg; 17] =
             [Rax, Rdx, Rcx, Rbx, Rsi, Rdi, Rbp, Rsp, R8, R9, R10, R11, R12, R13, R14, R15, Rip];
@@ -79,7 +79,7 @@ impl Reg {
         }
     }
 
-    /// By the number that GDB's agent expressions use (gdb/features/i386/64bit-core.xml).
+    /// Finds a register by GDB's number, which agent expressions use (gdb/features/i386/64bit-core.xml).
     pub fn from_gdb(number: u16) -> Option<Self> {
         const GDB: [Reg; 20] = [
             Rax, Rbx, Rcx, Rdx, Rsi, Rdi, Rbp, Rsp, R8, R9, R10, R11, R12, R13, R14, R15, Rip, Eflags, Cs, Ss,
@@ -87,7 +87,7 @@ impl Reg {
         GDB.get(usize::from(number)).copied()
     }
 
-    /// What DWARF calls the register of this number, for messages.
+    /// DWARF's name for a register number, for messages. Includes vector and x87 registers.
     pub fn dwarf_name(number: u16) -> String {
         match number {
             17..=32 => format!("xmm{}", number - 17),
@@ -98,7 +98,8 @@ impl Reg {
     }
 }
 
-/// A part of a register by its name (`eax`, `ax`, `al`, `ah`, `r8d`, `r8w`, `r8l`): the register, bits, and the first of them.
+/// Resolves the name of a register's part (`eax`, `ax`, `al`, `ah`, `r8d`, `r8w`, `r8l`) to the register, the number of
+/// bits and the lowest bit.
 pub fn part(name: &str) -> Option<(Reg, u8, u8)> {
     let whole = |text: &str| Reg::by_name(text);
     if let Some(number) = name.strip_prefix('r').filter(|n| n.starts_with(|c: char| c.is_ascii_digit())) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an expression can name at a place, and where it is: the same for DWARF, BTF and a place without either.
+//! The names visible at a place in the code, and their locations. Implementations exist for DWARF, for BTF and for
+//! places without debug information.
 
 use std::fmt::{self, Display, Formatter};
 use std::rc::Rc;
@@ -9,35 +10,35 @@ use crate::ctype::{Def, Ty, TypeRef, Types};
 use crate::ir::{BinOp, Cond, Space};
 use crate::regs::Reg;
 
-/// A value as debug information describes it: how to compute it at the probe.
+/// An expression that computes a value at the probe, as debug information describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sym {
-    /// A number.
+    /// A constant.
     Const(u64),
-    /// A register's value.
+    /// The value of a register.
     Reg(Reg),
-    /// A slot of the context's array: an argument at entry, or the value returned.
+    /// A slot of the context's array: an argument at entry, or the return value.
     Arg(u8),
-    /// What the register was at the function's entry: needs a paired probe there.
+    /// The value of a register at the function's entry. It needs a paired probe there.
     Entry(Reg),
-    /// An address of the file.
+    /// An address of the file, before relocation.
     Address(u64),
-    /// The address of what the program is given: a tracepoint's record or arguments.
+    /// The address of the program's context: a tracepoint's record or arguments.
     Context,
-    /// The number of the CPU.
+    /// The number of the current CPU.
     Cpu,
-    /// A number in memory, of so many bytes.
+    /// A number of this many bytes in memory.
     Deref(Rc<Sym>, u8),
-    /// Arithmetic in 64 bits.
+    /// 64-bit arithmetic.
     Bin(BinOp, Rc<Sym>, Rc<Sym>),
-    /// The low bits, extended by their sign or not.
+    /// The low bits, with (true) or without sign extension.
     Ext(Rc<Sym>, u8, bool),
-    /// 1 or 0.
+    /// 1 if the comparison holds, else 0.
     Cmp(Cond, Rc<Sym>, Rc<Sym>),
 }
 
 impl Sym {
-    /// The sum with a number.
+    /// Returns the sum with a constant, folded if possible.
     pub fn plus(self: &Rc<Sym>, n: u64) -> Rc<Sym> {
         match (&**self, n) {
             (_, 0) => self.clone(),
@@ -51,54 +52,54 @@ impl Sym {
     }
 }
 
-/// Where something, or a piece of it, is.
+/// Location of a variable or of a piece of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spot {
-    /// In memory.
+    /// In memory, at this address.
     Memory(Rc<Sym>),
-    /// Nowhere, but this is its value.
+    /// Not in memory; this is its value.
     Value(Rc<Sym>),
-    /// Nowhere, but these are its bytes.
+    /// Not in memory; these are its bytes.
     Bytes(Vec<u8>),
-    /// It cannot be had: why, and what helps.
+    /// Not available: the reason, and a remedy if there is one.
     Missing(String, Option<String>),
 }
 
-/// A piece of a variable.
+/// A piece of a variable that is split over several locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// How long, in bits.
+    /// Length in bits.
     pub bits: u64,
-    /// Where in its spot it begins, in bits.
+    /// Offset within `at`, in bits.
     pub offset: u64,
-    /// Where it is.
+    /// Location of the piece.
     pub at: Spot,
 }
 
-/// Where a variable is.
+/// Location of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
-    /// In one place.
+    /// The whole variable is in one place.
     Whole(Spot),
-    /// Scattered.
+    /// The variable is split into pieces.
     Pieces(Vec<Piece>),
 }
 
-/// What kind of variable it is.
+/// Kind of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// A parameter.
+    /// A function's parameter.
     Parameter,
-    /// Within a function.
+    /// A local variable.
     Local,
-    /// Outside of functions.
+    /// A global variable.
     Global,
-    /// A function itself.
+    /// A function.
     Function,
 }
 
 impl Role {
-    /// In a word.
+    /// The kind in one word, for messages.
     pub fn word(self) -> &'static str {
         match self {
             Role::Parameter => "parameter",
@@ -109,65 +110,65 @@ impl Role {
     }
 }
 
-/// A variable.
+/// A variable that is visible at the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
-    /// Its name.
+    /// Name in the source.
     pub name: String,
-    /// Its type.
+    /// Type in the source.
     pub ty: Ty,
-    /// Where it is at the place.
+    /// Location at the place.
     pub location: Location,
-    /// Its kind.
+    /// Parameter, local, global or function.
     pub role: Role,
 }
 
-/// When in a function the probe is.
+/// Position of the probe in its function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// Before its first instruction.
+    /// Before the first instruction.
     Entry,
-    /// At some instruction.
+    /// At another instruction.
     Inside,
-    /// After it returned.
+    /// After the function returned.
     Return,
 }
 
-/// What can be named at a place.
+/// The names visible at a place, and their types. Errors are messages for the user.
 pub trait Scope: Types {
-    /// The variable of that name.
+    /// Finds a variable. None: the name is unknown.
     fn variable(&self, name: &str) -> Result<Option<Variable>, String>;
 
-    /// The variable whose object has a member of that name, where a method may leave it out (`this`).
+    /// Returns the variable through which a method can name this member without an object (`this`).
     fn object_of(&self, _name: &str) -> Result<Option<String>, String> {
         Ok(None)
     }
 
-    /// The enumeration's constant of that name, with its type.
+    /// Finds an enumeration's constant, with its type and value.
     fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String>;
 
-    /// Names that are near: parameters and locals.
+    /// Returns the names of parameters and locals, for suggestions.
     fn names(&self) -> Vec<String>;
 
-    /// What the function returns, and where it is; only where it has returned.
+    /// Returns the type and location of the return value. An error unless the place is a function's return.
     fn returned(&self) -> Result<(Ty, Location), String>;
 
-    /// The canonical frame address: it tells calls of a function apart.
+    /// Returns the canonical frame address. It tells calls of the same function apart.
     fn frame(&self) -> Result<Rc<Sym>, String>;
 
-    /// Whose memory variables are in.
+    /// Address space of the variables.
     fn space(&self) -> Space;
 
-    /// Whether registers can be read.
+    /// Returns true if registers can be read.
     fn has_registers(&self) -> bool {
         true
     }
 
-    /// The place in words.
+    /// The place in words, for messages.
     fn describe(&self) -> String;
 }
 
-/// A place of which nothing is known but registers.
+/// A place without debug information: only registers can be named.
 #[derive(Debug, Clone, Copy)]
 pub struct Bare(pub Space);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Static tracepoints of programs: the notes that `sys/sdt.h` leaves in them
+//! Static tracepoints of programs (USDT), read from the notes that `sys/sdt.h` writes
 //! (<https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation>).
 //!
-//! In: an ELF file, stripped or not. Out: its probes, where they are, and arguments that expressions name `arg1`,
-//! `arg2`, …; with debug information at hand, also what else is in scope there.
+//! Input: an ELF file, stripped or not. Output: its probes, their addresses, and their arguments, which expressions
+//! name `arg1`, `arg2`, …; with debug information, also the variables in scope there.
 
 use std::rc::Rc;
 
@@ -14,27 +14,28 @@ use crate::ir::{BinOp, Space};
 use crate::regs::Reg;
 use crate::scope::{Location, Role, Scope, Spot, Sym, Variable};
 
-/// A probe in a program.
+/// A static tracepoint in a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usdt {
-    /// Whose it is.
+    /// Provider: the namespace of the probe's name.
     pub provider: String,
-    /// Its name.
+    /// Name within the provider.
     pub name: String,
-    /// The no-op instruction.
+    /// Address of the no-op instruction in the file.
     pub pc: u64,
-    /// A counter of listeners, which the program asks before it computes arguments; 0: none.
+    /// Address of a counter of attached listeners, which the program checks before it computes arguments; 0: none.
     pub semaphore: u64,
-    /// Arguments as the assembler wrote them.
+    /// Arguments in assembler syntax.
     pub arguments: Vec<String>,
 }
 
-/// All of a file's, in order of their addresses. Notes that are cut short end the list.
+/// Returns all probes of a file, sorted by address. A truncated note ends the list.
 pub fn probes(image: &Image) -> Vec<Usdt> {
     noted(image.section(".note.stapsdt"), image.section_address(".stapsdt.base"))
 }
 
-/// Those of a section's notes; `base` is where the section is that says what was moved, or 0. Takes any bytes.
+/// Parses the probes of a note section. `base` is the address of `.stapsdt.base`, or 0 if there is none; it shows how
+/// far prelink moved the file. Accepts any bytes.
 pub fn noted(notes: &[u8], base: u64) -> Vec<Usdt> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -59,7 +60,7 @@ fn note(notes: &[u8], at: usize, base: u64) -> Option<(usize, Option<Usdt>)> {
         return Some((next, None));
     }
     let (pc, linked, semaphore) = (long(start)?, long(start + 8)?, long(start + 16)?);
-    // Where the section is now, less where it was when the note was written: what prelink moved.
+    // Distance that prelink moved the file: the section's address now, minus its address when the note was written.
     let moved = if base == 0 { 0 } else { base.wrapping_sub(linked) };
     let mut words = texts.get(24..)?.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned());
     let (provider, name, arguments) = (words.next()?, words.next()?, words.next()?);
@@ -68,7 +69,7 @@ fn note(notes: &[u8], at: usize, base: u64) -> Option<(usize, Option<Usdt>)> {
     Some((next, Some(Usdt { provider, name, pc: pc.wrapping_add(moved), semaphore, arguments })))
 }
 
-/// A register by any of its names: `eax`, `al`, `r8d`.
+/// Resolves a register or a part of one: `eax`, `al`, `r8d`. Returns the register and the shift in bits.
 fn register(name: &str) -> Option<(Reg, u32)> {
     if let Some(reg) = Reg::by_name(name) {
         return Some((reg, 0));
@@ -93,7 +94,7 @@ fn number(text: &str) -> Option<i64> {
         Some(digits) => (-1, digits),
         None => (1, text.strip_prefix('+').unwrap_or(text)),
     };
-    // The parsers take a sign of their own.
+    // The standard library's parsers would accept a second sign.
     if !digits.starts_with(|c: char| c.is_ascii_digit()) || digits.starts_with("0x+") {
         return None;
     }
@@ -104,7 +105,7 @@ fn number(text: &str) -> Option<i64> {
     n.checked_mul(sign)
 }
 
-/// `[-]N@OPERAND` → type and place; `symbol` says where a symbol is. Takes any text.
+/// Parses `[-]N@OPERAND` into type and location. `symbol` returns a symbol's address. Accepts any text.
 pub fn argument(text: &str, symbol: &dyn Fn(&str) -> Option<u64>) -> Option<(Ty, Spot)> {
     let (size, operand) = text.split_once('@')?;
     let size = number(size)?;
@@ -143,13 +144,13 @@ pub fn argument(text: &str, symbol: &dyn Fn(&str) -> Option<u64>) -> Option<(Ty,
     Some((ty, Spot::Memory(sym.plus(offset.cast_unsigned()))))
 }
 
-/// What can be named at a probe.
+/// Scope at a static tracepoint.
 pub struct Place<'s> {
-    /// The probe.
+    /// The tracepoint that the scope belongs to.
     pub probe: &'s Usdt,
-    /// Its file.
+    /// The file that contains it.
     pub image: &'s Image,
-    /// What else is in scope.
+    /// Scope of the other variables there.
     pub inner: &'s dyn Scope,
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A condition for a recorder that looks on from outside and runs no BPF: it interprets.
+//! Conditions for a recorder that observes the machine from outside. It runs no BPF; it interprets the IR.
 //!
-//! In: a function's entry or return, a condition, the kernel's BTF. Out: a [`Watch`], as JSON on its way to the
-//! recorder, where [`crate::interp`] runs it over the registers and the memory of what is watched.
+//! Input: a function's entry or return, a condition, the kernel's BTF. Output: a [`Watch`], sent to the recorder as
+//! JSON. The recorder runs it with [`crate::interp`] over the registers and the memory of the observed machine.
 
 use kprism_btf::Btf;
 use serde::{Deserialize, Serialize};
@@ -13,37 +13,38 @@ use crate::lower::{self, Env};
 use crate::opt;
 use crate::scope::Moment;
 
-/// A moment that a recorder waits for.
+/// An event that a recorder waits for: a function's entry or return, with a condition.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Watch {
-    /// Where the function is entered.
+    /// Address of the function's entry.
     pub entry: u64,
-    /// Whether its return is meant.
+    /// True if the event is the function's return.
     pub at_return: bool,
-    /// Slots of [`Input::Arg`] that arguments take; the next is the value returned.
+    /// Number of [`Input::Arg`] slots that arguments take; the next slot is the return value.
     pub slots: u8,
-    /// What has to hold; nothing: always.
+    /// The condition. None: every call matches.
     pub condition: Option<Func>,
 }
 
-/// Why there is none.
+/// Reason why a [`Watch`] cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The place.
+    /// The place was not found in BTF.
     #[error(transparent)]
     Place(#[from] btf::Error),
-    /// The condition; the text points into it.
+    /// The condition is wrong. The text points into it.
     #[error("{0}")]
     Condition(String),
-    /// The function is not in memory: the compiler left nothing of it.
+    /// The kernel has no symbol of this name. The compiler may have removed or inlined the function.
     #[error("this kernel has no function {0}; functions of programs are not watched for")]
     Gone(String),
-    /// JSON that [`Watch::json`] did not write.
+    /// The JSON was not written by [`Watch::json`].
     #[error("expected a condition as kprism writes it: {0}")]
     Json(String),
 }
 
-/// What a place by BTF can name. Registers would need a place at an instruction.
+/// Returns true if the interpreter has this input. Registers need a place at an instruction, which BTF does not
+/// describe.
 fn known(input: Input, slots: u8) -> bool {
     match input {
         Input::Arg(n) => n <= slots,
@@ -53,7 +54,8 @@ fn known(input: Input, slots: u8) -> bool {
 }
 
 impl Watch {
-    /// Compiles `condition` at `place`, `FUNC` or `FUNC%return`; `address` is where the kernel has a function.
+    /// Compiles `condition` at `place`, which is `FUNC` or `FUNC%return`. `address` returns a kernel function's
+    /// address.
     pub fn compile(
         btf: &Btf,
         place: &str,
@@ -76,8 +78,8 @@ impl Watch {
         Ok(Self { entry, at_return, slots, condition })
     }
 
-    /// The moment itself, `FUNC` or `FUNC%return`, without a condition. It needs no type of the function, so every function
-    /// with a symbol will do: BTF leaves out those in assembly, and stubs of system calls.
+    /// A watch without a condition at `FUNC` or `FUNC%return`. It does not need the function's type, so any symbol
+    /// works: BTF omits functions written in assembly and system-call stubs.
     ///
     /// # Errors
     /// [`Error::Gone`] if the kernel has no such symbol.
@@ -90,12 +92,12 @@ impl Watch {
         Ok(Self { entry, at_return, slots: 0, condition: None })
     }
 
-    /// As text for the recorder.
+    /// Serializes the watch as JSON for the recorder.
     pub fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// From that text. What it gives is safe to run: it ends, and names only what is there.
+    /// Parses the JSON and validates it. The result is safe to run: it terminates, and uses only values that exist.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         let watch: Self = serde_json::from_str(text).map_err(|e| Error::Json(e.to_string()))?;
         match watch.condition.as_ref().map(|func| faulty(func, watch.slots)) {
@@ -105,7 +107,7 @@ impl Watch {
     }
 }
 
-/// What is wrong with a function that came from outside.
+/// Checks a function from an untrusted source. Returns a description of the first error.
 fn faulty(func: &Func, slots: u8) -> Option<String> {
     let val = |v: &Val| (v.0 as usize) < func.vals.len();
     let mut place = vec![None; func.blocks.len()];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! BTF: the running kernel's own, where it has some; and any bytes.
+//! BTF: the running kernel's, if it has any, and arbitrary bytes.
 
 use kprism_btf::Btf;
 use kprism_expr::btf::Place;
@@ -30,7 +30,7 @@ fn the_running_kernel() {
     );
 }
 
-/// BTF around any types and strings.
+/// Wraps arbitrary types and strings in a BTF header.
 fn wrapped(types: &[u8], strings: &[u8]) -> Vec<u8> {
     let mut data = vec![0x9f, 0xeb, 1, 0];
     let (t, s) = (types.len() as u32, strings.len() as u32);
@@ -45,7 +45,7 @@ fn wrapped(types: &[u8], strings: &[u8]) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-    /// Types whose numbers are small refer to each other, in rings too.
+    /// Types with small numbers refer to each other, also in cycles.
     #[test]
     fn any_types(words in proptest::collection::vec((0u32..8, 0u32..20, 0u32..4, any::<bool>(), 0u32..12), 0..20)) {
         let types: Vec<u8> = words

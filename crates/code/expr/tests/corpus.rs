@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A corpus of expressions on a program compiled at -O0 and -O2: at the same stops, from the same core file, they have
-//! the values that GDB prints, or are refused where GDB calls them optimised out.
+//! Compares expressions with GDB on a program compiled at -O0 and -O2. At the same stops, from the same core file, a
+//! value must equal GDB's, or be refused where GDB reports it as optimised out.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,9 +19,9 @@ use kprism_test::{GDB, needs, test};
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object as _, ObjectSegment as _};
 
-/// A process as its core file has it.
+/// State of a process, read from its core file.
 struct Core {
-    /// Address and bytes.
+    /// Address and contents.
     segments: Vec<(u64, Vec<u8>)>,
     regs: BTreeMap<Reg, u64>,
 }
@@ -43,7 +43,7 @@ impl Core {
             for header in headers {
                 let Ok(Some(mut notes)) = header.notes(Endianness::Little, &*data) else { continue };
                 while let Ok(Some(note)) = notes.next() {
-                    // NT_PRSTATUS; the registers come after 112 bytes, in the order of user_regs_struct.
+                    // NT_PRSTATUS: the registers begin at byte 112, in the order of user_regs_struct.
                     if note.n_type(Endianness::Little) == object::elf::NT_PRSTATUS
                         && note.name() == b"CORE"
                         && path == core
@@ -192,7 +192,8 @@ fn run_agents(lines: &str, theirs: &[&str], core: &mut Core) -> (usize, usize) {
     (same, translated)
 }
 
-/// Runs the corpus; returns (same value, refused by both, needs the entry's registers).
+/// Runs the corpus. Returns the numbers of equal values, of expressions refused by both, and of those that need the
+/// registers at entry.
 fn compare(flags: &[&str], stops: &[&str]) -> (usize, usize, usize) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     let source = fs::read_to_string(here.join("corpus.c")).expect("the program's source");
@@ -222,7 +223,7 @@ fn compare(flags: &[&str], stops: &[&str]) -> (usize, usize, usize) {
         .expect("gdb is installed");
     let image = Image::open(&program).expect("debug information");
     let debug = Debug::new(&image).expect("debug information");
-    // Where GDB has programs loaded that can be anywhere.
+    // Load address of position-independent programs under GDB.
     let bias = if image.moves() { 0x5555_5555_4000 } else { 0 };
     let (mut same, mut refused, mut entry) = (0, 0, 0);
     let (mut agents, mut translated) = (0, 0);
@@ -242,7 +243,7 @@ fn compare(flags: &[&str], stops: &[&str]) -> (usize, usize, usize) {
         let place = Place::at(&debug, pc - bias, moment, Space::User).expect("the stop's place");
         let inlined = stop.ends_with(&line_of(&source, "inlined").to_string());
         for (expr, theirs) in expressions.lines().zip(values) {
-            // There GDB finds variables of the C library by these names.
+            // There, GDB finds variables of the C library with these names.
             if inlined && (expr.contains("name[") || expr.contains("buffer")) {
                 continue;
             }
@@ -265,10 +266,10 @@ fn compare(flags: &[&str], stops: &[&str]) -> (usize, usize, usize) {
             match (ours, theirs.parse::<i128>()) {
                 (Ok(a), Ok(b)) if a == b => same += 1,
                 (Err(e), _) if e == "entry" => entry += 1,
-                // In an inlined function GDB does not see what the function around it has.
+                // In an inlined function, GDB does not see variables of the enclosing function.
                 (Ok(_), Err(_)) if inlined && theirs.contains("No symbol") => {}
                 (Err(_), Err(_)) => refused += 1,
-                // GDB shows what lies on the stack before a variable is set.
+                // GDB shows the stack's contents before a variable is set.
                 (Err(e), Ok(_)) if e.contains("not set yet where the function begins") => refused += 1,
                 (a, _) => wrong.push(format!("{stop}: {expr}: {a:?}, GDB {theirs}")),
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs of any bytes: the interpreter, the optimiser and the eBPF (in rbpf) must agree, faults included.
+//! Generated programs: the interpreter, the optimiser and the eBPF (in rbpf) must agree, also on faults.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn listing(func: &kprism_expr::ir::Func) -> String {
     program(func, Cpu::V3, Output::State).map_or_else(|e| e.to_string(), |p| p.listing())
 }
 
-/// C's own rules where GDB has others: both sides of `?:` have one type.
+/// Cases in which GDB differs from C: both sides of `?:` must have one type.
 #[test]
 fn as_c_has_it_and_gdb_does_not() {
     use kprism_expr::ir::Space;

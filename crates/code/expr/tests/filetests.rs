@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! File tests: an expression, its IR and its eBPF in one file. `KPRISM_BLESS=1` writes what is expected anew; read the
-//! difference before committing it.
+//! File tests: an expression, its IR and its eBPF in one file. `KPRISM_BLESS=1` rewrites the expected output; read the
+//! diff before committing it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +12,7 @@ use kprism_expr::lower::{self, Env};
 use kprism_expr::opt;
 use kprism_expr::scope::Bare;
 
-/// What a file's first lines ask for, compiled.
+/// Compiles the expression in a file's first lines.
 fn render(header: &str) -> String {
     let mut out = header.to_owned();
     let (mut vars, mut value, mut cpu, mut source) = (Vec::new(), false, Cpu::V3, "");

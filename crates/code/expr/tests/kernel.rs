@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same programs in this machine's kernel: its verifier must take each, of both versions, and its JIT must answer
-//! as the interpreter does. `KPRISM_EXPR_PROGRAMS` says how many are tried.
+//! Runs generated programs in this machine's kernel. The verifier must accept each, in both instruction set versions,
+//! and the results must equal the interpreter's. `KPRISM_EXPR_PROGRAMS` sets the number of programs.
 
 #[path = "support/kernel.rs"]
 mod machine;
@@ -21,7 +21,7 @@ fn the_kernel_takes_programs_and_agrees() {
     agree(&kernel);
 }
 
-/// Several in one, as in the guest, where a million are tried (`make test-expr-kernel`).
+/// Runs several programs at once, as in the guest, where a million are run (`make test-expr-kernel`).
 fn agree(kernel: &Kernel) {
     let count = std::env::var("KPRISM_EXPR_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(6000);
     let mut tried = Tried::default();
@@ -37,7 +37,7 @@ fn agree(kernel: &Kernel) {
     assert!(tried.expressions > count / 3 && tried.faults > tried.runs / 10);
 }
 
-/// What reads registers or puts records out cannot be run this way, but it must load.
+/// Programs that read registers or output records cannot be run this way, but they must load.
 fn verify(kernel: &Kernel) {
     use kprism_expr::ir::{Builder, Input, Kept, Op, Record, Space, Term, Width};
     use kprism_expr::regs::Reg;

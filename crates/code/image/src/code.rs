@@ -1,38 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Code bytes by (address space, virtual address, trace position).
+//! Code bytes by address space, virtual address and position in the trace.
 //!
-//! Kernels patch themselves while they run, and address spaces are recycled, so "the bytes at an address"
-//! depends on where in the trace one stands. An [`Image`] keeps, for each 256-byte granule of code, its
-//! versions in order of the stream offset from which each holds. Bytes that contradict nothing known join
-//! the current version, also in retrospect: code that was seen late was there before.
+//! The input is fragments of code, with the stream offset from which each holds. The output is an [`Image`], which
+//! gives the bytes at an address as packets at a stream offset see them.
 //!
-//! One image serves one CPU's stream, as offsets are of that stream.
+//! Kernels patch themselves while they run, and address spaces are reused, so the bytes at an address depend on the
+//! position in the trace. An [`Image`] divides code into granules of 256 bytes and keeps the versions of each granule,
+//! ordered by the stream offset from which each holds. Bytes that do not contradict known bytes are added to the
+//! current version, and hold for its past too: code that was seen late was there before.
+//!
+//! An image serves the stream of one CPU, because the offsets are offsets of that stream.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Bytes per granule: the unit of versioning and of forgetting decoded blocks.
+/// Size of a granule, in bytes. It is the unit of versions and of discarding decoded blocks.
 pub const GRANULE: u64 = 256;
 
 const SIZE: usize = GRANULE as usize;
 
-/// Bits of CR3 that name a page table: neither flags nor PCID.
+/// Mask of the CR3 bits that identify a page table, without flags and PCID.
 const CR3_BASE: u64 = 0x000f_ffff_ffff_f000;
 
-/// The address space that holds `va` while CR3 is `cr3`: all kernel addresses share space 0.
+/// Address space that contains `va` while CR3 is `cr3`. All kernel addresses share space 0.
 pub fn space(cr3: u64, va: u64) -> u64 {
     if va >> 63 == 1 { 0 } else { cr3 & CR3_BASE }
 }
 
 const NONE: u32 = u32::MAX;
 
-/// A version of one granule.
+/// One version of a granule.
 #[derive(Clone)]
 pub struct Granule {
-    /// Stream offset of the first packet that reaches this version.
+    /// Offset in the stream of the first packet that sees this version.
     from: u64,
-    /// The version before this one, or [`NONE`].
+    /// Index of the previous version, or [`NONE`].
     older: u32,
     known: [u64; SIZE / 64],
     bytes: [u8; SIZE],
@@ -47,7 +50,7 @@ impl Granule {
         self.known[at / 64] >> (at % 64) & 1 == 1
     }
 
-    /// How many bytes from `at` on are known without a gap.
+    /// Number of known bytes from `at` on, up to the first gap.
     fn run(&self, at: usize) -> usize {
         if self.known == [u64::MAX; SIZE / 64] {
             return SIZE - at;
@@ -64,7 +67,7 @@ impl Granule {
         pos - at
     }
 
-    /// The known bytes from `va` on, which lies in this granule, without a gap.
+    /// The known bytes from `va` on, up to the first gap. `va` must lie in this granule.
     #[inline]
     pub fn bytes(&self, va: u64) -> &[u8] {
         let at = (va % GRANULE) as usize;
@@ -78,7 +81,7 @@ impl Granule {
         }
     }
 
-    /// Adds only what is not known yet.
+    /// Adds only bytes that are not known yet.
     fn fill(&mut self, at: usize, bytes: &[u8]) {
         for (i, &byte) in bytes.iter().enumerate() {
             if !self.knows(at + i) {
@@ -88,30 +91,30 @@ impl Granule {
     }
 }
 
-/// A place in the stream from which on a granule's bytes differ from what they were.
+/// A position in the stream from which a granule's bytes differ from before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
-    /// Stream offset: packets from here on reach the new bytes.
+    /// Stream offset. Packets from here on see the new bytes.
     pub offset: u64,
-    /// Address space, 0 for the kernel's half.
+    /// Address space; 0 for the kernel's half.
     pub asid: u64,
     /// First address of the granule.
     pub va: u64,
 }
 
-/// A place in the stream where another task goes on, known from outside of the stream.
+/// A position in the stream at which another task continues. It is known from a source other than the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Turn {
-    /// Stream offset: packets from here on are the task's.
+    /// Stream offset. Packets from here on belong to the task.
     pub offset: u64,
-    /// Its address space, as if the stream named it there; none where the stream does.
+    /// Address space of the task, if the stream itself does not tell it.
     pub asid: Option<u64>,
 }
 
-/// All code known for one CPU's stream.
+/// All known code for the stream of one CPU.
 #[derive(Clone, Default)]
 pub struct Image {
-    /// Newest version of each granule.
+    /// Index of the newest version of each granule.
     index: HashMap<(u64, u64), u32, BuildHasherDefault<KeyHasher>>,
     granules: Vec<Granule>,
     conflicts: Vec<Conflict>,
@@ -120,30 +123,30 @@ pub struct Image {
 }
 
 impl Image {
-    /// An empty image with address spaces.
+    /// An empty image that distinguishes address spaces.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty image in which every address space holds the same code: for traces of one process.
+    /// An empty image in which all address spaces contain the same code. For traces of one process.
     pub fn flat() -> Self {
         Self { flat: true, ..Self::default() }
     }
 
-    /// The key under which code at `va` is stored while CR3 is `cr3`.
+    /// The address space under which code at `va` is stored while CR3 is `cr3`.
     #[inline]
     pub fn space(&self, cr3: u64, va: u64) -> u64 {
         if self.flat { 0 } else { space(cr3, va) }
     }
 
-    /// Adds bytes that were there from the start, as far as they contradict nothing known: the text of an
-    /// ELF file, raw pages.
+    /// Adds bytes that were there from the start, such as the text of an ELF file or raw pages. Bytes that are already
+    /// known stay.
     pub fn add(&mut self, asid: u64, va: u64, bytes: &[u8]) {
         self.insert(asid, va, bytes, None);
     }
 
-    /// Adds bytes that replace what is known there, seen by packets at `offset` and after. Offsets of
-    /// successive calls for one place must not decrease.
+    /// Adds bytes that replace the known bytes for packets at `offset` and after. For one address, `offset` must not
+    /// decrease from call to call.
     pub fn replace(&mut self, asid: u64, va: u64, bytes: &[u8], offset: u64) {
         self.insert(asid, va, bytes, Some(offset));
     }
@@ -183,33 +186,34 @@ impl Image {
                 next.put(at, bytes);
                 *last = self.granules.len() as u32;
                 self.granules.push(next);
-                // Nearly always the end: code seen late may belong to a change made long before.
+                // This is usually the end of the list. Code that was seen late may belong to an earlier change.
                 let place = self.conflicts.partition_point(|c| c.offset <= offset);
                 self.conflicts.insert(place, Conflict { offset, asid, va: base });
             }
-            // Several records for one new version, or the granule is not the one that conflicts.
+            // There are several records for one new version, or this granule has no conflict.
             Some(_) => granule.put(at, bytes),
             None => granule.fill(at, bytes),
         }
     }
 
-    /// The granule at address `base`, a multiple of [`GRANULE`], as seen by packets at stream offset `at`.
+    /// The granule at address `base`, as packets at stream offset `at` see it. `base` must be a multiple of
+    /// [`GRANULE`].
     pub fn granule(&self, asid: u64, base: u64, at: u64) -> Option<&Granule> {
         let mut granule = &self.granules[*self.index.get(&(asid, base))? as usize];
-        // Nearly always one version, and then no search.
+        // Most granules have one version, which needs no search.
         while granule.from > at {
             granule = self.granules.get(granule.older as usize)?;
         }
         Some(granule)
     }
 
-    /// The known bytes from `va` on, up to the granule's end, as seen by packets at stream offset `at`. Empty
-    /// when the byte at `va` is not known.
+    /// The known bytes from `va` to the end of its granule at most, as packets at stream offset `at` see them. Empty if
+    /// the byte at `va` is unknown.
     pub fn bytes(&self, asid: u64, va: u64, at: u64) -> &[u8] {
         self.granule(asid, va - va % GRANULE, at).map_or(&[], |granule| granule.bytes(va))
     }
 
-    /// Copies known bytes from `va` on into `buf`, across granules, and returns how many.
+    /// Copies known bytes from `va` on into `buf`, across granules. Returns the number of bytes copied.
     pub fn fetch(&self, asid: u64, va: u64, at: u64, buf: &mut [u8]) -> usize {
         let mut got = 0;
         while got < buf.len() {
@@ -225,28 +229,29 @@ impl Image {
         got
     }
 
-    /// Where known bytes change, in order of stream offset. Decoded blocks of the granule are void from there on.
+    /// Changes of known bytes, ordered by stream offset. Decoded blocks of the granule are invalid from there on.
     pub fn conflicts(&self) -> &[Conflict] {
         &self.conflicts
     }
 
-    /// States where tasks change, for streams that do not tell: packets of user code only.
+    /// Sets the positions at which tasks change, for streams that do not tell them because they contain packets of user
+    /// code only.
     pub fn set_turns(&mut self, mut turns: Vec<Turn>) {
         turns.sort_by_key(|turn| turn.offset);
         self.turns = turns;
     }
 
-    /// Where tasks change, in order of stream offset.
+    /// Positions at which tasks change, ordered by stream offset.
     pub fn turns(&self) -> &[Turn] {
         &self.turns
     }
 
-    /// Number of granule versions held, about 300 bytes each.
+    /// Number of granule versions, of about 300 bytes each.
     pub fn len(&self) -> usize {
         self.granules.len()
     }
 
-    /// Whether no code is known at all.
+    /// True if no code is known.
     pub fn is_empty(&self) -> bool {
         self.granules.is_empty()
     }
@@ -262,8 +267,8 @@ impl std::fmt::Debug for Image {
     }
 }
 
-/// Hashes the two words of a granule's key by multiplication; keys are addresses, not chosen by a foe who
-/// gains from collisions beyond slowing their own decode.
+/// Hash of the two words of a granule's key, by multiplication. The keys are addresses; an attacker who causes
+/// collisions only slows the decoding of their own trace.
 #[derive(Debug, Default, Clone)]
 pub struct KeyHasher(u64);
 

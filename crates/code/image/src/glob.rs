@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names with wildcards.
+//! Matching of names with wildcards. The input is a pattern and a text; the output is whether they match. The wildcards
+//! `*` and `?` are the only ones, because they are enough for names.
 
-/// Matches a whole text against a pattern of `*` (any characters) and `?` (one). Linear in both but for
-/// the last star, to which it goes back.
+/// True if the whole text matches the pattern, in which `*` stands for any characters and `?` for one. Linear in both
+/// lengths, except that a mismatch goes back to the last star.
 pub fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);

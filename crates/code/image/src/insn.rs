@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What one x86 instruction means to the control flow: raw bytes in, its length and [`Kind`] out.
+//! Effect of one x86 instruction on the control flow. The input is raw bytes; the output is the instruction's length
+//! and [`Kind`].
 //!
-//! The trace encoder (the observer) and the decoder must agree on which instructions produce a packet,
-//! so both ask this one function. The classes follow Intel PT's own (SDM vol. 3, "Change of Flow
-//! Instruction" tables): conditional branches give a TNT bit, direct jumps and calls give nothing,
-//! near indirect transfers and returns give a TIP (or a TNT bit for a compressed return), and every far
-//! transfer gives a TIP, with FUPs only for asynchronous events.
+//! The trace encoder (the observer) and the decoder must agree on which instructions produce a packet, so both use this
+//! function. The classes follow Intel PT (SDM vol. 3, "Change of Flow Instruction" tables): a conditional branch gives
+//! a TNT bit; a direct jump or call gives no packet; a near indirect transfer or a return gives a TIP (or a TNT bit for
+//! a compressed return); a far transfer gives a TIP. FUPs occur only with asynchronous events.
 
 pub mod pattern;
 mod quick;
 
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
-/// Operating mode of the code segment, as MODE.Exec reports it (SDM: CS.L, CS.D).
+/// Operating mode of the code segment, as a MODE.Exec packet reports it (SDM: CS.L, CS.D).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
     /// 16-bit code (CS.L = 0, CS.D = 0).
@@ -25,7 +25,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Mode from the two bits of a MODE.Exec packet.
+    /// The mode from the two bits of a MODE.Exec packet.
     pub fn from_cs(cs_l: bool, cs_d: bool) -> Self {
         match (cs_l, cs_d) {
             (true, _) => Mode::Bits64,
@@ -44,7 +44,7 @@ impl Mode {
     }
 }
 
-/// Which far transfer: every one of them ends with a TIP (or TIP.PGD) packet.
+/// Kind of a far transfer. Each of them ends with a TIP (or TIP.PGD) packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Far {
     /// `syscall`.
@@ -55,38 +55,38 @@ pub enum Far {
     Sysenter,
     /// `sysexit`.
     Sysexit,
-    /// `iret`, any size, `uiret`, FRED's `eretu`/`erets`.
+    /// `iret` of any size, `uiret`, and FRED's `eretu` and `erets`.
     Iret,
     /// `int n`, `int1`, `int3`, `into`.
     Int,
     /// Far jump, call or return, direct or indirect.
     Segment,
-    /// VM entry or exit on purpose: `vmlaunch`, `vmresume`, `vmcall`, AMD's `vmrun` and `vmmcall`.
+    /// Deliberate VM entry or exit: `vmlaunch`, `vmresume`, `vmcall`, AMD's `vmrun` and `vmmcall`.
     Vm,
     /// `rsm`.
     Rsm,
 }
 
-/// The control-flow class of an instruction. Targets are absolute linear addresses, already truncated to
-/// the mode's and operand's width.
+/// The control-flow class of an instruction. Targets are absolute linear addresses, truncated to the width of the mode
+/// and operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Falls through; no packet of its own.
+    /// No change of control flow; continues with the next instruction and gives no packet of its own.
     Other,
     /// Conditional near branch (`jcc`, `loop*`, `j*cxz`): one TNT bit.
     CondJump {
-        /// Where it goes when taken.
+        /// Target address if the branch is taken.
         target: u64,
     },
     /// Unconditional direct near jump: no packet.
     Jump {
-        /// Where it goes.
+        /// Target address.
         target: u64,
     },
     /// Direct near call: no packet.
     Call {
-        /// Where it goes. Equal to the next instruction's address for the get-my-own-address idiom, which
-        /// the RET compression stack ignores.
+        /// Target address. It is the address of the next instruction if the code reads its own address this way; the
+        /// RET compression stack ignores such calls.
         target: u64,
     },
     /// Near indirect jump, or `jmpabs`: TIP.
@@ -97,33 +97,35 @@ pub enum Kind {
     Ret,
     /// A far transfer: TIP, often with a MODE.Exec or PIP.
     Far(Far),
-    /// `mov cr3, reg`: a PIP follows when CR3 tracing is on; falls through.
+    /// `mov cr3, reg`: a PIP follows if CR3 tracing is on. Continues with the next instruction.
     MovCr3,
-    /// `ptwrite`: a PTW (and FUP) follows when enabled; falls through.
+    /// `ptwrite`: a PTW (and FUP) follows if enabled. Continues with the next instruction.
     Ptwrite,
-    /// `xbegin`: starts a transaction; `fallback` is where an abort goes.
+    /// `xbegin`: starts a transaction. Continues with the next instruction; an abort goes to `fallback`.
     Xbegin {
         /// Address of the abort handler.
         fallback: u64,
     },
-    /// `xend`: commits a transaction; falls through.
+    /// `xend`: commits a transaction. Continues with the next instruction.
     Xend,
-    /// `xabort`: falls through outside a transaction, else aborts asynchronously (FUP + TIP).
+    /// `xabort`: aborts a transaction asynchronously (FUP + TIP). Outside a transaction, continues with the next
+    /// instruction.
     Xabort,
-    /// `cli`: interrupts off; falls through. For interrupt-window profiles (paper 1, section 3.3).
+    /// `cli`: disables interrupts. Continues with the next instruction. Used for interrupt-window profiles (paper 1,
+    /// section 3.3).
     Cli,
-    /// `sti`: interrupts on; falls through.
+    /// `sti`: enables interrupts. Continues with the next instruction.
     Sti,
-    /// `popf`: may switch interrupts either way; falls through.
+    /// `popf`: may enable or disable interrupts. Continues with the next instruction.
     Popf,
-    /// `pushf`: mostly to save whether interrupts are on; falls through.
+    /// `pushf`: usually saves the interrupt flag. Continues with the next instruction.
     Pushf,
-    /// `hlt`, `mwait`: waits for an interrupt; falls through.
+    /// `hlt`, `mwait`: waits for an interrupt. Continues with the next instruction.
     Halt,
 }
 
 impl Kind {
-    /// Whether execution always continues with the next instruction (events aside).
+    /// True if execution always continues with the next instruction, apart from events.
     pub fn falls_through(self) -> bool {
         matches!(
             self,
@@ -145,26 +147,26 @@ impl Kind {
 /// One classified instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Insn {
-    /// Its class.
+    /// Control-flow class.
     pub kind: Kind,
-    /// Its length in bytes, 1 to 15.
+    /// Length in bytes, 1 to 15.
     pub len: u8,
 }
 
-/// Why bytes are no instruction.
+/// The reason why bytes are not an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum InsnError {
-    /// The instruction is longer than the bytes given.
+    /// The instruction is longer than the given bytes, whose number is the field.
     #[error("instruction truncated: {0} bytes are not enough")]
     Truncated(usize),
-    /// No processor decodes these bytes.
+    /// The bytes are not a valid instruction.
     #[error("invalid instruction")]
     Invalid,
 }
 
 /// Classifies the instruction at the start of `bytes`, which lie at linear address `ip`.
 ///
-/// At most 15 bytes are looked at. Give as many as are known: an instruction cut short is
+/// Reads at most 15 bytes. The caller should pass as many bytes as are known, because an incomplete instruction is
 /// [`InsnError::Truncated`].
 #[inline]
 pub fn classify(bytes: &[u8], ip: u64, mode: Mode) -> Result<Insn, InsnError> {
@@ -176,18 +178,18 @@ pub fn classify(bytes: &[u8], ip: u64, mode: Mode) -> Result<Insn, InsnError> {
     classify_fully(bytes, ip, mode)
 }
 
-/// Passes over instructions at the start of `bytes` that do nothing to the control flow, up to `max`: how many,
-/// and how many bytes they take. Stops early where it is in doubt, so [`classify`] has the last word; only for
-/// 64-bit code.
+/// Skips instructions at the start of `bytes` that have no effect on the control flow, at most `max`. Returns their
+/// number and their length in bytes. Stops early in doubtful cases, which are left to [`classify`]. Only for 64-bit
+/// code.
 pub fn plain_run(bytes: &[u8], max: u32) -> (u32, usize) {
     quick::plain_run(bytes, max)
 }
 
-/// What [`classify`] does, by a full decode: slower, and the reference.
+/// The reference for [`classify`]: the same result by a full decode, which is slower.
 #[inline(never)]
 fn classify_fully(bytes: &[u8], ip: u64, mode: Mode) -> Result<Insn, InsnError> {
     let bytes = &bytes[..bytes.len().min(15)];
-    // MPX and reserved-nop forms decode as on the processors that trace; nothing here depends on them.
+    // MPX and reserved-nop forms decode as on the processors that trace. No class depends on them.
     let mut decoder = Decoder::with_ip(mode.bits(), bytes, ip, DecoderOptions::NONE);
     let mut insn = Instruction::default();
     decoder.decode_out(&mut insn);
@@ -203,11 +205,11 @@ fn classify_fully(bytes: &[u8], ip: u64, mode: Mode) -> Result<Insn, InsnError> 
     Ok(Insn { kind: kind_of(&insn), len: insn.len() as u8 })
 }
 
-/// APX's prefix. In 64-bit mode it was no instruction before.
+/// The prefix of APX. In 64-bit mode, this byte was not a valid instruction before.
 const REX2: u8 = 0xd5;
 
-/// `jmpabs`, which iced does not know: REX2 of opcode map 0 without W, `A1`, the target. It is direct, but gives a
-/// TIP all the same.
+/// Classifies `jmpabs`, which iced does not know: REX2 of opcode map 0 without W, `A1`, and the target. It is a direct
+/// jump but gives a TIP.
 fn jmpabs(bytes: &[u8]) -> Result<Insn, InsnError> {
     const LEN: usize = 11;
     match bytes {
@@ -218,8 +220,8 @@ fn jmpabs(bytes: &[u8]) -> Result<Insn, InsnError> {
     }
 }
 
-/// Class of a decoded instruction. Goes by mnemonic and operand kind, not by iced's `FlowControl`: that one
-/// files `syscall` and `vmcall` under calls and far calls under indirect calls.
+/// Class of a decoded instruction. It uses the mnemonic and operand kind instead of iced's `FlowControl`, which treats
+/// `syscall` and `vmcall` as calls and far calls as indirect calls.
 fn kind_of(insn: &Instruction) -> Kind {
     use Mnemonic as M;
     match insn.mnemonic() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! kprism-image: which code bytes were visible where and when.
+//! The code bytes that were visible at each address and time, and the meaning of instructions.
 //!
-//! In: code fragments as recorded (or ELF text, raw pages), x86 instruction bytes. Out: the bytes at
-//! (address space, virtual address, trace position), and what an instruction does to the control flow.
-//! A trace without the right code is noise, so an address is always resolved at a position of the trace.
+//! The input is code fragments as recorded (or ELF text, or raw pages) and x86 instruction bytes. The output is the
+//! bytes at an address space, virtual address and trace position, and the effect of an instruction on the control flow.
+//! A trace cannot be decoded with the wrong code, so an address is always resolved at a position of the trace.
 
 pub mod code;
 pub mod glob;

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The recorder's code files: a dictionary of fragments shared by all CPUs, and each CPU's map of which
-//! fragment lies where from which stream offset on.
+//! The recorder's code files: a dictionary of fragments that all CPUs share, and for each CPU a map that tells which
+//! fragment lies at which address from which stream offset on.
 //!
-//! Both are little-endian, a header of eight bytes and then records:
+//! The input is the bytes of these files; the output is a [`Dict`], [`MapRecord`]s, and the [`Image`] built from them.
+//! The dictionary is separate so that code that several CPUs run is stored once. Both files are little-endian and
+//! consist of a header of eight bytes followed by records:
 //!
 //! | file | header | record |
 //! |---|---|---|
 //! | `code.dict` | `KPDICT01` | id u32, len u16, pad u16, va u64, bytes\[len\] |
 //! | `cpuN.map` | `KPMAP001` | offset u64, asid u64, va u64, id u32, flags u32 |
 //!
-//! Flag bit 0: the fragment belongs to a page whose contents changed at that offset, where a PSB stands; it
-//! replaces what was known there. Such records come as their code is first run, so their offsets need not
-//! increase. A file cut short in a record is an error that says how much was good, so that a caller may go on with it.
+//! If flag bit 0 is set, the fragment belongs to a page whose contents changed at that offset, where there is a PSB,
+//! and replaces the known bytes. Such records are written when their code first runs, so their offsets need not
+//! increase. A file that ends within a record gives an error that tells how much was valid, so that a caller may
+//! continue with it.
 
 use crate::code::Image;
 
@@ -19,33 +22,33 @@ const DICT_MAGIC: &[u8; 8] = b"KPDICT01";
 const MAP_MAGIC: &[u8; 8] = b"KPMAP001";
 const MAP_RECORD: usize = 32;
 
-/// Flag of a [`MapRecord`]: the fragment replaces what was known there.
+/// Flag of a [`MapRecord`]: the fragment replaces the known bytes.
 pub const CONFLICT: u32 = 1;
 
-/// A malformed file: where, and what was expected.
+/// An error in a file, with its position and the expected contents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: offset {offset}: expected {expected}")]
 pub struct MapError {
-    /// Which kind of file: `code.dict` or `cpu.map`.
+    /// Kind of the file: `code.dict` or `cpu.map`.
     pub file: &'static str,
-    /// Byte offset in it.
+    /// Byte offset in the file.
     pub offset: usize,
-    /// What should have been there.
+    /// Contents expected at that offset.
     pub expected: &'static str,
 }
 
-/// The fragments of a run, by id.
+/// The fragments of a run, by ID.
 #[derive(Debug, Clone, Default)]
 pub struct Dict<'a> {
     fragments: Vec<&'a [u8]>,
 }
 
 impl<'a> Dict<'a> {
-    /// Reads `code.dict`.
+    /// Parses `code.dict`.
     ///
     /// # Errors
-    /// When the header is wrong, ids do not count up from zero, or a record is cut short. The fragments
-    /// before the fault come back as well.
+    /// Fails if the header is wrong, the IDs do not count up from zero, or a record is incomplete. The fragments before
+    /// the error are returned as well.
     pub fn parse(bytes: &'a [u8]) -> (Self, Option<MapError>) {
         let fail = |offset, expected| Some(MapError { file: "code.dict", offset, expected });
         let mut dict = Self::default();
@@ -72,7 +75,7 @@ impl<'a> Dict<'a> {
         (dict, None)
     }
 
-    /// The bytes of a fragment.
+    /// The bytes of a fragment, or `None` if there is none with this ID.
     pub fn get(&self, id: u32) -> Option<&'a [u8]> {
         self.fragments.get(id as usize).copied()
     }
@@ -82,28 +85,28 @@ impl<'a> Dict<'a> {
         self.fragments.len()
     }
 
-    /// Whether there are no fragments.
+    /// True if there are no fragments.
     pub fn is_empty(&self) -> bool {
         self.fragments.is_empty()
     }
 }
 
-/// One line of a CPU's map.
+/// One record of a CPU's map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapRecord {
-    /// Packets at this stream offset and after see the fragment.
+    /// Stream offset. Packets from here on see the fragment.
     pub offset: u64,
     /// Address space: CR3 without its low 12 bits, 0 for the kernel's half.
     pub asid: u64,
-    /// Where the fragment lies.
+    /// Address of the fragment.
     pub va: u64,
-    /// Which fragment.
+    /// ID of the fragment in the dictionary.
     pub id: u32,
-    /// See [`CONFLICT`].
+    /// Flags; see [`CONFLICT`].
     pub flags: u32,
 }
 
-/// Reads one `cpuN.map`: the records before the first fault, and the fault.
+/// Parses a `cpuN.map`. Returns the records before the first error, and the error.
 pub fn parse_map(bytes: &[u8]) -> (Vec<MapRecord>, Option<MapError>) {
     let fail = |offset, expected| Some(MapError { file: "cpu.map", offset, expected });
     if !bytes.starts_with(MAP_MAGIC) {
@@ -130,10 +133,10 @@ pub fn parse_map(bytes: &[u8]) -> (Vec<MapRecord>, Option<MapError>) {
     (records, fault.and_then(|at| fail(at, "whole records of 32 bytes")))
 }
 
-/// Builds the image of one CPU's stream. Returns also how many records named no fragment of the dictionary,
-/// which happens when the dictionary was cut short.
+/// Builds the image of one CPU's stream. Also returns the number of records whose fragment is not in the dictionary,
+/// which happens if the dictionary is incomplete.
 pub fn image(dict: &Dict<'_>, map: &[MapRecord]) -> (Image, usize) {
-    // User code in space 0: an import that knows of one process, whatever CR3 its packets speak of.
+    // User code in space 0 means an import that knows one process, whatever CR3 its packets contain.
     let one_space = map.iter().all(|r| r.asid == 0) && map.iter().any(|r| r.va >> 63 == 0);
     let mut image = if one_space { Image::flat() } else { Image::new() };
     let mut missing = 0;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From an address to the function that holds it: the seam between code and symbols.
+//! Resolution of an address to its function: the interface between code and symbols.
 //!
-//! The flow decoder asks once per basic block. It needs an identity, the entry address (a jump there is a
-//! tail call, a call elsewhere in the same function is no call) and, at the very end, a name.
+//! The input is an address in an address space at a time; the output is a [`FuncRef`], and later a [`FuncInfo`] with
+//! the name. The flow decoder resolves once per basic block. It needs an identity and the entry address, because a jump
+//! to an entry is a tail call, while a call to another address of the same function is not a call. It needs the name
+//! only at the end.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,38 +12,39 @@ use std::sync::Mutex;
 /// The function at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FuncRef {
-    /// Identity, the same for every address of the function, its `.cold`/`.part` pieces included. Numbers should
-    /// count up from 0, as tables are indexed by them; results are renumbered by order of appearance.
+    /// Identity, which is the same for every address of the function, including its `.cold` part. IDs should count up
+    /// from 0, because tables are indexed by them; results are renumbered by order of appearance.
     pub id: u32,
-    /// Virtual address of its first instruction.
+    /// Virtual address of the function's first instruction.
     pub entry: u64,
-    /// False when `id` stands for a region without symbols, where an entry means nothing.
+    /// False if `id` stands for a region without symbols, in which an entry has no meaning.
     pub known: bool,
-    /// Addresses around the one asked for that get the same answer, from here ...
+    /// First address of the range in which every address gives the same result.
     pub start: u64,
-    /// ... to here, exclusive. At least the address itself.
+    /// End of that range, exclusive. The range contains at least the resolved address.
     pub end: u64,
 }
 
-/// Name and place of a function.
+/// Name and location of a function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FuncInfo {
-    /// Symbol, or an address in hex where there is none.
+    /// Symbol, or an address in hexadecimal if there is none.
     pub name: String,
-    /// `[kernel]`, `[module]`, `[vdso]` or the path of a mapped file; empty when unknown.
+    /// `[kernel]`, `[module]`, `[vdso]`, or the path of a mapped file; empty if unknown.
     pub module: String,
     /// Virtual address of the first instruction.
     pub start: u64,
-    /// Whether it runs in ring 0.
+    /// True if the function runs in ring 0.
     pub kernel: bool,
 }
 
-/// A range of addresses whose functions change at some time: a mapping came or went, a module loaded.
+/// A range of addresses whose functions change at a time, because a mapping was added or removed or a module was
+/// loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Change {
-    /// When, in ns of the trace clock.
+    /// Time of the change, in ns of the trace clock.
     pub at_ns: u64,
-    /// Address space, 0 for the kernel's half.
+    /// Address space; 0 for the kernel's half.
     pub asid: u64,
     /// First address.
     pub start: u64,
@@ -49,27 +52,27 @@ pub struct Change {
     pub end: u64,
 }
 
-/// Finds functions. Called from several threads at once.
+/// Resolver of functions. It is called from several threads at once.
 pub trait Resolve: Sync {
     /// The function at `va` of address space `asid` (0 for the kernel's half) at time `at_ns`.
     fn function_at(&self, asid: u64, va: u64, at_ns: u64) -> FuncRef;
 
-    /// Name and place of a function that [`Resolve::function_at`] returned.
+    /// Name and location of a function that [`Resolve::function_at`] returned.
     fn describe(&self, id: u32) -> FuncInfo;
 
-    /// All changes, sorted by time. What was resolved in such a range before is asked again after it.
+    /// All changes, sorted by time. An address in such a range is resolved again after the change.
     fn changes(&self) -> &[Change] {
         &[]
     }
 }
 
-/// A resolver for runs without symbols: each mapped file is one region, and elsewhere each 4 KiB page,
-/// numbered on first sight.
+/// A resolver for runs without symbols. Each mapped file is one region; outside of mapped files, each page of 4 KiB is
+/// one, numbered when it is first seen.
 ///
-/// Those numbers depend on the order of asking, which is fine: see [`FuncRef::id`].
+/// These numbers depend on the order of the calls, which [`FuncRef::id`] allows.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// Sorted, apart from each other.
+    /// The mapped files, sorted by start.
     mapped: Vec<Region>,
     seen: Mutex<Pages>,
 }
@@ -81,7 +84,7 @@ pub struct Region {
     pub start: u64,
     /// One past the last address.
     pub end: u64,
-    /// What to call it, mostly the file's path.
+    /// Name of the region, usually the path of the file.
     pub module: String,
 }
 
@@ -92,7 +95,7 @@ struct Pages {
 }
 
 impl Regions {
-    /// Regions for these files. Where two overlap, the one that starts later has the addresses from there.
+    /// Regions for these files. If two overlap, addresses from the start of the later one belong to the later one.
     pub fn new(mut mapped: Vec<Region>) -> Self {
         mapped.sort();
         Self { mapped, seen: Mutex::default() }
@@ -116,7 +119,7 @@ impl Resolve for Regions {
         if id == next {
             seen.pages.push(page);
         }
-        // The region may end inside the page, so the answer is for this address only.
+        // A mapped region may begin or end inside the page, so the result holds for this address only.
         let (start, end) = (va, va.saturating_add(1));
         FuncRef { id: self.mapped.len() as u32 + id, entry: page, known: false, start, end }
     }

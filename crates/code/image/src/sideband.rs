@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The sideband of a run: what the packets alone cannot tell.
+//! The sideband of a run: information that the packets alone do not contain.
 //!
-//! In: the text of `streams/sideband.jsonl`, one JSON object a line. Out: typed [`Record`]s in file
-//! order. A packet stream says *where* the CPU was; the sideband says *who* ran there: which task a
-//! context switch entered, what a task calls itself, which file was mapped where.
+//! The input is the text of `streams/sideband.jsonl`, with one JSON object per line. The output is typed [`Record`]s in
+//! the order of the file. A packet stream tells where the CPU executed; the sideband tells which task ran there: the
+//! task that a context switch entered, the name of a task, and the file mapped at an address.
 //!
-//! Times are nanoseconds of the trace clock. A record of a kind this version does not know becomes
-//! [`Record::Other`], so that an older kprism reads a newer run; a line that is no record at all is an
-//! error that names the line.
+//! Times are nanoseconds of the trace clock. A record of an unknown kind becomes [`Record::Other`], so that an older
+//! kprism can read a newer run. A line that is not a record is an error that names the line.
 
 use serde::Deserialize;
 
-/// One sideband record; see the field comments for units.
+/// One sideband record. The fields' comments tell their units.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "k", rename_all = "lowercase")]
 pub enum Record {
@@ -21,77 +20,77 @@ pub enum Record {
     Comm(Comm),
     /// A file (or anonymous memory) was mapped into an address space.
     Mmap(Mmap),
-    /// A process was created: it starts with a copy of its parent's mappings.
+    /// A process was created. It starts with a copy of its parent's mappings.
     Fork(Fork),
     /// The traced command began or ended.
     Mark(Mark),
-    /// A record of a kind unknown to this version.
+    /// A record of a kind that this version does not know.
     #[serde(other)]
     Other,
 }
 
-/// A CPU takes up another task. Three kinds, of which a CPU's records are all of one:
+/// A CPU switched to another task. There are three kinds, and all records of a CPU are of the same kind:
 ///
-/// - by entry: the flow enters `ip`; exactly one record for each entry, in order;
+/// - by entry: the flow enters `ip`; there is exactly one record for each entry, in order;
 /// - by entry, `near`: the flow enters `ip` at about `t`; records or entries may be missing;
-/// - by place: at stream offset `offset`, from where on user code is that of `asid`, if that is told.
+/// - by offset: user code from stream offset `offset` on belongs to `asid`, if that is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Switch {
-    /// Time, ns.
+    /// Time, in ns.
     pub t: u64,
     /// CPU that switched.
     pub cpu: u32,
-    /// Address of `__switch_to`; 0 where the place tells.
+    /// Address of `__switch_to`; 0 if `offset` gives the position.
     #[serde(default)]
     pub ip: u64,
-    /// `t` tells which entry of `ip` it is, not the order.
+    /// True if `t`, and not the order, tells which entry of `ip` is meant.
     #[serde(default)]
     pub near: bool,
-    /// Where in the CPU's stream.
+    /// Offset of the switch in the CPU's stream.
     #[serde(default)]
     pub offset: Option<u64>,
-    /// Address space from `offset` on; none where packets tell it.
+    /// Address space from `offset` on. `None` if packets tell it.
     #[serde(default)]
     pub asid: Option<u64>,
-    /// Thread id that leaves.
+    /// Thread ID of the previous task.
     pub prev_pid: u32,
-    /// Its thread group.
+    /// Thread group ID of the previous task.
     pub prev_tgid: u32,
-    /// Its name.
+    /// Name of the previous task.
     pub prev_comm: String,
-    /// Thread id that enters.
+    /// Thread ID of the next task.
     pub pid: u32,
-    /// Its thread group.
+    /// Thread group ID of the next task.
     pub tgid: u32,
-    /// Its name.
+    /// Name of the next task.
     pub comm: String,
 }
 
-/// A task's new name.
+/// A new name of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Comm {
-    /// Time, ns.
+    /// Time, in ns.
     pub t: u64,
-    /// CPU it happened on.
+    /// CPU on which it happened.
     pub cpu: u32,
-    /// Thread id.
+    /// Thread ID.
     pub pid: u32,
-    /// Thread group.
+    /// Thread group ID.
     pub tgid: u32,
-    /// The name, at most 15 bytes in Linux.
+    /// The name, of at most 15 bytes in Linux.
     pub comm: String,
 }
 
-/// A new mapping, as the kernel's `perf_event_mmap` sees it.
+/// A new mapping, as seen by the kernel's `perf_event_mmap`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Mmap {
-    /// Time, ns.
+    /// Time, in ns.
     pub t: u64,
-    /// CPU it happened on.
+    /// CPU on which it happened.
     pub cpu: u32,
-    /// Thread id.
+    /// Thread ID.
     pub pid: u32,
-    /// Thread group.
+    /// Thread group ID.
     pub tgid: u32,
     /// Address space: CR3 without its low 12 bits.
     pub asid: u64,
@@ -99,12 +98,12 @@ pub struct Mmap {
     pub start: u64,
     /// One past the last address.
     pub end: u64,
-    /// Offset in the file, bytes.
+    /// Offset in the file, in bytes.
     #[serde(default)]
     pub pgoff: u64,
-    /// Whether instructions may be fetched from it.
+    /// True if instructions may be fetched from the mapping.
     pub exec: bool,
-    /// Path in the guest; `[vdso]` for the vdso; empty for anonymous memory.
+    /// Path on the traced machine; `[vdso]` for the vDSO; empty for anonymous memory.
     #[serde(default)]
     pub path: String,
 }
@@ -112,66 +111,66 @@ pub struct Mmap {
 /// A new process or thread.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Fork {
-    /// Time, ns.
+    /// Time, in ns.
     pub t: u64,
-    /// CPU it happened on.
+    /// CPU on which it happened.
     pub cpu: u32,
-    /// Thread id of the child.
+    /// Thread ID of the child.
     pub pid: u32,
-    /// Thread group of the child.
+    /// Thread group ID of the child.
     pub tgid: u32,
-    /// Thread id of the parent.
+    /// Thread ID of the parent.
     #[serde(default)]
     pub ppid: u32,
-    /// Address space of the child, where known.
+    /// Address space of the child, if known.
     #[serde(default)]
     pub asid: Option<u64>,
-    /// Address space of the parent, where known.
+    /// Address space of the parent, if known.
     #[serde(default)]
     pub parent_asid: Option<u64>,
 }
 
-/// Begin or end of the traced command.
+/// Beginning or end of the traced command.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Mark {
-    /// Time, ns.
+    /// Time, in ns.
     pub t: u64,
-    /// CPU it happened on.
+    /// CPU on which it happened.
     pub cpu: u32,
-    /// `begin` or `end`.
+    /// The end of the traced window: `begin` or `end`.
     pub what: MarkKind,
-    /// Thread id that made the mark.
+    /// Thread ID of the thread that made the mark.
     #[serde(default)]
     pub pid: u32,
 }
 
-/// Which end of the traced window a [`Mark`] is.
+/// The end of the traced window that a [`Mark`] stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MarkKind {
-    /// Tracing starts here.
+    /// Tracing starts at this mark.
     Begin,
-    /// Tracing stops here.
+    /// Tracing stops at this mark.
     End,
 }
 
-/// A line that is no record.
+/// A line that is not a record.
 #[derive(Debug, thiserror::Error)]
 #[error("sideband line {line}: expected a JSON record: {reason}")]
 pub struct SidebandError {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What the JSON reader objects to.
+    /// Message of the JSON reader.
     pub reason: String,
 }
 
-/// Reads every record of a sideband file.
+/// Parses all records of a sideband file.
 ///
-/// Names are bytes in Linux, so bytes that are not UTF-8 are replaced, not refused. A last line without
-/// its newline is a recording that was cut off: it is dropped when it does not parse.
+/// Names are arbitrary bytes in Linux, so bytes that are not UTF-8 are replaced. A last line without a newline belongs
+/// to a recording that was cut off; it is dropped if it cannot be parsed.
 ///
 /// # Errors
-/// The first line that is not a JSON record.
+/// Fails at the first line that is not a JSON record.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Record>, SidebandError> {
     match read(bytes) {
         (records, Faults { first: None, .. }) => Ok(records),
@@ -179,17 +178,17 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Record>, SidebandError> {
     }
 }
 
-/// Lines that are no record.
+/// The lines that are not records.
 #[derive(Debug, Default)]
 pub struct Faults {
-    /// How many.
+    /// Number of lines.
     pub lines: u64,
-    /// The first.
+    /// Error of the first line.
     pub first: Option<SidebandError>,
 }
 
-/// Reads every record that there is, and counts the lines that are none: one damaged line costs what it said, not the
-/// recording.
+/// Reads all valid records and counts the lines that are not records. A damaged line loses its own contents only, and
+/// not the rest of the recording.
 pub fn read(bytes: &[u8]) -> (Vec<Record>, Faults) {
     let mut records = Vec::new();
     let mut faults = Faults::default();

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Functions by (address space, address, time).
+//! Functions by address space, address and time.
 //!
-//! In: kallsyms text, sideband records, and the ELF files the guest mapped. Out: for an address at a time
-//! the function it belongs to and the range of addresses that stay within it. A [`FunctionId`] names one
-//! function of one file: processes that map the file at different addresses share it.
+//! The input is kallsyms text, sideband records, and the ELF files that the traced machine mapped. The output, for an
+//! address at a time, is its function and the range of addresses that belong to it. A [`FunctionId`] identifies one
+//! function of one file, which is shared by processes that map the file at different addresses.
 //!
-//! This stands on `object`, not on blazesym: the flow wants *ranges* (one lookup per new code block, then
-//! none while it stays inside) over address spaces of a machine that is gone, with mappings that change in
-//! time, PLT entries, and functions of stripped files told apart. blazesym answers single addresses
-//! of a live process or of one file, and its choice among aliases is not ours to fix.
+//! This is built on `object` and not on blazesym. The flow analysis needs ranges, so that one lookup per new code block
+//! is enough while execution stays inside; address spaces of a machine that no longer exists, with mappings that change
+//! in time; PLT entries; and separate functions in stripped files. blazesym resolves single addresses of a live process
+//! or one file, and its choice among aliases cannot be changed.
 //!
-//! Addresses of kernel functions are as they ran; of user functions as their file was linked.
+//! Addresses of kernel functions are run-time addresses; addresses of user functions are link-time addresses of their
+//! file.
 
 pub mod elf;
 pub mod kallsyms;
@@ -30,42 +31,42 @@ use maps::{Mapping, Maps};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionId(pub u32);
 
-/// Addresses `start..end` of an address space that belong to one function.
+/// A range of addresses, `start..end`, of an address space that belongs to one function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
     /// The function.
     pub func: FunctionId,
-    /// First address of the range (not always the entry: see [`Function::start`]).
+    /// First address of the range, which is not always the entry; see [`Function::start`].
     pub start: u64,
-    /// One past its last address.
+    /// One past the last address of the range.
     pub end: u64,
     /// The function's entry as mapped in this address space.
     pub entry: u64,
-    /// Whether a symbol covers the address; else the function stands for a file without symbols.
+    /// True if a symbol covers the address. Otherwise the function stands for a file without symbols.
     pub known: bool,
 }
 
-/// What a function is called and where it lives.
+/// Name and location of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
     /// Demangled name.
     pub name: String,
     /// `[kernel]`, `[module]`, `[vdso]`, or the path of the file.
     pub module: String,
-    /// Entry: kernel address, or link-time address within the file.
+    /// Entry address: at run time for the kernel, at link time within the file otherwise.
     pub start: u64,
-    /// Whether it is kernel code.
+    /// True if the function is kernel code.
     pub kernel: bool,
 }
 
-/// A file that was mapped but gave no symbols.
+/// A mapped file that gave no symbols.
 #[derive(Debug)]
 pub struct MissingFile {
-    /// Path in the guest.
+    /// Path on the traced machine.
     pub path: String,
-    /// Why.
+    /// Reason why there are no symbols.
     pub reason: String,
-    /// It is there, but cannot be read or understood.
+    /// True if the file exists but could not be read or parsed.
     pub damaged: bool,
 }
 
@@ -75,11 +76,11 @@ pub struct Symbols {
     functions: Vec<Function>,
     kernel: Kernel,
     maps: Maps,
-    /// One for each path of `maps`.
+    /// One element for each path of `maps`.
     files: Vec<File>,
     missing: Vec<MissingFile>,
     changes: Vec<Change>,
-    /// Stand for addresses that no symbol or mapping knows.
+    /// Functions for addresses that no symbol or mapping covers.
     nowhere: Nowhere,
 }
 
@@ -89,26 +90,26 @@ struct Nowhere {
     user: FunctionId,
 }
 
-/// Symbols of one mapped file.
+/// The symbols of one mapped file.
 #[derive(Debug)]
 struct File {
-    /// Its number of the first function of `elf`; or the number of the one function that stands for a
-    /// file without symbols.
+    /// Number of the first function of `elf`. For a file without symbols, number of the one function that stands for
+    /// it.
     base: u32,
     elf: Option<ElfSymbols>,
-    /// Stands for code of the file outside any function.
+    /// Function that stands for the file's code outside of all functions.
     rest: FunctionId,
 }
 
 impl Symbols {
-    /// Reads everything. `kallsyms` may be empty (kernel functions stay unknown); `root` is the folder
-    /// under which the guest's files lie at their guest paths.
+    /// Loads all symbols. `kallsyms` may be empty, and kernel functions then stay unknown. `root` is the folder that
+    /// contains the machine's files at their original paths.
     ///
-    /// Files that cannot be read or understood are no error: they are listed by [`Symbols::missing`], and
-    /// their code counts as one function named `[unknown]`.
+    /// Files that cannot be read or parsed are not an error. They are listed by [`Symbols::missing`], and the code of
+    /// each counts as one function named `[unknown]`, or `[vdso]` for the vDSO.
     ///
     /// # Errors
-    /// A kallsyms text that is none.
+    /// Fails if `kallsyms` is not a kallsyms text.
     pub fn load(kallsyms: &[u8], records: &[Record], root: Option<&Path>) -> Result<Self, KallsymsError> {
         let mut kernel = kallsyms::parse(kallsyms)?;
         let own = kernel.table.take_functions();
@@ -143,7 +144,8 @@ impl Symbols {
         Ok(Symbols { functions, kernel, maps, files, missing, changes, nowhere })
     }
 
-    /// The function at `va` of address space `asid` (ignored for kernel addresses) at time `ns`.
+    /// The function at `va` of address space `asid` (ignored for kernel addresses) at time `ns`. `None` if no symbol or
+    /// mapping covers the address.
     #[must_use]
     pub fn locate(&self, asid: u64, va: u64, ns: u64) -> Option<Located> {
         if va >= 1 << 63 {
@@ -162,7 +164,8 @@ impl Symbols {
         Some(locate_in_file(file, &self.functions, &mapping, va))
     }
 
-    /// The function at link-time address `address` of the file that `func` is of.
+    /// The function at link-time address `address` of the file that contains `func`. `None` if no symbol covers the
+    /// address.
     #[must_use]
     pub fn locate_in_module(&self, func: FunctionId, address: u64) -> Option<Located> {
         let file = self.files.iter().find(|f| f.base <= func.0 && func.0 <= f.rest.0)?;
@@ -172,13 +175,13 @@ impl Symbols {
         Some(Located { func: FunctionId(func), start: range.start, end: range.end, entry, known: true })
     }
 
-    /// The function of this number.
+    /// The function with this number.
     #[must_use]
     pub fn function(&self, id: FunctionId) -> &Function {
         &self.functions[id.0 as usize]
     }
 
-    /// Other names of functions, as symbol tables have them: of several at one address only one is shown.
+    /// Other names of functions. If a symbol table has several names for one address, only one of them is shown.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, FunctionId)> {
         let kernel = self.kernel.table.aliases().map(|(name, func)| (name, FunctionId(func)));
         let of_files = self.files.iter().filter_map(|file| Some((file.base, file.elf.as_ref()?)));
@@ -187,19 +190,19 @@ impl Symbols {
         }))
     }
 
-    /// How many functions there are; their numbers are `0..len()`.
+    /// Number of functions; their numbers are `0..len()`.
     #[must_use]
     pub fn len(&self) -> usize {
         self.functions.len()
     }
 
-    /// Whether no function is known.
+    /// True if there are no functions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
 
-    /// Mapped files without symbols, in order of first mapping.
+    /// Mapped files without symbols, in the order of their first mapping.
     #[must_use]
     pub fn missing(&self) -> &[MissingFile] {
         &self.missing
@@ -212,7 +215,7 @@ impl Resolve for Symbols {
             Some(at) if at.known => {
                 FuncRef { id: at.func.0, entry: at.entry, known: true, start: at.start, end: at.end }
             }
-            // Between symbols the next address may have one.
+            // An address between symbols: the next address may already have one.
             Some(at) => {
                 FuncRef { id: at.func.0, entry: at.entry, known: false, start: va, end: va.saturating_add(1) }
             }
@@ -233,7 +236,7 @@ impl Resolve for Symbols {
     }
 }
 
-/// Adds the function that stands for code without symbols in `module`.
+/// Adds a function that stands for code without symbols in `module`.
 fn unknown(functions: &mut Vec<Function>, module: &str, kernel: bool) -> FunctionId {
     let name = if module == "[vdso]" { module } else { "[unknown]" };
     functions.push(Function { name: name.to_owned(), module: module.to_owned(), start: 0, kernel });
@@ -251,7 +254,7 @@ fn locate_in_file(file: &File, functions: &[Function], mapping: &Mapping, va: u6
     let Some(elf) = &file.elf else { return whole };
     let offset = mapping.pgoff.wrapping_add(va - mapping.start);
     let Some(address) = elf.address_of(offset) else { return whole };
-    // Loaded minus linked; wraps for files linked high and loaded low.
+    // Load address minus link-time address. It wraps for files that are linked high and loaded low.
     let bias = va.wrapping_sub(address);
     match elf.table.find(address) {
         Some(range) => {
@@ -264,7 +267,7 @@ fn locate_in_file(file: &File, functions: &[Function], mapping: &Mapping, va: u6
                 known: true,
             }
         }
-        // A gap between functions: only this address is certain.
+        // In a gap between functions, the result holds for this address only.
         None => Located { func: file.rest, start: va, end: va + 1, entry: mapping.start, known: false },
     }
 }
@@ -284,7 +287,7 @@ fn add_file(functions: &mut Vec<Function>, path: &str, elf: Option<ElfSymbols>) 
     File { base, elf, rest }
 }
 
-/// The place of a path of the recorded machine under `root`, which it cannot leave.
+/// The path below `root` of a file of the recorded machine. `None` if it would leave `root`.
 pub fn under_root(root: &Path, path: &str) -> Option<PathBuf> {
     let mut place = root.to_owned();
     for part in Path::new(path).components() {
@@ -297,13 +300,13 @@ pub fn under_root(root: &Path, path: &str) -> Option<PathBuf> {
     Some(place)
 }
 
-/// Larger files are not read: no program needs it, and the reader's memory stays bounded.
+/// Size above which a file is not read, in bytes. No program is so large, and this limits the reader's memory.
 const MAX_ELF_BYTES: u64 = 1 << 30;
 
-/// Where the copy of a mapped file is.
+/// Path of the copy of a mapped file.
 fn place(root: Option<&Path>, path: &str) -> Result<PathBuf, String> {
     let root = root.ok_or("no folder of guest files was given")?;
-    // The kernel marks files that were removed while mapped.
+    // The kernel adds this suffix to files that were removed while they were mapped.
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     if path.is_empty() || path == "//anon" || path == "[anon]" {
         return Err("anonymous memory".to_owned());
@@ -338,7 +341,7 @@ mod tests {
         std::hint::black_box(n) + 2
     }
 
-    /// The same library at two addresses gives one function; kernel addresses ignore the space.
+    /// The same library at two addresses gives one function. Kernel addresses ignore the address space.
     #[test]
     fn one_function_for_all_processes() {
         assert_eq!(landmark(1), 3);
@@ -351,7 +354,7 @@ mod tests {
             .map(FunctionId)
             .find(|&id| symbols.function(id).name.ends_with("symbols::tests::landmark"))
             .unwrap();
-        // Loaded at 0: file offset and link address differ by the segment's own shift.
+        // The file is loaded at 0, so file offset and link-time address differ only by the segment's offset.
         let bytes = std::fs::read(&exe).unwrap();
         let elf = elf::parse(&bytes, "me").unwrap();
         let start = symbols.function(me).start;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Code versions: what is visible where from which stream offset on.
+//! Tests of code versions. The input is fragments at addresses and stream offsets; the output is checks of the bytes
+//! visible at each offset, on which all decoding depends.
 
 use kprism_image::code::{Conflict, GRANULE, Image};
 use kprism_image::maps::{Dict, MapRecord, image, parse_map};
@@ -88,7 +89,7 @@ fn files_of_a_run() {
     assert_eq!(at(&i, 0, 0x1000, 0, 15), [0x90, 0xc3]);
     assert_eq!(at(&i, 0, 0x1000, 50, 15), [0xcc, 0xc3]);
 
-    // Cut anywhere, both give what is whole and say where they stopped.
+    // Cut at any point, both return the complete records and tell the position of the error.
     for n in 0..dict.len() {
         assert!(Dict::parse(&dict[..n]).0.len() < 2);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instruction classes against hand-assembled bytes.
+//! Tests of instruction classes. The input is hand-assembled bytes and the output is checks of their classes, so that
+//! the expected values do not come from the decoder itself.
 
 use kprism_image::insn::{Far, InsnError, Kind, Mode, classify};
 
@@ -36,7 +37,7 @@ fn jmpabs() {
     for len in 1..bytes.len() {
         assert_eq!(classify(&bytes[..len], IP, Mode::Bits64), Err(InsnError::Truncated(len)));
     }
-    // With W or in opcode map 1 it is something else; before APX and in other modes, D5 is AAD.
+    // With W or in opcode map 1 it is another instruction. Before APX and in other modes, D5 is AAD.
     for payload in [0x08, 0x80] {
         let other = [&[0xd5, payload], &bytes[2..]].concat();
         assert_eq!(classify(&other, IP, Mode::Bits64), Err(InsnError::Invalid));

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can be wrong with BTF, or with what is asked of it.
+//! Errors of the BTF reader and its lookups.
 
-/// Why there is no answer.
+/// Reason why BTF could not be read, or a lookup failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Bytes that are no BTF.
+    /// The bytes are not valid BTF.
     #[error("{origin}: offset {offset:#x}: expected {expected}")]
     Malformed {
-        /// Where the bytes came from.
+        /// Source of the bytes, such as a file name.
         origin: String,
-        /// Where in them.
+        /// Offset of the error, in bytes.
         offset: usize,
-        /// What should have been there.
+        /// Description of valid input at that offset.
         expected: String,
     },
-    /// Something that BTF should know and does not.
+    /// BTF does not contain the requested item.
     #[error("{origin}: no {what}")]
     Unknown {
-        /// Whose BTF.
+        /// Source of the BTF, such as a file name.
         origin: String,
-        /// What was looked for.
+        /// The requested item.
         what: String,
     },
 }

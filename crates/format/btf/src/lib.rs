@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! BTF, the kernel's own description of its types (`Documentation/bpf/btf.rst`).
+//! BTF, the kernel's description of its types (`Documentation/bpf/btf.rst`).
 //!
-//! **In:** any bytes. **Out:** types by number and by name, members with their offsets, functions with their
-//! parameters. Every offset and number in the bytes is checked when it is used or before; nothing is allocated in
-//! proportion to a number in them but to their length.
+//! **Input:** any bytes. **Output:** types by number and by name, members with their offsets, functions with their
+//! parameters. Every offset and number in the bytes is checked before or at its use. Memory use is proportional to the
+//! length of the input, never to a number in it.
 //!
-//! A module's BTF is *split*: its numbers and strings go on where those of the kernel end.
+//! A module's BTF is *split*: its type numbers and string offsets continue those of the kernel.
 
 mod error;
 mod lookup;
@@ -22,7 +22,7 @@ use raw::{Header, u32_at};
 /// A type's number. 0 is `void`.
 pub type TypeId = u32;
 
-/// What a type is.
+/// Kind of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -72,7 +72,7 @@ impl Kind {
         Kind::Enum64,
     ];
 
-    /// Bytes after the common 12, for `vlen` elements.
+    /// Size in bytes of the data after the common 12 bytes, for `vlen` elements.
     fn extra(self, vlen: usize) -> usize {
         match self {
             Kind::Int | Kind::Var | Kind::DeclTag => 4,
@@ -84,21 +84,21 @@ impl Kind {
     }
 }
 
-/// Eight times what the kernel allows its symbols.
+/// Limit of a name's length in bytes: eight times the kernel's limit for symbols.
 const LONGEST_NAME: usize = 4096;
 
-/// One type as it is stored.
+/// A type as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Type<'a> {
-    /// Its number.
+    /// Type number.
     pub id: TypeId,
-    /// What it is.
+    /// Kind, which determines the meaning of the other fields.
     pub kind: Kind,
-    /// Its name; empty if it has none.
+    /// Name; empty if the type has none.
     pub name: &'a str,
-    /// The flag whose meaning depends on the kind: bit fields in a struct, a forward union, a signed enum.
+    /// Flag whose meaning depends on the kind: a struct with bitfields, a forward-declared union, a signed enum.
     pub flag: bool,
-    /// The size in bytes, or the type it refers to, by kind.
+    /// Depending on the kind, the size in bytes or the number of the type referred to.
     pub size_or_type: u32,
     vlen: usize,
     extra: &'a [u8],
@@ -111,9 +111,9 @@ pub struct Btf {
     bytes: Vec<u8>,
     types: std::ops::Range<usize>,
     strings: std::ops::Range<usize>,
-    /// Where each type begins in `bytes`.
+    /// Offset of each type in `bytes`.
     offsets: Vec<u32>,
-    /// Types with names, by kind and name.
+    /// Types with names, sorted by kind and name.
     named: Vec<TypeId>,
     base: Option<Arc<Btf>>,
     first_id: u32,
@@ -121,7 +121,8 @@ pub struct Btf {
 }
 
 impl Btf {
-    /// Reads BTF: raw, as in /sys/kernel/btf, or the section of an ELF file. `base` is the kernel's, for a module's.
+    /// Parses BTF: raw, as in /sys/kernel/btf, or from a section of an ELF file. A module's BTF needs the kernel's as
+    /// `base`.
     pub fn parse(origin: &str, bytes: Vec<u8>, base: Option<Arc<Btf>>) -> Result<Self, Error> {
         let bytes = if bytes.starts_with(b"\x7fELF") { section(origin, &bytes)? } else { bytes };
         let header = Header::read(origin, &bytes)?;
@@ -148,7 +149,7 @@ impl Btf {
         Error::Malformed { origin: self.origin.clone(), offset, expected: expected.into() }
     }
 
-    /// Finds where each type begins, and checks its extent and its name.
+    /// Lists the types' offsets, and checks each type's extent and name.
     fn index(&mut self) -> Result<(), Error> {
         let mut at = self.types.start;
         let mut offsets = Vec::new();
@@ -180,7 +181,7 @@ impl Btf {
             at += size;
         }
         self.offsets = offsets;
-        // Sorting needs the types readable, which they are now. The lower number comes first among equals.
+        // The sort reads the types, so it comes last. Among equal names, the lower number comes first.
         named.sort_by_cached_key(|&id| {
             let found = self.own(id).map(|ty| (ty.kind, ty.name.to_owned()));
             (found, id)
@@ -189,17 +190,17 @@ impl Btf {
         Ok(())
     }
 
-    /// Where it was read from.
+    /// Source of the BTF, such as a file name.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// The number after the last type's.
+    /// Number after the last type's.
     pub fn end_id(&self) -> TypeId {
         self.first_id + self.offsets.len() as u32
     }
 
-    /// The number of the first type of its own, which is 1 but for modules.
+    /// Number of the first type in this BTF. It is 1, except for modules.
     pub fn first_id(&self) -> TypeId {
         self.first_id
     }
@@ -209,7 +210,7 @@ impl Btf {
             return self.base.as_ref()?.string(offset);
         };
         let rest = self.bytes.get(self.strings.clone())?.get(own as usize..)?;
-        // Many types may name the same string: without a limit, a long one would be read over and over.
+        // Many types may refer to the same string; the limit keeps a long one from being read over and over.
         let end = rest.iter().take(LONGEST_NAME).position(|&byte| byte == 0)?;
         std::str::from_utf8(&rest[..end]).ok()
     }
@@ -230,7 +231,7 @@ impl Btf {
         })
     }
 
-    /// A type by number; those of the base as well.
+    /// Returns a type by its number, including the base's types.
     pub fn get(&self, id: TypeId) -> Option<Type<'_>> {
         if id == 0 {
             let nothing = &[];
@@ -250,18 +251,18 @@ impl Btf {
         }
     }
 
-    /// All types, those of the base first.
+    /// Returns all types, the base's first.
     pub fn all(&self) -> impl Iterator<Item = Type<'_>> {
         (1..self.end_id()).filter_map(|id| self.get(id))
     }
 
-    /// The types of its own, in order.
+    /// Returns the types of this BTF without the base's, in order.
     pub fn types(&self) -> impl Iterator<Item = Type<'_>> {
         (self.first_id..self.end_id()).filter_map(|id| self.own(id))
     }
 }
 
-/// The BTF that an ELF file carries.
+/// Returns the `.BTF` section of an ELF file.
 fn section(origin: &str, file: &[u8]) -> Result<Vec<u8>, Error> {
     let wrong = |expected: String| Error::Malformed { origin: origin.into(), offset: 0, expected };
     let object = object::File::parse(file).map_err(|e| wrong(format!("an ELF file: {e}")))?;

@@ -1,62 +1,62 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Asking BTF: by name, by member, by function; sizes, and types as C writes them.
+//! Lookups in BTF: by name, member and function; sizes; and types in C syntax.
 
 use crate::raw::u32_at;
 use crate::{Btf, Error, Kind, Type, TypeId};
 
-/// Longer chains of typedefs, modifiers and nested anonymous members do not occur, but cycles in hostile BTF would.
+/// Limit of chains of typedefs and modifiers. Real chains are shorter; hostile BTF may contain cycles.
 const DEEPEST: usize = 64;
 
 /// A member of a struct or union.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member<'a> {
-    /// Its name; empty for an anonymous struct or union.
+    /// Name; empty for an anonymous struct or union.
     pub name: &'a str,
-    /// Its type.
+    /// Number of the type.
     pub ty: TypeId,
-    /// Where it begins, in bits.
+    /// Offset from the start of the struct or union, in bits.
     pub bit_offset: u32,
-    /// How many bits it has, if it is a bit field.
+    /// Width of a bitfield in bits; None for other members.
     pub bits: Option<u32>,
 }
 
-/// A parameter.
+/// A parameter of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameter<'a> {
-    /// Its name; empty if it has none.
+    /// Name; empty if it has none.
     pub name: &'a str,
-    /// Its type.
+    /// Number of the type.
     pub ty: TypeId,
 }
 
-/// How an integer is encoded.
+/// Encoding of an integer type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Integer {
-    /// With a sign.
+    /// True for a signed type.
     pub signed: bool,
-    /// `_Bool`.
+    /// True for `_Bool`.
     pub boolean: bool,
-    /// How many bits it has.
+    /// Width in bits.
     pub bits: u32,
 }
 
 /// A function of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function<'a> {
-    /// Its number, by which programs are attached.
+    /// Type number; programs are attached by it.
     pub id: TypeId,
-    /// Its name.
+    /// Name of the function, as in the kernel's symbol table.
     pub name: &'a str,
-    /// What it takes.
+    /// Parameters in order, without a final `...`.
     pub parameters: Vec<Parameter<'a>>,
-    /// It takes more after these.
+    /// True if the parameter list ends with `...`.
     pub variadic: bool,
-    /// What it gives; 0 is nothing.
+    /// Number of the result's type; 0 is `void`.
     pub result: TypeId,
 }
 
 impl Btf {
-    /// The type of this kind and name: its own first, then the base's.
+    /// Finds a type by kind and name: in this BTF first, then in the base.
     pub fn find(&self, kind: Kind, name: &str) -> Option<Type<'_>> {
         let key = |id: &TypeId| self.own(*id).map(|ty| (ty.kind, ty.name));
         let at = self.named.partition_point(|id| key(id) < Some((kind, name)));
@@ -67,7 +67,7 @@ impl Btf {
         }
     }
 
-    /// A struct by name.
+    /// Finds a struct by name.
     pub fn structure(&self, name: &str) -> Result<Type<'_>, Error> {
         self.find(Kind::Struct, name).ok_or_else(|| self.unknown(format!("struct {name}")))
     }
@@ -76,13 +76,13 @@ impl Btf {
         Error::Unknown { origin: self.origin.clone(), what }
     }
 
-    /// A function by name.
+    /// Finds a function by name.
     pub fn function(&self, name: &str) -> Result<Function<'_>, Error> {
         let ty = self.find(Kind::Func, name);
         ty.and_then(|ty| self.as_function(ty)).ok_or_else(|| self.unknown(format!("function {name}")))
     }
 
-    /// A function's parameters and result.
+    /// Returns the parameters and result of a function type; None for other kinds.
     pub fn as_function<'a>(&'a self, ty: Type<'a>) -> Option<Function<'a>> {
         let proto = self.get(ty.size_or_type).filter(|_| ty.kind == Kind::Func)?;
         if proto.kind != Kind::FuncProto {
@@ -93,12 +93,12 @@ impl Btf {
             let name = self.string_of(proto.id, u32_at(proto.extra, at))?;
             parameters.push(Parameter { name, ty: u32_at(proto.extra, at + 4) });
         }
-        // `...` is written as a last parameter of type 0.
+        // `...` is stored as a last parameter of type 0.
         let variadic = parameters.pop_if(|last| last.ty == 0 && last.name.is_empty()).is_some();
         Some(Function { id: ty.id, name: ty.name, parameters, variadic, result: proto.size_or_type })
     }
 
-    /// A string that type `id` names: it counts in the numbering of the BTF that has the type.
+    /// Returns a string that type `id` refers to. The offset is relative to the BTF that contains the type.
     fn string_of(&self, id: TypeId, offset: u32) -> Option<&str> {
         match &self.base {
             Some(base) if id < self.first_id => base.string_of(id, offset),
@@ -106,7 +106,7 @@ impl Btf {
         }
     }
 
-    /// The members of a struct or union; none of other types.
+    /// Returns the members of a struct or union; empty for other types.
     pub fn members<'a>(&'a self, ty: Type<'a>) -> impl Iterator<Item = Member<'a>> {
         let extra = if matches!(ty.kind, Kind::Struct | Kind::Union) { ty.extra } else { &[] };
         (0..extra.len()).step_by(12).filter_map(move |at| {
@@ -117,9 +117,9 @@ impl Btf {
         })
     }
 
-    /// A member by name, also within anonymous members; its offset counts from the outer type.
+    /// Finds a member by name, also in anonymous members. Its offset counts from the outer type.
     pub fn member(&self, ty: TypeId, name: &str) -> Option<Member<'_>> {
-        // Anonymous types within themselves, in hostile BTF, would never end.
+        // In hostile BTF, an anonymous type may contain itself; the limit ends the search.
         const MOST: usize = 10_000;
         let mut found = None;
         let mut ahead = vec![(ty, 0u32)];
@@ -131,7 +131,7 @@ impl Btf {
                     return found;
                 };
                 if member.name == name {
-                    // The outermost wins, as in C.
+                    // The outermost match is used, as in C.
                     found = found.or(Some(Member { bit_offset, ..member }));
                 } else if member.name.is_empty() {
                     ahead.push((member.ty, bit_offset));
@@ -144,7 +144,7 @@ impl Btf {
         found
     }
 
-    /// The offset in bytes of a member that is no bit field, along a path like `se.exec_start`.
+    /// Returns the offset in bytes of a member along a path like `se.exec_start`. Bitfields are rejected.
     pub fn offset(&self, structure: &str, path: &str) -> Result<i16, Error> {
         let unknown = || self.unknown(format!("member {path} in struct {structure}"));
         let mut ty = self.structure(structure)?.id;
@@ -157,7 +157,7 @@ impl Btf {
         i16::try_from(bits / 8).map_err(|_| unknown())
     }
 
-    /// What is left when typedefs and modifiers are taken off; `None` for a chain without end.
+    /// Follows typedefs and modifiers. `None` if the chain is longer than any real one.
     pub fn resolve(&self, mut id: TypeId) -> Option<TypeId> {
         for _ in 0..DEEPEST {
             let ty = self.get(id)?;
@@ -171,19 +171,19 @@ impl Btf {
         None
     }
 
-    /// Element type and number of elements of an array.
+    /// Returns an array's element type and number of elements.
     pub fn array(&self, ty: Type<'_>) -> Option<(TypeId, u32)> {
         (ty.kind == Kind::Array).then(|| (u32_at(ty.extra, 0), u32_at(ty.extra, 8)))
     }
 
-    /// How an integer is encoded.
+    /// Returns the encoding of an integer type.
     pub fn integer(&self, ty: Type<'_>) -> Option<Integer> {
         let word = (ty.kind == Kind::Int).then(|| u32_at(ty.extra, 0))?;
         let encoding = word >> 24;
         Some(Integer { signed: encoding & 1 != 0, boolean: encoding & 4 != 0, bits: word & 0xff })
     }
 
-    /// The values of an enum by name.
+    /// Returns the names and values of an enum.
     pub fn enumerators<'a>(&'a self, ty: Type<'a>) -> impl Iterator<Item = (&'a str, i64)> {
         let (step, extra) = match ty.kind {
             Kind::Enum => (8, ty.extra),
@@ -201,7 +201,7 @@ impl Btf {
         })
     }
 
-    /// The size of a type in bytes, if it has one.
+    /// Returns the size of a type in bytes, if it has one.
     pub fn size_of(&self, id: TypeId) -> Option<u64> {
         let (mut id, mut times) = (id, 1u64);
         for _ in 0..DEEPEST {
@@ -224,7 +224,7 @@ impl Btf {
         None
     }
 
-    /// A type as C writes it, without its declarator's name.
+    /// Formats a type in C syntax, without a declarator.
     pub fn type_name(&self, id: TypeId) -> String {
         self.named_within(id, 16)
     }

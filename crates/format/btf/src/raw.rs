@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The header, and words at offsets.
+//! The BTF header, and access to words at offsets.
 
 use std::ops::Range;
 
 use crate::Error;
 
-/// Bytes of the header that are used.
+/// Size in bytes of the header fields that are read.
 pub(crate) const HEADER: usize = 24;
 
 const MAGIC: u16 = 0xeb9f;
 
-/// Where types and strings lie.
+/// Ranges of the types and strings in the file.
 pub(crate) struct Header {
     pub types: Range<usize>,
     pub strings: Range<usize>,
@@ -26,7 +26,7 @@ impl Header {
         if bytes.len() < HEADER {
             return Err(wrong(bytes.len(), "a header of 24 bytes"));
         }
-        // Type offsets are kept as u32.
+        // Type offsets are stored as u32.
         if u32::try_from(bytes.len()).is_err() {
             return Err(wrong(0, "less than 4 GiB"));
         }
@@ -58,7 +58,7 @@ impl Header {
     }
 }
 
-/// The little-endian word at an offset that the caller knows to be inside.
+/// Reads a little-endian word. Panics if it is not inside `bytes`.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

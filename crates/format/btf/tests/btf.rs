@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The reader of BTF against the kernel that runs, with another reader as judge, and against anything else.
+//! Compares the reader with another one on the running kernel's BTF, and feeds it generated and damaged input.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ mod synthetic;
 
 const RUNNING: &str = "/sys/kernel/btf/vmlinux";
 
-/// The running kernel's; the test is ignored if it has none.
+/// Returns the running kernel's BTF; the test is ignored if it has none.
 fn running() -> Vec<u8> {
     needs(&[BTF]);
     std::fs::read(RUNNING).unwrap()
@@ -77,7 +77,7 @@ fn made_up_types() {
     let file = btf.structure("file").unwrap();
     let names: Vec<&str> = btf.members(file).map(|m| m.name).collect();
     assert_eq!(names, ["flags", "", "mode"]);
-    // Within the anonymous union, which begins at bit 64.
+    // A member of the anonymous union, which begins at bit 64.
     assert_eq!(btf.member(file.id, "inner").unwrap().bit_offset, 64);
     let mode = btf.member(file.id, "mode").unwrap();
     assert_eq!((mode.bit_offset, mode.bits), (128, Some(3)));
@@ -89,7 +89,7 @@ fn made_up_types() {
     let states = btf.find(Kind::Enum, "state").unwrap();
     assert_eq!(btf.enumerators(states).collect::<Vec<_>>(), [("OFF", 0), ("BAD", -1)]);
 
-    // A module's types go on where the kernel's end.
+    // A module's type numbers continue the kernel's.
     let base = Arc::new(btf);
     let end = base.end_id();
     let module =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast traces are read: GB of pages a second, and events. Prints the best of many passes, since the machine may
-//! be busy.
+//! Measures the speed of reading traces: GB/s and events/s. Prints the best of many passes, because the machine may be
+//! busy.
 //!
 //! `cargo bench -p kprism-ftrace -- trace.dat… text…`
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Numbers and strings from bytes, in either order of bytes; whatever is not there is `None`.
+//! Reads numbers and strings from bytes, in either byte order. Returns `None` past the end.
 
-/// The order of bytes of the traced machine.
+/// Byte order of the traced machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Order {
     /// Least significant byte first.
@@ -30,7 +30,7 @@ impl Order {
         Some(if self == Order::Little { u64::from_le_bytes(raw) } else { u64::from_be_bytes(raw) })
     }
 
-    /// An unsigned number of 1, 2, 4 or 8 bytes.
+    /// Reads an unsigned number of 1, 2, 4 or 8 bytes.
     #[inline]
     pub fn number(self, bytes: &[u8], at: usize, size: usize) -> Option<u64> {
         match size {
@@ -43,7 +43,7 @@ impl Order {
     }
 }
 
-/// A place in bytes that moves on as they are read.
+/// A read position in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Cursor<'a> {
     pub bytes: &'a [u8],
@@ -74,7 +74,7 @@ impl<'a> Cursor<'a> {
         self.order.u64(self.take(8)?, 0)
     }
 
-    /// A string ended by 0, without it.
+    /// Reads a zero-terminated string. The result excludes the zero byte.
     pub fn string(&mut self) -> Option<&'a [u8]> {
         let rest = self.bytes.get(self.at..)?;
         let end = memchr::memchr(0, rest)?;
@@ -83,7 +83,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Up to the first 0.
+/// Returns the bytes before the first zero byte.
 pub fn until_nul(bytes: &[u8]) -> &[u8] {
     &bytes[..memchr::memchr(0, bytes).unwrap_or(bytes.len())]
 }

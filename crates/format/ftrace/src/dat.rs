@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! trace-cmd's `trace.dat`, versions 6 and 7 (trace-cmd.dat.v6(5), trace-cmd.dat.v7(5)).
 //!
-//! In: the file. Out: a [`Dat`]: formats, symbols, names, statistics, and for each buffer the ring buffer's pages of
-//! each CPU, borrowed from the file unless they were compressed (zlib, zstd). Both versions hold the same parts:
-//! version 6 one after the other (`v6`), version 7 as sections that options point to (`v7`).
+//! Input: the file. Output: a [`Dat`] with formats, symbols, task names and statistics, and the ring buffer's pages of
+//! each buffer and CPU. Pages are borrowed from the file unless they were compressed (zlib, zstd). Both versions
+//! contain the same parts: version 6 in sequence (`v6`), version 7 as sections that options point to (`v7`).
 
 mod unpack;
 mod v6;
@@ -20,53 +20,53 @@ use crate::raw::Cpu;
 /// First bytes of every trace.dat.
 pub const MAGIC: &[u8] = b"\x17\x08\x44tracing";
 
-/// What a trace.dat holds.
+/// Contents of a trace.dat.
 #[derive(Debug, Clone, Default)]
 pub struct Dat<'a> {
     /// 6 or 7.
     pub version: u32,
-    /// `zstd`, `zlib` or `none`; version 6 knows no compression.
+    /// `zstd`, `zlib` or `none`. Version 6 has no compression.
     pub compression: String,
-    /// Order of bytes: most significant first.
+    /// True for big-endian data.
     pub big: bool,
     /// Layout of the ring buffer's pages.
     pub layout: PageLayout,
     /// Formats of all events.
     pub formats: Vec<Format>,
-    /// `/proc/kallsyms`.
+    /// Contents of `/proc/kallsyms`.
     pub kallsyms: Cow<'a, [u8]>,
-    /// `saved_cmdlines`.
+    /// Contents of `saved_cmdlines`.
     pub cmdlines: Cow<'a, [u8]>,
-    /// `printk_formats`.
+    /// Contents of `printk_formats`.
     pub printk: Cow<'a, [u8]>,
-    /// The top buffer first if it is there, and those of instances.
+    /// The top buffer first, if it is present, then those of instances.
     pub buffers: Vec<Buffer<'a>>,
     /// `per_cpu/cpuN/stats` as text, in the order of the file.
     pub stats: Vec<String>,
-    /// `uname`, empty if not told.
+    /// Output of `uname`; empty if the file has none.
     pub uname: String,
-    /// Conversion of time stamp counter ticks.
+    /// Conversion from TSC ticks to ns.
     pub tsc: Option<TscToNs>,
-    /// Added to every time.
+    /// Offset to add to every time.
     pub offset: i64,
-    /// What was passed over.
+    /// Messages about parts that were skipped.
     pub notes: Vec<String>,
     clock: String,
 }
 
-/// ns = (ticks · mult >> shift) + offset.
+/// Conversion from TSC ticks: ns = (ticks · mult >> shift) + offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TscToNs {
     /// Multiplier.
     pub mult: u32,
-    /// Shift.
+    /// Right shift in bits.
     pub shift: u32,
-    /// Offset.
+    /// Offset in ns.
     pub offset: u64,
 }
 
 impl TscToNs {
-    /// Converts.
+    /// Converts ticks to ns.
     #[must_use]
     pub fn ns(&self, ticks: u64) -> u64 {
         let scaled = (u128::from(ticks) * u128::from(self.mult)).checked_shr(self.shift).unwrap_or(0);
@@ -74,24 +74,25 @@ impl TscToNs {
     }
 }
 
-/// A ring buffer: the top one, or an instance's.
+/// A ring buffer: the top one or an instance's.
 #[derive(Debug, Clone, Default)]
 pub struct Buffer<'a> {
     /// Name of the instance; empty for the top one.
     pub name: String,
-    /// Its clock.
+    /// Name of the buffer's clock.
     pub clock: String,
-    /// Pages by CPU.
+    /// Pages of each CPU.
     pub cpus: Vec<(u32, Cow<'a, [u8]>)>,
-    /// Bytes of a page, if the buffer has its own.
+    /// Page size in bytes, if it differs from the file's.
     pub page_size: Option<usize>,
 }
 
 impl<'a> Dat<'a> {
-    /// Reads a file.
+    /// Parses a file.
     ///
     /// # Errors
-    /// It is no trace.dat, or what all else depends on cannot be read. What else is damaged is passed over and noted.
+    /// The file is not a trace.dat, or a part that all others need cannot be read. Other damaged parts are skipped and
+    /// listed in `notes`.
     pub fn parse(file: &'a [u8]) -> Result<Dat<'a>, FtraceError> {
         let (mut dat, version, at) = Self::begin(file)?;
         match version.parse().unwrap_or(0) {
@@ -116,10 +117,10 @@ impl<'a> Dat<'a> {
         Ok(dat)
     }
 
-    /// Reads what perf keeps of the same in its files (`HEADER_TRACING_DATA`): version 6 without buffers.
+    /// Parses the tracing data in perf's files (`HEADER_TRACING_DATA`): version 6 without buffers.
     ///
     /// # Errors
-    /// It is no such thing, or cut off.
+    /// The bytes are something else, or truncated.
     pub fn parse_head(bytes: &'a [u8]) -> Result<Dat<'a>, FtraceError> {
         let (mut dat, version, mut at) = Self::begin(bytes)?;
         v6::head(&mut dat, &mut at)?;
@@ -129,7 +130,7 @@ impl<'a> Dat<'a> {
         Ok(dat)
     }
 
-    /// Reads the mark, the version, and what both have behind it.
+    /// Reads the magic number, the version, and the fields that both versions have after it.
     fn begin(file: &'a [u8]) -> Result<(Dat<'a>, &'a str, Cursor<'a>), FtraceError> {
         let mut at = Cursor { bytes: file, at: 0, order: Order::Little };
         if at.take(MAGIC.len()) != Some(MAGIC) {
@@ -147,13 +148,13 @@ impl<'a> Dat<'a> {
         Ok((dat, version, at))
     }
 
-    /// A decoder of its events.
+    /// Returns a decoder of the file's events.
     #[must_use]
     pub fn decoder(&self) -> Decoder {
         Decoder::new(&self.formats, self.big)
     }
 
-    /// The events of each CPU of a buffer.
+    /// Returns a reader of events for each CPU of a buffer.
     pub fn cpus<'b>(&self, buffer: &'b Buffer<'_>, decoder: &'b Decoder) -> Vec<Cpu<'b>> {
         let mut layout = self.layout;
         if let Some(size) = buffer.page_size.filter(|&size| size > layout.data_at) {
@@ -163,7 +164,7 @@ impl<'a> Dat<'a> {
     }
 }
 
-/// Options that both versions have.
+/// Options that exist in both versions.
 mod option {
     pub const DONE: u16 = 0;
     pub const CPUSTAT: u16 = 2;
@@ -176,7 +177,7 @@ mod option {
     pub const TSC2NSEC: u16 = 14;
 }
 
-/// Takes what an option says if it is one of those that mean the same in both versions.
+/// Handles an option that means the same in both versions.
 fn common_option(dat: &mut Dat<'_>, id: u16, data: &[u8], order: Order) {
     let text = || String::from_utf8_lossy(crate::bytes::until_nul(data)).into_owned();
     match id {
@@ -196,7 +197,7 @@ fn tsc_to_ns(data: &[u8], order: Order) -> Option<TscToNs> {
     Some(TscToNs { mult: order.u32(data, 0)?, shift: order.u32(data, 4)?, offset: order.u64(data, 8)? })
 }
 
-/// `header_page\0`, its size and text, and the same of `header_event`.
+/// Parses `header_page\0` with its size and text, then the same for `header_event`.
 fn header_info(dat: &mut Dat<'_>, at: &mut Cursor<'_>) -> Option<Result<(), FtraceError>> {
     (at.string()? == b"header_page").then_some(())?;
     let size = at.u64()?;
@@ -207,7 +208,7 @@ fn header_info(dat: &mut Dat<'_>, at: &mut Cursor<'_>) -> Option<Result<(), Ftra
     Some(layout.map(|layout| dat.layout = layout))
 }
 
-/// A count, then for each a size and a format.
+/// Parses a count, then a size and a format for each.
 fn ftrace_formats(dat: &mut Dat<'_>, at: &mut Cursor<'_>) -> Option<()> {
     let count = at.u32()?;
     some_formats(dat, at, "ftrace", count)
@@ -224,7 +225,7 @@ fn some_formats(dat: &mut Dat<'_>, at: &mut Cursor<'_>, system: &str, count: u32
     Some(())
 }
 
-/// A count of subsystems, then for each its name, a count and formats.
+/// Parses a count of subsystems, then for each its name, a count and formats.
 fn event_formats(dat: &mut Dat<'_>, at: &mut Cursor<'_>) -> Option<()> {
     for _ in 0..at.u32()? {
         let system = String::from_utf8_lossy(at.string()?).into_owned();

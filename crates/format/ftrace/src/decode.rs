@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A record of the ring buffer to what it says.
+//! Decodes records of the ring buffer.
 //!
-//! In: formats, once; then records. Out: [`Data`]. Each event's fields are looked up by name when the decoder is
-//! made, so that a record costs a few loads.
+//! Input: formats, once; then records. Output: [`Data`]. The constructor looks up each event's fields by name, so that
+//! a record costs only a few loads.
 
 use crate::bytes::{Order, until_nul};
 use crate::event::{Context, Data, Exit, Func};
 use crate::format::Format;
 
-/// Where a number lies.
+/// Offset and size of a number in a record.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     at: usize,
@@ -24,18 +24,19 @@ enum Kind {
     IrqExit,
 }
 
-/// Knows the events of one machine.
+/// Decoder for the events of one machine.
 #[derive(Debug, Clone)]
 pub struct Decoder {
     pub(crate) order: Order,
-    /// By number; `None` is an event whose records stay raw.
+    /// By event number. `None`: records of the event stay raw.
     kinds: Vec<Option<Kind>>,
     names: Vec<Option<(String, String)>>,
     flags: usize,
     pid: Slot,
 }
 
-/// More calls than a task's stack of returns holds: pages of 64 KiB of words (kernel/trace/fgraph.c, `SHADOW_STACK_SIZE`).
+/// Limit of a call's depth: more than a task's shadow stack can hold, with pages of 64 KiB (kernel/trace/fgraph.c,
+/// `SHADOW_STACK_SIZE`).
 pub const DEEPEST: u32 = 8192;
 
 /// Bits of `common_flags` (include/linux/trace_events.h, `TRACE_FLAG_*`).
@@ -44,7 +45,7 @@ const SOFTIRQ: u8 = 0x10;
 const NMI: u8 = 0x40;
 
 impl Decoder {
-    /// A decoder of these formats, on a machine of this order of bytes (`big`: most significant first).
+    /// Returns a decoder for these formats. `big` is true for a big-endian machine.
     #[must_use]
     pub fn new(formats: &[Format], big: bool) -> Self {
         let size = formats.iter().map(|f| usize::from(f.id) + 1).max().unwrap_or(0);
@@ -63,27 +64,27 @@ impl Decoder {
         }
     }
 
-    /// Subsystem and name of an event.
+    /// Returns the subsystem and name of an event.
     #[must_use]
     pub fn name(&self, id: u16) -> Option<(&str, &str)> {
         let (system, name) = self.names.get(usize::from(id))?.as_ref()?;
         Some((system, name))
     }
 
-    /// Whether records of this number are entries or exits of functions.
+    /// Returns true if records of this number are function entries or exits.
     pub(crate) fn is_call(&self, id: u16) -> bool {
         let kind = self.kinds.get(usize::from(id)).copied().flatten();
         matches!(kind, Some(Kind::Entry { .. } | Kind::Exit { .. }))
     }
 
-    /// Context and contents of a record that did not come from the ring buffer.
+    /// Decodes the context and contents of a record from another source than the ring buffer.
     #[must_use]
     pub fn record<'a>(&self, record: &'a [u8]) -> (Context, Data<'a>) {
         let (_, context, data) = self.decode(record);
         (context, data)
     }
 
-    /// Thread, context and contents of a record. A record too short for its event stays raw.
+    /// Decodes the thread, context and contents of a record. A record too short for its event stays raw.
     #[inline]
     pub(crate) fn decode<'a>(&self, record: &'a [u8]) -> (u32, Context, Data<'a>) {
         let id = self.order.u16(record, 0).unwrap_or(0);
@@ -104,7 +105,8 @@ impl Decoder {
     #[inline]
     fn known<'a>(&self, kind: Kind, record: &'a [u8]) -> Option<Data<'a>> {
         let number = |slot| self.number(record, slot);
-        // Later kernels keep other things in the upper half of a long depth; earlier ones have -1 at the outermost.
+        // The upper half of a long depth has another meaning in later kernels. In earlier ones, the depth of the
+        // outermost call is -1.
         let depth_of = |slot| {
             let depth = number(slot).map(|n| (n as u32 as i32).max(0) as u32);
             depth.filter(|depth| *depth <= DEEPEST)
@@ -150,7 +152,7 @@ fn slot(format: &Format, name: &str) -> Option<Slot> {
 fn kind(format: &Format) -> Option<Kind> {
     let slot = |name| slot(format, name);
     match (format.system.as_str(), format.name.as_str()) {
-        // `fgraph_retaddr_entry` came with 6.13: an entry that also knows its caller.
+        // `fgraph_retaddr_entry` (since Linux 6.13) is an entry that also contains the caller.
         (_, "funcgraph_entry" | "fgraph_retaddr_entry") => {
             Some(Kind::Entry { func: slot("func")?, depth: slot("depth")? })
         }
@@ -174,7 +176,7 @@ fn kind(format: &Format) -> Option<Kind> {
     }
 }
 
-/// Whether an event begins (`true`) or ends a handler of interrupts.
+/// Returns true if an event is the beginning of an interrupt handler, false if it is the end; `None` for other events.
 pub(crate) fn irq(system: &str, name: &str) -> Option<bool> {
     let of_irq = match system {
         "irq" => matches!(name, "irq_handler_entry" | "irq_handler_exit" | "softirq_entry" | "softirq_exit"),

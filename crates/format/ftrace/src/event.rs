@@ -1,101 +1,101 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one type of event that every reader gives.
+//! The event type that all readers return.
 
-/// Something that was traced, or that the trace says about itself.
+/// A traced event, or a message of the trace about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// Time in units of the trace's clock, which are ns for all clocks but `counter`, `uptime` and `x86-tsc`.
+    /// Time in units of the trace's clock: ns, except for the clocks `counter`, `uptime` and `x86-tsc`.
     pub ns: u64,
-    /// CPU in whose buffer it is.
+    /// CPU whose buffer contains the event.
     pub cpu: u32,
-    /// Thread that ran; 0 is idle. In text without a column of tasks, [`UNKNOWN_PID`] until the CPU's first switch.
+    /// Running thread; 0 is idle. In text without a column of tasks it is [`UNKNOWN_PID`] until the CPU's first switch.
     pub pid: u32,
-    /// In what context it ran, as far as the trace tells.
+    /// Execution context, as far as the trace records it.
     pub context: Context,
-    /// What happened.
+    /// The event's type and contents.
     pub data: Data<'a>,
 }
 
-/// The thread of an event in a text that does not name it.
+/// Thread of an event, if the trace does not contain it.
 pub const UNKNOWN_PID: u32 = u32::MAX;
 
-/// What interrupted the thread, if anything.
+/// Execution context: the code that interrupted the thread, if any.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Context {
-    /// The thread itself, as far as is known.
+    /// The thread itself, or unknown.
     #[default]
     Task,
-    /// A softirq.
+    /// A softirq handler.
     Softirq,
-    /// A hardware interrupt or NMI.
+    /// A handler of a hardware interrupt or NMI.
     Hardirq,
 }
 
-/// A function as the trace names it.
+/// A function, identified as in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Func<'a> {
-    /// By address.
+    /// Address of the function.
     Address(u64),
-    /// By name, in text; modules as `name [module]`.
+    /// Name, in text. Functions of modules are `name [module]`.
     Name(&'a str),
 }
 
-/// What happened.
+/// Type and contents of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data<'a> {
     /// A function was entered.
     Entry {
-        /// Which.
+        /// The function.
         func: Func<'a>,
-        /// Traced functions open below it.
+        /// Number of traced functions that were already open.
         depth: u32,
     },
     /// A function returned.
     Exit(Exit<'a>),
-    /// The CPU went over to another thread.
+    /// The CPU switched to another thread.
     Switch {
-        /// Thread that leaves.
+        /// Thread that stops running.
         prev_pid: u32,
-        /// Its name, empty if not told.
+        /// Its name; empty if unknown.
         prev_comm: &'a [u8],
-        /// Thread that comes.
+        /// Thread that starts running.
         next_pid: u32,
-        /// Its name, empty if not told.
+        /// Its name; empty if unknown.
         next_comm: &'a [u8],
     },
-    /// A handler of interrupts began, told by an event rather than a function.
+    /// An interrupt handler began, according to an event of its own.
     IrqEnter,
-    /// It ended.
+    /// An interrupt handler ended.
     IrqExit,
-    /// Events that came before this one on this CPU were lost.
+    /// Events before this one on this CPU were lost.
     Lost {
-        /// How many, if known.
+        /// Number of lost events, if known.
         count: Option<u64>,
     },
     /// Any other event of the ring buffer.
     Raw {
-        /// Its number in the formats.
+        /// Event number in the formats.
         id: u16,
-        /// Its record, from the common fields on.
+        /// The record, including the common fields.
         bytes: &'a [u8],
     },
-    /// Any other event of a text: `name: what it says`.
+    /// Any other event of a text: `name: contents`.
     Text(&'a str),
-    /// A line of the stack of the event before: a caller.
+    /// A caller: a line of the stack trace of the previous event.
     Stack(&'a str),
 }
 
 /// A function's return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit<'a> {
-    /// Which, where the trace says.
+    /// The function, if the trace contains it.
     pub func: Option<Func<'a>>,
-    /// Traced functions open below it.
+    /// Number of traced functions that stay open.
     pub depth: u32,
-    /// Time of entry as the exit tells it.
+    /// Time of entry, if the exit record contains it.
     pub call_ns: Option<u64>,
-    /// Time of return as the exit tells it; otherwise the event's time is taken.
+    /// Time of return, if the exit record contains it; otherwise the event's time applies.
     pub ret_ns: Option<u64>,
-    /// Calls that the tracer could not follow for lack of room on its stack.
+    /// Calls that the tracer missed because its stack was full.
     pub overrun: u64,
 }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can be wrong with a trace: [`FtraceError`] ends the reading, a [`Fault`] costs a part of it.
+//! Errors in a trace: [`FtraceError`] ends the reading, a [`Fault`] costs only a part of it.
 
-/// Why a trace cannot be read at all.
+/// Reason why a trace cannot be read at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FtraceError {
-    /// A place holds something else than it should.
+    /// The data at a place is invalid.
     #[error("{place}: expected {expected}")]
     Format {
-        /// Where: an offset, a line, a file within.
+        /// The place: an offset, a line, or a file in the archive.
         place: String,
-        /// What should have been there.
+        /// Description of valid data.
         expected: String,
     },
-    /// What a file says of itself needs something that this program does not do.
+    /// The file needs a feature that this program does not have.
     #[error("{what}")]
     Unsupported {
-        /// What, and the remedy.
+        /// The feature, and a remedy.
         what: String,
     },
 }
@@ -26,25 +26,25 @@ impl FtraceError {
     }
 }
 
-/// A place that was passed over.
+/// A place that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// Offset in bytes, or in a text the line from 1.
+    /// Offset in bytes; in a text, the line number from 1.
     pub at: u64,
-    /// What should have been there.
+    /// Description of valid data.
     pub expected: &'static str,
 }
 
-/// The faults of one stream: all are counted, the first are kept.
+/// The faults of one stream. All are counted; only the first ones are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// The first of them.
+    /// The first faults.
     pub first: Vec<Fault>,
-    /// How many in all.
+    /// Number of all faults.
     pub count: u64,
 }
 
-/// Faults that are kept.
+/// Limit of the faults that are kept.
 const KEPT: usize = 16;
 
 impl Faults {

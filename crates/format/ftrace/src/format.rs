@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's own description of its records: `events/*/*/format` and `events/header_page`.
+//! Parses the kernel's description of its records: `events/*/*/format` and `events/header_page`.
 //!
-//! In: their text, lines `field:TYPE NAME; offset:N; size:N; signed:N;`. Out: where each field lies. Records are as
-//! long as the ring buffer says, never as long as their format: fields may be missing at the end, and what follows
-//! the last field is stale.
+//! Input: text with lines `field:TYPE NAME; offset:N; size:N; signed:N;`. Output: the location of each field. The ring
+//! buffer determines a record's length, not the format: the last fields may be missing, and bytes after the last field
+//! are stale.
 
 use crate::fault::FtraceError;
 
 /// A field of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
+    /// Name of the field; common fields begin with `common_`.
     pub name: String,
-    /// Its C type as the kernel spells it.
+    /// C type as the kernel spells it.
     pub kind: String,
-    /// Offset in the record.
+    /// Offset in the record, in bytes.
     pub offset: usize,
-    /// Bytes; 0 for what reaches to the end of the record.
+    /// Size in bytes; 0 if the field extends to the end of the record.
     pub size: usize,
 }
 
 /// The format of an event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Format {
-    /// Subsystem, `ftrace` for the tracers' own; empty if not known.
+    /// Subsystem, `ftrace` for the tracers' events; empty if unknown.
     pub system: String,
-    /// Name.
+    /// Name within the subsystem.
     pub name: String,
-    /// Its number in records.
+    /// Event number, as in records.
     pub id: u16,
-    /// Fields, common ones first.
+    /// Fields, the common ones first.
     pub fields: Vec<Field>,
 }
 
 impl Format {
-    /// Reads a `format` file; `system` is the folder it was in.
+    /// Parses a `format` file. `system` is the name of its directory's parent.
     ///
     /// # Errors
-    /// A line that should describe a field and does not, or no name or number.
+    /// A line `field…` is malformed, or the name or number is missing.
     pub fn parse(system: &str, text: &[u8]) -> Result<Format, FtraceError> {
         let mut format = Format { system: system.into(), ..Format::default() };
         let mut id = None;
@@ -67,7 +67,7 @@ impl Format {
         }
     }
 
-    /// A field by its name.
+    /// Finds a field by its name.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|f| f.name == name)
@@ -78,7 +78,7 @@ fn place(system: &str, name: &str, line: usize, expected: &str) -> FtraceError {
     FtraceError::format(format!("events/{system}/{name}/format: line {}", line + 1), expected)
 }
 
-/// A line `field: TYPE NAME; offset:N; size:N; …`.
+/// Parses a line `field: TYPE NAME; offset:N; size:N; …`.
 fn field(line: &str) -> Option<Field> {
     let (_, rest) = line.split_once(':')?;
     let mut parts = rest.split(';').map(str::trim);
@@ -91,7 +91,7 @@ fn field(line: &str) -> Option<Field> {
             _ => {}
         }
     }
-    // Arrays are `char comm[16]`, and `__data_loc char[] name`.
+    // Arrays are written `char comm[16]` or `__data_loc char[] name`.
     let declared = declared
         .split_once('[')
         .filter(|(head, _)| head.contains(' ') && declared.ends_with(']'))
@@ -100,16 +100,16 @@ fn field(line: &str) -> Option<Field> {
     Some(Field { name: name.into(), kind: kind.trim().into(), offset: offset?, size: size? })
 }
 
-/// Where things lie in a page of the ring buffer.
+/// Layout of a page of the ring buffer. All values are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageLayout {
     /// Offset of the commit word.
     pub commit_at: usize,
-    /// Its size: 8, or 4 on 32-bit kernels.
+    /// Size of the commit word: 8, or 4 on 32-bit kernels.
     pub commit_size: usize,
     /// Offset of the events.
     pub data_at: usize,
-    /// Room for them.
+    /// Capacity for events.
     pub data_size: usize,
 }
 
@@ -120,14 +120,14 @@ impl Default for PageLayout {
     }
 }
 
-/// Larger than any sub-buffer: its order is at most 7 above a page of 64 KiB.
+/// Limit in bytes. Any sub-buffer is smaller: at most order 7 with pages of 64 KiB.
 const LARGEST: usize = 1 << 24;
 
 impl PageLayout {
-    /// Reads `header_page`.
+    /// Parses `header_page`.
     ///
     /// # Errors
-    /// A field is missing, or lies where it cannot.
+    /// A field is missing or has an impossible offset or size.
     pub fn parse(text: &[u8]) -> Result<PageLayout, FtraceError> {
         let text = String::from_utf8_lossy(text);
         let fields: Vec<Field> = text.lines().filter_map(|line| field(line.trim())).collect();
@@ -154,7 +154,7 @@ impl PageLayout {
         }
     }
 
-    /// Bytes of a page.
+    /// Size of a page in bytes.
     #[must_use]
     pub fn page_size(&self) -> usize {
         self.data_at + self.data_size

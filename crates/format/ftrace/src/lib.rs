@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Readers of what Linux's ftrace leaves behind.
+//! Readers of Linux ftrace data.
 //!
-//! What comes in: bytes. What goes out: [`Event`]s, one type whatever they came from:
+//! Input: bytes. Output: [`Event`]s, of the same type for all sources:
 //!
 //! | source | module |
 //! |---|---|
@@ -9,9 +9,9 @@
 //! | `per_cpu/cpuN/trace_pipe_raw`: pages of the ring buffer | [`raw`], by [`format`](mod@format) and [`decode`] |
 //! | trace-cmd's `trace.dat`, versions 6 and 7 | [`dat`] |
 //!
-//! Events that no one knows stay whole ([`Data::Raw`], [`Data::Text`]). Lost events are told where they are missing
-//! ([`Data::Lost`]). Any bytes give events and a list of what was wrong ([`Fault`]), or an error; nothing is copied
-//! but what was compressed, and no memory is taken for a number in the input.
+//! Unknown events are returned unparsed ([`Data::Raw`], [`Data::Text`]). Lost events are reported at their position
+//! ([`Data::Lost`]). Any input gives events and a list of faults ([`Fault`]), or an error. Only compressed data is
+//! copied, and memory use never depends on a number in the input.
 
 #![forbid(unsafe_code)]
 

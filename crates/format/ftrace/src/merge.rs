@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The events of several CPUs in one order of time.
+//! Merges the events of several CPUs by time.
 //!
-//! Each CPU's own order stays, even where its clock jumps back; at the same time the CPU that was given first comes
-//! first.
+//! The order of each CPU's events stays, even if its clock jumps back. At equal times, the CPU that was passed first
+//! comes first.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::event::Event;
 
-/// Merges streams of events.
+/// Iterator over the merged events.
 #[derive(Debug)]
 pub struct Merged<'a, I> {
     streams: Vec<I>,
@@ -19,7 +19,7 @@ pub struct Merged<'a, I> {
 }
 
 impl<'a, I: Iterator<Item = Event<'a>>> Merged<'a, I> {
-    /// Begins with the first event of each.
+    /// Reads the first event of each stream.
     pub fn new(mut streams: Vec<I>) -> Self {
         let heads: Vec<_> = streams.iter_mut().map(Iterator::next).collect();
         let ahead = heads.iter().enumerate().filter_map(|(i, head)| Some(Reverse((head.as_ref()?.ns, i))));
@@ -27,7 +27,7 @@ impl<'a, I: Iterator<Item = Event<'a>>> Merged<'a, I> {
         Merged { streams, heads, order }
     }
 
-    /// The streams, for what they counted.
+    /// Returns the streams, with their counters.
     pub fn into_streams(self) -> Vec<I> {
         self.streams
     }

@@ -1,55 +1,57 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pages of the ring buffer (kernel/trace/ring_buffer.c): what `trace_pipe_raw` gives, and what trace.dat holds.
+//! Reads pages of the ring buffer (kernel/trace/ring_buffer.c), from `trace_pipe_raw` or trace.dat.
 //!
-//! In: the pages of one CPU. Out: its events in order. A page is a time stamp, a commit word (bytes used, and two bits
-//! on events lost before it) and events; an event is a word of 5 bits of length and 27 bits of time, then its record.
+//! Input: the pages of one CPU. Output: its events in order. A page consists of a time stamp, a commit word (number of
+//! bytes used, and two bits about lost events) and events. An event is a word with 5 bits of length and 27 bits of
+//! time, then the record.
 
 use crate::decode::Decoder;
 use crate::event::{Context, Data, Event};
 use crate::fault::Faults;
 use crate::format::PageLayout;
 
-/// Bits of the commit word: events were lost before this page, and their number follows the last event.
+/// Bits of the commit word. MISSED_EVENTS: events were lost before this page. MISSED_STORED: their number is stored
+/// after the last event.
 const MISSED_EVENTS: u64 = 1 << 31;
 const MISSED_STORED: u64 = 1 << 30;
 
-/// `type_len` beyond data.
+/// Special values of `type_len`.
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
 
-/// An absolute time stamp has 59 bits; those above come from the time before it.
+/// An absolute time stamp has 59 bits. The higher bits come from the previous time.
 const STAMP_BITS: u32 = 59;
 
-/// The events of one CPU.
+/// Iterator over the events of one CPU.
 #[derive(Debug, Clone)]
 pub struct Cpu<'a> {
     decoder: &'a Decoder,
     layout: PageLayout,
     cpu: u32,
     pages: &'a [u8],
-    /// Where the next page begins.
+    /// Offset of the next page.
     next_page: usize,
-    /// Events of the page at hand, up to its commit, and where the next one begins.
+    /// Events of the current page up to its commit, and the offset of the next one.
     data: &'a [u8],
     at: usize,
     ns: u64,
-    /// Events lost before the next one.
+    /// Set if events were lost before the next one; the inner value is their number, if known.
     lost: Option<Option<u64>>,
-    /// What was counted so far.
+    /// Counters so far.
     pub counts: Counts,
 }
 
-/// What a CPU's pages held.
+/// Counters of a CPU's pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Events, lost ones not among them.
+    /// Events, without lost ones.
     pub events: u64,
-    /// Pages.
+    /// Pages that were read.
     pub pages: u64,
-    /// Events lost, as far as they were counted.
+    /// Lost events, as far as the kernel counted them.
     pub lost: u64,
-    /// Places where events were lost without being counted.
+    /// Number of places where events were lost without a count.
     pub lost_uncounted: u64,
     /// Records that the kernel discarded.
     pub discarded: u64,
@@ -58,14 +60,14 @@ pub struct Counts {
 }
 
 impl<'a> Cpu<'a> {
-    /// Reads pages of CPU number `cpu`.
+    /// Creates a reader for the pages of CPU number `cpu`.
     #[must_use]
     pub fn new(decoder: &'a Decoder, layout: PageLayout, cpu: u32, pages: &'a [u8]) -> Self {
         let counts = Counts::default();
         Cpu { decoder, layout, cpu, pages, next_page: 0, data: &[], at: 0, ns: 0, lost: None, counts }
     }
 
-    /// Goes to the next page; `false` at the end.
+    /// Moves to the next page. Returns `false` at the end.
     fn turn(&mut self) -> bool {
         let begin = self.next_page;
         let Some(rest) = self.pages.get(begin..).filter(|rest| !rest.is_empty()) else { return false };
@@ -104,19 +106,19 @@ impl<'a> Cpu<'a> {
         self.lost = Some(count);
     }
 
-    /// Something here is not what it should be.
+    /// Records a fault at the current position.
     fn fault(&mut self, expected: &'static str) {
         let into_page = self.data.as_ptr() as usize - self.pages.as_ptr() as usize;
         self.counts.faults.add((into_page + self.at) as u64, expected);
     }
 
-    /// The rest of the page is of no use.
+    /// Records a fault and skips the rest of the page.
     fn give_up(&mut self, expected: &'static str) {
         self.fault(expected);
         self.at = self.data.len();
     }
 
-    /// The record of the next event, after its time was added up; `None` if the page is at its end.
+    /// Returns the next event's record and updates the time. `None` at the end of the page.
     #[inline]
     fn record(&mut self) -> Option<&'a [u8]> {
         let order = self.decoder.order;
@@ -128,7 +130,8 @@ impl<'a> Cpu<'a> {
                 self.give_up("the 4 bytes that begin an event");
                 return None;
             };
-            // Bit fields begin at the least significant bit of a little-endian word, at the most of a big-endian one.
+            // Bit fields start at the least significant bit of a little-endian word, at the most significant of a
+            // big-endian one.
             let (type_len, delta) = match order {
                 crate::bytes::Order::Little => (word & 31, u64::from(word >> 5)),
                 crate::bytes::Order::Big => (word >> 27, u64::from(word & 0x07ff_ffff)),
@@ -145,7 +148,7 @@ impl<'a> Cpu<'a> {
                 return record;
             }
             let Some(word) = order.u32(self.data, body) else {
-                // Nothing but padding fills a page's last word.
+                // Only padding can fill the last word of a page.
                 if type_len != PADDING || delta != 0 {
                     self.give_up("the length or time of an event");
                 }
@@ -160,7 +163,7 @@ impl<'a> Cpu<'a> {
                 TIME_STAMP => {
                     let low = delta | u64::from(word) << 27;
                     let mut ns = self.ns >> STAMP_BITS << STAMP_BITS | low;
-                    // The upper bits moved on since.
+                    // The higher bits have changed since the previous time.
                     if ns < self.ns && self.ns - ns > 1 << (STAMP_BITS - 1) {
                         ns = ns.wrapping_add(1 << STAMP_BITS);
                     }
@@ -174,7 +177,7 @@ impl<'a> Cpu<'a> {
                 PADDING => {
                     self.counts.discarded += 1;
                     self.ns = self.ns.wrapping_add(delta);
-                    // Its length counts the word that holds it.
+                    // The length includes the word that contains it.
                     match (word as usize)
                         .checked_next_multiple_of(4)
                         .filter(|&n| n >= 4 && n <= self.data.len() - body)

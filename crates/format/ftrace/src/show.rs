@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Events that nothing is made of, as text: `sched_wakeup: comm=ls pid=7 prio=120 target_cpu=0`.
+//! Formats events without special handling as text: `sched_wakeup: comm=ls pid=7 prio=120 target_cpu=0`.
 //!
-//! In: formats, once; then records. Out: the event's name and its fields as their types say. How the kernel would print
-//! them (`print fmt`, which is C) is not looked at.
+//! Input: formats, once; then records. Output: the event's name, and its fields formatted by type. The kernel's own
+//! format (`print fmt`, which is C) is not used.
 
 use std::io::Write as _;
 
@@ -13,30 +13,31 @@ use crate::format::{Field, Format};
 /// Writes the text of an event; returns false if there is none.
 pub type Describe<'s> = &'s dyn Fn(&Event<'_>, &mut Vec<u8>) -> bool;
 
-/// Writes events.
+/// Formatter for the events of one machine.
 #[derive(Debug, Clone)]
 pub struct Shown {
     by_id: Vec<Option<Format>>,
     order: Order,
 }
 
-/// What a field holds.
+/// Representation of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Text,
-    /// An offset in the lower half, from the record or from behind the field, and a length in the upper.
+    /// Text elsewhere in the record. The lower half of the word is the offset, from the record's start or from the end
+    /// of the field; the upper half is the length.
     TextAt {
         relative: bool,
     },
     Address,
     Signed,
     Unsigned,
-    /// An array of numbers of so many bytes.
+    /// An array of numbers of this size in bytes.
     Array(usize),
 }
 
 impl Shown {
-    /// Of these formats, on a machine of this order of bytes (`big`: most significant first).
+    /// Returns a formatter for these formats. `big` is true for a big-endian machine.
     #[must_use]
     pub fn new(formats: &[Format], big: bool) -> Self {
         let size = formats.iter().map(|f| usize::from(f.id) + 1).max().unwrap_or(0);
@@ -47,7 +48,8 @@ impl Shown {
         Shown { by_id, order: if big { Order::Big } else { Order::Little } }
     }
 
-    /// Appends what a record says; `false` if its format is not known. `named` says where an address of the kernel is.
+    /// Appends a record as text. Returns `false` if the format is unknown. `named` returns the symbol of a kernel
+    /// address.
     pub fn write(
         &self,
         id: u16,
@@ -75,7 +77,7 @@ impl Shown {
         out: &mut Vec<u8>,
     ) -> Option<()> {
         let rest = record.get(field.offset..)?;
-        // A stack is as long as its record, whatever its format says.
+        // A stack trace extends to the end of the record, whatever its format says.
         let all = field.size == 0 || field.name == "caller" && field.kind.contains('[');
         let bytes = if all { rest } else { rest.get(..field.size)? };
         let number = || self.order.number(record, field.offset, field.size);
@@ -98,7 +100,7 @@ impl Shown {
                 write!(out, "{}", ((number()? << unused) as i64) >> unused)
             }
             Shape::Unsigned => match number()? {
-                // `unsigned long ip`: nothing that is counted is so large.
+                // `unsigned long ip`: a number this large is an address.
                 address if field.size == 8 && address >= KERNEL => write_address(address, named, out),
                 number => write!(out, "{number}"),
             },
@@ -115,10 +117,10 @@ impl Shown {
     }
 }
 
-/// Where the kernel's half of the addresses begins.
+/// Start of the kernel's half of the address space.
 const KERNEL: u64 = 0xffff_8000_0000_0000;
 
-/// An address, and where that is if it is known.
+/// Writes an address, with its symbol if that is known.
 fn write_address(
     address: u64,
     named: &dyn Fn(u64) -> Option<String>,

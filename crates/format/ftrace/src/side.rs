@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The small files beside a trace: names of tasks, their processes, the clock, statistics of a buffer.
+//! Parses the small files next to a trace: task names, process IDs, the clock, buffer statistics.
 
 use std::collections::BTreeMap;
 
-/// `saved_cmdlines` (names by thread) or `saved_tgids` (process ids by thread): lines `NUMBER REST`. Other lines
-/// are passed over.
+/// Parses `saved_cmdlines` (names by thread) or `saved_tgids` (process IDs by thread): lines `NUMBER REST`. Other lines
+/// are skipped.
 #[must_use]
 pub fn by_pid(text: &[u8]) -> BTreeMap<u32, String> {
     let lines = text.split(|&b| b == b'\n').filter_map(|line| {
@@ -15,7 +15,7 @@ pub fn by_pid(text: &[u8]) -> BTreeMap<u32, String> {
     lines.collect()
 }
 
-/// The chosen clock of `trace_clock`: the word in brackets.
+/// Returns the selected clock of `trace_clock`: the word in brackets.
 #[must_use]
 pub fn clock(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
@@ -26,22 +26,22 @@ pub fn clock(text: &[u8]) -> Option<String> {
     (!word.is_empty() && !word.contains(char::is_whitespace)).then(|| word.to_owned())
 }
 
-/// What a buffer says of itself: `per_cpu/cpuN/stats`.
+/// Statistics of a buffer: `per_cpu/cpuN/stats`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Events in the buffer when it was asked.
+    /// Events in the buffer when the file was read.
     pub entries: u64,
     /// Events overwritten by later ones.
     pub overrun: u64,
-    /// Events lost because one was being written while the buffer was full.
+    /// Events lost because the buffer was full while another event was being written.
     pub commit_overrun: u64,
-    /// Events not written because the buffer was full and was not to be overwritten.
+    /// Events not written because the buffer was full and not in overwrite mode.
     pub dropped: u64,
-    /// Events that were read from it before.
+    /// Events that were read and removed before.
     pub read: u64,
 }
 
-/// Reads `stats`; lines that are not known are passed over.
+/// Parses `stats`; unknown lines are skipped.
 #[must_use]
 pub fn stats(text: &[u8]) -> Stats {
     let mut stats = Stats::default();

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The text of `trace`, `trace_pipe` and the like: function graph under every option set, and events.
+//! Reads the text of `trace`, `trace_pipe` and similar files: function graph with any options, and events.
 //!
-//! In: the text. Out: events. Which columns there are is told by the header (`columns`) or, where there is none, as in
-//! `trace_pipe`, by the lines themselves (`guess`); what a line says by its braces (`line`). What the text leaves out is made up for where that can be done without guessing:
+//! Input: the text. Output: events. The header defines the columns (`columns`). Without a header, as in `trace_pipe`,
+//! they are detected from the lines (`guess`). The braces of a line show whether it is an entry, an exit or both
+//! (`line`). Missing data is reconstructed where that is possible without guessing:
 //!
-//! - without a column of tasks, the notes on task switches tell whose lines a CPU has;
-//! - without a column of times, each task gets a clock of its own that runs while its functions do, so that durations
-//!   and nesting are right; [`Text::timed`] is false, and times of different tasks do not compare.
+//! - Without a column of tasks, the messages about task switches identify the thread of a CPU's lines.
+//! - Without a column of times, each task gets a clock of its own that advances by its functions' durations. Durations
+//!   and nesting are then right, but times of different tasks cannot be compared; [`Text::timed`] is false.
 
 mod columns;
 mod guess;
@@ -22,72 +23,72 @@ use crate::decode::irq;
 use crate::event::{Context, Data, Event, Exit, Func, UNKNOWN_PID};
 use crate::fault::Faults;
 
-/// How far into a text its header may begin.
+/// Limit of the header's offset in bytes.
 const HEAD: usize = 4096;
 
-/// Where the header begins.
+/// Returns the offset of the header.
 fn header(bytes: &[u8]) -> Option<usize> {
     let head = &bytes[..bytes.len().min(HEAD)];
     let within = || memchr::memmem::find(head, b"\n# tracer:").map(|at| at + 1);
     head.starts_with(b"# tracer:").then_some(0).or_else(within)
 }
 
-/// Whether these bytes are a text of ftrace: it says what tracer it is of, or its lines are such.
+/// Returns true if the bytes are ftrace text: they have a header, or most lines match.
 #[must_use]
 pub fn is_text(bytes: &[u8]) -> bool {
     header(bytes).is_some() || guess::columns(bytes).is_some()
 }
 
-/// The events of a text.
+/// Iterator over the events of a text.
 #[derive(Debug)]
 pub struct Text<'a> {
     rest: &'a [u8],
-    /// Lines so far.
+    /// Number of lines read so far.
     line: u64,
     columns: Columns,
-    /// Thread that a CPU's lines belong to, as far as notes on switches tell.
+    /// Thread of each CPU's lines, from messages about switches.
     running: HashMap<u32, u32>,
     clocks: HashMap<(u32, u32), Clock>,
     ready: VecDeque<Event<'a>>,
-    /// Names of threads; function graph cuts them to 7 characters.
+    /// Names of threads. Function graph truncates them to 7 characters.
     pub comms: BTreeMap<u32, String>,
-    /// The tracer, as the header says.
+    /// Name of the tracer, from the header.
     pub tracer: String,
-    /// What was counted so far.
+    /// Counters so far.
     pub counts: Counts,
-    /// Where and when the last event was: the lines of a stack are behind it.
+    /// Time, CPU, thread and context of the last event. Lines of its stack trace follow it.
     last: Option<(u64, u32, u32, Context)>,
-    /// There is no header: the columns were told by the lines.
+    /// True if there is no header, so that the columns were detected from the lines.
     pub guessed: bool,
 }
 
-/// What a text held.
+/// Counters of a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Events: a line of a whole call counts as two.
+    /// Events. A line of a whole call counts as two.
     pub events: u64,
-    /// Events lost, as far as they were counted.
+    /// Lost events, as far as they were counted.
     pub lost: u64,
-    /// Places where events were lost without being counted.
+    /// Number of places where events were lost without a count.
     pub lost_uncounted: u64,
-    /// Calls that the tracer could not follow.
+    /// Calls that the tracer missed because its stack was full.
     pub overruns: u64,
-    /// `entries-in-buffer` and `entries-written` of the header.
+    /// `entries-in-buffer` and `entries-written` from the header.
     pub entries: Option<(u64, u64)>,
     /// Lines that could not be read.
     pub faults: Faults,
 }
 
-/// A task's own time, in a text without any.
+/// Reconstructed time of a task, for a text without times.
 #[derive(Debug, Default)]
 struct Clock {
     ns: u64,
-    /// Ended calls whose caller has not ended: depth and duration.
+    /// Ended calls whose caller has not ended: depth, and duration in ns.
     ended: Vec<(u32, u64)>,
 }
 
 impl Clock {
-    /// A call of `depth` ended that took `duration`: when it began.
+    /// Advances the clock at the end of a call. Returns the time at which the call began.
     fn end(&mut self, depth: u32, duration: u64) -> u64 {
         let mut inside = 0u64;
         while let Some((_, ns)) = self.ended.pop_if(|(d, _)| *d > depth) {
@@ -103,7 +104,7 @@ impl Clock {
 }
 
 impl<'a> Text<'a> {
-    /// Reads a text.
+    /// Creates a reader of a text.
     #[must_use]
     pub fn new(text: &'a [u8]) -> Self {
         let columns = Columns::default();
@@ -129,19 +130,19 @@ impl<'a> Text<'a> {
         this
     }
 
-    /// Whether times are the trace's, not made up from durations.
+    /// Returns true if times come from the trace and were not reconstructed from durations.
     #[must_use]
     pub fn timed(&self) -> bool {
         self.columns.time || !self.columns.graph
     }
 
-    /// The columns that there are.
+    /// Returns the columns of the text.
     #[must_use]
     pub fn columns(&self) -> Columns {
         self.columns
     }
 
-    /// The header tells the columns before the first line.
+    /// Parses the header.
     fn header(&mut self, text: &[u8]) {
         for line in
             text.split(|&b| b == b'\n').take_while(|l| l.starts_with(b"#") || l.trim_ascii().is_empty())
@@ -159,7 +160,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// The first switch on a CPU tells whose the lines before it are.
+    /// Finds the thread of the lines before each CPU's first switch.
     fn first_tasks(&mut self, text: &[u8]) {
         for at in memchr::memmem::find_iter(text, b"=>") {
             let begin = memchr::memrchr(b'\n', &text[..at]).map_or(0, |n| n + 1);
@@ -172,7 +173,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Reads a line.
+    /// Parses a line.
     fn read(&mut self, line: &'a str) {
         let bare = line.trim();
         if bare.is_empty() || bare.starts_with('#') || bare.starts_with("----") {
@@ -207,7 +208,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// A line of function graph.
+    /// Parses a line of function graph.
     fn graph(&mut self, line: &'a str) -> Option<()> {
         let Fields { ns, cpu, task, context, duration, call } = self.columns.split(line)?;
         let pid = match task {
@@ -260,7 +261,7 @@ impl<'a> Text<'a> {
         Some(())
     }
 
-    /// A line `TASK-PID [CPU] FLAGS TIME: event`.
+    /// Parses a line `TASK-PID [CPU] FLAGS TIME: event`.
     fn event(&mut self, line: &'a str) -> Option<()> {
         if let Some(call) = line.trim_start().strip_prefix("=> ")
             && let Some((ns, cpu, pid, context)) = self.last
@@ -283,7 +284,7 @@ fn exit<'a>(func: Option<Func<'a>>, depth: u32, times: Option<(u64, u64)>) -> Da
     Data::Exit(Exit { func, depth, call_ns, ret_ns, overrun: 0 })
 }
 
-/// An event as text: task switches and interrupts are known, others stay text.
+/// Parses an event's text. Task switches and interrupts are recognised; others stay text.
 fn event(text: &str) -> Data<'_> {
     let text = text.trim();
     let (name, says) = text.split_once(": ").unwrap_or((text.trim_end_matches(':'), ""));
@@ -291,7 +292,7 @@ fn event(text: &str) -> Data<'_> {
         return line::switch(says).unwrap_or(Data::Text(text));
     }
     let of = ["irq", "irq_vectors"].iter().find_map(|system| {
-        // Without its subsystem, an event is told by its name alone: only those of interrupt vectors.
+        // A text has no subsystem. Without it, only events of interrupt vectors are recognised by name.
         let vector = [
             "local_timer",
             "reschedule",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Small files: pieces of real texts and pages, and trace.dat files made by hand.
+//! Tests on small files: excerpts of real texts and pages, and hand-made trace.dat files.
 
 mod common;
 
@@ -27,7 +27,8 @@ fn a_page_with_every_kind_of_record() {
         let event = |ns, pid, context, data| Event { ns, cpu: 3, pid, context, data };
         let func = Func::Address(FUNC);
         let exit = Exit { func: Some(func), depth: 0, call_ns: Some(1000), ret_ns: Some(1500), overrun: 0 };
-        // 1000 + 5; then an absolute time of 2 << 27 | 9, a discarded event 1 ns later, the exit 7 ns after that.
+        // 1005 is 1000 + 5. Then an absolute time of 2 << 27 | 9, a discarded event 1 ns later, and the exit 7 ns after
+        // that.
         let last = (2 << 27 | 9) + 1 + 7;
         let expected = [
             event(1000, kprism_ftrace::UNKNOWN_PID, Context::Task, Data::Lost { count: Some(42) }),
@@ -97,7 +98,7 @@ fn trace_dat_of_both_versions_and_all_compressions() {
                 .sum();
             assert_eq!(events, if dat.version == 7 { 4 } else { 2 });
         }
-        // Cut anywhere: a value or an error.
+        // Truncated at any byte, the file gives a value or an error.
         for end in 0..file.len() {
             let _ = Dat::parse(&file[..end]);
         }
@@ -119,7 +120,7 @@ fn what_is_no_trace_dat_is_named() {
     assert!(error(&renamed).contains("compression \"lzma\" is not known"));
 }
 
-/// Every text's events in one line each.
+/// Lists a text's events, one per line.
 fn listed(text: &[u8]) -> String {
     let mut reader = Text::new(text);
     let lines: Vec<String> = reader
@@ -187,7 +188,7 @@ fn lines_say_what_they_say() {
     assert_eq!(reader.comms.get(&8).map(String::as_str), Some("ls"));
 }
 
-/// `trace_pipe` has no header, and neither has a piece of a text; and a pasted text has a line before it.
+/// `trace_pipe` and excerpts have no header. A pasted text may have a line before its header.
 #[test]
 fn a_text_without_its_header_and_one_behind_other_lines_say_the_same() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/text");
@@ -205,7 +206,7 @@ fn a_text_without_its_header_and_one_behind_other_lines_say_the_same() {
         assert!(kprism_ftrace::text::is_text(behind.as_bytes()), "{name}");
         assert_eq!(events(&behind), (whole.0.clone(), whole.1 + 1, whole.2), "{name}");
         let body: String = text.lines().filter(|l| !l.starts_with('#')).map(|l| format!("{l}\n")).collect();
-        // Nothing but names and semicolons could be a program in C.
+        // With only names and semicolons, it could be a C program.
         if name == "fg_nocontext.txt" {
             assert!(!kprism_ftrace::text::is_text(body.as_bytes()));
             continue;
@@ -224,7 +225,7 @@ fn a_text_without_its_header_and_one_behind_other_lines_say_the_same() {
     }
 }
 
-/// One damaged byte in a depth must not cost more than its record.
+/// A damaged byte in a depth must cost only its record.
 #[test]
 fn a_depth_that_no_stack_has_is_a_fault() {
     let formats = formats();

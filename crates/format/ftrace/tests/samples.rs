@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The samples of a 6.12 guest, if they are there: every event is read, as many as the kernel and trace-cmd say.
+//! Reads the samples of a 6.12 guest, if they are available: all events, as many as the kernel and trace-cmd count.
 
 use std::path::Path;
 use std::process::Command;
@@ -36,7 +36,7 @@ fn every_line_of_every_text_is_read() {
             let events = reader.by_ref().count() as u64;
             assert_eq!(events, reader.counts.events + reader.counts.lost_uncounted, "{name}");
             assert!(events > 100, "{name}");
-            // Files that were cut at a size end in half a line.
+            // Files that were truncated to a size end within a line.
             let whole = text.ends_with(b"\n");
             assert!(reader.counts.faults.count <= u64::from(!whole), "{name}: {:?}", reader.counts.faults);
             texts += 1;
@@ -87,7 +87,7 @@ fn trace_dat_holds_what_trace_cmd_reports() {
             assert_eq!(cpu.counts.faults.count, 0);
             counts.push(cpu.counts.events);
         }
-        // Raw, and without plugins: a line for each event, and those of function graph not put together.
+        // Raw and without plugins: one line for each event, and function graph's entries and exits on separate lines.
         let report = Command::new("trace-cmd")
             .args(["report", "-R", "-N", "-i"])
             .arg(&path)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Objects put together: what was executed of each source file, over all objects that have code of it.
+//! Merges the coverage of many objects into counts for each source file.
 //!
-//! In: objects, one after the other or many at a time ([`Collector::add`] takes `&self`). Out: [`Cover`], the same
-//! whatever the order. Copies of a function in many objects (a static inline function of a header) are one function,
-//! and their branches one set of branches: a branch is told by its function, its line, and its place among that
-//! function's branches there. Copies that the compiler gave another number of branches stay apart.
+//! Input: objects, in sequence or concurrently ([`Collector::add`] takes `&self`). Output: [`Cover`], independent of
+//! the order. Copies of a function in many objects (a static inline function of a header) are one function, and their
+//! branches one set of branches. A branch is identified by its function, its line, and its index among that function's
+//! branches on the line. Copies with another number of branches, for which the compiler generated other code, stay
+//! separate.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -18,126 +19,126 @@ use crate::unit::{Outcomes, Solver, Unit, Way};
 use crate::version::Version;
 use crate::{Data, data, notes};
 
-/// What was executed of all source files.
+/// Coverage of all source files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cover {
-    /// By path.
+    /// Source files, sorted by path.
     pub sources: Vec<Source>,
-    /// Objects that were put in.
+    /// Number of objects that were merged.
     pub objects: u32,
-    /// The folder that holds the sources of most of them, if they say: the one they were compiled in, unless sources lie
-    /// elsewhere (`make O=`). Paths are shown as seen from there.
+    /// Root directory of most objects' sources, if the notes contain it: the working directory of the compilation,
+    /// unless the sources are elsewhere (`make O=`). Paths are displayed relative to it.
     pub root: Option<String>,
-    /// The newest compiler of any object, as its notes say.
+    /// Newest compiler version in any object's notes.
     pub compiler: Option<Version>,
 }
 
-/// One source file.
+/// Coverage of a source file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Source {
-    /// Its path: absolute, if the compiler's folder is known.
+    /// Path; absolute if the compiler's working directory is known.
     pub path: String,
-    /// By line.
+    /// Lines, sorted by number.
     pub lines: Vec<LineCount>,
-    /// By line and name.
+    /// Functions, sorted by line and name.
     pub functions: Vec<FunctionTotal>,
-    /// By line, function and place.
+    /// Branches and calls, sorted by line, function and index.
     pub branches: Vec<BranchCount>,
-    /// By line, function and place (GCC 14).
+    /// Decisions, sorted by line, function and index (GCC 14).
     pub conditions: Vec<ConditionCount>,
 }
 
-/// A decision, over all objects.
+/// Coverage of a decision, over all objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConditionCount {
-    /// Its line.
+    /// Line number.
     pub line: u32,
-    /// As of branches.
+    /// Number of the function, as in [`BranchCount::function`].
     pub function: u32,
-    /// Which of the function's decisions there it is.
+    /// Index among the function's decisions on the line.
     pub place: u16,
-    /// What was seen of its conditions, in any object.
+    /// Outcomes of its conditions that occurred, in any object.
     pub seen: Outcomes,
 }
 
-/// A line, over all objects.
+/// Coverage of a line, over all objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineCount {
-    /// Its number.
+    /// Line number.
     pub line: u32,
-    /// Part of it was not executed, in one object at least.
+    /// True if part of the line was not executed, in at least one object.
     pub unexecuted_block: bool,
-    /// In every object, it is only reached by exceptions.
+    /// True if the line is reached only by exceptions, in every object.
     pub exceptional: bool,
-    /// How often it was executed.
+    /// Number of executions.
     pub count: i64,
 }
 
-/// A function, over all objects.
+/// Coverage of a function, over all objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionTotal {
-    /// Its name, as the linker knows it.
+    /// Symbol name.
     pub name: String,
     /// First and last line.
     pub lines: (u32, u32),
-    /// First and last column; 0 where the notes have none.
+    /// First and last column; 0 if the notes do not contain them.
     pub columns: (u32, u32),
-    /// How often it was called.
+    /// Number of calls.
     pub called: i64,
-    /// How often it returned.
+    /// Number of returns.
     pub returned: i64,
-    /// Blocks of all copies, and those that were executed.
+    /// Number of blocks in all copies, and of executed ones.
     pub blocks: (u32, u32),
-    /// Outcomes of conditions that were seen, and all; most of any copy (GCC 14).
+    /// Outcomes of conditions that occurred, and all outcomes; the best copy counts (GCC 14).
     pub conditions: (u32, u32),
-    /// Prime paths gone, and all; most of any copy (GCC 15).
+    /// Prime paths that were taken, and all paths; the best copy counts (GCC 15).
     pub paths: (u32, u32),
 }
 
-/// A branch or call, over all objects.
+/// Coverage of a branch or call, over all objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BranchCount {
-    /// Its line.
+    /// Line number.
     pub line: u32,
-    /// What tells its function from others: equal for branches of one function, and for no others of the file.
+    /// Number of the function: equal for branches of the same function, different for other functions of the file.
     pub function: u32,
-    /// How many branches and calls its function has there.
+    /// Number of the function's branches and calls on the line.
     pub of: u16,
-    /// Which of them it is.
+    /// Index among them.
     pub place: u16,
-    /// What it is.
+    /// Kind of branch.
     pub way: Way,
-    /// How often it was taken; of a call, how often it returned.
+    /// Number of times it was taken; for a call, number of returns.
     pub taken: i64,
-    /// How often its block was executed.
+    /// Number of executions of its block.
     pub executed: i64,
 }
 
-/// Numbers of a file, folder or all.
+/// Totals of a file, a directory, or everything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Lines with code, and executed ones.
+    /// Lines with code.
     pub lines: Ratio,
-    /// Functions, and called ones.
+    /// Functions; a hit is a called one.
     pub functions: Ratio,
-    /// Branches, and those whose block was executed.
+    /// Branches; a hit is one whose block was executed.
     pub branches: Ratio,
-    /// Branches that were taken.
+    /// Number of branches that were taken.
     pub taken: u64,
-    /// Calls, and executed ones.
+    /// Calls; a hit is an executed one.
     pub calls: Ratio,
-    /// Outcomes of conditions, and those seen.
+    /// Outcomes of conditions.
     pub conditions: Ratio,
-    /// Prime paths, and those gone.
+    /// Prime paths.
     pub paths: Ratio,
 }
 
-/// So many of so many.
+/// Number of items, and how many of them were executed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ratio {
-    /// All.
+    /// All items.
     pub all: u64,
-    /// Those executed.
+    /// Executed items.
     pub hit: u64,
 }
 
@@ -152,14 +153,14 @@ impl Ratio {
         self.hit += other.hit;
     }
 
-    /// Percent; none of nothing.
+    /// Percentage of executed items; None if there are no items.
     pub fn percent(self) -> Option<f64> {
         (self.all != 0).then(|| 100.0 * self.hit as f64 / self.all as f64)
     }
 }
 
 impl Totals {
-    /// Adds those of another file.
+    /// Adds the totals of another file.
     pub fn add(&mut self, other: &Totals) {
         self.lines.add(other.lines);
         self.functions.add(other.functions);
@@ -172,7 +173,7 @@ impl Totals {
 }
 
 impl Source {
-    /// Its numbers.
+    /// Computes the file's totals.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for line in &self.lines {
@@ -196,14 +197,14 @@ impl Source {
         totals
     }
 
-    /// Decisions of one line.
+    /// Returns the decisions of a line.
     pub fn conditions_of(&self, line: u32) -> &[ConditionCount] {
         let start = self.conditions.partition_point(|condition| condition.line < line);
         let end = self.conditions.partition_point(|condition| condition.line <= line);
         &self.conditions[start..end]
     }
 
-    /// Branches and calls of one line.
+    /// Returns the branches and calls of a line.
     pub fn branches_of(&self, line: u32) -> &[BranchCount] {
         let start = self.branches.partition_point(|branch| branch.line < line);
         let end = self.branches.partition_point(|branch| branch.line <= line);
@@ -212,18 +213,19 @@ impl Source {
 }
 
 impl Cover {
-    /// How a path is shown: from the folder that the kernel was built in, if it is below.
+    /// Formats a path for display: relative to the root directory if it is below it.
     pub fn shown<'a>(&self, path: &'a str) -> &'a str {
         let below = self.root.as_deref().and_then(|root| path.strip_prefix(root)?.strip_prefix('/'));
         below.unwrap_or(path)
     }
 
-    /// Lines with a negative count: their counters were changed by two CPUs at once, or while they were read.
+    /// Number of lines with a negative count. Two CPUs changed their counters at once, or the counters changed while
+    /// they were read.
     pub fn torn(&self) -> usize {
         self.sources.iter().flat_map(|source| &source.lines).filter(|line| line.count < 0).count()
     }
 
-    /// All numbers.
+    /// Computes the totals of all files.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         self.sources.iter().for_each(|source| totals.add(&source.totals()));
@@ -231,21 +233,22 @@ impl Cover {
     }
 }
 
-/// An object as it is told from others.
+/// Identity of an object.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Object<'a> {
-    /// Its number: functions stay in the order of objects by number, whichever thread comes first.
+    /// Object number. Functions are ordered by it, whichever thread merges first.
     pub number: u32,
-    /// Its path, without suffix: with that of its source it tells where sources are.
+    /// Path of the object without suffix. Together with the path of its source, it shows the root directory of the
+    /// sources.
     pub path: Option<&'a str>,
 }
 
-/// Takes objects in, from any number of threads.
+/// Merges objects, from any number of threads.
 #[derive(Debug, Default)]
 pub struct Collector {
     sources: RwLock<Names>,
     functions: RwLock<HashMap<FunctionKey, u32, RandomState>>,
-    /// By the numbers of functions: the first object that has it, and where among its functions.
+    /// By function number: the first object that contains the function, and its index there.
     firsts: Mutex<Vec<(u32, u32)>>,
     compilers: Mutex<Option<Version>>,
     objects: std::sync::atomic::AtomicU32,
@@ -259,10 +262,10 @@ struct Names {
     all: Vec<std::sync::Arc<Mutex<Gathered>>>,
 }
 
-/// Source, first line, name.
+/// Key of a function: source, first line, name.
 type FunctionKey = (u32, u32, Box<str>);
 
-/// A source file as far as it is known, its functions by their numbers.
+/// A source file under construction, with its functions by number.
 #[derive(Debug, Default)]
 struct Gathered {
     path: String,
@@ -272,29 +275,29 @@ struct Gathered {
     conditions: Vec<ConditionCount>,
 }
 
-/// A lock is only ever poisoned by a panic, which is passed on anyway.
+/// Locks a mutex. A mutex is poisoned only by a panic, which is propagated anyway.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Collector {
-    /// One that gives sources the names that `prefixes` tells.
+    /// Returns a collector that renames source paths with `prefixes`.
     pub fn renaming(prefixes: Prefixes) -> Self {
         Collector { prefixes, ..Collector::default() }
     }
 
-    /// Reads an object's notes and data and adds what they tell. Functions without data are left out.
+    /// Reads an object's notes and merges its coverage. Functions without data are omitted.
     ///
     /// # Errors
-    /// If one of them cannot be read, or they do not belong together: then nothing was added.
+    /// If the notes cannot be read, or notes and data are from different builds. Nothing is merged then.
     pub fn add(&self, solver: &mut Solver, note_bytes: &[u8], data: &Data) -> Result<()> {
         self.add_read(solver, Object::default(), &notes::read(note_bytes)?, data)
     }
 
-    /// [`Collector::add`] of notes that were read, of this object.
+    /// As [`Collector::add`], for notes that are already parsed, with the object's identity.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Collector::add`].
     pub fn add_read(
         &self,
         solver: &mut Solver,
@@ -307,10 +310,10 @@ impl Collector {
         Ok(())
     }
 
-    /// [`Collector::add`] of the bytes of a data file.
+    /// As [`Collector::add`], for the bytes of a data file.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Collector::add`], or if the data cannot be read.
     pub fn add_bytes(&self, solver: &mut Solver, note_bytes: &[u8], data_bytes: &[u8]) -> Result<()> {
         self.add(solver, note_bytes, &data::read(data_bytes)?)
     }
@@ -328,7 +331,7 @@ impl Collector {
             }
         }
         let ids: Vec<u32> = paths.iter().map(|path| self.source(&self.prefixes.map(path))).collect();
-        // By the object's numbers; of functions without counters nothing is asked.
+        // Indexed by the function's number in the object. Functions without counters have no entry.
         let mut functions = vec![0; notes.functions.len()];
         let mut known = Vec::with_capacity(unit.functions.len());
         for count in &unit.functions {
@@ -371,7 +374,7 @@ impl Collector {
         }
     }
 
-    /// Notes where functions were met first, and the compiler.
+    /// Records the first occurrence of each function, and the newest compiler.
     fn note(&self, functions: Vec<(u32, (u32, u32))>, version: Version) {
         let mut firsts = lock(&self.firsts);
         for (id, place) in functions {
@@ -418,18 +421,18 @@ impl Collector {
         })
     }
 
-    /// What all objects told.
+    /// Returns the merged coverage.
     pub fn finish(self) -> Cover {
         let names = self.sources.into_inner().unwrap_or_else(PoisonError::into_inner);
         let functions = self.functions.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // Numbers were given in the order of arrival: here in that of the names.
+        // Sources were numbered in order of arrival; here they are ranked by name.
         let mut paths: Vec<(&str, u32)> = names.index.iter().map(|(name, &id)| (name.as_str(), id)).collect();
         paths.sort_unstable();
         let mut ranks = vec![0u32; paths.len()];
         for (rank, &(_, id)) in (0u32..).zip(&paths) {
             ranks[id as usize] = rank;
         }
-        // As gcov goes through them: in the order of the first object that has them.
+        // Functions are ordered as in gcov: by the first object that contains them.
         let firsts = self.firsts.into_inner().unwrap_or_else(PoisonError::into_inner);
         let first = |id: u32| firsts.get(id as usize).copied().unwrap_or((u32::MAX, u32::MAX));
         let mut keys: Vec<_> = functions
@@ -468,15 +471,15 @@ impl Collector {
         }
         sources.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         let folders = self.folders.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // Of equals the first by name: `max_by_key` would take the last.
+        // Of equal counts, the first by name; `max_by_key` alone would return the last.
         let root = folders.into_iter().rev().max_by_key(|(_, count)| *count).map(|(folder, _)| folder);
         let compiler = self.compilers.into_inner().unwrap_or_else(PoisonError::into_inner);
         Cover { sources, objects: self.objects.into_inner(), root, compiler }
     }
 }
 
-/// The folder that an object's sources are shown from: where it was compiled, or, if its own source lies elsewhere, the
-/// folder that source and object have the same path below.
+/// Returns the root directory of an object's sources: the working directory of the compilation. If the object's own
+/// source is elsewhere, it is the directory below which source and object have the same path.
 fn root<'a>(object: Option<&str>, cwd: Option<&'a str>, paths: &'a [String]) -> Option<&'a str> {
     let own = paths.iter().find_map(|path| Some((path, source_root(object?, path)?)));
     let inside =
@@ -487,7 +490,7 @@ fn root<'a>(object: Option<&str>, cwd: Option<&'a str>, paths: &'a [String]) -> 
     }
 }
 
-/// By line, function, and place: one number, as one is compared faster than four.
+/// Sort key of a branch: line, function, and index. One number, because that compares faster than four.
 fn branch_key(branch: &BranchCount) -> u128 {
     u128::from(branch.line) << 64
         | u128::from(branch.function) << 32
@@ -499,7 +502,7 @@ fn condition_key(condition: &ConditionCount) -> (u32, u32, u16, u32) {
     (condition.line, condition.function, condition.place, condition.seen.terms)
 }
 
-/// The part of a list sorted by source that is of one.
+/// Returns the items of one source from a list sorted by source.
 fn slice_of<T>(all: &[T], source: impl Fn(&T) -> u32, wanted: u32) -> &[T] {
     let start = all.partition_point(|item| source(item) < wanted);
     let end = all.partition_point(|item| source(item) <= wanted);
@@ -510,7 +513,7 @@ impl Gathered {
     fn lines(&mut self, lines: &[crate::unit::Line]) {
         let mut new = Vec::new();
         let mut at = 0;
-        // Lines that functions have to themselves come once for each: they add up here.
+        // Lines of grouped functions occur once for each function; here they are added up.
         for same in lines.chunk_by(|a, b| a.line == b.line) {
             let count = same.iter().fold(0i64, |sum, line| sum.saturating_add(line.count));
             let unexecuted_block = same.iter().any(|line| line.unexecuted_block);
@@ -548,7 +551,7 @@ impl Gathered {
         if !ours.is_sorted_by_key(branch_key) {
             ours.sort_by_key(branch_key);
         }
-        // Two functions of one name on one line of one object are one here.
+        // Two functions of the same name on the same line of an object are merged.
         ours.dedup_by(|branch, known| {
             let same = branch_key(branch) == branch_key(known);
             if same {
@@ -616,7 +619,7 @@ impl BranchCount {
     }
 }
 
-/// The first place from `at` on that is not below what is looked for: mostly near, as what is looked for is sorted too.
+/// Returns the first index from `at` on whose item is not below the key. Fast if it is near: the keys are sorted too.
 fn seek<T>(sorted: &[T], mut at: usize, below: impl Fn(&T) -> bool) -> usize {
     let mut step = 1;
     while sorted.get(at + step - 1).is_some_and(&below) {
@@ -627,20 +630,20 @@ fn seek<T>(sorted: &[T], mut at: usize, below: impl Fn(&T) -> bool) -> usize {
     at + sorted[at..end].partition_point(below)
 }
 
-/// Puts sorted items with new keys into a sorted list.
+/// Inserts sorted items with new keys into a sorted list.
 fn merge_in<T: Copy, K: Ord>(known: &mut Vec<T>, new: Vec<T>, key: impl Fn(&T) -> K) {
     let Some(&last) = new.last() else { return };
     if known.is_empty() {
-        // Most sources are of one object only.
+        // Most sources belong to a single object.
         *known = new;
         known.shrink_to_fit();
         return;
     }
-    // Some more than that, as more objects may come; doubling would be half of all memory.
+    // Reserve some extra capacity for further objects. Doubling would waste half of all memory.
     if known.capacity() - known.len() < new.len() {
         known.reserve_exact(new.len() + known.len() / 8);
     }
-    // From the end on: what is before the first of the new ones stays where it is.
+    // Merge from the end: items before the first new one stay in place.
     let (mut old, mut free) = (known.len(), known.len() + new.len());
     known.resize(free, last);
     for item in new.iter().rev() {

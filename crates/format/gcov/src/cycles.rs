@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How often the blocks of one line went round among themselves.
+//! Counts loops among the blocks of a single line.
 //!
-//! A line is executed once for every time it is entered from elsewhere, and once more for every round of a loop that
-//! lies wholly on it. gcov finds those loops by Hawick and James' enumeration of circuits ("Enumerating Circuits and
-//! Loops in Graphs with Self-Arcs and Multiple-Arcs"): of each circuit it takes the least count of its arcs off all
-//! of them. Which circuit comes first can matter, so the order is gcov's too: starts in the line's order, arcs in
-//! that of their destinations.
+//! A line is executed once for each entry from another line, and once for each iteration of a loop entirely on the
+//! line. gcov finds these loops with Hawick and James' enumeration of circuits ("Enumerating Circuits and Loops in
+//! Graphs with Self-Arcs and Multiple-Arcs"): it subtracts the smallest arc count of each circuit from all arcs of the
+//! circuit. The result can depend on the order of the circuits, so this code uses gcov's order: start blocks in the
+//! line's order, arcs in the order of their destinations.
 
 use crate::notes::Block;
 use crate::solve::Graph;
 
-/// Steps after which a line's loops are given up. No compiler makes a line that takes a thousandth of it.
+/// Limit of the search on one line, in steps. Code from real compilers needs less than a thousandth of it.
 const PATIENCE: u32 = 20_000_000;
 
-/// Room for the search, reused from line to line.
+/// Working memory of the search, reused for each line.
 #[derive(Debug, Default)]
 pub(crate) struct Cycles {
-    /// What circuits have left of each edge's count.
+    /// Remaining count of each edge.
     left: Vec<i64>,
     blocked: Vec<bool>,
-    /// Blocks to unblock together with one.
+    /// Blocks to unblock together with each block.
     waiting: Vec<Vec<Block>>,
     path: Vec<usize>,
-    /// Edges of the path with nothing left.
+    /// Number of edges of the path whose remaining count is 0.
     spent: usize,
     frames: Vec<Frame>,
 }
@@ -35,7 +35,7 @@ struct Frame {
 }
 
 impl Cycles {
-    /// Rounds on the line whose blocks are `blocks`, as `on_line` tells too.
+    /// Counts the iterations on the line that consists of `blocks`. `on_line` returns true for these blocks.
     pub fn count(&mut self, graph: &Graph, blocks: &[Block], on_line: impl Fn(Block) -> bool) -> i64 {
         self.left.resize(self.left.len().max(graph.edges.len()), 0);
         self.blocked.resize(self.blocked.len().max(graph.blocks.len()), false);
@@ -124,7 +124,7 @@ impl Cycles {
         }
     }
 
-    /// Takes the least count off all edges of the path, and gives it.
+    /// Subtracts the smallest remaining count from all edges of the path, and returns it.
     fn take_circuit(&mut self, patience: &mut u32) -> i64 {
         *patience = patience.saturating_sub(self.path.len() as u32);
         let least = self.path.iter().map(|&edge| self.left[edge]).min().unwrap_or(0).max(0);

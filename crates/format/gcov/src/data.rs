@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Data (.gcda): the counters of one object, read, written, added and subtracted.
+//! Data files (.gcda): reads, writes, adds and subtracts the counters of an object.
 
 use crate::error::{Error, Result};
 use crate::version::Version;
@@ -7,18 +7,18 @@ use crate::words::{FUNCTION, Header, Words};
 
 const OBJECT_SUMMARY: u32 = 0xa100_0000;
 const COUNTERS: u32 = 0x01a1_0000;
-/// Between the tags of two kinds of counters.
+/// Distance between the tags of two kinds of counters.
 const NEXT_KIND: u32 = 0x0002_0000;
-/// Kinds of counters that tags have room for.
+/// Limit of the kinds of counters in the tag format.
 const KINDS: u32 = 32;
 
-/// Kinds of counters with a meaning here; the others belong to `-fprofile-generate`.
+/// Kinds of counters that this crate uses. The others belong to `-fprofile-generate`.
 pub mod kind {
-    /// How often arcs were taken.
+    /// Executions of arcs.
     pub const ARCS: u8 = 0;
-    /// Which conditions were true, and which false, independently of the others (GCC 14).
+    /// Bit sets of conditions that independently were true or false (GCC 14).
     pub const CONDITIONS: u8 = 8;
-    /// Which prime paths were gone (GCC 15).
+    /// Bit sets of prime paths that were taken (GCC 15).
     pub const PATHS: u8 = 9;
 }
 
@@ -27,29 +27,29 @@ pub mod kind {
 pub struct Data {
     /// Version, stamp and checksum.
     pub header: Header,
-    /// The program's part in it; the kernel writes none.
+    /// Summary of the program's runs; the kernel writes none.
     pub summary: Option<Summary>,
     /// Counters by function, in the order of the file.
     pub functions: Vec<Counters>,
 }
 
-/// What libgcov says of the program.
+/// Summary of a program's runs, written by libgcov.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// How often the program was run.
+    /// Number of runs.
     pub runs: u32,
-    /// The highest counter of each run, added up.
+    /// Sum of the highest counter of each run.
     pub sum_max: u32,
 }
 
 /// The counters of one function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counters {
-    /// Its number.
+    /// Function number, as in the notes.
     pub ident: u32,
-    /// Of its place in the source.
+    /// Checksum of its location in the source.
     pub lineno_checksum: u32,
-    /// Of its flow graph.
+    /// Checksum of its control-flow graph.
     pub cfg_checksum: u32,
     /// Kind and values.
     pub values: Vec<(u8, Values)>,
@@ -58,14 +58,14 @@ pub struct Counters {
 /// Counters of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Values {
-    /// So many, all zero: a file has their number only, and so have we.
+    /// This many counters, all zero. Like the file, it stores only the number.
     Zeros(usize),
-    /// Each of them.
+    /// The value of each counter.
     All(Vec<i64>),
 }
 
 impl Values {
-    /// How many.
+    /// Number of counters.
     pub fn len(&self) -> usize {
         match self {
             Values::Zeros(count) => *count,
@@ -73,12 +73,12 @@ impl Values {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no counters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One of them; 0 beyond the last.
+    /// Returns a counter; 0 if the index is out of range.
     pub fn get(&self, index: usize) -> i64 {
         match self {
             Values::Zeros(_) => 0,
@@ -89,7 +89,8 @@ impl Values {
     fn combine(&mut self, other: &Values, kind: u8, way: Way) {
         let Values::All(theirs) = other else { return };
         if let Values::Zeros(count) = *self {
-            // As many as the other has, which are in memory: never more for a number in a file.
+            // The length comes from the other operand, which is in memory, so that a number in a file cannot cause a
+            // large allocation.
             if count != theirs.len() {
                 return;
             }
@@ -114,7 +115,7 @@ enum Way {
 }
 
 impl Counters {
-    /// The counters of a kind, if there are any.
+    /// Returns the counters of a kind, if there are any.
     pub fn of(&self, kind: u8) -> Option<&Values> {
         self.values.iter().find(|(found, _)| *found == kind).map(|(_, values)| values)
     }
@@ -125,10 +126,10 @@ impl Counters {
     }
 }
 
-/// Reads data.
+/// Parses a data file.
 ///
 /// # Errors
-/// With the place at which the bytes stop being data.
+/// If the bytes are not valid, with the offset.
 pub fn read(bytes: &[u8]) -> Result<Data> {
     let (header, mut words) = Words::open(bytes, "gcda")?;
     let mut data = Data { header, summary: None, functions: Vec::new() };
@@ -141,7 +142,7 @@ pub fn read(bytes: &[u8]) -> Result<Data> {
                 let sum_max = contents.word("the highest counter")?;
                 data.summary = Some(Summary { runs, sum_max });
             }
-            // A function that is not in the program: its place is kept.
+            // A function that is not in the program; its record is empty.
             FUNCTION if record.length == 0 => in_function = false,
             FUNCTION => {
                 data.functions.push(Counters {
@@ -186,18 +187,18 @@ fn kind_of(tag: u32) -> Option<u8> {
 }
 
 impl Data {
-    /// Adds what another run of the same build counted. Functions it does not have are taken over.
+    /// Adds the counters of another run of the same build. Functions that only the other has are copied.
     ///
     /// # Errors
-    /// If it is of another build.
+    /// If the other is from a different build.
     pub fn add(&mut self, other: &Data) -> Result<()> {
         self.combine(other, Way::Add)
     }
 
-    /// Takes away what had been counted earlier: what is left was counted in between.
+    /// Subtracts the counters of an earlier state of the same run. The rest was counted in between.
     ///
     /// # Errors
-    /// If it is of another build.
+    /// If the other is from a different build.
     pub fn subtract(&mut self, earlier: &Data) -> Result<()> {
         self.combine(earlier, Way::Subtract)
     }
@@ -207,7 +208,7 @@ impl Data {
             return Err(Error::Stamp { data: other.header.stamp, notes: self.header.stamp });
         }
         for (index, theirs) in other.functions.iter().enumerate() {
-            // Nearly always at the same place.
+            // The index is almost always the same.
             let place = self.functions.get(index).filter(|ours| ours.is_same_function(theirs)).map(|_| index);
             let place =
                 place.or_else(|| self.functions.iter().position(|ours| ours.is_same_function(theirs)));
@@ -229,8 +230,7 @@ impl Data {
         Ok(())
     }
 
-    /// The file's bytes. What a compiler of the same version reads with `-fprofile-use` only if there is a
-    /// [`Summary`], and gcov always.
+    /// Encodes the file. gcov reads it in any case; gcc reads it with `-fprofile-use` only if there is a [`Summary`].
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer { bytes: Vec::new(), header: self.header };
         out.word(u32::from_be_bytes(*b"gcda"));
@@ -268,7 +268,7 @@ impl Data {
         out.bytes
     }
 
-    /// The highest count of an arc: what a [`Summary`] has to say.
+    /// Returns the highest count of an arc, for a [`Summary`].
     pub fn highest(&self) -> i64 {
         let arcs = self.functions.iter().filter_map(|function| function.of(kind::ARCS));
         let all = arcs.filter_map(|values| match values {

@@ -1,65 +1,65 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can be wrong with a notes or data file: where, and what was expected there.
+//! Errors of notes and data files, with their offset.
 
 use crate::version::Version;
 
-/// Why a file was not understood, or only in part.
+/// Reason why a file cannot be read, or does not match another one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The bytes end within something.
+    /// The file ends within a record.
     #[error("offset {offset}: the file ends here, within {what}: it is truncated")]
     Truncated {
-        /// Where.
+        /// Offset of the end of the file.
         offset: usize,
-        /// Within what.
+        /// The part that is incomplete.
         what: &'static str,
     },
-    /// It does not begin as such a file does.
+    /// The magic number is wrong.
     #[error("offset 0: not a {expected} file: it begins with {found:02x?}")]
     Magic {
         /// `gcno` or `gcda`.
         expected: &'static str,
-        /// Its first bytes.
+        /// The first bytes of the file.
         found: Vec<u8>,
     },
-    /// Written by a compiler whose format is not known.
+    /// The compiler's version has an unknown format.
     #[error("offset 4: version {found}: formats of GCC 4.7 to 16 are known")]
     Version {
-        /// The version it names.
+        /// Version in the file.
         found: Version,
     },
     /// A value is out of its range.
     #[error("offset {offset}: {what} is {found}, expected {expected}")]
     Value {
-        /// Where.
+        /// Offset of the value.
         offset: usize,
-        /// What it is.
+        /// Name of the value.
         what: &'static str,
-        /// What it says.
+        /// The value found.
         found: u64,
-        /// What it may say.
+        /// Description of valid values.
         expected: String,
     },
-    /// Notes and data are of different builds.
+    /// Notes and data are from different builds.
     #[error(
         "the data's stamp {data:#010x} is not the notes' {notes:#010x}: they are of different builds; \
          use the .gcno files of the very build that runs"
     )]
     Stamp {
-        /// The data's.
+        /// Stamp of the data.
         data: u32,
-        /// The notes'.
+        /// Stamp of the notes.
         notes: u32,
     },
-    /// A function of the same ident is not the same function.
+    /// Two functions have the same number but differ.
     #[error("function {function}: {what} of notes and data differ: they are of different builds")]
     Mismatch {
-        /// Its name.
+        /// Name of the function.
         function: String,
-        /// Checksums, or number of counters.
+        /// The part that differs: checksums or number of counters.
         what: &'static str,
     },
 }
 
-/// Shorthand for this crate.
+/// Result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

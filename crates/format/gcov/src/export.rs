@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage for other tools: lcov's tracefile, Cobertura's XML, gcov's JSON, LLVM's JSON.
+//! Writes coverage for other tools: lcov's tracefile, Cobertura's XML, gcov's JSON, LLVM's JSON.
 //!
-//! None of these formats knows a negative count: torn counters ([`Cover::torn`]) are written as 0.
+//! These formats have no negative counts, so torn counters ([`Cover::torn`]) are written as 0.
 
 mod llvm;
 
@@ -17,13 +17,13 @@ use crate::cover::{BranchCount, Cover, FunctionTotal, Source, Totals};
 use crate::names::demangled;
 use crate::unit::{Outcomes, Way};
 
-/// Sources that are put into text at a time, on all CPUs: few, so that their text takes little memory.
+/// Number of sources that are formatted at a time, on all CPUs. It is small to limit memory.
 const BATCH: usize = 64;
 
 /// Writes lcov's tracefile (geninfo(1), "FILES"), which lcov 1 and 2 and genhtml read.
 ///
 /// # Errors
-/// Those of `out`.
+/// Write errors of `out`.
 pub fn lcov(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "TN:")?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -45,7 +45,7 @@ pub fn lcov(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
 
 fn lcov_of_file(source: &Source, text: &mut Vec<u8>) {
     let mut number = itoa::Buffer::new();
-    // Words and numbers in turn; all of a tracefile is nothing else.
+    // Writes words and numbers alternately.
     let mut put = |words: &[&str], numbers: &[u64]| {
         for (index, word) in words.iter().enumerate() {
             text.extend_from_slice(word.as_bytes());
@@ -68,7 +68,7 @@ fn lcov_of_file(source: &Source, text: &mut Vec<u8>) {
     let mut block = 0;
     let mut last: Option<&BranchCount> = None;
     for branch in source.branches.iter().filter(|branch| branch.way.is_branch()) {
-        // lcov tells branches of a line by a block's number and their place in it.
+        // lcov identifies a branch of a line by a block number and its index in the block.
         block = match last {
             Some(last) if last.line != branch.line => 0,
             Some(last) if (last.function, last.of) != (branch.function, branch.of) => block + 1,
@@ -88,10 +88,10 @@ fn lcov_of_file(source: &Source, text: &mut Vec<u8>) {
     put(&["LF:", "\nLH:", "\nend_of_record"], &[totals.lines.all, totals.lines.hit]);
 }
 
-/// Writes gcov's JSON (gcov(1), `--json-format`, format version 1), all files as of one object.
+/// Writes gcov's JSON (gcov(1), `--json-format`, format version 1), with all files as if from one object.
 ///
 /// # Errors
-/// Those of `out`.
+/// Write errors of `out`.
 pub fn json(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
     let root = cover.root.as_deref().unwrap_or("");
     let version = cover.compiler.and_then(|version| version.numbers());
@@ -100,7 +100,7 @@ pub fn json(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
         "format_version": "1", "gcc_version": version, "current_working_directory": root, "data_file": "",
     });
     let head = head.to_string();
-    // One file at a time: all of a kernel at once would be a hundred times its size in memory.
+    // One file at a time: the JSON of a whole kernel would take a hundred times its size in memory.
     write!(out, "{},\"files\":[", head.trim_end_matches('}'))?;
     for (index, source) in cover.sources.iter().enumerate() {
         if index > 0 {
@@ -157,13 +157,13 @@ fn json_of_file(path: &str, source: &Source) -> Value {
     json!({"file": path, "functions": functions, "lines": lines})
 }
 
-/// The innermost function that a line is in, by the lines of functions.
+/// Returns the innermost function that contains a line, by the functions' line ranges.
 fn function_of(source: &Source, line: u32) -> Option<&FunctionTotal> {
     let started = source.functions.partition_point(|function| function.lines.0 <= line);
     source.functions[..started].iter().rev().find(|function| line <= function.lines.1)
 }
 
-/// As GCC 14's gcov writes it.
+/// Formats outcomes as GCC 14's gcov does.
 fn json_of_outcomes(seen: Outcomes) -> Value {
     json!({
         "count": seen.all(), "covered": seen.seen(),
@@ -172,10 +172,11 @@ fn json_of_outcomes(seen: Outcomes) -> Value {
     })
 }
 
-/// Writes Cobertura's XML (coverage-04.dtd) of counters that were recorded then: a package for each folder.
+/// Writes Cobertura's XML (coverage-04.dtd), with a package for each directory. `recorded` is the time of the
+/// recording.
 ///
 /// # Errors
-/// Those of `out`.
+/// Write errors of `out`.
 pub fn cobertura(cover: &Cover, recorded: SystemTime, out: &mut dyn Write) -> io::Result<()> {
     let timestamp = recorded.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
     let mut folders: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
@@ -197,7 +198,7 @@ pub fn cobertura(cover: &Cover, recorded: SystemTime, out: &mut dyn Write) -> io
         totals.branches.all
     )?;
     let root = xml(cover.root.as_deref().unwrap_or("."));
-    // Names of files are seen from one of these folders: those outside the build from the last.
+    // File names are relative to one of these directories; for files outside the build it is the last.
     let outside = cover.sources.iter().any(|source| cover.shown(&source.path).starts_with('/'));
     let more = if outside { "<source>/</source>" } else { "" };
     writeln!(out, "<sources><source>{root}</source>{more}</sources>\n<packages>")?;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Coverage from gcov's files.
 //!
-//! **In:** the bytes of notes (`.gcno`, written by the compiler) and data (`.gcda`, written by the kernel or by
-//! libgcov), of GCC 4.7 to 16, in either byte order. **Out:** which functions, lines and branches were executed how
-//! often, to the number as gcov says; data again, added up or subtracted; reports for other tools.
+//! **Input:** the bytes of notes (`.gcno`, written by the compiler) and data (`.gcda`, written by the kernel or by
+//! libgcov), of GCC 4.7 to 16, in either byte order. **Output:** execution counts of functions, lines and branches,
+//! equal to gcov's; data, added or subtracted; reports for other tools.
 //!
-//! **Why own code:** gcov reads one object after the other into text or JSON, which the next tool parses again; a
-//! kernel has more than a thousand of them. Here an object goes from bytes to counts in one pass and is forgotten,
-//! many at a time, and what is kept is what a report shows.
+//! **Why a reader of its own:** gcov converts one object after the other to text or JSON, which the next tool parses
+//! again; a kernel has more than a thousand objects. This crate converts objects to counts in one pass, many at a time,
+//! and keeps only what a report needs.
 //!
-//! Layout: [`notes`] and [`data`] are the formats, `words` what they share; `solve` finds the counts of all arcs,
-//! `cycles` the loops within a line, [`mod@unit`] the lines and branches of an object; [`cover`] puts objects together,
-//! [`export`] writes them for other tools, [`runs`] keeps apart which run executed a line. [`memory`] finds data in a
-//! kernel's memory, [`window`] is what was counted between two moments, [`profile`] makes data such that a compiler is
-//! guided by it.
+//! Modules: [`notes`] and [`data`] parse the files, `words` contains the parts they share; `solve` computes the counts
+//! of all arcs, `cycles` the loops within a line, [`mod@unit`] the lines and branches of an object; [`cover`] merges
+//! objects, [`export`] writes them for other tools, [`runs`] records which run executed a line. [`memory`] reads data
+//! from a kernel's memory, [`window`] computes the counts between two points in time, [`profile`] prepares data for
+//! `-fprofile-use`.
 //!
-//! No I/O; any bytes give a value or an [`Error`] that names the place.
+//! No I/O. Any bytes give a value, or an [`Error`] with an offset.
 
 #![forbid(unsafe_code)]
 

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counters from a kernel's memory: of a guest that stands, of `/proc/kcore`, of a crash dump.
+//! Reads counters from a kernel's memory: of a stopped guest, `/proc/kcore`, or a crash dump.
 //!
-//! In: memory by virtual address ([`Memory`]), and where the kernel keeps its lists ([`Roots`]). Out: [`Data`] of each
-//! object, as `/sys/kernel/debug/gcov` would show it, under the path of its file. Nothing of the kernel runs for it: of a
-//! guest that stands, a snapshot leaves no count of its own.
+//! Input: memory by virtual address ([`Memory`]), and the addresses of the kernel's lists ([`Roots`]). Output: [`Data`]
+//! of each object, as in `/sys/kernel/debug/gcov`, by the path of its file. No code of the kernel runs for this, so a
+//! snapshot of a stopped guest adds no counts of its own.
 //!
-//! The kernel keeps its `struct gcov_info`s (kernel/gcov/gcc_4_7.c, which is libgcov's) in a list from `gcov_info_head`.
-//! What debugfs shows hangs on nodes from `all_head` (kernel/gcov/fs.c): with what modules that are gone have left
-//! (`gcov_persist`), so the nodes are walked where their list is known. Layouts are those of 64-bit kernels, little-endian.
+//! The kernel keeps its `struct gcov_info`s (kernel/gcov/gcc_4_7.c, the same as libgcov's) in a list that starts at
+//! `gcov_info_head`. The files in debugfs belong to nodes in a list that starts at `all_head` (kernel/gcov/fs.c). The
+//! nodes also have the counters of unloaded modules (`gcov_persist`), so they are used if the address of their list is
+//! known. Layouts are those of 64-bit little-endian kernels.
 //!
-//! Of a kernel that runs on, [`read_live`] reads each function until two readings are the same: counters only grow, so then
-//! all of them had these values at one moment, between the two.
+//! On a running kernel, [`read_live`] reads each function until two consecutive readings are equal. Counters only grow,
+//! so all of them had these values at one point in time between the two readings.
 //!
-//! [`paging`] has virtual addresses from physical ones, [`elf`] reads the headers of core files.
+//! [`paging`] translates virtual to physical addresses, [`elf`] reads the headers of core files.
 
 pub mod elf;
 pub mod paging;
@@ -23,37 +24,37 @@ use crate::data::{Counters, Data, Values};
 use crate::version::Version;
 use crate::words::Header;
 
-/// A kernel's memory.
+/// Access to a kernel's memory.
 pub trait Memory {
-    /// Fills `into` with what is at `address`, or says why that cannot be had.
+    /// Fills `into` from `address`.
     ///
     /// # Errors
-    /// In words: nothing is mapped there, or the file ends before.
+    /// A message: nothing is mapped there, or the file is too short.
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), String>;
 }
 
-/// Where the kernel's lists begin.
+/// Addresses of the kernel's lists.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Roots {
-    /// `gcov_info_head`.
+    /// Address of `gcov_info_head`.
     pub infos: u64,
-    /// `all_head` of kernel/gcov/fs.c, if it is known.
+    /// Address of `all_head` in kernel/gcov/fs.c, if known.
     pub nodes: Option<u64>,
 }
 
 impl Roots {
-    /// Looks for them in the text of `/proc/kallsyms` or of a `System.map`.
+    /// Finds them in the text of `/proc/kallsyms` or a `System.map`.
     pub fn find(symbols: &[u8]) -> Option<Self> {
         let infos = symbol(symbols, "gcov_info_head")?;
         Some(Self { infos, nodes: symbol(symbols, "all_head") })
     }
 }
 
-/// A symbol's address; none if it is not there, is hidden (0), or there are several.
+/// Returns a symbol's address. None if it is absent, hidden (0) or ambiguous.
 pub fn symbol(symbols: &[u8], name: &str) -> Option<u64> {
     let mut found = None;
     for line in symbols.split(|&byte| byte == b'\n') {
-        // An address, a letter, a name; behind it the module.
+        // Each line is an address, a letter and a name; a module may follow.
         let Some(rest) = line.strip_suffix(name.as_bytes()) else { continue };
         let Some(rest) = rest.strip_suffix(b" ") else { continue };
         let mut words = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
@@ -66,30 +67,30 @@ pub fn symbol(symbols: &[u8], name: &str) -> Option<u64> {
     found
 }
 
-/// Why there are no counters.
+/// Reason why the counters cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{address:#x}: {what}: {why}")]
 pub struct Broken {
-    /// Where.
+    /// Address of the data.
     pub address: u64,
-    /// What should be there.
+    /// The data that was expected there.
     pub what: &'static str,
-    /// What is wrong.
+    /// The problem.
     pub why: String,
 }
 
-/// Most objects that a kernel may have.
+/// Limit of the objects in a kernel.
 const OBJECTS: usize = 1 << 18;
-/// Most functions of an object, and counters of a function.
+/// Limit of the functions of an object, and of the counters of a function.
 const MOST: u32 = 1 << 20;
-/// Longest path of an object.
+/// Limit of the length of an object's path, in bytes.
 const PATH: usize = 4096;
-/// Most counters of a kernel: 1 GiB of them.
+/// Limit of the counters in a kernel: 1 GiB of them.
 const COUNTERS: usize = 1 << 27;
-/// Read at a time: no more memory is taken than could be read.
+/// Size of a single read in bytes. Memory is allocated only as far as reads succeed.
 const PIECE: usize = 1 << 16;
 
-/// Offsets in `struct gcov_node`: its place in the list of all, and what it has.
+/// Offsets in `struct gcov_node`: its link in the list of all nodes, and its objects.
 mod node {
     pub const ALL: u64 = 32;
     pub const LOADED: u64 = 56;
@@ -97,42 +98,42 @@ mod node {
     pub const COUNT: u64 = 88;
 }
 
-/// Readings of a function that changes all the time.
+/// Limit of repeated readings of a function that keeps changing.
 pub const TRIES: usize = 8;
-/// Walks through lists that change meanwhile: modules come and go.
+/// Limit of attempts to walk lists that change meanwhile, when modules are loaded or unloaded.
 const WALKS: usize = 4;
 
-/// Counters of a kernel that ran on while they were read.
+/// Counters of a kernel that was running while they were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Live {
-    /// By the path of the object's data file.
+    /// Data, by the path of the object's data file.
     pub objects: BTreeMap<String, Data>,
-    /// Readings that were not the same as the one before, and were done again.
+    /// Number of readings that differed from the previous one and were repeated.
     pub again: usize,
-    /// Functions of which [`TRIES`] readings, and one more, were all different: their counters are of several moments. By the
-    /// object, and their number in it.
+    /// Functions whose counters still changed after [`TRIES`] repeated readings, so that their counters are from
+    /// several points in time. By object and function number.
     pub unsettled: BTreeSet<(String, u32)>,
 }
 
 struct Reader<'m> {
     memory: &'m mut dyn Memory,
     counters: usize,
-    /// Of a kernel that runs on: what changed.
+    /// Statistics; None if the kernel is stopped.
     live: Option<Live>,
 }
 
-/// All counters, by the path of the object's data file.
+/// Reads all counters, by the path of the object's data file.
 ///
 /// # Errors
-/// If the lists lead out of what is known of the memory, or are not what they should be.
+/// If the lists point to unknown memory, or contain invalid data.
 pub fn read(memory: &mut dyn Memory, roots: Roots) -> Result<BTreeMap<String, Data>, Broken> {
     Reader { memory, counters: 0, live: None }.all(roots)
 }
 
-/// The same of a kernel that runs on meanwhile. What changes while it is read is read again.
+/// As [`read`], for a running kernel. Data that changes during the reading is read again.
 ///
 /// # Errors
-/// As there, each time that the lists were walked.
+/// As for [`read`], if every attempt to walk the lists fails.
 pub fn read_live(memory: &mut dyn Memory, roots: Roots) -> Result<Live, Broken> {
     let mut walks = 1;
     loop {
@@ -181,7 +182,7 @@ impl Reader<'_> {
         Ok(values)
     }
 
-    /// Those of objects that are loaded.
+    /// Reads the counters of all loaded objects.
     fn infos(&mut self, head: u64) -> Result<BTreeMap<String, Data>, Broken> {
         let (mut found, mut seen) = (BTreeMap::new(), HashSet::new());
         let mut at = self.pointer(head, "the list of objects")?;
@@ -194,7 +195,7 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// Those of the files in debugfs.
+    /// Reads the counters of all files in debugfs.
     fn nodes(&mut self, head: u64) -> Result<BTreeMap<String, Data>, Broken> {
         let (mut found, mut seen) = (BTreeMap::new(), HashSet::new());
         let mut at = self.pointer(head, "the list of nodes")?;
@@ -221,7 +222,7 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// One `struct gcov_info`.
+    /// Reads a `struct gcov_info`.
     fn info(&mut self, at: u64) -> Result<(String, Data), Broken> {
         let broken = |what, why: String| Broken { address: at, what, why };
         let version = Version(self.word(at, "an object's version")?);
@@ -229,7 +230,7 @@ impl Reader<'_> {
             return Err(broken("an object's version", format!("{version} is no version of GCC 4.7 to 16")));
         }
         let stamp = self.word(at.wrapping_add(16), "an object's stamp")?;
-        // GCC 12 put a checksum between stamp and name, where there was a gap.
+        // GCC 12 added a checksum between stamp and name, where the structure had padding.
         let name = self.pointer(at.wrapping_add(24), "an object's name")?;
         let name = self.text(name)?;
         let kinds = kinds(version);
@@ -254,12 +255,12 @@ impl Reader<'_> {
             }
             functions.push(function);
         }
-        // As the kernel writes it: without a checksum.
+        // The kernel writes no checksum either.
         let header = Header { big_endian: false, version, stamp, checksum: 0 };
         Ok((name, Data { header, summary: None, functions }))
     }
 
-    /// One `struct gcov_fn_info`, and whether its counters are of one moment.
+    /// Reads a `struct gcov_fn_info`. Also returns whether its counters are from one point in time.
     fn function(&mut self, at: u64, active: &[u8]) -> Result<(Counters, bool), Broken> {
         let mut counters = Counters {
             ident: self.word(at.wrapping_add(8), "a function's ident")?,
@@ -284,7 +285,7 @@ impl Reader<'_> {
         Ok((counters, is_settled))
     }
 
-    /// Reads a function's counters until they are twice the same.
+    /// Reads a function's counters until two consecutive readings are equal. Returns false if they never are.
     fn settle(&mut self, counters: &mut Counters, places: &[(u64, u32)]) -> Result<bool, Broken> {
         for _ in 0..TRIES {
             let mut is_same = true;
@@ -316,7 +317,7 @@ impl Reader<'_> {
     }
 }
 
-/// Kinds of counters that a kernel built by this compiler knows (`GCOV_COUNTERS`).
+/// Number of counter kinds in a kernel built by this compiler (`GCOV_COUNTERS`).
 fn kinds(version: Version) -> u8 {
     match version.numbers().unwrap_or_default() {
         (15.., _) => 10,
@@ -351,7 +352,7 @@ fn add(found: &mut BTreeMap<String, Data>, name: String, data: Data, at: u64) ->
 mod tests {
     use super::*;
 
-    /// Memory from an address on.
+    /// Memory that starts at an address.
     struct Flat(u64, Vec<u8>);
 
     impl Memory for Flat {
@@ -374,7 +375,7 @@ mod tests {
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
 
-    /// A list of one object (GCC 12) with one function of two counters, and a node that has it.
+    /// Returns a list with one object (GCC 12), which has one function with two counters, and a node for the object.
     fn small() -> (Flat, Roots) {
         let mut memory = Flat(BASE, vec![0; 4096]);
         let (head, info, name, table, function, values) =
@@ -412,11 +413,11 @@ mod tests {
     fn objects_are_found_with_what_was_unloaded() {
         let (mut memory, roots) = small();
         assert_eq!(counts(&read(&mut memory, Roots { nodes: None, ..roots }).unwrap()), [5, 6]);
-        // Once loaded, once left behind: as debugfs shows it, together.
+        // The object is loaded and was also left behind by an unload: debugfs shows the sum.
         assert_eq!(counts(&read(&mut memory, roots).unwrap()), [10, 12]);
     }
 
-    /// Memory whose kernel runs on: the first counter grows with each reading of the counters, so many times.
+    /// Memory of a running kernel: the first counter grows at each reading of the counters, this many times.
     struct Running(Flat, u8);
 
     impl Memory for Running {

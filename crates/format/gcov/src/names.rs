@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names of functions as their source has them, as c++filt writes them: C++ with parameters, Rust without its hash.
+//! Demangles function names as c++filt does: C++ with parameters, Rust without the hash.
 
 use std::borrow::Cow;
 
-/// Longer names are left as they are: demanglers recur by their parts, and nobody reads the result.
+/// Limit of the length of a mangled name in bytes. Longer names are not demangled: demanglers are recursive, and nobody
+/// reads the result.
 const LONGEST: usize = 4 << 10;
-/// A short name can stand for a very long one: such are left as they are, too.
+/// Limit of the length of a demangled name in bytes. A short mangled name can expand to a very long one.
 const LONGEST_SHOWN: usize = 64 << 10;
 
-/// The name as the source has it; of C, the name itself.
+/// Returns the demangled name; a C name is returned unchanged.
 pub fn demangled(name: &str) -> Cow<'_, str> {
     if !name.starts_with(['_', 'R', '?']) || name.len() > LONGEST {
         return Cow::Borrowed(name);

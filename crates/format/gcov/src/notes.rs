@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Notes (.gcno): the functions of one compilation, their blocks, arcs and lines.
+//! Notes files (.gcno): the functions of a compilation unit, with blocks, arcs and lines.
 //!
-//! In: the file's bytes. Out: [`Notes`], with names borrowed from them. Records of unknown kinds are passed over.
+//! Input: the file's bytes. Output: [`Notes`], with names borrowed from the bytes. Unknown records are skipped.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,37 +22,37 @@ const PATHS: u32 = 0x0149_0000;
 /// A block's number within its function. 0 is the entry, 1 the exit.
 pub type Block = u32;
 
-/// One compilation.
+/// Contents of a notes file.
 #[derive(Debug, Clone)]
 pub struct Notes<'a> {
     /// Version, stamp and checksum.
     pub header: Header,
-    /// The folder the compiler ran in (GCC 9 and later).
+    /// Working directory of the compiler (GCC 9 and later).
     pub cwd: Option<Cow<'a, str>>,
     /// Paths of source files, canonical.
     pub sources: Vec<Cow<'a, str>>,
-    /// The functions.
+    /// Functions, in the order of the file.
     pub functions: Vec<Function<'a>>,
     /// Arcs of all functions.
     arcs: Vec<Arc>,
-    /// Stretches of lines of all functions.
+    /// Line ranges of all functions.
     locations: Vec<Location>,
     /// Lines of all functions.
     lines: Vec<u32>,
 }
 
 impl Notes<'_> {
-    /// All arcs of a function; those that leave one block lie together.
+    /// Returns a function's arcs; those from the same block are adjacent.
     pub fn arcs(&self, function: &Function<'_>) -> &[Arc] {
         slice(&self.arcs, &function.arcs)
     }
 
-    /// Which lines a function's blocks have, in the order written.
+    /// Returns the locations of a function's blocks, in file order.
     pub fn locations(&self, function: &Function<'_>) -> &[Location] {
         slice(&self.locations, &function.locations)
     }
 
-    /// The lines of a stretch.
+    /// Returns the line numbers of a location.
     pub fn lines(&self, location: &Location) -> &[u32] {
         slice(&self.lines, &location.lines)
     }
@@ -62,86 +62,86 @@ fn slice<'n, T>(all: &'n [T], range: &Range<u32>) -> &'n [T] {
     &all[range.start as usize..range.end as usize]
 }
 
-/// A function and its flow graph.
+/// A function and its control-flow graph.
 #[derive(Debug, Clone, Default)]
 pub struct Function<'a> {
-    /// Its number, which the data names it by.
+    /// Function number, as in the data.
     pub ident: u32,
-    /// Of its place in the source.
+    /// Checksum of its location in the source.
     pub lineno_checksum: u32,
-    /// Of its flow graph.
+    /// Checksum of its control-flow graph.
     pub cfg_checksum: u32,
-    /// Its name, as the linker knows it.
+    /// Symbol name.
     pub name: Cow<'a, str>,
-    /// Made by the compiler.
+    /// True if the compiler generated the function.
     pub artificial: bool,
-    /// Where it is: an index of [`Notes::sources`].
+    /// Source file, as an index into [`Notes::sources`].
     pub source: u32,
     /// First line.
     pub start_line: u32,
     /// First column (GCC 8 and later).
     pub start_column: u32,
-    /// Last line; the first before GCC 8.
+    /// Last line; equal to the first before GCC 8.
     pub end_line: u32,
     /// Last column (GCC 9 and later).
     pub end_column: u32,
     /// Number of blocks.
     pub blocks: u32,
-    /// Number of counters the data must have: of arcs not [`Arc::ON_TREE`].
+    /// Number of counters that the data must have: one for each arc that is not [`Arc::ON_TREE`].
     pub counters: u32,
-    /// Its part of the arcs of all.
+    /// Range of the function's arcs in [`Notes`].
     arcs: Range<u32>,
-    /// Its part of the stretches of all.
+    /// Range of the function's locations in [`Notes`].
     locations: Range<u32>,
-    /// Conditions of decisions: the block that ends in one, and its number of conditions (GCC 14 and later).
+    /// Decisions: the block that ends in one, and the number of its conditions (GCC 14 and later).
     pub conditions: Vec<(Block, u32)>,
     /// Number of prime paths (GCC 15 and later).
     pub paths: u32,
 }
 
-/// An edge of the flow graph.
+/// An arc of the control-flow graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arc {
-    /// The block it leaves.
+    /// Source block.
     pub from: Block,
-    /// The block it enters.
+    /// Destination block.
     pub to: Block,
-    /// `ON_TREE`, `FAKE`, `FALLTHROUGH` and others.
+    /// Flags: `ON_TREE`, `FAKE`, `FALLTHROUGH` and others.
     pub flags: u32,
 }
 
 impl Arc {
-    /// Not counted: its count follows from the others.
+    /// The arc has no counter: its count follows from the others.
     pub const ON_TREE: u32 = 1;
-    /// Not in the code: a call that does not return, or a return to where `setjmp` was.
+    /// The arc is not in the code: a call that does not return, or a return to `setjmp`.
     pub const FAKE: u32 = 2;
-    /// Taken when nothing jumps.
+    /// The arc is taken without a jump.
     pub const FALLTHROUGH: u32 = 4;
 
-    /// Whether all of `flags` are set.
+    /// Returns true if all of `flags` are set.
     pub fn is(self, flags: u32) -> bool {
         self.flags & flags == flags
     }
 }
 
-/// A stretch of lines of one source file within a block.
+/// Lines of one source file that belong to a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The block.
+    /// The block that contains the lines.
     pub block: Block,
-    /// An index of [`Notes::sources`].
+    /// Source file, as an index into [`Notes::sources`].
     pub source: u32,
-    /// Its part of the lines of all.
+    /// Range of the line numbers in [`Notes`].
     lines: Range<u32>,
 }
 
-/// Reads notes.
+/// Parses a notes file.
 ///
 /// # Errors
-/// With the place at which the bytes stop being notes.
+/// If the bytes are not valid, with the offset.
 pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
     let (header, mut words) = Words::open(bytes, "gcno")?;
-    // So that there are less than 2^32 of anything; a compiler's notes have some megabytes.
+    // This guarantees less than 2^32 items of any kind. Real notes have a few megabytes.
     if u32::try_from(bytes.len()).is_err() {
         let expected = format!("at most {} bytes", u32::MAX);
         return Err(Error::Value { offset: 0, what: "the file's size", found: bytes.len() as u64, expected });
@@ -177,7 +177,7 @@ pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
             (PATHS, Some(function)) => {
                 function.paths = record.contents.clone().word("the number of paths")?
             }
-            // A record that is no part of a function ends it.
+            // A record that does not belong to a function ends it.
             (tag, _) if !is_part_of_function(tag) => in_function = false,
             _ => {}
         }
@@ -186,7 +186,7 @@ pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
     Ok(Notes { header, cwd, sources, functions, arcs, locations, lines })
 }
 
-/// Tags say by their zero bytes what they are part of.
+/// Returns true if the record belongs to a function: the zero bytes of a tag define its level.
 fn is_part_of_function(tag: u32) -> bool {
     tag >> 24 == FUNCTION >> 24
 }
@@ -194,13 +194,13 @@ fn is_part_of_function(tag: u32) -> bool {
 struct Reader<'a> {
     size: usize,
     header: Header,
-    // Of all functions together: a list for each of them would be most of the time that reading takes.
+    // Shared lists of all functions. A list for each function would take most of the parsing time.
     arcs: Vec<Arc>,
     locations: Vec<Location>,
     lines: Vec<u32>,
     sources: Vec<Cow<'a, str>>,
     known: HashMap<Cow<'a, str>, u32, RandomState>,
-    /// The same by the names as they are written: most come again and again.
+    /// Index by the name as written; most names are repeated.
     raw: HashMap<&'a [u8], u32, RandomState>,
     last: (&'a [u8], u32),
 }
@@ -265,13 +265,13 @@ impl<'a> Reader<'a> {
     fn blocks(&self, function: &mut Function<'a>, record: Record<'_>) -> Result<()> {
         let mut words = record.contents;
         let offset = words.at;
-        // Up to GCC 7 there is a word of flags for each block.
+        // Up to GCC 7, the record has a word of flags for each block.
         let count = if self.header.version.has_ranges() {
             words.word("the number of blocks")?
         } else {
             record.words() as u32
         };
-        // No block but the exit is without an arc, so a number beyond this is no number of blocks.
+        // Each block except the exit has an arc, so a larger number is invalid.
         if count as usize > self.size {
             return Err(Error::Value {
                 offset,
@@ -280,7 +280,7 @@ impl<'a> Reader<'a> {
                 expected: format!("less than the file's size, {}", self.size),
             });
         }
-        // gcov, too, goes by the first of several such records: arcs were checked against it.
+        // gcov also uses the first of several such records; arcs were checked against it.
         if function.blocks == 0 {
             function.blocks = count;
         }
@@ -291,7 +291,7 @@ impl<'a> Reader<'a> {
         let mut words = record.contents;
         let offset = words.at;
         let from = block(function, &mut words, "a block with arcs")?;
-        // The writer goes through the blocks in order, and through each once.
+        // The compiler writes the blocks in order, each once.
         let known = &self.arcs[function.arcs.start as usize..];
         if known.last().is_some_and(|last| last.from >= from) {
             return Err(Error::Value {

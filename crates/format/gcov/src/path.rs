@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paths of source files, as text: one file has one name however the compiler wrote it.
+//! Paths of source files, normalized lexically, so that each file has a single name.
 
 use std::borrow::Cow;
 
-/// A path without `.` and empty parts and, as far as the text tells, without `..`. gcov asks the file system
-/// whether a folder before `..` is a link; in a kernel's build none is.
+/// Removes `.` and empty components and, where possible, `..`. gcov checks whether a directory before `..` is a
+/// symbolic link; a kernel's build has none.
 pub(crate) fn canonical(path: Cow<'_, str>) -> Cow<'_, str> {
     let plain = |path: &str| !path.contains("//") && path.split('/').all(|part| part != "." && part != "..");
     if plain(&path) { path } else { Cow::Owned(joined("", &path)) }
 }
 
-/// `path`, seen from the folder `cwd`, canonical.
+/// Resolves `path` relative to the directory `cwd`, and normalizes it.
 pub fn absolute(cwd: Option<&str>, path: &str) -> String {
     joined(cwd.filter(|_| !path.starts_with('/')).unwrap_or(""), path)
 }
 
-/// [`absolute`] of a folder and a path that are canonical: of most there is nothing to work out.
+/// As [`absolute`], for a directory and a path that are already canonical. Most paths then need only to be joined.
 pub(crate) fn below(cwd: Option<&str>, path: &str) -> String {
     match cwd {
         Some(cwd) if !path.is_empty() && !path.ends_with('/') && !path.starts_with(['/', '.']) => {
@@ -42,21 +42,21 @@ fn joined(base: &str, path: &str) -> String {
     if rooted { format!("/{path}") } else { path }
 }
 
-/// Folders that are elsewhere than where the code was built: `OLD=NEW`, as of gcc's `-ffile-prefix-map`.
+/// Directories that have been moved since the build: `OLD=NEW`, as in gcc's `-ffile-prefix-map`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prefixes(Vec<(String, String)>);
 
 impl Prefixes {
-    /// From pairs of an old and a new folder.
+    /// Creates the mapping from pairs of an old and a new directory.
     pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Self {
         let plain = |path: String| if path == "/" { path } else { path.trim_end_matches('/').to_owned() };
         let mut pairs: Vec<_> = pairs.into_iter().map(|(old, new)| (plain(old), plain(new))).collect();
-        // The longest that fits is meant, whatever the order they were given in.
+        // The longest match applies, independent of the order.
         pairs.sort_by_key(|(old, _)| std::cmp::Reverse(old.len()));
         Prefixes(pairs)
     }
 
-    /// The path with its beginning replaced, where one fits whole parts of it.
+    /// Replaces a prefix of whole path components, if one matches.
     pub fn map<'p>(&self, path: &'p str) -> Cow<'p, str> {
         for (old, new) in &self.0 {
             match path.strip_prefix(old.as_str()) {
@@ -76,15 +76,15 @@ impl Prefixes {
     }
 }
 
-/// The folder of the sources, as an object and its source tell it: `/out/kernel/fork` made of `/src/kernel/fork.c` says
-/// `/src`. None if they have no name in common.
+/// Derives the sources' root directory from an object and its source: `/out/kernel/fork` and `/src/kernel/fork.c` give
+/// `/src`. None if their names differ.
 pub fn source_root<'s>(object: &str, source: &'s str) -> Option<&'s str> {
     let (folder, name) = source.rsplit_once('/')?;
     let (mut objects, own) = match object.rsplit_once('/') {
         Some((folder, own)) => (folder, own),
         None => ("", object),
     };
-    // `a.gcno` of `a.c`, or, as CMake has it, `a.c.gcno`.
+    // `a.gcno` for `a.c`, or `a.c.gcno`, as with CMake.
     if own != name && Some(own) != name.rsplit_once('.').map(|(stem, _)| stem) {
         return None;
     }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counters as the compiler takes them with `-fprofile-use`.
+//! Prepares counters for gcc's `-fprofile-use`.
 //!
-//! In: the data of all objects of a program or kernel. Out: the same with what gcc asks for. gcc takes no notice, and
-//! says nothing, of
-//! - data without a summary, as the kernel writes it: gcc believes that the program was never run;
-//! - data at another place than it looks at: with `-fprofile-use=DIR`, a file in that folder named after the object's
-//!   whole path, with `#` for `/`; with `-fprofile-prefix-path=ROOT` too, after the path from there on.
+//! Input: the data of all objects of a program or kernel. Output: the same data with the parts that gcc requires. gcc
+//! silently ignores
+//! - data without a summary, as the kernel writes it: gcc assumes that the program never ran;
+//! - data in other files than it looks for. With `-fprofile-use=DIR`, it is a file in that directory, named after the
+//!   object's full path with `#` for `/`. With `-fprofile-prefix-path=ROOT`, the path is relative to ROOT.
 //!
-//! What is hot is told by comparing with the highest count of the *program*, which each file's summary repeats: an
-//! object's own highest count would make the busiest function of each object as hot as the scheduler.
+//! gcc decides what is hot by comparison with the highest count of the *program*, which each file's summary repeats.
+//! With an object's own highest count, the busiest function of each object would be as hot as the scheduler.
 
 use crate::data::{Data, Summary, Values};
 
-/// The highest count of all.
+/// Returns the highest count of all objects.
 pub fn highest<'a>(all: impl IntoIterator<Item = &'a Data>) -> i64 {
     all.into_iter().map(Data::highest).max().unwrap_or(0)
 }
 
-/// Makes data such that gcc takes it. `highest` is the program's. Torn counters, which are negative, become zero: no
-/// profile has such.
+/// Completes data for gcc. `highest` is the program's highest count. Torn counters, which are negative, become zero: a
+/// profile has no negative counts.
 pub fn complete(data: &mut Data, highest: i64) {
     let sum_max = u32::try_from(highest.max(0)).unwrap_or(u32::MAX);
     let runs = data.summary.map_or(1, |summary| summary.runs.max(1));
@@ -32,7 +32,8 @@ pub fn complete(data: &mut Data, highest: i64) {
     }
 }
 
-/// The name that gcc looks for: of an object's absolute path without its suffix, seen from `root` if that is given.
+/// Returns the file name that gcc looks for. `object` is the object's absolute path without suffix; the name is
+/// relative to `root`, if given.
 pub fn file_name(object: &str, root: Option<&str>) -> String {
     let below = root.and_then(|root| object.strip_prefix(root.trim_end_matches('/'))?.strip_prefix('/'));
     let path = crate::absolute(None, below.unwrap_or(object));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which of several runs executed a line.
+//! Records which of several runs executed a line.
 //!
-//! In: for each run, the coverage of its objects, in any order and from any number of threads ([`Marks::mark`]). Out:
-//! [`Runs`]. Lines that the same runs executed share one list of those.
+//! Input: the coverage of each run's objects, in any order and from any number of threads ([`Marks::mark`]). Output:
+//! [`Runs`]. Lines that were executed by the same runs share one list.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -11,24 +11,24 @@ use crate::notes::Notes;
 use crate::path::{Prefixes, absolute};
 use crate::unit::Unit;
 
-/// Which runs executed which lines.
+/// The runs that executed each line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Runs {
-    /// What the runs are called.
+    /// Names of the runs.
     pub names: Vec<String>,
-    /// Numbers of runs, each list once, in order.
+    /// Distinct sets of run numbers, each sorted.
     pub sets: Vec<Vec<u16>>,
-    /// By path: line, and which of the sets; by line.
+    /// By path: line number and index into `sets`, sorted by line.
     lines: HashMap<String, Vec<(u32, u32)>>,
 }
 
 impl Runs {
-    /// The lines of a source file that any of the runs executed, by line, with the number of the set of those.
+    /// Returns the executed lines of a source file, sorted, with their index into [`Runs::sets`].
     pub fn of_source(&self, path: &str) -> &[(u32, u32)] {
         self.lines.get(path).map_or(&[], Vec::as_slice)
     }
 
-    /// The runs that executed a line.
+    /// Returns the numbers of the runs that executed a line.
     pub fn of_line(&self, path: &str, line: u32) -> &[u16] {
         let lines = self.of_source(path);
         let found = lines.binary_search_by_key(&line, |&(line, _)| line);
@@ -36,7 +36,7 @@ impl Runs {
     }
 }
 
-/// Takes in what runs executed.
+/// Collects the lines that runs executed.
 #[derive(Debug, Default)]
 pub struct Marks {
     lines: Mutex<HashMap<String, BTreeMap<u32, Vec<u16>>>>,
@@ -44,12 +44,12 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// One that gives sources the names that `prefixes` tells.
+    /// Returns a collector that renames source paths with `prefixes`.
     pub fn renaming(prefixes: Prefixes) -> Self {
         Marks { prefixes, ..Marks::default() }
     }
 
-    /// Adds an object of a run.
+    /// Adds an object's coverage in a run.
     pub fn mark(&self, run: u16, notes: &Notes<'_>, unit: &Unit) {
         let mut marks = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         for lines in unit.lines.chunk_by(|a, b| a.source == b.source) {
@@ -67,7 +67,7 @@ impl Marks {
         }
     }
 
-    /// What they were, the runs called by `names`.
+    /// Returns the collected lines. `names` are the names of the runs.
     pub fn finish(self, names: Vec<String>) -> Runs {
         let marks = self.lines.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut numbers: BTreeMap<&[u16], u32> = BTreeMap::new();

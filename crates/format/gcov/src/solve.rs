@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The solver: from the counted arcs of a function to the counts of all its arcs and blocks.
+//! Computes the counts of all arcs and blocks of a function from the counted arcs.
 //!
-//! The compiler counts only the arcs off a spanning tree; every other count follows because as much flows into a
-//! block as out of it. Entry and exit alone may give and take.
+//! The compiler counts only the arcs that are not on a spanning tree. The other counts follow from flow conservation:
+//! the counts into and out of a block are equal, except for entry and exit.
 
 use std::ops::Range;
 
@@ -22,50 +22,51 @@ pub(crate) struct Edge {
     pub kind: Kind,
     pub fallthrough: bool,
     pub fake: bool,
-    /// Out of a call, and neither its return nor its failure to return.
+    /// True for an arc that leaves a block with a call, except for the return and the fake arc.
     pub thrown: bool,
     known: bool,
 }
 
-/// What gcov takes an arc for.
+/// Kind of an arc, as gcov classifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One of several ways to go on.
+    /// One of several arcs out of a block.
     Branch,
-    /// Like it, into a handler of exceptions.
+    /// One of several arcs, to an exception handler.
     Throw,
     /// A call that did not return.
     Call,
-    /// The only way to go on.
+    /// The only arc out of a block.
     Unconditional,
 }
 
-/// A function's graph with all its counts. Reused from function to function.
+/// A function's graph with all counts. Its memory is reused for each function.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
-    /// In order of source and destination.
+    /// Sorted by source and destination.
     pub edges: Vec<Edge>,
     /// Counts by block.
     pub blocks: Vec<i64>,
-    /// Blocks only reached through exceptions.
+    /// True for blocks that are reached only by exceptions.
     pub exceptional: Vec<bool>,
-    /// Edges that leave a block: its range of `edges`.
+    /// Start of each block's outgoing edges in `edges`.
     starts: Vec<u32>,
-    /// Edges that enter a block: its range of `into`, by `into_starts`.
+    /// Incoming edges of each block; `into_starts` has their ranges.
     into: Vec<u32>,
     into_starts: Vec<u32>,
     next: Vec<u32>,
     unknown: Vec<(u32, u32)>,
     known: Vec<bool>,
     work: Vec<Block>,
-    /// Whether any count is not zero. Of a function that did not run only the arcs out of blocks are known.
+    /// True if any count is not zero. For a function that did not run, only outgoing edges are listed.
     pub ran: bool,
 }
 
 impl Graph {
-    /// Solves a function of so many `blocks` and these `arcs`, of which the counted ones have these `counts`.
+    /// Solves a function with this number of `blocks` and these `arcs`. `counts` are the counts of the counted arcs, in
+    /// order.
     pub fn solve(&mut self, blocks: u32, arcs: &[Arc], counts: &[i64]) {
-        // Most of a kernel never runs, and what follows from zeros is zero.
+        // Most of a kernel never runs. If all counters are zero, all counts are zero.
         self.ran = counts.iter().any(|&count| count != 0);
         self.load(blocks as usize, arcs, counts);
         self.classify();
@@ -78,18 +79,18 @@ impl Graph {
         self.find_exceptional();
     }
 
-    /// Edges that leave a block.
+    /// Returns the indices of a block's outgoing edges.
     pub fn out(&self, block: Block) -> Range<usize> {
         self.starts[block as usize] as usize..self.starts[block as usize + 1] as usize
     }
 
-    /// Edges that enter a block, of a function that ran.
+    /// Returns the indices of a block's incoming edges. Valid only for a function that ran.
     pub fn entering(&self, block: Block) -> &[u32] {
         let at = |block: usize| self.into_starts[block] as usize;
         &self.into[at(block as usize)..at(block as usize + 1)]
     }
 
-    /// Calls that came back, or ended: what flows into the exit but for calls that did not return.
+    /// Number of calls that returned: the flow into the exit, without calls that did not return.
     pub fn returned(&self) -> i64 {
         let Some(&count) = self.blocks.get(EXIT).filter(|_| self.ran) else { return 0 };
         let lost = self.entering(EXIT as Block).iter().map(|&edge| &self.edges[edge as usize]);
@@ -118,7 +119,7 @@ impl Graph {
                     known,
                 });
             }
-            // The writer's order is nearly that of the destinations, and gcov's is wholly.
+            // gcov sorts by destination. The compiler's order is almost that.
             if !arcs.is_sorted_by_key(|arc| arc.to) {
                 self.edges[start..].sort_by_key(|edge| edge.to);
             }
@@ -126,7 +127,7 @@ impl Graph {
         self.starts.resize(blocks + 1, self.edges.len() as u32);
     }
 
-    /// Lists the edges by the block they enter.
+    /// Lists the edges by destination.
     fn enter(&mut self) {
         let blocks = self.blocks.len();
         self.into_starts.clear();
@@ -164,8 +165,8 @@ impl Graph {
         }
     }
 
-    /// Where all arcs of one side of a block are known, so is the block; where a known block has one unknown arc
-    /// on a side, that is known too.
+    /// Derives unknown counts. If all arcs on one side of a block are known, so is the block. If a known block has one
+    /// unknown arc on a side, that arc follows.
     fn propagate(&mut self) {
         let blocks = self.blocks.len();
         self.known.clear();
@@ -180,7 +181,7 @@ impl Graph {
         self.work.extend((0..blocks as Block).rev());
         while let Some(block) = self.work.pop() {
             let index = block as usize;
-            // Nothing enters the entry or leaves the exit, which says nothing of their counts.
+            // The entry has no incoming and the exit no outgoing arcs; that does not make their counts zero.
             let out_known = self.unknown[index].0 == 0 && !(index == EXIT && self.out(block).is_empty());
             let into_known =
                 self.unknown[index].1 == 0 && !(index == ENTRY && self.entering(block).is_empty());
@@ -227,7 +228,7 @@ impl Graph {
         self.entering(block).iter().fold(0, |sum, &edge| sum.saturating_add(self.edges[edge as usize].count))
     }
 
-    /// If anything is caught here, what is reached without it, the rest being exceptional.
+    /// Marks blocks as exceptional if they are not reachable without exceptions.
     fn find_exceptional(&mut self) {
         let catches = self.edges.iter().any(|edge| edge.thrown);
         self.exceptional.clear();

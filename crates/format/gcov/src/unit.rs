@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The coverage of one object: its functions, lines and branches, counted as gcov counts them.
+//! Computes the coverage of one object: its functions, lines and branches, counted as in gcov.
 //!
-//! In: [`Notes`] and, if it ran, [`Data`]. Out: [`Unit`]. What gcov means by a line's count:
-//! - within a block's stretch of one file, lines are sorted, and the block belongs to the last of them;
-//! - a line with blocks is executed as often as they are entered from other lines, plus the rounds of loops on it;
-//!   a line that no block belongs to, as often as the blocks that touch it;
-//! - functions that begin on one line of a file have their lines to themselves ([`Line::function`]).
+//! Input: [`Notes`] and, if the object ran, [`Data`]. Output: [`Unit`]. gcov's rules for a line's count:
+//! - In each location of a block, the lines are sorted, and the block belongs to the last one.
+//! - If blocks belong to a line, its count is the number of entries into them from other lines, plus the iterations of
+//!   loops on it. If none do, its count is the sum of the counts of blocks that touch it.
+//! - If several functions begin on the same line of a file, each of them has its own copy of its lines
+//!   ([`Line::function`]).
 
 use crate::cycles::Cycles;
 use crate::data::{Counters, Data, Values, kind};
@@ -18,138 +19,139 @@ use crate::solve::{Graph, Kind};
 pub struct Unit {
     /// Functions that have counters.
     pub functions: Vec<FunctionCount>,
-    /// By source, line and function.
+    /// Lines, sorted by source, number and function.
     pub lines: Vec<Line>,
-    /// Branches and calls, by source and line; of one line in gcov's order.
+    /// Branches and calls, sorted by source and line; those of one line in gcov's order.
     pub branches: Vec<Branch>,
-    /// Decisions and their conditions, by source and line (GCC 14).
+    /// Decisions and their conditions, sorted by source and line (GCC 14).
     pub conditions: Vec<Condition>,
 }
 
-/// A decision: an expression of conditions that a block ends in.
+/// A decision: a boolean expression of conditions at the end of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Condition {
-    /// Which of [`Notes::sources`].
+    /// Index into [`Notes::sources`].
     pub source: u32,
-    /// The line its block belongs to.
+    /// Line that the block belongs to.
     pub line: u32,
-    /// Which of [`Notes::functions`] it is in.
+    /// Index into [`Notes::functions`].
     pub function: u32,
-    /// What was seen of its conditions.
+    /// Outcomes of its conditions that occurred.
     pub seen: Outcomes,
 }
 
-/// Outcomes of the conditions of a decision, each of which alone made the decision's (MC/DC, masking).
+/// Outcomes of a decision's conditions. An outcome counts if the condition alone determined the decision (masking
+/// MC/DC).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcomes {
     /// Number of conditions.
     pub terms: u32,
-    /// Bit n: the n-th was seen to be true.
+    /// Bit n: condition n was true.
     pub yes: u64,
-    /// Bit n: the n-th was seen to be false.
+    /// Bit n: condition n was false.
     pub no: u64,
 }
 
 impl Outcomes {
-    /// Outcomes that there are.
+    /// Number of possible outcomes.
     pub fn all(self) -> u32 {
         self.terms.saturating_mul(2)
     }
 
-    /// Those that were seen.
+    /// Number of outcomes that occurred.
     pub fn seen(self) -> u32 {
         self.yes.count_ones() + self.no.count_ones()
     }
 
-    /// Conditions of which an outcome, true or false, was not seen.
+    /// Returns the conditions for which this outcome, true or false, did not occur.
     pub fn missing(self, outcome: bool) -> impl Iterator<Item = u32> {
         let seen = if outcome { self.yes } else { self.no };
         (0..self.terms.min(u64::BITS)).filter(move |term| seen >> term & 1 == 0)
     }
 }
 
-/// A function's counts.
+/// Counts of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionCount {
-    /// Which of [`Notes::functions`].
+    /// Index into [`Notes::functions`].
     pub index: u32,
-    /// How often it was called.
+    /// Number of calls.
     pub called: i64,
-    /// How often it returned.
+    /// Number of returns.
     pub returned: i64,
-    /// Blocks, without entry and exit.
+    /// Number of blocks, without entry and exit.
     pub blocks: u32,
-    /// Those that were executed.
+    /// Number of executed blocks.
     pub executed: u32,
-    /// Another function begins on the same line.
+    /// True if another function begins on the same line.
     pub is_group: bool,
-    /// Outcomes of its conditions that were seen, of those there are (GCC 14).
+    /// Outcomes of conditions that occurred, and all outcomes (GCC 14).
     pub conditions: (u32, u32),
-    /// Prime paths gone, of those there are (GCC 15).
+    /// Prime paths that were taken, and all paths (GCC 15).
     pub paths: (u32, u32),
 }
 
-/// A line's count.
+/// Count of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
-    /// Which of [`Notes::sources`].
+    /// Index into [`Notes::sources`].
     pub source: u32,
-    /// Its number.
+    /// Line number.
     pub line: u32,
-    /// Of lines that a function has to itself, which.
+    /// For a line of a grouped function, the index into [`Notes::functions`].
     pub function: Option<u32>,
-    /// How often it was executed.
+    /// Number of executions.
     pub count: i64,
-    /// Part of it was never executed.
+    /// True if part of the line was never executed.
     pub unexecuted_block: bool,
-    /// Only reached through exceptions.
+    /// True if the line is reached only by exceptions.
     pub exceptional: bool,
 }
 
-/// One of the ways on from the end of a block, or a call within it.
+/// An arc out of a block with several, or a call in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Branch {
-    /// Which of [`Notes::sources`].
+    /// Index into [`Notes::sources`].
     pub source: u32,
-    /// The line its block belongs to.
+    /// Line that the block belongs to.
     pub line: u32,
-    /// Which of [`Notes::functions`] it is in.
+    /// Index into [`Notes::functions`].
     pub function: u32,
-    /// Whether the line is one that the function has to itself.
+    /// True if the line is one of a grouped function.
     pub in_group: bool,
-    /// What it is.
+    /// Kind of branch.
     pub way: Way,
-    /// How often it was taken; of a call, how often it returned.
+    /// Number of times it was taken; for a call, number of returns.
     pub taken: i64,
-    /// How often its block was executed.
+    /// Number of executions of its block.
     pub executed: i64,
-    /// The block it leaves.
+    /// Source block.
     pub from: Block,
-    /// The block it goes to.
+    /// Destination block.
     pub to: Block,
 }
 
-/// What an arc is to gcov.
+/// Kind of an arc in gcov's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// A branch that is taken by a jump.
     Jump,
     /// A branch that is taken by falling through.
     Fallthrough,
-    /// Into a handler of exceptions.
+    /// A branch to an exception handler.
     Throw,
     /// A call that may not return.
     Call,
 }
 
 impl Way {
-    /// Whether gcov counts it among the branches, not the calls.
+    /// Returns true if gcov counts it as a branch and not as a call.
     pub fn is_branch(self) -> bool {
         self != Way::Call
     }
 }
 
-/// Works out coverage. Keep one for many objects: it reuses its room.
+/// Computes coverage. One solver should be used for many objects, because it reuses its memory.
 #[derive(Debug, Default)]
 pub struct Solver {
     graph: Graph,
@@ -165,8 +167,8 @@ pub struct Solver {
     decisions: Vec<(Block, Outcomes)>,
 }
 
-/// A block has a line: in one number, which is sorted several times as fast as its parts are, from the top: source, line,
-/// whether the line is one the function has to itself, block, whether the block belongs to the line.
+/// The association of a block with a line, in one number, which sorts several times as fast as its parts. From the top:
+/// source, line, whether the line is one of a grouped function, block, whether the block belongs to the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Touch(u128);
 
@@ -175,7 +177,7 @@ impl Touch {
         Touch(u128::from(source) << 96 | u128::from(line) << 64 | u128::from(own) << 63)
     }
 
-    /// The same line, without a block.
+    /// Returns the line's part of the number, without the block.
     fn line(self) -> u128 {
         self.0 >> 63
     }
@@ -197,10 +199,10 @@ impl Touch {
     }
 }
 
-/// Source, line, and the function that has the line to itself, plus 1.
+/// Source, line, and 1 + the index of the grouped function that owns the line, or 0.
 type Place = (u32, u32, u32);
 
-/// Sorts numbers of places, and of items at them in the lowest 32 bits: both as one.
+/// Sorts places together with their indices, which are in the lowest 32 bits.
 fn in_order(order: &mut Vec<u128>, places: impl Iterator<Item = Place>) {
     order.clear();
     order.extend(places.zip(0u32..).map(|((source, line, function), index)| {
@@ -209,23 +211,23 @@ fn in_order(order: &mut Vec<u128>, places: impl Iterator<Item = Place>) {
     order.sort_unstable();
 }
 
-/// What one function gives to a line.
+/// Contribution of one function to a line.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     place: Place,
-    /// Executions of blocks that touch it.
+    /// Executions of blocks that touch the line.
     touched: i64,
-    /// Entries and rounds of blocks that belong to it, if any do.
+    /// Entries and iterations of the blocks that belong to the line, if any do.
     entered: Option<i64>,
     unexecuted_block: bool,
     exceptional: bool,
 }
 
 impl Solver {
-    /// The coverage of `notes`' object. Without `data` it was not executed.
+    /// Computes the coverage of an object. Without `data`, all counts are 0.
     ///
     /// # Errors
-    /// If notes and data are not of the same build.
+    /// If notes and data are from different builds.
     pub fn unit(&mut self, notes: &Notes<'_>, data: Option<&Data>) -> Result<Unit> {
         if let Some(data) = data.filter(|data| data.header.stamp != notes.header.stamp) {
             return Err(Error::Stamp { data: data.header.stamp, notes: notes.header.stamp });
@@ -252,7 +254,7 @@ impl Solver {
             self.lines(notes, index as u32, groups[index], &mut unit);
         }
         unit.lines = self.finish();
-        // Of one line, functions and blocks stay in order.
+        // On the same line, the order of functions and blocks stays.
         in_order(&mut self.order, self.branches.iter().map(|branch| (branch.source, branch.line, 0)));
         unit.branches = self.order.iter().map(|&key| self.branches[key as u32 as usize]).collect();
         unit.conditions.sort_by_key(|condition| (condition.source, condition.line));
@@ -286,7 +288,7 @@ impl Solver {
         }
     }
 
-    /// What was seen of the conditions of each block that has some: two counters each, of true and of false.
+    /// Collects the outcomes of each block with a decision: two counters each, for true and for false.
     fn decide(&mut self, function: &Function<'_>, counters: Option<&Counters>) {
         self.decisions.clear();
         let values = counters.and_then(|counters| counters.of(kind::CONDITIONS));
@@ -324,13 +326,13 @@ impl Solver {
         self.touches = touches;
     }
 
-    /// Lists which block has which line, sorted by line.
+    /// Lists the blocks of each line, sorted by line.
     fn touch(&mut self, notes: &Notes<'_>, function: &Function<'_>, is_group: bool) {
         self.touches.clear();
         let exit = self.graph.blocks.len().saturating_sub(1) as Block;
         let mut last: Option<(Block, Touch)> = None;
         let locations = notes.locations(function);
-        // Records come in any order of blocks; gcov goes by the blocks.
+        // The records are in any order of blocks; gcov goes by the blocks.
         self.locations.clear();
         self.locations.extend(0..locations.len() as u32);
         if !locations.is_sorted_by_key(|location| location.block) {
@@ -347,12 +349,12 @@ impl Solver {
                 let touch = Touch::new(location.source, line, own);
                 self.touches.push(touch.with(block, false));
             }
-            // The highest of the stretch, which gcov sorts.
+            // The highest line of the location, because gcov sorts the lines.
             let first = self.touches.len() - lines.len();
             if let Some(highest) = self.touches[first..].iter().max_by_key(|touch| touch.line() >> 1) {
                 last = Some((block, *highest));
             }
-            // A stretch without lines counts for the line before it, in the same block.
+            // A location without lines counts for the line before it in the same block.
             if let Some((_, touch)) = last.filter(|&(found, _)| found == block && block != 0 && block != exit)
             {
                 self.touches.push(touch.with(block, true));
@@ -361,7 +363,7 @@ impl Solver {
         self.touches.sort_unstable();
     }
 
-    /// What the blocks of one line are to it. Leaves those that belong to it in `blocks`.
+    /// Computes a line's contribution. Afterwards `blocks` contains the blocks that belong to the line.
     fn part(&mut self, touches: &[Touch], function: u32) -> Part {
         let mut part = Part {
             place: touches[0].place(function),
@@ -443,7 +445,7 @@ impl Solver {
         }
     }
 
-    /// Puts what the functions gave to each line together.
+    /// Merges the contributions of all functions to each line.
     fn finish(&mut self) -> Vec<Line> {
         in_order(&mut self.order, self.parts.iter().map(|part| part.place));
         let mut lines = Vec::with_capacity(self.parts.len());
@@ -468,7 +470,7 @@ impl Solver {
     }
 }
 
-/// Which functions begin on the same line of the same file as another.
+/// Returns true for functions that begin on the same line of the same file as another one.
 fn groups(notes: &Notes<'_>) -> Vec<bool> {
     let start = |index: &usize| (notes.functions[*index].source, notes.functions[*index].start_line);
     let mut order: Vec<usize> = (0..notes.functions.len()).collect();
@@ -483,11 +485,11 @@ fn groups(notes: &Notes<'_>) -> Vec<bool> {
     groups
 }
 
-/// The counters of each function, if there are any for it.
+/// Returns the counters of each function, if there are any.
 fn by_function<'a>(notes: &Notes<'_>, data: &'a Data) -> Result<Vec<Option<&'a Counters>>> {
     let mut places: Vec<(u32, usize)> =
         notes.functions.iter().enumerate().map(|(index, function)| (function.ident, index)).collect();
-    // Of two with the same ident gcov takes the last.
+    // Of two functions with the same number, gcov uses the last.
     places.sort_unstable_by_key(|&(ident, index)| (ident, std::cmp::Reverse(index)));
     let mut found = vec![None; notes.functions.len()];
     for counters in &data.functions {

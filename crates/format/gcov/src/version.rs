@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The version word, and what depends on it.
+//! The compiler's version word, and format differences between versions.
 
 use std::fmt;
 
-/// The compiler's version as its files carry it: four characters such as `B22*` (12.2) or `407*` (4.7).
+/// Compiler version as written in the files: four characters such as `B22*` (12.2) or `407*` (4.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Version(pub u32);
 
 impl Version {
-    /// Major and minor; none if the word is no version.
+    /// Major and minor version; None if the word is not a version.
     pub fn numbers(self) -> Option<(u32, u32)> {
         let [a, b, c, _] = self.0.to_be_bytes();
         let digit = |byte: u8| byte.is_ascii_digit().then(|| u32::from(byte - b'0'));
-        // Up to GCC 7 the first character is the major version; since then the first two are.
+        // Up to GCC 7 the first character is the major version, then the first two are.
         match a {
             b'A'..=b'Z' => Some((u32::from(a - b'A') * 10 + digit(b)?, digit(c)?)),
             _ => Some((digit(a)?, digit(b)? * 10 + digit(c)?)),
         }
     }
 
-    /// Whether this crate knows the format.
+    /// Returns true if this crate supports the format.
     pub fn is_known(self) -> bool {
         self.numbers().is_some_and(|numbers| ((4, 7)..(17, 0)).contains(&numbers))
     }
@@ -28,27 +28,27 @@ impl Version {
         self.numbers().is_some_and(|(found, _)| found >= major)
     }
 
-    /// Lengths and strings are counted in bytes, and a checksum follows the stamp.
+    /// Returns true if lengths and strings are measured in bytes, and a checksum follows the stamp.
     pub fn in_bytes(self) -> bool {
         self.is_since(12)
     }
 
-    /// The notes name the compiler's working directory; functions have an end column.
+    /// Returns true if the notes contain the compiler's working directory, and functions have an end column.
     pub fn has_cwd(self) -> bool {
         self.is_since(9)
     }
 
-    /// Functions have columns and an end; the number of blocks is a word.
+    /// Returns true if functions have columns and an end line, and the number of blocks is a word.
     pub fn has_ranges(self) -> bool {
         self.is_since(8)
     }
 
-    /// A data file's summary is of the object (runs, highest sum), not of the program.
+    /// Returns true if the summary of a data file is for the object (runs, highest sum), not for the program.
     pub fn has_object_summary(self) -> bool {
         self.is_since(9)
     }
 
-    /// Counters that are all zero may be left out (libgcov; the kernel writes them).
+    /// Returns true if libgcov may omit counters that are all zero. The kernel always writes them.
     pub fn leaves_out_zeros(self) -> bool {
         self.is_since(10)
     }

@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What was counted between two moments, without what looking at the counters added itself.
+//! Computes the counts between two points in time, without the counts that reading the counters adds.
 //!
-//! Reading the counters through the kernel is code of the kernel, and is counted. So they are read several times, one right
-//! after the other, before the window: what each of these readings has more than the one before is what a reading adds. The
-//! window has a reading in it as well, which is taken out function by function:
-//! - of the readings before, the one that leaves least of the window's counts, and none below zero;
-//! - no reading goes the very same way twice (a cache is empty, a tick comes): where the window has no more than readings
-//!   had, or would have if they differed twice as much as they did, it is taken for the reading's: nothing is left;
-//! - elsewhere the counts are left as they are, with the reading's in them, and the function is counted as unsure.
+//! Reading the counters executes kernel code, which is counted too. So the counters are read several times in a row
+//! before the window; the differences between consecutive readings show what one reading adds. The window also contains
+//! one reading. Its share is removed function by function:
+//! - Of the earlier readings, the one that leaves the lowest counts without making any negative is subtracted.
+//! - Readings differ slightly (cold caches, timer ticks). If none of a function's counters exceeds the largest reading
+//!   by more than the difference between the largest and the smallest, the counts are attributed to the reading and set
+//!   to 0.
+//! - If neither applies, the counts stay, including those of the reading, and the function counts as unsure.
 
 use crate::data::{Counters, Data, Values};
 use crate::error::Result;
 
-/// Counters of one object in a window.
+/// Counters of an object in a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Windowed {
-    /// What was counted.
+    /// The counters.
     pub data: Data,
-    /// Functions that reading runs through, and not always alike: their counts have the reading's own in them.
+    /// Number of functions that reading executes in varying ways, so that their counts include those of the reading.
     pub unsure: usize,
-    /// Counters that a reading adds to.
+    /// Number of counters that a reading increases.
     pub footprint: usize,
-    /// Those to which one of the readings added another number than the last did.
+    /// Number of counters that the readings increase by different amounts.
     pub varying: usize,
-    /// The counters began anew in the window (a reset, a module loaded again): what is here is since then.
+    /// True if the counters restarted in the window (a reset, or a module loaded again). The counts are those since
+    /// then.
     pub anew: bool,
-    /// Something had been counted before, and it all stands as it stood: these counters were not cleared.
+    /// True if there were counts before and none changed: these counters were not cleared.
     pub stood: bool,
 }
 
@@ -35,10 +37,11 @@ impl Windowed {
     }
 }
 
-/// What was counted from the last of `before` to `after`. Between the moments of `before` nothing was done but reading.
+/// Computes the counts from the last of `before` to `after`. Between the elements of `before`, only readings took
+/// place.
 ///
 /// # Errors
-/// If they are not of one build.
+/// If they are from different builds.
 pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
     let mut data = after;
     let Some((last, _)) = before.split_last() else {
@@ -46,7 +49,7 @@ pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
     };
     let all = data.clone();
     data.subtract(last)?;
-    // Counters only grow. (One that several CPUs change at once may miss a count, and is not less for it.)
+    // Counters only grow. A counter that several CPUs change at once may miss a count, but never decreases.
     if is_any(&data, |n| n < 0) {
         return Ok(Windowed { anew: true, ..Windowed::of(all) });
     }
@@ -59,7 +62,7 @@ pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
     let stood = is_any(&all, |n| n != 0) && !is_any(&data, |n| n != 0);
     let mut windowed = Windowed { stood, ..Windowed::of(data) };
     for (index, function) in windowed.data.functions.iter_mut().enumerate() {
-        // Of one kernel: functions are at the same place, unless a module of that name came in between.
+        // In the same kernel, functions have the same index, unless a module of that name was loaded in between.
         let found = readings.iter().filter_map(|reading| reading.functions.get(index));
         let same = |f: &&Counters| f.ident == function.ident && f.cfg_checksum == function.cfg_checksum;
         let same: Vec<&Counters> = found.filter(same).collect();
@@ -105,9 +108,10 @@ fn is_any(data: &Data, is: impl Fn(i64) -> bool) -> bool {
     })
 }
 
-/// Whether all counters were cleared in a window in which the counters of so many objects began anew, and of so many stood
-/// as they stood. A reset is of all: boot-only code stands in nearly every object of a kernel, and is 0 after it. Counters
-/// of a module that is loaded again begin anew alone. (That a cleared counter came back to the very same number is rare.)
+/// Returns true if all counters were reset in a window. `anew` objects restarted their counters, `stood` objects kept
+/// theirs. A reset clears all objects: nearly every object of a kernel has code that runs only at boot, whose counters
+/// would otherwise keep their values. If a module is loaded again, only its own counters restart. A cleared counter
+/// rarely returns to exactly the same value.
 pub fn is_reset(anew: usize, stood: usize) -> bool {
     anew > stood
 }
@@ -136,8 +140,8 @@ mod tests {
             data(&[&[20, 1], &[0], &[10], &[6, 7]]),
             data(&[&[40, 2], &[0], &[22], &[8, 8]]),
         ];
-        // The first ran in the reading and in the window, the second in the window; the third within what readings differ
-        // by, the fourth neither as one reading nor the other.
+        // The first function ran in the reading and in the window, the second only in the window. The third is within
+        // the variation of the readings, the fourth fits no reading.
         let after = data(&[&[65, 4], &[6], &[35], &[20, 8]]);
         let windowed = between(&moments, after.clone()).unwrap();
         let expected = data(&[&[5, 1], &[6], &[0], &[12, 0]]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Words, counters, strings and records: what both kinds of files are made of, in either byte order.
+//! Words, counters, strings and records of both file types, in either byte order.
 
 use std::borrow::Cow;
 
@@ -9,20 +9,20 @@ use crate::version::Version;
 /// Tag of a function's record, in notes and data.
 pub(crate) const FUNCTION: u32 = 0x0100_0000;
 
-/// The beginning that notes and data have in common.
+/// Header of notes and data files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Most significant byte first.
+    /// True for big-endian files.
     pub big_endian: bool,
-    /// The compiler's version.
+    /// Version of the compiler.
     pub version: Version,
-    /// Ties notes and data of one compilation together.
+    /// Stamp that identifies the compilation; equal in notes and data.
     pub stamp: u32,
-    /// Of the object's contents (GCC 12 and later; 0 before).
+    /// Checksum of the object's contents (GCC 12 and later; 0 before).
     pub checksum: u32,
 }
 
-/// Reads on from a place in the bytes.
+/// A read position in the bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Words<'a> {
     bytes: &'a [u8],
@@ -36,14 +36,14 @@ pub(crate) struct Words<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a> {
     pub tag: u32,
-    /// As written: in words or bytes, negative for counters that are all zero.
+    /// Length as written: in words or bytes; negative for counters that are all zero.
     pub length: i32,
-    /// Where its contents begin and how far they go.
+    /// Contents of the record.
     pub contents: Words<'a>,
 }
 
 impl<'a> Words<'a> {
-    /// Reads the header; what follows is read by what this returns. `magic` is `gcno` or `gcda`.
+    /// Parses the header. Returns it with the position after it. `magic` is `gcno` or `gcda`.
     pub fn open(bytes: &'a [u8], magic: &'static str) -> Result<(Header, Self)> {
         let word = bytes.get(..4).unwrap_or(bytes);
         let mut reversed = word.to_vec();
@@ -63,12 +63,12 @@ impl<'a> Words<'a> {
         Ok((Header { big_endian, version, stamp, checksum }, words))
     }
 
-    /// Bytes left.
+    /// Number of bytes left.
     pub fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// One word.
+    /// Reads a word.
     #[inline]
     pub fn word(&mut self, what: &'static str) -> Result<u32> {
         let bytes = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<4>());
@@ -77,7 +77,7 @@ impl<'a> Words<'a> {
         Ok(if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
-    /// So many counters. The low word of each comes first, whatever the byte order.
+    /// Reads this many counters. The low word of each comes first, in either byte order.
     pub fn counters(&mut self, count: usize) -> Result<Vec<i64>> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let Some(bytes) = count.checked_mul(8).and_then(|size| rest.get(..size)) else {
@@ -92,18 +92,18 @@ impl<'a> Words<'a> {
         Ok(words.iter().map(counter).collect())
     }
 
-    /// Out of line: hardly ever needed.
+    /// Kept out of line, because it is rarely needed.
     #[cold]
     fn truncated(&self, what: &'static str) -> Error {
         Error::Truncated { offset: self.bytes.len(), what }
     }
 
-    /// A string; none if its length is 0.
+    /// Reads a string; None if its length is 0.
     pub fn string(&mut self, what: &'static str) -> Result<Option<Cow<'a, str>>> {
         Ok(self.raw_string(what)?.map(String::from_utf8_lossy))
     }
 
-    /// A string's bytes, up to the zero that ends it; none if its length is 0.
+    /// Reads a string's bytes up to the terminating zero; None if its length is 0.
     pub fn raw_string(&mut self, what: &'static str) -> Result<Option<&'a [u8]>> {
         let length = self.word(what)? as usize;
         if length == 0 {
@@ -117,7 +117,7 @@ impl<'a> Words<'a> {
         Ok(bytes.split(|&byte| byte == 0).next())
     }
 
-    /// The next record; none at the end, which a zero or nothing at all marks.
+    /// Reads the next record; None at the end, which is a zero tag or the end of the file.
     pub fn record(&mut self) -> Result<Option<Record<'a>>> {
         if self.left() == 0 {
             return Ok(None);
@@ -142,7 +142,7 @@ impl<'a> Words<'a> {
 }
 
 impl Record<'_> {
-    /// Words in it; of counters that are all zero, words there would be.
+    /// Number of words in the record; for counters that are all zero, the number of omitted words.
     pub fn words(&self) -> usize {
         self.length.unsigned_abs() as usize * self.contents.unit() / 4
     }

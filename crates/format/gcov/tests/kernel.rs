@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! gcov as the judge of a whole kernel: every function, line, branch and total of every object.
+//! Compares a whole kernel with gcov: every function, line, branch and total of every object.
 //!
-//! `KPRISM_GCOV_TREE` names a folder with the `.gcda` files of a run, `.gcno` beside them, and
-//! `KPRISM_GCOV_SOURCE` the folder the kernel was built in (`make test` and `make test-gcov-kernel` set both). Without them there
-//! is nothing to compare.
+//! `KPRISM_GCOV_TREE` is a directory with the `.gcda` files of a run and the `.gcno` files next to them.
+//! `KPRISM_GCOV_SOURCE` is the directory in which the kernel was built (`make test` and `make test-gcov-kernel` set
+//! both). Without them the test is skipped.
 
 mod judge;
 
@@ -36,7 +36,7 @@ fn every_number_of_a_whole_kernel_is_gcovs() {
     };
     let mut files = Vec::new();
     data_files(&tree, &mut files);
-    // `make test` has a smaller kernel.
+    // `make test` uses a smaller kernel.
     let least = if std::env::var_os("KPRISM_GCOV_ARGS").is_some() { 300 } else { 1000 };
     assert!(files.len() > least, "{}: {} data files", tree.display(), files.len());
     let next = AtomicUsize::new(0);

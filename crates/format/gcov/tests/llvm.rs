@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LLVM's JSON, read as LLVM reads it: a line's count by the rule of its `LineCoverageStats`, which is the highest of the
-//! regions that begin on the line and of the one that goes on from the line before.
+//! Reads LLVM's JSON as LLVM does. A line's count follows the rule of `LineCoverageStats`: the highest count of the
+//! regions that begin on the line and of the one that continues from the line before.
 
 use std::path::Path;
 
@@ -50,7 +50,7 @@ fn llvms_rule_gives_the_counts_back() {
         let ours = source.lines.iter().find(|line| line.line == number).map(|line| line.count);
         assert_eq!(count_of(&segments, number.into()), ours, "line {number}");
     }
-    // Each jump's two ways are one branch with both counts.
+    // The two outcomes of each jump are one branch with both counts.
     let totals = source.totals();
     let branches = file["branches"].as_array().unwrap();
     assert_eq!(branches.len() as u64 * 2, totals.branches.all);
@@ -67,7 +67,7 @@ fn llvms_rule_gives_the_counts_back() {
     assert_eq!((main["count"].as_i64(), main["regions"][0][0].as_u64()), (Some(1), Some(4)));
 }
 
-/// Names and kinds of values, each kind of item of a list once.
+/// Returns the names and types of values, with each type of list item once.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), shape(value))).collect(),
@@ -87,7 +87,7 @@ fn shape(value: &Value) -> Value {
     }
 }
 
-/// `samples/llvm14/t.json` is what llvm-cov 14 exported of the same source, compiled by clang.
+/// `samples/llvm14/t.json` is llvm-cov 14's export of the same source, compiled by clang.
 #[test]
 fn it_has_the_form_that_llvm_cov_gives_it() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples");
@@ -106,7 +106,7 @@ fn it_has_the_form_that_llvm_cov_gives_it() {
     }
     let region = |value: &Value| value["functions"][0]["regions"][0].as_array().unwrap().len();
     assert_eq!(region(&ours), region(&theirs), "numbers of each region");
-    // gcov tells branches by line, not by function.
+    // gcov records branches by line, not by function.
     for value in [&mut ours, &mut theirs] {
         for function in value["functions"].as_array_mut().unwrap() {
             function["branches"] = Value::Array(Vec::new());

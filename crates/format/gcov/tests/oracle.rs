@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! gcov as the judge: real programs, compiled and run here, counted by gcov and by us.
+//! Compares this crate with gcov: real programs are compiled and run here, and counted by both.
 //!
-//! Every gcc on this machine that has its gcov beside it takes part (`gcc`, `gcc-11`, …). What is compared, for each
-//! object: every line's count and whether a block of it was not executed, every branch of every line in gcov's
-//! order, calls in its text, every function's counts, and the totals that gcov prints for each file.
+//! Every gcc on this machine with a matching gcov is used (`gcc`, `gcc-11`, …). For each object, the test compares
+//! every line's count and whether a block of it was not executed, every branch of every line in gcov's order, calls in
+//! gcov's text, every function's counts, and gcov's totals for each file.
 
 mod judge;
 
@@ -15,7 +15,7 @@ use kprism_gcov::Unit;
 use kprism_gcov::{Data, Notes, Solver, data, notes};
 use kprism_test::{GCC, needs, test};
 
-/// gcc and gcov programs of this machine.
+/// Returns the pairs of gcc and gcov on this machine.
 fn compilers() -> Vec<(String, String)> {
     let versions = (5..=16).map(|n| (format!("gcc-{n}"), format!("gcov-{n}")));
     std::iter::once(("gcc".to_owned(), "gcov".to_owned()))
@@ -26,7 +26,7 @@ fn compilers() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Runs a program that must succeed; its output.
+/// Runs a program, which must succeed. Returns its output.
 fn run(program: &str, arguments: &[&str], folder: &Path) -> Vec<u8> {
     let output = Command::new(program).args(arguments).current_dir(folder).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -34,7 +34,7 @@ fn run(program: &str, arguments: &[&str], folder: &Path) -> Vec<u8> {
     output.stdout
 }
 
-/// Compares an object with what gcov says of `gcda`, as JSON and in the totals it prints.
+/// Compares an object with gcov's output for `gcda`: the JSON, and the totals in its text.
 fn compare(gcov: &str, folder: &Path, gcda: &Path, ours_of: (&Notes<'_>, &Unit), what: &str) {
     let gcda = gcda.to_str().unwrap();
     let json = json_lines(&run(gcov, &["-i", "-b", "-t", gcda], folder));
@@ -65,7 +65,7 @@ fn every_number_of_real_programs_is_gcovs() {
                 let is_cpp = file.ends_with(".cc");
                 let mut arguments = vec!["--coverage", "-w", "-c", file, "-o", "unit.o"];
                 arguments.extend(options);
-                // Of the usual compiler both are installed; of others perhaps one.
+                // For the default compiler both C and C++ are installed; for others perhaps only C.
                 if is_cpp
                     && gcc != "gcc"
                     && Command::new(gcc.replace("gcc", "g++")).arg("--version").output().is_err()
@@ -75,7 +75,7 @@ fn every_number_of_real_programs_is_gcovs() {
                 run(gcc, &arguments, folder.path());
                 let link = if is_cpp { gcc.replace("gcc", "g++") } else { gcc.clone() };
                 run(&link, &["--coverage", "unit.o", "-o", "program", "-lm"], folder.path());
-                // It may end as it likes.
+                // Any exit status is accepted.
                 Command::new(folder.path().join("program")).current_dir(folder.path()).output().unwrap();
                 let what = format!("{gcc} {options:?} {file}");
                 let note_bytes = std::fs::read(folder.path().join("unit.gcno")).unwrap();
@@ -94,7 +94,7 @@ fn every_number_of_real_programs_is_gcovs() {
     assert!(objects >= 4);
 }
 
-/// gcov reads what we write, and counts twice as much in a sum of two.
+/// Checks that gcov reads the written data, and reports doubled counts for a sum of two.
 fn written_data_is_taken(gcov: &str, folder: &Path, notes: &Notes<'_>, data: &Data, what: &str) {
     let mut twice = data.clone();
     twice.add(data).unwrap();
@@ -110,7 +110,8 @@ fn written_data_is_taken(gcov: &str, folder: &Path, notes: &Notes<'_>, data: &Da
     assert_eq!(data::read(&read.to_bytes()).unwrap(), read, "{what}: big-endian");
 }
 
-/// The compiler takes what we write for its own, and takes no notice of data without a summary, as the kernel writes.
+/// The compiler must accept the written data like libgcov's, and ignore data without a summary, as the kernel writes
+/// it.
 #[test]
 fn written_data_guides_the_compiler() {
     needs(&[GCC]);
@@ -123,7 +124,7 @@ fn written_data_guides_the_compiler() {
     Command::new(place.join("program")).output().unwrap();
     let original = std::fs::read(place.join("unit.gcda")).unwrap();
     let data = data::read(&original).unwrap();
-    // `-fprofile-use=DIR` looks for the object's whole path with `#` for `/`.
+    // With `-fprofile-use=DIR`, gcc looks for the object's full path with `#` for `/`.
     let name = format!("{}#used.gcda", place.display().to_string().replace('/', "#"));
     std::fs::create_dir(place.join("profile")).unwrap();
     let compile = |bytes: &[u8]| {

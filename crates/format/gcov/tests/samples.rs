@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files of compilers that this machine need not have: `samples/t.c` by GCC 12 to 16 with `-O2 --coverage` (from 14
-//! on with `-fcondition-coverage`, from 15 on with `-fpath-coverage` too), with what their own gcov says of them as JSON.
+//! Tests with files of compilers that need not be installed: `samples/t.c` compiled by GCC 12 to 16 with `-O2
+//! --coverage` (from 14 on with `-fcondition-coverage`, from 15 on also with `-fpath-coverage`), and their own gcov's
+//! JSON.
 
 #[allow(dead_code, reason = "totals are of gcov's text, which is not among the samples")]
 mod judge;
@@ -30,7 +31,7 @@ fn every_number_is_that_of_the_versions_own_gcov() {
         assert!(notes.header.version.to_string().starts_with(&version.to_string()), "{what}");
         let said = json_lines(&std::fs::read(sample(version, "t.json")).unwrap());
         compare_json(&said[0], (&notes, &unit), &what);
-        // GCC 14 lists calls, too: how often each returned.
+        // From GCC 14 on, gcov also lists calls, with the number of returns.
         let calls = |line: &Value| line["calls"].as_array().cloned().unwrap_or_default();
         for line in said[0]["files"][0]["lines"].as_array().unwrap() {
             let number = line["line_number"].as_u64().unwrap();
@@ -43,8 +44,8 @@ fn every_number_is_that_of_the_versions_own_gcov() {
     }
 }
 
-/// The counters, read by hand: `i < 10` was true and false; of `(a && b) || c`, whose `c` is no condition of the same
-/// decision once `f` is inlined, the first condition was true and false, the second only false.
+/// The counters, read by hand: `i < 10` was true and false. In `(a && b) || c`, `c` belongs to another decision once
+/// `f` is inlined; the first condition was true and false, the second only false.
 #[test]
 fn conditions_are_told_by_line() {
     for version in 14..=16 {

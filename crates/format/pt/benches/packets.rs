@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast packets are read. Prints ns per packet and MB/s: the best of many passes, since the machine may
-//! be busy. Streams: real captures (every `*.pt` and `*.trace` file named on the command line) or a made-up
-//! mix when none is named.
+//! Measures the speed of packet decoding. Prints ns per packet and MB/s: the best of many passes, because the machine
+//! may be busy. Input: the captures named on the command line (`*.pt`, `*.trace`), or a generated mix if there are
+//! none.
 //!
 //! `cargo bench -p kprism-pt -- FILE.pt...`
 
@@ -42,7 +42,7 @@ fn report(name: &str, bytes: &[u8]) {
     );
 }
 
-/// What a flow decoder does at least: look at branch bits, decompress IPs.
+/// Does the minimum work of a flow decoder: examines branch bits and decompresses IPs.
 fn count(bytes: &[u8]) -> u64 {
     let mut reader = PacketReader::new(bytes);
     let (mut packets, mut sum, mut last) = (0u64, 0u64, LastIp::default());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Packets to bytes. The mirror of `decode`; reserved bits are written as zero.
+//! Encodes packets; the inverse of `decode`. Reserved bits are written as zero.
 
 use crate::opcode::*;
 use crate::sync::PSB;
@@ -8,9 +8,9 @@ use crate::{IpPayload, Packet};
 impl Packet {
     /// Appends the packet's bytes to `out`.
     ///
-    /// TNT takes the short form up to six branches and the long one above. Field values wider than the field
-    /// lose their high bits. A TNT of no branches writes nothing; one of more than 47 is written as two
-    /// packets, so no branch is ever lost.
+    /// TNT has the short form for up to six branches and the long one above. Field values wider than the field lose
+    /// their high bits. A TNT without branches writes nothing. A TNT with more than 47 is written as two packets, so no
+    /// branch is lost.
     #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
         match *self {
@@ -44,7 +44,7 @@ impl Packet {
         }
     }
 
-    /// The packets that are never dense in a stream.
+    /// Encodes the packets that are rare in any stream.
     fn encode_rare(&self, out: &mut Vec<u8>) {
         match *self {
             Packet::Ovf => out.extend_from_slice(&[EXT, EXT_OVF]),
@@ -89,7 +89,7 @@ impl Packet {
                     out.extend_from_slice(&count.to_le_bytes());
                 }
             }
-            // Everything else is written by `encode` itself.
+            // `encode` handles all other packets.
             _ => {}
         }
     }
@@ -100,7 +100,7 @@ fn ip_bit(ip: bool) -> u8 {
     if ip { EXT_IP } else { 0 }
 }
 
-/// A two-byte opcode and the `size` low bytes of `payload`.
+/// Writes a two-byte opcode and the `size` low bytes of `payload`.
 #[inline]
 fn ext(out: &mut Vec<u8>, opcode: u8, payload: u64, size: usize) {
     out.extend_from_slice(&[EXT, opcode]);

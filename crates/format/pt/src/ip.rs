@@ -4,10 +4,10 @@
 //! TIP, TIP.PGE, TIP.PGD and FUP carry only the low bytes of an address when the high ones equal those of
 //! the last IP sent. The last IP is zero after every PSB.
 
-/// An IP as a packet carries it. The variant is the packet's IPBytes field.
+/// The IP field of a packet. The variant is the packet's IPBytes field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IpPayload {
-    /// IPBytes 0: the IP is out of context and not sent. Leaves the last IP as it was.
+    /// IPBytes 0: the IP is out of context and not sent. The last IP stays.
     Suppressed,
     /// IPBytes 1: bits 15:0; the rest from the last IP.
     Update16(u16),
@@ -37,12 +37,12 @@ impl IpPayload {
     }
 }
 
-/// The last IP sent, against which the next one is compressed. Starts at zero, as after a PSB.
+/// The last IP sent, which is the base of the next one's compression. It starts at zero, as after a PSB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LastIp(pub u64);
 
 impl LastIp {
-    /// Decompresses a payload. `None` when the IP was suppressed; the last IP then stays.
+    /// Decompresses a payload. `None` if the IP was suppressed; the last IP then stays.
     #[inline]
     pub fn apply(&mut self, payload: IpPayload) -> Option<u64> {
         let ip = match payload {
@@ -57,8 +57,8 @@ impl LastIp {
         Some(ip)
     }
 
-    /// The shortest payload from which [`LastIp::apply`] restores `ip`. Never [`IpPayload::Suppressed`]:
-    /// the same IP again takes the two-byte form, since decoders reject a branch target without an IP.
+    /// Returns the shortest payload from which [`LastIp::apply`] restores `ip`. Never [`IpPayload::Suppressed`]: an
+    /// unchanged IP takes the two-byte form, because decoders reject a branch target without an IP.
     #[inline]
     pub fn compress(&mut self, ip: u64) -> IpPayload {
         let changed = self.0 ^ ip;
@@ -76,7 +76,7 @@ impl LastIp {
         }
     }
 
-    /// Forgets the last IP, as a PSB does.
+    /// Resets the last IP to zero, as a PSB does.
     #[inline]
     pub fn reset(&mut self) {
         self.0 = 0;
@@ -123,7 +123,7 @@ mod tests {
         fn compress_then_apply_is_identity(ips: Vec<(u64, u8)>) {
             let (mut tx, mut rx) = (LastIp::default(), LastIp::default());
             for (raw, shift) in ips {
-                // Narrow steps as well as wild ones, so that every form is met.
+                // Small and large differences, so that every form occurs.
                 let ip = tx.0 ^ (raw >> (shift % 64));
                 let payload = tx.compress(ip);
                 prop_assert!(payload != IpPayload::Suppressed);

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Intel Processor Trace packets: bytes to [`Packet`] values and back.
 //!
-//! **In:** a byte slice holding (part of) a PT stream, as the processor, or a simulator, wrote it.
-//! **Out:** packets with the offset each one starts at, or an error that names the offset.
+//! **Input:** a byte slice with (part of) a PT stream, as the processor or a simulator wrote it. **Output:** packets
+//! with their offsets, or an error that contains the offset.
 //!
-//! **Why a crate of its own:** the same encoding is *read* by the flow decoder and *written* by the
-//! whole-system observer, and the two must agree to the bit. Keeping both directions over one [`Packet`]
-//! type lets property tests and fuzzing hold them together.
+//! **Why a crate of its own:** the flow decoder *reads* this encoding and the whole-system observer *writes* it, and
+//! the two must agree exactly. With both directions over one [`Packet`] type, property tests and fuzzing can check
+//! that.
 //!
-//! This layer knows nothing of instructions: it does not follow control flow and keeps only the one bit of
-//! context the encoding itself demands, namely whether a block of BIP packets is open and how wide its items
-//! are. IP decompression needs the previous IP, so packets carry the compressed [`IpPayload`] and [`LastIp`]
-//! turns it into addresses.
+//! This layer does not know instructions or follow control flow. It keeps only the context that the encoding itself
+//! needs: whether a block of BIP packets is open, and the width of its items. IP decompression needs the previous IP,
+//! so packets contain the compressed [`IpPayload`], and [`LastIp`] converts it to addresses.
 //!
 //! ```
 //! use kprism_pt::{IpPayload, LastIp, Packet, PacketReader};
@@ -26,13 +25,13 @@
 //! assert_eq!(packets[2], (18, Packet::TipPge(IpPayload::Sext48(0xffff_8100_0000))));
 //! ```
 //!
-//! Layout: [`Packet`] is the vocabulary, `opcode` the byte values, `decode` and `encode` the two directions,
-//! `reader` the iterator, `sync` the search for PSB, `ip` the IP compression, [`mix`] the shares of a stream.
+//! Modules: [`Packet`] defines the packets, `opcode` the byte values, `decode` and `encode` the two directions,
+//! `reader` the iterator, `sync` the search for PSB, `ip` the IP compression, [`mix`] the statistics of a stream.
 //!
-//! Source for every encoding: Intel 64 and IA-32 Architectures Software Developer's Manual (SDM), volume 3,
-//! chapter "Intel Processor Trace", section "Packet Definitions"; block items and event trace packets
-//! included. Reserved bits are ignored on reading and written as zero, except where a set bit can only mean
-//! that the stream is out of step (TMA, MODE leaf).
+//! Source for every encoding: Intel 64 and IA-32 Architectures Software Developer's Manual (SDM), volume 3, chapter
+//! "Intel Processor Trace", section "Packet Definitions", including block items and event trace packets. Reserved bits
+//! are ignored on reading and written as zero, except where a set bit can only mean that the reader is not at a packet
+//! boundary (TMA, MODE leaf).
 
 #![forbid(unsafe_code)]
 

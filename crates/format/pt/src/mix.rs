@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a stream is made of: packets and bytes of each kind.
+//! Statistics of a stream: packets and bytes of each kind.
 
 use crate::{Packet, PacketReader};
 
-/// Kinds of packets, as far as their share of a stream goes.
+/// Groups of packets in the statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// "TNT", short and long.
@@ -37,7 +37,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds, the flow first, then time, then the rest.
+    /// All kinds: first control flow, then time, then the rest.
     pub const ALL: [Kind; 14] = [
         Kind::Tnt,
         Kind::Tip,
@@ -55,7 +55,7 @@ impl Kind {
         Kind::Other,
     ];
 
-    /// The SDM's names.
+    /// The name in the SDM.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Tnt => "TNT",
@@ -95,32 +95,32 @@ impl Kind {
     }
 }
 
-/// How much there is of one kind.
+/// Amount of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Packets; of PSB+, sequences.
+    /// Number of packets; for PSB+, of sequences.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// Packets and bytes of one or more streams, by kind.
+/// Statistics of one or more streams, by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mix {
     shares: [Share; Kind::ALL.len()],
-    /// Conditional branches and compressed returns in the TNT packets.
+    /// Number of conditional branches and compressed returns in TNT packets.
     pub tnt_bits: u64,
-    /// Bytes that are no packet, up to the next PSB.
+    /// Number of bytes that were skipped after an error, up to the next PSB.
     pub unread: u64,
 }
 
 impl Mix {
-    /// Reads a whole stream.
+    /// Counts a whole stream.
     pub fn of(bytes: &[u8]) -> Self {
         let mut mix = Self::default();
         let mut reader = PacketReader::new(bytes);
         let mut in_psb = false;
-        // Behind an error the reader may go back into bytes that it had taken for something else.
+        // After an error the reader may go back to bytes that were already counted.
         let mut counted = 0;
         loop {
             let next = reader.next();
@@ -132,7 +132,7 @@ impl Mix {
             match next {
                 Some(Ok((_, packet))) => {
                     in_psb |= packet == Packet::Psb;
-                    // An overflow ends a PSB+ that it cuts short (SDM, "PSB").
+                    // An overflow ends a PSB+ early (SDM, "PSB").
                     in_psb &= packet != Packet::Ovf;
                     let kind = if in_psb { Kind::PsbPlus } else { Kind::of(&packet) };
                     let share = &mut mix.shares[kind as usize];
@@ -152,7 +152,7 @@ impl Mix {
         }
     }
 
-    /// Adds another stream's.
+    /// Adds the statistics of another stream.
     pub fn add(&mut self, other: &Mix) {
         for (a, b) in self.shares.iter_mut().zip(&other.shares) {
             a.packets += b.packets;
@@ -162,17 +162,17 @@ impl Mix {
         self.unread += other.unread;
     }
 
-    /// How much there is of `kind`.
+    /// Returns the amount of `kind`.
     pub fn get(&self, kind: Kind) -> Share {
         self.shares[kind as usize]
     }
 
-    /// Bytes of several kinds.
+    /// Returns the number of bytes of several kinds.
     pub fn bytes(&self, kinds: &[Kind]) -> u64 {
         kinds.iter().map(|&k| self.get(k).bytes).sum()
     }
 
-    /// Bytes of the streams, all in all.
+    /// Returns the number of bytes of all streams.
     pub fn total_bytes(&self) -> u64 {
         self.bytes(&Kind::ALL) + self.unread
     }

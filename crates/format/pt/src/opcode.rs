@@ -6,7 +6,7 @@ pub const TIP: u8 = 0x0d;
 pub const TIP_PGE: u8 = 0x11;
 pub const TIP_PGD: u8 = 0x01;
 pub const FUP: u8 = 0x1d;
-/// Mask of those opcodes.
+/// Mask of these opcodes.
 pub const IP_MASK: u8 = 0x1f;
 
 pub const PAD: u8 = 0x00;

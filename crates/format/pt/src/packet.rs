@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The packet vocabulary.
+//! The packet types.
 
 use crate::IpPayload;
 
@@ -9,17 +9,17 @@ use crate::IpPayload;
 pub enum Packet {
     /// "PAD": filler, no meaning.
     Pad,
-    /// "PSB", packet stream boundary: a 16-byte pattern that nothing else produces. Opens the PSB+ sequence
-    /// that restates the processor's state; resets last IP and the RET compression stack.
+    /// "PSB", packet stream boundary: a unique 16-byte pattern. Begins the PSB+ sequence, which restates the
+    /// processor's state. Resets the last IP and the RET compression stack.
     Psb,
-    /// "PSBEND": closes PSB+.
+    /// "PSBEND": ends PSB+.
     PsbEnd,
-    /// "TNT", taken / not taken, short or long form. The `len` (1..=47) low bits of `bits` are conditional
-    /// branches or compressed returns, oldest in the most significant of them; 1 is taken. Higher bits are 0.
+    /// "TNT", taken / not taken, short or long form. The `len` (1..=47) low bits of `bits` are conditional branches or
+    /// compressed returns, the oldest in the most significant bit; 1 is taken. Higher bits are 0.
     Tnt {
         /// The branch bits.
         bits: u64,
-        /// How many there are.
+        /// Number of branch bits.
         len: u8,
     },
     /// "TIP": the target of an indirect branch, return, or event.
@@ -28,15 +28,15 @@ pub enum Packet {
     TipPge(IpPayload),
     /// "TIP.PGD": tracing ends; the IP, if sent, is the first one not traced.
     TipPgd(IpPayload),
-    /// "FUP", flow update: the source IP of an asynchronous event or the IP a preceding packet speaks of.
+    /// "FUP", flow update: the source IP of an asynchronous event, or the IP that belongs to a preceding packet.
     Fup(IpPayload),
-    /// "MODE.Exec": the code size that the next TIP or FUP takes effect with.
+    /// "MODE.Exec": the code size from the next TIP or FUP on.
     ModeExec {
         /// CS.L and IA32_EFER.LMA: 64-bit code.
         cs_l: bool,
         /// CS.D: 32-bit code (16-bit when both are clear).
         cs_d: bool,
-        /// RFLAGS.IF, where event trace is on.
+        /// RFLAGS.IF, if event trace is enabled.
         if_flag: bool,
     },
     /// "MODE.TSX": transaction state.
@@ -60,7 +60,7 @@ pub enum Packet {
     },
     /// "CBR": the core:bus ratio (core clock in units of the bus clock, 100 MHz on most processors).
     Cbr {
-        /// Core clock ÷ bus clock.
+        /// Core clock divided by bus clock.
         ratio: u8,
     },
     /// "TSC": the time-stamp counter.
@@ -68,7 +68,7 @@ pub enum Packet {
         /// Bits 55:0 of the TSC, in TSC ticks.
         tsc: u64,
     },
-    /// "TMA", TSC/MTC alignment: the crystal clock at the moment of the TSC packet before.
+    /// "TMA", TSC/MTC alignment: the crystal clock at the time of the preceding TSC packet.
     Tma {
         /// Bits 15:0 of the common timestamp copy, in crystal clock ticks.
         ctc: u16,
@@ -121,7 +121,7 @@ pub enum Packet {
         state: u8,
         /// Resolved thread sub C-state (4 bits).
         sub_state: u8,
-        /// Entered on the hardware's own account.
+        /// True if the hardware entered the C-state by itself.
         hw: bool,
     },
     /// "PWRX": back in C0.
@@ -140,13 +140,13 @@ pub enum Packet {
         /// Items are 4 bytes wide rather than 8.
         size4: bool,
     },
-    /// "BIP": one item of a block. Only legal between BBP and BEP: outside, its opcode reads as a TNT.
+    /// "BIP": an item of a block. Valid only between BBP and BEP; elsewhere its opcode is a TNT.
     Bip {
         /// Item (register) number within the block type (5 bits).
         id: u8,
         /// The value, zero-extended.
         payload: u64,
-        /// Width in bytes, 4 or 8: as the block's BBP says.
+        /// Width in bytes, 4 or 8, as in the block's BBP.
         size: u8,
     },
     /// "BEP": the block ends.
@@ -158,7 +158,7 @@ pub enum Packet {
     Cfe {
         /// Event type (5 bits): 1 INTR, 2 IRET, 3 SMI, 4 RSM, 5 SIPI, 6 INIT, 7 VMENTRY, 8 VMEXIT, ...
         typ: u8,
-        /// Interrupt or exception vector, where the type has one.
+        /// Interrupt or exception vector, if the event type has one.
         vector: u8,
         /// A FUP follows.
         ip: bool,
@@ -176,7 +176,7 @@ pub enum Packet {
         triggers: u8,
         /// Instructions retired since the last packet that carried a count, when sent.
         instructions: Option<u16>,
-        /// More than one trigger event is folded into this packet.
+        /// True if the packet combines several trigger events.
         multiple: bool,
         /// A FUP follows.
         ip: bool,

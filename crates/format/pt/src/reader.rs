@@ -7,7 +7,7 @@ use crate::decode::{Decoded, WINDOW, bip, decode};
 use crate::opcode::{BIP, EXT, EXT_EXT2, EXT_TNT64};
 use crate::{PSB, Packet, PacketError, PacketErrorKind, find_psb};
 
-/// Whether a block of BIP items is open, and their width.
+/// State of the BIP block, with the width of its items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Block {
     Closed,
@@ -16,9 +16,9 @@ enum Block {
 
 /// Iterates over a stream's packets: `(offset, packet)` or an error that names the offset.
 ///
-/// After an error the iterator is exhausted, as packets have no common length field to skip by; go on with
-/// [`PacketReader::resync`], which always makes progress. A reader may start anywhere, but the bytes mean
-/// something only from a packet boundary on; PSB is the one that can be found.
+/// After an error the iterator is exhausted, because packets have no common length field to skip by. Continue with
+/// [`PacketReader::resync`], which always makes progress. A reader may start at any offset, but its output is
+/// meaningful only from a packet boundary on. PSB is the only boundary that can be searched for.
 #[derive(Debug, Clone)]
 pub struct PacketReader<'a> {
     bytes: &'a [u8],
@@ -28,29 +28,29 @@ pub struct PacketReader<'a> {
 }
 
 impl<'a> PacketReader<'a> {
-    /// Reads from the first byte.
+    /// Starts at the first byte.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self::at(bytes, 0)
     }
 
-    /// Reads from `offset`, which the caller knows to be a packet boundary outside a BIP block. Offsets past
-    /// the end read as the end.
+    /// Starts at `offset`, which must be a packet boundary outside a BIP block. An offset past the end counts as the
+    /// end.
     pub fn at(bytes: &'a [u8], offset: usize) -> Self {
         Self { bytes, pos: offset.min(bytes.len()), block: Block::Closed, failed: false }
     }
 
-    /// Offset of the next packet; after an error, of the packet at fault.
+    /// Offset of the next packet; after an error, of the packet that caused it.
     #[inline]
     pub fn offset(&self) -> usize {
         self.pos
     }
 
-    /// Moves to the next PSB at or after [`PacketReader::offset`] and returns its offset. `None` when there
-    /// is none; the reader is then at the end.
+    /// Moves to the next PSB at or after [`PacketReader::offset`] and returns its offset. `None` if there is none; the
+    /// reader is then at the end.
     ///
-    /// After an error the PSB may begin up to 15 bytes earlier: where a packet was cut short, by the wrap of a
-    /// buffer or the end of a snapshot, the reader takes the head of the PSB behind it for the packet's tail,
-    /// and fails only inside the PSB. It always ends behind the error, so a reader that goes on there makes progress.
+    /// After an error, the PSB may begin up to 15 bytes earlier. If a packet was truncated by the wrap of a buffer or
+    /// the end of a snapshot, the reader takes the beginning of the following PSB for the packet's tail, and fails only
+    /// inside the PSB. The PSB always ends after the error, so a reader that continues there makes progress.
     pub fn resync(&mut self) -> Option<usize> {
         let from = if self.failed { self.pos.saturating_sub(PSB.len() - 1) } else { self.pos };
         let psb = find_psb(self.bytes, from);
@@ -58,7 +58,7 @@ impl<'a> PacketReader<'a> {
         psb
     }
 
-    /// Within 16 bytes of the end: decodes a zero-padded copy and checks the length afterwards.
+    /// Decodes within 16 bytes of the end: from a zero-padded copy, with a check of the length afterwards.
     #[cold]
     fn decode_tail(&self) -> Decoded {
         let rest = &self.bytes[self.pos..];
@@ -79,8 +79,8 @@ impl<'a> PacketReader<'a> {
         }
     }
 
-    /// Keeps track of BIP blocks. SDM, "Block Begin Packet (BBP)": the packets that may appear inside a
-    /// block leave it open, all others close it even without a BEP.
+    /// Tracks BIP blocks. SDM, "Block Begin Packet (BBP)": packets that are allowed inside a block leave it open; all
+    /// others close it, even without a BEP.
     #[inline(always)]
     fn track_block(&mut self, packet: &Packet) {
         match packet {
@@ -103,8 +103,8 @@ impl<'a> PacketReader<'a> {
     }
 }
 
-/// Whether `rest`, the stream's last bytes, failed to decode only because of the padding behind them: an
-/// incomplete opcode, or a payload of which the decoder demands more than zeros.
+/// Returns true if `rest`, the end of the stream, failed to decode only because it is truncated: an incomplete opcode,
+/// or a payload that must not be zero.
 fn is_cut_off(rest: &[u8]) -> bool {
     match rest {
         [EXT] | [EXT, EXT_EXT2] => true,

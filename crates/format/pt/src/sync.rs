@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finding the places from which a stream can be decoded (SDM vol. 3, "Packet Stream Boundary (PSB) Packet").
+//! Finds PSBs, the places at which decoding can start (SDM vol. 3, "Packet Stream Boundary (PSB) Packet").
 
 use memchr::memmem;
 
@@ -16,14 +16,14 @@ pub const PSB: [u8; 16] = {
     psb
 };
 
-/// Offset of the first PSB at or after `from`. `None` when there is none.
+/// Returns the offset of the first PSB at or after `from`, if any.
 ///
-/// The packet before a PSB may itself end in `02 82`; the pattern then starts early and the PSB is its last
-/// 16 bytes. That case is told apart here, so the result is the PSB packet's own offset.
+/// The packet before a PSB may itself end in `02 82`. The pattern then starts too early, and the PSB is its last 16
+/// bytes. This function recognises that case, so the result is the PSB packet's own offset.
 pub fn find_psb(bytes: &[u8], from: usize) -> Option<usize> {
     let start = from + memmem::find(bytes.get(from..)?, &PSB)?;
     let pairs = bytes[start..].chunks_exact(2).take(16).take_while(|pair| **pair == PSB[..2]).count();
-    // Sixteen pairs or more are PSBs back to back, as no payload is that long.
+    // Sixteen pairs or more are consecutive PSBs, because no payload is that long.
     Some(if pairs < 16 { start + 2 * (pairs - 8) } else { start })
 }
 

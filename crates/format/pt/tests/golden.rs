@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bytes written down by hand from the SDM's packet tables, against the decoder and the encoder.
+//! Compares the decoder and the encoder with bytes written by hand from the SDM's packet tables.
 
 use kprism_pt::{IpPayload, PSB, Packet, PacketError, PacketErrorKind, PacketReader};
 
@@ -8,7 +8,7 @@ fn both_ways(prefix: &[u8], bytes: &[u8], packet: Packet) {
     let stream = [prefix, bytes].concat();
     let decoded = PacketReader::new(&stream).last();
     assert_eq!(decoded, Some(Ok((prefix.len(), packet))), "decoding {bytes:02x?}");
-    // The same away from the stream's end, where the decoder takes its other path.
+    // The same far from the stream's end, where the decoder takes its other path.
     let padded = [&stream[..], &[0; 32]].concat();
     let decoded = PacketReader::new(&padded).find(|p| matches!(p, Ok((at, _)) if *at == prefix.len()));
     assert_eq!(decoded, Some(Ok((prefix.len(), packet))), "decoding padded {bytes:02x?}");
@@ -67,7 +67,7 @@ fn context() {
     both_ways(&[], &[0x99, 0x05], Packet::ModeExec { cs_l: true, cs_d: false, if_flag: true });
     both_ways(&[], &[0x99, 0x21], Packet::ModeTsx { in_tx: true, abort: false });
     both_ways(&[], &[0x99, 0x22], Packet::ModeTsx { in_tx: false, abort: true });
-    // CR3 0x1234_5678_9000: bits 51:5 stand in bits 47:1 of the payload, NR in bit 0.
+    // CR3 0x1234_5678_9000: bits 51:5 are in bits 47:1 of the payload, NR in bit 0.
     both_ways(
         &[],
         &[0x02, 0x43, 0x00, 0x89, 0x67, 0x45, 0x23, 0x01],
@@ -126,7 +126,7 @@ fn blocks() {
     let item4 = Packet::Bip { id: 31, payload: 0x0403_0201, size: 4 };
     both_ways(&[0x02, 0x63, 0x01], &[0x1c, 1, 2, 3, 4, 5, 6, 7, 8], item8);
     both_ways(&[0x02, 0x63, 0x81], &[0xfc, 1, 2, 3, 4], item4);
-    // Timing may stand inside the block; a BEP, or a packet that may not, closes it.
+    // Timing packets may be inside a block. A BEP, or a packet that is not allowed inside, closes it.
     both_ways(&[0x02, 0x63, 0x81, 0x59, 0x07, 0x0b], &[0xfc, 1, 2, 3, 4], item4);
     let tnt = Packet::Tnt { bits: 0b11_1110, len: 6 };
     both_ways(&[0x02, 0x63, 0x81, 0x02, 0x33], &[0xfc], tnt);
@@ -186,7 +186,7 @@ fn errors_name_the_offset_and_stop_the_iterator() {
 
 #[test]
 fn a_psb_that_cut_a_packet_short_is_found() {
-    // Each packet lacks its last bytes; the PSB behind it stands in for them.
+    // Each packet lacks its last bytes; the decoder reads the following PSB in their place.
     let cut: [&[u8]; 4] = [
         &[0x02, 0xc3, 0x88],       // MNT, 8 bytes missing
         &[0x6d, 0x00, 0x10],       // TIP, 4 bytes missing

@@ -76,7 +76,7 @@ fn rare_packet() -> impl Strategy<Value = Packet> {
     ]
 }
 
-/// A block as a whole, since the width of its items hangs on its BBP.
+/// Generates a whole block, because the width of its items depends on its BBP.
 fn block() -> impl Strategy<Value = Vec<Packet>> {
     let items = prop::collection::vec((0u8..32, any::<u64>(), prop::option::of(time_packet())), 0..8);
     (0u8..32, any::<bool>(), items, any::<bool>()).prop_map(|(typ, size4, items, ip)| {
@@ -128,7 +128,7 @@ proptest! {
         }
         prop_assert_eq!(offset, bytes.len());
         prop_assert_eq!(&decoded, &packets);
-        // And so the bytes, being canonical, come back as well.
+        // The bytes are canonical, so encoding the packets gives the same bytes.
         prop_assert_eq!(encode(&decoded), bytes);
     }
 
@@ -173,7 +173,7 @@ proptest! {
 
     #[test]
     fn resync_finds_the_next_psb(junk in prop::collection::vec(opcode_like(), 0..64), packets in stream()) {
-        // Junk that holds no PSB of its own and does not run into the real one.
+        // Junk that contains no PSB and does not overlap the real one.
         prop_assume!(find_psb(&junk, 0).is_none());
         let bytes = [&junk[..], &[0xff, 0x00], &PSB, &encode(&packets)].concat();
         let psb = junk.len() + 2;
@@ -197,8 +197,8 @@ proptest! {
             if packet != Packet::Psb {
                 continue;
             }
-            // PSBs back to back behind a payload that looks like one are ambiguous, and are not found in
-            // any real stream, since PSB+ carries at least a PSBEND.
+            // Consecutive PSBs after a payload that looks like one are ambiguous. They do not occur in real streams,
+            // because PSB+ contains at least a PSBEND.
             if !bytes[offset + 16..].starts_with(&PSB) {
                 prop_assert_eq!(find_psb(&bytes, from), Some(offset));
             }
@@ -207,7 +207,7 @@ proptest! {
     }
 }
 
-/// Bytes among which opcodes, PSB halves and "more follows" bits are frequent.
+/// Generates bytes with many opcodes, PSB halves and continuation bits.
 fn opcode_like() -> impl Strategy<Value = u8> {
     prop_oneof![
         2 => any::<u8>(),

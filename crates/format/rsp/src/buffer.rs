@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Trace frames: what hits left, kept within a limit, found again, written as trace files have them.
+//! Trace frames: the data collected at hits. The buffer limits their size, finds them, and formats them for trace
+//! files.
 //!
-//! A frame is `u16 tracepoint, u32 size, blocks`; a block is `R` and registers, `M` with `u64 address, u16 length` and
-//! memory, or `V` with `u32 number, u64 value` (GDB manual, "Trace File Format"). Frames are kept so. A static
-//! tracepoint's own record, which trace files do not know, is kept beside them.
+//! A frame is `u16 tracepoint, u32 size, blocks`. A block is `R` and registers, `M` with `u64 address, u16 length` and
+//! memory, or `V` with `u32 number, u64 value` (GDB manual, "Trace File Format"). Frames are stored in this format. The
+//! record of a static tracepoint, for which trace files have no block, is stored separately.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -11,43 +12,43 @@ use std::collections::VecDeque;
 use crate::command::Find;
 use crate::define::Key;
 
-/// Bytes of a frame before its blocks.
+/// Size of a frame's header in bytes.
 pub const HEADER: usize = 6;
 
-/// A part of a frame.
+/// A block of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block<'a> {
-    /// As the `g` packet has them, as far as they were collected.
+    /// Registers in the layout of the `g` packet, up to the last collected one.
     Registers(&'a [u8]),
-    /// Bytes at an address.
+    /// Memory: address and contents.
     Memory(u64, &'a [u8]),
-    /// A trace state variable's value.
+    /// A trace state variable: number and value.
     Variable(u32, u64),
 }
 
-/// What one hit left.
+/// The data collected at one hit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Whose hit.
+    /// Tracepoint that was hit.
     pub key: Key,
-    /// What the static tracepoint itself recorded.
+    /// Record of a static tracepoint.
     pub statics: Option<Box<[u8]>>,
-    /// A bit for each register that is known, by GDB's numbers.
+    /// One bit for each register whose value is known, by GDB's numbers.
     pub known: u32,
     bytes: Vec<u8>,
-    /// Where the registers end.
+    /// Offset of the end of the registers.
     registers: Option<usize>,
 }
 
 impl Frame {
-    /// An empty one.
+    /// Returns an empty frame.
     pub fn new(key: Key) -> Self {
         let mut bytes = (key.number as u16).to_le_bytes().to_vec();
         bytes.extend([0; 4]);
         Self { key, statics: None, known: u32::MAX, bytes, registers: None }
     }
 
-    /// Adds registers, once.
+    /// Adds registers. To be called at most once.
     pub fn registers(&mut self, block: &[u8]) {
         self.bytes.push(b'R');
         self.bytes.extend(block);
@@ -55,7 +56,7 @@ impl Frame {
         self.sized();
     }
 
-    /// Adds memory, in as many blocks as it takes.
+    /// Adds memory, in several blocks if it is longer than 65535 bytes.
     pub fn memory(&mut self, address: u64, bytes: &[u8]) {
         let mut at = address;
         for part in bytes.chunks(usize::from(u16::MAX)) {
@@ -68,7 +69,7 @@ impl Frame {
         self.sized();
     }
 
-    /// Adds a variable's value.
+    /// Adds the value of a trace state variable.
     pub fn variable(&mut self, number: u32, value: u64) {
         self.bytes.push(b'V');
         self.bytes.extend(number.to_le_bytes());
@@ -81,7 +82,8 @@ impl Frame {
         self.bytes[2..HEADER].copy_from_slice(&size.to_le_bytes());
     }
 
-    /// With so many zeros more at the end of the registers: a trace file has all that GDB knows, whatever was seen.
+    /// Returns the frame with zeros appended to the registers: a trace file contains all registers that GDB knows,
+    /// collected or not.
     fn padded(&self, zeros: usize) -> Cow<'_, [u8]> {
         let Some(end) = self.registers.filter(|_| zeros > 0) else { return Cow::Borrowed(&self.bytes) };
         let mut bytes = [&self.bytes[..end], &vec![0; zeros], &self.bytes[end..]].concat();
@@ -90,7 +92,7 @@ impl Frame {
         Cow::Owned(bytes)
     }
 
-    /// Its parts. `registers` is the size of a block of registers.
+    /// Returns the blocks. `registers` is the size of a block of registers in bytes.
     pub fn blocks(&self, registers: usize) -> impl Iterator<Item = Block<'_>> {
         let mut rest = &self.bytes[HEADER..];
         std::iter::from_fn(move || {
@@ -117,7 +119,7 @@ impl Frame {
     }
 }
 
-/// Frames, as many as fit.
+/// A buffer of frames with a size limit.
 #[derive(Debug, Clone, Default)]
 pub struct Buffer {
     frames: VecDeque<Frame>,
@@ -128,12 +130,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// An empty one of this size. A circular one drops the oldest to make room.
+    /// Returns an empty buffer of this size in bytes. A circular buffer drops the oldest frames to make room.
     pub fn new(size: usize, circular: bool) -> Self {
         Self { size, circular, ..Self::default() }
     }
 
-    /// Takes a frame; false if there is no room for it.
+    /// Adds a frame. Returns false if there is no room for it.
     pub fn push(&mut self, frame: Frame) -> bool {
         let size = frame.size();
         while self.used + size > self.size {
@@ -148,42 +150,42 @@ impl Buffer {
         true
     }
 
-    /// Makes it circular or not.
+    /// Switches between circular and linear.
     pub fn set_circular(&mut self, circular: bool) {
         self.circular = circular;
     }
 
-    /// How many frames there are.
+    /// Number of frames in the buffer.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no frames.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// How many there were, with those that were dropped.
+    /// Number of frames added so far, including dropped ones.
     pub fn created(&self) -> u64 {
         self.created
     }
 
-    /// Bytes in all.
+    /// Size of the buffer in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Bytes that are free.
+    /// Free space in bytes.
     pub fn free(&self) -> usize {
         self.size - self.used
     }
 
-    /// A frame by its number.
+    /// Returns a frame by its number.
     pub fn get(&self, number: u32) -> Option<&Frame> {
         self.frames.get(number as usize)
     }
 
-    /// The number of the first frame after `current` that is looked for.
+    /// Returns the number of the first matching frame after `current`.
     pub fn find(&self, find: Find, current: Option<u32>) -> Option<u32> {
         let from = current.map_or(0, |n| n as usize + 1);
         let holds = |frame: &Frame| {
@@ -202,13 +204,14 @@ impl Buffer {
         }
     }
 
-    /// How many frames and bytes a tracepoint has left here.
+    /// Returns the number of a tracepoint's frames, and their size in bytes.
     pub fn of(&self, key: Key) -> (u64, u64) {
         let own = self.frames.iter().filter(|f| f.key == key);
         own.fold((0, 0), |(n, bytes), f| (n + 1, bytes + f.bytes.len() as u64))
     }
 
-    /// The bytes of all frames from `offset` on, at most `length`; registers with so many zeros at their end.
+    /// Returns the bytes of all frames from `offset` on, at most `length`. `zeros` bytes are appended to each block of
+    /// registers.
     pub fn raw(&self, offset: u64, length: usize, zeros: usize) -> Vec<u8> {
         let mut skip = usize::try_from(offset).unwrap_or(usize::MAX);
         let mut out = Vec::new();

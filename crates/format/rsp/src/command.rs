@@ -1,54 +1,54 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A packet's text → what GDB asks.
+//! Parses GDB's packets into commands.
 
 use crate::Error;
 use crate::define::{self, Key};
 use crate::hex::{self, Cursor};
 
-/// A thread, as `Hg`, `T` and `vCont` name it: 0 is any, -1 all.
+/// A thread, as in `Hg`, `T` and `vCont`: 0 is any, -1 all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thread {
-    /// Process.
+    /// Process ID.
     pub pid: i64,
-    /// Thread.
+    /// Thread ID.
     pub tid: i64,
 }
 
-/// Where a trace frame is looked for.
+/// Criterion of a search for a trace frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Find {
-    /// By its number; None goes back to the live program.
+    /// By frame number; None returns to the live program.
     Number(Option<u32>),
-    /// The next of this address.
+    /// The next frame at this address.
     Pc(u64),
-    /// The next of this tracepoint.
+    /// The next frame of this tracepoint.
     Point(u32),
-    /// The next within these addresses, both included.
+    /// The next frame in this range of addresses, both ends included.
     Inside(u64, u64),
-    /// The next outside.
+    /// The next frame outside this range.
     Outside(u64, u64),
 }
 
-/// A request about files, of which only reading is known.
+/// A request about files. Only reading is supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum File {
-    /// Whose file system.
+    /// Selects the file system of this process.
     SetFs(u32),
-    /// A path, and flags.
+    /// Opens a path with these flags.
     Open(Vec<u8>, u32),
-    /// A descriptor, how many bytes, from where.
+    /// Reads from a descriptor: number of bytes, and offset.
     Read(u32, u64, u64),
-    /// Of a descriptor.
+    /// Queries the attributes of a descriptor.
     Stat(u32),
-    /// A descriptor.
+    /// Closes a descriptor.
     Close(u32),
-    /// A path.
+    /// Reads a symbolic link.
     Link(Vec<u8>),
-    /// Writing, or what newer GDBs know.
+    /// Writing, or a request of a newer GDB.
     Other,
 }
 
-/// What GDB asks.
+/// A request of GDB.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Command {
@@ -85,19 +85,19 @@ pub enum Command {
     },
     Monitor(String),
     File(File),
-    /// `Z0` or `Z1`: to be set there, or to go; watchpoints have no place in code.
+    /// `Z0`, `Z1` (set) or `z0`, `z1` (remove). The address is None for watchpoints.
     Breakpoint {
         set: bool,
         address: Option<u64>,
     },
 
-    /// All definitions go.
+    /// Deletes all definitions.
     TraceInit,
-    /// `QTDP`; the text is for [`define::Definitions::define`], from this offset on.
+    /// `QTDP`. The number is the offset of the text for [`define::Definitions::define`].
     Define(usize),
     Source(usize),
     Variable(usize),
-    /// Stretches that do not change: their memory need not be collected.
+    /// Ranges that do not change, so their memory need not be collected.
     ReadOnly,
     TraceStart,
     TraceStop,
@@ -107,7 +107,7 @@ pub enum Command {
     KeepRunning(bool),
     Circular(bool),
     BufferSize(Option<u64>),
-    /// User, notes, why it is stopped: each if it is given.
+    /// User, notes and stop reason, each if given.
     Notes {
         user: Option<String>,
         notes: Option<String>,
@@ -135,7 +135,7 @@ pub enum Command {
     Unknown,
 }
 
-/// Reads a packet.
+/// Parses a packet.
 pub fn parse(packet: &[u8]) -> Result<Command, Error> {
     let mut c = Cursor::new(packet, 0);
     let first = c.peek();
@@ -177,7 +177,7 @@ pub fn parse(packet: &[u8]) -> Result<Command, Error> {
     })
 }
 
-/// `pPID.TID`, `TID`, `-1`.
+/// Parses `pPID.TID`, `TID` or `-1`.
 fn thread(c: &mut Cursor<'_>) -> Result<Thread, Error> {
     let number = |c: &mut Cursor<'_>| if c.eat("-1") { Ok(-1) } else { c.small().map(i64::from) };
     if !c.eat("p") {
@@ -193,7 +193,7 @@ fn resume(c: &mut Cursor<'_>) -> Result<Command, Error> {
         return Ok(Command::CanContinue);
     }
     if c.eat("vCont;") {
-        // Of several threads' actions the first decides: it is the one that GDB is at.
+        // Of several threads' actions, the first is GDB's current thread and decides.
         return Ok(match c.peek() {
             Some(b's' | b'S' | b'r') => Command::Step,
             _ => Command::Continue,
@@ -261,7 +261,7 @@ fn query(mut c: Cursor<'_>) -> Result<Command, Error> {
     })
 }
 
-/// After `qT`.
+/// Parses a packet after `qT`.
 fn trace_query(mut c: Cursor<'_>) -> Result<Command, Error> {
     Ok(if c.eat("Status") {
         Command::TraceStatus
@@ -296,7 +296,7 @@ fn trace_query(mut c: Cursor<'_>) -> Result<Command, Error> {
     })
 }
 
-/// After `QT`.
+/// Parses a packet after `QT`.
 fn trace(mut c: Cursor<'_>) -> Result<Command, Error> {
     Ok(if c.eat("init") {
         Command::TraceInit

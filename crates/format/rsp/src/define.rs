@@ -1,78 +1,78 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tracepoints as `QTDP`, `QTDPsrc` and `QTDV` define them; kept so that they can be given back.
+//! Parses tracepoints as `QTDP`, `QTDPsrc` and `QTDV` define them, and stores them so that they can be sent back.
 
 use std::collections::BTreeMap;
 
 use crate::Error;
 use crate::hex::{self, Cursor};
 
-/// Actions of one tracepoint.
+/// Limit of a tracepoint's actions.
 const MOST_ACTIONS: usize = 1024;
-/// Tracepoints that GDB may define.
+/// Limit of tracepoints that GDB may define.
 pub const MOST_POINTS: usize = 256;
-/// Pieces of source text of one tracepoint.
+/// Limit of a tracepoint's pieces of source text.
 const MOST_SOURCES: usize = 1024;
 
-/// A number, and an address: GDB gives one number to all places of one location.
+/// Identifies a tracepoint. GDB uses the same number for all addresses of a location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// GDB's number.
+    /// GDB's number of the tracepoint.
     pub number: u32,
-    /// Where.
+    /// Address of the instruction.
     pub address: u64,
 }
 
-/// How it is to be placed.
+/// Kind of a tracepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `trace`.
     Plain,
-    /// `ftrace`, and the length of the instruction there.
+    /// `ftrace`, with the length of the instruction in bytes.
     Fast(u32),
     /// `strace`.
     Static,
 }
 
-/// What a hit leaves in the frame.
+/// Data to collect at a hit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// The registers of this mask, lowest first.
+    /// The registers of this mask, the lowest byte first.
     Registers(Vec<u8>),
-    /// Memory; a base register is added to the address.
+    /// Memory, optionally relative to a base register.
     Memory {
-        /// By GDB's number.
+        /// Base register, by GDB's number.
         base: Option<u16>,
-        /// Address or offset.
+        /// Address, or offset from the base register.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         length: u64,
     },
-    /// Agent bytecode.
+    /// Agent bytecode to run.
     Expression(Vec<u8>),
-    /// `$_sdata`: what a static tracepoint records by itself.
+    /// `$_sdata`: the record of a static tracepoint.
     Static,
 }
 
-/// A tracepoint.
+/// A tracepoint, as GDB defined it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracepoint {
-    /// Which.
+    /// Number and address.
     pub key: Key,
-    /// Whether hits count.
+    /// False if hits are ignored.
     pub enabled: bool,
-    /// Steps that would be collected after it.
+    /// Number of steps to collect after a hit.
     pub step: u64,
-    /// Frames after which tracing ends; 0 for never.
+    /// Number of hits after which tracing stops; 0 for never.
     pub pass: u64,
-    /// How it is to be placed.
+    /// Kind of tracepoint.
     pub kind: Kind,
-    /// Agent bytecode.
+    /// Condition as agent bytecode.
     pub condition: Option<Vec<u8>>,
-    /// What is collected at it.
+    /// Actions at a hit.
     pub actions: Vec<Action>,
-    /// What would be collected at the steps after it.
+    /// Actions at the steps after a hit.
     pub step_actions: Vec<Action>,
-    /// Text as the user wrote it: (kind, start, whole length, hexadecimal).
+    /// Source text of the user: kind, start, total length, and text in hexadecimal.
     pub sources: Vec<(String, u32, u32, String)>,
 }
 
@@ -81,21 +81,21 @@ pub struct Tracepoint {
 pub struct Variable {
     /// Value at `tstart`.
     pub initial: u64,
-    /// Its name without `$`.
+    /// Name without `$`.
     pub name: String,
 }
 
-/// All that GDB has defined.
+/// All tracepoints and variables that GDB has defined.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Definitions {
-    /// In the order of their numbers.
+    /// Tracepoints, sorted by number and address.
     pub points: BTreeMap<Key, Tracepoint>,
-    /// By number.
+    /// Variables, by number.
     pub variables: BTreeMap<u16, Variable>,
 }
 
 impl Definitions {
-    /// `QTDP:` and what follows: a new tracepoint, or more actions of one.
+    /// Parses the rest of a `QTDP:` packet: a new tracepoint, or more actions of one.
     pub fn define(&mut self, packet: &[u8], at: usize) -> Result<Key, Error> {
         let mut c = Cursor::new(packet, at);
         if c.eat("-") {
@@ -149,7 +149,7 @@ impl Definitions {
         Ok(key)
     }
 
-    /// `QTDPsrc:` and what follows.
+    /// Parses the rest of a `QTDPsrc:` packet.
     pub fn source(&mut self, packet: &[u8], at: usize) -> Result<(), Error> {
         let mut c = Cursor::new(packet, at);
         let key = key(&mut c)?;
@@ -167,7 +167,7 @@ impl Definitions {
         Ok(())
     }
 
-    /// `QTDV:` and what follows.
+    /// Parses the rest of a `QTDV:` packet.
     pub fn variable(&mut self, packet: &[u8], at: usize) -> Result<(), Error> {
         let mut c = Cursor::new(packet, at);
         let here = c.clone();
@@ -182,7 +182,7 @@ impl Definitions {
         if self.variables.len() >= MOST_POINTS && !self.variables.contains_key(&number) {
             return Err(c.expected("at most 256 variables"));
         }
-        // Built-in ones are ours: GDB only tells them back.
+        // The server defines built-in variables; GDB only repeats them.
         if builtin == 0 {
             self.variables.insert(number, Variable { initial, name });
         }
@@ -190,7 +190,7 @@ impl Definitions {
     }
 }
 
-/// `NUMBER:ADDRESS`.
+/// Parses `NUMBER:ADDRESS`.
 pub fn key(c: &mut Cursor<'_>) -> Result<Key, Error> {
     let number = c.small()?;
     c.need(":")?;
@@ -209,7 +209,7 @@ fn actions(c: &mut Cursor<'_>, point: &mut Tracepoint) -> Result<(), Error> {
         if c.eat("-") && c.done() {
             break;
         }
-        // Everything after it is of the steps.
+        // All actions after `S` belong to the steps.
         stepping |= c.eat("S");
         let all = if stepping { &mut point.step_actions } else { &mut point.actions };
         if all.len() >= MOST_ACTIONS {
@@ -233,7 +233,7 @@ fn action(c: &mut Cursor<'_>) -> Result<Action, Error> {
         } else {
             let here = c.clone();
             match c.number()? {
-                // Older GDBs write -1 so.
+                // Older versions of GDB write -1 this way.
                 0xffff_ffff | u64::MAX => None,
                 n => Some(u16::try_from(n).map_err(|_| here.expected("a register's number"))?),
             }
@@ -252,7 +252,7 @@ fn action(c: &mut Cursor<'_>) -> Result<Action, Error> {
 }
 
 impl Tracepoint {
-    /// What a GDB that connects later is told of it, one piece a packet.
+    /// Describes the tracepoint to a GDB that connects later, one reply packet for each piece.
     pub fn pieces(&self) -> Vec<String> {
         let Key { number, address } = self.key;
         let place = format!("{number:x}:{address:x}");

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Numbers and bytes in hexadecimal, and a cursor over a packet's text.
+//! Converts hexadecimal numbers and bytes; a cursor over a packet's text.
 
 use crate::Error;
 
-/// Bytes as pairs of digits.
+/// Encodes bytes as pairs of digits.
 pub fn bytes(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |n: u8| char::from(DIGITS[usize::from(n & 15)]);
     bytes.iter().flat_map(|b| [digit(b >> 4), digit(*b)]).collect()
 }
 
-/// Pairs of digits as bytes, all of them.
+/// Decodes pairs of digits. None if any is invalid.
 pub fn unhex(text: &[u8]) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) {
         return None;
@@ -22,7 +22,7 @@ fn digit(c: u8) -> Option<u8> {
     char::from(c).to_digit(16).map(|n| n as u8)
 }
 
-/// A packet being read.
+/// A read position in a packet.
 #[derive(Debug, Clone)]
 pub struct Cursor<'a> {
     text: &'a [u8],
@@ -30,37 +30,37 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// From this offset on.
+    /// Starts at this offset.
     pub fn new(text: &'a [u8], at: usize) -> Self {
         Self { text, at: at.min(text.len()) }
     }
 
-    /// Where it is.
+    /// Current offset.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// What is left.
+    /// Returns the rest of the packet.
     pub fn rest(&self) -> &'a [u8] {
         &self.text[self.at..]
     }
 
-    /// Whether nothing is left.
+    /// Returns true at the end of the packet.
     pub fn done(&self) -> bool {
         self.at >= self.text.len()
     }
 
-    /// The next byte, not taken.
+    /// Returns the next byte without consuming it.
     pub fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
 
-    /// What should have been here.
+    /// Returns an error at the current offset.
     pub fn expected(&self, expected: &'static str) -> Error {
         Error { at: self.at, expected }
     }
 
-    /// Takes this text if it is next.
+    /// Consumes this text if it is next.
     pub fn eat(&mut self, text: &str) -> bool {
         let there = self.rest().starts_with(text.as_bytes());
         if there {
@@ -69,12 +69,12 @@ impl<'a> Cursor<'a> {
         there
     }
 
-    /// Takes this text, which must be next.
+    /// Consumes this text, or returns an error.
     pub fn need(&mut self, text: &'static str) -> Result<(), Error> {
         if self.eat(text) { Ok(()) } else { Err(self.expected(text)) }
     }
 
-    /// A number of 1 to 16 digits.
+    /// Reads a number of 1 to 16 digits.
     pub fn number(&mut self) -> Result<u64, Error> {
         let digits = self.rest().iter().take_while(|c| digit(**c).is_some()).count();
         if digits == 0 || digits > 16 {
@@ -85,13 +85,13 @@ impl<'a> Cursor<'a> {
         Ok(number)
     }
 
-    /// A number that fits 32 bits.
+    /// Reads a number that fits in 32 bits.
     pub fn small(&mut self) -> Result<u32, Error> {
         let here = self.clone();
         u32::try_from(self.number()?).map_err(|_| here.expected("a hexadecimal number of 32 bits"))
     }
 
-    /// Digits of any number, as they are.
+    /// Reads a run of digits, undecoded.
     pub fn digits(&mut self) -> &'a [u8] {
         let count = self.rest().iter().take_while(|c| digit(**c).is_some()).count();
         let all = &self.rest()[..count];
@@ -99,7 +99,7 @@ impl<'a> Cursor<'a> {
         all
     }
 
-    /// So many bytes, as pairs of digits.
+    /// Reads this many bytes, encoded as pairs of digits.
     pub fn bytes(&mut self, count: usize) -> Result<Vec<u8>, Error> {
         let text = count.checked_mul(2).and_then(|n| self.rest().get(..n));
         let all = text.and_then(unhex).ok_or_else(|| self.expected("as many bytes as announced"))?;
@@ -107,7 +107,7 @@ impl<'a> Cursor<'a> {
         Ok(all)
     }
 
-    /// Text before this byte, which is taken too; all that is left if it is not there.
+    /// Reads up to this byte, which is consumed too; the rest of the packet if the byte is absent.
     pub fn until(&mut self, end: u8) -> &'a [u8] {
         let rest = self.rest();
         let count = rest.iter().position(|c| *c == end).unwrap_or(rest.len());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! GDB's remote serial protocol as a server needs it: bytes in, values out, and back.
+//! GDB's remote serial protocol, server side: parses packets and formats replies.
 //!
 //! ```text
 //! connection ── wire ── packet ── command ──┬── a question about memory, registers, threads
@@ -10,13 +10,13 @@
 //! | module | job |
 //! |---|---|
 //! | [`wire`] | framing: checksums, escapes, acknowledgements, the interrupt |
-//! | [`command`] | a packet's text → what GDB asks |
-//! | [`define`] | `QTDP` and its relatives → tracepoints; and back, for a GDB that comes later |
-//! | [`buffer`] | trace frames: taken in, limited, found, written in the format of trace files |
-//! | [`hex`] | numbers and bytes as GDB writes them |
+//! | [`command`] | parses packets into commands |
+//! | [`define`] | parses tracepoints from `QTDP` and related packets; formats them for a GDB that connects later |
+//! | [`buffer`] | stores trace frames within a limit, finds them, and formats them for trace files |
+//! | [`hex`] | numbers and bytes in GDB's notation |
 //!
-//! GDB's manual (appendix E) describes the packets. Nothing here does I/O, and any bytes give a value or an error
-//! that says where in the packet what was expected.
+//! GDB's manual (appendix E) describes the packets. Nothing here does I/O. Any bytes give a value, or an error with the
+//! offset in the packet and a description of valid input.
 
 pub mod buffer;
 pub mod command;
@@ -24,12 +24,12 @@ pub mod define;
 pub mod hex;
 pub mod wire;
 
-/// Why a packet means nothing.
+/// Error in a packet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("packet, offset {at}: expected {expected}")]
 pub struct Error {
-    /// Where in it.
+    /// Offset in the packet, in bytes.
     pub at: usize,
-    /// What should have been there.
+    /// Description of valid input at that offset.
     pub expected: &'static str,
 }

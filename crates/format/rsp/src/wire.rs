@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Framing: `$text#checksum`, `+`, `-`, and the lone byte 3 that interrupts.
+//! Framing: `$text#checksum`, the acknowledgements `+` and `-`, and byte 3 as an interrupt.
 
-/// Longest packet that is taken; GDB is told so in `PacketSize`.
+/// Limit of a packet's length in bytes. The server announces it to GDB as `PacketSize`.
 pub const LONGEST: usize = 0x4000;
 
-/// What came over the connection.
+/// A unit received from the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A packet's text, escapes undone.
+    /// Text of a packet, unescaped.
     Packet(Vec<u8>),
-    /// The last packet sent was taken.
+    /// GDB received the last packet.
     Ack,
-    /// It was not: send it again.
+    /// GDB did not receive the last packet; it must be sent again.
     Nack,
-    /// Ctrl-C.
+    /// Ctrl-C was pressed.
     Interrupt,
-    /// A packet whose checksum is wrong, or that is too long.
+    /// A packet with a wrong checksum, or one that is too long.
     Bad,
 }
 
@@ -28,7 +28,7 @@ enum State {
     Sum2(u8),
 }
 
-/// Takes bytes as they come.
+/// Decoder of the framing.
 #[derive(Debug, Default)]
 pub struct Decoder {
     state: State,
@@ -39,18 +39,18 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Whether GDB may send this byte next: between packets there are only acknowledgements and interrupts.
+    /// Returns true if GDB may send this byte next. Between packets it sends only acknowledgements and interrupts.
     pub fn may_come(&self, byte: u8) -> bool {
         self.state != State::Between || matches!(byte, b'$' | b'+' | b'-' | 3)
     }
 
-    /// The next byte: an event if it completes one.
+    /// Consumes a byte. Returns an event if the byte completes one.
     pub fn push(&mut self, byte: u8) -> Option<Event> {
         match (self.state, byte) {
             (State::Between, b'+') => return Some(Event::Ack),
             (State::Between, b'-') => return Some(Event::Nack),
             (State::Between, 3) => return Some(Event::Interrupt),
-            // A new packet; within one, the one before was cut short.
+            // A new packet. Inside a packet, it means that the previous one was truncated.
             (State::Between | State::Text, b'$') => {
                 *self = Self { state: State::Text, ..Self::default() };
             }
@@ -80,7 +80,7 @@ impl Decoder {
     }
 }
 
-/// A packet with this text.
+/// Frames a text as a packet.
 pub fn packet(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + 8);
     out.push(b'$');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fuzz target's seeds, whole sessions of GDB: all of their packets are understood; and with any of their bytes
-//! changed they are still values or errors, within their limits.
+//! Runs the fuzz target's seeds, which are whole sessions of GDB. All their packets must be understood. With any bytes
+//! changed they must still give values or errors, within the limits.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use kprism_rsp::define::{Definitions, MOST_POINTS};
 use kprism_rsp::wire::{Decoder, Event};
 use proptest::prelude::*;
 
-/// Takes what was sent; how many packets there were, and how many were not understood.
+/// Processes a session. Returns the number of packets, and how many were not understood.
 fn take(bytes: &[u8]) -> (usize, usize) {
     let mut decoder = Decoder::default();
     let mut all = Definitions::default();
@@ -43,7 +43,7 @@ fn take(bytes: &[u8]) -> (usize, usize) {
 
 fn seeds() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/rsp");
-    // Fuzzing leaves more beside them.
+    // Fuzzing stores more files there.
     ["connect", "find", "static", "trace"].map(|name| fs::read(folder.join(name)).expect("a seed")).into()
 }
 
@@ -69,7 +69,7 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
-        // Checksums are made right again, so that what is behind them is reached.
+        // Checksums are corrected, so that the code behind the framing is reached.
         let fixed: Vec<u8> = bytes
             .split(|b| *b == b'$')
             .filter_map(|part| part.split(|b| *b == b'#').next())

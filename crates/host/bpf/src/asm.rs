@@ -1,48 +1,48 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The assembler: instructions, labels, maps and notes go in, [`Code`] comes out.
+//! The assembler: turns instructions, labels, maps and notes into [`Code`].
 //!
-//! There is no compiler behind it. What a program costs at each call of a traced function is what is written here,
-//! instruction by instruction.
+//! There is no compiler. The instructions written with this module are exactly those that run at each call of a traced
+//! function.
 
 use std::collections::BTreeMap;
 
 use crate::error::Error;
 use crate::insn::{self, Alu, Cond, Helper, Reg, Width};
 
-/// A program ready to be loaded, but for the maps' file descriptors.
+/// A program that is ready to load, except for the maps' file descriptors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Code {
-    /// 8 bytes an instruction, see [`insn`].
+    /// Instructions of 8 bytes each, see [`insn`].
     pub insns: Vec<u64>,
-    /// Where maps are named.
+    /// Instructions that reference maps.
     pub relocs: Vec<Reloc>,
-    /// What is meant, by instruction: shown in listings and in the verifier's log.
+    /// Notes on the purpose of instructions, by index. Listings and the verifier's log show them.
     pub notes: BTreeMap<usize, String>,
 }
 
-/// A pair of instructions (`ld_imm64`) that names a map.
+/// A pair of instructions (`ld_imm64`) that references a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reloc {
-    /// The first of the two.
+    /// Index of the first of the two.
     pub at: usize,
-    /// Which of the maps that are given when the program is loaded.
+    /// Index into the maps that are passed when the program is loaded.
     pub map: usize,
-    /// `None`: the map itself, as helpers take it. An offset: the address of this byte of an array's first value.
+    /// `None`: the map itself, as helpers expect it. An offset: the address of this byte of an array's first value.
     pub value: Option<u32>,
 }
 
 impl Code {
-    /// Plain instructions with the maps they name, of another maker.
+    /// Wraps instructions from another code generator, with their references to maps.
     pub fn new(insns: &[u64], relocs: &[Reloc]) -> Self {
         Self { insns: insns.to_vec(), relocs: relocs.to_vec(), notes: BTreeMap::new() }
     }
 }
 
-/// A place to jump to.
+/// A jump target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// A program being written.
+/// A program under construction.
 #[derive(Debug, Default)]
 pub struct Asm {
     code: Code,
@@ -51,34 +51,35 @@ pub struct Asm {
 }
 
 impl Asm {
-    /// An empty one.
+    /// Returns an empty program.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many instructions there are (a `ld_imm64` is two).
+    /// Number of instructions (a `ld_imm64` counts as two).
     pub fn len(&self) -> usize {
         self.code.insns.len()
     }
 
-    /// Whether there is none yet.
+    /// Returns true if there are no instructions.
     pub fn is_empty(&self) -> bool {
         self.code.insns.is_empty()
     }
 
-    /// Says what comes next.
+    /// Adds a note on the purpose of the next instruction.
     pub fn note(&mut self, text: impl Into<String>) -> &mut Self {
         self.code.notes.insert(self.code.insns.len(), text.into());
         self
     }
 
-    /// Any instruction.
+    /// Appends an encoded instruction.
     pub fn put(&mut self, insn: u64) -> &mut Self {
         self.code.insns.push(insn);
         self
     }
 
-    /// Instructions of another maker, whose jumps stay within them. Their maps are renumbered from `first_map` on.
+    /// Appends instructions of another code generator, whose jumps must stay inside. Their map indices are increased by
+    /// `first_map`.
     pub fn splice(&mut self, other: &Code, first_map: usize) -> &mut Self {
         let base = self.code.insns.len();
         self.code.insns.extend(&other.insns);
@@ -108,7 +109,7 @@ impl Asm {
         self.put(insn::alu_imm(op, dst, imm))
     }
 
-    /// `dst = value`, any 64 bits, in as few instructions as it takes.
+    /// `dst = value`, any 64 bits, in one or two instructions.
     pub fn mov_u64(&mut self, dst: Reg, value: u64) -> &mut Self {
         match i32::try_from(value.cast_signed()) {
             Ok(small) => self.mov_imm(dst, small),
@@ -116,7 +117,7 @@ impl Asm {
         }
     }
 
-    /// `dst = value` in two instructions, whatever it is: as long as what another maker wrote.
+    /// `dst = value`, always in two instructions, so that it can replace such a pair of another code generator.
     pub fn mov_wide(&mut self, dst: Reg, value: u64) -> &mut Self {
         self.wide(dst, 0, value as i32, (value >> 32) as i32)
     }
@@ -155,45 +156,45 @@ impl Asm {
         self.put(insn::store_imm(width, base, offset, imm))
     }
 
-    /// Calls a helper.
+    /// Appends a call of a helper.
     pub fn call(&mut self, helper: Helper) -> &mut Self {
         self.put(insn::call(helper))
     }
 
-    /// Calls a function of the kernel by its BTF id: `btf` is 0 for vmlinux, or the place of a module's BTF among
-    /// the descriptors given at load.
+    /// Appends a call of a kernel function by its BTF ID. `btf` is 0 for vmlinux, or the index of a module's BTF in the
+    /// descriptors passed at load time.
     pub fn kfunc(&mut self, id: u32, btf: i16) -> &mut Self {
         self.put(insn::encode(0x85, 0, 2, btf, id.cast_signed()))
     }
 
-    /// Ends the program with 0.
+    /// Ends the program with return value 0.
     pub fn end(&mut self) -> &mut Self {
         self.mov_imm(Reg::R0, 0).put(insn::exit())
     }
 
-    /// A label, to be placed by [`Self::bind`].
+    /// Creates a label, which [`Self::bind`] places.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// Places a label here.
+    /// Places a label at the next instruction.
     pub fn bind(&mut self, label: Label) -> &mut Self {
         self.labels[label.0] = Some(self.code.insns.len());
         self
     }
 
-    /// Jumps.
+    /// Appends an unconditional jump.
     pub fn goto(&mut self, to: Label) -> &mut Self {
         self.jump(insn::encode(0x05, 0, 0, 0, 0), to)
     }
 
-    /// Jumps if `dst cond src`.
+    /// Appends a jump that is taken if `dst cond src`.
     pub fn branch(&mut self, cond: Cond, dst: Reg, src: Reg, to: Label) -> &mut Self {
         self.jump(insn::encode(cond as u8 | 0x0d, dst as u8, src as u8, 0, 0), to)
     }
 
-    /// Jumps if `dst cond imm`.
+    /// Appends a jump that is taken if `dst cond imm`.
     pub fn branch_imm(&mut self, cond: Cond, dst: Reg, imm: i32, to: Label) -> &mut Self {
         self.jump(insn::encode(cond as u8 | 0x05, dst as u8, 0, 0, imm), to)
     }
@@ -203,8 +204,11 @@ impl Asm {
         self.put(insn)
     }
 
-    /// The program, its jumps resolved, without what cannot be reached: the verifier refuses that, and what follows a
-    /// value that always fails is such.
+    /// Resolves jumps and removes unreachable instructions, which the verifier rejects. They occur after an expression
+    /// that always fails.
+    ///
+    /// # Errors
+    /// A label was never placed, or a jump is too long.
     pub fn finish(self) -> Result<Code, Error> {
         let mut code = self.code;
         for (at, label) in self.jumps {
@@ -226,14 +230,14 @@ const GOTO: u8 = 0x05;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 
-/// Where an instruction jumps to, if it may.
+/// Returns the jump target of an instruction, if it is a jump.
 fn target(insns: &[u64], at: usize) -> Option<usize> {
     let (op, _, _, distance, _) = insn::decode(insns[at]);
     let jumps = matches!(op & 7, 5 | 6) && !matches!(op, CALL | EXIT);
     jumps.then(|| usize::try_from(at as i64 + 1 + i64::from(distance)).ok()).flatten()
 }
 
-/// The code without instructions that no way leads to.
+/// Removes unreachable instructions.
 fn reachable(code: Code) -> Code {
     let Code { insns, relocs, notes } = code;
     let mut kept = vec![false; insns.len()];
@@ -256,7 +260,7 @@ fn reachable(code: Code) -> Code {
             _ => todo.push(at + 1),
         }
     }
-    // Where each instruction goes: as many places up as there are kept ones before it.
+    // New index of each instruction: the number of kept instructions before it.
     let places: Vec<usize> = std::iter::once(0)
         .chain(kept.iter().scan(0, |count, kept| {
             *count += usize::from(*kept);
@@ -269,7 +273,7 @@ fn reachable(code: Code) -> Code {
         let (op, dst, src, distance, imm) = insn::decode(insns[at]);
         let is_second = std::mem::take(&mut second);
         second = op == LOAD_IMM64 && !is_second;
-        // Distances only shrink.
+        // Distances can only become smaller.
         let distance = match target(&insns, at).filter(|_| !is_second) {
             Some(to) => places.get(to).map_or(distance, |to| (*to as i64 - places[at] as i64 - 1) as i16),
             None => distance,
@@ -290,7 +294,7 @@ mod tests {
         let mut asm = Asm::new();
         let (out, fine) = (asm.label(), asm.label());
         asm.mov_imm(Reg::R1, 1).branch_imm(Cond::Eq, Reg::R1, 2, fine).goto(out);
-        // Nothing comes by here.
+        // Unreachable.
         asm.note("dead").map(Reg::R2, 3).goto(fine);
         asm.bind(fine).note("alive").map(Reg::R3, 4).bind(out).end();
         let code = asm.finish().unwrap();

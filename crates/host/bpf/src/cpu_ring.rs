@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A ring of records and some counters for each CPU, in one array that programs and this process share.
 //!
-//! The kernel's own ring costs a program two calls and a lock. Here a record is room taken by one atomic instruction,
-//! filled in, and given by the store of its size; there is no call, no lookup, and nothing waits: what interrupts a program
-//! between the two takes the room behind.
+//! The kernel's own ring buffer costs a program two calls and a lock. Here a program reserves a record with one atomic
+//! instruction, fills it in, and publishes it by storing its size. There is no call, no lookup and no waiting: a
+//! program that interrupts another one in between reserves the next record.
 //!
 //! ```text
 //! a CPU's region   HEAD │ TAIL │ counters │ ring                        │ slack
-//! HEAD, TAIL       bytes ever taken by programs, and ever given back by the reader
-//! a record         u32 size, not 0 once all of it is there; then what its maker likes. A multiple of 8 bytes.
+//! HEAD, TAIL       total bytes ever reserved by programs, and ever released by the reader
+//! a record         u32 size, not 0 once it is complete; then the writer's data. A multiple of 8 bytes.
 //! ```
 //!
-//! A record that begins before the ring's end goes on in the slack behind it, so that none is split. The reader fills what
-//! it has read with zeros before it gives it back: a size that is not 0 is then one of this round. Stores become visible in
-//! their order (x86), so that a size comes after what it is the size of.
+//! A record that begins before the end of the ring continues in the slack after it, so no record is split. The reader
+//! clears records before it releases them, so a size other than 0 always belongs to the current round. Stores become
+//! visible in program order (x86), so the size becomes visible after the data.
 
 use crate::asm::{Asm, Label};
 use crate::error::Error;
@@ -26,29 +26,29 @@ use Width::{B4, B8};
 
 const HEAD: u32 = 0;
 const TAIL: u32 = 64;
-/// Where a region's counters begin.
+/// Offset of a region's counters.
 pub const COUNTERS: u32 = 128;
-/// All regions together: what the verifier knows of addresses ends there (`BPF_MAX_VAR_OFF`).
+/// Limit of the array's size in bytes: the verifier does not track larger offsets (`BPF_MAX_VAR_OFF`).
 const MOST: u64 = 1 << 29;
-/// How often a program tries to take room, of which another that interrupts it at one instruction takes it: each such try
-/// is one more interrupt within a few instructions.
+/// Limit of attempts to reserve a record. An attempt fails only if another program interrupts it at one certain
+/// instruction and reserves a record; each further failure takes one more interrupt within a few instructions.
 const TRIES: usize = 4;
 
-/// How the array is divided.
+/// Layout of the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// CPUs that there may be.
+    /// Number of possible CPUs.
     pub cpus: u32,
-    /// Bytes of each one's counters.
+    /// Size of each CPU's counters in bytes.
     pub counters: u32,
-    /// Bytes of each one's ring: a power of two.
+    /// Size of each CPU's ring in bytes: a power of two.
     pub ring: u32,
-    /// Bytes of the longest record.
+    /// Size of the longest record in bytes.
     pub longest: u32,
 }
 
 impl Layout {
-    /// One with rings of this size, or of the half of it, and so on, if that is as much as there can be.
+    /// Returns a layout with rings of this size. The size is halved as often as needed to fit the limit.
     pub fn fitting(cpus: u32, counters: u32, ring: u32, longest: u32) -> Result<Self, Error> {
         let mut layout = Self { cpus, counters, ring, longest };
         if longest > MOST as u32 || counters > MOST as u32 || !ring.is_power_of_two() || cpus == 0 {
@@ -69,7 +69,7 @@ impl Layout {
         (COUNTERS + self.counters).next_multiple_of(64)
     }
 
-    /// Bytes of a CPU's region: whole pages.
+    /// Size of a CPU's region in bytes: whole pages.
     pub fn stride(&self) -> u64 {
         (u64::from(self.data()) + u64::from(self.ring) + u64::from(self.longest)).next_multiple_of(4096)
     }
@@ -78,21 +78,22 @@ impl Layout {
         u64::from(self.cpus) * self.stride()
     }
 
-    /// The array.
+    /// Creates the array.
     pub fn map(&self, name: &str) -> Result<Map, Error> {
         Map::memory(name, self.bytes() as u32)
     }
 
-    /// Where in the array a counter of a CPU is.
+    /// Returns the offset of a CPU's counter in the array.
     pub fn counter(&self, cpu: usize, at: u32) -> usize {
         cpu * self.stride() as usize + (COUNTERS + at) as usize
     }
 }
 
-/// `R1 =` the address of the counter `at` of this CPU. Spoils what calls spoil; ends at `out` if there is no such CPU.
+/// `R1 =` the address of the counter `at` of this CPU. Clobbers the registers that calls clobber. Jumps to `out` if the
+/// CPU number is out of range.
 pub fn counter(asm: &mut Asm, layout: &Layout, map: usize, at: u32, out: Label) {
     asm.call(Helper::SmpProcessorId);
-    // Kernels before 6.9 do not tell their verifier that there is always one.
+    // Before Linux 6.9 the verifier does not know that the CPU number is in range.
     if layout.cpus.is_power_of_two() {
         asm.alu_imm(Alu::And, R0, layout.cpus.cast_signed() - 1);
     } else {
@@ -102,7 +103,7 @@ pub fn counter(asm: &mut Asm, layout: &Layout, map: usize, at: u32, out: Label) 
     asm.map_value(R1, map, COUNTERS + at).alu(Alu::Add, R1, R0);
 }
 
-/// Room being taken: what is rare comes after the program's end.
+/// A reservation in progress. Its rare paths are to be emitted after the program's end.
 #[derive(Debug)]
 #[must_use = "the other tries have to be written too"]
 pub struct Reserve {
@@ -114,8 +115,8 @@ pub struct Reserve {
     full: Label,
 }
 
-/// `R1 =` a new record of this size, from `R1`, the address of the counter `at`; at `full` if there is no room. Spoils `R0`
-/// to `R4`.
+/// `R1 =` a new record of this size. On entry `R1` is the address of the counter `at`. Jumps to `full` if there is no
+/// room. Clobbers `R0` to `R4`.
 pub fn reserve(asm: &mut Asm, layout: &Layout, at: u32, size: u32, full: Label) -> Reserve {
     debug_assert!(size <= layout.longest && size.is_multiple_of(8));
     let mut back = (COUNTERS + at).cast_signed();
@@ -132,7 +133,7 @@ pub fn reserve(asm: &mut Asm, layout: &Layout, at: u32, size: u32, full: Label) 
 }
 
 impl Reserve {
-    /// From `R2`, what `HEAD` was.
+    /// Emits an attempt. `R2` is the value of `HEAD`.
     fn attempt(&self, asm: &mut Asm, again: Label) {
         let (head, tail) = ((HEAD as i32 - self.back) as i16, (TAIL as i32 - self.back) as i16);
         asm.mov(R3, R2).load(B8, R4, R1, tail).alu(Alu::Sub, R3, R4);
@@ -141,7 +142,7 @@ impl Reserve {
         asm.put(insn::compare_exchange(R1, head, R3)).branch(Cond::Ne, R0, R2, again);
     }
 
-    /// The other tries: to be written where the program does not come by by itself.
+    /// Emits the further attempts. To be placed where execution does not fall through.
     pub fn retries(self, asm: &mut Asm) {
         let mut again = self.again;
         for number in 1..TRIES {
@@ -153,16 +154,16 @@ impl Reserve {
     }
 }
 
-/// Gives the record at `R1` to the reader.
+/// Publishes the record at `R1` to the reader.
 pub fn submit(asm: &mut Asm, size: u32) {
     asm.store_imm(B4, R1, 0, size.cast_signed());
 }
 
-/// The reading end of one CPU's ring.
+/// Reader of one CPU's ring.
 #[derive(Debug)]
 pub struct CpuRing<'a> {
     memory: &'a Mapping,
-    /// The CPU.
+    /// CPU number.
     pub cpu: usize,
     head: usize,
     tail: usize,
@@ -172,16 +173,16 @@ pub struct CpuRing<'a> {
 }
 
 impl<'a> CpuRing<'a> {
-    /// That of this CPU, in the mapped array. There can be one at a time.
+    /// Opens the ring of this CPU in the mapped array. Only one reader may exist at a time.
     pub fn new(memory: &'a Mapping, layout: &Layout, cpu: usize) -> Self {
         let base = cpu * layout.stride() as usize;
         let [head, tail, data] = [HEAD, TAIL, layout.data()].map(|at| base + at as usize);
         Self { memory, cpu, head, tail, data, mask: u64::from(layout.ring) - 1, position: memory.read(tail) }
     }
 
-    /// Gives `take` every record there is now; how many there were.
+    /// Passes all complete records to `take`. Returns their number.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> usize {
-        // Room is given back in pieces that are worth the cache line that goes to another CPU and back.
+        // Room is released in large pieces, because each release moves a cache line to another CPU and back.
         const PIECE: usize = 16 << 10;
         let head = self.memory.read_acquire(self.head);
         let mut records = 0;
@@ -194,7 +195,8 @@ impl<'a> CpuRing<'a> {
                 if size == 0 || !size.is_multiple_of(8) {
                     break;
                 }
-                // SAFETY: a record that has its size has no writer any more, and gets no other before it is given back.
+                // SAFETY: a record with a size is complete, and no program writes there again before the record is
+                // released.
                 take(unsafe { self.memory.bytes(from + done, size) });
                 done += size;
                 records += 1;
@@ -210,7 +212,7 @@ impl<'a> CpuRing<'a> {
         records
     }
 
-    /// Whether there is something that is not finished: a record being written, or one that came since.
+    /// Returns true if the ring is not empty: a record is being written, or was written since the last read.
     pub fn is_busy(&self) -> bool {
         self.position < self.memory.read_acquire(self.head)
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instructions as text, in the verifier's own style, with our notes beside them.
+//! Disassembles instructions in the verifier's style, with the notes next to them.
 
 use std::fmt::Write as _;
 
 use crate::asm::Code;
 use crate::insn::decode;
 
-/// The whole program, a line an instruction.
+/// Lists the whole program, one line for each instruction.
 pub fn listing(code: &Code) -> String {
     let mut out = String::new();
     let mut at = 0;
@@ -29,7 +29,7 @@ pub fn listing(code: &Code) -> String {
     out
 }
 
-/// The verifier's log, with our notes after the instructions they belong to.
+/// Adds the notes to the verifier's log, next to their instructions.
 pub(crate) fn annotate(log: &str, code: &Code) -> String {
     let mut out = String::with_capacity(log.len());
     for line in log.lines() {
@@ -43,7 +43,7 @@ pub(crate) fn annotate(log: &str, code: &Code) -> String {
     out
 }
 
-/// One instruction at index `at`; `next` is the one after it, for the second half of a `ld_imm64`.
+/// Disassembles the instruction at index `at`. `next` is the following one, for the second half of a `ld_imm64`.
 pub fn line(insn: u64, next: Option<u64>, at: usize) -> String {
     let (code, dst, src, offset, imm) = decode(insn);
     let target = |distance: i64| at as i64 + 1 + distance;

@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong between a program and the kernel, each with its remedy.
+//! Errors of assembling, loading and attaching programs, with their remedies.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why something could not be assembled, loaded, attached or read.
+/// Reason why something could not be assembled, loaded, attached or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The kernel refused, and why it does is known.
+    /// The kernel refused, for a known reason.
     #[error("{what}: {why}")]
     Refused {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// What is missing, and the remedy.
+        /// The missing requirement, and the remedy.
         why: String,
     },
-    /// The kernel refused, with nothing but a number.
+    /// The kernel refused, with only an error number.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// What the system said.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The verifier refused a program.
+    /// The verifier rejected a program.
     #[error("program {name}: the kernel's verifier refused it ({source})\n{log}")]
     Verifier {
-        /// The program.
+        /// Name of the program.
         name: String,
-        /// The code it came with.
+        /// Error of the system call.
         source: io::Error,
-        /// The end of its log, beside what we meant with each instruction.
+        /// Last lines of the verifier's log, with the notes on the instructions.
         log: VerifierLog,
     },
-    /// A program that cannot be written down.
+    /// The program cannot be assembled.
     #[error("program: {0}")]
     Assembly(String),
-    /// The kernel's types, or something that is not among them.
+    /// BTF could not be read, or lacks a type.
     #[error(transparent)]
     Btf(#[from] kprism_btf::Error),
 }
@@ -56,7 +56,7 @@ impl Error {
         move |source| Self::Io { path, source }
     }
 
-    /// In one line: of what the verifier says, the last of its words.
+    /// The error in one line. For the verifier, the last message of its log.
     pub fn brief(&self) -> String {
         match self {
             Self::Verifier { source, log, .. } => {
@@ -73,12 +73,12 @@ impl Error {
     }
 }
 
-/// The verifier's log.
+/// The verifier's log, with the notes on the instructions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifierLog(pub String);
 
 impl fmt::Display for VerifierLog {
-    /// Its last lines: what was wrong is said at the end.
+    /// Formats the last lines: the error is at the end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LINES: usize = 24;
         let lines: Vec<&str> = self.0.lines().collect();

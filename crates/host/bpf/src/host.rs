@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this machine allows, and the remedy where it does not.
+//! Checks what this machine allows, and names the remedy where it does not.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Linux capabilities, by their bits.
+/// Bit numbers of Linux capabilities.
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// What stands between us and the kernel's tracing.
+/// Conditions that tracing depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// The running kernel.
+    /// Release of the running kernel.
     pub release: String,
-    /// `none`, `integrity` or `confidentiality`.
+    /// Lockdown mode: `none`, `integrity`, `confidentiality`, or `unknown`.
     pub lockdown: String,
-    /// The effective capabilities.
+    /// Effective capabilities of this process.
     pub capabilities: u64,
-    /// `/sys/kernel/btf/vmlinux` is there.
+    /// True if `/sys/kernel/btf/vmlinux` exists.
     pub btf: bool,
-    /// The kernel compiles programs to machine code.
+    /// True if the BPF JIT is enabled.
     pub jit: bool,
-    /// Where tracefs is mounted.
+    /// Mount point of tracefs.
     pub tracefs: Option<PathBuf>,
-    /// The list of functions that can be traced is there, and the kernel does not let it be read.
+    /// True if the list of traceable functions exists, but the kernel does not allow it to be read.
     pub list_refused: bool,
 }
 
 impl Host {
-    /// Looks.
+    /// Examines this machine.
     pub fn here() -> Self {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let lockdown = std::fs::read_to_string("/sys/kernel/security/lockdown");
-        // Without securityfs nobody says; without the file in it, the kernel has none.
+        // Without securityfs the mode is unknown. If only the file is missing, the kernel has no lockdown.
         let unknown = lockdown.is_err() && !Path::new("/sys/kernel/security/lsm").exists();
         let lockdown = lockdown.unwrap_or_default();
         let lockdown = lockdown.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
@@ -58,7 +58,7 @@ impl Host {
         self.capabilities >> capability & 1 == 1
     }
 
-    /// Why programs cannot be loaded at all, with the remedy.
+    /// Returns the reason why no programs can be loaded, with the remedy.
     pub fn refusal(&self) -> Option<String> {
         let enough = self.has(CAP_SYS_ADMIN) || (self.has(CAP_BPF) && self.has(CAP_PERFMON));
         if !enough {
@@ -78,7 +78,7 @@ impl Host {
         None
     }
 
-    /// Why functions of the kernel cannot be traced, with the remedy.
+    /// Returns the reason why kernel functions cannot be traced, with the remedy.
     pub fn function_refusal(&self) -> Option<String> {
         if let Some(why) = self.refusal() {
             return Some(why);
@@ -101,27 +101,27 @@ impl Host {
     }
 }
 
-/// What lists the functions that can be traced.
+/// File that lists the traceable functions.
 const FUNCTIONS: &str = "available_filter_functions";
 
-/// Whether a file is there and cannot be opened, whoever asks.
+/// Returns true if the file exists but cannot be opened for lack of permission.
 fn refuses(file: &Path) -> bool {
     let refused = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     std::fs::File::open(file).err().is_some_and(refused)
 }
 
-/// Where tracefs is mounted, without mounting it.
+/// Returns the mount point of tracefs, without mounting it.
 pub fn tracefs() -> Option<PathBuf> {
     let places = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
     places.iter().map(PathBuf::from).find(|place| place.join("trace").exists())
 }
 
-/// The clock that programs read.
+/// Reads the monotonic clock, which programs read too, in ns.
 pub fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// The time of day.
+/// Reads the time of day, in ns since the epoch.
 pub fn real_ns() -> u64 {
     clock_ns(libc::CLOCK_REALTIME)
 }
@@ -133,26 +133,26 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// CPUs that there may ever be: per-CPU values have one part for each.
+/// Number of possible CPUs: per-CPU values have a part for each.
 pub fn possible_cpus() -> usize {
     static COUNT: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *COUNT.get_or_init(|| {
         let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
         let cpus = cpu_list(&text);
-        // Without sysfs, what is online is the best there is.
+        // Without sysfs, use the number of online CPUs.
         cpus.last()
             .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |&last| last + 1)
     })
 }
 
-/// CPUs that run now.
+/// Returns the online CPUs.
 pub fn online_cpus() -> Vec<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let cpus = cpu_list(&text);
     if cpus.is_empty() { (0..possible_cpus()).collect() } else { cpus }
 }
 
-/// `0-3,8`, as sysfs has it. CPU numbers beyond any kernel's (8192) are passed over.
+/// Parses `0-3,8`, as in sysfs. CPU numbers above the kernel's limit (8192) are skipped.
 fn cpu_list(text: &str) -> Vec<usize> {
     const MOST: usize = 8192;
     let mut cpus = Vec::new();
@@ -165,7 +165,7 @@ fn cpu_list(text: &str) -> Vec<usize> {
     cpus
 }
 
-/// Where the running kernel's code begins.
+/// Returns the address of the running kernel's code.
 pub fn kernel_text() -> Result<u64, Error> {
     let path = PathBuf::from("/proc/kallsyms");
     let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
@@ -179,13 +179,13 @@ pub fn kernel_text() -> Result<u64, Error> {
     }
 }
 
-/// The running kernel's build id, as hexadecimal digits.
+/// Returns the running kernel's build ID in hexadecimal.
 pub fn kernel_build_id() -> Option<String> {
     let notes = std::fs::read("/sys/kernel/notes").ok()?;
     build_id(&notes)
 }
 
-/// The GNU build id among ELF notes.
+/// Finds the GNU build ID in ELF notes.
 fn build_id(mut notes: &[u8]) -> Option<String> {
     const NT_GNU_BUILD_ID: u32 = 3;
     loop {
@@ -201,7 +201,7 @@ fn build_id(mut notes: &[u8]) -> Option<String> {
     }
 }
 
-/// The number of a PMU such as `kprobe`.
+/// Returns the type number of a PMU such as `kprobe`.
 pub(crate) fn pmu_type(pmu: &str) -> Result<u32, Error> {
     let path = PathBuf::from(format!("/sys/bus/event_source/devices/{pmu}/type"));
     let text = std::fs::read_to_string(&path).map_err(|e| {
@@ -212,7 +212,7 @@ pub(crate) fn pmu_type(pmu: &str) -> Result<u32, Error> {
     text.trim().parse().map_err(|_| Error::refused(format!("the {pmu} PMU"), format!("its type is {text:?}")))
 }
 
-/// The number of a tracepoint.
+/// Returns the ID of a tracepoint.
 pub(crate) fn tracepoint_id(system: &str, name: &str) -> Result<u64, Error> {
     let what = format!("tracepoint {system}:{name}");
     let Some(tracefs) = tracefs() else {
@@ -226,7 +226,7 @@ pub(crate) fn tracepoint_id(system: &str, name: &str) -> Result<u64, Error> {
     text.trim().parse().map_err(|_| Error::refused(what, format!("its id is {text:?}")))
 }
 
-/// An error of bpf(2) or perf_event_open(2), with what is known about why.
+/// Wraps an error of bpf(2) or perf_event_open(2), with the reason if it is known.
 pub(crate) fn explain(what: String, source: io::Error) -> Error {
     let host = Host::here();
     let why = match source.raw_os_error() {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One eBPF instruction: 8 bytes, written as the `u64` they are in little-endian order.
+//! Encodes eBPF instructions: 8 bytes each, as a `u64` in little-endian order.
 //!
-//! `code:8 | dst:4 src:4 | offset:16 | imm:32`, as RFC 9669 has it. A plain number, so that a compiler of
-//! expressions can emit instructions without knowing this crate.
+//! `code:8 | dst:4 src:4 | offset:16 | imm:32` (RFC 9669). Plain numbers, so that an expression compiler can emit
+//! instructions without a dependency on this crate.
 
-/// A register. `R10` is the frame pointer, read-only; calls take `R1`–`R5`, give `R0`, and spoil all six.
+/// A register. `R10` is the frame pointer, read-only. Calls take `R1`–`R5`, return `R0`, and clobber all six.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -22,7 +22,7 @@ pub enum Reg {
     R10,
 }
 
-/// How wide a memory access is.
+/// Width of a memory access in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Width {
@@ -43,7 +43,7 @@ impl Width {
     }
 }
 
-/// Arithmetic.
+/// Arithmetic operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -63,7 +63,7 @@ pub enum Alu {
     Arsh = 0xc0,
 }
 
-/// Conditions of jumps; `Ja` is always.
+/// Condition of a jump; `Ja` is always taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -82,7 +82,7 @@ pub enum Cond {
     SLe = 0xd0,
 }
 
-/// Helper functions of the kernel that are called here, by their numbers in `bpf.h`.
+/// Helper functions of the kernel that this project calls, with their numbers in `bpf.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 #[allow(missing_docs)]
@@ -115,7 +115,7 @@ pub enum Helper {
     GetAttachCookie = 174,
 }
 
-/// Any instruction from its parts.
+/// Encodes an instruction from its fields.
 pub const fn encode(code: u8, dst: u8, src: u8, offset: i16, imm: i32) -> u64 {
     code as u64
         | (dst as u64) << 8
@@ -124,7 +124,7 @@ pub const fn encode(code: u8, dst: u8, src: u8, offset: i16, imm: i32) -> u64 {
         | (imm as u32 as u64) << 32
 }
 
-/// An instruction's parts: code, destination, source, offset, immediate.
+/// Decodes an instruction: code, destination, source, offset, immediate.
 pub const fn decode(insn: u64) -> (u8, u8, u8, i16, i32) {
     (insn as u8, (insn >> 8 & 15) as u8, (insn >> 12 & 15) as u8, (insn >> 16) as i16, (insn >> 32) as i32)
 }
@@ -169,22 +169,22 @@ pub const fn atomic_add(base: Reg, offset: i16, src: Reg) -> u64 {
     encode(0xdb, base as u8, src as u8, offset, 0)
 }
 
-/// The same, and `src` becomes what was there.
+/// As [`atomic_add`]; `src` also receives the previous value.
 pub const fn fetch_add(base: Reg, offset: i16, src: Reg) -> u64 {
     encode(0xdb, base as u8, src as u8, offset, 1)
 }
 
-/// If `*(u64 *)(base + offset)` is `R0`, it becomes `src`; `R0` becomes what it was. Atomic.
+/// If `*(u64 *)(base + offset)` equals `R0`, sets it to `src`. `R0` receives the previous value. Atomic.
 pub const fn compare_exchange(base: Reg, offset: i16, src: Reg) -> u64 {
     encode(0xdb, base as u8, src as u8, offset, 0xf1)
 }
 
-/// A call of a helper.
+/// Calls a helper.
 pub const fn call(helper: Helper) -> u64 {
     encode(0x85, 0, 0, 0, helper as i32)
 }
 
-/// The end of the program, with `R0` as its answer.
+/// Ends the program; `R0` is its return value.
 pub const fn exit() -> u64 {
     encode(0x95, 0, 0, 0, 0)
 }

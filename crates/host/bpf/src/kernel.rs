@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The running kernel: its types, its functions that can be traced, and where they are.
+//! The running kernel: its types, traceable functions and addresses.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -13,22 +13,22 @@ use crate::host;
 use crate::prog::BtfTarget;
 use crate::sys::{self, Cmd};
 
-/// A function of the running kernel that ftrace, and so every probe, can be at.
+/// A function of the running kernel that ftrace, and so any probe, can attach to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Its name.
+    /// Symbol name.
     pub name: String,
     /// Its module; `None` for the kernel itself.
     pub module: Option<String>,
-    /// Where it is.
+    /// Address of the function.
     pub address: u64,
-    /// Its other names, some of which reports show.
+    /// Other names of the function, which some reports show.
     pub aliases: Vec<String>,
-    /// Another function has the same name: BTF, which knows names only, could mean that one.
+    /// True if another function has the same name. BTF identifies functions by name only, so it may mean that one.
     pub ambiguous: bool,
 }
 
-/// Types of the kernel and, as they are asked for, of its modules.
+/// BTF of the kernel and of the modules requested so far.
 #[derive(Debug)]
 pub struct Kernel {
     btf: Arc<Btf>,
@@ -36,17 +36,17 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Reads the running kernel's types.
+    /// Reads the running kernel's BTF.
     pub fn running() -> Result<Self, Error> {
         Ok(Self { btf: Arc::new(types("vmlinux", None)?), modules: BTreeMap::new() })
     }
 
-    /// The kernel's own types.
+    /// The kernel's BTF.
     pub fn btf(&self) -> &Btf {
         &self.btf
     }
 
-    /// The `btf_trace_NAME` of a tracepoint.
+    /// Returns the `btf_trace_NAME` typedef of a tracepoint.
     pub fn tracepoint(&self, name: &str) -> Result<BtfTarget<'_>, Error> {
         let name = format!("btf_trace_{name}");
         let found = self.btf.find(Kind::Typedef, &name);
@@ -57,14 +57,14 @@ impl Kernel {
         Ok(BtfTarget { id, module: None })
     }
 
-    /// The `bpf_iter_KIND` that a program which goes over all of a kind is loaded for.
+    /// Returns `bpf_iter_KIND`, the target of a program that iterates over all objects of a kind.
     pub fn iterator(&self, kind: &str) -> Result<BtfTarget<'_>, Error> {
         let function = self.btf.function(&format!("bpf_iter_{kind}"))?;
         Ok(BtfTarget { id: function.id, module: None })
     }
 
-    /// What an fentry program at a function needs, if BTF knows the function: see [`Self::target`]. Reads the
-    /// module's types if they have not been.
+    /// Returns true if an fentry program can attach to a function: BTF describes it, and its name is unique. Loads the
+    /// module's BTF if needed; call this before [`Self::target`].
     pub fn knows(&mut self, function: &Function) -> bool {
         if let Some(module) = &function.module
             && !self.modules.contains_key(module)
@@ -76,7 +76,7 @@ impl Kernel {
         !function.ambiguous && self.target(function).is_some()
     }
 
-    /// What an fentry program at a function is loaded for.
+    /// Returns the target of an fentry program at a function.
     pub fn target(&self, function: &Function) -> Option<BtfTarget<'_>> {
         let (btf, fd): (&Btf, Option<BorrowedFd<'_>>) = match &function.module {
             None => (&self.btf, None),
@@ -86,12 +86,12 @@ impl Kernel {
             }
         };
         let found = btf.function(&function.name).ok()?;
-        // A module's function must be described by the module.
+        // A module's function must be described by the module's own BTF.
         (found.id >= btf.first_id()).then_some(BtfTarget { id: found.id, module: fd })
     }
 }
 
-/// The running kernel's types, `vmlinux`, or a loaded module's.
+/// Reads the BTF of the running kernel (`vmlinux`) or of a loaded module.
 fn types(name: &str, base: Option<Arc<Btf>>) -> Result<Btf, Error> {
     let path = Path::new("/sys/kernel/btf").join(name);
     let bytes = std::fs::read(&path).map_err(|source| match source.kind() {
@@ -104,7 +104,7 @@ fn types(name: &str, base: Option<Arc<Btf>>) -> Result<Btf, Error> {
     Ok(Btf::parse(&path.display().to_string(), bytes, base)?)
 }
 
-/// The descriptor of a loaded module's BTF.
+/// Returns a descriptor of a loaded module's BTF.
 fn module_fd(module: &str) -> Result<Option<OwnedFd>, Error> {
     let failed = |source| host::explain(format!("BTF of module {module}"), source);
     let mut id = 0;
@@ -118,11 +118,11 @@ fn module_fd(module: &str) -> Result<Option<OwnedFd>, Error> {
         let mut by_id = sys::Id { start: id, ..Default::default() };
         let fd = match sys::bpf_fd(Cmd::BtfFdById, &mut by_id) {
             Ok(fd) => fd,
-            // It went meanwhile.
+            // The BTF was unloaded meanwhile.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
             Err(source) => return Err(failed(source)),
         };
-        // `struct bpf_btf_info`: btf, its size and id, then name, the name's size, and whether it is the kernel's.
+        // `struct bpf_btf_info`: btf, its size and ID, then name, size of the name, and whether it is the kernel's.
         let mut name = [0u8; 64];
         let mut info = [0u64, 0, name.as_mut_ptr() as u64, name.len() as u64];
         let len = size_of_val(&info) as u32;
@@ -135,8 +135,8 @@ fn module_fd(module: &str) -> Result<Option<OwnedFd>, Error> {
     }
 }
 
-/// All functions that can be traced, by address. `kallsyms` is the text of `/proc/kallsyms`, which takes the kernel long
-/// to write and is wanted elsewhere too.
+/// Returns all traceable functions, sorted by address. `kallsyms` is the text of `/proc/kallsyms`; it is passed in
+/// because the kernel takes long to produce it, and callers need it too.
 pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
     let Some(tracefs) = host::tracefs() else {
         let remedy = "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing";
@@ -151,7 +151,7 @@ pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
             *traceable.entry((name, words.next().map(bare_module))).or_default() += 1;
         }
     }
-    // Of several functions with one name, some may not be traceable: since 6.5 the kernel tells them apart.
+    // Of several functions with the same name, some may not be traceable. Since Linux 6.5 the kernel lists addresses.
     let places = tracefs.join("available_filter_functions_addrs");
     let places: Option<HashSet<u64>> = match places.exists() {
         true => Some(read(&places)?.lines().filter_map(place).collect()),
@@ -168,7 +168,7 @@ pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
         }
     }
     found.retain(|&(address, name, module)| match &places {
-        // The call to the tracer is the first instruction, or follows an ENDBR64.
+        // The call to the tracer is the first instruction, or the one after ENDBR64.
         Some(places) => [0, 4].iter().any(|into| places.contains(&(address + into))),
         None => owned[&(name, module)] <= traceable[&(name, module)],
     });
@@ -177,7 +177,7 @@ pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
         return Err(Error::refused("/proc/kallsyms", remedy));
     }
     found.sort_unstable();
-    // One function may have several names.
+    // A function may have several names.
     found.dedup_by_key(|&mut (address, ..)| address);
     let places: HashSet<u64> = found.iter().map(|&(address, ..)| address).collect();
     let mut names: HashMap<u64, Vec<&str>> = HashMap::new();
@@ -198,14 +198,14 @@ pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
     Ok(found.into_iter().map(function).collect())
 }
 
-/// The address in a line of `available_filter_functions_addrs`.
+/// Parses the address in a line of `available_filter_functions_addrs`.
 fn place(line: &str) -> Option<u64> {
     u64::from_str_radix(line.split_whitespace().next()?, 16).ok()
 }
 
-/// Whether the kernel calls this function to run a program at another's entry or return (kernel/trace/bpf_trace.c,
-/// fprobe.c, rethook.c). A program there would find itself running already, a dozen times for each call of any other
-/// function, and never see a call of its own.
+/// Returns true if the kernel calls this function to run a program at a function's entry or return
+/// (kernel/trace/bpf_trace.c, fprobe.c, rethook.c). A program at such a function would be skipped as recursive a dozen
+/// times for each call of any other function, and would never see a call of its own.
 pub fn serves_probes(name: &str) -> bool {
     const BEGIN: [&str; 12] = [
         "__bpf",
@@ -228,7 +228,7 @@ fn bare_module(word: &str) -> &str {
     word.trim_matches(['[', ']'])
 }
 
-/// The code symbols of kallsyms: address, name, module.
+/// Parses the code symbols of kallsyms: address, name, module.
 fn symbols(kallsyms: &str) -> impl Iterator<Item = (u64, &str, Option<&str>)> {
     kallsyms.lines().filter_map(|line| {
         let mut words = line.split_whitespace();

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! bpf(2) without a compiler: the only crate that loads and attaches BPF programs.
+//! Loads and attaches BPF programs through bpf(2), without a compiler. No other crate does this.
 //!
-//! **In:** instructions, written with [`asm`] here or by another maker as plain words with relocations
-//! ([`asm::Code`]), and what to attach them to. **Out:** maps and rings being read, links that hold as long as this
-//! process lives, errors that say what the kernel lacks or what its verifier said, beside what we meant.
+//! **Input:** instructions, assembled with [`asm`] or generated elsewhere as plain words with relocations
+//! ([`asm::Code`]), and attachment points. **Output:** maps and rings, links that last as long as this process, and
+//! errors that name the missing kernel feature or contain the verifier's log with the notes on the instructions.
 //!
 //! | module | job |
 //! |---|---|
 //! | [`insn`], [`asm`], [`disasm`] | instructions: encode, assemble with labels, list |
 //! | [`map`], [`ring`], [`mapping`] | memory shared with programs |
-//! | [`cpu_ring`] | rings of our own, one for each CPU: the cheapest way for a record |
-//! | [`wanted`] | whose hits count: a byte for each process |
+//! | [`cpu_ring`] | per-CPU rings, independent of the kernel's: the cheapest way to write a record |
+//! | [`wanted`] | selection of processes: a byte for each |
 //! | [`prog`], [`link`] | load, test, attach |
-//! | [`kernel`] | the running kernel's types, functions and addresses in one place |
-//! | [`host`] | what the machine allows, and the remedy where it does not |
+//! | [`kernel`] | the running kernel's types, functions and addresses |
+//! | [`host`] | checks of the machine, with remedies |
 //! | [`func`] | function durations measured in the kernel |
 //!
-//! **Why not libbpf:** everything here is emitted by us, so its ELF loader and relocations would have nothing to do;
-//! what remains is a dozen system calls whose layouts are frozen. In exchange for these there is no C to build, the
-//! binary stays static, and every error can be ours. The two system calls and all their `unsafe` are in one file.
+//! **Why not libbpf:** all programs are generated here, so its ELF loader and relocations are not needed; what remains
+//! is a dozen system calls with stable layouts. Without it there is no C to build, the binary stays static, and error
+//! messages are under this crate's control. The two system calls and all their `unsafe` are in one file.
 
 pub mod asm;
 pub mod cpu_ring;

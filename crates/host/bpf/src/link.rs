@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Attaching programs. Every attachment is owned by file descriptors, so that nothing of it outlives the process.
+//! Attaches programs. File descriptors own every attachment, so none outlives the process.
 
 use std::ffi::CString;
 use std::io;
@@ -11,38 +11,39 @@ use crate::host;
 use crate::prog::{ITER, KPROBE_MULTI, KPROBE_SESSION, PERF_EVENT, Program, UPROBE_MULTI};
 use crate::sys::{self, Cmd, LinkCreate, LinkTail, PerfAttr};
 
-/// What begins the description of a breakpoint in a program.
+/// First word of the description of a breakpoint in a program.
 const UPROBE: &str = "uprobe";
-/// Not supported, in a number that has no name in user space.
+/// ENOTSUPP, which has no name in user space.
 const ENOTSUPP: i32 = 524;
 
-/// An attachment: dropped, it is gone.
+/// An attachment. Dropping it detaches the program.
 #[derive(Debug)]
 pub struct Link {
     link: OwnedFd,
-    /// What the link hangs on.
+    /// The perf event that the link belongs to.
     _event: Option<OwnedFd>,
 }
 
-/// When in a function a probe strikes.
+/// Position of a probe in a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// At its entry, or at an address in it.
+    /// The entry, or an address in the function.
     Entry,
-    /// When it has returned.
+    /// After the return.
     Return,
 }
 
 impl Link {
-    /// Attaches an fentry, fexit or tp_btf program to what it was loaded for.
+    /// Attaches an fentry, fexit or tp_btf program to the target that it was loaded for.
     pub fn tracing(program: &Program, cookie: u64) -> Result<Self, Error> {
-        // Kernels before 6.0 know BPF_LINK_CREATE for these not, and no cookie; this call does the same on all.
+        // Before Linux 6.0, BPF_LINK_CREATE does not support these programs, and there are no cookies. This call works
+        // on all.
         let mut attr =
             sys::RawTracepoint { prog_fd: sys::raw(program.as_fd()), cookie, ..Default::default() };
         Self::made(program, "attaching", sys::bpf_fd(Cmd::RawTracepointOpen, &mut attr))
     }
 
-    /// Starts a walk: reading the descriptor to its end runs the program for each thing.
+    /// Creates an iterator: reading the descriptor to its end runs the program once for each object.
     pub fn iterator(program: &Program) -> Result<OwnedFd, Error> {
         let failed = |source| host::explain(format!("program {}: the walk", program.name()), source);
         let prog_fd = sys::raw(program.as_fd());
@@ -52,7 +53,7 @@ impl Link {
         sys::bpf_fd(Cmd::IterCreate, &mut attr).map_err(failed)
     }
 
-    /// Detaches all of them. The kernel lets each wait until no program of it runs any more; they wait at the same time.
+    /// Detaches all links. Each detach waits until the program no longer runs anywhere; they wait in parallel.
     pub fn detach_all(links: Vec<Self>) {
         const THREADS: usize = 64;
         let each = links.len().div_ceil(THREADS).max(1);
@@ -77,7 +78,7 @@ impl Link {
         Self::made(program, &format!("raw tracepoint {name}"), made)
     }
 
-    /// Attaches to many functions by address, each with its cookie.
+    /// Attaches to many functions by address, each with a cookie.
     pub fn kprobe_multi(
         program: &Program,
         addresses: &[u64],
@@ -93,7 +94,7 @@ impl Link {
         Self::multi(program, KPROBE_SESSION, LinkTail::kprobe_multi(0, addresses, cookies), addresses.len())
     }
 
-    /// Attaches to many offsets of one file; `pid` 0 is every process.
+    /// Attaches to many offsets of a file. `pid` 0 means every process.
     pub fn uprobe_multi(
         program: &Program,
         path: &Path,
@@ -117,7 +118,7 @@ impl Link {
         Self::made(program, &format!("attaching to {count} places"), sys::bpf_fd(Cmd::LinkCreate, &mut attr))
     }
 
-    /// Attaches to a kernel function or an address in it, through the kprobe PMU.
+    /// Attaches to a kernel function, or to an address in it, through the kprobe PMU.
     pub fn kprobe(
         program: &Program,
         symbol: &str,
@@ -130,13 +131,13 @@ impl Link {
         Self::probe(program, "kprobe", &what, name.as_ptr() as u64, offset, when, -1, cookie)
     }
 
-    /// Attaches to an address of the running kernel: a function's first instruction, or any other. No name is looked
-    /// up, so that functions of one name are told apart.
+    /// Attaches to any instruction of the running kernel by address. No name is looked up, so functions with the same
+    /// name are no problem.
     pub fn kprobe_at(program: &Program, address: u64, when: When, cookie: u64) -> Result<Self, Error> {
         Self::probe(program, "kprobe", &format!("kprobe {address:#x}"), 0, address, when, -1, cookie)
     }
 
-    /// Attaches to an offset of a file; `pid` -1 is every process.
+    /// Attaches to an offset of a file. `pid` -1 means every process.
     pub fn uprobe(
         program: &Program,
         path: &Path,
@@ -150,8 +151,8 @@ impl Link {
         Self::probe(program, "uprobe", &what, name.as_ptr() as u64, offset, when, pid, cookie)
     }
 
-    /// Attaches to a static tracepoint of a program, in all processes: at `listeners` in the file is the counter that
-    /// tells the program that somebody listens.
+    /// Attaches to a static tracepoint of a program, in all processes. `listeners` is the file offset of the counter
+    /// that shows the program that there are listeners.
     pub fn usdt(program: &Program, path: &Path, offset: u64, listeners: u64) -> Result<Self, Error> {
         let name = c_string(&path.to_string_lossy())?;
         let what = format!("{UPROBE} {}+{offset:#x}", path.display());
@@ -159,7 +160,7 @@ impl Link {
             return Err(Error::refused(what, "its counter of listeners lies beyond 4 GiB of the file"));
         };
         let kind = host::pmu_type("uprobe")?;
-        // The PMU's `format/ref_ctr_offset`: the upper half of the configuration.
+        // The PMU's `format/ref_ctr_offset` is the upper half of the configuration.
         let config = u64::from(listeners) << 32;
         let config1 = name.as_ptr() as u64;
         let attr = PerfAttr { kind, config, config1, config2: offset, ..Default::default() };
@@ -178,13 +179,14 @@ impl Link {
         cookie: u64,
     ) -> Result<Self, Error> {
         let kind = host::pmu_type(pmu)?;
-        // Bit 0 of the configuration of both PMUs is "return probe" (their `format/retprobe`).
+        // Bit 0 of both PMUs' configuration selects a return probe (`format/retprobe`).
         let config = u64::from(when == When::Return);
         let attr = PerfAttr { kind, config, config1: name, config2: offset, ..Default::default() };
         Self::perf(program, what, attr, pid, cookie)
     }
 
-    /// Attaches to a perf tracepoint. The program runs for every task, whatever the event's: test in the program.
+    /// Attaches to a perf tracepoint. The program runs for every task, whatever the event's task; it must check by
+    /// itself.
     pub fn tracepoint(program: &Program, system: &str, name: &str, cookie: u64) -> Result<Self, Error> {
         const PERF_TYPE_TRACEPOINT: u32 = 2;
         let config = host::tracepoint_id(system, name)?;
@@ -220,7 +222,7 @@ impl Link {
         Ok(Self { link: link.map_err(failed)?, _event: None })
     }
 
-    /// How often a kprobe.multi's functions were called while it could not run its program.
+    /// Number of calls of a kprobe.multi's functions for which the kernel skipped the program.
     pub fn missed(&self) -> Result<u64, Error> {
         let mut words = [0u64; 10];
         let mut attr = sys::Info {

@@ -9,7 +9,7 @@ use crate::host;
 use crate::mapping::Mapping;
 use crate::sys::{self, Cmd};
 
-/// Kinds of maps, by their numbers in `bpf.h`.
+/// Types of maps, with their numbers in `bpf.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)]
@@ -32,10 +32,10 @@ impl MapKind {
     }
 }
 
-/// The array can be mapped into this process.
+/// Map flag: the array can be mapped into a process.
 pub const MMAPABLE: u32 = 1 << 10;
 
-/// A map of the kernel, gone when the last descriptor is closed.
+/// A BPF map, which the kernel frees when the last descriptor is closed.
 #[derive(Debug)]
 pub struct Map {
     fd: OwnedFd,
@@ -48,7 +48,8 @@ pub struct Map {
 }
 
 impl Map {
-    /// Makes one. Ring buffers take their size in bytes as `entries`, a power of two and of whole pages.
+    /// Creates a map. For a ring buffer, `entries` is the size in bytes, a power of two and a multiple of the page
+    /// size.
     pub fn create(
         name: &str,
         kind: MapKind,
@@ -73,22 +74,22 @@ impl Map {
         Ok(Self { fd, name: name.into(), kind, key_size, value_size, entries, flags })
     }
 
-    /// An array of one value that this process maps: the programs' global memory.
+    /// Creates an array with a single value that this process can map: global memory of the programs.
     pub fn memory(name: &str, size: u32) -> Result<Self, Error> {
         Self::create(name, MapKind::Array, 4, size, 1, MMAPABLE)
     }
 
-    /// A ring buffer.
+    /// Creates a ring buffer of this size in bytes.
     pub fn ring(name: &str, bytes: u32) -> Result<Self, Error> {
         Self::create(name, MapKind::RingBuffer, 0, 0, bytes, 0)
     }
 
-    /// How many entries there may be.
+    /// Limit of entries.
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Maps the memory of an array made with [`MMAPABLE`].
+    /// Maps the memory of an array that was created with [`MMAPABLE`].
     pub fn mapped(&self) -> Result<Mapping, Error> {
         if self.flags & MMAPABLE == 0 {
             return Err(Error::refused(format!("map {}", self.name), "it was not made to be mapped"));
@@ -98,7 +99,8 @@ impl Map {
             .map_err(|source| self.failed("mapping", source))
     }
 
-    /// Bytes of one value as the system call gives it: of per-CPU maps, those of all possible CPUs, each padded to 8.
+    /// Size of a value in the system call, in bytes. For per-CPU maps it contains the values of all possible CPUs, each
+    /// padded to a multiple of 8.
     pub fn value_bytes(&self) -> usize {
         let one = self.value_size;
         if self.kind.is_percpu() { one.next_multiple_of(8) * host::possible_cpus() } else { one }
@@ -126,7 +128,7 @@ impl Map {
         Ok(sys::MapElement { fd, key, ..Default::default() })
     }
 
-    /// Sets a value.
+    /// Sets the value of a key.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.checked("value", value.len(), self.value_bytes())?;
         let mut attr = sys::MapElement { value: value.as_ptr() as u64, ..self.element(key)? };
@@ -134,7 +136,7 @@ impl Map {
         Ok(())
     }
 
-    /// A value, if the key is there.
+    /// Returns the value of a key, if present.
     pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = vec![0u8; self.value_bytes()];
         let mut attr = sys::MapElement { value: value.as_mut_ptr() as u64, ..self.element(key)? };
@@ -145,7 +147,7 @@ impl Map {
         }
     }
 
-    /// Takes a key out; whether it was there.
+    /// Deletes a key. Returns true if it was present.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         let mut attr = self.element(key)?;
         match sys::bpf(Cmd::MapDelete, &mut attr) {
@@ -155,15 +157,15 @@ impl Map {
         }
     }
 
-    /// Puts a value into a queue or stack.
+    /// Pushes a value to a queue or stack.
     pub fn push(&self, value: &[u8]) -> Result<(), Error> {
         self.update(&[], value)
     }
 
-    /// Every key, as far as a map that changes meanwhile can tell.
+    /// Returns all keys. If the map changes meanwhile, the result may be incomplete or contain duplicates.
     pub fn keys(&self) -> Result<Vec<Vec<u8>>, Error> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
-        // A key that goes while we ask makes the kernel begin anew: an end is needed.
+        // If a key is deleted meanwhile, the kernel restarts from the beginning, so the loop needs a limit.
         while keys.len() <= self.entries as usize {
             let mut next = vec![0u8; self.key_size];
             let mut attr = match keys.last() {

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory shared with the kernel, read by words: another writer may be at work at any time.
+//! Memory shared with the kernel, accessed by words, because another writer may be active at any time.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// A mapped stretch of a descriptor, unmapped when dropped.
+/// A mapped range of a descriptor; it is unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: *mut u8,
     len: usize,
 }
 
-/// The page of a file that has the byte at `offset`, mapped as a process that runs the file maps it. While it is held, the
-/// kernel has somewhere to put a breakpoint at once, and refuses an instruction that takes none when it is asked to, not
-/// in silence when a process comes to it. None if the file cannot be mapped to be executed.
+/// Maps the page of a file that contains the byte at `offset`, executable, as a process that runs the file would. While
+/// it is mapped, the kernel can insert a breakpoint immediately. It then rejects an unsuitable instruction with an
+/// error, instead of silently when a process maps the file. None if the file cannot be mapped as executable.
 pub fn code_page(path: &Path, offset: u64) -> Option<impl Drop> {
     struct Page(*mut libc::c_void);
     impl Drop for Page {
@@ -61,12 +61,12 @@ impl Mapping {
         Ok(Self { base: base.cast(), len })
     }
 
-    /// Bytes mapped.
+    /// Length of the mapping in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is.
+    /// Returns true if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -77,49 +77,49 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
     }
 
-    /// The word at a byte offset (a multiple of 8).
+    /// Reads the word at a byte offset, which must be a multiple of 8. Relaxed ordering.
     pub fn read(&self, offset: usize) -> u64 {
         self.word(offset).load(Ordering::Relaxed)
     }
 
-    /// The same, and everything that its writer wrote before it.
+    /// As [`Self::read`], with acquire ordering: everything that the writer wrote before the word is visible.
     pub fn read_acquire(&self, offset: usize) -> u64 {
         self.word(offset).load(Ordering::Acquire)
     }
 
-    /// Sets the word at a byte offset. Only for a mapping made writable.
+    /// Sets the word at a byte offset, with release ordering. The mapping must be writable.
     pub fn write(&self, offset: usize, value: u64) {
         self.word(offset).store(value, Ordering::Release);
     }
 
-    /// Sets a byte. Only for a mapping made writable.
+    /// Sets a byte, with release ordering. The mapping must be writable.
     pub(crate) fn write_byte(&self, offset: usize, value: u8) {
         assert!(offset < self.len);
         // SAFETY: within the mapping, and atomic on both sides.
         unsafe { AtomicU8::from_ptr(self.base.add(offset)) }.store(value, Ordering::Release);
     }
 
-    /// Copies bytes that have no writer any more.
+    /// Copies bytes that no writer changes any more.
     pub fn copy(&self, offset: usize, out: &mut [u8]) {
         assert!(offset.checked_add(out.len()).is_some_and(|end| end <= self.len));
         // SAFETY: within the mapping; `out` is ours alone.
         unsafe { std::ptr::copy_nonoverlapping(self.base.add(offset), out.as_mut_ptr(), out.len()) }
     }
 
-    /// These bytes.
+    /// Returns a range of bytes.
     ///
     /// # Safety
-    /// Nobody writes them as long as they are looked at.
+    /// No other thread or program may write to the range while the slice exists.
     pub(crate) unsafe fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: within the mapping; the caller promises the rest.
         unsafe { std::slice::from_raw_parts(self.base.add(offset), len) }
     }
 
-    /// Sets bytes to 0. Only for a mapping made writable.
+    /// Sets a range of bytes to 0. The mapping must be writable.
     ///
     /// # Safety
-    /// Nobody else reads or writes them meanwhile.
+    /// No other thread or program may access the range meanwhile.
     pub(crate) unsafe fn clear(&self, offset: usize, len: usize) {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: within the mapping; the caller promises the rest.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Numbers of processes. Programs see the machine's; in a PID namespace (a container) this process, `/proc` and the user
-//! have others, and are asked for here.
+//! Converts process IDs between PID namespaces. Programs see the IDs of the initial namespace. In a container, this
+//! process, `/proc` and the user have other IDs.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -18,18 +18,18 @@ use crate::prog::{ProgKind, Program};
 use Reg::{R0, R1, R2, R3, R6, R7, R8, R10};
 use Width::{B4, B8};
 
-/// Which numbers this process has, and in which namespace.
+/// PIDs of this process, and its namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
-    /// The machine's number of this process.
+    /// PID of this process in the initial namespace.
     own: u32,
-    /// How deep its namespace lies: 0 is the machine's.
+    /// Nesting level of the process's namespace; 0 is the initial one.
     level: u32,
-    /// The namespace.
+    /// Inode number of the namespace.
     inode: u32,
 }
 
-/// Where the kernel has the numbers of a task.
+/// Offsets of a task's PIDs in kernel structures.
 struct Offsets {
     pid: i16,
     thread_pid: i16,
@@ -39,9 +39,9 @@ struct Offsets {
     inode: i16,
 }
 
-/// Bytes of `struct upid`: a number, padding, and its namespace.
+/// Size of `struct upid` in bytes: a number, padding, and the namespace.
 const UPID: u32 = 16;
-/// Namespaces that may lie in each other (`MAX_PID_NS_LEVEL`).
+/// Limit of the nesting of namespaces (`MAX_PID_NS_LEVEL`).
 const DEEPEST: u32 = 32;
 
 impl Offsets {
@@ -57,14 +57,14 @@ impl Offsets {
     }
 }
 
-/// `*to = *(from + offset)`, of so many bytes; `to` is on the stack. Spoils all but `R6` to `R9`.
+/// `*to = *(from + offset)`, of `bytes` bytes; `to` is a stack offset. Clobbers all registers except `R6` to `R9`.
 fn read(asm: &mut Asm, to: i16, bytes: i32, from: Reg, offset: i16) {
     asm.mov(R3, from).alu_imm(Alu::Add, R3, offset.into());
     asm.mov(R1, R10).alu_imm(Alu::Add, R1, to.into()).mov_imm(R2, bytes).call(Helper::ProbeReadKernel);
 }
 
 impl Numbers {
-    /// This process's.
+    /// Determines the numbers of this process.
     pub fn here(kernel: &Kernel) -> Result<Self, Error> {
         let at = Offsets::of(kernel.btf())?;
         let told = Map::memory("kp_numbers", 16)?;
@@ -93,17 +93,17 @@ impl Numbers {
         Ok(Self { own: first as u32, level: (first >> 32) as u32, inode: second as u32 })
     }
 
-    /// The machine's number of this process.
+    /// PID of this process in the initial namespace.
     pub fn own(&self) -> u32 {
         self.own
     }
 
-    /// Whether programs and users have different numbers for a process.
+    /// Returns true if programs and users see different PIDs for the same process.
     pub fn differ(&self) -> bool {
         self.level > 0
     }
 
-    /// The machine's numbers of processes (or threads) that have these here.
+    /// Converts PIDs (or thread IDs) of this namespace to those of the initial one.
     ///
     /// # Errors
     /// There is no such process.
@@ -125,14 +125,14 @@ impl Numbers {
         numbers.iter().map(found).collect()
     }
 
-    /// Goes over all tasks, and puts the machine's number to each of our namespace that is asked for.
+    /// Iterates over all tasks, and stores the initial namespace's PID for each requested one.
     fn walk(&self, kernel: &Kernel, asked: &Map) -> Result<(), Error> {
         let at = Offsets::of(kernel.btf())?;
         let own = at.numbers.saturating_add((self.level * UPID) as i16);
         let mut asm = Asm::new();
         let out = asm.label();
         asm.store_imm(B8, R10, -8, 0).store_imm(B8, R10, -16, 0).store_imm(B8, R10, -24, 0);
-        // `struct bpf_iter__task`: about the walk; the task, which is null after the last.
+        // `struct bpf_iter__task`: metadata, then the task, which is null after the last one.
         asm.load(B8, R6, R1, 8).branch_imm(Cond::Eq, R6, 0, out);
         asm.load(B4, R8, R6, at.pid).load(B8, R7, R6, at.thread_pid);
         read(&mut asm, -8, 4, R7, at.level);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs: loaded through the verifier, and run for a test.
+//! Loads programs through the verifier, and runs them for tests.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,44 +11,44 @@ use crate::host;
 use crate::map::Map;
 use crate::sys::{self, Cmd};
 
-/// A function or tracepoint of the kernel by its number in BTF.
+/// A function or tracepoint of the kernel, identified by its BTF ID.
 #[derive(Debug, Clone, Copy)]
 pub struct BtfTarget<'a> {
-    /// The type's id.
+    /// BTF ID of the type.
     pub id: u32,
-    /// The module's BTF; `None` for the kernel itself.
+    /// Descriptor of the module's BTF; `None` for the kernel itself.
     pub module: Option<BorrowedFd<'a>>,
 }
 
-/// What a program is for.
+/// Type of a program.
 #[derive(Debug, Clone, Copy)]
 pub enum ProgKind<'a> {
-    /// kprobe, kretprobe, uprobe, uretprobe through a perf event.
+    /// kprobe, kretprobe, uprobe or uretprobe through a perf event.
     Kprobe,
-    /// Many functions at once.
+    /// Attached to many kernel functions at once.
     KprobeMulti,
-    /// The same, entry and return in one program.
+    /// As `KprobeMulti`, with entry and return in one program.
     KprobeSession,
-    /// Many places of one executable.
+    /// Attached to many places of an executable at once.
     UprobeMulti,
     /// A perf tracepoint.
     Tracepoint,
-    /// A tracepoint's raw arguments.
+    /// A tracepoint with raw arguments.
     RawTracepoint,
-    /// A tracepoint with typed arguments: the `btf_trace_NAME` typedef.
+    /// A tracepoint with typed arguments: its `btf_trace_NAME` typedef.
     TpBtf(BtfTarget<'a>),
-    /// A function's entry, with typed arguments.
+    /// Entry of a function, with typed arguments.
     Fentry(BtfTarget<'a>),
-    /// A function's return, with typed arguments and value.
+    /// Return of a function, with typed arguments and return value.
     Fexit(BtfTarget<'a>),
-    /// Run for each thing of a kind, such as a task.
+    /// Iterator: runs once for each object of a kind, such as a task.
     Iter(BtfTarget<'a>),
-    /// Called by `PROG_TEST_RUN` alone.
+    /// Runs only by `PROG_TEST_RUN`.
     Syscall,
 }
 
 impl<'a> ProgKind<'a> {
-    /// Its program type and expected attach type.
+    /// Returns the program type and the expected attach type.
     fn numbers(self) -> (u32, u32) {
         match self {
             Self::Kprobe => (2, 0),
@@ -81,42 +81,43 @@ pub(crate) const KPROBE_MULTI: u32 = 42;
 pub(crate) const UPROBE_MULTI: u32 = 48;
 pub(crate) const KPROBE_SESSION: u32 = 56;
 
-/// A loaded program, gone when its last descriptor and link are closed.
+/// A loaded program, which the kernel unloads when its last descriptor and link are closed.
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
     name: String,
 }
 
-/// What the kernel counts of a program.
+/// The kernel's information about a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProgramInfo {
-    /// Its number.
+    /// Program ID.
     pub id: u32,
-    /// Bytes of machine code.
+    /// Size of the machine code in bytes.
     pub jited_bytes: u32,
-    /// Times it was not run because it was running on that CPU already.
+    /// Number of times the kernel skipped the program because it was already running on that CPU.
     pub missed: u64,
-    /// Instructions the verifier went through.
+    /// Number of instructions that the verifier processed.
     pub verified: u32,
 }
 
-/// What a test run gave.
+/// Result of a test run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tested {
-    /// The program's answer.
+    /// Return value of the program.
     pub value: u32,
-    /// Nanoseconds, the mean of all repetitions.
+    /// Run time in ns, averaged over the repetitions.
     pub nanoseconds: u32,
 }
 
 impl Program {
-    /// Loads a program; `maps` are those that its relocations count.
+    /// Loads a program. Its relocations are indices into `maps`.
     pub fn load(name: &str, kind: ProgKind<'_>, code: &Code, maps: &[&Map]) -> Result<Self, Error> {
         Self::loaded(name, kind, code, maps, 0)
     }
 
-    /// The same, of a program that may wait: for a page that is not in memory ([`crate::insn::Helper::CopyFromUser`]).
+    /// As [`Self::load`], for a sleepable program: it may wait for a page to be read in
+    /// ([`crate::insn::Helper::CopyFromUser`]).
     pub fn load_sleepable(name: &str, kind: ProgKind<'_>, code: &Code, maps: &[&Map]) -> Result<Self, Error> {
         const SLEEPABLE: u32 = 1 << 4;
         Self::loaded(name, kind, code, maps, SLEEPABLE)
@@ -146,12 +147,12 @@ impl Program {
         }
     }
 
-    /// Its name.
+    /// Name of the program.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the kernel counts of it.
+    /// Returns the kernel's information about the program.
     pub fn info(&self) -> Result<ProgramInfo, Error> {
         let mut words = [0u32; 60];
         let mut attr = sys::Info {
@@ -166,7 +167,7 @@ impl Program {
         Ok(ProgramInfo { id: words[1], jited_bytes: words[4], missed, verified: words[54] })
     }
 
-    /// Runs it, here and now, `repeat` times where the kind of program can be repeated. Raw tracepoints take their
+    /// Runs the program now, `repeat` times if the program type supports it. Raw tracepoint programs take their
     /// arguments from `context`.
     pub fn test_run(&self, context: &mut [u64], repeat: u32) -> Result<Tested, Error> {
         let mut attr = sys::TestRun {
@@ -188,7 +189,7 @@ impl AsFd for Program {
     }
 }
 
-/// The instructions with the maps' descriptors in their places.
+/// Inserts the maps' descriptors into the instructions.
 fn place(code: &Code, maps: &[&Map]) -> Result<Vec<u64>, Error> {
     const MAP_FD: u64 = 1 << 12;
     const MAP_VALUE: u64 = 2 << 12;
@@ -206,7 +207,7 @@ fn place(code: &Code, maps: &[&Map]) -> Result<Vec<u64>, Error> {
     Ok(insns)
 }
 
-/// Loads it once more, to hear what the verifier has against it.
+/// Loads the program again, to get the verifier's log.
 fn why(name: &str, code: &Code, mut attr: sys::ProgLoad, source: io::Error) -> Error {
     const MOST: usize = 16 << 20;
     let mut log = vec![0u8; 256 << 10];

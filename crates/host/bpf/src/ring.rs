@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The reading end of a ring buffer (`kernel/bpf/ringbuf.c`): no system call a record, none at all while there are
-//! records.
+//! Reader of the kernel's ring buffer (`kernel/bpf/ringbuf.c`): no system call for each record, and none at all while
+//! there are records.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::mapping::Mapping;
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 
-/// A ring buffer being read.
+/// A reader of a ring buffer.
 #[derive(Debug)]
 pub struct Ring<'a> {
     map: &'a Map,
     consumer: Mapping,
-    /// The producer's page, and after it the data, twice, so that no record is split.
+    /// The producer's page, followed by the data, which is mapped twice so that no record is split.
     producer: Mapping,
     page: usize,
     mask: u64,
@@ -25,7 +25,7 @@ pub struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    /// Maps it.
+    /// Maps the ring buffer.
     pub fn new(map: &'a Map) -> Result<Self, Error> {
         // SAFETY: sysconf takes and gives a number.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
@@ -36,13 +36,13 @@ impl<'a> Ring<'a> {
         Ok(Self { map, consumer, producer, page, mask: size as u64 - 1, scratch: Vec::new() })
     }
 
-    /// Gives `take` every record there is now; how many there were.
+    /// Passes all complete records to `take`. Returns their number.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> usize {
         let mut position = self.consumer.read(0);
         let mut records = 0;
         while position < self.producer.read_acquire(0) {
             let at = self.page + (position & self.mask) as usize;
-            // Length and flags, then the page offset, which only the kernel needs.
+            // Length and flags; then the page offset, which only the kernel uses.
             let header = self.producer.read_acquire(at) as u32;
             if header & BUSY != 0 {
                 break;
@@ -60,12 +60,12 @@ impl<'a> Ring<'a> {
         records
     }
 
-    /// Whether there is something that is not finished: a record being written, or one that came since.
+    /// Returns true if the ring is not empty: a record is being written, or was written since the last read.
     pub fn is_busy(&self) -> bool {
         self.consumer.read(0) < self.producer.read_acquire(0)
     }
 
-    /// Waits until there is something to read, at most for `limit`.
+    /// Waits until there is something to read, for at most `limit`.
     pub fn wait(&self, limit: Duration) {
         let mut poll = libc::pollfd { fd: self.map.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let limit = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);

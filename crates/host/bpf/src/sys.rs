@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The two system calls, bpf(2) and perf_event_open(2), and the structures they take.
+//! The system calls bpf(2) and perf_event_open(2), and their structures.
 //!
-//! Layouts are those of the kernel's `include/uapi/linux/bpf.h` and `perf_event.h`; fields after the last that we
-//! use are left out, which the kernel takes as zero. All `unsafe` of these calls is here.
+//! The layouts are those of the kernel's `include/uapi/linux/bpf.h` and `perf_event.h`. Fields after the last one used
+//! are omitted; the kernel treats them as zero. All `unsafe` for these calls is in this file.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -132,7 +132,7 @@ pub(crate) struct IterCreate {
     pub flags: u32,
 }
 
-/// `link_create` with the tail of the kinds that are used here.
+/// `link_create`, with the end of the kinds used here.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct LinkCreate {
@@ -174,7 +174,7 @@ impl LinkTail {
     }
 }
 
-/// One call. Pointers in `attr` must be to memory that lives, and is as large as the fields beside them say.
+/// Calls bpf(2). Pointers in `attr` must point to live memory of the sizes in the fields next to them.
 pub(crate) fn bpf<T>(cmd: Cmd, attr: &mut T) -> io::Result<i32> {
     let pointer: *mut T = attr;
     // SAFETY: `attr` is a plain structure of the size given. The callers are the functions of this crate; they fill
@@ -183,19 +183,19 @@ pub(crate) fn bpf<T>(cmd: Cmd, attr: &mut T) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
-/// One call that gives a new file descriptor.
+/// Calls bpf(2) for a command that returns a new file descriptor.
 pub(crate) fn bpf_fd<T>(cmd: Cmd, attr: &mut T) -> io::Result<OwnedFd> {
     let fd = bpf(cmd, attr)?;
     // SAFETY: the kernel just made it, for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A file descriptor as bpf(2) wants it.
+/// Converts a file descriptor to the type that bpf(2) expects.
 pub(crate) fn raw(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd() as u32
 }
 
-/// At most 15 characters that the kernel takes as an object's name.
+/// Converts a name to one that the kernel accepts for an object: at most 15 characters of a limited set.
 pub(crate) fn object_name(name: &str) -> [u8; 16] {
     let mut out = [0; 16];
     for (slot, byte) in out[..15].iter_mut().zip(name.bytes()) {
@@ -217,14 +217,14 @@ pub(crate) struct PerfAttr {
     pub flags: u64,
     pub wakeup_events: u32,
     pub bp_type: u32,
-    /// The path or symbol of a probe.
+    /// Path or symbol of a probe.
     pub config1: u64,
-    /// The offset in it.
+    /// Offset in it.
     pub config2: u64,
     pub rest: [u64; 5],
 }
 
-/// perf_event_open(2). `pid` -1 is every process, which then needs a CPU.
+/// Calls perf_event_open(2). `pid` -1 means every process; then a CPU is required.
 pub(crate) fn perf_event_open(attr: &mut PerfAttr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     const CLOEXEC: libc::c_ulong = 8;
     attr.size = size_of::<PerfAttr>() as u32;
@@ -238,7 +238,7 @@ pub(crate) fn perf_event_open(attr: &mut PerfAttr, pid: i32, cpu: i32) -> io::Re
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Switches a perf event on.
+/// Enables a perf event.
 pub(crate) fn perf_enable(fd: BorrowedFd<'_>) -> io::Result<()> {
     const PERF_EVENT_IOC_ENABLE: libc::c_ulong = 0x2400;
     // SAFETY: this ioctl takes no memory.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose hits count: a byte for each process (or thread) there can be, read by programs with four instructions where a
-//! hash takes 140; and the program that passes it on to children.
+//! Selection of processes or threads: an array with a byte for each possible ID. A program reads it with four
+//! instructions; a hash map takes 140. A program at fork passes the selection on to children.
 
 use crate::asm::{Asm, Code};
 use crate::error::Error;
@@ -12,14 +12,14 @@ use kprism_btf::Btf;
 use Reg::{R0, R1, R2, R3};
 use Width::{B1, B4, B8};
 
-/// A wanted process is traced.
+/// The process is traced.
 pub const TRACED: u8 = 1;
-/// Its children will be.
+/// The process is not traced, but its children will be.
 pub const CHILDREN_ONLY: u8 = 2;
-/// Numbers that there can be (`PID_MAX_LIMIT`).
+/// Number of possible IDs (`PID_MAX_LIMIT`).
 const NUMBERS: u32 = 4 << 20;
 
-/// The bytes, all 0 at first.
+/// The array of bytes, initially 0.
 #[derive(Debug)]
 pub struct Wanted {
     map: Map,
@@ -27,19 +27,19 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Makes them.
+    /// Creates the array.
     pub fn new(name: &str) -> Result<Self, Error> {
         let map = Map::memory(name, NUMBERS)?;
         let memory = map.mapped()?;
         Ok(Self { map, memory })
     }
 
-    /// The array, for programs.
+    /// The map, for programs.
     pub fn map(&self) -> &Map {
         &self.map
     }
 
-    /// Sets a process's.
+    /// Sets the byte of a process.
     pub fn set(&self, number: u32, what: u8) -> Result<(), Error> {
         if number >= NUMBERS {
             return Err(Error::refused(format!("process {number}"), "there is none"));
@@ -49,14 +49,14 @@ impl Wanted {
     }
 }
 
-/// `to =` the byte of the number in `number`, which is spoilt.
+/// `to =` the byte of the ID in `number`. Clobbers `number`.
 pub fn load(asm: &mut Asm, map: usize, number: Reg, to: Reg) {
     asm.alu_imm(Alu::And, number, NUMBERS.cast_signed() - 1);
     asm.map_value(to, map, 0).alu(Alu::Add, to, number).load(B1, to, to, 0);
 }
 
-/// At `sched_process_fork(parent, child)`: a child of a wanted process is traced, and one that got the number of a wanted
-/// one of earlier is not. A thread is its process's.
+/// Generates the program at `sched_process_fork(parent, child)`. A child of a selected process is traced. A child that
+/// reuses the ID of a formerly selected process is not. A new thread belongs to its process.
 pub fn fork(btf: &Btf) -> Result<Code, Error> {
     let tgid = btf.offset("task_struct", "tgid")?;
     let mut asm = Asm::new();

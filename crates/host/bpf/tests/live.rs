@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs in the running kernel: loaded, run, attached to this process's own doings, read. What a locked-down kernel
-//! forbids is tested in the guest instead.
+//! Tests programs in the running kernel: loads and runs them, attaches them to actions of this process, and reads their
+//! output. Tests of features that a locked-down kernel forbids run in the guest.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -19,14 +19,14 @@ use kprism_bpf::prog::{ProgKind, Program};
 use kprism_bpf::ring::Ring;
 use kprism_test::{skip, test};
 
-/// Programs may be loaded, or the test is ignored.
+/// Ignores the test if programs may not be loaded.
 fn allowed() {
     if let Some(why) = Host::here().refusal() {
         skip(why);
     }
 }
 
-/// Writes `value` into a ring when this process comes by.
+/// Returns a program that writes `value` to a ring when this process reaches it.
 fn tell(value: i32) -> Code {
     let mut asm = Asm::new();
     let other = asm.label();
@@ -38,13 +38,13 @@ fn tell(value: i32) -> Code {
     asm.finish().unwrap()
 }
 
-/// `record probe` is tested in a namespace.
+/// Namespaces are covered by the tests of `record probe`.
 #[test]
 fn a_process_has_one_number_on_the_machine() {
     allowed();
     let kernel = Kernel::running().unwrap();
     let numbers = Numbers::here(&kernel).unwrap();
-    // The machine's own namespace has this number (`PROC_PID_INIT_INO`).
+    // The initial namespace has this inode number (`PROC_PID_INIT_INO`).
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap();
     assert_eq!(numbers.differ(), namespace != std::path::Path::new("pid:[4026531836]"));
     let own = std::process::id();
@@ -52,7 +52,7 @@ fn a_process_has_one_number_on_the_machine() {
     assert_eq!(numbers.of(&kernel, &[own]).unwrap(), [numbers.own()]);
 }
 
-/// Waits for a record.
+/// Waits for a record and returns it.
 fn heard(ring: &mut Ring<'_>) -> Vec<u64> {
     let mut words = Vec::new();
     let until = Instant::now() + Duration::from_secs(60);
@@ -66,7 +66,7 @@ fn heard(ring: &mut Ring<'_>) -> Vec<u64> {
 #[test]
 fn a_program_computes() {
     allowed();
-    // Plain words, as another maker of instructions gives them: the word that the context holds, times 3, into a map.
+    // Plain words, as from another code generator: multiplies the word in the context by 3 and stores it in a map.
     let insns = [
         insn::load(Width::B8, Reg::R3, Reg::R1, 0),
         insn::alu_imm(Alu::Mul, Reg::R3, 3),
@@ -134,7 +134,7 @@ fn tracepoints_tell_of_this_process() {
     let link = Link::tracing(&typed, 0).unwrap();
     assert_eq!(heard(&mut ring)[0], 2);
     drop(link);
-    // Once the link is gone, nothing comes any more.
+    // After the link is dropped, no more records arrive.
     ring.drain(|_| {});
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(ring.drain(|_| {}), 0);
@@ -142,10 +142,11 @@ fn tracepoints_tell_of_this_process() {
     assert!(none.contains("no such tracepoint"), "{none}");
 }
 
-/// Rings of a page for each CPU, into which a program puts the value that it is given, and that times 3; or counts.
+/// Creates rings of one page for each CPU, and a program that writes its argument and three times its argument, or
+/// counts a loss.
 fn numbers() -> (cpu_ring::Layout, Map, Program) {
     let cpus = kprism_bpf::host::possible_cpus() as u32;
-    // 24 does not divide the ring's size: some records go on in the slack.
+    // 24 does not divide the ring's size, so some records continue in the slack.
     let layout = cpu_ring::Layout::fitting(cpus, 64, 4096, 24).unwrap();
     let map = layout.map("test").unwrap();
     let mut asm = Asm::new();
@@ -187,7 +188,7 @@ fn a_ring_of_our_own_loses_nothing_but_what_it_counts() {
     let mut rings: Vec<_> = (0..layout.cpus).map(ring).collect();
     let lost = || (0..layout.cpus as usize).map(|cpu| memory.read(layout.counter(cpu, 8))).sum::<u64>();
     let mut found = Vec::new();
-    // Round and round, with never more in it than there is room for.
+    // Many rounds, with never more records than there is room for.
     for value in 0..20_000 {
         program.test_run(&mut [value], 0).unwrap();
         if value % 100 == 99 {
@@ -197,7 +198,7 @@ fn a_ring_of_our_own_loses_nothing_but_what_it_counts() {
     found.sort_unstable();
     assert!(found.iter().copied().eq(0..20_000), "{} of 20000", found.len());
     assert_eq!(lost(), 0);
-    // More than all of them hold.
+    // More records than all rings can hold.
     let many = u64::from(layout.cpus) * 4096 / 24 + 10;
     let make = |value| program.test_run(&mut [value], 0).map(|_| ()).unwrap();
     (0..many).for_each(make);
@@ -205,7 +206,7 @@ fn a_ring_of_our_own_loses_nothing_but_what_it_counts() {
     found.clear();
     taken(&mut rings, &mut found);
     assert_eq!(found.len() as u64 + lost(), many);
-    // Read while it is written.
+    // Read while records are written.
     found.clear();
     let before = lost();
     std::thread::scope(|scope| {
@@ -231,7 +232,7 @@ fn a_function_of_this_program_is_probed() {
     let exe = std::env::current_exe().unwrap();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let at = kprism_bpf_test_probed as *const () as u64;
-    // Which byte of the file the function is.
+    // Offset of the function in the file.
     let offset = maps.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (start, end) = words[0].split_once('-')?;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a boot with tracing on its command line left: the words for that command line, and collecting it.
+//! Tracing of the boot itself: builds the kernel command line that switches it on, and afterwards copies the trace into
+//! a run.
+//!
+//! The input is a [`Plan`] before the boot and the top-level ring buffer of tracefs after it. The output is a
+//! [`Collected`] and the files below `streams/ftrace/` of the run. The kernel traces from its command line because no
+//! process can switch tracing on early enough.
 
 use std::fs;
 use std::path::Path;
@@ -14,20 +19,20 @@ use crate::stream::Streams;
 use crate::tracefs::{self, Tracefs};
 use crate::{STREAMS, describe};
 
-/// What is recorded of a boot.
+/// The settings of a boot trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Every call of at least this long too; without, initcalls only.
+    /// Also records every call of at least this duration. If `None`, only initcalls are recorded.
     pub longer_than: Option<Duration>,
-    /// Ring buffer of each CPU, MiB; chosen for the plan if none.
+    /// Ring buffer size of each CPU, in MiB. If `None`, the plan's default is used.
     pub buffer_mib: Option<u64>,
 }
 
 impl Plan {
-    /// Words for the kernel's command line.
+    /// The parameters to add to the kernel's command line.
     pub fn command_line(&self) -> String {
-        // initcall_debug says which module an initcall is of, while its memory is not yet used again; the log must hold
-        // all of it, and must not be slowed down by a console.
+        // initcall_debug prints the module of each initcall while the module's init memory is still in place. The log
+        // buffer must hold all of this output, and `quiet` keeps a console from slowing the boot down.
         let mut words = "trace_event=initcall:* initcall_debug log_buf_len=8M quiet".to_owned();
         let mut mib = 4;
         if let Some(time) = self.longer_than {
@@ -39,29 +44,29 @@ impl Plan {
     }
 }
 
-/// What was collected; also in the run, as `streams/ftrace/boot.json`.
+/// The result of collecting a boot trace. It is also stored in the run as `streams/ftrace/boot.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Collected {
-    /// The kernel's command line.
+    /// The kernel's command line of that boot.
     pub command_line: String,
-    /// The kernel's counts of each CPU.
+    /// The kernel's event counts, by CPU number.
     pub cpus: Vec<(u32, CpuStats)>,
-    /// Bytes of all streams.
+    /// Total size of all streams, in bytes.
     pub bytes: u64,
 }
 
 impl Collected {
-    /// Events collected.
+    /// Number of events collected, on all CPUs.
     pub fn events(&self) -> u64 {
         self.cpus.iter().map(|(_, stats)| stats.read).sum()
     }
 
-    /// Events lost.
+    /// Number of events lost, on all CPUs.
     pub fn lost(&self) -> u64 {
         self.cpus.iter().map(|(_, stats)| stats.lost()).sum()
     }
 
-    /// What the run at `folder` says of itself.
+    /// Reads the result back from the run at `folder`. Fails if `boot.json` is missing or malformed.
     pub fn load(folder: &Path) -> Result<Self> {
         let path = folder.join(STREAMS).join("boot.json");
         let text = fs::read(&path).at("read", &path)?;
@@ -69,13 +74,14 @@ impl Collected {
     }
 }
 
-/// Whether this machine was booted with such words.
+/// True if this boot's command line contains `ftrace=` or `trace_event=`.
 pub fn was_traced() -> bool {
     let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     line.split_whitespace().any(|word| word.starts_with("ftrace=") || word.starts_with("trace_event="))
 }
 
-/// Takes what the boot left out of the buffer at the top, into the run at `folder`, and ends its tracing.
+/// Copies the boot's trace from the top-level buffer into the run at `folder`, then ends the boot's tracing. With
+/// `symbols`, the kernel's symbol tables are copied too. Fails if the machine was not booted with tracing.
 pub fn collect(folder: &Path, symbols: bool) -> Result<Collected> {
     let tracefs = Tracefs::find()?;
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default().trim().to_owned();
@@ -112,7 +118,7 @@ pub fn collect(folder: &Path, symbols: bool) -> Result<Collected> {
     Ok(collected)
 }
 
-/// Switches off what the command line switched on.
+/// Disables the tracer and the events that the command line enabled.
 fn end(tracefs: &Tracefs, events: &[String]) -> Result<()> {
     tracefs::write(&tracefs.path("current_tracer"), &["nop"])?;
     tracefs::write(&tracefs.path("tracing_thresh"), &["0"])?;
@@ -122,13 +128,13 @@ fn end(tracefs: &Tracefs, events: &[String]) -> Result<()> {
     tracefs::write(&tracefs.path("tracing_on"), &["1"])
 }
 
-/// Events that are on, `SYSTEM/NAME`.
+/// The enabled events, as `SYSTEM/NAME`.
 fn enabled(tracefs: &Tracefs) -> Result<Vec<String>> {
     let text = tracefs.read("set_event")?;
     Ok(text.lines().filter_map(|line| line.split_once(':')).map(|(s, n)| format!("{s}/{n}")).collect())
 }
 
-/// The kernel's log as dmesg prints it: `[seconds.microseconds] text`.
+/// The kernel's log, in the format of syslog(2): `<level>[seconds.microseconds] text`.
 fn kernel_log() -> Result<Vec<u8>> {
     const READ_ALL: libc::c_int = 3;
     const SIZE_BUFFER: libc::c_int = 10;
@@ -139,7 +145,7 @@ fn kernel_log() -> Result<Vec<u8>> {
         let Ok(size) = usize::try_from(size) else {
             return Err(std::io::Error::last_os_error()).at("read the kernel's log as in", path);
         };
-        // Times and levels are added to what the buffer holds.
+        // The kernel adds levels and times to the text, so the output is larger than its buffer.
         let mut buffer = vec![0u8; size * 2];
         let length = libc::c_int::try_from(buffer.len()).unwrap_or(libc::c_int::MAX);
         let count = libc::klogctl(READ_ALL, buffer.as_mut_ptr().cast(), length);

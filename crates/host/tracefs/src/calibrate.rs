@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What tracing costs, measured before each recording, where it is made.
+//! Measurement of the overhead of tracing. It runs before each recording, on the machine that is recorded.
 //!
-//! In: an instance with its buffer and threshold set. Out: [`Cost`]: what one traced call adds (a function that does
-//! next to nothing, called many times with and without the tracer), how much of that the call's own duration
-//! contains, and how much longer a path of many calls takes with all that is wanted switched on.
+//! The input is an instance with its buffer and threshold set. The output is a [`Cost`]: the time that tracing adds to
+//! one call, the part of it that the call's recorded duration contains, and the factor by which a path of many calls
+//! slows down with everything switched on. The cost of one call is measured with a function that does almost nothing,
+//! called many times with and without the tracer.
 //!
-//! The least of several rounds is taken: what disturbs one is not tracing.
+//! Each measurement takes the minimum of several rounds, because other activity on the machine can only make a round
+//! slower.
 
 use std::ffi::CStr;
 use std::time::Instant;
@@ -20,18 +22,18 @@ const ROUNDS: usize = 5;
 const CALLS: u32 = 1000;
 const PATHS: u32 = 40;
 
-/// What tracing adds.
+/// The overhead of tracing.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// To each traced call, from before its entry to after its return, ns.
+    /// Time added to each traced call, from before its entry to after its return, in ns.
     pub call_ns: u64,
-    /// Of that, what lies between the two times that are recorded; not known if only long calls are kept.
+    /// The part of `call_ns` between the two recorded times, in ns. `None` if only long calls are recorded.
     pub inside_ns: Option<u64>,
-    /// A path through many functions (stat, open, close) takes so many times as long.
+    /// Factor by which a path through many functions (stat, open, close) slows down.
     pub slowdown: Option<f64>,
 }
 
-/// What one traced call costs. The instance's functions, tasks and tracer are as they were afterwards.
+/// Measures the cost of one traced call. Afterwards the instance has its functions, tasks and tracer back.
 pub fn call(tracefs: &Tracefs, folder: &str, every_call: bool) -> Result<Cost> {
     let numbers = Functions::read(tracefs)?.numbers(&["__*_sys_getppid".to_owned()])?;
     let words: Vec<String> = numbers.iter().map(usize::to_string).collect();
@@ -47,18 +49,18 @@ pub fn call(tracefs: &Tracefs, folder: &str, every_call: bool) -> Result<Cost> {
     Ok(Cost { call_ns: traced.saturating_sub(bare) / u64::from(CALLS), inside_ns, slowdown: None })
 }
 
-/// Time of a path of many calls without tracing.
+/// Time of a path of many calls without tracing, in ns.
 pub fn bare_path() -> u64 {
     least(PATHS, path)
 }
 
-/// How many times as long it takes with all that is switched on.
+/// Factor by which the path takes longer with everything switched on. `bare` is its time without tracing, in ns.
 pub fn slowdown(tracefs: &Tracefs, folder: &str, bare: u64) -> Result<f64> {
     let traced = own(tracefs, folder, || least(PATHS, path))?;
     Ok((traced as f64 / bare.max(1) as f64).max(1.0))
 }
 
-/// Does something that is traced, and nobody else is.
+/// Runs `work` with recording on and only the calling thread traced.
 fn own<T>(tracefs: &Tracefs, folder: &str, work: impl FnOnce() -> T) -> Result<T> {
     let set = |name: &str, values: &[&str]| tracefs::write(&tracefs.path(&join(folder, name)), values);
     // SAFETY: asks for a number.
@@ -71,7 +73,7 @@ fn own<T>(tracefs: &Tracefs, folder: &str, work: impl FnOnce() -> T) -> Result<T
     Ok(result)
 }
 
-/// ns that so many of it take.
+/// Least time of `count` calls of `work` over several rounds, in ns.
 fn least(count: u32, work: fn()) -> u64 {
     let round = || {
         let start = Instant::now();
@@ -99,7 +101,7 @@ fn path() {
     }
 }
 
-/// The middle one of a function graph's durations, in ns.
+/// The median duration in a function graph's text, in ns. `None` if the text has no duration.
 fn median(text: &str) -> Option<u64> {
     let mut all: Vec<u64> = text
         .lines()

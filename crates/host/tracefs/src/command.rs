@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command: started, but held back just before it becomes the program, until the tracer is ready for it.
+//! Start of the traced command. The child process is forked but held before it executes its program, until the tracer
+//! is ready for it.
+//!
+//! The input is an argument vector. The output is a [`Held`], which lets the program start, and a [`Running`], which
+//! reports its end. Holding the child gives the recorder its process ID before the first instruction of the program
+//! runs.
 
 use std::io::{self, PipeWriter, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -12,20 +17,20 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use crate::error::{Error, Result};
 use crate::signals::Bell;
 
-/// A process that waits to become the command's program.
+/// A forked child that waits to execute the command's program.
 pub struct Held {
     pub pid: u32,
     go: PipeWriter,
 }
 
-/// A command that runs.
+/// A command that was started.
 pub struct Running {
     pid: u32,
     status: Receiver<io::Result<ExitStatus>>,
     program: String,
 }
 
-/// Sees that the program can be run, before anything is set up for it.
+/// Fails if the program does not exist or is not executable. Called before anything is set up for it.
 pub fn find(program: &str) -> Result<()> {
     let fail = |kind: io::ErrorKind| {
         Err(Error::Command { program: program.to_owned(), source: io::Error::from(kind) })
@@ -44,7 +49,7 @@ pub fn find(program: &str) -> Result<()> {
     }
 }
 
-/// Starts it, up to the moment before its program is executed. `bell` rings when it has ended.
+/// Starts the command up to the point before its program is executed. `bell` rings when the command has ended.
 pub fn hold(argv: &[String], bell: &Bell) -> Result<(Held, Running)> {
     let [program, arguments @ ..] = argv else {
         return Err(Error::Setting("no command is given".into()));
@@ -59,7 +64,7 @@ pub fn hold(argv: &[String], bell: &Bell) -> Result<(Held, Running)> {
     // the child has its copies.
     unsafe {
         command.pre_exec(move || {
-            // While this end were open here too, the recorder's sudden end would never be noticed.
+            // If the child kept this end open too, it would never notice a sudden end of the recorder.
             libc::close(ours);
             let pid = libc::getpid().to_ne_bytes();
             let mut byte = 0u8;
@@ -73,7 +78,7 @@ pub fn hold(argv: &[String], bell: &Bell) -> Result<(Held, Running)> {
     }
     let (sender, status) = channel();
     let bell = bell.clone();
-    // Starting a process returns only once its program runs.
+    // `spawn` returns only once the child executes its program, so it gets a thread of its own.
     let waiter = std::thread::Builder::new().name("command".into()).spawn(move || {
         let mut command = command;
         let spawned = command.spawn();
@@ -89,20 +94,20 @@ pub fn hold(argv: &[String], bell: &Bell) -> Result<(Held, Running)> {
             let pid = u32::from_ne_bytes(pid);
             Ok((Held { pid, go }, running(pid)))
         }
-        // It could not be forked.
+        // The fork failed.
         Err(error) => Err(running(0).take().and_then(|status| status.err()).unwrap_or_else(|| failed(error))),
     }
 }
 
 impl Held {
-    /// Lets it go.
+    /// Lets the child execute its program.
     pub fn release(mut self) -> io::Result<()> {
         self.go.write_all(&[1])
     }
 }
 
 impl Running {
-    /// How it ended, if it has.
+    /// The command's exit status, or `None` while it runs.
     pub fn ended(&self) -> Option<Result<ExitStatus>> {
         match self.status.try_recv() {
             Ok(result) => Some(self.judge(result)),
@@ -121,13 +126,14 @@ impl Running {
         result.map_err(|source| Error::Command { program: self.program.clone(), source })
     }
 
-    /// Waits for its end; after `patience` asks for it.
+    /// Waits up to `patience` for the command's end, then sends it SIGTERM and waits for its end.
     pub fn finish(self, patience: std::time::Duration) -> Option<Result<ExitStatus>> {
         match self.status.recv_timeout(patience) {
             Ok(result) => Some(self.judge(result)),
             Err(_) => {
                 if let Ok(pid) = libc::pid_t::try_from(self.pid) {
-                    // SAFETY: kill touches no memory; the process was not waited for, so the number is still its own.
+                    // SAFETY: kill touches no memory; the process has not been waited for, so its number is still its
+                    // own.
                     unsafe { libc::kill(pid, libc::SIGTERM) };
                 }
                 self.take()
@@ -135,7 +141,7 @@ impl Running {
         }
     }
 
-    /// Waits for its end, however long it takes.
+    /// Waits for the command's end without a limit.
     pub fn wait(self) -> Option<Result<ExitStatus>> {
         self.take()
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is needed to read the pages elsewhere: formats, names, symbols, the kernel's counts.
+//! Copies of the files that are needed to decode the pages on another machine: event formats, task names, symbols, and
+//! the kernel's counts. They are taken from tracefs and `/proc`, because they describe only the running kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +9,15 @@ use crate::error::{Context as _, Result};
 use crate::stats::CpuStats;
 use crate::tracefs::{self, Tracefs, join};
 
-/// Room for what is written at the end, should the disk be full by then.
+/// Size of a file that reserves disk space for the files written at the end, in case the disk is full by then, in
+/// bytes.
 const RESERVE: usize = 512 << 10;
 
 fn reserve(output: &Path) -> PathBuf {
     output.join(".reserve")
 }
 
-/// Before: the formats of the pages, of ftrace's own events, and of `events` (`SYSTEM/NAME`).
+/// Before the recording: copies the formats of the pages, of ftrace's own events, and of `events` (each `SYSTEM/NAME`).
 pub fn formats(tracefs: &Tracefs, events: &[String], output: &Path) -> Result<()> {
     for name in ["header_page", "header_event"] {
         copy(&tracefs.path(&format!("events/{name}")), &output.join(name))?;
@@ -28,7 +30,7 @@ pub fn formats(tracefs: &Tracefs, events: &[String], output: &Path) -> Result<()
     }
     for name in names {
         let format = tracefs.path(&format!("events/{name}/format"));
-        // Folders hold more than events: `enable`, `filter`.
+        // These folders also hold files that are not events, such as `enable` and `filter`.
         if format.exists() {
             let place = output.join("events").join(&name);
             fs::create_dir_all(&place).at("create", &place)?;
@@ -39,7 +41,8 @@ pub fn formats(tracefs: &Tracefs, events: &[String], output: &Path) -> Result<()
     fs::write(&path, vec![1; RESERVE]).at("write", &path)
 }
 
-/// After: names of tasks, the clock, the tracer, its threshold, and what the kernel counted for each CPU.
+/// After the recording: copies the task names, the clock, the tracer, its threshold, and each CPU's counts, which are
+/// also returned.
 pub fn facts(tracefs: &Tracefs, folder: &str, cpus: &[u32], output: &Path) -> Result<Vec<(u32, CpuStats)>> {
     fs::remove_file(reserve(output)).ok();
     let of_folder = ["trace_clock", "current_tracer"].map(|name| join(folder, name));
@@ -65,7 +68,8 @@ pub fn facts(tracefs: &Tracefs, folder: &str, cpus: &[u32], output: &Path) -> Re
     Ok(all)
 }
 
-/// `/proc/kallsyms` and `/proc/modules`; again at the end if there are other modules by then.
+/// Copies `/proc/kallsyms` and `/proc/modules`. A second call copies them again only if the loaded modules have
+/// changed.
 pub fn symbols(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).at("create", folder)?;
     let modules = tracefs::read(Path::new("/proc/modules")).unwrap_or_default();
@@ -77,7 +81,7 @@ pub fn symbols(folder: &Path) -> Result<()> {
     copy(Path::new("/proc/kallsyms"), &folder.join("kallsyms"))
 }
 
-/// Name and address: reference counts come and go.
+/// Name and address of each module. Reference counts are left out because they change all the time.
 fn names(modules: &str) -> Vec<(&str, &str)> {
     modules
         .lines()

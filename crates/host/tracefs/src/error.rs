@@ -1,88 +1,89 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong, with the remedy.
+//! The errors of recording. Each message tells the user a remedy where there is one.
 
 use std::path::{Path, PathBuf};
 
-/// Why nothing could be recorded, or why it ended.
+/// The reason why a recording could not start, or why it ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel has no tracefs.
+    /// The kernel was built without tracefs.
     #[error("this kernel has no tracefs: it was built without CONFIG_FTRACE")]
     NoTracefs,
-    /// It is not mounted.
+    /// tracefs is not mounted.
     #[error("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing")]
     NotMounted,
-    /// Not permitted.
+    /// The process may not write to tracefs.
     #[error("{}: not permitted to trace: run as root", path.display())]
     NotRoot {
-        /// What could not be opened.
+        /// The file that could not be opened.
         path: PathBuf,
     },
-    /// The kernel does not let even root trace.
+    /// Kernel lockdown forbids tracing, even for root.
     #[error(
         "the kernel is locked down ({state}), which forbids tracing: boot without lockdown= and, where Secure Boot \
          switches it on, without that; or trace a guest (--guest)"
     )]
     LockedDown {
-        /// What `/sys/kernel/security/lockdown` says.
+        /// The active level in `/sys/kernel/security/lockdown`.
         state: String,
     },
-    /// No such tracer.
+    /// The kernel does not have the function graph tracer.
     #[error(
         "this kernel cannot trace functions' returns: it was built without CONFIG_FUNCTION_GRAPH_TRACER (it has: \
          {available}); use another backend, or a guest (--guest)"
     )]
     NoFunctionGraph {
-        /// `available_tracers`.
+        /// Contents of `available_tracers`.
         available: String,
     },
-    /// Somebody else is tracing.
+    /// Another user of tracefs stands in the way.
     #[error("{what}: {remedy}")]
     Busy {
-        /// What stands in the way.
+        /// Description of the conflict.
         what: String,
-        /// What to do.
+        /// Instruction that resolves the conflict.
         remedy: String,
     },
-    /// Another recording of ours is under way.
+    /// Another kprism recording is under way.
     #[error("process {pid} is recording already: wait for its end, or end it with `kill {pid}`")]
     Recording {
-        /// Its process ID.
+        /// Process ID of that recording.
         pid: u32,
     },
-    /// Nothing is called that.
+    /// No traceable function matches the glob.
     #[error("no traceable function is called {glob}: see available_filter_functions in {}", tracefs.display())]
     NoSuchFunction {
-        /// What was asked for.
+        /// The glob that was given.
         glob: String,
-        /// Where tracefs is.
+        /// The folder at which tracefs is mounted.
         tracefs: PathBuf,
     },
-    /// What was asked for makes no sense here.
+    /// A setting that does not make sense on this machine.
     #[error("{0}")]
     Setting(String),
-    /// The command cannot be run.
+    /// The command could not be run.
     #[error("{program}: {source}")]
     Command {
-        /// Its program.
+        /// Program of the command.
         program: String,
-        /// The system's reason.
+        /// Error returned by the system.
         source: std::io::Error,
     },
-    /// The file system refused.
+    /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// With which file.
+        /// The file concerned.
         path: PathBuf,
-        /// The system's reason.
+        /// Error returned by the system.
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// Whether the command itself is at fault, and as a shell would say it: 127 not found, 126 not executable.
+    /// The exit code that a shell would use if the command itself is at fault: 127 for not found, 126 for not
+    /// executable. `None` for other errors.
     pub fn command_code(&self) -> Option<u8> {
         match self {
             Error::Command { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Some(127),
@@ -92,10 +93,10 @@ impl Error {
     }
 }
 
-/// Shorthand for this crate.
+/// Result with this crate's error type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Says what was tried with which file.
+/// Adds the failed operation and the file to an I/O error.
 pub(crate) trait Context<T> {
     fn at(self, what: &'static str, path: &Path) -> Result<T>;
 }

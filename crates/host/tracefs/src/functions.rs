@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Globs to function numbers.
+//! Conversion of globs to function numbers.
 //!
-//! The kernel takes a function's number in `available_filter_functions` as well as its name. A name is compared with
-//! every function's (212 million instructions a write on Debian's 6.12), a number is looked up (53 thousand).
+//! The input is the list of traceable functions and the user's globs. The output is the functions' numbers, which the
+//! kernel's filters accept in place of names. The kernel compares a written name with every function's name (212
+//! million instructions per write on Debian's 6.12), but looks a number up directly (53 thousand). A function's number
+//! is its line in `available_filter_functions`.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -12,35 +14,35 @@ use kprism_image::glob::glob;
 use crate::error::{Error, Result};
 use crate::tracefs::{self, Tracefs};
 
-/// What can be traced, in the kernel's order.
+/// The traceable functions, in the kernel's order.
 pub struct Functions {
     list: String,
-    /// Other names of functions that have several.
+    /// Other names of each function that has several.
     aliases: HashMap<String, Vec<String>>,
     tracefs: Tracefs,
 }
 
 impl Functions {
-    /// Asks the kernel, which takes some 0.1 s.
+    /// Reads the kernel's list, which takes about 0.1 s.
     pub fn read(tracefs: &Tracefs) -> Result<Self> {
         let list = tracefs.read("available_filter_functions")?;
         Ok(Self { list, aliases: HashMap::new(), tracefs: tracefs.clone() })
     }
 
-    /// The same, with the names that the kernel's list leaves out: it has one for each address, `__do_sys_getppid`, where
-    /// reports have another, `__x64_sys_getppid`.
+    /// Reads the kernel's list and adds the names that it leaves out. The list has one name for each address, such as
+    /// `__do_sys_getppid`, while reports show another, `__x64_sys_getppid`.
     pub fn read_with_aliases(tracefs: &Tracefs) -> Result<Self> {
         let symbols = tracefs::read(Path::new("/proc/kallsyms"))?;
         Ok(Self { aliases: aliases(&symbols), ..Self::read(tracefs)? })
     }
 
-    /// Whether a pattern is of one of a function's names.
+    /// True if the pattern matches any of the function's names.
     fn is(&self, pattern: &str, name: &str) -> bool {
         let others = || self.aliases.get(name).into_iter().flatten();
         glob(pattern, name) || others().any(|other| glob(pattern, other))
     }
 
-    /// Numbers of all functions that any of the globs matches; each must match one at least.
+    /// Numbers of all functions that match any of the globs. Fails if one of the globs matches nothing.
     pub fn numbers(&self, globs: &[String]) -> Result<Vec<usize>> {
         let patterns: Vec<(&str, Option<&str>)> = globs.iter().map(|glob| split(glob)).collect();
         let mut matched = vec![false; globs.len()];
@@ -64,7 +66,7 @@ impl Functions {
         }
     }
 
-    /// Numbers of those of these functions that there are; at least one.
+    /// Numbers of those of `names` that exist on this kernel. Fails if none of them does.
     pub fn numbers_of_known(&self, names: &[String]) -> Result<Vec<usize>> {
         let wanted: HashSet<&str> = names.iter().map(String::as_str).collect();
         let lines = self.list.lines().zip(1..);
@@ -80,13 +82,14 @@ impl Functions {
         Ok(numbers)
     }
 
-    /// Sees that each glob matches something, where the kernel matches them itself.
+    /// Fails if one of the globs matches nothing. Used for the files in which the kernel matches the globs itself.
     pub fn check(&self, globs: &[String]) -> Result<()> {
         self.numbers(globs).map(|_| ())
     }
 }
 
-/// The other names of each function that has several. A name of several functions says nothing.
+/// The other names of each function that has several. A name that several functions share is left out, because it
+/// identifies none of them.
 fn aliases(kallsyms: &str) -> HashMap<String, Vec<String>> {
     let mut at: HashMap<u64, Vec<&str>> = HashMap::new();
     let mut places: HashMap<&str, u32> = HashMap::new();
@@ -98,7 +101,7 @@ fn aliases(kallsyms: &str) -> HashMap<String, Vec<String>> {
             continue;
         };
         let Ok(address) = u64::from_str_radix(address, 16) else { continue };
-        // Without the right to see them, every address is 0.
+        // Without the permission to read kernel addresses, every address is 0.
         if address != 0 {
             at.entry(address).or_default().push(name);
             *places.entry(name).or_default() += 1;
@@ -115,7 +118,7 @@ fn aliases(kallsyms: &str) -> HashMap<String, Vec<String>> {
     aliases
 }
 
-/// `GLOB` or `GLOB:mod:MODULE`; no glob is every function.
+/// Splits `GLOB` or `GLOB:mod:MODULE`. An empty glob matches every function.
 fn split(text: &str) -> (&str, Option<&str>) {
     match text.split_once(":mod:") {
         Some(("", module)) => ("*", Some(module)),
@@ -124,7 +127,7 @@ fn split(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// `vfs_read`, or `ext4_sync_file [ext4]`.
+/// Splits a line of the list, such as `vfs_read` or `ext4_sync_file [ext4]`.
 fn name_and_module(line: &str) -> (&str, Option<&str>) {
     match line.split_once(" [") {
         Some((name, module)) => (name, Some(module.trim_end_matches(']'))),

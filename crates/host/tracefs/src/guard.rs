@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A process of its own that puts tracefs back when the recorder is killed.
+//! A helper process that restores tracefs when the recorder is killed.
 //!
-//! A tracer stays switched on when its process goes: every function of the kernel stays hooked. So before the first
-//! change the recorder starts its own program once more, under another name. That one waits at a pipe, of which the
-//! recorder alone has the other end: a byte says that all was put back, its end without one that the recorder is no
-//! more. Where it cannot be started, or is killed too, the journal waits for the next start.
+//! A tracer stays switched on after its process ends, and every function of the kernel stays hooked. For this reason
+//! the recorder starts its own program again under another name before it makes its first change. The helper waits on a
+//! pipe whose write end only the recorder has. A byte means that everything was restored; an end of file without a byte
+//! means that the recorder died. If the guard cannot be started, or is killed too, the journal is left for the next
+//! start.
 
 use std::io::{PipeWriter, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -14,17 +15,17 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::journal::undo_stale;
 
-/// What the process is called.
+/// Name of the guard's process.
 pub const NAME: &str = "kprism-guard";
 
-/// The recorder's end.
+/// The recorder's side of the guard.
 pub(crate) struct Guard {
     child: Child,
     pipe: PipeWriter,
 }
 
 impl Guard {
-    /// Starts it; nothing where that cannot be done.
+    /// Starts the guard. Returns `None` if that is not possible.
     pub fn start() -> Option<Self> {
         let (from, pipe) = std::io::pipe().ok()?;
         let child = Command::new("/proc/self/exe")
@@ -32,14 +33,14 @@ impl Guard {
             .stdin(from)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Ctrl-C is the recorder's, and so is what is sent to its group.
+            // Ctrl-C and other signals to the process group are for the recorder only.
             .process_group(0)
             .spawn()
             .ok()?;
         Some(Guard { child, pipe })
     }
 
-    /// Everything was put back.
+    /// Ends the guard after everything was restored.
     pub fn dismiss(mut self) {
         self.pipe.write_all(b"x").ok();
         drop(self.pipe);
@@ -47,8 +48,8 @@ impl Guard {
     }
 }
 
-/// If this process was started as the guard, is that, and says so when there is nothing more to do. Programs that record
-/// ask before anything else.
+/// If this process was started as the guard, does the guard's work and returns true when it is done. Programs that
+/// record must call this before anything else.
 pub fn was_guard() -> bool {
     if std::env::args_os().next().is_none_or(|name| name != NAME) {
         return false;
@@ -56,7 +57,7 @@ pub fn was_guard() -> bool {
     let mut said = Vec::new();
     std::io::stdin().read_to_end(&mut said).ok();
     if said.is_empty() {
-        // The recorder's lock may be open a moment longer than its pipe.
+        // The recorder's lock may be held a moment longer than its pipe is open.
         for _ in 0..500 {
             match undo_stale() {
                 Err(Error::Recording { .. }) => std::thread::sleep(Duration::from_millis(10)),
@@ -67,7 +68,7 @@ pub fn was_guard() -> bool {
     true
 }
 
-/// Whether a process is one.
+/// True if the process is a guard.
 pub(crate) fn is_guard(pid: u32) -> bool {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     words.split(|&byte| byte == 0).next() == Some(NAME.as_bytes())

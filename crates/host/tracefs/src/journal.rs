@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a recording changed in tracefs, on disk before it is changed, so that it is put back however the recording
-//! ends.
+//! Record of the changes that a recording makes in tracefs. Each change is on disk before it is made, so that it can be
+//! undone however the recording ends.
 //!
-//! One file for the machine, a line of JSON a change: the old contents of a file, or the name of an instance to be
-//! removed. Who records holds a lock on it, which the kernel lets go of when the process ends: contents without a
-//! lock were left by one that was killed. Contents of an earlier boot mean nothing any more.
+//! There is one file for the machine, with one line of JSON per change: the old contents of a file, or the name of an
+//! instance to be removed. The recorder holds a lock on the file, which the kernel releases when the process ends;
+//! contents without a lock were therefore left by a recorder that was killed. Contents from an earlier boot are
+//! ignored, because tracefs does not survive a reboot.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -25,28 +26,28 @@ const FILE: &str = "tracefs.journal";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "k", rename_all = "snake_case")]
 enum Entry {
-    /// The first line.
+    /// The first line of a recording.
     Begun { pid: u32, boot: String, tracefs: PathBuf },
     /// A file is about to be changed for the first time.
     File { name: String, old: String },
-    /// An instance is about to be made.
+    /// An instance is about to be created.
     Instance { name: String },
-    /// The buffer at the top is about to be filled; it was empty.
+    /// The top-level buffer, which was empty, is about to be filled.
     Buffer,
 }
 
-/// What was put back after a recorder that was killed.
+/// The result of undoing the changes of a recorder that was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undone {
-    /// Its process ID.
+    /// Process ID of that recorder.
     pub pid: u32,
-    /// Files put back and instances removed, by name.
+    /// Names of the files restored and the instances removed.
     pub restored: Vec<String>,
-    /// What could not be, and why.
+    /// Errors of the changes that could not be undone.
     pub failed: Vec<String>,
 }
 
-/// The changes of a recording under way. Dropping it puts everything back.
+/// The changes of the current recording. Dropping the journal undoes all of them.
 #[derive(Debug)]
 pub struct Journal {
     file: File,
@@ -55,7 +56,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal for a recording of this process. What a killed one left is put back first.
+    /// Opens the journal for a recording of this process. Changes left by a killed recorder are undone first. Fails if
+    /// another recording holds the journal.
     pub fn begin(tracefs: &Tracefs) -> Result<(Self, Option<Undone>)> {
         let (mut file, undone) = open_and_undo()?;
         let entry =
@@ -67,7 +69,7 @@ impl Journal {
         Ok((journal, undone))
     }
 
-    /// On disk before anything else happens.
+    /// Writes an entry to disk before anything else happens.
     fn note(&mut self, entry: Entry) -> Result<()> {
         let path = path();
         let mut line = serde_json::to_vec(&entry).map_err(std::io::Error::other).at("write", &path)?;
@@ -77,7 +79,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Remembers a file as it is.
+    /// Notes the contents of a file, unless the journal has them already.
     fn remember(&mut self, name: &str) -> Result<()> {
         let known = |entry: &Entry| matches!(entry, Entry::File { name: known, .. } if known == name);
         if self.entries.iter().any(known) {
@@ -87,13 +89,13 @@ impl Journal {
         self.note(Entry::File { name: name.to_owned(), old })
     }
 
-    /// Writes values to a file, which is put back later.
+    /// Writes values to a file after noting its contents.
     pub fn set(&mut self, name: &str, values: &[&str]) -> Result<()> {
         self.remember(name)?;
         tracefs::write(&self.tracefs.path(name), values)
     }
 
-    /// Makes an instance; gives its folder's name.
+    /// Creates an instance and returns its folder, relative to tracefs.
     pub fn make_instance(&mut self) -> Result<String> {
         let name = format!("instances/kprism-{}", std::process::id());
         self.note(Entry::Instance { name: name.clone() })?;
@@ -102,12 +104,12 @@ impl Journal {
         Ok(name)
     }
 
-    /// The buffer at the top, empty now, is emptied later.
+    /// Notes that the top-level buffer, which is empty now, must be emptied later.
     pub fn use_buffer(&mut self) -> Result<()> {
         self.note(Entry::Buffer)
     }
 
-    /// Puts everything back. Says what could not be.
+    /// Undoes all changes. Returns the errors of those that could not be undone.
     pub fn undo(mut self) -> Vec<String> {
         self.put_back()
     }
@@ -119,7 +121,7 @@ impl Journal {
         }
         let (_, failed) = undo_entries(&self.tracefs, &entries);
         if failed.is_empty() {
-            // Else the next start tries again.
+            // If a change could not be undone, the file stays for the next start to try again.
             self.file.set_len(0).ok();
         }
         failed
@@ -132,9 +134,9 @@ impl Drop for Journal {
     }
 }
 
-/// Puts back what a killed recording left, if there is any.
+/// Undoes the changes of a killed recording, if there is one.
 pub fn undo_stale() -> Result<Option<Undone>> {
-    // Empty after each recording that ended by itself.
+    // The file is empty after each recording that ended normally.
     if fs::metadata(path()).map_or(0, |file| file.len()) == 0 {
         return Ok(None);
     }
@@ -145,7 +147,7 @@ fn path() -> PathBuf {
     Path::new(FOLDER).join(FILE)
 }
 
-/// Which boot this is: what an earlier one left is gone.
+/// Identifier of this boot. Changes made in an earlier boot are gone.
 fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
@@ -178,12 +180,12 @@ fn open_and_undo() -> Result<(File, Option<Undone>)> {
     Ok((file, undone))
 }
 
-/// A line that a sudden end cut short was about a change that was not made yet.
+/// Parses the complete entries. A line that was cut short belongs to a change that was not made yet.
 fn parse(text: &str) -> Vec<Entry> {
     text.lines().map_while(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The same, behind the guard of a killed recorder, which is about to be done.
+/// Locks the file. If the guard of a killed recorder holds the lock, waits for it, because it will soon be done.
 fn lock_after_guard(file: &File, path: &Path) -> Result<()> {
     for _ in 0..1000 {
         match lock(file, path) {
@@ -196,7 +198,7 @@ fn lock_after_guard(file: &File, path: &Path) -> Result<()> {
     lock(file, path)
 }
 
-/// Locks the file for this process (fcntl(2)): a command started by a killed recorder does not hold such a lock.
+/// Locks the file for this process with fcntl(2). A command started by a killed recorder does not inherit such a lock.
 fn lock(file: &File, path: &Path) -> Result<()> {
     // SAFETY: an all-zero flock is a valid one: the whole file.
     let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
@@ -216,14 +218,14 @@ fn lock(file: &File, path: &Path) -> Result<()> {
     }
 }
 
-/// Puts everything back, newest change first. Gives what was, and what could not be.
+/// Undoes the changes, newest first. Returns the names restored and the errors.
 fn undo_entries(tracefs: &Tracefs, entries: &[Entry]) -> (Vec<String>, Vec<String>) {
     let (mut restored, mut failed) = (Vec::new(), Vec::new());
     let mut judge = |name: &str, result: Result<()>| match result {
         Ok(()) => restored.push(name.to_owned()),
         Err(error) => failed.push(error.to_string()),
     };
-    // Tracers go first: patching the kernel while one listens is slow.
+    // Tracers are switched off first: patching the kernel is slow while one of them is on.
     for entry in entries {
         if let Entry::Instance { name } = entry {
             for (file, value) in [("tracing_on", "0"), ("current_tracer", "nop")] {
@@ -235,7 +237,7 @@ fn undo_entries(tracefs: &Tracefs, entries: &[Entry]) -> (Vec<String>, Vec<Strin
         match entry {
             Entry::Begun { .. } => {}
             Entry::File { name, old } if !tracefs.path(name).exists() => {
-                // The instance was not made yet, or is gone with all its files.
+                // The instance was not created yet, or was removed with all its files.
                 let _ = old;
             }
             Entry::File { name, old } => judge(name, restore(tracefs, name, old)),
@@ -259,12 +261,12 @@ fn restore(tracefs: &Tracefs, name: &str, old: &str) -> Result<()> {
     tracefs::write(&tracefs.path(name), &values)
 }
 
-/// What has to be written to a file of tracefs for it to read as `text`.
+/// The values to write to a file of tracefs so that it reads as `text`.
 fn values<'a>(name: &str, text: &'a str) -> Vec<&'a str> {
-    // A list of functions, each maybe with its module in brackets; elsewhere brackets are around what is chosen.
+    // In a list of functions, brackets contain a function's module. In other files they mark the current choice.
     let is_list = name.starts_with("set_");
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    // Nothing, as the kernel words it: "#### all functions enabled ####", "no pid".
+    // The kernel's texts for an empty list: "#### all functions enabled ####", "no pid".
     let lines = lines.filter(|line| !line.starts_with('#') && *line != "no pid");
     lines
         .map(|line| {
@@ -275,7 +277,7 @@ fn values<'a>(name: &str, text: &'a str) -> Vec<&'a str> {
                 return chosen;
             }
             match line.split_once("(expanded: ") {
-                // A buffer at its least size, and the size it grows to when it is used.
+                // A buffer that still has its minimum size, with the size to which it grows on first use.
                 Some((_, size)) => size.trim_end_matches(')'),
                 None => line,
             }
@@ -283,7 +285,7 @@ fn values<'a>(name: &str, text: &'a str) -> Vec<&'a str> {
         .collect()
 }
 
-/// An instance is busy as long as a file in it is open: a killed recorder's may be so for a moment.
+/// Removes an instance. It is busy while one of its files is open, which for a killed recorder can last a moment.
 fn remove_instance(path: &Path) -> Result<()> {
     for _ in 0..200 {
         match fs::remove_dir(path) {

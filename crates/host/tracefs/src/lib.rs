@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! ftrace, from its set-up to its end: the only crate that touches tracefs.
+//! Recording with ftrace from set-up to clean-up. This is the only crate that touches tracefs.
 //!
-//! In: [`Settings`] and a command. Out: the ring buffers' pages as the kernel made them, with all that is needed to
-//! read them elsewhere, below `streams/ftrace/` of a run; and a tracefs as it was before.
+//! The input is [`Settings`] and a command. The output is the ring buffers' pages exactly as the kernel made them,
+//! together with everything needed to decode them elsewhere, below `streams/ftrace/` of a run. tracefs is left as it
+//! was found.
 //!
-//! Why it is built as it is:
-//! - A recording has an instance of its own (a folder below `instances/`), which goes with all its settings when it is
-//!   removed. What exists once for the machine (`tracing_thresh`, `set_graph_function`, …) is noted in a
-//!   [`journal`] before it is changed, and put back from there: at the end, on Ctrl-C, on a panic, by the [`guard`] when
-//!   the recorder was killed, and if that was killed too, at the next start or by [`undo_stale`].
-//! - Before a tracer is switched on, everything is decided: the threshold (a tracer looks at it once, when it starts),
-//!   the functions, the processes. And nothing is recorded until it is, so that no trace begins with the tracer's own
-//!   patching of the kernel.
-//! - Pages go from the ring buffer to the file by splice(2), one thread a CPU: nothing is formatted, and hardly anything
-//!   copied, while the machine is watched.
+//! The design has these reasons:
+//! - A recording has its own instance (a folder below `instances/`), and removing the instance removes all its
+//!   settings. Settings that exist once for the machine (`tracing_thresh`, `set_graph_function`, …) are noted in a
+//!   [`journal`] before they are changed, and restored from it: at the end, on Ctrl-C, on a panic, by the [`guard`] if
+//!   the recorder was killed, and if the guard was killed too, at the next start or by [`undo_stale`].
+//! - The threshold and the functions are set before the tracer is switched on; the tracer reads the threshold only
+//!   once, when it starts. Recording begins after the tracer is on and the tasks are chosen, so that no trace starts
+//!   with the tracer's own patching of the kernel.
+//! - Pages move from the ring buffer to the file by splice(2), with one thread per CPU. Nothing is formatted, and
+//!   almost nothing is copied, while the machine is observed.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `tracefs` | finding it, and why it may not be used |
-//! | `journal` | what was changed, on disk, and putting it back |
-//! | `guard` | a process that does that when the recorder is killed |
-//! | `functions` | globs to the kernel's function numbers |
-//! | `setup` | settings to files, in order |
-//! | `calibrate` | what tracing costs here |
-//! | `stream` | buffers to files |
-//! | `command` | the command, held back until all is ready |
-//! | `record` | all of it in order |
-//! | `boot` | what a boot with tracing on its command line left |
+//! | `tracefs` | locating tracefs, and the reasons why it may be unusable |
+//! | `journal` | the changes made, on disk, and undoing them |
+//! | `guard` | a process that undoes them when the recorder is killed |
+//! | `functions` | conversion of globs to the kernel's function numbers |
+//! | `setup` | writing the settings to files, in order |
+//! | `calibrate` | overhead of tracing on this machine |
+//! | `stream` | copying buffers to files |
+//! | `command` | the command, held until everything is ready |
+//! | `record` | the sequence of a whole recording |
+//! | `boot` | trace of a boot that had tracing on its command line |
 
 pub mod boot;
 pub mod calibrate;
@@ -53,5 +54,5 @@ pub use settings::{Scope, Settings};
 pub use stats::CpuStats;
 pub use tracefs::Tracefs;
 
-/// Where a recording's files go in a run.
+/// Folder of a recording's files within a run.
 pub const STREAMS: &str = "streams/ftrace";

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism-recorder`: this crate as a program that needs nothing around it, for guests.
+//! `kprism-recorder`: this crate as a self-contained program for guests.
 //!
-//! `record FOLDER SETTINGS COMMAND…` with the settings as JSON, `boot FOLDER`, `undo`. It ends with the command's own
-//! code, or with 125 and a line on standard error.
+//! The input is one of the commands `record FOLDER SETTINGS COMMAND…` (with the settings as JSON), `boot FOLDER` and
+//! `undo`. The output is the run in that folder. The exit code is the command's own; otherwise it is 127 or 126 if the
+//! command cannot be run, 2 for a wrong usage, and 125 for any other error, each with a line on standard error.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use kprism_tracefs::{Settings, boot, record, signals, undo_stale};
 
-/// The recorder itself failed.
+/// Exit code for a failure of the recorder itself.
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
@@ -27,8 +28,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The host's Ctrl-C comes to its guest as Ctrl-Alt-Del, which the kernel makes a SIGINT for this process rather than a
-/// reboot. Where it cannot be had, the host ends the guest.
+/// Makes Ctrl-Alt-Del send a SIGINT to this process instead of rebooting. The host's Ctrl-C reaches its guest as
+/// Ctrl-Alt-Del. If this cannot be set, the host ends the guest instead.
 fn take_ctrl_alt_del() {
     let pid = std::process::id().to_string();
     for (name, value) in [("cad_pid", pid.as_str()), ("ctrl-alt-del", "0")] {

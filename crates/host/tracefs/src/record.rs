@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A recording from its beginning to its end.
+//! The sequence of a recording from its beginning to its end.
+//!
+//! The input is the settings, a command and a run's folder. The output is the files below `streams/ftrace/` of the run
+//! and a [`Recording`]. [`ready`] checks the settings first, so that a recording that is impossible changes nothing.
 
 use std::fs;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -21,52 +24,53 @@ use crate::stream::Streams;
 use crate::tracefs::{self, Tracefs, join};
 use crate::{STREAMS, command, describe};
 
-/// How long a command that was interrupted with us may take to end.
+/// Time that an interrupted command may take to end before it is sent SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What was recorded; also in the run, as `streams/ftrace/recording.json`.
+/// Description of a recording. It is also stored in the run as `streams/ftrace/recording.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recording {
-    /// What was asked for.
+    /// Settings of the recording.
     pub settings: Settings,
-    /// The command's process ID.
+    /// Process ID of the command.
     pub pid: Option<u32>,
-    /// The threads that were traced when it began; of what they started the trace's forks tell. None: everybody.
+    /// Threads that were traced at the start; the trace's fork events give the threads they started. Empty if all
+    /// threads were traced.
     #[serde(default)]
     pub traced: Vec<u32>,
-    /// Its exit code as a shell gives it, if it ended.
+    /// Exit code of the command as a shell gives it. `None` if it did not end.
     pub exit_code: Option<i32>,
-    /// How long recording was on.
+    /// Duration of the recording, in ns.
     pub ns: u64,
-    /// How many functions were traced, if not all.
+    /// Number of functions traced. `None` if all were.
     pub functions: Option<usize>,
-    /// What tracing cost, measured before.
+    /// Overhead of tracing, measured before the recording.
     #[serde(default)]
     pub cost: Option<Cost>,
-    /// Whether it had a buffer of its own.
+    /// True if the recording had an instance of its own.
     pub own_instance: bool,
-    /// The kernel's counts of each CPU.
+    /// The kernel's event counts, by CPU number.
     pub cpus: Vec<(u32, CpuStats)>,
-    /// Bytes of all streams.
+    /// Total size of all streams, in bytes.
     pub bytes: u64,
-    /// Why it ended early, if it did.
+    /// Reason for an early end, if there was one.
     pub stopped: Option<String>,
-    /// What could not be put back in tracefs, and why.
+    /// Errors of the changes in tracefs that could not be undone.
     pub not_restored: Vec<String>,
 }
 
 impl Recording {
-    /// Events recorded.
+    /// Number of events recorded, on all CPUs.
     pub fn events(&self) -> u64 {
         self.cpus.iter().map(|(_, stats)| stats.read).sum()
     }
 
-    /// Events lost.
+    /// Number of events lost, on all CPUs.
     pub fn lost(&self) -> u64 {
         self.cpus.iter().map(|(_, stats)| stats.lost()).sum()
     }
 
-    /// What the run at `folder` says of itself.
+    /// Reads the description back from the run at `folder`. Fails if `recording.json` is missing or malformed.
     pub fn load(folder: &Path) -> Result<Self> {
         let path = folder.join(STREAMS).join("recording.json");
         let text = fs::read(&path).at("read", &path)?;
@@ -74,7 +78,7 @@ impl Recording {
     }
 }
 
-/// Sees whether it can be recorded, and changes nothing.
+/// Checks that a recording is possible, without changing anything.
 pub fn ready(settings: &Settings, command: &[String]) -> Result<Tracefs> {
     if let [program, ..] = command {
         command::find(program)?;
@@ -95,17 +99,19 @@ pub fn ready(settings: &Settings, command: &[String]) -> Result<Tracefs> {
     Ok(tracefs)
 }
 
-/// Whether processes have the numbers here that the kernel's tracer compares: in the first PID namespace.
+/// True in the first PID namespace, where process numbers are those that the kernel's tracer compares.
 fn numbers_are_the_kernels() -> bool {
-    // Its number is fixed (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+    // The number of that namespace is fixed (include/linux/proc_ns.h, PROC_PID_INIT_INO).
     fs::read_link("/proc/self/ns/pid").map_or(true, |name| name == Path::new("pid:[4026531836]"))
 }
 
-/// Records into the run at `folder` while `command` runs, or, without one, until a signal comes, the time is over or
-/// the process watched ends. `undone` is told what a killed recording had left.
+/// Records into the run at `folder` while `command` runs. Without a command, records until a signal arrives, the
+/// duration has passed or the only recorded process ends. `undone` is called if changes of a killed recording were
+/// undone first.
 ///
 /// # Errors
-/// When nothing could be recorded. Whatever happens, tracefs is as it was.
+/// Fails if nothing could be recorded or the command could not be run. tracefs is restored in every case, as far as
+/// possible.
 pub fn record(
     settings: &Settings,
     command: &[String],
@@ -133,7 +139,7 @@ pub fn record(
     }
     let (mut recording, running) = result?;
     recording.not_restored = not_restored;
-    // Whoever waits for the command does so with nothing switched on any more.
+    // The command is waited for only after all tracing is off.
     if let Some(running) = running {
         let patience = if signals::alone() { Duration::ZERO } else { PATIENCE };
         let ended = if signals::requested() { running.finish(patience) } else { running.wait() };
@@ -145,7 +151,7 @@ pub fn record(
     Ok(recording)
 }
 
-/// Between set-up and the end: the recording itself. The command is given back if it still runs.
+/// The part between set-up and clean-up. Returns the command too if it still runs.
 fn stream_all(
     settings: &Settings,
     argv: &[String],
@@ -222,12 +228,12 @@ fn stream_all(
     Ok((recording, running.filter(|_| !ended)))
 }
 
-/// As a shell says it.
+/// Exit code as a shell reports it: 128 plus the signal's number for a command that a signal ended.
 fn code(status: std::process::ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// A descriptor that can be read once the process to be recorded has ended.
+/// A descriptor that becomes readable when the recorded process ends. `None` unless exactly one process is recorded.
 fn watch(scope: &Scope) -> Result<Option<OwnedFd>> {
     let (Scope::Processes(pids) | Scope::Threads(pids)) = scope else { return Ok(None) };
     let [pid] = pids[..] else { return Ok(None) };
@@ -236,7 +242,8 @@ fn watch(scope: &Scope) -> Result<Option<OwnedFd>> {
         let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
         match i32::try_from(fd) {
             Ok(fd) if fd >= 0 => Ok(Some(OwnedFd::from_raw_fd(fd))),
-            // A thread that is not its process's first, or a kernel before 5.3: until it is stopped.
+            // The ID is a thread other than its process's first, or the kernel is older than 5.3. The recording then
+            // runs until it is stopped.
             _ => Ok(None),
         }
     }

@@ -1,66 +1,68 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What to record.
+//! The settings of a recording. The input is a user's choices, or JSON in a guest; the output is read by all steps of a
+//! recording. They are one serializable type, so that a run can store them.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Whose calls are recorded.
+/// The tasks whose calls are recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scope {
-    /// The command's, and of what it starts.
+    /// The command and the processes that it starts.
     #[default]
     Command,
-    /// Everybody's, but for the recorder's own.
+    /// All tasks except the recorder's own.
     All,
-    /// Of these processes, with all their threads and what they start.
+    /// These processes, with all their threads and the processes that they start.
     Processes(Vec<u32>),
-    /// Of these threads, and what they start.
+    /// These threads, and the tasks that they start.
     Threads(Vec<u32>),
-    /// Of what is in this control group, and what it starts.
+    /// The tasks of this control group, and those that they start.
     Cgroup(PathBuf),
 }
 
-/// Everything that can be chosen. Globs know `*` and `?`; `GLOB:mod:NAME` takes functions of a module only.
+/// All settings of a recording. Globs accept `*` and `?`; `GLOB:mod:NAME` matches only functions of a module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Whose calls.
+    /// The tasks to record.
     pub scope: Scope,
-    /// Calls that take less are left out, by the kernel itself. Whole microseconds; none records all.
+    /// Minimum duration of a call, a multiple of 1 µs; the kernel itself leaves shorter calls out. If `None`, all calls
+    /// are recorded.
     pub longer_than: Option<Duration>,
-    /// Only these functions.
+    /// Globs of the functions to trace; all if empty.
     pub functions: Vec<String>,
-    /// Not these functions.
+    /// Globs of functions to leave out.
     pub not_functions: Vec<String>,
-    /// Of `functions`, those that this kernel cannot trace are passed over.
+    /// If true, entries of `functions` that this kernel cannot trace are ignored.
     pub lenient: bool,
-    /// Only what these functions call, with themselves.
+    /// Globs of functions; only they and their callees are traced.
     pub graph: Vec<String>,
-    /// Not what these functions call.
+    /// Globs of functions whose callees are left out.
     pub not_graph: Vec<String>,
-    /// At most so many calls inside each other; none for no limit.
+    /// Maximum nesting depth of calls. `None` means no limit.
     pub depth: Option<u32>,
-    /// CPUs to record, as in `0-3,7`; all if none.
+    /// CPUs to record, as in `0-3,7`. `None` means all.
     pub cpus: Option<String>,
-    /// Whether a call's duration includes the time its task did not run.
+    /// True if a call's duration includes the time in which its task did not run.
     pub sleep_time: bool,
-    /// Whether functions that ran in interrupts are recorded.
+    /// True if functions that run in interrupts are recorded.
     pub interrupts: bool,
-    /// Task switches and interrupts are recorded too.
+    /// True if task switches and interrupts are recorded too.
     pub events: bool,
-    /// Further events, `SYSTEM:NAME` or `SYSTEM`.
+    /// Additional events, as `SYSTEM:NAME` or `SYSTEM`.
     pub more_events: Vec<String>,
-    /// Ring buffer of each CPU, KiB.
+    /// Ring buffer size of each CPU, in KiB.
     pub buffer_kib: u64,
-    /// The trace's clock.
+    /// Name of the trace clock.
     pub clock: String,
-    /// Use the one buffer at the top even where an instance would do.
+    /// If true, uses the top-level buffer even where an instance is possible.
     pub top_level: bool,
-    /// Stop after this time.
+    /// Time after which the recording stops.
     pub duration: Option<Duration>,
-    /// Copy `/proc/kallsyms` and `/proc/modules` into the run.
+    /// If true, copies `/proc/kallsyms` and `/proc/modules` into the run.
     pub symbols: bool,
 }
 

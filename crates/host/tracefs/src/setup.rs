@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Settings to files of tracefs, in the one order that records nothing but what was asked for: recording off, then
-//! the buffer, what is shared by the whole machine, the functions, the events, and the tracer last.
+//! Writes the settings to the files of tracefs. The input is [`Settings`]; the output is a [`Place`] that is ready to
+//! record. The order matters, so that nothing is recorded except what was asked for: recording off, then the buffer,
+//! the machine-wide settings, the functions, the events, and the tracer last.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -13,32 +14,32 @@ use crate::settings::{Scope, Settings};
 use crate::stats::CpuStats;
 use crate::tracefs::{self, FUNCTION_GRAPH, Tracefs, join};
 
-/// Systems of the events that say when a task did not run, or something else ran in its place.
+/// Event systems that show when a task did not run, or when an interrupt ran in its place.
 const OFF_TASK: [&str; 2] = ["irq", "irq_vectors"];
 
-/// Where a recording happens.
+/// The instance or top-level folder in which a recording takes place.
 pub struct Place {
-    /// The instance's folder, empty for the top.
+    /// Folder of the instance, relative to tracefs. Empty for the top level.
     pub folder: String,
-    /// CPUs with a buffer that may get something.
+    /// CPUs whose buffers may receive events.
     pub cpus: Vec<u32>,
-    /// Events switched on, `SYSTEM/NAME`.
+    /// Events that are enabled, as `SYSTEM/NAME`.
     pub events: Vec<String>,
-    /// How many functions are traced, if not all.
+    /// Number of functions traced. `None` if all are.
     pub functions: Option<usize>,
-    /// What tracing costs here. At the top, which is not ours alone, it is not measured.
+    /// Overhead of tracing on this machine. It is not measured at the top level, which other users share.
     pub cost: Option<Cost>,
-    /// Stops the recording and frees the buffer when it is closed, by whatever end of this process.
+    /// When this file is closed, including by any end of this process, the recording stops and the buffer is freed.
     hold: Option<File>,
 }
 
 impl Place {
-    /// Frees the buffer. Must come before the old size is put back.
+    /// Frees the buffer. Must be called before the old buffer size is restored.
     pub fn release(&mut self) {
         self.hold = None;
     }
 
-    /// Writes to a file of the place. An instance needs no journal: it goes as a whole.
+    /// Writes to a file of the place. An instance needs no journal, because it is removed as a whole.
     fn set(&self, tracefs: &Tracefs, journal: &mut Journal, name: &str, values: &[&str]) -> Result<()> {
         let path = join(&self.folder, name);
         if self.folder.is_empty() {
@@ -49,7 +50,7 @@ impl Place {
     }
 }
 
-/// Sees that the kernel has the tracer, and that the threshold is one. Says so before anything is changed.
+/// Fails if the kernel does not have the tracer or the threshold is invalid. Called before anything is changed.
 pub fn check(settings: &Settings, tracefs: &Tracefs) -> Result<()> {
     if !tracefs.has_tracer("", FUNCTION_GRAPH) {
         let available = tracefs.read("available_tracers")?.trim().to_owned();
@@ -58,10 +59,10 @@ pub fn check(settings: &Settings, tracefs: &Tracefs) -> Result<()> {
     threshold(settings).map(|_| ())
 }
 
-/// Makes everything ready but for whose calls are wanted; see [`aim`].
+/// Prepares everything except the choice of tasks; see [`aim`].
 pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) -> Result<Place> {
     let thresh = threshold(settings)?;
-    // What was asked for is looked up first: nothing is set up for a name with a slip in it.
+    // The settings are resolved first, so that a misspelled name fails before anything is set up.
     let wanted = Wanted::find(settings, tracefs)?;
     let mut place = choose_place(settings, tracefs, journal)?;
     let set = |journal: &mut Journal, name: &str, values: &[&str]| place.set(tracefs, journal, name, values);
@@ -69,7 +70,7 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
     if place.folder.is_empty() {
         journal.use_buffer()?;
     }
-    // Whatever happens from here on, the end of this process stops the recording and frees the buffer.
+    // From here on, any end of this process stops the recording and frees the buffer.
     set(journal, "options/disable_on_free", &["1"])?;
     let path = tracefs.path(&join(&place.folder, "free_buffer"));
     place.hold = Some(OpenOptions::new().write(true).open(&path).at("open", &path)?);
@@ -79,23 +80,24 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
     if let Some(mask) = &wanted.cpu_mask {
         set(journal, "tracing_cpumask", &[mask])?;
     }
-    // Readers are woken when a quarter is full: early enough for a storm, seldom enough in quiet.
+    // Readers are woken when a quarter of the buffer is full. This is early enough under a high event rate, and rare
+    // enough under a low one.
     set(journal, "buffer_percent", &["25"])?;
     set(journal, "options/record-tgid", &["1"])?;
     shared(&thresh, tracefs, journal, settings)?;
-    // These two are flags of the tracer, not of the instance, whose files they seem to be.
+    // These two are flags of the tracer, although their files appear in the instance.
     for (option, on) in [("sleep-time", settings.sleep_time), ("funcgraph-irqs", settings.interrupts)] {
         let value = if on { "1" } else { "0" };
         let own = join(&place.folder, &format!("options/{option}"));
         let name = if tracefs.path(&own).exists() { own } else { format!("options/{option}") };
-        // The top has the tracer's options only while the tracer is on.
+        // The top level has the tracer's options only while the tracer is on.
         if tracefs.path(&name).exists() && tracefs.read(&name)?.trim() != value {
             journal.set(&name, &[value])?;
         }
     }
     let bare = calibrate::bare_path();
     if !place.folder.is_empty() {
-        // A recording is worth having without it, too.
+        // The recording is useful even without the cost.
         place.cost = calibrate::call(tracefs, &place.folder, settings.longer_than.is_none()).ok();
     }
     let set = |journal: &mut Journal, name: &str, values: &[&str]| place.set(tracefs, journal, name, values);
@@ -114,7 +116,7 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
     if let Some(cost) = &mut place.cost {
         cost.slowdown = slowdown;
     }
-    // What measuring and switching it on may have left.
+    // Removes events that the measurement and the switching on may have left.
     set_quietly(tracefs, &place, "trace")?;
     place.functions = wanted.functions.map(|numbers| numbers.len());
     place.events = wanted.events;
@@ -122,12 +124,12 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
     Ok(place)
 }
 
-/// Empties a file of the place, which needs no journal.
+/// Empties a file of the place, without a journal entry.
 fn set_quietly(tracefs: &Tracefs, place: &Place, name: &str) -> Result<()> {
     tracefs::write(&tracefs.path(&join(&place.folder, name)), &[])
 }
 
-/// `tracing_thresh` takes whole microseconds.
+/// The value for `tracing_thresh`, in µs. Fails for a duration that is not a whole number of microseconds, or is 0.
 fn threshold(settings: &Settings) -> Result<String> {
     match settings.longer_than {
         None => Ok("0".into()),
@@ -138,7 +140,8 @@ fn threshold(settings: &Settings) -> Result<String> {
     }
 }
 
-/// An instance, if the kernel has the tracer there (6.11 on); otherwise the top, if nobody uses it.
+/// Returns an instance if the kernel has the tracer in instances (since 6.11), otherwise the top level. Fails if the
+/// top level is in use.
 fn choose_place(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) -> Result<Place> {
     let place = |folder| Place {
         folder,
@@ -186,7 +189,7 @@ fn needs_idle_top(tracefs: &Tracefs, what: &str) -> Result<()> {
     }
 }
 
-/// Settings that exist once for the machine. They are touched only where they are not what they have to be.
+/// Writes the settings that exist once for the machine. A file that already has the wanted value is left alone.
 fn shared(thresh: &str, tracefs: &Tracefs, journal: &mut Journal, settings: &Settings) -> Result<()> {
     let depth = settings.depth.unwrap_or(0).to_string();
     let mut change = |name: &str, values: &[&str], as_it_is: bool| -> Result<()> {
@@ -205,7 +208,7 @@ fn shared(thresh: &str, tracefs: &Tracefs, journal: &mut Journal, settings: &Set
         let globs: Vec<&str> = globs.iter().map(String::as_str).collect();
         change(name, &globs, globs.is_empty() && empty)?;
     }
-    // Names of more tasks than the 128 that are usual. It resets the names known, and nothing else.
+    // Keeps the names of more tasks than the usual 128. Changing the size resets the known names, and nothing else.
     const TASKS: u32 = 4096;
     let size: u32 =
         tracefs.read("saved_cmdlines_size").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(TASKS);
@@ -215,7 +218,7 @@ fn shared(thresh: &str, tracefs: &Tracefs, journal: &mut Journal, settings: &Set
     Ok(())
 }
 
-/// What the settings' words mean on this machine.
+/// The settings resolved to functions, events and CPUs of this machine.
 struct Wanted {
     functions: Option<Vec<usize>>,
     not: Option<Vec<usize>>,
@@ -249,19 +252,19 @@ impl Wanted {
     }
 }
 
-/// The events asked for, as `SYSTEM/NAME`.
+/// The requested events, as `SYSTEM/NAME`. Fails if an event is unknown.
 fn events(settings: &Settings, tracefs: &Tracefs) -> Result<Vec<String>> {
     let mut found = Vec::new();
     if settings.events {
         found.push("sched/sched_switch".to_owned());
         for system in OFF_TASK {
-            // Entries and exits: the rest tells of raising and routing.
+            // Only entries and exits; the other events concern raising and routing.
             let ends = |name: &String| name.ends_with("_entry") || name.ends_with("_exit");
             found.extend(names(tracefs, system).unwrap_or_default().into_iter().filter(ends));
         }
     }
     if settings.longer_than.is_some() && settings.scope != Scope::All {
-        // With a threshold the kernel does not look at whose a call is: this tells it apart later.
+        // With a threshold the kernel does not filter calls by task. Fork events allow the filtering to be done later.
         found.push("sched/sched_process_fork".to_owned());
     }
     for event in &settings.more_events {
@@ -285,7 +288,7 @@ fn unknown_event(event: &str, tracefs: &Tracefs) -> Error {
     Error::Setting(format!("no event is called {event}: see {}", list.display()))
 }
 
-/// A system's events, as `SYSTEM/NAME`.
+/// The events of a system, as `SYSTEM/NAME`. `None` if there is no such system.
 fn names(tracefs: &Tracefs, system: &str) -> Option<Vec<String>> {
     if system.is_empty() || system.contains(['/', '.']) {
         return None;
@@ -298,7 +301,8 @@ fn names(tracefs: &Tracefs, system: &str) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// Whose calls are recorded. `pid` is the command's, `own` the recorder's threads. Gives the threads, none for everybody's.
+/// Sets the tasks whose calls are recorded. `pid` is the command's process, `own` the recorder's threads. Returns the
+/// traced threads, or an empty list if all tasks are traced.
 pub fn aim(
     settings: &Settings,
     tracefs: &Tracefs,
@@ -326,7 +330,7 @@ pub fn aim(
         place.set(tracefs, journal, name, &values.iter().map(String::as_str).collect::<Vec<_>>())
     };
     if settings.scope == Scope::All {
-        // Kernels before 5.8 do not know these.
+        // Kernels before 5.8 do not have these files.
         for name in ["set_ftrace_notrace_pid", "set_event_notrace_pid"] {
             if tracefs.path(&join(&place.folder, name)).exists() {
                 set(name, &words(own))?;
@@ -342,7 +346,7 @@ pub fn aim(
     Ok(traced)
 }
 
-/// All threads of a process.
+/// All threads of a process. Fails if there is no such process.
 pub fn threads_of(pid: u32) -> Result<Vec<u32>> {
     let folder = format!("/proc/{pid}/task");
     let entries = fs::read_dir(&folder).at("find the process of", Path::new(&folder))?;
@@ -361,7 +365,7 @@ fn cgroup(folder: &Path) -> Result<Vec<u32>> {
     Ok(threads)
 }
 
-/// `0-3,7`, all of them among `known`.
+/// Parses a list such as `0-3,7`. Fails if a CPU that it names is not in `known`.
 fn parse_cpus(text: &str, known: &[u32]) -> Result<Vec<u32>> {
     let wrong = || {
         let (first, last) = (known.first().unwrap_or(&0), known.last().unwrap_or(&0));
@@ -382,7 +386,7 @@ fn parse_cpus(text: &str, known: &[u32]) -> Result<Vec<u32>> {
     Ok(cpus)
 }
 
-/// As the kernel's masks are written: 32 bits a group, the highest first.
+/// A mask in the kernel's format: groups of 32 bits in hexadecimal, the highest first.
 fn mask(cpus: &[u32]) -> String {
     let groups = cpus.iter().max().map_or(1, |max| max / 32 + 1);
     let group =

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One descriptor that wakes the recorder: signals, the command's end, a full disk, all write to it.
+//! A descriptor that wakes the recorder. The input is signals, the command's end and errors such as a full disk, which
+//! all write to it; the output is a readable descriptor. One descriptor is used so that a single poll(2) can wait for
+//! all of them.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -9,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 static ALONE: AtomicBool = AtomicBool::new(false);
-/// Where the handler writes to; -1 for nowhere.
+/// Descriptor to which the signal handler writes; -1 for none.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 
-/// Takes SIGINT, SIGTERM and SIGHUP: they end a recording, and then the program goes on to put everything back.
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP. These signals end a recording, and the program then goes on to
+/// restore everything.
 pub fn catch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let handler = on_signal as extern "C" fn(libc::c_int);
@@ -21,18 +24,19 @@ pub fn catch() {
     }
 }
 
-/// The same where nobody else gets them: the command has to be told by us. Otherwise the terminal's Ctrl-C reaches it too.
+/// Installs the handlers, for a process that gets the signals alone and must forward them to the command. Otherwise the
+/// terminal's Ctrl-C reaches the command too.
 pub fn catch_alone() {
     ALONE.store(true, Ordering::SeqCst);
     catch();
 }
 
-/// Whether the command gets no signals but ours.
+/// True if the command receives signals only from this process.
 pub(crate) fn alone() -> bool {
     ALONE.load(Ordering::SeqCst)
 }
 
-/// Whether such a signal came.
+/// True if one of the signals has arrived.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
 }
@@ -40,11 +44,11 @@ pub fn requested() -> bool {
 extern "C" fn on_signal(_: libc::c_int) {
     REQUESTED.store(true, Ordering::SeqCst);
     let one = 1u64.to_ne_bytes();
-    // SAFETY: write is async-signal-safe, and the eight bytes are ours. A closed descriptor is an error, no harm.
+    // SAFETY: write is async-signal-safe, and the eight bytes are ours. With a closed descriptor it only fails.
     unsafe { libc::write(WAKE.load(Ordering::SeqCst), one.as_ptr().cast(), 8) };
 }
 
-/// An eventfd; clones are the same one.
+/// An eventfd. Clones share the same eventfd.
 #[derive(Debug, Clone)]
 pub(crate) struct Bell(Arc<File>);
 
@@ -60,12 +64,13 @@ impl Bell {
         }
     }
 
-    /// Wakes whoever waits, now or later.
+    /// Wakes the waiting thread, or the next one that waits.
     pub fn ring(&self) {
         (&*self.0).write_all(&1u64.to_ne_bytes()).ok();
     }
 
-    /// Signals ring it from now on, by a descriptor that is never closed: the handler may run at any time.
+    /// Makes signals ring this bell. The handler uses a duplicate descriptor that is never closed, because it may run
+    /// at any time.
     pub fn take_signals(&self) -> io::Result<()> {
         WAKE.store(self.0.try_clone()?.into_raw_fd(), Ordering::SeqCst);
         Ok(())
@@ -75,18 +80,18 @@ impl Bell {
         self.0.as_raw_fd()
     }
 
-    /// Silences it.
+    /// Resets the bell.
     pub fn hush(&self) {
         let mut count = [0; 8];
         (&*self.0).read_exact(&mut count).ok();
     }
 }
 
-/// Sleeps until one of the descriptors can be read, or `limit` is over. Negative ones are left out.
+/// Sleeps until one of the descriptors is readable, or `limit` has passed. Negative descriptors are ignored.
 pub(crate) fn wait(descriptors: &[RawFd], limit: Option<std::time::Duration>) {
     let mut polled: Vec<libc::pollfd> =
         descriptors.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let ms = limit.map_or(-1, |limit| i32::try_from(limit.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
-    // SAFETY: the array is as long as is said.
+    // SAFETY: the length passed is the array's.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, ms) };
 }

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the kernel counted: `per_cpu/cpuN/stats`.
+//! The kernel's event counts of one CPU, parsed from `per_cpu/cpuN/stats`. The input is the file's text, the output a
+//! [`CpuStats`]. Its counts of lost events tell how complete a recording is.
 
 use serde::{Deserialize, Serialize};
 
-/// Events of one CPU's buffer, by the kernel's own count.
+/// Numbers of events of one CPU's buffer, as counted by the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuStats {
-    /// Still in the buffer.
+    /// Events still in the buffer.
     pub entries: u64,
-    /// Overwritten before they were read.
+    /// Events overwritten before they were read.
     pub overrun: u64,
-    /// Lost because the writer was interrupted too deeply.
+    /// Events lost because the writer was interrupted too deeply.
     pub commit_overrun: u64,
-    /// Not written, the buffer being full (without overwriting).
+    /// Events not written because the buffer was full (without overwriting).
     pub dropped: u64,
-    /// Read out.
+    /// Events read from the buffer.
     pub read: u64,
 }
 
 impl CpuStats {
-    /// Reads the file's lines, `name: number`; what is not there is 0, as in older kernels.
+    /// Parses the file's lines, `name: number`. A missing line counts as 0, as in older kernels.
     pub fn parse(text: &str) -> Self {
         let number = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -34,7 +35,7 @@ impl CpuStats {
         }
     }
 
-    /// All that were lost.
+    /// Total number of lost events.
     pub fn lost(&self) -> u64 {
         self.overrun.saturating_add(self.commit_overrun).saturating_add(self.dropped)
     }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ring buffers to files: a thread a CPU, whole pages by splice(2), what is left of the last one by read(2).
+//! Copies ring buffers to files. The input is each CPU's `trace_pipe_raw`, the output `cpuN.raw` in the run. There is
+//! one thread per CPU; whole pages move by splice(2), which avoids copying them, and the rest of the last page by
+//! read(2).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -13,17 +15,17 @@ use std::thread::JoinHandle;
 use crate::error::{Context as _, Error, Result};
 use crate::signals::{Bell, wait};
 
-/// What a pipe holds between buffer and file.
+/// Size of the pipe between buffer and file, in bytes.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// The threads.
+/// The threads that copy the buffers.
 pub struct Streams {
     threads: Vec<(u32, JoinHandle<Result<u64>>)>,
     ended: Arc<AtomicBool>,
     stop: Bell,
 }
 
-/// One CPU's way.
+/// Source and destination of one CPU's data.
 struct Stream {
     raw: File,
     raw_path: PathBuf,
@@ -34,8 +36,8 @@ struct Stream {
 }
 
 impl Streams {
-    /// Begins to stream the buffers of `cpus` below `folder` of tracefs to `output/cpuN.raw`. `trouble` rings when one
-    /// cannot go on.
+    /// Starts copying the buffers of `cpus` below `folder` of tracefs to `output/cpuN.raw`. `trouble` rings when one of
+    /// the threads fails.
     pub fn start(folder: &Path, cpus: &[u32], page: usize, output: &Path, trouble: &Bell) -> Result<Self> {
         let stop = Bell::new().at("wait for", folder)?;
         let mut streams = Self { threads: Vec::new(), ended: Arc::default(), stop };
@@ -55,12 +57,13 @@ impl Streams {
         Ok(streams)
     }
 
-    /// Whether one of them could not go on.
+    /// True if one of the threads failed.
     pub fn in_trouble(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// Drains the buffers, which get nothing new any more. Gives each CPU's bytes, and the first trouble.
+    /// Drains the buffers, which must not receive new events any more. Returns each CPU's size in bytes, and the first
+    /// error.
     pub fn finish(mut self) -> (Vec<(u32, u64)>, Option<Error>) {
         self.stop.ring();
         let (mut bytes, mut trouble) = (Vec::new(), None);
@@ -81,7 +84,7 @@ impl Streams {
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        // Open files would keep the instance from being removed.
+        // Open files would prevent the removal of the instance.
         self.stop.ring();
         for (_, thread) in self.threads.drain(..) {
             thread.join().ok();
@@ -101,7 +104,7 @@ impl Stream {
 
     fn run(mut self, stop: &Bell) -> Result<u64> {
         let (from, to) = io::pipe().at("make a pipe for", &self.output_path)?;
-        // SAFETY: sets the size of a pipe of ours; a smaller one will do.
+        // SAFETY: only sets the size of our own pipe; if that fails, a smaller pipe works too.
         unsafe { libc::fcntl(to.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
         let mut stopping = false;
         loop {
@@ -120,7 +123,7 @@ impl Stream {
         }
     }
 
-    /// Moves whole pages; says whether there were any.
+    /// Moves whole pages to the file. Returns true if there were any.
     fn splice(&mut self, from: RawFd, to: RawFd) -> Result<bool> {
         let wanted = (PIPE_BYTES / self.page).max(1) * self.page;
         let Some(mut left) = splice(self.raw.as_raw_fd(), to, wanted).at("read", &self.raw_path)? else {
@@ -137,7 +140,7 @@ impl Stream {
         Ok(any)
     }
 
-    /// Copies a page that is not full; says whether there was one.
+    /// Copies a page that is not full. Returns true if there was one.
     fn read_rest(&mut self) -> Result<bool> {
         let mut page = vec![0; self.page];
         match io::Read::read(&mut self.raw, &mut page) {
@@ -153,11 +156,11 @@ impl Stream {
     }
 }
 
-/// Moves up to `length` bytes; none if there is nothing to move.
+/// Moves up to `length` bytes. Returns `None` if nothing is available.
 fn splice(from: RawFd, to: RawFd, length: usize) -> io::Result<Option<usize>> {
     loop {
         let flags = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK;
-        // SAFETY: descriptors of ours, and no offsets.
+        // SAFETY: the descriptors are ours, and the null pointers mean no offsets.
         let count =
             unsafe { libc::splice(from, std::ptr::null_mut(), to, std::ptr::null_mut(), length, flags) };
         if let Ok(count) = usize::try_from(count) {

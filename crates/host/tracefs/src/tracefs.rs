@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! tracefs: where it is, whether it may be used, its files.
+//! Access to tracefs: locates the mounted file system, checks that it may be used, and reads and writes its files. The
+//! output of a failed access is an [`Error`] that names the cause, such as lockdown or missing permission.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -7,17 +8,17 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Context as _, Error, Result};
 
-/// The tracer this crate is about.
+/// Name of the tracer that this crate uses.
 pub const FUNCTION_GRAPH: &str = "function_graph";
 
-/// The mounted file system.
+/// A mounted tracefs.
 #[derive(Debug, Clone)]
 pub struct Tracefs {
     root: PathBuf,
 }
 
 impl Tracefs {
-    /// Finds it, and sees that it may be used.
+    /// Locates tracefs and checks that it may be written. Fails if it is missing, not mounted or not permitted.
     pub fn find() -> Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let place = mounts.lines().find_map(|line| {
@@ -38,41 +39,41 @@ impl Tracefs {
         }
     }
 
-    /// The one at `root`, as it was found before.
+    /// The tracefs mounted at `root`, without a check.
     pub(crate) fn at(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
 
-    /// The folder itself.
+    /// Folder at which tracefs is mounted.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A file in it.
+    /// Path of a file in tracefs.
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// A file's contents.
+    /// Contents of a file in tracefs.
     pub fn read(&self, name: &str) -> Result<String> {
         read(&self.path(name))
     }
 
-    /// Whether a folder (an instance, or empty for the top) has the tracer.
+    /// True if a folder (an instance, or empty for the top level) has the tracer.
     pub fn has_tracer(&self, folder: &str, tracer: &str) -> bool {
         let list = self.read(&join(folder, "available_tracers")).unwrap_or_default();
         list.split_whitespace().any(|word| word == tracer)
     }
 
-    /// The tracer that is on at the top.
+    /// Name of the tracer that is on at the top level.
     pub fn current_tracer(&self) -> Result<String> {
         Ok(self.read("current_tracer")?.trim().to_owned())
     }
 
-    /// Bytes in a page of the ring buffer.
+    /// Size of a ring buffer page, in bytes.
     pub fn page_bytes(&self, folder: &str) -> usize {
         let kib = self.read(&join(folder, "buffer_subbuf_size_kb")).ok();
-        // Kernels before 6.8 know no other size than a page.
+        // Kernels before 6.8 support only the size of a memory page.
         kib.and_then(|text| text.trim().parse::<usize>().ok()).map_or(4096, |kib| kib << 10)
     }
 
@@ -89,12 +90,12 @@ impl Tracefs {
     }
 }
 
-/// A name below a folder, which may be empty.
+/// Path of a name below a folder. The folder may be empty.
 pub fn join(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }
 
-/// Reads a file of a special file system: whatever it gives, as text.
+/// Reads a file of a special file system as text; invalid UTF-8 is replaced.
 pub fn read(path: &Path) -> Result<String> {
     match read_bytes(path) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
@@ -102,7 +103,7 @@ pub fn read(path: &Path) -> Result<String> {
     }
 }
 
-/// Reads in large steps: some files give what fits the first one, and nothing to the next.
+/// Reads a file in large steps. Some files return everything that fits the first read, and nothing to later ones.
 pub fn read_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut file = fs::File::open(path)?;
     let mut step = vec![0; 1 << 16];
@@ -117,12 +118,12 @@ pub fn read_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// Empties the file and writes the values, each by itself: tracefs takes one value a write.
+/// Empties the file and writes each value by itself, because tracefs takes one value per write.
 pub fn write(path: &Path, values: &[&str]) -> Result<()> {
     let open = OpenOptions::new().write(true).truncate(true).open(path);
     let mut file = open.map_err(|error| refusal(path, error))?;
     for value in values {
-        // The blank ends a word; without one the kernel waits for more of it.
+        // The newline ends a word; without it the kernel waits for the rest of the word.
         file.write_all(format!("{value}\n").as_bytes()).at("write", path)?;
     }
     Ok(())
@@ -143,7 +144,7 @@ fn refusal(path: &Path, error: std::io::Error) -> Error {
     Error::NotRoot { path: path.to_owned() }
 }
 
-/// The chosen one in `[this] that other`.
+/// The chosen word in a text such as `[this] that other`.
 pub fn bracketed(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split_once(']').map(|(word, _)| word)
 }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Histograms under construction: any `u64` in, at most 7,424 bins out.
+//! Histograms while they are counted. The input is any `u64` values; the output is a [`Histogram`] of at most 7,424
+//! bins.
 //!
-//! Values below 256 have a bin each; above, each power of two is cut into 128 bins, so a bin is narrower than
-//! 1/128 of its values.
+//! Each value below 256 has its own bin. Above that, each power of two is divided into 128 bins, so the width of a bin
+//! is at most 1/128 of its values. This bounds both the memory and the relative error.
 
 use crate::model::{Bin, Histogram};
 
-/// Bins of each power of two, and the values that have a bin of their own.
+/// Number of bins per power of two. Values below twice this number have a bin of their own.
 const SUB: u64 = 128;
 const EXACT: u64 = 2 * SUB;
 
-/// Counts values.
+/// A histogram to which values are added.
 #[derive(Debug, Clone, Default)]
 pub struct Counter {
     counts: Vec<u64>,
@@ -20,7 +21,7 @@ pub struct Counter {
     max: u64,
 }
 
-/// The bin of a value.
+/// Index of the bin that contains a value.
 fn index(value: u64) -> usize {
     if value < EXACT {
         return value as usize;
@@ -40,7 +41,7 @@ fn bounds(index: usize) -> (u64, u64) {
 }
 
 impl Counter {
-    /// Counts a value.
+    /// Adds a value.
     pub fn add(&mut self, value: u64) {
         let index = index(value);
         if index >= self.counts.len() {
@@ -53,7 +54,7 @@ impl Counter {
         self.sum = self.sum.saturating_add(value);
     }
 
-    /// What was counted.
+    /// The histogram of the values added so far.
     #[must_use]
     pub fn finish(&self) -> Histogram {
         let bin = |(i, &count): (usize, &u64)| {
@@ -71,8 +72,8 @@ impl Counter {
 }
 
 impl Histogram {
-    /// The value that `percent` of all values do not exceed, as far as bins tell: the largest of its bin, or of
-    /// all values.
+    /// The value that `percent` of all values do not exceed, to the precision of the bins: the largest value of the
+    /// percentile's bin, limited to the smallest and largest value counted. `percent` is between 0 and 100.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> u64 {
         let rank = (percent / 100.0 * self.count as f64).ceil().max(1.0) as u64;
@@ -86,7 +87,7 @@ impl Histogram {
         self.max
     }
 
-    /// The mean; 0 without values.
+    /// The mean of all values; 0 if there are none.
     #[must_use]
     pub fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The result of an analysis of calls, as plain data: the [`Profile`].
 //!
-//! What comes in: nothing. Analyses fill these types, the store writes them as tables, views read them.
-//! What goes out: functions, tasks, calling contexts, system calls, intervals ([`model`]); histograms ([`histogram`]);
-//! and what only measured durations have ([`times`]). Beside them: a
-//! choice of tasks ([`filter`]), and numbers and names as text ([`units`]).
+//! There is no input; analyses fill these types. The output is functions, tasks, calling contexts, system calls and
+//! intervals ([`model`]), histograms ([`histogram`]), and the data that only measured durations have ([`times`]). The
+//! store writes them as tables, and views read them. Beside them stand a choice of tasks ([`filter`]), and numbers and
+//! names as text ([`units`]).
 //!
-//! It stands below the store and all instruments, so that a stored run can be loaded and shown without decoding it.
+//! This crate does not depend on the store or any instrument, so that a stored run can be loaded and shown without
+//! decoding it.
 
 #![forbid(unsafe_code)]
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The result of the flow instrument as plain data.
+//! The types of a [`Profile`], the result of an analysis of calls.
 //!
-//! What comes in: nothing; these are the types that the analyses fill. What goes out: a [`Profile`],
-//! which the store writes as tables and every view reads. Kept free of behaviour so that a stored run
-//! can be loaded and shown without decoding again.
+//! There is no input; the analyses fill these types. The output is a [`Profile`], which the store writes as tables and
+//! every view reads. The types have almost no behaviour, so that a stored run can be loaded and shown without decoding
+//! it again.
 //!
-//! Indices (`u32`) refer to the vectors of the same [`Profile`]. Times are integer nanoseconds of the
-//! trace clock named in the run's manifest. Instruction counts are retired instructions.
+//! Indices (`u32`) refer to the vectors of the same [`Profile`]. Times are integer nanoseconds of the trace clock that
+//! the run's manifest names. Instruction counts are retired instructions.
 
 use serde::{Deserialize, Serialize};
 
 /// The parent of a root node.
 pub const NO_PARENT: u32 = u32::MAX;
 
-/// Everything the flow instrument learned of one run.
+/// The complete result of the analysis of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// Functions seen, each once.
@@ -26,13 +26,13 @@ pub struct Profile {
     pub syscalls: Vec<Syscall>,
     /// Single calls that lasted longer than the recording threshold, for timelines.
     pub slices: Vec<Slice>,
-    /// Intervals between markers: interrupts off, preemption off, and those asked for.
+    /// Kinds of intervals between markers: interrupts off, preemption off, and those that the user requested.
     pub deltas: Vec<Delta>,
-    /// Executions of the instructions asked for, by function.
+    /// Executions of the instructions that the user requested, by function.
     pub counts: Vec<Count>,
     /// Places where the stream could not be decoded.
     pub errors: Vec<FlowError>,
-    /// What the decoder counted, per CPU.
+    /// Counts taken by the decoder, per CPU.
     pub totals: Totals,
 }
 
@@ -65,55 +65,55 @@ impl Profile {
     }
 }
 
-/// A function, resolved by the symbols of its module.
+/// A function, named by the symbols of its module.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Func {
-    /// Symbol name, or `0x…` where the module has no symbol for the address. Untrusted: comes from binaries.
+    /// Symbol name, or `0x…` if the module has no symbol for the address. Untrusted, because it comes from binaries.
     pub name: String,
     /// `[kernel]`, `[name]` for a kernel module, `[vdso]`, or the path of a mapped file.
     pub module: String,
-    /// Address of the first instruction as it ran (virtual, not file-relative).
+    /// Virtual address of the first instruction at run time (not an offset in the file).
     pub start: u64,
-    /// Runs in ring 0.
+    /// True if the function runs in ring 0.
     pub kernel: bool,
 }
 
-/// A task (thread) of the guest or traced machine.
+/// A task (thread) of the traced machine, which may be a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// Thread id.
+    /// Thread ID.
     pub pid: u32,
-    /// Thread group (process) id.
+    /// Thread group (process) ID.
     pub tgid: u32,
-    /// The last name seen.
+    /// Last name seen.
     pub comm: String,
-    /// Index of the root of its tree in [`Profile::nodes`].
+    /// Index of the root of the task's tree in [`Profile::nodes`].
     pub root: u32,
 }
 
-/// A calling context: one path of functions from a task's root. Counts are of this context alone,
-/// without its children.
+/// A calling context: one path of functions from a task's root. The counts cover this context only, without its
+/// children.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// Index of the caller's node, less than the own index; [`NO_PARENT`] at roots.
+    /// Index of the caller's node, which is less than this node's index; [`NO_PARENT`] at roots.
     pub parent: u32,
-    /// Index into [`Profile::funcs`]; without meaning at roots.
+    /// Index into [`Profile::funcs`]; meaningless at roots.
     pub func: u32,
-    /// How often the context was entered.
+    /// Number of times the context was entered.
     pub calls: u64,
-    /// Instructions retired in it (self).
+    /// Instructions retired in the context itself.
     pub insns: u64,
-    /// On-CPU nanoseconds spent in it (self).
+    /// Time on the CPU spent in the context itself, in ns.
     pub ns: u64,
-    /// How it was entered.
+    /// The kind of transfer that entered the context.
     pub kind: FrameKind,
 }
 
-/// How a frame was entered.
+/// The kind of transfer that entered a frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FrameKind {
-    /// The root of a task: no function.
+    /// The root of a task, which has no function.
     Root,
     /// A call instruction.
     #[default]
@@ -128,7 +128,7 @@ pub enum FrameKind {
     Exception,
     /// A user signal handler.
     Signal,
-    /// Execution that was already under way when the trace or the decode (again) began.
+    /// Execution that was already in progress when the trace, or decoding after an error, began.
     Resumed,
 }
 
@@ -137,36 +137,37 @@ pub enum FrameKind {
 pub struct Syscall {
     /// Index into [`Profile::tasks`].
     pub task: u32,
-    /// CPU on which it started.
+    /// CPU on which the call started.
     pub cpu: u16,
-    /// Index of its entry function (`__x64_sys_*` and the like) in [`Profile::funcs`].
+    /// Index of the call's entry function (such as `__x64_sys_*`) in [`Profile::funcs`].
     pub func: u32,
-    /// Time of the kernel's entry.
+    /// Time at which the kernel was entered, in ns.
     pub start_ns: u64,
-    /// From entry to return to user mode.
+    /// Time from entry to return to user mode, in ns.
     pub wall_ns: u64,
-    /// The part of `wall_ns` that the task was on a CPU.
+    /// The part of `wall_ns` during which the task was on a CPU.
     pub on_cpu_ns: u64,
-    /// Kernel instructions retired by this task in it.
+    /// Kernel instructions retired by this task during the call.
     pub insns: u64,
-    /// Index of its calling context in [`Profile::nodes`].
+    /// Index of the call's calling context in [`Profile::nodes`].
     pub node: u32,
-    /// Where its time went.
+    /// Division of the call's time.
     pub parts: Parts,
 }
 
-/// What a system call's time was spent on, beside its body and being off the CPU.
+/// The parts of a system call's time apart from its body and the time off the CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
     /// From the system call instruction to the call of the body (`__x64_sys_*`).
     pub entry: Part,
-    /// Interrupts meanwhile, with all that they did on this task's stack. Exceptions are the body's own doing.
+    /// Interrupts during the call, with everything that they executed on this task's stack. Exceptions count as part of
+    /// the body.
     pub interrupts: Part,
-    /// From the body's end to user code: pending work, signals, the way out.
+    /// From the end of the body to user code: pending work, signals, and the return path.
     pub exit: Part,
 }
 
-/// Time on the CPU, and instructions.
+/// Time on the CPU and number of instructions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// Nanoseconds on the CPU.
@@ -178,111 +179,111 @@ pub struct Part {
 /// Intervals from one marker to another: delta profiling (paper 1, algorithm 1).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
-    /// What it is called: `irqs`, or what the user wrote.
+    /// Name of the interval: `irqs`, or a name that the user gave.
     pub name: String,
-    /// Where intervals begin, as a pattern.
+    /// Pattern of the marker at which intervals begin.
     pub from: String,
-    /// Where they end.
+    /// Pattern of the marker at which intervals end.
     pub to: String,
-    /// Whose instructions and time count.
+    /// Scope of the instructions and time that count.
     pub scope: Scope,
-    /// Durations in ns.
+    /// Durations, in ns.
     pub ns: Histogram,
-    /// Instructions after the first marker, up to and with the second.
+    /// Number of instructions after the first marker, up to and including the second.
     pub insns: Histogram,
-    /// The longest intervals, by time and by instructions, longest time first.
+    /// The longest intervals by time and by instructions, ordered by descending time.
     pub longest: Vec<Interval>,
-    /// Where intervals began, by the total of their time; the rest is not listed.
+    /// Contexts in which intervals began, ordered by their total time. Only the first ones are listed.
     pub sites: Vec<Site>,
-    /// Beginnings that followed a beginning: the later one counted.
+    /// Number of beginnings that followed another beginning. The later beginning was used.
     pub restarted: u64,
-    /// Intervals cut off by a loss of data or the end of the trace.
+    /// Number of intervals cut off by a loss of data or the end of the trace.
     pub unfinished: u64,
 }
 
-/// Whose clock an interval is measured with.
+/// The scope in which an interval is measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// A CPU, whatever runs on it.
     #[default]
     Cpu,
-    /// A task, wherever it runs: instructions are its own, time goes on while it waits.
+    /// A task, on whatever CPU it runs. The instructions are the task's own; the time includes its waiting.
     Task,
 }
 
-/// Counts of values in bins that are exact below 256 and 1/128 of their value wide above.
+/// Numbers of values by bin. Bins are exact below 256 and at most 1/128 of their value wide above.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// Bins that are not empty, in order.
+    /// Bins that are not empty, in ascending order.
     pub bins: Vec<Bin>,
     /// Number of values.
     pub count: u64,
-    /// Their sum, as far as 64 bits hold it.
+    /// Sum of the values, limited to 64 bits.
     pub sum: u64,
-    /// The smallest; 0 without values.
+    /// Smallest value; 0 without values.
     pub min: u64,
-    /// The largest.
+    /// Largest value; 0 without values.
     pub max: u64,
 }
 
-/// Values from `low` up to, not with, `high`.
+/// A bin of the values from `low` to less than `high`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bin {
-    /// Smallest value.
+    /// Smallest value of the bin.
     pub low: u64,
-    /// One more than the largest.
+    /// Largest value of the bin plus 1.
     pub high: u64,
-    /// How many values.
+    /// Number of values.
     pub count: u64,
 }
 
-/// One interval.
+/// One interval between markers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Index into [`Profile::tasks`]: who ran when it ended.
+    /// Task that ran when the interval ended: index into [`Profile::tasks`].
     pub task: u32,
-    /// CPU on which it ended.
+    /// CPU on which the interval ended.
     pub cpu: u16,
-    /// When it began.
+    /// Start time, in ns.
     pub start_ns: u64,
-    /// How long it took.
+    /// Duration, in ns.
     pub ns: u64,
-    /// Instructions in it.
+    /// Number of instructions.
     pub insns: u64,
-    /// Address of the instruction at which it began.
+    /// Address of the instruction at which the interval began.
     pub from_ip: u64,
-    /// Address of the one at which it ended.
+    /// Address of the instruction at which the interval ended.
     pub to_ip: u64,
-    /// Calling context in which it began: index into [`Profile::nodes`].
+    /// Calling context in which the interval began: index into [`Profile::nodes`].
     pub from_node: u32,
-    /// Calling context in which it ended.
+    /// Calling context in which the interval ended.
     pub to_node: u32,
 }
 
 /// All intervals that began in one calling context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
-    /// The context: index into [`Profile::nodes`].
+    /// Index of the context in [`Profile::nodes`].
     pub node: u32,
-    /// How many.
+    /// Number of intervals.
     pub count: u64,
-    /// Their total time.
+    /// Total time of the intervals, in ns.
     pub ns: u64,
-    /// Their total instructions.
+    /// Total number of instructions of the intervals.
     pub insns: u64,
-    /// The longest time.
+    /// Duration of the longest interval, in ns.
     pub max_ns: u64,
 }
 
-/// How often an instruction pattern ran in a function.
+/// Number of times that an instruction pattern ran in a function.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// The pattern.
+    /// The pattern, as the user wrote it.
     pub pattern: String,
     /// Index into [`Profile::funcs`].
     pub func: u32,
-    /// Executions.
+    /// Number of executions.
     pub count: u64,
 }
 
@@ -291,81 +292,81 @@ pub struct Count {
 pub struct Slice {
     /// Index into [`Profile::tasks`].
     pub task: u32,
-    /// CPU on which it started.
+    /// CPU on which the call started.
     pub cpu: u16,
     /// Index into [`Profile::funcs`].
     pub func: u32,
-    /// Frames below it on the task's stack; 0 is outermost.
+    /// Number of frames below the call on the task's stack; 0 is the outermost.
     pub depth: u16,
-    /// Time of entry.
+    /// Time of entry, in ns.
     pub start_ns: u64,
-    /// Time of exit.
+    /// Time of exit, in ns.
     pub end_ns: u64,
-    /// Instructions retired from entry to exit by this task, callees included.
+    /// Instructions retired by this task from entry to exit, including callees.
     pub insns: u64,
-    /// How it was entered.
+    /// The kind of transfer that entered the call.
     pub kind: FrameKind,
 }
 
-/// A place where the stream could not be decoded; decoding went on at the next place possible.
+/// A place where the stream could not be decoded. Decoding continued at the next possible place.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowError {
-    /// CPU whose stream it is.
+    /// CPU of the stream.
     pub cpu: u16,
     /// Byte offset in that stream.
     pub offset: u64,
-    /// Last time known before it.
+    /// Last known time before the error, in ns.
     pub ns: u64,
-    /// Last instruction address known before it.
+    /// Last known instruction address before the error.
     pub ip: u64,
-    /// What was wrong, for people.
+    /// Description of the error, for people.
     pub kind: String,
 }
 
-/// What the decoder counted.
+/// Counts taken by the decoder.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// One entry per CPU stream, by CPU number.
     pub per_cpu: Vec<CpuTotals>,
 }
 
-/// What the decoder counted on one CPU.
+/// Counts taken by the decoder on one CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuTotals {
     /// Instructions retired.
     pub instructions: u64,
     /// Conditional and indirect branches taken from the stream.
     pub branches: u64,
-    /// Decode errors, overflows not among them.
+    /// Decode errors, not including overflows.
     pub errors: u64,
-    /// Times that the processor dropped packets because its buffer was full (OVF packets).
+    /// Number of times that the processor dropped packets because its buffer was full (OVF packets).
     #[serde(default)]
     pub overflows: u64,
-    /// Bytes of the stream skipped while searching for a place to go on.
+    /// Bytes of the stream skipped while searching for a place to continue.
     pub lost_bytes: u64,
-    /// First time in the stream.
+    /// First time in the stream, in ns.
     pub first_ns: u64,
-    /// Last time in the stream.
+    /// Last time in the stream, in ns.
     pub last_ns: u64,
 }
 
 impl Totals {
-    /// Instructions over all CPUs.
+    /// Number of instructions on all CPUs.
     pub fn instructions(&self) -> u64 {
         self.per_cpu.iter().map(|c| c.instructions).sum()
     }
 
-    /// Decode errors over all CPUs.
+    /// Number of decode errors on all CPUs.
     pub fn errors(&self) -> u64 {
         self.per_cpu.iter().map(|c| c.errors).sum()
     }
 
-    /// Overflows over all CPUs.
+    /// Number of overflows on all CPUs.
     pub fn overflows(&self) -> u64 {
         self.per_cpu.iter().map(|c| c.overflows).sum()
     }
 
-    /// Bytes lost over all CPUs.
+    /// Number of bytes lost on all CPUs.
     pub fn lost_bytes(&self) -> u64 {
         self.per_cpu.iter().map(|c| c.lost_bytes).sum()
     }

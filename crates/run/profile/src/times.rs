@@ -1,63 +1,65 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What measured durations have beside the calling contexts of a profile.
+//! Data that only measured durations have, in addition to the calling contexts of a profile. There is no input; the
+//! analysis of durations fills these types. The output is [`Times`], which the store writes as tables. They are
+//! separate from the profile because other instruments measure no durations.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::Histogram;
 
-/// What durations have beside a profile.
+/// Data of measured durations, in addition to a profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Times {
-    /// One for each function of the profile.
+    /// One element for each function of the profile.
     pub funcs: Vec<FuncTimes>,
-    /// One for each node of the profile.
+    /// One element for each node of the profile.
     pub nodes: Vec<NodeTimes>,
-    /// What was counted.
+    /// Counts taken during the analysis.
     pub counts: Counts,
 }
 
 /// The durations of a function's calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FuncTimes {
-    /// Durations from entry to exit of all calls that ended, inner ones of recursion too.
+    /// Durations from entry to exit of all calls that ended, including the inner calls of a recursion.
     pub durations: Histogram,
-    /// Calls whose end is not known.
+    /// Calls whose end is unknown.
     pub unfinished: u64,
-    /// Calls in which events were lost: their duration is right, what is inside of them is not all known.
+    /// Calls during which events were lost. Their duration is right, but their callees may be incomplete.
     pub gapped: u64,
 }
 
-/// The times of a calling context, without those of its callees but for `total_ns`.
+/// The times of a calling context. Except for `total_ns`, they do not include its callees.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeTimes {
-    /// From entry to exit, all of it.
+    /// Time from entry to exit, including callees, in ns.
     pub total_ns: u64,
-    /// Not on a CPU.
+    /// Time off the CPU, in ns.
     pub off_ns: u64,
-    /// In interrupts that events told of; those that functions told of are nodes.
+    /// Time in interrupts that events reported, in ns. Interrupts that functions reported are nodes.
     pub irq_ns: u64,
 }
 
-/// What was counted on the way.
+/// Counts taken during the analysis of durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
     /// Calls that ended.
     pub calls: u64,
-    /// Of them, those whose entry was not there: the exit told when they began.
+    /// Calls, among those that ended, whose entry was missing. Their start time came from the exit event.
     pub rebuilt: u64,
-    /// Exits that could not be made calls: neither entry nor time of it, or no name.
+    /// Exits that could not be matched to a call, because the entry and its time were missing, or the name was.
     pub orphans: u64,
-    /// Calls whose end is not known.
+    /// Calls whose end is unknown.
     pub unfinished: u64,
     /// Calls that end before they begin.
     pub clock_jumps: u64,
-    /// Calls whose parts are longer than they are: their own time was taken as 0.
+    /// Calls whose parts are longer than the call itself. Their own time was set to 0.
     pub overfull: u64,
-    /// Events that were lost, as far as they were counted.
+    /// Lost events, as far as they were counted.
     pub lost: u64,
-    /// Places where events were lost without being counted.
+    /// Places where an uncounted number of events was lost.
     pub lost_uncounted: u64,
-    /// Calls whose callers did not show up in time; they count as outermost.
+    /// Calls whose callers did not appear in time. They are treated as outermost calls.
     pub uprooted: u64,
 }

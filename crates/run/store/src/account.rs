@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The account of an instrument: how much it saw and kept, and how much it lost, did not understand or guessed.
 //!
-//! In: counts, from whoever recorded or read a stream. Out: the same in the manifest (`accounts`), and one text that
-//! every report ends in. A count of zero was measured. A count that nobody could take is `None`, shown as "not known":
-//! a missing measurement must not look like a zero.
+//! The input is counts from the recorder or the reader of a stream. The output is the same counts in the manifest
+//! (`accounts`), and a text that ends every report. A count of zero was measured. A count that could not be taken is
+//! `None` and is shown as "not known", because a missing measurement must not look like a zero.
 
 use serde::{Deserialize, Serialize};
 
-/// Places named for one count. The count itself is not bounded.
+/// Maximum number of places named for one count. The count itself is not limited.
 pub const PLACES: usize = 16;
 
-/// How a count bears on the result.
+/// Effect of a count on the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// It happened within reach of the instrument.
+    /// Events within the instrument's reach.
     Seen,
-    /// It is in the result.
+    /// Events that are in the result.
     Kept,
-    /// It happened and is not in the result.
+    /// Events that happened but are not in the result.
     Lost,
-    /// It is in the recording, and the reader could not tell its meaning.
+    /// Events that are in the recording but that the reader could not interpret.
     NotUnderstood,
-    /// It is in the result, by inference instead of measurement.
+    /// Events that are in the result by inference instead of measurement.
     Guessed,
 }
 
 impl Fate {
-    /// All, in the order in which they are shown.
+    /// All values, in the order in which they are shown.
     pub const ALL: [Fate; 5] = [Fate::Seen, Fate::Kept, Fate::Lost, Fate::NotUnderstood, Fate::Guessed];
 
-    /// As a person reads it.
+    /// Name for people.
     pub fn name(self) -> &'static str {
         match self {
             Fate::Seen => "seen",
@@ -41,22 +41,22 @@ impl Fate {
         }
     }
 
-    /// Whether a count above zero makes the result less than whole.
+    /// True if a count above zero makes the result incomplete.
     pub fn is_fault(self) -> bool {
         matches!(self, Fate::Lost | Fate::NotUnderstood | Fate::Guessed)
     }
 }
 
-/// One count.
+/// One count of an account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// How it bears on the result.
+    /// Effect of the count on the result.
     pub fate: Fate,
-    /// Unit in the plural: `instructions`, `bytes of packets`, `calls without an end`.
+    /// Unit in the plural, such as `instructions`, `bytes of packets`, `calls without an end`.
     pub unit: String,
-    /// How many, or `None` where it could not be counted.
+    /// The count, or `None` if it could not be taken.
     pub count: Option<u64>,
-    /// The first places, [`PLACES`] at most: a file and offset, a function, a reason.
+    /// The first places, at most [`PLACES`]: a file and offset, a function, or a reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<String>,
 }
@@ -65,12 +65,12 @@ pub struct Entry {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Account {
-    /// In the order in which they were added.
+    /// The counts, in the order in which they were added.
     pub entries: Vec<Entry>,
 }
 
 impl Account {
-    /// An account with nothing in it.
+    /// An empty account.
     pub fn new() -> Self {
         Account::default()
     }
@@ -81,7 +81,7 @@ impl Account {
         self.at(fate, unit, count, Vec::new())
     }
 
-    /// Adds a count and where it comes from. Places beyond [`PLACES`] are dropped.
+    /// Adds a count and the places it comes from. Places beyond [`PLACES`] are dropped.
     #[must_use]
     pub fn at(
         mut self,
@@ -95,24 +95,25 @@ impl Account {
         self
     }
 
-    /// Whether nothing was added.
+    /// True if the account has no counts.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The sum of the counts of one fate and unit; `None` if there is none or one of them is not known.
+    /// Sum of the counts of one fate and unit. `None` if there are none or one of them is unknown.
     pub fn count(&self, fate: Fate, unit: &str) -> Option<u64> {
         let mut found = self.entries.iter().filter(|e| e.fate == fate && e.unit == unit).peekable();
         found.peek()?;
         found.map(|e| e.count).try_fold(0u64, |sum, n| Some(sum.saturating_add(n?)))
     }
 
-    /// Whether all that was seen is in the result, measured: every loss, misunderstanding and guess is known to be zero.
+    /// True if everything seen is in the result and was measured, which means that every count of losses,
+    /// misunderstandings and guesses is known to be zero. False for an empty account.
     pub fn is_whole(&self) -> bool {
         !self.is_empty() && self.entries.iter().filter(|e| e.fate.is_fault()).all(|e| e.count == Some(0))
     }
 
-    /// A line for each fate that has counts, and one for each place.
+    /// Text with a line for each fate that has counts, and one for each place.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         for fate in Fate::ALL {
@@ -147,10 +148,10 @@ impl Entry {
     }
 }
 
-/// Columns of a line of counts.
+/// Maximum width of a line of counts, in columns.
 const WIDTH: usize = 128;
 
-/// Counts one after the other, in lines below each other.
+/// Joins the counts and breaks the line where it becomes too long.
 fn wrapped(counts: &[String]) -> String {
     const INDENT: usize = 18;
     let (mut text, mut column) = (String::new(), INDENT);
@@ -166,7 +167,7 @@ fn wrapped(counts: &[String]) -> String {
     text
 }
 
-/// A unit of one: its first word in the plural is what is counted.
+/// The unit for a count of one. Its first word in the plural becomes singular.
 fn singular(unit: &str) -> String {
     let mut found = false;
     let one = |word: &str| {
@@ -183,7 +184,7 @@ fn singular(unit: &str) -> String {
     unit.split(' ').map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// `1,234,567`.
+/// The number with separators, such as `1,234,567`.
 fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -196,7 +197,8 @@ fn grouped(n: u64) -> String {
     out
 }
 
-/// Places may hold names out of a recording: control characters must not reach a terminal.
+/// Replaces control characters. Places may contain names from a recording, and control characters must not reach a
+/// terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

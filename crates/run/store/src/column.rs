@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Columns of plain values to and from Parquet files.
+//! Conversion of columns of plain values to Parquet files and back.
 //!
-//! Only what the tables need: unsigned integers (some nullable), strings, booleans. All rows of a table
-//! are one row group; Snappy pages, dictionary where it helps, a fixed `created_by`: the same values
-//! always give the same bytes.
+//! The input is a table's columns; the output is its file, or the reverse. Only the types that the tables need are
+//! supported: unsigned integers (some of them nullable), strings, and booleans. All rows of a table are one row group,
+//! except in tables that are too large for memory. Pages are compressed with Snappy and `created_by` is fixed, so the
+//! same values always give the same bytes.
 
 use crate::{Result, StoreError, io_at, write_atomically};
 use bytes::Bytes;
@@ -19,16 +20,16 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Rows read at once: bounds what a lying row count can make us allocate.
+/// Number of rows read at once. This limits the allocation that a false row count can cause.
 const BATCH: usize = 64 * 1024;
 
-/// Values of one column.
+/// The values of one column.
 pub(crate) enum Column {
     U64(Vec<u64>),
     U32(Vec<u32>),
     /// `None` is SQL's NULL.
     OptU32(Vec<Option<u32>>),
-    /// The same.
+    /// `None` is SQL's NULL.
     OptU64(Vec<Option<u64>>),
     Str(Vec<String>),
     Bool(Vec<bool>),
@@ -47,7 +48,7 @@ impl Column {
     }
 }
 
-/// Writes a table, whole or not at all.
+/// Writes a table completely or not at all.
 pub(crate) fn write_table(path: &Path, name: &str, columns: &[(&str, Column)]) -> Result<()> {
     let bytes =
         encode(name, columns).map_err(|source| StoreError::Parquet { path: path.to_path_buf(), source })?;
@@ -63,8 +64,8 @@ fn encode(name: &str, columns: &[(&str, Column)]) -> Result<Vec<u8>, ParquetErro
     writer.into_inner()
 }
 
-/// Writes a table too large for memory, a row group at a time, whole or not at all. The first group must be there; it
-/// may be empty.
+/// Writes a table that is too large for memory, one row group at a time, completely or not at all. There must be a
+/// first group, which may be empty.
 pub(crate) fn write_groups<'a>(
     path: &Path,
     name: &str,
@@ -112,7 +113,7 @@ fn open_writer<W: std::io::Write + Send>(
     SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), properties())
 }
 
-/// How every table is written.
+/// Writer properties of every table.
 pub(crate) fn properties() -> Arc<WriterProperties> {
     let properties = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
@@ -184,7 +185,8 @@ impl<'a> Table<'a> {
         Ok(table)
     }
 
-    /// The Parquet reader takes the places of column chunks on trust; a damaged footer must not get so far.
+    /// Fails if a column chunk lies outside of the file. The Parquet reader trusts these ranges, so a damaged footer
+    /// must be rejected before it is used.
     fn check_ranges(&self, size: i64) -> Result<()> {
         let metadata = self.reader.metadata();
         for column in metadata.row_groups().iter().flat_map(|g| g.columns()) {
@@ -205,13 +207,13 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
-    /// Whether there is such a column.
+    /// True if the table has a column of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         let schema = self.reader.metadata().file_metadata().schema_descr();
         schema.columns().iter().any(|column| column.path().string() == name)
     }
 
-    /// An error about a row of this table.
+    /// An error that names a row of this table.
     pub(crate) fn bad(&self, row: usize, what: impl Into<String>) -> StoreError {
         StoreError::Table { path: self.path.to_path_buf(), row, what: what.into() }
     }
@@ -278,7 +280,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Values present and, for nullable columns, a definition level per row.
+    /// The values that are not NULL and, for nullable columns, a definition level per row.
     fn read<T: DataType>(
         &self,
         name: &str,
@@ -321,8 +323,8 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Turns a panic of the Parquet reader into an error: it asserts where damaged files should be reported,
-/// and a damaged table must not take the program down.
+/// Turns a panic of the Parquet reader into an error. The reader asserts in places where it should report a damaged
+/// file, and a damaged table must not end the program.
 fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Intervals between markers as Parquet tables, and back.
+//! Conversion of intervals between markers to Parquet tables and back. The input is the intervals and instruction
+//! counts of a profile; the output is these tables. They are a module of their own because one interval takes rows of
+//! several tables.
 //!
-//! | table | one row is | columns |
+//! | table | content of a row | columns |
 //! |---|---|---|
 //! | deltas | a kind of interval | delta, name, from, to, scope (`cpu`, `task`), restarted, unfinished |
 //! | delta_bins | a bin of its histogram | delta, of (`ns`, `insns`), low, high, count, sum, min, max |
@@ -9,8 +11,7 @@
 //! | delta_sites | a context in which it began | delta, node, count, ns, insns, max_ns |
 //! | counts | an instruction pattern in a function | pattern, func, count |
 //!
-//! In `delta_bins` the sum, smallest and largest value are those of the whole histogram, the same in each of its
-//! rows.
+//! In `delta_bins` the sum, minimum and maximum are those of the whole histogram, and are the same in each of its rows.
 
 use kprism_profile::{Bin, Count, Delta, Histogram, Interval, Scope, Site};
 
@@ -18,7 +19,7 @@ use crate::column::{Column, Table};
 use crate::tables::{below, rows, save, u32s, u64s};
 use crate::{Result, Run};
 
-/// How many rows there are that others refer to.
+/// Numbers of rows in the tables to which these tables refer.
 pub(crate) struct Limits {
     pub funcs: usize,
     pub tasks: usize,
@@ -112,7 +113,7 @@ fn numbered(deltas: &[Delta]) -> impl Iterator<Item = (u32, &Delta)> {
     (0..).zip(deltas)
 }
 
-/// Reads the tables back.
+/// Reads the tables back. Fails if a row refers to one that does not exist.
 pub(crate) fn load_deltas(run: &Run, limits: &Limits) -> Result<(Vec<Delta>, Vec<Count>)> {
     let path = run.table("deltas");
     let t = Table::open(&path)?;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What durations have beside a profile, as Parquet tables, and back.
+//! Conversion of measured durations to Parquet tables and back. The input is the [`Times`] of a run; the output is
+//! these tables. They are separate from the profile's tables because only some instruments measure durations.
 //!
-//! | table | one row is | columns |
+//! | table | content of a row | columns |
 //! |---|---|---|
 //! | durations | a function | func, calls, sum_ns, min_ns, max_ns, unfinished, gapped |
 //! | duration_bins | a bin of the histogram of its calls' durations | func, low, high, count |
 //! | node_times | a calling context | node, total_ns, off_cpu_ns, interrupts_ns |
 //!
-//! What was counted on the way is in the manifest, `options.durations`.
+//! The counts of the analysis are in the manifest, under `options.durations`.
 
 use kprism_profile::{Bin, Counts, FuncTimes, Histogram, NodeTimes, Profile, Times};
 
@@ -15,16 +16,16 @@ use crate::column::{Column, Table};
 use crate::tables::{below, rows, save, u32s, u64s};
 use crate::{Result, Run};
 
-/// The tables' names.
+/// Names of the tables.
 const TABLES: [&str; 3] = ["durations", "duration_bins", "node_times"];
 
-/// Where the manifest's options have the counts.
+/// Key of the counts in the manifest's options.
 const COUNTS: &str = "durations";
 
-/// Writes the tables, and the counts into the manifest.
+/// Writes the tables, and writes the counts into the manifest.
 ///
 /// # Errors
-/// The first file the disk refuses.
+/// Fails at the first file that cannot be written.
 pub fn save_times(run: &Run, times: &Times) -> Result<()> {
     let numbers = |count: usize| Column::U32((0..count as u32).collect());
     let funcs = &times.funcs;
@@ -70,7 +71,7 @@ pub fn save_times(run: &Run, times: &Times) -> Result<()> {
     run.write_manifest(&manifest)
 }
 
-/// Whether a run has these tables.
+/// True if the run has all of these tables.
 #[must_use]
 pub fn has_times(run: &Run) -> bool {
     TABLES.iter().all(|name| run.table(name).exists())
@@ -79,7 +80,7 @@ pub fn has_times(run: &Run) -> bool {
 /// Reads the tables of a run with this profile.
 ///
 /// # Errors
-/// A table is missing, damaged, or speaks of functions or contexts that the profile does not have.
+/// Fails if a table is missing or damaged, or does not match the functions and contexts of the profile.
 pub fn load_times(run: &Run, profile: &Profile) -> Result<Times> {
     let path = run.table("durations");
     let t = Table::open(&path)?;

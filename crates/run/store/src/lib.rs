@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The run folder: one directory that holds everything one run recorded and everything learned from it.
+//! The run folder: one directory that holds everything that one run recorded and everything derived from it.
 //!
-//! What comes in: raw streams written by the recorders, a [`Manifest`] by whoever made the run, a
-//! [`Profile`](kprism_profile::Profile) by the flow instrument. What goes out: the same, from disk, so that
-//! reports and comparisons work without decoding again.
+//! The input is raw streams written by the recorders, a [`Manifest`] from the program that made the run, and a
+//! [`Profile`](kprism_profile::Profile) from the analyses. The output is the same data read from disk, so that reports
+//! and comparisons work without decoding again.
 //!
 //! ```text
 //! kprism.data/
-//!   manifest.json        what ran, where, with which clock; what was lost
+//!   manifest.json        command, machine, clock, losses
 //!   streams/             raw: Intel PT, code dictionary, sideband
 //!   symbols/             kallsyms, modules, root/<mapped ELF files>
 //!   tables/*.parquet     the profile, readable by DuckDB, Polars, Spark, pandas
 //!   console.log stdout stderr
 //! ```
 //!
-//! Why Parquet: analysis of many runs is a job for tools that people have already. The tables carry no
-//! dates and no host names, so two identical runs have identical bytes; those facts are in the manifest.
+//! The tables are Parquet files because people already have tools to analyse many runs in this format. The tables
+//! contain no dates and no host names, so two identical runs have identical bytes; dates and names are in the manifest.
 
 mod account;
 mod column;
@@ -42,15 +42,15 @@ pub use tlb_table::{MissRow, save_tlb_misses};
 use std::io::Write as _;
 use std::path::PathBuf;
 
-/// What can go wrong with a run folder. Every variant names the file.
+/// The errors of a run folder. Every variant names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The file system refused.
+    /// A file operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// File or folder concerned.
         path: PathBuf,
-        /// The system's reason.
+        /// Error returned by the system.
         source: std::io::Error,
     },
     /// The folder is not a run.
@@ -59,7 +59,7 @@ pub enum StoreError {
         /// The folder.
         path: PathBuf,
     },
-    /// The place for a new run is taken by something that is not a run.
+    /// The path for a new run is taken by something that is not a run.
     #[error(
         "{}: exists and is not a kprism run, so it is left alone; choose another place with -o",
         path.display()
@@ -68,34 +68,34 @@ pub enum StoreError {
         /// The file or folder in the way.
         path: PathBuf,
     },
-    /// Somebody records into the folder now.
+    /// Another process is recording into the folder.
     #[error("{}: another kprism is recording into it; choose another place with -o, or wait for it to end", path.display())]
     Busy {
         /// The folder.
         path: PathBuf,
     },
-    /// The place for a new run is somebody else's.
+    /// The folder for a new run belongs to another user.
     #[error("{}: user {uid}'s, who could change what is written there; choose another place with -o", path.display())]
     Foreign {
         /// The folder.
         path: PathBuf,
-        /// Whose it is.
+        /// User ID of the owner.
         uid: u32,
     },
-    /// Something in a run would have other files read or written.
+    /// An entry of a run would cause other files to be read or written.
     #[error("{}: {what}; a run holds files and folders of its own: remove it, or put a copy there", path.display())]
     Leaves {
-        /// What is in the run.
+        /// The entry in the run.
         path: PathBuf,
-        /// What it is.
+        /// Description of the entry.
         what: &'static str,
     },
-    /// The manifest is not the JSON it should be.
+    /// The manifest is not valid JSON or does not have the expected fields.
     #[error("{}: line {} column {}: {source}", path.display(), source.line(), source.column())]
     Manifest {
         /// The manifest.
         path: PathBuf,
-        /// What the JSON reader found.
+        /// Error of the JSON reader.
         source: serde_json::Error,
     },
     /// A table is missing: the run was recorded but not yet analysed.
@@ -109,22 +109,22 @@ pub enum StoreError {
     Parquet {
         /// The table's file.
         path: PathBuf,
-        /// What the Parquet reader found.
+        /// Error of the Parquet reader.
         source: parquet::errors::ParquetError,
     },
-    /// A table is Parquet, but its contents break a rule of the profile.
+    /// A table is valid Parquet, but its contents break a rule of the profile.
     #[error("{}: row {row}: {what}", path.display())]
     Table {
         /// The table's file.
         path: PathBuf,
         /// Zero-based row at which the rule is broken.
         row: usize,
-        /// The rule.
+        /// The rule that is broken.
         what: String,
     },
 }
 
-/// Shorthand for this crate.
+/// Result with this crate's error type.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// Attaches the path to an I/O error.
@@ -132,7 +132,7 @@ pub(crate) fn io_at(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> St
     move |source| StoreError::Io { path: path.to_path_buf(), source }
 }
 
-/// A new file. What has its name goes; nothing is written by way of a link.
+/// Creates a new file. An existing entry of that name is removed first, so that nothing is written through a link.
 pub(crate) fn fresh(path: &std::path::Path) -> std::io::Result<std::fs::File> {
     match std::fs::remove_file(path) {
         Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(why),
@@ -141,7 +141,7 @@ pub(crate) fn fresh(path: &std::path::Path) -> std::io::Result<std::fs::File> {
     std::fs::OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// Writes a whole file so that readers see the old or the new contents, never a part.
+/// Writes a whole file so that readers see either the old or the new contents, never a part.
 pub(crate) fn write_atomically(path: &std::path::Path, bytes: &[u8]) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".part");
@@ -149,7 +149,7 @@ pub(crate) fn write_atomically(path: &std::path::Path, bytes: &[u8]) -> Result<(
     let written =
         fresh(&part).and_then(|mut file| file.write_all(bytes)).and_then(|()| std::fs::rename(&part, path));
     if written.is_err() {
-        // On a full disk, half a file is only in the way.
+        // On a full disk, an incomplete file would only take space.
         let _ = std::fs::remove_file(&part);
     }
     written.map_err(io_at(path))

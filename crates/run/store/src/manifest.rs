@@ -1,39 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The manifest: what ran, where, with which clock, and what was lost.
+//! The manifest of a run. The input is the facts that the recorder and the decoder know: the command, the machine, the
+//! clock, and the losses. The output is `manifest.json`. These facts are in one small file so that a run can be
+//! described without reading its streams.
 
 use crate::{Account, Instrument};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Where the streams of a run came from.
+/// Origin of the streams of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunKind {
-    /// The guest lab, seen by the observer.
+    /// A guest of the lab, usually observed from outside.
     #[default]
     Lab,
-    /// Intel PT that was recorded elsewhere.
+    /// Streams that were recorded elsewhere.
     Import,
-    /// The machine itself, by its kernel's own tracer.
+    /// This machine, recorded by its kernel's tracers or QEMU's user mode.
     Host,
 }
 
-/// The clock behind every `_ns` in the run, and the ratios needed to read time packets.
+/// The clock of every `_ns` value in the run, and the ratios needed to interpret time packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
-    /// For people: `guest-virtual`, `host-tsc`, …
+    /// Name for people: `guest-virtual`, `host-tsc`, …
     pub name: String,
-    /// Ticks of the time stamp counter per second.
+    /// Frequency of the time stamp counter, in Hz.
     pub tsc_hz: u64,
-    /// TSC = ART · `art_num` / `art_den` (CPUID leaf 15H EBX and EAX).
+    /// Numerator in TSC = ART · `art_num` / `art_den` (CPUID leaf 15H EBX and EAX).
     pub art_num: u32,
-    /// See `art_num`.
+    /// Denominator; see `art_num`.
     pub art_den: u32,
-    /// MTC packets come every 2^`mtc_freq` ART ticks (`IA32_RTIT_CTL.MTCFreq`).
+    /// An MTC packet is sent every 2^`mtc_freq` ART ticks (`IA32_RTIT_CTL.MTCFreq`).
     pub mtc_freq: u8,
     /// Maximum non-turbo ratio (`MSR_PLATFORM_INFO` bits 15:8), the reference for CBR packets.
     pub nom_ratio: u8,
-    /// Least cycles between two CYC packets (`IA32_RTIT_CTL.CycThresh`), 0 if all were sent or it is unknown.
+    /// Minimum number of cycles between two CYC packets (`IA32_RTIT_CTL.CycThresh`). 0 if all were sent or the value is
+    /// unknown.
     #[serde(default)]
     pub cyc_threshold: u64,
 }
@@ -52,79 +55,79 @@ impl Default for Clock {
     }
 }
 
-/// The kernel that ran.
+/// The kernel of the traced machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernel {
-    /// `uname -r`.
+    /// Release, as `uname -r` prints it.
     pub release: String,
-    /// GNU build id in hex, empty if unknown.
+    /// GNU build ID in hexadecimal; empty if unknown.
     #[serde(default)]
     pub build_id: String,
 }
 
-/// Contents of `manifest.json`. The only file of a run that holds wall-clock dates.
+/// Contents of `manifest.json`. It is the only file of a run that contains wall-clock dates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Layout of the run folder; 1.
+    /// Version of the run folder's layout; 1.
     pub version: u32,
-    /// Program that made the run, with version.
+    /// Program that made the run, with its version.
     #[serde(default)]
     pub tool: String,
-    /// Where the streams came from.
+    /// Origin of the streams.
     pub kind: RunKind,
     /// The instruments that recorded into the run; see [`Run::instruments`](crate::Run::instruments) for older runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instruments: Vec<Instrument>,
-    /// The command that was watched; empty for imports.
+    /// Command that was observed; empty if there was none.
     #[serde(default)]
     pub command: Vec<String>,
-    /// The kernel it ran on, if known.
+    /// Kernel on which the run was recorded, if known.
     #[serde(default)]
     pub kernel: Option<Kernel>,
-    /// When, RFC 3339 in UTC.
+    /// Time of creation, as RFC 3339 in UTC.
     #[serde(default)]
     pub created: String,
-    /// The clock of all times.
+    /// Clock of all times.
     #[serde(default)]
     pub clock: Clock,
-    /// CPUs with a stream.
+    /// Number of CPUs that have a stream.
     pub vcpus: u32,
     /// Exit code of the command, if it ended.
     #[serde(default)]
     pub exit_code: Option<i32>,
-    /// Instructions decoded, once decoded.
+    /// Number of instructions decoded, if the run has been decoded.
     #[serde(default)]
     pub instructions: Option<u64>,
-    /// Instructions by the recorder's own count, where it has one.
+    /// Number of instructions according to the recorder, if it counts them.
     #[serde(default)]
     pub instructions_recorded: Option<u64>,
-    /// Places that could not be decoded, once decoded.
+    /// Number of places that could not be decoded, if the run has been decoded.
     #[serde(default)]
     pub decode_errors: Option<u64>,
     /// Bytes lost by the recorder or skipped by the decoder.
     #[serde(default)]
     pub lost_bytes: u64,
-    /// Why recording ended early, if it did.
+    /// Reason for an early end of the recording, if there was one.
     #[serde(default)]
     pub stopped: Option<String>,
-    /// Everything needed to do the run again (options of the command line, versions of tools).
+    /// Everything needed to repeat the run, such as command-line options and versions of tools.
     #[serde(default)]
     pub options: BTreeMap<String, serde_json::Value>,
-    /// What each instrument saw, kept, lost, did not understand and guessed.
+    /// Account of each instrument.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub accounts: BTreeMap<Instrument, Account>,
-    /// Fields of later versions, kept when the manifest is written again.
+    /// Fields of later versions, which are kept when the manifest is written again.
     #[serde(flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
 }
 
 impl Manifest {
-    /// Whether every instrument's account is there and whole: see [`Account::is_whole`].
+    /// True if there is at least one account and all accounts are whole; see [`Account::is_whole`].
     pub fn is_whole(&self) -> bool {
         !self.accounts.is_empty() && self.accounts.values().all(Account::is_whole)
     }
 
-    /// A manifest with nothing known but its kind and the number of CPUs.
+    /// A manifest with only a kind and a number of CPUs.
     pub fn new(kind: RunKind, vcpus: u32) -> Self {
         Manifest {
             version: 1,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A stream's bytes, without reading them into memory first.
+//! Access to a stream's bytes without reading them into memory first.
 //!
-//! In: a path. Out: a slice. The file is mapped, so a stream may be larger than memory, and a reader that stops early
-//! has read no more than it looked at: pages come from the file as they are needed, and the kernel drops them again.
+//! The input is a path; the output is a slice. The file is mapped, so a stream may be larger than memory, and a reader
+//! that stops early reads only the part that it looked at. The kernel loads pages from the file as they are needed, and
+//! drops them again.
 
 use std::fs::File;
 use std::io;
@@ -11,26 +12,26 @@ use std::path::Path;
 
 use memmap2::{Advice, Mmap};
 
-/// A file's contents.
+/// The contents of a file.
 #[derive(Debug, Default)]
 pub struct Mapped(Option<Mmap>);
 
 impl Mapped {
-    /// Maps the file for a reader that goes from its start to its end.
+    /// Maps a file for a reader that reads it from start to end.
     ///
     /// # Errors
-    /// The file cannot be opened or mapped.
+    /// Fails if the file cannot be opened or mapped.
     pub fn open(path: &Path) -> io::Result<Mapped> {
         let file = File::open(path)?;
-        // A map of no bytes is an error to mmap(2).
+        // mmap(2) refuses a mapping of length 0.
         if file.metadata()?.len() == 0 {
             return Ok(Mapped(None));
         }
-        // SAFETY: the map is private and read-only, and a slice of bytes has no invalid values. Recorders append to a
-        // stream or write it once, they never shorten it; whoever truncates a run's file while it is being read ends
-        // this process by SIGBUS, and cannot make it read other memory.
+        // SAFETY: the mapping is private and read-only, and a slice of bytes has no invalid values. Recorders append to
+        // a stream or write it once, and never shorten it. A process that truncates a run's file while it is being read
+        // ends this process by SIGBUS, but cannot make it read other memory.
         let map = unsafe { Mmap::map(&file)? };
-        // Only a hint: a kernel that refuses it reads the same bytes.
+        // This is only a hint. If the kernel refuses it, the same bytes are read.
         let _ = map.advise(Advice::Sequential);
         Ok(Mapped(Some(map)))
     }

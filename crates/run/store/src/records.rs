@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A table whose columns are known only when it is written: what probes collected. Any value may be missing, and a
-//! column's name may be any text.
+//! A table whose columns are known only when it is written, such as the records that probes collected. The input is
+//! named columns; the output is a Parquet file. Any value may be missing and a column's name may be any text, which the
+//! fixed tables do not need.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,18 +15,18 @@ use parquet::schema::types::Type;
 use crate::column::properties;
 use crate::{Result, StoreError, write_atomically};
 
-/// A column's values; none is SQL's NULL.
+/// The values of a column. `None` is SQL's NULL.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
-    /// Numbers with a sign.
+    /// Signed integers.
     Signed(Vec<Option<i64>>),
-    /// Numbers without.
+    /// Unsigned integers.
     Unsigned(Vec<Option<u64>>),
     /// Floating-point numbers.
     Float(Vec<Option<f64>>),
-    /// Truths.
+    /// Booleans.
     Bool(Vec<Option<bool>>),
-    /// Texts.
+    /// Strings.
     Text(Vec<Option<String>>),
 }
 
@@ -43,10 +44,10 @@ impl Values {
     }
 }
 
-/// Writes a table, whole or not at all.
+/// Writes a table completely or not at all.
 ///
 /// # Errors
-/// The disk refuses.
+/// Fails if the columns do not form a table or the file cannot be written.
 pub fn save_records(path: &Path, columns: &[(String, Values)]) -> Result<()> {
     let bytes = encode(columns).map_err(|source| StoreError::Parquet { path: path.to_path_buf(), source })?;
     write_atomically(path, &bytes)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The folder itself: creating with rotation, opening, and where everything is.
+//! The folder of a run: creates it and rotates an older one, opens it, and gives the paths of its files. The input is a
+//! path; the output is a [`Run`]. A run may come from another user, so opening one checks that nothing in it leads
+//! elsewhere.
 
 use serde::Deserialize;
 
@@ -9,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Names of the tables, without folder and suffix.
+/// Names of a profile's tables, without folder and suffix.
 pub const TABLES: [&str; 12] = [
     "functions",
     "tasks",
@@ -27,8 +29,8 @@ pub const TABLES: [&str; 12] = [
 
 /// An existing run folder.
 ///
-/// A run that was made by [`Run::create`] stays locked until the last clone of that value goes: nobody else can record
-/// into it, or rotate it away, meanwhile.
+/// A run that was made by [`Run::create`] stays locked until its last clone is dropped. Until then, no other process
+/// can record into it or rotate it away.
 #[derive(Debug, Clone)]
 pub struct Run {
     dir: PathBuf,
@@ -36,21 +38,23 @@ pub struct Run {
 }
 
 impl Run {
-    /// Makes a new, empty run at `dir`.
+    /// Creates a new, empty run at `dir`.
     ///
-    /// Only its owner may read it: it holds what was in memory, and where the kernel is.
+    /// The new folder can be read only by its owner, because a run contains memory contents and the kernel's addresses.
+    /// An empty folder that exists already is used with its permissions.
     ///
-    /// A run that is already there is renamed to `dir.old`, and the one before it (`dir.old`) removed.
-    /// Anything that is not a run is left alone.
+    /// A run that exists at `dir` is renamed to `dir.old`, and an older run at `dir.old` is removed. Anything else is
+    /// left alone.
     ///
     /// # Errors
-    /// [`StoreError::Occupied`] if `dir` or `dir.old` is something else, [`StoreError::Io`] otherwise.
+    /// [`StoreError::Occupied`] if `dir` or `dir.old` is not a run, [`StoreError::Foreign`] if `dir` is another user's
+    /// empty folder, [`StoreError::Busy`] if another process is recording into it, and [`StoreError::Io`] otherwise.
     pub fn create(dir: &Path) -> Result<Run> {
         if let Ok(there) = dir.symlink_metadata()
             && there.uid() != own_uid()
             && is_empty_dir(dir)
         {
-            // Whoever made it could put links into it while we write.
+            // The owner of the folder could put links into it while we write.
             return Err(StoreError::Foreign { path: dir.to_path_buf(), uid: there.uid() });
         }
         if dir.symlink_metadata().is_ok() && !is_empty_dir(dir) {
@@ -70,7 +74,7 @@ impl Run {
             fs::create_dir_all(parent).map_err(io_at(parent))?;
         }
         match fs::DirBuilder::new().mode(0o700).create(dir) {
-            // It is our own, and empty.
+            // The folder is our own, and empty.
             Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists && is_empty_dir(dir) => {}
             made => made.map_err(io_at(dir))?,
         }
@@ -81,12 +85,12 @@ impl Run {
         Ok(run)
     }
 
-    /// Opens a run that was recorded before, perhaps elsewhere by somebody else: reading it reads nothing but it, and writing
-    /// its tables writes nowhere else.
+    /// Opens a recorded run, which may come from another machine and user. Reading the run reads no other files, and
+    /// writing its tables writes no other files.
     ///
     /// # Errors
-    /// [`StoreError::NotARun`] if there is no manifest, [`StoreError::Leaves`] if something in it is a link that leads out of it,
-    /// or neither a file nor a folder.
+    /// [`StoreError::NotARun`] if there is no manifest; [`StoreError::Leaves`] if an entry is a link that leads out of
+    /// the run, or neither a file nor a folder.
     pub fn open(dir: &Path) -> Result<Run> {
         let run = Run { dir: dir.to_path_buf(), _lock: None };
         if run.manifest_path().symlink_metadata().is_err() {
@@ -97,12 +101,12 @@ impl Run {
         Ok(run)
     }
 
-    /// The folder.
+    /// Path of the folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// `manifest.json`.
+    /// Path of `manifest.json`.
     pub fn manifest_path(&self) -> PathBuf {
         self.dir.join("manifest.json")
     }
@@ -112,27 +116,27 @@ impl Run {
         self.dir.join("streams")
     }
 
-    /// The Intel PT stream of a CPU.
+    /// Path of a CPU's Intel PT stream.
     pub fn pt(&self, cpu: u32) -> PathBuf {
         self.streams().join(format!("cpu{cpu}.pt"))
     }
 
-    /// When which code fragment became visible to a CPU's stream.
+    /// Path of a CPU's code map, which tells when each code fragment became visible to the CPU's stream.
     pub fn code_map(&self, cpu: u32) -> PathBuf {
         self.streams().join(format!("cpu{cpu}.map"))
     }
 
-    /// The code fragments as they ran.
+    /// Path of the code dictionary, which has the code fragments as they ran.
     pub fn code_dict(&self) -> PathBuf {
         self.streams().join("code.dict")
     }
 
-    /// Context switches, renames, mappings, marks: one JSON object a line.
+    /// Path of the sideband: context switches, renames, mappings and marks, as one JSON object per line.
     pub fn sideband(&self) -> PathBuf {
         self.streams().join("sideband.jsonl")
     }
 
-    /// The recorder's own counts.
+    /// Path of the recorder's own counts.
     pub fn counts(&self) -> PathBuf {
         self.streams().join("counts.json")
     }
@@ -142,12 +146,12 @@ impl Run {
         self.streams().join("tlb")
     }
 
-    /// TLB misses of a CPU.
+    /// Path of a CPU's TLB misses.
     pub fn tlb_misses(&self, cpu: u32) -> PathBuf {
         self.tlb().join(format!("cpu{cpu}.miss"))
     }
 
-    /// Counts of the TLB models.
+    /// Path of the counts of the TLB models.
     pub fn tlb_counts(&self) -> PathBuf {
         self.tlb().join("counts.json")
     }
@@ -197,7 +201,7 @@ impl Run {
         self.probe().join("probes.json")
     }
 
-    /// Folder of symbols.
+    /// Folder of the symbols.
     pub fn symbols(&self) -> PathBuf {
         self.dir.join("symbols")
     }
@@ -217,22 +221,22 @@ impl Run {
         self.dir.join("tables")
     }
 
-    /// One table; `name` is one of [`TABLES`].
+    /// Path of a table. `name` is one of [`TABLES`] or the name of another instrument's table.
     pub fn table(&self, name: &str) -> PathBuf {
         self.tables().join(format!("{name}.parquet"))
     }
 
-    /// The kernel's console.
+    /// Path of the kernel's console output.
     pub fn console_log(&self) -> PathBuf {
         self.dir.join("console.log")
     }
 
-    /// The command's standard output.
+    /// Path of the command's standard output.
     pub fn stdout(&self) -> PathBuf {
         self.dir.join("stdout")
     }
 
-    /// The command's standard error.
+    /// Path of the command's standard error.
     pub fn stderr(&self) -> PathBuf {
         self.dir.join("stderr")
     }
@@ -240,17 +244,18 @@ impl Run {
     /// Reads the manifest.
     ///
     /// # Errors
-    /// [`StoreError::Manifest`] with line and column if it is not the JSON expected.
+    /// [`StoreError::Manifest`] with line and column if it is not the expected JSON; [`StoreError::Io`] if it cannot be
+    /// read.
     pub fn manifest(&self) -> Result<Manifest> {
         let path = self.manifest_path();
         let bytes = fs::read(&path).map_err(io_at(&path))?;
         serde_json::from_slice(&bytes).map_err(|source| StoreError::Manifest { path, source })
     }
 
-    /// Writes the manifest in one step; a reader never sees half of it.
+    /// Writes the manifest in one step. A reader never sees a part of it.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if the disk refuses.
+    /// [`StoreError::Io`] if the file cannot be written.
     pub fn write_manifest(&self, manifest: &Manifest) -> Result<()> {
         let path = self.manifest_path();
         let mut json = serde_json::to_vec_pretty(manifest)
@@ -259,11 +264,11 @@ impl Run {
         write_atomically(&path, &json)
     }
 
-    /// Puts the sideband together that the recorder wrote CPU by CPU (`cpuN.side.jsonl`): in order of time, ties in
-    /// order of CPU. A line that a recorder's sudden end cut short is dropped. Nothing to do is no error.
+    /// Merges the sidebands that the recorder wrote for each CPU (`cpuN.side.jsonl`), ordered by time and then by CPU.
+    /// An incomplete last line, left by a sudden end of the recorder, is dropped. Does nothing if there are none.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if the disk refuses.
+    /// [`StoreError::Io`] if a file cannot be read or written.
     pub fn merge_sideband(&self) -> Result<()> {
         let parts = self.sideband_parts();
         if parts.is_empty() {
@@ -273,10 +278,10 @@ impl Run {
         parts.iter().try_for_each(|path| fs::remove_file(path).map_err(io_at(path)))
     }
 
-    /// The sideband, whether or not its parts could be put together on the disk; empty if there is none.
+    /// The sideband's text, from its file or merged from its parts. Empty if there is none.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if a file is there and cannot be read.
+    /// [`StoreError::Io`] if a file exists and cannot be read.
     pub fn sideband_text(&self) -> Result<Vec<u8>> {
         let parts = self.sideband_parts();
         if !parts.is_empty() {
@@ -294,21 +299,22 @@ impl Run {
         (0..).map(part).take_while(|path| path.exists()).collect()
     }
 
-    /// Removes what there is of the tables, so that nobody takes a part for the whole. What cannot be removed stays.
+    /// Removes all tables of the profile, so that an incomplete set is not mistaken for a complete one. Tables that
+    /// cannot be removed stay.
     pub fn remove_tables(&self) {
         for table in TABLES {
             let _ = fs::remove_file(self.table(table));
         }
     }
 
-    /// Whether the tables are there, that is whether the run has been decoded.
+    /// True if all tables of the profile exist, which means that the run has been decoded.
     pub fn has_tables(&self) -> bool {
         TABLES.iter().all(|t| self.table(t).exists())
     }
 }
 
-/// The lines of all parts in order of time. One that is damaged stays behind the line before it, for who reads them to
-/// count; but a last line without its end was cut short by a recorder's sudden end, and is dropped.
+/// The lines of all parts, ordered by time. A damaged line stays behind the line before it, so that its reader can
+/// count it. An incomplete last line, left by a sudden end of the recorder, is dropped.
 fn merged(parts: &[PathBuf]) -> Result<Vec<u8>> {
     let mut lines = Vec::new();
     for path in parts {
@@ -328,8 +334,8 @@ fn merged(parts: &[PathBuf]) -> Result<Vec<u8>> {
     Ok(text.into_bytes())
 }
 
-/// Takes the lock of the folder itself, which goes with the file descriptor, however the process ends. `None` for what is
-/// no folder, or on a file system that knows no locks.
+/// Locks the folder itself. The lock is released with the file descriptor, however the process ends. Returns `None` if
+/// `dir` cannot be opened, or if the file system has no locks.
 fn lock(dir: &Path) -> Result<Option<File>> {
     let Ok(folder) = File::open(dir) else { return Ok(None) };
     match folder.try_lock() {
@@ -339,21 +345,21 @@ fn lock(dir: &Path) -> Result<Option<File>> {
     }
 }
 
-/// A line of the sideband, as far as merging needs it.
+/// The time of a sideband line, the only field that merging needs.
 #[derive(Deserialize)]
 struct Timed {
     t: u64,
 }
 
-/// `dir` with `.old` appended to its last part.
+/// Path with `.old` appended to its last component.
 fn old_of(dir: &Path) -> PathBuf {
     let mut name = dir.file_name().unwrap_or_default().to_os_string();
     name.push(".old");
     dir.with_file_name(name)
 }
 
-/// A recording cut short before its manifest was written still counts as a run, else it could never be
-/// rotated away.
+/// True if the folder is a run. A recording that ended before its manifest was written counts as a run too, because
+/// otherwise it could never be rotated away.
 fn looks_like_run(dir: &Path) -> bool {
     let is_real_dir = dir.symlink_metadata().is_ok_and(|m| m.is_dir());
     is_real_dir
@@ -361,7 +367,7 @@ fn looks_like_run(dir: &Path) -> bool {
             || (dir.join("streams").is_dir() && dir.join("tables").is_dir()))
 }
 
-/// Whether all that is in this folder, and in those in it, is within `inside`.
+/// Fails if an entry of this folder, or of one below it, leads out of `inside` or is neither a file nor a folder.
 fn stays(folder: &Path, inside: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(io_at(folder))? {
         let entry = entry.map_err(io_at(folder))?;
@@ -380,11 +386,11 @@ fn stays(folder: &Path, inside: &Path) -> Result<()> {
     Ok(())
 }
 
-/// As whom we run: whose the files are that we make.
+/// Effective user ID of this process, which owns the files that it creates.
 fn own_uid() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    // Real, effective, saved, of files.
+    // The fields are the real, effective, saved and file system IDs.
     line.and_then(|line| line.split_ascii_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A [`Profile`] as Parquet tables, and back.
+//! Conversion of a [`Profile`] to Parquet tables and back. The input is a profile; the output is one file per table. A
+//! table per kind of row lets other tools read a run with SQL.
 //!
-//! | table | one row is | columns |
+//! | table | content of a row | columns |
 //! |---|---|---|
 //! | functions | a function | func, name, module, start, kernel |
 //! | tasks | a task | task, pid, tgid, comm, root |
@@ -11,10 +12,10 @@
 //! | errors | a place not decoded | cpu, stream_offset, time_ns, ip, kind |
 //! | cpus | a CPU's stream | cpu, instructions, branches, errors, overflows, lost_bytes, first_ns, last_ns |
 //!
-//! Intervals have tables of their own, see [`crate::delta_tables`].
+//! Intervals have their own tables, see [`crate::delta_tables`].
 //!
-//! `func`, `task` and `node` are row numbers of their own table, also written as its first column, so
-//! that SQL can join on them. Counts in `nodes` are of that context alone.
+//! `func`, `task` and `node` are row numbers of their own table. They are also that table's first column, so that SQL
+//! can join on them. Counts in `nodes` cover that context only.
 
 use crate::column::{Column, Table, write_table};
 use crate::delta_tables::{Limits, load_deltas, save_deltas};
@@ -27,7 +28,7 @@ use kprism_profile::{
 /// Writes all tables of a profile.
 ///
 /// # Errors
-/// The first file the disk refuses; tables written before it stay.
+/// Fails at the first file that cannot be written. Tables written before it stay.
 pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
     std::fs::create_dir_all(run.tables()).map_err(crate::io_at(&run.tables()))?;
     let f = &profile.funcs;
@@ -179,7 +180,7 @@ fn parse_kinds(table: &Table) -> Result<Vec<FrameKind>> {
         .collect()
 }
 
-/// Puts columns of equal length together as rows; a shorter column is an error of the table.
+/// Combines columns of equal length into rows. Columns that differ in length are an error of the table.
 macro_rules! rows {
     ($table:expr, $($field:ident : $column:expr),+ => $row:expr) => {{
         let table = &$table;
@@ -274,7 +275,7 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
     Ok(Profile { funcs, tasks, nodes, syscalls, slices, deltas, counts, errors, totals })
 }
 
-/// Overflows of each CPU. Tables without the column count them among the errors.
+/// Number of overflows of each CPU. Older tables do not have this column, because they count overflows as errors.
 fn overflows(table: &Table) -> Result<Vec<u64>> {
     match table.has("overflows") {
         true => table.u64("overflows"),
@@ -282,7 +283,7 @@ fn overflows(table: &Table) -> Result<Vec<u64>> {
     }
 }
 
-/// The two columns of a part of a system call.
+/// The two columns of one part of a system call.
 fn part(table: &Table, name: &str) -> Result<Vec<Part>> {
     let (ns, insns) = (table.u64(&format!("{name}_ns"))?, table.u64(&format!("{name}_insns"))?);
     if ns.len() != insns.len() {

@@ -1,44 +1,45 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The table `tlb_misses`: one row a miss of the last level of any geometry. It can have more rows than fit in
-//! memory, so it is written as it comes, in row groups.
+//! The table `tlb_misses`, with one row per miss of the last level of any geometry. The input is an iterator of
+//! [`MissRow`]s; the output is the table's file. It can have more rows than fit in memory, so it is written in row
+//! groups as the rows arrive.
 
 use crate::column::{Column, write_groups};
 use crate::{Result, Run};
 
-/// Rows of a row group.
+/// Number of rows in a row group.
 const GROUP: usize = 1 << 20;
 
-/// A miss.
+/// A TLB miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissRow {
-    /// When.
+    /// Time of the miss, in ns.
     pub time_ns: u64,
-    /// CPU.
+    /// CPU on which it happened.
     pub cpu: u32,
-    /// Thread id.
+    /// Thread ID.
     pub pid: u32,
-    /// Process id.
+    /// Process ID.
     pub tgid: u32,
     /// Address space: CR3 without its low 12 bits.
     pub space: u64,
-    /// Address accessed.
+    /// Virtual address that was accessed.
     pub va: u64,
-    /// Bytes of its page.
+    /// Size of the address's page, in bytes.
     pub page_bytes: u64,
-    /// Physical address of the page table entry, where the recorder tells it.
+    /// Physical address of the page table entry, if the recorder reports it.
     pub pte: Option<u64>,
-    /// Address of the instruction; 0 where the recorder does not tell.
+    /// Address of the instruction; 0 if the recorder does not report it.
     pub ip: u64,
-    /// 0 load, 1 store, 2 fetch.
+    /// Kind of access: 0 load, 1 store, 2 fetch.
     pub access: u32,
-    /// Bit n: missed in geometry n.
+    /// Bit n is set if the access missed in geometry n.
     pub geometries: u32,
 }
 
-/// Writes the table.
+/// Writes the table, completely or not at all.
 ///
 /// # Errors
-/// The disk refuses.
+/// Fails if the file cannot be written.
 pub fn save_tlb_misses(run: &Run, rows: impl Iterator<Item = MissRow>) -> Result<()> {
     std::fs::create_dir_all(run.tables()).map_err(crate::io_at(&run.tables()))?;
     let mut rows = rows.peekable();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The run folder: rotation, the manifest, and tables that survive the round trip, corruption and
-//! another program's reader.
+//! Tests of the run folder. The input is runs in temporary folders; the output is checks of the rotation, the manifest,
+//! and the tables. The tables must survive the round trip, damage, and being read by another program, because runs are
+//! kept and exchanged.
 
 use kprism_profile::*;
 use kprism_store::{Manifest, Run, RunKind, StoreError, TABLES, load_profile, save_profile};
@@ -160,7 +161,7 @@ fn a_run_is_rotated_and_strangers_are_left_alone() {
     assert!(matches!(Run::create(&home), Err(StoreError::Occupied { .. })));
     assert!(home.join("thesis.tex").exists());
 
-    // Neither may a stranger under the name of the old run be removed.
+    // An unrelated folder under the name of the old run must not be removed either.
     fs::remove_dir_all(&old).unwrap();
     fs::rename(&home, &old).unwrap();
     assert!(matches!(Run::create(&path), Err(StoreError::Occupied { .. })));
@@ -207,7 +208,7 @@ fn tables_that_break_the_rules_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// Any damage gives a value or an error that names the file; never a panic.
+    /// Any damage gives a value or an error that names the file, and never a panic.
     #[test]
     fn damaged_tables_never_panic(table in 0usize..TABLES.len(), at in any::<prop::sample::Index>(),
                                   byte in any::<u8>(), cut in any::<prop::sample::Index>(), truncate in any::<bool>()) {
@@ -281,7 +282,7 @@ fn two_recorders_do_not_share_a_folder() {
     Run::create(&place).unwrap();
 }
 
-/// Of the CPUs' sidebands only what a sudden end cut short goes; a damaged line is there to be counted.
+/// When sidebands are merged, only incomplete last lines are dropped. A damaged line stays, so that it can be counted.
 #[test]
 fn a_damaged_line_of_the_sideband_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -297,7 +298,7 @@ fn a_damaged_line_of_the_sideband_stays() {
     assert_eq!(String::from_utf8(run.sideband_text().unwrap()).unwrap(), whole);
 }
 
-/// A run that somebody else made may hold links. Nothing outside of it is read or written by them.
+/// A run made by another user may contain links. No file outside of the run may be read or written through them.
 #[test]
 fn links_lead_nowhere() {
     use std::os::unix::fs::symlink;
@@ -308,7 +309,7 @@ fn links_lead_nowhere() {
     let manifest = Manifest::new(RunKind::Import, 1);
     run.write_manifest(&manifest).unwrap();
     assert!(Run::open(run.dir()).is_ok());
-    // Where a file is made before it takes its place.
+    // Names under which a file is written before it is renamed.
     for name in ["manifest.json.part", "tables/functions.parquet.part"] {
         symlink(&victim, run.dir().join(name)).unwrap();
         assert!(matches!(Run::open(run.dir()), Err(StoreError::Leaves { .. })), "{name}");
@@ -317,7 +318,7 @@ fn links_lead_nowhere() {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "kept", "{name}");
         assert!(Run::open(run.dir()).is_ok(), "{name}");
     }
-    // Folders, what is not there, and what would be waited for.
+    // Links to folders and to missing files, and a file on which a reader would block.
     for (name, to) in [("streams/other", dir.path()), ("symbols/root", std::path::Path::new("/nowhere"))] {
         symlink(to, run.dir().join(name)).unwrap();
         let error = Run::open(run.dir()).unwrap_err().to_string();
@@ -330,7 +331,7 @@ fn links_lead_nowhere() {
     assert!(Run::open(run.dir()).unwrap_err().to_string().contains("neither a file nor a folder"));
 }
 
-/// A run holds what was in memory: it is for its owner. A folder that another user made is none for it.
+/// A run contains memory contents, so only its owner may read it. A folder made by another user is refused.
 #[test]
 fn a_run_is_its_owners() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -343,7 +344,7 @@ fn a_run_is_its_owners() {
     assert!(Run::create(&empty).is_ok());
     let theirs = dir.path().join("theirs");
     fs::create_dir(&theirs).unwrap();
-    // Only root can give a folder away.
+    // Only root can give a folder to another user.
     if own == 0 {
         chown(&theirs, Some(65534), None).unwrap();
         let error = Run::create(&theirs).unwrap_err().to_string();

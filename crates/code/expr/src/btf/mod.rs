@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! BTF, the types that a kernel carries with it, as C's types.
+//! BTF, the type information that a kernel carries, as C types.
 //!
-//! Without other debug information they tell a function's parameters and result, so that conditions at entry and
-//! return need nothing but the running kernel.
+//! BTF describes each function's parameters and result. So conditions at entry and return need nothing but the running
+//! kernel.
 
 mod place;
 
@@ -43,7 +43,7 @@ fn record(btf: &Btf, found: Type<'_>, tag: Tag) -> Record {
     }
 }
 
-/// Bitfields of old BTF have an integer type of their own.
+/// Bitfields in old BTF have an integer type of their own, which gives the width.
 fn old_bits(btf: &Btf, id: u32) -> Option<u32> {
     let found = btf.get(id)?;
     let bits = btf.integer(found)?.bits;
@@ -56,7 +56,7 @@ fn enumeration(btf: &Btf, found: Type<'_>) -> Enum {
     Enum { name: named(found.name), int: Int::of(size, found.flag), variants }
 }
 
-/// The enumerator of that name, of whichever enum.
+/// Finds an enumerator by its name in any enumeration.
 fn variant(btf: &Btf, name: &str) -> Option<(Ty, i64)> {
     let value =
         |e: Type<'_>| btf.enumerators(e).find(|(n, _)| *n == name).map(|(_, value)| (ty(e.id), value));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A function's entry or return by BTF alone: its parameters and result.
+//! A function's entry or return, described by BTF alone: its parameters and result.
 //!
-//! The program is one of fentry or fexit: its context is an array of the arguments, the result after them. At return
-//! the arguments are those with which the function was called. Where the kernel has no such program, it is one of a
-//! kprobe, and the calling convention says in which registers arguments and result are.
+//! The program is attached by fentry or fexit: its context is an array of the arguments, followed by the result. At
+//! return the arguments have their values at entry. On kernels without fentry the program is attached by a kprobe, and
+//! the calling convention gives the registers of the arguments and the result.
 
 use std::rc::Rc;
 
@@ -19,35 +19,35 @@ use crate::scope::{Location, Moment, Piece, Role, Scope, Spot, Sym, Variable};
 
 use super::{ty, variant};
 
-/// Why there is no such place.
+/// Reason why a place was not found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The types themselves.
+    /// BTF could not be read.
     #[error(transparent)]
     Types(#[from] kprism_btf::Error),
-    /// What was asked for.
+    /// The place is not in this BTF.
     #[error("{origin}: {what}")]
     Place {
-        /// Whose types.
+        /// Origin of the BTF, such as a file name.
         origin: String,
-        /// What is wrong.
+        /// The message.
         what: String,
     },
 }
 
-/// A function at its entry or return.
+/// A function's entry or return.
 #[derive(Debug)]
 pub struct Place<'c> {
     btf: &'c Btf,
     name: String,
     moment: Moment,
     returned: Ty,
-    /// With the first slot of each, and how many it takes.
+    /// Name, type, first slot and number of slots of each parameter.
     parameters: Vec<(String, Ty, usize, usize)>,
     slots: usize,
-    /// Whether more arguments may follow, of which nothing is known.
+    /// True if further arguments may follow, which BTF does not describe.
     pub variadic: bool,
-    /// Whether the program is a kprobe's.
+    /// True if the program is attached by a kprobe.
     registers: bool,
 }
 
@@ -93,7 +93,7 @@ impl<'c> Place<'c> {
         })
     }
 
-    /// The same place for the program of a kprobe.
+    /// Returns the same place for a program attached by a kprobe.
     pub fn by_registers(self) -> Self {
         Self { registers: true, ..self }
     }
@@ -106,12 +106,12 @@ impl<'c> Place<'c> {
         if self.moment == Moment::Return { abi::after_return(location) } else { location }
     }
 
-    /// Entry or return.
+    /// Returns `Entry` or `Return`.
     pub fn moment(&self) -> Moment {
         self.moment
     }
 
-    /// How many slots the arguments take; the next is the value returned.
+    /// Number of slots that the arguments take. The next slot is the return value.
     pub fn slots(&self) -> usize {
         self.slots
     }
@@ -180,7 +180,8 @@ impl Scope for Place<'_> {
         Ok((self.returned.clone(), location))
     }
 
-    /// There is no frame in the context of fentry. One task is in one call of the function, unless it calls itself.
+    /// The context of fentry has no frame, so the frame is 0. Then only the task tells calls apart, and a recursive
+    /// call is not told apart.
     fn frame(&self) -> Result<Rc<Sym>, String> {
         let stack = Rc::new(Sym::Reg(Reg::Rsp));
         Ok(match (self.registers, self.moment) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! All places in the code where a function begins: its own, those of copies that a compiler made of it, and those
-//! where it is inlined.
+//! Finds all places in the code where a function begins: the function itself, copies that a compiler made, and inlined
+//! instances.
 //!
-//! A function's name stands in one die; what was made of it refers to that (DW_AT_specification,
-//! DW_AT_abstract_origin), from the same unit or, after link-time optimisation, from others.
+//! The name of a function is in one DIE. Other DIEs refer to it (DW_AT_specification, DW_AT_abstract_origin), from the
+//! same unit or, after link-time optimisation, from others.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -12,31 +12,31 @@ use memchr::memmem;
 use super::pattern::{Pattern, demangled};
 use super::{Debug, Entry, Error, Node, Unit};
 
-/// Stands for a function among scopes.
+/// Marks a function in a list of scopes.
 const FUNCTION: &str = "(function)";
 
-/// Above so many names, the references to them are looked for in one walk over the bytes.
+/// Limit of DIEs whose references are searched one by one. For more of them, one pass over the bytes finds all.
 const FEW: usize = 4;
 
-/// Where a function begins.
+/// An address at which a function begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Copy {
     pub pc: u64,
-    /// Of an inlined one: its die.
+    /// For an inlined instance, its DIE.
     pub inlined: Option<Node>,
 }
 
-/// What was found of a function.
+/// Result of the search for a function.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    /// In order of their addresses; two that begin at one instruction are one.
+    /// Sorted by address, at most one for each address.
     pub all: Vec<Copy>,
-    /// Its dies that are not places: a declaration, the original of inlined ones.
+    /// DIEs without an address: declarations, and abstract instances of inlined functions.
     pub named: Vec<Node>,
 }
 
 impl<'d> Debug<'d> {
-    /// Dies of functions and variables with this name and in these scopes.
+    /// Returns the DIEs with these tags whose name and scopes match the pattern.
     pub(crate) fn matching(&self, pattern: &Pattern, tags: &[gimli::DwTag]) -> Result<Vec<Node>, Error> {
         let mut found = Vec::new();
         for file in 0..self.parts.len() {
@@ -57,7 +57,7 @@ impl<'d> Debug<'d> {
         Ok(found)
     }
 
-    /// Each die of a unit, and the names of what it is declared in.
+    /// Visits each DIE of a unit with the names of its enclosing scopes.
     pub(crate) fn walk_scopes(
         &self,
         file: usize,
@@ -91,7 +91,7 @@ impl<'d> Debug<'d> {
             );
             if scope && entry.has_children() {
                 let name = self.own_name(file, &unit, &entry);
-                // A plain enumeration's constants are known outside of it.
+                // The constants of an unscoped enumeration are visible outside of it.
                 let open =
                     entry.tag() == gimli::DW_TAG_enumeration_type && !entry.has_attr(gimli::DW_AT_enum_class);
                 let needed = name.is_some() && !open && !entry.has_attr(gimli::DW_AT_export_symbols);
@@ -105,7 +105,7 @@ impl<'d> Debug<'d> {
         Ok(())
     }
 
-    /// The scopes that a die is declared in.
+    /// Returns the scopes in which a DIE is declared.
     pub(crate) fn scopes_of(&self, node: Node) -> Result<Vec<(String, bool)>, Error> {
         let mut node = node;
         for _ in 0..8 {
@@ -129,7 +129,7 @@ impl<'d> Debug<'d> {
         Ok(found)
     }
 
-    /// These dies, and all that say they are of one of them.
+    /// Visits these DIEs and all that refer to one of them, directly or indirectly.
     pub(crate) fn instances(
         &self,
         named: &[Node],
@@ -164,14 +164,14 @@ impl<'d> Debug<'d> {
                     }
                 }
             }
-            // What is inlined has nothing that is of it.
+            // No DIE refers to an inlined instance, so the chain ends there.
             new = next;
             first = false;
         }
         Ok(())
     }
 
-    /// Units that may refer to these dies: their own, and those in whose bytes the offset stands.
+    /// Returns the units that may refer to these DIEs: their own, and those that contain the offset in their bytes.
     fn referring(&self, nodes: &[Node]) -> BTreeSet<(usize, usize)> {
         let mut units = BTreeSet::new();
         let mut offsets: BTreeMap<usize, HashSet<u32>> = BTreeMap::new();
@@ -205,7 +205,7 @@ impl<'d> Debug<'d> {
         units
     }
 
-    /// Where a function begins, wherever a compiler put it.
+    /// Finds all addresses at which a function begins.
     pub(crate) fn copies(&self, name: &str) -> Result<Copies, Error> {
         let pattern = Pattern::new(name);
         let mut found = Copies::default();
@@ -240,7 +240,7 @@ impl<'d> Debug<'d> {
                 && demangled(symbol).is_some_and(|known| pattern.is_demangled(&known))
         };
         let symbols = self.image.symbols(wanted);
-        // Parts of a function that a compiler moved out of it are not where it begins.
+        // A part that the compiler split off (`.part.`, `.cold`) is not the beginning of a function.
         let is_part = |name: &str| name.contains(".part.") || name.contains(".cold");
         let moved: BTreeSet<u64> = symbols.iter().filter(|s| is_part(&s.name)).map(|s| s.address).collect();
         own.extend(symbols.iter().filter(|s| s.code && !is_part(&s.name)).map(|s| s.address));
@@ -263,7 +263,7 @@ impl<'d> Debug<'d> {
         })
     }
 
-    /// Where the code of a die begins to run.
+    /// Returns the address at which a DIE's code is entered.
     fn first_pc(&self, file: usize, unit: &Unit<'d>, entry: &Entry<'d>) -> Option<u64> {
         let dwarf = &self.parts[file].dwarf;
         let begin = || {
@@ -280,10 +280,10 @@ impl<'d> Debug<'d> {
         let value = entry.attr_value(gimli::DW_AT_entry_pc);
         let said = value.and_then(|value| match dwarf.attr_address(unit, value) {
             Ok(Some(address)) => Some(address),
-            // DWARF 5 may count from where the die begins.
+            // In DWARF 5, DW_AT_entry_pc may be an offset from the DIE's base address.
             _ => value.udata_value().map(|n| low.unwrap_or(begin).wrapping_add(n)),
         });
-        // What the linker left out begins at 0.
+        // Functions that the linker discarded have address 0.
         Some(said.unwrap_or(begin)).filter(|pc| *pc != 0 && self.image.file_offset(*pc).is_some())
     }
 }

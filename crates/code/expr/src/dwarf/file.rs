@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that are mapped: their sections, symbols, and the .dwo files that they name.
+//! Memory-mapped object files: sections, symbols, and the .dwo files that they refer to.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -13,28 +13,28 @@ use object::{Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol a
 
 use super::{Error, R};
 
-/// Largest section that is unpacked; what claims to be larger is taken for broken.
+/// Size limit of a decompressed section in bytes. A larger size is treated as damage.
 const LARGEST: u64 = 8 << 30;
 
-/// A mapped file.
+/// A memory-mapped object file.
 pub struct Image {
     name: String,
     map: Mmap,
-    /// Sections that were compressed.
+    /// Decompressed contents of compressed sections.
     unpacked: HashMap<String, Vec<u8>>,
-    /// A file with its debug information.
+    /// Separate file with its debug information.
     debug: Option<Box<Image>>,
-    /// Offsets of skeleton units, and their files.
+    /// .dwo files, with the offsets of their skeleton units.
     split: Vec<(usize, Image)>,
-    /// What is loaded: address, size, and where it is in the file.
+    /// Loadable segments: address, size in the file, offset in the file.
     segments: Vec<(u64, u64, u64)>,
-    /// Functions by address, once they are asked for.
+    /// Code symbols by address, built on first use.
     code: OnceCell<Vec<Symbol>>,
-    /// Symbols by name, likewise.
+    /// Addresses of symbols by name, built on first use.
     names: OnceCell<HashMap<String, u64>>,
 }
 
-/// The build id of any ELF file, with or without debug information.
+/// Returns the build ID of an ELF file in hexadecimal. The file needs no debug information.
 pub fn build_id(path: &Path) -> Option<String> {
     hex_id(&Image::map(path).ok()?.object()?)
 }
@@ -43,23 +43,23 @@ fn hex_id(object: &object::File<'_>) -> Option<String> {
     Some(object.build_id().ok()??.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A symbol.
+/// A symbol of an ELF file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Symbol {
-    /// Its name.
+    /// Name in the symbol table, mangled for C++ and Rust.
     pub name: String,
-    /// Where it is linked.
+    /// Address before relocation.
     pub address: u64,
-    /// How long it is.
+    /// Size in bytes.
     pub size: u64,
-    /// Whether it is code.
+    /// True for code.
     pub code: bool,
-    /// Whether that code chooses the function when the program starts (IFUNC).
+    /// True for an IFUNC: code that selects the implementation at program start.
     pub chosen: bool,
 }
 
 impl Image {
-    /// Maps a file, and the .dwo files that it needs.
+    /// Maps a file with debug information, and its .dwo files.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let mut image = Self::map(path)?;
         if image.section(".debug_info").is_empty() {
@@ -69,7 +69,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Maps a file, and another one with its debug information, if it is known. There need not be any.
+    /// Maps a file, which need not have debug information, and optionally a separate file with it.
     pub fn open_with(path: &Path, debug: Option<&Path>) -> Result<Self, Error> {
         let mut image = Self::map(path)?;
         let Some(debug) = debug else {
@@ -96,12 +96,12 @@ impl Image {
         Ok(image)
     }
 
-    /// Whether it has debug information, in itself or in a file of its own.
+    /// Returns true if there is debug information, in the file or in a separate one.
     pub fn is_described(&self) -> bool {
         !self.section(".debug_info").is_empty()
     }
 
-    /// Whether it has debug information only, and no code.
+    /// Returns true if the file contains only debug information and no code.
     pub fn is_debug_only(&self) -> bool {
         self.object().is_some_and(|o| {
             let text = o.section_by_name(".text");
@@ -109,20 +109,20 @@ impl Image {
         })
     }
 
-    /// The name and the checksum of the file that a linker was told has the debug information.
+    /// Returns the name and checksum of the separate debug file, from `.gnu_debuglink`.
     pub fn debug_link(&self) -> Option<(String, u32)> {
         let object = self.object()?;
         let (name, sum) = object.gnu_debuglink().ok()??;
         Some((String::from_utf8_lossy(name).into_owned(), sum))
     }
 
-    /// Whether parts of the debug information are in a file that several share (dwz), which is not read.
+    /// Returns true if parts of the debug information are in a shared file (dwz). That file is not read.
     pub fn has_shared_debug(&self) -> bool {
         let of = self.debug.as_deref().unwrap_or(self);
         !of.section(".gnu_debugaltlink").is_empty()
     }
 
-    /// Maps a file, with debug information or not.
+    /// Maps a file, with or without debug information.
     pub fn map(path: &Path) -> Result<Self, Error> {
         let name = path.display().to_string();
         let io = |e| Error::Io(name.clone(), e);
@@ -156,28 +156,28 @@ impl Image {
         })
     }
 
-    /// Its path, for messages.
+    /// The file's path, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its build id, as hexadecimal digits.
+    /// The build ID in hexadecimal.
     pub fn build_id(&self) -> Option<String> {
         hex_id(&self.object()?)
     }
 
-    /// Bytes that the file has for this address.
+    /// Returns the file's contents at a link-time address.
     pub fn bytes_at(&self, address: u64, len: usize) -> Option<&[u8]> {
         let at = usize::try_from(self.file_offset(address)?).ok()?;
         self.map.get(at..)?.get(..len)
     }
 
-    /// Whether it can be loaded anywhere, as libraries and most programs can.
+    /// Returns true if the file is position-independent, as libraries and most programs are.
     pub fn moves(&self) -> bool {
         self.object().is_some_and(|o| o.kind() == object::ObjectKind::Dynamic)
     }
 
-    /// Where in the file the byte is that is loaded at this address.
+    /// Converts a link-time address to an offset in the file.
     pub fn file_offset(&self, address: u64) -> Option<u64> {
         self.segments.iter().find_map(|(start, size, at)| {
             let within = address.checked_sub(*start).filter(|n| n < size)?;
@@ -185,7 +185,7 @@ impl Image {
         })
     }
 
-    /// Where the byte at this offset of the file is loaded.
+    /// Converts an offset in the file to a link-time address.
     pub fn address_of(&self, offset: u64) -> Option<u64> {
         self.segments.iter().find_map(|(start, size, at)| {
             let within = offset.checked_sub(*at).filter(|n| n < size)?;
@@ -193,13 +193,13 @@ impl Image {
         })
     }
 
-    /// The address of a symbol.
+    /// Returns the address of a symbol.
     pub fn symbol(&self, name: &str) -> Option<u64> {
         let names = self.names.get_or_init(|| {
             let mut names = HashMap::new();
             for symbol in self.object().iter().flat_map(|o| o.symbols()) {
                 if let Ok(name) = symbol.name() {
-                    // The first of a name, as a search would find it.
+                    // The first symbol of a name is used.
                     names.entry(name.to_owned()).or_insert(symbol.address());
                 }
             }
@@ -213,7 +213,7 @@ impl Image {
         names.get(name).copied()
     }
 
-    /// Whether the kernel has a copy for each CPU of what is linked at this address.
+    /// Returns true if the address is in the kernel's per-CPU section, of which each CPU has a copy.
     pub(crate) fn is_per_cpu(&self, address: u64) -> bool {
         let section = self.object().and_then(|o| {
             let section = o.section_by_name(".data..percpu")?;
@@ -230,7 +230,7 @@ impl Image {
         &self.split
     }
 
-    /// A section's bytes; none if there is no such section.
+    /// Returns a section's contents, decompressed; empty if there is no such section.
     pub(crate) fn section(&self, name: &str) -> &[u8] {
         if let Some(data) = self.unpacked.get(name) {
             return data;
@@ -249,7 +249,7 @@ impl Image {
         }
     }
 
-    /// Whether the file has a section of this name.
+    /// Returns true if the file has a section of this name.
     pub fn has_section(&self, name: &str) -> bool {
         self.object().is_some_and(|o| o.section_by_name(name).is_some())
     }
@@ -274,8 +274,8 @@ impl Image {
         }
     }
 
-    /// Opens what skeleton units name, beside the file or in the folder where it was compiled. One that is not
-    /// there is left out: what it describes is then unknown.
+    /// Opens the .dwo files that skeleton units name, next to the file or in the compilation directory. A missing one
+    /// is skipped; its contents are then unknown.
     fn find_split(&self, path: &Path) -> Result<Vec<(usize, Image)>, Error> {
         let dwarf = self.dwarf();
         let mut found = Vec::new();
@@ -300,7 +300,7 @@ impl Image {
         Ok(found)
     }
 
-    /// The symbols for which `wanted` holds.
+    /// Returns the symbols that `wanted` accepts, sorted by address and name.
     pub(crate) fn symbols(&self, wanted: impl Fn(&str) -> bool + Copy) -> Vec<Symbol> {
         let Some(object) = self.object() else { return Vec::new() };
         let all = object.symbols().chain(object.dynamic_symbols());
@@ -325,7 +325,7 @@ impl Image {
         found
     }
 
-    /// The code symbol that an address belongs to.
+    /// Returns the code symbol that contains an address.
     pub fn around(&self, address: u64) -> Option<&Symbol> {
         let code = self.code.get_or_init(|| {
             let mut all = self.symbols(|_| true);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds dies by name or address without an index.
+//! Finds DIEs by name or address without an index.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,21 @@ use memchr::memmem;
 
 use super::{Debug, Entry, Error, Node};
 
-/// Places in the string table that are followed one by one; a name that is the end of more others may be in any unit.
+/// Limit of matches in the string table that are followed one by one. With more matches, every unit is a candidate.
 const STRINGS: usize = 256;
 
-/// What a search takes.
+/// Decision about a DIE during a search.
 pub(crate) enum Take {
-    /// It.
+    /// Accept it; the search ends.
     This,
-    /// Something better may come; this one if not.
+    /// Accept it if nothing better follows.
     Perhaps,
-    /// Not it.
+    /// Reject it.
     No,
 }
 
 impl<'d> Debug<'d> {
-    /// The unit of the main file that covers the address.
+    /// Returns the unit of the main file that covers the address.
     pub(crate) fn unit_of(&self, address: u64) -> Result<Option<usize>, Error> {
         let mut headers = self.parts[0].dwarf.debug_aranges_headers(self.image);
         while let Ok(Some(header)) = headers.next() {
@@ -34,7 +34,7 @@ impl<'d> Debug<'d> {
                 }
             }
         }
-        // Units may say themselves what they cover (clang writes no .debug_aranges).
+        // clang writes no .debug_aranges; then the units' own ranges are used.
         for index in 0..self.parts[0].units.len() {
             let unit = self.unit(0, index)?;
             let Ok(mut ranges) = self.parts[0].dwarf.unit_ranges(&unit) else { continue };
@@ -47,7 +47,7 @@ impl<'d> Debug<'d> {
         Ok(None)
     }
 
-    /// Units in whose bytes the name, or a reference to it, stands.
+    /// Returns the units whose bytes contain the name or a reference to it.
     fn candidates(&self, file: usize, name: &str) -> BTreeSet<usize> {
         let part = &self.parts[file];
         let info = part.dwarf.debug_info_bytes(self.image, file);
@@ -69,7 +69,8 @@ impl<'d> Debug<'d> {
                 memmem::find_iter(info, &offset.to_le_bytes()).for_each(&mut add);
             }
         }
-        // By index into .debug_str_offsets: the index is not told from other numbers.
+        // Names by index into .debug_str_offsets: an index cannot be told from other numbers, so every unit is a
+        // candidate.
         let indexed = (1..=self.image.split().len()).contains(&file)
             || !self.image.section(".debug_str_offsets").is_empty();
         if indexed && memmem::find(strings, &text).is_some() {
@@ -78,7 +79,7 @@ impl<'d> Debug<'d> {
         units
     }
 
-    /// Units in whose bytes the name stands, alone or with what a template was made with behind it.
+    /// Returns the units whose bytes contain the name, alone or followed by template arguments.
     pub(crate) fn candidates_of_base(&self, file: usize, base: &str) -> BTreeSet<usize> {
         let part = &self.parts[file];
         let mut units = self.candidates(file, base);
@@ -92,7 +93,7 @@ impl<'d> Debug<'d> {
         memmem::find_iter(info, template.as_bytes()).for_each(&mut add);
         let strings = part.dwarf.debug_str.reader_bytes();
         for at in memmem::find_iter(strings, template.as_bytes()) {
-            // Only where a string begins: longer names end with this one too.
+            // Only at the beginning of a string: longer names may end with this one.
             let begins = at == 0 || strings.get(at - 1) == Some(&0);
             if let (true, Ok(offset)) = (begins, u32::try_from(at)) {
                 memmem::find_iter(info, &offset.to_le_bytes()).for_each(&mut add);
@@ -101,12 +102,12 @@ impl<'d> Debug<'d> {
         units
     }
 
-    /// A file's dies, as they are stored.
+    /// Returns the contents of a part's DIE section.
     pub(crate) fn info_bytes(&self, file: usize) -> &'d [u8] {
         self.parts[file].dwarf.debug_info_bytes(self.image, file)
     }
 
-    /// The first die of that name that is taken. Units in `first` are looked at before all others.
+    /// Returns the first accepted DIE of this name and its parent. The unit `first` is searched before the others.
     pub(crate) fn named(
         &self,
         name: &str,
@@ -134,7 +135,7 @@ impl<'d> Debug<'d> {
         Ok(perhaps)
     }
 
-    /// Whether a unit has a variable or function of the name outside of functions.
+    /// Returns true if a unit has a global variable or a function of this name.
     pub(crate) fn unit_has(&self, file: usize, index: usize, name: &str) -> Result<bool, Error> {
         let take = |e: &Entry<'d>| match e.tag() {
             gimli::DW_TAG_variable | gimli::DW_TAG_subprogram => Take::This,
@@ -143,7 +144,7 @@ impl<'d> Debug<'d> {
         Ok(self.in_unit(file, index, name, &take)?.1)
     }
 
-    /// The die, the one it stands in, and whether it is sure.
+    /// Searches a unit. Returns the DIE with its parent, and whether it was accepted as final.
     #[allow(clippy::type_complexity)]
     fn in_unit(
         &self,
@@ -157,7 +158,7 @@ impl<'d> Debug<'d> {
         let mut perhaps = None;
         let mut entries = unit.entries_raw(None).map_err(self.bad(".debug_info"))?;
         let mut entry = Entry::null();
-        // Dies on the way down to the one at hand.
+        // Ancestors of the current DIE: depth, tag, offset.
         let mut above: Vec<(isize, DwTag, usize)> = Vec::new();
         while !entries.is_empty() {
             let depth = entries.next_depth();
@@ -169,7 +170,7 @@ impl<'d> Debug<'d> {
                 above.pop();
             }
             let inside = above.iter().any(|a| a.1 == gimli::DW_TAG_subprogram);
-            // What a class has is found through the class.
+            // Members of a class are found through the class.
             let of_class = above.last().is_some_and(|a| {
                 matches!(
                     a.1,
@@ -180,7 +181,7 @@ impl<'d> Debug<'d> {
             if entry.has_children() {
                 above.push((depth, entry.tag(), offset));
             }
-            // What a function declares for itself is found from the place in it.
+            // Local variables are found from the place in the function.
             let local = matches!(entry.tag(), gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter);
             let method = of_class && (local || entry.tag() == gimli::DW_TAG_subprogram);
             if (inside && local) || method || self.own_name_is(file, &unit, &entry, name) != Some(true) {
@@ -209,7 +210,7 @@ impl<'d> Debug<'d> {
     }
 }
 
-/// Access to whole sections, which gimli's types hide.
+/// Access to whole sections, which gimli's types do not offer.
 trait Bytes<'d> {
     fn debug_info_bytes(&self, image: &'d super::Image, file: usize) -> &'d [u8];
     fn debug_aranges_headers(&self, image: &'d super::Image) -> gimli::ArangeHeaderIter<super::R<'d>>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The canonical frame address at an instruction, from `.debug_frame` or `.eh_frame`.
+//! Computes the canonical frame address at an instruction, from `.debug_frame` or `.eh_frame`.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,17 +12,17 @@ use crate::scope::{Moment, Sym};
 use super::{Debug, R};
 
 impl<'d> Debug<'d> {
-    /// The frame's address at a moment of a function, `pc` being the instruction.
+    /// Returns the frame address at a position in a function. `pc` is the instruction.
     pub(super) fn frame_at(&self, moment: Moment, pc: u64) -> Result<Rc<Sym>, String> {
         match moment {
             Moment::Entry => Ok(Rc::new(Sym::Reg(Reg::Rsp)).plus(8)),
-            // The return has taken its address off the stack.
+            // The return instruction has popped the return address.
             Moment::Return => Ok(Rc::new(Sym::Reg(Reg::Rsp))),
             Moment::Inside => self.cfa(pc),
         }
     }
 
-    /// How to compute the frame address at this instruction.
+    /// Returns the expression for the frame address at this instruction.
     pub(crate) fn cfa(&self, pc: u64) -> Result<Rc<Sym>, String> {
         let image = self.image;
         let bases = BaseAddresses::default()
@@ -40,19 +40,19 @@ impl<'d> Debug<'d> {
     }
 }
 
-/// A function's frame once all of it is made.
+/// A function's stack frame after its prologue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// From the stack pointer to the frame address.
+    /// Distance from the stack pointer to the frame address, in bytes.
     pub size: u64,
-    /// Where registers are kept: distances from the frame address.
+    /// Saved registers, with their distance from the frame address in bytes.
     pub saved: BTreeMap<Reg, i64>,
-    /// An instruction where this holds.
+    /// An instruction at which this layout holds.
     pub pc: u64,
 }
 
 impl Debug<'_> {
-    /// The frame of the function at this address where it is largest: there it calls others.
+    /// Returns the largest frame of the function at this address: its layout while it calls other functions.
     pub(crate) fn deepest(&self, function: u64) -> Result<Frame, String> {
         let image = self.image;
         let none = || format!("nothing describes the frame of the function at {function:#x}");

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Line tables: from an address to its line, and from a line to its addresses.
+//! Line tables: converts addresses to lines and lines to addresses.
 
 use super::{Debug, Error, Unit};
 
-/// A line of a file.
+/// A source line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Line {
-    /// Path as the compiler was given it.
+    /// Path as it was passed to the compiler.
     pub file: String,
-    /// From 1.
+    /// Line number, from 1.
     pub line: u64,
 }
 
-/// A row of a unit's table.
+/// A row of a unit's line table.
 struct Row {
     address: u64,
     file: u64,
@@ -48,7 +48,7 @@ impl<'d> Debug<'d> {
         }
     }
 
-    /// The line of an instruction.
+    /// Returns the line of an instruction.
     pub(crate) fn line_of(&self, unit: &Unit<'d>, pc: u64) -> Result<Option<Line>, Error> {
         let mut before: Option<(u64, u64, u64)> = None;
         let mut found = None;
@@ -64,10 +64,11 @@ impl<'d> Debug<'d> {
         Ok(found.and_then(|(file, line)| Some(Line { file: self.file_name(unit, file)?, line })))
     }
 
-    /// The addresses where a line of a file begins, in all units, and whether it only goes on there; the nearest line
-    /// with code if it has none.
+    /// Returns the addresses at which a line of a file begins, in all units. If the line has no code, the next line
+    /// with code is used, and its number is returned.
     ///
-    /// It goes on where it was the line before, and another line has the instruction: what ran before is still it.
+    /// Each address has a flag. It is true where the line only continues: the row before has the same line at a lower
+    /// address, and a row of another line has the same address.
     pub(crate) fn addresses_of(&self, file: &str, line: u64) -> Result<(u64, Vec<(u64, bool)>), Error> {
         let ends =
             |name: &str| name == file || name.strip_suffix(file).is_some_and(|rest| rest.ends_with('/'));
@@ -84,9 +85,9 @@ impl<'d> Debug<'d> {
                 continue;
             }
             known = true;
-            // Where the last place that was taken is, and whether the same line stands before it.
+            // Address of the last accepted row, and whether the row before it has the same line.
             let mut taken: Option<(u64, bool)> = None;
-            // The row before, and its line if that is of the file.
+            // Address and line of the previous row, if it belongs to the file and is not before the wanted line.
             let mut before: Option<(u64, u64)> = None;
             self.rows(&unit, |row| {
                 let is_it = !row.end && wanted.contains(&row.file) && row.line >= line;
@@ -128,7 +129,7 @@ impl<'d> Debug<'d> {
         }
     }
 
-    /// The address after the function's prologue, where GDB would stop: that of its second line.
+    /// Returns the address of the second statement, which is after the prologue. GDB stops there too.
     pub(crate) fn after_prologue(&self, unit: &Unit<'d>, low: u64, high: u64) -> Result<u64, Error> {
         let mut lines = Vec::new();
         self.rows(unit, |row| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! DWARF expressions → where a variable is, without running them: the machine's stack holds descriptions
-//! ([`Sym`]), which become code later.
+//! Converts DWARF expressions to locations, without running them. The stack of the DWARF machine holds symbolic
+//! expressions ([`Sym`]), which are compiled later.
 
 use std::rc::Rc;
 
@@ -12,23 +12,23 @@ use crate::scope::{Location, Piece, Spot, Sym};
 
 use super::{Debug, R, Unit};
 
-/// Longest expression in operations, and largest description: input may be bad.
+/// Limit of an expression's operations and of the stack's depth. The input may be damaged.
 const LONGEST: usize = 1000;
 
-/// Where an expression is evaluated.
+/// Context in which an expression is evaluated.
 pub(crate) struct Context<'c, 'd> {
     pub debug: &'c Debug<'d>,
     pub file: usize,
     pub unit: &'c Unit<'d>,
-    /// Instruction.
+    /// Address of the instruction.
     pub pc: u64,
-    /// The instruction is the first of its function.
+    /// True if the instruction is the first of its function.
     pub at_entry: bool,
     /// DW_AT_frame_base of the function.
     pub base: Option<Expression<R<'d>>>,
 }
 
-/// A value and, if it is typed, its bits and sign.
+/// A value and, if it is typed, its width in bits and whether it is signed.
 type Typed = (Rc<Sym>, Option<(u8, bool)>);
 
 fn missing(why: impl Into<String>) -> Spot {
@@ -36,7 +36,7 @@ fn missing(why: impl Into<String>) -> Spot {
 }
 
 impl<'d> Context<'_, 'd> {
-    /// What an expression says.
+    /// Evaluates an expression to a location.
     pub fn location(&self, expression: Expression<R<'d>>) -> Location {
         if expression.0.is_empty() {
             return Location::Whole(missing("optimised out here"));
@@ -53,7 +53,7 @@ impl<'d> Context<'_, 'd> {
         Reg::from_dwarf(register).map(|r| Rc::new(Sym::Reg(r))).ok_or_else(name)
     }
 
-    /// Bits and sign of a base type; None is the generic type.
+    /// Width and signedness of a base type; None for the generic type.
     fn typed(&self, base: UnitOffset) -> Result<Option<(u8, bool)>, String> {
         if base.0 == 0 {
             return Ok(None);
@@ -80,7 +80,7 @@ impl<'d> Context<'_, 'd> {
         }
     }
 
-    /// Pieces, and what comes after the last of them.
+    /// Evaluates an expression. Returns its pieces, and the location after the last piece if there is one.
     fn pieces(
         &self,
         expression: Expression<R<'d>>,
@@ -240,7 +240,7 @@ impl<'d> Context<'_, 'd> {
             Operation::Mul => BinOp::Mul,
             Operation::Div if signed => BinOp::SDiv,
             Operation::Div => BinOp::UDiv,
-            // The generic type's remainder has no sign, its quotient has (DWARF 5, 2.5.1.4).
+            // For the generic type, remainders are unsigned and quotients are signed (DWARF 5, 2.5.1.4).
             Operation::Mod if ty.is_some_and(|t| t.1) => BinOp::SRem,
             Operation::Mod => BinOp::URem,
             Operation::And => BinOp::And,
@@ -248,7 +248,7 @@ impl<'d> Context<'_, 'd> {
             Operation::Xor => BinOp::Xor,
             Operation::Shl => BinOp::Shl,
             Operation::Shr => {
-                // The bits above a narrow number are no part of it.
+                // A narrow number must be zero-extended before a logical shift.
                 let a = match ty {
                     Some((bits, true)) if bits < 64 => Rc::new(Sym::Ext(a, bits, false)),
                     _ => a,
@@ -270,8 +270,8 @@ impl<'d> Context<'_, 'd> {
         Ok(Self::wrap((Rc::new(Sym::Bin(op, a, b)), ty)))
     }
 
-    /// What a register was when the function began: at its first instruction what it is, elsewhere what a paired
-    /// probe kept.
+    /// Evaluates DW_OP_entry_value of a register. At the function's first instruction it is the register itself,
+    /// elsewhere the value that a paired probe saved.
     fn at_entry(&self, expression: Expression<R<'d>>) -> Result<Typed, String> {
         let refused = "a value of the function's entry that no register had".to_owned();
         let mut operations = expression.operations(self.unit.encoding());

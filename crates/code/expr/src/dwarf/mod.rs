@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! DWARF 4 and 5 of a kernel or a program, read only where it is asked.
+//! DWARF 4 and 5 of a kernel or a program, read on demand.
 //!
-//! Nothing is indexed beforehand: units are found by address in `.debug_aranges` and by name by searching the string
-//! table and then the bytes of `.debug_info` for the string's offset, which memory is faster at than any table that
-//! would first have to be built. Only units that are needed are parsed. Files are mapped, not read.
+//! There is no index. Units are found by address in `.debug_aranges`. By name, they are found by a search for the name
+//! in the string table, then for its offset in the bytes of `.debug_info`. That is faster than building a table first.
+//! Only units that are needed are parsed. Files are mapped, not read.
 
 mod copies;
 mod file;
@@ -38,27 +38,28 @@ pub(crate) type R<'d> = EndianSlice<'d, LittleEndian>;
 pub(crate) type Unit<'d> = gimli::Unit<R<'d>>;
 pub(crate) type Entry<'d> = gimli::DebuggingInformationEntry<R<'d>>;
 
-/// What is wrong with debug information.
+/// An error in debug information, or a missing item.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be read.
     #[error("{0}: {1}")]
     Io(String, std::io::Error),
-    /// It is no object file.
+    /// The file is not a readable object file.
     #[error("{0}: not an object file that can be read: {1}")]
     Object(String, object::Error),
-    /// There is none.
+    /// The file has no debug information.
     #[error("{0}: no debug information (.debug_info); build with -g, or name the file that has it")]
     Stripped(String),
-    /// It breaks DWARF's rules.
+    /// The debug information violates the DWARF format. File, section, cause.
     #[error("{0}: {1}: {2}")]
     Dwarf(String, &'static str, gimli::Error),
-    /// What was asked for is not there.
+    /// The requested item does not exist.
     #[error("{0}")]
     Nothing(String),
 }
 
-/// A die's place: the file (0, or a .dwo) and the offset in its `.debug_info`.
+/// Position of a DIE: the part (0 is the main file; then the .dwo files, then `.debug_types`) and the offset in its
+/// section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Node {
     pub file: usize,
@@ -75,41 +76,41 @@ impl Node {
     }
 }
 
-/// A unit's place in its file.
+/// Range of a unit in its section.
 #[derive(Debug, Clone)]
 pub(crate) struct UnitAt<'d> {
     pub start: usize,
     pub end: usize,
     pub header: gimli::UnitHeader<R<'d>>,
-    /// Of a .dwo's unit: its skeleton in the main file.
+    /// For a unit of a .dwo file, the offset of its skeleton in the main file.
     pub skeleton: Option<usize>,
 }
 
-/// One file's DWARF.
+/// DWARF of one file or section.
 pub(crate) struct Part<'d> {
     pub dwarf: gimli::Dwarf<R<'d>>,
     pub units: Vec<UnitAt<'d>>,
 }
 
-/// What type was asked for: from which unit, its tag and name.
+/// Key of a type lookup: the unit it starts from, tag and name.
 type Asked = (Option<(usize, usize)>, Tag, String);
 
 /// The debug information of a file.
 pub struct Debug<'d> {
     pub(crate) image: &'d Image,
     pub(crate) parts: Vec<Part<'d>>,
-    /// By the unit's start.
+    /// Parsed units, by their start.
     units: RefCell<HashMap<Node, Rc<Unit<'d>>>>,
     defs: RefCell<HashMap<TypeRef, Def>>,
     found: RefCell<HashMap<Asked, Option<Ty>>>,
-    /// Variables and functions outside of functions, by the unit that asks and the name.
+    /// Global variables and functions, by the unit that asks and the name.
     globals: RefCell<HashMap<(usize, usize, String), Option<Node>>>,
-    /// Instructions that a kernel changes.
+    /// Instructions that the kernel patches at run time: address and length.
     patched: OnceCell<Vec<(u64, u64)>>,
 }
 
 impl<'d> Debug<'d> {
-    /// Prepares the file's debug information: finds where its units begin.
+    /// Opens the debug information and lists its units.
     pub fn new(image: &'d Image) -> Result<Self, Error> {
         let main = Part { dwarf: image.dwarf(), units: Vec::new() };
         let mut debug = Self {
@@ -142,7 +143,7 @@ impl<'d> Debug<'d> {
         Ok(units)
     }
 
-    /// The .dwo files that skeleton units name.
+    /// Opens the .dwo files that skeleton units name.
     fn open_split(&mut self) -> Result<(), Error> {
         for index in 0..self.image.split().len() {
             let (skeleton, image) = &self.image.split()[index];
@@ -159,7 +160,8 @@ impl<'d> Debug<'d> {
         Ok(())
     }
 
-    /// Types that DWARF 4 keeps in a section of their own (-fdebug-types-section). They are the last part.
+    /// Opens the type units of DWARF 4, which are in a section of their own (-fdebug-types-section). They are the last
+    /// part.
     fn open_types(&mut self) -> Result<(), Error> {
         let section = self.image.section(".debug_types");
         if section.is_empty() {
@@ -177,7 +179,7 @@ impl<'d> Debug<'d> {
         Ok(())
     }
 
-    /// Which unit the die belongs to.
+    /// Returns the index of the unit that contains the DIE.
     pub(crate) fn unit_index(&self, node: Node) -> Option<usize> {
         let units = &self.parts.get(node.file)?.units;
         let after = units.partition_point(|u| u.start <= node.offset);
@@ -203,7 +205,7 @@ impl<'d> Debug<'d> {
         Ok(unit)
     }
 
-    /// The unit that describes this code: the skeleton's own, if that is one.
+    /// Returns the full unit for a unit of the main file: the split unit if it is a skeleton, else itself.
     pub(crate) fn full(&self, index: usize) -> (usize, usize) {
         let start = self.parts[0].units[index].start;
         let split = self.parts.iter().enumerate().skip(1).find_map(|(file, part)| {
@@ -224,7 +226,7 @@ impl<'d> Debug<'d> {
         Ok((unit, entry))
     }
 
-    /// The die that an attribute refers to.
+    /// Returns the DIE that an attribute refers to.
     pub(crate) fn refers(
         &self,
         file: usize,
@@ -261,7 +263,7 @@ impl<'d> Debug<'d> {
         Some(text.to_string_lossy().into_owned())
     }
 
-    /// An attribute's value, of the die or of the one it is an instance of.
+    /// Looks an attribute up in the DIE, then in the DIEs that it is an instance of.
     pub(crate) fn inherited<T>(
         &self,
         node: Node,

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names as they are written in C, C++ and Rust: `f`, `ns::Class::f`, `f<int>`, `Class::f(int)`.
+//! Parses names as written in C, C++ and Rust: `f`, `ns::Class::f`, `f<int>`, `Class::f(int)`.
 
-/// A name, taken apart.
+/// A parsed name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern {
-    /// Nothing may stand before the first part: it was written `::f`.
+    /// True for `::f`: the name has no enclosing scope.
     global: bool,
-    /// From the outermost scope to the name.
+    /// Scopes from the outermost one, then the name.
     parts: Vec<String>,
-    /// Types of parameters as they were written, with their brackets.
+    /// Parameter types as written, with parentheses.
     params: Option<String>,
 }
 
-/// Without spaces: compilers and people set them differently.
+/// Removes spaces: compilers and people place them differently.
 fn tight(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
-/// Where the parameters begin, if there are any: the bracket that the last one closes.
+/// Returns the offset of the parameter list's opening parenthesis, if there is a list.
 fn parameters(text: &str) -> Option<usize> {
     let end = text.trim_end_matches("const").trim_end();
     if !end.ends_with(')') || end.ends_with("operator()") {
@@ -38,7 +38,7 @@ fn parameters(text: &str) -> Option<usize> {
     None
 }
 
-/// Parts between `::` that are in no brackets.
+/// Splits at each `::` that is outside of brackets.
 fn parts(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut depth = 0_i32;
@@ -78,8 +78,7 @@ impl Pattern {
         Self { global, parts: parts(name), params }
     }
 
-    /// The name without its scopes and without what a template was made with: it stands in the debug information so, or
-    /// with `<` behind it.
+    /// Returns the name without scopes and template arguments. Debug information contains it alone or followed by `<`.
     pub fn base(&self) -> &str {
         let last = self.last();
         match last.find('<') {
@@ -96,18 +95,18 @@ impl Pattern {
         self.params.is_some()
     }
 
-    /// Whether it names a scope or a template's instance, so that no plain name of C is meant.
+    /// Returns true for a plain name of C: no scopes, no parameters, no template arguments.
     pub fn is_plain(&self) -> bool {
         self.parts.len() == 1 && !self.global && self.params.is_none() && !self.last().contains('<')
     }
 
-    /// Whether a die's own name is the last part.
+    /// Returns true if a DIE's name matches the last part.
     pub fn is_name(&self, name: &str) -> bool {
         same(self.last(), name)
     }
 
-    /// Whether the scopes around a die, from the outermost on, are those that were written. One without a name, as an
-    /// anonymous namespace, may be left out, and an inline one too (`false` beside its name).
+    /// Returns true if the scopes around a DIE, outermost first, match the written ones. Anonymous and inline scopes
+    /// (`false` next to their name) may be omitted.
     pub fn is_within(&self, scopes: &[(String, bool)]) -> bool {
         let mut wanted = self.parts[..self.parts.len() - 1].iter().rev().peekable();
         for (name, needed) in scopes.iter().rev() {
@@ -121,9 +120,9 @@ impl Pattern {
         wanted.peek().is_none()
     }
 
-    /// Whether a demangled name is this one: all of it, or from one of its scopes on.
+    /// Returns true if a demangled name matches, as a whole or from one of its scopes on.
     pub fn is_demangled(&self, name: &str) -> bool {
-        // Templates' names begin with what they return.
+        // A template's demangled name begins with its return type.
         let found = Self::new(outer_space(name).map_or(name, |at| &name[at + 1..]));
         if let Some(params) = &self.params {
             let bare = |p: &str| p.trim_end_matches("const").to_owned();
@@ -140,7 +139,7 @@ impl Pattern {
     }
 }
 
-/// The last space before the parameters that is in no brackets.
+/// Returns the offset of the last space before the parameters that is outside of brackets.
 fn outer_space(name: &str) -> Option<usize> {
     let end = parameters(name)?;
     let mut depth = 0_i32;
@@ -164,7 +163,7 @@ fn same(wanted: &str, name: &str) -> bool {
             && name.strip_prefix(wanted).is_some_and(|rest| rest.starts_with('<')))
 }
 
-/// What a linker's name stands for; none if it is a name of C.
+/// Demangles a symbol's name; None for a C name.
 pub(crate) fn demangled(name: &str) -> Option<String> {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return Some(format!("{rust:#}"));
@@ -172,7 +171,7 @@ pub(crate) fn demangled(name: &str) -> Option<String> {
     if !name.starts_with("_Z") {
         return None;
     }
-    // What compilers add to copies of a function is no part of its name.
+    // A suffix that the compiler adds to copies of a function is not part of its name.
     let bare = name.split('.').next().unwrap_or(name);
     cpp_demangle::Symbol::new(bare).ok()?.demangle().ok()
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where no kprobe can be: the registers of the function around a static tracepoint, from the stack of a program
-//! that the tracepoint itself calls.
+//! Recovers the registers of the function around a static tracepoint, for places where no kprobe is possible. The
+//! source is the stack of a program that the tracepoint calls.
 //!
-//! A raw tracepoint's program is given an array of arguments that lies in the frame of `bpf_trace_runN`
-//! (kernel/trace/bpf_trace.c). What the callee-saved registers were in the function with the tracepoint was pushed on
-//! the way there: by `bpf_trace_runN`, and before it by `__traceiter_NAME` if the tracepoint has other listeners too
-//! (else the function calls `__bpf_trace_CLASS`, which jumps, directly: include/linux/tracepoint.h). Which of the two
-//! ways it was, and that it was this place of the code at all, is told by return addresses. All distances come from
-//! `.debug_frame`.
+//! A raw tracepoint's program receives an array of arguments in the frame of `bpf_trace_runN`
+//! (kernel/trace/bpf_trace.c). The callee-saved registers of the function with the tracepoint were pushed on the way
+//! there: by `bpf_trace_runN` and, if the tracepoint has other listeners too, by `__traceiter_NAME`. Without other
+//! listeners the function calls `__bpf_trace_CLASS` directly, which jumps to `bpf_trace_runN`
+//! (include/linux/tracepoint.h). Return addresses show which of the two it was, and that the call came from this place.
+//! All distances come from `.debug_frame`.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,14 +19,14 @@ use crate::scope::{Location, Moment, Scope as _, Spot, Sym};
 use super::tracepoint::{Members, Site};
 use super::{Debug, Error, Place};
 
-/// What is known of the function around a tracepoint.
+/// Registers of the function around a tracepoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saved {
-    /// The call in it, where the registers are these.
+    /// Address of the call at which the registers have these values.
     pub pc: u64,
-    /// Callee-saved registers, and the stack pointer.
+    /// Expressions for the callee-saved registers and the stack pointer.
     pub registers: BTreeMap<Reg, Rc<Sym>>,
-    /// Not 0 if the stack is as it should be.
+    /// Expression that is not 0 if the stack has the expected return addresses.
     pub guard: Rc<Sym>,
 }
 
@@ -42,7 +42,7 @@ fn word(at: Rc<Sym>) -> Rc<Sym> {
     Rc::new(Sym::Deref(at, 8))
 }
 
-/// `rsp + n` as n.
+/// Returns n for `rsp + n`.
 fn from_stack(sym: &Sym) -> Option<i64> {
     match sym {
         Sym::Reg(Reg::Rsp) => Some(0),
@@ -55,14 +55,14 @@ fn from_stack(sym: &Sym) -> Option<i64> {
 }
 
 impl Debug<'_> {
-    /// How to find the registers at a place of a tracepoint.
+    /// Builds expressions for the registers at a tracepoint's place in the code.
     pub fn saved(&self, tracepoint: &str, site: &Site) -> Result<Saved, Error> {
         let image = self.image;
         let fail = |what: String| Error::Nothing(format!("{tracepoint}: {what}"));
         let symbol = |name: String| image.symbol(&name).ok_or_else(|| fail(format!("no symbol {name}")));
         let own = symbol(format!("__tracepoint_{tracepoint}"))?;
 
-        // `bpf_trace_runN`, where the array of arguments is in its frame, and how it is reached.
+        // The frame of `bpf_trace_runN`, the array of arguments in it, and the function that jumps there.
         let (listener, arguments) =
             self.listener(own)?.ok_or_else(|| fail("it takes no BPF program".into()))?;
         let runner = symbol(format!("bpf_trace_run{arguments}"))?;
@@ -81,14 +81,14 @@ impl Debug<'_> {
         if !self.jumps(listener, runner) {
             return Err(fail("its listener does not jump to bpf_trace_runN, as known kernels do".into()));
         }
-        // The frame address of the runner, seen from the context.
+        // The frame address of `bpf_trace_runN`, relative to the context.
         let inner_frame = Rc::new(Sym::Context).plus((frame - array).cast_unsigned());
         let outer = self.deepest(symbol(format!("__traceiter_{tracepoint}"))?).map_err(fail)?;
 
         let call = self.call_of(tracepoint, site)?;
         let back = Rc::new(Sym::Address(call + 5));
         let first = word(sum(&inner_frame, number(-8)));
-        // 0 if the function called the listener itself, 1 if through the iterator.
+        // 0 if the function called the listener directly, 1 if through the iterator.
         let through = Rc::new(Sym::Cmp(Cond::Ne, first, back.clone()));
         let times = |n: i64| match n {
             0 => number(0),
@@ -108,8 +108,8 @@ impl Debug<'_> {
         Ok(Saved { pc: call, registers, guard })
     }
 
-    /// The function that gives a tracepoint to BPF programs, and how many arguments it passes
-    /// (`struct bpf_raw_event_map`, each on 32 bytes).
+    /// Returns the function that passes a tracepoint to BPF programs, and its number of arguments (`struct
+    /// bpf_raw_event_map`, aligned to 32 bytes).
     fn listener(&self, tracepoint: u64) -> Result<Option<(u64, u32)>, Error> {
         let image = self.image;
         let map = Members::of(self, "bpf_raw_event_map")?;
@@ -122,7 +122,7 @@ impl Debug<'_> {
         Ok(found.and_then(|at| Some((image.word_at(at + function)?, image.half_at(at + count)?))))
     }
 
-    /// Whether a function's last instruction jumps there.
+    /// Returns true if the first 256 bytes of a function contain a jump to this address.
     fn jumps(&self, function: u64, to: u64) -> bool {
         let Some(symbol) = self.image.around(function) else { return false };
         let is_jump = |at: u64| {
@@ -132,7 +132,8 @@ impl Debug<'_> {
         (symbol.address..symbol.address + symbol.size.min(256)).any(is_jump)
     }
 
-    /// The static call that a tracepoint's place makes when it is on (`struct static_call_site`: two distances).
+    /// Returns the static call that a tracepoint makes when it is enabled (`struct static_call_site`: two relative
+    /// addresses).
     fn call_of(&self, tracepoint: &str, site: &Site) -> Result<u64, Error> {
         let image = self.image;
         let fail = |what: &str| Error::Nothing(format!("{tracepoint}: {what}"));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A place of which the symbol table alone knows: registers can be read, and what they point to.
+//! A place in a function without debug information, known only by its symbol. Expressions can read registers and the
+//! memory that they point to.
 
 use std::rc::Rc;
 
@@ -11,21 +12,21 @@ use crate::scope::{Location, Moment, Scope, Spot, Sym, Variable};
 
 use super::{Debug, Error};
 
-/// A place in a function that nothing describes.
+/// A place in a function that only a symbol describes.
 pub struct Bare<'c, 'd> {
     debug: &'c Debug<'d>,
-    /// The instruction.
+    /// Address of the instruction.
     pub pc: u64,
-    /// Where the function begins.
+    /// Address of the function.
     pub entry: u64,
-    /// When.
+    /// Position in the function.
     pub moment: Moment,
     space: Space,
     name: String,
 }
 
 impl<'c, 'd> Bare<'c, 'd> {
-    /// The place at an address of a function that a symbol names; `why` there is nothing better, if none does.
+    /// Finds the function by its symbol. `why` is the error to return if no symbol covers the address.
     pub(crate) fn at(
         debug: &'c Debug<'d>,
         pc: u64,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The static tracepoints of a kernel, read out of its vmlinux: events and their fields (`include/linux/trace_events.h`),
-//! and where in the code they are (`__jump_table`: `include/linux/jump_label.h`).
+//! Reads the static tracepoints of a kernel from its vmlinux: events and their fields (`include/linux/trace_events.h`),
+//! and their places in the code (`__jump_table`: `include/linux/jump_label.h`).
 //!
-//! Nothing of it needs the kernel to run: what the linker collected lies in the file.
+//! The kernel need not run: the tables are in the file.
 
 use std::collections::HashMap;
 
@@ -12,37 +12,37 @@ use crate::event::Field;
 
 use super::{Debug, Error, Image};
 
-/// Longest text, and most fields of an event: input may be bad.
+/// Limits of a text's length in bytes and of an event's fields. The input may be damaged.
 const LONGEST: usize = 4096;
 const MOST_FIELDS: u64 = 256;
 
-/// An event of the kernel.
+/// A trace event of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Its system.
+    /// Subsystem, as in `SYSTEM:NAME`.
     pub system: String,
-    /// Its name.
+    /// Name within the subsystem.
     pub name: String,
-    /// Whether a tracepoint of this name is behind it.
+    /// True if the event is defined by a tracepoint of this name.
     pub tracepoint: bool,
-    /// Its fields, without those that all have.
+    /// Fields, without the common ones.
     pub fields: Vec<Field>,
-    /// How ftrace prints it.
+    /// Format in which ftrace prints the event.
     pub print: Option<String>,
 }
 
-/// Where a tracepoint is in the code.
+/// A place of a tracepoint in the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Site {
-    /// The instruction that is a no-op until the tracepoint is switched on.
+    /// Address of the instruction that is a no-op while the tracepoint is disabled.
     pub nop: u64,
-    /// The one after it.
+    /// Address of the next instruction.
     pub next: u64,
-    /// Where it jumps to when switched on.
+    /// Target of the jump that replaces the no-op while the tracepoint is enabled.
     pub target: u64,
 }
 
-/// Offsets of a structure's members, those of anonymous ones included.
+/// Offsets of a structure's members in bytes, including those of anonymous members, and the structure's size.
 pub(crate) struct Members(HashMap<String, u64>, u64);
 
 impl Members {
@@ -88,7 +88,7 @@ impl Image {
         Some(u32::from_le_bytes(self.bytes_at(address, 4)?.try_into().ok()?))
     }
 
-    /// A signed 32-bit distance from where it stands.
+    /// Reads a signed 32-bit offset relative to its own address.
     pub(crate) fn near_at(&self, address: u64) -> Option<u64> {
         Some(address.wrapping_add_signed(i64::from(self.half_at(address)?.cast_signed())))
     }
@@ -102,8 +102,8 @@ impl Image {
         Some(String::from_utf8_lossy(&long[..end]).into_owned())
     }
 
-    /// Instructions that the kernel itself changes while it runs, with their length, by address: jump labels and
-    /// static calls.
+    /// Returns the instructions that the kernel patches at run time (jump labels and static calls), with their length,
+    /// sorted by address.
     fn patched(&self) -> Vec<(u64, u64)> {
         let codes = |start: &str, stop: &str, step| {
             let (start, stop) = self.between(start, stop).unwrap_or((0, 0));
@@ -119,14 +119,14 @@ impl Image {
         all
     }
 
-    /// What lies between two symbols of the linker.
+    /// Returns the addresses of two linker symbols that delimit a table.
     pub(crate) fn between(&self, start: &str, stop: &str) -> Option<(u64, u64)> {
         Some((self.symbol(start)?, self.symbol(stop)?)).filter(|(a, b)| a <= b)
     }
 }
 
 impl Debug<'_> {
-    /// All events, by system and name.
+    /// Returns all events, sorted by system and name.
     pub fn events(&self) -> Result<Vec<Event>, Error> {
         let image = self.image;
         let none = || {
@@ -141,7 +141,7 @@ impl Debug<'_> {
         Ok(all)
     }
 
-    /// The event of that name.
+    /// Returns the event of this system and name.
     pub fn event(&self, system: &str, name: &str) -> Result<Option<Event>, Error> {
         let Some(symbol) = self.image.symbol(&format!("event_{name}")) else {
             return Ok(self.events()?.into_iter().find(|e| e.system == system && e.name == name));
@@ -150,7 +150,7 @@ impl Debug<'_> {
         Ok(event.filter(|e| e.system == system && e.name == name))
     }
 
-    /// Where a tracepoint is, by address; without what is only run at boot.
+    /// Returns the places of a tracepoint, sorted by address, without those in code that only runs at boot.
     pub fn sites(&self, tracepoint: &str) -> Result<Vec<Site>, Error> {
         let image = self.image;
         let fail = |what: &str| Error::Nothing(format!("{}: {what}", image.name()));
@@ -181,14 +181,14 @@ impl Debug<'_> {
         Ok(found)
     }
 
-    /// The symbol that an address is in, with the distance.
+    /// Formats an address as symbol and offset.
     pub fn function_at(&self, address: u64) -> Option<String> {
         let symbol = self.image.around(address)?;
         Some(format!("{}+{:#x}", symbol.name, address - symbol.address))
     }
 
-    /// Why the kernel takes no kprobe at this address, if it does not (kernel/trace/trace_kprobe.c,
-    /// arch/x86/kernel/kprobes/core.c).
+    /// Returns the reason why the kernel rejects a kprobe at this address; None if it accepts one
+    /// (kernel/trace/trace_kprobe.c, arch/x86/kernel/kprobes/core.c).
     pub fn kprobe_refusal(&self, address: u64) -> Option<String> {
         let image = self.image;
         for (start, stop, what) in [
@@ -239,7 +239,7 @@ struct Reader<'d> {
 
 impl<'d> Reader<'d> {
     fn new(debug: &Debug<'d>) -> Result<Self, Error> {
-        // The flag has been 8 since it was made (TRACE_EVENT_FL_TRACEPOINT_BIT).
+        // The flag has always been 8 (TRACE_EVENT_FL_TRACEPOINT_BIT).
         let flag = debug.variant(None, "TRACE_EVENT_FL_TRACEPOINT")?.map_or(8, |(_, n)| n as u32);
         Ok(Self {
             image: debug.image,
@@ -258,7 +258,7 @@ impl<'d> Reader<'d> {
         let tracepoint = image.half_at(at + call.at("flags").ok()?)? & self.behind_tracepoint != 0;
         let mut name = image.word_at(at + call.at("name").ok()?)?;
         if tracepoint {
-            // `struct tracepoint` begins with its name.
+            // The first member of `struct tracepoint` is its name.
             name = image.word_at(name)?;
         }
         let name = image.text_at(name)?;
@@ -273,7 +273,7 @@ impl<'d> Reader<'d> {
         Some(Event { system, name, tracepoint, fields, print })
     }
 
-    /// As `trace_event_define_fields` lays them out, after `struct trace_entry`.
+    /// Lays the fields out as `trace_event_define_fields` does, after `struct trace_entry`.
     fn fields(&self, array: u64) -> Option<Vec<Field>> {
         let mut found = Vec::new();
         let mut offset = 8_u32;
@@ -291,7 +291,7 @@ impl<'d> Reader<'d> {
             let size = self.image.half_at(at + self.field.at("size").ok()?)?;
             let align = self.image.half_at(at + self.field.at("align").ok()?)?.clamp(1, 64);
             offset = offset.checked_next_multiple_of(align)?;
-            // `__data_loc char[]` keeps its brackets, `char[16]` is told by its size.
+            // `__data_loc char[]` keeps its brackets. The length of `char[16]` follows from the size.
             let kind = match kind.split_once('[') {
                 Some((kind, _)) if !kind.starts_with("__") => kind.trim().to_owned(),
                 _ => kind,
@@ -302,7 +302,7 @@ impl<'d> Reader<'d> {
         Some(found)
     }
 
-    /// `struct syscall_trace_enter` and `_exit` (kernel/trace/trace.h).
+    /// Returns the fields of `struct syscall_trace_enter` or `syscall_trace_exit` (kernel/trace/trace.h).
     fn syscall_fields(&self, data: u64, name: &str) -> Option<Vec<Field>> {
         let (image, meta) = (self.image, self.syscall.as_ref()?);
         let field = |name: &str, kind: &str, offset, size| Field {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Dies → C types.
+//! Converts DIEs to C types.
 
 use std::rc::Rc;
 
@@ -16,11 +16,11 @@ fn number(entry: &Entry<'_>, at: gimli::DwAt) -> Option<u64> {
     entry.attr(at)?.udata_value()
 }
 
-/// A number that may be below zero, by whatever form it was written.
+/// Reads a signed number, in any form.
 fn signed(entry: &Entry<'_>, at: gimli::DwAt) -> Option<i64> {
     match entry.attr(at)?.value() {
         AttributeValue::Sdata(n) => Some(n),
-        // Written as eight bytes by clang.
+        // clang writes it as eight bytes.
         _ => entry.attr(at)?.udata_value().map(u64::cast_signed),
     }
 }
@@ -35,7 +35,7 @@ fn dwarf_tags(tag: Tag) -> &'static [gimli::DwTag] {
     }
 }
 
-/// Whether a unit's language calls types by their tags alone.
+/// Returns true if the unit's language names types without `struct` or `union`.
 pub(crate) fn is_bare(unit: &Unit<'_>) -> bool {
     let Some(root) = unit.entry(unit.header.root_offset()).ok() else { return false };
     match root.attr_value(gimli::DW_AT_language) {
@@ -53,7 +53,7 @@ pub(crate) fn is_bare(unit: &Unit<'_>) -> bool {
     }
 }
 
-/// Whether a unit is of Rust.
+/// Returns true for a unit in Rust.
 pub(crate) fn is_rust(unit: &Unit<'_>) -> bool {
     let root = unit.entry(unit.header.root_offset()).ok();
     let language = root.and_then(|root| root.attr_value(gimli::DW_AT_language));
@@ -64,7 +64,7 @@ impl<'d> Debug<'d> {
     fn link(&self, file: usize, unit: &Unit<'d>, entry: &Entry<'d>) -> Ty {
         match self.refers(file, unit, entry, gimli::DW_AT_type) {
             Some(node) => Ty::Ref(node.type_ref()),
-            // It is somewhere that was not found: whoever asks is told.
+            // The type exists but was not found. A reference to no unit makes a later lookup fail with an error.
             None if entry.has_attr(gimli::DW_AT_type) => {
                 Ty::Ref(Node { file: 0xffff, offset: entry.offset().0 }.type_ref())
             }
@@ -72,7 +72,7 @@ impl<'d> Debug<'d> {
         }
     }
 
-    /// A type by name, first in this unit.
+    /// Finds a type by name, first in this unit.
     pub(crate) fn find_from(
         &self,
         first: Option<(usize, usize)>,
@@ -105,7 +105,7 @@ impl<'d> Debug<'d> {
         Ok(found)
     }
 
-    /// A type by its name and the scopes around it.
+    /// Finds a type by its name and scopes. A definition is preferred to a declaration.
     fn scoped_type(&self, tag: Tag, name: &str) -> Result<Option<Ty>, Error> {
         let all = self.matching(&Pattern::new(name), dwarf_tags(tag))?;
         let mut declared = None;
@@ -122,7 +122,7 @@ impl<'d> Debug<'d> {
     fn def(&self, r: TypeRef) -> Result<Def, Error> {
         let mut node = Node::of(r);
         let (mut unit, mut entry) = self.entry(node)?;
-        // Described in a unit of its own (-fdebug-types-section).
+        // The definition is in a type unit (-fdebug-types-section).
         if let Some(full) = self.refers(node.file, &unit, &entry, gimli::DW_AT_signature) {
             node = full;
             (unit, entry) = self.entry(node)?;
@@ -172,7 +172,8 @@ impl<'d> Debug<'d> {
         let mut members = Vec::new();
         let (mut choice, mut of) = (None, None);
         let bare = is_bare(unit);
-        // Whether copying it runs code, so that functions get its address (Itanium C++ ABI 3.1.2.3).
+        // True if the copy constructor or destructor is not trivial, so that functions receive the address (Itanium C++
+        // ABI 3.1.2.3).
         let mut copied = false;
         let bad = self.bad(".debug_info");
         let mut tree = unit.entries_tree(Some(entry.offset())).map_err(&bad)?;
@@ -214,18 +215,18 @@ impl<'d> Debug<'d> {
             || members.iter().any(|m| m.kin == Kin::Virtual);
         let by_reference = match entry.attr_value(gimli::DW_AT_calling_convention) {
             Some(AttributeValue::CallingConvention(said)) => said == gimli::DW_CC_pass_by_reference,
-            // GCC does not say.
+            // GCC does not write this attribute.
             _ => copied,
         };
         let name = match name {
-            // The one that is meant is in the same scopes.
+            // The definition of a declared type has the same scopes.
             Some(name) if declared && bare => Some(self.scoped_name(node, name)?),
             name => name,
         };
         Ok(Record { tag, name, size, members, declared, bare, by_reference, of, choice })
     }
 
-    /// Whether a constructor makes an object of another one.
+    /// Returns true for a constructor whose only parameter is an object of the class: a copy or move constructor.
     fn is_copying(
         &self,
         class: Node,
@@ -242,7 +243,7 @@ impl<'d> Debug<'d> {
             }
         }
         let [Ty::Ref(one)] = types[..] else { return Ok(false) };
-        // Not resolved: that would come back to the class.
+        // The type is not resolved, because that would recurse into the class.
         let mut node = Node::of(one);
         for _ in 0..4 {
             let (unit, entry) = self.entry(node)?;
@@ -257,7 +258,7 @@ impl<'d> Debug<'d> {
         Ok(false)
     }
 
-    /// The name with all scopes around it.
+    /// Returns the name with all its scopes.
     fn scoped_name(&self, node: Node, name: String) -> Result<String, Error> {
         let scopes = self.scopes_of(node)?;
         let named = scopes.into_iter().filter(|(_, needed)| *needed).map(|(name, _)| name + "::");
@@ -267,10 +268,10 @@ impl<'d> Debug<'d> {
         })
     }
 
-    /// A member or a base class; none for what has no place in the structure.
+    /// Converts a member or base class; None if it has no offset in the structure.
     fn member(&self, file: usize, unit: &Unit<'d>, member: &Entry<'d>) -> Result<Option<Member>, Error> {
         let base = member.tag() == gimli::DW_TAG_inheritance;
-        // A static member of C++ has no place in the structure.
+        // A static member of C++ has no offset in the structure.
         if !base && (member.tag() != gimli::DW_TAG_member || member.has_attr(gimli::DW_AT_external)) {
             return Ok(None);
         }
@@ -278,7 +279,7 @@ impl<'d> Debug<'d> {
         let computed = |e: gimli::Expression<super::R<'d>>| {
             let mut operations = e.operations(unit.encoding());
             match (operations.next(), operations.next()) {
-                // DWARF 2 adds to the structure's address.
+                // DWARF 2 describes the offset by an expression that is added to the structure's address.
                 (Ok(Some(gimli::Operation::PlusConstant { value })), Ok(None)) => Some(value),
                 (
                     Ok(Some(gimli::Operation::UnsignedConstant { value })),
@@ -306,7 +307,8 @@ impl<'d> Debug<'d> {
         if let Some(at) = number(member, gimli::DW_AT_data_bit_offset) {
             offset = offset.saturating_add(at);
         } else if let (Some(from_top), Some(bits)) = (signed(member, gimli::DW_AT_bit_offset), bits) {
-            // DWARF 3 counts from the most significant bit of the storage unit, below zero if the field goes beyond it.
+            // DWARF 3 counts from the most significant bit of the storage unit; the number is negative if the field
+            // extends beyond it.
             let unit_bytes = match number(member, gimli::DW_AT_byte_size) {
                 Some(bytes) => bytes,
                 None => crate::ctype::size_of(self, &ty).ok().flatten().unwrap_or(4),
@@ -327,7 +329,7 @@ impl<'d> Debug<'d> {
         Ok(Some(Member { name, ty, offset, bits, kin }))
     }
 
-    /// The variants of an enumeration with data.
+    /// Reads the variants of a Rust enumeration with data.
     fn choice(
         &self,
         file: usize,
@@ -413,7 +415,7 @@ impl<'d> Debug<'d> {
         Ok(Def::Plain(array))
     }
 
-    /// An enumeration's constant.
+    /// Finds an enumerator by name, first in this unit.
     pub(crate) fn variant(
         &self,
         first: Option<(usize, usize)>,
@@ -432,7 +434,7 @@ impl<'d> Debug<'d> {
         Ok(constant(&entry).map(|value| (Ty::Ref(parent.type_ref()), value)))
     }
 
-    /// The constant that a die is, with its enumeration.
+    /// Returns the value of an enumerator's DIE, with its enumeration.
     pub(crate) fn enumerator_at(&self, node: Node) -> Result<Option<(Ty, i64)>, Error> {
         let Some(index) = self.unit_index(node) else { return Ok(None) };
         let mut around = None;
@@ -464,7 +466,7 @@ impl Types for Debug<'_> {
     }
 }
 
-/// What an array is of.
+/// Returns the element type of an array, or the type itself.
 fn element(types: &dyn Types, ty: &Ty) -> Ty {
     match crate::ctype::resolve(types, ty) {
         Ok(Def::Plain(Ty::Array(of, _))) => (*of).clone(),
@@ -472,7 +474,7 @@ fn element(types: &dyn Types, ty: &Ty) -> Ty {
     }
 }
 
-/// DW_AT_const_value as a number; what has no sign by its form is taken as unsigned.
+/// Reads DW_AT_const_value as a number. Forms without a sign are read as unsigned.
 fn constant(entry: &Entry<'_>) -> Option<i64> {
     let attr = entry.attr(gimli::DW_AT_const_value)?;
     match attr.value() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Gives values registers: a linear scan over the blocks in their order.
+//! Register allocation: a linear scan over the blocks in layout order.
 //!
-//! Jumps go forward only, so that a value's life is one interval of positions. Values that live across a helper's
-//! call take one of r6 to r9, others one of r1 to r4 as well; what finds none lives on the stack. r0 and r5 are left
-//! for the emitter, r10 is the frame.
+//! Jumps go forward only, so a value's lifetime is one interval of positions. Values that live across a helper call get
+//! one of r6 to r9; others may also get one of r1 to r4. A value without a register lives on the stack. The emitter
+//! uses r0 and r5 as scratch; r10 is the frame pointer.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use crate::ir::{Cond, Func, Input, Op, Term, Val, Width};
 
 use super::insn::Cpu;
 
-/// Where a value is.
+/// Location of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
     /// In a register.
@@ -20,7 +20,7 @@ pub enum Place {
     Slot(u16),
 }
 
-/// A comparison that its branch does by itself.
+/// A comparison that is merged into the branch that tests it.
 #[derive(Debug, Clone, Copy)]
 pub struct Fused {
     pub cond: Cond,
@@ -28,25 +28,25 @@ pub struct Fused {
     pub b: Val,
 }
 
-/// The outcome.
+/// Result of the allocation.
 #[derive(Debug, Default)]
 pub struct Allocation {
     places: HashMap<Val, Place>,
     alias: HashMap<Val, Val>,
-    /// By the value that the branch tests.
+    /// Merged comparisons, by the value that the branch tests.
     pub fused: HashMap<Val, Fused>,
-    /// Of the context, if it is needed.
+    /// Location of the context pointer, if the program uses it.
     pub ctx: Option<Place>,
-    /// How many slots there are.
+    /// Number of stack slots.
     pub slots: u16,
-    /// Values that somebody uses.
+    /// Number of uses of each value; unused values are absent.
     uses: HashMap<Val, u32>,
 }
 
 const CALLEE: [u8; 4] = [6, 7, 8, 9];
 const ANY: [u8; 8] = [1, 2, 3, 4, 6, 7, 8, 9];
 
-/// An interval: a value's, or (None) that of the context.
+/// Lifetime of a value, or of the context pointer (None).
 struct Life {
     of: Option<Val>,
     start: i64,
@@ -55,12 +55,12 @@ struct Life {
 }
 
 impl Allocation {
-    /// Where the value is; None for constants and values that nobody uses.
+    /// Returns a value's location; None for constants and unused values.
     pub fn place(&self, v: Val) -> Option<Place> {
         self.places.get(&self.real(v)).copied()
     }
 
-    /// The value of which this one is another view.
+    /// Follows aliases to the value that `v` shares its register with.
     pub fn real(&self, mut v: Val) -> Val {
         while let Some(&of) = self.alias.get(&v) {
             v = of;
@@ -68,18 +68,18 @@ impl Allocation {
         v
     }
 
-    /// Whether it is no instruction of its own.
+    /// Returns true if the value emits no instruction of its own: an alias or a merged comparison.
     pub fn is_silent(&self, v: Val) -> bool {
         self.alias.contains_key(&v) || self.fused.contains_key(&v)
     }
 
-    /// Whether somebody uses it.
+    /// Returns true if the value has a use.
     pub fn is_used(&self, v: Val) -> bool {
         self.uses.contains_key(&v)
     }
 }
 
-/// Whether bits above the 32-bit value are zero once it is in a register.
+/// Returns true if the upper half of a 32-bit value's register is zero.
 fn upper_is_zero(func: &Func, v: Val, cpu: Cpu) -> bool {
     match func.op(v) {
         Op::Bin(..) | Op::Cmp(..) | Op::TextEq(..) => true,
@@ -89,7 +89,7 @@ fn upper_is_zero(func: &Func, v: Val, cpu: Cpu) -> bool {
     }
 }
 
-/// Whether an operation calls a helper.
+/// Returns true if the operation calls a helper.
 pub fn calls(op: &Op) -> bool {
     match op {
         Op::Load { .. } | Op::TextEq(..) | Op::Entry(..) | Op::Record(_) => true,
@@ -114,7 +114,7 @@ fn views(func: &Func, cpu: Cpu) -> HashMap<Val, Val> {
     alias
 }
 
-/// Allocates.
+/// Assigns a location to each value.
 pub fn allocate(func: &Func, cpu: Cpu) -> Allocation {
     let mut out = Allocation { alias: views(func, cpu), ..Allocation::default() };
     for block in &func.layout {
@@ -160,7 +160,7 @@ fn lives(func: &Func, out: &Allocation) -> Vec<Life> {
                 call_at.push(at);
             }
             start.entry(v).or_insert(at);
-            // What is put out takes several calls: its operands outlive the first.
+            // A record takes several helper calls, so its operands must survive the first.
             let until = if matches!(op, Op::Record(_)) { at + 1 } else { at };
             for used in op.uses() {
                 end.insert(out.real(used), until);
@@ -198,10 +198,10 @@ fn lives(func: &Func, out: &Allocation) -> Vec<Life> {
 }
 
 fn scan(func: &Func, lives: Vec<Life>, out: &mut Allocation) {
-    // What holds each register, and until when.
+    // Holder of each register: end of its lifetime, value, and whether it lives across a call.
     let mut held: [Option<(i64, Option<Val>, bool)>; 10] = [None; 10];
     let mut chosen: HashMap<Option<Val>, Place> = HashMap::new();
-    // A load takes its address in r3.
+    // A load expects its address in r3.
     let loads: HashSet<Val> = func
         .ops()
         .filter_map(|op| if let Op::Load { addr, .. } = op { Some(out.real(*addr)) } else { None })
@@ -233,7 +233,7 @@ fn scan(func: &Func, lives: Vec<Life>, out: &mut Allocation) {
         let reg = match reg {
             Some(reg) => reg,
             None => {
-                // The one that lives longest gives way.
+                // Spill the value with the longest remaining lifetime.
                 let last = allowed.iter().copied().max_by_key(|r| held[usize::from(*r)].map(|h| h.0));
                 match last {
                     Some(reg) if held[usize::from(reg)].is_some_and(|h| h.0 > life.end) => {
@@ -263,7 +263,7 @@ fn scan(func: &Func, lives: Vec<Life>, out: &mut Allocation) {
     }
 }
 
-/// The operand whose register suits the result best.
+/// Returns the operand whose register suits the result best.
 fn first_operand(func: &Func, v: Val) -> Option<Val> {
     match func.op(v) {
         Op::Bin(_, a, _) | Op::Ext { of: a, .. } => Some(*a),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Emits blocks: arithmetic, comparisons, jumps, and the moves of their parameters.
+//! Code generation: arithmetic, comparisons, jumps, and moves to block parameters.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,30 +13,30 @@ use super::insn::{self, Cpu, Insn, helper};
 use super::legal::legalise;
 use super::{LOST, Map, Output, Program, RESULT, Reloc, VARS};
 
-/// Why no program can be made.
+/// Reason why no program can be generated.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// A program has 512 bytes of stack.
+    /// The stack of a BPF program has 512 bytes.
     #[error(
         "the expression needs {0} bytes of stack, a BPF program has 512; split it into several conditions"
     )]
     Stack(u32),
-    /// A jump's distance has 16 bits.
+    /// A jump offset has 16 bits.
     #[error("the expression becomes {0} instructions, more than a jump can span; split it")]
     TooLong(usize),
-    /// The context is either of them.
+    /// The context holds either registers or arguments, not both.
     #[error("registers and arguments cannot both be read by one program: its context has only one of them")]
     Mixed,
-    /// A frame has a limit.
+    /// The frame would exceed its limit.
     #[error("{0} bytes would be collected at each hit, a frame holds {LONGEST}", LONGEST = super::frame::LONGEST)]
     Frame(u64),
-    /// Where there is a frame, nothing prints.
+    /// A frame has no room for printf output.
     #[error("printf has no place in a trace frame; collect the values")]
     Printf,
 }
 
 pub(super) const FP: u8 = 10;
-/// What has no register of its own is computed in these.
+/// Scratch registers, for values without a register of their own.
 pub(super) const A: u8 = 0;
 pub(super) const B: u8 = 5;
 
@@ -58,28 +58,29 @@ pub(super) struct Emitter<'f> {
     jumps: Vec<(usize, Label)>,
     faults: BTreeSet<Fault>,
     locals: u32,
-    /// Bytes at the top of the stack that operations use.
+    /// Bytes below the frame pointer that operations use as temporary memory.
     pub buffer: i16,
-    /// Where records go, if not to the ring.
+    /// Destination of records; None: the ring buffer.
     pub frame: Option<Frame>,
-    /// What of a frame cannot be.
+    /// First error found while records were placed in the frame.
     pub refused: Option<Error>,
 }
 
-/// Makes a program of it.
+/// Generates a complete program.
 pub fn program(func: &Func, cpu: Cpu, output: Output) -> Result<Program, Error> {
     let kept = func.kept().into_iter().collect();
     Ok(made(func, cpu, output, kept, None)?.0)
 }
 
-/// Makes a part of a larger program of it: its result is the value, and whoever joins the parts turns each `exit`
-/// into a jump ([`Program::faulted`] tells them apart). `kept` is what the entry's program keeps for all parts.
+/// Generates a part of a larger program. r0 is the value at each `exit`; the caller, which joins the parts, replaces
+/// each `exit` by a jump ([`Program::faulted`] lists those after a fault). `kept` lists the values that the entry
+/// program saves for all parts.
 pub fn segment(func: &Func, cpu: Cpu, kept: &[Kept]) -> Result<Program, Error> {
     Ok(made(func, cpu, Output::Verdict, kept.to_vec(), None)?.0)
 }
 
-/// Such a part, whose records go into the frame: each has its place there, so that nothing is computed where it is
-/// put, and hits of several tasks cannot mix.
+/// Generates such a part with its records in `frame`. Each record has a fixed offset there, so the program computes no
+/// offsets, and concurrent hits of several tasks cannot mix.
 pub fn framed(func: &Func, cpu: Cpu, frame: &mut Frame) -> Result<Program, Error> {
     let (program, after) = made(func, cpu, Output::Verdict, Vec::new(), Some(frame.clone()))?;
     *frame = after.unwrap_or_default();
@@ -129,8 +130,8 @@ fn made(
     Ok((emitter.out, emitter.frame))
 }
 
-/// The program of a function's entry that keeps these for the main one. The frame is the address above the
-/// return address, as DWARF has it; 0 where the context has no `registers`, as a scope by BTF has it.
+/// Generates the program at a function's entry that saves these values for the main one. The frame is the address above
+/// the return address, as in DWARF; without `registers` in the context it is 0, as in a scope by BTF.
 pub fn entry(kept: &[Kept], registers: bool) -> Program {
     let mut out = Program { kept: kept.to_vec(), ..Program::default() };
     let words = kept.len() as i16;
@@ -171,13 +172,13 @@ pub fn entry(kept: &[Kept], registers: bool) -> Program {
     out
 }
 
-/// Stack that the operation needs for itself.
+/// Returns the temporary stack memory that the operation needs, in bytes.
 fn buffer_of(op: &Op) -> i16 {
     match op {
         Op::Load { .. } => 8,
         Op::TextEq(Text::Comm, _) | Op::Entry(..) => 16,
         Op::TextEq(text, wanted) => {
-            // Its address is kept too where the string may have to be read again.
+            // A string in user memory may have to be read twice, so its address is saved too.
             let again = matches!(text, Text::Memory { space: crate::ir::Space::User, .. });
             ((wanted.len() + 2).div_ceil(8) * 8 + 8 * usize::from(again)).min(1 << 14) as i16
         }
@@ -247,7 +248,7 @@ impl Emitter<'_> {
         -self.buffer - 8 * (slot as i16 + 1)
     }
 
-    /// A register that holds the value: its own, or `scratch` filled.
+    /// Returns a register that holds the value: its own, or `scratch` after loading it there.
     pub fn reg(&mut self, v: Val, scratch: u8) -> u8 {
         if let Some(n) = self.func.constant(v) {
             self.mov_imm(scratch, n);
@@ -264,13 +265,13 @@ impl Emitter<'_> {
         }
     }
 
-    /// Puts the value into this register.
+    /// Loads the value into this register.
     pub fn into(&mut self, dst: u8, v: Val) {
         let r = self.reg(v, dst);
         self.mov(dst, r);
     }
 
-    /// The register in which the value is to be made; [`Self::made`] brings it to its place.
+    /// Returns the register to compute the value in. [`Self::made`] then stores it to its location.
     pub fn dst(&self, v: Val) -> u8 {
         match self.alloc.place(v) {
             Some(Place::Reg(r)) => r,
@@ -319,7 +320,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Adds one to a counter of the state; uses r0 and r5.
+    /// Adds one to a counter of the state map. Clobbers r0 and r5.
     pub fn count(&mut self, at: i32) {
         debug_assert!(at <= LOST);
         self.relocated(B, Reloc::MapValue(Map::State, at));
@@ -417,7 +418,7 @@ impl Emitter<'_> {
         self.made(v, d);
     }
 
-    /// The number as an immediate operand, if it fits one.
+    /// Returns the value as an immediate operand, if it is a constant that fits.
     fn imm(&self, v: Val, width: Width) -> Option<i32> {
         let n = self.func.constant(v)?;
         match width {
@@ -449,7 +450,7 @@ impl Emitter<'_> {
         if matches!(op, BinOp::Shl | BinOp::Shr | BinOp::Sar) {
             imm = imm.map(|n| n & (width.bits() as i32 - 1));
         }
-        // The verifier refuses a division by the number zero; by a register that holds it, it is our fault.
+        // The verifier rejects division by an immediate zero. Division by a register is checked and becomes a fault.
         if let Some(n) = imm.filter(|n| !(op.divides() && *n == 0)) {
             self.into(d, a);
             self.push(class | code, d, 0, off, n);
@@ -503,7 +504,7 @@ impl Emitter<'_> {
         self.made(v, d);
     }
 
-    /// Jumps if the comparison holds.
+    /// Emits a jump that is taken if the comparison holds.
     fn compare(&mut self, cond: Cond, a: Val, b: Val, to: Label) {
         let width = self.func.width(a);
         let class = if width == Width::W32 { insn::JMP32 } else { insn::JMP };
@@ -539,7 +540,7 @@ impl Emitter<'_> {
                     None => (None, *v, *v),
                 };
                 let (mut then, mut other) = (then.block, other.block);
-                // The branch that follows needs no jump.
+                // A branch to the next block is inverted, so that it falls through.
                 if next == Some(then) {
                     (cond, a, b) = match cond {
                         None => (Some(Cond::Eq), a, b),
@@ -583,7 +584,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Gives the target's parameters their values, as if all at once.
+    /// Emits a parallel move of the arguments to the target's parameters.
     fn moves(&mut self, target: &Target) {
         let params = &self.func.body(target.block).params;
         let mut constants = Vec::new();
@@ -605,7 +606,7 @@ impl Emitter<'_> {
                 todo.remove(&i);
                 continue;
             }
-            // A ring of moves: keep what the first overwrites in r0.
+            // The moves form a cycle: save the value that the first move overwrites in r0.
             let mut rest: Vec<_> = vec![(to, from)];
             let mut at = from;
             while at != to {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records that have a place each in one piece of memory: `u64 what, u64 length, data`. A length of 0 is a record that
-//! was not made. Whoever reserves the memory keeps its address on the stack and sets the lengths to 0.
+//! Layout of records at fixed offsets in one piece of memory: `u64 address, u64 length, data`. Variables leave the
+//! address unset. A length of 0 marks a record that was not written. The caller reserves the memory, stores its address
+//! on the stack and sets the lengths to 0.
 
 use crate::ir::{Fault, Record, Space, Val};
 
@@ -8,42 +9,42 @@ use super::code::{A, B, Emitter, Error, FP, Label};
 use super::insn::{self, helper};
 use super::{HEADER, MAX_RECORD, Map, Reloc, VARS};
 
-/// Most bytes of a frame: any place in it is within an instruction's offset.
+/// Limit of a frame in bytes. Every offset in it fits the instruction's offset field.
 pub const LONGEST: u32 = 32 << 10;
 
-/// What a place holds.
+/// Contents of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// Memory; the address is in the record.
+    /// Memory. The record contains its address.
     Memory,
     /// A trace state variable.
     Var(u16),
 }
 
-/// A record's place.
+/// A record's place in the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
-    /// Where in the frame.
+    /// Offset in the frame, in bytes.
     pub at: u32,
-    /// Bytes of data that it has room for.
+    /// Capacity for data, in bytes.
     pub room: u32,
-    /// What it holds.
+    /// Contents.
     pub what: What,
 }
 
-/// The memory, as far as it is given away.
+/// Layout of the frame so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Where on the stack its address is.
+    /// Stack offset at which the frame's address is stored.
     pub pointer: i16,
-    /// Bytes that are taken.
+    /// Bytes that are allocated.
     pub used: u32,
-    /// The records' places.
+    /// Slots of the records.
     pub slots: Vec<Slot>,
 }
 
 impl Frame {
-    /// Takes bytes, in eights; where they are.
+    /// Allocates bytes, rounded up to a multiple of 8. Returns their offset.
     pub fn take(&mut self, bytes: u64) -> Result<u32, Error> {
         let after = u64::from(self.used) + bytes.min(1 << 40).next_multiple_of(8);
         let at = self.used;
@@ -85,14 +86,14 @@ impl Emitter<'_> {
     }
 
     fn memory(&mut self, space: Space, addr: Val, len: Val, text: bool) -> Result<(), Error> {
-        // One that is computed has the room that a record has.
+        // A record of computed length gets room for the longest.
         let fixed = self.func.constant(len);
         let room = fixed.unwrap_or(MAX_RECORD as u64);
         if room == 0 {
             return Ok(());
         }
         let at = self.take(room, What::Memory)?;
-        // Operands of a record are in no register that a call spoils.
+        // A record's operands are in registers that survive calls, so r2 and r3 can be loaded in any order.
         self.into(3, addr);
         self.into(2, len);
         if fixed.is_none() {
@@ -126,7 +127,7 @@ impl Emitter<'_> {
         frame.slot(room, what)
     }
 
-    /// r`reg` = this place of the frame.
+    /// Emits r`reg` = address of this offset in the frame.
     fn place(&mut self, reg: u8, at: u32) {
         let pointer = self.frame.as_ref().map_or(0, |f| f.pointer);
         self.push(insn::LDX | 0x18, reg, FP, pointer, 0);

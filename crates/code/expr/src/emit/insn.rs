@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instructions of eBPF (RFC 9669), as bytes and as text.
+//! eBPF instructions (RFC 9669): encoding and disassembly.
 
 /// One 8-byte instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Insn {
-    /// Class, operation and source.
+    /// Opcode: class, operation and source bits.
     pub code: u8,
     /// Destination register.
     pub dst: u8,
     /// Source register.
     pub src: u8,
-    /// Of a jump or of memory.
+    /// Offset of a jump or of a memory operand.
     pub off: i16,
     /// Immediate operand.
     pub imm: i32,
 }
 
 impl Insn {
-    /// As the kernel reads it.
+    /// Encodes the instruction as the kernel expects it.
     pub fn bytes(self) -> [u8; 8] {
         let mut bytes = [0; 8];
         bytes[0] = self.code;
@@ -27,7 +27,7 @@ impl Insn {
         bytes
     }
 
-    /// What these bytes are.
+    /// Decodes an instruction.
     pub fn of(bytes: [u8; 8]) -> Self {
         let [code, registers, off @ .., a, b, c, d] = bytes;
         let (dst, src) = (registers & 15, registers >> 4);
@@ -35,7 +35,7 @@ impl Insn {
     }
 }
 
-/// Instructions as hexadecimal digits, in files.
+/// Serializes instructions as hexadecimal digits.
 pub(super) mod hex {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
@@ -59,12 +59,12 @@ pub(super) mod hex {
     }
 }
 
-/// Version of the instruction set.
+/// Version of the BPF instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cpu {
-    /// What Linux has had since 5.12.
+    /// Version 3: supported since Linux 5.12.
     V3,
-    /// With signed division and sign extension: Linux 6.6.
+    /// Version 4: adds signed division and sign extension; supported since Linux 6.6.
     V4,
 }
 
@@ -107,7 +107,7 @@ pub(super) const JLE: u8 = 0xb0;
 pub(super) const JSLT: u8 = 0xc0;
 pub(super) const JSLE: u8 = 0xd0;
 
-/// The bits of memory instructions for this many bytes.
+/// Returns the size bits of a memory instruction for this many bytes.
 pub(super) fn size_bits(bytes: u8) -> u8 {
     match bytes {
         1 => 0x10,
@@ -117,7 +117,7 @@ pub(super) fn size_bits(bytes: u8) -> u8 {
     }
 }
 
-/// The helpers that programs call (include/uapi/linux/bpf.h).
+/// Numbers of the helpers that programs call (include/uapi/linux/bpf.h).
 pub mod helper {
     /// bpf_map_lookup_elem.
     pub const MAP_LOOKUP: i32 = 1;
@@ -142,7 +142,7 @@ pub mod helper {
     /// bpf_ringbuf_output.
     pub const RING_OUTPUT: i32 = 130;
 
-    /// The one that reads this kind of memory, or a string of it.
+    /// Returns the helper that reads this address space, or a string in it.
     pub(crate) fn read(space: crate::ir::Space, text: bool) -> i32 {
         use crate::ir::Space;
         match (space, text) {
@@ -171,7 +171,8 @@ pub mod helper {
     }
 }
 
-/// The instruction as bpftool writes it. `high` is the next instruction's immediate, for the one that takes two.
+/// Disassembles the instruction in bpftool's syntax. `high` is the immediate of the next instruction, for the one that
+/// takes two.
 pub fn text(insn: Insn, high: i32) -> String {
     let Insn { code, dst, src, off, imm } = insn;
     let memory = |reg: u8| {

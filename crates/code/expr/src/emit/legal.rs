@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What has to be said otherwise before eBPF can be made of it.
+//! Rewrites the IR into a form that eBPF can express.
 
 use crate::ir::{BinOp, Block, Body, Func, Op, Target, Term, Val, Width};
 
 use super::insn::Cpu;
 
-/// Makes it so: no block that is never reached (the verifier refuses it), no signed division on v3, no parameters on a
-/// branch's edges.
+/// Removes unreachable blocks (the verifier rejects them), replaces signed division on v3, and removes arguments from
+/// branches.
 pub fn legalise(func: &Func, cpu: Cpu) -> Func {
     let mut func = func.clone();
     crate::opt::unreachable(&mut func);
@@ -25,8 +25,9 @@ pub fn legalise(func: &Func, cpu: Cpu) -> Func {
     func
 }
 
-/// Signed division by an unsigned one, without branches: `x ^ s - s` with `s` all sign bits is the absolute
-/// value, and turns a sign back. The smallest number is its own absolute value, and so is right as well.
+/// Replaces signed division by unsigned division, without branches. `(x ^ s) - s`, with `s` all sign bits, is the
+/// absolute value, and restores a sign. The smallest number is its own absolute value, so the result is right for it
+/// too.
 fn divide(func: &mut Func, block: Block, v: Val, op: BinOp, a: Val, b: Val) {
     let width = func.width(v);
     let mut push = |op: Op| {
@@ -54,7 +55,7 @@ fn divide(func: &mut Func, block: Block, v: Val, op: BinOp, a: Val, b: Val) {
     func.body_mut(block).insts.push(v);
 }
 
-/// Puts a block on each edge of a branch that passes arguments.
+/// Inserts a block on each branch edge that passes arguments.
 fn split_edges(func: &mut Func) {
     let mut layout = Vec::new();
     for block in func.layout.clone() {

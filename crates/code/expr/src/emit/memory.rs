@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Emits what looks at memory, at maps, and what puts records out: all of it calls helpers.
+//! Code generation for memory, maps and records. All of these call helpers.
 
 use crate::ir::{Fault, Kept, Record, Space, Text, Val, Width};
 
@@ -14,7 +14,7 @@ const VAR: i32 = 3;
 const FORMAT: i32 = 4;
 
 impl Emitter<'_> {
-    /// r`reg` = the stack's top and `at`.
+    /// Emits r`reg` = frame pointer + `at`.
     pub(super) fn stack(&mut self, reg: u8, at: i16) {
         self.mov(reg, FP);
         self.push(insn::ALU64 | insn::ADD, reg, 0, 0, i32::from(at));
@@ -60,7 +60,7 @@ impl Emitter<'_> {
                 compared.push(0);
             }
             Text::Memory { space, addr, limit } => {
-                // One byte more than the text tells a longer one.
+                // One byte more than the text: so a longer string is recognised.
                 let size = limit.map_or(wanted.len() + 2, |n| (n as usize + 1).min(wanted.len() + 2));
                 self.into(3, addr);
                 if space == Space::User {
@@ -74,8 +74,9 @@ impl Emitter<'_> {
                 if space == Space::Kernel {
                     read(self, helper::READ_KERNEL_STR);
                 } else {
-                    // No helper both ends at the zero byte and brings in what is not there yet: where the string cannot be
-                    // read, a program that may wait brings it in (its plain reads do), and it is read again.
+                    // The string helper does not fault in missing pages, and the helper that does cannot stop at a zero
+                    // byte. So if the string cannot be read, a plain read brings the pages in (in a sleepable program),
+                    // and the string is read again.
                     let fine = self.local();
                     read(self, helper::READ_USER_STR);
                     self.jump(insn::JMP | insn::JSGE, 0, 0, 0, fine);
@@ -86,7 +87,8 @@ impl Emitter<'_> {
                     self.here(fine);
                 }
                 self.jump(insn::JMP | insn::JSLT, 0, 0, 0, Label::Fault(Fault::Read));
-                // With its zero byte; before Linux 6.15 an empty string of a program has none.
+                // The returned length includes the zero byte. Before Linux 6.15, it is 0 for an empty string in user
+                // memory.
                 let other = if wanted.is_empty() { insn::JGT } else { insn::JNE };
                 self.jump(insn::JMP | other, 0, 0, wanted.len() as i32 + 1, no);
             }
@@ -132,8 +134,8 @@ impl Emitter<'_> {
         self.made(v, d);
     }
 
-    /// Puts a record together in the scratch memory and sends it. The stack keeps its pointer at -16 and the
-    /// length of its data at -24: both are needed after the call that reads.
+    /// Builds a record in the scratch memory and sends it. The stack holds the record's address at -16 and the length
+    /// of its data at -24: both are needed after the helper that reads.
     pub(super) fn record(&mut self, record: &Record) {
         self.push(insn::ST, FP, 0, -8, 0);
         self.relocated(1, Reloc::Map(Map::Scratch));
@@ -188,7 +190,7 @@ impl Emitter<'_> {
         self.here(kept);
     }
 
-    /// A record of 64-bit words: values, or (None) what r1 holds.
+    /// Writes a record of 64-bit words. None stands for the value in r1.
     fn words(&mut self, kind: i32, what: u16, words: &[Option<Val>]) {
         let len = 8 * words.len() as i32;
         self.push(insn::ST, 0, 0, 0, kind);
@@ -201,8 +203,8 @@ impl Emitter<'_> {
         self.push(insn::ST | 0x18, FP, 0, -24, len);
     }
 
-    /// The length in r0 of a string that was read has its zero byte, which an empty one of a program lacks before
-    /// Linux 6.15.
+    /// Raises a string's length in r0 to at least 1 for the zero byte. Before Linux 6.15 the helper returns 0 for an
+    /// empty string in user memory.
     pub(super) fn at_least_one(&mut self) {
         let fine = self.local();
         self.jump(insn::JMP | insn::JNE, 0, 0, 0, fine);
@@ -210,7 +212,7 @@ impl Emitter<'_> {
         self.here(fine);
     }
 
-    /// No more than a record holds; the verifier must see it.
+    /// Limits the register to a record's capacity, in a form that the verifier recognises.
     pub(super) fn bound(&mut self, r: u8) {
         let fits = self.local();
         self.jump(insn::JMP | insn::JLE, r, 0, MAX_RECORD, fits);

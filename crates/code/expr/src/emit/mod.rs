@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! IR → eBPF: plain instructions, and where a loader has to put a map or an address.
+//! Generates eBPF from IR: instructions, and the places where a loader inserts a map or an address.
 //!
-//! A program's context is `struct pt_regs` if it reads registers, an array of 64-bit values if it reads arguments.
-//! It ends with 0 if the condition is false or something failed, else 1 (or the value: see [`Output`]).
+//! A program's context is `struct pt_regs` if it reads registers, an array of 64-bit values if it reads arguments. The
+//! program returns 0 if the condition is false or an operation failed, else 1 (or the value: see [`Output`]).
 //!
-//! Maps that a program may name, all made by its loader:
-//! * [`Map::State`]: an array of one element of [`state_size`] bytes: a counter for each [`Fault`](crate::ir::Fault) at 0, then at
-//!   [`RESULT`] the value, at [`LOST`] the records that found no room, from [`VARS`] the trace state variables.
-//! * [`Map::Scratch`]: a per-CPU array of one element of [`SCRATCH`] bytes, where a record is put together.
-//! * [`Map::Ring`]: a ring buffer. A record is `u32 kind, u32 length, u64 what, data`.
-//!   Or none of these two: the records of a [`framed`] program have each a place of their own in one [`Frame`].
-//! * [`Map::Entries`]: a hash of `u64 pid_tgid, u64 frame` to `u64` words: time, then the registers asked for; filled
-//!   by the program that [`entry`] makes.
+//! Maps that a program may reference, all created by its loader:
+//! * [`Map::State`]: an array with one element of [`state_size`] bytes. It holds a counter for each
+//!   [`Fault`](crate::ir::Fault) at 0, the value at [`RESULT`], the number of lost records at [`LOST`], and the trace
+//!   state variables from [`VARS`] on.
+//! * [`Map::Scratch`]: a per-CPU array with one element of [`SCRATCH`] bytes, in which a record is built.
+//! * [`Map::Ring`]: a ring buffer. A record is `u32 kind, u32 length, u64 what, data`. A [`framed`] program uses
+//!   neither this nor the scratch memory: each of its records has a fixed place in a [`Frame`].
+//! * [`Map::Entries`]: a hash map from `u64 pid_tgid, u64 frame` to `u64` words, one for each saved value. The program
+//!   from [`entry`] fills it.
 
 mod alloc;
 mod code;
@@ -28,85 +29,85 @@ use serde::{Deserialize, Serialize};
 
 use crate::ir::Kept;
 
-/// Where the value goes.
+/// Offset of the value in the state, in bytes.
 pub const RESULT: i32 = 64;
-/// Where lost records are counted.
+/// Offset of the counter of lost records.
 pub const LOST: i32 = 72;
-/// Where the trace state variables begin.
+/// Offset of the first trace state variable.
 pub const VARS: i32 = 128;
-/// Longest record; longer ones are cut.
+/// Limit of a record's data in bytes; longer data is truncated.
 pub const MAX_RECORD: i32 = 4096;
-/// Bytes before a record's data.
+/// Size of a record's header in bytes.
 pub const HEADER: i32 = 16;
-/// Size of the scratch memory.
+/// Size of the scratch memory in bytes.
 pub const SCRATCH: i32 = HEADER + MAX_RECORD;
 
-/// Size of the state with so many trace state variables.
+/// Size of the state in bytes, with this many trace state variables.
 pub fn state_size(vars: usize) -> usize {
     VARS as usize + 8 * vars
 }
 
-/// A map that a program names.
+/// A map that a program references.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Map {
-    /// Counters, the value, the trace state variables.
+    /// Counters, the value and the trace state variables.
     State,
-    /// Where a record is put together.
+    /// Memory in which a record is built.
     Scratch,
-    /// Where records go.
+    /// Ring buffer for records.
     Ring,
-    /// What paired entry probes kept.
+    /// Values saved by paired entry probes.
     Entries,
 }
 
-/// What a loader puts into a two-part instruction.
+/// An operand of a two-part instruction that the loader fills in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reloc {
     /// The map's file descriptor.
     Map(Map),
-    /// The address of this place in the map's only element: source register 2, the offset in the second half.
+    /// The address of this offset in the map's only element: source register 2, with the offset in the second half.
     MapValue(Map, i32),
-    /// This address of the file, moved to where the file is loaded.
+    /// This address of the file, relocated to its load address.
     Address(u64),
 }
 
-/// What becomes of the value.
+/// Destination of the program's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Output {
-    /// It is the program's result.
+    /// The value is the program's return value.
     #[default]
     Verdict,
-    /// It goes to the state; the result says whether there is one.
+    /// The value is stored in the state; the program returns 1 if there is one, else 0.
     State,
 }
 
-/// A program.
+/// An eBPF program before relocation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Program {
     /// Instructions.
     #[serde(with = "insn::hex")]
     pub insns: Vec<Insn>,
-    /// By instruction.
+    /// Relocations, with the index of their instruction.
     pub relocs: Vec<(usize, Reloc)>,
-    /// Bytes of stack.
+    /// Stack size in bytes.
     pub stack: u32,
-    /// Trace state variables in the state.
+    /// Number of trace state variables in the state.
     pub vars: usize,
-    /// The words of an entry in [`Map::Entries`], if it uses them.
+    /// Meaning of the words of an entry in [`Map::Entries`]; empty if the program does not use it.
     pub kept: Vec<Kept>,
-    /// Formats of the records that have one.
+    /// Formats of [`FORMAT`](crate::ir::Record::Format) records.
     pub formats: Vec<String>,
-    /// The `exit`s that are reached after a fault, by instruction; all others have a value.
+    /// Indices of `exit` instructions that are reached after a fault. At all others, r0 is a value.
     pub faulted: Vec<usize>,
 }
 
 impl Program {
-    /// As the kernel takes it, before relocation.
+    /// Encodes the program, before relocation.
     pub fn bytes(&self) -> Vec<u8> {
         self.insns.iter().flat_map(|i| i.bytes()).collect()
     }
 
-    /// A line of text for each instruction, with its number.
+    /// Disassembles the program: one line for each instruction, with its index.
     pub fn listing(&self) -> String {
         let mut out = String::new();
         let mut second = false;
@@ -128,7 +129,7 @@ impl Program {
         out
     }
 
-    /// Instructions that run on the longest way through it.
+    /// Number of instructions on the longest path.
     pub fn longest(&self) -> usize {
         let mut from = vec![0; self.insns.len() + 1];
         for (i, insn) in self.insns.iter().enumerate().rev() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Arithmetic, comparisons, casts: C's conversions, exactly.
+//! Lowering of arithmetic, comparisons and casts, with C's implicit conversions.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::ir::{BinOp, Cond, Target, Term, Val, Width};
 use super::{Lower, Operand, Scalar};
 
 impl Lower<'_> {
-    /// An integer of one type as another (C11 6.3.1.3).
+    /// Converts an integer from one type to another (C11 6.3.1.3).
     pub(super) fn convert(&mut self, v: Val, from: Int, to: Int) -> Val {
         if to.is_bool() && !from.is_bool() {
             let zero = self.b.constant(0, self.b.func.width(v));
@@ -26,7 +26,7 @@ impl Lower<'_> {
         }
         match (self.b.func.width(v), width) {
             (Width::W64, Width::W32) => self.b.ext(v, 32, false, Width::W32),
-            // A narrow value stands in 32 bits by its own sign.
+            // A narrow value is kept in 32 bits, extended by its own sign.
             (Width::W32, Width::W64) => self.b.ext(v, 32, from.signed, Width::W64),
             _ => v,
         }
@@ -78,7 +78,7 @@ impl Lower<'_> {
     pub(super) fn choice(&mut self, cond: &Expr, a: &Expr, b: &Expr, span: Span) -> Result<Operand> {
         let (yes, no, end) = (self.b.block(), self.b.block(), self.b.block());
         self.branch(cond, yes, no)?;
-        // The type depends on both sides: they are computed first, and converted where they ended.
+        // The result type depends on both sides. So both are lowered first, and converted at the ends of their blocks.
         let mut sides = Vec::new();
         for (block, e) in [(yes, a), (no, b)] {
             self.b.place(block);
@@ -130,7 +130,7 @@ impl Lower<'_> {
     pub(super) fn binary(&mut self, op: Binary, a: &Expr, b: &Expr, span: Span) -> Result<Operand> {
         let left = self.expr(a)?;
         if matches!(op, Binary::Eq | Binary::Ne) {
-            // A string is compared by its content.
+            // A comparison with a string literal compares contents.
             let right_text =
                 if let crate::ast::Kind::Text(text) = &b.kind { Some(text.clone()) } else { None };
             let found = match (left.clone(), right_text) {
@@ -185,7 +185,7 @@ impl Lower<'_> {
         }
     }
 
-    /// A number of elements in bytes.
+    /// Converts a number of elements to bytes.
     pub(super) fn scaled(&mut self, v: Val, int: Int, to: &Rc<Ty>, span: Span) -> Result<Val> {
         let size = self.size_of(to, span)?;
         let v = self.widen(v, &Scalar::Int(int));
@@ -205,7 +205,7 @@ impl Lower<'_> {
         }
     }
 
-    /// An operator of two integers.
+    /// Lowers a binary operator on two integers.
     pub(super) fn arithmetic(
         &mut self,
         op: Binary,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Expressions whose values are collected: numbers as they are, strings by content, structures and arrays as bytes.
+//! Compiles expressions whose values are collected: numbers as values, strings by content, structures and arrays as
+//! bytes.
 
 use crate::ast::{Expr, Tag};
 use crate::ctype::{self, Def, Int, Ty};
@@ -11,55 +12,55 @@ use crate::scope::{Location, Spot};
 use super::elements::Elements;
 use super::{Env, Lower, Operand, Scalar, Use, is_type};
 
-/// What the function of a collected expression returns.
+/// Meaning of a collected expression's return value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// The value, extended to 64 bits.
     Value,
-    /// The address of so many bytes.
+    /// The address of this many bytes.
     Memory(u64),
-    /// So many bytes, in parts.
+    /// The value has this many bytes, computed in parts.
     Parts(u64),
-    /// The address of a string: up to its zero byte, or the end of its array.
+    /// The address of a string that ends at its zero byte or at the end of its array.
     Text(Option<u64>),
-    /// The address of elements whose number the function of the first part gives.
+    /// The address of the first element. The function of the first part returns the number of elements.
     Elements(Elements),
-    /// Nothing that matters: it is the task's name.
+    /// Unused: the value is the task's name.
     Comm,
 }
 
-/// Bytes of something that is not in memory as a whole.
+/// A part of a value that is not in memory as a whole.
 #[derive(Debug, Clone)]
 pub struct Part {
-    /// Where in the value.
+    /// Offset in the value, in bytes.
     pub at: u64,
-    /// How many, up to 8.
+    /// Size in bytes, at most 8.
     pub size: u64,
-    /// Gives them; none if they are nowhere.
+    /// Computes the part; None if its bytes are not available.
     pub func: Option<Func>,
 }
 
-/// Parts of one value, at most.
+/// Limit of parts of one value.
 const MOST_PARTS: usize = 64;
 
 /// An expression to collect.
 #[derive(Debug, Clone)]
 pub struct Collected {
-    /// What it does, not optimised yet.
+    /// The function, not optimised.
     pub func: Func,
-    /// What that returns.
+    /// Meaning of the function's return value.
     pub what: What,
-    /// Of a value in parts: these, in order. Of elements: their number.
+    /// For a value in parts, these in order. For elements, one part: their number.
     pub parts: Vec<Part>,
     /// The expression's type.
     pub ty: Ty,
-    /// The same in C.
+    /// The type in C syntax.
     pub shown: String,
-    /// What it names, in order.
+    /// Names that the expression uses, in order.
     pub uses: Vec<Use>,
 }
 
-/// Compiles it.
+/// Compiles an expression for collection.
 pub fn collect(source: &str, env: Env<'_>) -> Result<Collected> {
     let expr = parse(source, &|n| is_type(env, n))?;
     let mut lower = Lower::new(env);
@@ -108,7 +109,7 @@ pub fn collect(source: &str, env: Env<'_>) -> Result<Collected> {
     Ok(Collected { func: lower.b.finish(), what, parts: Vec::new(), ty, shown, uses: lower.uses })
 }
 
-/// Elements behind an address: that, and how many.
+/// Compiles elements behind an address: one function for the address, one for the number.
 fn counted(expr: &Expr, env: Env<'_>, of: (Ty, String), elements: Elements) -> Result<Collected> {
     let (ty, shown) = of;
     let mut uses = Vec::new();
@@ -128,7 +129,7 @@ fn counted(expr: &Expr, env: Env<'_>, of: (Ty, String), elements: Elements) -> R
     Ok(Collected { func, what: What::Elements(elements), parts, ty, shown, uses })
 }
 
-/// Whether it is not in memory as a whole, so that it has no address.
+/// Returns true if the operand is not in memory as a whole and so has no address.
 fn is_scattered(operand: &Operand) -> bool {
     match operand {
         Operand::Parts { location: Location::Whole(Spot::Memory(_) | Spot::Missing(..)), .. } => false,
@@ -137,7 +138,7 @@ fn is_scattered(operand: &Operand) -> bool {
     }
 }
 
-/// A structure or an array that is in registers, or in several places: what there is of it.
+/// Compiles a structure or array that is in registers or in several places: the parts that are available.
 fn scattered(source: &str, expr: &Expr, env: Env<'_>, of: (Ty, String, u64)) -> Result<Collected> {
     let (ty, shown, size) = of;
     let mut leaves = Vec::new();
@@ -177,7 +178,7 @@ fn scattered(source: &str, expr: &Expr, env: Env<'_>, of: (Ty, String, u64)) -> 
     Ok(Collected { func, what: What::Parts(size), parts, ty, shown, uses })
 }
 
-/// The numbers that a type is made of: where they are, and their bytes.
+/// Lists the scalar leaves of a type: offset and size in bytes.
 fn flatten(lower: &Lower<'_>, ty: &Ty, at: u64, depth: usize, leaves: &mut Vec<(u64, u64)>) {
     if depth > 16 || leaves.len() > MOST_PARTS {
         return;
@@ -222,7 +223,7 @@ fn is_char(lower: &Lower<'_>, ty: &Ty) -> bool {
     matches!(def, Ok(Def::Plain(Ty::Int(int))) if int.size == 1 && !int.is_bool() && named_char(lower, ty))
 }
 
-/// `char`, `unsigned char` and their typedefs, but not `u8`, `uint8_t`: those are numbers, and their arrays data.
+/// Returns true for `char`, `unsigned char` and their typedefs, but not for `u8` or `uint8_t`: those are numbers.
 fn named_char(lower: &Lower<'_>, ty: &Ty) -> bool {
     let shown = lower.show(ty);
     shown.contains("char") && !shown.contains("_t")

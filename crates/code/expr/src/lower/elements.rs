@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Elements one after the other whose number stands beside their address: Rust's `str` and slices behind references and
-//! boxes, its `String` and `Vec`.
+//! Rust's `str`, slices, `String` and `Vec`: contiguous elements whose number is stored next to their address.
 //!
-//! They are told by their members, as compilers name them: `data_ptr` and `length` of a reference, `buf` and `len` of a
-//! vector, whose address lies within `buf`. What is not so is left as the structure that it is.
+//! They are recognised by the member names that compilers emit: `data_ptr` and `length` of a reference or box; `buf`
+//! and `len` of a vector, with the address inside `buf`. Other structures are left as they are.
 
 use std::rc::Rc;
 
@@ -14,26 +13,26 @@ use crate::ir::{BinOp, Cond, Target, Term, Val, Width};
 
 use super::{Lower, Operand, Scalar};
 
-/// How deep in a vector its address may lie.
+/// Limit of the nesting depth at which a vector's address is searched.
 const DEPTH: usize = 8;
 
 /// Elements behind an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elements {
-    /// What each is.
+    /// Type of an element.
     pub of: Ty,
-    /// Bytes of each.
+    /// Size of an element in bytes.
     pub size: u64,
-    /// Whether they are text in UTF-8, or what is meant to be.
+    /// True for text in UTF-8, including types such as `OsStr` that need not be valid.
     pub text: bool,
-    /// Where in the structure the address is, in bits.
+    /// Offset of the address in the structure, in bits.
     pub(super) address: u64,
-    /// Where their number is.
+    /// Offset of the number of elements, in bits.
     pub(super) count: u64,
 }
 
 impl Lower<'_> {
-    /// What a structure has elements of, if it is one of these.
+    /// Returns the elements of a structure that is one of these types.
     pub(super) fn elements(&self, record: &Record) -> Option<Elements> {
         if !record.bare || record.declared || record.choice.is_some() {
             return None;
@@ -49,7 +48,7 @@ impl Lower<'_> {
             let of = match self.def(&address.ty)? {
                 _ if is_path => Ty::Int(Int::of(1, false)),
                 Def::Plain(Ty::Ptr(to)) if text || target.starts_with('[') => (*to).clone(),
-                // Another type that ends in a slice.
+                // Another unsized type that ends in a slice.
                 _ => return None,
             };
             return self.of_size(of, text, address.offset, count.offset);
@@ -59,7 +58,7 @@ impl Lower<'_> {
             return self.of_size(record.of.clone()?, false, address, count);
         }
         if ["String", "OsString", "PathBuf"].contains(&name) {
-            // Around a vector of bytes there are structures with nothing else in them.
+            // The vector of bytes is wrapped in structures with a single member.
             let (mut inner, mut from) = (Rc::new(record.clone()), 0_u64);
             for _ in 0..DEPTH {
                 let [only] = &inner.members[..] else { return None };
@@ -85,7 +84,7 @@ impl Lower<'_> {
         Some(Elements { of, size, text, address, count })
     }
 
-    /// Where a vector's address and number of elements are.
+    /// Returns the offsets of a vector's address and number of elements, in bits.
     fn vector(&self, vector: &Record) -> Option<(u64, u64)> {
         let member = |name: &str| vector.members.iter().find(|m| m.name.as_deref() == Some(name));
         let (buffer, count) = (member("buf")?, member("len")?);
@@ -93,7 +92,7 @@ impl Lower<'_> {
         Some((address, count.offset))
     }
 
-    /// The first address in a member, or in what it consists of.
+    /// Returns the offset of the first pointer in a member, searched recursively, in bits.
     fn first_pointer(&self, member: &Member, depth: usize) -> Option<u64> {
         match self.def(&member.ty)? {
             Def::Plain(Ty::Ptr(_)) => Some(member.offset),
@@ -105,7 +104,7 @@ impl Lower<'_> {
         }
     }
 
-    /// The elements that an operand has, if it has.
+    /// Returns the elements of an operand, if its type has them.
     pub(super) fn elements_of(&self, operand: &Operand, span: Span) -> Result<Option<Elements>> {
         let ty = match operand {
             Operand::Memory { ty, bits: None, .. } | Operand::Parts { ty, bits: None, .. } => ty,
@@ -117,7 +116,7 @@ impl Lower<'_> {
         })
     }
 
-    /// A word of an operand, from this bit on.
+    /// Loads a 64-bit word of an operand, at this bit offset.
     fn word(&mut self, operand: &Operand, from: u64, span: Span) -> Result<Val> {
         let ty = Ty::Int(Int::ULONG);
         let inner = match operand.clone() {
@@ -134,17 +133,17 @@ impl Lower<'_> {
         Ok(self.rvalue(inner, span)?.0)
     }
 
-    /// Where the first element is.
+    /// Loads the address of the first element.
     pub(super) fn address_of(&mut self, operand: &Operand, of: &Elements, span: Span) -> Result<Val> {
         self.word(operand, of.address, span)
     }
 
-    /// How many there are.
+    /// Loads the number of elements.
     pub(super) fn count_of(&mut self, operand: &Operand, of: &Elements, span: Span) -> Result<Val> {
         self.word(operand, of.count, span)
     }
 
-    /// One of them. What is behind the last cannot be read: nothing lies at address 0.
+    /// Lowers an index expression. An index past the end gives address 0, so that the read fails.
     pub(super) fn element(
         &mut self,
         operand: &Operand,
@@ -175,7 +174,7 @@ impl Lower<'_> {
         Ok(Operand::Memory { addr, ty: of.of.clone(), bits: None })
     }
 
-    /// Whether they are these bytes: as many, and the same.
+    /// Compares the elements with these bytes: length and contents.
     pub(super) fn same_bytes(
         &mut self,
         operand: &Operand,
@@ -199,7 +198,7 @@ impl Lower<'_> {
             let size = [8, 4, 2, 1].into_iter().find(|size| *size <= text.len() - done).unwrap_or(1);
             let mut bytes = [0; 8];
             bytes[..size].copy_from_slice(&text[done..done + size]);
-            // Read only if there are as many: every later block comes behind the first of these.
+            // The address is loaded only if the lengths are equal. The block that loads it dominates all later ones.
             let first = match first {
                 Some(first) => first,
                 None => *first.insert(self.address_of(operand, of, span)?),
@@ -217,13 +216,13 @@ impl Lower<'_> {
     }
 }
 
-/// What a reference, a raw pointer or a box is to, by its name.
+/// Returns the pointee's name from the name of a reference, raw pointer or box.
 fn pointee(name: &str) -> Option<&str> {
     let plain = ["&mut ", "&", "*const ", "*mut "].iter().find_map(|sign| name.strip_prefix(sign));
     let boxed = || {
         let (scopes, inner) = name.split_once("Box<")?;
         let all = inner.strip_suffix('>')?;
-        // Its second type is the allocator.
+        // A box's second type argument is the allocator.
         let to = all.rsplit_once(", ").map_or(all, |(to, _)| to);
         (scopes.is_empty() || scopes.ends_with("::")).then_some(to)
     };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Expressions → IR: types are checked, conversions made explicit, places turned into loads.
+//! Lowers expressions to IR: checks types, makes conversions explicit, and turns places into loads.
 //!
-//! One walk does all of it. An operand is an `Operand`: a value, or where one is; it is loaded only when its value
-//! is needed, so that `&a->b` and `sizeof a->b` read nothing.
+//! This is a single pass. An operand is an `Operand`: a value or the place of one. A place is loaded only when its
+//! value is needed, so `&a->b` and `sizeof a->b` read no memory.
 
 mod arith;
 mod collect;
@@ -24,52 +24,52 @@ use crate::parse::parse;
 use crate::regs::Reg;
 use crate::scope::{Location, Scope, Sym};
 
-/// Longest string that is compared.
+/// Limit of a string's length in a comparison, in bytes.
 pub const LONGEST_TEXT: usize = 128;
 
-/// What an expression is compiled for.
+/// Environment in which an expression is compiled.
 #[derive(Clone, Copy)]
 pub struct Env<'e> {
-    /// The place.
+    /// Scope at the place.
     pub scope: &'e dyn Scope,
     /// Trace state variables, by number.
     pub vars: &'e [String],
 }
 
-/// A variable that the expression names.
+/// A name that the expression uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Use {
-    /// As it is written.
+    /// Name as written.
     pub name: String,
-    /// Parameter, local, …
+    /// Kind of name: parameter, local, …
     pub role: &'static str,
-    /// Its type in C.
+    /// Type in C syntax.
     pub ty: String,
-    /// Where it is.
+    /// Location, in words.
     pub place: String,
 }
 
 /// A compiled expression.
 #[derive(Debug, Clone)]
 pub struct Lowered {
-    /// What it does, not optimised yet.
+    /// The function, not optimised.
     pub func: Func,
-    /// Its type in C.
+    /// The type in C syntax.
     pub ty: String,
-    /// Whether the value is signed.
+    /// True if the value is signed.
     pub signed: bool,
-    /// What it names, in order.
+    /// Names that the expression uses, in order.
     pub uses: Vec<Use>,
 }
 
-/// Whether a name is a type's, for the parser.
+/// Returns true if the name is a type's. The parser needs this to recognise casts.
 fn is_type(env: Env<'_>, name: &str) -> bool {
     !matches!(env.scope.object_of(name), Ok(Some(_)))
         && !matches!(env.scope.variable(name), Ok(Some(_)))
         && matches!(ctype::by_name(env.scope, name), Ok(Some(_)))
 }
 
-/// Compiles a condition: the function returns 1 or 0.
+/// Compiles a condition. The function returns 1 or 0.
 pub fn condition(source: &str, env: Env<'_>) -> Result<Lowered> {
     let expr = parse(source, &|n| is_type(env, n))?;
     let mut lower = Lower::new(env);
@@ -83,7 +83,7 @@ pub fn condition(source: &str, env: Env<'_>) -> Result<Lowered> {
     Ok(Lowered { func: lower.b.finish(), ty: "int".to_owned(), signed: true, uses: lower.uses })
 }
 
-/// Compiles a value: the function returns it in 64 bits, extended as its type has it.
+/// Compiles a value. The function returns it in 64 bits, extended according to its type.
 pub fn value(source: &str, env: Env<'_>) -> Result<Lowered> {
     let expr = parse(source, &|n| is_type(env, n))?;
     let mut lower = Lower::new(env);
@@ -96,7 +96,7 @@ pub fn value(source: &str, env: Env<'_>) -> Result<Lowered> {
     Ok(Lowered { func: lower.b.finish(), ty: shown, signed, uses: lower.uses })
 }
 
-/// Compiles what debug information describes, without an expression.
+/// Compiles a value that debug information describes, without an expression.
 pub fn described(sym: &Rc<Sym>, scope: &dyn Scope) -> Result<Func> {
     let mut lower = Lower::new(Env { scope, vars: &[] });
     let v = lower.sym(sym, Span { start: 0, end: 0 })?;
@@ -104,8 +104,8 @@ pub fn described(sym: &Rc<Sym>, scope: &dyn Scope) -> Result<Func> {
     Ok(lower.b.finish())
 }
 
-/// Makes addresses of the file relative to the instruction at `pc`, where the probe is: a program or library that is
-/// loaded anywhere needs no relocation then, in whatever process it is met.
+/// Makes addresses of the file relative to the instruction at `pc`, where the probe is. A position-independent program
+/// or library then needs no relocation, in any process.
 pub fn by_instruction(func: &mut Func, pc: u64) {
     for block in func.layout.clone() {
         for v in std::mem::take(&mut func.body_mut(block).insts) {
@@ -120,7 +120,7 @@ pub fn by_instruction(func: &mut Func, pc: u64) {
     }
 }
 
-/// A value's type.
+/// Type of a value in a register: an integer or a pointer.
 #[derive(Debug, Clone)]
 pub(crate) enum Scalar {
     Int(Int),
@@ -136,14 +136,14 @@ impl Scalar {
     }
 }
 
-/// An operand.
+/// Result of lowering an expression.
 #[derive(Debug, Clone)]
 pub(crate) enum Operand {
-    /// A value, and the type to show.
+    /// A value and the type to display.
     Value(Val, Scalar, Ty),
-    /// In memory; of a bitfield its first bit from the address, and width.
+    /// A place in memory. For a bitfield, the first bit counted from the address, and the width.
     Memory { addr: Val, ty: Ty, bits: Option<(u64, u8)> },
-    /// In registers or pieces: from this bit on, of a bitfield so many.
+    /// A place in registers or pieces: first bit, and the width of a bitfield.
     Parts { location: Location, ty: Ty, from: u64, bits: Option<u8>, name: String },
     /// A string literal.
     Text(Vec<u8>),
@@ -203,14 +203,14 @@ impl<'e> Lower<'e> {
                     (false, _) if n.long == 0 && fits_int => Int::INT,
                     (false, false) if n.long == 0 && fits_uint => Int::of(4, false),
                     (false, _) if fits_long => Int::LONG,
-                    // GCC has no wider type for a decimal one either, and takes this.
+                    // GCC has no wider type for a decimal constant either, and uses `unsigned long`.
                     (false, _) => Int::ULONG,
                 };
                 let int = if n.long == 2 { Int { rank: 6, ..int } } else { int };
                 let v = self.b.constant(n.value, Scalar::Int(int).width());
                 Ok(self.int(v, int))
             }
-            // In C a character constant is an int; GDB says char. Its value is the same.
+            // A character constant has type `int` in C, but `char` in GDB. The value is the same.
             Kind::Char(c) => {
                 let v = self.b.constant(*c as u64, Width::W32);
                 Ok(self.int(v, Int::INT))
@@ -282,7 +282,7 @@ impl<'e> Lower<'e> {
         }
     }
 
-    /// Size as GNU C has it: of void and of functions it is 1.
+    /// Size in bytes, as in GNU C: 1 for `void` and functions.
     fn size_of(&self, ty: &Ty, span: Span) -> Result<u64> {
         if matches!(self.resolve(ty, span)?, Def::Plain(Ty::Void) | Def::Function) {
             return Ok(1);
@@ -361,18 +361,18 @@ impl<'e> Lower<'e> {
         }
     }
 
-    /// The expression's value, and its type.
+    /// Returns the expression's value and type.
     fn value_of(&mut self, e: &Expr) -> Result<(Val, Scalar)> {
         let operand = self.expr(e)?;
         self.rvalue(operand, e.span)
     }
 
-    /// A value that is 0 if and only if the expression is false.
+    /// Returns a value that is 0 exactly if the expression is false.
     fn truth(&mut self, e: &Expr) -> Result<Val> {
         Ok(self.value_of(e)?.0)
     }
 
-    /// Goes to `yes` or `no`.
+    /// Emits branches to `yes` or `no`, with short-circuit evaluation.
     fn branch(&mut self, e: &Expr, yes: Block, no: Block) -> Result<()> {
         match &e.kind {
             Kind::Logic(and, a, b) => {
@@ -394,7 +394,7 @@ impl<'e> Lower<'e> {
         }
     }
 
-    /// A comparison with a string literal.
+    /// Lowers a comparison with a string literal. The result is 1 or 0.
     fn text_eq(&mut self, operand: Operand, text: &[u8], span: Span) -> Result<Val> {
         if text.len() > LONGEST_TEXT {
             return Err(Error::new(span, format!("strings are compared up to {LONGEST_TEXT} bytes")));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names: variables, enumerators, and what begins with `$`.
+//! Lowers names: variables, enumerators, and names that begin with `$`.
 
 use std::rc::Rc;
 
@@ -12,10 +12,10 @@ use crate::scope::{Location, Spot};
 
 use super::{Lower, Operand, Scalar, Use};
 
-/// The variables that are there everywhere.
+/// Variables that exist at every place.
 const BUILTIN: [&str; 7] = ["pid", "tid", "comm", "cpu", "ts", "retval", "duration"];
 
-/// Whether `$name` means something without being defined: a trace state variable of that name could not be read.
+/// Returns true if `$name` has a predefined meaning, so that a trace state variable of that name could not be read.
 pub fn is_built_in(name: &str) -> bool {
     const LISTS: [&str; 6] = ["args", "locals", "regs", "sdata", "stack", "ustack"];
     BUILTIN.contains(&name)
@@ -36,7 +36,7 @@ impl Lower<'_> {
     pub(super) fn name(&mut self, name: &str, span: Span) -> Result<Operand> {
         let fail = |e: String| Error::new(span, e);
         let scope = self.env.scope;
-        // Within a method a member is called by its name alone.
+        // In a method, a member can be named without an object.
         if let Some(this) = scope.object_of(name).map_err(fail)? {
             let of = Expr { span, kind: Kind::Name(this) };
             return self.member(&of, true, name, span);
@@ -47,7 +47,7 @@ impl Lower<'_> {
         }
         if let Some((ty, value)) = scope.enumerator(name).map_err(fail)? {
             self.note(name, "enumerator", &ty, value.to_string());
-            // A constant of an enumeration is an int, unless it needs more (GCC).
+            // An enumerator has type `int`, or a wider type if its value needs one (GCC).
             let int = if i32::try_from(value).is_ok() {
                 Int::INT
             } else if u32::try_from(value).is_ok() {
@@ -63,7 +63,7 @@ impl Lower<'_> {
         known.extend(BUILTIN.iter().map(|n| (*n).to_owned()));
         let error = Error::new(span, format!("no `{name}` at {}", scope.describe()));
         let near = suggestion(name, known.iter().map(String::as_str)).map(|s| {
-            // `pid` for `$pid`.
+            // Suggest `$pid` for `pid`.
             BUILTIN
                 .iter()
                 .find(|b| s.contains(&format!("`{b}`")) && !names.contains(&(**b).to_owned()))
@@ -134,7 +134,7 @@ impl Lower<'_> {
                 return Err(Error::new(span, format!("`{shown}` cannot be read by this kind of probe"))
                     .help("a probe at an instruction (`--at FUNC+0`) sees the registers"));
             }
-            // The types that GDB gives them.
+            // The types are those that GDB gives these registers.
             let pointer = matches!(reg, Reg::Rsp | Reg::Rbp | Reg::Rip);
             let void = Rc::new(Ty::Void);
             let ty = if pointer { Ty::Ptr(void.clone()) } else { Ty::Int(Int::LONG) };
@@ -144,7 +144,7 @@ impl Lower<'_> {
             return Ok(Operand::Value(v, scalar, ty));
         }
         if let (Some((reg, bits, from)), true) = (regs::part(name), scope.has_registers()) {
-            // As GDB has them: with a sign.
+            // As in GDB, these are signed.
             let int = Int::of(bits / 8, true);
             self.note(&shown, "register", &Ty::Int(int), format!("{} bits of {}", bits, reg.name()));
             let v = self.b.push(Op::Input(Input::Reg(reg)), Width::W64);

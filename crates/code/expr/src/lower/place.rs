@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Places: members, elements, addresses, and loads from wherever a value is.
+//! Lowers places: members, elements, addresses, and loads from any location.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::scope::{Location, Piece, Spot, Sym};
 
 use super::{Lower, Operand, Scalar};
 
-/// Anonymous members that are looked through; `struct task_struct` has a few.
+/// Limit of anonymous members that are searched. `struct task_struct` has a few.
 const ANONYMOUS: usize = 200;
 
 impl Lower<'_> {
@@ -25,7 +25,7 @@ impl Lower<'_> {
         Ok(matches!(self.resolve(ty, span)?, Def::Plain(Ty::Int(_) | Ty::Ptr(_)) | Def::Enum(_)))
     }
 
-    /// The operand's value: loaded, an array as a pointer to its first element.
+    /// Converts an operand to a value. Memory is loaded; an array becomes a pointer to its first element.
     pub(super) fn rvalue(&mut self, operand: Operand, span: Span) -> Result<(Val, Scalar)> {
         let ty = match operand {
             Operand::Value(v, scalar, _) => return Ok((v, scalar)),
@@ -63,7 +63,7 @@ impl Lower<'_> {
                 return Err(Error::new(span, format!("`{name}` has {size} bytes, a probe computes in 8"))
                     .help("its address can be cast: `*(unsigned long *)&…`"));
             }
-            // Every way to an operand goes through what a reference stands for.
+            // Operands are dereferenced when they are built, so this can only be a second level of reference.
             Def::Reference(_) => return Err(Error::new(span, "a reference to a reference has no value")),
             Def::Record(record) => {
                 return Err(Error::new(span, format!("`{}` is no number", self.show(&ty)))
@@ -80,7 +80,7 @@ impl Lower<'_> {
             _ => None,
         };
         let v = self.fetch(operand, int, span)?;
-        // A bitfield that fits an int is one (C11 6.3.1.1).
+        // A bitfield that fits an int is promoted to int (C11 6.3.1.1).
         let int = match bits {
             Some(n) if !int.is_bool() && (n < 32 || (n == 32 && int.signed)) => Int::INT,
             _ => int,
@@ -88,7 +88,7 @@ impl Lower<'_> {
         Ok((self.fit(v, int), Scalar::Int(int)))
     }
 
-    /// What a reference stands for; anything else as it is.
+    /// Dereferences a C++ reference; returns any other operand unchanged.
     pub(super) fn referred(&mut self, operand: Operand, span: Span) -> Result<Operand> {
         let ty = match &operand {
             Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => ty.clone(),
@@ -120,7 +120,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Brings in a number of the integer type, from memory or from where its pieces are.
+    /// Loads a number of this integer type, from memory or from its pieces.
     fn fetch(&mut self, operand: Operand, int: Int, span: Span) -> Result<Val> {
         let width = Scalar::Int(int).width();
         match operand {
@@ -146,7 +146,8 @@ impl Lower<'_> {
     fn bitfield(&mut self, addr: Val, from: u64, count: u8, int: Int) -> Val {
         let unit = u64::from(int.bits());
         let end = from + u64::from(count);
-        // In its storage unit if it lies in one; a packed one in the smallest number that holds it.
+        // A bitfield within its storage unit is loaded with that unit; a packed one with the smallest number that
+        // contains it.
         let (first, size) = if from / unit == (end - 1) / unit {
             (from / unit * unit, int.size)
         } else {
@@ -165,7 +166,7 @@ impl Lower<'_> {
         self.b.ext(v, count, int.signed, width)
     }
 
-    /// A bitfield that lies across nine bytes: eight of them, and the last.
+    /// Loads a bitfield that spans nine bytes: eight of them, then the last.
     fn across(&mut self, addr: Val, from: u64, count: u8, int: Int) -> Val {
         let low = self.offset(addr, from / 8);
         let low = self.load(low, 8, false, Width::W64);
@@ -187,7 +188,7 @@ impl Lower<'_> {
         self.b.bin(BinOp::Add, addr, by)
     }
 
-    /// Bits of something that is not in memory as a whole.
+    /// Computes a range of bits of a value that is not in memory as a whole.
     pub(super) fn part(
         &mut self,
         location: &Location,
@@ -229,7 +230,7 @@ impl Lower<'_> {
         }
     }
 
-    /// `count` bits (at most 64) of a spot, from bit `from` on; above them anything.
+    /// Computes `count` bits (at most 64) of a spot, from bit `from` on. Higher bits of the result are unspecified.
     fn spot(&mut self, spot: &Spot, from: u64, count: u64, name: &str, span: Span) -> Result<Val> {
         match spot {
             Spot::Missing(why, help) => {
@@ -272,7 +273,7 @@ impl Lower<'_> {
         }
     }
 
-    /// A value that debug information describes.
+    /// Lowers an expression from debug information.
     pub(super) fn sym(&mut self, sym: &Rc<Sym>, span: Span) -> Result<Val> {
         let w = Width::W64;
         Ok(match &**sym {
@@ -287,7 +288,7 @@ impl Lower<'_> {
             Sym::Address(link) => self.b.push(Op::Address(*link), w),
             Sym::Context => self.b.push(Op::Input(Input::Context), w),
             Sym::Cpu => {
-                // A helper's 32 bits.
+                // The helper returns 32 bits.
                 let v = self.b.push(Op::Input(Input::Cpu), w);
                 self.b.ext(v, 32, false, w)
             }
@@ -313,7 +314,7 @@ impl Lower<'_> {
         })
     }
 
-    /// Where the operand is in memory.
+    /// Returns the operand's address.
     pub(super) fn place_of(&mut self, operand: Operand, span: Span) -> Result<Val> {
         match operand {
             Operand::Memory { addr, bits: None, .. } => Ok(addr),
@@ -360,7 +361,7 @@ impl Lower<'_> {
             let element = self.element(&of, &elements, i, span)?;
             return self.referred(element, span);
         }
-        // An array that is not in memory as a whole: the element's bits, if its number is known.
+        // An array that is not in memory as a whole: a constant index selects the element's bits.
         if let Operand::Parts { location, ty, from, bits: None, name } = &of
             && !matches!(location, Location::Whole(Spot::Memory(_)))
             && let Def::Plain(Ty::Array(elem, _)) = self.resolve(ty, a.span)?
@@ -403,7 +404,7 @@ impl Lower<'_> {
                     .help(format!("write `.{name}`")));
             }
             Def::Record(record) => record,
-            // GDB takes `.` for `->` too.
+            // GDB accepts `.` for `->` too.
             Def::Plain(Ty::Ptr(to) | Ty::Array(to, _)) => {
                 let Def::Record(record) = self.resolve(&to, of.span)? else {
                     return Err(Error::new(of.span, format!("`{}` has no members", self.show(&to))));
@@ -443,8 +444,8 @@ impl Lower<'_> {
         self.referred(member, at)
     }
 
-    /// The member, looked for in anonymous ones too; its offset is from the record's start. `seen` are the types that
-    /// were looked through: bad debug information has rings of them.
+    /// Finds a member, also in anonymous members and base classes. Its offset counts from the record's start. `seen`
+    /// holds the types already searched, because damaged debug information can contain cycles.
     fn find_member(
         &self,
         record: &Record,
@@ -509,7 +510,7 @@ impl Lower<'_> {
     }
 }
 
-/// The number that a chain of extensions of a number is.
+/// Evaluates an extension of a constant.
 fn folded(func: &crate::ir::Func, v: Val) -> Option<u64> {
     match func.op(v) {
         Op::Ext { bits, signed, of } => Some(interp::extend(func.constant(*of)?, *bits, *signed)),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Extensions whose upper bits nobody looks at are left out.
+//! Removes extensions whose upper bits are not used.
 //!
-//! A walk backwards finds how many low bits of each value matter: addition, multiplication and their like carry
-//! upwards only, so what is above a result's demand is above its operands' demand too. Agent bytecode extends after
-//! each step, and most of that goes here.
+//! A backward pass computes the number of low bits of each value that matter. Addition, multiplication and similar
+//! operations carry upwards only, so bits above the demand of the result do not matter in the operands either. Agent
+//! bytecode extends after each step; this pass removes most of those extensions.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::ir::{BinOp, Func, Op, Term, Val};
 
 use super::graph::replace;
 
-/// Leaves them out.
+/// Removes them. Returns true if the function changed.
 pub fn narrow(func: &mut Func) -> bool {
     let mut demand: HashMap<Val, u32> = HashMap::new();
     let mut want = |v: Val, bits: u32| {
@@ -51,7 +51,7 @@ pub fn narrow(func: &mut Func) -> bool {
             }
         }
     }
-    // The demand of an operand that takes an extension's place is that of the extension's users.
+    // An operand that replaces an extension inherits the demand of the extension's users.
     replace(func, &with);
     !with.is_empty()
 }

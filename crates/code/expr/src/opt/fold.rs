@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Constants, identities, and what was computed before.
+//! Constant folding, algebraic identities and common subexpressions.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::ir::{BinOp, Block, Cond, Def, Func, Op, Term, Val, Width};
 
 use super::graph::replace;
 
-/// Folds, in one walk.
+/// Makes one pass. Returns true if the function changed.
 pub fn fold(func: &mut Func) -> bool {
     let dominators = dominators(func);
     let mut with: HashMap<Val, Val> = HashMap::new();
@@ -22,7 +22,7 @@ pub fn fold(func: &mut Func) -> bool {
     };
     for block in func.layout.clone() {
         let mut kept = Vec::new();
-        // An identity may need a new constant, which comes before its user.
+        // An identity may need a new constant, which is placed before its user.
         for v in func.body(block).insts.clone() {
             func.vals[v.0 as usize].op.map(|u| find(&with, u));
             let before = func.vals[v.0 as usize].op.clone();
@@ -61,7 +61,7 @@ pub fn fold(func: &mut Func) -> bool {
     changed
 }
 
-/// A branch on `x != 0` is a branch on x.
+/// Replaces a branch on `x != 0` by a branch on `x`.
 fn truth(func: &mut Func, block: Block) {
     let Some(Term::Branch(v, then, other)) = func.body(block).term.clone() else { return };
     if let Op::Cmp(cond @ (Cond::Ne | Cond::Eq), a, b) = *func.op(v)
@@ -89,11 +89,11 @@ fn simplify(func: &mut Func, v: Val, kept: &mut Vec<Val>) -> Option<Simpler> {
             }
             let from = func.width(of);
             match *func.op(of) {
-                // The inner one is not seen.
+                // The inner extension has no effect on the bits that the outer one keeps.
                 Op::Ext { bits: inner, of: deeper, .. } if inner >= bits => {
                     return Some(Simpler::Op(Op::Ext { bits, signed, of: deeper }));
                 }
-                // The outer one finds what it would make.
+                // The outer extension has no effect: the inner one already set these bits.
                 Op::Ext { bits: inner, signed: s, of: deeper }
                     if inner < bits && (!s || (signed && from == width)) =>
                 {
@@ -105,7 +105,7 @@ fn simplify(func: &mut Func, v: Val, kept: &mut Vec<Val>) -> Option<Simpler> {
                     return Some(Simpler::Op(Op::Ext { bits: inner, signed: true, of: deeper }));
                 }
                 Op::Cmp(..) | Op::TextEq(..) if bits > 1 && from == width => return Some(Simpler::Value(of)),
-                // A load that zero-extends less than this keeps.
+                // The load already zero-extended from fewer bits.
                 Op::Load { size, signed: false, .. } if size * 8 < bits && from == width => {
                     return Some(Simpler::Value(of));
                 }
@@ -143,7 +143,7 @@ fn simplify(func: &mut Func, v: Val, kept: &mut Vec<Val>) -> Option<Simpler> {
                             Cond::Sle => Op::Cmp(Cond::Slt, y, x),
                         }));
                     }
-                    // A widened truth value.
+                    // A comparison's result, extended.
                     (_, Op::Ext { of, bits, .. })
                         if bits > 1
                             && matches!(func.op(of), Op::Cmp(..))
@@ -204,7 +204,7 @@ fn simplify(func: &mut Func, v: Val, kept: &mut Vec<Val>) -> Option<Simpler> {
             }
             Some(Simpler::Op(Op::Bin(op, a, b)))
         }
-        // $x = $x + n without a gap, so that nothing is lost between.
+        // `$x = $x + n` becomes an atomic addition, so that no concurrent update is lost.
         Op::SetVar(n, sum) => match *func.op(sum) {
             Op::Bin(BinOp::Add, a, b) => {
                 let other = match (func.op(a), func.op(b)) {
@@ -225,7 +225,7 @@ fn simplify(func: &mut Func, v: Val, kept: &mut Vec<Val>) -> Option<Simpler> {
     }
 }
 
-/// 64-bit comparisons of what was 32 bits wide, both sides extended alike.
+/// Replaces a 64-bit comparison of two values that were extended alike from 32 bits by a 32-bit comparison.
 fn narrow_compare(func: &mut Func, cond: Cond, a: Val, b: Val, kept: &mut Vec<Val>) -> Option<Simpler> {
     if func.width(a) != Width::W64 {
         return None;
@@ -252,7 +252,7 @@ fn narrow_compare(func: &mut Func, cond: Cond, a: Val, b: Val, kept: &mut Vec<Va
     fits.then_some(Simpler::Op(Op::Cmp(cond, of, other)))
 }
 
-/// The immediate dominator of each block. Jumps go forward, so that one walk finds them.
+/// Returns the immediate dominator of each block. Jumps go forward only, so one pass is enough.
 fn dominators(func: &Func) -> HashMap<Block, Block> {
     let order: HashMap<Block, usize> = func.layout.iter().enumerate().map(|(i, b)| (*b, i)).collect();
     let mut idom: HashMap<Block, Block> = HashMap::new();

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Blocks and jumps: what cannot be reached goes, what follows its only predecessor joins it, a jump to a block that
-//! only decides goes where it decides, and parameters that are always the same are no parameters.
+//! Simplifies the control-flow graph: removes unreachable blocks, merges a block into its only predecessor, redirects
+//! jumps through blocks whose branch is already decided, and removes parameters that always have the same value.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::interp;
 use crate::ir::{Block, Fault, Func, Op, Target, Term, Val};
 
-/// Largest block that is evaluated on behalf of its predecessor.
+/// Limit of instructions in a block that is evaluated for its predecessor.
 const THREADED: usize = 4;
 
-/// Does all of it, once.
+/// Runs each simplification once. Returns true if the function changed.
 pub fn tidy(func: &mut Func) -> bool {
     let mut changed = constant_branches(func);
     changed |= faults(func);
@@ -21,7 +21,7 @@ pub fn tidy(func: &mut Func) -> bool {
     changed
 }
 
-/// Which values take the place of which.
+/// Replaces each use of a key of `with` by its value.
 pub fn replace(func: &mut Func, with: &HashMap<Val, Val>) {
     if with.is_empty() {
         return;
@@ -58,7 +58,7 @@ fn constant_branches(func: &mut Func) -> bool {
     changed
 }
 
-/// A division by the number zero fails for sure: nothing comes after it.
+/// Ends a block at a division by the constant zero, which always fails.
 fn faults(func: &mut Func) -> bool {
     let mut changed = false;
     for block in func.layout.clone() {
@@ -76,7 +76,7 @@ fn faults(func: &mut Func) -> bool {
     changed
 }
 
-/// Drops blocks to which nothing jumps.
+/// Removes blocks without predecessors. Returns true if there were any.
 pub fn unreachable(func: &mut Func) -> bool {
     let mut reached: HashSet<Block> = func.layout.first().copied().into_iter().collect();
     for block in func.layout.clone() {
@@ -101,7 +101,7 @@ fn predecessors(func: &Func) -> HashMap<Block, Vec<(Block, Vec<Val>)>> {
     all
 }
 
-/// Drops parameters that have one value only.
+/// Removes parameters that have the same value on all edges.
 fn parameters(func: &mut Func) -> bool {
     let before = predecessors(func);
     let mut with = HashMap::new();
@@ -122,7 +122,7 @@ fn parameters(func: &mut Func) -> bool {
             let Some((first, number)) = *found else { continue };
             let width = func.width(params[i]);
             let value = match number {
-                // The constants of the predecessors are not known here.
+                // The predecessors' constants do not dominate this block, so it gets its own.
                 Some(n) => {
                     let v = func.value(Op::Const(n), width);
                     func.body_mut(block).insts.insert(0, v);
@@ -153,7 +153,7 @@ fn parameters(func: &mut Func) -> bool {
     !with.is_empty()
 }
 
-/// Joins a block to its only predecessor, if that goes nowhere else.
+/// Merges a block into its only predecessor, if that jumps only there.
 fn join(func: &mut Func) -> bool {
     let mut changed = false;
     let counts: HashMap<Block, usize> = predecessors(func).into_iter().map(|(b, p)| (b, p.len())).collect();
@@ -176,7 +176,7 @@ fn join(func: &mut Func) -> bool {
     changed
 }
 
-/// Where a block only decides by constants that a jump passes, the jump goes on at once.
+/// Jump threading: a jump whose constant arguments decide the target's branch goes directly to the chosen block.
 fn thread(func: &mut Func) -> bool {
     let mut changed = false;
     for block in func.layout.clone() {
@@ -196,7 +196,7 @@ fn thread(func: &mut Func) -> bool {
     changed
 }
 
-/// The target that a jump's target chooses for sure.
+/// Returns the target that the block at `target` is certain to choose.
 fn decided(func: &Func, target: &Target) -> Option<Target> {
     let body = func.body(target.block);
     if body.insts.len() > THREADED {
@@ -233,7 +233,7 @@ fn decided(func: &Func, target: &Target) -> Option<Target> {
         }
         _ => return None,
     };
-    // What it passes must be known to who jumps; and others may still need the parameters of this block.
+    // The arguments passed on must be available at the jump. Other blocks must not use this block's values.
     let args = next.args.iter().map(|a| match passed.get(a) {
         Some(v) => Some(*v),
         None if body.insts.contains(a) => None,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Makes a function shorter without changing what it answers, nor where it fails.
+//! Optimiser: shortens a function without changing its result or the operations that fail.
 
 mod demand;
 mod fold;
@@ -11,10 +11,10 @@ use crate::ir::{Func, Term, Val};
 
 pub(crate) use graph::unreachable;
 
-/// Rounds; each is linear, and the second rarely finds much.
+/// Limit of rounds. Each is linear, and the second rarely finds much.
 const ROUNDS: usize = 4;
 
-/// Optimises: constants, common subexpressions, extensions that nobody sees, jumps, dead code.
+/// Runs all passes: constants, common subexpressions, unused extensions, jumps, dead code.
 pub fn optimise(func: &mut Func) {
     for _ in 0..ROUNDS {
         let mut changed = graph::tidy(func);
@@ -27,7 +27,7 @@ pub fn optimise(func: &mut Func) {
     }
 }
 
-/// Drops what nobody uses and cannot fail.
+/// Removes operations that are unused and cannot fail.
 fn sweep(func: &mut Func) -> bool {
     let mut used: HashSet<Val> = HashSet::new();
     let mut changed = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs programs in this machine's kernel: loaded as raw tracepoint programs and run by BPF_PROG_TEST_RUN, attached to
-//! nothing. The state is an array that is mapped.
+//! Runs programs in this machine's kernel: loaded as raw tracepoint programs and run by BPF_PROG_TEST_RUN, without
+//! being attached. The state is a memory-mapped array.
 #![allow(dead_code)]
 
 use std::io::Error;
@@ -19,7 +19,7 @@ const HASH: u32 = 1;
 const RINGBUF: u32 = 27;
 const MMAPABLE: u32 = 1 << 10;
 const RAW_TRACEPOINT: u32 = 17;
-/// BPF for perf events and probes.
+/// BPF_PROG_TYPE_KPROBE: programs for perf events and probes.
 const KPROBE: u32 = 2;
 const LOG: usize = 1 << 20;
 
@@ -40,10 +40,10 @@ fn map(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Bytes of the state: for one program, or for those of a pack.
+/// Size of the state in bytes, for one program or for a pack.
 const STATE: usize = 1 << 16;
 
-/// The kernel, with maps and memory for programs.
+/// The kernel's BPF, with maps and memory for programs.
 pub struct Kernel {
     state: OwnedFd,
     scratch: OwnedFd,
@@ -54,7 +54,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// An error where BPF programs may not be loaded.
+    /// Creates the maps. An error if BPF programs may not be loaded.
     pub fn new() -> Result<Self, Error> {
         let state = map(ARRAY, 4, STATE as u32, 1, MMAPABLE)?;
         let scratch = map(PERCPU_ARRAY, 4, emit::SCRATCH as u32, 1, 0)?;
@@ -73,7 +73,7 @@ impl Kernel {
         Ok(Self { state, scratch, ring, entries, words: words.cast(), memory: memory.cast() })
     }
 
-    /// Loads a program; the error is the verifier's log.
+    /// Loads a program. The error is the verifier's log.
     pub fn load(&self, program: &Program, kprobe: bool) -> Result<OwnedFd, String> {
         let mut insns = program.insns.clone();
         for (at, reloc) in &program.relocs {
@@ -91,7 +91,7 @@ impl Kernel {
         loaded.map_err(|why| format!("{why}\n{}", program.listing()))
     }
 
-    /// The same of instructions that name no map but the state.
+    /// Loads instructions that reference no map but the state.
     pub fn load_words(&self, words: &[u64]) -> Result<OwnedFd, String> {
         const OF_STATE: u64 = 0x2018;
         let mut second = false;
@@ -122,7 +122,8 @@ impl Kernel {
         Err(format!("{error:?}\n{log}"))
     }
 
-    /// Runs a program of several, of which each has so many words of state, on the world's arguments: their states.
+    /// Runs `count` programs that were joined into one, with `words` words of state each, on the world's arguments.
+    /// Returns their states.
     pub fn run(&self, program: &OwnedFd, world: &World, count: usize, words: usize) -> &[u64] {
         assert!(count * words * 8 <= STATE);
         // SAFETY: both mappings are ours alone and as large as the slices; nobody else has a slice of them while a

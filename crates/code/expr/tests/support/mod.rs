@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What tests and fuzz targets share: programs made of any bytes, a small machine for them, and rbpf to run the eBPF.
+//! Shared by tests and fuzz targets: programs generated from bytes, a small machine for them, and rbpf to run the eBPF.
 #![allow(dead_code)]
 
 pub mod text;
@@ -12,18 +12,18 @@ use kprism_expr::ir::{
     BinOp, Block, Builder, Cond, FAULTS, Fault, Func, Input, Op, Space, Target, Term, Text, Val, Width,
 };
 
-/// Where the memory of programs begins; before it and behind it there is none.
+/// Start address of the programs' memory. There is no memory around it.
 pub const BASE: u64 = 0x1000_0000;
-/// How much there is. The kernel's tests map it as one page.
+/// Size of the memory in bytes. The kernel's tests map it as one page.
 pub const SIZE: usize = 4096;
-/// Trace state variables of made-up programs.
+/// Number of trace state variables in generated programs.
 pub const VARIABLES: usize = 2;
 
-/// A source of choices.
+/// A source of random choices.
 pub struct Bytes<'b>(pub &'b [u8]);
 
 impl Bytes<'_> {
-    /// The next; zeros behind the end.
+    /// Returns the next byte; zero after the end.
     pub fn byte(&mut self) -> u8 {
         match self.0.split_first() {
             Some((first, rest)) => {
@@ -38,7 +38,7 @@ impl Bytes<'_> {
         usize::from(self.byte()) % n.max(1)
     }
 
-    /// Numbers at the edges are likelier than others.
+    /// Returns a number. Boundary values are more likely than others.
     pub fn number(&mut self) -> u64 {
         match self.byte() % 8 {
             0 => 0,
@@ -70,7 +70,8 @@ const BINS: [BinOp; 13] = [
 ];
 const CONDS: [Cond; 6] = [Cond::Eq, Cond::Ne, Cond::Ult, Cond::Ule, Cond::Slt, Cond::Sle];
 
-/// A program of any bytes. `atomics`: rbpf has none, and the optimiser makes one of reading and setting a variable.
+/// Generates a program. `atomics` allows atomic additions, which rbpf lacks. The optimiser can create one from a read
+/// and a write of a variable.
 pub fn program(bytes: &mut Bytes<'_>, atomics: bool) -> Func {
     let mut b = Builder::new();
     let count = 1 + bytes.below(6);
@@ -106,7 +107,7 @@ fn pick(b: &mut Builder, bytes: &mut Bytes<'_>, pool: &[Val], width: Width) -> V
         let n = bytes.number();
         return b.constant(n, width);
     }
-    // Late values are likelier, so that chains grow.
+    // Prefer recent values, so that chains grow.
     let back = bytes.below(fit.len());
     fit[fit.len() - 1 - back]
 }
@@ -143,7 +144,7 @@ fn inst(b: &mut Builder, bytes: &mut Bytes<'_>, pool: &[Val], atomics: bool) -> 
         }
         12 | 13 => {
             let mut addr = pick(b, bytes, pool, Width::W64);
-            // Most loads find memory.
+            // Most loads are redirected to existing memory.
             if !bytes.byte().is_multiple_of(8) {
                 let mask = b.constant(0xff, Width::W64);
                 let low = b.bin(BinOp::And, addr, mask);
@@ -199,24 +200,24 @@ fn end(b: &mut Builder, bytes: &mut Bytes<'_>, pool: &[Val], later: &[Block], pa
     b.end(term);
 }
 
-/// What a made-up program runs on.
+/// Inputs of a generated program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct World {
     /// Arguments.
     pub args: [u64; 12],
-    /// From [`BASE`] on.
+    /// Contents of the memory from [`BASE`] on.
     pub memory: Vec<u8>,
     /// Trace state variables.
     pub vars: [u64; VARIABLES],
 }
 
 impl World {
-    /// Of any bytes.
+    /// Generates a world from bytes.
     pub fn new(bytes: &mut Bytes<'_>) -> Self {
         let mut args = [0; 12];
         args.iter_mut().for_each(|a| *a = bytes.number());
         let seed = bytes.byte();
-        // Text of two letters with zeros between, so that comparisons often hold.
+        // Text of two letters with zero bytes in between, so that comparisons often hold.
         let memory = (0..SIZE).map(|i| {
             let n = (i as u32).wrapping_mul(2_654_435_761).wrapping_add(u32::from(seed) << 20) >> 24;
             match n % 9 {
@@ -229,7 +230,7 @@ impl World {
     }
 }
 
-/// How a program ended: its value or fault, and the variables.
+/// Outcome of a program: its value or fault, and the variables.
 pub type Ended = (Result<u64, Fault>, [u64; VARIABLES]);
 
 impl Machine for World {
@@ -249,7 +250,7 @@ impl Machine for World {
     }
 }
 
-/// Runs it in the interpreter.
+/// Runs a program in the interpreter.
 pub fn interpret(func: &Func, world: &World) -> Ended {
     let mut world = world.clone();
     let result = kprism_expr::interp::run(func, &mut world);
@@ -299,7 +300,7 @@ fn text_helper(to: u64, size: u64, from: u64, _: u64, _: u64) -> u64 {
     text.len() as u64
 }
 
-/// Stands for `lock *(u64 *)r5 += 1`, which rbpf lacks.
+/// Replaces `lock *(u64 *)r5 += 1`, which rbpf lacks.
 fn count_helper(_: u64, _: u64, _: u64, _: u64, at: u64) -> u64 {
     // SAFETY: the emitter counts in the state only, whose address is in r5.
     unsafe { *(at as *mut u64) += 1 };
@@ -308,7 +309,7 @@ fn count_helper(_: u64, _: u64, _: u64, _: u64, at: u64) -> u64 {
 
 const COUNT: i32 = 900;
 
-/// The program with the state at an address of this process, as bytes for rbpf.
+/// Encodes the program for rbpf, with the state at an address of this process.
 fn for_rbpf(program: &Program, state: u64) -> Vec<u8> {
     let mut insns = program.insns.clone();
     for (at, reloc) in &program.relocs {
@@ -327,8 +328,8 @@ fn for_rbpf(program: &Program, state: u64) -> Vec<u8> {
     compare_by_register(&insns).into_iter().flat_map(|i| i.bytes()).collect()
 }
 
-/// rbpf 0.4.1 takes the immediate of a 64-bit unsigned comparison for unsigned, where RFC 9669 (4.3) and the kernel
-/// extend its sign: such a comparison is made with r5, which the emitter leaves free there.
+/// Works around rbpf 0.4.1: it zero-extends the immediate of a 64-bit unsigned comparison, but RFC 9669 (4.3) and the
+/// kernel sign-extend it. Such a comparison is made with r5, which the emitter leaves free there.
 fn compare_by_register(insns: &[emit::Insn]) -> Vec<emit::Insn> {
     let wrong = |i: &emit::Insn| matches!(i.code, 0x15 | 0x25 | 0x35 | 0x55 | 0xa5 | 0xb5) && i.imm < 0;
     let mut moved = vec![0];
@@ -353,7 +354,7 @@ fn compare_by_register(insns: &[emit::Insn]) -> Vec<emit::Insn> {
     out
 }
 
-/// Runs it in rbpf.
+/// Runs a program in rbpf.
 pub fn in_rbpf(func: &Func, world: &World) -> Ended {
     let program = emit::program(func, Cpu::V3, Output::State).expect("a small program can be emitted");
     let mut state = vec![0u64; emit::state_size(VARIABLES) / 8];
@@ -374,7 +375,7 @@ pub fn in_rbpf(func: &Func, world: &World) -> Ended {
     ended(done, &state)
 }
 
-/// Reads the outcome from the state.
+/// Decodes the outcome from the state.
 pub fn ended(done: u64, state: &[u64]) -> Ended {
     let mut vars = [0; VARIABLES];
     vars.copy_from_slice(&state[VARS as usize / 8..][..VARIABLES]);

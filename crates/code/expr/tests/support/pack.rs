@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Many programs as one, which the kernel verifies and compiles at once: each runs after the other, and leaves its
-//! result in a state of its own. What a slow machine has to do is kept small, so that it can try a million: packs are
-//! made on a fast one, with what the interpreter says, and handed over in a file.
+//! Joins many programs into one, so that the kernel verifies and compiles them at once. The programs run one after the
+//! other, and each stores its result in a state of its own. A slow machine can then run a million: packs are generated
+//! on a fast one, together with the interpreter's results, and passed in a file.
 
 use std::io::{self, Read, Write};
 
@@ -13,7 +13,7 @@ use crate::machine::Kernel;
 use crate::support::text::{VARIABLES, compiled};
 use crate::support::{self, Bytes, World, interpret};
 
-/// A generator that needs nothing (splitmix64).
+/// A random number generator without dependencies (splitmix64).
 pub fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -28,17 +28,17 @@ fn bytes(seed: u64, number: u64, length: u64) -> Vec<u8> {
     (0..length).map(|_| random(&mut state) as u8).collect()
 }
 
-/// A program, by its number.
+/// A generated program.
 pub struct Case {
-    /// That.
+    /// Number of the program.
     pub number: u64,
-    /// As C, if it was made so.
+    /// Source text, if it was generated as C.
     pub text: Option<String>,
-    /// What the front end made.
+    /// The IR, not optimised.
     pub func: Func,
 }
 
-/// The program of this number: one half are of IR, one half of C's expressions.
+/// Generates the program of this number: half of them as IR, half as C expressions.
 pub fn case(seed: u64, number: u64) -> Case {
     let bytes = bytes(seed, number, 30);
     let mut source = Bytes(&bytes);
@@ -50,13 +50,13 @@ pub fn case(seed: u64, number: u64) -> Case {
     Case { number, text: None, func: support::program(&mut source, true) }
 }
 
-/// What the programs of this number's pack run on, in this round.
+/// Generates the inputs of this number's pack in this round.
 pub fn world(seed: u64, number: u64, round: u64) -> World {
     let bytes = bytes(!seed, number.wrapping_mul(31).wrapping_add(round), 120);
     World::new(&mut Bytes(&bytes))
 }
 
-/// How each is compiled: for v3 and for v4; one as it is, one optimised, in turns.
+/// Compiles a program for v3 and for v4, one of them optimised, alternating.
 fn ways(case: &Case) -> [Program; 2] {
     let mut better = case.func.clone();
     opt::optimise(&mut better);
@@ -67,15 +67,15 @@ fn ways(case: &Case) -> [Program; 2] {
     }
 }
 
-/// Bytes of state that each has.
+/// Size of each program's state in bytes.
 const STRIDE: i32 = emit::VARS + 8 * VARIABLES.len() as i32;
-/// Where in it the program's answer goes.
+/// Offset of the program's return value in its state.
 const ANSWER: i32 = 96;
-/// Programs one after another: instructions, and the maps they name.
+/// Programs joined one after another.
 struct Pack {
     code: Program,
     count: i32,
-    /// Where on the stack the context is kept: just below what the programs use, for the verifier compares and copies
+    /// Stack offset of the saved context: just below the programs' own stack, because the verifier compares and copies
     /// the whole stack at each branch.
     context: i16,
 }
@@ -131,36 +131,37 @@ impl Pack {
     }
 }
 
-/// What was tried.
+/// Statistics of a run.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Tried {
-    /// Programs.
+    /// Number of programs.
     pub programs: u64,
-    /// Of these, made of C.
+    /// Programs generated as C.
     pub expressions: u64,
-    /// Each is compiled in two ways and run on some worlds.
+    /// Runs: each program is compiled in two ways and run on several worlds.
     pub runs: u64,
-    /// Of these, ended by a fault.
+    /// Runs that ended with a fault.
     pub faults: u64,
-    /// Instructions that were verified.
+    /// Instructions that the kernel verified.
     pub insns: u64,
 }
 
-/// Programs with what the interpreter says of them.
+/// Joined programs with the interpreter's results.
 pub struct Packed {
     seed: u64,
     first: u64,
     rounds: u64,
-    /// Programs that were made of C.
+    /// Programs generated as C.
     expressions: u64,
-    /// Each case and way in the pack, `number << 1 | way`: one that uses the whole stack leaves no place for the context.
+    /// Members of the pack, as `number << 1 | way`. A program that uses the whole stack is left out, for lack of space
+    /// for the context.
     members: Vec<u64>,
     insns: Vec<u64>,
-    /// By round and case: fault or 0, value, variables.
+    /// By round and case: 0 or the fault's number, value, variables.
     expected: Vec<[u64; 2 + VARIABLES.len()]>,
 }
 
-/// Programs `first..first + count`, and how they end on `rounds` worlds.
+/// Generates the programs `first..first + count`, with their results on `rounds` worlds.
 pub fn packed(seed: u64, first: u64, count: u64, rounds: u64) -> Packed {
     let cases: Vec<Case> = (first..first + count).map(|number| case(seed, number)).collect();
     let mut all = Vec::new();
@@ -196,7 +197,7 @@ fn words((result, vars): support::Ended) -> [u64; 2 + VARIABLES.len()] {
 }
 
 impl Packed {
-    /// As words in a file.
+    /// Writes the pack as 64-bit words.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let sizes = [self.members.len(), self.insns.len(), self.expected.len()].map(|n| n as u64);
         let head = [&[self.seed, self.first, self.rounds, self.expressions][..], &sizes].concat();
@@ -207,7 +208,7 @@ impl Packed {
         Ok(())
     }
 
-    /// The next of a file, if there is one.
+    /// Reads the next pack of a file; None at the end.
     pub fn read(from: &mut impl Read) -> io::Result<Option<Self>> {
         let mut words = |n: u64| -> io::Result<Vec<u64>> {
             let mut bytes = vec![0; 8 * n as usize];
@@ -233,7 +234,7 @@ impl Packed {
         }))
     }
 
-    /// Runs them in the kernel: a difference panics.
+    /// Runs the pack in the kernel. Panics at a difference.
     pub fn compare(&self, kernel: &Kernel, tried: &mut Tried) {
         const WORDS: usize = STRIDE as usize / 8;
         let loaded = kernel.load_words(&self.insns).unwrap_or_else(|e| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! C expressions made of any bytes.
+//! Generates C expressions from bytes.
 
 use kprism_expr::ir::{Func, Input, Op, Space};
 use kprism_expr::lower::{self, Env};
@@ -22,7 +22,7 @@ const TYPES: [&str; 12] = [
     "_Bool",
     "int",
 ];
-/// As many as a raw tracepoint has arguments, which stand for them.
+/// One register for each of a raw tracepoint's arguments, which replace them.
 const REGISTERS: [&str; 12] =
     ["rdi", "rsi", "rdx", "rcx", "r8", "r9", "rax", "rbx", "r10", "r11", "r12", "r13"];
 /// Trace state variables.
@@ -30,7 +30,7 @@ pub const VARIABLES: [&str; super::VARIABLES] = ["v0", "v1"];
 const BINARY: [&str; 18] =
     ["+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>", "<", "<=", ">", ">=", "==", "!=", "&&", "||"];
 
-/// An expression that nests so deep at most.
+/// Generates an expression with at most this nesting depth.
 fn expression(bytes: &mut Bytes<'_>, depth: u32, vars: bool) -> String {
     let choice = if depth == 0 { bytes.byte() % 4 } else { bytes.byte() % 20 };
     let inner = |bytes: &mut Bytes<'_>| expression(bytes, depth.saturating_sub(1), vars);
@@ -70,8 +70,8 @@ fn expression(bytes: &mut Bytes<'_>, depth: u32, vars: bool) -> String {
     }
 }
 
-/// An expression and what it becomes; none if these bytes make no valid one: two pointers are not multiplied. `vars`: with
-/// trace state variables.
+/// Generates an expression and compiles it. None if the bytes give no valid one, such as a product of two pointers.
+/// `vars` allows trace state variables.
 pub fn compiled(bytes: &mut Bytes<'_>, vars: bool) -> Option<(String, Func)> {
     let names = VARIABLES.map(str::to_owned);
     let env = Env { scope: &Bare(Space::User), vars: &names };
@@ -82,7 +82,7 @@ pub fn compiled(bytes: &mut Bytes<'_>, vars: bool) -> Option<(String, Func)> {
     })
 }
 
-/// A raw tracepoint has arguments, no registers.
+/// Replaces registers by arguments: a raw tracepoint has no registers.
 fn with_arguments(mut func: Func) -> Func {
     for def in &mut func.vals {
         if let Op::Input(Input::Reg(reg)) = def.op {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Patterns of instructions, as a user writes them: text in, a test on code bytes out.
+//! Instruction patterns as a user writes them. The input is a pattern's text; the output is a test on code bytes,
+//! because patterns are searched for in code that a trace has shown to run.
 //!
-//! A pattern is one or more instructions that run straight one after the other:
+//! A pattern is one or more instructions in a straight run of code:
 //!
 //! | text | matches |
 //! |---|---|
@@ -12,7 +13,7 @@
 //! | `pushf; pop *; cli` | these three, next to each other |
 //! | `pushf .. cli` | the second later than the first, with anything between |
 //!
-//! "Straight" means without a branch whose outcome the trace has to tell: code that is sure to run as a whole.
+//! A straight run has no branch whose outcome the trace must tell, so it always runs as a whole.
 
 use iced_x86::{
     CpuidFeature, Decoder, DecoderOptions, Formatter, FormatterOutput, FormatterTextKind, Instruction,
@@ -21,31 +22,31 @@ use iced_x86::{
 
 use super::Mode;
 
-/// Most instructions in a pattern.
+/// Maximum number of instructions in a pattern.
 const MAX_STEPS: usize = 32;
 
-/// What is wrong with a pattern's text.
+/// An error in a pattern's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// No instruction between two separators.
+    /// There is no instruction between two separators.
     #[error("an instruction is missing in {0:?}")]
     Empty(String),
-    /// A mnemonic that no processor knows.
+    /// There is no mnemonic of this name.
     #[error("no x86 instruction is called {0:?}")]
     Mnemonic(String),
-    /// A class that is not on the list.
+    /// There is no class of this name.
     #[error("no class {0:?}: expected fpu, lock, io or privileged")]
     Class(String),
-    /// Too many instructions.
+    /// The pattern has too many instructions.
     #[error("more than {MAX_STEPS} instructions")]
     TooLong,
 }
 
-/// A sequence of instructions to look for.
+/// A sequence of instructions to search for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     steps: Vec<Step>,
-    /// Bit n: between step n and the next anything may lie.
+    /// Bit n is set if other instructions may lie between step n and the next.
     gaps: u32,
 }
 
@@ -70,15 +71,15 @@ enum Prefix {
     Repne,
 }
 
-/// How much of a pattern was seen: bit n for its first n + 1 instructions.
+/// Progress of a pattern: bit n is set if its first n + 1 instructions were seen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Seen(u32);
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// [`PatternError`] says which word is not understood.
+    /// [`PatternError`] names the word that was not understood.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         let (mut steps, mut gaps) = (Vec::new(), 0);
         for run in text.split("..") {
@@ -90,12 +91,12 @@ impl Pattern {
             }
             gaps |= 1u32.checked_shl(steps.len() as u32 - 1).unwrap_or(0);
         }
-        // Nothing comes after the last step.
+        // Nothing follows the last step.
         gaps &= !(1u32 << (steps.len() - 1));
         Ok(Self { steps, gaps })
     }
 
-    /// Looks at the next instruction of a straight run; `true` when it completes the pattern.
+    /// Processes the next instruction of a straight run. Returns true if it completes the pattern.
     pub fn advance(&self, seen: &mut Seen, insn: &Decoded) -> bool {
         let candidates = seen.0 << 1 | 1;
         let mut matched = 0;
@@ -147,7 +148,7 @@ fn split_word(text: &str) -> (&str, &str) {
     text.split_once(char::is_whitespace).map_or((text, ""), |(word, rest)| (word, rest.trim()))
 }
 
-/// All mnemonics meant by a word: itself, and its forms with a size suffix.
+/// All mnemonics that a word stands for: the mnemonic itself and its forms with a size suffix.
 fn mnemonics(word: &str) -> Vec<Mnemonic> {
     let word = word.to_ascii_lowercase();
     let sized = ["pushf", "popf", "iret", "sysret", "sysexit", "pusha", "popa"].contains(&word.as_str());
@@ -201,13 +202,13 @@ fn is_fpu(feature: CpuidFeature) -> bool {
         .any(|p| name.trim_start_matches("D3").starts_with(p))
 }
 
-/// An instruction decoded for matching.
+/// An instruction decoded for matching against patterns.
 pub struct Decoded {
     insn: Instruction,
 }
 
 impl Decoded {
-    /// Decodes the instruction at the start of `bytes`.
+    /// Decodes the instruction at the start of `bytes`, which lie at address `ip`.
     pub fn new(bytes: &[u8], ip: u64, mode: Mode) -> Self {
         let bytes = &bytes[..bytes.len().min(15)];
         Self { insn: Decoder::with_ip(mode.bits(), bytes, ip, DecoderOptions::NONE).decode() }
@@ -221,7 +222,7 @@ impl Decoded {
         count >= wanted.len()
             && wanted.iter().enumerate().all(|(n, pattern)| {
                 let mut text = Text(String::new());
-                // An operand that is not there has no text and matches no pattern but `*`.
+                // A missing operand has no text, so only `*` matches it.
                 let _ = formatter.format_operand(&self.insn, &mut text, n as u32);
                 crate::glob::glob(pattern, &text.0.to_lowercase())
             })
@@ -240,7 +241,7 @@ impl FormatterOutput for Text {
 mod tests {
     use super::*;
 
-    /// Positions, by instruction, at which the pattern is complete.
+    /// Numbers of the instructions at which the pattern is complete.
     fn hits(pattern: &str, code: &[&[u8]]) -> Vec<usize> {
         let pattern = Pattern::parse(pattern).unwrap();
         let mut seen = Seen::default();

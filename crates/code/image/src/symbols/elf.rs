@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Functions of an ELF file: executables (static, PIE or not), shared libraries, vdso images.
+//! Functions of an ELF file: executables (static, PIE or not), shared libraries, and vDSO images.
 //!
-//! Four sources, best first: `.symtab`, `.dynsym`, the PLT (entries named `name@plt` after the symbol of
-//! the GOT slot they jump through), and the ranges of `.eh_frame`. The last matters: distributions strip
-//! their programs, but every function keeps its unwind entry, so that it can at least be told apart from
-//! its neighbours; such functions are named `file+0xaddress`. ELF gABI chapters 4 and 5; x86-64 psABI 5.2
-//! for the PLT; LSB 10.6 for `.eh_frame`.
+//! The input is the bytes of a file; the output is an [`ElfSymbols`]. There are five sources, in order of preference:
+//! `.symtab`, `.dynsym`, the PLT (entries are named `name@plt` after the symbol of the GOT slot through which they
+//! jump), the entry point, and the ranges of `.eh_frame`. The last is important because distributions strip their
+//! programs, but every function keeps its unwind entry and can at least be distinguished from its neighbours; such
+//! functions are named `file+0xaddress`. References: ELF gABI chapters 4 and 5; x86-64 psABI 5.2 for the PLT; LSB 10.6
+//! for `.eh_frame`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,15 +17,15 @@ use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, O
 use super::names::Binding;
 use super::table::{Symbol, Table};
 
-/// Why a file gives no functions.
+/// The reason why a file gives no functions.
 #[derive(Debug, thiserror::Error)]
 pub enum ElfError {
-    /// Not an ELF file of the class and machine kprism reads.
+    /// The file is not an ELF file of the class and machine that kprism reads.
     #[error("expected a 64-bit little-endian x86-64 ELF file: {0}")]
     Format(String),
 }
 
-/// What is kept of one ELF file.
+/// The data kept of one ELF file.
 #[derive(Debug, Default)]
 pub struct ElfSymbols {
     /// Functions at their link-time virtual addresses.
@@ -34,9 +35,9 @@ pub struct ElfSymbols {
 }
 
 impl ElfSymbols {
-    /// The link-time virtual address of the byte at `offset` of the file.
+    /// The link-time virtual address of the byte at `offset` in the file, or `None` if no segment contains it.
     ///
-    /// Pages are mapped whole, so offsets up to a page around a segment belong to it too.
+    /// Pages are mapped as a whole, so the rest of a segment's first and last page in the file belongs to it too.
     #[must_use]
     pub fn address_of(&self, offset: u64) -> Option<u64> {
         const PAGE: u64 = 4096;
@@ -52,12 +53,12 @@ impl ElfSymbols {
     }
 }
 
-/// Reads the functions of an ELF file. `file_name` names those that have no name of their own.
+/// Parses the functions of an ELF file. `file_name` is used in the names of functions without a symbol.
 ///
-/// Damaged tables inside a valid file are read as far as they go.
+/// Damaged tables inside a valid file are read as far as possible.
 ///
 /// # Errors
-/// The file is not x86-64 ELF.
+/// Fails if the file is not x86-64 ELF.
 pub fn parse(bytes: &[u8], file_name: &str) -> Result<ElfSymbols, ElfError> {
     let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| ElfError::Format(e.to_string()))?;
     let machine = file.elf_header().e_machine(LittleEndian);
@@ -76,7 +77,7 @@ pub fn parse(bytes: &[u8], file_name: &str) -> Result<ElfSymbols, ElfError> {
     add_plt(&file, &mut symbols);
     add_entry(&file, &in_code, &mut symbols);
     add_unwind_ranges(&file, file_name, &in_code, &mut symbols);
-    // A function without a size must not reach into the next section.
+    // End marks: a function without a size must not extend into the next section.
     symbols.extend(code.iter().map(|&(_, end)| Symbol {
         start: end,
         size: 0,
@@ -90,7 +91,7 @@ pub fn parse(bytes: &[u8], file_name: &str) -> Result<ElfSymbols, ElfError> {
 
 type Elf<'a> = ElfFile64<'a, LittleEndian>;
 
-/// Address ranges of executable sections; of executable segments where sections are stripped.
+/// Address ranges of the executable sections, or of the executable segments if the file has no sections.
 fn code_sections(file: &Elf) -> Vec<(u64, u64)> {
     let mut code: Vec<(u64, u64)> = (file.sections())
         .filter(|s| {
@@ -111,14 +112,14 @@ fn code_sections(file: &Elf) -> Vec<(u64, u64)> {
     code
 }
 
-/// `.symtab` and `.dynsym`.
+/// Adds the functions of `.symtab` and `.dynsym`.
 fn add_symbols(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol<'_>>) {
     for symbol in file.symbols().chain(file.dynamic_symbols()) {
         let object::SymbolFlags::Elf { st_info, .. } = symbol.flags() else { continue };
         let kind = st_info.st_type();
         let is_function = kind == elf::STT_FUNC || kind == elf::STT_GNU_IFUNC;
-        // Assembly functions often have no type; other untyped names (mapping marks, locals of the
-        // assembler) do no harm: inside a sized function they are ignored.
+        // Assembly functions often have no type. Other names without a type (mapping marks, assembler locals) do no
+        // harm, because they are ignored inside a sized function.
         if symbol.is_undefined() || !(is_function || kind == elf::STT_NOTYPE) || !in_code(symbol.address()) {
             continue;
         }
@@ -141,7 +142,7 @@ fn add_symbols(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol<'
     }
 }
 
-/// PLT entries, named after the relocation of the GOT slot that they jump through.
+/// Adds the PLT entries, named after the relocation of the GOT slot through which they jump.
 fn add_plt(file: &Elf, out: &mut Vec<Symbol<'_>>) {
     let mut slots: Vec<(u64, String)> = Vec::new();
     let dynamic = file.dynamic_symbol_table();
@@ -150,14 +151,14 @@ fn add_plt(file: &Elf, out: &mut Vec<Symbol<'_>>) {
             object::RelocationTarget::Symbol(index) => (dynamic.as_ref())
                 .and_then(|t| t.symbol_by_index(index).ok())
                 .and_then(|s| s.name_bytes().ok().map(|n| String::from_utf8_lossy(n).into_owned())),
-            // IRELATIVE: the addend is the resolver function.
+            // IRELATIVE: the addend is the address of the resolver function.
             _ => resolver_name(out, relocation.addend() as u64),
         };
         if let Some(name) = name.filter(|n| !n.is_empty()) {
             slots.push((slot, name));
         }
     }
-    // A static executable has no dynamic symbols; `object` then lists no dynamic relocations.
+    // A static executable has no dynamic symbols, and `object` then lists no dynamic relocations.
     if slots.is_empty()
         && let Some(rela) = file.section_by_name(".rela.plt").or_else(|| file.section_by_name(".rela.iplt"))
         && let Ok(data) = rela.data()
@@ -173,7 +174,7 @@ fn add_plt(file: &Elf, out: &mut Vec<Symbol<'_>>) {
     for (section_name, size) in [(".plt", 16), (".plt.sec", 16), (".plt.got", 8), (".iplt", 16)] {
         let Some(section) = file.section_by_name(section_name) else { continue };
         let Ok(data) = section.data() else { continue };
-        // `.plt.got` entries are 8 bytes, or 16 where they begin with ENDBR64.
+        // Entries of `.plt.got` have 8 bytes, or 16 if they begin with ENDBR64.
         let size = if size == 8 && data.starts_with(&ENDBR64) { 16 } else { size };
         for (i, entry) in data.chunks_exact(size).enumerate() {
             let start = section.address().wrapping_add((i * size) as u64);
@@ -199,7 +200,7 @@ fn resolver_name(symbols: &[Symbol<'_>], address: u64) -> Option<String> {
 
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// The GOT slot a PLT entry jumps through: `[endbr64] [bnd] jmp *disp32(%rip)`.
+/// Address of the GOT slot through which a PLT entry jumps: `[endbr64] [bnd] jmp *disp32(%rip)`.
 fn jump_slot(entry: &[u8], address: u64) -> Option<u64> {
     let mut i = if entry.starts_with(&ENDBR64) { 4 } else { 0 };
     if entry.get(i) == Some(&0xf2) {
@@ -212,15 +213,15 @@ fn jump_slot(entry: &[u8], address: u64) -> Option<u64> {
     Some(address.wrapping_add(i as u64 + 6).wrapping_add_signed(i64::from(displacement)))
 }
 
-/// `_start`, where the file (a program, or the dynamic linker) begins, and `main`, which `_start` hands to the C library: stripped programs
-/// lose both names. `main` is the address in RDI when `_start` makes its call (psABI 3.2.3; glibc's and
-/// musl's `_start` load it by `lea main(%rip), %rdi` or `mov $main, %rdi`).
+/// Adds `_start`, at which the file (a program, or the dynamic linker) begins, and `main`, which `_start` passes to the
+/// C library. Stripped programs lose both names. `main` is the address in RDI when `_start` makes its call (psABI
+/// 3.2.3; `_start` of glibc and musl loads it by `lea main(%rip), %rdi` or `mov $main, %rdi`).
 fn add_entry(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol<'_>>) {
     let entry = file.entry();
     let is_known = |at: u64, out: &[Symbol<'_>]| out.iter().any(|s| s.start == at);
     let text = file.sections().find(|s| (s.address()..s.address().saturating_add(s.size())).contains(&entry));
     let Some(text) = text.filter(|_| entry != 0 && in_code(entry) && !is_known(entry, out)) else { return };
-    // Their sizes come from `.eh_frame`, or from what follows.
+    // Their sizes come from `.eh_frame`, or from the next symbol.
     let named = |start, name: &str| Symbol {
         start,
         size: 0,
@@ -241,7 +242,7 @@ fn add_entry(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol<'_>
     }
 }
 
-/// Function ranges from `.eh_frame` where no symbol covers them.
+/// Adds the function ranges of `.eh_frame` that no symbol covers.
 fn add_unwind_ranges(file: &Elf, file_name: &str, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol<'_>>) {
     let Some(section) = file.section_by_name(".eh_frame") else { return };
     let Ok(data) = section.data() else { return };
@@ -263,8 +264,8 @@ fn add_unwind_ranges(file: &Elf, file_name: &str, in_code: &dyn Fn(u64) -> bool,
             sizes.insert(fde.initial_address(), fde.len());
         }
     }
-    // Names without a size take it from here; where there is none, they reach up to the next function, named
-    // or not.
+    // Symbols without a size get it from here. If there is none, they extend to the next function, with or without a
+    // name.
     for symbol in out.iter_mut().filter(|s| s.size == 0) {
         symbol.size = sizes.get(&symbol.start).copied().unwrap_or(0);
     }
@@ -294,7 +295,7 @@ mod tests {
         std::hint::black_box(n) + 1
     }
 
-    /// This test's own executable is PIE with `.symtab`, a PLT or GOT calls, and Rust names.
+    /// This test's own executable is PIE and has `.symtab`, a PLT or GOT calls, and Rust names.
     #[test]
     fn finds_itself() {
         assert_eq!(landmark(1), 2);
@@ -306,7 +307,7 @@ mod tests {
         assert!(names.contains(&"_start"));
     }
 
-    /// The C library is a shared object without `.symtab`: `.dynsym` names and unwind ranges remain.
+    /// The C library is a shared object without `.symtab`, which leaves the names of `.dynsym` and the unwind ranges.
     #[test]
     fn a_stripped_library_has_named_and_unnamed_functions() {
         let bytes = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
@@ -328,7 +329,7 @@ mod tests {
     }
 
     proptest! {
-        /// Damage anywhere in a real file never panics.
+        /// Damage anywhere in a real file never causes a panic.
         #[test]
         fn damaged_files_are_safe(hits in prop::collection::vec((0usize..1 << 14, any::<u8>()), 1..40), cut in 0usize..1 << 15) {
             let mut bytes = std::fs::read("/bin/true").unwrap();

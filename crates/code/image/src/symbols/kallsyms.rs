@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernel functions from the text of `/proc/kallsyms`.
+//! Kernel functions from the text of `/proc/kallsyms`. The input is that text; the output is a [`Kernel`].
 //!
-//! Lines are `address type name` with an optional tab and `[module]` (kernel/kallsyms.c, `s_show`);
-//! BPF programs are listed as module `[bpf]`. Types are those of `nm`: `t T w W` are code, others are
-//! data and serve as bounds only. kallsyms has no sizes, so a function reaches up to the next symbol of
-//! any type, and the last symbol of a module to the end of its page.
+//! Lines have the form `address type name` with an optional tab and `[module]` (kernel/kallsyms.c, `s_show`). BPF
+//! programs are listed as module `[bpf]`. Types are those of `nm`: `t T w W` are code, and others are data, which only
+//! bound their neighbours. kallsyms contains no sizes, so a function extends to the next symbol of any type, and the
+//! last symbol of a module to the end of its page.
 
 use std::borrow::Cow;
 
 use super::names::Binding;
 use super::table::{Symbol, Table};
 
-/// What is wrong with a kallsyms text.
+/// An error in a kallsyms text.
 #[derive(Debug, thiserror::Error)]
 pub enum KallsymsError {
     /// A line that is not `address type name [module]`.
     #[error("kallsyms line {line}: expected `address type name [module]`, found {found:?}")]
     Line {
-        /// Line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// Its first characters.
+        /// First characters of the line.
         found: String,
     },
-    /// All addresses are 0: the reader lacked the right to see them.
+    /// All addresses are 0, because the reader was not permitted to see them.
     #[error(
         "kallsyms: every address is 0; it was read without the right to see addresses \
          (read it as root, or with kernel.kptr_restrict=0)"
@@ -30,23 +30,23 @@ pub enum KallsymsError {
     Hidden,
 }
 
-/// Functions of the kernel and its modules.
+/// The functions of the kernel and its modules.
 #[derive(Debug, Default)]
 pub struct Kernel {
-    /// Ranges over kernel addresses.
+    /// Function ranges over kernel addresses.
     pub table: Table,
-    /// For each function of the table, an index into `modules`.
+    /// Index into `modules` for each function of the table.
     pub module_of: Vec<u32>,
-    /// `[kernel]` first, then `[module]` names in order of appearance.
+    /// Module names: `[kernel]` first, then `[module]` in order of appearance.
     pub modules: Vec<String>,
 }
 
 const PAGE: u64 = 4096;
 
-/// Reads one or more kallsyms texts put together (later lines add to earlier ones).
+/// Parses one or more concatenated kallsyms texts. Later lines add to earlier ones.
 ///
 /// # Errors
-/// A line of another shape, or a text whose addresses are all hidden.
+/// Fails if a line has another form, or if all addresses are hidden.
 pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
     let mut modules = vec!["[kernel]".to_owned()];
     let mut entries: Vec<(Symbol<'_>, u32)> = Vec::with_capacity(text.len() / 40);
@@ -60,13 +60,13 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
             KallsymsError::Line { line: i + 1, found }
         })?;
         seen += 1;
-        // Per-CPU symbols are offsets, not addresses; user addresses cannot be kernel code.
+        // Per-CPU symbols are offsets and not addresses. User addresses cannot be kernel code.
         if symbol.start < 1 << 63 {
             continue;
         }
         let module = match module {
             None => 0,
-            // Modules are listed together, so the last one is nearly always the one.
+            // The lines of a module are consecutive, so it is almost always the last one.
             Some(name) => match modules.iter().rposition(|m| m == name) {
                 Some(i) => i as u32,
                 None => {
@@ -89,7 +89,7 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
     Ok(Kernel { table, module_of, modules })
 }
 
-/// The value of a symbol of any kind, per-CPU offsets among them; the first of several.
+/// The value of the first symbol with this name, of any type and including per-CPU offsets.
 pub fn value_of(text: &[u8], name: &str) -> Option<u64> {
     text.split(|&b| b == b'\n').find_map(|line| {
         let mut words = line.split(|b| b.is_ascii_whitespace());
@@ -101,7 +101,7 @@ pub fn value_of(text: &[u8], name: &str) -> Option<u64> {
     })
 }
 
-/// Where modules share an address, one was loaded at the place of another: the last one listed stays.
+/// If modules share an address, one was loaded where another had been. Keeps the symbols of the module listed last.
 fn keep_last_module(entries: &mut Vec<(Symbol<'_>, u32)>) {
     let mut kept: Vec<(Symbol<'_>, u32)> = Vec::with_capacity(entries.len());
     for (symbol, module) in entries.drain(..) {
@@ -113,7 +113,7 @@ fn keep_last_module(entries: &mut Vec<(Symbol<'_>, u32)>) {
     *entries = kept;
 }
 
-/// Symbols with an end mark after each module's last one, so that it does not reach into another.
+/// The symbols, with an end mark after the last one of each module, so that it does not extend into another module.
 fn bounded<'a>(entries: &[(Symbol<'a>, u32)]) -> Vec<Symbol<'a>> {
     let mut symbols: Vec<Symbol<'a>> = Vec::with_capacity(entries.len() + 64);
     for (i, (symbol, module)) in entries.iter().enumerate() {
@@ -138,7 +138,7 @@ fn page_end(address: u64) -> u64 {
     (address | (PAGE - 1)).saturating_add(1)
 }
 
-/// The module of the code symbol at `start`. At an address shared by modules the first wins.
+/// The module of the first code symbol at `start`; 0 (the kernel) if there is none.
 fn module_at(entries: &[(Symbol<'_>, u32)], start: u64) -> u32 {
     let first = entries.partition_point(|(s, _)| s.start < start);
     let here = entries[first..].iter().take_while(|(s, _)| s.start == start);

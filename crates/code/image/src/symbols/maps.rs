@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which file lay where in which address space, and when.
+//! The files mapped in each address space, by time.
 //!
-//! In: the sideband's `mmap` and `fork` records. Out: for (address space, address, time) the mapping that
-//! was in force. Rules:
-//! - a later mapping replaces what it overlaps from its time on;
-//! - a mapping made by another thread group than the one before begins a new life of the address space:
-//!   the page of its page table was freed and used again, nothing of before is valid;
-//! - a forked child has a copy of its parent's mappings, but no records of its own before it calls `execve`
-//!   or `mmap`. Where the recorder could not tell the parent, the newest mapping of any other address space
-//!   at that address stands in: address space randomisation makes that nearly always the parent's.
-//! - times within a packet stream are estimates, so where nothing is in force yet the next mapping at
-//!   that address counts.
+//! The input is the sideband's `mmap` and `fork` records. The output, for an address space, address and time, is the
+//! mapping in force. The rules are:
+//! - A later mapping replaces the parts that it overlaps, from its time on.
+//! - A mapping made by another thread group than the previous one begins a new life of the address space: the page of
+//!   its page table was freed and reused, so earlier mappings are invalid.
+//! - A forked child has a copy of its parent's mappings, but no records of its own until it calls `execve` or `mmap`.
+//!   If the recorder could not tell the parent, the newest mapping of any address space at that address is used.
+//!   Because of address space randomisation, it is almost always the parent's.
+//! - Times within a packet stream are estimates. If no mapping is in force yet, the next mapping at that address is
+//!   used.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::resolve::Change;
 use crate::sideband::{Mmap, Record};
 
-/// One executable mapping (or, with `file` `None`, a replacement by memory that is not code).
+/// An executable mapping. If `file` is `None`, memory that is not code replaces an executable mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
     /// One past the last address.
     pub end: u64,
-    /// Offset of `start` in the file, bytes.
+    /// Offset of `start` in the file, in bytes.
     pub pgoff: u64,
-    /// Index of the path, in [`Maps::paths`].
+    /// Index of the path in [`Maps::paths`].
     pub file: Option<u32>,
-    /// In force from this time on, ns.
+    /// Time from which the mapping is in force, in ns.
     pub from: u64,
 }
 
 #[derive(Debug, Default)]
 struct Space {
-    /// Lives of the address space: (thread group, first time, mappings in time order).
+    /// Lives of the address space, each with its thread group, first time, and mappings in time order.
     lives: Vec<Life>,
 }
 
@@ -45,17 +45,17 @@ struct Life {
     mappings: Vec<Mapping>,
 }
 
-/// Every executable mapping of a run.
+/// All executable mappings of a run.
 #[derive(Debug, Default)]
 pub struct Maps {
     spaces: HashMap<u64, Space>,
-    /// All mappings of all spaces in time order, for children without records.
+    /// The mappings of all spaces in time order, used for children without records.
     all: Vec<Mapping>,
     paths: Vec<String>,
 }
 
 impl Maps {
-    /// Reads the mappings from sideband records.
+    /// Collects the mappings of sideband records.
     #[must_use]
     pub fn new(records: &[Record]) -> Self {
         let mut maps = Maps::default();
@@ -91,7 +91,7 @@ impl Maps {
             lives.push(Life { tgid: m.tgid, from: m.t, mappings: Vec::new() });
         }
         let Some(life) = lives.last_mut() else { return };
-        // Data mappings matter only where they hide code.
+        // Mappings of data matter only if they replace code.
         let hides = |old: &Mapping| old.file.is_some() && old.start < m.end && m.start < old.end;
         if file.is_none() && !life.mappings.iter().any(hides) {
             return;
@@ -109,7 +109,7 @@ impl Maps {
         self.spaces.entry(child).or_default().lives.push(Life { tgid, from: t, mappings });
     }
 
-    /// The mapping in force at `va` in address space `asid` at time `ns`.
+    /// The mapping in force at `va` of address space `asid` at time `ns`. `None` if there is none or it is not code.
     #[must_use]
     pub fn find(&self, asid: u64, va: u64, ns: u64) -> Option<Mapping> {
         if let Some(space) = self.spaces.get(&asid) {
@@ -119,7 +119,7 @@ impl Maps {
             {
                 return found.file.map(|_| *found);
             }
-            // Just before its record by the estimated time: this life's, or the next one's first.
+            // The estimated time may be slightly before the record. Looks in this life and the next one.
             let soon = space.lives[i.saturating_sub(1)..].iter().take(2).flat_map(|l| &l.mappings);
             if let Some(next) =
                 soon.filter(|m| m.from > ns && m.start <= va && va < m.end).min_by_key(|m| m.from)
@@ -131,7 +131,7 @@ impl Maps {
         newest(&self.all, va, ns).or_else(|| self.all.iter().find(covers)).copied()
     }
 
-    /// Every time at which [`Maps::find`] may begin to answer otherwise for a range, in time order.
+    /// The times at which the result of [`Maps::find`] may change for a range, in time order.
     #[must_use]
     pub fn changes(&self) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -139,7 +139,7 @@ impl Maps {
             let change = |at_ns, m: &Mapping| Change { at_ns, asid, start: m.start, end: m.end };
             for (i, life) in space.lives.iter().enumerate() {
                 changes.extend(life.mappings.iter().map(|m| change(m.from, m)));
-                // What an earlier life had mapped ends with it.
+                // The mappings of an earlier life end with it.
                 let before = i.checked_sub(1).map(|i| &space.lives[i]);
                 changes.extend(before.iter().flat_map(|l| &l.mappings).map(|m| change(life.from, m)));
             }
@@ -149,7 +149,7 @@ impl Maps {
         changes
     }
 
-    /// Paths by the numbers in [`Mapping::file`], in order of first mapping.
+    /// Paths by the numbers in [`Mapping::file`], in the order of their first mapping.
     #[must_use]
     pub fn paths(&self) -> &[String] {
         &self.paths

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names: demangling, compiler suffixes, and the choice among aliases.
+//! Names of functions: demangling, compiler suffixes, and the choice among aliases. The input is names from symbol
+//! tables; the output is names for people, which must not change from build to build.
 //!
-//! Compilers split and clone functions and say so in a suffix. What is done with each:
+//! Compilers split and clone functions and mark the parts with a suffix. The treatment of each suffix is:
 //!
 //! | suffix | made by | treatment |
 //! |---|---|---|
-//! | `.cold`, `.cold.N` | GCC, Clang: unlikely blocks moved away | folded into the function itself: it is entered by a jump, never called |
-//! | `_after_hwframe`, `_safe_stack` | the kernel: labels within its entry code (arch/x86/entry) | folded likewise |
-//! | `.part.N` | GCC: outlined rest of a partly inlined function | kept: it is called like any function |
-//! | `.constprop.N`, `.isra.N` | GCC: clone with changed parameters | kept: the clone is what ran |
+//! | `.cold`, `.cold.N` | GCC, Clang: unlikely blocks moved away | merged: entered by a jump and never called |
+//! | `_after_hwframe`, `_safe_stack` | the kernel: labels in its entry code (arch/x86/entry) | merged likewise |
+//! | `.part.N` | GCC: outlined rest of a partly inlined function | kept: called like any function |
+//! | `.constprop.N`, `.isra.N` | GCC: clone with changed parameters | kept: the clone is the code that ran |
 //! | `.llvm.N`, `.lto_priv.N` | promoted local symbols | dropped: the number changes with every build |
 
 use std::cmp::Reverse;
 
-/// Demangles a Rust or C++ name (without hash or parameters); other names are returned as they are.
+/// Demangles a Rust or C++ name, without its hash or parameters. Other names are returned unchanged, except that
+/// `.llvm.N` and `.lto_priv.N` are dropped.
 #[must_use]
 pub fn demangle(raw: &str) -> String {
     let name = strip_promoted(raw);
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }
-    // Very long names make the C++ demangler's recursion and output grow; no human reads them either.
+    // Very long names make the recursion and output of the C++ demangler grow, and nobody reads them.
     if name.starts_with("_Z") && name.len() <= 4096 {
         let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
         if let Ok(symbol) = cpp_demangle::Symbol::new(name)
@@ -46,7 +48,7 @@ fn strip_promoted(name: &str) -> &str {
     name
 }
 
-/// For a name that is a part of another function, such as `foo.cold` or `foo.cold.3`, that function: `foo`.
+/// The function of a name that is a part of it: `foo` for `foo.cold` or `foo.cold.3`. `None` for other names.
 #[must_use]
 pub fn part_of(name: &str) -> Option<&str> {
     let label = ["_after_hwframe", "_safe_stack"].iter().find_map(|label| name.strip_suffix(label));
@@ -59,23 +61,23 @@ pub fn part_of(name: &str) -> Option<&str> {
     (!base.is_empty() && (rest.is_empty() || numbered)).then_some(base)
 }
 
-/// How a symbol binds; greater is preferred among aliases.
+/// Binding of a symbol. Among aliases, the greater one is preferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
-    /// Visible in its own file only.
+    /// Visible only in its own file.
     Local,
-    /// May be overridden by a global one.
+    /// Can be overridden by a global symbol.
     Weak,
     /// Visible everywhere.
     Global,
 }
 
-/// Sort key among names at one address: the greatest is shown.
+/// Sort key among the names at one address. The greatest is shown.
 ///
-/// A system call's entry (`__x64_sys_*`) beats everything, since the syscall table is read by that name;
-/// marks of the linker script (`__sched_text_start`) lose to everything. Between them: binding, then
-/// fewer leading underscores, then the shorter name, then the alphabet, so that the choice never depends
-/// on the order of a symbol table.
+/// The entry of a system call (`__x64_sys_*`) is preferred to everything, because the system call table is read by that
+/// name. Marks of the linker script (`__sched_text_start`) come last. Between them, the order is binding, then fewer
+/// leading underscores, then the shorter name, then the alphabet, so that the choice never depends on the order of a
+/// symbol table.
 #[must_use]
 pub fn preference<'a>(name: &'a str, binding: Binding) -> impl Ord + use<'a> {
     let underscores = name.bytes().take_while(|&b| b == b'_').count();
@@ -89,7 +91,8 @@ pub fn preference<'a>(name: &'a str, binding: Binding) -> impl Ord + use<'a> {
     )
 }
 
-/// Whether the name is an address the linker script defines rather than code somebody wrote.
+/// True if the name is a mark of the linker script or the compiler (`__pfx_`, `__cfi_`) instead of the name of a
+/// function.
 fn is_section_mark(name: &str) -> bool {
     matches!(name, "_text" | "_stext" | "_etext" | "_sinittext" | "_einittext" | "__init_begin" | "_init_end")
         || name.ends_with("_text_start")

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A table of function ranges: sorted, without overlaps, searched by bisection.
+//! A sorted table of function ranges without overlaps, searched by bisection.
 //!
-//! In: symbols as a symbol table lists them: aliases at one address, labels inside functions, functions
-//! without a size, functions within functions. Out: [`Range`]s, each of which belongs to exactly one
-//! function. Several ranges may belong to one function: a `.cold` part, or the rest of a function after
-//! another that lies within it.
+//! The input is symbols as a symbol table lists them: aliases at one address, labels inside functions, functions
+//! without a size, and functions within functions. The output is [`Range`]s, each of which belongs to exactly one
+//! function. Several ranges may belong to one function: its `.cold` part, or its rest after a function that lies within
+//! it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,17 +16,17 @@ use super::names::{self, Binding};
 pub struct Symbol<'a> {
     /// First address.
     pub start: u64,
-    /// Size in bytes; 0: unknown, the function reaches up to the next symbol.
+    /// Size in bytes. 0 means unknown; the function then extends to the next symbol.
     pub size: u64,
-    /// The name as the table has it.
+    /// Name as the symbol table has it.
     pub name: Cow<'a, str>,
-    /// How it binds.
+    /// Binding of the symbol.
     pub binding: Binding,
-    /// Whether code of this name can be shown. Others (data, end marks) only bound their neighbours.
+    /// True for code. Others (data, end marks) only bound their neighbours.
     pub code: bool,
 }
 
-/// Addresses `start..end` belong to function number `func` of the table.
+/// A range of addresses, `start..end`, that belongs to a function of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     /// First address.
@@ -37,29 +37,29 @@ pub struct Range {
     pub func: u32,
 }
 
-/// A function: its name to show and its entry address.
+/// A function: the name to show and the entry address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
     /// Demangled name.
     pub name: String,
-    /// Address of its first instruction, in the table's addresses.
+    /// Address of the first instruction, in the table's addresses.
     pub start: u64,
 }
 
-/// Function ranges of one file or of the kernel.
+/// The function ranges of one file or of the kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     functions: Vec<Function>,
     ranges: Vec<Range>,
-    /// Other names of functions: name as the table has it, function.
+    /// Other names of functions: the name as in the symbol table, and the function's number.
     aliases: Vec<(String, u32)>,
 }
 
 impl Table {
-    /// Builds the table. `limit` ends a last symbol that has no size.
+    /// Builds the table. `limit` is the end of a last symbol without a size.
     #[must_use]
     pub fn build(mut symbols: Vec<Symbol<'_>>, limit: u64) -> Self {
-        // Best name first within an address, so that `dedup` keeps it; the largest size goes with it.
+        // The best name comes first within an address, so that `dedup` keeps it. It gets the largest size.
         symbols.sort_by(|a, b| {
             a.start.cmp(&b.start).then(b.code.cmp(&a.code)).then_with(|| {
                 names::preference(&b.name, b.binding).cmp(&names::preference(&a.name, a.binding))
@@ -87,10 +87,10 @@ impl Table {
         table
     }
 
-    /// Turns sorted symbols into ranges: inner functions interrupt outer ones, which resume after them;
-    /// a label without size inside a sized function is part of that function.
+    /// Turns sorted symbols into ranges. An inner function interrupts an outer one, which continues after it. A label
+    /// without a size inside a sized function is part of that function.
     fn sweep(&mut self, symbols: &[Symbol<'_>], limit: u64) {
-        // Functions whose end lies ahead, outermost first: (end, function; None for data).
+        // Functions that have not ended yet, outermost first: end, and number (`None` for data).
         let mut open: Vec<(u64, Option<u32>)> = Vec::new();
         let mut at = 0u64;
         for (i, symbol) in symbols.iter().enumerate() {
@@ -104,15 +104,15 @@ impl Table {
                 self.functions.push(Function { name: names::demangle(&symbol.name), start: symbol.start });
                 (self.functions.len() - 1) as u32
             });
-            // An inner function cannot outlive its outer one by much in honest tables; in others, the
-            // inner one wins and the outer one's end is reached while the inner one is open.
+            // In valid tables, an inner function does not extend much beyond its outer one. In other tables the inner
+            // one is used, and an outer one that ends within it does not continue.
             open.retain(|&(outer_end, _)| outer_end > end);
             open.push((end, func));
         }
         self.close(&mut open, at, u64::MAX);
     }
 
-    /// Emits ranges from `at` to `until` for the functions that are open; returns `until`.
+    /// Adds the ranges from `at` to `until` for the open functions. Returns `until`.
     fn close(&mut self, open: &mut Vec<(u64, Option<u32>)>, mut at: u64, until: u64) -> u64 {
         while let Some(&(end, func)) = open.last() {
             let stop = end.min(until);
@@ -130,9 +130,9 @@ impl Table {
         until
     }
 
-    /// Gives `foo.cold` and the like to `foo` where exactly one `foo` exists.
+    /// Assigns a part such as `foo.cold` to `foo` if there is exactly one `foo`.
     fn fold_parts(&mut self) {
-        // Parts and the functions they may be of; few have any.
+        // The parts and the functions to which they may belong. Few functions have parts.
         let parts: Vec<(usize, &str)> = (self.functions.iter().enumerate())
             .filter_map(|(i, function)| Some((i, names::part_of(&function.name)?)))
             .collect();
@@ -153,17 +153,17 @@ impl Table {
         }
     }
 
-    /// Every function, in address order, and none left.
+    /// Removes and returns all functions, in address order.
     pub(super) fn take_functions(&mut self) -> Vec<Function> {
         std::mem::take(&mut self.functions)
     }
 
-    /// Names of functions that are shown by another name of the same address.
+    /// Names that are not shown because the function has another name at the same address.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, u32)> {
         self.aliases.iter().map(|(name, func)| (name.as_str(), *func))
     }
 
-    /// The range that holds `address`.
+    /// The range that contains `address`.
     #[inline]
     #[must_use]
     pub fn find(&self, address: u64) -> Option<Range> {
@@ -171,13 +171,13 @@ impl Table {
         self.ranges[..i].last().copied().filter(|r| address < r.end)
     }
 
-    /// Every function, in address order.
+    /// All functions, in address order.
     #[must_use]
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
-    /// Every range, in address order.
+    /// All ranges, in address order.
     #[must_use]
     pub fn ranges(&self) -> &[Range] {
         &self.ranges
@@ -266,8 +266,7 @@ mod tests {
             let table = Table::build(symbols.collect(), 300);
             prop_assert!(table.ranges().iter().all(|r| r.start < r.end));
             prop_assert!(table.ranges().windows(2).all(|w| w[0].end <= w[1].start));
-            // The entry of every code symbol that stands alone at its address belongs to itself or an
-            // enclosing function.
+            // The start of every code symbol with a size belongs to its own function or to an enclosing one.
             for &(start, size, kind) in &list {
                 if kind > 0 && size > 0 {
                     prop_assert!(table.find(start).is_some());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! BTF made by hand, with each kind that matters, and every question that can be asked of any.
+//! Hand-made BTF with every important kind, and a function that calls every lookup.
 
 use kprism_btf::{Btf, Kind};
 
@@ -62,13 +62,13 @@ pub fn kernel() -> Vec<u8> {
     make.finish()
 }
 
-/// How many bytes of strings [`kernel`] has.
+/// Returns the size in bytes of [`kernel`]'s strings.
 pub fn kernel_strings() -> u32 {
     let bytes = kernel();
     u32::from_le_bytes([bytes[20], bytes[21], bytes[22], bytes[23]])
 }
 
-/// `struct private { struct file *file; }`, whose type 11 is the kernel's.
+/// `struct private { struct file *file; }`. Its member has type 11 of the kernel.
 pub fn module(_end: u32, first_string: u32) -> Vec<u8> {
     let mut make = Maker { first_string, ..Maker::default() };
     let file = make.name("file");
@@ -76,7 +76,7 @@ pub fn module(_end: u32, first_string: u32) -> Vec<u8> {
     make.finish()
 }
 
-/// Nothing of this may panic, hang, or take much memory.
+/// Calls every lookup. None may panic, hang or use much memory.
 pub fn ask_everything(btf: &Btf) {
     for ty in btf.types() {
         assert!(btf.type_name(ty.id).len() < 1 << 20);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What was compressed, in memory bounded by what it claims to be and by a multiple of what it came from.
+//! Decompression with bounded memory: at most the announced size, and at most a multiple of the compressed size.
 
 use std::io::Read;
 
 use crate::fault::FtraceError;
 
-/// No honest page of a ring buffer is packed tighter.
+/// Limit of the compression ratio. Real pages of a ring buffer stay below it.
 const TIGHTEST: usize = 4096;
 
-/// Unpacks a piece that claims to be `claimed` bytes.
+/// Decompresses data whose announced size is `claimed` bytes.
 pub(super) fn unpack(
     method: &str,
     packed: &[u8],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Version 6: one part after the other.
+//! Version 6: the parts in sequence.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use super::{Buffer, Dat, common_option, event_formats, ftrace_formats, header_in
 use crate::bytes::Cursor;
 use crate::fault::FtraceError;
 
-/// Reads what follows the size of a page.
+/// Parses everything after the page size.
 pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), FtraceError> {
     head(dat, &mut at)?;
     let start = place(&at);
@@ -50,7 +50,7 @@ fn place(at: &Cursor<'_>) -> String {
     format!("offset {}", at.at)
 }
 
-/// Reads formats.
+/// Parses the header and the formats.
 pub(super) fn head(dat: &mut Dat<'_>, at: &mut Cursor<'_>) -> Result<(), FtraceError> {
     let start = place(at);
     header_info(dat, at)
@@ -61,7 +61,7 @@ pub(super) fn head(dat: &mut Dat<'_>, at: &mut Cursor<'_>) -> Result<(), FtraceE
     event_formats(dat, at).ok_or_else(|| FtraceError::format(&start, "formats of events"))
 }
 
-/// Reads texts; those of perf had no `names` of tasks at first.
+/// Parses the texts. Early versions of perf had no task `names`.
 pub(super) fn texts<'a>(dat: &mut Dat<'a>, at: &mut Cursor<'a>, names: bool) -> Option<()> {
     let size = at.u32()?;
     dat.kallsyms = Cow::Borrowed(at.take_u64(size.into())?);
@@ -102,7 +102,7 @@ fn options(
     }
 }
 
-/// `flyrecord`, offset and size of each CPU's pages, and the clock; `None` if that is not there.
+/// Parses `flyrecord`, the offset and size of each CPU's pages, and the clock. `None` if these are absent.
 fn buffer<'a>(mut at: Cursor<'a>, cpus: u32) -> Option<Result<(Buffer<'a>, String), FtraceError>> {
     let kind = at.take(10)?;
     if kind == b"latency  \0" {
@@ -114,7 +114,7 @@ fn buffer<'a>(mut at: Cursor<'a>, cpus: u32) -> Option<Result<(Buffer<'a>, Strin
     for cpu in 0..cpus {
         let (offset, size) = (at.u64()?, at.u64()?);
         let pages = Cursor { at: usize::try_from(offset).ok()?, ..at }.take_u64(size);
-        // A file cut short still has the beginning.
+        // A truncated file still contains the first pages.
         let pages = pages.or_else(|| at.bytes.get(usize::try_from(offset).ok()?..)).unwrap_or_default();
         buffer.cpus.push((cpu, Cow::Borrowed(pages)));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Version 7: sections, each maybe compressed, found by chained options.
+//! Version 7: sections, which may be compressed, found through a chain of options.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -16,19 +16,19 @@ const PRINTK: u16 = 20;
 const CMDLINES: u16 = 21;
 const BUFFER_TEXT: u16 = 22;
 
-/// Section flag: compressed.
+/// Section flag: the contents are compressed.
 const COMPRESSED: u16 = 1;
 
 struct Section<'a> {
     id: u16,
     compressed: bool,
-    /// What follows its header, as it is in the file.
+    /// Data after the section's header, as stored.
     data: &'a [u8],
-    /// Where that begins.
+    /// Offset of the data in the file.
     at: usize,
 }
 
-/// Reads what follows the size of a page.
+/// Parses everything after the page size.
 pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), FtraceError> {
     let head = |at: &mut Cursor<'a>| Some((at.string()?, at.string()?, at.u64()?));
     let (method, _version, mut options) = head(&mut at).ok_or_else(|| {
@@ -37,7 +37,7 @@ pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), Ftra
     dat.compression = String::from_utf8_lossy(method).into_owned();
     let mut seen = BTreeSet::new();
     let mut parts = Vec::new();
-    // A chain of options that comes back to where it was ends there.
+    // The chain of options ends if it returns to an offset it had before.
     while options != 0 && seen.insert(options) {
         let read = section(at, options).and_then(|section| {
             let data = contents(&section, &dat.compression, at.order)?;
@@ -65,7 +65,7 @@ pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), Ftra
             parts.push((id, data.to_vec()));
         }
     }
-    // Data need the layout and the formats, whatever the order of options.
+    // The buffers need the layout and the formats, whatever the order of the options.
     for (id, data) in &parts {
         match *id {
             HEADER_INFO | FTRACE_EVENTS | EVENT_FORMATS | KALLSYMS | PRINTK | CMDLINES => {
@@ -105,7 +105,7 @@ fn section<'a>(file: Cursor<'a>, offset: u64) -> Result<Section<'a>, FtraceError
         let mut at = Cursor { at: usize::try_from(offset).ok()?, ..file };
         let (id, flags) = (at.u16()?, at.u16()?);
         let _description = at.u32()?;
-        // trace-cmd writes 8 bytes where its documentation has 4.
+        // trace-cmd writes 8 bytes here; its documentation says 4.
         let size = at.u64()?;
         let begin = at.at;
         let rest = file.bytes.get(begin..)?;
@@ -115,7 +115,7 @@ fn section<'a>(file: Cursor<'a>, offset: u64) -> Result<Section<'a>, FtraceError
     read().ok_or_else(|| FtraceError::format(format!("offset {offset}"), "a section"))
 }
 
-/// A section's contents, unpacked.
+/// Returns a section's contents, decompressed.
 fn contents<'a>(
     section: &Section<'a>,
     method: &str,
@@ -134,7 +134,7 @@ fn contents<'a>(
     unpack(method, packed, whole as usize, &place).map(Cow::Owned)
 }
 
-/// The part that an option of these kinds points to.
+/// Parses the part that an option of one of these kinds points to.
 fn pointed<'a>(dat: &mut Dat<'a>, file: Cursor<'a>, id: u16, data: &[u8]) -> Result<(), FtraceError> {
     let offset = file.order.u64(data, 0).unwrap_or(0);
     let section = section(file, offset)?;
@@ -171,7 +171,7 @@ fn pointed<'a>(dat: &mut Dat<'a>, file: Cursor<'a>, id: u16, data: &[u8]) -> Res
     })
 }
 
-/// A buffer and its pages; `None` if the option is cut short.
+/// Parses a buffer and its pages. `None` if the option is truncated.
 fn buffer<'a>(dat: &Dat<'a>, file: Cursor<'a>, data: &[u8]) -> Result<Option<Buffer<'a>>, FtraceError> {
     let mut at = Cursor { bytes: data, at: 0, order: file.order };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -197,7 +197,7 @@ fn buffer<'a>(dat: &Dat<'a>, file: Cursor<'a>, data: &[u8]) -> Result<Option<Buf
     Ok(Some(buffer))
 }
 
-/// A CPU's pages, which are compressed in chunks.
+/// Decompresses a CPU's pages, which are stored in chunks.
 fn chunks(
     method: &str,
     stored: &[u8],

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The columns of a line, as the header names them (kernel/trace/trace_functions_graph.c).
+//! Splits a line into the columns that the header defines (kernel/trace/trace_functions_graph.c).
 
 use super::line::{self, Call};
 use crate::event::Context;
 
-/// Which columns there are.
+/// The set of columns of a text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Columns {
-    /// It is a text of function graph.
+    /// True for function graph.
     pub graph: bool,
-    /// Absolute time.
+    /// Column of times, absolute or relative.
     pub time: bool,
-    /// Time since tracing began.
+    /// The times count from the beginning of the trace.
     pub relative: bool,
-    /// CPU.
+    /// Column of the CPU.
     pub cpu: bool,
-    /// Task and pid.
+    /// Column of task name and PID.
     pub task: bool,
-    /// Flags of the latency format.
+    /// Column of the latency format's flags.
     pub flags: bool,
-    /// Duration.
+    /// Column of durations.
     pub duration: bool,
 }
 
-/// A line, cut into its columns.
+/// A line of function graph, split into columns.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     pub ns: u64,
@@ -34,7 +34,7 @@ pub(super) struct Fields<'a> {
     pub call: Call<'a>,
 }
 
-/// A note that a CPU's lines are another task's from here on.
+/// A message that the CPU's following lines belong to another task.
 pub(super) struct Switch<'a> {
     pub cpu: u32,
     pub prev: (u32, &'a str),
@@ -42,7 +42,7 @@ pub(super) struct Switch<'a> {
 }
 
 impl Columns {
-    /// Learns from a line of the header.
+    /// Parses a line of the header.
     pub fn learn(&mut self, line: &str) {
         if !line.contains("FUNCTION CALLS") && !line.contains("DURATION") {
             return;
@@ -55,10 +55,10 @@ impl Columns {
         self.duration = line.contains("DURATION");
     }
 
-    /// Cuts a line.
+    /// Splits a line.
     pub(super) fn split<'a>(&self, line: &'a str) -> Option<Fields<'a>> {
         let mut rest = line;
-        // Columns of nothing before the call: how far it is indented at depth 0.
+        // Number of spaces before a call at depth 0.
         let mut indent = 0;
         let mut ns = 0;
         if self.time {
@@ -75,7 +75,7 @@ impl Columns {
         let mut of = None;
         if self.task {
             let (who, after) = rest.split_once('|')?;
-            // The latency format puts its flags behind the task without a bar between.
+            // The latency format puts its flags after the task, without a bar in between.
             let who = if self.flags && !after.contains('|') { who } else { who.trim() };
             let (comm, pid) = task(who)?;
             of = Some((pid, comm));
@@ -110,7 +110,7 @@ pub(super) struct Line<'a> {
     pub text: &'a str,
 }
 
-/// Cuts it.
+/// Splits such a line.
 pub(super) fn event(line: &str) -> Option<Line<'_>> {
     let (head, rest) = line.split_once(" [")?;
     let (cpu, rest) = rest.split_once(']')?;
@@ -121,14 +121,14 @@ pub(super) fn event(line: &str) -> Option<Line<'_>> {
     Some(Line { ns: seconds(time)?, cpu, task, flags, text })
 }
 
-/// `seconds.micros` or with nine digits, in ns; a clock without seconds counts in its own units.
+/// Parses `seconds.fraction` with six or nine digits, in ns. A clock without seconds counts in units of its own.
 pub(super) fn seconds(text: &str) -> Option<u64> {
     let Some((whole, part)) = text.split_once('.') else { return text.parse().ok() };
     let whole: u64 = whole.parse().ok()?;
     whole.checked_mul(1_000_000_000)?.checked_add(decimals(part, 9)?)
 }
 
-/// Digits behind a point, as a count of units of 10^-`places`.
+/// Parses digits after a decimal point as a number of units of 10^-`places`.
 fn decimals(digits: &str, places: usize) -> Option<u64> {
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -137,7 +137,7 @@ fn decimals(digits: &str, places: usize) -> Option<u64> {
     Some(kept * 10u64.pow((places - digits.len().min(places)) as u32))
 }
 
-/// `+ 12.345 us` in ns; the mark tells what the number does too. Empty: there is none here.
+/// Parses `+ 12.345 us` in ns. The mark only repeats the magnitude. The inner value is None if the column is empty.
 fn duration(text: &str) -> Option<Option<u64>> {
     let text = text.trim().trim_start_matches(['+', '!', '#', '*', '@', '$', '&']).trim();
     if text.is_empty() {
@@ -149,13 +149,13 @@ fn duration(text: &str) -> Option<Option<u64>> {
     Some(Some(whole.checked_mul(1_000)?.checked_add(decimals(part, 3)?)?))
 }
 
-/// `comm-pid`; names may hold `-` and spaces.
+/// Parses `comm-pid`. Names may contain `-` and spaces.
 pub(super) fn task(text: &str) -> Option<(&str, u32)> {
     let (comm, pid) = text.trim().rsplit_once('-')?;
     Some((comm, pid.parse().ok()?))
 }
 
-/// The third of the flags: what interrupted the task.
+/// Returns the context from the third flag.
 pub(super) fn context(flags: &str) -> Context {
     match flags.as_bytes().get(2) {
         Some(b'h' | b'H' | b'z' | b'Z') => Context::Hardirq,
@@ -164,7 +164,7 @@ pub(super) fn context(flags: &str) -> Context {
     }
 }
 
-/// ` 1)    bash-162    =>     ls-262`
+/// Parses ` 1)    bash-162    =>     ls-262`.
 pub(super) fn switch(line: &str, with_cpu: bool) -> Option<Switch<'_>> {
     let (left, right) = line.split_once("=>")?;
     let (cpu, left) = match left.split_once(')') {
@@ -176,7 +176,7 @@ pub(super) fn switch(line: &str, with_cpu: bool) -> Option<Switch<'_>> {
     Some(Switch { cpu, prev: (prev, prev_comm), next: (next, next_comm) })
 }
 
-/// `CPU:1 [LOST 12 EVENTS]`, or without a number.
+/// Parses `CPU:1 [LOST 12 EVENTS]`, with or without a number.
 pub(super) fn lost(line: &str) -> Option<(u32, Option<u64>)> {
     let (cpu, rest) = line.strip_prefix("CPU:")?.split_once(" [LOST ")?;
     let count = rest.strip_suffix("EVENTS]")?.trim();

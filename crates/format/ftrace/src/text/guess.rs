@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The columns of a text without a header: `trace_pipe`, what perf makes of it, a piece of a text.
+//! Detects the columns of a text without a header: `trace_pipe`, perf's output, or an excerpt.
 //!
-//! Every set of columns is tried on the first lines. The one that can read most of them is taken; of several, the one
-//! with most columns, as what a set does not cut off it takes for a part of the name.
+//! Every set of columns is tried on the first lines. The set that parses most lines wins. Among several, the one with
+//! most columns wins, because a smaller set would take a column for a part of the name.
 
 use super::columns::{self, Columns};
 use super::line::Call;
 
-/// Bytes that are looked at.
+/// Limit of the bytes that are examined.
 const HEAD: usize = 1 << 16;
-/// Lines of them.
+/// Limit of the lines that are examined.
 const LINES: usize = 400;
 
-/// The columns, if most of the lines are of ftrace.
+/// Returns the columns, if most of the lines are ftrace's.
 pub(super) fn columns(text: &[u8]) -> Option<Columns> {
     let head = &text[..text.len().min(HEAD)];
-    // The last line may be cut short.
+    // The last line may be truncated.
     let end = memchr::memrchr(b'\n', head).unwrap_or(head.len());
     let lines: Vec<&str> = head[..end]
         .split(|&b| b == b'\n')
@@ -23,7 +23,7 @@ pub(super) fn columns(text: &[u8]) -> Option<Columns> {
         .filter(|line| tells(line))
         .take(LINES)
         .collect();
-    // A sentence in another text may look like one line of these.
+    // In other text, a single sentence may look like a line of ftrace.
     if lines.len() < 3 || memchr::memchr(0, head).is_some() {
         return None;
     }
@@ -42,15 +42,15 @@ pub(super) fn columns(text: &[u8]) -> Option<Columns> {
     });
     let read = |columns: &Columns| lines.iter().filter(|line| fits(columns, line)).count();
     let count = |c: &Columns| [c.time, c.cpu, c.task, c.flags, c.duration].iter().filter(|on| **on).count();
-    // Flags may be any text, a duration too.
+    // The columns of flags and durations accept almost any text.
     let best = sets.map(|set| (read(&set), count(&set), set)).max_by_key(|s| (s.0, s.1, !s.2.flags));
     let (read, _, columns) = best?;
-    // Without a column, anything with a parenthesis and a semicolon would be a call: a program in C.
+    // Without columns, any text with a parenthesis and a semicolon would be a call, for example a C program.
     let any = count(&columns) > 0;
     (any && read * 2 > lines.len()).then_some(columns)
 }
 
-/// Whether a line is more than a rule, a note on a switch of tasks, or a loss.
+/// Returns true if a line is an event: no separator, no message about a task switch or lost events.
 fn tells(line: &str) -> bool {
     let bare = line.trim();
     let note = bare.is_empty() || bare.starts_with('#') || bare.starts_with("----") || bare.contains(" => ");

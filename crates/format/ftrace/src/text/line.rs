@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the last column of a line says.
+//! Parses the last column of a line of function graph.
 
 use crate::event::Data;
 
-/// What a line says.
+/// Contents of the column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call<'a> {
     /// `name() {`
@@ -20,7 +20,7 @@ pub(super) enum Call<'a> {
     IrqExit,
 }
 
-/// The marks around handlers of interrupts, which stand in the column of durations.
+/// Parses the marks of interrupt handlers, which are in the column of durations.
 pub(super) fn irq(text: &str) -> Option<Call<'static>> {
     match text.trim() {
         "==========>" => Some(Call::IrqEnter),
@@ -29,7 +29,7 @@ pub(super) fn irq(text: &str) -> Option<Call<'static>> {
     }
 }
 
-/// Reads the column; `indent` spaces stand before a call of depth 0, two more for each level.
+/// Parses the column. A call at depth 0 is indented by `indent` spaces, each level by two more.
 pub(super) fn parse(text: &str, indent: usize) -> Option<Call<'_>> {
     let call = text.trim_start_matches(' ');
     let depth = ((text.len() - call.len()).saturating_sub(indent) / 2) as u32;
@@ -43,7 +43,7 @@ pub(super) fn parse(text: &str, indent: usize) -> Option<Call<'_>> {
     if let Some(rest) = call.strip_prefix('}') {
         return Some(Call::Exit { name: closed(rest), depth });
     }
-    // Arguments and what follows may hold anything, a name no parenthesis.
+    // Arguments and comments may contain any text, but a name contains no parenthesis.
     let (name, rest) = call.split_once('(')?;
     if name.is_empty() {
         return None;
@@ -58,7 +58,7 @@ pub(super) fn parse(text: &str, indent: usize) -> Option<Call<'_>> {
     }
 }
 
-/// The name behind a closing brace: `/* name */`, `/* name = 0x0 */`, `/* name ret=0x0 */`, `/* = 0x0 */`.
+/// Returns the name after a closing brace: `/* name */`, `/* name = 0x0 */`, `/* name ret=0x0 */`, `/* = 0x0 */`.
 fn closed(rest: &str) -> Option<&str> {
     let comment = rest.trim().strip_prefix("/*")?.strip_suffix("*/")?.trim();
     let mut name = comment;
@@ -71,8 +71,8 @@ fn closed(rest: &str) -> Option<&str> {
     (!is_value).then_some(name)
 }
 
-/// `prev_comm=bash prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=ls next_pid=2 next_prio=120`, or trace-cmd's
-/// `bash:1 [120] S ==> ls:2 [120]`.
+/// Parses `prev_comm=bash prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=ls next_pid=2 next_prio=120`, or
+/// trace-cmd's `bash:1 [120] S ==> ls:2 [120]`.
 pub(super) fn switch(says: &str) -> Option<Data<'_>> {
     let (left, right) = says.split_once(" ==> ")?;
     let side = |text: &'_ str, who: &str| -> Option<(u32, usize, usize)> {

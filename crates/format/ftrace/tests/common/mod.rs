@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Small traces made by hand: pages with every kind of record, and trace.dat files of both versions around them.
+//! Small hand-made traces: pages with every kind of record, and trace.dat files of both versions that contain them.
 #![allow(dead_code)]
 
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::io::Write;
 /// Formats of function graph's events and of sched_switch, of a 6.12 kernel.
 pub const FORMATS: &str = include_str!("../data/formats.txt");
 
-/// Order of bytes.
+/// Byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     Little,
@@ -28,11 +28,11 @@ impl Order {
     }
 }
 
-/// The function that the made pages enter and leave.
+/// Address of the function in the pages.
 pub const FUNC: u64 = 0xffff_ffff_8100_0000;
 
-/// A page of `size` bytes with a commit word of 4 bytes: 42 events lost, an entry, a time extended and an absolute one,
-/// a discarded event, an exit of a length of its own (calltime 1000, rettime 1500), padding.
+/// Returns a page of `size` bytes with a commit word of 4 bytes: 42 lost events, an entry, an extended and an absolute
+/// time stamp, a discarded event, an exit with an explicit length (calltime 1000, rettime 1500), padding.
 pub fn page(order: Order, size: usize) -> Vec<u8> {
     let record = |id: u64, flags: u64| {
         let mut out = Vec::new();
@@ -109,7 +109,7 @@ fn begin(order: Order, version: &str) -> Vec<u8> {
     out
 }
 
-/// Version 6, with one CPU and an instance `more` that has the same page.
+/// Returns a file of version 6, with one CPU and an instance `more` that has the same page.
 pub fn v6(order: Order) -> Vec<u8> {
     let mut out = begin(order, "6");
     header_info(order, &mut out);
@@ -156,7 +156,8 @@ fn pack(method: &str, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Version 7, compressed by `method` (`none`, `zlib`, `zstd`): a top buffer and an instance `more`, with two pages each.
+/// Returns a file of version 7, compressed by `method` (`none`, `zlib`, `zstd`): a top buffer and an instance `more`,
+/// with two pages each.
 pub fn v7(order: Order, method: &str) -> Vec<u8> {
     let mut out = begin(order, "7");
     out.extend(method.as_bytes());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The samples of ftrace, for the tests of who reads them: from the folder named by `KPRISM_TEST_DATA`.
+//! Unpacks ftrace's sample traces from the folder in `KPRISM_TEST_DATA`, for the tests of several crates.
 
 use std::process::Command;
 
 use kprism_test::captures;
 
-/// The unpacked samples, in a folder that goes with the value. Without them the test is ignored.
+/// Returns the unpacked samples in a temporary folder. Without them the test is ignored.
 pub fn samples() -> tempfile::TempDir {
     let archive = captures("ftrace/ftrace-samples.tar.xz");
     let dir = tempfile::tempdir().expect("a folder");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! LLVM's JSON, as `llvm-cov export` writes it (version 2.0.1).
 //!
-//! LLVM knows regions of the source, gcov lines: a line with code is a region from its first column to [`END`], so that
-//! LLVM's own rule for a line's count (the highest of the regions on it, and of the one that goes on from the line before)
-//! gives the line's count back. A conditional jump has its two ways in one branch; which of them is the true one gcov does
-//! not tell: the jump is given as true.
+//! LLVM counts regions of the source, gcov lines. So a line with code becomes a region from its first column to
+//! [`END`]. LLVM's rule for a line's count (the highest count of the regions on it and of the region that continues
+//! from the line before) then gives gcov's count. A conditional jump with its two outcomes becomes one branch. gcov
+//! does not record which outcome is true; the jump is written as true.
 
 use std::io::{self, Write};
 
@@ -13,18 +13,18 @@ use serde_json::{Value, json};
 use crate::cover::{BranchCount, Cover, Ratio, Source, Totals};
 use crate::unit::Way;
 
-/// A column behind the end of every line.
+/// A column after the end of every line.
 const END: u32 = 9999;
-/// A branch region, among LLVM's kinds.
+/// LLVM's kind of a branch region.
 const BRANCH: u32 = 4;
 
-/// Writes it.
+/// Writes the coverage in this format.
 ///
 /// # Errors
-/// Those of `out`.
+/// Write errors of `out`.
 pub fn llvm(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{{\"data\":[{{\"files\":[")?;
-    // One file at a time: all of a kernel at once would be a hundred times its size in memory.
+    // One file at a time: the JSON of a whole kernel would take a hundred times its size in memory.
     for (index, source) in cover.sources.iter().enumerate() {
         if index > 0 {
             out.write_all(b",\n")?;
@@ -63,7 +63,7 @@ fn file(source: &Source) -> Value {
     })
 }
 
-/// The two ways of a jump are one branch; each way of a switch is one of its own.
+/// Pairs the two outcomes of a jump into one branch. Each case of a switch becomes a branch of its own.
 fn branches(source: &Source) -> Vec<Value> {
     let ways: Vec<&BranchCount> = source.branches.iter().filter(|branch| branch.way.is_branch()).collect();
     let branch =

@@ -1,40 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Headers of core files of a kernel: `/proc/kcore`, `/proc/vmcore`, what kdump and QEMU's `dump-guest-memory` write.
+//! Headers of a kernel's core files: `/proc/kcore`, `/proc/vmcore`, and files written by kdump or by QEMU's
+//! `dump-guest-memory`.
 //!
-//! In: the first bytes of the file. Out: which part of the file is which memory, and what the notes say of the kernel
-//! (VMCOREINFO, Documentation/admin-guide/kdump/vmcoreinfo.rst). Compressed dumps (makedumpfile) are none of these:
-//! `makedumpfile -E` writes one.
+//! Input: the first bytes of the file. Output: the mapping of file ranges to memory, and the notes about the kernel
+//! (VMCOREINFO, Documentation/admin-guide/kdump/vmcoreinfo.rst). Compressed dumps (makedumpfile) are not supported;
+//! `makedumpfile -E` writes an ELF file.
 
-/// How much of a file its headers may take, with their notes.
+/// Limit of the size of headers and notes, in bytes.
 pub const HEADERS: usize = 1 << 20;
 
-/// A part of the file.
+/// A range of memory in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it was mapped; 0 if that is not told.
+    /// Virtual address; 0 if unknown.
     pub virtual_address: u64,
-    /// Where it was in memory; 0 or all ones if that is not told.
+    /// Physical address; 0 or all ones if unknown.
     pub physical_address: u64,
-    /// Where it is in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// Bytes in the file.
+    /// Size in the file, in bytes.
     pub size: u64,
 }
 
-/// What the headers say.
+/// Contents of the headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Core {
-    /// Memory.
+    /// Memory ranges in the file.
     pub segments: Vec<Segment>,
-    /// VMCOREINFO's text: `NAME=VALUE` lines.
+    /// Text of VMCOREINFO: `NAME=VALUE` lines.
     pub info: String,
 }
 
 impl Core {
-    /// Reads headers.
+    /// Parses the headers.
     ///
     /// # Errors
-    /// In words, with the place: this is no core file of a 64-bit machine.
+    /// A message with the offset, if this is not a core file of a 64-bit machine.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         if !bytes.starts_with(b"\x7fELF\x02\x01") {
             let found = &bytes[..bytes.len().min(8)];
@@ -76,18 +77,19 @@ impl Core {
         Ok(core)
     }
 
-    /// A value of VMCOREINFO, such as `SYMBOL(swapper_pg_dir)`; the text tells which are hexadecimal.
+    /// Returns a value of VMCOREINFO, such as `SYMBOL(swapper_pg_dir)`. The documentation defines which are
+    /// hexadecimal.
     pub fn value(&self, name: &str, radix: u32) -> Option<u64> {
         let found = self.info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
         u64::from_str_radix(found.trim(), radix).ok()
     }
 
-    /// The place in the file of the byte at a virtual address, and how many follow it.
+    /// Returns the file offset of the byte at a virtual address, and the number of bytes available there.
     pub fn virtual_place(&self, address: u64) -> Option<(u64, u64)> {
         place(&self.segments, address, |segment| segment.virtual_address)
     }
 
-    /// The same by physical address.
+    /// As [`Core::virtual_place`], by physical address.
     pub fn physical_place(&self, address: u64) -> Option<(u64, u64)> {
         place(&self.segments, address, |segment| segment.physical_address)
     }
@@ -106,7 +108,7 @@ fn number(bytes: &[u8], at: usize, length: usize) -> Result<u64, String> {
     Ok(field.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }
 
-/// The text of the note of that name.
+/// Returns the text of the VMCOREINFO note.
 fn vmcoreinfo(notes: &[u8]) -> String {
     let mut at = 0usize;
     while let (Ok(name), Ok(size)) = (number(notes, at, 4), number(notes, at.saturating_add(4), 4)) {

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Virtual addresses of an x86-64 kernel, from its physical memory and its own page tables (SDM volume 3, 4.5).
+//! Translates virtual addresses of an x86-64 kernel through its page tables in physical memory (SDM volume 3, 4.5).
 
 use std::collections::HashMap;
 
 use super::Memory;
 
-/// Where the kernel's image is mapped (`__START_KERNEL_map`).
+/// Virtual base of the kernel's image (`__START_KERNEL_map`).
 const IMAGE: u64 = 0xffff_ffff_8000_0000;
 const PAGE: u64 = 4096;
-/// Bits of an entry that are an address.
+/// Address bits of a page table entry.
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// Physical memory.
+/// Access to physical memory.
 pub trait Physical {
-    /// Fills `into` with what is at `address`.
+    /// Fills `into` from `address`.
     ///
     /// # Errors
-    /// In words: there is no such memory, or it cannot be read.
+    /// A message: there is no such memory, or it cannot be read.
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), String>;
 }
 
-/// Virtual memory by page tables, each page looked up once.
+/// Virtual memory through page tables. Each page is translated once.
 #[derive(Debug)]
 pub struct Paged<P> {
     physical: P,
@@ -30,8 +30,8 @@ pub struct Paged<P> {
 }
 
 impl<P: Physical> Paged<P> {
-    /// `table` is the address of `init_top_pgt` (`swapper_pg_dir`), `phys_base` what the kernel's variable of that name
-    /// holds: how far the image was moved in physical memory.
+    /// `table` is the address of `init_top_pgt` (`swapper_pg_dir`). `phys_base` is the value of the kernel's variable
+    /// of that name: the displacement of the image in physical memory.
     pub fn new(physical: P, table: u64, phys_base: u64, five_levels: bool) -> Self {
         let root = table.wrapping_sub(IMAGE).wrapping_add(phys_base) & ADDRESS;
         Self { physical, root, five_levels, known: HashMap::new() }
@@ -102,7 +102,7 @@ mod tests {
         };
         entry(0x1000, 511, 0x2003);
         entry(0x2000, 510, 0x3003);
-        // 2 MiB at 0xffffffff81000000, and 4 KiB behind it.
+        // 2 MiB at 0xffffffff81000000, followed by 4 KiB.
         entry(0x3000, 8, 0x20_0083);
         entry(0x3000, 9, 0x4003);
         entry(0x4000, 0, 0x8000_0000_0000_5003);
@@ -117,11 +117,12 @@ mod tests {
         assert!(memory.read(0x1000, &mut bytes).is_err());
     }
 
-    /// As with KASLR: the image is elsewhere in physical memory, and virtually, where an address of its own says.
+    /// As with KASLR: the image is displaced in physical memory, and independently in virtual memory.
     #[test]
     fn five_levels_of_an_image_that_was_moved() {
         const MOVED: u64 = 0x1c00_0000;
-        // What the kernel's `phys_base` holds: negative, as the image lies lower than it was moved virtually.
+        // Value of the kernel's `phys_base`. It is negative, because the physical displacement is smaller than the
+        // virtual one.
         const PHYS_BASE: u64 = 0u64.wrapping_sub(MOVED - 0x8000);
         let mut ram = vec![0; 0x40_0000];
         let mut entry = |table: usize, index: usize, value: u64| {
@@ -130,7 +131,7 @@ mod tests {
         entry(0x9000, 511, 0x2003);
         entry(0x2000, 511, 0x3003);
         entry(0x3000, 510, 0x4003);
-        // 2 MiB of the moved image, and 2 MiB where it would be without having been moved.
+        // 2 MiB of the displaced image, and 2 MiB at its original address.
         entry(0x4000, ((MOVED + 0x100_0000) >> 21) as usize & 511, 0x80 | 3);
         entry(0x4000, 0, 0x20_0083);
         (ram[0x10], ram[0x20_0010]) = (7, 9);

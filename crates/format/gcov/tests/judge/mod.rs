@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compares what we count with what gcov says, number by number.
+//! Compares this crate's counts with gcov's, number by number.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use kprism_gcov::Notes;
 use kprism_gcov::unit::{Unit, Way};
 use serde_json::Value;
 
-/// (source, line, function if it has the line to itself) → (count, unexecuted block, branches).
+/// (source, line, grouped function) → (count, unexecuted block, branches).
 type Lines = BTreeMap<(String, u64, Option<String>), (i64, bool, Vec<(i64, bool)>)>;
 /// (source, name, start line) → (called, blocks, executed).
 type Functions = BTreeMap<(String, String, u64), (i64, u64, u64)>;
@@ -35,7 +35,7 @@ fn ours(notes: &Notes<'_>, unit: &Unit) -> (Lines, Functions) {
     (lines, functions)
 }
 
-/// What gcov says, as JSON.
+/// Converts gcov's JSON.
 fn theirs(json: &Value, groups: &dyn Fn(&str, &str) -> bool) -> (Lines, Functions) {
     let mut lines = Lines::new();
     let mut functions = Functions::new();
@@ -63,7 +63,8 @@ fn theirs(json: &Value, groups: &dyn Fn(&str, &str) -> bool) -> (Lines, Function
     (lines, functions)
 }
 
-/// Per file of gcov's text: lines, lines executed, branches, branches executed, taken, calls, calls executed.
+/// Totals of each file in gcov's text: lines, lines executed, branches, branches executed, taken, calls, calls
+/// executed.
 type Totals = BTreeMap<String, [u64; 7]>;
 
 fn totals_of_text(text: &str) -> Totals {
@@ -106,7 +107,7 @@ fn our_totals(notes: &Notes<'_>, unit: &Unit) -> Totals {
         entry[0] += 1;
         entry[1] += u64::from(count != 0);
     }
-    // gcov's totals leave out the branches of lines that functions have to themselves.
+    // gcov's totals omit the branches of grouped functions.
     for branch in unit.branches.iter().filter(|branch| !branch.in_group) {
         let entry = totals.entry(source(branch.source)).or_default();
         if branch.way.is_branch() {
@@ -121,13 +122,13 @@ fn our_totals(notes: &Notes<'_>, unit: &Unit) -> Totals {
     totals
 }
 
-/// The values of a JSON text with one on each line.
+/// Parses a text with a JSON value on each line.
 pub fn json_lines(text: &[u8]) -> Vec<Value> {
     let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
 
-/// Compares every function, line and branch.
+/// Compares all functions, lines and branches.
 pub fn compare_json(json: &Value, (notes, unit): (&Notes<'_>, &Unit), what: &str) {
     let grouped: Vec<(String, String)> = unit
         .functions
@@ -149,7 +150,7 @@ pub fn compare_json(json: &Value, (notes, unit): (&Notes<'_>, &Unit), what: &str
     assert_eq!(our_lines.len(), their_lines.len(), "{what}: number of lines");
 }
 
-/// Compares the totals of each file, branches taken and calls among them.
+/// Compares the totals of each file, including taken branches and calls.
 pub fn compare_totals(text: &str, (notes, unit): (&Notes<'_>, &Unit), what: &str) {
     let our_totals = our_totals(notes, unit);
     for (file, totals) in &totals_of_text(text) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `02` opcode page. Long TNT, the one frequent packet on it, is decoded by the caller.
+//! Decodes the `02` opcode page. The caller decodes long TNT, the only frequent packet of this page.
 
 use super::{Decoded, Window, bytes4, bytes8};
 use crate::opcode::*;
@@ -49,7 +49,8 @@ fn psb(w: &Window) -> Decoded {
     }
 }
 
-/// TMA: CTC, a reserved byte, a 9-bit fast counter. Set reserved bits mean that the stream is out of step.
+/// TMA: CTC, a reserved byte, a 9-bit fast counter. Reserved bits that are set mean that the reader is not at a packet
+/// boundary.
 fn tma(w: &Window) -> Decoded {
     let fast = u16::from_le_bytes([w[5], w[6]]);
     if w[4] != 0 || fast > 0x1ff {

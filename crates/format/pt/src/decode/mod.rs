@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One packet from a fixed window of bytes.
+//! Decodes one packet from a fixed window of bytes.
 //!
-//! Every packet but an over-long CYC fits 16 bytes, so the decoder works on a `[u8; 16]`: all indices are
-//! constants and no bound is checked per field. Near the end of the stream the reader hands over a copy
-//! padded with zeros and compares the packet's length with what was really there.
+//! Every packet except an over-long CYC fits 16 bytes, so the decoder works on a `[u8; 16]`: all indices are constants,
+//! and no field needs a bounds check. Near the end of the stream the reader passes a copy padded with zeros, and
+//! compares the packet's length with the number of bytes that are left.
 
 mod ext;
 
@@ -18,7 +18,7 @@ pub(crate) type Window = [u8; WINDOW];
 /// A packet and its length in bytes.
 pub(crate) type Decoded = Result<(Packet, usize), PacketErrorKind>;
 
-/// Decodes the packet at the window's start. No block is open: BIP is never returned.
+/// Decodes the packet at the window's start, outside of a BIP block. Never returns BIP.
 #[inline(always)]
 pub(crate) fn decode(w: &Window) -> Decoded {
     let opcode = w[0];
@@ -48,7 +48,7 @@ pub(crate) fn decode(w: &Window) -> Decoded {
     }
 }
 
-/// Decodes the BIP packet at the window's start; the caller knows that a block is open.
+/// Decodes the BIP packet at the window's start. The caller knows that a block is open.
 pub(crate) fn bip(w: &Window, size4: bool) -> (Packet, usize) {
     let (payload, size) = if size4 { (u64::from(bytes4(w, 1)), 4) } else { (bytes8(w, 1), 8) };
     (Packet::Bip { id: w[0] >> 3, payload, size }, 1 + usize::from(size))
@@ -74,7 +74,7 @@ fn tnt64(w: &Window) -> Decoded {
     Ok((Packet::Tnt { bits: payload & !(1 << len), len: len as u8 }, 8))
 }
 
-/// The IP payload by IPBytes, and the whole packet's length.
+/// Decodes the IP payload according to IPBytes. Returns it with the packet's length.
 #[inline(always)]
 fn ip(w: &Window) -> Result<(IpPayload, usize), PacketErrorKind> {
     let payload = match w[0] >> 5 {
@@ -89,8 +89,8 @@ fn ip(w: &Window) -> Result<(IpPayload, usize), PacketErrorKind> {
     Ok((payload, 1 + payload.size()))
 }
 
-/// CYC: five bits in the first byte, seven in each one after while its bit 0 says "more". Up to 4096 cycles
-/// take two bytes, which is what dense streams hold.
+/// CYC: five bits in the first byte, seven in each further byte while bit 0 of the previous one is set. Up to 4096
+/// cycles take two bytes, the common case in dense streams.
 #[inline(always)]
 fn cyc(w: &Window) -> Decoded {
     let cycles = u64::from(w[0] >> 3);
@@ -104,13 +104,13 @@ fn cyc(w: &Window) -> Decoded {
     long_cyc(w, cycles)
 }
 
-/// A CYC of three bytes or more; `cycles` are those of the first two.
+/// A CYC of three bytes or more; `cycles` holds the bits of the first two.
 #[inline(never)]
 fn long_cyc(w: &Window, mut cycles: u64) -> Decoded {
     let mut shift = 12;
     for (i, byte) in w.iter().enumerate().skip(2) {
         let part = u64::from(byte >> 1);
-        // Zeros above bit 63 are long-winded but harmless; ones cannot be counted.
+        // Zeros above bit 63 are redundant but valid. Ones would overflow.
         if shift < 64 {
             cycles |= part << shift;
         }

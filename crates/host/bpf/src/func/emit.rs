@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs at entry and return, instruction by instruction: this is what tracing costs.
+//! The programs at function entry and return. Their instructions are the cost of tracing.
 //!
-//! They call two helpers only, the clock and the CPU's number; the second is inlined by the kernel. There is no
-//! lookup and nothing atomic. What is rare (a range left, a stack out of order) is behind a jump.
+//! They call only two helpers: for the clock and for the CPU number; the kernel inlines the second. There are no
+//! lookups and no atomic instructions. Rare cases (a duration outside the current range, a stack out of order) are
+//! behind a jump.
 //!
-//! An entry reserves its frame before it fills it in, and a return gives it back when all is done: an interrupt
-//! in between finds a stack that is in order, and leaves it so.
+//! An entry reserves its frame before filling it in, and a return releases it last. So a program that interrupts in
+//! between finds the stack in order, and leaves it so.
 
 use super::layout::{AWAY, CHILD, ENTERED, FRAME, FULL, KEY, OFF, ROW, TOP_MASK, cpu, row};
 use crate::asm::{Asm, Code, Label};
@@ -15,59 +16,59 @@ use crate::insn::{Alu, Cond, Helper, Reg, Width};
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R10};
 use Width::B8;
 
-/// The maps, in the order in which the programs are loaded with them.
+/// Indices of the maps, in the order in which the programs are loaded with them.
 pub const CPUS: usize = 0;
 pub const STACKS: usize = 1;
 pub const RING: usize = 2;
 
-/// What becomes of a call when it returns.
+/// Treatment of a call when it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// It is added to its function's row.
+    /// The call is added to its function's row.
     Aggregate,
-    /// It becomes a record if it took so many nanoseconds or more.
+    /// The call becomes a record if it took at least this many ns.
     LongerThan(u64),
 }
 
-/// Which function a program is at.
+/// Identification of the traced function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Site {
-    /// The one that this program was made for.
+    /// The program is for this function only.
     One(u32),
-    /// The one that the attachment's cookie says; there are so many.
+    /// The attachment's cookie is the function's number. The value is the number of functions.
     Cookie(u32),
 }
 
-/// What programs are made for.
+/// Parameters of the generated programs.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// What to keep.
+    /// Treatment of calls.
     pub keep: Keep,
-    /// Where the CPUs' regions are.
+    /// Location of the CPUs' regions.
     pub regions: Regions,
 }
 
-/// How a CPU's region is found.
+/// Method of finding a CPU's region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Regions {
-    /// All lie in one value, each so many bits of address. The mask is for kernels whose verifier does not know that
-    /// a CPU's number is less than the number of CPUs.
+    /// All regions are in one value, at multiples of a power of two. The mask is for kernels whose verifier does not
+    /// know that the CPU number is less than the number of CPUs.
     Shifted {
-        /// From a CPU's number to its region.
+        /// Shift from the CPU number to the region's offset.
         shift: u32,
-        /// What is left of a CPU's number.
+        /// Mask for the CPU number.
         mask: Option<i32>,
     },
-    /// Each is a value of its own: together they are larger than one may be.
+    /// Each region is a value of its own, because together they exceed the size limit of a value.
     Looked,
 }
 
-/// A record of a kept call, as it comes out of the ring (`calls.bin` has the same but for the function's address in
-/// place of its number). Little-endian.
+/// Size of a kept call's record in bytes, as in the ring. `calls.bin` has the same layout, but with the function's
+/// address instead of its number. Little-endian.
 pub const RECORD: i32 = 72;
 
-/// `R2 =` the CPU's region. `R1` stays: it is spilled to `spill`, which the kernel takes away where it inlines the
-/// call, with the stack itself if nothing else is on it; `spill` must be the lowest place in use.
+/// `R2 =` the CPU's region. Preserves `R1` by spilling it to `spill`. If the kernel inlines the call, it removes the
+/// spill, and the stack too if nothing else is on it. For this, `spill` must be the lowest stack slot in use.
 pub(super) fn cpu_region(asm: &mut Asm, regions: Regions, spill: i16) {
     asm.store(B8, R10, spill, R1).call(Helper::SmpProcessorId);
     match regions {
@@ -89,26 +90,26 @@ pub(super) fn cpu_region(asm: &mut Asm, regions: Regions, spill: i16) {
     }
 }
 
-/// `[region + field] += 1`, by way of a register that is free.
+/// `[region + field] += 1`. Clobbers `free`.
 fn count(asm: &mut Asm, region: Reg, field: i16, free: Reg) {
     asm.load(B8, free, region, field).alu_imm(Alu::Add, free, 1).store(B8, region, field, free);
 }
 
-/// The program at entry.
+/// Generates the program at entry.
 pub fn entry(shape: &Shape, site: Site) -> Result<Code, Error> {
     let mut asm = Asm::new();
     entry_body(&mut asm, shape, site);
     asm.finish()
 }
 
-/// The program at return.
+/// Generates the program at return.
 pub fn exit(shape: &Shape, site: Site) -> Result<Code, Error> {
     let mut asm = Asm::new();
     exit_body(&mut asm, shape, site);
     asm.finish()
 }
 
-/// Entry and return in one: `is_return` is the BTF id of `bpf_session_is_return`.
+/// Generates a combined program for entry and return. `is_return` is the BTF ID of `bpf_session_is_return`.
 pub fn session(shape: &Shape, functions: u32, is_return: u32) -> Result<Code, Error> {
     let mut asm = Asm::new();
     let returned = asm.label();
@@ -121,7 +122,7 @@ pub fn session(shape: &Shape, functions: u32, is_return: u32) -> Result<Code, Er
     asm.finish()
 }
 
-/// `R7 =` the function's number, from the cookie, known to be in range; ends the program if it is not.
+/// `R7 =` the function's number from the cookie. Ends the program if it is out of range.
 fn number(asm: &mut Asm, functions: u32) {
     let good = asm.label();
     asm.call(Helper::GetAttachCookie).mov(R7, R0);
@@ -145,7 +146,7 @@ fn entry_body(asm: &mut Asm, shape: &Shape, site: Site) {
     asm.note("reserve a frame").alu_imm(Alu::Add, R3, FRAME).store(B8, R2, cpu::TOP, R3);
     asm.note("fill it in");
     match site {
-        // The frame pointer: entry and return of one call run on the same frame of the same trampoline.
+        // The key is the frame pointer: entry and return of a call use the same frame of the same trampoline.
         Site::One(_) => asm.store(B8, R4, 64 + KEY, R10),
         Site::Cookie(_) => asm.alu_imm(Alu::Add, R7, 1).store(B8, R4, 64 + KEY, R7),
     };
@@ -194,10 +195,10 @@ fn exit_body(asm: &mut Asm, shape: &Shape, site: Site) {
     out_of_order(asm, key, matched);
 }
 
-/// `R1` nanoseconds go into the function's row. The region is in `R2`, the stack in `R4`; `R3` must stay.
+/// Adds `R1` ns to the function's row. `R2` is the region, `R4` the stack. Preserves `R3`.
 fn aggregate(asm: &mut Asm, site: Site, pop: Label) {
     let (leaf, here, beyond) = (asm.label(), asm.label(), asm.label());
-    // Where the row is: in reach of an offset, or in R0.
+    // Base and offset of the row: within reach of an offset, or in R0.
     let (row_of, offset) = match site {
         Site::One(index) => {
             let at = cpu::BYTES + index * ROW;
@@ -228,7 +229,7 @@ fn aggregate(asm: &mut Asm, site: Site, pop: Label) {
     asm.mov(R5, R1).alu(Alu::Sub, R5, R4).load(B8, R4, row_of, field(row::SPAN));
     asm.branch(Cond::Gt, R5, R4, beyond);
     count(asm, row_of, field(row::AT_HAND), R4);
-    // The hot path goes on at `pop`, so that what is rare comes after it.
+    // The hot path ends here; rare cases follow.
     asm.alu_imm(Alu::Sub, R3, FRAME).store(B8, R2, cpu::TOP, R3).end();
 
     asm.bind(beyond).note("another range");
@@ -239,21 +240,21 @@ fn aggregate(asm: &mut Asm, site: Site, pop: Label) {
     asm.load(B8, R3, R2, cpu::TOP).alu_imm(Alu::And, R3, TOP_MASK.cast_signed()).goto(pop);
 }
 
-/// Closes the range at hand of the row at `R0 + offset` and opens the one that `R1` is in. Spoils `R3`–`R5`.
+/// Closes the current range of the row at `R0 + offset` and opens the one that contains `R1`. Clobbers `R3`–`R5`.
 fn renew_range(asm: &mut Asm, offset: i16) {
     let field = |field: i16| offset + field;
-    // Calls at hand go to their bucket.
+    // Add the calls of the current range to their bucket.
     asm.load(B8, R5, R0, field(row::BUCKET)).alu_imm(Alu::And, R5, 63 * 8).alu(Alu::Add, R5, R0);
     asm.load(B8, R3, R0, field(row::AT_HAND));
     asm.load(B8, R4, R5, field(row::BUCKETS)).alu(Alu::Add, R4, R3).store(B8, R5, field(row::BUCKETS), R4);
     asm.store_imm(B8, R0, field(row::AT_HAND), 1);
-    // Minimum and maximum.
+    // Update minimum and maximum.
     let (not_min, not_max) = (asm.label(), asm.label());
     asm.mov(R3, R1).alu_imm(Alu::Xor, R3, -1).load(B8, R4, R0, field(row::NOT_MIN));
     asm.branch(Cond::Le, R3, R4, not_min).store(B8, R0, field(row::NOT_MIN), R3).bind(not_min);
     asm.load(B8, R4, R0, field(row::MAX)).branch(Cond::Le, R1, R4, not_max);
     asm.store(B8, R0, field(row::MAX), R1).bind(not_max);
-    // The bucket: the binary logarithm, by halving.
+    // Bucket number: the binary logarithm, by bisection.
     asm.mov(R3, R1).mov_imm(R4, 0);
     for bits in [32, 16, 8, 4, 2, 1] {
         let small = asm.label();
@@ -261,7 +262,7 @@ fn renew_range(asm: &mut Asm, offset: i16) {
         asm.mov(R3, R5).alu_imm(Alu::Add, R4, bits).bind(small);
     }
     asm.mov(R5, R4).alu_imm(Alu::Lsh, R5, 3).store(B8, R0, field(row::BUCKET), R5);
-    // From the bucket's lowest, or the minimum, to its highest, or the maximum.
+    // New range: the bucket's bounds, narrowed to the minimum and maximum.
     let (from_bucket, to_bucket, not_zero) = (asm.label(), asm.label(), asm.label());
     asm.mov_imm(R3, 1).alu(Alu::Lsh, R3, R4).mov(R5, R3).alu(Alu::Add, R5, R3).alu_imm(Alu::Sub, R5, 1);
     asm.branch_imm(Cond::Ne, R4, 0, not_zero).mov_imm(R3, 0).bind(not_zero);
@@ -272,11 +273,12 @@ fn renew_range(asm: &mut Asm, offset: i16) {
     asm.store(B8, R0, field(row::LOW), R3).alu(Alu::Sub, R5, R3).store(B8, R0, field(row::SPAN), R5);
 }
 
-/// The place on the stack below those that [`record`] uses.
+/// The stack slot below those that [`record`] uses.
 const BELOW_RECORD: i16 = -48;
 
-/// `R1` nanoseconds become a record if they are `least` or more. What is needed over the calls goes to the program's
-/// stack, not to registers: those would have to be saved for every call, also for the many that are dropped.
+/// Writes a record if the call took `least` ns or more; `R1` is the duration. Values that must survive helper calls are
+/// on the stack, not in callee-saved registers: saving those would cost every call, including the many that are
+/// dropped.
 fn record(asm: &mut Asm, site: Site, least: u64, pop: Label) {
     const REGION: i16 = -8;
     const TOP: i16 = -16;
@@ -303,7 +305,7 @@ fn record(asm: &mut Asm, site: Site, least: u64, pop: Label) {
     asm.load(B8, R1, R4, 32 + AWAY).store(B8, R0, 64, R1);
     asm.load(B8, R1, R4, 32 + ENTERED).store(B8, R0, 8, R1);
     asm.load(B8, R2, R10, TOOK).alu(Alu::Add, R2, R1).store(B8, R0, 16, R2);
-    // Depth: how many frames lie below.
+    // Depth: the number of frames below.
     asm.load(B8, R1, R10, TOP).alu_imm(Alu::And, R1, 0x7e0).alu_imm(Alu::Rsh, R1, 5).alu_imm(Alu::Sub, R1, 1);
     asm.store(Width::B4, R0, 36, R1);
     asm.call(Helper::CurrentPidTgid).load(B8, R1, R10, OUT).store(Width::B4, R1, 24, R0);
@@ -317,12 +319,12 @@ fn record(asm: &mut Asm, site: Site, least: u64, pop: Label) {
     asm.bind(done).load(B8, R3, R10, TOP).goto(pop);
 }
 
-/// The last frame is not of the call that returns. Either a frame below is, and the returns of those above never
-/// came; or this call's entry was never seen. `R3` is the stack, `R2` the region, `R1` the time.
+/// Handles a return whose call is not the last frame. Either an older frame matches, and the returns of the newer ones
+/// were missed, or the call's entry was missed. `R3` is the stack, `R2` the region, `R1` the time.
 fn out_of_order(asm: &mut Asm, key: Reg, matched: Label) {
     let (found, orphan, ignored, next) = (asm.label(), asm.label(), asm.label(), asm.label());
     asm.note("out of order").load(B8, R5, R2, cpu::TOP);
-    // What lies on a full stack or belongs to no traced task was counted at its entry, or is not to be.
+    // Calls on a full stack were counted at entry; calls of untraced tasks are not counted.
     asm.branch_imm(Cond::Set, R5, FULL.cast_signed(), ignored);
     asm.mov_imm(R0, 0).bind(next);
     asm.mov(R5, R3).alu_imm(Alu::And, R5, 0x7e0).branch_imm(Cond::Eq, R5, 0, orphan);

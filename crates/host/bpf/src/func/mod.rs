@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Function durations, measured in the kernel.
+//! Measures function durations in the kernel.
 //!
-//! **In:** functions, whose calls, and what is to be kept of them. **Out:** for each function the number of its
-//! calls, their time with and without what they called, shortest, longest, a histogram; or one record for each call
-//! that took long enough, and nothing at all for the others. And what was missed, counted.
+//! **Input:** functions, the tasks whose calls count, and what to keep. **Output:** for each function the number of
+//! calls, their time with and without callees, minimum, maximum and a histogram; or a record for each call that took
+//! long enough, and nothing for the others. Also counts of the calls that were missed.
 //!
 //! ```text
 //!  entry ──► frame on the task's stack ──► return ──► row of (CPU, function)      [aggregate]
 //!                     ▲                          └──► record, if long enough      [records]
-//!            sched_switch: whose stack
+//!            sched_switch: selects the stack
 //! ```
 //!
-//! **Why a stack of our own:** a call's self time is its time without that of the calls from it, so each must know
-//! its caller. A hash by task would cost more at each call than the rest together. Here the switch of tasks, which
-//! is rare, exchanges the stack, and entry and return find it by the CPU's number: `layout`.
+//! **Why a shadow stack:** a call's self time excludes the calls that it makes, so each call must know its caller. A
+//! hash map by task would cost more at each call than everything else. Here the program at the task switch, which is
+//! rare, selects the stack, and entry and return find it by the CPU number: see `layout`.
 //!
-//! Right for recursion (each call has its frame), across migrations (the stack goes with the task), and across what
-//! the kernel does not let a program see: frames carry whose they are, so that a missed entry or return is noticed,
-//! counted, and costs no other call its measure.
+//! This is right for recursion (each call has its own frame) and for migration (the stack stays with the task). If the
+//! kernel skips a program, the frames' keys show the missing entry or return; it is counted, and other calls are still
+//! measured correctly.
 
 mod emit;
 mod layout;

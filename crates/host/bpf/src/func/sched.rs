@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program that follows tasks: whoever is switched to gets its stack of open calls.
+//! The program at task switches: it selects the stack of open calls of the next task.
 //!
-//! What a task is off the CPU, waiting or because another one took its turn, is added to the call that it is in.
+//! Time off the CPU, whether waiting or preempted, is added to the innermost open call.
 //!
-//! An empty stack needs no keeping: it stays with the CPU for the next task. Only tasks that sleep inside a traced
-//! call have one of their own, found again by their number.
+//! An empty stack is not stored: it stays with the CPU for the next task. Only tasks that sleep inside a traced call
+//! have stacks of their own, which are found by the task's number.
 
 use super::emit::{Regions, cpu_region};
 use super::layout::{AWAY, FULL, NONE_LEFT, OFF, SINCE, STACK_BYTES, STACKS_BYTES, cpu};
@@ -17,23 +17,23 @@ use kprism_btf::Btf;
 use Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use Width::{B4, B8};
 
-/// The maps of this program after that of the CPUs, in order. Task → `top`.
+/// Indices of this program's maps after that of the CPUs. Maps a task to its `top`.
 pub const SLEEPING: usize = 1;
-/// Stacks nobody has.
+/// Unused stacks.
 pub const FREE: usize = 2;
-/// What a process is to us.
+/// Tracing state of each process.
 pub const WANTED: usize = 3;
-/// The stacks themselves.
+/// Memory of the stacks.
 pub const STACKS: usize = 4;
 
-/// Whose calls are measured.
+/// Selection of the tasks to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
-    /// Everyone's but this process's.
+    /// All processes except this one.
     AllBut(u32),
-    /// Those of the processes that are traced.
+    /// Processes that are traced.
     Wanted,
-    /// Those of the threads that are.
+    /// Threads that are traced.
     WantedThreads,
 }
 
@@ -46,14 +46,14 @@ pub struct TaskOffsets {
 }
 
 impl TaskOffsets {
-    /// From the running kernel's types.
+    /// Reads the offsets from the running kernel's BTF.
     pub fn new(btf: &Btf) -> Result<Self, Error> {
         let state = btf.offset("task_struct", "__state").or_else(|_| btf.offset("task_struct", "state"))?;
         Ok(Self { pid: btf.offset("task_struct", "pid")?, tgid: btf.offset("task_struct", "tgid")?, state })
     }
 }
 
-/// At `sched_switch(preempt, prev, next, …)`.
+/// Generates the program at `sched_switch(preempt, prev, next, …)`.
 pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, Error> {
     const TASK_DEAD: i32 = 0x80;
     const EXIT_BITS: i32 = 0x7e0;
@@ -80,7 +80,7 @@ pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, 
     asm.note("who leaves").load(B8, R1, R9, cpu::TOP);
     asm.mov(R2, R1).alu_imm(Alu::And, R2, -(STACK_BYTES as i32)).branch_imm(Cond::Eq, R2, 0, next);
     asm.load(B4, R3, R7, offsets.state).branch_imm(Cond::Set, R3, TASK_DEAD, dead);
-    // A living task: its open calls are kept.
+    // A living task: store its open calls.
     asm.mov(R3, R1).alu_imm(Alu::And, R3, FULL as i32 | EXIT_BITS).branch_imm(Cond::Eq, R3, 0, empty);
     asm.store(B8, R10, -16, R1).call(Helper::KtimeGetNs).load(B8, R1, R10, -16).alu_imm(Alu::And, R1, BASE);
     asm.map_value(R2, STACKS, 0).alu(Alu::Add, R2, R1).store(B8, R2, SINCE, R0);
@@ -130,8 +130,8 @@ pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, 
     std::mem::take(asm).finish()
 }
 
-/// The key of a task, at `R10 - 8`: its number, or of idle tasks, which all have 0, the CPU's complement. The CPU's
-/// number is in `R6`.
+/// Stores the key of a task at `R10 - 8`: its number, or, for idle tasks, which all have number 0, the complement of
+/// the CPU number. `R6` is the CPU number.
 fn task_key(asm: &mut Asm, task: Reg, offsets: TaskOffsets) {
     let numbered = asm.label();
     asm.load(B4, R1, task, offsets.pid).branch_imm(Cond::Ne, R1, 0, numbered);

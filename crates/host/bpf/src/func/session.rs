@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A recording: maps made, programs loaded and attached, and all of it gone when it is dropped.
+//! A recording: creates maps, loads and attaches programs, and removes everything when dropped.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use crate::ring::Ring;
 use crate::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
 use kprism_btf::Btf;
 
-/// How functions are hooked.
+/// Method of hooking functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// A trampoline for each function, two programs each: the cheapest call, the dearest start.
+    /// A trampoline for each function, with two programs each: the lowest cost for each call, the slowest start.
     Fentry,
     /// One program for entry and return of all functions (since 6.10).
     KprobeSession,
@@ -33,7 +33,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// In the kernel's words.
+    /// Name of the method in the kernel.
     pub fn name(self) -> &'static str {
         match self {
             Hook::Fentry => "fentry/fexit",
@@ -43,59 +43,59 @@ impl Hook {
     }
 }
 
-/// Whose calls.
+/// Selection of the tasks to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Every task's but ours.
+    /// All tasks except this process.
     All,
-    /// Those of the processes named to [`Session::trace`], and of their children.
+    /// Processes that are passed to [`Session::trace`], and their children.
     Processes,
-    /// Those of the threads named to [`Session::trace`], and of nobody that they start.
+    /// Threads that are passed to [`Session::trace`], but not threads that they start.
     Threads,
-    /// Those of the processes that this one starts from now on, and of their children.
+    /// Processes that this process starts from now on, and their children.
     Children,
 }
 
-/// What to record.
+/// Parameters of a recording.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// What is kept.
+    /// Treatment of calls.
     pub keep: Keep,
-    /// Whose.
+    /// Selection of tasks.
     pub scope: Scope,
-    /// How.
+    /// Method of hooking.
     pub hook: Hook,
-    /// Bytes of the ring, a power of two.
+    /// Size of the ring in bytes, a power of two.
     pub ring_bytes: u32,
 }
 
-/// A recording under way.
+/// A recording in progress.
 #[derive(Debug)]
 pub struct Session {
-    // Links first: fields are dropped in order, and nothing may run when the maps go.
+    // Fields are dropped in order. Links come first, because no program may run once the maps are gone.
     entries: Vec<Link>,
     exits: Vec<Link>,
     sched_links: Vec<Link>,
     programs: Vec<Program>,
-    /// What links that are gone had counted.
+    /// Missed calls counted by links that are already detached.
     missed: u64,
     maps: Maps,
     numbers: Numbers,
     regions: Mapping,
-    /// Where each CPU's region begins.
+    /// Offset of each CPU's region.
     bases: Vec<usize>,
-    /// How many functions are added up in the kernel: all or none.
+    /// Number of rows: one for each function, or 0 if calls are kept as records.
     rows: usize,
     verified: u64,
     left_out: Vec<LeftOut>,
 }
 
-/// A function that the kernel lets no program be at, and why, in its words.
+/// A function that the kernel does not allow to hook, with the kernel's reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Which.
+    /// Name of the function.
     pub name: String,
-    /// Why.
+    /// Reason for the refusal.
     pub why: String,
 }
 
@@ -109,10 +109,10 @@ struct Maps {
     wanted: Wanted,
 }
 
-/// More functions than this would take long to hook one by one.
+/// Limit of functions with trampolines. More would take too long to hook one by one.
 const MOST_TRAMPOLINES: usize = 400;
 
-/// The cheapest hook that the kernel has for these functions, and why not a cheaper one.
+/// Returns the cheapest method that the kernel has for these functions, and the reason for the choice.
 pub fn choose(kernel: &mut Kernel, functions: &[Function]) -> (Hook, String) {
     let many = if kernel.btf().function("bpf_session_is_return").is_ok() {
         Hook::KprobeSession
@@ -130,7 +130,7 @@ pub fn choose(kernel: &mut Kernel, functions: &[Function]) -> (Hook, String) {
 }
 
 impl Session {
-    /// Hooks the functions. Everything is under way when this returns.
+    /// Hooks the functions. The recording runs when this returns.
     pub fn start(
         kernel: &mut Kernel,
         functions: &[Function],
@@ -143,7 +143,7 @@ impl Session {
         if functions.is_empty() {
             return Err(Error::refused("measuring functions", "there is none to be measured"));
         }
-        // Kept calls are records: only sums need a row for each function.
+        // Only sums need a row for each function; kept calls are records.
         let rows = if config.keep == Keep::Aggregate { functions.len() } else { 0 };
         let (regions, cpus_map) = regions(rows)?;
         let maps = Maps {
@@ -228,7 +228,8 @@ impl Session {
         Ok(())
     }
 
-    /// Returns are hooked before entries: a call between the two is then known to have begun before.
+    /// Hooks each function's return before its entry. A call in between is then known to have begun before the
+    /// recording.
     fn hook_each(
         &mut self,
         kernel: &Kernel,
@@ -247,7 +248,8 @@ impl Session {
                     self.exits.push(exit);
                     self.entries.push(entry);
                 }
-                // It never returns, is part of tracing itself, … : the kernel knows, and more of it with each version.
+                // The function does not return, or belongs to tracing itself, and so on. The kernel knows more such
+                // functions with each version.
                 Err(error) => {
                     self.left_out.push(LeftOut { name: function.name.clone(), why: error.brief() });
                     if self.left_out.len() == functions.len() {
@@ -267,7 +269,7 @@ impl Session {
         Ok((exit, Link::tracing(entry, 0)?))
     }
 
-    /// Functions that were to be hooked and could not be.
+    /// Functions that could not be hooked.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
@@ -297,8 +299,8 @@ impl Session {
         Ok(())
     }
 
-    /// Traces a process, all its threads and its children, or with [`Scope::Threads`] a thread, from now on. Takes effect
-    /// as each thread is switched to.
+    /// Traces a process with all its threads and children, or with [`Scope::Threads`] a thread, from now on. Takes
+    /// effect for each thread when it is next scheduled.
     pub fn trace(&self, number: u32) -> Result<(), Error> {
         let numbers = match self.numbers.differ() {
             true => self.numbers.of(&Kernel::running()?, &[number])?,
@@ -309,31 +311,31 @@ impl Session {
         Ok(())
     }
 
-    /// Instructions that the verifier went through for all programs.
+    /// Number of instructions that the verifier processed for all programs.
     pub fn verified(&self) -> u64 {
         self.verified
     }
 
-    /// The reading end of the records; the functions are numbers.
+    /// Opens the ring of records. Functions are identified by number.
     ///
-    /// 72 bytes each, as the program leaves them: `function u64` (its number among those measured), `enter_ns u64,
-    /// exit_ns u64, pid u32, tgid u32, cpu u32, depth u32, child_ns u64, comm [u8; 16], off_ns u64`, little-endian.
+    /// A record has 72 bytes: `function u64` (index of the measured function), `enter_ns u64, exit_ns u64, pid u32,
+    /// tgid u32, cpu u32, depth u32, child_ns u64, comm [u8; 16], off_ns u64`, little-endian.
     pub fn calls(&self) -> Result<Ring<'_>, Error> {
         Ring::new(&self.maps.ring)
     }
 
-    /// Stops: entries first, so that calls under way still return into their frames.
+    /// Stops the recording. Only entries are detached, so that open calls still return to their frames.
     pub fn stop(&mut self) {
         self.missed += missed(&self.entries);
         self.entries.clear();
     }
 
-    /// What was added up until now: for each function, or nothing where calls are kept as records.
+    /// Returns the sums so far: one for each function, or none if calls are kept as records.
     pub fn stats(&self) -> Vec<FunctionStats> {
         (0..self.rows).map(|number| stats::read_function(&self.regions, &self.bases, number)).collect()
     }
 
-    /// What was not.
+    /// Returns the counts of what is missing from the result.
     pub fn losses(&self) -> Losses {
         let programs: u64 = self.programs.iter().filter_map(|p| p.info().ok()).map(|info| info.missed).sum();
         let links = self.missed + missed(&self.entries) + missed(&self.exits);
@@ -353,7 +355,7 @@ fn places(functions: &[Function]) -> (Vec<u64>, Vec<u64>) {
     (functions.iter().map(|f| f.address).collect(), (0..functions.len() as u64).collect())
 }
 
-/// The CPUs' regions: in one value, if they are small enough, or one value each.
+/// Creates the CPUs' regions: in one value if they are small enough, else in one value each.
 fn regions(functions: usize) -> Result<(Regions, Map), Error> {
     let cpus = host::possible_cpus();
     let shift = layout::shift(functions);
@@ -373,10 +375,10 @@ fn regions(functions: usize) -> Result<(Regions, Map), Error> {
     Ok((Regions::Looked, map))
 }
 
-/// Whether the verifier knows that a CPU's number is less than the number of CPUs (since 6.9).
+/// Returns true if the verifier knows that a CPU number is less than the number of CPUs (since Linux 6.9).
 fn knows_cpus(cpus: &Map, shift: u32) -> Result<bool, Error> {
     let mut asm = Asm::new();
-    // There is a context in R1, as there is a time in the real ones.
+    // R1 contains the context here, and a time in the real programs.
     emit::cpu_region(&mut asm, Regions::Shifted { shift, mask: None }, -8);
     asm.load(Width::B8, Reg::R1, Reg::R2, 0).end();
     match Program::load("kp_try", ProgKind::RawTracepoint, &asm.finish()?, &[cpus]) {
@@ -386,7 +388,8 @@ fn knows_cpus(cpus: &Map, shift: u32) -> Result<bool, Error> {
     }
 }
 
-/// A task that runs on does not pass through the scheduler by itself: going there makes it.
+/// Moves this thread to each CPU. A task that keeps running does not reach the scheduler by itself; this forces a
+/// switch.
 fn visit_every_cpu() {
     let size = size_of::<libc::cpu_set_t>();
     // SAFETY: an all-zero set is a valid one.
@@ -402,7 +405,7 @@ fn visit_every_cpu() {
             libc::CPU_SET(cpu, &mut one);
             libc::sched_setaffinity(0, size, &raw const one);
         }
-        // Leaving again is a second switch, to whoever was there.
+        // Leaving the CPU is a second switch, back to the previous task.
         std::thread::sleep(Duration::from_micros(50));
     }
     // SAFETY: as above.

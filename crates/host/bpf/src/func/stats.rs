@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the rows say, over all CPUs.
+//! Sums the rows of all CPUs.
 
 use super::layout::{ROW, cpu, row};
 use crate::mapping::Mapping;
 
-/// One function's calls.
+/// Statistics of a function's calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionStats {
-    /// How many.
+    /// Number of calls.
     pub count: u64,
-    /// Their time.
+    /// Total time in ns.
     pub total_ns: u64,
-    /// Their time on a CPU, without that of traced calls from them.
+    /// Time on a CPU in ns, without traced callees.
     pub self_ns: u64,
-    /// Their time off the CPU, in them or in traced calls from them.
+    /// Time off the CPU in ns, in the calls and in traced callees.
     pub off_ns: u64,
-    /// The shortest; 0 without calls.
+    /// Shortest call in ns; 0 without calls.
     pub min_ns: u64,
-    /// The longest.
+    /// Longest call in ns.
     pub max_ns: u64,
-    /// How many took from 2^N to 2^(N+1) - 1 nanoseconds; those of 0 are in the first.
+    /// Number of calls that took from 2^N to 2^(N+1) - 1 ns; those of 0 ns are in the first bucket.
     pub buckets: [u64; 64],
 }
 
-/// What was not measured.
+/// Counts of calls, records and program runs that are missing from the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Losses {
     /// Calls not measured because too many were open.
     pub overflowed: u64,
-    /// Returns of calls whose entry was not seen: under way when recording began, or missed.
+    /// Returns of calls whose entry was not seen: they began before the recording, or the entry was missed.
     pub orphans: u64,
     /// Calls whose return was not seen.
     pub abandoned: u64,
-    /// Calls that were open when their task ended: they never return.
+    /// Calls that were open when their task ended, so that they never return.
     pub unfinished: u64,
-    /// Records for which the ring had no room.
+    /// Records lost because the ring was full.
     pub lost: u64,
-    /// Times the kernel did not run a program, because the same ran on that CPU already (an interrupt in it).
+    /// Number of times the kernel skipped a program because it was already running on that CPU (in an interrupt).
     pub missed: u64,
 }
 
 impl Losses {
-    /// Whether a count or a time is too small for it.
+    /// Returns true if a count or a time is too low.
     pub fn any(&self) -> bool {
         self.overflowed + self.abandoned + self.lost + self.missed > 0
     }
@@ -85,7 +85,7 @@ pub(super) fn read_function(regions: &Mapping, bases: &[usize], function: usize)
         for (bucket, count) in stats.buckets.iter_mut().enumerate() {
             *count += read(row::BUCKETS + 8 * bucket as i16);
         }
-        // Those at hand are not in their bucket yet.
+        // Calls of the current range are not yet in their bucket.
         let bucket = (read(row::BUCKET) / 8) as usize & 63;
         stats.buckets[bucket] += read(row::AT_HAND);
     }

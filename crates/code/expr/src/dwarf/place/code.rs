@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a name or a line is in the code: a function, its copies, and wherever it is inlined; the places of a line.
+//! Resolves a place specification to places in the code: a function with its copies and inlined instances, or the
+//! instructions of a line.
 
 use gimli::AttributeValue;
 
@@ -13,21 +14,21 @@ use crate::error::suggestion;
 use crate::ir::Space;
 use crate::scope::Moment;
 
-/// Most places that one name or line stands for.
+/// Limit of the places of one name or line.
 const MOST_PLACES: usize = 1000;
 
-/// What a name or a line is in the code.
+/// All places that a specification stands for.
 pub struct Places<'c, 'd> {
-    /// Those that are described.
+    /// Places with debug information.
     pub places: Vec<Place<'c, 'd>>,
-    /// Those of which only the symbol is known.
+    /// Places of which only the symbol is known.
     pub symbols: Vec<Bare<'c, 'd>>,
-    /// What is not among them, and what else should be said.
+    /// Messages about omitted places and other facts that the user should know.
     pub notes: Vec<String>,
 }
 
 impl<'c, 'd> Places<'c, 'd> {
-    /// What `spec` stands for: `FUNC`, `FUNC%return`, `FUNC+OFFSET`, `FILE:LINE` or `0xADDRESS`.
+    /// Resolves `spec`: `FUNC`, `FUNC%return`, `FUNC+OFFSET`, `FILE:LINE`, `FILE:FUNC` or `0xADDRESS`.
     pub fn of(debug: &'c Debug<'d>, spec: &str, space: Space) -> Result<Self, Error> {
         Place::all(debug, spec, space)
     }
@@ -43,7 +44,7 @@ impl<'c, 'd> Places<'c, 'd> {
 }
 
 impl<'c, 'd> Place<'c, 'd> {
-    /// Finds a place, wherever it is in the code.
+    /// Resolves a specification of any form.
     fn all(debug: &'c Debug<'d>, spec: &str, space: Space) -> Result<Places<'c, 'd>, Error> {
         if let Some((file, line)) = spec.rsplit_once(':')
             && !file.ends_with(':')
@@ -81,7 +82,7 @@ impl<'c, 'd> Place<'c, 'd> {
         Self::of_function(debug, name, moment, space)
     }
 
-    /// A function: its own code, that of copies that the compiler made, and wherever it is inlined.
+    /// Resolves a function: its own code, copies that the compiler made, and inlined instances.
     fn of_function(
         debug: &'c Debug<'d>,
         name: &str,
@@ -135,7 +136,7 @@ impl<'c, 'd> Place<'c, 'd> {
         Ok(Places { places, symbols, notes })
     }
 
-    /// A function of one file, where several have one of that name.
+    /// Resolves a function of one source file, if several files have a function of that name.
     fn of_file(
         debug: &'c Debug<'d>,
         file: &str,
@@ -156,8 +157,8 @@ impl<'c, 'd> Place<'c, 'd> {
         Ok(found)
     }
 
-    /// A line's instructions, as GDB takes them: in each function and each block of it the first place where the line
-    /// begins, and not before a function has made its frame.
+    /// Resolves a line to instructions, as GDB does: in each function and each of its blocks, the first address at
+    /// which the line begins, but not before the end of the prologue.
     fn of_line(debug: &'c Debug<'d>, file: &str, line: u64, space: Space) -> Result<Places<'c, 'd>, Error> {
         let (found, addresses) = debug.addresses_of(file, line)?;
         let mut notes = Vec::new();
@@ -173,11 +174,11 @@ impl<'c, 'd> Place<'c, 'd> {
                 Err(_) => undescribed += 1,
             }
         }
-        // It is counted where it began. Elsewhere GDB's places are ours, also those without an instruction of the line:
-        // there a compiler has worked out what it does.
+        // A line is probed where it begins, not where it continues, so that it is counted once. Otherwise the places
+        // are GDB's, including addresses at which the compiler has removed the line's instructions.
         let began: Vec<Node> = all.iter().filter(|(_, goes_on)| !goes_on).map(|(p, _)| p.function).collect();
         for (mut place, goes_on) in all {
-            // A line scattered over its block, as a loop's head is, is met once.
+            // A line whose code is scattered over a block, such as a loop's head, gets one place there.
             if places.iter().any(|p| p.block == place.block && p.function == place.function) {
                 continue;
             }
@@ -214,12 +215,13 @@ impl<'c, 'd> Place<'c, 'd> {
         Ok(Places { places, symbols: Vec::new(), notes })
     }
 
-    /// Where the function has made its frame, if the place is before that and variables are described as they are then.
+    /// Returns the end of the prologue, if the place is inside the prologue and the variables' locations hold only
+    /// after it.
     fn behind_prologue(&self) -> Result<Option<u64>, Error> {
         if self.frames.len() > 1 || !(self.entry..self.entry + 256).contains(&self.pc) {
             return Ok(None);
         }
-        // Optimised code says of each instruction where its variables are.
+        // Optimised code has location lists, which are valid at each instruction.
         let locals = self.frames.first().map_or(&[][..], |f| &f.locals);
         for local in locals {
             let (_, entry) = self.debug.entry(local.node)?;
@@ -233,7 +235,8 @@ impl<'c, 'd> Place<'c, 'd> {
     }
 }
 
-/// The start of the one function of that name that is code of its own.
+/// Returns the address of the function of that name. An error if there is none or more than one, not counting inlined
+/// instances.
 fn one_function(debug: &Debug<'_>, name: &str) -> Result<u64, Error> {
     let copies = debug.copies(name)?;
     let own: Vec<u64> = copies.all.iter().filter(|c| c.inlined.is_none()).map(|c| c.pc).collect();
@@ -253,7 +256,7 @@ fn one_function(debug: &Debug<'_>, name: &str) -> Result<u64, Error> {
     }
 }
 
-/// What is probed instead of a function that the program chooses when it starts.
+/// Returns the error for an IFUNC. It names the implementations.
 fn chosen_at_start(debug: &Debug<'_>, symbol: &Symbol) -> Error {
     let (name, file) = (&symbol.name, debug.image.name());
     let start = format!("__{}_", name.trim_start_matches('_'));
@@ -268,7 +271,7 @@ fn chosen_at_start(debug: &Debug<'_>, symbol: &Symbol) -> Error {
     ))
 }
 
-/// Why no code was found for a name.
+/// Returns the error for a name without code.
 fn unknown(debug: &Debug<'_>, name: &str, named: &[Node]) -> Error {
     let file = debug.image.name();
     if !named.is_empty() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A place in the code, and what can be named there.
+//! A place in the code, and the scope of names there.
 
 use std::rc::Rc;
 
@@ -19,55 +19,55 @@ mod variable;
 
 pub use code::Places;
 
-/// Variables of a frame.
+/// A variable of a frame.
 struct Local {
     name: String,
     node: Node,
     role: Role,
-    /// How deep in blocks.
+    /// Nesting depth of its block.
     depth: usize,
 }
 
-/// A function, or one that is inlined in it.
+/// A function, or a function inlined into it.
 struct Frame {
     name: String,
     locals: Vec<Local>,
 }
 
-/// A place.
+/// A place in the code that debug information describes.
 pub struct Place<'c, 'd> {
     debug: &'c Debug<'d>,
     file: usize,
     index: usize,
     unit: Rc<Unit<'d>>,
-    /// The instruction.
+    /// Address of the instruction.
     pub pc: u64,
-    /// Where the enclosing function begins.
+    /// Address of the enclosing function's entry.
     pub entry: u64,
-    /// When.
+    /// Position in the function.
     pub moment: Moment,
     space: Space,
-    /// From the function to the innermost inlined one.
+    /// The function, then the functions inlined into it, innermost last.
     frames: Vec<Frame>,
     function: Node,
     base: Option<Expression<R<'d>>>,
-    /// The innermost block, or inlined function, around it.
+    /// The innermost block or inlined function that contains the place.
     block: Node,
-    /// An inlined function in which nothing more is looked for.
+    /// If set, functions inlined into this inlined function are ignored.
     innermost: Option<Node>,
-    /// Inlined functions around it, from the outermost on.
+    /// Inlined functions that contain the place, outermost first.
     inlined: Vec<Node>,
     /// Source line.
     pub line: Option<Line>,
 }
 
 impl<'c, 'd> Place<'c, 'd> {
-    /// The place at an address.
+    /// Returns the place at an address.
     pub fn at(debug: &'c Debug<'d>, pc: u64, moment: Moment, space: Space) -> Result<Self, Error> {
         Self::found(debug, pc, moment, space, None)
     }
 
-    /// The place at an address; in a function that is inlined there, but in nothing that is inlined in that.
+    /// Returns the place at an address, in this inlined function and not in functions inlined into it.
     fn found(
         debug: &'c Debug<'d>,
         pc: u64,
@@ -105,7 +105,7 @@ impl<'c, 'd> Place<'c, 'd> {
         Ok(place)
     }
 
-    /// The die of the function whose code has the instruction.
+    /// Returns the DIE of the function whose code contains the instruction.
     fn function_around(&self) -> Result<Option<gimli::UnitOffset>, Error> {
         let bad = self.debug.bad(".debug_info");
         let mut tree = self.unit.entries_tree(None).map_err(&bad)?;
@@ -115,7 +115,7 @@ impl<'c, 'd> Place<'c, 'd> {
                 return Ok(Some(top.entry().offset()));
             }
         }
-        // In a namespace, a class or another function.
+        // Nested in a namespace, a class or another function.
         let mut entries = self.unit.entries_raw(None).map_err(&bad)?;
         let mut entry = Entry::null();
         while !entries.is_empty() {
@@ -129,12 +129,12 @@ impl<'c, 'd> Place<'c, 'd> {
         Ok(None)
     }
 
-    /// The functions that it is in: the one that is called, then those that are inlined.
+    /// Names of the functions that contain the place: the called one, then the inlined ones, innermost last.
     pub fn functions(&self) -> Vec<String> {
         self.frames.iter().map(|f| f.name.clone()).collect()
     }
 
-    /// The instruction after the function's prologue, where GDB's `break` stops.
+    /// Returns the instruction after the function's prologue, where GDB's `break` stops.
     pub fn after_prologue(&self) -> Result<u64, Error> {
         let (unit, entry) = self.debug.entry(self.function)?;
         let mut high = self.entry;
@@ -211,7 +211,7 @@ impl<'c, 'd> Place<'c, 'd> {
                     self.block = self.node(entry);
                     self.walk(child, depth + 1)?;
                 }
-                // Before a function's first instruction, and after its last, nothing inlined runs.
+                // At a function's entry and after its return no inlined function is active.
                 gimli::DW_TAG_inlined_subroutine
                     if self.moment == Moment::Inside
                         && !self.is_innermost()
@@ -229,7 +229,7 @@ impl<'c, 'd> Place<'c, 'd> {
         Ok(())
     }
 
-    /// Whether the inlined function that was asked for has been reached.
+    /// Returns true if the requested inlined function has been reached.
     fn is_innermost(&self) -> bool {
         self.innermost.is_some_and(|wanted| self.inlined.last() == Some(&wanted))
     }
@@ -255,7 +255,7 @@ impl<'c, 'd> Place<'c, 'd> {
         outer.flat_map(|f| f.locals.iter().rev()).find(|l| l.name == name)
     }
 
-    /// Whether objects of the type, or of its bases, have the member.
+    /// Returns true if the type or one of its bases has the member.
     fn has_member(&self, ty: &Ty, name: &str, depth: usize) -> Result<bool, String> {
         if depth > 16 {
             return Ok(false);
@@ -292,8 +292,8 @@ impl Scope for Place<'_, '_> {
         if let Some(local) = self.local(name) {
             return self.local_variable(local).map(Some).map_err(text);
         }
-        // An inlined function's line may use what the function around it has, unless the unit has a global of the
-        // name. Other units' are not asked: `flags` and the like are in most of them.
+        // A line of an inlined function may use variables of the enclosing function, unless the unit has a global of
+        // that name. Globals of other units do not count: names such as `flags` exist in most of them.
         match self.callers_local(name) {
             Some(local) if !self.debug.unit_has(self.file, self.index, name).map_err(text)? => {
                 self.local_variable(local).map(Some).map_err(text)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Variables at a place: where parameters, locals and globals are.
+//! Locations of parameters, locals and globals at a place.
 
 use std::rc::Rc;
 
@@ -17,13 +17,13 @@ use crate::ir::{BinOp, Space};
 use crate::scope::{Location, Moment, Role, Spot, Sym, Variable};
 
 impl<'d> Place<'_, 'd> {
-    /// Types of the function's parameters, in order.
+    /// Returns the function's parameters in order: DIE, type, and whether the object is passed by address.
     fn parameters(&self) -> Result<Vec<(Node, Ty, bool)>, Error> {
         let mut found = Vec::new();
         let frame = self.frames.first().map_or(&[][..], |f| &f.locals);
         for local in frame.iter().filter(|l| l.role == Role::Parameter && l.depth == 0) {
             let ty = self.debug.type_at(local.node)?;
-            // GCC tells of an object that is passed by its address only so: where it is, is in the frame.
+            // GCC describes an object passed by address only by its location: a dereferenced slot of the frame.
             let (unit, entry) = self.debug.entry(local.node)?;
             let place = entry.attr_value(gimli::DW_AT_location).and_then(|v| v.exprloc_value());
             let through = place.is_some_and(|place| {
@@ -39,12 +39,12 @@ impl<'d> Place<'_, 'd> {
         Ok(found)
     }
 
-    /// Where the calling convention puts a parameter: at entry, and by a paired probe at return.
+    /// Returns a parameter's location by the calling convention at the function's entry.
     fn by_convention(&self, node: Node) -> Result<Option<Location>, Error> {
         let all = self.parameters()?;
         let Some(at) = all.iter().position(|(n, ..)| *n == node) else { return Ok(None) };
         let through = all[at].2;
-        // One that is passed by its address is a pointer to those who count registers.
+        // An object passed by address takes a register like a pointer.
         let types: Vec<Ty> =
             all.into_iter().map(|(_, ty, through)| if through { Ty::Ptr(Rc::new(ty)) } else { ty }).collect();
         let returned = self.debug.type_at(self.function)?;
@@ -53,7 +53,8 @@ impl<'d> Place<'_, 'd> {
             let help = "name the function's first line (FILE:LINE), where it is in memory".to_owned();
             return Ok(Some(Location::Whole(Spot::Missing(why, Some(help)))));
         }
-        // Of what is only declared, its size and its copying are unknown, and so are the registers of what follows.
+        // The size and copy semantics of an incomplete type are unknown, so the registers of all later parameters are
+        // too.
         let is_declared = |ty: &Ty| matches!(crate::ctype::resolve(self.debug, ty), Ok(Def::Record(record)) if record.declared);
         if types[..=at].iter().chain([&returned]).any(is_declared) {
             let why = "passed beside an object of a type that is only declared here".to_owned();
@@ -65,7 +66,7 @@ impl<'d> Place<'_, 'd> {
         Ok(if through { found.map(abi::behind) } else { found })
     }
 
-    /// Whether its conventions of calling are its own.
+    /// Returns true for Rust, which has its own calling convention.
     pub(super) fn is_rust(&self) -> bool {
         crate::dwarf::types::is_rust(&self.unit)
     }
@@ -74,8 +75,8 @@ impl<'d> Place<'_, 'd> {
         let (unit, entry) = self.debug.entry(node)?;
         let attr = entry.attr_value(gimli::DW_AT_location);
         if role == Role::Parameter && self.moment != Moment::Inside {
-            // Where it is in the frame is true only after the prologue. All else that is said holds at the first
-            // instruction, also of copies that are called in their own way.
+            // A location in the frame is valid only after the prologue. Other locations are valid at the first
+            // instruction, also in copies of the function with a convention of their own.
             let in_frame = matches!(&attr, Some(AttributeValue::Exprloc(e)) if self.is_in_frame(*e));
             let said = match (&attr, in_frame) {
                 (None, _) => None,
@@ -140,7 +141,7 @@ impl<'d> Place<'_, 'd> {
         }
     }
 
-    /// Where a list says that it is at an instruction.
+    /// Returns the location that a location list gives at an instruction.
     fn listed(
         &self,
         unit: &Unit<'d>,
@@ -157,7 +158,7 @@ impl<'d> Place<'_, 'd> {
         Ok(None)
     }
 
-    /// Whether an expression counts from the function's frame.
+    /// Returns true if an expression is relative to the function's frame.
     fn is_in_frame(&self, expression: Expression<R<'d>>) -> bool {
         let mut operations = expression.operations(self.unit.encoding());
         matches!(
@@ -174,7 +175,7 @@ impl<'d> Place<'_, 'd> {
         Context { pc: self.entry, at_entry: true, ..self.context() }
     }
 
-    /// The value that a variable always has.
+    /// Returns a variable's constant value, if it has one.
     fn constant(&self, node: Node) -> Result<Option<Location>, Error> {
         let value = self.debug.inherited(node, |_, _, e| e.attr_value(gimli::DW_AT_const_value))?;
         let spot = match value {
@@ -186,14 +187,14 @@ impl<'d> Place<'_, 'd> {
         Ok(Some(Location::Whole(spot)))
     }
 
-    /// A variable of the function itself, whatever is inlined here.
+    /// Finds a variable of the function itself, ignoring inlined functions.
     pub(crate) fn outermost(&self, name: &str) -> Result<Option<Variable>, Error> {
         let local = self.frames.first().and_then(|f| f.locals.iter().find(|l| l.name == name));
         local.map(|local| self.local_variable(local)).transpose()
     }
 
     pub(super) fn local_variable(&self, local: &Local) -> Result<Variable, Error> {
-        // `extern` within a function: the variable is elsewhere.
+        // A declaration with `extern` in a function: the variable is defined elsewhere.
         let (_, entry) = self.debug.entry(local.node)?;
         if entry.has_attr(gimli::DW_AT_declaration)
             && let Some(global) = self.global(&local.name)?
@@ -213,7 +214,7 @@ impl<'d> Place<'_, 'd> {
         }
     }
 
-    /// A variable of a namespace or a class: that of the scopes that were written, or of the nearest around the function.
+    /// Finds a variable of a namespace or class: in the written scopes, or in the scopes nearest to the function.
     fn scoped(&self, name: &str) -> Result<Option<Variable>, Error> {
         let debug = self.debug;
         let tags = [gimli::DW_TAG_variable, gimli::DW_TAG_member];
@@ -222,7 +223,7 @@ impl<'d> Place<'_, 'd> {
         let mut best: Vec<(usize, Node)> = Vec::new();
         for node in named {
             let (_, entry) = debug.entry(node)?;
-            // Members that each object has are found through an object.
+            // Non-static members are found through an object.
             if entry.tag() == gimli::DW_TAG_member && !entry.has_attr(gimli::DW_AT_external) {
                 continue;
             }
@@ -232,7 +233,7 @@ impl<'d> Place<'_, 'd> {
         }
         let Some(most) = best.iter().map(|(near, _)| *near).max() else { return Ok(None) };
         if most == 0 && !name.contains("::") && !best.is_empty() {
-            // In scopes that do not reach here.
+            // All matches are in scopes that do not enclose the function.
             return Ok(None);
         }
         best.retain(|(near, _)| *near == most);
@@ -270,7 +271,7 @@ impl<'d> Place<'_, 'd> {
         Ok(Some(Variable { name: name.to_owned(), ty: debug.type_at(node)?, location, role: Role::Global }))
     }
 
-    /// A variable or function outside of functions.
+    /// Finds a global variable or a function.
     pub(super) fn global(&self, name: &str) -> Result<Option<Variable>, Error> {
         let debug = self.debug;
         if (self.is_bare() || name.contains("::"))
@@ -309,7 +310,7 @@ impl<'d> Place<'_, 'd> {
                 let context = Context { unit: &unit, file: node.file, ..self.context() };
                 self.per_cpu(context.location(expression))
             }
-            // Defined elsewhere, or a function: the symbol table knows where.
+            // Defined in another unit, or a function: use the symbol's address.
             None => match debug.image.symbols(|n| n == name).first() {
                 Some(symbol) => {
                     self.per_cpu(Location::Whole(Spot::Memory(Rc::new(Sym::Address(symbol.address)))))
@@ -322,7 +323,7 @@ impl<'d> Place<'_, 'd> {
         Ok(Some(Variable { name: name.to_owned(), ty, location, role }))
     }
 
-    /// What the kernel has a copy of for each CPU is where the current CPU's copy is, not where it is linked
+    /// Redirects the address of a kernel's per-CPU variable to the copy of the current CPU
     /// (include/linux/percpu-defs.h).
     fn per_cpu(&self, location: Location) -> Location {
         let Location::Whole(Spot::Memory(sym)) = &location else { return location };
@@ -334,7 +335,7 @@ impl<'d> Place<'_, 'd> {
             let why = "a per-CPU variable, and there is no __per_cpu_offset to find its copies by";
             return Location::Whole(Spot::Missing(why.to_owned(), None));
         };
-        // Before Linux 6.15 the copies are counted from 0, and no loading moves that.
+        // Before Linux 6.15 per-CPU addresses start at 0 and are not relocated.
         let zero_based = self.debug.image.symbol("__per_cpu_start") == Some(0);
         let base = if zero_based { Sym::Const(link) } else { Sym::Address(link) };
         let index = Sym::Bin(BinOp::Mul, Rc::new(Sym::Cpu), Rc::new(Sym::Const(8)));
