@@ -30,7 +30,7 @@ pub struct Args {
 
 /// Compiles.
 pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
-    let program = args.what.compiled(&[], &[], progress)?;
+    let program = args.what.probes().compile(&[], &[], progress)?;
     std::fs::write(&args.output, program.bytes()?).with_context(|| args.output.display().to_string())?;
     Ok(Outcome::Done)
 }

@@ -7,145 +7,18 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kprism_image::symbols::Symbols;
 use kprism_probe::shape::Shape;
-use kprism_probe::stream::{Description, Hit, Item, Part, VERSION, hits};
-use kprism_probe::tally::{Tally, Totals};
+use kprism_probe::stream::{Description, Hit, Item, Part};
 use kprism_profile::units::grouped;
 use kprism_report::Style;
 use kprism_report::header::account_text;
-use kprism_store::{Account, Instrument, Manifest, Run, Values};
+use kprism_store::{Run, Values};
 use serde_json::{Map, Value, json};
 
 use super::{probe_counts, probe_trace, script};
 use crate::exit::Outcome;
 use kprism_session::Progress;
-use kprism_session::flow;
-use kprism_session::held;
-use kprism_session::probe_account;
-
-/// A run's probes.
-pub struct Loaded {
-    description: Description,
-    bytes: Vec<u8>,
-    /// The kernel's functions, if stacks were collected.
-    symbols: Option<Symbols>,
-    /// Only these processes and threads, if any are named.
-    tasks: Vec<u32>,
-}
-
-impl Loaded {
-    /// Reads them.
-    pub fn open(run: &Run) -> Result<Self> {
-        if !run.holds(Instrument::Probe) {
-            return Err(held::lacks(run, Instrument::Probe));
-        }
-        let folder = run.probe();
-        let path = folder.join("probes.json");
-        let text = flow::read(&path)?;
-        let description: Description =
-            serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
-        if description.version != VERSION {
-            bail!("{}: version {}, this kprism reads {VERSION}", path.display(), description.version);
-        }
-        let kallsyms = run.dir().join("symbols/kallsyms");
-        let symbols = match kallsyms.is_file() {
-            true => Some(Symbols::load(&flow::read(&kallsyms)?, &[], None)?),
-            false => None,
-        };
-        let bytes = flow::read(&folder.join("hits.bin"))?;
-        Ok(Self { description, bytes, symbols, tasks: Vec::new() })
-    }
-
-    /// What was recorded.
-    pub fn description(&self) -> &Description {
-        &self.description
-    }
-
-    /// How much of what happened is in the records.
-    pub fn account(&self, manifest: &Manifest) -> Account {
-        let failed = manifest.other.get("not_attached").and_then(Value::as_array).into_iter().flatten();
-        let failed = failed.filter_map(|why| why.as_str().map(str::to_owned)).collect();
-        let last = manifest.options.get("last").and_then(Value::as_u64);
-        probe_account::account(&self.description, &self.bytes, failed, last)
-    }
-
-    /// Calls `take` with each record's values; it says whether there should be more. Ends at what is no record, as the file
-    /// of a recorder that was killed may: the account says so.
-    pub fn each(
-        &self,
-        path: &Path,
-        mut take: impl FnMut(&Hit<'_>, Vec<(&str, Result<Value, &'static str>)>) -> Result<bool>,
-    ) -> Result<()> {
-        for hit in hits(&self.bytes) {
-            let Ok(hit) = hit else { break };
-            if !self.tasks.is_empty() && !self.tasks.contains(&hit.pid) && !self.tasks.contains(&hit.tid) {
-                continue;
-            }
-            let Some(probe) = self.description.probes.get(usize::from(hit.probe)) else {
-                bail!("{}: a record of probe {}, which probes.json does not have", path.display(), hit.probe);
-            };
-            let values = probe.items.iter().enumerate();
-            let value = |n, item: &Item| hit.value(n, item).map(|value| self.named(item, value));
-            let values = values.map(|(n, item)| (item.name.as_str(), value(n, item))).collect();
-            if !take(&hit, values)? {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Loaded {
-    /// Says where the records end in something that is none: for what shows them without an account.
-    pub fn whole(&self, run: &Run) -> Result<()> {
-        match hits(&self.bytes).find_map(Result::err) {
-            Some(damage) => Err(damage)
-                .with_context(|| run.dir().display().to_string())
-                .context("the records end there; those before are shown"),
-            None => Ok(()),
-        }
-    }
-
-    /// A stack's addresses as functions.
-    fn named(&self, item: &Item, value: Value) -> Value {
-        let (Some(Shape::Stack { .. }), Some(symbols), Value::Array(frames)) =
-            (&item.shape, &self.symbols, &value)
-        else {
-            return value;
-        };
-        let name = |frame: &Value| {
-            let text = frame.as_str()?;
-            let address = u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()?;
-            // A return address may be the first of the next function.
-            let function = symbols.locate(0, address.wrapping_sub(1), 0).filter(|l| l.known)?.func;
-            Some(Value::from(symbols.function(function).name.clone()))
-        };
-        let named = frames.iter().map(|frame| name(frame).unwrap_or_else(|| frame.clone()));
-        // The probe's own program, and what calls it.
-        let own = |frame: &Value| {
-            let name = frame.as_str().unwrap_or_default();
-            name.ends_with("_kp_probe") || name.starts_with("bpf_trampoline_")
-        };
-        named.skip_while(own).collect()
-    }
-}
-
-impl Loaded {
-    /// What a probe counted, if it did, and its place.
-    fn tallied(&self, number: usize) -> Option<(&str, &Tally, &Totals)> {
-        let probe = self.description.probes.get(number)?;
-        Some((&probe.place, probe.tally.as_ref()?, self.description.totals.get(number)?.as_ref()?))
-    }
-
-    fn all_tallied(&self) -> impl Iterator<Item = (&str, &Tally, &Totals)> + Clone {
-        (0..self.description.probes.len()).filter_map(|number| self.tallied(number))
-    }
-
-    fn has_counted(&self) -> bool {
-        self.all_tallied().any(|(_, _, totals)| totals.rows.iter().any(|row| row.count > 0))
-    }
-}
+use kprism_session::probe::Loaded;
 
 /// How records are shown.
 #[derive(Debug, Clone, Copy)]

@@ -15,9 +15,9 @@ use kprism_rsp::define::{Action, Definitions, Key, Kind, Tracepoint};
 use kprism_rsp::hex;
 use kprism_store::Run;
 
-use super::probe::Loaded;
 use crate::exit::Outcome;
 use kprism_session::Progress;
+use kprism_session::probe::Loaded;
 
 /// Writes a folder for CTF's readers.
 pub fn ctf(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Result<Outcome> {
@@ -26,7 +26,7 @@ pub fn ctf(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Resu
     if fs::read_dir(path).with_context(|| name(path))?.next().is_some() {
         bail!("{}: is not empty", path.display());
     }
-    let probes = &loaded.description().probes;
+    let probes = &&loaded.description.probes;
     let mut streams = Streams::default();
     let mut records = 0_u64;
     loaded.each(run.dir(), |hit, values| {
@@ -52,7 +52,7 @@ pub fn ctf(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Resu
 
 /// Writes a trace file for GDB.
 pub fn gdb(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Result<Outcome> {
-    let Description { probes, .. } = loaded.description();
+    let Description { probes, .. } = &loaded.description;
     if probes.iter().all(|probe| probe.gdb.is_none()) {
         bail!("{}: GDB needs registers and memory: record with --for-gdb", path.display());
     }

@@ -10,7 +10,7 @@
 //! # Ok::<(), kprism_session::Error>(())
 //! ```
 //!
-//! `examples/` has the ten hottest kernel functions of a run, and the difference of two runs.
+//! `examples/` has the ten hottest kernel functions of a run, the difference of two runs, and a probe.
 //!
 //! | result | module |
 //! |---|---|
@@ -23,12 +23,12 @@
 //! | gcov's counters in a kernel's memory; a profile for gcc | [`core_memory`], [`profile_use`] |
 //! | the size and resolution of a trace | [`cost`] |
 //! | accounts of recordings of a flow, TLB misses, probes | [`flow_account`], [`tlb_account`], [`probe_account`] |
+//! | records of probes | [`probe`] |
+//! | a new run: probes on this machine | [`record`] |
 //! | what a run holds | [`held`] |
 //! | a run as perf.data; sampled TLB misses of perf.data | [`perfdata`], [`tlb_sampled`] |
 //!
 //! Errors are [`anyhow::Error`]s whose chain names the file and what was expected.
-
-#![forbid(unsafe_code)]
 
 pub mod boot;
 pub mod call;
@@ -43,9 +43,11 @@ pub mod flow_durations;
 pub mod held;
 pub mod open;
 pub mod perfdata;
+pub mod probe;
 pub mod probe_account;
 pub mod profile_use;
 pub mod progress;
+pub mod record;
 pub mod source_files;
 pub mod tlb_account;
 pub mod tlb_sampled;

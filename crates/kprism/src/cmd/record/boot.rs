@@ -13,7 +13,7 @@ use kprism_report::{Style, boot as view};
 use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 use kprism_tracefs::boot::{Collected, Plan, collect, was_traced};
 
-use super::func::{GUEST_RECORDER, GUEST_RUN, this_kernel};
+use super::func::{GUEST_RECORDER, GUEST_RUN};
 use super::func_args::time;
 use crate::cmd::lab::{self, PacketArgs, PlaceArgs, RunArgs};
 use crate::cmd::report::wants_color;
@@ -21,6 +21,7 @@ use crate::exit::{self, Outcome};
 use kprism_session::Progress;
 use kprism_session::flow;
 use kprism_session::held;
+use kprism_session::record::this_kernel;
 
 pub const HELP: &str = "\
 Before the boot it prints the words for the kernel's command line; with GRUB,

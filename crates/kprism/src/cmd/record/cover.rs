@@ -20,12 +20,12 @@ use kprism_lab::interrupt;
 use kprism_store::{Manifest, Run, RunKind};
 use serde_json::json;
 
-use super::func::this_kernel;
 use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::core_memory::{CoreMemory, KCORE};
 use kprism_session::cover::Unsettled;
 use kprism_session::flow;
+use kprism_session::record::this_kernel;
 
 pub const HELP: &str = "\
 Examples (as root, on a kernel with CONFIG_GCOV_KERNEL):

@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use kprism_durations::{Measured, rows};
 use kprism_lab::{Ended, Share};
-use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
+use kprism_store::{Instrument, Manifest, Run, RunKind};
 use kprism_tracefs::calibrate::Cost;
 use kprism_tracefs::{Recording, Settings, Undone, signals};
 
@@ -23,6 +23,7 @@ use kprism_profile::units::grouped;
 use kprism_session::Progress;
 use kprism_session::durations;
 use kprism_session::flow;
+use kprism_session::record::this_kernel;
 
 pub const HELP: &str = "\
 Examples (as root, or with --guest on any machine):
@@ -159,11 +160,6 @@ pub fn told(undone: &Undone) -> String {
         }
     }
     text
-}
-
-pub fn this_kernel() -> Kernel {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    Kernel { release: release.trim().to_owned(), build_id: String::new() }
 }
 
 fn in_guest(

@@ -23,11 +23,11 @@ use serde_json::{Value, json};
 
 use super::func_args::{Args, Backend};
 use super::func_bpf_guest;
-use super::watch::{self, Watch};
 use crate::exit::{self, Outcome};
 use crate::text;
 use kprism_session::Progress;
 use kprism_session::durations;
+use kprism_session::record::watch::{self, Watch};
 
 /// Whether BPF records, and why it and not ftrace.
 pub fn chosen(args: &Args) -> Option<&'static str> {

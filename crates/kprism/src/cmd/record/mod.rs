@@ -34,13 +34,11 @@ mod line;
 mod pmu;
 mod probe;
 mod probe_args;
-mod probe_kept;
 mod ptat;
 mod rights;
 mod tlb;
 mod tlb_perf;
 mod tlb_user;
-mod watch;
 
 use std::io::Write;
 

@@ -12,9 +12,9 @@ use kprism_store::{Manifest, RunKind};
 use kprism_tracefs::signals;
 use serde_json::Value;
 
-use super::func::this_kernel;
-use kprism_session::Progress;
-use kprism_session::flow;
+use super::this_kernel;
+use crate::flow;
+use crate::progress::Progress;
 
 /// The account of a recording of this machine by BPF, as long as it has not ended.
 pub fn begun(command: &[String], options: Vec<(&str, Value)>) -> Manifest {

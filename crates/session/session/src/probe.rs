@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Records of probes, read from a run.
+//!
+//! Input: `streams/probe/` of a run. Output: [`Loaded`], which gives each record with its values, the counts, the account.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kprism_image::symbols::Symbols;
+use kprism_probe::shape::Shape;
+use kprism_probe::stream::{Description, Hit, Item, VERSION, hits};
+use kprism_probe::tally::{Tally, Totals};
+use kprism_store::{Account, Instrument, Manifest, Run};
+use serde_json::Value;
+
+use crate::{flow, held, probe_account};
+
+/// The probes of a run and their records.
+pub struct Loaded {
+    /// The probes, their counts, and the variables at the end.
+    pub description: Description,
+    bytes: Vec<u8>,
+    /// The kernel's functions, if stacks were collected.
+    symbols: Option<Symbols>,
+    /// Ids of processes and threads whose records are read; all if empty.
+    pub tasks: Vec<u32>,
+}
+
+impl Loaded {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// The run holds no records of probes, they are of another version, or a file cannot be read.
+    pub fn open(run: &Run) -> Result<Self> {
+        if !run.holds(Instrument::Probe) {
+            return Err(held::lacks(run, Instrument::Probe));
+        }
+        let folder = run.probe();
+        let path = folder.join("probes.json");
+        let text = flow::read(&path)?;
+        let description: Description =
+            serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
+        if description.version != VERSION {
+            bail!("{}: version {}, this kprism reads {VERSION}", path.display(), description.version);
+        }
+        let kallsyms = run.dir().join("symbols/kallsyms");
+        let symbols = match kallsyms.is_file() {
+            true => Some(Symbols::load(&flow::read(&kallsyms)?, &[], None)?),
+            false => None,
+        };
+        let bytes = flow::read(&folder.join("hits.bin"))?;
+        Ok(Self { description, bytes, symbols, tasks: Vec::new() })
+    }
+
+    /// The account: hits seen, records kept and lost, values that could not be read.
+    pub fn account(&self, manifest: &Manifest) -> Account {
+        let failed = manifest.other.get("not_attached").and_then(Value::as_array).into_iter().flatten();
+        let failed = failed.filter_map(|why| why.as_str().map(str::to_owned)).collect();
+        let last = manifest.options.get("last").and_then(Value::as_u64);
+        probe_account::account(&self.description, &self.bytes, failed, last)
+    }
+
+    /// Calls `take` with each record and its values, until it returns false. Ends at the first bytes that are no record, as
+    /// the file of a recorder that was killed may have; the account says so.
+    ///
+    /// # Errors
+    /// A record names a probe that does not exist, or `take` fails.
+    pub fn each(
+        &self,
+        path: &Path,
+        mut take: impl FnMut(&Hit<'_>, Vec<(&str, Result<Value, &'static str>)>) -> Result<bool>,
+    ) -> Result<()> {
+        for hit in hits(&self.bytes) {
+            let Ok(hit) = hit else { break };
+            if !self.tasks.is_empty() && !self.tasks.contains(&hit.pid) && !self.tasks.contains(&hit.tid) {
+                continue;
+            }
+            let Some(probe) = self.description.probes.get(usize::from(hit.probe)) else {
+                bail!("{}: a record of probe {}, which probes.json does not have", path.display(), hit.probe);
+            };
+            let values = probe.items.iter().enumerate();
+            let value = |n, item: &Item| hit.value(n, item).map(|value| self.named(item, value));
+            let values = values.map(|(n, item)| (item.name.as_str(), value(n, item))).collect();
+            if !take(&hit, values)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Loaded {
+    /// For a view without an account: fails if the records end in bytes that are none.
+    ///
+    /// # Errors
+    /// Names the place.
+    pub fn whole(&self, run: &Run) -> Result<()> {
+        match hits(&self.bytes).find_map(Result::err) {
+            Some(damage) => Err(damage)
+                .with_context(|| run.dir().display().to_string())
+                .context("the records end there; those before are shown"),
+            None => Ok(()),
+        }
+    }
+
+    /// A value as it is shown: a stack's addresses as functions.
+    pub fn named(&self, item: &Item, value: Value) -> Value {
+        let (Some(Shape::Stack { .. }), Some(symbols), Value::Array(frames)) =
+            (&item.shape, &self.symbols, &value)
+        else {
+            return value;
+        };
+        let name = |frame: &Value| {
+            let text = frame.as_str()?;
+            let address = u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()?;
+            // A return address may be the first of the next function.
+            let function = symbols.locate(0, address.wrapping_sub(1), 0).filter(|l| l.known)?.func;
+            Some(Value::from(symbols.function(function).name.clone()))
+        };
+        let named = frames.iter().map(|frame| name(frame).unwrap_or_else(|| frame.clone()));
+        // The probe's own program, and what calls it.
+        let own = |frame: &Value| {
+            let name = frame.as_str().unwrap_or_default();
+            name.ends_with("_kp_probe") || name.starts_with("bpf_trampoline_")
+        };
+        named.skip_while(own).collect()
+    }
+}
+
+impl Loaded {
+    /// A probe's place and its counts by keys, if it has some.
+    pub fn tallied(&self, number: usize) -> Option<(&str, &Tally, &Totals)> {
+        let probe = self.description.probes.get(number)?;
+        Some((&probe.place, probe.tally.as_ref()?, self.description.totals.get(number)?.as_ref()?))
+    }
+
+    /// The same of all probes that have some.
+    pub fn all_tallied(&self) -> impl Iterator<Item = (&str, &Tally, &Totals)> + Clone {
+        (0..self.description.probes.len()).filter_map(|number| self.tallied(number))
+    }
+
+    /// True if any probe counted a hit by keys.
+    pub fn has_counted(&self) -> bool {
+        self.all_tallied().any(|(_, _, totals)| totals.rows.iter().any(|row| row.count > 0))
+    }
+}
