@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real captures, decoded by libipt too: same instruction counts, same error counts. The archives are unpacked
-//! into a scratch folder by `tar`. Without them the tests are ignored.
+//! Real captures that libipt decoded too: the instruction and error counts must be the same. `tar` unpacks the archives
+//! into a scratch folder. Without the archives the tests are ignored.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -55,7 +55,7 @@ fn counts_are_libipts() {
         assert_eq!(stats.errors.to_string(), errors, "{trace_dir}: {:?}", stats.faults);
         assert_eq!((stats.lost_bytes, stats.overflows), (0, 0), "{trace_dir}");
 
-        // Segment by segment it adds up to the same, and so does the profile.
+        // Decoded segment by segment, the sum is the same, and so is the profile.
         let resolver = Regions::default();
         let setup = Setup { image: &image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
         let sum: u64 = segment_digests(&pt, setup).iter().map(|d| d.instructions).sum();
