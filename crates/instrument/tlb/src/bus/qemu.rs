@@ -37,9 +37,9 @@ const VMAS: usize = 1 << 20;
 pub struct Vma {
     /// Process.
     pub pid: u32,
-    /// End address, exclusive.
+    /// First address.
     pub start: u64,
-    /// Offset in the file, bytes.
+    /// End address, exclusive.
     pub end: u64,
     /// Offset in the file, bytes.
     pub offset: u64,
