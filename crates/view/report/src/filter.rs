@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which tasks a view is about.
+//! Selects the tasks of a view.
 
 use kprism_image::glob::glob;
 use kprism_profile::{NO_PARENT, Profile};
 
-/// A choice of tasks. The default takes all.
+/// A selection of tasks. The default selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Thread or process ids; empty takes all.
+    /// Thread or process ids; empty for all.
     pub pids: Vec<u32>,
-    /// Names with `*` and `?`; empty takes all.
+    /// Names with `*` and `?`; empty for all.
     pub comms: Vec<String>,
 }
 
 impl Filter {
-    /// For each task of the profile, whether it is taken.
+    /// For each task of the profile, true if it is selected.
     pub fn tasks(&self, profile: &Profile) -> Vec<bool> {
         let takes = |pid, tgid, comm: &str| {
             (self.pids.is_empty() || self.pids.contains(&pid) || self.pids.contains(&tgid))
