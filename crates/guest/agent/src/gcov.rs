@@ -2,10 +2,10 @@
 //! Reads the kernel's coverage counters: all of `/sys/kernel/debug/gcov`, before and after a window.
 //!
 //! Reading executes kernel code, which is counted too. So a single process reads, each file at once and into memory
-//! that is already there, and it reads twice before the window: the difference of the two is the cost of one reading,
-//! which can be subtracted from the window ([`Session`]). The files have no size for `stat` (so `tar` finds them
-//! empty). The result is stored as archives, with the files named after the objects on the machine that built the
-//! kernel.
+//! that is already there, and it reads several times before the window. The differences between these readings are the
+//! cost of one reading, which can be subtracted from the window ([`Session`]). The files have no size for `stat` (so
+//! `tar` finds them empty). The result is stored as archives, with the files named after the objects on the machine
+//! that built the kernel.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};

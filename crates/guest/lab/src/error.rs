@@ -42,7 +42,7 @@ pub enum Error {
     MissingProgram {
         /// Its name.
         program: String,
-        /// How to install it.
+        /// The way to install it.
         remedy: &'static str,
     },
     /// QEMU is installed but too old.
@@ -70,7 +70,7 @@ pub enum Error {
         package: String,
         /// apt's error text.
         reason: String,
-        /// How to fix it.
+        /// The remedy.
         remedy: &'static str,
     },
     /// A package, kernel or module is damaged or of the wrong kind.

@@ -52,7 +52,7 @@ pub struct BuildOptions {
     pub counting: Counting,
 }
 
-/// Whether a kernel has counters, or was compiled with the profile of another one.
+/// A kernel's use of counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Counting {
     /// It has counters.

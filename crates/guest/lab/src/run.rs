@@ -52,7 +52,7 @@ pub enum Ended {
 /// Result of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// How it ended.
+    /// The end of the run.
     pub ended: Ended,
     /// The command's exit code as a shell gives it, if it ended by itself.
     pub exit_code: Option<u8>,

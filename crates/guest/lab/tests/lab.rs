@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests the lab with a real QEMU and Debian's kernel. Needs the agent built beside the tests (`cargo build -p
-//! kprism-agent`), QEMU 10, and apt the first time.
+//! Tests the lab with a real QEMU and Debian's kernel. Needs the agent built beside the tests
+//! (`cargo build -p kprism-agent`), QEMU 10, and apt the first time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -52,7 +52,7 @@ struct Last {
 pub struct Encoder {
     cpu: u32,
     icount: bool,
-    /// Packets.
+    /// The writer of packets.
     pub writer: Writer,
     /// Code records.
     pub map: CodeMap,
@@ -60,7 +60,7 @@ pub struct Encoder {
     pub misses: Option<stream::Writer>,
     /// Sideband lines.
     pub lines: Vec<u8>,
-    /// Ground truth.
+    /// Exact counts of what ran, independent of the packets.
     pub counts: Counts,
     last: Option<Last>,
     /// Only blocks and their addresses came since `last`.

@@ -160,7 +160,7 @@ pub struct Calls {
     cpus: HashMap<u32, Cpu>,
     /// Sums by calling context.
     pub tree: Tree,
-    /// Counters.
+    /// Counters of calls, losses and skipped records.
     pub counts: Counts,
     /// If enabled: the news of calls whose entries were seen, since it was last taken.
     pub log: Option<Vec<Told>>,

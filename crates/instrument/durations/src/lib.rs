@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long functions took: from entries and exits to calls, from calls to numbers.
+//! Function durations: builds calls from entries and exits, and computes times from calls.
 //!
 //! Input: events of [`kprism_ftrace`] ([`ftrace`]), the BPF recorder's files ([`record`], [`aggregate`]), or a flow
 //! ([`flow`]). Output: [`Measured`], which is the [`Profile`](kprism_profile::Profile) that every view of kprism shows,

@@ -31,7 +31,7 @@ pub struct Site {
     pub mode: Mode,
     /// Its effect on the control flow.
     pub kind: Kind,
-    /// How often it ran.
+    /// Number of executions.
     pub count: u64,
     /// Time that it took, ns.
     pub ns: u64,

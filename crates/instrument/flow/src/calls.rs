@@ -21,7 +21,7 @@ pub struct Begin {
     pub func: u32,
     /// Number of calls around it.
     pub depth: usize,
-    /// How it was entered.
+    /// The kind of its entry.
     pub kind: FrameKind,
     /// True if it counts as a call: it was not under way before, and is no jump into its middle.
     pub counts: bool,
@@ -36,7 +36,7 @@ pub struct End {
     pub body: Option<u32>,
     /// Number of calls around it.
     pub depth: usize,
-    /// How it was entered.
+    /// The kind of its entry.
     pub kind: FrameKind,
     /// Time of entry, ns.
     pub start_ns: u64,

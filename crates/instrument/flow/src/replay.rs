@@ -28,7 +28,7 @@ use lane::Lane;
 pub struct Inputs<'a, R> {
     /// One for each CPU, by number.
     pub streams: &'a [Stream<'a>],
-    /// Functions.
+    /// Function symbols.
     pub resolver: &'a R,
     /// Task switches and names.
     pub sideband: &'a [Sideband],
@@ -56,7 +56,7 @@ pub struct Code {
     pub ips: Vec<u64>,
     /// Address space.
     pub asid: u64,
-    /// Mode.
+    /// Mode of the code.
     pub mode: Mode,
     /// Stream offset at which it first ran. This selects the version of its bytes.
     pub offset: u64,
@@ -67,7 +67,7 @@ pub struct Code {
 pub struct Moment<'m> {
     /// Index of the stream.
     pub lane: usize,
-    /// CPU.
+    /// CPU number.
     pub cpu: u16,
     /// Index of the task that runs, in the order of their appearance.
     pub task: usize,

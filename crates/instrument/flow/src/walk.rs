@@ -13,7 +13,7 @@ use crate::event::{Event, EventKind, flag};
 /// time that a few bytes can cost.
 const MAX_STEPS: u32 = 1 << 18;
 
-/// Where a walk ends.
+/// End of a walk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until {
     /// Before the instruction at this address.

@@ -13,9 +13,9 @@ pub struct Window {
     pub pid: u32,
     /// Thread group id.
     pub tgid: u32,
-    /// First ns.
+    /// Start time, ns.
     pub from_ns: u64,
-    /// End ns, exclusive.
+    /// End time, exclusive, ns.
     pub to_ns: u64,
 }
 

@@ -111,7 +111,7 @@ pub struct Setting<'a> {
 /// A compiled program.
 #[derive(Debug)]
 pub struct Made {
-    /// Instructions.
+    /// The program's instructions.
     pub code: Code,
     /// Offset of the registers in the record, in the order of `struct pt_regs`.
     pub registers: Option<u32>,

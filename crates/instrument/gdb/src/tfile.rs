@@ -18,7 +18,7 @@ use crate::registers::{ALL, SEEN, target_xml};
 pub struct Description<'a> {
     /// Tracepoints and variables.
     pub definitions: &'a Definitions,
-    /// Frames.
+    /// Trace frames.
     pub buffer: &'a Buffer,
 }
 

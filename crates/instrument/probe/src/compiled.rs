@@ -20,7 +20,7 @@ pub const VERSION: u32 = 3;
 /// Contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compiled {
-    /// [`VERSION`].
+    /// Version of the format, [`VERSION`].
     pub version: u32,
     /// Trace state variables and their initial values.
     pub vars: Vec<(String, i64)>,

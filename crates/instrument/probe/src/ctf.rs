@@ -22,7 +22,7 @@ const PACKET: usize = 8 + 36;
 pub struct Event<'a> {
     /// The probe's number.
     pub probe: u16,
-    /// CPU.
+    /// CPU number.
     pub cpu: u16,
     /// Time, ns.
     pub time_ns: u64,

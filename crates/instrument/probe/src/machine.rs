@@ -21,7 +21,7 @@ pub(crate) fn jumps_to(image: &Image, start: u64, target: u64) -> bool {
     jumps(code, start, target)
 }
 
-/// Like [`around`], for an offset of a file.
+/// Like `around`, for an offset of a file.
 pub fn around_offset(path: &Path, offset: u64) -> Option<u64> {
     let image = Image::map(path).ok()?;
     around(&image, image.address_of(offset)?)

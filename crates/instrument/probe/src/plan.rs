@@ -118,7 +118,7 @@ pub enum Fill {
     Stack {
         /// True for the program's stack, false for the kernel's.
         user: bool,
-        /// Bytes.
+        /// Size of the room, bytes.
         room: u32,
     },
 }
@@ -420,7 +420,7 @@ pub(crate) struct Limits {
     text: u32,
     /// Return addresses of a stack.
     frames: u32,
-    /// The value is a key. Equal strings must then be equal bytes, so bytes after their ends are cleared.
+    /// The value is a key. Equal strings must then be equal bytes, whatever follows their ends in memory.
     key: bool,
 }
 

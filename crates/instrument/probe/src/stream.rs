@@ -23,7 +23,7 @@ pub const LONGEST: usize = 32 << 10;
 /// Contents of `probes.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// [`VERSION`].
+    /// Version of the format, [`VERSION`].
     pub version: u32,
     /// Probes, by the number in a record's header.
     pub probes: Vec<Probe>,
@@ -158,7 +158,7 @@ pub struct StreamError {
 pub struct Hit<'a> {
     /// Number of the probe.
     pub probe: u16,
-    /// CPU.
+    /// CPU number.
     pub cpu: u16,
     /// Time by the monotonic clock, ns.
     pub time_ns: u64,

@@ -58,7 +58,7 @@ pub struct Signature {
     pub function: u8,
     /// Offset of its start in its page.
     pub offset: u16,
-    /// The bytes.
+    /// The bytes at the function's start.
     pub bytes: Vec<u8>,
 }
 

@@ -88,7 +88,7 @@ pub enum Policy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Array {
-    /// Entries.
+    /// Number of entries.
     pub entries: u32,
     /// Ways of a set; 0 for fully associative. The number of sets need not be a power of two: a page belongs to set
     /// `page number mod sets`.

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use crate::bank::MAX_GEOMETRIES;
 use crate::geometry::Geometry;
 
-/// Word 0.
+/// Word 0 of the head: the magic number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"KPLIVE01");
 /// Words before the slots: one page.
 pub const HEAD: usize = 512;

@@ -111,7 +111,7 @@ pub struct Tlb {
     together: Together,
     /// The page of the last access that missed the first level.
     pub page: Page,
-    /// Counters.
+    /// Misses and page table reads since the start.
     pub counts: Counts,
 }
 

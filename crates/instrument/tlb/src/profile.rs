@@ -27,16 +27,16 @@ pub struct PageKey {
     pub tgid: u32,
     /// First address.
     pub start: u64,
-    /// Size.
+    /// Size of the page.
     pub size: PageSize,
 }
 
 /// Sums of misses.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
-    /// By access.
+    /// Misses by kind of access.
     pub totals: [Misses; 3],
-    /// By page size.
+    /// Misses by page size.
     pub sizes: [Misses; 3],
     /// Misses of the first level of the first geometry.
     pub first: u64,

@@ -379,7 +379,7 @@ impl<'a> Reader<'a> {
         Ok(Reader { bytes, offset: 12 + json.len(), at: Place::default(), entry: 0, header })
     }
 
-    /// The header.
+    /// Returns the stream's header.
     pub fn header(&self) -> &Header {
         &self.header
     }

@@ -155,8 +155,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// TSC ticks per second from perf's conversion, ns = TSC · `mult` >> `shift` (the kernel's `struct
-    /// perf_event_mmap_page`, fields `time_mult` and `time_shift`). 0 for invalid values.
+    /// TSC ticks per second from perf's conversion, ns = TSC · `mult` >> `shift` (the kernel's
+    /// `struct perf_event_mmap_page`, fields `time_mult` and `time_shift`). 0 for invalid values.
     pub fn hz_from_perf(mult: u64, shift: u64) -> u64 {
         if mult == 0 || shift > 64 {
             return 0;

@@ -15,7 +15,7 @@ pub(crate) struct Segment {
     pub va: u64,
     /// Offset in the file.
     pub offset: u64,
-    /// The bytes.
+    /// Contents of the segment.
     pub bytes: Vec<u8>,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tracepoints in perf.data. `data/sched.perf.data` is the output of `perf record -e
-//! sched:sched_switch,sched:sched_wakeup -o -` (6.1, on a 6.18 kernel) for two short sleeps, without the data about the
-//! machine.
+//! Tracepoints in perf.data. `data/sched.perf.data` is the output of
+//! `perf record -e sched:sched_switch,sched:sched_wakeup -o -` (6.1, on a 6.18 kernel) for two short sleeps, without
+//! the data about the machine.
 
 use kprism_ftrace::{Data, Event};
 use kprism_import::perfdata::trace;

@@ -88,7 +88,7 @@ needs! {
         || libipt().join("test/src").is_dir();
     /// GCC and its gcov.
     GCC = "gcc and gcov", SETUP, || runs("gcc", "--version") && runs("gcov", "--version");
-    /// GDB.
+    /// The debugger that judges expressions and tracepoints.
     GDB = "gdb", SETUP, || runs("gdb", "--version");
     /// `sys/sdt.h`.
     SDT = "sys/sdt.h", SETUP, || {

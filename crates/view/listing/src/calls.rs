@@ -38,7 +38,7 @@ pub(crate) struct Inside {
     stacks: Stacks,
     own: bool,
     matching: Matching,
-    /// By task.
+    /// For each task, true while it is inside a chosen function.
     inside: Vec<bool>,
 }
 

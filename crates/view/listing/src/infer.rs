@@ -12,7 +12,7 @@
 //!   never gets there;
 //! - a statement's further lines run with it, up to the first `&&`, `||` or `?`, and as far as operands ran.
 //!
-//! Where this does not determine a count, the line stays unknown.
+//! If this does not determine a count, the line stays unknown.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -73,11 +73,11 @@ pub enum Field {
     Pid,
     /// Process id.
     Tgid,
-    /// CPU.
+    /// CPU number.
     Cpu,
-    /// Time.
+    /// Time of the line.
     Time,
-    /// Address.
+    /// Address of the instruction.
     Ip,
     /// Function and offset.
     Sym,

@@ -56,7 +56,7 @@ pub enum Kind {
 pub struct Simple {
     /// Its first line.
     pub first: u32,
-    /// Its last.
+    /// Its last line.
     pub last: u32,
     /// `return`, `goto`, `break` or `continue`.
     pub leaves: bool,

@@ -64,7 +64,7 @@ pub enum Why {
 }
 
 impl Why {
-    /// All.
+    /// All reasons, in order of display.
     pub const ALL: [Why; 6] =
         [Why::Label, Why::Optimised, Why::Inlined, Why::Gone, Why::Unnamed, Why::NoDebug];
 

@@ -102,8 +102,9 @@ pub fn to_text(profile: &Profile, tree: &Tree, options: &Options, style: Style) 
     out
 }
 
-/// Formats the tree as JSON: nested objects `{name, module, kind, calls, instructions, total_instructions, self_ns,
-/// total_ns, children}`. Folded branches are counted in `folded`.
+/// Formats the tree as JSON: nested objects
+/// `{name, module, kind, calls, instructions, total_instructions, self_ns, total_ns, children}`. Folded branches are
+/// counted in `folded`.
 pub fn to_json(profile: &Profile, tree: &Tree, options: &Options) -> Value {
     let totals = tree.totals();
     let (lines, _) = lines(tree, options);

@@ -25,7 +25,7 @@ pub struct Cost {
     pub decode_errors: u64,
     /// The recording's duration; 0 if unknown.
     pub duration_ns: u64,
-    /// Packets.
+    /// Number and bytes of packets by kind.
     pub mix: Mix,
     /// Number of timed points.
     pub points: u64,

@@ -47,7 +47,7 @@ pub enum Within<'a> {
 pub struct Amount {
     /// Number of entries.
     pub calls: u64,
-    /// Instructions.
+    /// Number of instructions.
     pub insns: u64,
     /// On-CPU nanoseconds.
     pub ns: u64,
@@ -82,7 +82,7 @@ pub struct DiffNode {
     pub parent: u32,
     /// Its meaning.
     pub label: Label,
-    /// How it was entered, in the first run that contains it.
+    /// The kind of its entry, in the first run that contains it.
     pub kind: FrameKind,
     /// Its cost in OLD and in NEW; `None` in a run without the path.
     pub amounts: [Option<Amount>; 2],

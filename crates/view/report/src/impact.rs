@@ -37,7 +37,7 @@ pub struct Side<'a> {
 pub struct Cost {
     /// Number of calls.
     pub calls: f64,
-    /// Instructions.
+    /// Number of instructions.
     pub insns: f64,
     /// On-CPU time, ns.
     pub ns: f64,
@@ -137,7 +137,7 @@ pub enum Place {
     Syscalls,
     /// Page faults and other exceptions of the program.
     Exceptions,
-    /// Interrupts.
+    /// Interrupts of the command.
     Interrupts,
     /// Other kernel code: a new task's path to its program.
     Otherwise,

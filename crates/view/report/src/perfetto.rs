@@ -17,7 +17,7 @@ use std::io::{self, BufRead, Write};
 /// A context switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
 pub struct Switch {
-    /// CPU.
+    /// CPU number.
     pub cpu: u32,
     /// Time in nanoseconds.
     #[serde(rename = "t")]

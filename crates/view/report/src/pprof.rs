@@ -159,13 +159,13 @@ pub mod proto {
         /// Calling contexts.
         #[prost(message, repeated, tag = "2")]
         pub sample: Vec<Sample>,
-        /// Modules.
+        /// Modules of the functions.
         #[prost(message, repeated, tag = "3")]
         pub mapping: Vec<Mapping>,
         /// Locations in functions.
         #[prost(message, repeated, tag = "4")]
         pub location: Vec<Location>,
-        /// Functions.
+        /// Functions, to which locations refer.
         #[prost(message, repeated, tag = "5")]
         pub function: Vec<Function>,
         /// All strings; the first is empty.

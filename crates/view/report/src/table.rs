@@ -19,7 +19,7 @@ pub enum Cell {
     Int(u64),
     /// A number that is scaled for people.
     Count(u64),
-    /// Nanoseconds.
+    /// A duration in ns.
     Ns(u64),
     /// Percent, 0 to 100.
     Percent(f64),

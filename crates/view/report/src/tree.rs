@@ -28,7 +28,7 @@ pub struct TreeNode {
     pub parent: u32,
     /// Its meaning.
     pub label: Label,
-    /// How it was entered.
+    /// The kind of its entry.
     pub kind: FrameKind,
     /// Number of entries; for [`Label::Comm`] the number of tasks.
     pub calls: u64,
@@ -48,9 +48,9 @@ pub struct Tree {
 /// Instructions and time of every node including its children.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Totals {
-    /// Instructions.
+    /// Instructions of each node's subtree.
     pub insns: Vec<u64>,
-    /// On-CPU nanoseconds.
+    /// On-CPU time of each node's subtree, ns.
     pub ns: Vec<u64>,
 }
 

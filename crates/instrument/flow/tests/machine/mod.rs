@@ -77,7 +77,7 @@ pub struct Settings {
     pub insns: u64,
 }
 
-/// How a frame was entered.
+/// Kind of a frame's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     Call,

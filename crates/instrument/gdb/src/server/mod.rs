@@ -121,7 +121,7 @@ impl Server {
         self.waiting
     }
 
-    /// How the program ended, if it has.
+    /// The end of the program, if it has ended.
     pub fn gone(&self) -> Option<Gone> {
         self.gone.filter(|gone| *gone != Gone::Ending)
     }

@@ -20,7 +20,7 @@ const LINKED: u64 = 0xffff_ffff_8100_0000;
 /// Maximum of bytes that one run of the BPF program reads.
 const PIECE: usize = 512;
 
-/// The kernel.
+/// The running kernel as a target.
 #[derive(Debug)]
 pub struct Kernel {
     memory: Memory,

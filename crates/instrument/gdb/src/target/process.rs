@@ -25,13 +25,13 @@ enum Hold {
     Never,
     /// Held at its first instruction.
     Start,
-    /// It runs.
+    /// Running after its start.
     Running,
     /// Held at its end, with this status.
     End,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gone {
     /// It is about to end. Its memory is still there.
@@ -42,7 +42,7 @@ pub enum Gone {
     Killed(i32),
 }
 
-/// A process.
+/// A process with its memory and cached registers.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,

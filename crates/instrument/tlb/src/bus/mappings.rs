@@ -47,7 +47,7 @@ pub enum Record {
     },
     /// The entry maps nothing any more.
     Unmap {
-        /// Ticks.
+        /// Time in ticks.
         time: u64,
         /// Process id.
         pid: u32,
@@ -57,7 +57,7 @@ pub enum Record {
     /// A page of the region is a table of this process, for the range that begins at `va`. From then on, values written
     /// to the table can be interpreted without further records.
     Table {
-        /// Ticks.
+        /// Time in ticks.
         time: u64,
         /// Process id.
         pid: u32,
@@ -72,7 +72,7 @@ pub enum Record {
     /// munmap. On the bus its reads look like walks. If a CPU is given, the kernel reads on that CPU alone, and other
     /// threads of the process walk meanwhile.
     Scan {
-        /// Ticks.
+        /// Time in ticks.
         time: u64,
         /// Process id.
         pid: u32,
@@ -84,7 +84,7 @@ pub enum Record {
     /// The process's address space is being destroyed: from here on, reads of its tables are the kernel's. The
     /// process's number may be used again, with other tables.
     Exit {
-        /// Ticks.
+        /// Time in ticks.
         time: u64,
         /// Process id.
         pid: u32,

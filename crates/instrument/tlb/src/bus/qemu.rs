@@ -35,7 +35,7 @@ const VMAS: usize = 1 << 20;
 /// A mapping at the time its address space ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vma {
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// First address.
     pub start: u64,

@@ -65,27 +65,27 @@ pub enum Meaning {
 /// Number of accesses by meaning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// TLB misses.
+    /// Accesses that are TLB misses.
     pub misses: u64,
-    /// See [`Meaning::Upper`].
+    /// Accesses that mean [`Meaning::Upper`].
     pub upper: u64,
-    /// See [`Meaning::Absent`].
+    /// Accesses that mean [`Meaning::Absent`].
     pub absent: u64,
-    /// See [`Meaning::Kernel`].
+    /// Accesses that mean [`Meaning::Kernel`].
     pub kernel: u64,
-    /// See [`Meaning::Census`].
+    /// Accesses that mean [`Meaning::Census`].
     pub census: u64,
-    /// See [`Meaning::Unsure`].
+    /// Accesses that mean [`Meaning::Unsure`].
     pub unsure: u64,
-    /// See [`Meaning::Mapped`].
+    /// Accesses that mean [`Meaning::Mapped`].
     pub mapped: u64,
-    /// See [`Meaning::Unmapped`].
+    /// Accesses that mean [`Meaning::Unmapped`].
     pub unmapped: u64,
-    /// See [`Meaning::Clear`].
+    /// Accesses that mean [`Meaning::Clear`].
     pub clear: u64,
-    /// See [`Meaning::Unknown`].
+    /// Accesses that mean [`Meaning::Unknown`].
     pub unknown: u64,
-    /// See [`Meaning::Outside`].
+    /// Accesses that mean [`Meaning::Outside`].
     pub outside: u64,
 }
 
@@ -107,7 +107,7 @@ impl Counts {
         } += 1;
     }
 
-    /// All accesses.
+    /// Returns the number of all accesses.
     pub fn all(&self) -> u64 {
         let reads =
             self.misses + self.upper + self.absent + self.kernel + self.census + self.unknown + self.outside;
@@ -430,7 +430,7 @@ const GROUP: usize = 64;
 /// A miss on the bus: a record of the paper's complete trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BusMiss {
-    /// Ticks.
+    /// Time in ticks.
     pub time: u64,
     /// The page that missed.
     pub mapping: Mapping,

@@ -34,7 +34,7 @@ pub enum Kind {
 /// One access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Ticks.
+    /// Time in ticks.
     pub time: u64,
     /// Physical address, 48 bits.
     pub address: u64,
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
         Ok(Reader { header, bytes, offset: HEADER })
     }
 
-    /// The header.
+    /// Returns the file's header.
     pub fn header(&self) -> Header {
         self.header
     }

@@ -40,7 +40,7 @@ pub(crate) struct Name {
 /// All events of the recording.
 #[derive(Debug, Default)]
 pub(crate) struct History<'a> {
-    /// By CPU.
+    /// Task switches by CPU, in order of time.
     pub turns: BTreeMap<u32, Vec<Turn>>,
     /// True if switches were recorded for whole CPUs, not only for some tasks.
     pub cpu_wide: bool,

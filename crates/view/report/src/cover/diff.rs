@@ -175,8 +175,8 @@ impl Left {
     }
 }
 
-/// Lengths of the old sides, and start and length of the new one: `@@ -1,2 +3,4 @@`, for a merge `@@@ -1,2 -1,3 +1,4
-/// @@@`.
+/// Lengths of the old sides, and start and length of the new one: `@@ -1,2 +3,4 @@`, for a merge
+/// `@@@ -1,2 -1,3 +1,4 @@@`.
 fn hunk(line: &str) -> Option<(Vec<u32>, (u32, u32))> {
     let marks = line.bytes().take_while(|&letter| letter == b'@').count();
     if !(2..=MOST_PARENTS).contains(&marks) {
