@@ -73,7 +73,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
                 ports::mark(MARK_BEGIN, pid);
                 return ports::allow_ports(false);
             }
-            // Otherwise giving the ports up is no part of what is recorded.
+            // Otherwise the loss of the port rights must not be recorded.
             ports::allow_ports(false)?;
             ports::mark(MARK_BEGIN, pid);
             Ok(())

@@ -66,8 +66,8 @@ impl Calls {
         !self.calls.is_empty()
     }
 
-    /// A function begins. `callers` are the return addresses, the nearest first, as far as they are right. Returns the
-    /// freed memory if the function only frees.
+    /// A function begins. `callers` are the expected return addresses, the nearest first. They are used only if the
+    /// first one is the return address on the stack. Returns the freed memory if the function only frees.
     pub fn begin(&mut self, task: u32, function: u8, callers: [u64; 3]) -> Option<(u64, u64)> {
         let sp = guest::register(Reg::RSP);
         // Stacks grow down. Calls that began at or below this stack pointer have been left in another way.

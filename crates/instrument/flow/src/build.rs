@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Builds blocks from code bytes, and forgets them when code or symbols change.
+//! Builds blocks from code bytes, and drops them when code or symbols change.
 
 use kprism_image::Image;
 use kprism_image::code::{GRANULE, Granule, Turn};

@@ -182,7 +182,7 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     pub hot: bool,
     /// A block of BIP packets may be open.
     in_block: bool,
-    /// The clock advanced. The sink is told after the next packet.
+    /// The clock advanced. The sink gets the time after the next packet.
     pub due: bool,
     /// Instructions not reported yet.
     pub acc: u64,

@@ -16,9 +16,9 @@ const MAX_SAVED: usize = 64;
 /// Interrupt flags that one task has saved.
 #[derive(Debug, Default)]
 pub(crate) struct Saved {
-    /// By kernel entries, outermost first.
+    /// Saved by kernel entries, outermost first.
     entries: Vec<Flag>,
-    /// By `pushf` with a `cli` after it.
+    /// Saved by a `pushf` with a `cli` after it.
     flags: Vec<Flag>,
     /// Flag saved by the last `pushf`, until an instruction uses it.
     pushed: Option<Flag>,
@@ -34,7 +34,7 @@ fn push(stack: &mut Vec<Flag>, flag: Flag) {
 /// One CPU's state.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cpu {
-    /// Interrupts are on.
+    /// True if interrupts are on.
     pub irqs: Flag,
     /// The preemption count.
     pub preempt: Option<i32>,

@@ -69,8 +69,8 @@ fn counts_are_libipts() {
     assert!(seen >= 6);
 }
 
-/// The one text segment of a non-relocatable 64-bit ELF file, read by hand: program headers of type LOAD with
-/// the execute flag.
+/// Adds the only text segment of a non-relocatable 64-bit ELF file. The program headers are read by hand: type LOAD
+/// with the execute flag.
 fn add_elf(image: &mut Image, elf: &[u8], bias: u64) {
     let word = |at: usize, n: usize| elf[at..at + n].iter().rev().fold(0u64, |w, &b| w << 8 | u64::from(b));
     let (headers, size, count) = (word(0x20, 8) as usize, word(0x36, 2) as usize, word(0x38, 2) as usize);

@@ -51,7 +51,7 @@ fn branches_and_an_uncompressed_return() {
 #[test]
 fn off_and_on_again() {
     let mut pt = Pt::new();
-    // By a system call, with and without an address; then asynchronously.
+    // Tracing goes off by a system call, with and without an address; then asynchronously.
     pt.psb_off().pge(U).tnt("n").pgd(None).pge(U + 5).tnt("n").pgd(Some(U + 0x5000)).pge(U + 5);
     pt.fup(U).pgd(None).pge(U).tnt("tn");
     let twice = [U, U + 1, U + 3];

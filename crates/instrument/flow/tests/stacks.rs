@@ -104,7 +104,7 @@ fn tree(profile: &Profile) -> Vec<String> {
     lines
 }
 
-/// Entry, an interrupt in the middle of the body, and the way out are told apart, in instructions and in time.
+/// Entry, an interrupt in the middle of the body, and exit are counted separately, in instructions and in time.
 #[test]
 fn parts_of_a_system_call() {
     let code = code("__x64_sys_read");

@@ -365,7 +365,7 @@ fn has_value(segment: &Program) -> bool {
     segment.insns.iter().enumerate().any(|(at, insn)| insn.code == EXIT && !segment.faulted.contains(&at))
 }
 
-/// Puts a segment in, with a tracepoint's state.
+/// Inserts a segment, with a tracepoint's state.
 fn splice(asm: &mut Asm, segment: &Program, faults: u32, fault: Label) -> Result<Label, Error> {
     let find = |reloc| match reloc {
         Reloc::MapValue(_, offset) => Some(match offset.checked_sub(emit::VARS) {

@@ -168,7 +168,7 @@ pub fn by_btf(btf: &Btf, event: &Event, request: &Request<'_>) -> Result<Plan, E
     Ok(plan)
 }
 
-/// With the record, or with the arguments.
+/// A probe whose program gets the record, or else the arguments.
 fn called(
     event: &Event,
     arguments: Option<&dyn Scope>,
@@ -233,7 +233,7 @@ fn image_events(debug: &Debug<'_>) -> Result<Vec<String>, Error> {
     Ok(debug.events()?.iter().map(|e| format!("{}:{}", e.system, e.name)).collect())
 }
 
-/// At the tracepoint's places in the code, or that in the function `wanted`.
+/// Probes at the tracepoint's code addresses, or only at that in the function `wanted`.
 fn here(
     image: &Image,
     debug: &Debug<'_>,
@@ -270,7 +270,7 @@ fn here(
             Err(error) => refused = refused.or(Some(error)),
         }
     }
-    // At one place names are there, at another not: there is something to record at least.
+    // The names exist at some addresses and not at others. So at least something can be recorded.
     match (plans.is_empty(), refused) {
         (false, None) => Ok(plans),
         (false, Some(error)) => {
@@ -291,7 +291,7 @@ fn here(
     })
 }
 
-/// A kprobe on the instruction after the jump label: it is met whether the tracepoint is on or off.
+/// A kprobe on the instruction after the jump label, which runs whether the tracepoint is on or off.
 fn beside(place: &dwarf::Place<'_, '_>, request: &Request<'_>) -> Result<Plan, Error> {
     let site = Site::Kernel { address: place.pc, entry: place.entry, at_return: false };
     made(place, request, site, Some(place.pc), &mut |func| {
@@ -300,7 +300,7 @@ fn beside(place: &dwarf::Place<'_, '_>, request: &Request<'_>) -> Result<Plan, E
     })
 }
 
-/// A program that the tracepoint calls, with the registers that were saved on the way.
+/// A program that the tracepoint calls, with the registers that were saved on the call path.
 fn saved(
     debug: &Debug<'_>,
     name: Name<'_>,

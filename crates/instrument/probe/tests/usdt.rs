@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Static tracepoints of a program, natively: the arguments are what the program computed, and it is told that somebody
-//! listens. Needs the right to load BPF, and `sys/sdt.h` (Debian's systemtap-sdt-dev).
+//! Static tracepoints of a program, natively: the arguments must equal the values that the program computed, and the
+//! program must see that somebody listens. Needs the right to load BPF, and `sys/sdt.h` (Debian's systemtap-sdt-dev).
 
 use std::path::Path;
 use std::process::Command;

@@ -311,7 +311,8 @@ impl<const ROOM: usize> Many<'_, ROOM> {
         self.number((d << 1 ^ d >> 63) as u64);
     }
 
-    /// Of at most eight bytes without a branch for each: its groups of seven bits are drawn apart.
+    /// Appends a number as LEB128. A number of at most eight bytes takes no branch for each byte: its groups of seven
+    /// bits are spread by shifts.
     #[inline(always)]
     fn number(&mut self, mut n: u64) {
         if n >> 56 == 0 {
@@ -335,7 +336,7 @@ impl<const ROOM: usize> Many<'_, ROOM> {
     }
 }
 
-/// Why a stream cannot be read on.
+/// Error in a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("byte {offset}: {what}")]
 pub struct StreamError {
@@ -542,7 +543,7 @@ mod tests {
             events.iter().for_each(|e| w.event(e));
             let r = Reader::new(&w.bytes).unwrap();
             prop_assert_eq!(r.map(Result::unwrap).collect::<Vec<_>>(), events.clone());
-            // Cut anywhere: what was whole, then at most one error.
+            // Truncated anywhere, the stream gives its complete events and then at most one error.
             for cut in begin..w.bytes.len() {
                 let got: Vec<_> = Reader::new(&w.bytes[..cut]).unwrap().collect();
                 let good = got.iter().filter(|e| e.is_ok()).count();

@@ -8,8 +8,8 @@
 //! - a statement runs as often as the next one if nothing else leads there, and as often as the one before it if that
 //!   continues nowhere else; a label runs as often as its statement;
 //! - statements inside a statement that was not reached are not reached, except for targets of a `goto`;
-//! - a branch of an `if` has the count that remains after the other branch, or after the code behind it if the branch
-//!   never gets there;
+//! - a branch of an `if` has the `if`'s count minus that of the other branch; without an `else`, a branch that always
+//!   leaves has the `if`'s count minus that of the statement behind;
 //! - a statement's further lines run with it, up to the first `&&`, `||` or `?`, and as far as operands ran.
 //!
 //! If this does not determine a count, the line stays unknown.

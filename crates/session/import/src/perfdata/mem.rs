@@ -162,7 +162,7 @@ enum What {
     Misses(Access),
     /// Each has IBS's registers.
     Ibs,
-    /// Each has a data source that tells.
+    /// Each has a data source that states a hit or a miss.
     Told,
     Nothing,
 }

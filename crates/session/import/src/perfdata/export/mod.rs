@@ -313,7 +313,7 @@ fn info(source: &Source<'_>, conv: &TimeConv) -> Vec<u64> {
         1,
         pt::TSC,
         pt::NO_RET_COMPRESSION,
-        // By records of all switches on a CPU.
+        // 3: switches are known by records of all switches on a CPU.
         if switches { 3 } else { 0 },
         0,
         1,
