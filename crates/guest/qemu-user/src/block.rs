@@ -42,7 +42,7 @@ const INSTRUCTIONS: u32 = 44;
 pub struct Entry {
     /// Address of data, or of code.
     va: u64,
-    /// The word in the table above.
+    /// The word of an access or of blocks. The module's page lists its bits.
     word: u64,
 }
 

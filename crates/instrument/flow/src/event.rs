@@ -99,7 +99,7 @@ pub struct Walked<'b> {
     pub ips: &'b [u64],
     /// Number of this path; [`Walked::NO_NUMBER`] if the decoder does not keep it.
     pub number: u32,
-    /// Numbers are valid within one epoch. The next epoch starts again at 0.
+    /// Numbers are valid within one epoch. The next epoch numbers its paths anew.
     pub epoch: u32,
     /// Number of changes of code and symbols so far.
     pub version: u32,

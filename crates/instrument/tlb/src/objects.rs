@@ -139,8 +139,8 @@ impl Objects {
         self.put(m.tgid, m.start, m.end, name, kind);
     }
 
-    /// Assigns the free parts of a range to an object: to an adjacent one of this name, if there is one, else to a new
-    /// one.
+    /// Assigns the free parts of a range to the process's object of this kind and name if there is one, else to a new
+    /// one. A range without a name always becomes a new object.
     fn put(&mut self, tgid: u32, start: u64, end: u64, name: &str, kind: Kind) {
         let map = self.maps.entry(tgid).or_default();
         let around = map.range(..=start).next_back().map(|(&s, &(e, number))| (s, e, number));
