@@ -50,6 +50,8 @@ printf '== %s, %s, as %s, %s rustup: making it\n' "$SUITE" "$ORDER" "$AS" "$RUST
 mmdebstrap --quiet --variant=minbase --include=sudo,ca-certificates "$SUITE" "$root" \
 	"deb $main $SUITE main" "deb $main $SUITE-updates main" "deb $security $SUITE-security main" \
 	>"$place/mmdebstrap.log" 2>&1 || { tail -n 5 "$place/mmdebstrap.log" >&2; exit 1; }
+# A root that is no mount has no propagation that `unshare --mount` could change, as a machine's root has.
+mount --bind "$root" "$root"
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
 # This machine's own authorities, if it has any.
 if [ -d /usr/local/share/ca-certificates ]; then
@@ -108,8 +110,8 @@ for target in $(echo "$ORDER" | tr , ' '); do
 	tail -n 3 "$place/$target.log"
 done
 if [ "$KEEP" = no ]; then
-	umount -l "$root/proc" "$root/sys" "$root/dev/shm" "$root/dev"
-	if [ "$RUST" = with ]; then umount -l "$root$home/.rustup" "$root$home/.cargo/bin"; fi
+	# With all that is mounted below it.
+	umount -l "$root"
 	rm -rf --one-file-system "$root"
 fi
 exit $failed

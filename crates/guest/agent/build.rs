@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Links the agent statically, so that it runs as /init in any initramfs, with or without a C library.
 //!
-//! `-C target-feature=+crt-static` cannot be set for one crate of a workspace, and set for all of them it
-//! breaks procedural macros and the observer's shared library. So the agent alone is linked with `-static`
-//! against a directory holding nothing but the static archives of what `std` asks the linker for: the
-//! linker looks there first, and finds no shared library to prefer.
+//! `-C target-feature=+crt-static` cannot be set for one crate of a workspace; set for all of them it breaks procedural
+//! macros and the observer's shared library. So the agent alone is linked with `-static` against a directory that holds
+//! only the static archives of the libraries that `std` needs. The linker searches that directory first, and finds no
+//! shared library to prefer.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `std` links on Linux with glibc. `gcc_s` has no static twin of its name: see [`main`].
+/// Libraries that `std` links on Linux with glibc. `gcc_s` has no static archive of the same name: see [`main`].
 const ARCHIVES: [&str; 6] = ["c", "m", "dl", "rt", "pthread", "util"];
 
 fn main() {
-    // From both crates that have it; a path that is not there would have them built anew each time.
+    // Both crates that use this file. A path that does not exist would cause a rebuild each time.
     println!("cargo::rerun-if-changed=../../guest/agent/build.rs");
     println!("cargo::rerun-if-env-changed=CC");
     let is_glibc = std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux")
@@ -47,7 +47,7 @@ fn main() {
     }
 }
 
-/// Where the C compiler keeps `file`, if it has it: it echoes the bare name otherwise.
+/// Path at which the C compiler has `file`, if it has it: otherwise it prints the bare name.
 fn find(file: &str) -> Option<PathBuf> {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let output = Command::new(compiler).arg(format!("-print-file-name={file}")).output().ok()?;

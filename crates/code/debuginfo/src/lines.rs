@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The line table of a whole program, kernel or module, with its functions and their code.
 //!
-//! In: the bytes of an ELF file with DWARF, and of the file with the code if that is another one. Out: [`Lines`].
-//! Modules (`.ko`) are not linked yet: their sections are laid out one behind the other here, and what in their debug
-//! information depends on that is filled in.
+//! Input: the bytes of an ELF file with DWARF, and of the file with the code if that is a different one. Output:
+//! [`Lines`]. Modules (`.ko`) are not linked yet: this places their sections one behind the other, and applies the
+//! relocations of their debug information.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,43 +17,43 @@ use object::{
 
 use crate::source::by_build_id;
 
-/// Where sections of an unlinked file are laid out from: far from 0, where what was thrown away points to.
+/// Start address for the sections of an unlinked file: far from 0, which stands for discarded code.
 const UNLINKED: u64 = 0x1000_0000;
 
-/// Code that belongs to a line.
+/// Code of a source line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// First address.
     pub start: u64,
     /// One past the last.
     pub end: u64,
-    /// Which of [`Lines::files`].
+    /// Index into [`Lines::files`].
     pub file: u32,
-    /// The line; 0 where the compiler names none.
+    /// The line; 0 if the compiler names none.
     pub line: u32,
-    /// A statement begins here, not a piece of one that was moved.
+    /// A statement begins here, not a moved part of one.
     pub statement: bool,
-    /// What it points to is in the first column: of C, the brace that ends a function.
+    /// The source position is in the first column: in C, the brace that ends a function.
     pub first_column: bool,
-    /// Tells pieces of code of one line apart.
+    /// Distinguishes pieces of code of one line.
     pub discriminator: u32,
 }
 
-/// A statement that has no instruction of its own left: it is executed when its address is reached.
+/// A statement without instructions of its own. It is executed when its address is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bare {
-    /// Where.
+    /// Its address.
     pub address: u64,
-    /// Which of [`Lines::files`].
+    /// Index into [`Lines::files`].
     pub file: u32,
     /// The line.
     pub line: u32,
 }
 
-/// What the source says of a function.
+/// A function's declaration in the source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Declared {
-    /// The line of its name; 0 if that is not told.
+    /// The line of its name; 0 if unknown.
     pub line: u32,
     /// It returns a value.
     pub has_value: bool,
@@ -62,13 +62,13 @@ pub struct Declared {
 /// A function with code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Its name, as the linker knows it.
+    /// Its name as known to the linker.
     pub name: String,
-    /// Its entry.
+    /// Its entry address.
     pub start: u64,
-    /// Its code: no more than up to the next function.
+    /// Its code, up to the next function at most.
     pub code: Vec<u8>,
-    /// What the source says of it.
+    /// Its declaration.
     pub declared: Declared,
 }
 
@@ -81,31 +81,31 @@ pub struct Section {
     pub end: u64,
 }
 
-/// What a file's debug information says of its code.
+/// A file's debug information about its code.
 #[derive(Debug, Clone, Default)]
 pub struct Lines {
-    /// Paths of source files; absolute if the compiler told its folder.
+    /// Paths of source files; absolute if the compiler recorded its folder.
     pub files: Vec<String>,
-    /// The folder that most of its units were compiled in.
+    /// The folder in which most units were compiled.
     pub folder: Option<String>,
-    /// By address; they do not overlap.
+    /// Sorted by address; they do not overlap.
     pub rows: Vec<Row>,
-    /// By address; at one address as the compiler has them.
+    /// Sorted by address; at one address in the compiler's order.
     pub bare: Vec<Bare>,
-    /// By address; they do not overlap.
+    /// Sorted by address; they do not overlap.
     pub functions: Vec<Function>,
-    /// By address.
+    /// Sorted by address.
     pub sections: Vec<Section>,
-    /// Constants, by where they are; of a linked file.
+    /// Constants by address, for a linked file.
     pub constants: Vec<(u64, Vec<u8>)>,
 }
 
 impl Lines {
-    /// What debug information says of a file's code: in itself, or under one of the folders by its build id. `None` if
-    /// there is none.
+    /// Reads the debug information about a file's code: in the file itself, or under one of the folders by its build
+    /// id. `None` if there is none.
     ///
     /// # Errors
-    /// A file cannot be read, or is not what it should be.
+    /// A file cannot be read, or is not valid.
     pub fn of_file(file: &Path, folders: &[PathBuf]) -> Result<Option<Self>, String> {
         of_file(file, folders, &Self::read)
     }
@@ -126,7 +126,7 @@ impl Lines {
         let mut lines = Lines { sections, ..Lines::default() };
         lines.functions = functions(&debug, &code, &bases);
         if code.kind() != ObjectKind::Relocatable {
-            // Sections of a damaged file may overlap: together they have no more than the file.
+            // Sections of a damaged file may overlap. Together they are limited to the size of the file.
             let mut room = size;
             for section in code.sections().filter(|s| s.kind() == SectionKind::ReadOnlyData) {
                 let Ok(data) = section.data() else { continue };
@@ -152,7 +152,7 @@ impl Lines {
             let folder = unit.comp_dir.map(|d| d.to_string_lossy().into_owned()).unwrap_or_default();
             let Some(program) = unit.line_program.clone() else { continue };
             *folders.entry(folder.clone()).or_default() += 1;
-            // Of this unit's files, those met.
+            // The files of this unit that appear.
             let mut met: HashMap<u64, u32> = HashMap::new();
             let mut open: Option<Row> = None;
             let mut rows = program.rows();
@@ -160,7 +160,7 @@ impl Lines {
                 let row = *row;
                 if let Some(mut last) = open.take() {
                     last.end = row.address();
-                    // What was thrown away by the linker is at 0.
+                    // Code that the linker discarded is at 0.
                     if last.start < last.end && last.start != 0 {
                         self.rows.push(last);
                     } else if last.start == last.end && last.start != 0 && last.statement && last.line != 0 {
@@ -193,7 +193,7 @@ impl Lines {
             }
         }
         self.rows.sort_by_key(|row| (row.start, row.end));
-        // Sequences of one address: the first stays.
+        // Of sequences at the same address, the first stays.
         let mut end = 0;
         self.rows.retain(|row| {
             let keep = row.start >= end;
@@ -210,10 +210,10 @@ impl Lines {
     }
 }
 
-/// Reads debug information, and the code it is on.
+/// Reads debug information, and the code that it describes.
 type Read<'r, T> = &'r dyn Fn(&[u8], &[u8]) -> Result<Option<T>, String>;
 
-/// What `read` makes of a file's debug information and its code, wherever the debug information is.
+/// Applies `read` to a file's code and its debug information, wherever the latter is.
 pub(crate) fn of_file<T>(file: &Path, folders: &[PathBuf], read: Read<'_, T>) -> Result<Option<T>, String> {
     let code = std::fs::read(file).map_err(|e| e.to_string())?;
     if let Some(found) = read(&code, &code)? {
@@ -226,7 +226,7 @@ pub(crate) fn of_file<T>(file: &Path, folders: &[PathBuf], read: Read<'_, T>) ->
     read(&debug, &code)
 }
 
-/// What line programs need.
+/// Sections that line programs need.
 const SECTIONS: [SectionId; 9] = [
     SectionId::DebugAbbrev,
     SectionId::DebugInfo,
@@ -241,12 +241,12 @@ const SECTIONS: [SectionId; 9] = [
 
 pub(crate) type Sections<'d> = HashMap<&'static str, Cow<'d, [u8]>>;
 
-/// The debug information's own sections.
+/// The sections of the debug information.
 pub(crate) fn sections<'d>(debug: &object::File<'d>, bases: &Bases) -> Sections<'d> {
     SECTIONS.iter().map(|id| (id.name(), section(debug, id.name(), bases))).collect()
 }
 
-/// Debug information in these sections.
+/// Opens the debug information in these sections.
 pub(crate) fn load<'s>(data: &'s Sections<'_>) -> Result<gimli::Dwarf<Slice<'s>>, gimli::Error> {
     gimli::Dwarf::load(|id: SectionId| -> Result<_, gimli::Error> {
         Ok(EndianSlice::new(data.get(id.name()).map_or(&[][..], |d| d), LittleEndian))
@@ -255,7 +255,7 @@ pub(crate) fn load<'s>(data: &'s Sections<'_>) -> Result<gimli::Dwarf<Slice<'s>>
 
 pub(crate) type Bases = HashMap<SectionIndex, u64>;
 
-/// Where each section with code is, and what that adds to the addresses in it.
+/// The address of each section with code, and the offset that it adds to addresses inside.
 pub(crate) fn layout(file: &object::File<'_>) -> (Bases, Vec<Section>) {
     let unlinked = file.kind() == ObjectKind::Relocatable;
     let (mut bases, mut sections) = (Bases::new(), Vec::new());
@@ -274,19 +274,19 @@ pub(crate) fn layout(file: &object::File<'_>) -> (Bases, Vec<Section>) {
 
 fn functions(debug: &object::File<'_>, code: &object::File<'_>, bases: &Bases) -> Vec<Function> {
     let mut found: Vec<(u64, u64, String, SectionIndex)> = Vec::new();
-    // A stripped program has its symbols with the debug information.
+    // A stripped program's symbols are with its debug information.
     let stripped = code.symbols().next().is_none();
     for symbol in if stripped { debug.symbols() } else { code.symbols() } {
         let Some(index) = symbol.section_index() else { continue };
         let (SymbolKind::Text, Some(&base)) = (symbol.kind(), bases.get(&index)) else { continue };
         let Ok(name) = symbol.name() else { continue };
-        // What was moved away from a function is a part of it, entered from there only.
+        // A part moved away from a function belongs to it, and is entered only from there.
         if symbol.size() > 0 && !name.starts_with("__pfx_") {
             let start = base.wrapping_add(symbol.address());
             found.push((start, symbol.size(), name.to_owned(), index));
         }
     }
-    // Of aliases, the first by name.
+    // Of aliases, the first by name stays.
     found.sort_by(|a, b| (a.0, &a.2).cmp(&(b.0, &b.2)));
     found.dedup_by_key(|f| f.0);
     let ends: Vec<u64> = found.iter().skip(1).map(|f| f.0).chain([u64::MAX]).collect();
@@ -305,7 +305,7 @@ fn functions(debug: &object::File<'_>, code: &object::File<'_>, bases: &Bases) -
     functions
 }
 
-/// A section's data, with what an unlinked file leaves open filled in.
+/// A section's data, with an unlinked file's relocations applied.
 fn section<'d>(file: &object::File<'d>, name: &str, bases: &Bases) -> Cow<'d, [u8]> {
     let Some(section) = file.section_by_name(name) else { return Cow::Borrowed(&[]) };
     let Ok(data) = section.uncompressed_data() else { return Cow::Borrowed(&[]) };
@@ -332,8 +332,8 @@ fn section<'d>(file: &object::File<'d>, name: &str, bases: &Bases) -> Cow<'d, [u
 
 pub(crate) type Slice<'d> = EndianSlice<'d, LittleEndian>;
 
-/// What a unit says of its functions, by their entries; returns files and lines of its labels, which are in the first
-/// column as well.
+/// Reads the declarations of a unit's functions, by entry address. Returns files and lines of its labels, which are in
+/// the first column too.
 fn declarations(
     dwarf: &gimli::Dwarf<Slice<'_>>,
     unit: &gimli::Unit<Slice<'_>>,
@@ -354,7 +354,7 @@ fn declarations(
         let Some(low) = entry.attr_value(gimli::DW_AT_low_pc) else { continue };
         let Some(start) = dwarf.attr_address(unit, low)? else { continue };
         let mut found = told(entry);
-        // A copy says what it is one of.
+        // A copy refers to its original.
         for origin in [gimli::DW_AT_abstract_origin, gimli::DW_AT_specification] {
             if let Some(gimli::AttributeValue::UnitRef(origin)) = entry.attr_value(origin) {
                 let of = told(&unit.entry(origin)?);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which function's source an address is of, and through which calls that were inlined there.
+//! Maps addresses to the source function to which they belong, and to the inlined calls around it.
 //!
-//! In: the bytes of an ELF file with DWARF, and of the file with the code. Out: [`Scopes`], asked by address.
+//! Input: the bytes of an ELF file with DWARF, and of the file with the code. Output: [`Scopes`], which is looked up by
+//! address.
 
 use std::path::{Path, PathBuf};
 
@@ -10,27 +11,27 @@ use object::Object as _;
 
 use crate::lines::{Slice, layout, load, of_file, sections};
 
-/// A function, or a copy of it within another.
+/// A function, or an inlined copy of one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Its name, as the linker knows it.
+    /// Its name as known to the linker.
     pub name: String,
     /// The line of its name.
     pub line: u32,
-    /// Where it is entered; of a copy, 0.
+    /// Its entry address; 0 for a copy.
     pub entry: u64,
-    /// What it is a copy in, and the call it stands for.
+    /// For a copy: the scope that contains it, and the call that it replaces.
     pub within: Option<Call>,
 }
 
-/// A call that was inlined.
+/// An inlined call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// Index of the scope that calls.
+    /// Index of the calling scope.
     pub from: u32,
     /// The call's line.
     pub line: u32,
-    /// Tells calls of one line apart.
+    /// Distinguishes calls of one line.
     pub discriminator: u32,
 }
 
@@ -41,25 +42,25 @@ struct Range {
     scope: u32,
 }
 
-/// Functions and inlined copies of them, by address.
+/// Functions and their inlined copies, by address.
 #[derive(Debug, Clone, Default)]
 pub struct Scopes {
-    /// Outer ones before those in them.
+    /// Outer scopes come before inner ones.
     pub all: Vec<Scope>,
-    /// Parts that one scope is the innermost of; they do not overlap.
+    /// Ranges with their innermost scope; they do not overlap.
     parts: Vec<Range>,
 }
 
 impl Scopes {
-    /// As [`Lines::of_file`](crate::lines::Lines::of_file).
+    /// Like [`Lines::of_file`](crate::lines::Lines::of_file).
     ///
     /// # Errors
-    /// A file cannot be read, or is not what it should be.
+    /// A file cannot be read, or is not valid.
     pub fn of_file(file: &Path, folders: &[PathBuf]) -> Result<Option<Self>, String> {
         of_file(file, folders, &Self::read)
     }
 
-    /// Reads the debug information in `debug` on the code in `code`. `None` if there is none.
+    /// Reads the debug information in `debug` about the code in `code`. `None` if there is none.
     ///
     /// # Errors
     /// One of them is no ELF file, or its debug information is damaged.
@@ -97,7 +98,7 @@ impl Scopes {
         unit: &Unit<Slice<'_>>,
         ranges: &mut Vec<Range>,
     ) -> Result<(), gimli::Error> {
-        // Scopes that are open, by their depth.
+        // Open scopes with their depth.
         let mut open: Vec<(isize, u32)> = Vec::new();
         let mut entries = unit.entries();
         while let Some(entry) = entries.next_dfs()? {
@@ -117,7 +118,7 @@ impl Scopes {
             let mut found = dwarf.die_ranges(unit, entry)?;
             let before = ranges.len();
             while let Some(range) = found.next()? {
-                // What the linker threw away is at 0.
+                // Code that the linker discarded is at 0.
                 if range.begin != 0 && range.begin < range.end {
                     entry_at = if entry_at == 0 { range.begin } else { entry_at };
                     ranges.push(Range { start: range.begin, end: range.end, scope });
@@ -145,10 +146,10 @@ fn number(entry: &DebuggingInformationEntry<Slice<'_>>, name: gimli::DwAt) -> u3
     value.and_then(|value| u32::try_from(value).ok()).unwrap_or(0)
 }
 
-/// References are followed so far.
+/// Maximum of references followed.
 const HOPS: u32 = 8;
 
-/// A function's name and its line, its own or those of what it is a copy of.
+/// The name and line of a function, its own or those of its original.
 fn named(
     dwarf: &gimli::Dwarf<Slice<'_>>,
     unit: &Unit<Slice<'_>>,
@@ -168,7 +169,7 @@ fn named(
             && hops < HOPS
         {
             let of = named(dwarf, unit, origin, hops + 1)?;
-            // A C++ function's name as the linker knows it may be with its declaration.
+            // The linker's name of a C++ function may be at its declaration.
             if name.is_empty() || entry.attr(gimli::DW_AT_linkage_name).is_none() {
                 name = of.0;
             }
@@ -178,7 +179,7 @@ fn named(
     Ok((name, line))
 }
 
-/// Takes nested ranges apart. Those of one extent are nested as they come.
+/// Splits nested ranges. Of ranges with the same extent, later ones are inside earlier ones.
 fn innermost(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.sort_by_key(|range| (range.start, std::cmp::Reverse(range.end), range.scope));
     let mut parts: Vec<Range> = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Source lines, from debug information: the recorded file's own, or the one that its build id names.
+//! Source lines from debug information: of the recorded file itself, or of the file named by its build id.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,9 +11,9 @@ use object::{Object as _, ObjectSection as _};
 /// One frame at an address: a function and a line in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// The function, as its source names it.
+    /// The function's name in the source.
     pub function: Option<String>,
-    /// File, as the compiler was told.
+    /// The file's path, as given to the compiler.
     pub file: String,
     /// Line, from 1.
     pub line: u32,
@@ -22,9 +22,9 @@ pub struct Frame {
 /// Source lines of one file's code.
 pub struct Source {
     loader: Loader,
-    /// From link-time addresses to those that are asked for.
+    /// Offset from link-time addresses to run-time ones.
     bias: u64,
-    /// Texts of the source files that are here.
+    /// Texts of the source files that are available.
     files: HashMap<String, Option<Vec<String>>>,
 }
 
@@ -34,18 +34,18 @@ impl std::fmt::Debug for Source {
     }
 }
 
-/// Larger source files are not read.
+/// Maximum size of a source file, bytes.
 const MAX_SOURCE: u64 = 16 << 20;
 
-/// Where kernels for x86-64 are linked (Linux, arch/x86/include/asm/page_64_types.h, `__START_KERNEL`).
+/// Link address of x86-64 kernels (Linux, arch/x86/include/asm/page_64_types.h, `__START_KERNEL`).
 const KERNEL_BASE: u64 = 0xffff_ffff_8100_0000;
 
 impl Source {
-    /// The debug information for a program or library, `file`: in itself, or under one of the folders `debug` as
+    /// Loads the debug information for a program or library, `file`: from itself, or from one of the folders `debug` as
     /// `.build-id/xx/yyyy.debug`. `None` if there is none.
     ///
     /// # Errors
-    /// A file that holds debug information which cannot be read.
+    /// A file has debug information that cannot be read.
     pub fn of_file(file: &Path, debug: &[PathBuf]) -> Result<Option<Self>, String> {
         let Ok(bytes) = fs::read(file) else { return Ok(None) };
         let Ok(elf) = object::File::parse(&*bytes) else { return Ok(None) };
@@ -59,11 +59,11 @@ impl Source {
         }
     }
 
-    /// The debug information of the kernel whose first function was at `start`, in `vmlinux`. `name` and `address`
-    /// are a function of it as it ran, by which the file is checked.
+    /// Loads the debug information in `vmlinux` of the kernel whose first function was at `start`. `name` and `address`
+    /// are one of its functions at run time, by which the file is checked.
     ///
     /// # Errors
-    /// It cannot be read, or is that of another kernel.
+    /// It cannot be read, or belongs to another kernel.
     pub fn of_kernel(vmlinux: &Path, start: u64, name: &str, address: u64) -> Result<Self, String> {
         // The kernel moves as a whole, by multiples of 2 MiB.
         let bias = (start & !0x1f_ffff).wrapping_sub(KERNEL_BASE & !0x1f_ffff);
@@ -87,7 +87,7 @@ impl Source {
         Ok(Self { loader, bias, files: HashMap::new() })
     }
 
-    /// The frames at an address, innermost first: what was inlined, and last the function itself.
+    /// The frames at an address, innermost first: inlined functions, and last the function itself.
     pub fn frames(&self, address: u64) -> Vec<Frame> {
         let mut frames = Vec::new();
         let Ok(mut found) = self.loader.find_frames(address.wrapping_sub(self.bias)) else { return frames };
@@ -100,7 +100,7 @@ impl Source {
         frames
     }
 
-    /// A line of the source, if its file is here.
+    /// A line of the source, if its file is available.
     pub fn text(&mut self, file: &str, line: u32) -> Option<&str> {
         let lines = self.files.entry(file.to_owned()).or_insert_with(|| {
             let small = fs::metadata(file).is_ok_and(|m| m.is_file() && m.len() <= MAX_SOURCE);
@@ -111,7 +111,7 @@ impl Source {
     }
 }
 
-/// The file of a build id under one of the folders, if there is one.
+/// The file with a build id under one of the folders, if there is one.
 pub fn by_build_id(id: &[u8], debug: &[PathBuf]) -> Option<PathBuf> {
     let (first, rest) = id.split_first()?;
     let rest: String = rest.iter().map(|b| format!("{b:02x}")).collect();

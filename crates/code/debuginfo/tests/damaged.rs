@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fuzzer's seeds of the reader of line tables, whole and damaged at every place, on a stable toolchain.
+//! The fuzzer's seeds for the reader of line tables, unchanged and damaged at every place, on a stable toolchain.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bringing the guest up: file systems, modules, the loopback device.
+//! Starts the guest: file systems, modules, the loopback device.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use kprism_agent::{DEPMOD_WANTED, MODULE_LIST, OPTIONAL_MODULE};
 
-/// What is mounted: (type, place, options, needed).
+/// File systems to mount: (type, place, options, needed).
 const MOUNTS: [(&str, &str, &str, bool); 9] = [
     ("proc", "/proc", "", true),
     ("sysfs", "/sys", "", true),
@@ -24,7 +24,7 @@ const MOUNTS: [(&str, &str, &str, bool); 9] = [
     ("tracefs", "/sys/kernel/tracing", "", false),
 ];
 
-/// Mounts what a command expects to find.
+/// Mounts the file systems that commands expect.
 pub fn mount_all() -> io::Result<()> {
     for (kind, place, options, needed) in MOUNTS {
         let result = fs::create_dir_all(place).and_then(|()| mount(kind, place, options));
@@ -51,8 +51,8 @@ fn mount(kind: &str, place: &str, options: &str) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Loads the modules that the initramfs lists. One that is there already is no error; an optional one that the kernel
-/// refuses is one line on the console.
+/// Loads the modules that the initramfs lists. A module that is already loaded is no error. An optional one that the
+/// kernel refuses gives one line on the console.
 pub fn load_modules() -> io::Result<()> {
     if Path::new(DEPMOD_WANTED).exists() {
         // Without kmod in the guest, insmod's full paths still work.
@@ -82,9 +82,9 @@ pub fn load_modules() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the kernel's random numbers ready. There is no hardware to get any from, and without this the first
-/// program that asks would spin for a second in the kernel's gathering of jitter. The lab keeps no secrets, and
-/// wants the same numbers every time.
+/// Initialises the kernel's random numbers. The guest has no hardware source for them. Without this, the first program
+/// that asks would spin for a second while the kernel gathers jitter. The lab keeps no secrets, and wants the same
+/// numbers every time.
 pub fn seed_random() {
     /// `struct rand_pool_info` of include/uapi/linux/random.h.
     #[repr(C)]
@@ -104,7 +104,7 @@ pub fn seed_random() {
     unsafe { libc::ioctl(device.as_raw_fd(), RNDADDENTROPY, &info) };
 }
 
-/// Names the machine and brings `lo` up, for commands that talk to themselves. No failure matters.
+/// Sets the host name and brings `lo` up, for commands that use the loopback. Failures are ignored.
 pub fn set_up_network() {
     fs::write("/proc/sys/kernel/hostname", "kprism").ok();
     // SAFETY: a plain socket, and an ifreq that lives through both calls.
@@ -124,7 +124,7 @@ pub fn set_up_network() {
     }
 }
 
-/// Whether any BPF program is loaded.
+/// Returns true if any BPF program is loaded.
 pub fn has_bpf_programs() -> bool {
     const BPF_PROG_GET_NEXT_ID: libc::c_int = 11;
     // The part of union bpf_attr that the command reads: start_id, next_id, open_flags.
@@ -136,8 +136,8 @@ pub fn has_bpf_programs() -> bool {
     }
 }
 
-/// Whether a tracer has put code of its own into the kernel: ftrace's trampolines, the copied instructions of
-/// kprobes. They have names in kallsyms for as long as they are there.
+/// Returns true if a tracer has put its own code into the kernel: ftrace's trampolines, or the copied instructions of
+/// kprobes. They have names in kallsyms while they exist.
 pub fn is_traced() -> bool {
     ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/debug/kprobes/list"].iter().any(|path| {
         let mut first = [0];
@@ -168,8 +168,8 @@ pub fn build_id() -> String {
     String::new()
 }
 
-/// Waits until the kernel's own start-up work is over (self-tests of crypto algorithms run on for seconds), so
-/// that no run begins in the middle of it: less than 2 % busy for half a second, at most half a minute.
+/// Waits until the kernel's own start-up work is over (self-tests of crypto algorithms run for seconds), so that no run
+/// begins during it: until the CPUs are less than 2 % busy for half a second, or for at most half a minute.
 pub fn settle() {
     const ROUND: Duration = Duration::from_millis(500);
     let mut last = idle_and_total();
@@ -184,11 +184,11 @@ pub fn settle() {
     }
 }
 
-/// Idle and all ticks since boot, from the first line of `/proc/stat`.
+/// Idle ticks and all ticks since boot, from the first line of `/proc/stat`.
 fn idle_and_total() -> (u64, u64) {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks: Vec<u64> =
         stat.lines().next().unwrap_or("").split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    // user nice system idle iowait irq softirq steal; the guest times after these are in user's already.
+    // user nice system idle iowait irq softirq steal. The guest times after these are included in user.
     (ticks.get(3).copied().unwrap_or(0), ticks.iter().take(8).sum())
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Gives a folder to the host: a `newc` archive, piece by piece in memory that the host reads while the guest stands.
+//! Passes a folder to the host as a `newc` archive, piece by piece, in memory that the host reads while the guest is
+//! stopped.
 //!
-//! A port would take a device access a byte. Pieces, so that a folder of any size needs little memory beside itself.
+//! Writing to a port would take a device access per byte. In pieces, a folder of any size needs little additional
+//! memory.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,10 +15,10 @@ use kprism_agent::Region;
 
 use crate::ports::PinnedBuffer;
 
-/// How much the host reads at a time.
+/// Size of a piece, bytes.
 const PIECE: usize = 16 << 20;
 
-/// Sends all files below `folder`; `give` returns once the host has read the region.
+/// Sends all files below `folder`. `give` returns once the host has read the region.
 pub fn send(folder: &Path, give: impl FnMut(Region)) -> io::Result<()> {
     if !folder.is_dir() {
         return Ok(());
@@ -26,7 +28,7 @@ pub fn send(folder: &Path, give: impl FnMut(Region)) -> io::Result<()> {
     trailer(&mut pieces)?.flush()
 }
 
-/// Files and folders below `path`, in order of their names; `name` is its own name in the archive, empty at the top.
+/// Files and folders below `path`, sorted by name. `name` is the path's own name in the archive, empty at the top.
 fn tree(path: &Path, name: &str, output: &mut impl Write) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     if found.is_file() {
@@ -60,7 +62,7 @@ fn tree(path: &Path, name: &str, output: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Cuts what is written into pieces.
+/// Splits the output into pieces.
 struct Pieces<F> {
     buffer: PinnedBuffer,
     used: usize,

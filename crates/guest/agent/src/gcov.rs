@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads the kernel's coverage counters: all of `/sys/kernel/debug/gcov`, before and after something.
+//! Reads the kernel's coverage counters: all of `/sys/kernel/debug/gcov`, before and after a window.
 //!
-//! Reading is code of the kernel that is counted, too. So it is done by one process, each file whole at once into memory
-//! that is there already, and twice before the window: the second reading has what one reading adds, and that can be
-//! taken out of the window ([`Session`]). The files have no sizes to `stat` (which is why `tar` finds them empty). What is
-//! kept are archives whose files are called as the objects on the machine that built the kernel.
+//! Reading executes kernel code, which is counted too. So a single process reads, each file at once and into memory
+//! that is already there, and it reads several times before the window. The differences between these readings are the
+//! cost of one reading, which can be subtracted from the window ([`Session`]). The files have no size for `stat` (so
+//! `tar` finds them empty). The result is stored as archives, with the files named after the objects on the machine
+//! that built the kernel.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
@@ -14,15 +15,15 @@ use std::path::{Path, PathBuf};
 
 use cpio::newc::{Builder, trailer};
 
-/// Where the kernel shows its counters.
+/// Folder in which the kernel exposes its counters.
 pub const FOLDER: &str = "/sys/kernel/debug/gcov";
 
-/// A regular file that its owner may read.
+/// File mode: a regular file that its owner may read.
 const FILE: u32 = 0o100400;
-/// Memory for counters is taken in steps of this.
+/// Step in which memory for counters is allocated, bytes.
 const STEP: usize = 1 << 20;
 
-/// All counters of one moment.
+/// All counters at one moment.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     files: Vec<(PathBuf, Range<usize>)>,
@@ -30,19 +31,20 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads every `.gcda` file below `folder`, in order of their names. `room` is how many bytes are expected: memory for
-    /// them is taken and touched before, not while reading.
+    /// Reads every `.gcda` file below `folder`, sorted by name. `room` is the expected number of bytes. Memory for them
+    /// is allocated and touched before, not while reading.
     ///
     /// # Errors
-    /// If the folder cannot be read: the kernel has no gcov, debugfs is not mounted, or the caller is not root.
+    /// The folder cannot be read: the kernel has no gcov, debugfs is not mounted, or the caller is not root.
     pub fn take(folder: &Path, room: usize) -> io::Result<Self> {
-        // Touched: reading into new pages would take page faults, in one reading more than in the next.
+        // The memory is touched first: reading into new pages would take page faults, and not equally many in each
+        // reading.
         let mut bytes = vec![1; room.next_multiple_of(STEP)];
         let (mut names, mut files, mut used) = (Vec::new(), Vec::new(), 0);
         list(folder, &mut names)?;
         files.reserve(names.len());
         for name in names {
-            // A module that is unloaded now takes its files along.
+            // A module that is unloaded now takes its files with it.
             let Ok(mut file) = File::open(&name) else { continue };
             let start = used;
             loop {
@@ -62,20 +64,20 @@ impl Snapshot {
         Ok(Self { files, bytes })
     }
 
-    /// Bytes of all counters.
+    /// Size of all counters, bytes.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Objects that have counters.
+    /// Number of objects that have counters.
     pub fn objects(&self) -> usize {
         self.files.len()
     }
 
-    /// Writes them as a `newc` archive, with paths relative to `folder`.
+    /// Writes the counters as a `newc` archive, with paths relative to `folder`.
     ///
     /// # Errors
-    /// Of `out`.
+    /// Writing to `out` fails.
     pub fn archive(&self, folder: &Path, out: &mut dyn Write) -> io::Result<()> {
         for (name, range) in &self.files {
             let bytes = &self.bytes[range.clone()];
@@ -89,7 +91,7 @@ impl Snapshot {
     }
 }
 
-/// Lists the data files, sorted: the same kernel gives the same archive.
+/// Lists the data files in sorted order, so that the same kernel gives the same archive.
 fn list(folder: &Path, names: &mut Vec<PathBuf>) -> io::Result<()> {
     let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_unstable_by_key(fs::DirEntry::file_name);
@@ -104,7 +106,7 @@ fn list(folder: &Path, names: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// A window: counters before it, several times, and after it.
+/// A window: several readings of the counters before it, and one after it.
 #[derive(Debug, Default)]
 pub struct Session {
     folder: PathBuf,
@@ -112,20 +114,20 @@ pub struct Session {
     after: Option<Snapshot>,
 }
 
-/// Readings before the window, one after the other, to tell what a reading adds.
+/// Archives of the readings before the window. Their differences show the cost of a reading.
 pub const IDLE: [&str; 4] = ["idle-1.cpio", "idle-2.cpio", "idle-3.cpio", "idle-4.cpio"];
-/// The reading right before the window.
+/// Archive of the reading right before the window.
 pub const BEFORE: &str = "before.cpio";
-/// The reading right after it.
+/// Archive of the reading right after the window.
 pub const AFTER: &str = "counters.cpio";
 
 impl Session {
-    /// Reads the counters below `folder` a few times, the last time for the window: call this right before it.
+    /// Reads the counters below `folder` several times, the last time for the window. Call this right before it.
     ///
     /// # Errors
     /// As [`Snapshot::take`].
     pub fn begin(folder: &Path) -> io::Result<Self> {
-        // The first reading finds caches empty, and tells how much there is.
+        // The first reading fills caches, and shows the size.
         let room = Snapshot::take(folder, 0)?.size() + STEP;
         let mut before = Vec::with_capacity(IDLE.len() + 1);
         for _ in 0..=IDLE.len() {
@@ -134,7 +136,7 @@ impl Session {
         Ok(Self { folder: folder.to_owned(), before, after: None })
     }
 
-    /// Reads them after the window: call this right after it.
+    /// Reads the counters after the window. Call this right after it.
     ///
     /// # Errors
     /// As [`Snapshot::take`].
@@ -144,7 +146,7 @@ impl Session {
         Ok(())
     }
 
-    /// Objects that had counters, at the end.
+    /// Number of objects with counters, at the end.
     pub fn objects(&self) -> usize {
         self.after.as_ref().or(self.before.last()).map_or(0, Snapshot::objects)
     }
@@ -152,7 +154,7 @@ impl Session {
     /// Writes [`IDLE`], [`BEFORE`] and [`AFTER`] to the folder `place`.
     ///
     /// # Errors
-    /// Of writing.
+    /// Writing fails.
     pub fn save(&self, place: &Path) -> io::Result<()> {
         fs::create_dir_all(place)?;
         let names = IDLE.into_iter().chain([BEFORE]);
@@ -194,7 +196,7 @@ mod tests {
             fs::write(below.join(name), contents).unwrap();
         }
         let mut session = Session::begin(&folder.join("from")).unwrap();
-        // A module comes, another goes.
+        // One module is loaded, another unloaded.
         fs::write(below.join("c.gcda"), "ccc").unwrap();
         fs::remove_file(below.join("b.gcda")).unwrap();
         session.end().unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Running one job: the commands before, the command between its marks, its output.
+//! Runs one job: the commands before it, the command between its marks, and the forwarding of its output.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -15,7 +15,8 @@ use kprism_agent::{
 
 use crate::ports;
 
-/// Runs the commands before and then the command itself; gives its exit code as a shell would, and counters that were read.
+/// Runs the commands before, then the command itself. Returns its exit code as a shell would, and the counters, if they
+/// were read here.
 pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Session>)> {
     let children = ChildSignal::new()?;
     for line in &job.before {
@@ -72,7 +73,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
                 ports::mark(MARK_BEGIN, pid);
                 return ports::allow_ports(false);
             }
-            // Otherwise giving the ports up is no part of what is recorded.
+            // Otherwise the loss of the port rights must not be recorded.
             ports::allow_ports(false)?;
             ports::mark(MARK_BEGIN, pid);
             Ok(())
@@ -90,7 +91,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
     let code = match status {
         Ok(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8,
         Err(error) => {
-            // Begin was marked if the fork went well: an end without a begin does no harm.
+            // The begin was marked if the fork succeeded. An end without a begin does no harm.
             ports::mark(MARK_END, 0);
             ports::write(STDERR_PORT, format!("kprism: {program}: {error}\n").as_bytes());
             if stops {
@@ -103,11 +104,12 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
     Ok((code, session))
 }
 
-/// The messages at which the host reads counters, made before: saying them takes instructions of this program only.
+/// The messages at which the host reads counters, encoded in advance: sending them executes instructions of this
+/// program only.
 #[derive(Debug, Clone, Copy)]
 struct Moments {
     messages: [&'static [u8]; 2],
-    /// By the observer.
+    /// True if the observer stops the guest.
     held: bool,
 }
 
@@ -132,7 +134,7 @@ impl Moments {
     }
 }
 
-/// What a shell command prints, with its errors. It is waited for, as nothing else is going on any more.
+/// The output of a shell command, including its errors. The command is waited for, because nothing else runs by then.
 pub fn output_of(line: &str, job: &Job) -> String {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", line]);
@@ -146,12 +148,12 @@ pub fn output_of(line: &str, job: &Job) -> String {
     }
 }
 
-/// The working directory of the job's commands.
+/// Working directory of the job's commands.
 fn folder(job: &Job) -> &str {
     if job.cwd.is_empty() { "/root" } else { &job.cwd }
 }
 
-/// Refuses a working directory that is not there: starting a command in it would fail as if the command were not there.
+/// Refuses a working directory that does not exist. Starting a command in it would fail as if the command were missing.
 fn has_folder(job: &Job) -> io::Result<()> {
     let folder = folder(job);
     match std::fs::metadata(folder) {
@@ -177,8 +179,8 @@ fn set_up(command: &mut Command, job: &Job) {
     }
 }
 
-/// Starts `command`, forwards its output to the two `ports` and waits for it. The end mark and `ended` come with its end,
-/// before the rest of its output is drained.
+/// Starts `command`, forwards its output to the two `ports` and waits for it. The end mark and `ended` come when it
+/// ends, before the rest of its output is forwarded.
 fn spawn_and_wait(
     command: &mut Command,
     children: &ChildSignal,
@@ -212,7 +214,7 @@ fn spawn_and_wait(
     }
 }
 
-/// Copies what the pipe has to its port; forgets the pipe at its end.
+/// Copies available data from the pipe to its port. Closes the pipe at its end.
 fn forward(slot: &mut Option<(OwnedFd, u16)>) {
     let mut buffer = [0; 65536];
     while let Some((pipe, port)) = slot {
@@ -225,7 +227,7 @@ fn forward(slot: &mut Option<(OwnedFd, u16)>) {
     }
 }
 
-/// Buries every dead process, as PID 1 must; gives the status of `child` if it is among them.
+/// Reaps all dead processes, as PID 1 must. Returns the status of `child` if it is among them.
 fn reap(child: &mut Child) -> Option<ExitStatus> {
     let mut found = None;
     loop {
@@ -239,14 +241,14 @@ fn reap(child: &mut Child) -> Option<ExitStatus> {
     }
 }
 
-/// Sleeps until one of the descriptors can be read; negative ones are left out.
+/// Sleeps until one of the descriptors is readable. Negative ones are ignored.
 fn wait_for(descriptors: [RawFd; 3]) {
     let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: the array is as long as is said.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
 }
 
-/// SIGCHLD as a file.
+/// SIGCHLD as a file descriptor.
 struct ChildSignal(std::fs::File);
 
 impl ChildSignal {
@@ -265,7 +267,7 @@ impl ChildSignal {
         }
     }
 
-    /// Whether a signal had come.
+    /// Returns true if a signal has come.
     fn take(&self) -> bool {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         (&self.0).read(&mut record).is_ok_and(|count| count > 0)

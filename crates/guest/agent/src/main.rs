@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest's init: brings the guest up, waits for a job, runs it, reports, ends the machine.
+//! The guest's init: starts the guest, waits for a job, runs it, reports, and ends the machine.
 
 mod boot;
 mod collect;
@@ -27,7 +27,7 @@ fn main() {
     }
 }
 
-/// What the program does when it is not init: it collects coverage on a target that has nothing else of kprism.
+/// The program's job when it is not init: it collects coverage on a machine without any other part of kprism.
 fn helper() -> i32 {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -89,14 +89,14 @@ fn serve() -> io::Result<()> {
     }
     let (code, counters) = job::run(&job, |message| say(&message))?;
     let after = modules();
-    // Reading kallsyms takes a second of the guest: only if there is something new in it.
+    // Reading kallsyms takes a second of guest time, so it is done only if there is something new in it.
     if module_names(&after) != module_names(&before) || boot::has_bpf_programs() || boot::is_traced() {
         let kallsyms = read("/proc/kallsyms");
         let lines =
             kallsyms.lines().filter(|line| line.ends_with(']')).flat_map(|line| [line, "\n"]).collect();
         say(&Message::Modules { modules: after, kallsyms: lines });
     }
-    // After the symbols were read: these may take a tracer down, and its code with it.
+    // These run after the symbols were read: they may remove a tracer, and its code with it.
     for line in &job.after {
         say(&Message::After { output: job::output_of(line, &job) });
     }
@@ -110,10 +110,10 @@ fn serve() -> io::Result<()> {
     Ok(())
 }
 
-/// Where counters that the agent read are kept until the host has them.
+/// Folder for counters that the agent read, until the host has them.
 const COUNTERS: &str = "/run/.kprism-gcov";
 
-/// Gives a folder's contents to the host.
+/// Sends a folder's contents to the host.
 fn give(folder: &Path) -> io::Result<()> {
     collect::send(folder, |region| {
         say(&Message::Piece { region });
@@ -121,8 +121,8 @@ fn give(folder: &Path) -> io::Result<()> {
     })
 }
 
-/// Gets the job from fw_cfg. If there is none at once, a snapshot will be taken: the guest says that it is ready,
-/// shows its symbols, and stops. Once it goes on there is one.
+/// Reads the job from fw_cfg. If there is none yet, a snapshot will be taken: the guest reports that it is ready,
+/// exposes its symbols, and stops. After it resumes there is a job.
 fn wait_for_job(modules: &str) -> io::Result<Job> {
     let mut shown = None;
     loop {
@@ -141,7 +141,7 @@ fn wait_for_job(modules: &str) -> io::Result<Job> {
     }
 }
 
-/// Says [`Message::Ready`]; the buffers hold what it points at.
+/// Sends [`Message::Ready`]. The returned buffers hold the memory to which it refers.
 fn show_symbols(modules: &str) -> io::Result<Vec<ports::PinnedBuffer>> {
     let mut buffers = Vec::new();
     let mut show = |path: &str| -> io::Result<Option<kprism_agent::Region>> {
@@ -162,7 +162,8 @@ fn modules() -> String {
     read("/proc/modules")
 }
 
-/// Name and address of each module: reference counts may change without a module coming or going.
+/// Name and address of each module. Reference counts are left out: they may change without a module being loaded or
+/// unloaded.
 fn module_names(modules: &str) -> Vec<(&str, &str)> {
     let mut names: Vec<_> = modules
         .lines()

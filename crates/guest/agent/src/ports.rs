@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Port I/O, marks, and physical addresses: the agent's side of QEMU's devices.
+//! The agent's side of QEMU's devices: port I/O, marks, and physical addresses.
 
 use std::arch::asm;
 use std::fs::File;
@@ -8,14 +8,14 @@ use std::os::unix::fs::FileExt;
 
 use kprism_agent::{CONTROL_PORT, EXIT_PORT, MARK_LEAF, PAUSE_PORT, Region};
 
-/// First port of fw_cfg's own range; the last used is 0x51b.
+/// First port of fw_cfg's range. The last one used is 0x51b.
 const FW_CFG: u16 = 0x510;
 const PAGE: usize = 4096;
 
-/// Gets (or gives up) the right to use the ports of `lib.rs` and of fw_cfg. A child inherits the right and
-/// should give it up: with it, each switch to the child would load a port bitmap.
+/// Acquires or gives up the right to use the ports of `lib.rs` and of fw_cfg. A child inherits the right and should
+/// give it up: otherwise each switch to the child loads a port bitmap.
 pub fn allow_ports(allow: bool) -> io::Result<()> {
-    // The three output ports lie in a row.
+    // The three output ports are consecutive.
     for (from, count) in [(CONTROL_PORT, 3), (EXIT_PORT, 1), (PAUSE_PORT, 1), (FW_CFG, 12)] {
         // SAFETY: ioperm changes nothing but this thread's port rights.
         if unsafe { libc::ioperm(from.into(), count, i32::from(allow)) } != 0 {
@@ -52,10 +52,10 @@ fn in8(port: u16) -> u8 {
     value
 }
 
-/// Executes the CPUID that the observer takes as a mark.
+/// Executes the CPUID instruction that the observer takes as a mark.
 #[inline(never)]
 pub fn mark(what: u32, pid: u32) {
-    // SAFETY: CPUID has no effect but on the four registers; RBX, which the compiler reserves, is put back.
+    // SAFETY: CPUID has no effect but on the four registers; RBX, which the compiler reserves, is restored.
     unsafe {
         asm!("xchg {pid}, rbx", "cpuid", "xchg {pid}, rbx", pid = inout(reg) u64::from(pid) => _,
              inout("eax") MARK_LEAF => _, inout("ecx") what => _, out("edx") _,
@@ -63,7 +63,7 @@ pub fn mark(what: u32, pid: u32) {
     }
 }
 
-/// Finds `name` in fw_cfg's directory: its selector and size (QEMU docs/specs/fw_cfg.rst, "File Directory").
+/// Finds `name` in fw_cfg's directory. Returns its selector and size (QEMU docs/specs/fw_cfg.rst, "File Directory").
 pub fn find_file(name: &str) -> Option<(u16, u32)> {
     out16(FW_CFG, 0x19);
     let mut count = [0; 4];
@@ -80,32 +80,33 @@ pub fn find_file(name: &str) -> Option<(u16, u32)> {
     None
 }
 
-/// Reads the whole fw_cfg file `selector`.
+/// Reads the whole fw_cfg file with this selector.
 pub fn read_file(selector: u16, size: u32) -> io::Result<Vec<u8>> {
     let mut contents = Vec::with_capacity(size as usize);
     ConfigFile::new(selector, size)?.read_to_end(&mut contents)?;
     Ok(contents)
 }
 
-/// A fw_cfg file, read from its start to its end by the device's DMA interface, which is done when the `out` is. It
-/// takes [`WINDOW`] bytes of memory, however large the file is. No other fw_cfg item may be selected meanwhile.
+/// A fw_cfg file, read from start to end through the device's DMA interface. A transfer is complete when the `out`
+/// instruction is. Reading needs [`WINDOW`] bytes of memory, however large the file is. No other fw_cfg item may be
+/// selected meanwhile.
 pub struct ConfigFile {
     /// One page for the command, then the window.
     buffer: PinnedBuffer,
     command: u64,
     selector: Option<u16>,
-    /// Bytes that the device still has.
+    /// Number of bytes left in the device.
     rest: usize,
-    /// What of the window is filled, and how much of that was handed out.
+    /// Number of bytes filled in the window, and number of those handed out.
     filled: usize,
     taken: usize,
 }
 
-/// Bytes that are taken from the device before they are handed on.
+/// Number of bytes read from the device at once.
 const WINDOW: usize = 64 << 10;
 
 impl ConfigFile {
-    /// Opens it.
+    /// Opens the file.
     pub fn new(selector: u16, size: u32) -> io::Result<Self> {
         let buffer = PinnedBuffer::new(WINDOW + PAGE)?;
         let command = buffer.physical(0)?;
@@ -149,7 +150,7 @@ impl Read for ConfigFile {
     }
 }
 
-/// Memory that stays where it is, whose physical address is known.
+/// Locked memory with known physical addresses.
 pub struct PinnedBuffer {
     address: *mut u8,
     length: usize,
@@ -159,7 +160,7 @@ pub struct PinnedBuffer {
 impl PinnedBuffer {
     /// Maps and locks at least `length` bytes, zeroed.
     pub fn new(length: usize) -> io::Result<Self> {
-        // Locked pages may still be moved by compaction, unless this says no.
+        // Compaction may still move locked pages, unless this setting forbids it.
         std::fs::write("/proc/sys/vm/compact_unevictable_allowed", "0").ok();
         let length = length.next_multiple_of(PAGE).max(PAGE);
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
@@ -180,7 +181,7 @@ impl PinnedBuffer {
         Ok(buffer)
     }
 
-    /// The memory.
+    /// The buffer's memory.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is ours alone and lives as long as `self`.
         unsafe { std::slice::from_raw_parts_mut(self.address, self.length) }
@@ -199,7 +200,7 @@ impl PinnedBuffer {
         Ok(frame * PAGE as u64 + (address % PAGE) as u64)
     }
 
-    /// The physical pieces of the first `len` bytes.
+    /// The physical ranges of the first `len` bytes.
     pub fn region(&self, len: usize) -> io::Result<Region> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for offset in (0..len).step_by(PAGE) {

@@ -8,8 +8,8 @@ use std::path::{Component, Path};
 
 use cpio::newc::Reader;
 
-/// Unpacks the `newc` archive below `root`: folders, files and symbolic links. Files go from `input` to their place
-/// piece by piece, as the guest's memory holds both.
+/// Unpacks the `newc` archive below `root`: folders, files and symbolic links. Files are copied from `input` in pieces,
+/// because the guest's memory holds both.
 pub fn unpack(mut input: impl Read, root: &Path) -> io::Result<()> {
     loop {
         let mut reader = Reader::new(input)?;

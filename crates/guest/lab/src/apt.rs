@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Debian packages without root: which, from where, unpacked to where.
+//! Debian packages without root: selects, downloads and unpacks them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,9 +30,9 @@ pub(crate) fn candidate(package: &str) -> Result<String> {
     })
 }
 
-/// `name=version` of everything that `packages` need, themselves included, as if nothing was installed; sorted.
+/// `name=version` of `packages` and all their dependencies, as if nothing was installed; sorted.
 pub(crate) fn closure(packages: &[String]) -> Result<Vec<String>> {
-    // Neither what is installed nor what apt still has in its own cache (as after debootstrap) may be left out.
+    // Packages that are installed, or still in apt's own cache (as after debootstrap), must be included.
     let mut arguments =
         vec!["-o", "Dir::State::status=/dev/null", "-o", "Dir::Cache::archives=/nonexistent/"];
     arguments.extend(["-o", "Debug::NoLocking=1", "--print-uris", "-y"]);
@@ -60,7 +60,7 @@ pub(crate) fn closure(packages: &[String]) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Downloads `packages` (`name` or `name=version`) into `folder` and gives the .deb files.
+/// Downloads `packages` (`name` or `name=version`) into `folder` and returns the .deb files.
 pub(crate) fn download(packages: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
     let mut arguments = vec!["-q", "-o", "Acquire::Retries=3", "download"];
     arguments.extend(packages.iter().map(String::as_str));
@@ -106,7 +106,7 @@ fn call(program: &str, folder: &Path, arguments: &[&str]) -> Result<Output> {
     if crate::interrupt::requested() { Err(Error::Interrupted) } else { Ok(output) }
 }
 
-/// apt's error lines; without any, the last thing it said.
+/// apt's error lines; without any, the last line of its output.
 fn complaint(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let errors: Vec<&str> =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `newc` cpio archives: the initramfs and the shared folders. The same files give the same bytes.
+//! Writes `newc` cpio archives: the initramfs and the shared folders. The same files give the same bytes.
 
 use std::fs;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ const FILE: u32 = 0o100000;
 const LINK: u32 = 0o120000;
 const CHARACTER_DEVICE: u32 = 0o020000;
 
-/// Writes an archive; everything in it belongs to root and has no date.
+/// Writes an archive. Everything in it belongs to root and has no date.
 pub(crate) struct Archive<W: Write> {
     output: W,
     inode: u32,
@@ -37,7 +37,7 @@ impl<W: Write> Archive<W> {
         self.entry(name, FOLDER | permissions, &[], (0, 0))
     }
 
-    /// Adds the folders that lead to `name`, without it.
+    /// Adds the parent folders of `name`, without `name` itself.
     pub fn parents(&mut self, name: &str) -> io::Result<()> {
         for (at, _) in name.match_indices('/').filter(|&(at, _)| at > 0) {
             self.folder(&name[..at], 0o755)?;
@@ -45,7 +45,7 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// Adds a character device; making one in a file system would take root.
+    /// Adds a character device. Creating one in a file system would need root.
     pub fn device(&mut self, name: &str, permissions: u32, major: u32, minor: u32) -> io::Result<()> {
         self.entry(name, CHARACTER_DEVICE | permissions, &[], (major, minor))
     }
@@ -62,8 +62,8 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// Adds what is at `path`, with all below it, under the name `name` (empty: only what is below).
-    /// Sockets, pipes and devices are left out.
+    /// Adds the file or folder at `path`, with all below it, under the name `name` (empty: only the contents). Sockets,
+    /// pipes and devices are left out.
     pub fn tree(&mut self, path: &Path, name: &str) -> Result<()> {
         let found = fs::symlink_metadata(path).at("read", path)?;
         let permissions = found.mode() & 0o7777;
@@ -90,7 +90,8 @@ impl<W: Write> Archive<W> {
             self.entry(name, LINK | 0o777, target.as_os_str().as_bytes(), (0, 0)).at("archive", path)
         } else if found.is_file() {
             if permissions & 0o400 == 0 {
-                // A package may ship a file that its owner cannot read; we unpacked it, so we own it.
+                // A package may contain a file that its owner cannot read. This process unpacked it, so it is the
+                // owner.
                 fs::set_permissions(path, fs::Permissions::from_mode(permissions | 0o400)).ok();
             }
             let contents = fs::read(path).at("read", path)?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cache folder: everything that can be made again from apt and this program.
+//! The cache folder. It holds everything that can be made again from apt and this program.
 //!
-//! An entry is a folder `KIND/KEY`, where the key tells the content. It is built in `KIND/.KEY.new` under a lock
-//! and renamed into place, so a reader sees it whole or not at all, and two builders do the work once.
+//! An entry is a folder `KIND/KEY`, whose key is derived from its content. It is built in `KIND/.KEY.new` under a lock
+//! and then renamed. So a reader sees all of it or nothing, and two builders do not do the work twice.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,10 +14,10 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Context, Error, Result};
 
-/// How often a taken lock is asked for.
+/// Interval at which a taken lock is tried again.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Where the cache is, or is to be: `$XDG_CACHE_HOME/kprism`, or `~/.cache/kprism`.
+/// The cache's folder, which may not exist yet: `$XDG_CACHE_HOME/kprism`, or `~/.cache/kprism`.
 pub(crate) fn base() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
@@ -29,7 +29,7 @@ pub(crate) fn base() -> Option<PathBuf> {
 pub struct Cache(PathBuf);
 
 impl Cache {
-    /// `$XDG_CACHE_HOME/kprism`, or `~/.cache/kprism`; made if missing.
+    /// Opens `$XDG_CACHE_HOME/kprism`, or `~/.cache/kprism`. Creates it if it is missing.
     pub fn open() -> Result<Self> {
         let base = base().ok_or_else(|| {
             Error::Option("neither XDG_CACHE_HOME nor HOME names a folder: set one, for the cache".into())
@@ -37,19 +37,19 @@ impl Cache {
         Self::at(base)
     }
 
-    /// A cache in `folder`; made if missing.
+    /// Opens a cache in `folder`. Creates it if it is missing.
     pub fn at(folder: PathBuf) -> Result<Self> {
         fs::create_dir_all(&folder).at("create", &folder)?;
         Ok(Self(folder))
     }
 
-    /// Its folder.
+    /// The cache's folder.
     pub fn folder(&self) -> &Path {
         &self.0
     }
 
-    /// The entry `kind/key`, built by `build` in an empty folder if it is not there. `need_mib` is what building
-    /// takes on the disk.
+    /// Returns the entry `kind/key`. If it is missing, `build` builds it in an empty folder. `need_mib` is the disk
+    /// space that building takes.
     pub fn entry(
         &self,
         kind: &str,
@@ -82,7 +82,8 @@ impl Cache {
         Ok(place)
     }
 
-    /// A remembered answer: the file `kind/name.current`, made by `find` if it is not there or `again`.
+    /// Returns a remembered answer, the file `kind/name.current`. If it is missing, or `again` is true, `find` computes
+    /// it.
     pub fn remembered(
         &self,
         kind: &str,
@@ -107,7 +108,7 @@ impl Cache {
         Ok(text)
     }
 
-    /// Marks the entry as used now and removes all but the `keep` most recently used of its kind.
+    /// Marks the entry as just used, and removes all but the `keep` most recently used of its kind.
     pub fn keep_recent(&self, kind: &str, used: &Path, keep: usize) {
         if let Ok(folder) = File::open(used) {
             folder.set_modified(SystemTime::now()).ok();
@@ -125,15 +126,15 @@ impl Cache {
     }
 }
 
-/// A lock file held until drop, also against other processes; the system frees it if we die.
+/// A lock file held until drop, also against other processes. The system releases it if this process dies.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "held for its lock")] File);
 
 impl Lock {
-    /// Waits for it.
+    /// Waits for the lock.
     pub fn take(path: &Path) -> Result<Self> {
         let file = File::create(path).at("create", path)?;
-        // Asked again and again rather than waited for: a Ctrl-C must get through.
+        // Polled instead of waited for, so that a Ctrl-C gets through.
         loop {
             // SAFETY: flock on a descriptor that is ours.
             if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
@@ -151,7 +152,7 @@ impl Lock {
     }
 }
 
-/// Removes a folder and all in it, whatever its modes; absent is fine.
+/// Removes a folder and its contents, whatever the modes. A missing folder is no error.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -159,7 +160,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Fails early if the disk under `path` has less than `need_mib` MiB for us.
+/// Fails early if the disk at `path` has less than `need_mib` MiB of free space.
 pub(crate) fn require_space(path: &Path, need_mib: u64) -> Result<()> {
     use std::os::unix::ffi::OsStrExt;
     let Ok(name) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return Ok(()) };
@@ -174,12 +175,12 @@ pub(crate) fn require_space(path: &Path, need_mib: u64) -> Result<()> {
     Ok(())
 }
 
-/// Collects what a key must tell, and makes it one.
+/// Builds a key from the parts that determine an entry's content.
 #[derive(Default)]
 pub(crate) struct Key(Sha256);
 
 impl Key {
-    /// Adds one part; parts cannot run into each other.
+    /// Adds one part. Its length is hashed too, so parts cannot run into each other.
     pub fn add(mut self, part: impl AsRef<[u8]>) -> Self {
         let part = part.as_ref();
         self.0.update((part.len() as u64).to_le_bytes());

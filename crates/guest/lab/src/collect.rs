@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a command left in the guest: read from the guest's memory piece by piece, unpacked on the host.
+//! Collects a command's folder from the guest: reads it from the guest's memory piece by piece, and unpacks it on the
+//! host.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Write};
@@ -17,7 +18,7 @@ const KIND: u32 = 0o170000;
 const FOLDER: u32 = 0o040000;
 const FILE: u32 = 0o100000;
 
-/// The archive, as far as it came.
+/// The archive, as far as it has arrived.
 pub(crate) struct Collected {
     scratch: PathBuf,
     archive: Option<BufWriter<File>>,
@@ -25,7 +26,7 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    /// The archive is kept in the folder `scratch`.
+    /// Keeps the archive in the folder `scratch`.
     pub fn new(scratch: &Path) -> Self {
         Self { scratch: scratch.to_owned(), archive: None, next: None }
     }
@@ -34,12 +35,12 @@ impl Collected {
         self.scratch.join("collected")
     }
 
-    /// The guest stops itself, or has, with the next piece there.
+    /// Announces the next piece. The guest stops itself, or has done so.
     pub fn comes(&mut self, region: Region) {
         self.next = Some(region);
     }
 
-    /// Reads the piece that is there, if one is, and lets the guest go on.
+    /// Reads the announced piece, if there is one, and resumes the guest.
     pub fn read(&mut self, qemu: &mut Running) -> Result<()> {
         let Some(region) = self.next.take() else { return Ok(()) };
         wait_status(qemu, "running", "guest-panicked")?;
@@ -53,8 +54,8 @@ impl Collected {
         qemu.qmp.call("cont", json!({})).map(|_| ())
     }
 
-    /// Unpacks all of it below `folder`. What is whole of an archive that the guest's end cut short is there after the
-    /// error.
+    /// Unpacks the archive below `folder`. If the guest's end truncated it, its complete files are there in spite of
+    /// the error.
     pub fn unpack(&mut self, folder: &Path) -> Result<()> {
         let Some(mut archive) = self.archive.take() else { return Ok(()) };
         let path = self.path();
@@ -65,7 +66,7 @@ impl Collected {
     }
 }
 
-/// Unpacks folders and files; the names are the guest's, and must lie below `folder`.
+/// Unpacks folders and files. The names come from the guest and must lie below `folder`.
 fn unpack(mut input: impl io::Read, folder: &Path) -> Result<()> {
     loop {
         let mut reader = Reader::new(input).at("unpack what the guest gave into", folder)?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's coverage counters, from the memory of a guest that stands.
+//! Reads the kernel's coverage counters from the memory of a stopped guest.
 //!
-//! In: a guest that stands still, and its `kallsyms`. Out: an archive as of `/sys/kernel/debug/gcov`. The guest does
-//! nothing for it: at a mark in user mode the observer holds it (or, where guest time follows the host's, it stops itself
-//! by writing to a port), and the host reads its memory.
+//! Input: a stopped guest, and its `kallsyms`. Output: an archive in the form of `/sys/kernel/debug/gcov`. The guest
+//! executes nothing for it. At a mark in user mode the observer holds it; or, where guest time follows the host's, it
+//! stops itself by writing to a port. Then the host reads its memory.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,22 +21,23 @@ use crate::error::{Context, Error, Result};
 use crate::qemu::Running;
 use crate::snapshot::wait_status;
 
-/// Read at a time.
+/// Bytes read at once.
 const PIECE: u64 = 1 << 20;
 
-/// Reads counters whenever the guest stops for it.
+/// Reads counters each time the guest stops for it.
 #[derive(Debug)]
 pub(crate) struct Counters {
     kallsyms: PathBuf,
-    /// Of the run.
+    /// Folder of the run.
     folder: PathBuf,
     scratch: PathBuf,
     next: Option<String>,
-    /// The observer says here that the guest stands, and waits for an answer. Without it, the machine has stopped.
+    /// Connection on which the observer reports that the guest is held, and waits for an answer. Without it, the
+    /// machine has stopped itself.
     observer: Option<UnixStream>,
 }
 
-/// How long the guest may take from its message to its mark, a few instructions further.
+/// Maximum time from the guest's message to its mark, which is a few instructions later.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Counters {
@@ -44,12 +45,12 @@ impl Counters {
         Self { kallsyms, folder: folder.to_owned(), scratch: scratch.to_owned(), next: None, observer }
     }
 
-    /// The guest comes to a stop mark, or is there.
+    /// Announces that the guest comes to a stop mark, or is there.
     pub fn come(&mut self, name: String) {
         self.next = Some(name);
     }
 
-    /// Reads counters if the guest stands for it, and lets it go on.
+    /// Reads counters if the guest has stopped for it, and resumes it.
     pub fn read(&mut self, qemu: &mut Running) -> Result<()> {
         let Some(name) = self.next.take() else { return Ok(()) };
         let unanswered =
@@ -72,7 +73,7 @@ impl Counters {
         })?;
         let piece = self.scratch.join("counters");
         let memory = GuestMemory { qemu, piece: &piece, known: HashMap::new() };
-        // The lab boots with nokaslr: the image is where it was linked for.
+        // The lab boots with nokaslr: the image is at its link address.
         let found = read(&mut Paged::new(memory, table, 0, false), roots).map_err(|error| Error::Qemu {
             reason: format!("the kernel's coverage counters in the guest's memory: {error}"),
         })?;
@@ -92,7 +93,7 @@ impl Counters {
     }
 }
 
-/// Physical memory of a guest that stands, read in pieces, each once.
+/// Physical memory of a stopped guest, read in pieces, each at most once.
 struct GuestMemory<'q> {
     qemu: &'q mut Running,
     piece: &'q Path,

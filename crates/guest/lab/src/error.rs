@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong, each with what to do about it.
+//! The crate's errors, each with a remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A failure and its remedy; the text is complete as it stands.
+/// An error with its remedy. The text needs no context.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file operation failed.
     #[error("{what} {}: {source}", path.display())]
     Io {
-        /// What was tried, as a verb: "read", "write".
+        /// The attempted operation, a verb: "read", "write".
         what: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The disk is full.
@@ -27,25 +27,25 @@ pub enum Error {
         /// The file that could not be written.
         path: PathBuf,
     },
-    /// The disk would not be large enough.
+    /// The disk has not enough free space.
     #[error(
         "not enough disk space at {}: {need_mib} MiB are needed; free some, or {}", path.display(), elsewhere(path)
     )]
     NoSpace {
-        /// Where.
+        /// The folder.
         path: PathBuf,
-        /// How much this step takes, in MiB.
+        /// Space that this step takes, in MiB.
         need_mib: u64,
     },
-    /// A program that must be installed is not.
+    /// A required program is not installed.
     #[error("{program} not found: {remedy}")]
     MissingProgram {
         /// Its name.
         program: String,
-        /// How to get it.
+        /// The way to install it.
         remedy: &'static str,
     },
-    /// QEMU is there but too old.
+    /// QEMU is installed but too old.
     #[error(
         "QEMU {found} is too old, 10.0 or later is needed: install qemu-system-x86 from bookworm-backports (scripts/setup.sh does it)"
     )]
@@ -53,54 +53,54 @@ pub enum Error {
         /// Its version.
         found: String,
     },
-    /// A file of ours that the build makes is not where it should be.
+    /// A file of kprism's own build is missing.
     #[error("{file} not found beside {}: build everything with `cargo build --release`, or name the file in ${variable}", place.display())]
     NotBuilt {
         /// File name.
         file: String,
-        /// Where it was looked for.
+        /// The folder searched.
         place: PathBuf,
-        /// Environment variable that overrides.
+        /// Environment variable that names the file instead.
         variable: &'static str,
     },
-    /// apt could not give a package.
+    /// apt could not provide a package.
     #[error("apt cannot provide {package}: {reason}\n{remedy}")]
     Apt {
-        /// Which, or a pattern.
+        /// The package, or a pattern.
         package: String,
-        /// apt's own words.
+        /// apt's error text.
         reason: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// A package, kernel or module is not what it should be.
+    /// A package, kernel or module is damaged or of the wrong kind.
     #[error("{}: {reason}", path.display())]
     BadFile {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         reason: String,
     },
-    /// No such kernel module.
+    /// The kernel module does not exist.
     #[error("no kernel module {name} in {kernel}: give a module's name or the path of a .ko file")]
     NoModule {
-        /// As asked for.
+        /// The name as the user gave it.
         name: String,
-        /// The kernel looked in.
+        /// The kernel searched.
         kernel: String,
     },
-    /// QEMU refused to start, or ended by itself.
+    /// QEMU refused to start, or ended unexpectedly.
     #[error("QEMU failed: {reason}")]
     Qemu {
-        /// Its own words.
+        /// QEMU's error text.
         reason: String,
     },
-    /// The guest did not come up.
+    /// The guest did not start.
     #[error("the guest did not come up: {reason}\nlast lines of its console:\n{console}")]
     Boot {
-        /// Why we think so.
+        /// The observation that led to this error.
         reason: String,
-        /// Tail of the console.
+        /// Last lines of the console.
         console: String,
     },
     /// The kernel's type information cannot be read.
@@ -109,12 +109,12 @@ pub enum Error {
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,
-    /// An option makes no sense.
+    /// An option is invalid.
     #[error("{0}")]
     Option(String),
 }
 
-/// How to have a file of kprism's on another disk.
+/// The advice for putting a file of kprism's on another disk.
 fn elsewhere(path: &Path) -> &'static str {
     match crate::cache::base().is_some_and(|cache| path.starts_with(cache)) {
         true => "set XDG_CACHE_HOME to a folder on a larger disk",
@@ -122,9 +122,9 @@ fn elsewhere(path: &Path) -> &'static str {
     }
 }
 
-/// Names the file and the deed in an [`io::Error`].
+/// Adds the file and the operation to an [`io::Error`].
 pub(crate) trait Context<T> {
-    /// `what` is a verb.
+    /// Adds `what`, a verb, and `path`.
     fn at(self, what: &'static str, path: &Path) -> Result<T>;
 }
 

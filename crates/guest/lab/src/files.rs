@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finding what the build made: the agent, the observer and the recorder lie beside the program that runs.
+//! Finds files of kprism's own build. The agent, the observer and the recorder lie beside the running program.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub fn find_observer() -> Result<PathBuf> {
 /// The plugin of QEMU's user mode, beside this program.
 ///
 /// # Errors
-/// It is not there.
+/// The file does not exist.
 pub fn find_user_plugin() -> Result<PathBuf> {
     find("libkprism_user.so", "KPRISM_USER_PLUGIN")
 }
@@ -37,10 +37,10 @@ pub fn qemu_program() -> OsString {
 }
 
 /// QEMU's user mode with plugins: `$KPRISM_QEMU_USER`, the one that `scripts/qemu-user.sh` put into the cache, or
-/// `qemu-x86_64` in PATH. Debian's own has none from QEMU 9 on.
+/// `qemu-x86_64` in PATH. Debian's own has no plugins from QEMU 9 on.
 ///
 /// # Errors
-/// None of them takes plugins.
+/// None of them supports plugins.
 pub fn find_qemu_user() -> Result<PathBuf> {
     let named = std::env::var_os("KPRISM_QEMU_USER").map(PathBuf::from);
     let cached = || Cache::open().ok().map(|cache| cache.folder().join("tools/qemu-user/qemu-x86_64"));
@@ -71,7 +71,7 @@ fn find(file: &str, variable: &'static str) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(variable).map(PathBuf::from) {
         return std::path::absolute(&path).ok().filter(|path| path.exists()).ok_or_else(missing);
     }
-    // Tests and examples are built one folder further down; installed libraries lie in ../lib/kprism.
+    // Tests and examples are built one folder deeper. Installed libraries lie in ../lib/kprism.
     ["", "..", "../lib/kprism"]
         .iter()
         .map(|step| place.join(step).join(file))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A small kernel whose every unit is counted by gcov, built from Debian's source and kept in the cache.
+//! Builds a small kernel whose every unit has gcov counters, from Debian's source, and keeps it in the cache.
 //!
-//! The build's folder is part of the kernel: it names its counters after its objects there. So it is built at its
-//! place in the cache, not beside it and renamed as other entries are; a file tells that it is whole, and a build
-//! that was ended goes on where it was.
+//! The build's folder is part of the kernel: it names its counters by their objects' paths. So the kernel is built at
+//! its final place in the cache, and not renamed as other entries are. A file marks it as complete; an interrupted
+//! build continues where it was.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -15,13 +15,13 @@ use crate::cache::{Cache, Key, Lock};
 use crate::error::{Context, Error, Result};
 use crate::options::{Progress, Report};
 
-/// The source package of the series that the lab's stock kernel is of.
+/// The source package of the series to which the lab's stock kernel belongs.
 const PACKAGE: &str = "linux-source-6.12";
 
-/// What is added to `make tinyconfig`.
+/// Configuration added to `make tinyconfig`.
 pub const CONFIG: &str = include_str!("gcov_kernel.config");
 
-/// What no build of this kernel reads: a fifth of the source.
+/// Folders that no build of this kernel reads: a fifth of the source.
 const LEFT_OUT: [&str; 3] =
     ["*/Documentation/devicetree", "*/drivers/gpu/drm/amd/include/asic_reg", "*/tools/testing"];
 
@@ -30,7 +30,7 @@ const TOOLS: [&str; 5] = ["make", "gcc", "flex", "bison", "bc"];
 const INSTALL: &str =
     "building a kernel takes make, gcc, flex, bison, bc and libelf-dev: install them with apt";
 
-/// A kernel with gcov, and where it was built.
+/// A kernel with gcov, and its build folder.
 #[derive(Debug, Clone)]
 pub struct GcovKernel {
     /// The bootable image.
@@ -39,33 +39,34 @@ pub struct GcovKernel {
     pub folder: PathBuf,
 }
 
-/// What a build may be asked to do differently.
+/// Options of a build.
 #[derive(Debug, Clone, Default)]
 pub struct BuildOptions {
     /// Lines for the kernel's configuration, after [`CONFIG`].
     pub config: Vec<String>,
-    /// Count only units below these folders of the source, or use the profile only there, instead of for all.
+    /// If not empty: only units below these folders of the source have counters, or use the profile.
     pub only: Vec<String>,
-    /// Compilers at once; as many as CPUs if 0.
+    /// Number of parallel compilers; 0 for as many as CPUs.
     pub jobs: usize,
-    /// What becomes of the counters.
+    /// Use of the counters.
     pub counting: Counting,
 }
 
-/// Whether a kernel counts, or was made with what another counted.
+/// A kernel's use of counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Counting {
-    /// It counts.
+    /// It has counters.
     #[default]
     On,
-    /// The same kernel without counters: what others are compared with.
+    /// The same kernel without counters, for comparison.
     Off,
-    /// Without counters, compiled with `-fprofile-use` of the files in this folder, named from the build's folder on.
+    /// Without counters, compiled with `-fprofile-use` of the files in this folder, whose names are relative to the
+    /// build's folder.
     Used(PathBuf),
 }
 
 impl GcovKernel {
-    /// Built if need be: eleven minutes of one CPU.
+    /// Finds the kernel, and builds it if needed: eleven minutes of one CPU.
     pub fn find(options: &BuildOptions, refresh: bool, report: Report<'_>) -> Result<Self> {
         let cache = Cache::open()?;
         let source = cache.remembered("gcov-kernel", "source", refresh, newest_source)?;
@@ -123,7 +124,7 @@ impl BuildOptions {
     }
 }
 
-/// `PACKAGE_VERSION_all`, as the newest .deb is called.
+/// `PACKAGE_VERSION_all`, the name of the newest .deb.
 fn newest_source() -> Result<String> {
     let version = apt::candidate(PACKAGE)?;
     Ok(format!("{PACKAGE}_{version}_all"))
@@ -139,7 +140,7 @@ fn missing(programs: &str) -> Error {
     Error::MissingProgram { program: programs.into(), remedy: INSTALL }
 }
 
-/// All that is missing is told at once.
+/// Reports all missing tools at once.
 fn check_tools() -> Result<()> {
     let runs = |program: &str| {
         Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
@@ -172,7 +173,7 @@ fn unpack_source(source: &str, place: &Path, report: Report<'_>) -> Result<()> {
     crate::cache::remove(&scratch)
 }
 
-/// Names and contents of a profile.
+/// Names and contents of a profile's files.
 fn profile_files(folder: &Path) -> Result<Vec<(std::ffi::OsString, Vec<u8>)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).at("read", folder)?.flatten() {
@@ -188,8 +189,8 @@ fn profile_files(folder: &Path) -> Result<Vec<(std::ffi::OsString, Vec<u8>)>> {
     Ok(files)
 }
 
-/// What makes gcc use a profile: its files are named from the build's folder on; counters that were changed while
-/// they were read need not fit together; code that did not run in training, or was not counted, is no mistake.
+/// gcc's flags to use a profile. Its files are named relative to the build's folder. Counters that changed while they
+/// were read may be inconsistent. Code that did not run in training, or was not counted, is no error.
 fn use_of(profile: &Path, folder: &Path) -> String {
     format!(
         "-fprofile-use={} -fprofile-prefix-path={} -fprofile-correction -Wno-missing-profile \
@@ -218,7 +219,7 @@ fn build(
     let make = |targets: &[&str]| {
         let mut make = Command::new("make");
         make.arg("-C").arg(folder).arg("-s").args(targets);
-        // The user's own settings for building kernels are for other kernels.
+        // The user's own settings for building kernels do not apply here.
         for name in ["MAKEFLAGS", "KBUILD_OUTPUT", "ARCH", "CROSS_COMPILE", "KCFLAGS", "LLVM"] {
             make.env_remove(name);
         }
@@ -260,22 +261,22 @@ fn makefile_of(folder: &Path, below: &str) -> Result<PathBuf> {
     }
 }
 
-/// Has the profile used in a folder and those below it.
+/// Makes the units in a folder and below use the profile.
 fn use_below(folder: &Path, below: &str, flags: &str) -> Result<()> {
     let makefile = makefile_of(folder, below)?;
     let text = fs::read_to_string(&makefile).at("read", &makefile)?;
     let line = format!("subdir-ccflags-y += {flags}\n");
-    // A build that was ended goes on where it was.
+    // An interrupted build continues where it was.
     if text.starts_with(&line) {
         return Ok(());
     }
     fs::write(&makefile, line + &text).at("write", &makefile)
 }
 
-/// A folder whose Makefile others include: what it says would be of the vDSO, which cannot count.
+/// A folder whose Makefile others include. Its settings would also apply to the vDSO, which cannot have counters.
 const INCLUDED: &str = "lib/vdso";
 
-/// Asks for counters below a folder only, in its own Makefile and those below it.
+/// Adds counters below a folder only, in its own Makefile and those below it.
 fn count_below(folder: &Path, below: &str) -> Result<()> {
     let makefile = makefile_of(folder, below)?;
     let mut folders: Vec<PathBuf> = makefile.parent().map(Path::to_owned).into_iter().collect();
@@ -298,12 +299,12 @@ fn count_below(folder: &Path, below: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program to its end, its output in `log`; a Ctrl-C ends it and what it started.
+/// Runs a program to its end, with its output in `log`. A Ctrl-C ends it and its children.
 fn run(command: &mut Command, what: &str, log: &Path) -> Result<()> {
     let output = File::create(log).at("create", log)?;
     let errors = output.try_clone().at("create", log)?;
     command.stdin(Stdio::null()).stdout(output).stderr(errors);
-    // A group of its own, so that all of it can be ended.
+    // Its own process group, so that all of it can be ended.
     command.process_group(0);
     let mut child = command.spawn().at("run", Path::new(command.get_program()))?;
     let status = loop {
@@ -311,7 +312,7 @@ fn run(command: &mut Command, what: &str, log: &Path) -> Result<()> {
             break status;
         }
         if crate::interrupt::requested() {
-            // make ends what it started, and can be gone on with.
+            // make ends its children, and can be continued.
             // SAFETY: a signal to the group of a child that has not been waited for.
             unsafe { libc::kill(-(child.id() as i32), libc::SIGTERM) };
             child.wait().ok();

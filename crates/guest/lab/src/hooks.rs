@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the observer must know of the guest's kernel: a few functions and a few offsets, as `key=value` lines.
-//! What a kernel does not have is left out, and the observer leaves out what it would have recorded.
+//! Facts about the guest's kernel for the observer: some functions and offsets, as `key=value` lines. Facts that a
+//! kernel does not have are left out. The observer then does not record the data that depend on them.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ const MEMBERS: [(&str, &[&str]); 6] = [
     ("qstr", &["name"]),
 ];
 
-/// The lines, from `/proc/kallsyms` and `/sys/kernel/btf/vmlinux`; either may be empty, as for a kernel without.
+/// The lines, from `/proc/kallsyms` and `/sys/kernel/btf/vmlinux`. Either may be empty, for a kernel without it.
 pub fn make(kallsyms: &[u8], btf: &[u8]) -> Result<String> {
     let mut lines = String::new();
     for symbol in SYMBOLS {
@@ -48,7 +48,7 @@ fn find_symbol(kallsyms: &[u8], name: &str) -> Option<u64> {
         let (address, kind, found) = (words.next()?, words.next()?, words.next()?);
         let ours = found == name && matches!(kind, "t" | "T" | "w" | "W") && words.next().is_none();
         let address = if ours { u64::from_str_radix(address, 16).ok()? } else { 0 };
-        // Zero: the addresses were hidden.
+        // Zero means that the addresses were hidden.
         (address != 0).then_some(address)
     })
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The initramfs: the root file system (or the user's initramfs), and over it the agent as /init, modules and
+//! Builds the initramfs: the root file system (or the user's initramfs), and over it the agent as /init, modules and
 //! the first device nodes.
 
 use std::fs::{self, File};
@@ -14,11 +14,11 @@ use crate::error::{Context, Result};
 use crate::modules::Module;
 use crate::rootfs::RootFs;
 
-/// What the lower layer is.
+/// The lower layer.
 pub(crate) enum Base<'a> {
     /// Debian's programs.
     Root(&'a RootFs),
-    /// A file of the user's, compressed or not.
+    /// The user's file, compressed or not.
     File(&'a Path),
 }
 
@@ -27,12 +27,12 @@ pub(crate) enum Base<'a> {
 pub struct Initramfs {
     /// The file to boot with.
     pub image: PathBuf,
-    /// Tells its content.
+    /// Identifies its content.
     pub key: String,
 }
 
 impl Initramfs {
-    /// Made if need be. `agent` is the program that becomes /init.
+    /// Finds the initramfs in the cache, and builds it if needed. `agent` is the program that becomes /init.
     pub(crate) fn find(base: &Base<'_>, agent: &Path, modules: &[Module], cache: &Cache) -> Result<Self> {
         let agent = fs::read(agent).at("read", agent)?;
         let mut key = Key::default().add("layout 1").add(&agent);
@@ -63,7 +63,7 @@ impl Initramfs {
                     archive.tree(&rootfs.root, "")?;
                     archive.finish().map(|_| ())
                 }
-                // The kernel unpacks archives one after the other; each begins at a multiple of 4.
+                // The kernel unpacks archives one after the other. Each begins at a multiple of 4.
                 Base::File(_) => {
                     let padding = lower.len().next_multiple_of(4) - lower.len();
                     output.write_all(&lower).and_then(|()| output.write_all(&[0; 3][..padding]))

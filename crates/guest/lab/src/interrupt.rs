@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ctrl-C: the first asks every wait of this crate to end cleanly, the second ends the process at once (QEMU
-//! goes with it, see `qemu.rs`).
+//! Handles Ctrl-C. The first one makes every wait of this crate end cleanly. The second one ends the process at once
+//! (and QEMU with it, see `qemu.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// Takes SIGINT, SIGTERM and SIGHUP for the whole process. For programs; a library's user may rather call
-/// [`request`].
+/// Handles SIGINT, SIGTERM and SIGHUP for the whole process. This is for programs; users of the library may call
+/// [`request`] instead.
 pub fn catch_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let handler = on_signal as extern "C" fn(libc::c_int);
@@ -16,12 +16,12 @@ pub fn catch_signals() {
     }
 }
 
-/// Asks for a clean end, as the first Ctrl-C does.
+/// Requests a clean end, as the first Ctrl-C does.
 pub fn request() {
     REQUESTED.store(true, Ordering::SeqCst);
 }
 
-/// Whether an end was asked for.
+/// Returns true if an end was requested.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest's kernel: Debian's stock one from apt, or the user's file.
+//! Finds the guest's kernel: Debian's stock one from apt, or the user's file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,24 +9,24 @@ use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
 use crate::options::{Progress, Report};
 
-/// The series that everything is tested with.
+/// The kernel series used in tests.
 const SERIES: &str = "linux-image-6.12.";
 
-/// A kernel that can be booted.
+/// A bootable kernel.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     /// The bootable image.
     pub image: PathBuf,
-    /// Its release, as `uname -r` will give it; empty if the image does not tell.
+    /// Its release as in `uname -r`; empty if the image does not state it.
     pub release: String,
     /// `lib/modules/RELEASE` of its package, or of the host if that has the same release.
     pub modules: Option<PathBuf>,
-    /// Tells its content: package and version, or a hash.
+    /// Identifies its content: package and version, or a hash.
     pub key: String,
 }
 
 impl Kernel {
-    /// The image given, or Debian's stock kernel, fetched if need be.
+    /// Returns the given image, or Debian's stock kernel, which is downloaded if needed.
     pub(crate) fn find(
         given: Option<&Path>,
         cache: &Cache,
@@ -44,7 +44,7 @@ impl Kernel {
         let key = cache.remembered("kernel", "debian", refresh, || fetch(cache, report))?;
         let folder = cache.folder().join("kernel").join(&key);
         if !folder.exists() {
-            // Someone cleaned up by hand: start over.
+            // The files were deleted by hand: start over.
             let key = cache.remembered("kernel", "debian", true, || fetch(cache, report))?;
             return Self::from_folder(&cache.folder().join("kernel").join(&key), key);
         }
@@ -59,7 +59,7 @@ impl Kernel {
     }
 }
 
-/// Downloads the newest kernel of the series; gives its key.
+/// Downloads the newest kernel of the series, and returns its key.
 fn fetch(cache: &Cache, report: Report<'_>) -> Result<String> {
     let mut names: Vec<String> = apt::names(SERIES)?.into_iter().filter(|name| is_stock(name)).collect();
     names.sort_unstable_by_key(|name| std::cmp::Reverse(version(name)));
@@ -68,7 +68,7 @@ fn fetch(cache: &Cache, report: Report<'_>) -> Result<String> {
         reason: "no such package is known".into(),
         remedy: "Remedy: the kernel is in bookworm-backports; scripts/setup.sh adds it to apt's sources",
     };
-    // The newest name may be known to apt without being there to fetch.
+    // apt may know the newest name without being able to download it.
     for name in names.iter().take(3) {
         report(Progress::Step(&format!("downloading {name} (about 105 MB)")));
         let scratch = cache.folder().join(format!(".download.{}", std::process::id()));
@@ -82,7 +82,7 @@ fn fetch(cache: &Cache, report: Report<'_>) -> Result<String> {
                     reason: "one package was to come".into(),
                 });
             };
-            // NAME_VERSION_ARCH.deb, which is the key: a package's content never changes under its version.
+            // NAME_VERSION_ARCH.deb is the key: a package's content never changes under one version.
             let key = package.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             report(Progress::Step(&format!("unpacking {name}")));
             cache.entry("kernel", &key, 350, |folder| unpack(package, folder))?;
@@ -99,12 +99,12 @@ fn fetch(cache: &Cache, report: Report<'_>) -> Result<String> {
     Err(failure)
 }
 
-/// Whether apt says that no source has the package, rather than that it could not be reached.
+/// Returns true if apt's error means that no source has the package, rather than that it could not be reached.
 fn not_offered(reason: &str) -> bool {
     ["Unable to locate", "Can't find a source", "404"].iter().any(|words| reason.contains(words))
 }
 
-/// Keeps of a kernel package what a guest needs: `vmlinuz` and `lib/modules`.
+/// Extracts the files that a guest needs from a kernel package: `vmlinuz` and `lib/modules`.
 fn unpack(package: &Path, folder: &Path) -> Result<()> {
     apt::unpack(package, folder)?;
     let boot = folder.join("boot");
@@ -119,7 +119,7 @@ fn unpack(package: &Path, folder: &Path) -> Result<()> {
         })?;
     fs::rename(&image, folder.join("vmlinuz")).at("rename", &image)?;
     crate::cache::remove(&boot)?;
-    // A merged /usr, as newer packages have it.
+    // Newer packages have a merged /usr.
     let merged = folder.join("usr/lib/modules");
     if merged.exists() {
         let place = folder.join("lib");
@@ -141,14 +141,14 @@ fn release(image: &[u8]) -> Option<String> {
     (!word.is_empty() && word.iter().all(good)).then(|| String::from_utf8_lossy(word).into_owned())
 }
 
-/// The stock flavour: not cloud, rt, unsigned or debugging symbols.
+/// Returns true for the stock flavour: not cloud, rt, unsigned or debugging symbols.
 fn is_stock(name: &str) -> bool {
     name.strip_suffix("-amd64")
         .is_some_and(|rest| !["cloud", "rt"].iter().any(|flavour| rest.ends_with(flavour)))
         && name.starts_with(SERIES)
 }
 
-/// The numbers in a name, for comparing.
+/// The numbers in a name, for comparison.
 fn version(name: &str) -> Vec<u64> {
     name.trim_end_matches("-amd64")
         .split(|c: char| !c.is_ascii_digit())

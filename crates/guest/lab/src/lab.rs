@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Preparing a guest: everything up to the moment before a command runs.
+//! Prepares a guest, up to the moment before a command runs.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::rootfs::RootFs;
 use crate::snapshot::{Boot, KernelFacts, Snapshot};
 use crate::{files, modules};
 
-/// A guest that is ready to be started, any number of times.
+/// A prepared guest, which can be started any number of times.
 #[derive(Debug, Clone)]
 pub struct Prepared {
     pub(crate) qemu: Qemu,
@@ -27,12 +27,12 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Whether the guest's kernel is where it is linked: what is observed there has names.
+    /// Returns true if the guest's kernel is at its link address, so that observed addresses can be named.
     pub fn is_where_linked(&self) -> bool {
         self.command_line.split(' ').any(|word| word == "nokaslr")
     }
 
-    /// What the guest's kernel said of itself.
+    /// The guest's kernel's release and build ID.
     pub fn kernel(&self) -> &KernelFacts {
         &self.snapshot.kernel
     }
@@ -42,17 +42,17 @@ impl Prepared {
         &self.command_line
     }
 
-    /// Adds words to the command line of a boot that is recorded; the snapshot stays what it is.
+    /// Adds words to the command line of a recorded boot. The snapshot stays unchanged.
     pub fn boot_with(&mut self, words: &str) {
         self.command_line = format!("{} {words}", self.command_line);
     }
 
-    /// Gives a guest that boots (not one from a snapshot) 256 MiB more behind a CXL window. QEMU writes every access
-    /// to it, and to devices, to `trace`, a line each (its events `memory_region_ops_*`).
+    /// Gives a guest that boots (not one from a snapshot) 256 MiB more memory behind a CXL window. QEMU writes every
+    /// access to it, and to devices, to `trace`, one line each (its events `memory_region_ops_*`).
     pub fn monitor_bus(&mut self, trace: &Path) {
         self.machine.monitor = Some(trace.to_owned());
-        // Memory that comes later goes online by itself, for the kernel's own use too; who takes a page does not write to
-        // all of it on the bus.
+        // Memory added later goes online by itself, for the kernel's own use too. Allocating a page does not clear it,
+        // which would write all of it on the bus.
         self.boot_with("memhp_default_state=online_kernel no_timer_check init_on_alloc=0");
     }
 
@@ -61,12 +61,12 @@ impl Prepared {
         &self.qemu.version
     }
 
-    /// The folder with the guest's own programs, unless the user gave an initramfs.
+    /// The folder with the guest's programs, unless the user gave an initramfs.
     pub fn root(&self) -> Option<&Path> {
         self.rootfs.as_ref().map(|rootfs| rootfs.root.as_path())
     }
 
-    /// The snapshot's folder: `kallsyms`, `btf`, `modules`, `hooks`, `console.log` of the boot.
+    /// The snapshot's folder: `kallsyms`, `btf`, `modules`, `hooks`, and `console.log` of the boot.
     pub fn snapshot_folder(&self) -> &Path {
         &self.snapshot.folder
     }
@@ -82,8 +82,8 @@ impl Prepared {
     }
 }
 
-/// Gets everything a guest needs, out of the cache or, the first time, from apt, and boots it up to the point
-/// where it waits for a command. Seconds to minutes the first time, milliseconds after.
+/// Gets everything that a guest needs, from the cache or, the first time, from apt, and boots it until it waits for a
+/// command. This takes seconds to minutes the first time, and milliseconds after that.
 pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     check(options)?;
     let qemu = Qemu::find()?;

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest lab: a stock kernel in QEMU, saved just before it would run a command.
+//! The guest lab: runs commands on a stock kernel in QEMU, from a snapshot taken just before a command would run.
 //!
-//! In: [`Options`] (which guest) and a [`Job`] (which command). Out: the command's output as it comes, its exit
-//! code, and a run folder: what an observer in QEMU recorded, and the symbols to read it with. Kernel and
-//! programs are Debian packages fetched by apt without root; everything made of them is kept in a
-//! [`cache`], by content.
+//! Input: [`Options`] (the guest) and a [`Job`] (the command). Output: the command's output as it comes, its exit code,
+//! and a run folder with the recording of an observer in QEMU, and the symbols to decode it. Kernel and programs are
+//! Debian packages, which apt downloads without root. Everything made from them is kept in a [`cache`], by content.
 //!
-//! Why it is built as it is:
-//! - With [`Pace::Exact`] a run is a function of its inputs: time counts instructions, CPUs take turns, and no
-//!   device of the machine acts by itself. Command and output pass through ports that only the guest touches.
+//! Design:
+//! - With [`Pace::Exact`] a run depends on its inputs only: time counts instructions, CPUs take turns, and no device of
+//!   the machine acts by itself. Command and output pass through ports that only the guest accesses.
 //! - [`prepare`] ends with a snapshot, so that [`run`] starts in a fraction of a second.
 //! - QEMU cannot outlive this process, however it ends ([`run`]'s QEMU is killed with its parent).
 //!
-//! Nothing here prints: what a user may want to see goes to a callback, as [`Progress`].
+//! The crate does not print. Messages for the user go to a callback, as [`Progress`].
 
 pub mod cache;
 pub mod error;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernel modules: found by name, unpacked, with what they need, in the order of loading.
+//! Kernel modules: finds them by name, unpacks them with their dependencies, and orders them for loading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use object::{Object, ObjectSection};
 use crate::error::{Context, Error, Result};
 use crate::kernel::Kernel;
 
-/// No module is larger; what claims to be is garbage.
+/// Maximum size of a module, bytes. A file that claims to be larger is invalid.
 const LARGEST: u64 = 256 << 20;
 
 /// A module to put into the guest.
@@ -21,13 +21,13 @@ pub(crate) struct Module {
     pub guest: String,
     /// The unpacked .ko.
     pub contents: Vec<u8>,
-    /// Loaded at boot.
+    /// True if it is loaded at boot.
     pub load: bool,
-    /// Only recommended by the others (`softdep=pre:`): they are loaded even if the kernel does not take it.
+    /// True if the others only recommend it (`softdep=pre:`). They are loaded even if the kernel refuses it.
     pub optional: bool,
 }
 
-/// What `load` and `present` name, and what those need, in an order in which they can be loaded.
+/// The modules in `load` and `present` and their dependencies, in an order in which they can be loaded.
 pub(crate) fn collect(kernel: &Kernel, load: &[String], present: &[String]) -> Result<Vec<Module>> {
     if load.is_empty() && present.is_empty() {
         return Ok(Vec::new());
@@ -36,7 +36,7 @@ pub(crate) fn collect(kernel: &Kernel, load: &[String], present: &[String]) -> R
         Some(folder) => index(folder)?,
         None => BTreeMap::new(),
     };
-    // A module of the user's may need another of the user's.
+    // A user's module may depend on another of the user's.
     for path in load.iter().chain(present).filter(|name| is_path(name)).map(PathBuf::from) {
         index.insert(plain(&stem(&path)), path);
     }
@@ -60,9 +60,9 @@ pub(crate) fn collect(kernel: &Kernel, load: &[String], present: &[String]) -> R
 struct Collector<'a> {
     kernel: &'a Kernel,
     index: BTreeMap<String, PathBuf>,
-    /// Names and aliases of what the kernel itself has.
+    /// Names and aliases of modules built into the kernel.
     built_in: BTreeSet<String>,
-    /// Modules by what they are also called; read when first asked for.
+    /// Modules by their aliases; read at first use.
     aliases: Option<BTreeMap<String, PathBuf>>,
     seen: BTreeSet<String>,
     modules: Vec<Module>,
@@ -87,7 +87,7 @@ impl Collector<'_> {
             }
         }
         for wish in needs.before {
-            // As for modprobe, one that does not exist is none.
+            // As in modprobe, a missing one is ignored.
             if let Some(found) = self.called(&wish)?
                 && !self.seen.contains(&found)
             {
@@ -108,7 +108,7 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// The module of this name or alias, unless the kernel itself has it.
+    /// The module with this name or alias, unless it is built into the kernel.
     fn called(&mut self, name: &str) -> Result<Option<String>> {
         let name = plain(name);
         if self.built_in.contains(&name) {
@@ -126,12 +126,12 @@ impl Collector<'_> {
     }
 }
 
-/// Whether a module is named by its file.
+/// Returns true if a module is given by its file.
 fn is_path(name: &str) -> bool {
     name.contains('/') || name.ends_with(".ko")
 }
 
-/// Every module below `folder` by its plain name.
+/// All modules below `folder`, by plain name.
 fn index(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -149,8 +149,8 @@ fn index(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// Where modules are that others ask for by what they do and not by name, best first: what is in `crypto` runs on every
-/// processor, what is in `arch` on some.
+/// Folders of modules that others request by function instead of by name, best first: modules in `crypto` run on every
+/// processor, those in `arch` on some.
 const ALIASED: [&str; 3] = ["kernel/crypto", "kernel/lib", "kernel/arch"];
 
 /// Modules of [`ALIASED`] by their aliases.
@@ -158,7 +158,7 @@ fn aliases(folder: Option<&Path>, index: &BTreeMap<String, PathBuf>) -> Result<B
     let mut found = BTreeMap::new();
     let Some(folder) = folder else { return Ok(found) };
     for place in ALIASED.map(|place| folder.join(place)) {
-        // Of two in one folder, the one that every processor can run.
+        // Of two in one folder, the one that runs on every processor is preferred.
         let mut paths: Vec<&PathBuf> = index.values().filter(|path| path.starts_with(&place)).collect();
         paths.sort_by_key(|path| !stem(path).ends_with("generic"));
         for path in paths {
@@ -172,8 +172,7 @@ fn aliases(folder: Option<&Path>, index: &BTreeMap<String, PathBuf>) -> Result<B
     Ok(found)
 }
 
-/// Names and aliases of modules that are part of the kernel, as its package lists them. A kernel without a package tells
-/// nothing.
+/// Names and aliases of modules built into the kernel, as listed in its package. Empty for a kernel without a package.
 fn built_in(folder: Option<&Path>) -> Result<BTreeSet<String>> {
     let Some(folder) = folder else { return Ok(BTreeSet::new()) };
     let read = |name: &str| match fs::read(folder.join(name)) {
@@ -191,13 +190,13 @@ fn built_in(folder: Option<&Path>) -> Result<BTreeSet<String>> {
     Ok(all)
 }
 
-/// File name up to `.ko`.
+/// The file name up to `.ko`.
 fn stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split(".ko").next().unwrap_or_default().to_owned()
 }
 
-/// The kernel takes `-` and `_` in names as the same.
+/// The kernel treats `-` and `_` in names as equal.
 fn plain(name: &str) -> String {
     name.replace('-', "_")
 }
@@ -223,7 +222,7 @@ fn unpack(path: &Path) -> Result<Vec<u8>> {
     Ok(contents)
 }
 
-/// Takes up to [`LARGEST`] bytes.
+/// Accepts up to [`LARGEST`] bytes.
 struct Limited<'a>(&'a mut Vec<u8>);
 
 impl std::io::Write for Limited<'_> {
@@ -240,13 +239,13 @@ impl std::io::Write for Limited<'_> {
     }
 }
 
-/// What a module asks for in its `.modinfo`.
+/// The dependencies in a module's `.modinfo`.
 #[derive(Debug, PartialEq, Eq)]
 struct Needs {
     /// Modules whose symbols it uses (`depends=`).
     depends: Vec<String>,
-    /// Modules or aliases that had better be there first (`softdep=pre:`): it asks the kernel for them by a name that no
-    /// symbol tells, such as a checksum's.
+    /// Modules or aliases that should be loaded first (`softdep=pre:`). The module requests them from the kernel by a
+    /// name that is no symbol, such as that of a checksum.
     before: Vec<String>,
 }
 

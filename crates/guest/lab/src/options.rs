@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the user may choose.
+//! Options of the guest and of a job.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use kprism_agent::Counters;
 
-/// The guest: what a snapshot is made for.
+/// The guest for which a snapshot is made.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Virtual CPUs.
     pub smp: u32,
     /// Memory in MiB.
     pub mem_mib: u64,
-    /// More words for the kernel's command line.
+    /// Additional words for the kernel's command line.
     pub append: Vec<String>,
     /// A kernel image to boot instead of Debian's.
     pub kernel: Option<PathBuf>,
-    /// An initramfs to use instead of Debian's programs; ours is laid over it.
+    /// An initramfs to use instead of Debian's programs. kprism's own files are laid over it.
     pub initrd: Option<PathBuf>,
-    /// Modules loaded at boot, with what they need: names, or paths of .ko files.
+    /// Modules loaded at boot, with their dependencies: names, or paths of .ko files.
     pub modules: Vec<String>,
-    /// Modules that are only there, for `modprobe` or `insmod` in the command.
+    /// Modules that are available but not loaded, for `modprobe` or `insmod` in the command.
     pub with_modules: Vec<String>,
-    /// More Debian packages in the guest.
+    /// Additional Debian packages in the guest.
     pub packages: Vec<String>,
-    /// How the guest's time and CPUs run.
+    /// Pace of the guest's time and CPUs.
     pub pace: Pace,
-    /// Ask apt again for newer packages, instead of what the cache remembers.
+    /// If true, apt is asked again for newer packages, instead of using the cache's answers.
     pub refresh: bool,
-    /// How long a boot may take.
+    /// Maximum duration of a boot.
     pub boot_timeout: Duration,
 }
 
@@ -51,12 +51,12 @@ impl Default for Options {
     }
 }
 
-/// How the guest's time and CPUs run.
+/// Pace of the guest's time and CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// One instruction is one nanosecond, CPUs take turns: the same run every time.
+    /// One instruction takes one nanosecond, and CPUs take turns: every run is the same.
     Exact,
-    /// Time is the host's, CPUs run in parallel: faster, never twice the same.
+    /// Guest time is the host's, and CPUs run in parallel: faster, but no two runs are the same.
     Fast,
 }
 
@@ -65,36 +65,36 @@ pub enum Pace {
 pub struct Job {
     /// Program and arguments.
     pub argv: Vec<String>,
-    /// More of the environment, or other values for what [`Job::ENVIRONMENT`] has.
+    /// Additional environment variables, or other values for those of [`Job::ENVIRONMENT`].
     pub env: Vec<(String, String)>,
     /// Working directory in the guest; `/root` if none.
     pub cwd: Option<String>,
-    /// Shell commands run first, unobserved unless the boot is.
+    /// Shell commands to run first. They are observed only if the boot is.
     pub before: Vec<String>,
-    /// Shell commands run once the command has ended, unobserved unless the boot is; see [`crate::Outcome::after`].
+    /// Shell commands to run after the command. They are observed only if the boot is; see [`crate::Outcome::after`].
     pub after: Vec<String>,
-    /// The command's standard input: a file of the host, which the guest gets a copy of. Empty if none.
+    /// The command's standard input: a file of the host, which is copied to the guest. Empty if `None`.
     pub stdin: Option<PathBuf>,
-    /// Folders of the host that the guest gets a copy of.
+    /// Folders of the host that are copied to the guest.
     pub shares: Vec<Share>,
-    /// A folder of the guest whose contents are copied into the run's folder once the command has ended.
+    /// A folder of the guest whose contents are copied to the run's folder after the command.
     pub collect: Option<String>,
-    /// When it is to end early, a process of the guest's is asked first, by Ctrl-Alt-Del: that of `kernel.cad_pid`. It
-    /// must see to it that the command ends.
+    /// If the command is to end early, a process of the guest is notified first, by Ctrl-Alt-Del: that of
+    /// `kernel.cad_pid`. It must make the command end.
     pub asks_first: bool,
-    /// How the kernel's coverage counters are taken before the command and after it, as archives below `streams/gcov` of
-    /// the run; with that, an empty [`Job::argv`] is an empty window.
+    /// The way to read the kernel's coverage counters before the command and after it, as archives below `streams/gcov`
+    /// of the run. With any, an empty [`Job::argv`] is an empty window.
     pub counters: Counters,
-    /// Where GDB can attach to the guest: a Unix socket, made by QEMU.
+    /// Unix socket at which GDB can attach to the guest. QEMU creates it.
     pub gdb: Option<PathBuf>,
-    /// What is observed.
+    /// The observed part of the run.
     pub span: Span,
-    /// How long the command may take from its start on; with the boot, if that is observed.
+    /// Maximum duration of the command from its start; including the boot, if that is observed.
     pub timeout: Option<Duration>,
 }
 
 impl Job {
-    /// The environment every command gets.
+    /// The environment of every command.
     pub const ENVIRONMENT: [(&str, &str); 5] = [
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
         ("HOME", "/root"),
@@ -103,7 +103,7 @@ impl Job {
         ("TERM", "dumb"),
     ];
 
-    /// A job with nothing but a command.
+    /// A job with only a command.
     pub fn new(argv: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             argv: argv.into_iter().map(Into::into).collect(),
@@ -126,14 +126,14 @@ impl Job {
 /// A folder (or file) of the host, copied into the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// Where it is.
+    /// Its path on the host.
     pub host: PathBuf,
-    /// Where it goes: an absolute path.
+    /// Its absolute path in the guest.
     pub guest: String,
 }
 
 impl Share {
-    /// `DIR` goes to `/share`, `DIR:/PLACE` to `/PLACE`.
+    /// Parses a share: `DIR` goes to `/share`, `DIR:/PLACE` to `/PLACE`.
     pub fn parse(text: &str) -> Self {
         match text.rsplit_once(':') {
             Some((host, guest)) if guest.starts_with('/') && !host.is_empty() => {
@@ -144,7 +144,7 @@ impl Share {
     }
 }
 
-/// What is observed.
+/// The observed part of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Span {
     /// The command only, started from a snapshot.
@@ -153,17 +153,17 @@ pub enum Span {
     Boot,
 }
 
-/// The observer, and how it writes its packets.
+/// The observer, and options for its packets.
 #[derive(Debug, Clone)]
 pub struct ObserverOptions {
     /// The plugin, `libkprism_observer.so`.
     pub plugin: PathBuf,
-    /// Further arguments of the plugin, `key=value`: `retc`, `psb`, `mtc`, `cyc`. What says where and when
-    /// to observe is added here.
+    /// Further arguments of the plugin, `key=value`: `retc`, `psb`, `mtc`, `cyc`. Arguments for the place and time of
+    /// observation are added by the lab.
     pub arguments: Vec<(String, String)>,
 }
 
-/// What is going on. Texts are for people.
+/// A progress message. Texts are for people.
 #[derive(Debug, Clone, Copy)]
 pub enum Progress<'a> {
     /// A step of the preparation begins, such as a download; they take seconds to minutes.
@@ -176,5 +176,5 @@ pub enum Progress<'a> {
     Stderr(&'a [u8]),
 }
 
-/// Where progress goes.
+/// Receives progress messages.
 pub type Report<'a> = &'a mut dyn FnMut(Progress<'_>);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QEMU: found, checked, told what machine to be, and never left behind.
+//! Finds and checks QEMU, configures the machine, and makes sure that no QEMU is left behind.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,12 +19,12 @@ const OLDEST: (u32, u32) = (10, 0);
 const INSTALL: &str =
     "install qemu-system-x86 10.0 or later from bookworm-backports (scripts/setup.sh does it)";
 
-/// A QEMU that will do.
+/// A suitable QEMU.
 #[derive(Debug, Clone)]
 pub struct Qemu {
     /// The program.
     pub program: PathBuf,
-    /// Its version line: snapshots are good for the very same QEMU only.
+    /// Its version line. A snapshot is valid for exactly this QEMU only.
     pub version: String,
 }
 
@@ -48,19 +48,19 @@ impl Qemu {
     }
 }
 
-/// (major, minor) of "QEMU emulator version 10.0.2 (Debian …)".
+/// Parses (major, minor) of "QEMU emulator version 10.0.2 (Debian …)".
 fn parse_version(line: &str) -> Option<(u32, u32)> {
     let mut numbers = line.split("version ").nth(1)?.split(['.', ' ']);
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The machine: what must be the same when a snapshot is made and when it is used.
+/// The machine. It must be the same when a snapshot is made and when it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub smp: u32,
     pub mem_mib: u64,
     pub pace: Pace,
-    /// Memory behind a CXL window, every access to which is written to this file; see [`Machine::bus_monitor`].
+    /// Adds memory behind a CXL window, and writes every access to it to this file; see [`Machine::bus_monitor`].
     pub monitor: Option<PathBuf>,
 }
 
@@ -68,11 +68,11 @@ pub(crate) struct Machine {
 const WINDOW_MIB: u64 = 256;
 
 impl Machine {
-    /// Only devices that act when the guest touches them: whatever has a thread or a queue in QEMU (virtio,
+    /// Includes only devices that act when the guest accesses them. A device with a thread or a queue in QEMU (virtio,
     /// disks, network) would end determinism.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments: Vec<String> = ["-accel", "tcg"].map(str::to_owned).to_vec();
-        // No random instructions; no 5-level paging, as on nearly every machine there is.
+        // No random instructions. No 5-level paging, as on nearly all machines.
         let cpu = "max,-rdrand,-rdseed,-la57";
         arguments.extend(["-smp".into(), self.smp.to_string()]);
         match self.monitor {
@@ -80,7 +80,7 @@ impl Machine {
                 arguments.extend(["-machine", "q35", "-cpu", cpu].map(str::to_owned));
                 arguments.extend(["-m".into(), format!("{}M", self.mem_mib)]);
             }
-            // Linux flushes no CPU caches under a hypervisor, and then takes no CXL region into use.
+            // Under a hypervisor Linux does not flush CPU caches, and then does not use a CXL region.
             Some(_) => {
                 arguments.extend(["-machine", "q35,cxl=on"].map(str::to_owned));
                 arguments.extend(["-cpu".into(), format!("{cpu},-hypervisor")]);
@@ -102,8 +102,8 @@ impl Machine {
         arguments
     }
 
-    /// A CXL memory device. QEMU serves its window as it serves a device's registers, so that every access, the page
-    /// table walker's too, can be traced: a bus monitor.
+    /// Arguments for a CXL memory device. QEMU handles its window like a device's registers, so every access, including
+    /// the page table walker's, can be traced: a bus monitor.
     pub fn bus_monitor(&self) -> Vec<OsString> {
         let Some(trace) = &self.monitor else { return Vec::new() };
         let mut arguments: Vec<OsString> = Vec::new();
@@ -116,7 +116,7 @@ impl Machine {
         ] {
             arguments.extend(["-device", device].map(OsString::from));
         }
-        // QEMU wants windows in multiples of 256 MiB.
+        // QEMU requires windows in multiples of 256 MiB.
         let window = format!("cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size={WINDOW_MIB}M");
         arguments.extend(["-machine".into(), window.into()]);
         for event in ["memory_region_ops_read", "memory_region_ops_write"] {
@@ -129,8 +129,8 @@ impl Machine {
 
     /// The kernel's command line.
     pub fn command_line(append: &[String]) -> String {
-        // nokaslr: symbols are where the cache says, unless it is asked for. panic=-1: a panic ends QEMU at once, by
-        // -no-reboot.
+        // nokaslr: symbols are at the cached addresses, unless kaslr is requested. panic=-1: a panic ends QEMU at once,
+        // by -no-reboot.
         let asked = append.iter().flat_map(|words| words.split_whitespace()).any(|word| word == "kaslr");
         let place = if asked { "" } else { "nokaslr " };
         let mut words = format!("console=ttyS0 {place}panic=-1 tsc=reliable");
@@ -142,7 +142,7 @@ impl Machine {
     }
 }
 
-/// Files that the guest's ports are written to.
+/// Files to which the guest's ports are written.
 #[derive(Debug, Clone)]
 pub(crate) struct PortFiles {
     pub console: PathBuf,
@@ -168,7 +168,7 @@ impl PortFiles {
     }
 }
 
-/// An option's value that ends in a path: QEMU wants commas doubled.
+/// An option's value that ends in a path. QEMU requires commas to be doubled.
 pub(crate) fn option(start: &str, path: &Path) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let mut value = start.as_bytes().to_vec();
@@ -191,7 +191,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts QEMU, with its own messages in the file `log`. It has `inherited` under the same number as here.
+    /// Starts QEMU, with its messages in the file `log`. QEMU gets the descriptor `inherited` under the same number.
     pub fn start(
         qemu: &Qemu,
         machine: &Machine,
@@ -209,14 +209,14 @@ impl Running {
         command.args(["-mon", "chardev=qmp,mode=control"]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(log).at("write", log)?);
-        // Ctrl-C in a terminal goes to a whole process group: ending QEMU is for us to do.
+        // Ctrl-C in a terminal goes to the whole process group, but this crate ends QEMU itself.
         command.process_group(0);
         let parent = std::process::id();
         let passed = inherited.as_ref().map(AsRawFd::as_raw_fd);
         // SAFETY: the closure makes only async-signal-safe system calls.
         unsafe {
             command.pre_exec(move || {
-                // If we die, however we die, QEMU dies.
+                // QEMU dies when this process dies, in whatever way.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if libc::getppid() as u32 != parent {
                     libc::_exit(1);
@@ -232,7 +232,7 @@ impl Running {
         drop((theirs, inherited));
         let mut running = Self { child, qmp: Qmp::new(ours), log: log.to_owned() };
         if let Err(error) = running.qmp.greet() {
-            // It refused its arguments, most likely: its own words are better than ours.
+            // Most likely QEMU refused its arguments. Its own message is better than this error.
             running.wait(Duration::from_secs(2));
             let said = running.said();
             return Err(Error::Qemu { reason: if said.is_empty() { error.to_string() } else { said } });
@@ -240,19 +240,19 @@ impl Running {
         Ok(running)
     }
 
-    /// What QEMU wrote to its standard error.
+    /// QEMU's standard error.
     pub fn said(&self) -> String {
         std::fs::read(&self.log)
             .map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
             .unwrap_or_default()
     }
 
-    /// Its status, if it has ended.
+    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits up to `limit` for its end.
+    /// Waits for its end, at most for `limit`.
     fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -264,8 +264,8 @@ impl Running {
         }
     }
 
-    /// Asks QEMU to end, so that a plugin can write what it has; kills it if it does not within `patience`.
-    /// Says whether it ended by itself.
+    /// Asks QEMU to end, so that a plugin can write its data. Kills it if it has not ended within `patience`. Returns
+    /// true if it ended by itself.
     pub fn quit(&mut self, patience: Duration) -> bool {
         self.qmp.send_quit();
         let gently = self.wait(patience).is_some();

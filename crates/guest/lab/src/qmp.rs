@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QEMU's control protocol (docs/interop/qmp-spec.rst): one request, one answer, events passed over.
+//! QEMU's control protocol (docs/interop/qmp-spec.rst): one request, one answer; events are skipped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 
-/// An answer never takes longer, unless QEMU hangs.
+/// Maximum time for an answer. Beyond it, QEMU hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection to one QEMU.
+/// A connection to a QEMU.
 #[derive(Debug)]
 pub(crate) struct Qmp(BufReader<UnixStream>);
 
@@ -29,7 +29,7 @@ impl Qmp {
         self.call("qmp_capabilities", json!({})).map(|_| ())
     }
 
-    /// Carries out `command`.
+    /// Executes `command` and returns the answer.
     pub fn call(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let request = json!({ "execute": command, "arguments": arguments });
         self.0.get_mut().write_all(format!("{request}\n").as_bytes()).map_err(|error| lost(&error))?;

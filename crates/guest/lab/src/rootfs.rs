@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest's programs: Debian packages, unpacked without root and without their scripts.
+//! The guest's programs: Debian packages, unpacked without root and without running their scripts.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -33,7 +33,7 @@ const PACKAGES: [&str; 19] = [
     "util-linux",
 ];
 
-/// What no command needs: a third of the packages' size, which every boot would unpack.
+/// Files that no command needs: a third of the packages' size, which every boot would unpack.
 const DROPPED: [&str; 8] = [
     "usr/share/doc",
     "usr/share/info",
@@ -45,7 +45,7 @@ const DROPPED: [&str; 8] = [
     "usr/share/bug",
 ];
 
-/// Top-level folders that a merged /usr has as links.
+/// Top-level folders that are links in a merged /usr.
 const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
 /// An unpacked root file system in the cache.
@@ -53,12 +53,12 @@ const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 pub struct RootFs {
     /// Its root folder.
     pub root: PathBuf,
-    /// Tells its content.
+    /// Identifies its content.
     pub key: String,
 }
 
 impl RootFs {
-    /// The standard packages and `more`, fetched if need be.
+    /// Returns the standard packages and `more`. They are downloaded if needed.
     pub(crate) fn find(more: &[String], cache: &Cache, refresh: bool, report: Report<'_>) -> Result<Self> {
         let mut packages: Vec<String> =
             PACKAGES.iter().map(|&name| name.to_owned()).chain(more.to_vec()).collect();
@@ -69,7 +69,7 @@ impl RootFs {
             report(Progress::Step("asking apt which packages the guest needs"));
             Ok(apt::closure(&packages)?.join("\n"))
         })?;
-        // Raised whenever `build` makes something else of the same packages.
+        // The layout number is raised whenever `build` makes different files from the same packages.
         let key = Key::default().add("layout 1").add(&versions).finish();
         let place = cache.entry("rootfs", &key, 350, |folder| build(&versions, folder, report))?;
         Ok(Self { root: place.join("root"), key })
@@ -99,7 +99,7 @@ fn build(versions: &str, folder: &Path, report: Report<'_>) -> Result<()> {
     fs::write(&list, versions).at("write", &list)
 }
 
-/// Moves /bin, /lib and so on below /usr, as Debian's installer does: packages of this release still ship both.
+/// Moves /bin, /lib and so on below /usr, as Debian's installer does. Packages of this release still contain both.
 fn merge_usr(root: &Path) -> Result<()> {
     for name in MERGED {
         let (old, new) = (root.join(name), root.join("usr").join(name));
@@ -113,7 +113,7 @@ fn merge_usr(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Moves what is in `old` into `new`, below which it wins against nothing.
+/// Moves the contents of `old` into `new`. Existing files of `new` are kept.
 fn merge_folder(old: &Path, new: &Path) -> Result<()> {
     fs::create_dir_all(new).at("create", new)?;
     for entry in fs::read_dir(old).at("read", old)? {
@@ -128,7 +128,7 @@ fn merge_folder(old: &Path, new: &Path) -> Result<()> {
     crate::cache::remove(old)
 }
 
-/// Does what the packages' scripts would have: users, the folders a system has, alternatives.
+/// Does the work of the packages' scripts: users, standard folders, alternatives.
 fn configure(root: &Path) -> Result<()> {
     for name in ["dev", "proc", "sys", "tmp", "run", "root", "etc", "home", "mnt", "var/tmp", "var/log"] {
         let path = root.join(name);
@@ -149,7 +149,7 @@ fn configure(root: &Path) -> Result<()> {
         let (path, master) = (root.join("etc").join(name), root.join("usr/share/base-passwd").join(name));
         let contents =
             fs::read_to_string(master.with_extension("master")).unwrap_or_else(|_| fallback.into());
-        // The master file locks every account with `*`; root has to have a shell only.
+        // The master file locks every account with `*`. Only root gets a shell.
         fs::write(&path, contents).at("write", &path)?;
     }
     for (link, target) in [("bin/sh", "dash"), ("usr/bin/awk", "mawk")] {

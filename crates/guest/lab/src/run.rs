@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Running one command in a prepared guest.
+//! Runs one command in a prepared guest.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -22,59 +22,59 @@ use crate::snapshot;
 use crate::symbols;
 use crate::tail::{Lines, Tail, find_panic, last_lines};
 
-/// How long QEMU, asked to quit, may take to let the observer write what it has.
+/// Maximum time for QEMU, asked to quit, to let the observer write its data.
 const QUIT_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a guest that was asked to end may take for it.
+/// Maximum time for a guest that was asked to end.
 const ASK_PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long a guest from a snapshot may take to ask for its job, on a machine that is busy.
+/// Maximum time for a guest from a snapshot to ask for its job, on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often is looked for news of the guest.
+/// Interval at which the guest's state is polled.
 const POLL: Duration = Duration::from_millis(3);
 
-/// How a run ended. In all cases what was recorded is in the run folder and can be used.
+/// The end of a run. In all cases the recording is in the run folder and can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     /// The command ended by itself.
     Normal,
-    /// The time was over.
+    /// The time limit was reached.
     Timeout,
-    /// The user asked.
+    /// The user interrupted it.
     Interrupted,
-    /// The guest's kernel panicked; its own words.
+    /// The guest's kernel panicked, with this message.
     Panic(String),
-    /// The command could not be run, or QEMU ended; why.
+    /// The command could not be run, or QEMU ended, for this reason.
     Failed(String),
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// How it ended.
+    /// The end of the run.
     pub ended: Ended,
     /// The command's exit code as a shell gives it, if it ended by itself.
     pub exit_code: Option<u8>,
     /// The command's process ID in the guest, once it was started.
     pub pid: Option<u32>,
-    /// What each of the job's commands for afterwards printed, as far as they were run.
+    /// Output of each of the job's commands for afterwards, as far as they were run.
     pub after: Vec<String>,
     /// Last lines of the guest's console, if the end was not normal.
     pub console_tail: String,
-    /// From the start of QEMU to its end.
+    /// Time from the start of QEMU to its end.
     pub wall: Duration,
-    /// From the start of QEMU until the guest read the command.
+    /// Time from the start of QEMU until the guest read the command.
     pub start: Duration,
-    /// Files that the guest mapped and that could not be copied to `symbols/root`: made in the guest.
+    /// Files that the guest mapped but that could not be copied to `symbols/root`, because they were made in the guest.
     pub missing_files: Vec<String>,
 }
 
-/// Runs `job` and writes below `folder`: `console.log`, `stdout`, `stderr`, with an observer `streams/`, and
-/// `symbols/`. The folder's other contents are left alone.
+/// Runs `job`. Writes below `folder`: `console.log`, `stdout`, `stderr`, with an observer `streams/`, and `symbols/`.
+/// Other files in the folder stay unchanged.
 ///
 /// # Errors
-/// When the run could not begin: all that happens later is in the [`Outcome`].
+/// The run could not begin. Later errors are in the [`Outcome`].
 pub fn run(
     prepared: &Prepared,
     job: &Job,
@@ -92,7 +92,7 @@ pub fn run(
         stderr: folder.join("stderr"),
     };
     for file in [&files.console, &files.stdout, &files.stderr] {
-        // The files of a run before this one would be taken for its output.
+        // The files of an earlier run would be taken for this one's output.
         File::create(file).at("create", file)?;
     }
     symbols::begin(prepared, &folder)?;
@@ -165,7 +165,7 @@ pub fn run(
     })
 }
 
-/// A folder for what is of no use after the run; removed on drop.
+/// A folder for temporary files of the run; removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -183,7 +183,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What the guest learns of a run, while it runs.
+/// State of the guest during a run.
 struct Watch<'a> {
     files: &'a PortFiles,
     control: Tail,
@@ -191,7 +191,7 @@ struct Watch<'a> {
     stderr: Tail,
     messages: Lines,
     start: Instant,
-    /// The boot is part of what is recorded.
+    /// True if the boot is recorded too.
     boots: bool,
     accepted: Option<Duration>,
     pid: Option<u32>,
@@ -229,7 +229,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Passes output on until QEMU has ended, for whatever reason.
+    /// Forwards output until QEMU has ended, for whatever reason.
     fn until_the_end(
         &mut self,
         qemu: &mut Running,
@@ -238,7 +238,7 @@ impl<'a> Watch<'a> {
     ) -> Ended {
         let mut asked = None;
         loop {
-            // Asked before reading, so that nothing written before the end is missed.
+            // Checked before reading, so that nothing written before the end is missed.
             let ended = qemu.ended();
             self.follow(report);
             if let Err(error) = self.collected.read(qemu) {
@@ -249,7 +249,7 @@ impl<'a> Watch<'a> {
                 self.failed = Some(error.to_string());
                 return self.judge("");
             }
-            // Before the guest could take it, Ctrl-Alt-Del ends it.
+            // Before the guest can handle it, Ctrl-Alt-Del ends the guest.
             if ended.is_some() && asked.is_some() && self.exit_code.is_none() {
                 return if crate::interrupt::requested() { Ended::Interrupted } else { Ended::Timeout };
             }
@@ -281,7 +281,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// How long the command runs. A guest that does not take its job is not waited for without end either.
+    /// Running time of the command. The wait for a guest that does not take its job is limited too.
     fn ran_for(&self) -> Duration {
         let elapsed = self.start.elapsed();
         match self.accepted {
@@ -314,7 +314,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Why QEMU has ended.
+    /// The reason why QEMU ended.
     fn judge(&mut self, otherwise: &str) -> Ended {
         if let Some(what) = self.failed.take() {
             Ended::Failed(what)
@@ -328,13 +328,13 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Presses Ctrl-Alt-Del. A QEMU that does not take it any more ends anyway.
+/// Presses Ctrl-Alt-Del. If QEMU does not accept it any more, it is about to end anyway.
 fn ask(qemu: &mut Running) {
     let keys = ["ctrl", "alt", "delete"].map(|key| serde_json::json!({"type": "qcode", "data": key}));
     qemu.qmp.call("send-key", serde_json::json!({ "keys": keys })).ok();
 }
 
-/// Writes the job (and the shared folders) to `scratch`, and says where they are.
+/// Writes the job (and the shared folders) to `scratch`, and returns QEMU's arguments for them.
 fn job_arguments(job: &Job, mem_mib: u64, scratch: &Path) -> Result<Vec<OsString>> {
     let mut env: Vec<(String, String)> =
         Job::ENVIRONMENT.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -380,7 +380,7 @@ fn write_files(job: &Job, mem_mib: u64, path: &Path) -> Result<()> {
             return Err(Error::Option(format!("{}: a share's place must be an absolute path", share.guest)));
         }
         archive.parents(place).at("write", path)?;
-        // What is shared is only read: a full disk is the archive's.
+        // Shared files are only read. So a full disk is that of the archive.
         archive.tree(&share.host, place).map_err(|error| match error {
             Error::Full { .. } => Error::Full { path: path.to_owned() },
             other => other,
@@ -389,7 +389,7 @@ fn write_files(job: &Job, mem_mib: u64, path: &Path) -> Result<()> {
     archive.finish().and_then(|mut output| output.flush()).at("write", path)
 }
 
-/// The guest keeps its files in memory: what does not fit would end in a panic of its kernel, minutes later.
+/// The guest keeps its files in memory. Too many would end in a kernel panic, minutes later.
 fn refuse_too_much(job: &Job, mem_mib: u64) -> Result<()> {
     let mut bytes = 0;
     for path in job.shares.iter().map(|share| &share.host).chain(&job.stdin) {
@@ -406,7 +406,7 @@ fn refuse_too_much(job: &Job, mem_mib: u64) -> Result<()> {
     Ok(())
 }
 
-/// How much of the guest's memory shared files may take. The rest is for its kernel, its own files and the command.
+/// Percentage of the guest's memory for shared files. The rest is for its kernel, its own files and the command.
 const SHARE_PERCENT: u64 = 60;
 
 fn size_of_tree(path: &Path) -> Result<u64> {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest that is up and waits for a command, saved: the boot is paid for once per kind of guest.
+//! Snapshots of a guest that has booted and waits for a command: each kind of guest is booted only once.
 //!
-//! Beside the machine's memory the entry keeps what the kernel says of itself: `kallsyms`, `btf`, `modules`, and
-//! the observer's `hooks` made of them.
+//! Beside the machine's memory the entry holds the kernel's own data: `kallsyms`, `btf`, `modules`, and the observer's
+//! `hooks` made from them.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ use crate::options::{Progress, Report};
 use crate::qemu::{Machine, PortFiles, Qemu, Running};
 use crate::tail::{Lines, Tail, find_panic, last_lines};
 
-/// How many snapshots the cache keeps; each is 200 MB and more.
+/// Number of snapshots in the cache. Each has 200 MB and more.
 const KEPT: usize = 8;
 
 /// A saved guest in the cache.
@@ -30,11 +30,11 @@ const KEPT: usize = 8;
 pub struct Snapshot {
     /// The entry's folder.
     pub folder: PathBuf,
-    /// What the kernel is.
+    /// Facts about the kernel.
     pub kernel: KernelFacts,
 }
 
-/// What the guest's kernel said of itself.
+/// Facts reported by the guest's kernel.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct KernelFacts {
     /// `uname -r`.
@@ -44,7 +44,7 @@ pub struct KernelFacts {
 }
 
 impl Snapshot {
-    /// Made by booting, if need be.
+    /// Finds the snapshot in the cache, and boots the guest to make it if needed.
     pub(crate) fn find(boot: &Boot<'_>, cache: &Cache, limit: Duration, report: Report<'_>) -> Result<Self> {
         let place = cache.entry("snapshot", &boot.key(), boot.machine.mem_mib / 8 + 300, |folder| {
             make(boot, folder, limit, report)
@@ -59,13 +59,13 @@ impl Snapshot {
         Ok(Self { folder: place, kernel })
     }
 
-    /// The machine's state, for QEMU.
+    /// The file with the machine's state, for QEMU.
     pub(crate) fn memory(&self) -> PathBuf {
         self.folder.join("memory")
     }
 }
 
-/// All that a boot depends on.
+/// All inputs of a boot.
 #[derive(Debug, Clone)]
 pub(crate) struct Boot<'a> {
     pub qemu: &'a Qemu,
@@ -87,7 +87,7 @@ impl Boot<'_> {
             .finish()
     }
 
-    /// What boots the guest.
+    /// QEMU's arguments for the boot.
     pub fn arguments(&self) -> Vec<OsString> {
         vec![
             "-kernel".into(),
@@ -116,7 +116,7 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
         return Err(Error::Qemu { reason: "the guest's agent spoke out of turn".into() });
     };
     report(Progress::Step("saving the guest"));
-    // The guest stops itself, and always at the same instruction: the snapshot does not depend on the host's time.
+    // The guest stops itself, always at the same instruction. So the snapshot does not depend on the host's time.
     wait_status(&mut qemu, "running", "guest-panicked")?;
     let read = |qemu: &mut Running, region: Option<Region>| -> Result<Vec<u8>> {
         let mut contents = Vec::new();
@@ -180,7 +180,7 @@ fn wait_ready(qemu: &mut Running, files: &PortFiles, limit: Duration, report: Re
     }
 }
 
-/// Copies a range of the standing guest's memory to `output`, by way of a file in `folder`.
+/// Copies a range of the stopped guest's memory to `output`, through a file in `folder`.
 pub(crate) fn read_region(
     qemu: &mut Running,
     region: &Region,
@@ -198,7 +198,7 @@ pub(crate) fn read_region(
     Ok(())
 }
 
-/// Writes the stopped machine's state.
+/// Writes the state of the stopped machine.
 fn save(qemu: &mut Running, folder: &Path) -> Result<()> {
     set_capabilities(qemu)?;
     let memory = folder.join("memory");
@@ -219,30 +219,30 @@ fn save(qemu: &mut Running, folder: &Path) -> Result<()> {
             _ => std::thread::sleep(Duration::from_millis(10)),
         }
     }
-    // Nothing half-written may outlive a power cut under a finished name.
+    // After a power cut no incomplete file may have its final name.
     let file = File::options().append(true).open(&memory).at("open", &memory)?;
     (&file).flush().and_then(|()| file.sync_data()).at("write", &memory)
 }
 
-/// Makes QEMU write each page at its own place in the file: no stream, and quick to load.
+/// Makes QEMU write each page at its own offset in the file, which loads quickly, instead of as a stream.
 fn set_capabilities(qemu: &mut Running) -> Result<()> {
     let mapped = json!({ "capability": "mapped-ram", "state": true });
     qemu.qmp.call("migrate-set-capabilities", json!({ "capabilities": [mapped] })).map(|_| ())
 }
 
-/// Loads the state into a QEMU started with `-incoming defer -S`, and lets it go.
+/// Loads the state into a QEMU started with `-incoming defer -S`, and starts it.
 pub(crate) fn restore(qemu: &mut Running, snapshot: &Snapshot) -> Result<()> {
     set_capabilities(qemu)?;
-    // QEMU would announce the machine to a network, by timers of the host's time; near such a timer it cuts the
-    // CPUs' turns short, and with several CPUs the guest would tell.
+    // QEMU would announce the machine to a network, with timers in host time. Close to such a timer it shortens the
+    // CPUs' turns, which a guest with several CPUs could notice.
     qemu.qmp.call("migrate-set-parameters", json!({ "announce-rounds": 0 }))?;
     qemu.qmp.call("migrate-incoming", json!({ "uri": format!("file:{}", snapshot.memory().display()) }))?;
     wait_status(qemu, "inmigrate", "guest-panicked")?;
     qemu.qmp.call("cont", json!({})).map(|_| ())
 }
 
-/// Waits until the machine's state, being `from`, becomes `to`. "guest-panicked" is what QEMU calls a guest that
-/// has stopped itself.
+/// Waits until the machine's state changes from `from` to `to`. QEMU calls a guest that stopped itself
+/// "guest-panicked".
 pub(crate) fn wait_status(qemu: &mut Running, from: &str, to: &str) -> Result<()> {
     loop {
         let state = qemu.qmp.call("query-status", json!({}))?;

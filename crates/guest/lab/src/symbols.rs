@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a run's addresses mean: the kernel's symbols, and copies of the programs that were mapped.
+//! Collects the symbols of a run: the kernel's, and copies of the programs that were mapped.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
 use crate::options::{Job, Share};
 
-/// The observer's records of mappings, as far as they matter here.
+/// The fields of the observer's mapping records that are used here.
 #[derive(Deserialize)]
 struct Record {
     k: String,
@@ -22,7 +22,7 @@ struct Record {
     path: String,
 }
 
-/// Writes the kernel's symbols, as they are before the run, into `symbols/` of the run in `folder`.
+/// Writes the kernel's symbols from before the run into `symbols/` of the run in `folder`.
 pub(crate) fn begin(prepared: &Prepared, folder: &Path) -> Result<()> {
     let (from, to) = (&prepared.snapshot.folder, folder.join("symbols"));
     fs::create_dir_all(&to).at("create", &to)?;
@@ -32,7 +32,7 @@ pub(crate) fn begin(prepared: &Prepared, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies a file. A full disk is the target's, everything else is said of the source.
+/// Copies a file. A full disk is reported for the target, other errors for the source.
 fn copy(source: &Path, target: &Path) -> Result<()> {
     let copied = fs::copy(source, target).map(drop);
     match &copied {
@@ -41,8 +41,8 @@ fn copy(source: &Path, target: &Path) -> Result<()> {
     }
 }
 
-/// Completes `symbols/` after the run: what the run changed of the kernel's, and the mapped files. Gives the mapped
-/// files that are not to be had.
+/// Completes `symbols/` after the run: changes of the kernel's symbols, and the mapped files. Returns the mapped files
+/// that are not available.
 pub(crate) fn collect(
     prepared: &Prepared,
     job: &Job,
@@ -58,7 +58,7 @@ pub(crate) fn collect(
     let mut missing = Vec::new();
     let mut paths = mapped_files(&folder.join("streams"))?;
     if !paths.is_empty() {
-        // The agent was mapped before anyone could record it.
+        // The agent was mapped before it could be recorded.
         paths.insert("/init".into());
     }
     let mut full = false;
@@ -75,7 +75,7 @@ pub(crate) fn collect(
                 let copied =
                     fs::create_dir_all(parent).at("create", parent).and_then(|()| copy(&source, &target));
                 match copied {
-                    // What was recorded is worth more than the names of it.
+                    // The recording is worth more than its symbols.
                     Err(Error::Full { .. }) => {
                         full = true;
                         missing.push(path);
@@ -89,14 +89,14 @@ pub(crate) fn collect(
     Ok(missing)
 }
 
-/// The symbols of modules from after the run.
+/// Writes the symbols of modules from after the run.
 fn write_modules(prepared: &Prepared, to: &Path, modules: &str, lines: &str) -> Result<()> {
     fs::write(to.join("modules"), modules).at("write", &to.join("modules"))?;
     let path = prepared.snapshot.folder.join("kallsyms");
     let old = fs::read(&path).at("read", &path)?;
     let mut all = Vec::with_capacity(old.len() + lines.len());
-    // Unloaded modules stay: their code may have run before. Where both know an address, the newer line is
-    // the later one.
+    // Unloaded modules stay: their code may have run before. If both lists have an address, the newer line is the later
+    // one.
     all.extend_from_slice(&old);
     let known: BTreeSet<&str> =
         std::str::from_utf8(&old).unwrap_or_default().lines().filter(|line| line.ends_with(']')).collect();
@@ -106,13 +106,13 @@ fn write_modules(prepared: &Prepared, to: &Path, modules: &str, lines: &str) -> 
     fs::write(to.join("kallsyms"), all).at("write", to)
 }
 
-/// Every file that was mapped to be executed, by all vCPUs' sidebands. A run without an observer has none.
+/// All files mapped as executable, from the sidebands of all vCPUs. A run without an observer has none.
 fn mapped_files(streams: &Path) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for sideband in (0..).map(|cpu| streams.join(format!("cpu{cpu}.side.jsonl"))) {
         let Ok(file) = File::open(&sideband) else { break };
         for line in BufReader::new(file).lines() {
-            // The last line may be cut short, if QEMU was killed: that is for the decoder to judge.
+            // The last line may be incomplete, if QEMU was killed. The decoder reports that.
             let Ok(record) = serde_json::from_str::<Record>(&line.at("read", &sideband)?) else { continue };
             if record.k == "mmap" && record.exec && record.path.starts_with('/') {
                 found.insert(record.path);
@@ -122,13 +122,13 @@ fn mapped_files(streams: &Path) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// The path as one below a root; none if it would lead out of it.
+/// The path relative to a root; `None` if it would leave the root.
 fn inside(path: &str) -> Option<PathBuf> {
     let relative = PathBuf::from(path.trim_start_matches('/'));
     relative.components().all(|part| matches!(part, Component::Normal(_))).then_some(relative)
 }
 
-/// Where the guest's file came from.
+/// The source of a file of the guest.
 fn find(prepared: &Prepared, job: &Job, path: &str, inside: &Path) -> Option<PathBuf> {
     if path == "/init" {
         return Some(prepared.agent.clone());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Following files that QEMU writes, and reading ends of them.
+//! Follows files that QEMU writes, and reads their last lines.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -17,7 +17,7 @@ impl Tail {
         Self { path: path.to_owned(), file: None }
     }
 
-    /// Hands over what was added since the last call.
+    /// Passes on the bytes added since the last call.
     pub fn follow(&mut self, mut take: impl FnMut(&[u8])) {
         if self.file.is_none() {
             self.file = File::open(&self.path).ok();
@@ -30,7 +30,7 @@ impl Tail {
     }
 }
 
-/// Splits what comes in pieces into lines, without their ends.
+/// Splits a stream of pieces into lines, without line ends.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(Vec<u8>);
 
@@ -63,7 +63,7 @@ pub(crate) fn last_lines(path: &Path, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// The kernel's own words if its console tells of a panic.
+/// The kernel's message, if its console shows a panic.
 pub(crate) fn find_panic(console: &Path) -> Option<String> {
     let bytes = std::fs::read(console).ok()?;
     let text = String::from_utf8_lossy(&bytes);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a user is told when something is missing. No guest is started; nothing is downloaded.
+//! Error messages when something is missing. No guest is started; nothing is downloaded.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kprism_test::{APT, needs, test};
 
-/// Runs `labrun true` with an empty cache and changes to its environment; gives what it says.
+/// Runs `labrun true` with an empty cache and changes to its environment. Returns its error text.
 fn complaint(name: &str, changes: &[(&str, &Path)]) -> String {
     let own = std::env::current_exe().unwrap();
     let labrun = own.parent().and_then(Path::parent).unwrap().join("examples/labrun");
@@ -16,7 +16,7 @@ fn complaint(name: &str, changes: &[(&str, &Path)]) -> String {
     command
         .env("XDG_CACHE_HOME", scratch.join("cache"))
         .env("KPRISM_QEMU", script(&scratch, "new", "10.0.2"));
-    // What stands for the agent is read only after everything that fails here.
+    // The stand-in for the agent is read only after all steps that fail here.
     command.env("KPRISM_AGENT", "/bin/true").envs(changes.iter().copied());
     command.arg("--out").arg(scratch.join("out")).args(["--", "true"]);
     let output = command.output().unwrap();
@@ -32,7 +32,7 @@ fn scratch(name: &str) -> PathBuf {
     path
 }
 
-/// A program that says it is QEMU of some version.
+/// A program that reports itself as QEMU of some version.
 fn script(folder: &Path, name: &str, version: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let path = folder.join(name);
@@ -69,7 +69,7 @@ fn no_agent() {
 
 #[test]
 fn no_apt() {
-    // The script of a QEMU needs /bin/sh by its full path only.
+    // The QEMU script needs only /bin/sh, by its full path.
     let text = complaint("apt", &[("PATH", Path::new("/no/such/folder"))]);
     assert_says(&text, &["apt-cache not found", "--kernel and --initrd"]);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lab against a real QEMU and Debian's kernel. Needs the agent built beside the tests
+//! Tests the lab with a real QEMU and Debian's kernel. Needs the agent built beside the tests
 //! (`cargo build -p kprism-agent`), QEMU 10, and apt the first time.
 
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use kprism_lab::{Ended, Error, Job, Options, Outcome, Pace, Prepared, Progress, Share, Span};
 
-/// Guests are large and the machine may be small: one at a time.
+/// Guests are large and the machine may be small, so only one runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn one_at_a_time() -> std::sync::MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A folder of this test's own, removed on drop.
+/// A folder for one test, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -50,7 +50,7 @@ fn shell(script: &str) -> Job {
     Job::new(["sh", "-c", script])
 }
 
-/// Says much of what could differ: times to the nanosecond, interrupts, addresses, random numbers.
+/// Prints data that could differ between runs: times to the nanosecond, interrupts, addresses, random numbers.
 const TELLTALE: &str =
     "date +%s.%N; cat /proc/uptime /proc/interrupts /proc/stat /proc/self/maps /proc/vmstat;
     head -c 64 /dev/urandom | od -x; sleep 0.01; for i in 1 2 3; do ls -la /bin | sed s/a/z/g | sha256sum & done; wait;
@@ -111,7 +111,7 @@ fn output_comes_through_whole_and_while_it_is_made() {
     let _guard = one_at_a_time();
     let prepared = prepare(&Options::default());
     let folder = Scratch::new("output");
-    // Every byte value, and more than any pipe holds.
+    // Every byte value, and more bytes than a pipe holds.
     let script = "i=0; while [ $i -lt 256 ]; do printf \"\\\\$(printf %03o $i)\"; i=$((i+1)); done
         head -c 1000000 /dev/zero; echo to stderr >&2";
     let mut pieces = 0;
@@ -138,7 +138,7 @@ fn a_run_goes_on_from_the_booted_guest() {
     let _guard = one_at_a_time();
     let prepared = prepare(&Options::default());
     let folder = Scratch::new("quick");
-    // Told apart from a boot by what the console does not say, not by the time it takes.
+    // Distinguished from a boot by what is missing on the console, not by time.
     let outcome = run(&prepared, &shell("dmesg | grep -c '^.*Linux version'"), &folder);
     assert!(outcome.start <= outcome.wall, "{outcome:?}");
     assert_eq!(folder.read("stdout"), b"1\n");
@@ -186,7 +186,7 @@ fn commands_afterwards_tell_what_they_see() {
     assert_eq!(outcome.exit_code, Some(4), "{outcome:?}");
     assert_eq!(outcome.after, ["left\noops\n", ""]);
     assert_eq!((folder.read("stdout").len(), folder.read("stderr").len()), (0, 0));
-    // A tracer's code has a name, though it is no module's.
+    // A tracer's code has a symbol, though not a module's.
     let job =
         Job { before: vec!["echo function > /sys/kernel/tracing/current_tracer".into()], ..shell("true") };
     assert_eq!(run(&prepared, &job, &folder).exit_code, Some(0));
@@ -236,7 +236,7 @@ fn modules_are_loaded_with_what_they_need() {
     assert!(matches!(error, Error::NoModule { .. }), "{error}");
 }
 
-/// File systems ask the kernel for checksums by names that no symbol tells: their modules say so in `softdep`.
+/// File systems request checksums by names that are no symbols. Their modules state this in `softdep`.
 #[test]
 fn modules_are_loaded_with_what_they_ask_for_by_alias() {
     let _guard = one_at_a_time();
@@ -257,7 +257,7 @@ fn symbols_of_what_ran_are_kept() {
     let _guard = one_at_a_time();
     let prepared = prepare(&Options::default());
     let folder = Scratch::new("symbols");
-    // What an observer would write, and what it might write of a guest that misbehaves.
+    // Records that an observer would write, and some that it might write for a guest that misbehaves.
     let records = [
         r#"{"k":"mmap","exec":true,"path":"/usr/bin/ls"}"#,
         r#"{"k":"mmap","exec":true,"path":"/init"}"#,
@@ -306,10 +306,10 @@ fn a_bad_kernel_a_bad_initrd_and_a_bad_snapshot_are_told() {
     assert!(matches!(error, Error::Qemu { .. } | Error::Boot { .. }), "{error}");
     let options = Options { kernel: Some("/no/such/kernel".into()), ..short.clone() };
     assert!(kprism_lab::prepare(&options, &mut |_| {}).unwrap_err().to_string().contains("/no/such/kernel"));
-    // Too small for what has to be unpacked.
+    // Too small for the files to unpack.
     let options = Options { mem_mib: 64, ..short.clone() };
     assert!(matches!(kprism_lab::prepare(&options, &mut |_| {}).unwrap_err(), Error::Option(_)));
-    // A boot that panics gives the kernel's words and its console.
+    // The error of a boot that panics holds the kernel's message and its console.
     let options =
         Options { append: vec!["rdinit=/no/such/init".into(), "root=/dev/nothing".into()], ..short.clone() };
     let error = kprism_lab::prepare(&options, &mut |_| {}).unwrap_err();
@@ -317,7 +317,7 @@ fn a_bad_kernel_a_bad_initrd_and_a_bad_snapshot_are_told() {
     let options = Options { initrd: Some(garbage), ..short.clone() };
     let error = kprism_lab::prepare(&options, &mut |_| {}).unwrap_err();
     assert!(matches!(error, Error::Boot { .. }), "{error}");
-    // A snapshot cut short, of a guest that no other test uses.
+    // A truncated snapshot, of a guest that no other test uses.
     let options = Options { append: vec!["kprism.test=bad-snapshot".into()], ..short };
     let prepared = prepare(&options);
     let memory = prepared.snapshot_folder().join("memory");
@@ -386,7 +386,7 @@ fn start_labrun(folder: &Path, script: &str) -> Child {
     labrun(folder).args(["--", "sh", "-c", script]).spawn().unwrap()
 }
 
-/// The example program, quiet.
+/// The example program, with its output discarded.
 fn labrun(folder: &Path) -> Command {
     let own = std::env::current_exe().unwrap();
     let labrun = own.parent().and_then(Path::parent).unwrap().join("examples/labrun");

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The part of QEMU's TCG plugin interface (API version 4, QEMU 10) that the observer uses, declared by
-//! hand. Everything here resolves against the QEMU process that loads the plugin; nothing is linked.
+//! Declarations of the part of QEMU's TCG plugin interface (API version 4, QEMU 10) that the observer uses. All symbols
+//! resolve against the QEMU process that loads the plugin; nothing is linked.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `qemu_plugin_id_t`.
 pub type PluginId = u64;
 
-/// `enum qemu_plugin_cb_flags`: what a callback may do with registers.
+/// `enum qemu_plugin_cb_flags`: a callback's use of registers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum CbFlags {
-    /// Touches no register: QEMU need not write its cached values back.
+    /// Uses no register, so QEMU need not write its cached values back.
     NoRegs = 0,
     /// May read registers.
     ReadRegs = 1,
@@ -46,7 +46,7 @@ pub struct RegDescriptor {
     pub feature: *const c_char,
 }
 
-/// glib's `GArray` and `GByteArray` share this head.
+/// The common start of glib's `GArray` and `GByteArray`.
 #[repr(C)]
 pub struct GArray {
     pub data: *mut u8,
@@ -109,6 +109,6 @@ unsafe extern "C" {
     pub fn g_byte_array_set_size(array: *mut GArray, len: c_uint) -> *mut GArray;
 }
 
-/// `qemu_clock_get_ns`: exported by QEMU's executable but no part of the plugin interface, so looked up at
-/// run time and optional.
+/// `qemu_clock_get_ns`: QEMU's executable exports it, but it is not part of the plugin interface. So it is looked up at
+/// run time and is optional.
 pub type ClockGetNs = unsafe extern "C" fn(c_int) -> i64;

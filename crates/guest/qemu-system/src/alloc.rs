@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What programs allocate: functions known by their first bytes (`kprism_tlb::allocs`), their arguments when they are
-//! called, and what they return.
+//! Records the allocations of programs: functions recognised by their first bytes (`kprism_tlb::allocs`), their
+//! arguments when they are called, and their results.
 //!
-//! A function that is called by another of them is that one's business: memory belongs to the outermost call.
+//! If one of these functions calls another, only the outermost call is recorded.
 
 use std::ffi::c_void;
 
@@ -11,37 +11,37 @@ use kprism_tlb::stream::Alloc;
 
 use crate::guest::{self, Reg};
 
-/// Calls under way at most, of all tasks.
+/// Maximum of open calls, over all tasks.
 const CALLS: usize = 64;
-/// Blocks after which a call is taken never to return: a task that ended, a stack that was left.
+/// Number of blocks after which a call is assumed never to return: its task ended, or its stack was left.
 const PATIENCE: u32 = 1 << 20;
 
-/// A call under way.
+/// An open call.
 #[derive(Debug)]
 struct Call {
     task: u32,
-    /// The stack pointer at its beginning.
+    /// The stack pointer at its start.
     sp: u64,
     does: Does,
-    /// Where its result goes, or what it gives back.
+    /// The address for its result, or the address that it frees.
     first: u64,
     got: Alloc,
 }
 
-/// See the module.
+/// The open calls of all tasks.
 #[derive(Debug, Default)]
 pub struct Calls {
     calls: Vec<Call>,
     patience: u32,
 }
 
-/// Which function begins at `va`, if one does.
+/// The function that begins at `va`, if there is one.
 pub fn function_at(known: &[Signature], va: u64) -> Option<u8> {
     let offset = (va & 0xfff) as u16;
     let mut code = [0; 32];
     let mut there = None;
     known.iter().filter(|s| s.offset == offset).find_map(|s| {
-        // A function that ends with its page has no 32 bytes to compare.
+        // A function at the end of its page has fewer than 32 bytes to compare.
         let length = s.bytes.len().min(code.len());
         let there = *there.get_or_insert_with(|| guest::memory(va, &mut code));
         let same = if there {
@@ -54,23 +54,23 @@ pub fn function_at(known: &[Signature], va: u64) -> Option<u8> {
     })
 }
 
-/// What a callback on such a function knows: its number.
+/// User data of a callback on such a function: its number.
 pub fn udata(function: u8) -> *mut c_void {
     std::ptr::without_provenance_mut(function.into())
 }
 
 impl Calls {
-    /// Whether some call has not returned.
+    /// Returns true if a call has not returned yet.
     #[inline]
     pub fn is_waiting(&self) -> bool {
         !self.calls.is_empty()
     }
 
-    /// A function begins, called from `callers`, the nearest first, if those are right. What it gives back, if that is
-    /// all it does.
+    /// A function begins. `callers` are the expected return addresses, the nearest first. They are used only if the
+    /// first one is the return address on the stack. Returns the freed memory if the function only frees.
     pub fn begin(&mut self, task: u32, function: u8, callers: [u64; 3]) -> Option<(u64, u64)> {
         let sp = guest::register(Reg::RSP);
-        // Stacks grow down: what began at or below this one was left in another way.
+        // Stacks grow down. Calls that began at or below this stack pointer have been left in another way.
         self.calls.retain(|c| c.task != task || c.sp > sp);
         if self.calls.iter().any(|c| c.task == task) {
             return None;
@@ -95,7 +95,7 @@ impl Calls {
         None
     }
 
-    /// User code runs at `va`: what was given back and got, if a call returned there.
+    /// User code runs at `va`. If a call returned there, returns the freed and the allocated memory.
     pub fn returned(&mut self, task: u32, va: u64) -> Option<(Option<u64>, Alloc)> {
         self.patience -= 1;
         if self.patience == 0 {

@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Translation blocks: what QEMU translated (address, bytes, instruction starts) in, [`Block`] out: all
-//! the encoder needs to tell, from two block starts in a row, which instructions ran and which packets
-//! the transfer makes.
+//! Builds a [`Block`] from a translation block of QEMU (address, bytes, instruction starts). A block holds everything
+//! that the encoder needs to determine, from two consecutive block starts, which instructions ran and which packets the
+//! transfer makes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use kprism_image::insn::{Kind, Mode, classify};
 
-/// Set once the block's address is a gate of the IDT; the low byte of the flags then is its vector.
+/// Set when the block's address turns out to be a gate of the IDT. The low byte of the flags is then its vector.
 pub const HANDLER: u32 = 1 << 8;
-/// No index in the code dictionary yet.
+/// The block has no index in the code dictionary yet.
 pub const UNLISTED: u32 = u32::MAX;
-/// Flag: the time must be known exactly when the block starts.
+/// Flag: the exact time is needed when the block starts.
 pub const TIMED: u32 = 1 << 10;
 
-/// What a block's end does, for the encoder's short way.
+/// Effect of a block's end, for the encoder's fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Shape {
-    /// Goes on behind the block.
+    /// Continues after the block.
     Fall,
     /// Conditional branch to [`Block::target`].
     Cond,
-    /// Jump there.
+    /// Jump to [`Block::target`].
     Jump,
-    /// Call there, not of the next instruction.
+    /// Call of [`Block::target`], which is not the next instruction.
     Call,
     /// Near return.
     Ret,
-    /// Anything else, or not to be told by where it leads.
+    /// Anything else, or an end that the next address does not determine.
     Other,
 }
 
-/// One distinct piece of straight-line code as QEMU translated it. Lives as long as the process. What the encoder
-/// needs of every block that runs lies in one cache line.
+/// A distinct piece of straight-line code as QEMU translated it. It lives as long as the process. All fields that the
+/// encoder needs for every block lie in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Block {
@@ -42,16 +42,16 @@ pub struct Block {
     pub flags: AtomicU32,
     /// Index in the code dictionary; [`UNLISTED`] until it has one.
     pub id: AtomicU32,
-    /// Virtual address at translation. User code can run at another one: QEMU shares a translation
-    /// between all mappings of a physical page.
+    /// Virtual address at translation. User code may run at another address, because QEMU shares a translation between
+    /// all mappings of a physical page.
     pub va: u64,
-    /// Where a branch at the end leads, for `va`.
+    /// Target of a branch at the end, if the block runs at `va`.
     pub target: u64,
     size: u32,
     insns: u32,
-    /// What the end does.
+    /// Effect of its end.
     pub shape: Shape,
-    /// Code segment's mode.
+    /// Mode of the code segment.
     pub mode: Mode,
     /// Current privilege level, 0 or 3.
     pub cpl: u8,
@@ -59,19 +59,19 @@ pub struct Block {
     pub rep: bool,
     /// The last instruction is `hlt`: guest time may jump before the next block.
     pub hlt: bool,
-    /// A cut by device access before an inner branch target can't be told from the branch itself, so the
-    /// last instruction reports that it ran.
+    /// True if a cut by a device access just before an inner branch target looks like the branch itself. Then the last
+    /// instruction reports that it ran.
     pub ambiguous: bool,
-    /// How the last instruction transfers control (targets for `va`).
+    /// Control transfer of the last instruction (targets are for `va`).
     pub kind: Kind,
     /// Instruction bytes.
     pub bytes: Box<[u8]>,
-    /// Offset of each instruction.
+    /// Offset of each instruction in the bytes.
     pub starts: Box<[u16]>,
 }
 
 impl Block {
-    /// Builds a block from its instructions' bytes. `lens` are the lengths in order.
+    /// Builds a block from its instructions' bytes. `lens` are their lengths in order.
     pub fn new(va: u64, bytes: &[u8], lens: &[u8], mode: Mode, cpl: u8) -> Self {
         let mut starts = Vec::with_capacity(lens.len());
         let mut at = 0u16;
@@ -118,7 +118,8 @@ impl Block {
         u64::from(self.size)
     }
 
-    /// Whether it must always be looked at: a gate of the IDT, one whose time matters, or the CPU sleeps at its end.
+    /// Returns true if the block always needs the slow path: it is a gate of the IDT, its time matters, or the CPU
+    /// sleeps at its end.
     pub fn is_special(&self) -> bool {
         self.hlt || self.flags.load(Ordering::Relaxed) != 0
     }
@@ -146,15 +147,15 @@ impl Block {
         u16::try_from(offset).ok().and_then(|o| self.starts.binary_search(&o).ok())
     }
 
-    /// The vector whose gate this block is.
+    /// The vector, if this block is a gate.
     #[inline]
     pub fn vector(&self) -> Option<u8> {
         let flags = self.flags.load(Ordering::Relaxed);
         (flags & HANDLER != 0).then_some(flags as u8)
     }
 
-    /// Whether a device access could end this block early exactly where its own branch may lead: the
-    /// branch goes (or may go) to an inner instruction whose predecessor touches memory.
+    /// Returns true if a device access could cut this block exactly where its own branch may lead: the branch goes (or
+    /// may go) to an inner instruction, and the instruction before that touches memory.
     fn may_hide_cut(&self) -> bool {
         let touches = |k: usize| k > 0 && self.touches_memory(k - 1);
         match self.kind {

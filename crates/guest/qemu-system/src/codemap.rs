@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The code image as it ran. A dictionary of code fragments is shared by all vCPUs; each vCPU's map says
-//! from which offset of its stream on a fragment was seen at which address of which address space.
+//! The code image as it ran. All vCPUs share a dictionary of code fragments. Each vCPU's map lists the stream offset
+//! from which a fragment was seen at an address of an address space.
 //!
-//! A record is written when a block is new to its address space. If it contradicts bytes seen there
-//! before (code patching, a reused page table), the page begins a new version: the stream gets a PSB there,
-//! and this and all later records of the page are flagged and carry that PSB's offset. So the code is the
-//! same all through a PSB segment, and no decoder has to find a change in the middle of a packet.
+//! A record is written when a block is new to its address space. If it contradicts bytes seen there before (code
+//! patching, a reused page table), the page begins a new version: a PSB is put into the stream, and this and all later
+//! records of the page are flagged and hold that PSB's offset. So code is constant within a PSB segment, and no decoder
+//! has to find a change between packets.
 //!
-//! Memory is bounded: address spaces that did not run for longest are forgotten, most of them dead. One that comes
-//! (back) after that may hold other code than was recorded, so its records too begin at a PSB.
+//! Memory is bounded: the address spaces that ran least recently are dropped; most of them are dead. When one comes
+//! back after that, or is new, it may hold other code than was recorded. So its records also begin at a PSB.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 use crate::block::Block;
 
-/// First bytes of `code.dict`.
+/// Magic number of `code.dict`.
 pub const DICT_MAGIC: &[u8; 8] = b"KPDICT01";
-/// First bytes of `cpuN.map`.
+/// Magic number of `cpuN.map`.
 pub const MAP_MAGIC: &[u8; 8] = b"KPMAP001";
 /// Map record flag: the page's contents changed at the record's offset.
 pub const CONFLICT: u32 = 1;
-/// For the ring alone: the fragment goes on in the next page.
+/// Flag for the ring only: the fragment continues in the next page.
 pub const CROSSES: u32 = 2;
-/// For the ring alone: no fragment, but word that the address space was forgotten.
+/// Flag for the ring only: not a fragment, but a note that the address space was dropped.
 pub const FORGOTTEN: u32 = 4;
-/// Bytes of a page.
+/// Size of a page, bytes.
 pub const PAGE: u64 = 4096;
-/// Bytes that the address spaces of one vCPU may take, beside the one that runs.
+/// Maximum of bytes for one vCPU's address spaces, besides the current one.
 const BUDGET: usize = 64 << 20;
 
 /// Writes one dictionary record.
@@ -39,25 +39,25 @@ pub fn write_fragment(out: &mut impl Write, id: u32, va: u64, bytes: &[u8]) -> i
     out.write_all(bytes)
 }
 
-/// Bytes known of one page.
+/// The known bytes of one page.
 struct Page {
-    /// Stream offset of the PSB from which they hold, 0 if from the start.
+    /// Offset of the PSB from which they are valid; 0 if from the start.
     from: u64,
     bytes: [u8; PAGE as usize],
     known: [u64; PAGE as usize / 64],
 }
 
-/// What one address space is known to hold, as seen by one vCPU.
+/// The known contents of an address space, as seen by one vCPU.
 #[derive(Default)]
 struct View {
     pages: HashMap<u64, Box<Page>>,
-    /// By dictionary id: the address (plus one) at which the fragment was found to agree.
+    /// By dictionary id: the address (plus one) at which the fragment was found to match.
     agreed: Vec<u64>,
-    /// Other code may have been recorded for this address space: it begins at the next PSB.
+    /// Other code may have been recorded for this address space. It begins at the next PSB.
     stale: bool,
-    /// Stream offset from which its new pages hold.
+    /// Stream offset from which its new pages are valid.
     from: u64,
-    /// Number of the switch at which it ran last.
+    /// Number of the switch at which it last ran.
     ran: u64,
 }
 
@@ -67,26 +67,26 @@ pub struct CodeMap {
     users: HashMap<u64, View>,
     user: View,
     asid: u64,
-    /// Bytes that `users` take.
+    /// Bytes used by `users`.
     held: usize,
     budget: usize,
-    /// Address spaces were forgotten.
+    /// True once address spaces were dropped.
     forgetful: bool,
     switches: u64,
-    /// Most bytes ever held.
+    /// Maximum of bytes ever used.
     peak: usize,
-    /// Records are for the ring, which wants to know more.
+    /// True if records are for the ring, which needs additional flags.
     for_ring: bool,
-    /// Records not yet taken.
+    /// Records not taken yet.
     pub out: Vec<u8>,
 }
 
-/// Whether a block's bytes are news.
+/// Comparison of a block's bytes with those known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum News {
-    /// Seen before, the same bytes.
+    /// The same bytes were seen before.
     Known,
-    /// Bytes not seen before.
+    /// No bytes were seen here before.
     New,
     /// Other bytes were seen here before.
     Conflict,
@@ -111,12 +111,12 @@ impl Default for CodeMap {
 }
 
 impl CodeMap {
-    /// One whose records are for the ring, or not.
+    /// A map for the ring (`for_ring`) or for the stream's file.
     pub fn new(for_ring: bool) -> Self {
         CodeMap { for_ring, ..Self::default() }
     }
 
-    /// The address space user addresses belong to from now on.
+    /// Sets the address space of user addresses.
     pub fn set_cr3(&mut self, cr3: u64) {
         let asid = cr3 & !(PAGE - 1);
         if asid != self.asid {
@@ -139,7 +139,7 @@ impl CodeMap {
         }
     }
 
-    /// Drops the address spaces that did not run for longest, down to half the budget.
+    /// Drops the address spaces that ran least recently, down to half the budget.
     #[cold]
     fn forget(&mut self) {
         self.peak = self.footprint();
@@ -151,7 +151,7 @@ impl CodeMap {
             }
             if let Some(view) = self.users.remove(&asid) {
                 self.held -= view.footprint();
-                // Records of address space 0 are the kernel's, which is never forgotten.
+                // Records of address space 0 are the kernel's, which is never dropped.
                 if self.for_ring && asid != 0 {
                     self.record([0, asid, 0], 0, FORGOTTEN);
                 }
@@ -160,14 +160,14 @@ impl CodeMap {
         self.forgetful = true;
     }
 
-    /// Was fragment `id` at `va` the last time it ran in this address space?
+    /// Returns true if fragment `id` was at `va` when it last ran in this address space.
     #[inline(always)]
     pub fn is_known(&self, id: u32, va: u64) -> bool {
         let view = if va >> 63 == 1 { &self.kernel } else { &self.user };
         view.agreed.get(id as usize).is_some_and(|&a| a == va + 1)
     }
 
-    /// Is `block`, about to run at `va`, known?
+    /// Compares `block`, which is about to run at `va`, with the known bytes.
     pub fn check(&mut self, block: &Block, id: u32, va: u64) -> News {
         if self.is_known(id, va) {
             return News::Known;
@@ -179,8 +179,8 @@ impl CodeMap {
         view.compare(block, id, va)
     }
 
-    /// Learns a block that is news and writes its record. After a conflict, `psb` is the offset of the PSB
-    /// that stands right before the block.
+    /// Adds a block that is new and writes its record. After a conflict, `psb` is the offset of the PSB right before
+    /// the block.
     pub fn learn(&mut self, block: &Block, id: u32, va: u64, psb: u64) {
         let asid = if va >> 63 == 1 { 0 } else { self.asid };
         let from = self.view(va).learn(block, id, va, psb);
@@ -199,7 +199,7 @@ impl CodeMap {
         if va >> 63 == 1 { &mut self.kernel } else { &mut self.user }
     }
 
-    /// Most bytes of memory ever held, roughly.
+    /// Approximate maximum of memory ever used, bytes.
     pub fn peak(&self) -> usize {
         self.peak.max(self.footprint())
     }
@@ -252,7 +252,7 @@ impl View {
         news
     }
 
-    /// Takes the block's bytes in; returns from which offset on they hold.
+    /// Adds the block's bytes. Returns the stream offset from which they are valid.
     fn learn(&mut self, block: &Block, id: u32, va: u64, psb: u64) -> u64 {
         let mut from = 0;
         if std::mem::take(&mut self.stale) {
@@ -338,7 +338,7 @@ mod tests {
         assert!(map.out[8..].chunks(32).all(|r| r[28] & FORGOTTEN as u8 == 0), "nobody wants to know");
     }
 
-    /// Code of the kernel stays known, though its address space has the number of one that ran first.
+    /// The kernel's code stays known, though the number of its address space is that of the first one that ran.
     #[test]
     fn tells_the_ring_of_what_it_forgot() {
         let nop = Block::new(0x1000, &[0x90], &[1], Mode::Bits64, 3);

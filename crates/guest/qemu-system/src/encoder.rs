@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From block starts to branches. QEMU reports where each block starts; whether the block before ran to its
-//! end, and which way it left, follows from where the next one starts:
+//! Determines branches from block starts. QEMU reports the address at which each block starts. Where the next block
+//! starts shows whether the block before ran to its end, and which way it left:
 //!
-//! - through an IDT gate: the saved instruction pointer is where the old flow stopped. A fault's lies on
-//!   the instruction that did not run; an interrupt's is the next one to run.
-//! - inside the old block, at instruction k, where its own branch doesn't lead: only k instructions ran
-//!   (device access, self-modifying code, one round of a REP string operation at a time);
-//! - where the last instruction leads: all ran.
+//! - through an IDT gate: the saved instruction pointer is where the old flow stopped. For a fault it is the
+//!   instruction that did not run; for an interrupt it is the next one to run.
+//! - inside the old block, at instruction k, where its own branch does not lead: only k instructions ran (device
+//!   access, self-modifying code, one round of a REP string operation at a time);
+//! - at a target of the last instruction: all ran.
 //!
-//! Anything else is counted as unexplained and sent as an overflow, so that no decoder can be misled.
-//! An interrupted branch is settled with the saved address before the FUP is sent.
+//! Any other start is counted as unexplained and sent as an overflow, so that no decoder is misled. An interrupted
+//! branch is resolved with the saved address before the FUP is sent.
 
 use kprism_image::insn::{Far, Kind, Mode};
 
@@ -21,7 +21,7 @@ use crate::tape::Entry;
 use crate::writer::Writer;
 use kprism_tlb::stream::{self, Event};
 
-/// The observer's own count of what ran, independent of the packets.
+/// The observer's own count of executed instructions, independent of the packets.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Instructions retired. A REP string operation counts once; a faulting instruction does not count.
@@ -30,7 +30,7 @@ pub struct Counts {
     pub blocks: u64,
     /// Blocks that did not run to their end.
     pub cut: u64,
-    /// Block starts nothing explains.
+    /// Block starts that none of these cases explains.
     pub unexplained: u64,
     /// Interrupts and exceptions.
     pub events: u64,
@@ -38,12 +38,12 @@ pub struct Counts {
     pub drift_ns: u64,
 }
 
-/// The block that ran last and is not settled yet.
+/// The block that ran last and is not resolved yet.
 #[derive(Clone, Copy)]
 struct Last {
     block: &'static Block,
     va: u64,
-    /// Where it goes on if not by a branch.
+    /// Address at which it continues if not by a branch.
     fall: u64,
     done: bool,
 }
@@ -52,50 +52,50 @@ struct Last {
 pub struct Encoder {
     cpu: u32,
     icount: bool,
-    /// Packets.
+    /// The writer of packets.
     pub writer: Writer,
     /// Code records.
     pub map: CodeMap,
-    /// TLB misses, if wanted.
+    /// TLB misses, if requested.
     pub misses: Option<stream::Writer>,
     /// Sideband lines.
     pub lines: Vec<u8>,
-    /// Ground truth.
+    /// Exact counts of what ran, independent of the packets.
     pub counts: Counts,
     last: Option<Last>,
-    /// Nothing but blocks and their addresses came since `last`.
+    /// Only blocks and their addresses came since `last`.
     plain: bool,
     at: Option<u64>,
     event: Option<Gate>,
     cr3: Option<u64>,
     start: Option<(u64, u64)>,
     time: Option<(u64, bool)>,
-    /// The stream is cut before the next block; whether what came before is kept.
+    /// The stream is cut before the next block. True if the piece before is kept.
     cut: Option<bool>,
-    /// Where it was cut, not yet taken.
+    /// The cuts not taken yet.
     pub cuts: Vec<Cut>,
-    /// Instructions counted up to the last cut, and of those before it the ones kept.
+    /// Instructions counted up to the last cut, and the number of those that are kept.
     cut_at: u64,
     kept: u64,
     /// Guest time at the start of the last block, ns.
     ns: u64,
     /// Real-time mode: ns per instruction, 16.16 fixed point, from the last three time entries.
     rate: u64,
-    /// The same, from the last two alone.
+    /// Like `rate`, from the last two time entries alone.
     measured: u64,
     since: (u64, u64),
 }
 
-/// An end of one piece of the stream and the begin of the next.
+/// A cut: the end of one piece of the stream and the start of the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     /// Stream offset.
     pub offset: u64,
-    /// Whether the piece before it is kept.
+    /// True if the piece before it is kept.
     pub keep: bool,
 }
 
-/// An interrupt or exception: the gate it came through and where it struck.
+/// An interrupt or exception: its gate, and the interrupted address.
 #[derive(Clone, Copy)]
 struct Gate {
     vector: u8,
@@ -132,7 +132,7 @@ impl Encoder {
         }
     }
 
-    /// Takes the tape's next entry.
+    /// Handles the tape's next entry.
     #[inline]
     pub fn entry(&mut self, entry: Entry) {
         match entry {
@@ -167,7 +167,7 @@ impl Encoder {
         }
     }
 
-    /// What is not a block.
+    /// Handles an entry that is not a block.
     fn rare(&mut self, entry: Entry) {
         match entry {
             Entry::Block(_) | Entry::At(_) | Entry::Miss { .. } | Entry::Dropped(_) => {}
@@ -201,7 +201,7 @@ impl Encoder {
         }
     }
 
-    /// The tape is over; what ran last can't be known to have run, so it is not claimed.
+    /// Ends the tape. The last block may not have run, so it is not reported.
     pub fn finish(&mut self) {
         if let Some(last) = self.last.take() {
             self.writer.disable(last.va, self.ns);
@@ -209,12 +209,12 @@ impl Encoder {
         self.cut_behind();
     }
 
-    /// Instructions in the pieces that were kept; `open`: the last one is, too.
+    /// Number of instructions in the kept pieces. `open` is true if the last piece is kept too.
     pub fn kept(&self, open: bool) -> u64 {
         self.kept + if open { self.counts.instructions - self.cut_at } else { 0 }
     }
 
-    /// Drops what was encoded: it can't be written.
+    /// Drops the encoded data, which cannot be written.
     pub fn discard(&mut self) {
         self.writer.take();
         self.map.out.clear();
@@ -224,8 +224,8 @@ impl Encoder {
         }
     }
 
-    /// The short way from block to block: the last one ran whole, its end led to `va`, and the code there is known.
-    /// Does nothing and says so if that isn't the case.
+    /// The fast path from block to block: the last one ran completely, its end led to `va`, and the code there is
+    /// known. Otherwise does nothing and returns false.
     #[inline(always)]
     fn step(&mut self, block: &'static Block, va: u64) -> bool {
         let Some(last) = self.last else { return false };
@@ -240,7 +240,7 @@ impl Encoder {
             Shape::Fall => straight,
             Shape::Cond => straight || va == target,
             Shape::Jump | Shape::Call => va == target,
-            // Not into the block itself, unless it begins again.
+            // Not into the block itself, unless at its start.
             Shape::Ret => va == last.va || va.wrapping_sub(last.va) >= from.size(),
             Shape::Other => false,
         };
@@ -300,7 +300,7 @@ impl Encoder {
         self.writer.tick(va, self.ns);
     }
 
-    /// A cut that no block came after.
+    /// Handles a cut after which no block came.
     fn cut_behind(&mut self) {
         if let Some(keep) = self.cut.take() {
             self.cut_off(self.writer.offset(), keep);
@@ -318,7 +318,7 @@ impl Encoder {
         self.ns = ns;
         self.since = (ns, self.counts.instructions);
         self.cr3 = None;
-        // The first block may be an interrupt's, but there is no flow yet that it could have struck.
+        // The first block may be an interrupt's, but there is no flow yet that was interrupted.
         self.event = None;
         self.time = None;
         self.map.set_cr3(cr3);
@@ -344,13 +344,13 @@ impl Encoder {
         self.start = None;
     }
 
-    /// The block before led to `va` without an interrupt.
+    /// Resolves the block before, which led to `va` without an interrupt.
     #[inline]
     fn edge(&mut self, last: Last, va: u64, mode: Mode) {
         let block = last.block;
         let delta = last.va.wrapping_sub(block.va);
         let fall = last.fall;
-        // Its own branch may lead where a cut would: then only its word that it ran counts.
+        // Its own branch may lead where a cut would. Then only its own report shows that it ran.
         let whole = !block.ambiguous || last.done;
         let inside = || block.index_at(va.wrapping_sub(last.va));
         match block.kind {
@@ -375,8 +375,8 @@ impl Encoder {
                 self.ran_all(last);
                 return self.writer.tip(va, mode, self.ns);
             }
-            // A return, call or far transfer into the middle of its own block can't be: the instruction
-            // before would have ended the block.
+            // A return, call or far transfer into the middle of its own block is impossible: the instruction before
+            // would have ended the block.
             Kind::IndirectCall | Kind::Ret | Kind::Far(_) | Kind::IndirectJump
                 if inside().is_none_or(|k| k == 0) =>
             {
@@ -404,7 +404,7 @@ impl Encoder {
         }
     }
 
-    /// The block before was left through a gate of the IDT.
+    /// Resolves the block before, which was left through a gate of the IDT.
     #[cold]
     fn event(&mut self, last: Last, gate: Gate, va: u64, mode: Mode) {
         self.counts.events += 1;
@@ -421,7 +421,7 @@ impl Encoder {
             _ => self.edge(last, gate.rip, gate.mode),
         }
         if let Some((ns, true)) = self.time {
-            // What passed without instructions passed before the interrupt that ended it.
+            // Time without instructions passed before the interrupt that ended it.
             self.time = None;
             self.set_time(ns, true);
             self.writer.tick(gate.rip, self.ns);
@@ -436,8 +436,8 @@ impl Encoder {
         self.pass(n);
     }
 
-    /// Only the first `k` instructions ran. `round`: also one round of a REP string operation that starts
-    /// over, which takes its time but does not retire yet.
+    /// Only the first `k` instructions ran. With `round`, also one round of a REP string operation that starts again.
+    /// Such a round takes time but does not retire yet.
     #[cold]
     fn ran_until(&mut self, last: Last, k: usize, round: bool) {
         self.counts.cut += 1;
@@ -458,7 +458,7 @@ impl Encoder {
         self.writer.advance(self.ns);
     }
 
-    /// Guest time was read: corrects the count. Time never runs backwards.
+    /// Corrects the time by a reading of guest time. Time never runs backwards.
     #[cold]
     fn set_time(&mut self, ns: u64, jump: bool) {
         if self.icount {
@@ -468,8 +468,8 @@ impl Encoder {
         } else {
             let insns = self.counts.instructions - self.since.1;
             if !jump && insns > 0 && ns > self.since.0 {
-                // The faster of the last two: in one of them the host may have run something else, and time
-                // that runs ahead would put what happens here behind what it causes on other vCPUs.
+                // The faster of the last two: during one of them the host may have run something else. A time that runs
+                // ahead would date events here after their effects on other vCPUs.
                 let rate = (((ns - self.since.0) << 16) / insns).clamp(1 << 8, 1 << 24);
                 self.rate = rate.min(self.measured);
                 self.measured = rate;
@@ -494,8 +494,8 @@ impl Encoder {
     }
 }
 
-/// Exceptions whose saved address is the instruction that did not complete (SDM vol. 3, table 6-1): all but
-/// #DB, NMI, #BP and #OF, which report the next one.
+/// Returns true for exceptions whose saved address is the instruction that did not complete (SDM vol. 3, table 6-1):
+/// all but #DB, NMI, #BP and #OF, which save the next one.
 fn is_fault(vector: u8) -> bool {
     vector < 32 && !matches!(vector, 1..=4)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The end: last chunks out, encoders joined, `counts.json` written.
+//! The end of a recording: sends the last chunks, joins the encoders, writes `counts.json`.
 
 use std::ffi::c_void;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::pump::Done;
 use crate::state::{STATE, VCPUS, lock};
 use crate::writer::{ART_RATIO, RATIO};
 
-/// Long enough for a callback already under way on another thread to return: it only stores words.
+/// Long enough for a callback that is already running on another thread to return: it only stores words.
 const GRACE: Duration = Duration::from_millis(20);
 
 pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
     }
 }
 
-/// What a recording that does not come to its end leaves: everything but counts.
+/// Writes the account of a recording that does not come to its end: everything but counts.
 pub fn begin_account(options: &Options, smp: usize) -> io::Result<()> {
     let vcpus: Vec<_> = (0..smp).map(|cpu| json!({ "cpu": cpu })).collect();
     if !options.tlb.is_empty() {

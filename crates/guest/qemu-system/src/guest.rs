@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reading the guest: registers and memory of the vCPU whose callback runs, and its clock. All of it only
-//! reads; nothing here can change the guest.
+//! Reads the guest: its clock, and registers and memory of the vCPU whose callback runs. Nothing here can change the
+//! guest.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::abi;
 
-/// A register the observer reads, general-purpose ones in the order of their encoding.
+/// A register that the observer reads. General-purpose ones are in the order of their encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reg(usize);
 
@@ -28,19 +28,19 @@ impl Reg {
     pub const CR3: Reg = Reg(18);
     pub const CR2: Reg = Reg(19);
 
-    /// By its number in instructions.
+    /// The register with this number in instructions.
     pub fn general(number: usize) -> Option<Reg> {
         (number < 16).then_some(Reg(number))
     }
 }
 
-/// GDB's names of them.
+/// GDB's names of the registers.
 const NAMES: [&str; 20] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
     "r15", "rip", "cs", "cr3", "cr2",
 ];
 
-/// QEMU's handles of them; 0 for one it does not have.
+/// QEMU's handles of the registers; 0 for one that it does not have.
 static REGISTERS: OnceLock<[usize; NAMES.len()]> = OnceLock::new();
 static CLOCK: OnceLock<Option<abi::ClockGetNs>> = OnceLock::new();
 
@@ -48,7 +48,7 @@ thread_local! {
     static BUFFER: Cell<*mut abi::GArray> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// Looks up the register handles. Call from a vCPU's init callback: the list needs a vCPU.
+/// Looks up the register handles. Must be called from a vCPU's init callback: QEMU's list needs a vCPU.
 pub fn init() {
     REGISTERS.get_or_init(|| {
         let mut handles = [0; NAMES.len()];
@@ -77,7 +77,7 @@ pub fn init() {
     });
 }
 
-/// Guest virtual time in ns, if this QEMU tells. Only at the start of a block: inside one, deterministic
+/// Guest virtual time in ns, if this QEMU exports it. Valid only at the start of a block: inside one, deterministic
 /// mode has no exact time.
 pub fn clock_ns() -> Option<u64> {
     // SAFETY: the function takes a clock id and may be called from a vCPU thread at a block's start.
@@ -94,7 +94,7 @@ fn with_buffer<R>(f: impl FnOnce(*mut abi::GArray) -> R) -> R {
     })
 }
 
-/// A register's value; 0 if this QEMU doesn't have it.
+/// A register's value; 0 if this QEMU does not have it.
 pub fn register(reg: Reg) -> u64 {
     let handle = REGISTERS.get().map_or(0, |handles| handles[reg.0]);
     if handle == 0 {
@@ -111,7 +111,7 @@ pub fn register(reg: Reg) -> u64 {
     })
 }
 
-/// Fills `out` from guest virtual memory; `false` if any of it isn't mapped.
+/// Fills `out` from guest virtual memory. Returns false if any of it is not mapped.
 pub fn memory(va: u64, out: &mut [u8]) -> bool {
     with_buffer(|buf| {
         // SAFETY: QEMU sizes the array to the length read; we copy no more than both hold.
@@ -126,13 +126,13 @@ pub fn memory(va: u64, out: &mut [u8]) -> bool {
     })
 }
 
-/// A little-endian word of guest memory.
+/// A little-endian 64-bit word of guest memory.
 pub fn word(va: u64) -> Option<u64> {
     let mut b = [0; 8];
     memory(va, &mut b).then(|| u64::from_le_bytes(b))
 }
 
-/// A half word (32 bits) of guest memory.
+/// A little-endian 32-bit word of guest memory.
 pub fn dword(va: u64) -> Option<u32> {
     let mut b = [0; 4];
     memory(va, &mut b).then(|| u32::from_le_bytes(b))
@@ -143,7 +143,7 @@ pub fn string(va: u64, max: usize) -> Option<String> {
     let mut bytes = Vec::new();
     while bytes.len() < max {
         let at = va + bytes.len() as u64;
-        // Never read across a page the string may not reach into.
+        // Reads never cross a page boundary that the string may not reach.
         let n = (max - bytes.len()).min(32).min(4096 - (at % 4096) as usize);
         let mut part = [0; 32];
         if !memory(at, &mut part[..n]) {

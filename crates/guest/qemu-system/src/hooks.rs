@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Kernel functions whose entry the observer looks in on, and where the kernel keeps what they're about.
-//! The lab derives addresses from kallsyms and offsets from BTF; here they come as `key=value` lines.
-//! A key that is missing switches its record off.
+//! Kernel functions whose entry the observer hooks, and the layout of the kernel data that they handle. The lab derives
+//! addresses from kallsyms and offsets from BTF, and passes them as `key=value` lines. If a key is missing, the record
+//! that needs it is not written.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ use crate::side::{Task, What};
 const VM_EXEC: u64 = 4;
 const MAX_DEPTH: usize = 64;
 
-/// The functions hooked.
+/// The hooked functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// `__switch_to(prev, next)`.
     SwitchTo,
-    /// `perf_event_mmap(vma)`: called for every mapping made, whether or not perf listens.
+    /// `perf_event_mmap(vma)`: the kernel calls it for every new mapping, whether or not perf is active.
     Mmap,
     /// `__set_task_comm(task, name, exec)`.
     SetComm,

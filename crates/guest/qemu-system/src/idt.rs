@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The interrupt descriptor table: guest memory in, the address of each vector's gate out.
+//! The interrupt descriptor table: decodes each vector's gate address from guest memory.
 
-/// Where Linux maps its IDT read-only (`CPU_ENTRY_AREA_RO_IDT_VADDR`) once booted.
+/// Address at which Linux maps its IDT read-only (`CPU_ENTRY_AREA_RO_IDT_VADDR`) after boot.
 pub const LINUX_IDT: u64 = 0xffff_fe00_0000_0000;
 
 /// Vector of page faults.
 pub const PAGE_FAULT: u8 = 14;
-/// Bytes of a full table: 256 gates of 16 bytes.
+/// Size of a full table in bytes: 256 gates of 16 bytes.
 pub const SIZE: usize = 4096;
 
-/// Gate addresses by vector. A table that isn't one (not present, not code of the kernel's half) gives
-/// fewer entries, possibly none.
+/// Gate addresses by vector. Invalid gates (not present, or not in the kernel's half) are left out.
 pub fn gates(table: &[u8]) -> impl Iterator<Item = (u8, u64)> + '_ {
     table.chunks_exact(16).enumerate().take(256).filter_map(|(vector, gate)| {
         let lo = u64::from(u16::from_le_bytes([gate[0], gate[1]]));
@@ -22,7 +21,7 @@ pub fn gates(table: &[u8]) -> impl Iterator<Item = (u8, u64)> + '_ {
     })
 }
 
-/// Whether the processor pushes an error code for this vector (SDM vol. 3, table 6-1).
+/// Returns true if the processor pushes an error code for this vector (SDM vol. 3, table 6-1).
 pub fn has_error_code(vector: u8) -> bool {
     matches!(vector, 8 | 10..=14 | 17 | 21 | 29 | 30)
 }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! kprism-observer: a QEMU plugin that watches a guest kernel from outside and writes what it did as
-//! genuine Intel PT.
+//! kprism-observer: a QEMU plugin that observes a guest kernel from outside and writes its execution as genuine Intel
+//! PT.
 //!
-//! In: QEMU's callbacks (a block was translated, a block starts). Out, in the folder `out=`: one PT stream
-//! per vCPU (`cpuN.pt`), the code as it ran (`code.dict`, `cpuN.map`), which task ran and what it mapped
-//! (`cpuN.side.jsonl`), and the observer's own exact instruction count (`counts.json`).
+//! Input: QEMU's callbacks (a block was translated, a block starts). Output, in the folder `out=`: one PT stream per
+//! vCPU (`cpuN.pt`), the code as it ran (`code.dict`, `cpuN.map`), task switches and mappings (`cpuN.side.jsonl`), and
+//! the observer's own exact instruction count (`counts.json`).
 //!
-//! It never changes the guest: it reads registers and memory, and in deterministic mode (icount) the guest
-//! cannot even notice that time passes. Memory is bounded by the amount of distinct code.
+//! It never changes the guest: it reads registers and memory. In deterministic mode (icount) the guest cannot even
+//! notice that time passes. Memory is bounded by the amount of distinct code.
 //!
-//! The way of the data: `state` knows every `block`; `vcpu` writes one word a block to a `tape`;
-//! on a thread of its own the `encoder` settles what ran and the `writer` makes packets; `pump`
-//! writes files. `hooks` and `side` are the sideband, `idt` tells interrupts from jumps. `tlb` models TLBs, if asked
-//! to, over `ram`, and writes `tlb/cpuN.miss`; `alloc` tells there what programs allocate. `stops` lets the host read
-//! the guest's memory at exact places; it works without all the rest, too.
+//! Data flow: `state` knows every `block`; `vcpu` writes one word per block to a `tape`; on its own thread the
+//! `encoder` determines which instructions ran, and the `writer` makes packets; `pump` writes files. `hooks` and `side`
+//! are the sideband; `idt` distinguishes interrupts from jumps. On request, `tlb` models TLBs over `ram` and writes
+//! `tlb/cpuN.miss`, and `alloc` adds the programs' allocations. `stops` lets the host read the guest's memory at exact
+//! places; it also works alone.
 
 #![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
 
@@ -49,7 +49,7 @@ use hooks::Hooks;
 use options::Options;
 use state::{MAX_VCPUS, STATE, State, VCPUS, lock};
 
-/// Plugin interface version this is written for: QEMU 10.0.
+/// Version of the plugin interface for which this is written: QEMU 10.0.
 #[unsafe(no_mangle)]
 pub static qemu_plugin_version: c_int = 4;
 
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
-/// Without a state, nothing is traced.
+/// Parses the arguments and creates the state. Without a state, nothing is traced.
 fn install(info: &abi::Info, args: &[String]) -> Result<Option<State>, String> {
     // SAFETY: QEMU's own C string.
     let target = unsafe { CStr::from_ptr(info.target_name) };

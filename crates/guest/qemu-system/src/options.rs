@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the user may set: `-plugin libkprism_observer.so,key=value,...` in, [`Options`] out.
+//! Parses the plugin's options: `-plugin libkprism_observer.so,key=value,...`.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kprism_tlb::allocs::{self, Signature};
 use kprism_tlb::{Geometry, bank, presets};
 
-/// Where tracing begins.
+/// The start of tracing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// Between the agent's begin and end marks.
@@ -16,52 +16,53 @@ pub enum Start {
     Boot,
 }
 
-/// Which part of the streams is kept. Conditions are as [`kprism_expr::watch::Watch`] writes them.
+/// The part of the streams that is kept. Conditions are in the format of [`kprism_expr::watch::Watch`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Keep {
     All,
-    /// The last `bytes` of each, each time the condition is met.
+    /// The last `bytes` of each stream, each time the condition is met.
     Last {
         bytes: usize,
         when: String,
     },
-    /// From one condition (or the begin) until the other (or the end), again and again.
+    /// From one condition (or the start) until the other (or the end), repeatedly.
     Windows {
         from: Option<String>,
         until: Option<String>,
     },
 }
 
-/// The observer's settings. Defaults suit the deterministic lab.
+/// The observer's options. Defaults suit the deterministic lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Folder for the streams; must exist. Empty: nothing is traced, see `stops`.
+    /// Folder for the streams, which must exist. If empty, nothing is traced; see `stops`.
     pub out: PathBuf,
-    /// The descriptor of a socket on which the host is told that the guest stands at a stop mark (see `crate::stops`).
+    /// The descriptor of a socket on which the host is notified that the guest is stopped at a stop mark (see
+    /// `crate::stops`).
     pub stops: Option<RawFd>,
     /// File with symbol addresses and structure offsets (see `hooks`), if any.
     pub hooks: Option<PathBuf>,
-    /// Where tracing begins.
+    /// The start of tracing.
     pub start: Start,
-    /// Compress returns whose target the decoder can know (SDM: DisRETC clear).
+    /// Compress returns whose target the decoder can derive (SDM: DisRETC clear).
     pub ret_compression: bool,
     /// Bytes between PSB packets (SDM: PSBFreq, 2 KiB << n).
     pub psb_bytes: u64,
     /// MTC period as a power of two of ART ticks (SDM: MTCFreq), off if `None`.
     pub mtc_freq: Option<u8>,
-    /// Cycle counts before TNT, TIP, MTC and the like, when at least this many cycles passed since the last
-    /// (SDM: CYCEn, CycThresh); off if `None`.
+    /// CYC packets before TNT, TIP, MTC and the like, when at least this many cycles passed since the last (SDM: CYCEn,
+    /// CycThresh); off if `None`.
     pub cyc: Option<u64>,
-    /// No packets of the flow in the kernel's half of the addresses, as with a processor's address filter over the
+    /// Omit the packets of flow in the kernel's half of the addresses, as with a processor's address filter on the
     /// other half (SDM: ADDR0_CFG, FilterEn).
     pub user_only: bool,
     /// Longest TNT packet in branches: 6 (short) or 47 (long).
     pub tnt_max: u8,
-    /// Which part of the streams is kept.
+    /// The part of the streams that is kept.
     pub keep: Keep,
     /// TLBs to model; their misses go to `tlb/` in `out`.
     pub tlb: Vec<Geometry>,
-    /// Functions of programs that allocate, to be followed.
+    /// Allocating functions of programs to follow.
     pub allocs: Vec<Signature>,
     /// QEMU runs with `-icount shift=0`: one instruction is one nanosecond of guest time.
     pub icount: bool,
@@ -71,7 +72,7 @@ impl Options {
     /// Parses the plugin's `key=value` arguments.
     ///
     /// # Errors
-    /// A message naming the argument and what was expected.
+    /// The text names the argument and the expected value.
     pub fn parse<'a>(args: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         let mut o = Options {
             out: PathBuf::new(),
@@ -169,7 +170,7 @@ impl Options {
     }
 }
 
-/// SDM, IA32_RTIT_CTL.CycThresh: 0, or 2^(n-1) cycles for n from 1 to 15.
+/// Parses SDM, IA32_RTIT_CTL.CycThresh: 0, or 2^(n-1) cycles for n from 1 to 15.
 fn threshold(value: &str) -> Result<Option<u64>, String> {
     match (value, value.parse::<u64>()) {
         ("on", _) => Ok(Some(0)),
@@ -179,7 +180,7 @@ fn threshold(value: &str) -> Result<Option<u64>, String> {
     }
 }
 
-/// Names of presets, or paths of descriptions, with `+` between.
+/// Parses names of presets, or paths of descriptions, separated by `+`.
 fn geometries(value: &str) -> Result<Vec<Geometry>, String> {
     let one = |name: &str| match presets::preset(name) {
         Some(geometry) => Ok(geometry),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The encoder thread of a vCPU: tape chunks in, stream files out. Writes as it goes, so that a killed
-//! QEMU leaves usable streams.
+//! The encoder thread of a vCPU: reads chunks of the tape and writes the stream files. It writes continuously, so a
+//! killed QEMU leaves usable streams.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,20 +15,21 @@ use crate::state::{STATE, State};
 use crate::tape;
 use crate::vcpu::Vcpu;
 
-/// Chunks in flight per vCPU: bounds memory, lets the two threads drift.
+/// Chunks in flight per vCPU. This bounds memory, and decouples the two threads.
 const CHUNKS: usize = 8;
 
-/// What an encoder leaves behind.
+/// Result of an encoder.
 pub struct Done {
     pub cpu: u32,
     pub counts: Counts,
     pub footprint: usize,
     pub pt_bytes: u64,
-    /// Instructions in the stream, unless only snapshots are kept: the recorder can't tell what is in them.
+    /// Number of instructions in the stream. `None` if only snapshots are kept: the recorder does not know their
+    /// contents.
     pub instructions: Option<u64>,
-    /// If only snapshots are kept: how many there are.
+    /// Number of snapshots, if only snapshots are kept.
     pub snapshots: Option<u64>,
-    /// Map records dropped as nothing that is kept needs them.
+    /// Number of map records dropped because no kept data needs them.
     pub dropped_records: Option<u64>,
 }
 
@@ -36,20 +37,20 @@ struct Files {
     pt: File,
     map: File,
     side: File,
-    /// TLB misses, if wanted.
+    /// TLB misses, if requested.
     misses: Option<File>,
-    /// If not all of the stream is wanted.
+    /// The kept part, if not all of the stream is kept.
     part: Option<Part>,
 }
 
-/// The part of a stream that is wanted.
+/// The part of a stream that is kept.
 struct Part {
     ring: Ring,
-    /// Windows, not snapshots.
+    /// True for windows, false for snapshots.
     windows: bool,
-    /// It lies in a window: what comes is written at once.
+    /// True inside a window: data is written at once.
     open: bool,
-    /// Those so far.
+    /// Number of snapshots so far.
     snapshots: u64,
 }
 
@@ -67,7 +68,7 @@ impl Part {
         Some(part)
     }
 
-    /// A window begins or ends. Without one, nothing is to be kept.
+    /// Opens or closes a window. Outside a window nothing is kept.
     fn begin(&mut self, open: bool) {
         self.open = open;
         self.ring.keep(if open { usize::MAX } else { 0 });
@@ -146,7 +147,7 @@ impl Files {
     }
 }
 
-/// Starts a vCPU's encoder thread and returns the vCPU's half.
+/// Starts a vCPU's encoder thread and returns the vCPU's side.
 pub fn start(state: &State, cpu: u32) -> io::Result<(Vcpu, JoinHandle<Done>)> {
     let (full, chunks) = sync_channel(CHUNKS);
     let (recycle, empty) = channel();
@@ -181,7 +182,7 @@ fn run(
     };
     for words in chunks {
         tape::read(&words, |entry| encoder.entry(entry));
-        // The vCPU may be gone already; then nobody wants the chunk back.
+        // The vCPU may be gone already, and need no chunk.
         let _ = recycle.send(words);
         write(&mut encoder, &mut files);
     }
@@ -202,7 +203,7 @@ fn run(
     }
 }
 
-/// QEMU steers its threads by signals; none of them is meant for this one.
+/// Blocks all signals on this thread: QEMU controls its threads by signals, and none is meant for this one.
 fn block_signals() {
     // SAFETY: fills a local set and applies it to the calling thread only.
     unsafe {

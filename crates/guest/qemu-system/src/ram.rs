@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The guest's physical memory, to read page tables from. QEMU's plugin interface reads virtual addresses only, by a
-//! walk of its own each time; `cpu_physical_memory_map`, which QEMU exports though it is no part of that interface,
-//! tells where memory lies in this process. Where a QEMU doesn't export it, Linux's map of all physical memory serves.
+//! The guest's physical memory, for reading page tables. QEMU's plugin interface reads virtual addresses only, each
+//! with its own page walk. `cpu_physical_memory_map`, which QEMU exports though it is not part of that interface, gives
+//! the location of the memory in this process. If a QEMU does not export it, Linux's direct map of physical memory is
+//! used.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -12,7 +13,7 @@ type MapMemory = unsafe extern "C" fn(u64, *mut u64, c_int) -> *mut c_void;
 
 static MAP: OnceLock<Option<MapMemory>> = OnceLock::new();
 
-/// Where `page_offset_base` is without address space randomisation (Documentation/arch/x86/x86_64/mm.rst).
+/// Address of `page_offset_base` without address space randomisation (Documentation/arch/x86/x86_64/mm.rst).
 const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
 
 /// Pieces of the guest's memory found so far.
@@ -31,7 +32,7 @@ struct Piece {
 unsafe impl Send for Ram {}
 
 impl Ram {
-    /// The word at a physical address, a multiple of 8; nothing if no memory is there.
+    /// The word at a physical address, which is a multiple of 8; `None` if there is no memory.
     #[inline]
     pub fn word(&mut self, physical: u64) -> Option<u64> {
         let found = self.pieces.iter().find(|p| physical.wrapping_sub(p.start) < p.bytes);
@@ -57,7 +58,7 @@ impl Ram {
             }
         }))?;
         let start = physical & !0xfff;
-        // As much as is in one piece from here on; QEMU says how much that is.
+        // As much as is contiguous from here; QEMU returns that length.
         let mut bytes = 1 << 40;
         // SAFETY: maps for reading; the mapping is never given back, as the memory is used until the end. For what is
         // no memory QEMU answers with a buffer of its own or null, and with a length below a page or null.

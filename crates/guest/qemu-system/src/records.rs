@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The map records that wait for a snapshot: those that none of the bytes still held needs go, so that there are as
-//! many as code is known by now, however long it takes until someone wants it.
+//! Map records that wait for a snapshot. Records that no held byte needs are dropped. So their number depends on the
+//! amount of known code, not on the time until a snapshot is taken.
 //!
-//! Two kinds are not needed. Where a page began a new version before the oldest byte held, the records of its older
-//! versions; and where the code map has forgotten an address space before that byte, all of it so far, as it is recorded
-//! anew if it comes back. Both kinds are known by what [`crate::codemap`] adds for the ring alone.
+//! Two kinds are not needed. If a page began a new version before the oldest held byte, the records of its older
+//! versions. If the code map dropped an address space before that byte, all its records so far, because it is recorded
+//! anew if it comes back. Both kinds are recognised by the flags that [`crate::codemap`] adds for the ring.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::codemap::{CONFLICT, CROSSES, FORGOTTEN, PAGE};
 
-/// Bytes of a map record: offset, address space, address, fragment, flags.
+/// Size of a map record, bytes: offset, address space, address, fragment, flags.
 pub const RECORD: usize = 32;
-/// Bytes below which nothing is dropped.
+/// Size in bytes below which nothing is dropped.
 const FEW: usize = 1 << 20;
 
-/// One record's words.
+/// The words of one record.
 #[derive(Debug, Clone, Copy)]
 struct Record {
     offset: u64,
@@ -29,19 +29,19 @@ fn read(record: &[u8]) -> Record {
     Record { offset: word(0), asid: word(8), va: word(16), flags: (word(24) >> 32) as u32 }
 }
 
-/// Offset from which a record replaces what was known; 0 if it holds throughout.
+/// Offset from which a record replaces earlier ones; 0 if it is valid from the start.
 fn from(record: &Record) -> u64 {
     if record.flags & CONFLICT != 0 { record.offset } else { 0 }
 }
 
-/// See the module.
+/// The waiting records.
 #[derive(Debug)]
 pub struct Records {
     bytes: Vec<u8>,
-    /// Size at which to look for records that are not needed.
+    /// Size at which unneeded records are searched.
     limit: usize,
     few: usize,
-    /// Records dropped so far.
+    /// Number of records dropped so far.
     pub dropped: u64,
 }
 
@@ -50,7 +50,7 @@ impl Records {
         Records { bytes: Vec::new(), limit: FEW, few: FEW, dropped: 0 }
     }
 
-    /// Takes records that were made when the stream was no longer than `end`. `oldest` is the first byte held.
+    /// Adds records made when the stream was at most `end` bytes long. `oldest` is the offset of the first held byte.
     pub fn push(&mut self, records: &[u8], end: u64, oldest: u64) {
         for record in records.chunks_exact(RECORD) {
             self.bytes.extend_from_slice(record);
@@ -65,9 +65,9 @@ impl Records {
         }
     }
 
-    /// Drops what only bytes before `oldest` need.
+    /// Drops records that only bytes before `oldest` need.
     fn drop_unneeded(&mut self, oldest: u64) {
-        // What a record on two pages holds from is the later of theirs.
+        // A record on two pages is valid from the later of their offsets.
         let mut versions: HashMap<(u64, u64), u64> = HashMap::new();
         for record in self.bytes.chunks_exact(RECORD).map(read) {
             let since = from(&record);
@@ -103,8 +103,8 @@ impl Records {
         self.bytes = kept.concat();
     }
 
-    /// The records for a snapshot that ends at `end`, without the flags that are for the ring alone. Those of code that
-    /// is still to come stay.
+    /// Takes the records for a snapshot that ends at `end`, without the flags for the ring. Records of code that comes
+    /// later stay.
     pub fn take(&mut self, end: u64) -> Vec<u8> {
         let mut out = Vec::new();
         for bytes in std::mem::take(&mut self.bytes).chunks_exact(RECORD) {
@@ -122,13 +122,13 @@ impl Records {
         out
     }
 
-    /// Bytes of memory.
+    /// Memory used, bytes.
     pub fn footprint(&self) -> usize {
         self.bytes.capacity()
     }
 }
 
-/// Offset from which a record replaces what was known, if it does; else it holds throughout.
+/// Offset from which a record replaces earlier ones; `None` if it is valid from the start.
 pub fn holds_from(record: &[u8]) -> Option<u64> {
     let record = read(record);
     (record.flags & CONFLICT != 0).then_some(record.offset)
@@ -143,7 +143,7 @@ mod tests {
         [words.as_flattened(), &7u32.to_le_bytes(), &flags.to_le_bytes()].concat()
     }
 
-    /// What is left of records when everything before `oldest` is gone, as (offset, address).
+    /// The records left after everything before `oldest` is dropped, as (offset, address).
     fn left(all: &[Vec<u8>], oldest: u64) -> Vec<(u64, u64)> {
         let mut records = Records { few: 0, limit: 0, ..Records::new() };
         records.push(&all.concat(), 500, oldest);
@@ -165,7 +165,7 @@ mod tests {
             [(0, kernel), (0, kernel + 0xffe), (100, kernel + 8), (300, kernel + 8), (0, kernel + 0x2000)];
         assert_eq!(left(&all, 99), [first, crosses, second, third, other]);
         assert_eq!(left(&all, 100), [crosses, second, third, other]);
-        // Its second half is known by nothing else.
+        // No other record holds its second half.
         assert_eq!(left(&all, 400), [crosses, third, other]);
         let next_page = record(200, 0, kernel + 0x1000, CONFLICT);
         assert_eq!(left(&[&all[..], &[next_page]].concat(), 400), [third, other, (200, kernel + 0x1000)]);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The last of a stream, kept until someone wants it: packets in, snapshots out. Also where a window of it is let
-//! through: what is held is taken at once, or dropped.
+//! The last part of a stream, held until a snapshot is requested. Also used for windows: the held part is then written
+//! at once, or dropped.
 //!
-//! Packets are held by PSB segment, and the oldest segments go when there are more bytes than wanted. [`Records`] of
-//! the code wait too, as they name offsets of the whole stream: only with a snapshot is it known where these come to
-//! lie in what is written.
+//! Packets are held by PSB segment. When there are more bytes than wanted, the oldest segments are dropped. The
+//! [`Records`] of the code wait too. They refer to offsets in the whole stream, and the offsets in the written file are
+//! known only when a snapshot is taken.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use kprism_pt::find_psb;
 
 use crate::records::{RECORD, Records, holds_from};
 
-/// From one PSB to the next.
+/// A segment from one PSB to the next.
 #[derive(Debug)]
 struct Segment {
     /// Offset of its first byte in the whole stream.
@@ -20,24 +20,24 @@ struct Segment {
     bytes: Vec<u8>,
 }
 
-/// See the module.
+/// The held part of a stream.
 #[derive(Debug)]
 pub struct Ring {
-    /// Bytes to keep.
+    /// Number of bytes to hold.
     keep: usize,
     segments: VecDeque<Segment>,
     held: usize,
-    /// Most of it so far.
+    /// Maximum of bytes held so far.
     most: usize,
     /// Offset of the next byte in the whole stream.
     next: u64,
     /// Map records not written yet.
     map: Records,
-    /// Bytes written so far.
+    /// Number of bytes written so far.
     written: u64,
 }
 
-/// What a snapshot writes.
+/// The contents of a snapshot.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     pub pt: Vec<u8>,
@@ -49,8 +49,8 @@ impl Ring {
         Ring { keep, segments: VecDeque::new(), held: 0, most: 0, next: 0, map: Records::new(), written: 0 }
     }
 
-    /// Takes the stream's next bytes, which begin where the last ones ended, and map records, made when the stream was
-    /// no longer than `end`.
+    /// Adds the stream's next bytes, which follow the last ones, and map records made when the stream was at most `end`
+    /// bytes long.
     pub fn push(&mut self, bytes: &[u8], map: &[u8], end: u64) {
         let mut from = 0;
         while from < bytes.len() {
@@ -80,7 +80,7 @@ impl Ring {
         self.next += bytes.len() as u64;
     }
 
-    /// Everything held, to be written behind what was written before.
+    /// Takes everything held, to be appended to the data written before.
     pub fn snapshot(&mut self) -> Snapshot {
         let mut out = Snapshot { pt: Vec::new(), map: self.map.take(self.next) };
         let places: Vec<(u64, u64)> = self
@@ -97,7 +97,7 @@ impl Ring {
                 let place = places.partition_point(|&(start, _)| start <= at).checked_sub(1);
                 let moved = match place {
                     Some(i) => places[i].1 + (at - places[i].0),
-                    // What it holds from is gone, so it holds for all that is left.
+                    // The PSB from which it is valid is gone, so it is valid for everything left.
                     None => self.written,
                 };
                 record[..8].copy_from_slice(&moved.to_le_bytes());
@@ -111,7 +111,7 @@ impl Ring {
         out
     }
 
-    /// From now on, keeps this many bytes.
+    /// Sets the number of bytes to hold.
     pub fn keep(&mut self, bytes: usize) {
         self.keep = bytes;
     }
@@ -122,12 +122,12 @@ impl Ring {
         self.held = 0;
     }
 
-    /// Most bytes it held.
+    /// Maximum of memory used, bytes.
     pub fn footprint(&self) -> usize {
         self.most + self.map.footprint()
     }
 
-    /// Map records dropped because nothing held needs them.
+    /// Number of map records dropped because no held byte needs them.
     pub fn dropped(&self) -> u64 {
         self.map.dropped
     }
@@ -154,7 +154,7 @@ mod tests {
     fn the_last_segments_are_kept_and_records_move_with_them() {
         let mut ring = Ring::new(100);
         let stream: Vec<u8> = (0..10).flat_map(|i| segment(i * 2 + 4, 34)).collect(); // 50 bytes each
-        // Records at segments 0, 8 and 9; one that holds always.
+        // Records at segments 0, 8 and 9, and one that is always valid.
         let map = [record(50, 1), record(400, 1), record(460, 1), record(0, 0)].concat();
         for (i, part) in stream.chunks(70).enumerate() {
             ring.push(part, if i == 0 { &map } else { &[] }, 500);
@@ -165,11 +165,11 @@ mod tests {
             map.chunks(RECORD).map(|r| u64::from_le_bytes(r[..8].try_into().unwrap())).collect()
         };
         assert_eq!(at(&first.map), [0, 0, 60, 0]);
-        // The next one comes behind it.
+        // The next snapshot is appended to it.
         ring.push(&segment(2, 10), &[record(500, 1), record(526, 1)].concat(), 526);
         let second = ring.snapshot();
         assert_eq!((second.pt.len(), at(&second.map)), (26, vec![100]));
-        // A record of code that is still to come waits for it.
+        // A record of code that comes later waits for it.
         assert_eq!(ring.snapshot(), Snapshot::default());
         ring.push(&segment(2, 10), &[], 552);
         assert_eq!(at(&ring.snapshot().map), [126]);

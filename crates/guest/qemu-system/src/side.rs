@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Sideband: what the packets alone cannot tell (which task runs, what it mapped), one JSON object a line.
+//! The sideband: facts that packets do not carry (the running task, its mappings), one JSON object per line.
 
 use serde_json::json;
 
-/// Who a task is, as its `task_struct` says.
+/// A task's identity, from its `task_struct`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Task {
     /// Thread id.
@@ -14,30 +14,30 @@ pub struct Task {
     pub comm: String,
 }
 
-/// One sideband record, with the number of instructions of its block that ran before it.
+/// A sideband record, with the number of instructions of its block that ran before it.
 #[derive(Debug)]
 pub struct Side {
-    /// Instructions into the block.
+    /// Instructions of the block before it.
     pub insns: u64,
-    /// What happened.
+    /// The event.
     pub what: What,
 }
 
-/// What happened.
+/// A sideband event.
 #[derive(Debug)]
 pub enum What {
     /// The flow entered `__switch_to` at `ip`.
     Switch { ip: u64, prev: Task, next: Task },
     /// A task was renamed (exec, prctl).
     Comm(Task),
-    /// A mapping came to be (`perf_event_mmap`).
+    /// A mapping was made (`perf_event_mmap`).
     Mmap { task: Task, asid: u64, start: u64, end: u64, pgoff: u64, exec: bool, path: String },
     /// The agent's mark.
     Mark { begin: bool, pid: u32 },
 }
 
 impl What {
-    /// The record's line, at `ns` on `cpu`.
+    /// The record as a line, at `ns` on `cpu`.
     pub fn line(&self, ns: u64, cpu: u32) -> String {
         let v = match self {
             What::Switch { ip, prev, next } => json!({

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What all vCPUs share: settings, the known blocks, the dictionary file, the IDT, on and off.
+//! State shared by all vCPUs: options, the known blocks, the dictionary file, the IDT, whether tracing is on.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,28 +24,28 @@ use crate::vcpu::Vcpu;
 /// QEMU's limit for this machine type is 255.
 pub const MAX_VCPUS: usize = 256;
 
-/// What all callbacks share.
+/// State shared by all callbacks.
 pub static STATE: OnceLock<State> = OnceLock::new();
 
-/// The vCPUs by number, null before their start and after the end. Apart from [`STATE`], as every block that runs
-/// looks here.
+/// The vCPUs by number; null before their start and after the end. Separate from [`STATE`], because every block that
+/// runs reads this.
 pub static VCPUS: [AtomicPtr<Vcpu>; MAX_VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_VCPUS];
 
-/// See the module.
+/// The shared state.
 pub struct State {
     pub options: Options,
     pub hooks: Hooks,
-    /// Set where vCPUs share one thread and take turns.
+    /// Set if vCPUs share one thread and take turns.
     pub turns: Option<Turns>,
-    /// What cuts the streams.
+    /// Conditions that cut the streams.
     pub triggers: Triggers,
-    /// How often they were cut.
+    /// Number of cuts so far.
     pub cuts: AtomicU64,
-    /// Tracing is wanted.
+    /// True if tracing is requested.
     pub tracing: AtomicBool,
-    /// The plugin is shutting down: no more tape.
+    /// True once the plugin shuts down: no more tape is written.
     pub closed: AtomicBool,
-    /// Why recording stopped early, if it did.
+    /// The reason why recording stopped early, if it did.
     pub stopped: Mutex<Option<String>>,
     pub encoders: Mutex<Vec<JoinHandle<Done>>>,
     blocks: Mutex<Blocks>,
@@ -56,20 +56,20 @@ pub struct State {
 struct Blocks {
     by_va: HashMap<u64, Vec<&'static Block>>,
     gates: HashMap<u64, u8>,
-    /// Base of the IDT, once a `lidt` was seen; Linux's final place until then.
+    /// Base of the IDT from the last `lidt`; before that, Linux's final address.
     idt: u64,
-    /// The table as last read.
+    /// The table when last read.
     table: Vec<u8>,
 }
 
 struct Dict {
     file: BufWriter<File>,
     next: u32,
-    /// Memory its blocks take.
+    /// Memory used by its blocks, bytes.
     footprint: usize,
 }
 
-/// A mutex whose holder panicked still guards usable data here: records are only ever added.
+/// Locks a mutex even if a holder panicked: the data stays usable, because records are only ever added.
 pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -78,7 +78,7 @@ impl State {
     /// Opens the dictionary file.
     ///
     /// # Errors
-    /// A message naming the file.
+    /// The text names the file.
     pub fn new(options: Options, hooks: Hooks, smp: usize) -> Result<Self, String> {
         let path = options.out.join("code.dict");
         let fail = |e| format!("{}: {e}", path.display());
@@ -99,14 +99,13 @@ impl State {
         })
     }
 
-    /// Guest time at the start of `block`. Deterministic mode has already charged the whole block when its
-    /// callback runs.
+    /// Guest time at the start of `block`. Deterministic mode has already added the whole block when its callback runs.
     pub fn clock_before(&self, block: &Block) -> Option<u64> {
         let ns = guest::clock_ns()?;
         Some(if self.options.icount { ns.saturating_sub(block.insns()) } else { ns })
     }
 
-    /// The one `Block` for this code: QEMU translates the same code again after every flush.
+    /// Returns the unique `Block` for this code. QEMU translates the same code again after every flush.
     pub fn intern(&self, va: u64, bytes: &[u8], lens: &[u8], mode: Mode, cpl: u8) -> &'static Block {
         let mut blocks = lock(&self.blocks);
         if cpl == 0 && va >> 63 == 1 {
@@ -131,8 +130,8 @@ impl State {
         blocks.refresh_gates();
     }
 
-    /// Gives `block` its dictionary id and writes its bytes, once: when it first runs, as the order of translation
-    /// differs from run to run.
+    /// Assigns `block` its dictionary id and writes its bytes, once, when it first runs. The order of translation would
+    /// differ from run to run.
     pub fn ensure_in_dict(&self, block: &Block) {
         if block.id.load(Ordering::Acquire) != UNLISTED {
             return;
@@ -150,34 +149,34 @@ impl State {
         block.id.store(id, Ordering::Release);
     }
 
-    /// Recording can't go on; what was recorded stays.
+    /// Stops recording after an error. The data recorded so far stays.
     pub fn stop(&self, why: String) {
         lock(&self.stopped).get_or_insert(why);
         self.set_tracing(false);
-        // A guest that nobody records any more would only use up its time. QEMU takes this signal as a request to quit, and
-        // calls the plugin's end, which writes the reason down.
+        // Without a recording, running the guest further would only take time. QEMU takes this signal as a request to
+        // quit, and calls the plugin's exit callback, which writes the reason.
         // SAFETY: sends a signal to the calling process.
         unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
     }
 
-    /// Switches tracing; every vCPU notices at its next block.
+    /// Switches tracing on or off. Every vCPU notices at its next block.
     pub fn set_tracing(&self, on: bool) {
         self.tracing.store(on, Ordering::SeqCst);
         self.tell();
     }
 
-    /// Cuts the streams; every vCPU notices at its next block.
+    /// Cuts the streams. Every vCPU notices at its next block.
     pub fn cut(&self) {
         self.cuts.fetch_add(1, Ordering::SeqCst);
         self.tell();
     }
 
-    /// Has every vCPU go the slow way at its next block, and see what changed.
+    /// Makes every vCPU take the slow path at its next block, where it notices changes.
     fn tell(&self) {
         self.for_each_vcpu(|v| v.quick.store(false, Ordering::SeqCst));
     }
 
-    /// Whether what is recorded is kept, after that many cuts: always between snapshots, as they may come to hold it.
+    /// Returns true if data is kept after this number of cuts. For snapshots always: a later one may contain it.
     pub fn keeps(&self, cuts: u64) -> bool {
         match &self.options.keep {
             Keep::All | Keep::Last { .. } => true,
@@ -185,14 +184,14 @@ impl State {
         }
     }
 
-    /// Windows that were opened, if it is them that are kept.
+    /// Number of windows opened, if windows are kept.
     pub fn windows(&self) -> Option<u64> {
         let cuts = self.cuts.load(Ordering::SeqCst);
         matches!(self.options.keep, Keep::Windows { .. }).then(|| (cuts + 1 + u64::from(self.keeps(0))) / 2)
     }
 
-    /// Every vCPU that exists. Only its atomic fields may be touched unless its thread is the caller's or
-    /// stands still.
+    /// Calls `f` for every existing vCPU. Only its atomic fields may be used, unless its thread is the caller's or is
+    /// stopped.
     pub fn for_each_vcpu(&self, mut f: impl FnMut(&Vcpu)) {
         for slot in &VCPUS {
             // SAFETY: set once from a leaked box, never freed.
@@ -202,7 +201,7 @@ impl State {
         }
     }
 
-    /// Writes the dictionary out and says how much memory its blocks take.
+    /// Flushes the dictionary. Returns the memory used by its blocks, bytes.
     pub fn finish(&self) -> usize {
         let mut dict = lock(&self.dict);
         if let Err(e) = dict.file.flush() {
@@ -213,7 +212,7 @@ impl State {
 }
 
 impl Blocks {
-    /// Reads the IDT again and marks the blocks its gates lead to. The table changes while the kernel boots.
+    /// Reads the IDT again and marks the blocks at its gates. The table changes while the kernel boots.
     fn refresh_gates(&mut self) {
         let mut table = [0; idt::SIZE];
         if !guest::memory(self.idt, &mut table) || *self.table == table {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The guest stands still at the agent's stop mark until the host has read its memory.
+//! Stops the guest at the agent's stop mark until the host has read its memory.
 //!
-//! In: the mark. Out, on the descriptor `stops=N`: one byte, and one byte back when the host is done. The vCPU's thread
-//! waits in between. QEMU's own stop is not exact enough: a vCPU that has stopped itself counts as idle before the
-//! machine counts as stopped, and with `-icount sleep=off` QEMU moves the guest's clock of an idle machine to its next
-//! timer. Whether that happens depends on the host, and the timer's interrupt would be in what is measured.
+//! At the mark one byte is written to the descriptor `stops=N`, and the host answers with one byte when it is done. In
+//! between the vCPU's thread waits. QEMU's own stop is not exact enough: a vCPU that stopped itself counts as idle
+//! before the machine counts as stopped. With `-icount sleep=off` QEMU then advances the clock of an idle machine to
+//! its next timer. Whether that happens depends on the host, and the timer's interrupt would be part of the
+//! measurement.
 
 use std::ffi::{c_uint, c_void};
 use std::io::{Read, Write};
@@ -17,22 +18,22 @@ use crate::guest::{self, Reg};
 
 /// EAX of the agent's marks: "KPRI".
 pub const MARK: u64 = 0x4b50_5249;
-/// ECX of the mark at which the guest stands still.
+/// ECX of the mark at which the guest is stopped.
 pub const MARK_STOP: u64 = 3;
 
 static HOST: OnceLock<UnixStream> = OnceLock::new();
 
-/// Says where the host listens.
+/// Sets the host's connection.
 ///
 /// # Errors
-/// When that was said before.
+/// It was set before.
 pub fn connect(descriptor: RawFd) -> Result<(), String> {
     // SAFETY: whoever started QEMU passes a socket for this plugin alone under this number.
     let socket = unsafe { UnixStream::from_raw_fd(descriptor) };
     HOST.set(socket).map_err(|_| "stops= was given before".to_owned())
 }
 
-/// Waits until the host has read what it wants. A host that is gone is not waited for.
+/// Waits until the host has finished reading. Returns at once if the host is gone.
 pub fn wait() {
     let Some(mut host) = HOST.get() else { return };
     if host.write_all(&[1]).is_ok() {
@@ -40,7 +41,7 @@ pub fn wait() {
     }
 }
 
-/// A block was translated, and nothing but stops is asked for.
+/// Handles a translated block if only stops are requested.
 pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
     const CPUID: [u8; 2] = [0x0f, 0xa2];
     // SAFETY: `tb` and its instructions are valid during this callback; `data` is as long as what is asked for.

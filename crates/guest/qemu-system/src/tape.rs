@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The tape between a vCPU's thread and its encoder: a sequence of 64-bit words. A word with bit 0 clear is
-//! the address of the [`Block`] that starts; a word with bit 0 set opens an escape of fixed length. The
-//! common case is thus one word, one store.
+//! The tape between a vCPU's thread and its encoder: a sequence of 64-bit words. A word with bit 0 clear is the address
+//! of the [`Block`] that starts. A word with bit 0 set starts an escape sequence of fixed length. So the common case
+//! takes one word and one store.
 
 use kprism_tlb::stream::Alloc;
 use kprism_tlb::{Access, Missed, PageSize};
@@ -20,7 +20,7 @@ const SIDE: u64 = 15;
 const END: u64 = 17;
 const KEEP: u64 = 19;
 const DROP: u64 = 35;
-/// In the low byte; the rest says what missed.
+/// In the low byte. The other bits say what missed.
 const MISS: u64 = 21;
 const DROPPED: u64 = 23;
 const DROPPED_ALL: u64 = 25;
@@ -34,13 +34,13 @@ const FREE: u64 = 33;
 pub enum Entry {
     /// A block starts.
     Block(&'static Block),
-    /// The next block runs at this address, not at the one it was translated for.
+    /// The next block runs at this address, not at the one for which it was translated.
     At(u64),
     /// Tracing begins with the next block: guest time in ns, CR3.
     Start { ns: u64, cr3: u64 },
     /// Tracing ends; this is the address that would have run next.
     Stop { va: u64 },
-    /// Tracing ended while another vCPU ran: what ran last here is not known to have ended.
+    /// Tracing ended while another vCPU ran. The last block here may not have ended.
     End,
     /// Guest time at the start of the next block, ns. `jump`: it may have passed without instructions
     /// (idle, another vCPU's turn).
@@ -49,39 +49,39 @@ pub enum Entry {
     Event { vector: u8, rip: u64, cs: u16 },
     /// The last block loaded CR3.
     Cr3(u64),
-    /// The last block ran to its end (reported only where it could not be told otherwise).
+    /// The last block ran to its end (reported only if that is not evident otherwise).
     Done,
-    /// The stream is cut before the next block: what led here, from the last cut on, is kept or dropped.
+    /// The stream is cut before the next block. The piece since the last cut is kept or dropped.
     Cut { keep: bool },
-    /// Instruction `index` of the last block, or its fetch, missed a TLB at `va`, or hit where a replay wants to know.
+    /// Instruction `index` of the last block, or its fetch, missed a TLB at `va`, or had a hit that a replay needs.
     Miss { index: u32, va: u64, access: Access, missed: Missed },
-    /// The last block dropped TLB entries: those of a page, or all.
+    /// The last block dropped TLB entries: those of a page, or all (`None`).
     Dropped(Option<u64>),
     /// A page fault at this address begins; the next block handles it.
     Fault(u64),
     /// The next block ends its handling.
     FaultEnd,
-    /// A program got memory from the function that the last block returned from. Its time is the encoder's to say.
+    /// A program got memory from the function from which the last block returned. The encoder sets its time.
     Alloc(Alloc),
-    /// The last block gives memory back: address, bytes (0: all).
+    /// The last block frees memory: address, bytes (0: all).
     Free(u64, u64),
     /// A hooked kernel function was entered, `insns` instructions into the last block.
     Side(Box<Side>),
 }
 
-/// Appends entries; the inverse of [`read`].
+/// Writes entries; the inverse of [`read`].
 #[derive(Debug)]
 pub struct Tape {
     words: Vec<u64>,
-    /// Length at which something is due.
+    /// Length at which the chunk is full or the clock must be read.
     limit: usize,
 }
 
 /// Words in a chunk: 512 KiB.
 pub const CHUNK: usize = 64 * 1024;
-/// Room that must be left for one step's entries.
+/// Words reserved for the entries of one step.
 const SLACK: usize = 64;
-/// Words between two looks at the clock where it must be asked: some microseconds.
+/// Words between two readings of the clock, where it must be read: some microseconds.
 const CLOCK: usize = 256;
 
 impl Tape {
@@ -90,46 +90,46 @@ impl Tape {
         Tape { words: Vec::with_capacity(CHUNK), limit: CHUNK - SLACK }
     }
 
-    /// From a chunk that was read and can be written again.
+    /// Reuses a chunk that has been read.
     pub fn reuse(mut words: Vec<u64>) -> Self {
         words.clear();
         Tape { words, limit: CHUNK - SLACK }
     }
 
-    /// Time to hand the chunk over, or to look at the clock?
+    /// Returns true if the chunk must be handed over, or the clock read.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.words.len() > self.limit
     }
 
-    /// Time to hand the chunk over?
+    /// Returns true if the chunk must be handed over.
     pub fn is_full(&self) -> bool {
         self.words.len() + SLACK > CHUNK
     }
 
-    /// The clock was looked at: the next look is due in a while.
+    /// The clock was read; sets when it must be read again.
     pub fn clock_seen(&mut self) {
         self.limit = (self.words.len() + CLOCK).min(CHUNK - SLACK);
     }
 
-    /// Nothing written yet.
+    /// Returns true if nothing is written yet.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// The words, for [`read`].
+    /// Returns the words, for [`read`].
     pub fn into_words(self) -> Vec<u64> {
         self.words
     }
 
-    /// A block starts at the address it was translated for.
+    /// A block starts at the address for which it was translated.
     #[inline]
     pub fn block(&mut self, block: &'static Block) {
         self.words.push(std::ptr::from_ref(block) as u64);
     }
 
-    /// Any other entry.
+    /// Writes any other entry.
     pub fn push(&mut self, entry: Entry) {
         match entry {
             Entry::Block(b) => self.block(b),
@@ -163,7 +163,7 @@ impl Tape {
     }
 }
 
-/// Reads a chunk's entries in order. Each chunk must be read exactly once: it owns its `Side` records.
+/// Reads a chunk's entries in order. Each chunk must be read exactly once, because it owns its `Side` records.
 pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
     let mut words = words.iter().copied();
     let mut next = || words.next();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! TLB models of a vCPU, fed by every access to memory, kernel's and user's, and every page that code runs on.
+//! TLB models of a vCPU. They process every access to memory by kernel and user code, and every page from which code
+//! runs.
 //!
-//! Page sizes and global bits are read from the guest's own page tables, on a miss. Of the processor's own accesses two
-//! are not seen: the walker's, which a TLB does not see either, and what the processor pushes when it takes an
-//! interrupt, to a stack that its handler's first push touches as well.
+//! On a miss, page sizes and global bits are read from the guest's own page tables. Two kinds of accesses by the
+//! processor itself are not seen: the page walker's, which a TLB does not see either, and the pushes at an interrupt,
+//! to a stack that the handler's first push touches as well.
 
 use std::ffi::{c_uint, c_void};
 
@@ -20,11 +21,11 @@ pub struct Tlb {
     geometries: Vec<Geometry>,
     bank: Bank,
     ram: Ram,
-    /// As last loaded.
+    /// Value of the last load.
     cr3: u64,
-    /// Accesses to pages, by kind: of data each access that QEMU reports, of code each block.
+    /// Accesses to pages, by kind: for data each access that QEMU reports, for code each block.
     references: [u64; 3],
-    /// Walks that came to no page: what was accessed is taken for a 4K page.
+    /// Number of walks that found no page. The access is then treated as one to a 4K page.
     astray: u64,
 }
 
@@ -55,7 +56,7 @@ impl Tlb {
         })
     }
 
-    /// Observation begins, in this address space; what the TLBs held then is not known, so they are empty.
+    /// Observation begins in this address space. The TLBs' contents are unknown, so they start empty.
     pub fn begin(&mut self, cr3: u64) {
         self.cr3 = cr3;
         self.bank.flush_all();
@@ -77,7 +78,7 @@ impl Tlb {
         self.bank.flush_all();
     }
 
-    /// What was counted.
+    /// The counters of this vCPU.
     pub fn account(&self, cpu: u32) -> Value {
         let by_kind = |n: [u64; 3]| json!({ "load": n[0], "store": n[1], "fetch": n[2] });
         let models: Vec<Value> = self
@@ -98,12 +99,12 @@ impl Tlb {
     }
 }
 
-/// What a callback on an instruction knows: its index in its block.
+/// User data of a callback on an instruction: its index in its block.
 pub fn udata(index: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(index)
 }
 
-/// An instruction accessed memory.
+/// Callback: an instruction accessed memory.
 pub unsafe extern "C" fn on_memory<const TURNS: bool>(
     cpu: c_uint,
     info: abi::MemInfo,
@@ -132,12 +133,12 @@ pub unsafe extern "C" fn on_memory<const TURNS: bool>(
     }
 }
 
-/// A block starts, on one or two pages. Called after the block's own callback.
+/// Callback: a block starts, on one or two pages. It runs after the block's own callback.
 pub unsafe extern "C" fn on_fetch<const TURNS: bool>(cpu: c_uint, udata: *mut c_void) {
     // SAFETY: as above.
     let Some(v) = (unsafe { vcpu::<TURNS>(cpu) }) else { return };
     let (true, Some(tlb)) = (v.on, v.tlb.as_deref_mut()) else { return };
-    // Addresses at which its first and last bytes lie, and which instruction is the first on the second page.
+    // The addresses of its first and last bytes, and the index of the first instruction on the second page.
     let size = udata.addr() as u64 & 0xffff;
     let index = (udata.addr() >> 16) as u32;
     let va = v.va;
@@ -153,11 +154,11 @@ pub unsafe extern "C" fn on_fetch<const TURNS: bool>(cpu: c_uint, udata: *mut c_
     }
 }
 
-/// What [`on_fetch`] needs to know of a block: where its last byte is, and its first instruction on the next page.
+/// User data of [`on_fetch`] for a block: the location of its last byte, and its first instruction on the next page.
 pub fn block_udata(va: u64, lens: &[u8]) -> *mut c_void {
     let size: u64 = lens.iter().map(|&l| u64::from(l)).sum();
     let mut at = va & 0xfff;
-    // An instruction across the boundary is fetched from both.
+    // An instruction across the boundary is fetched from both pages.
     let index = lens.iter().take_while(|&&l| {
         at += u64::from(l);
         at <= 4096

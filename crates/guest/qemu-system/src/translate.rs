@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A block was translated: find or make its [`Block`] and ask QEMU for the callbacks it needs. Nearly all
-//! need one, at their start; a few instructions get one of their own: `mov cr3`, `lidt`, `cpuid` in user
-//! code (the agent's marks), hooked kernel functions.
+//! Handles a translated block: finds or creates its [`Block`], and registers the callbacks that it needs. Nearly all
+//! need one, at their start. A few instructions get their own: `mov cr3`, `lidt`, `cpuid` in user code (the agent's
+//! marks), hooked kernel functions.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ use crate::vcpu::{Vcpu, may_leave_kernel};
 const MARK_BEGIN: u64 = 1;
 const MARK_END: u64 = 2;
 
-/// One instruction with a callback: what it is and where in its block.
+/// An instruction with a callback, and its index in its block.
 struct Spot {
     insn: Instruction,
     index: u64,
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
             let last = abi::qemu_plugin_tb_get_insn(tb, n - 1);
             abi::qemu_plugin_register_vcpu_insn_exec_cb(last, on_done, CbFlags::NoRegs, udata);
         }
-        // What is a gate is known when it is translated for the first time: when it runs, through the gate.
+        // A block is known as a gate when it is translated for the first time: when it first runs, through the gate.
         let special = block.is_special();
         let kernel = cpl == 0 && va >> 63 == 1;
         let cb: VcpuUdataCb = match (kernel, state.turns.is_some()) {
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
     }
 }
 
-/// The callback an instruction needs, if any.
+/// The callback that an instruction needs, if any.
 fn special(
     state: &State,
     va: u64,
@@ -120,7 +120,7 @@ fn special(
         Some(Hook::SwitchTo) => on_switch,
         Some(Hook::Mmap) => on_mmap,
         Some(Hook::SetComm) => on_comm,
-        // Cheap test first: the second byte of a two-byte opcode, behind at most one prefix.
+        // Cheap test first: the second byte of a two-byte opcode, after at most one prefix.
         None if bytes.iter().take(2).any(|&b| b == 0x0f) => match decode(bytes, va, mode) {
             i if i.mnemonic() == Mnemonic::Mov && i.op0_register() == Register::CR3 => on_cr3,
             i if i.mnemonic() == Mnemonic::Lidt => on_lidt,
@@ -138,11 +138,11 @@ fn decode(bytes: &[u8], va: u64, mode: Mode) -> Instruction {
     Decoder::with_ip(mode.bits(), bytes, va, DecoderOptions::NONE).decode()
 }
 
-/// The calling vCPU. Where vCPUs take turns on one thread, QEMU 10 passes the index of the vCPU that
-/// happened to translate the block, so there the thread's own record decides.
+/// The calling vCPU. If vCPUs take turns on one thread, QEMU 10 passes the index of the vCPU that translated the block.
+/// So there the thread's own record is used.
 ///
 /// # Safety
-/// Only from a callback on a vCPU's thread, and not twice at a time.
+/// Must be called from a callback on a vCPU's thread, and not twice at a time.
 #[inline(always)]
 pub unsafe fn vcpu<const TURNS: bool>(cpu: c_uint) -> Option<&'static mut Vcpu> {
     let slot = match TURNS {
@@ -161,10 +161,10 @@ pub unsafe fn vcpu<const TURNS: bool>(cpu: c_uint) -> Option<&'static mut Vcpu> 
     unsafe { VCPUS.get(slot)?.load(Ordering::Relaxed).as_mut() }
 }
 
-/// The same where speed does not matter.
+/// Like [`vcpu`], where speed does not matter.
 ///
 /// # Safety
-/// As above.
+/// As for [`vcpu`].
 unsafe fn me(cpu: c_uint) -> Option<(&'static State, &'static mut Vcpu)> {
     let state = STATE.get()?;
     // SAFETY: the caller's promise.
@@ -185,7 +185,8 @@ macro_rules! callback {
     };
 }
 
-/// Nearly all of what runs passes here. `TURNS`: vCPUs take turns on this thread.
+/// Callback for kernel blocks, through which nearly all execution passes. `TURNS` is true if vCPUs take turns on this
+/// thread.
 unsafe extern "C" fn on_kernel_block<const TURNS: bool>(cpu: c_uint, udata: *mut c_void) {
     // SAFETY: QEMU calls this on the vCPU's thread with the pointer registered beside it, a block's.
     let (v, block) = unsafe { (vcpu::<TURNS>(cpu), &*udata.cast_const().cast::<Block>()) };
@@ -221,7 +222,7 @@ callback!(on_watched_block, |state, v, block: Block| {
 });
 callback!(on_done, |_state, v, _block: Block| v.push(Entry::Done));
 callback!(on_cr3, |_state, v, spot: Spot| v.new_space(register_value(spot.insn.op1_register())));
-/// A function that allocates, or frees, begins.
+/// Callback: a function that allocates or frees begins.
 unsafe extern "C" fn on_allocator(cpu: c_uint, udata: *mut c_void) {
     // SAFETY: QEMU calls this on the vCPU's thread.
     if let Some((_, v)) = unsafe { me(cpu) } {
@@ -285,7 +286,7 @@ callback!(on_cpuid, |state, v, spot: Spot| {
             MARK_END => {
                 v.side(spot.index, What::Mark { begin: false, pid });
                 state.set_tracing(false);
-                // All of them end at the mark: when each would next run depends on the host.
+                // All of them end at the mark: the host determines when each would run next.
                 for_others(state, v, |other| other.end(state));
             }
             MARK_STOP => stops::wait(),
@@ -294,7 +295,7 @@ callback!(on_cpuid, |state, v, spot: Spot| {
     }
 });
 
-/// Where vCPUs take turns on one thread, does something to each of the others.
+/// Calls `f` for each of the other vCPUs, if vCPUs take turns on one thread.
 fn for_others(state: &State, me: &Vcpu, mut f: impl FnMut(&mut Vcpu)) {
     if state.turns.is_none() {
         return;
@@ -308,7 +309,7 @@ fn for_others(state: &State, me: &Vcpu, mut f: impl FnMut(&mut Vcpu)) {
     }
 }
 
-/// Value of a general-purpose register by iced's name; segments count as flat.
+/// Value of a general-purpose register by iced's name. Segments count as flat.
 fn register_value(reg: Register) -> u64 {
     match reg {
         Register::None => 0,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What of the streams to keep: where a kernel function is entered or returns, and a condition holds, they are cut.
+//! Conditions that select the kept part of the streams: when a kernel function is entered or returns, and a condition
+//! holds, the streams are cut.
 //!
-//! Entry and return are seen on the vCPU's thread, and the condition is interpreted there, over the guest as it is
-//! at that moment. A call is known again by its place on the stack, which tells tasks apart as well, wherever they
-//! run by then.
+//! Entry and return are seen on the vCPU's thread. The condition is interpreted there, on the guest's current state. A
+//! call is identified by its place on the stack, which also distinguishes tasks, on whatever vCPU they run by then.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,23 +17,23 @@ use crate::options::Keep;
 use crate::side::Task;
 use crate::state::{State, lock};
 
-/// Calls under way beyond which the oldest is forgotten: one that never returns (`exit`) leaves its own behind.
+/// Maximum of open calls; then the oldest is dropped. A call that never returns (`exit`) stays open.
 const MAX_OPEN: usize = 1024;
 
-/// Arguments that a condition can name, as many as a BPF program at a function sees.
+/// Number of arguments that a condition can name: as many as a BPF program at a function sees.
 const ARGUMENTS: usize = 12;
 
-/// Those in registers, in the order of the System V ABI.
+/// The arguments in registers, in the order of the System V ABI.
 const IN_REGISTERS: [Reg; 6] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8, Reg::R9];
 
-/// What a condition does when it is met.
+/// Effect of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Deed {
-    /// Keeps the last of the streams.
+    /// Keeps the last part of the streams.
     Snapshot,
-    /// Begins to keep them.
+    /// Starts keeping them.
     From,
-    /// Ceases to.
+    /// Stops keeping them.
     Until,
 }
 
@@ -42,10 +42,10 @@ enum Deed {
 pub struct Triggers(Vec<(Deed, Trigger)>);
 
 impl Triggers {
-    /// Those that decide what is kept.
+    /// The conditions that select the kept part.
     ///
     /// # Errors
-    /// A message with what was expected.
+    /// The text states the expected format.
     pub fn new(keep: &Keep) -> Result<Self, String> {
         let all = match keep {
             Keep::All => vec![],
@@ -65,13 +65,14 @@ impl Triggers {
         self.0.is_empty()
     }
 
-    /// Whether a block that begins at `va` may be of interest to one: a quick test.
+    /// Quick test: returns true if a block that begins at `va` may meet a condition.
     #[inline]
     pub fn concern(&self, va: u64) -> bool {
         self.0.iter().any(|(_, trigger)| trigger.concerns(va))
     }
 
-    /// A block that [`Triggers::concern`]s begins on a vCPU, at `ns`, in `task`: cuts the streams where that is due.
+    /// Handles a block that [`Triggers::concern`]s, on a vCPU, at `ns`, in `task`. Cuts the streams if a condition is
+    /// met.
     pub fn block(&self, state: &State, cpu: u32, va: u64, ns: u64, task: &Task) {
         for (deed, trigger) in &self.0 {
             if !trigger.concerns(va) || !trigger.block(cpu, va, ns, task) {
@@ -84,7 +85,7 @@ impl Triggers {
         }
     }
 
-    /// How often a condition could not be told: a bad read, a division by zero.
+    /// Number of times that a condition could not be computed: a bad read, a division by zero.
     pub fn faults(&self) -> u64 {
         self.0.iter().map(|(_, trigger)| trigger.faults.load(Ordering::Relaxed)).sum()
     }
@@ -95,38 +96,38 @@ impl Triggers {
 struct Trigger {
     watch: Watch,
     open: Mutex<Vec<Open>>,
-    /// Addresses to which open calls return, one bit for many.
+    /// Return addresses of open calls, hashed to one bit each.
     returns: AtomicU64,
     faults: AtomicU64,
 }
 
-/// A call under way.
+/// An open call.
 #[derive(Debug, Clone, Copy)]
 struct Open {
-    /// Where it returns to, and the stack pointer then.
+    /// Its return address, and the stack pointer after the return.
     back: u64,
     rsp: u64,
     since_ns: u64,
     arguments: [u64; ARGUMENTS],
 }
 
-/// The guest at the moment of a call's entry or return.
+/// The guest's state at a call's entry or return.
 struct Moment<'a> {
     cpu: u32,
     ns: u64,
     task: &'a Task,
-    /// Of a call that returns, what is known of its entry.
+    /// For a return: the entry of the call, as far as known.
     call: Option<Open>,
     watch: &'a Watch,
-    /// Trace state variables, of which there are none.
+    /// Trace state variables; there are none.
     unused: u64,
 }
 
 impl Trigger {
-    /// Takes what [`Watch::json`] wrote.
+    /// Parses the output of [`Watch::json`].
     ///
     /// # Errors
-    /// A message with what was expected.
+    /// The text states the expected format.
     fn parse(name: &str, text: &str) -> Result<Self, String> {
         Ok(Trigger {
             watch: Watch::from_json(text).map_err(|e| format!("{name}={text}: {e}"))?,
@@ -136,13 +137,13 @@ impl Trigger {
         })
     }
 
-    /// Whether a block that begins at `va` may be of interest: a quick test.
+    /// Quick test: returns true if a block that begins at `va` may meet the condition.
     #[inline]
     fn concerns(&self, va: u64) -> bool {
         va == self.watch.entry || self.returns.load(Ordering::Relaxed) & bit(va) != 0
     }
 
-    /// A block that [`Trigger::concerns`] begins on a vCPU, at `ns`, in `task`. Returns whether the condition is met
+    /// Handles a block that [`Trigger::concerns`], on a vCPU, at `ns`, in `task`. Returns true if the condition is met
     /// now.
     fn block(&self, cpu: u32, va: u64, ns: u64, task: &Task) -> bool {
         let call = match (va == self.watch.entry, self.watch.at_return) {
@@ -177,7 +178,7 @@ impl Trigger {
         if open.len() == MAX_OPEN {
             open.remove(0);
         }
-        // What the caller put there may be written over before the call returns.
+        // The arguments are kept, because the function may overwrite them before it returns.
         let mut arguments = [0; ARGUMENTS];
         if self.watch.condition.is_some() {
             for (n, kept) in arguments.iter_mut().enumerate().take(self.watch.slots.into()) {
@@ -222,7 +223,7 @@ impl Machine for Moment<'_> {
             Input::PidTgid => u64::from(self.task.tgid) << 32 | u64::from(self.task.pid),
             Input::Cpu => self.cpu.into(),
             Input::Time => self.ns,
-            // `Watch` has let through no other.
+            // `Watch` rejects all others.
             Input::Reg(_) | Input::Context => 0,
         }
     }

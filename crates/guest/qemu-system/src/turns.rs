@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which vCPU runs, where all of them share one thread (deterministic mode with several vCPUs). QEMU 10's
-//! callbacks don't tell: the index they pass is a constant of the translation. QEMU's own thread-local
-//! `current_cpu` does; it is exported, though no part of the plugin interface.
+//! The running vCPU, where all vCPUs share one thread (deterministic mode with several vCPUs). QEMU 10's callbacks do
+//! not identify it: the index that they pass is a constant of the translation. QEMU's own thread-local `current_cpu`
+//! does; it is exported, though not part of the plugin interface.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::state::MAX_VCPUS;
 
-/// What the last look showed.
+/// Result of a check.
 pub enum Turn {
-    /// The same vCPU as at the last look.
+    /// The same vCPU as at the last check.
     Same(usize),
-    /// Another one.
+    /// Another vCPU.
     New(usize),
 }
 
-/// The one thread's record of whose turn it is.
+/// Tracks the running vCPU of the one thread.
 pub struct Turns {
     get_cpu: unsafe extern "C" fn(c_int) -> *mut c_void,
     /// Address of `current_cpu` of the vCPUs' thread.
@@ -26,10 +26,10 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Looks the two symbols up.
+    /// Looks up the two symbols.
     ///
     /// # Errors
-    /// If this QEMU doesn't export them.
+    /// This QEMU does not export them.
     pub fn new() -> Result<Self, String> {
         let get_cpu = symbol(c"qemu_get_cpu");
         if get_cpu.is_null() || symbol(c"current_cpu").is_null() {
@@ -49,7 +49,7 @@ impl Turns {
         })
     }
 
-    /// Whose turn it is, on the vCPUs' thread.
+    /// The vCPU that runs, on the vCPUs' thread.
     #[inline]
     pub fn now(&self) -> Turn {
         let mut at = self.current.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What runs on a vCPU's thread each time a block starts. The common case stores one word; everything rare
-//! (first run of a block, interrupts, idle, user code at an unexpected address, tracing on or off) is told
-//! by one flag and goes the slow way.
+//! Work on a vCPU's thread each time a block starts. The common case stores one word. One flag marks everything rare
+//! (first run of a block, interrupts, idle, user code at an unexpected address, tracing on or off), which takes the
+//! slow path.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -19,54 +19,55 @@ use crate::tape::{Entry, Tape};
 use crate::tlb::Tlb;
 use kprism_tlb::Geometry;
 
-/// One vCPU, touched by its own thread only (`quick` excepted).
+/// A vCPU. Only its own thread uses it (except `quick`).
 pub struct Vcpu {
-    /// Tracing, and nothing special about the next block.
+    /// Tracing is on, and the next block needs no slow path.
     pub quick: AtomicBool,
     /// Its number.
     pub cpu: u32,
     /// Tracing is on for this vCPU.
     pub on: bool,
-    /// The last block may be followed by a jump in time.
+    /// Guest time may jump after the last block.
     idle: bool,
     /// Another vCPU ran on this thread since the last block.
     turned: bool,
-    /// Addresses at which user code goes on if the last block was user code and ended in a direct branch.
+    /// Addresses at which user code continues if the last block was user code and ended in a direct branch.
     fall: u64,
     target: u64,
     /// Address after the last system call made in this address space.
     resume: u64,
-    /// Where user code may go on that was called from there or called the kernel there; [`NOWHERE`] otherwise.
+    /// Address at which user code may continue that was called from there, or made a system call there; [`NOWHERE`] if
+    /// none.
     back: u64,
-    /// Where calls made by user code return, newest at `depth`.
+    /// Return addresses of calls by user code, newest at `depth`.
     calls: [u64; CALLS],
     depth: usize,
-    /// What was found at such places in this address space: address and block.
+    /// Cache of such places in this address space: address and block.
     found: Box<[(u64, *const Block); FOUND]>,
     tape: Tape,
-    /// Where the last block runs.
+    /// Address at which the last block runs.
     pub va: u64,
-    /// If TLBs are modelled.
+    /// The TLB models, if requested.
     pub tlb: Option<Box<Tlb>>,
-    /// Calls of functions that allocate.
+    /// Open calls of allocating functions.
     asked: Calls,
-    /// A page fault is being handled.
+    /// True while a page fault is handled.
     faulting: bool,
-    /// Task that runs, as of the last switch.
+    /// The running task, as of the last switch.
     pub task: Task,
-    /// Mark to record once tracing is on.
+    /// A mark to record once tracing is on.
     pub mark: Option<u32>,
-    /// How often the streams had been cut when this vCPU looked last.
+    /// Number of cuts when this vCPU last checked.
     cuts: u64,
     full: SyncSender<Vec<u64>>,
     empty: Receiver<Vec<u64>>,
 }
 
-/// Calls whose return is expected.
+/// Maximum of calls whose return is tracked.
 const CALLS: usize = 64;
-/// Places remembered to which calls returned.
+/// Number of return places in the cache.
 const FOUND: usize = 256;
-/// No user address.
+/// Not a user address.
 const NOWHERE: u64 = u64::MAX;
 
 impl Vcpu {
@@ -98,13 +99,13 @@ impl Vcpu {
         }
     }
 
-    /// The next block comes after another vCPU's.
+    /// The next block follows another vCPU's.
     pub fn take_turn(&mut self) {
         self.turned = true;
         self.quick.store(false, Ordering::Relaxed);
     }
 
-    /// A kernel block starts, which is no gate of the IDT.
+    /// A kernel block starts that is not a gate of the IDT.
     #[inline(always)]
     pub fn kernel_block(&mut self, block: &'static Block) {
         if block.id() != UNLISTED && self.quick.load(Ordering::Relaxed) && !self.tape.is_due() {
@@ -137,22 +138,23 @@ impl Vcpu {
         }
     }
 
-    /// Where `block` runs, as far as that can be told without asking. A translation serves all mappings of its
-    /// physical page, so it tells the place in the page; of the two ways on from a direct branch that decides,
-    /// if they differ in it.
+    /// The address at which `block` runs, as far as it can be derived without reading a register. A translation serves
+    /// all mappings of its physical page, so it gives the offset in the page. If the two targets of a direct branch
+    /// differ in that offset, it decides between them.
     #[inline(always)]
     fn expected(&self, block: &'static Block) -> u64 {
         let fits = |va: u64| (va ^ block.va).trailing_zeros() >= 12;
         match (fits(self.fall), fits(self.target)) {
             (true, false) => self.fall,
             (false, true) => self.target,
-            // The same code in the same address space, behind the call or system call that was made there.
+            // The same code in the same address space, after the call or system call that was made there.
             (false, false) if self.found[slot(self.back)] == (self.back, block) => self.back,
             _ => NOWHERE,
         }
     }
 
-    /// Where user code may go on after `block`, which ran `delta` beyond its translated address.
+    /// Sets the addresses at which user code may continue after `block`, which ran `delta` beyond its translated
+    /// address.
     #[inline]
     fn expect(&mut self, block: &Block, delta: u64) {
         let at = |va: u64| va.wrapping_add(delta);
@@ -188,7 +190,7 @@ impl Vcpu {
         self.calls[self.depth] = back;
     }
 
-    /// Kernel code may be about to return to user code, which can be anywhere, but mostly is behind a system call.
+    /// The kernel may be about to return to user code, which can be at any address, but mostly follows a system call.
     pub fn leave_kernel(&mut self) {
         (self.fall, self.target) = (NOWHERE, NOWHERE);
         self.back = self.resume;
@@ -258,7 +260,8 @@ impl Vcpu {
             self.expect(block, va.wrapping_sub(block.va));
         }
         self.idle = block.hlt;
-        // Tracing may have been switched off or cut meanwhile; of the two orders one is seen by us, one by them.
+        // Tracing may have been switched off or cut meanwhile. Of the two orders of events, this thread detects one,
+        // and the other side the other.
         self.quick.store(!block.hlt && !self.asked.is_waiting(), Ordering::SeqCst);
         if !state.tracing.load(Ordering::SeqCst) || state.cuts.load(Ordering::SeqCst) != self.cuts {
             self.quick.store(false, Ordering::Relaxed);
@@ -277,8 +280,8 @@ impl Vcpu {
         va
     }
 
-    /// Tape entries for a start of tracing, a jump in time, another vCPU's turn. In real time the clock is asked
-    /// often, and before whatever the order of events on several vCPUs hangs on: interrupts and task switches.
+    /// Writes tape entries for a start of tracing, a jump in time, another vCPU's turn. In real time the clock is read
+    /// often, and before events that fix the order between vCPUs: interrupts and task switches.
     fn note_time(&mut self, state: &State, block: &Block) {
         let turned = std::mem::take(&mut self.turned);
         let jump = turned || self.idle;
@@ -306,7 +309,7 @@ impl Vcpu {
         }
     }
 
-    /// The streams were cut since this vCPU looked last.
+    /// Handles cuts of the streams since this vCPU last checked.
     pub fn note_cut(&mut self, state: &State) {
         let cuts = state.cuts.load(Ordering::SeqCst);
         if cuts == self.cuts {
@@ -314,13 +317,14 @@ impl Vcpu {
         }
         let (kept, keeps) = (state.keeps(self.cuts), state.keeps(cuts));
         self.cuts = cuts;
-        // A window that opened and closed again while nothing ran here is none.
+        // A window that opened and closed while nothing ran here is ignored.
         if kept != keeps || matches!(state.options.keep, Keep::Last { .. }) {
             self.push(Entry::Cut { keep: kept });
         }
     }
 
-    /// At a gate of the IDT, the processor has just pushed the interrupted address: SS, RSP, RFLAGS, CS, RIP and maybe a code.
+    /// At a gate of the IDT the processor has just pushed the interrupted state: SS, RSP, RFLAGS, CS, RIP and possibly
+    /// an error code.
     fn note_event(&mut self, block: &Block) {
         let Some(vector) = block.vector() else { return };
         let frame = guest::register(Reg::RSP) + if idt::has_error_code(vector) { 8 } else { 0 };
@@ -359,21 +363,21 @@ impl Vcpu {
         self.quick.store(false, Ordering::Relaxed);
     }
 
-    /// Records what a hook saw, `insns` instructions into the current block.
+    /// Records an event of a hook, `insns` instructions into the current block.
     pub fn side(&mut self, insns: u64, what: What) {
         if self.on {
             self.tape.push(Entry::Side(Box::new(Side { insns, what })));
         }
     }
 
-    /// Any other entry of the current block.
+    /// Records any other entry of the current block.
     pub fn push(&mut self, entry: Entry) {
         if self.on {
             self.tape.push(entry);
         }
     }
 
-    /// Hands a full chunk over; the next one begins with a time check.
+    /// Hands over a full chunk. The next one begins with a reading of the clock.
     fn make_room(&mut self, state: &State, block: &Block) {
         if self.tape.is_full() {
             self.hand_over();
@@ -386,15 +390,15 @@ impl Vcpu {
         }
     }
 
-    /// Gives the chunk to the encoder. Waits if the encoder is behind: memory stays bounded, and the guest
-    /// doesn't notice.
+    /// Sends the chunk to the encoder. Waits if the encoder is behind: memory stays bounded, and the guest does not
+    /// notice.
     pub fn hand_over(&mut self) {
         if self.tape.is_empty() {
             return;
         }
         let next = self.empty.try_recv().map_or_else(|_| Tape::new(), Tape::reuse);
         let words = std::mem::replace(&mut self.tape, next).into_words();
-        // An encoder that is gone has said why; there is nobody left to tell.
+        // An encoder that has ended has reported the reason. Nothing can receive the chunk.
         let _ = self.full.send(words);
     }
 }
@@ -403,7 +407,7 @@ fn slot(va: u64) -> usize {
     ((va >> 2) ^ (va >> 10)) as usize % FOUND
 }
 
-/// Whether user code may follow this kernel block.
+/// Returns true if user code may follow this kernel block.
 pub fn may_leave_kernel(block: &Block) -> bool {
     matches!(block.kind, Kind::Far(Far::Iret | Far::Sysret | Far::Sysexit | Far::Segment))
 }

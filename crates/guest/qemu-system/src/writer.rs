@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Branches in, Intel PT bytes out: the packet-generating half of a processor's trace unit. Knows TNT
-//! buffering, IP compression, RET compression, PSB+ and the timing packets; knows nothing of blocks.
+//! Writes Intel PT bytes for branches: the packet-generating half of a processor's trace unit. It handles TNT
+//! buffering, IP compression, RET compression, PSB+ and the timing packets. It does not know blocks.
 //!
-//! The rules a decoder insists on (SDM vol. 3, "Intel Processor Trace"; see also `encoder`):
-//! last IP and the return stack are reset at PSB; a call to the next instruction is not pushed; an
-//! uncompressed return is sent at once.
+//! Rules on which decoders rely (SDM vol. 3, "Intel Processor Trace"; see also `encoder`): last IP and the return stack
+//! are reset at PSB; a call to the next instruction is not pushed; an uncompressed return is sent at once.
 
 use kprism_image::insn::Mode;
 use kprism_pt::{LastIp, Packet};
 
 use crate::options::Options;
 
-/// TSC ticks per ART tick: TSC at 1 GHz, ART at 25 MHz (as CPUID.15H would say: EAX = 1, EBX = 40).
+/// TSC ticks per ART tick: TSC at 1 GHz, ART at 25 MHz (in CPUID.15H: EAX = 1, EBX = 40).
 pub const ART_RATIO: u64 = 40;
 /// Core to bus clock ratio, at 100 MHz bus clock: one cycle is one TSC tick, one nanosecond.
 pub const RATIO: u8 = 10;
 const RET_STACK: usize = 64;
-/// Beyond this many MTC periods without a packet the 8-bit counter of MTC could be misread, so a PSB+
-/// with the full time is sent instead, as after a deep sleep.
+/// Maximum of MTC periods without a packet. Beyond it MTC's 8-bit counter could be misread, so a PSB+ with the full
+/// time is sent instead, as after a deep sleep.
 const MAX_SILENT_MTC: u64 = 200;
 
 /// One vCPU's packet writer.
 #[derive(Debug)]
 pub struct Writer {
-    /// Bytes not yet taken.
+    /// Bytes not taken yet.
     pub out: Vec<u8>,
     taken: u64,
     last_ip: LastIp,
@@ -35,26 +34,26 @@ pub struct Writer {
     ret: Option<Box<RetStacks>>,
     psb_bytes: u64,
     last_psb: u64,
-    /// Least cycles between two CYC packets; none of them if `None`.
+    /// Minimum of cycles between two CYC packets; `None` for no CYC packets.
     cyc: Option<u64>,
     /// MTC period, ns.
     mtc_ns: Option<u64>,
     next_mtc_ns: u64,
-    /// Time jumped further than MTC can tell: a PSB+ is due.
+    /// Time jumped further than MTC can express: a PSB+ is due.
     overslept: bool,
     /// Time of the last CYC packet. Nothing else resets a processor's cycle counter (SDM, "Cycle Counter").
     counted_ns: u64,
     cr3: u64,
     mode: Mode,
     user_only: bool,
-    /// The flow is where it is not traced (SDM: FilterEn clear). Time, CR3 and PSBs go on being sent.
+    /// The flow is outside the traced range (SDM: FilterEn clear). Time, CR3 and PSBs are still sent.
     outside: bool,
 }
 
-/// The last calls' return addresses, as decoders keep them.
+/// Return addresses of the last calls, as decoders keep them.
 ///
-/// They agree on what a compressed return does to the stack, but not on an uncompressed one: perf takes its entry
-/// off as well, libipt does not. So both stacks are kept, and a return is compressed when it is what both expect.
+/// Decoders agree on the effect of a compressed return on the stack, but not on that of an uncompressed one: perf
+/// removes its entry too, libipt does not. So both stacks are kept, and a return is compressed if both predict it.
 #[derive(Debug)]
 struct RetStacks {
     every: RetStack,
@@ -120,7 +119,7 @@ impl Writer {
         }
     }
 
-    /// Whether the flow is traced at `ip`.
+    /// Returns true if the flow at `ip` is traced.
     #[inline]
     pub fn is_traced(&self, ip: u64) -> bool {
         !self.user_only || ip >> 63 == 0
@@ -136,7 +135,7 @@ impl Writer {
         self.taken
     }
 
-    /// Marks the bytes in `out` as written.
+    /// Drops the bytes in `out`, which have been written.
     pub fn take(&mut self) {
         self.taken += self.out.len() as u64;
         self.out.clear();
@@ -150,7 +149,7 @@ impl Writer {
     pub fn enable(&mut self, ip: u64, mode: Mode, cr3: u64, ns: u64) {
         self.cr3 = cr3;
         self.mode = mode;
-        // The counter stood still while tracing was off.
+        // The counter was stopped while tracing was off.
         self.counted_ns = ns;
         self.outside = true;
         self.psb(None, ns);
@@ -159,7 +158,7 @@ impl Writer {
         }
     }
 
-    /// Ends the stream before the instruction at `ip`, and begins another there. Returns the offset between.
+    /// Ends the stream before the instruction at `ip`, and begins another there. Returns the offset of the cut.
     pub fn cut(&mut self, ip: u64, mode: Mode, ns: u64) -> u64 {
         self.disable(ip, ns);
         let offset = self.offset();
@@ -223,7 +222,7 @@ impl Writer {
         self.tip(to, mode, ns);
     }
 
-    /// An indirect or far transfer to `ip`, which may lead into or out of what is traced.
+    /// An indirect or far transfer to `ip`, which may enter or leave the traced range.
     pub fn tip(&mut self, ip: u64, mode: Mode, ns: u64) {
         let traced = self.is_traced(ip);
         if self.outside && !traced {
@@ -257,14 +256,14 @@ impl Writer {
         self.tip(to, mode, ns);
     }
 
-    /// Data was lost; the flow goes on at `ip`.
+    /// Data was lost. The flow continues at `ip`.
     pub fn overflow(&mut self, ip: u64, mode: Mode, ns: u64) {
         self.flush(ns);
         self.put(Packet::Ovf);
         self.clear_ret();
         self.last_ip.reset();
         self.mode = mode;
-        // A PSB+ right behind restores every piece of state the decoder may have lost.
+        // A PSB+ right after it restores all state that the decoder may have lost.
         self.psb(Some(ip), ns);
     }
 
@@ -300,7 +299,7 @@ impl Writer {
         }
     }
 
-    /// Guest time has come to `ns`: sends the MTC packets due before anything that happens now.
+    /// Guest time is now `ns`: sends the MTC packets that are due before any event now.
     #[inline]
     pub fn advance(&mut self, ns: u64) {
         if ns >= self.next_mtc_ns {
@@ -308,7 +307,7 @@ impl Writer {
         }
     }
 
-    /// Before a block at `ip` at time `ns`: sends a PSB+ when due.
+    /// Called before a block at `ip` at time `ns`: sends a PSB+ when due.
     #[inline]
     pub fn tick(&mut self, ip: u64, ns: u64) {
         self.advance(ns);
@@ -325,7 +324,7 @@ impl Writer {
         }
         while self.next_mtc_ns <= ns {
             let boundary = self.next_mtc_ns;
-            // Branches taken before the boundary would be dated after it, so they go first.
+            // Branches taken before the boundary would get a later time, so they are sent first.
             self.flush(boundary);
             self.put(Packet::Mtc { ctc: (boundary / period) as u8 });
             self.next_mtc_ns += period;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The part of QEMU's TCG plugin interface that is the same in its versions 1 (QEMU 7.2) to 4, as far as it is used here.
-//! Everything resolves against the QEMU process that loads the plugin.
+//! Declarations of the part of QEMU's TCG plugin interface that is used here, which is the same in its versions 1 (QEMU
+//! 7.2) to 4. All symbols resolve against the QEMU process that loads the plugin.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -16,7 +16,7 @@ pub struct Tb(c_void);
 #[repr(C)]
 pub struct TbInsn(c_void);
 
-/// `qemu_info_t`, up to what is needed.
+/// `qemu_info_t`, up to the last field used.
 #[repr(C)]
 pub struct Info {
     pub target_name: *const c_char,
@@ -27,7 +27,7 @@ pub struct Info {
 
 /// `QEMU_PLUGIN_CB_NO_REGS`.
 pub const NO_REGS: c_int = 0;
-/// `QEMU_PLUGIN_MEM_RW`. Of loads or stores alone, QEMU 7.2 tells others.
+/// `QEMU_PLUGIN_MEM_RW`. QEMU 7.2 reports the wrong accesses if only loads or only stores are requested.
 pub const MEM_RW: c_int = 3;
 
 pub type OnVcpu = unsafe extern "C" fn(PluginId, c_uint);
@@ -62,14 +62,14 @@ unsafe extern "C" {
     pub fn qemu_plugin_insn_haddr(insn: *const TbInsn) -> *mut c_void;
 }
 
-/// Whether it is a store, and log2 of its bytes.
+/// Returns true for a store, and log2 of the number of bytes.
 pub fn access(info: MemInfo) -> (bool, u32) {
     // SAFETY: functions of their argument's bits alone, in every version.
     unsafe { (qemu_plugin_mem_is_store(info), qemu_plugin_mem_size_shift(info)) }
 }
 
-/// The bit that `qemu_plugin_mem_is_store` looks at: asking it for every access would be a third of the callback. 0 if it
-/// looks at none, or several.
+/// The bit that `qemu_plugin_mem_is_store` tests; 0 if it tests none, or several. Calling that function for every
+/// access would take a third of the callback's time.
 pub fn store_bit() -> MemInfo {
     // SAFETY: a function of its argument's bits alone, in every version.
     let stores: MemInfo = (0..MemInfo::BITS)

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What callbacks note, an [`Entry`] each, and what a translated block tells them for it, in the one word that QEMU hands to
-//! each.
+//! The [`Entry`] that a callback records, and the data about a translated block that it needs, in the one word that
+//! QEMU passes to each callback.
 //!
-//! That a block begins is told by the callback of its first access to memory, where that is an instruction that always
-//! makes exactly one such access: half of the callbacks less. All other blocks have a callback of their own. Of
-//! instructions that always make one access, or a load and then a store, everything but the address is known when they
-//! are translated.
+//! The start of a block is recorded by the callback of its first access to memory, if that instruction always makes
+//! exactly one access. This saves half of the callbacks. Other blocks have their own callback. For instructions that
+//! always make one access, or a load and then a store, everything but the address is known at translation.
 //!
 //! | word | bits |
 //! |---|---|
-//! | of an access | 0–46 the instruction's address; 47 store; 48–50 log2 of its bytes; 51–58 bytes from the block's begin; 59–63 instructions of the block that begins, or 0 |
+//! | of an access | 0–46 the instruction's address; 47 store; 48–50 log2 of its bytes; 51–58 bytes from the block's start; 59–63 instructions of the block that begins, or 0 |
 //! | of a block, to its callback | 0–46 its address; 48–62 instructions; 63 it ends on the next page |
-//! | of blocks, noted | 0–43 instructions; 44–63 how many |
+//! | of blocks, recorded | 0–43 instructions; 44–63 number of blocks |
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic,
@@ -27,27 +26,27 @@ const STORE: u32 = 47;
 const SIZE: u32 = 48;
 const BEHIND: u32 = 51;
 const COUNT: u32 = 59;
-/// Instructions of a block that an access can tell of, and bytes from its begin.
+/// Maximum of a block's instructions that an access can record, and of bytes from the block's start.
 const MOST: u64 = 31;
 const FARTHEST: u64 = 255;
 
-/// Of an entry's address: blocks, not an access; of one block: it ends on the next page.
+/// Flags in an entry's address: it is for blocks, not an access; the one block ends on the next page.
 const BLOCKS: u64 = 1 << 63;
 const ACROSS: u64 = 1 << 62;
-/// Bits of the instructions of noted blocks.
+/// Bits for the instructions of recorded blocks.
 const INSTRUCTIONS: u32 = 44;
 
-/// What callbacks note.
+/// A record of a callback.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Entry {
-    /// Of data, or of code.
+    /// Address of data, or of code.
     va: u64,
-    /// See the module.
+    /// The word of an access or of blocks. The module's page lists its bits.
     word: u64,
 }
 
-/// What an [`Entry`] says.
+/// The decoded [`Entry`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Noted {
     /// Blocks on one page, or one that ends on the next.
@@ -56,7 +55,7 @@ pub enum Noted {
     Data(Data),
 }
 
-/// An access to data; a block began before it if it has instructions.
+/// An access to data. If it has instructions, a block began before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Data {
     pub va: u64,
@@ -68,40 +67,40 @@ pub struct Data {
 }
 
 impl Data {
-    /// Where the block begins.
+    /// Start of the block.
     pub fn block(&self) -> u64 {
         self.ip - self.behind
     }
 }
 
 impl Entry {
-    /// An access, with the word that its callback was given.
+    /// An access, with its callback's word.
     #[inline(always)]
     pub fn data(va: u64, word: u64) -> Self {
         Entry { va, word }
     }
 
-    /// The load or the store of an instruction that makes both: only the load tells that a block begins.
+    /// The load or the store of an instruction that makes both. Only the load records that a block begins.
     #[inline(always)]
     pub fn update(va: u64, word: u64, store: bool) -> Self {
         let rest = if store { (1 << BEHIND) - 1 } else { u64::MAX };
         Entry { va, word: word & rest | u64::from(store) << STORE }
     }
 
-    /// An access of an instruction that may make any.
+    /// An access of an instruction that may make any accesses.
     #[inline(always)]
     pub fn any(va: u64, word: u64, store: bool, shift: u32) -> Self {
         Entry { va, word: word | u64::from(store) << STORE | u64::from(shift & 7) << SIZE }
     }
 
-    /// A block, with the word that its callback was given.
+    /// A block, with its callback's word.
     #[inline(always)]
     pub fn block(word: u64) -> Self {
         let across = if word >> 63 != 0 { ACROSS } else { 0 };
         Entry { va: word & ADDRESS | BLOCKS | across, word: word >> 48 & 0x7fff | 1 << INSTRUCTIONS }
     }
 
-    /// Takes in a block that lies in the page of this one; whether it could.
+    /// Adds a block on the same page to this one. Returns false if it cannot be added.
     #[inline(always)]
     pub fn join(&mut self, block: Entry) -> bool {
         let can = (self.va ^ block.va) >> 12 == 0 && self.word >> 63 == 0 && block.va & ACROSS == 0;
@@ -111,7 +110,7 @@ impl Entry {
         can
     }
 
-    /// Of an access: whether it is a store, and log2 of its bytes.
+    /// For an access: whether it is a store, and log2 of its bytes.
     pub fn access(self) -> (bool, u32) {
         (self.word >> STORE & 1 != 0, (self.word >> SIZE & 7) as u32)
     }
@@ -134,7 +133,7 @@ impl Entry {
     }
 }
 
-/// Which callback an instruction's accesses need.
+/// The callback that an instruction's accesses need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callback {
     /// [`Entry::data`].
@@ -145,22 +144,22 @@ pub enum Callback {
     Any,
     /// None: it makes no access.
     None,
-    /// [`Entry::data`], of the block's last instruction: see [`Block::words`].
+    /// [`Entry::data`], for the block's last instruction: see [`Block::words`].
     Last,
-    /// [`Entry::update`], of the same.
+    /// [`Entry::update`], for the block's last instruction.
     LastUpdate,
-    /// [`Entry::any`], of the same, whose accesses have 8 bytes.
+    /// [`Entry::any`], for the block's last instruction, whose accesses have 8 bytes.
     LastJump,
 }
 
-/// See the module.
+/// A translated block.
 pub struct Block {
     va: u64,
-    /// Ends on the page after its first.
+    /// It ends on the page after its first.
     next: bool,
-    /// Each instruction's address, and what it does.
+    /// Each instruction's address and accesses.
     instructions: Vec<(u64, Accesses)>,
-    /// The instruction whose access tells that the block begins.
+    /// The instruction whose access records that the block begins.
     teller: Option<usize>,
 }
 
@@ -201,10 +200,10 @@ impl Block {
 
     /// For the accesses of each instruction in order: their callback, and its word.
     ///
-    /// QEMU 7.2 leaves the callback of a block's last instruction in place where the block ends in a jump that it looks up
-    /// (`ret`, indirect jumps and calls, jumps to other pages; plugin_gen_disable_mem_helpers). It then calls it for what is no
-    /// access of the program's: when it puts a signal's frame on the stack, as a kernel would. So the last one's is a callback
-    /// that looks.
+    /// QEMU 7.2 keeps the callback of a block's last instruction active if the block ends in a jump that QEMU looks up
+    /// (`ret`, indirect jumps and calls, jumps to other pages; plugin_gen_disable_mem_helpers). It then calls it for
+    /// accesses that are not the program's: when QEMU puts a signal's frame on the stack, as a kernel would. So the
+    /// last instruction gets a callback that checks for this.
     pub fn words(&self) -> impl Iterator<Item = (Callback, u64)> + '_ {
         let last = self.instructions.len().wrapping_sub(1);
         self.instructions.iter().enumerate().map(move |(i, &(ip, what))| {
@@ -228,8 +227,8 @@ impl Block {
         })
     }
 
-    /// For the block's own callback, if it needs one. A block is no longer than a page and has at most 512 instructions,
-    /// so that its last byte is on the first's page or the next.
+    /// The word of the block's own callback, if it needs one. A block is at most a page long and has at most 512
+    /// instructions. So its last byte is on the first one's page or the next.
     pub fn own_word(&self) -> Option<u64> {
         let word = self.va & ADDRESS | (self.instructions.len() as u64 & 0x7fff) << 48;
         self.teller.is_none().then_some(word | u64::from(self.next) << 63)
@@ -239,7 +238,7 @@ impl Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Accesses {
     No,
-    /// One; log2 of its bytes.
+    /// One access; log2 of its bytes.
     One {
         store: bool,
         shift: u32,
@@ -248,14 +247,14 @@ enum Accesses {
     Both {
         shift: u32,
     },
-    /// Of 8 bytes: where to go is loaded, and a call stores where it comes from.
+    /// Accesses of 8 bytes: the target is loaded, and a call stores the return address.
     Jump,
-    /// Any number, or not known.
+    /// Any number of accesses, or unknown.
     Unsure,
 }
 
-/// What an instruction does to memory, as QEMU carries it out. Only those are sure that are known to be one load, one
-/// store, or one of each.
+/// The accesses of an instruction as QEMU executes it. Only instructions known to be one load, one store, or one of
+/// each are exact.
 fn accesses(code: &[u8], factory: &mut InstructionInfoFactory) -> Accesses {
     let insn = Decoder::new(64, code, DecoderOptions::NONE).decode();
     if matches!(insn.code(), Code::Jmp_rm64 | Code::Call_rm64) && insn.op0_kind() == OpKind::Memory {
@@ -263,7 +262,7 @@ fn accesses(code: &[u8], factory: &mut InstructionInfoFactory) -> Accesses {
     }
     let used = factory.info_options(&insn, InstructionInfoOptions::NO_REGISTER_USAGE).used_memory();
     let [one] = used else {
-        // What enters the kernel, or is no instruction, may be anything.
+        // Instructions that enter the kernel, or are invalid, may do anything.
         let plain = used.is_empty()
             && !insn.is_invalid()
             && !matches!(insn.mnemonic(), Mnemonic::Syscall | Mnemonic::Int | Mnemonic::Ud2)
@@ -283,7 +282,7 @@ fn accesses(code: &[u8], factory: &mut InstructionInfoFactory) -> Accesses {
     }
 }
 
-/// Makes no access but those of its operands.
+/// Returns true if it makes no access but those of its operands.
 fn is_plain(insn: &Instruction) -> bool {
     let sure = matches!(
         insn.mnemonic(),
@@ -381,7 +380,7 @@ mod tests {
         assert_eq!(callback, Callback::Data);
         let one = data(Entry::data(7, word));
         assert_eq!((one.ip, one.store, one.bytes, one.instructions), (VA + 300, true, 4, 0));
-        // Too far from its begin, too many, or on two pages: a callback of its own.
+        // Too far from the block's start, too many instructions, or on two pages: such a block gets its own callback.
         for (va, next, more) in [(VA - 1, false, 0), (VA, true, 0), (VA, false, 1)] {
             let mut instructions = instructions.clone();
             instructions.resize(31 + more, (VA + 300, Accesses::No));

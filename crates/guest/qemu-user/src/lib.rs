@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! kprism-user: a plugin of QEMU's user mode (`qemu-x86_64 -plugin`): one program's accesses to memory through models of
-//! TLBs, without a guest and without its kernel.
+//! kprism-user: a plugin of QEMU's user mode (`qemu-x86_64 -plugin`). It runs one program's memory accesses through
+//! models of TLBs, without a guest and without its kernel.
 //!
-//! In: QEMU's callbacks. Out, in the folder `out=`: `tlb/cpuN.miss` and `tlb/counts.json`, as the observer writes them, and
-//! `sideband.jsonl`, the mappings that the program asked for. Time is the thread's instructions, a nanosecond each. There
-//! are no page tables here: every page is a 4K page.
+//! Input: QEMU's callbacks. Output, in the folder `out=`: `tlb/cpuN.miss` and `tlb/counts.json`, in the observer's
+//! format, and `sideband.jsonl`, the mappings that the program requested. Time is the thread's instruction count, one
+//! nanosecond each. There are no page tables here: every page is a 4K page.
 //!
-//! Threads run at once, each with TLBs of its own, and a stream by QEMU's number of it. QEMU gives the number of a thread
-//! that has ended to the next one: the stream then goes on with that one. What a program forks is not followed, nor what it
-//! becomes by execve.
+//! Threads run in parallel. Each has its own TLBs, and a stream named by QEMU's number of the thread. QEMU reuses the
+//! number of a thread that has ended; the stream then continues with the next thread. Processes that the program forks,
+//! and programs that it becomes by execve, are not followed.
 //!
-//! Whatever ends the process, what was looked up until then is in files (`shared`, [`kprism_tlb::live`]). A program that ends
-//! by itself also leaves `tlb/counts.json`. What callbacks noted is looked up at each system call, so that a program that
-//! is ended while it waits has lost nothing.
+//! However the process ends, all accesses processed until then are in files (`shared`, [`kprism_tlb::live`]). A program
+//! that ends regularly also leaves `tlb/counts.json`. Recorded accesses are processed at each system call, so a program
+//! that is killed while it waits loses nothing.
 //!
-//! Callbacks only note; the models run over a few hundred accesses at once (`thread`), less those that change nothing
-//! (`sift`). A block that surely accesses memory needs no callback of its own (`block`).
+//! Callbacks only record. The models process a few hundred accesses at once (`thread`), without those that change
+//! nothing (`sift`). A block that certainly accesses memory needs no callback of its own (`block`).
 
 #![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
 
@@ -39,17 +39,17 @@ use maps::Maps;
 use shared::Words;
 use thread::{FORKED, Thread};
 
-/// Plugin interface version. What is used here is the same in all, but QEMU 7.2 takes 1 at most and QEMU 10 from 2 on: which
-/// QEMU it is shows when it loads the plugin, just before it reads this.
+/// Version of the plugin interface. The part used here is the same in all, but QEMU 7.2 accepts at most 1, and QEMU 10
+/// at least 2. The version of QEMU is detected when it loads the plugin, just before it reads this.
 #[unsafe(no_mangle)]
 pub static qemu_plugin_version: AtomicI32 = AtomicI32::new(1);
 
-/// Called by the loader, before QEMU looks at the version.
+/// The loader calls this before QEMU reads the version.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = {
     extern "C" fn on_load() {
-        // It came with version 2.
+        // The function came with version 2.
         // SAFETY: a name that ends in NUL, looked for in what is loaded already; it is not called.
         if !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"qemu_plugin_num_vcpus".as_ptr()) }.is_null() {
             qemu_plugin_version.store(2, Ordering::Relaxed);
@@ -64,7 +64,7 @@ const EXECUTES: [u64; 2] = [59, 322];
 struct State {
     out: PathBuf,
     geometries: Vec<Geometry>,
-    /// Misses are written, not only counted.
+    /// True if misses are written, false if they are only counted.
     record: bool,
     maps: Mutex<Maps>,
     words: Words,
@@ -72,7 +72,7 @@ struct State {
 }
 
 static STATE: OnceLock<State> = OnceLock::new();
-/// See [`abi::store_bit`].
+/// Result of [`abi::store_bit`].
 static STORE_BIT: AtomicU32 = AtomicU32::new(0);
 /// By QEMU's number of the thread.
 static THREADS: [AtomicPtr<Thread>; live::SLOTS] =
@@ -162,7 +162,7 @@ impl State {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds new mappings to the file, which is open only meanwhile: see `shared`.
+    /// Appends new mappings to the file, which is open only during this call: see `shared`.
     fn tell(&self, maps: &mut Maps) {
         let lines = maps.take_lines(self.process);
         if lines.is_empty() {
@@ -190,7 +190,7 @@ extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// The calling thread. QEMU's callbacks of code and system calls come on the thread that they are about.
+/// The calling thread. QEMU calls callbacks for code and system calls on the thread that they concern.
 #[inline(always)]
 fn thread(cpu: c_uint) -> Option<&'static mut Thread> {
     // SAFETY: set at the thread's start, taken at the end of all; used by its own thread alone.
@@ -203,7 +203,7 @@ unsafe extern "C" fn on_thread(_: abi::PluginId, cpu: c_uint) {
         return;
     }
     state.count(live::THREADS);
-    // QEMU gives a number again once its thread is off the list of CPUs, after its last callback.
+    // QEMU reuses a number once its thread is off the list of CPUs, after the thread's last callback.
     if let Some(ended) = thread(cpu) {
         ended.begin_again(&state.geometries);
         return;
@@ -281,12 +281,12 @@ unsafe extern "C" fn on_any(cpu: c_uint, info: abi::MemInfo, va: u64, udata: *mu
     }
 }
 
-/// What the last instruction of a block does: an access, a load and a store, or a jump's.
+/// Accesses of a block's last instruction: one access, a load and a store, or a jump's.
 const DATA: u8 = 0;
 const UPDATE: u8 = 1;
 const JUMP: u8 = 2;
 
-/// Of the last instruction of a block, or of a signal's frame: see [`Block::words`].
+/// Callback for a block's last instruction, or for a signal's frame: see [`Block::words`].
 unsafe extern "C" fn on_last<const WHAT: u8>(cpu: c_uint, info: abi::MemInfo, va: u64, udata: *mut c_void) {
     let Some(t) = thread(cpu) else { return };
     let (word, (store, shift)) = (udata.addr() as u64, abi::access(info));
@@ -332,7 +332,7 @@ unsafe extern "C" fn on_return(_: abi::PluginId, cpu: c_uint, number: i64, resul
         return;
     }
     if EXECUTES.contains(&t.call[0]) {
-        // It failed, as the program is still here.
+        // It failed, because the program is still here.
         state.words.head(live::EXECUTED).fetch_sub(1, Ordering::Relaxed);
     }
     let mut maps = state.maps();
@@ -357,7 +357,7 @@ unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
     let counts = format!("{:#}\n", counts.counts(&state.geometries));
     let to = state.out.join("tlb/counts.json");
     match std::fs::write(&to, counts) {
-        // Without these counts, the words are all there is.
+        // Without this file, the counters in memory are all that is left.
         Err(e) => eprintln!("kprism-user: {}: {e}", to.display()),
         Ok(()) => drop(std::fs::remove_file(&path)),
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the program mapped: its own file, as QEMU has loaded it when the first code is translated, and what its system
-//! calls returned (mmap, brk, mremap). Lines of sideband come out.
+//! The program's mappings: its own file as QEMU has loaded it when the first code is translated, and the results of its
+//! system calls (mmap, brk, mremap). Output: lines of sideband.
 
 use serde_json::json;
 
@@ -9,7 +9,8 @@ const BRK: u64 = 12;
 const MREMAP: u64 = 25;
 const ANONYMOUS: u64 = 0x20;
 const EXEC: u64 = 4;
-/// From here on the kernel places what a process maps (its mmap_base, 48 bits); QEMU places what its program maps below.
+/// Start of the area in which the kernel places a process's mappings (its mmap_base, 48 bits). QEMU places its
+/// program's mappings below.
 const OF_QEMU: u64 = 0x7000_0000_0000;
 
 struct Map {
@@ -21,12 +22,12 @@ struct Map {
     path: String,
 }
 
-/// See the module.
+/// The mappings of the program.
 pub struct Maps {
-    /// Not yet told.
+    /// Mappings not written yet.
     all: Vec<Map>,
     seen: bool,
-    /// Where brk was last.
+    /// Last value of brk.
     brk: u64,
 }
 
@@ -35,8 +36,8 @@ impl Maps {
         Maps { all: Vec::new(), seen: false, brk: 0 }
     }
 
-    /// Code is translated: the program and its loader are there. They lie where they say, as long as this process has room
-    /// there; QEMU and its own libraries lie where the kernel places them, above.
+    /// Code is translated, so the program and its loader are mapped. They lie at their own addresses as long as this
+    /// process has room there. QEMU and its libraries lie where the kernel places them, above.
     pub fn see_program(&mut self) {
         if std::mem::replace(&mut self.seen, true) {
             return;
@@ -83,7 +84,7 @@ impl Maps {
         self.all.push(Map { time, start, end: (end + 0xfff) & !0xfff, offset, exec, path });
     }
 
-    /// What is new, as lines of sideband of this process.
+    /// The new mappings as lines of this process's sideband.
     pub fn take_lines(&mut self, process: u32) -> String {
         let line = |m: Map| {
             let value = json!({"k": "mmap", "t": m.time, "cpu": 0, "pid": process, "tgid": process, "asid": 0,
@@ -94,8 +95,8 @@ impl Maps {
     }
 }
 
-/// A line of /proc/self/maps that names a file: range, permissions, offset, device, inode, and the path, which may have
-/// spaces.
+/// Parses a line of /proc/self/maps that names a file: range, permissions, offset, device, inode, and the path, which
+/// may contain spaces.
 fn mapped_file(line: &[u8]) -> Option<Map> {
     let line = String::from_utf8_lossy(line);
     let mut rest = &*line;
@@ -110,7 +111,7 @@ fn mapped_file(line: &[u8]) -> Option<Map> {
     let path = rest.strip_suffix(" (deleted)").unwrap_or(rest);
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let (start, end) = range.split_once('-').and_then(|(s, e)| Some((hex(s)?, hex(e)?)))?;
-    // QEMU maps a program's code for reading alone, and translates it.
+    // QEMU maps a program's code read-only, and translates it.
     let (offset, exec) = (hex(offset)?, permissions.starts_with("r-"));
     path.starts_with('/').then(|| Map { time: 0, start, end, offset, exec, path: path.to_owned() })
 }

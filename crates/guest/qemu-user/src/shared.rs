@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Files in memory: what is written there is in the file, however this process ends.
+//! Files mapped into memory: data written there is in the file, however this process ends.
 //!
-//! No file stays open: the program owns the numbers of files here, and may close them all. What a file is to hold is
-//! reserved on its disk before it is mapped, as a full disk would be a signal otherwise.
+//! No file stays open, because the program owns the file descriptors here and may close them all. The file's space is
+//! reserved on the disk before it is mapped; otherwise a full disk would cause a signal.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 
 use kprism_tlb::live;
 
-/// The first piece of a stream that is mapped, and the largest; multiples of a page.
+/// Size of the first mapped piece of a stream, and the maximum; multiples of a page.
 const FIRST: usize = 64 << 10;
 const LARGEST: usize = 1 << 20;
 
@@ -21,7 +21,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 fn reserve(file: &File, from: usize, length: usize) -> io::Result<()> {
-    // Beyond the program's own limit the kernel would send it a signal, for a file that is none of its own.
+    // Above the program's own limit the kernel would send it a signal, for a file that is not its own.
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
     // SAFETY: the kernel writes a limit to where one lies.
     let told = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
@@ -63,7 +63,7 @@ impl Words {
         &self.all[word]
     }
 
-    /// The words of a slot, for which the disk has room.
+    /// The words of a slot. Their space is reserved on the disk.
     pub fn slot(&self, slot: usize) -> io::Result<&'static [AtomicU64]> {
         let first = live::HEAD + slot * live::SLOT;
         let words = self.all.get(first..first + live::SLOT).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -72,12 +72,12 @@ impl Words {
     }
 }
 
-/// A stream that grows; a piece of it is mapped at a time.
+/// A stream that grows. One piece of it is mapped at a time.
 pub struct Stream {
     path: PathBuf,
     piece: *mut u8,
     length: usize,
-    /// Bytes of the file ahead of the piece, and written in it.
+    /// Number of bytes of the file before the piece, and of those written in the piece.
     before: usize,
     filled: usize,
 }
@@ -89,12 +89,12 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Bytes so far.
+    /// Number of bytes so far.
     pub fn bytes(&self) -> usize {
         self.before + self.filled
     }
 
-    /// Adds bytes; gives how many could not be.
+    /// Adds bytes. Returns the number of bytes that could not be added.
     pub fn add(&mut self, mut bytes: &[u8]) -> (usize, Option<io::Error>) {
         while !bytes.is_empty() {
             if self.filled == self.length
@@ -111,7 +111,7 @@ impl Stream {
         (0, None)
     }
 
-    /// The next piece.
+    /// Maps the next piece.
     fn advance(&mut self) -> io::Result<()> {
         let (before, length) = (self.before + self.length, (self.length * 2).clamp(FIRST, LARGEST));
         let file = open(&self.path)?;
@@ -130,7 +130,7 @@ impl Stream {
         }
     }
 
-    /// Cuts what was reserved and not used.
+    /// Truncates the reserved but unused space.
     pub fn finish(&mut self) -> io::Result<()> {
         let bytes = self.bytes() as u64;
         self.unmap();

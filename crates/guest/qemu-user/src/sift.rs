@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From what callbacks noted to what the models must see: accesses to other pages, in order, with time and instruction.
+//! Filters the recorded entries: the models get accesses to other pages than before, in order, with time and
+//! instruction.
 
 use kprism_tlb::Access;
 use kprism_tlb::sieve::{AtWork, Sieve};
@@ -7,7 +8,7 @@ use kprism_tlb::sieve::{AtWork, Sieve};
 use crate::block::{Data, Entry, Noted};
 use crate::thread::BATCH;
 
-/// An entry makes at most two pages of code and two of data. A power of two, so that no index needs a check.
+/// An entry gives at most two pages of code and two of data. A power of two, so that an index needs no check.
 const ROOM: usize = (4 * BATCH).next_power_of_two();
 const NOWHERE: u64 = u64::MAX;
 
@@ -18,12 +19,12 @@ pub struct Place {
     pub ns: u64,
 }
 
-/// What the models see.
+/// The accesses for the models.
 pub struct Sifted {
     pub vas: [u64; ROOM],
     pub kinds: [Access; ROOM],
     pub marks: [u32; ROOM],
-    /// Only where wanted.
+    /// Filled only on request.
     pub places: [Place; ROOM],
 }
 
@@ -38,18 +39,18 @@ impl Default for Sifted {
     }
 }
 
-/// What is known from one batch to the next.
+/// State kept from one batch to the next.
 pub struct Counted {
-    /// Of the blocks that began.
+    /// Instructions of the blocks that began.
     pub instructions: u64,
-    /// By kind: of data each access that QEMU reports, of code each block.
+    /// Accesses by kind: for data each access that QEMU reports, for code each block.
     pub references: [u64; 3],
     /// Page of the last fetch.
     code: u64,
 }
 
 impl Counted {
-    /// The thread has ended: the next one fetches its first code wherever that is.
+    /// The thread has ended. The next thread's first fetch is from another page.
     pub fn leave(&mut self) {
         self.code = NOWHERE;
     }
@@ -70,7 +71,8 @@ struct Sift<'a, const N: usize, const UNIFORM: bool, const PLACES: bool> {
     count: usize,
 }
 
-/// Gives how many of `out` are set. `N` and `UNIFORM` are the sieve's; `PLACES`: instructions and times are wanted.
+/// Returns how many of `out` are set. `N` and `UNIFORM` are the sieve's. `PLACES` is true if instructions and times are
+/// requested.
 #[inline(always)]
 pub fn sift<const N: usize, const UNIFORM: bool, const PLACES: bool>(
     entries: &[Entry],
@@ -137,7 +139,7 @@ impl<const N: usize, const UNIFORM: bool, const PLACES: bool> Sift<'_, N, UNIFOR
         }
     }
 
-    /// Where the next one goes.
+    /// Adds an access to the output.
     #[inline(always)]
     fn put(&mut self, va: u64, access: Access, mark: u32, ip: u64) {
         let at = self.count % ROOM;

@@ -14,33 +14,33 @@ use crate::block::Entry;
 use crate::shared::Stream;
 use crate::sift::{Counted, Sifted, sift};
 
-/// It was said that misses cannot be written.
+/// True once the user was told that misses cannot be written.
 static TOLD_FULL: AtomicBool = AtomicBool::new(false);
-/// This is a process that the program forked: it is not followed, and the files are its parent's.
+/// True in a process that the program forked. It is not followed, and the files belong to its parent.
 pub static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// What is noted before the models see it: little enough for the first cache, enough for the program's own accesses to
-/// memory to overlap.
+/// Number of entries recorded before the models process them: few enough for the first-level cache, enough for the
+/// program's own memory accesses to overlap.
 pub const BATCH: usize = 512;
 
-/// See the module. First what callbacks touch.
+/// One thread's state. Fields used by callbacks come first.
 #[repr(C)]
 pub struct Thread {
-    /// Where the next entry goes; there is no room for the thread's first.
+    /// Index of the next entry. Before the thread's first entry there is no room.
     next: usize,
-    /// The first one stays empty: an entry always follows another.
+    /// The first one stays empty, so that an entry always follows another.
     entries: [Entry; BATCH + 1],
     counted: Counted,
     sieve: Sieve,
     sifted: Box<Sifted>,
     bank: Bank,
-    /// The system call under way: number and arguments.
+    /// The current system call: number and arguments.
     pub call: [u64; 7],
-    /// The word of the last access that was a signal frame's, and where the next entry went then.
+    /// The word of the last access that belonged to a signal's frame, and the index of the next entry at that time.
     of_signal: (u64, usize),
-    /// Nothing, where misses are counted only.
+    /// `None` if misses are only counted.
     stream: Option<(Writer, Stream)>,
-    /// Where the counts are, for who waits for this process.
+    /// The counters, shared with the process that waits for this one.
     words: &'static [AtomicU64],
     begun: bool,
     #[cfg(target_arch = "x86_64")]
@@ -49,7 +49,7 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Thread number `cpu` of a process; its misses go to a file in `folder`, if there is one.
+    /// Thread number `cpu` of a process. Its misses go to a file in `folder`, if given.
     pub fn new(
         cpu: u32,
         process: u32,
@@ -86,7 +86,8 @@ impl Thread {
         Ok(thread)
     }
 
-    /// The thread has ended, and another one has its number now: with empty TLBs, its misses behind the other's.
+    /// The thread has ended, and another one has its number now. It starts with empty TLBs, and its misses follow the
+    /// other's.
     pub fn begin_again(&mut self, geometries: &[Geometry]) {
         self.look_up();
         if let Some((writer, _)) = &mut self.stream {
@@ -99,13 +100,13 @@ impl Thread {
         self.publish();
     }
 
-    /// The time: instructions so far.
+    /// Current time: the number of instructions so far.
     pub fn now(&mut self) -> u64 {
         self.look_up();
         self.counted.instructions
     }
 
-    /// Something happened.
+    /// Records an entry.
     #[inline(always)]
     pub fn note(&mut self, entry: Entry) {
         match self.entries.get_mut(self.next) {
@@ -125,8 +126,9 @@ impl Thread {
         }
     }
 
-    /// Whether a callback with this word is for a signal's frame (`Block::words`). The frame's first access is not as any jump's:
-    /// two bytes, of the floating point unit's state. So are all behind it, as long as no other instruction comes.
+    /// Returns true if a callback with this word is for a signal's frame (`Block::words`). The frame's first access is
+    /// unlike any jump's: two bytes, of the floating point unit's state. All that follow belong to the frame too, until
+    /// another instruction comes.
     pub fn is_of_signal(&mut self, word: u64, is_expected: bool) -> bool {
         if !is_expected {
             self.of_signal = (word, self.next);
@@ -134,14 +136,14 @@ impl Thread {
         self.of_signal == (word, self.next)
     }
 
-    /// There is no room for an entry.
+    /// Handles a full buffer.
     #[cold]
     #[inline(never)]
     extern "C" fn full(&mut self, entry: Entry) {
         if self.begun {
             self.look_up();
         } else {
-            // QEMU tells of a thread on the one that makes it; here it is the thread itself.
+            // QEMU reports a thread on the one that creates it. Here it is the thread itself.
             self.begun = true;
             // SAFETY: asks for this thread's number.
             let pid = unsafe { libc::gettid() } as u32;
@@ -153,7 +155,7 @@ impl Thread {
         self.next = 2;
     }
 
-    /// Runs the models over what was noted.
+    /// Runs the models over the recorded entries.
     pub fn look_up(&mut self) {
         if FORKED.load(Ordering::Relaxed) {
             self.next = 1;
@@ -175,7 +177,7 @@ impl Thread {
         self.look_up_any();
     }
 
-    /// The same, compiled for processors of the last ten years.
+    /// Like `look_up_any`, compiled for processors of the last ten years.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
     fn look_up_newer(&mut self) {
@@ -209,7 +211,7 @@ impl Thread {
         });
     }
 
-    /// The end: all that was noted is looked up.
+    /// Ends the thread: all recorded entries are processed.
     pub fn finish(&mut self) {
         self.look_up();
         if let Some((_, stream)) = &mut self.stream
@@ -219,7 +221,7 @@ impl Thread {
         }
     }
 
-    /// Puts misses and counts where they survive this process.
+    /// Stores misses and counters where they survive this process.
     fn publish(&mut self) {
         let set = |word: usize, n: u64| self.words[word].store(n, Ordering::Relaxed);
         if let Some((writer, stream)) = &mut self.stream {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two boots: which initcalls took longer, which are new, which are gone.
+//! Compares two boots: initcalls that took longer, new ones, and those that are gone.
 
 use std::collections::BTreeMap;
 
@@ -7,41 +7,41 @@ use serde::Serialize;
 
 use crate::{Boot, Initcall};
 
-/// An initcall in two boots; those of one name and module are taken together.
+/// An initcall in two boots. Those with the same name and module are summed up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// The function's name.
     pub name: String,
     /// Its module.
     pub module: Option<String>,
-    /// The level.
+    /// Its level.
     pub level: String,
-    /// Calls and time in the old boot.
+    /// Number of calls and their time in the old boot, ns.
     pub old: Option<(u64, u64)>,
-    /// Calls and time in the new boot.
+    /// Number of calls and their time in the new boot, ns.
     pub new: Option<(u64, u64)>,
 }
 
 impl Change {
-    /// What the new boot spends more.
+    /// Time that the new boot spends more, ns.
     pub fn ns(&self) -> i64 {
         let ns = |side: Option<(u64, u64)>| i64::try_from(side.map_or(0, |(_, ns)| ns)).unwrap_or(i64::MAX);
         ns(self.new).saturating_sub(ns(self.old))
     }
 }
 
-/// What came of it.
+/// Result of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Compared {
-    /// From the first initcall to the end of the last, old and new.
+    /// Time from the first initcall to the end of the last, old and new; ns.
     pub span_ns: [u64; 2],
-    /// In initcalls, old and new.
+    /// Time in initcalls, old and new; ns.
     pub initcall_ns: [u64; 2],
-    /// The largest difference first.
+    /// Changes, the largest difference first.
     pub changes: Vec<Change>,
 }
 
-/// Compares.
+/// Compares two boots.
 pub fn compare(old: &Boot, new: &Boot) -> Compared {
     type Sides = (String, [Option<(u64, u64)>; 2]);
     let mut all: BTreeMap<(String, Option<String>), Sides> = BTreeMap::new();

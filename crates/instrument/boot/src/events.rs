@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the trace says: initcalls by their events, and the exits of traced functions. Pages tell functions by address, a
-//! text by name.
+//! Reads the trace: initcalls by their events, and the exits of traced functions. Pages of the ring buffer give
+//! functions by address, a text gives them by name.
 
 use std::collections::BTreeMap;
 
@@ -9,59 +9,59 @@ use kprism_ftrace::{Data, Event, Exit, Func};
 
 use crate::log::symbol_of;
 
-/// The address of what a text tells by name alone.
+/// In place of an address, for functions of a text that are known by name alone.
 pub const BY_NAME: u64 = u64::MAX;
 
-/// An initcall as the events tell it; addresses are not named yet.
+/// An initcall from the events. Its address is not resolved yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Started {
-    /// The function; [`BY_NAME`] where the trace names it instead.
+    /// Address of the function; [`BY_NAME`] if the trace names it instead.
     pub address: u64,
-    /// What was at its address when a text was made, and in which module.
+    /// The function at its address when a text was made, and its module.
     pub name: Option<(String, Option<String>)>,
-    /// The level at the time; of the kernel's own tasks only.
+    /// The level at the time, for the kernel's own tasks only.
     pub level: Option<String>,
-    /// The task.
+    /// Id of the task.
     pub pid: u32,
-    /// When.
+    /// Start time, ns.
     pub start_ns: u64,
-    /// How long, and what it returned.
+    /// Duration in ns and result, if it ended.
     pub end: Option<(u64, i64)>,
 }
 
-/// A traced function's call.
+/// A call of a traced function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Called {
-    /// The function; 0 where the trace names it instead.
+    /// Address of the function; 0 if the trace names it instead.
     pub address: u64,
-    /// Its name, where the trace is a text.
+    /// Its name, if the trace is a text.
     pub name: Option<String>,
-    /// The task.
+    /// Id of the task.
     pub pid: u32,
-    /// Calls around it.
+    /// Number of calls around it.
     pub depth: u32,
-    /// When it began.
+    /// Start time, ns.
     pub start_ns: u64,
-    /// How long it took.
+    /// Duration, ns.
     pub ns: u64,
 }
 
-/// All that was read.
+/// The events of a boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Read {
-    /// In order of their beginning.
+    /// Initcalls in order of their start.
     pub initcalls: Vec<Started>,
-    /// As they ended.
+    /// Calls in order of their end.
     pub calls: Vec<Called>,
-    /// Time of the last event.
+    /// Time of the last event, ns.
     pub last_ns: u64,
-    /// Events lost, where it was counted.
+    /// Number of events lost, if counted.
     pub lost: u64,
-    /// Ends of functions whose beginning is not there, and that do not tell when it was, or whose.
+    /// Number of function exits without an entry that do not state the start time or the task.
     pub orphans: u64,
 }
 
-/// Where the fields of the events of initcalls are.
+/// Offsets of the fields in the events of initcalls.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Formats {
     start: Option<(u16, usize)>,
@@ -70,9 +70,9 @@ pub struct Formats {
 }
 
 impl Formats {
-    /// Looks them up among all formats.
+    /// Looks up the fields among all formats.
     pub fn new(formats: &[Format]) -> Self {
-        // In a file of several formats, one after the other, their systems are not told; these names are one system's.
+        // A file with several formats in a row does not state their systems. These names belong to one system.
         let of = |f: &Format| f.system == "initcall" || f.system == "other";
         let find = |name: &str| formats.iter().find(|f| of(f) && f.name == name);
         let at = |format: &Format, field: &str| format.field(field).map(|field| field.offset);
@@ -84,7 +84,7 @@ impl Formats {
     }
 }
 
-/// Reads events in order of time.
+/// Reads events, which are in order of time.
 pub fn read<'a>(events: impl Iterator<Item = Event<'a>>, formats: &Formats) -> Read {
     let mut reader = Reader::default();
     for event in events {
@@ -97,9 +97,9 @@ pub fn read<'a>(events: impl Iterator<Item = Event<'a>>, formats: &Formats) -> R
 struct Reader<'a> {
     read: Read,
     level: Option<String>,
-    /// Initcalls that have not ended, newest last.
+    /// Indices of initcalls that have not ended, newest last.
     open: Vec<usize>,
-    /// Functions that were entered, by task: depth, name, time. In a text an end may not say whose it is.
+    /// Functions that were entered, by task: depth, name, time. In a text an exit may not name its function.
     entered: BTreeMap<u32, Vec<(u32, &'a str, u64)>>,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An event of the ring buffer.
+    /// Handles an event of the ring buffer.
     fn record(&mut self, event: &Event<'_>, id: u16, bytes: &[u8], formats: &Formats) {
         if let Some((_, at)) = formats.level.filter(|(level, _)| *level == id) {
             self.level = string(bytes, at);
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An event of a text: `initcall_start: func=ext4_init_fs+0x0/0x230 [ext4]`.
+    /// Handles an event of a text: `initcall_start: func=ext4_init_fs+0x0/0x230 [ext4]`.
     fn text(&mut self, event: &Event<'_>, text: &str) {
         if let Some(level) = text.strip_prefix("initcall_level: level=") {
             self.level = Some(level.trim().to_owned());
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
 
     fn starts(&mut self, event: &Event<'_>, address: u64, name: Option<(String, Option<String>)>) {
         self.open.push(self.read.initcalls.len());
-        // The kernel's own run in the first two tasks, one level after the other.
+        // The kernel's own initcalls run in the first two tasks, one level after the other.
         let level = self.level.clone().filter(|_| event.pid <= 1);
         let (pid, start_ns) = (event.pid, event.ns);
         self.read.initcalls.push(Started { address, name, level, pid, start_ns, end: None });
@@ -175,7 +175,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A function returns.
+    /// Handles the exit of a function.
     fn exit(&mut self, event: &Event<'_>, exit: &Exit<'_>) {
         let &Exit { func, depth, call_ns, ret_ns, .. } = exit;
         let (pid, end_ns) = (event.pid, ret_ns.unwrap_or(event.ns));
@@ -214,7 +214,7 @@ fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
     Some(i32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// A `__data_loc` string: 16 bits of place, 16 of length, from the record's beginning.
+/// Reads a `__data_loc` string: 16 bits of offset and 16 of length, relative to the start of the record.
 fn string(bytes: &[u8], at: usize) -> Option<String> {
     let word = i32_at(bytes, at)? as u32;
     let (place, length) = ((word & 0xffff) as usize, (word >> 16) as usize);

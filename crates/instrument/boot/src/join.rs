@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Events and log: the same initcalls, in the same order in each task. The events have the times, the log the names.
+//! Joins events and log. Both list the same initcalls, in the same order within each task. The events have the times,
+//! the log has the names.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +8,10 @@ use crate::events::{BY_NAME, Called, Read, Started};
 use crate::log::Call;
 use crate::{Boot, Initcall, LongCall};
 
-/// Level of what modules bring.
+/// Level of initcalls in modules.
 const MODULE: &str = "module";
 
-/// Puts a boot together. `name` names an address as of now, by function and module: right for code that is still there.
+/// Builds a boot. `name` gives the function and module at an address now, which is right for code that is still there.
 pub fn join(
     read: &Read,
     log: &[Call],
@@ -36,7 +37,7 @@ pub fn join(
     boot
 }
 
-/// How far the log's clock is ahead of the trace's: the median, as the log is late now and then.
+/// Offset of the log's clock from the trace's, ns: the median, because single log lines are late.
 fn ahead(started: &[Started], log: &[Call], matched: &[Option<usize>]) -> i128 {
     let pairs = started.iter().zip(matched).filter_map(|(started, at)| Some((started, &log[(*at)?])));
     let mut ahead: Vec<i128> =
@@ -82,7 +83,7 @@ fn of_events(
     Initcall { name: function, module, level, pid, start_ns, ns, result, address }
 }
 
-/// What is at the address of an initcall now, or was when a text was made of the trace.
+/// The function at an initcall's address now, or at the time when a text was made of the trace.
 fn now(
     started: &Started,
     name: &dyn Fn(u64) -> Option<(String, Option<String>)>,
@@ -90,9 +91,9 @@ fn now(
     if started.address == BY_NAME { started.name.clone() } else { name(started.address) }
 }
 
-/// For each initcall of the events the log's line on it. Both are in the order of time; either may lack some, as a log
-/// that was too small lacks its beginning. So within each task the two are laid side by side: what has the same name
-/// by address fixes the way, and what lies between two such, in equal number, is the same too.
+/// Finds for each initcall of the events its line in the log. Both are in order of time. Either may lack some; a log
+/// that was too small lacks its beginning. So within each task the two lists are aligned: initcalls with the same name
+/// by address are anchors, and entries between two anchors match if there are equally many.
 fn pair(
     started: &[Started],
     log: &[Call],
@@ -101,7 +102,7 @@ fn pair(
     let mut pairs = vec![None; started.len()];
     let mut by_task: BTreeMap<u32, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
     for (at, started) in started.iter().enumerate() {
-        // Before the first task runs, the log says 0 too.
+        // The log also gives 0 before the first task runs.
         by_task.entry(started.pid).or_default().0.push(at);
     }
     for (at, call) in log.iter().enumerate() {
@@ -114,7 +115,7 @@ fn pair(
         for (at, &call) in calls.iter().enumerate() {
             position.entry(&log[call].name).or_default().push(at);
         }
-        // Pairs of places with the same name, in order in both.
+        // Pairs of indices with the same name, increasing in both lists.
         let mut fixed: Vec<(usize, usize)> = Vec::new();
         let mut next = 0;
         for (at, name) in names.iter().enumerate() {
@@ -142,14 +143,14 @@ fn pair(
     pairs
 }
 
-/// A function whose address an initcall had at that time is that initcall, whatever is there now.
+/// Names a long call. If an initcall had its address at that time, it is that initcall, whatever function is there now.
 fn long_call(
     called: &Called,
     initcalls: &[Initcall],
     name: &dyn Fn(u64) -> Option<(String, Option<String>)>,
 ) -> LongCall {
     let from = initcalls.partition_point(|call| call.start_ns <= called.start_ns);
-    // The event comes just before the call, so it is the newest of this task.
+    // The event comes just before the call, so it is this task's newest one.
     let initcall = initcalls[..from].iter().rev().take(8).find(|call| call.pid == called.pid);
     let same = initcall.filter(|call| call.address != 0 && call.address.abs_diff(called.address) <= 16);
     let name = match (&called.name, same) {
@@ -174,7 +175,7 @@ mod tests {
         Call { name: name.into(), module: module.map(str::to_owned), pid, start_ns: 0, end: None }
     }
 
-    /// What is at the address now is wrong for 3, and nothing is known of 4.
+    /// The name found now is wrong for address 3, and address 4 is unknown.
     fn now(address: u64) -> Option<(String, Option<String>)> {
         let (name, module) = match address {
             1 => ("first_init", None),
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!((&names[..], boot.unnamed), (&["0x9", "first_init", "gone_init", "second_init"][..], 1));
     }
 
-    /// As when the tracer began after the first initcall.
+    /// As if the tracer began after the first initcall.
     #[test]
     fn what_only_the_log_knows_is_put_in_its_time() {
         let read = Read { initcalls: vec![started(1, 1, 1000), started(2, 1, 2000)], ..Read::default() };

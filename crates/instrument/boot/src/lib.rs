@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A traced boot, put together.
+//! Builds the profile of a traced boot.
 //!
-//! In: ftrace's events of the boot, the kernel's log, a way to name an address. Out: a [`Boot`]: every initcall with its
-//! level, duration, result, module; every long call of a function that was traced; and [`compare`] for two of them.
+//! Input: ftrace's events of the boot, the kernel's log, and a function that names an address. Output: a [`Boot`] with
+//! every initcall (level, duration, result, module) and every long call of a traced function. [`compare`] compares two
+//! of them.
 //!
-//! The log is needed for names. An initcall's code is thrown away once it ran, and its memory used again by the next
-//! module: by the time somebody asks what is at that address, something else is. With `initcall_debug` the kernel says
-//! at the time what it calls; its times are coarse (a tick, early on), those of the events are exact. So the two are
-//! joined: same task, same order ([`join`]).
+//! The log is needed for names. The kernel frees an initcall's code after it ran, and the next module may use the
+//! memory. So later on something else is at its address. With `initcall_debug` the kernel logs each initcall by name
+//! when it calls it. The log's times are coarse (a tick, early on); those of the events are exact. So the two are
+//! joined by task and order ([`join`]).
 
 #![forbid(unsafe_code)]
 
@@ -26,57 +27,57 @@ use serde::Serialize;
 /// A boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Boot {
-    /// In order of their beginning.
+    /// Initcalls in order of their start.
     pub initcalls: Vec<Initcall>,
-    /// In order of their beginning, longer ones first.
+    /// Long calls in order of their start, longer ones first.
     pub calls: Vec<LongCall>,
-    /// Tasks by their number.
+    /// Ids and names of tasks.
     pub tasks: Vec<(u32, String)>,
-    /// Initcalls of the events that the log says nothing of: their names are a guess by address.
+    /// Number of initcalls without a line in the log. Their names are guessed from the address.
     pub unnamed: usize,
-    /// Initcalls of the log that there are no events of: their times are the log's, coarse early on. A tracer that
-    /// begins during the boot empties the buffer, events of before with it.
+    /// Number of initcalls in the log without events. Their times are the log's, which are coarse early on. A tracer
+    /// that begins during the boot empties the buffer, and earlier events with it.
     pub coarse: usize,
-    /// Events lost.
+    /// Number of events lost.
     pub lost: u64,
-    /// Ends of functions whose beginning is not there.
+    /// Number of function exits without an entry.
     pub orphans: u64,
-    /// What reading a text of the trace counted.
+    /// Counters of reading a text of the trace.
     #[serde(skip)]
     pub text: Option<TextCounts>,
 }
 
-/// What a text of a boot's trace held.
+/// Counters of reading a boot's trace as text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TextCounts {
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// Events that the kernel had overwritten, if the text says.
+    /// Number of events that the kernel had overwritten, if the text says so.
     pub overwritten: Option<u64>,
-    /// Lines that could not be read, and the first of them.
+    /// Number of lines that could not be read.
     pub faults: u64,
-    /// Where those are.
+    /// The first of these lines, with their places.
     pub fault_places: Vec<String>,
-    /// Calls that are left out, as the text does not say when they were.
+    /// Number of calls left out because the text does not give their time.
     pub untimed: u64,
 }
 
-/// A call of a function that sets a part of the kernel, or a module, up.
+/// A call of a function that initialises a part of the kernel, or a module.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Initcall {
     /// The function's name.
     pub name: String,
-    /// Its module; none for the kernel itself.
+    /// Its module; `None` for the kernel itself.
     pub module: Option<String>,
     /// The level, such as `early` or `device`; `module` for modules; empty if unknown.
     pub level: String,
-    /// The task.
+    /// Id of the task.
     pub pid: u32,
-    /// When it began.
+    /// Start time, ns.
     pub start_ns: u64,
-    /// How long it took; to the last event if its end was not seen.
+    /// Duration, ns; up to the last event if its end was not seen.
     pub ns: u64,
-    /// What it returned, if it did.
+    /// Its return value, if it returned.
     pub result: Option<i64>,
     /// Its address; 0 if only the log knows of it.
     #[serde(skip)]
@@ -88,18 +89,18 @@ pub struct Initcall {
 pub struct LongCall {
     /// The function's name.
     pub name: String,
-    /// The task.
+    /// Id of the task.
     pub pid: u32,
-    /// Calls around it.
+    /// Number of calls around it.
     pub depth: u32,
-    /// When it began.
+    /// Start time, ns.
     pub start_ns: u64,
-    /// How long it took.
+    /// Duration, ns.
     pub ns: u64,
 }
 
 impl Boot {
-    /// From the first beginning to the last end.
+    /// Time of the first start and of the last end, ns.
     pub fn span(&self) -> (u64, u64) {
         let initcalls = self.initcalls.iter().map(|call| (call.start_ns, call.ns));
         let calls = self.calls.iter().map(|call| (call.start_ns, call.ns));

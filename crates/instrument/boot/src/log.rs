@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's log as dmesg prints it, as far as `initcall_debug` speaks in it (init/main.c, `initcall_debug_start`):
+//! Reads the lines of `initcall_debug` in the kernel's log, as dmesg prints it (init/main.c, `initcall_debug_start`):
 //!
 //! ```text
 //! [    3.412237] calling  ext4_init_fs+0x0/0x230 [ext4] @ 132
 //! [    3.413087] initcall ext4_init_fs+0x0/0x230 [ext4] returned 0 after 577 usecs
 //! ```
 
-/// An initcall as the log tells it.
+/// An initcall in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The function's name.
     pub name: String,
     /// Its module.
     pub module: Option<String>,
-    /// The task.
+    /// Id of the task.
     pub pid: u32,
-    /// When it began, by the log's clock, if lines have times.
+    /// Start time by the log's clock, ns, if lines have times.
     pub start_ns: u64,
-    /// How long it took and what it returned, if it did.
+    /// Duration in ns and return value, if it ended.
     pub end: Option<(u64, i64)>,
 }
 
-/// All initcalls in a log, in order of their beginning.
+/// All initcalls in a log, in order of their start.
 pub fn parse(log: &str) -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
-    // Not ended yet, newest last.
+    // Indices of initcalls that have not ended, newest last.
     let mut open: Vec<usize> = Vec::new();
     for line in log.lines() {
         let (ns, text) = timed(line);
@@ -49,7 +49,7 @@ pub fn parse(log: &str) -> Vec<Call> {
     calls
 }
 
-/// A line's time and its text, without the level that comes before both.
+/// A line's time and its text, without the log level in front.
 fn timed(line: &str) -> (u64, &str) {
     let line = match line.strip_prefix('<').and_then(|rest| rest.split_once('>')) {
         Some((level, rest)) if level.bytes().all(|byte| byte.is_ascii_digit()) => rest,
@@ -57,7 +57,7 @@ fn timed(line: &str) -> (u64, &str) {
     };
     let split = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
     let Some((time, text)) = split else { return (0, line) };
-    // With CONFIG_PRINTK_CALLER the caller comes next, in brackets too.
+    // With CONFIG_PRINTK_CALLER the caller follows, also in brackets.
     let text = match text.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
         Some((_, text)) => text,
         None => text,

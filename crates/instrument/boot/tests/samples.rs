@@ -11,7 +11,7 @@ use kprism_ftrace::format::{Format, PageLayout};
 use kprism_ftrace::raw::Cpu;
 use kprism_test::{captures, test};
 
-/// Unpacks the samples; gives the folder of one boot.
+/// Unpacks the samples. Returns the folder of one boot.
 fn sample(name: &str, scratch: &Path) -> PathBuf {
     let archive = captures("ftrace/ftrace-samples.tar.xz");
     let mut unpack = Command::new("tar");
@@ -48,7 +48,7 @@ fn initcalls_have_the_names_of_the_log() {
     let text = fs::read_to_string(folder.join("boot_trace.txt")).unwrap();
     assert_eq!(boot.initcalls.len(), text.matches(": initcall_start: ").count());
     assert_eq!((boot.unnamed, boot.coarse, boot.lost), (0, 0, 0));
-    // Without any symbols at all each has its name; where the text's is right, it is the same.
+    // Each has its name without any symbols. Where the text's name is right, it is the same.
     let lines: Vec<&str> = text.lines().filter(|line| line.contains(": initcall_start: ")).collect();
     for (call, line) in boot.initcalls.iter().zip(lines) {
         let by_address = line.split("func=").nth(1).unwrap().split('+').next().unwrap();
@@ -78,7 +78,7 @@ fn long_functions_are_all_above_the_threshold() {
     let folder = sample("boot_thresh", &scratch);
     let boot = load(&folder);
     assert!(!boot.calls.is_empty() && boot.calls.iter().all(|call| call.ns >= 1_000_000));
-    // There were no events of initcalls: the log tells of them.
+    // There were no events of initcalls: they come from the log.
     assert!(boot.coarse > 700 && boot.initcalls.len() == boot.coarse, "{}", boot.coarse);
     fs::remove_dir_all(&scratch).ok();
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage of code that was not built for it: which lines, branches and functions ran, from counts of instructions.
+//! Coverage of code that was not built for coverage: lines, branches and functions, from counts of instructions.
 //!
-//! In: [`Lines`] of a file, and how often its instructions [`Ran`]. Out, with those of other files: a [`Cover`] as of
-//! gcov's counters. What counts of lines mean is as near to gcov as code allows:
-//! - a line is executed as often as the flow comes to it from another line, and no less often than any of its
-//!   instructions. Pieces that the compiler moved away from where the statement begins do not count, unless nothing else
-//!   is left of the line; a statement without instructions of its own counts as the place where it would be;
-//! - what a function does first belongs to the line of its name, and the brace that ends a function which returns a
-//!   value is no line;
-//! - a line inlined into several functions has the sum of what it has in each;
-//! - lines without code have what [`infer`](crate::infer) tells of them, where the source is there;
-//! - a function is one that the linker knows: what was inlined everywhere is none;
-//! - a conditional jump is two branches; a jump by a table (a `switch`) one for each place that the table leads to;
-//! - code is disassembled as it is in the file; where it was patched, as it ran.
+//! Input: [`Lines`] of a file, and the counts of its instructions ([`Ran`]). Output, for all files: a [`Cover`], as
+//! from gcov's counters. The meaning of a line's count is as close to gcov's as code allows:
+//! - a line's count is the number of times that the flow enters it from another line, and at least the count of each of
+//!   its instructions. Pieces that the compiler moved away from the start of the statement do not count, unless nothing
+//!   else is left of the line. A statement without instructions of its own counts as the place where it would be;
+//! - the first instructions of a function belong to the line of its name. The closing brace of a function that returns
+//!   a value is no line;
+//! - a line inlined into several functions has the sum of its counts in each;
+//! - lines without code get the counts that [`infer`](crate::infer) derives, if the source is available;
+//! - only functions known to the linker count: a function inlined everywhere is none;
+//! - a conditional jump is two branches; a jump through a table (a `switch`) is one for each target in the table;
+//! - code is disassembled as in the file, or as it ran if it was patched.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -32,28 +32,28 @@ pub struct Ran {
     pub address: u64,
     /// Its length.
     pub length: u8,
-    /// What it does to the control flow; targets as seen from `address`.
+    /// Its control transfer; targets are relative to `address`.
     pub kind: Kind,
-    /// How often it ran.
+    /// Number of executions.
     pub count: u64,
-    /// How often the flow went on elsewhere than behind it.
+    /// Number of times that the flow did not continue at the next instruction.
     pub taken: u64,
 }
 
-/// An instruction, whether it ran or not.
+/// An instruction, executed or not.
 #[derive(Debug, Clone, Copy)]
 struct Insn {
     address: u64,
     end: u64,
     count: u64,
-    /// How often the flow went on behind it.
+    /// Number of times that the flow continued at the next instruction.
     falls: u64,
-    /// Where it jumps to, and how often it did.
+    /// Target of its jump, and number of times taken.
     jump: Option<(u64, u64)>,
     class: Class,
     /// Source file and line; line 0 if there is none.
     line: (u32, u32),
-    /// It is where the statement begins.
+    /// A statement begins here.
     statement: bool,
     first_column: bool,
 }
@@ -83,7 +83,7 @@ impl Insn {
         Self { address, end, count, falls, jump, class, line, statement: false, first_column: false }
     }
 
-    /// The same place, patched: both ran.
+    /// Adds another version of a patched instruction: both ran.
     fn add(&mut self, other: &Insn) {
         if other.count > self.count {
             (self.class, self.end) = (other.class, other.end);
@@ -103,7 +103,7 @@ struct Part {
     entered: u64,
     most: u64,
     unexecuted: bool,
-    /// Some of its statements begin in this function: only where they do counts.
+    /// Some of its statements begin in this function. Then only their starts count.
     begins: bool,
 }
 
@@ -116,13 +116,13 @@ struct Gathered {
     branches: Vec<BranchCount>,
 }
 
-/// Where indirect jumps went, by their addresses: targets, and how often.
+/// Targets of indirect jumps with their counts, by the jump's address.
 pub type Jumped = BTreeMap<u64, Vec<(u64, u64)>>;
 
-/// Lines by source file that have no code: their counts follow from those around them.
+/// Lines without code by source file. Their counts are derived from neighbouring lines.
 pub type Inferred = BTreeMap<String, BTreeSet<u32>>;
 
-/// Puts files together.
+/// Combines the coverage of several files.
 #[derive(Debug, Default)]
 pub struct Gatherer {
     sources: BTreeMap<String, Gathered>,
@@ -132,7 +132,8 @@ pub struct Gatherer {
 }
 
 impl Gatherer {
-    /// Adds a file's code. `ran` need not be in order. `jumped`: where indirect jumps within functions went, and how often.
+    /// Adds a file's code. `ran` need not be sorted. `jumped` holds the targets of indirect jumps within functions,
+    /// with their counts.
     pub fn add(&mut self, lines: &Lines, mut ran: Vec<Ran>, jumped: &Jumped) {
         self.files += 1;
         if let Some(folder) = &lines.folder {
@@ -156,7 +157,7 @@ impl Gatherer {
         self.nameless(lines, &merged);
     }
 
-    /// Code that no symbol names: what another definition replaced, above all.
+    /// Handles code without a symbol: mostly code replaced by another definition.
     fn nameless(&mut self, lines: &Lines, ran: &[Insn]) {
         let mut next = 0;
         let mut end = 0;
@@ -218,7 +219,7 @@ impl Gatherer {
         // A function without a line is the assembler's.
         let (file, line) = first.line;
         let line = if function.declared.line != 0 { function.declared.line } else { line };
-        // Parts that were moved away are entered by jumps from the function.
+        // Parts moved away are entered by jumps from the function.
         if line == 0 || function.name.ends_with(".cold") {
             return;
         }
@@ -305,8 +306,8 @@ impl Gatherer {
         }
     }
 
-    /// What all files told, and, of sources whose text is there, what that tells of further lines.
-    /// `text` reads a source file that has this line, the last one with code.
+    /// Returns the coverage of all files, and the lines inferred from available sources. `text` reads a source file
+    /// that has this line, the last one with code.
     pub fn finish(self, text: &dyn Fn(&str, u32) -> Option<String>) -> (Cover, Inferred) {
         let mut inferred = Inferred::new();
         let sources = self.sources.into_iter().map(|(path, mut gathered)| {
@@ -344,7 +345,7 @@ fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// A function's instructions: as they ran, and between those as they are in the file.
+/// A function's instructions: as they ran, and between them as in the file.
 fn instructions(function: &Function, lines: &Lines, ran: &[Insn]) -> Vec<Insn> {
     let (start, end) = (function.start, function.start.saturating_add(function.code.len() as u64));
     let mut next = ran.partition_point(|r| r.address < start);
@@ -355,7 +356,7 @@ fn instructions(function: &Function, lines: &Lines, ran: &[Insn]) -> Vec<Insn> {
         let mut insn = match ran.get(next) {
             Some(insn) if insn.address <= address => {
                 next += 1;
-                // One that began within the last: only where code was patched.
+                // An instruction that starts inside the last one: only where code was patched.
                 if insn.address < address {
                     continue;
                 }
@@ -366,7 +367,7 @@ fn instructions(function: &Function, lines: &Lines, ran: &[Insn]) -> Vec<Insn> {
                 let Ok(found) = classify(bytes, address, Mode::Bits64) else { break };
                 let insn = Insn::new(address, found.len, found.kind, 0, 0);
                 match coming {
-                    // What ran replaced what is in the file.
+                    // The executed instruction replaces the one in the file.
                     Some(coming) if coming.address < insn.end => *coming,
                     _ => insn,
                 }
@@ -386,7 +387,7 @@ fn instructions(function: &Function, lines: &Lines, ran: &[Insn]) -> Vec<Insn> {
     insns
 }
 
-/// Statements of a function without instructions of their own.
+/// The function's statements without instructions of their own.
 fn bare(function: &Function, lines: &Lines, insns: &[Insn]) -> Vec<Bare> {
     let end = insns.last().map_or(function.start, |last| last.end);
     let from = lines.bare.partition_point(|bare| bare.address < function.start);
@@ -394,8 +395,9 @@ fn bare(function: &Function, lines: &Lines, insns: &[Insn]) -> Vec<Bare> {
     lines.bare[from..to.max(from)].to_vec()
 }
 
-/// What a function does first is on the line of its opening brace in debug information: it goes to the line of its name.
-/// The closing brace of one that returns a value goes: its statement is the one that returns.
+/// Debug information puts the first instructions of a function on the line of its opening brace; they are moved to the
+/// line of its name. The closing brace of a function that returns a value is removed: the statement that returns stands
+/// for it.
 fn close_braces(function: &Function, insns: &mut [Insn], bare: &mut [Bare]) {
     let Some(first) = insns.first() else { return };
     let opening = bare.first().filter(|bare| bare.address == function.start);
@@ -416,7 +418,7 @@ fn close_braces(function: &Function, insns: &mut [Insn], bare: &mut [Bare]) {
     }
 }
 
-/// Which instructions begin a straight piece of code.
+/// Returns for each instruction whether it begins a straight piece of code.
 fn leaders(insns: &[Insn]) -> Vec<bool> {
     let mut leaders = vec![false; insns.len()];
     for (i, insn) in insns.iter().enumerate() {
@@ -433,10 +435,10 @@ fn leaders(insns: &[Insn]) -> Vec<bool> {
     leaders
 }
 
-/// A file's number and a line.
+/// Index of a file, and a line.
 type Place = (u32, u32);
 
-/// Jumps by their targets: from which line, how often.
+/// Jumps by target: the lines they come from, with their counts.
 type Jumps = HashMap<u64, Vec<(Place, u64)>>;
 
 fn jumps(insns: &[Insn]) -> Jumps {
@@ -449,7 +451,7 @@ fn jumps(insns: &[Insn]) -> Jumps {
     into
 }
 
-/// Adds what the straight piece of code at the end of `insns`, from `start` on, gives to its lines.
+/// Adds the counts of a straight piece of code to its lines: the end of `insns`, from `start` on.
 fn block(insns: &[Insn], start: usize, bare: &[Bare], into: &Jumps, parts: &mut BTreeMap<Place, Part>) {
     let (before, own) = insns.split_at(start);
     let (Some(first), Some(last)) = (own.first(), own.last()) else { return };
@@ -467,7 +469,7 @@ fn block(insns: &[Insn], start: usize, bare: &[Bare], into: &Jumps, parts: &mut 
         seen.push(insn.line);
         let mut entered = first.count;
         if insn.line == first.line {
-            // What comes from the line itself does not come to it.
+            // A jump from the line itself does not enter it.
             let jumped = into.get(&first.address).into_iter().flatten();
             let jumped: u64 = jumped.filter(|(line, _)| *line == insn.line).map(|&(_, n)| n).sum();
             let before = before.last().filter(|before| before.line == insn.line);

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lines that have no instruction, told from those around them that have: labels, jumps that became part of a branch,
-//! constants, arguments that were computed elsewhere.
+//! Infers counts of lines without instructions from neighbouring lines: labels, jumps that became part of a branch,
+//! constants, arguments computed elsewhere.
 //!
-//! In: a source's text, its lines with code and their counts, and lines with calls that did not return. Out: counts of
-//! more lines. Every one follows from how statements are nested, never from what they look like:
-//! - nothing of a function ran, so none of its lines did;
-//! - a statement runs as often as the one behind it, if nothing but it leads there, and as the one before it, if that goes
-//!   on to nothing else; a label as often as what it stands before;
-//! - what is in a statement that was not reached is not reached, but for what a `goto` may jump to;
-//! - a branch of an `if` has what the other one, or what follows where it never comes back, does not have;
-//! - a statement's further lines run with it, up to the first `&&`, `||` or `?`, and as far as operands that ran.
+//! Input: a source's text, its lines with code and their counts, and lines with calls that did not return. Output:
+//! counts of more lines. Each follows from the nesting of statements, never from their appearance:
+//! - if nothing of a function ran, none of its lines did;
+//! - a statement runs as often as the next one if nothing else leads there, and as often as the one before it if that
+//!   continues nowhere else; a label runs as often as its statement;
+//! - statements inside a statement that was not reached are not reached, except for targets of a `goto`;
+//! - a branch of an `if` has the `if`'s count minus that of the other branch; without an `else`, a branch that always
+//!   leaves has the `if`'s count minus that of the statement behind;
+//! - a statement's further lines run with it, up to the first `&&`, `||` or `?`, and as far as operands ran.
 //!
-//! Where that does not settle it, the line stays unknown.
+//! If this does not determine a count, the line stays unknown.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,23 +22,23 @@ use crate::statements::{Function, Kind, Simple, Stmt, functions};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Value {
     count: u64,
-    /// Not only whether it is 0.
+    /// True if the count is exact, false if it is only known whether it is 0.
     exact: bool,
 }
 
-/// What is certain of all that a statement is in.
+/// Facts about the statements around a statement.
 #[derive(Debug, Clone, Copy)]
 struct Above {
     /// Nothing of the function ran.
     dead: bool,
-    /// The `switch` around did not run.
+    /// The surrounding `switch` did not run.
     cases: bool,
 }
 
 const NEVER: Value = Value { count: 0, exact: true };
 
-/// Counts of lines without code. `counts` has those with code, `diverging` those of them with a call that did not always
-/// return.
+/// Counts of lines without code. `counts` are those of lines with code; `diverging` are the lines with a call that did
+/// not always return.
 pub fn infer(text: &str, counts: &BTreeMap<u32, u64>, diverging: &HashSet<u32>) -> BTreeMap<u32, u64> {
     let mut found = BTreeMap::new();
     for function in functions(text, &|line| counts.contains_key(&line)) {
@@ -50,7 +51,7 @@ pub fn infer(text: &str, counts: &BTreeMap<u32, u64>, diverging: &HashSet<u32>) 
         let mut facts =
             Facts { counts, diverging, shared: HashMap::new(), found: &mut found, changed: false };
         function.body.iter().for_each(|stmt| facts.count(stmt));
-        // Each round carries what is known one statement further, at least.
+        // Each round propagates facts by at least one statement.
         for _ in 0..ROUNDS {
             facts.changed = false;
             facts.function(&function, dead);
@@ -67,14 +68,14 @@ const ROUNDS: u32 = 16;
 struct Facts<'f> {
     counts: &'f BTreeMap<u32, u64>,
     diverging: &'f HashSet<u32>,
-    /// How many statements a line has something of.
+    /// Number of statements on a line.
     shared: HashMap<u32, u32>,
     found: &'f mut BTreeMap<u32, u64>,
     changed: bool,
 }
 
 impl Facts<'_> {
-    /// Counts which lines have several statements.
+    /// Counts the statements on each line.
     fn count(&mut self, stmt: &Stmt) {
         match &stmt.kind {
             Kind::Gap => {}
@@ -105,7 +106,7 @@ impl Facts<'_> {
         self.shared.get(&line).is_some_and(|&n| n > 1)
     }
 
-    /// Of a line, as far as it tells of one statement.
+    /// The count of a line, if it determines one statement.
     fn line(&self, line: u32) -> Option<Value> {
         let count = *self.counts.get(&line).or_else(|| self.found.get(&line))?;
         (count == 0 || !self.is_shared(line)).then_some(Value { count, exact: true })
@@ -127,7 +128,7 @@ impl Facts<'_> {
         (simple.first..=simple.last).any(|line| self.diverging.contains(&line))
     }
 
-    /// How often a statement is begun.
+    /// Number of times that a statement begins.
     fn entry(&self, stmt: &Stmt) -> Option<Value> {
         let inexact = |value: Value| Value { exact: value.count == 0, ..value };
         match &stmt.kind {
@@ -155,7 +156,7 @@ impl Facts<'_> {
         if !function.void || self.shared.contains_key(&function.close) {
             return;
         }
-        // The end of a function that returns nothing.
+        // The end of a function without a return value.
         if dead {
             self.set(function.close, 0);
         } else if let Some(last) = function.body.last()
@@ -172,12 +173,12 @@ impl Facts<'_> {
         }
     }
 
-    /// Statements one behind the other. `enters`: how often the first is come to, if it is no label.
+    /// Consecutive statements. `enters` is the number of times that the first one is entered, if it is no label.
     fn sequence(&mut self, all: &[Stmt], enters: Option<Value>, above: Above) {
         let dead = above.dead;
         let mut reached = enters;
         for (i, stmt) in all.iter().enumerate() {
-            // Labels are come to from elsewhere.
+            // Labels may be entered from elsewhere.
             match stmt.kind {
                 Kind::Label if !dead => reached = None,
                 Kind::Case => reached = above.cases.then_some(NEVER),
@@ -190,7 +191,7 @@ impl Facts<'_> {
             match &stmt.kind {
                 Kind::Gap => {}
                 Kind::Case | Kind::Label => {
-                    // gcov has but the first of several labels.
+                    // gcov counts only the first of several labels.
                     let other = i.checked_sub(1).is_some_and(|last| all[last].kind == Kind::Case);
                     let behind = all[i + 1..].iter().find(|stmt| stmt.kind != Kind::Case);
                     let value =
@@ -210,14 +211,14 @@ impl Facts<'_> {
                 _ => self.nested(stmt, reached, behind, above),
             }
             reached = match reached {
-                // What was not come to is not left, either.
+                // A statement that was not entered is not left either.
                 Some(NEVER) if dead || !has_targets(stmt) => Some(NEVER),
                 _ => self.through(stmt),
             };
         }
     }
 
-    /// How often a statement is gone through to its end.
+    /// Number of times that a statement is executed to its end.
     fn through(&self, stmt: &Stmt) -> Option<Value> {
         match &stmt.kind {
             Kind::Case | Kind::Label => self.line(stmt.first),
@@ -284,7 +285,7 @@ impl Facts<'_> {
         }
     }
 
-    /// Where it can be entered from its head only.
+    /// The count of a statement that can be entered only at its head.
     fn plain_entry(&self, stmt: &Stmt) -> Option<Value> {
         self.entry(stmt).filter(|_| !is_target(stmt))
     }
@@ -296,7 +297,7 @@ impl Facts<'_> {
         }
     }
 
-    /// A statement that is reached so often, if that is known.
+    /// A statement without nested ones; `reached` is its count, if known.
     fn simple(&mut self, simple: &Simple, reached: Option<Value>) {
         let own = self.value(simple);
         let Some(value) = own.or(reached) else { return };
@@ -306,7 +307,7 @@ impl Facts<'_> {
         if simple.nested && value.count > 0 {
             return;
         }
-        // What is evaluated for certain: the first operand, and those before one that ran.
+        // Operands that are certainly evaluated: the first, and those before one that ran.
         let certain = match simple.choice {
             None => simple.last,
             Some(choice) => {
@@ -326,7 +327,7 @@ impl Facts<'_> {
     }
 }
 
-/// It can be come to from elsewhere.
+/// Returns true if it can be entered from elsewhere.
 fn is_target(stmt: &Stmt) -> bool {
     match &stmt.kind {
         Kind::Case | Kind::Label => true,
@@ -345,12 +346,12 @@ fn any(stmt: &Stmt, is: &dyn Fn(&Stmt) -> bool) -> bool {
         }
 }
 
-/// There is something in it, or it is something, that can be come to without its beginning.
+/// Returns true if it, or a statement in it, can be entered without its beginning.
 fn has_targets(stmt: &Stmt) -> bool {
     match &stmt.kind {
         Kind::Label => true,
         Kind::Case => false,
-        // Those of a `switch` in it are entered by its head.
+        // Cases of a `switch` inside are entered through its head.
         Kind::Switch(_, body) => any(body, &|stmt| stmt.kind == Kind::Label),
         _ => any(stmt, &|stmt| matches!(stmt.kind, Kind::Label | Kind::Case)),
     }
@@ -360,7 +361,7 @@ fn has_return(stmt: &Stmt) -> bool {
     any(stmt, &|stmt| matches!(&stmt.kind, Kind::Simple(simple) if simple.returns) || stmt.kind == Kind::Gap)
 }
 
-/// It may be left other than by its end; what was left out may do so.
+/// Returns true if it may be left other than at its end. Text that was left out may do so.
 fn leaves_somewhere(stmt: &Stmt) -> bool {
     let leaves = |stmt: &Stmt| match &stmt.kind {
         Kind::Simple(simple) => simple.leaves || simple.nested,
@@ -369,7 +370,7 @@ fn leaves_somewhere(stmt: &Stmt) -> bool {
     any(stmt, &leaves)
 }
 
-/// It is never left by its end.
+/// Returns true if it is never left at its end.
 fn always_leaves(stmt: &Stmt) -> bool {
     match &stmt.kind {
         Kind::Simple(simple) => simple.leaves,
@@ -383,7 +384,7 @@ fn always_leaves(stmt: &Stmt) -> bool {
 mod tests {
     use super::*;
 
-    /// What follows, from lines `line:count` known.
+    /// The inferred counts, given lines `line:count`.
     fn of(text: &str, known: &[(u32, u64)]) -> Vec<(u32, u64)> {
         infer(text, &known.iter().copied().collect(), &HashSet::new()).into_iter().collect()
     }
@@ -393,7 +394,7 @@ mod tests {
         let text = "static int f(int a)\n{\n\tint b = 1;\n\tswitch (a) {\n\tcase 1:\n\t\tgoto out;\n\t}\nout:\n\treturn b;\n}\n";
         let never = [(1, 0), (3, 0), (5, 0), (6, 0), (8, 0), (9, 0)];
         assert_eq!(of(text, &[(4, 0)]), never);
-        // Nothing is known of it: it may not be in the build.
+        // Nothing is known: it may not be part of the build.
         assert_eq!(of(text, &[]), []);
     }
 
@@ -410,7 +411,7 @@ mod tests {
     fn labels_have_what_they_stand_before() {
         let text = "int f(int a)\n{\n\tif (a)\n\t\tgoto out;\n\tg();\nout:\n\th();\n}\n";
         assert_eq!(of(text, &[(1, 9), (3, 9), (5, 7), (7, 9)]), [(4, 2), (6, 9)]);
-        // Nothing comes through to a label after a jump, but from elsewhere it may.
+        // A label after a jump is not reached from before, but may be from elsewhere.
         let text = "int f(int a)\n{\n\tg();\n\treturn 1;\nout:\n\ta = 0;\n\treturn 2;\n}\n";
         assert_eq!(of(text, &[(1, 3), (3, 3)]), [(4, 3)]);
         let several = "int f(int a)\n{\n\tswitch (a) {\n\tcase 1:\n\tcase 2:\n\t\tg();\n\t}\n}\n";
@@ -424,7 +425,7 @@ mod tests {
         let text = "int f(int a)\n{\n\tif (a)\n\t\ta = 1;\n\telse\n\t\tg();\n}\n";
         assert_eq!(of(text, &[(1, 9), (3, 9), (6, 4)]), [(4, 5)]);
         assert_eq!(of(text, &[(1, 9), (3, 0), (6, 0)]), [(4, 0)]);
-        // It may come to what follows either way.
+        // The statement after it may be reached either way.
         let open = "int f(int a)\n{\n\tif (a)\n\t\ta = 1;\n\tg();\n}\n";
         assert_eq!(of(open, &[(1, 9), (3, 9), (5, 9)]), []);
     }
@@ -433,7 +434,7 @@ mod tests {
     fn operands_run_as_far_as_is_certain() {
         let text = "int f(int a)\n{\n\tif (p(a) &&\n\t    a->b &&\n\t    q(a) &&\n\t    a->c)\n\t\tg(1,\n\t\t  a->d);\n}\n";
         assert_eq!(of(text, &[(1, 1), (3, 1), (5, 1), (7, 0)]), [(4, 1), (8, 0)]);
-        // Either of several operators: what ran behind one tells nothing of another.
+        // Different operators: an operand of one says nothing about those of another.
         let mixed = text.replace("q(a) &&", "q(a) ||");
         assert_eq!(of(&mixed, &[(1, 1), (3, 1), (5, 1), (7, 0)]), [(8, 0)]);
     }

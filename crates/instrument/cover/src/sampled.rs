@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What ran, as compilers take it from sampling profilers: counts of source lines, seen from where each function begins,
-//! with calls that were inlined as a tree. LLVM's text and GCC's file (AutoFDO's, of GCC 12 and later) are written.
+//! Profiles in the form that compilers take from sampling profilers: counts of source lines relative to each function's
+//! start, with inlined calls as a tree. Writes LLVM's text and GCC's file (AutoFDO's, of GCC 12 and later).
 //!
-//! In: [`Lines`] and [`Scopes`] of a file, and how often its instructions [`Ran`], with whom they called. Out: a
-//! [`Profile`]. A place in the source has the count of the instruction of it that ran most.
+//! Input: [`Lines`] and [`Scopes`] of a file, the counts of its instructions ([`Ran`]), and the functions that they
+//! called. Output: a [`Profile`]. A source position has the count of its most executed instruction.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,26 +14,26 @@ use crate::gather::Ran;
 use kprism_debuginfo::lines::Lines;
 use kprism_debuginfo::scopes::Scopes;
 
-/// Lines behind the function's own, and what tells pieces of one line apart.
+/// Line offset from the function's own line, and the discriminator.
 type Place = (u32, u32);
 
-/// How often a place ran, and whom it called.
+/// The count of a source position, and the calls from it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Count {
-    /// How often.
+    /// Number of executions.
     pub count: u64,
-    /// Functions that were called from there, and how often.
+    /// Functions called from there, with their counts.
     pub targets: BTreeMap<String, u64>,
 }
 
-/// A function, or a copy of one in another.
+/// A function, or an inlined copy of one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Function {
-    /// How often it was entered; of copies, 0.
+    /// Number of entries; 0 for a copy.
     pub head: u64,
-    /// Its own places.
+    /// Counts of its own positions.
     pub body: BTreeMap<Place, Count>,
-    /// Copies of others in it, by where they are called, and their names.
+    /// Inlined copies in it, by position and name.
     pub inlined: BTreeMap<(Place, String), Function>,
 }
 
@@ -48,12 +48,12 @@ impl Function {
 /// Functions by their names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// All that ran.
+    /// The functions that ran.
     pub functions: BTreeMap<String, Function>,
 }
 
 impl Profile {
-    /// Adds what ran of a file. `targets` has whom an instruction that calls indirectly called.
+    /// Adds the counts of a file. `targets` lists the functions that an indirect call instruction called.
     pub fn add(
         &mut self,
         lines: &Lines,
@@ -69,7 +69,7 @@ impl Profile {
             else {
                 continue;
             };
-            // From the innermost copy outwards: the places of the calls, and what they call.
+            // From the innermost copy outwards: the positions of the calls, and the called functions.
             let own =
                 scopes.all.get(scope as usize).and_then(|of| seen((row.line, row.discriminator), of.line));
             let Some(own) = own else { continue };
@@ -78,7 +78,7 @@ impl Profile {
                 let of = &scopes.all[scope as usize];
                 let Some(call) = of.within else { break Some(of) };
                 let place = seen((call.line, call.discriminator), scopes.all[call.from as usize].line);
-                // A call in a macro of another file has no place that could be told.
+                // A call in a macro of another file has no position relative to the function.
                 let Some(place) = place else { break None };
                 path.push((place, plain(&of.name)));
                 scope = call.from;
@@ -106,13 +106,13 @@ impl Profile {
     }
 }
 
-/// A place as seen from the line of the function; those that are not behind it have none.
+/// A position relative to the line of the function; `None` if it is before that line.
 fn seen(place: Place, from: u32) -> Option<Place> {
     let offset = place.0.checked_sub(from).filter(|&offset| from != 0 && offset <= 0xffff)?;
     Some((offset, place.1))
 }
 
-/// Without what a compiler added: `f.isra.0` is `f`.
+/// The name without a compiler's suffix: `f.isra.0` is `f`.
 fn plain(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
@@ -122,10 +122,10 @@ fn name_at(lines: &Lines, address: u64) -> Option<&str> {
     Some(&lines.functions[at].name)
 }
 
-/// LLVM's text, for `clang -fprofile-sample-use=FILE` and `llvm-profdata`.
+/// Writes LLVM's text, for `clang -fprofile-sample-use=FILE` and `llvm-profdata`.
 ///
 /// # Errors
-/// From `out`.
+/// Writing to `out` fails.
 pub fn llvm(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     for (name, function) in &profile.functions {
         writeln!(out, "{name}:{}:{}", function.total(), function.head)?;
@@ -154,19 +154,19 @@ fn body(function: &Function, depth: usize, out: &mut dyn Write) -> io::Result<()
     Ok(())
 }
 
-/// The file's first word, and those that begin its parts.
+/// The file's magic number, and the tags of its parts.
 const MAGIC: u32 = 0x6763_6461;
 const VERSION: u32 = 2;
 const NAMES: u32 = 0xaa00_0000;
 const FUNCTIONS: u32 = 0xac00_0000;
 const MODULES: u32 = 0xae00_0000;
-/// What a list of targets is of: indirect calls.
+/// Kind of a list of targets: indirect calls.
 const INDIRECT: u32 = 7;
 
-/// GCC's file, for `gcc -fauto-profile=FILE` of GCC 12 to 15.
+/// Writes GCC's file, for `gcc -fauto-profile=FILE` of GCC 12 to 15.
 ///
 /// # Errors
-/// From `out`.
+/// Writing to `out` fails.
 pub fn gcc(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let mut names: BTreeMap<&str, u32> = BTreeMap::new();
     for (name, function) in &profile.functions {
@@ -199,7 +199,7 @@ fn collect<'p>(function: &'p Function, names: &mut BTreeMap<&'p str, u32>) {
     }
 }
 
-/// GCC knows no pieces of lines: the largest count is the line's.
+/// GCC has no discriminators: the largest count is the line's.
 fn instance(name: &str, function: &Function, names: &BTreeMap<&str, u32>, bytes: &mut Vec<u8>) {
     let mut lines: BTreeMap<u32, Count> = BTreeMap::new();
     for (place, count) in &function.body {

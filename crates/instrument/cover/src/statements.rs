@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What statements a C source has, and how they are nested: enough of the language to tell which lines are reached from
-//! which, and nothing of what they mean.
+//! Parses the statements of a C source and their nesting: enough of the language to determine which lines are reached
+//! from which, but not their meaning.
 //!
-//! In: a source's text, and which of its lines have code: text between `#if` and `#endif` none of whose lines has is taken
-//! for left out of the build, and becomes a [`Kind::Gap`]. Out: [`Function`]s. A name with arguments in front of a
-//! statement is a loop by a macro. A function that is not understood is left out.
+//! Input: a source's text, and its lines with code. Text between `#if` and `#endif` without any such line is assumed to
+//! be left out of the build, and becomes a [`Kind::Gap`]. Output: [`Function`]s. A name with arguments before a
+//! statement is taken for a macro that loops. Functions that cannot be parsed are left out.
 
 /// A function with its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,9 +13,9 @@ pub struct Function {
     pub name: u32,
     /// The line of the brace that ends it.
     pub close: u32,
-    /// It returns no value.
+    /// True if it returns no value.
     pub void: bool,
-    /// What it does.
+    /// Its statements.
     pub body: Vec<Stmt>,
 }
 
@@ -24,14 +24,14 @@ pub struct Function {
 pub struct Stmt {
     /// Its first line.
     pub first: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
 }
 
-/// What a statement is.
+/// Kind of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// Text that was left out: nobody knows whether it would have gone on.
+    /// Text that was left out. It is unknown whether it would have continued.
     Gap,
     /// `case X:`, `default:`.
     Case,
@@ -51,24 +51,24 @@ pub enum Kind {
     Do(Box<Stmt>, Simple),
 }
 
-/// A statement without statements in it, or the head of one.
+/// A statement without nested statements, or the head of one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Simple {
     /// Its first line.
     pub first: u32,
-    /// Its last.
+    /// Its last line.
     pub last: u32,
     /// `return`, `goto`, `break` or `continue`.
     pub leaves: bool,
     /// `return`.
     pub returns: bool,
-    /// It leaves or assigns something.
+    /// It leaves, or assigns something.
     pub acts: bool,
-    /// Statements in an expression: what of it runs is not told.
+    /// It has statements inside an expression, so it is unknown which of it runs.
     pub nested: bool,
-    /// Lines behind the first on which something is computed.
+    /// Further lines on which something is computed.
     pub computes: Vec<u32>,
-    /// The line of the first operator behind which not all is evaluated.
+    /// The line of the first operator after which not all operands are evaluated.
     pub choice: Option<u32>,
     /// All of those operators are `&&`, or all are `||`.
     pub chain: bool,
@@ -92,7 +92,7 @@ struct Token<'t> {
     line: u32,
 }
 
-/// Statements may be nested so deep.
+/// Maximum nesting of statements.
 const DEEPEST: u32 = 100;
 
 /// The functions of a source.
@@ -129,7 +129,7 @@ pub fn functions(text: &str, has_code: &dyn Fn(u32) -> bool) -> Vec<Function> {
     found
 }
 
-/// The line of the function's name, and whether it returns nothing, if it is one that has this head.
+/// The line of the function's name, and whether it returns nothing, if this is a function's head.
 fn named(head: &[Token<'_>]) -> Option<(u32, bool)> {
     let open = head.iter().position(|token| token.word == Word::Mark(b'('))?;
     if head.iter().any(|token| token.word == Word::Sets) {
@@ -142,7 +142,7 @@ fn named(head: &[Token<'_>]) -> Option<(u32, bool)> {
     Some((before.last()?.line, void && !pointer))
 }
 
-/// Behind the brace that ends what the one at `at` opens.
+/// The index after the brace that closes the one at `at`.
 fn skipped(tokens: &[Token<'_>], mut at: usize) -> usize {
     let mut depth = 0u32;
     while let Some(token) = tokens.get(at) {
@@ -191,7 +191,7 @@ impl<'t> Parser<'t> {
     }
 
     fn boxed(&mut self, depth: u32) -> Option<Box<Stmt>> {
-        // An empty one.
+        // An empty statement.
         if self.word(0) == Some(Word::Mark(b';')) {
             let first = self.line();
             self.at += 1;
@@ -273,7 +273,7 @@ impl<'t> Parser<'t> {
         Some(Stmt { first, kind })
     }
 
-    /// What is in parentheses.
+    /// Parses the contents of parentheses.
     fn head(&mut self, first: u32) -> Option<Simple> {
         if self.word(0) != Some(Word::Mark(b'(')) {
             return None;
@@ -293,14 +293,14 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Up to the semicolon.
+    /// Parses up to the semicolon.
     fn simple(&mut self) -> Option<Simple> {
         let start = self.at;
         let mut depth = 0u32;
         loop {
             match self.word(0)? {
                 Word::Mark(b';') if depth == 0 => break,
-                // A macro that brings its own.
+                // A macro that supplies its own semicolon.
                 Word::Mark(b'}') if depth == 0 && self.at > start => {
                     return Some(told(self.tokens[start].line, &self.tokens[start..self.at]));
                 }
@@ -315,7 +315,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// What its words tell of a statement.
+/// Derives a statement's properties from its words.
 fn told(first: u32, tokens: &[Token<'_>]) -> Simple {
     let mut simple = Simple { first, last: first, chain: true, ..Simple::default() };
     let mut last_choice = None;
@@ -358,7 +358,7 @@ fn told(first: u32, tokens: &[Token<'_>]) -> Simple {
     simple
 }
 
-/// Which branch of `#if` each line is in; branches with code.
+/// The branch of `#if` of each line, and whether each branch has code.
 fn branches(text: &str, has_code: &dyn Fn(u32) -> bool) -> (Vec<u32>, Vec<bool>) {
     let mut of_line = vec![0];
     let mut active = vec![true];
@@ -380,7 +380,7 @@ fn branches(text: &str, has_code: &dyn Fn(u32) -> bool) -> (Vec<u32>, Vec<bool>)
         }
         of_line.push(stack.last().copied().unwrap_or(0));
         if has_code(line) {
-            // What is around it is there, too.
+            // The branches around it are in the build too.
             for &branch in stack.iter().rev() {
                 if std::mem::replace(&mut active[branch as usize], true) {
                     break;
@@ -412,7 +412,7 @@ fn tokens<'t>(text: &'t str, has_code: &dyn Fn(u32) -> bool) -> Vec<Token<'t>> {
             }
             let rest = text[at..].trim_start_matches([' ', '\t']);
             if rest.starts_with('#') {
-                // With the lines that continue it.
+                // Including continuation lines.
                 while at < bytes.len() {
                     let end = bytes[at..].iter().position(|&b| b == b'\n').map_or(bytes.len(), |n| at + n);
                     let continued = bytes[at..end].last() == Some(&b'\\');

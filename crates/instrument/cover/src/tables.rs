@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a jump by a table can go: the ways of a `switch`.
+//! Finds the targets of a jump through a table: the cases of a `switch`.
 //!
-//! In: a function's instructions, and constants of its file. Out: the targets, those that were never taken, too. The table
-//! is the one that an instruction of the function names and whose entries all lead to instructions of functions; how long it
-//! is says the comparison before the jump.
+//! Input: a function's instructions, and the constants of its file. Output: the targets, including those never taken.
+//! The table is the one that an instruction of the function refers to and whose entries all point to instructions of
+//! functions. The comparison before the jump gives its length.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use kprism_debuginfo::lines::{Function, Lines};
 
-/// No table is longer.
+/// Maximum number of entries in a table.
 const LONGEST: u64 = 4096;
 
-/// How an entry tells where to go.
+/// Encoding of a table's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entry {
-    /// By the distance from the table, in 4 bytes.
+    /// Distance from the table, in 4 bytes.
     Distance,
-    /// By the address, in 8.
+    /// Absolute address, in 8 bytes.
     Address,
 }
 
-/// Targets of the indirect jump at `jump`, in the table's order, each once. `starts` are the function's instructions.
+/// Targets of the indirect jump at `jump`, in the table's order, each once. `starts` are the addresses of the
+/// function's instructions.
 pub fn targets(function: &Function, starts: &[u64], jump: u64, lines: &Lines) -> Vec<u64> {
     let insn = |at: u64| decoded(function, at);
     let Some(own) = insn(jump) else { return Vec::new() };
@@ -29,7 +30,7 @@ pub fn targets(function: &Function, starts: &[u64], jump: u64, lines: &Lines) ->
     let mut candidates = Vec::new();
     candidates.extend(indexed(&own).map(|table| (table, Entry::Address)));
     let mut bound = None;
-    // What is nearest counts first; a compiler may load the table's address far away.
+    // Nearer instructions are preferred; a compiler may load the table's address far away.
     let before = starts[..here].iter().rev().enumerate();
     for (far, insn) in before.filter_map(|(far, &at)| Some((far, insn(at)?))) {
         if bound.is_none() && far < NEAR && insn.mnemonic() == Mnemonic::Cmp {
@@ -57,7 +58,7 @@ pub fn targets(function: &Function, starts: &[u64], jump: u64, lines: &Lines) ->
     once
 }
 
-/// The comparison is no further away.
+/// Maximum distance of the comparison, in instructions.
 const NEAR: usize = 16;
 
 fn decoded(function: &Function, at: u64) -> Option<Instruction> {
@@ -66,14 +67,14 @@ fn decoded(function: &Function, at: u64) -> Option<Instruction> {
     (!insn.is_invalid()).then_some(insn)
 }
 
-/// The table that an operand `[register*8+table]` names.
+/// The table in an operand `[register*8+table]`.
 fn indexed(insn: &Instruction) -> Option<u64> {
     let memory = (0..insn.op_count()).any(|op| insn.op_kind(op) == OpKind::Memory);
     let by_index = memory && insn.memory_index() != Register::None && insn.memory_index_scale() == 8;
     (by_index && insn.memory_base() == Register::None).then(|| insn.memory_displacement64())
 }
 
-/// How many entries a table has, of which the last is compared with.
+/// Number of entries in a table, of which the last is compared with.
 fn limit(insn: &Instruction) -> Option<u64> {
     let last = match insn.op1_kind() {
         OpKind::Immediate8 | OpKind::Immediate8to16 | OpKind::Immediate8to32 | OpKind::Immediate8to64 => {
@@ -110,7 +111,7 @@ fn read(table: u64, entry: Entry, bound: Option<u64>, starts: &[u64], lines: &Li
             (false, Some(_)) => return Vec::new(),
         }
     }
-    // A single way is no choice: nor, most likely, a table.
+    // A single target is no choice, and most likely no table.
     if found.iter().all(|target| Some(target) == found.first()) { Vec::new() } else { found }
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two coverages of one run: by gcov's counters, and by the flow. Which lines agree, and why others do not.
+//! Compares two coverages of one run, from gcov's counters and from the flow: which lines agree, and why others do not.
 //!
-//! In: both [`Cover`]s, and [`Known`]: what debug information says is there. Out: a [`Comparison`] for each source file.
-//! Reasons are computed from what is there, never guessed: a line is optimised away if no instruction of any copy of its
-//! function is left with its number, inlined if its function has no code of its own, and so on.
+//! Input: both [`Cover`]s, and [`Known`], the contents of the debug information. Output: a [`Comparison`] for each
+//! source file. Reasons are computed from the data, never guessed: a line is optimised away if no instruction in any
+//! copy of its function has its number, inlined if its function has no code of its own, and so on.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -13,14 +13,14 @@ use kprism_gcov::cover::{FunctionTotal, Source};
 use crate::gather::Inferred;
 use kprism_debuginfo::lines::Lines;
 
-/// What debug information has.
+/// Contents of the debug information.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
-    /// Lines that code has, by source file: of every row of the line table.
+    /// Lines with code, by source file, from every row of the line table.
     lines: HashMap<String, HashSet<u32>>,
-    /// Functions that the linker knows.
+    /// Functions known to the linker.
     functions: HashSet<String>,
-    /// Lines that are in the flow's coverage without having code.
+    /// Lines in the flow's coverage that have no code.
     pub inferred: Inferred,
 }
 
@@ -38,37 +38,37 @@ impl Known {
         for (path, found) in names.zip(by_file) {
             self.lines.entry(path.to_owned()).or_default().extend(found);
         }
-        // What a compiler made of a function (`f.isra.0`) is that function.
+        // A compiler's variant of a function (`f.isra.0`) counts as that function.
         let names = lines.functions.iter().map(|f| f.name.split('.').next().unwrap_or(&f.name));
         self.functions.extend(names.map(str::to_owned));
     }
 }
 
-/// Why only gcov has a line.
+/// Reason why only gcov has a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Why {
-    /// A label, an `else`, a brace: gcov gives it the count of the block behind it; it is no code.
+    /// A label, an `else`, a brace: gcov gives it the count of the next block, but it has no code.
     Label,
-    /// Its function is in the program, and no instruction in it is of the line: folded into another line, or computed by the
-    /// compiler.
+    /// Its function is in the program, but no instruction in it belongs to the line: it was merged with another line,
+    /// or computed by the compiler.
     Optimised,
-    /// Its function has no code of its own: what was inlined has lines, this one not.
+    /// Its function has no code of its own. Some of its inlined lines exist, but not this one.
     Inlined,
     /// Neither its function nor a copy of it is in the program.
     Gone,
-    /// The line table names it, but at no instruction of a function that symbols name: the entry of an inlined copy, code
-    /// that another definition replaced.
+    /// The line table has it, but at no instruction of a named function: the entry of an inlined copy, or code replaced
+    /// by another definition.
     Unnamed,
     /// The source file is in no debug information that was read.
     NoDebug,
 }
 
 impl Why {
-    /// All.
+    /// All reasons, in order of display.
     pub const ALL: [Why; 6] =
         [Why::Label, Why::Optimised, Why::Inlined, Why::Gone, Why::Unnamed, Why::NoDebug];
 
-    /// For programs.
+    /// The key in output for programs.
     pub fn key(self) -> &'static str {
         match self {
             Why::Label => "label",
@@ -80,7 +80,7 @@ impl Why {
         }
     }
 
-    /// In a few words.
+    /// A short description.
     pub fn words(self) -> &'static str {
         match self {
             Why::Label => "a label, an else, a brace: no code",
@@ -93,14 +93,14 @@ impl Why {
     }
 }
 
-/// How a line that both have differs.
+/// Kind of difference for a line in both coverages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Differs {
-    /// Executed, to gcov: what is left of the line did not run.
+    /// Only gcov has it executed: the remaining code of the line did not run.
     OnlyGcov,
-    /// Executed, to the flow: instructions that the line shares with another, or that were moved before a branch.
+    /// Only the flow has it executed: the line shares instructions with another, or they were moved before a branch.
     OnlyFlow,
-    /// Both: another number of times.
+    /// Both have it executed, with different counts.
     Count,
 }
 
@@ -109,25 +109,25 @@ pub enum Differs {
 pub struct Comparison {
     /// Its path.
     pub path: String,
-    /// Lines that gcov has.
+    /// Number of gcov's lines.
     pub gcov: u64,
-    /// Lines that both have.
+    /// Number of lines in both.
     pub both: u64,
-    /// Those of them that both say were executed, or both that they were not.
+    /// Number of these on which both agree whether they were executed.
     pub alike: u64,
-    /// Those of them with the very same count.
+    /// Number of these with equal counts.
     pub equal: u64,
-    /// Lines that both have, of which there is no code, and those of them that are alike.
+    /// Lines in both that have no code: their number, and the number of those that agree.
     pub inferred: (u64, u64),
-    /// Lines without code that were executed to the flow only.
+    /// Lines without code that only the flow has executed.
     pub wrongly: Vec<u32>,
-    /// Lines that gcov says were executed, and those of them that the flow says so of.
+    /// Lines executed for gcov: their number, and the number of those also executed for the flow.
     pub executed: (u64, u64),
-    /// Lines that only gcov has, and why.
+    /// Lines that only gcov has, by reason.
     pub only_gcov: BTreeMap<Why, Vec<u32>>,
     /// Lines that only the flow has.
     pub only_flow: Vec<u32>,
-    /// Lines that both have and that differ.
+    /// Lines in both that differ.
     pub differ: Vec<(u32, Differs)>,
 }
 
@@ -151,7 +151,7 @@ impl Comparison {
     }
 }
 
-/// Compares the files that `takes` takes and gcov has. `text` gives a source file's lines, if it is there.
+/// Compares gcov's files that `takes` accepts. `text` returns a source file's lines, if it is available.
 pub fn compare(
     gcov: &Cover,
     flow: &Cover,
@@ -224,7 +224,7 @@ fn why(
     if text.is_some_and(is_label) {
         return Why::Label;
     }
-    // Functions that macros make may share lines: any that has code will do.
+    // Functions made by macros may share lines. It suffices if one of them has code.
     let around = || functions.iter().filter(|f| (f.lines.0..=f.lines.1).contains(&line));
     if around().any(|f| known.functions.contains(f.name.split('.').next().unwrap_or(&f.name))) {
         return Why::Optimised;
@@ -235,7 +235,7 @@ fn why(
     Why::Gone
 }
 
-/// Whether the line says where one can go, and does nothing.
+/// Returns true if the line is only a label or a brace, and does nothing.
 fn is_label(line: &str) -> bool {
     let line = line.split("/*").next().unwrap_or(line).trim();
     let is_name = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast a trace.dat becomes calls: symbols read, pages decoded, calls put together and summed up. Prints the best
-//! of several passes, since the machine may be busy.
+//! Measures how fast a trace.dat becomes calls: symbols are read, pages decoded, calls built and summed up. Prints the
+//! best of several passes, because the machine may be busy.
 //!
 //! `cargo bench -p kprism-durations -- trace.dat…`
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Functions as a recorder counted them in the kernel: `streams/bpf/functions.jsonl`.
+//! Reads functions that a recorder counted in the kernel: `streams/bpf/functions.jsonl`.
 //!
-//! In: lines of JSON, one a function: `func`, `name`, `module`, `count`, `total_ns`, `self_ns`, `off_ns`, `min_ns`, `max_ns`,
-//! `log2_ns` (number N counts durations from 2^N to 2^(N+1) - 1 ns). Out: [`Measured`]. Nothing is known of
-//! callers and tasks: each function is called by one task that stands for all.
+//! Input: lines of JSON, one per function: `func`, `name`, `module`, `count`, `total_ns`, `self_ns`, `off_ns`,
+//! `min_ns`, `max_ns`, `log2_ns` (number N counts durations from 2^N to 2^(N+1) - 1 ns). Output: [`Measured`]. Callers
+//! and tasks are unknown: one task, which stands for all, calls each function.
 
 use kprism_profile::{
     Bin, Counts, FrameKind, Func, FuncTimes, Histogram, NO_PARENT, Node, NodeTimes, Profile, Task, Times,
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::measured::Measured;
 use crate::names::Role;
 
-/// One line.
+/// One line of the file.
 #[derive(Debug, Deserialize)]
 struct Line {
     func: u64,
@@ -29,16 +29,16 @@ struct Line {
     log2_ns: Vec<u64>,
 }
 
-/// A line that is none.
+/// A line that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[error("functions.jsonl: line {line}: expected a function's numbers: {source}")]
 pub struct BadLine {
-    /// Which, from 1.
+    /// Line number, from 1.
     pub line: usize,
     source: serde_json::Error,
 }
 
-/// Reads the file. Lines that cannot be read cost their function, and are named.
+/// Reads the file. Lines that cannot be parsed are returned as errors, and their functions are missing.
 #[must_use]
 pub fn read(bytes: &[u8]) -> (Measured, Vec<BadLine>) {
     let root = Node { parent: NO_PARENT, func: 0, calls: 0, insns: 0, ns: 0, kind: FrameKind::Root };
@@ -74,7 +74,7 @@ pub fn read(bytes: &[u8]) -> (Measured, Vec<BadLine>) {
 }
 
 fn histogram(line: &Line) -> Histogram {
-    // Durations of 0 are in the first.
+    // Durations of 0 are in the first bin.
     let low = |n: u32| if n == 0 { 0 } else { 1u64 << n };
     let high = |n: u32| 1u64.checked_shl(n + 1).unwrap_or(u64::MAX);
     let bins = (0u32..64).zip(&line.log2_ns).filter(|(_, count)| **count > 0);

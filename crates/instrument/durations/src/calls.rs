@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Entries and exits to calls, task by task.
+//! Builds calls from entries and exits, task by task.
 //!
-//! In: entries, exits, task switches, interrupts and losses, in order of time. Out: calls, told to a [`Tree`] as they
-//! end. Each task has a stack of its own, so calls stay right when tasks migrate or take turns.
+//! Input: entries, exits, task switches, interrupts and losses, in order of time. Output: calls, passed to a [`Tree`]
+//! as they end. Each task has its own stack, so calls stay right when tasks migrate or take turns.
 //!
-//! A call is told when it ends if all its callers are known, that is when the stack begins at depth 0. Otherwise
-//! (the buffer was overwritten and begins inside of calls, or only long calls were kept, by their exits) it waits
-//! until the exits of its callers come: an exit that tells when its call began adopts the calls that ended within.
+//! A call is passed on when it ends if all its callers are known, that is, if the stack begins at depth 0. Otherwise
+//! (the buffer was overwritten and begins inside calls, or only long calls were kept, by their exits) it waits for the
+//! exits of its callers. An exit that states its call's start adopts the calls that ended within.
 //!
-//! Where `sched_switch` was traced, it alone says when a task left its CPU; what the task still does on its way out
-//! does not bring it back. It is back with the switch that names it, or, where that was lost, with its first event on
-//! another CPU or after another task's.
+//! If `sched_switch` was traced, it alone determines when a task left its CPU. Later events of the task on its way out
+//! do not bring it back. It is back with the switch that names it. If that was lost, it is back with its first event on
+//! another CPU, or after another task's event.
 //!
-//! What cannot be is counted and passed over: an exit without a beginning, an entry at a depth that is taken (the
-//! exit was lost), an end before its beginning (the clock jumped).
+//! Impossible records are counted and skipped: an exit without a start, an entry at a depth that is in use (its exit
+//! was lost), an end before its start (the clock jumped).
 
 use foldhash::{HashMap, HashMapExt as _};
 use kprism_ftrace::{Context, Exit};
@@ -22,17 +22,17 @@ use kprism_profile::Counts;
 use crate::names::Names;
 use crate::tree::{Ended, Tree};
 
-/// A task: idle tasks all have the pid 0, so they are told apart by CPU.
+/// Identifies a task. All idle tasks have pid 0, so the CPU distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskKey {
     /// Thread id.
     pub pid: u32,
-    /// CPU, for idle tasks and those that are not known; otherwise 0.
+    /// CPU number, for idle tasks and unknown ones; otherwise 0.
     pub cpu: u32,
 }
 
 impl TaskKey {
-    /// The task that runs as `pid` on `cpu`.
+    /// The key of the task that runs as `pid` on `cpu`.
     #[must_use]
     pub fn new(pid: u32, cpu: u32) -> Self {
         let one_per_cpu = pid == 0 || pid == kprism_ftrace::UNKNOWN_PID;
@@ -40,56 +40,56 @@ impl TaskKey {
     }
 }
 
-/// What becomes of a call, as soon as it is known.
+/// News of a call, reported as soon as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
-    /// It was entered.
+    /// The call was entered.
     Entered {
-        /// Task.
+        /// Its task.
         key: TaskKey,
         /// Number of the function.
         func: u32,
-        /// Functions below it.
+        /// Number of functions below it on the stack.
         depth: u32,
-        /// It begins an interrupt.
+        /// True if it begins an interrupt.
         interrupt: bool,
     },
-    /// It ended, and its entry was seen. What it called has been told before.
+    /// The call ended, and its entry was seen. Its callees were reported before.
     Ended(TaskKey, Ended),
     /// Its end is not known.
     Unfinished {
-        /// Task.
+        /// Its task.
         key: TaskKey,
-        /// Functions below it.
+        /// Number of functions below it on the stack.
         depth: u32,
     },
 }
 
-/// Calls that wait for their callers, of one task.
+/// Maximum of calls per task that wait for their callers.
 const WAITING: usize = 1 << 16;
 
-/// More than lies between an entry's event and the time of entry that the exit tells.
+/// Maximum of ns between an entry's event and the time of entry that the exit states.
 const SLACK_NS: u64 = 10_000;
 
 #[derive(Debug)]
 struct Frame {
-    /// `None` is an interrupt that an event told of.
+    /// `None` for an interrupt known from an event.
     func: Option<u32>,
     depth: u32,
     start_ns: u64,
     interrupt: bool,
-    /// It runs within an interrupt.
+    /// True if it runs within an interrupt.
     in_irq: bool,
     context: Context,
-    /// Durations of what it called.
+    /// Total duration of its callees.
     called_ns: u64,
     off_ns: u64,
     irq_ns: u64,
     /// Its context, if all callers are known.
     node: Option<u32>,
-    /// Ended calls that wait, if they are not.
+    /// Ended callees that wait, if not all callers are known.
     waiting: Vec<Ended>,
-    /// Events were lost in it, first after this time.
+    /// Time of the first loss of events inside it.
     gap_ns: Option<u64>,
 }
 
@@ -100,12 +100,12 @@ struct Task {
     root: u32,
     stack: Vec<Frame>,
     waiting: Vec<Waiting>,
-    /// Since when it is off the CPU.
+    /// Time since which it is off the CPU, ns.
     out_ns: Option<u64>,
 }
 
-/// A task of which nothing but switches was seen: where only long calls are kept, the first one's exit comes after
-/// it slept.
+/// A task of which only switches were seen. If only long calls are kept, the first one's exit comes after the task
+/// slept.
 #[derive(Debug, Default)]
 struct Stranger {
     out_ns: Option<u64>,
@@ -116,14 +116,14 @@ impl Stranger {
     fn came(&mut self, ns: u64) {
         let Some(start_ns) = self.out_ns.take() else { return };
         if self.offs.len() >= WAITING {
-            // The later ones are more likely to be in the first call that is seen.
+            // The later ones are more likely to lie in the first call that is seen.
             self.offs.drain(..WAITING / 2);
         }
         self.offs.push((start_ns, ns));
     }
 }
 
-/// Something that ended while no caller was open.
+/// An entry that ended while no caller was open.
 #[derive(Debug)]
 enum Waiting {
     Call(Ended),
@@ -137,41 +137,41 @@ struct Cpu {
     going: Option<Going>,
 }
 
-/// A switch that an event told of while the task that leaves still runs: `sched_switch` stands some functions before
-/// the end of `__schedule`'s way to the other stack, and with every function traced, those are events too.
+/// A switch whose event came while the leaving task still runs. `sched_switch` comes some functions before `__schedule`
+/// changes to the other stack. With every function traced, those functions are events too.
 #[derive(Debug, Clone, Copy)]
 struct Going {
     prev: TaskKey,
-    /// When the event told of it.
+    /// Time of the switch's event, ns.
     told_ns: u64,
-    /// The last that was seen of it there.
+    /// Time of the last event of the leaving task on that CPU, ns.
     ns: u64,
 }
 
 /// The state of all tasks.
 #[derive(Debug)]
 pub struct Calls {
-    /// In the order of their appearance.
+    /// Tasks in order of appearance.
     tasks: Vec<Task>,
     numbers: HashMap<TaskKey, usize>,
-    /// The one that was asked for last: events of a task come in rows.
+    /// The task looked up last: events of a task come in sequence.
     last: Option<(TaskKey, usize)>,
     strangers: HashMap<TaskKey, Stranger>,
     cpus: HashMap<u32, Cpu>,
-    /// The sums.
+    /// Sums by calling context.
     pub tree: Tree,
-    /// What was counted.
+    /// Counters of calls, losses and skipped records.
     pub counts: Counts,
-    /// If kept: what became of calls whose entries were seen, since it was last taken.
+    /// If enabled: the news of calls whose entries were seen, since it was last taken.
     pub log: Option<Vec<Told>>,
-    /// Whether times of different tasks compare.
+    /// True if times of different tasks are comparable.
     timed: bool,
-    /// Switches are told by events.
+    /// True if switches are known from events.
     told: bool,
 }
 
 impl Calls {
-    /// Begins. `timed`: times of different tasks compare.
+    /// Starts without tasks. `timed` is true if times of different tasks are comparable.
     #[must_use]
     pub fn new(timed: bool) -> Self {
         Calls {
@@ -188,12 +188,12 @@ impl Calls {
         }
     }
 
-    /// Keys of the tasks by their number, and the roots of their trees.
+    /// Keys of the tasks, in order of their numbers, with the roots of their trees.
     pub fn tasks(&self) -> impl Iterator<Item = (TaskKey, u32)> + '_ {
         self.tasks.iter().map(|task| (task.key, task.root))
     }
 
-    /// The number of a task, which is a new one if it has not been seen.
+    /// The number of a task. A new task gets a new number.
     fn task(&mut self, key: TaskKey) -> usize {
         if let Some(number) = self.known(key) {
             return number;
@@ -218,14 +218,14 @@ impl Calls {
         Some(number)
     }
 
-    /// The task runs on this CPU at this time: if another one did last, there was a switch in between.
+    /// The task runs on this CPU at this time. If another task ran there last, there was a switch in between.
     ///
-    /// `began`: when the call did that ends now, if one does.
+    /// `began` is the start of the call that ends now, if one does.
     fn runs(&mut self, key: TaskKey, cpu: u32, ns: u64, began: Option<u64>) {
         let state = self.cpus.entry(cpu).or_default();
         state.last_ns = ns;
         if let Some(going) = &mut state.going {
-            // What was open when the task left ends only when it is back.
+            // Calls that were open when the task left can end only when it is back.
             let back = began.is_some_and(|began| began < going.told_ns);
             if going.prev == key && !back {
                 going.ns = ns;
@@ -248,7 +248,7 @@ impl Calls {
         }
     }
 
-    /// The task that left a CPU does nothing more there: the next one is on it since.
+    /// The task that left a CPU does nothing more there. The next task has run there since.
     fn gone(&mut self, cpu: u32) {
         let Some(state) = self.cpus.get_mut(&cpu) else { return };
         if let (Some(going), Some(next)) = (state.going.take(), state.current) {
@@ -278,7 +278,7 @@ impl Calls {
         let Some(start_ns) = task.out_ns.take() else { return };
         match task.stack.last_mut() {
             Some(top) => top.off_ns = top.off_ns.saturating_add(ns.saturating_sub(start_ns)),
-            // Where only long calls are kept, a task's next event comes long after it did.
+            // If only long calls are kept, a task's next event comes long after it is back.
             None if self.told && task.waiting.len() < WAITING => {
                 task.waiting.push(Waiting::Off { start_ns, end_ns: ns })
             }
@@ -286,7 +286,7 @@ impl Calls {
         }
     }
 
-    /// A CPU goes over from one task to another, as an event tells.
+    /// Handles the event of a task switch.
     pub fn switch(&mut self, cpu: u32, ns: u64, prev: TaskKey, next: TaskKey) {
         self.told = true;
         self.gone(cpu);
@@ -295,7 +295,7 @@ impl Calls {
         self.leave(prev, ns);
     }
 
-    /// A function is entered.
+    /// Handles the entry of a function.
     pub fn entry(&mut self, at: At, func: u32, depth: u32, names: &Names<'_>) {
         let At { key, cpu, ns, context } = at;
         self.runs(key, cpu, ns, None);
@@ -339,7 +339,7 @@ impl Calls {
         });
     }
 
-    /// The top frame's end is not known: what it called goes to its caller.
+    /// Removes the top frame, whose end is unknown. Its callees go to its caller.
     fn give_up(&mut self, number: usize) {
         let Calls { tasks, tree, counts, log, .. } = self;
         let task = &mut tasks[number];
@@ -362,8 +362,8 @@ impl Calls {
         }
     }
 
-    /// When the call began that an exit ends, as far as that tells who runs: the function that hands a tracepoint to
-    /// its listeners is open at each event.
+    /// The start of the call that an exit ends, as far as it shows which task runs. The function that passes a
+    /// tracepoint to its listeners is open at each event.
     fn began(&mut self, key: TaskKey, exit: &Exit<'_>, func: Option<u32>, names: &Names<'_>) -> Option<u64> {
         let number = self.known(key);
         let frames = number.map_or(&[][..], |number| &self.tasks[number].stack);
@@ -374,7 +374,7 @@ impl Calls {
         frame.map(|f| f.start_ns).or(exit.call_ns).filter(|_| tells)
     }
 
-    /// A function returns. `func` is known unless the source does not name it.
+    /// Handles the exit of a function. `func` is given unless the source does not name it.
     pub fn exit(
         &mut self,
         at: At,
@@ -410,7 +410,7 @@ impl Calls {
         self.rebuild(number, cpu, (start_ns, end_ns), (func, exit.depth, context), inside, names);
     }
 
-    /// The top frame ends.
+    /// Ends the top frame.
     fn close(&mut self, number: usize, cpu: u32, start_ns: u64, end_ns: u64, names: &Names<'_>) {
         let Calls { tasks, tree, counts, timed, log, .. } = self;
         let task = &mut tasks[number];
@@ -460,7 +460,7 @@ impl Calls {
         bound(task, tree, counts);
     }
 
-    /// A call whose exit alone is there; it called what ended since it began.
+    /// Builds a call of which only the exit was seen. Its callees are the calls that ended since it began.
     fn rebuild(
         &mut self,
         number: usize,
@@ -488,7 +488,8 @@ impl Calls {
             call.off_below_ns = call.off_below_ns.saturating_add(off_ns);
             call.inner.push(child);
         };
-        // The middle: times of a text are cut to microseconds, so that a call may seem to begin before its caller.
+        // The middle is compared: times of a text are rounded down to microseconds, so a call may seem to begin before
+        // its caller.
         let middle = |from: u64, to: u64| from + to.saturating_sub(from) / 2;
         let within = |child: &Ended| child.depth > depth && middle(child.start_ns, child.end_ns) >= start_ns;
         match task.stack.last_mut() {
@@ -515,14 +516,14 @@ impl Calls {
         }
         call.inner.reverse();
         let role = names.role(func);
-        // What it called in an interrupt shows there; the outermost of those began it.
+        // Callees in an interrupt are known by their context. The outermost of them began the interrupt.
         if context == Context::Task {
             call.inner.iter_mut().for_each(|child| child.interrupt |= names.role(child.func).interrupt);
         }
-        // A switch before the first event of the trace is not told.
+        // There is no event for a switch before the first event of the trace.
         let waits = inside.is_none() && role.schedules && (!*told || call.off_ns == 0);
         if let Some(inside) = inside {
-            // What was called and not kept has its time on a CPU there, and off it in the call's own.
+            // Callees that were not kept: their time on a CPU is in `inside`, and their time off it in the call's own.
             call.off_ns = inside.off_ns.saturating_sub(call.off_below_ns);
             called = called.max(inside.called_ns.saturating_add(call.off_below_ns));
         }
@@ -530,7 +531,7 @@ impl Calls {
         let ns = call.ns();
         match task.stack.last_mut() {
             None if depth == 0 => {
-                // Whatever waits began before: its callers are not going to come.
+                // The waiting calls began before this one, so their callers will not come.
                 counts.uprooted += settle(task, tree);
                 call.interrupt = context != Context::Task || role.interrupt;
                 tree.end_all(task.root, task.number, vec![call]);
@@ -540,7 +541,7 @@ impl Calls {
                 parent.called_ns = parent.called_ns.saturating_add(ns);
                 match parent.node {
                     Some(node) => {
-                        // What it called has been told as its caller's.
+                        // Its callees were already reported as its caller's.
                         call.gapped = true;
                         tree.end_all(node, task.number, vec![call]);
                     }
@@ -551,7 +552,7 @@ impl Calls {
         bound(task, tree, counts);
     }
 
-    /// A handler of interrupts begins, as an event tells.
+    /// Handles the event that an interrupt's handler begins.
     pub fn irq_enter(&mut self, at: At) {
         let At { key, cpu, ns, context } = at;
         self.runs(key, cpu, ns, None);
@@ -562,7 +563,7 @@ impl Calls {
             func: None,
             depth: top.depth,
             start_ns: ns,
-            // Where functions tell of the interrupt already, the event adds nothing.
+            // If the functions already show the interrupt, the event adds nothing.
             interrupt: !top.in_irq,
             in_irq: true,
             context: if rank(context) > rank(top.context) { context } else { top.context },
@@ -575,7 +576,7 @@ impl Calls {
         });
     }
 
-    /// It ends.
+    /// Handles the event that an interrupt's handler ends.
     pub fn irq_exit(&mut self, at: At) {
         let At { key, cpu, ns, .. } = at;
         self.runs(key, cpu, ns, None);
@@ -596,7 +597,7 @@ impl Calls {
         parent.waiting.extend(frame.waiting);
     }
 
-    /// Events of a CPU were lost before this time.
+    /// Handles the loss of a CPU's events before this time.
     pub fn lost(&mut self, cpu: u32, count: Option<u64>) {
         match count {
             Some(count) => self.counts.lost = self.counts.lost.saturating_add(count),
@@ -613,7 +614,7 @@ impl Calls {
         }
     }
 
-    /// The trace is at its end: calls that are open stay unfinished.
+    /// Ends the trace. Calls that are still open are unfinished.
     pub fn finish(&mut self) {
         let mut cpus: Vec<u32> = self.cpus.keys().copied().collect();
         cpus.sort_unstable();
@@ -628,25 +629,25 @@ impl Calls {
     }
 }
 
-/// What the recorder of a call knows of all that it called, kept or not.
+/// A recorder's totals over all callees of a call, kept or not.
 #[derive(Debug, Clone, Copy)]
 pub struct Inside {
-    /// On a CPU.
+    /// Time on a CPU, ns.
     pub called_ns: u64,
-    /// Off it, in the call itself too.
+    /// Time off the CPU, ns, including the call's own.
     pub off_ns: u64,
 }
 
-/// Where and when something happens.
+/// Position of an event: task, CPU, time and context.
 #[derive(Debug, Clone, Copy)]
 pub struct At {
-    /// Task.
+    /// The task.
     pub key: TaskKey,
-    /// CPU.
+    /// CPU number.
     pub cpu: u32,
-    /// Time.
+    /// Time, ns.
     pub ns: u64,
-    /// What interrupted the task, if anything.
+    /// The context that interrupted the task, if any.
     pub context: Context,
 }
 
@@ -658,7 +659,8 @@ fn rank(context: Context) -> u8 {
     }
 }
 
-/// What remains of a call's time is its own; where it only waits, that was off the CPU.
+/// Splits a call's time: the rest after its callees is its own. If the function only waits, its own time was off the
+/// CPU.
 fn split(call: &mut Ended, called_ns: u64, waits: bool, counts: &mut Counts) {
     let ns = call.ns();
     let called = called_ns.min(ns);
@@ -671,7 +673,7 @@ fn split(call: &mut Ended, called_ns: u64, waits: bool, counts: &mut Counts) {
     }
 }
 
-/// Tells calls whose callers are not going to come, as outermost ones.
+/// Reports all waiting calls as outermost ones, because their callers will not come.
 fn settle(task: &mut Task, tree: &mut Tree) -> u64 {
     let calls: Vec<Ended> = task
         .waiting
@@ -686,7 +688,7 @@ fn settle(task: &mut Task, tree: &mut Tree) -> u64 {
     count
 }
 
-/// Keeps what waits within bounds.
+/// Limits the number of waiting calls.
 fn bound(task: &mut Task, tree: &mut Tree, counts: &mut Counts) {
     if task.waiting.len() > WAITING || task.stack.last().is_some_and(|f| f.waiting.len() > WAITING) {
         counts.uprooted += settle(task, tree);

@@ -1,47 +1,48 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How much of a function's time is the tracer's own.
+//! Estimates the tracer's share of a function's time.
 //!
-//! In: what tracing cost where it was recorded ([`Cost`], from the run's manifest), and a function's [`Row`]. Out: ns
-//! of its total. Where every call was kept, they are counted: each call below a function adds all that a traced call
-//! costs, its own what lies between the two times. Where only long calls were kept, those that were dropped cost as
-//! much and nobody counted them: how much of a total is tracing is then not known, only what it would be for a path
-//! of many calls such as the one that was measured. Work that calls nothing is not slowed down at all.
+//! Input: the measured cost of tracing where it was recorded ([`Cost`], from the run's manifest), and a function's
+//! [`Row`]. Output: ns of its total. If every call was kept, calls can be counted: each call below a function adds the
+//! full cost of a traced call, the function's own call adds the part between its two timestamps. If only long calls
+//! were kept, the dropped ones cost as much but were not counted. The share is then unknown; only the share on a path
+//! of many calls, such as the measured one, can be given. Code that calls nothing is not slowed down at all.
 
 use serde::{Deserialize, Serialize};
 
 use crate::rows::Row;
 
-/// What tracing adds, as measured.
+/// The measured cost of tracing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cost {
-    /// To each traced call, ns.
+    /// Cost of each traced call, ns.
     pub call_ns: u64,
-    /// Of that, between the two times that are recorded.
+    /// Its part between the two recorded times, ns.
     pub inside_ns: Option<u64>,
-    /// A path through many functions takes so many times as long.
+    /// Factor by which a path through many functions becomes slower.
     pub slowdown: Option<f64>,
-    /// Calls were dropped in the kernel for being short.
+    /// True if the kernel dropped short calls.
     pub dropped: bool,
 }
 
-/// From here on, in percent, an average says more about the tracer than is good.
+/// Share of the tracer, in percent, from which a function's average is marked as unreliable.
 pub const INFLATED: f64 = 20.0;
 
 impl Cost {
-    /// The tracer's own part of a function's total, ns; nothing where it cannot be known.
+    /// The tracer's share of a function's total, ns; `None` if unknown.
     #[must_use]
     pub fn of(&self, row: &Row) -> Option<u64> {
         (!self.dropped).then(|| self.counted(row))
     }
 
-    /// The same, in percent of the total.
+    /// The tracer's share in percent of the total; `None` if unknown.
     #[must_use]
     pub fn percent(&self, row: &Row) -> Option<f64> {
         self.of(row).map(|ns| percent(ns, row))
     }
 
-    /// The tracer's part if the function calls as many others as the path that was measured, ns; where it is known, that.
+    /// The tracer's share in ns if it is known; else the share if the function makes as many calls as the measured
+    /// path.
     #[must_use]
     pub fn as_path(&self, row: &Row) -> u64 {
         let on_cpu = row.total_ns.saturating_sub(row.off_ns).saturating_sub(row.irq_ns);
@@ -52,7 +53,7 @@ impl Cost {
         self.counted(row).max(guessed).min(row.total_ns)
     }
 
-    /// Whether a function's total says more about the tracer than is good.
+    /// Rates the reliability of a function's total.
     #[must_use]
     pub fn mark(&self, row: &Row) -> Mark {
         match (self.percent(row), percent(self.as_path(row), row)) {
@@ -68,19 +69,19 @@ impl Cost {
     }
 }
 
-/// What is to be thought of a function's time.
+/// Reliability of a function's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// Little of it is the tracer's.
+    /// The tracer's share is small.
     Sound,
-    /// [`INFLATED`] percent and more are.
+    /// The tracer's share is [`INFLATED`] percent or more.
     Inflated,
-    /// They may be: it depends on how much it calls.
+    /// The share may be that large, depending on the number of calls.
     Perhaps,
 }
 
 impl Mark {
-    /// As tables show it.
+    /// The mark as tables show it.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {

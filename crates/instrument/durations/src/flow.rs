@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Durations from a flow: of every function that ran, those that no tracer may touch too.
+//! Durations from a flow: of every function that ran, including those that no tracer may touch.
 //!
-//! In: a [`replay`](mod@kprism_flow::replay) of the run. Out: [`Measured`], as from a trace. The flow knows for each
-//! call how long its task was on a CPU, so time off it is exact; interrupts are frames of their own.
+//! Input: a [`replay`](mod@kprism_flow::replay) of the run. Output: [`Measured`], as from a trace. The flow has each
+//! call's time on a CPU, so its time off the CPU is exact. Interrupts are frames of their own.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use kprism_profile::{Counts, CpuTotals, FrameKind, Func, Profile, Task, Times, T
 use crate::measured::Measured;
 use crate::tree::{Ended, Tree};
 
-/// Measures the flow as it is replayed.
+/// The listener that measures a replayed flow.
 #[derive(Default)]
 pub struct Collector {
     stacks: Stacks,
@@ -29,7 +29,7 @@ struct Heard {
     numbers: HashMap<u32, u32>,
     funcs: Vec<u32>,
     tasks: Vec<Thread>,
-    /// Tasks as they are called by now, and what that was counted by.
+    /// Current tasks and names, and the count of renames for which they are valid.
     named: (Vec<replay::Task>, u32),
     cpus: Vec<CpuTotals>,
     tree: Tree,
@@ -45,7 +45,7 @@ struct Frame {
     node: u32,
     func: u32,
     counts: bool,
-    /// Sums over what it called.
+    /// Sums over its callees.
     called_ns: u64,
     called_on_cpu_ns: u64,
 }
@@ -74,7 +74,7 @@ impl Heard {
         totals.last_ns = totals.last_ns.max(at.ns());
     }
 
-    /// Frames that ended unseen.
+    /// Drops frames whose end was not seen.
     fn drop_from(&mut self, task: usize, depth: usize) {
         while self.thread(task).stack.len() > depth {
             if let Some(frame) = self.tasks[task].stack.pop() {
@@ -152,7 +152,7 @@ impl Listener for Collector {
 }
 
 impl Collector {
-    /// Ends: what was measured.
+    /// Ends the replay and returns the durations.
     pub fn finish(self, resolver: &impl Resolve) -> Measured {
         let mut heard = self.heard;
         for task in 0..heard.tasks.len() {

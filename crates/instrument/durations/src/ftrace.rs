@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Events of ftrace to calls, and what is left of a run when they are at their end.
+//! Durations from ftrace's events: passes them to [`Calls`], and collects the result at the end of a run.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::measured::{Measured, Switch};
 use crate::names::{Name, Names};
 use crate::record::CallRecord;
 
-/// Switches that are kept for the timeline of CPUs.
+/// Maximum of switches kept for the timeline of CPUs.
 const SWITCHES: usize = 1 << 20;
 
-/// What a run's events are told to.
+/// Receives a run's events.
 pub struct Collector<'n> {
     names: Names<'n>,
     calls: Calls,
@@ -26,7 +26,7 @@ pub struct Collector<'n> {
 }
 
 impl<'n> Collector<'n> {
-    /// Begins. `timed`: times of different tasks compare.
+    /// Starts without events. `timed` is true if times of different tasks are comparable.
     #[must_use]
     pub fn new(names: Names<'n>, timed: bool) -> Self {
         Collector {
@@ -39,12 +39,12 @@ impl<'n> Collector<'n> {
         }
     }
 
-    /// From now on, what becomes of calls is kept for [`Collector::take_log`].
+    /// Keeps the news of calls for [`Collector::take_log`] from now on.
     pub fn keep_log(&mut self) {
         self.calls.log = Some(Vec::new());
     }
 
-    /// What became of calls whose entries were seen, since this was asked last; `into` is emptied first.
+    /// Moves the news of calls whose entries were seen since the last call to `into`, which is emptied first.
     pub fn take_log(&mut self, into: &mut Vec<Told>) {
         into.clear();
         if let Some(log) = &mut self.calls.log {
@@ -52,42 +52,42 @@ impl<'n> Collector<'n> {
         }
     }
 
-    /// From now on, calls whose entries are not there are kept, for [`Measured::rebuilt`].
+    /// Keeps calls without an entry for [`Measured::rebuilt`] from now on.
     pub fn keep_rebuilt(&mut self) {
         self.calls.tree.rebuilt = Some(Vec::new());
     }
 
-    /// The name of a thread, as it is known by now.
+    /// The name of a thread, as known so far.
     #[must_use]
     pub fn comm(&self, pid: u32) -> Option<&str> {
         self.comms.get(&pid).map(String::as_str)
     }
 
-    /// The process of a thread.
+    /// The process id of a thread.
     #[must_use]
     pub fn tgid(&self, pid: u32) -> u32 {
         self.tgids.get(&pid).copied().unwrap_or(pid)
     }
 
-    /// Names of threads; those already known stay.
+    /// Adds names of threads. Known names stay.
     pub fn name_tasks(&mut self, comms: impl IntoIterator<Item = (u32, String)>) {
         for (pid, comm) in comms {
             self.comms.entry(pid).or_insert(comm);
         }
     }
 
-    /// A thread has another name from now on.
+    /// Renames a thread from now on.
     pub fn rename_task(&mut self, pid: u32, tgid: u32, comm: &str) {
         self.comms.insert(pid, comm.to_owned());
         self.tgids.insert(pid, tgid);
     }
 
-    /// Process ids of threads.
+    /// Adds process ids of threads.
     pub fn group_tasks(&mut self, tgids: impl IntoIterator<Item = (u32, u32)>) {
         self.tgids.extend(tgids);
     }
 
-    /// Takes an event.
+    /// Handles an event.
     pub fn event(&mut self, event: &Event<'_>) {
         let &Event { ns, cpu, pid, context, .. } = event;
         self.seen(cpu, ns);
@@ -125,7 +125,7 @@ impl<'n> Collector<'n> {
         }
     }
 
-    /// Takes a call that a recorder kept. Calls of a task must come in the order in which they ended.
+    /// Handles a call that a recorder kept. Calls of a task must come in the order of their ends.
     pub fn kept(&mut self, record: &CallRecord) {
         let CallRecord { cpu, pid, depth, .. } = *record;
         self.seen(cpu, record.exit_ns);
@@ -146,7 +146,7 @@ impl<'n> Collector<'n> {
         totals.last_ns = totals.last_ns.max(ns);
     }
 
-    /// Ends: what was measured. `resolve` names the function at an address: name and module.
+    /// Ends the trace and returns the durations. `resolve` gives the name and module of the function at an address.
     pub fn finish(mut self, resolve: impl Fn(u64) -> Option<(String, String)>) -> Measured {
         self.calls.finish();
         let funcs: Vec<Func> = self.names.all().iter().map(|name| func(name, &resolve)).collect();
@@ -171,7 +171,7 @@ impl<'n> Collector<'n> {
         let rebuilt = rebuilt.into_iter().map(|(task, call)| (keys[task as usize], call)).collect();
         let mut slices = tree.slices;
         slices.retain(|s| s.end_ns - s.start_ns >= tree.shortest_ns);
-        // Outer ones before those they hold, which ended first.
+        // Outer calls come before the calls inside them, which ended first.
         slices.sort_by_key(|s| (s.task, s.start_ns, std::cmp::Reverse(s.end_ns), s.depth));
         let totals = Totals { per_cpu };
         let profile = Profile { funcs, tasks, nodes: tree.nodes, slices, totals, ..Profile::default() };
@@ -179,7 +179,7 @@ impl<'n> Collector<'n> {
     }
 }
 
-/// A function as views show it.
+/// A function in the form for views.
 fn func(name: &Name, resolve: &impl Fn(u64) -> Option<(String, String)>) -> Func {
     match name {
         Name::Address(start) => {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long functions took: from entries and exits to calls, from calls to numbers.
+//! Function durations: builds calls from entries and exits, and computes times from calls.
 //!
-//! What comes in: events of [`kprism_ftrace`] ([`ftrace`]), what the BPF recorder left ([`record`], [`aggregate`]), or a
-//! flow ([`flow`]). What goes out: [`Measured`]: the [`Profile`](kprism_profile::Profile) that every view of kprism
-//! shows, and beside it what only durations have ([`Times`](kprism_profile::Times)).
+//! Input: events of [`kprism_ftrace`] ([`ftrace`]), the BPF recorder's files ([`record`], [`aggregate`]), or a flow
+//! ([`flow`]). Output: [`Measured`], which is the [`Profile`](kprism_profile::Profile) that every view of kprism shows,
+//! plus data that only durations have ([`Times`](kprism_profile::Times)).
 //!
 //! | step | module |
 //! |---|---|
@@ -11,11 +11,11 @@
 //! | entries and exits to calls, task by task | [`calls`] |
 //! | calls to a tree of calling contexts and a timeline | [`tree`] |
 //! | the tree to rows: by function, by task, callers, callees | [`rows`] |
-//! | what of it is the tracer's own | [`cost`] |
+//! | the tracer's share of a time | [`cost`] |
 //!
-//! Where a call's time went is told apart as it ends: **self** is what remains of its duration after the functions
-//! that it called, the time in which its task was not on a CPU (**off CPU**), and interrupts. None of them is ever
-//! negative. Memory grows with calling contexts and open calls, not with the length of the trace.
+//! A call's time is split when it ends. Its **self** time is its duration without its callees, without the time in
+//! which its task was not on a CPU (**off CPU**), and without interrupts. No part is ever negative. Memory grows with
+//! calling contexts and open calls, not with the length of the trace.
 
 #![forbid(unsafe_code)]
 

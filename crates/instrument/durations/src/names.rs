@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Functions, numbered in the order in which they were met.
+//! Functions, numbered in order of appearance.
 
 use foldhash::HashMap;
 use kprism_ftrace::Func;
@@ -13,23 +13,23 @@ pub enum Name {
     Text(String),
 }
 
-/// What is special about a function.
+/// Special properties of a function.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Role {
     /// It begins or ends the handling of an interrupt.
     pub interrupt: bool,
-    /// It waits: its own time is spent off the CPU.
+    /// It waits: its own time is off the CPU.
     pub schedules: bool,
-    /// It hands a tracepoint to its listeners.
+    /// It passes a tracepoint to its listeners.
     pub tracepoint: bool,
 }
 
 impl Role {
-    /// The role of a kernel function of this name.
+    /// The role of the kernel function with this name.
     #[must_use]
     pub fn of(name: &str) -> Self {
         let stem = name.trim_start_matches('_');
-        // What the kernel's own marks of interrupt context do not cover: they are set and taken back in these.
+        // Functions outside the kernel's marks of interrupt context, because they set and clear those marks.
         let interrupt = stem.starts_with("sysvec_")
             || matches!(
                 stem,
@@ -64,13 +64,13 @@ pub struct Names<'n> {
     by_text: HashMap<String, u32>,
     names: Vec<Name>,
     roles: Vec<Role>,
-    /// The role of the function at an address.
+    /// Returns the role of the function at an address.
     role_at: Option<Box<dyn Fn(u64) -> Role + 'n>>,
 }
 
 impl<'n> Names<'n> {
-    /// Functions of a machine; `name_at` says which one an address is in. ftrace's addresses are a few bytes into
-    /// their functions.
+    /// Functions of a machine. `name_at` returns the function that contains an address. ftrace's addresses are a few
+    /// bytes after the start of their functions.
     pub fn new<S: AsRef<str>>(name_at: impl Fn(u64) -> Option<S> + 'n) -> Self {
         let role = move |address| name_at(address).map_or(Role::default(), |name| Role::of(name.as_ref()));
         Names { role_at: Some(Box::new(role)), ..Names::default() }
@@ -101,7 +101,7 @@ impl<'n> Names<'n> {
         known
     }
 
-    /// What is special about a function.
+    /// The special properties of a function.
     #[must_use]
     pub fn role(&self, func: u32) -> Role {
         self.roles.get(func as usize).copied().unwrap_or_default()

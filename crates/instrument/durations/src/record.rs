@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kept calls as a recorder writes them: `streams/bpf/calls.bin`.
+//! The calls that a recorder kept: `streams/bpf/calls.bin`.
 //!
 //! Records of 72 bytes, little-endian, no header, in the order in which the calls ended on each CPU:
 //!
-//! | offset | type | what |
+//! | offset | type | meaning |
 //! |---|---|---|
 //! | 0 | u64 | address of the function |
 //! | 8 | u64 | time of entry, ns |
@@ -14,14 +14,15 @@
 //! | 36 | u32 | traced functions of the same thread that were open at entry |
 //! | 40 | u64 | ns on a CPU in traced functions called by it |
 //! | 48 | [u8; 16] | name of the task, ended by 0 |
-//! | 64 | u64 | ns off the CPU, in it or in what it called |
+//! | 64 | u64 | ns off the CPU, in it or in its callees |
 //!
-//! In: bytes. Out: [`CallRecord`]s, and back. A file cut short in a record is an error after the whole ones.
+//! The crate reads them to [`CallRecord`]s, and writes them. A file that ends inside a record gives an error after the
+//! complete ones.
 
-/// Bytes of a record.
+/// Size of a record, bytes.
 pub const SIZE: usize = 72;
 
-/// One call that was kept.
+/// A call that a recorder kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallRecord {
     /// Address of the function.
@@ -40,24 +41,24 @@ pub struct CallRecord {
     pub depth: u32,
     /// Time on a CPU in traced functions called by it, ns.
     pub child_ns: u64,
-    /// Time off the CPU, in it or in them, ns.
+    /// Time off the CPU, in it or in its callees, ns.
     pub off_ns: u64,
     /// Name of the task, ended by 0.
     pub comm: [u8; 16],
 }
 
-/// A record that the file's end cut short.
+/// The last record is incomplete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("calls.bin: offset {offset}: expected a record of {SIZE} bytes, found {found}")]
 pub struct CutShort {
-    /// Where it begins.
+    /// Offset of its start.
     pub offset: u64,
-    /// Bytes of it that are there.
+    /// Number of bytes present.
     pub found: usize,
 }
 
 impl CallRecord {
-    /// The record as bytes.
+    /// Encodes the record.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; SIZE] {
         let mut out = [0; SIZE];
@@ -74,7 +75,7 @@ impl CallRecord {
         out
     }
 
-    /// The record that these bytes are.
+    /// Decodes a record.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; SIZE]) -> Self {
         let quad = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));

@@ -12,26 +12,27 @@ pub struct Row {
     pub func: u32,
     /// Calls that ended.
     pub calls: u64,
-    /// From entry to exit; of recursion the outermost call only.
+    /// Time from entry to exit, ns; in a recursion only of the outermost call.
     pub total_ns: u64,
-    /// From entry to exit of each call, inner ones of recursion again.
+    /// Time from entry to exit of each call, ns; in a recursion also of the inner calls.
     pub sum_ns: u64,
-    /// Its own time on a CPU: without what it called, without interrupts and being off the CPU.
+    /// Own time on a CPU, ns: without callees, interrupts and time off the CPU.
     pub self_ns: u64,
-    /// Total without what it called: self, and its own time in interrupts that events told of, and off the CPU.
+    /// Total without callees, ns: self time, plus the function's own time off the CPU and in interrupts known from
+    /// events.
     pub local_ns: u64,
-    /// Not on a CPU, in it or in what it called; of recursion the outermost call only.
+    /// Time off the CPU in it or its callees, ns; in a recursion only of the outermost call.
     pub off_ns: u64,
-    /// In interrupts, likewise.
+    /// Time in interrupts, ns; in a recursion only of the outermost call.
     pub irq_ns: u64,
-    /// Calls that are not inside another of the same function.
+    /// Number of calls that are not inside another of the same function.
     pub outermost: u64,
-    /// Calls of all functions below those.
+    /// Number of calls of all functions below those.
     pub below: u64,
 }
 
-/// For each context: time off the CPU and in interrupts, its own and of all it called, and whether the same function
-/// is among its callers.
+/// For each context: time off the CPU and in interrupts, including its callees, and whether the same function is among
+/// its callers.
 struct Sums {
     off: Vec<u64>,
     irq: Vec<u64>,
@@ -56,7 +57,7 @@ fn sums(profile: &Profile, times: &Times) -> Sums {
         let up = node.parent as usize;
         let time = times.nodes.get(i).copied().unwrap_or_default();
         let own = time.total_ns;
-        // Some of what is below was called by calls that did not end, whose time is not in the total.
+        // Some callees were called by calls that did not end, whose time is not in the total.
         let inner = [node.ns, time.off_ns, time.irq_ns].iter().fold(own, |ns, part| ns.saturating_sub(*part));
         if callees[i] > inner {
             let part = u128::from(below[i]) * u128::from(inner) / u128::from(callees[i]);
@@ -68,7 +69,7 @@ fn sums(profile: &Profile, times: &Times) -> Sums {
         irq[up] = irq[up].saturating_add(interrupts);
         below[up] = below[up].saturating_add(below[i]).saturating_add(node.calls);
     }
-    // Likewise: a total of calls that ended holds no more waiting than itself.
+    // Likewise, the total of ended calls cannot hold more waiting time than its own duration.
     for (i, time) in times.nodes.iter().enumerate().take(nodes.len()) {
         irq[i] = irq[i].min(time.total_ns);
         off[i] = off[i].min(time.total_ns - irq[i]);
@@ -97,7 +98,7 @@ fn sums(profile: &Profile, times: &Times) -> Sums {
     Sums { off, irq, below, inner, task }
 }
 
-/// Adds context `i` to a row. `outermost`: its total counts.
+/// Adds context `i` to a row. `outermost` is true if its total counts.
 fn add(row: &mut Row, profile: &Profile, times: &Times, sums: &Sums, i: usize, outermost: bool) {
     let (node, time) = (&profile.nodes[i], times.nodes.get(i).copied().unwrap_or_default());
     let plus = |a: &mut u64, b: u64| *a = a.saturating_add(b);
@@ -136,14 +137,14 @@ fn grouped<K: Ord>(
     rows.into_iter().collect()
 }
 
-/// Functions over the tasks that are taken (by number).
+/// Rows by function, over the tasks selected by number.
 #[must_use]
 pub fn functions(profile: &Profile, times: &Times, taken: &[bool]) -> Vec<Row> {
     let rows = grouped(profile, times, taken, |i, _| Some(profile.nodes[i].func), |i, s| !s.inner[i]);
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-/// Functions of each task: its number, and the row.
+/// Rows by function for each task, with the task's number.
 #[must_use]
 pub fn by_task(profile: &Profile, times: &Times, taken: &[bool]) -> Vec<(u32, Row)> {
     let key = |i: usize, s: &Sums| Some((s.task[i], profile.nodes[i].func));
@@ -151,7 +152,7 @@ pub fn by_task(profile: &Profile, times: &Times, taken: &[bool]) -> Vec<(u32, Ro
     rows.into_iter().map(|((task, _), row)| (task, row)).collect()
 }
 
-/// What functions that `is` says were called by these call: rows of callees, for calls from them.
+/// Rows of the functions called from functions for which `is` returns true, for those calls only.
 #[must_use]
 pub fn callees(profile: &Profile, times: &Times, taken: &[bool], is: impl Fn(u32) -> bool) -> Vec<Row> {
     let key = |i: usize, _: &Sums| {
@@ -162,7 +163,7 @@ pub fn callees(profile: &Profile, times: &Times, taken: &[bool], is: impl Fn(u32
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-/// Who calls these functions: rows of callers (`None`: no traced function), for the calls they make to them.
+/// Rows of the callers of these functions, for those calls only. `None` is a caller that was not traced.
 #[must_use]
 pub fn callers(
     profile: &Profile,

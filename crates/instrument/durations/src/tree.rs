@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ended calls, summed up by calling context as they come, and the longest of them one by one.
+//! Sums up ended calls by calling context as they come, and keeps the longest ones.
 
 use foldhash::HashMap;
 use kprism_profile::histogram::Counter;
@@ -7,60 +7,60 @@ use kprism_profile::{FrameKind, NO_PARENT, Node, Slice};
 
 use kprism_profile::{FuncTimes, NodeTimes};
 
-/// A call that ended. What it called has been told before or is in `inner`.
+/// A call that ended. Its callees have been reported before, or are in `inner`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ended {
     /// Number of the function.
     pub func: u32,
-    /// How it began.
+    /// True if it began an interrupt.
     pub interrupt: bool,
     /// CPU on which it ended.
     pub cpu: u32,
-    /// Functions below it.
+    /// Number of functions below it on the stack.
     pub depth: u32,
-    /// When it began.
+    /// Start time, ns.
     pub start_ns: u64,
-    /// When it ended.
+    /// End time, ns.
     pub end_ns: u64,
-    /// Its own time on a CPU.
+    /// Own time on a CPU, ns.
     pub self_ns: u64,
-    /// Its own time off the CPU.
+    /// Own time off the CPU, ns.
     pub off_ns: u64,
-    /// Time off the CPU in what it called, where the recorder counted that for both together.
+    /// Time off the CPU in its callees, ns, if the recorder counted it together with its own.
     pub off_below_ns: u64,
-    /// Interrupts in its own time.
+    /// Interrupts in its own time, ns.
     pub irq_ns: u64,
-    /// Events were lost in it.
+    /// True if events were lost in it.
     pub gapped: bool,
-    /// Its entry was not there: its exit told when it began.
+    /// True if its entry was not seen: its exit states its start.
     pub rebuilt: bool,
-    /// What it called, if it could not be told before its callers were known.
+    /// Its callees, if they had to wait until its callers were known.
     pub inner: Vec<Ended>,
 }
 
 impl Ended {
-    /// From entry to exit.
+    /// Time from entry to exit, ns.
     #[must_use]
     pub fn ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
     }
 }
 
-/// Calls of the timeline that are kept. When there are more, the shortest go.
+/// Maximum of calls in the timeline. Beyond it, the shorter ones are dropped.
 const SLICES: usize = 1 << 20;
 
-/// The sums.
+/// Sums by calling context.
 #[derive(Debug, Default)]
 pub struct Tree {
     /// Contexts; a caller comes before its callees.
     pub nodes: Vec<Node>,
-    /// Their times.
+    /// Times by context.
     pub times: Vec<NodeTimes>,
     /// Calls of the timeline.
     pub slices: Vec<Slice>,
-    /// Only calls of at least this many ns are in it.
+    /// Minimum duration of calls in the timeline, ns.
     pub shortest_ns: u64,
-    /// If kept: calls that were rebuilt and the numbers of their tasks, callers before callees.
+    /// If enabled: rebuilt calls with the numbers of their tasks, callers before callees.
     pub rebuilt: Option<Vec<(u32, Ended)>>,
     known: HashMap<(u32, u32, bool), u32>,
     funcs: Vec<Func>,
@@ -74,12 +74,12 @@ struct Func {
 }
 
 impl Tree {
-    /// The root of a task: a node that has no function.
+    /// Adds the root of a task: a node without a function.
     pub fn root(&mut self) -> u32 {
         self.push(NO_PARENT, 0, FrameKind::Root)
     }
 
-    /// The context of `func` called from `parent`.
+    /// The context of `func` called from `parent`. It is added if it is new.
     pub fn child(&mut self, parent: u32, func: u32, interrupt: bool) -> u32 {
         if let Some(&node) = self.known.get(&(parent, func, interrupt)) {
             return node;
@@ -104,7 +104,7 @@ impl Tree {
         &mut self.funcs[need - 1]
     }
 
-    /// A call of context `node` in task number `task` ended.
+    /// Adds an ended call of context `node` in task number `task`.
     pub fn end(&mut self, node: u32, task: u32, call: &Ended) {
         let ns = call.ns();
         let sums = &mut self.nodes[node as usize];
@@ -141,9 +141,9 @@ impl Tree {
         }
     }
 
-    /// A call and what it called, all of which waited for its callers to be known.
+    /// Adds a call and its callees, which all waited for its callers to be known.
     pub fn end_all(&mut self, parent: u32, task: u32, calls: Vec<Ended>) {
-        // A stack of our own: input decides how deep it goes.
+        // An explicit stack, because the input determines the depth.
         let mut todo = vec![(parent, calls.into_iter())];
         while let Some((parent, calls)) = todo.last_mut() {
             let parent = *parent;
@@ -160,12 +160,12 @@ impl Tree {
         }
     }
 
-    /// A call's end is not known.
+    /// Counts a call whose end is unknown.
     pub fn unfinished(&mut self, func: u32) {
         self.func(func).unfinished += 1;
     }
 
-    /// Takes the shorter half of the timeline away.
+    /// Drops the shorter half of the timeline.
     fn thin(&mut self) {
         let mut lengths: Vec<u64> = self.slices.iter().map(|s| s.end_ns - s.start_ns).collect();
         let (_, median, _) = lengths.select_nth_unstable(self.slices.len() / 2);
@@ -174,7 +174,7 @@ impl Tree {
         self.slices.retain(|s| s.end_ns - s.start_ns >= shortest);
     }
 
-    /// Durations of the functions `0..count`.
+    /// Durations by function, for the functions `0..count`.
     #[must_use]
     pub fn func_times(&self, count: usize) -> Vec<FuncTimes> {
         let mut times: Vec<FuncTimes> = self

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the time of known calls goes: nesting, recursion, migration, waiting, interrupts, losses.
+//! The split of known calls' time: nesting, recursion, migration, waiting, interrupts, losses.
 
 use kprism_durations::ftrace::Collector;
 use kprism_durations::record::CallRecord;
@@ -7,7 +7,7 @@ use kprism_durations::rows::{self, Row};
 use kprism_durations::{Measured, Names};
 use kprism_ftrace::{Context, Data, Event, Exit, Func};
 
-/// A trace told event by event.
+/// A trace built event by event.
 struct Trace {
     collector: Collector<'static>,
     cpu: u32,
@@ -51,7 +51,7 @@ fn row(measured: &Measured, name: &str) -> Row {
     *rows.iter().find(named).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// calls, total, self, off the CPU, interrupts.
+/// Number of calls, total, self time, time off the CPU, time in interrupts.
 fn of(measured: &Measured, name: &str) -> [u64; 5] {
     let r = row(measured, name);
     [r.calls, r.total_ns, r.self_ns, r.off_ns, r.irq_ns]
@@ -81,7 +81,7 @@ fn waiting_and_migration_are_off_the_cpu_wherever_the_task_goes_on() {
         if told {
             t.switch(20, 1, 2);
         }
-        // Without an event, the other task's first one tells.
+        // Without an event, the other task's first event shows the switch.
         t.entry(20, 2, "other", 0);
         t.cpu = 1;
         if told {
@@ -118,7 +118,7 @@ fn interrupts_are_told_apart_by_context_by_name_and_by_events() {
     t.tell(60, 1, Data::IrqExit);
     t.exit(100, 1, "work", 0, 0);
     let m = t.finish();
-    // 20 by context, 5 by name, 20 by an event of which 3 are a function's.
+    // 20 by context, 5 by name, 20 by an event, of which 3 belong to a function.
     assert_eq!(of(&m, "work"), [1, 100, 55, 0, 45]);
     assert_eq!(of(&m, "handler"), [1, 20, 14, 0, 0]);
     assert_eq!(of(&m, "in_event"), [1, 3, 3, 0, 0]);
@@ -141,7 +141,7 @@ fn calls_of_which_only_the_ends_were_kept_are_put_together() {
     let callers = rows::callers(&m.profile, &m.times, &[true], is_b);
     let caller = callers[0].0.map(|f| m.profile.funcs[f as usize].name.as_str());
     assert_eq!((callers.len(), caller, callers[0].1.calls), (1, Some("a"), 2));
-    // Outer slices come before those they hold.
+    // Outer slices come before the slices inside them.
     let slices: Vec<_> = m.profile.slices.iter().map(|s| (s.start_ns, s.end_ns, s.depth)).collect();
     assert_eq!(slices, [(0, 100, 0), (10, 60, 1), (20, 40, 2), (65, 90, 1), (110, 150, 0)]);
 }
@@ -155,7 +155,7 @@ fn a_loss_ends_what_it_must_and_nothing_else() {
     // The exit of `lost_exit` and another call of it were lost; this one began after the loss.
     t.exit(600_000, 1, "lost_exit", 1, 550_000);
     t.exit(700_000, 1, "outer", 0, 0);
-    // An exit from before the trace that does not say when it began.
+    // An exit from before the trace, without a start time.
     t.tell(800_000, 1, Data::Exit(Exit { func: None, depth: 3, call_ns: None, ret_ns: None, overrun: 0 }));
     // An exit before its entry: the clock jumped.
     t.entry(900_000, 1, "jump", 0);
@@ -187,7 +187,7 @@ fn kept_calls_know_what_was_not_kept() {
     };
     collector.kept(&call(3, 12, 20, 2, 0, 3));
     collector.kept(&call(2, 10, 40, 1, 5, 8));
-    // Besides the 22 ns of function 2, it was for 18 in calls that were not kept, and off the CPU for 20 in all.
+    // Besides the 22 ns of function 2, it spent 18 ns in calls that were not kept, and 20 ns off the CPU.
     collector.kept(&call(1, 0, 100, 0, 40, 20));
     collector.kept(&call(4, 110, 150, 0, 0, 39));
     let m = collector.finish(|address| {
@@ -206,7 +206,7 @@ fn a_sleep_in_the_first_call_seen_of_a_task_is_known() {
     let mut t = Trace::new();
     t.switch(10_000, 7, 8);
     t.switch(20_000, 8, 7);
-    // Slept before the call began.
+    // The task slept before the call began.
     t.switch(120_000, 7, 8);
     t.switch(170_000, 8, 7);
     // Only long calls are kept, by their exits.
@@ -216,8 +216,8 @@ fn a_sleep_in_the_first_call_seen_of_a_task_is_known() {
     assert_eq!(m.profile.tasks.len(), 1, "tasks that call nothing are none");
 }
 
-/// `sched_switch` stands before the end of the way to the other task's stack: with all functions traced, the rest of
-/// that way is told after it, and still by the task that leaves.
+/// `sched_switch` comes before the change to the other task's stack. With all functions traced, the functions in
+/// between come after it, still in the leaving task.
 #[test]
 fn what_a_task_does_on_its_way_out_does_not_bring_it_back() {
     let mut t = Trace::new();
@@ -238,7 +238,7 @@ fn what_a_task_does_on_its_way_out_does_not_bring_it_back() {
     t.exit(1050, 1, "schedule", 1, 10);
     t.exit(1060, 1, "nanosleep", 0, 0);
     let m = t.finish();
-    // Out at 30, when its last function before the other task returned; back at 1010, likewise.
+    // Off the CPU at 30, when its last function before the other task returned; back at 1010 in the same way.
     assert_eq!(of(&m, "nanosleep"), [1, 1060, 20, 980, 0]);
     let row = row(&m, "schedule");
     assert_eq!((row.calls, row.total_ns, row.self_ns, row.off_ns), (1, 1040, 50, 980));
@@ -246,10 +246,10 @@ fn what_a_task_does_on_its_way_out_does_not_bring_it_back() {
     assert_eq!(of(&m, "switch_fpu"), [1, 3, 3, 0, 0]);
 }
 
-/// The switch that brings it back may be filtered out or lost.
+/// The switch that brings the task back may be filtered out or lost.
 #[test]
 fn a_task_whose_return_is_not_told_is_back_with_what_only_it_can_do() {
-    // What was open when it left ends.
+    // A call that was open when it left ends.
     let mut t = Trace::new();
     t.entry(0, 1, "read", 0);
     t.switch(20, 1, 2);
@@ -261,7 +261,7 @@ fn a_task_whose_return_is_not_told_is_back_with_what_only_it_can_do() {
     t.entry(300, 1, "copy", 1);
     t.exit(310, 1, "copy", 1, 300);
     t.exit(320, 1, "write", 0, 200);
-    // It goes on on another CPU.
+    // It continues on another CPU.
     t.entry(400, 1, "poll", 0);
     t.switch(420, 1, 2);
     t.cpu = 1;
@@ -274,7 +274,7 @@ fn a_task_whose_return_is_not_told_is_back_with_what_only_it_can_do() {
     assert_eq!(of(&m, "poll"), [1, 120, 30, 80, 0]);
 }
 
-/// A call that did not end has no time in the total, but what it called has, and what that waited.
+/// A call that did not end has no time in the total, but its callees have, including their waiting.
 #[test]
 fn no_more_time_off_the_cpu_than_in_all() {
     let mut t = Trace::new();

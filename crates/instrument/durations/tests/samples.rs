@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The samples of a 6.12 guest, if they are there: raw pages and the kernel's text of the same buffer give the same
-//! durations.
+//! Samples of a 6.12 guest, if available: raw pages and the kernel's text of the same buffer give the same durations.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +29,7 @@ fn gunzip(path: &Path) -> Vec<u8> {
     out.stdout
 }
 
-/// Functions by name: calls, sum of durations.
+/// Number of calls and sum of durations, by function name.
 fn by_name(measured: &Measured) -> BTreeMap<String, (u64, u64)> {
     let mut names: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let taken = vec![true; measured.profile.tasks.len()];

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is made of marks, in the order in which a CPU, and a task, met them: intervals between markers, parts of
-//! system calls, executions of patterns.
+//! The analyses over marks: intervals between markers, the parts of system calls, executions of instruction patterns.
 //!
-//! In: marks with the counters of the CPU and the task, from the stitcher. Out: [`Delta`]s, [`Count`]s, and the
-//! [`Parts`] of each system call that ended.
+//! Input: marks with the counters of their CPU and task, from the stitcher, in the order in which that CPU or task met
+//! them. Output: [`Delta`]s, [`Count`]s, and the [`Parts`] of each system call that ended.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,36 +13,36 @@ use crate::irqs::{Cpu, Saved};
 use crate::marks::{Op, What};
 use kprism_profile::{Delta, FrameKind, Part, Parts, Scope};
 
-/// Where and when a mark was met.
+/// Position of a mark: CPU, task, time and counters.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct At {
-    /// The CPU's stream, by number, and the CPU.
+    /// Index of the CPU's stream, and the CPU number.
     pub lane: usize,
     pub cpu: u16,
     pub task: usize,
     pub ns: u64,
-    /// Instructions of the CPU and of the task so far.
+    /// Instructions that the CPU and the task executed so far.
     pub cpu_insns: u64,
     pub task_insns: u64,
     pub ip: u64,
     pub node: u32,
 }
 
-/// How a task's system call under way stands.
+/// State of a system call that a task is executing.
 #[derive(Debug, Clone, Copy, Default)]
 struct Call {
     parts: Parts,
-    /// Begin of entry, body's end if seen, begin of the interrupt under way.
+    /// Start of the entry, end of the body if seen, start of the current interrupt.
     start: Stamp,
     body: Option<u32>,
     body_end: Option<Stamp>,
     interrupted: Option<Stamp>,
-    /// Kernel entries inside, and the one of them that is the interrupt.
+    /// Kernel entries nested inside, and the depth of the one that is the interrupt.
     depth: u32,
     interrupt_depth: u32,
 }
 
-/// A task's clocks: time on a CPU, and instructions.
+/// A task's clocks: ns on a CPU, and instructions.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stamp {
     ns: u64,
@@ -59,7 +58,7 @@ impl Stamp {
 #[derive(Debug, Default)]
 struct Task {
     saved: Saved,
-    /// Time off the CPU so far, and since when it is off now.
+    /// Time off the CPU so far, and the time at which the task left it; ns.
     off_ns: u64,
     off_since: Option<u64>,
     call: Option<Call>,
@@ -71,7 +70,7 @@ impl Task {
     }
 }
 
-/// What is known of a function's part in the plan.
+/// Intervals that a function begins and ends.
 #[derive(Debug, Clone, Copy, Default)]
 struct FuncPlan {
     begin: Triggers,
@@ -79,23 +78,23 @@ struct FuncPlan {
     is_nmi: bool,
 }
 
-/// (node, how often), by node.
+/// Pairs of node and number of executions, sorted by node.
 pub(crate) type NodeCounts = Vec<(u32, u64)>;
 
 /// The analyses of one profile.
 pub(crate) struct Analyses<'a> {
     plan: &'a Plan,
     cpus: Vec<Cpu>,
-    /// The CPU halted, and the next mark is its waking.
+    /// The CPU halted. The next mark on it is its wake-up.
     halted: Vec<bool>,
     tasks: Vec<Task>,
     intervals: Vec<Intervals>,
     funcs: HashMap<u32, FuncPlan>,
     /// Executions by pattern and node.
     counts: HashMap<(u32, u32), u64>,
-    /// Patterns that are counted and begin or end something as well.
+    /// Patterns that are counted and also begin or end an interval.
     counted: Vec<bool>,
-    /// Parts of system calls that ended and whose records are still to come.
+    /// Parts of system calls that ended before their records arrived.
     done: VecDeque<Parts>,
 }
 
@@ -116,7 +115,7 @@ impl<'a> Analyses<'a> {
         }
     }
 
-    /// Takes a mark. `name_of` knows functions.
+    /// Handles a mark. `name_of` returns a function's name.
     pub fn mark(&mut self, at: &At, what: What, name_of: &dyn Fn(u32) -> String) {
         if at.task >= self.tasks.len() {
             self.tasks.resize_with(at.task + 1, Task::default);
@@ -144,12 +143,12 @@ impl<'a> Analyses<'a> {
                 let triggers = self.func(func, name_of).end;
                 self.fire(at, triggers);
             }
-            // Told above.
+            // Handled above.
             What::Off => {}
         }
     }
 
-    /// A pattern ran so many times in a node.
+    /// Adds executions of a pattern in a node.
     pub fn count(&mut self, pattern: u32, node: u32, times: u64) {
         *self.counts.entry((pattern, node)).or_default() += times;
     }
@@ -179,7 +178,7 @@ impl<'a> Analyses<'a> {
         self.changed(at, cpu);
     }
 
-    /// Tells what changed on the CPU since `before`.
+    /// Fires the triggers for what changed on the CPU since `before`.
     fn changed(&mut self, at: &At, before: Cpu) {
         let now = self.cpus[at.lane];
         if now == before {
@@ -188,7 +187,7 @@ impl<'a> Analyses<'a> {
         match (before.irqs, now.irqs) {
             (Some(true), Some(false)) => self.occasion(at, Occasion::IrqsOff),
             (Some(false), Some(true)) => self.occasion(at, Occasion::IrqsOn),
-            // Which of these come next, or came while it was not known, cannot be told.
+            // The state was or is unknown, so the order of these events is unknown.
             (Some(_), None) | (None, Some(_)) => self.forget(at, &[Occasion::IrqsOff, Occasion::IrqsOn]),
             _ => {}
         }
@@ -286,12 +285,12 @@ impl<'a> Analyses<'a> {
         self.done.push_back(parts);
     }
 
-    /// The parts of the system call whose record comes next.
+    /// Returns the parts of the system call whose record comes next.
     pub fn parts(&mut self) -> Parts {
         self.done.pop_front().unwrap_or_default()
     }
 
-    /// The CPU goes from one task to another.
+    /// The CPU switches from one task to another.
     pub fn switch(&mut self, at: &At, to: usize) {
         let most = at.task.max(to);
         if most >= self.tasks.len() {
@@ -305,7 +304,7 @@ impl<'a> Analyses<'a> {
         self.occasion(at, Occasion::Switch);
     }
 
-    /// The CPU executed code that is not traced: whether interrupts and preemption are on now is not known.
+    /// The CPU executed code that is not traced. The state of interrupts and preemption is now unknown.
     pub fn off(&mut self, at: &At) {
         let before = std::mem::take(&mut self.cpus[at.lane]);
         if std::mem::take(&mut self.halted[at.lane]) {
@@ -317,7 +316,7 @@ impl<'a> Analyses<'a> {
         self.changed(at, before);
     }
 
-    /// What happened on a CPU, where a task ran, is not known for a while.
+    /// Trace data of this CPU was lost while a task ran.
     pub fn lost(&mut self, at: &At) {
         self.cpus[at.lane] = Cpu::default();
         self.halted[at.lane] = false;
@@ -376,7 +375,7 @@ impl<'a> Analyses<'a> {
         }
     }
 
-    /// Drops the intervals under way that one of these occasions begins or ends.
+    /// Drops the open intervals that begin or end at one of these occasions.
     fn forget(&mut self, at: &At, occasions: &[Occasion]) {
         let triggers = occasions.iter().map(|&occasion| self.plan.occasions[occasion as usize]);
         let mut rest = triggers.fold(0, |all, triggers| all | triggers.from | triggers.to);
@@ -390,7 +389,7 @@ impl<'a> Analyses<'a> {
         }
     }
 
-    /// The results: intervals, and executions of each pattern that is counted by node.
+    /// Returns the intervals, and the executions of each counted pattern by node.
     pub fn finish(self) -> (Vec<Delta>, Vec<(&'a str, NodeCounts)>) {
         let deltas = self.plan.deltas.iter().zip(self.intervals).map(|(spec, i)| i.finish(spec)).collect();
         let mut by_pattern: HashMap<u32, NodeCounts> = HashMap::new();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts how often each instruction of chosen functions ran, how long it took, and where it went on: a listener
-//! of a [`replay`](crate::replay).
+//! Counts for each instruction of chosen functions how often it ran, how long it took, and where it went next: a
+//! listener of a [`replay`](crate::replay).
 //!
-//! An instruction is named by its function, its offset there and its bytes. So processes that map a file at
-//! different addresses share it, and code that was patched is another instruction from then on.
+//! An instruction is identified by its function, its offset in it, and its bytes. So processes that map a file at
+//! different addresses share it. Patched code is a different instruction.
 
 use std::collections::HashMap;
 
@@ -16,68 +16,68 @@ use crate::frames::is_kernel;
 use crate::replay::{Code, Listener, Moment, Task};
 use crate::window::Window;
 
-/// One instruction as it ran.
+/// One instruction, with its counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     /// Its function.
     pub func: u32,
-    /// Its distance from the function's entry; wraps for parts that lie before it.
+    /// Distance from the function's entry; wraps for parts that lie before it.
     pub offset: u64,
-    /// An address at which it ran.
+    /// One of the addresses at which it ran.
     pub ip: u64,
     /// Its bytes.
     pub bytes: Vec<u8>,
     /// Mode of the code.
     pub mode: Mode,
-    /// What it does to the control flow.
+    /// Its effect on the control flow.
     pub kind: Kind,
-    /// How often it ran.
+    /// Number of executions.
     pub count: u64,
-    /// Time that it took.
+    /// Time that it took, ns.
     pub ns: u64,
-    /// How often the flow went on elsewhere than behind it, if it is a conditional branch.
+    /// For a conditional branch: how often it did not continue at the next instruction.
     pub taken: u64,
-    /// Where an indirect jump or call went, most often first; so too a call of an indirect branch thunk, and a
-    /// return that is a jump by way of the stack.
+    /// Targets of an indirect jump or call, most frequent first. Also the targets of a call to an indirect branch
+    /// thunk, and of a return used as a jump.
     pub targets: Vec<Target>,
-    /// When it ran first.
+    /// Time of its first execution, ns.
     pub first_ns: u64,
-    /// When it ran last.
+    /// Time of its last execution, ns.
     pub last_ns: u64,
 }
 
-/// Where an indirect branch went.
+/// A target of an indirect branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
     /// The function.
     pub func: u32,
-    /// The distance from its entry.
+    /// Distance from its entry.
     pub offset: u64,
-    /// An address of it.
+    /// One of its addresses.
     pub ip: u64,
-    /// Whether there is a symbol.
+    /// True if a symbol covers the target.
     pub known: bool,
-    /// How often.
+    /// Number of times.
     pub count: u64,
 }
 
-/// What was counted.
+/// The counts of a replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// By function, offset, and when they ran first.
+    /// Sorted by function, offset and time of first execution.
     pub sites: Vec<Site>,
-    /// Instructions of the tasks taken, in any function.
+    /// Instructions of the selected tasks, in any function.
     pub insns: u64,
     /// Their time on a CPU, ns.
     pub ns: u64,
 }
 
-/// Functions that stand for an indirect jump by a register (Linux, arch/x86/lib/retpoline.S).
+/// Prefix of the functions that stand for an indirect jump through a register (Linux, arch/x86/lib/retpoline.S).
 const THUNK: &str = "__x86_indirect_";
 
 const NO_SITE: u32 = u32::MAX;
 
-/// A block that has instructions of the chosen functions: where their sites begin in the list.
+/// A block, and the start of its entries in [`Lane::list`] if it has instructions of the chosen functions.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     first_ip: u64,
@@ -89,19 +89,19 @@ struct Block {
 #[derive(Debug, Default)]
 struct Lane {
     blocks: Vec<Block>,
-    /// Sites and their addresses here.
+    /// Sites, each with its address in this lane.
     list: Vec<(u32, u64)>,
-    /// The site that ran last and its address, if the very last instruction was one.
+    /// The site that ran last, with its address. `None` if the last instruction was not a site.
     last: Option<(u32, u64)>,
-    /// A site that called a thunk, whose jump is to come.
+    /// A site that called a thunk. The thunk's jump is still to come.
     thunk: Option<u32>,
-    /// For which task and names `taken` holds.
+    /// The task and the count of renames for which `taken` is valid.
     who: Option<(usize, u32)>,
     taken: bool,
     space: u64,
 }
 
-/// Counts, as it listens.
+/// The listener that counts.
 pub struct Counter<'a, R> {
     resolver: &'a R,
     /// Chosen functions, by number.
@@ -111,20 +111,20 @@ pub struct Counter<'a, R> {
     window: Option<Window>,
     lanes: Vec<Lane>,
     sites: Vec<Site>,
-    /// Whether they call or jump to a thunk.
+    /// For each site, true if it calls or jumps to a thunk.
     thunks: Vec<bool>,
-    /// By function, offset and bytes.
+    /// Sites by function, offset and bytes.
     by_key: HashMap<(u32, u64, Vec<u8>), u32>,
     insns: u64,
     ns: u64,
-    /// Counts calls, to ask `stop` now and then.
+    /// Number of calls received; `stop` is asked once in a while.
     heard: u32,
     stopped: bool,
 }
 
 impl<'a, R: Resolve> Counter<'a, R> {
-    /// Counts in the functions that `chosen` marks by number, while `takes` takes the CPU and its task; until
-    /// `stop` says so.
+    /// Counts in the functions that `chosen` marks by number, while `takes` accepts the CPU and its task. Ends when
+    /// `stop` returns true.
     pub fn new(
         lanes: usize,
         resolver: &'a R,
@@ -149,13 +149,13 @@ impl<'a, R: Resolve> Counter<'a, R> {
         }
     }
 
-    /// Counts only what the window's task did in it.
+    /// Restricts the counts to the window's task and time.
     #[must_use]
     pub fn within(self, window: Option<Window>) -> Self {
         Self { window, ..self }
     }
 
-    /// What was counted: instructions that ran.
+    /// Returns the counts of the instructions that ran.
     pub fn finish(self) -> Counts {
         let mut sites: Vec<Site> = self.sites.into_iter().filter(|s| s.count > 0).collect();
         sites.sort_by_key(|s| (s.func, s.offset, s.first_ns));
@@ -165,7 +165,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
         Counts { sites, insns: self.insns, ns: self.ns }
     }
 
-    /// Whether this moment is in the window, if there is one.
+    /// Returns true if there is no window, or if this moment is in it.
     #[inline]
     fn holds(&self, at: &Moment<'_>) -> bool {
         self.window.is_none_or(|window| {
@@ -208,7 +208,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
         index
     }
 
-    /// The site that ran last went on at `ip`.
+    /// The site that ran last continued at `ip`.
     #[inline(never)]
     fn went(&mut self, at: &Moment<'_>, (index, from): (u32, u64), ip: u64, asid: u64) {
         let site = &mut self.sites[index as usize];
@@ -326,7 +326,7 @@ impl<R: Resolve> Listener for Counter<'_, R> {
         let lane = &mut self.lanes[at.lane];
         let through = lane.thunk.take();
         match (event.kind, lane.last) {
-            // The thunk's own jump comes as the next event.
+            // The thunk's own jump is the next event.
             (EventKind::Call | EventKind::Tail, Some((site, _))) if self.thunks[site as usize] => {
                 lane.thunk = Some(site);
             }
@@ -340,7 +340,7 @@ impl<R: Resolve> Listener for Counter<'_, R> {
         match event.kind {
             EventKind::Space => self.lanes[at.lane].space = event.ip,
             EventKind::Async => {
-                // An event between two instructions names where the first one went.
+                // An event between two instructions states where the first one went.
                 if let Some(last) = self.lanes[at.lane].last.take() {
                     let asid = if is_kernel(event.ip) { 0 } else { self.lanes[at.lane].space };
                     self.went(at, last, event.ip, asid);

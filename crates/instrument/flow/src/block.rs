@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Blocks: straight runs of code from a place the trace can arrive at to the next instruction that needs a
-//! packet, across direct jumps and calls. What a block does to the call structure is worked out once, when
-//! it is built, as a list of events; walking it costs an addition and a link.
+//! Blocks: straight runs of code, across direct jumps and calls, up to the next instruction that needs a packet.
 //!
-//! Bytes in (through [`Image`]), flat arrays out. Blocks refer to each other by index.
+//! A block begins where the trace can arrive. Its effect on the call structure is computed once, when it is built, as a
+//! list of events. Walking a block then costs an addition and a link. Code bytes come from [`Image`]; blocks live in
+//! flat arrays and refer to each other by index.
 
 use std::collections::HashMap;
 
@@ -17,22 +17,22 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// A free slot of the index.
 const EMPTY: u64 = u64::MAX;
 
-/// In the lower half of a slot: the block is dead.
+/// In the lower half of a slot: the block was invalidated.
 const GONE: u32 = u32::MAX - 1;
 
-/// When this many blocks exist, all are forgotten: a bound on memory, some 150 bytes each.
+/// When this many blocks exist, all are dropped. This bounds memory, at some 150 bytes each.
 const MAX_BLOCKS: usize = 4 << 20;
 
-/// Room made from the start; memory that stays untouched costs nothing.
+/// Capacity reserved at the start. Memory that is never touched costs nothing.
 const RESERVE: usize = 1 << 15;
 
-/// What ends a block.
+/// The instruction or event that ends a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum End {
     /// Conditional branch: one TNT bit.
     Cond,
-    /// Near return: a taken bit when compressed, else a TIP.
+    /// Near return: a taken TNT bit if compressed, else a TIP.
     Ret,
     /// Near indirect jump: TIP.
     IndirectJump,
@@ -42,29 +42,29 @@ pub(crate) enum End {
     Far(Far),
     /// `int 0x80`: a far transfer, and a system call.
     Int80,
-    /// Needs nothing: goes on in another block (cut for length).
+    /// Needs no packet: the block was cut for length and another one continues it.
     Chain,
-    /// No code known, or none that decodes, where the run goes on.
+    /// The run continues at an address without known code, or without a valid instruction.
     Unknown,
-    /// Void since code or symbols changed; look it up again.
+    /// Invalid since code or symbols changed. It must be looked up again.
     Dead,
 }
 
-/// The part of a block that walking touches.
+/// The part of a block that every walk reads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
-    /// Successors once known: not taken, taken. Blocks with one way on (chains, indirect jumps) keep the
-    /// last one in `next[1]`; indirect calls keep the block at their return address in `next[0]`.
+    /// Successors once known: not taken, taken. Blocks with one way on (chains, indirect jumps) keep the last one in
+    /// `next[1]`. Indirect calls keep the block at their return address in `next[0]`.
     pub next: [u32; 2],
     /// Instructions after the last event.
     pub insns: u32,
-    /// First of this block's events.
+    /// Index of this block's first event.
     pub ops: u32,
     /// Function at the block's end.
     pub func: u32,
     /// Function at its start.
     pub start_func: u32,
-    /// Its address space and mode, by number: equal numbers mean equal both.
+    /// Number of its address space and mode: equal numbers mean that both are equal.
     pub context: u16,
     /// Number of events.
     pub nops: u16,
@@ -77,24 +77,24 @@ pub(crate) struct Block {
 pub(crate) const WATCHED: u8 = 0x80;
 
 impl Block {
-    /// Ends in a conditional branch and has no events: nearly all of them.
+    /// Returns true if the block ends in a conditional branch and has no events. Nearly all do.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
         self.nops == 0 && matches!(self.end, End::Cond)
     }
 }
 
-/// The identity of a block: where it starts and how it is entered.
+/// Identity of a block: its start address, address space and mode, and how it is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     pub ip: u64,
     pub asid: u64,
     pub mode: Mode,
-    /// Entered from another function by a branch or by falling through, so that it begins with that event.
+    /// Entered from another function by a branch or by falling through. The block then begins with that event.
     pub crossed: bool,
 }
 
-/// The part of a block that linking and partial walks touch.
+/// The part of a block that only linking and partial walks read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cold {
     pub key: Key,
@@ -102,17 +102,17 @@ pub(crate) struct Cold {
     pub end_ip: u64,
     /// The instruction after it.
     pub next_ip: u64,
-    /// Where a conditional branch goes when taken; where a chain goes on.
+    /// Target of a taken conditional branch, or address at which a chain continues.
     pub target: u64,
-    /// Addresses of all instructions, when kept: start and count in the cache's list.
+    /// Addresses of all instructions, when kept: start and count in [`Blocks::ips`].
     pub ips: (u32, u32),
-    /// The same block entered from another function, which shares its fate.
+    /// The same block entered from another function. It is invalidated together with this one.
     pub twin: u32,
-    /// Where its direct jumps and calls go, the one at its end not among them: [`target_bit`] of each.
+    /// Targets of its direct jumps and calls, without the one at its end: the [`target_bit`] of each.
     pub targets: u64,
 }
 
-/// One bit of 64 for an address: equal addresses have equal bits.
+/// Maps an address to one bit of 64. Equal addresses have equal bits.
 #[inline]
 pub(crate) fn target_bit(ip: u64) -> u64 {
     1 << (ip.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
@@ -125,16 +125,16 @@ pub(crate) struct Blocks {
     pub cold: Vec<Cold>,
     pub ops: Vec<Event>,
     pub ips: Vec<u64>,
-    /// Address spaces and modes by their numbers, and the numbers.
+    /// Numbers of address spaces and modes.
     contexts: HashMap<(u64, Mode), u16>,
-    /// The one asked for last: code is met address space by address space.
+    /// The context looked up last. Code runs address space by address space.
     last_context: Option<(u64, Mode, u16)>,
     /// Open-addressed index: the upper half of the key's hash, then the block.
     table: Vec<u64>,
     mask: usize,
     /// Slots that are not empty.
     used: usize,
-    /// Counts the times that blocks died, which voids what was learnt of the ways over them.
+    /// Number of times that blocks were invalidated. A cached path is valid only while it stays the same.
     pub deaths: u32,
 }
 
@@ -161,7 +161,7 @@ impl Blocks {
         mixed ^ mixed >> 32
     }
 
-    /// The block with this key.
+    /// Finds the block with this key.
     #[inline]
     pub fn find(&self, key: &Key) -> Option<u32> {
         let hash = Self::hash(key);
@@ -171,7 +171,7 @@ impl Blocks {
             if slot == EMPTY {
                 return None;
             }
-            // The upper half of the hash spares most looks at the key.
+            // Comparing the upper half of the hash avoids most comparisons of keys.
             if (slot ^ hash) >> 32 == 0 && slot as u32 != GONE && self.cold[slot as u32 as usize].key == *key
             {
                 return Some(slot as u32);
@@ -180,7 +180,7 @@ impl Blocks {
         }
     }
 
-    /// Adds a block under its key, which must not be there.
+    /// Adds a block. Its key must not be in the index yet.
     pub fn insert(&mut self, hot: Block, cold: Cold) -> u32 {
         if (self.used + 1) * 2 > self.table.len() {
             self.grow();
@@ -202,7 +202,7 @@ impl Blocks {
         self.table[at] = hash >> 32 << 32 | u64::from(index);
     }
 
-    /// Makes room in the index: a larger one, or the same without the gone.
+    /// Rebuilds the index: larger, or without the invalidated blocks.
     fn grow(&mut self) {
         let alive = self.hot.iter().filter(|b| !matches!(b.end, End::Dead)).count();
         let size = if alive * 4 > self.table.len() { self.table.len() * 4 } else { self.table.len() };
@@ -216,7 +216,7 @@ impl Blocks {
         }
     }
 
-    /// The number of an address space and mode.
+    /// Returns the number of an address space and mode.
     pub fn context(&mut self, asid: u64, mode: Mode) -> u16 {
         if let Some((.., last)) = self.last_context.filter(|last| (last.0, last.1) == (asid, mode)) {
             return last;
@@ -227,12 +227,12 @@ impl Blocks {
         number
     }
 
-    /// Whether numbers for blocks or contexts have run out, and everything is to be forgotten.
+    /// Returns true if the numbers of blocks or contexts have run out. All blocks must then be dropped.
     pub fn is_full(&self) -> bool {
         self.hot.len() >= MAX_BLOCKS || self.contexts.len() >= usize::from(u16::MAX)
     }
 
-    /// Voids a block. Links to it stay and find the way through [`End::Dead`].
+    /// Invalidates a block. Links to it remain; they end at [`End::Dead`], where the block is looked up again.
     pub fn kill(&mut self, index: u32) {
         if matches!(self.hot[index as usize].end, End::Dead) {
             return;
@@ -256,7 +256,7 @@ impl Blocks {
         }
     }
 
-    /// Forgets everything.
+    /// Drops all blocks.
     pub fn clear(&mut self) {
         self.deaths = self.deaths.wrapping_add(1);
         self.hot.clear();

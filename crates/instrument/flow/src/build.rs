@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Builds blocks from code bytes, and forgets them when code or symbols change.
+//! Builds blocks from code bytes, and drops them when code or symbols change.
 
 use kprism_image::Image;
 use kprism_image::code::{GRANULE, Granule, Turn};
@@ -14,17 +14,17 @@ use crate::marks::{Markers, Progress};
 use crate::memo::Memo;
 use crate::readers::Readers;
 
-/// A block is cut after this many instructions, jumps or events, so that endless loops end.
+/// A block is cut after this many instructions, jumps or events, so that an endless loop cannot make it endless.
 const MAX_INSNS: u32 = 512;
 const MAX_JUMPS: u32 = 24;
 const MAX_OPS: usize = 24;
 
-/// Where one stands when code is looked at: image version and symbol time.
+/// Position in the trace at which code and symbols are looked up.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Position {
-    /// Absolute stream offset.
+    /// Absolute stream offset. It selects the version of the code.
     pub offset: u64,
-    /// Time, ns.
+    /// Time, ns. It selects the version of the symbols.
     pub ns: u64,
 }
 
@@ -36,7 +36,7 @@ const NO_FUNC_REF: (u64, FuncRef) = (0, FuncRef { id: 0, entry: 0, known: false,
 
 const UNKNOWN_ROLE: u8 = 0xff;
 
-/// Functions with a higher number are asked for their role every time.
+/// Functions with a higher number are not cached in [`Cache::roles`].
 const MAX_ROLES: u32 = 1 << 24;
 
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ impl Recent<'_> {
     const EMPTY: Self = Self { asid: 0, base: 1, granule: None };
 }
 
-/// Why there is no next instruction.
+/// Error: no instruction is known at the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoCode;
 
@@ -61,28 +61,28 @@ pub(crate) struct Cache<'a, R> {
     pub memo: Memo,
     image: &'a Image,
     resolver: &'a R,
-    /// Entry of this address (the kernel's task switch) is an event.
+    /// Entering this address (the kernel's task switch) makes an event.
     watch: Option<u64>,
     keep_ips: bool,
     markers: &'a Markers,
-    /// What of them the block being built has begun.
+    /// Patterns that the block being built has matched in part.
     progress: Progress,
-    /// Granules looked up lately, direct-mapped by address: neighbours in code are neighbours in time.
+    /// Granules looked up lately, direct-mapped by address: neighbouring code tends to run close in time.
     recent: Vec<Recent<'a>>,
     /// Functions looked up lately, direct-mapped by address.
     funcs: Vec<(u64, FuncRef)>,
     last_func: (u64, FuncRef),
-    /// Functions by the low bits of their number.
+    /// Functions looked up lately, direct-mapped by the low bits of their number.
     by_id: Vec<(u64, FuncRef)>,
-    /// What [`role`] says by function; [`UNKNOWN_ROLE`] until asked for.
+    /// Cached results of [`role`] by function; [`UNKNOWN_ROLE`] until computed.
     roles: Vec<u8>,
-    /// Blocks by the granules they read; kept only if code or symbols ever change.
+    /// Blocks by the granules they were built from. `None` if neither code nor symbols ever change.
     by_granule: Option<Readers>,
-    /// Scratch: granules of the block being built.
+    /// Scratch: granules read by the block being built.
     granules: Vec<u64>,
     next_conflict: usize,
     next_change: usize,
-    /// Counts clearings, which void all block indices held outside.
+    /// Number of times that the cache was cleared. A block index is valid only within its epoch.
     pub epoch: u32,
 }
 
@@ -117,30 +117,30 @@ impl<'a, R: Resolve> Cache<'a, R> {
         }
     }
 
-    /// Address space of `va` under this CR3.
+    /// Returns the address space of `va` under this CR3.
     #[inline]
     pub fn space(&self, cr3: u64, va: u64) -> u64 {
         self.image.space(cr3, va)
     }
 
-    /// Offset from which on [`Cache::apply_conflicts`] has something to do.
+    /// Stream offset at which [`Cache::apply_conflicts`] must be called next.
     #[inline]
     pub fn conflict_at(&self) -> u64 {
         self.image.conflicts().get(self.next_conflict).map_or(u64::MAX, |c| c.offset)
     }
 
-    /// Where tasks change by word of the image.
+    /// Task switches that the image places in the stream.
     pub fn turns(&self) -> &'a [Turn] {
         self.image.turns()
     }
 
-    /// Time from which on [`Cache::apply_changes`] has something to do.
+    /// Time, ns, at which [`Cache::apply_changes`] must be called next.
     #[inline]
     pub fn change_at(&self) -> u64 {
         self.resolver.changes().get(self.next_change).map_or(u64::MAX, |c| c.at_ns)
     }
 
-    /// Voids the blocks whose bytes changed at or before `offset`.
+    /// Invalidates the blocks whose code changed at or before `offset`.
     pub fn apply_conflicts(&mut self, offset: u64) {
         self.recent.fill(Recent::EMPTY);
         while let Some(c) = self.image.conflicts().get(self.next_conflict).filter(|c| c.offset <= offset) {
@@ -149,7 +149,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
         }
     }
 
-    /// Voids the blocks whose functions changed at or before `ns`.
+    /// Invalidates the blocks whose functions changed at or before `ns`.
     pub fn apply_changes(&mut self, ns: u64) {
         while let Some(c) = self.resolver.changes().get(self.next_change).filter(|c| c.at_ns <= ns) {
             self.void_range(self.image.space(c.asid, c.start), c.start, c.end);
@@ -172,11 +172,11 @@ impl<'a, R: Resolve> Cache<'a, R> {
         }
     }
 
-    /// The function at `ip`, and its [`flag`] bits for an arrival there.
+    /// Returns the function at `ip`, and the [`flag`] bits of an arrival there.
     pub fn func_at(&mut self, asid: u64, ip: u64, at: Position) -> (FuncRef, u8) {
         let slot = (ip / 64) as usize % RECENT;
         let holds = |(space, func): &(u64, FuncRef)| *space == asid && func.start <= ip && ip < func.end;
-        // Code is met function by function, so it is mostly the one asked for last.
+        // Code runs function by function, so the last function looked up mostly matches.
         if !holds(&self.last_func) {
             if !holds(&self.funcs[slot]) {
                 self.funcs[slot] = (asid, self.resolver.function_at(asid, ip, at.ns));
@@ -194,7 +194,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
         (func, role | place)
     }
 
-    /// The next address asked for probably lies in this function.
+    /// Hint: the next address looked up probably lies in this function.
     #[inline]
     pub fn expect(&mut self, func: u32) {
         let known = &self.by_id[func as usize % RECENT];
@@ -225,7 +225,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
         role | if self.markers.wants_func(&func.name) { flag::MARKED } else { 0 }
     }
 
-    /// Known code bytes from `ip` on, up to its granule's end.
+    /// Known code bytes from `ip` to the end of its granule.
     #[inline]
     pub fn code(&mut self, asid: u64, ip: u64, at: Position) -> &'a [u8] {
         let base = ip - ip % GRANULE;
@@ -236,7 +236,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
         slot.granule.map_or(&[], |granule| granule.bytes(ip))
     }
 
-    /// The instruction at `ip`.
+    /// Decodes the instruction at `ip`.
     pub fn insn(&mut self, asid: u64, ip: u64, mode: Mode, at: Position) -> Result<Insn, NoCode> {
         let bytes = self.code(asid, ip, at);
         if bytes.len() >= 15 {
@@ -247,7 +247,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
         classify(&buf[..len], ip, mode).map_err(|_| NoCode)
     }
 
-    /// Why there is no instruction at `ip`.
+    /// The reason why no instruction can be decoded at `ip`.
     pub fn fault(&self, asid: u64, ip: u64, mode: Mode, at: Position) -> FaultKind {
         let mut buf = [0; 15];
         match self.image.fetch(asid, ip, at.offset, &mut buf) {
@@ -259,13 +259,13 @@ impl<'a, R: Resolve> Cache<'a, R> {
         }
     }
 
-    /// Whether the instruction at `ip` is `int 0x80`.
+    /// Returns true if the instruction at `ip` is `int 0x80`.
     pub fn is_int80(&self, asid: u64, ip: u64, at: Position) -> bool {
         let mut buf = [0; 2];
         self.image.fetch(asid, ip, at.offset, &mut buf) == 2 && buf == [0xcd, 0x80]
     }
 
-    /// The block at `key`, built if need be.
+    /// Returns the block at `key`, and builds it if needed.
     pub fn get(&mut self, key: Key, at: Position) -> u32 {
         if let Some(index) = self.blocks.find(&key) {
             return index;
@@ -280,7 +280,8 @@ impl<'a, R: Resolve> Cache<'a, R> {
         if key.crossed { self.build_crossed(key, at) } else { self.build(key, at) }
     }
 
-    /// The same block as without `crossed`, but beginning with the arrival in its function.
+    /// Builds the block of `key` that begins with the event of entering its function. Otherwise it is the block without
+    /// `crossed`.
     fn build_crossed(&mut self, key: Key, at: Position) -> u32 {
         let plain = self.get(Key { crossed: false, ..key }, at) as usize;
         let (mut hot, mut cold) = (self.blocks.hot[plain], self.blocks.cold[plain]);
@@ -295,7 +296,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
             hot.nops += 1;
         }
         self.blocks.ops.extend_from_within(from);
-        // The template of an indirect call lies behind the events.
+        // The template of an indirect call follows the events.
         self.blocks.ops.push(Event::new(EventKind::Call, 0, cold.next_ip));
         cold.key = key;
         cold.twin = NONE;
@@ -328,7 +329,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
                 target = ip;
                 break End::Chain;
             }
-            // The granule in hand serves until the code leaves it.
+            // The same granule is used until the code leaves it.
             let mut rest = code.get(ip.wrapping_sub(base) as usize..).unwrap_or_default();
             if rest.is_empty() {
                 (code, base) = (self.code(asid, ip, at), ip);
@@ -349,7 +350,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
                 insn => insn.map_err(|_| NoCode),
             };
             let Ok(insn) = insn else {
-                // The bytes that are missing may be the next granule's: when they change, so does this.
+                // The missing bytes may belong to the next granule. When that changes, this block is invalid too.
                 let last = ip.wrapping_add(14) / GRANULE * GRANULE;
                 if self.by_granule.is_some() && !granules.contains(&last) {
                     granules.push(last);
@@ -400,7 +401,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
             }
         };
         let nops = (self.blocks.ops.len() - first_op) as u16;
-        // Template of the event that an indirect call makes; what is missing comes from the TIP.
+        // Template of the event of an indirect call. The TIP supplies the rest.
         self.blocks.ops.push(Event::new(EventKind::Call, 0, next_ip));
         let ips = (first_ip as u32, (self.blocks.ips.len() - first_ip) as u32);
         let hot = Block {
@@ -421,7 +422,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
         index
     }
 
-    /// The event of a direct jump or call, if it is one. Moves `func` to the target's function.
+    /// Returns the event of a direct jump or call, if the instruction makes one. Moves `func` to the target's function.
     pub fn direct_op(
         &mut self,
         kind: Kind,
@@ -479,39 +480,40 @@ impl<'a, R: Resolve> Cache<'a, R> {
         (self.next_conflict + self.next_change) as u32
     }
 
-    /// Whether blocks keep their instructions' addresses.
+    /// Returns true if blocks keep the addresses of their instructions.
     pub fn keep_ips(&self) -> bool {
         self.keep_ips
     }
 
-    /// Whether only instructions with a [`Kind`] need a look, and straight runs of others are counted at once.
+    /// Returns true if only instructions with a [`Kind`] must be decoded. Straight runs of others are then counted at
+    /// once.
     pub fn skips(&self) -> bool {
         !self.keep_ips && !self.markers.looks_at_all()
     }
 
-    /// What is marked.
+    /// The marks that blocks report.
     pub fn markers(&self) -> &'a Markers {
         self.markers
     }
 
-    /// A walk along code begins.
+    /// Resets the pattern state for a new walk along code.
     pub fn begin_walk(&mut self) {
         self.progress.reset();
     }
 
-    /// The watched address.
+    /// The address whose entry is an event, if any.
     pub fn watch(&self) -> Option<u64> {
         self.watch
     }
 }
 
-/// A call into the middle of the function it is in: a way to get one's address or to fill the return
-/// predictor (retpolines), not a call in the sense of the source.
+/// Returns true for a call into the middle of the caller's own function. Code does that to get its own address or to
+/// fill the return predictor (retpolines); it is not a call in the source.
 pub(crate) fn is_inner_call(from: u32, to: FuncRef, target: u64) -> bool {
     to.known && from == to.id && target != to.entry
 }
 
-/// `ip` after an instruction of `len` bytes; wraps as the mode's instruction pointer does.
+/// `ip` after an instruction of `len` bytes. It wraps as the instruction pointer of this mode does.
 pub(crate) fn advance(ip: u64, len: u8, mode: Mode) -> u64 {
     let next = ip.wrapping_add(len.into());
     match mode {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The call stacks of all tasks while a [`replay`](crate::replay) goes on: events in, calls that begin and end
-//! out.
+//! Keeps the call stacks of all tasks during a [`replay`](crate::replay). Input: its events. Output: calls that begin
+//! and end, to a [`Calls`].
 //!
-//! The rules are those by which the profile keeps its stacks (`stack.rs` within a chunk,
-//! `causes.rs` across chunks); here, with one event after the other and every stack whole, there is no
-//! base below which nothing is known, and each rule is one case.
+//! The rules are those of the profile's stacks (`stack.rs` within a chunk, `causes.rs` across chunks). Here events come
+//! one by one and every stack is complete. So no stack has an unknown base, and each rule is one case.
 
 use std::collections::VecDeque;
 
@@ -20,11 +19,11 @@ use kprism_profile::FrameKind;
 pub struct Begin {
     /// The function entered.
     pub func: u32,
-    /// Calls around it.
+    /// Number of calls around it.
     pub depth: usize,
-    /// How it was entered.
+    /// The kind of its entry.
     pub kind: FrameKind,
-    /// Whether it counts as a call: neither under way before nor a jump into its middle.
+    /// True if it counts as a call: it was not under way before, and is no jump into its middle.
     pub counts: bool,
 }
 
@@ -33,21 +32,21 @@ pub struct Begin {
 pub struct End {
     /// The function left.
     pub func: u32,
-    /// For a system call the function that is its body, if one was seen.
+    /// For a system call, the function that is its body, if one was seen.
     pub body: Option<u32>,
-    /// Calls around it.
+    /// Number of calls around it.
     pub depth: usize,
-    /// How it was entered.
+    /// The kind of its entry.
     pub kind: FrameKind,
-    /// When it was entered, ns.
+    /// Time of entry, ns.
     pub start_ns: u64,
-    /// The part of its duration that its task was on a CPU, ns.
+    /// The part of its duration that its task spent on a CPU, ns.
     pub on_cpu_ns: u64,
-    /// Instructions of its task in it, those of its callees included.
+    /// Instructions that its task executed in it and in its callees.
     pub insns: u64,
 }
 
-/// Hears of calls. Both come in the order in which they happen.
+/// Receives calls, in the order in which they begin and end.
 pub trait Calls {
     /// A call begins.
     fn begin(&mut self, at: &Moment<'_>, call: Begin);
@@ -62,7 +61,7 @@ struct Thread {
     cpu: u64,
 }
 
-/// The stack of a task that made another, as the child will need it.
+/// Stack of a task that created another, kept for the child.
 struct Forked {
     ip: u64,
     space: u64,
@@ -76,13 +75,13 @@ pub struct Stacks {
     threads: Vec<Thread>,
     /// Address space of each lane.
     spaces: Vec<u64>,
-    /// The event in hand is about kernel code.
+    /// The current event is about kernel code.
     kernel: bool,
     forks: VecDeque<Forked>,
 }
 
 impl Stacks {
-    /// The task executes instructions, as [`Listener::run`](crate::replay::Listener::run) tells.
+    /// The task executes instructions; see [`Listener::run`](crate::replay::Listener::run).
     #[inline]
     pub fn run(&mut self, at: &Moment<'_>, insns: u32) {
         let thread = self.thread(at);
@@ -90,12 +89,12 @@ impl Stacks {
         thread.cpu += at.after(insns) - at.ns();
     }
 
-    /// Time went by, as [`Listener::rest`](crate::replay::Listener::rest) tells.
+    /// Time passed without instructions; see [`Listener::rest`](crate::replay::Listener::rest).
     pub fn rest(&mut self, at: &Moment<'_>, ns: u64) {
         self.thread(at).cpu += ns;
     }
 
-    /// The functions under way on the task's stack, outermost first.
+    /// The functions on the task's stack, outermost first.
     pub fn functions(&self, task: usize) -> impl Iterator<Item = u32> {
         self.threads.get(task).into_iter().flat_map(|t| t.stack.iter().map(|f| f.func))
     }
@@ -108,7 +107,7 @@ impl Stacks {
         &mut self.threads[at.task]
     }
 
-    /// Follows an event.
+    /// Applies an event to the stacks.
     pub fn event(&mut self, at: &Moment<'_>, event: &Event, calls: &mut impl Calls) {
         if at.lane >= self.spaces.len() {
             self.spaces.resize(at.lane + 1, 0);
@@ -134,7 +133,7 @@ impl Stacks {
             EventKind::Switch => {}
             EventKind::Stop | EventKind::Count | EventKind::Mark | EventKind::Push => return,
         }
-        // Code runs in some function, and a task met for the first time was in it before.
+        // A task seen for the first time was already in the function in which it runs.
         if self.threads[at.task].stack.is_empty() && event.kind != EventKind::Space {
             self.push(at, event.func, FrameKind::Resumed, NO_RETURN, false, calls);
         }
@@ -191,7 +190,7 @@ impl Stacks {
         }
     }
 
-    /// Into the kernel.
+    /// The CPU enters the kernel.
     fn enter(&mut self, at: &Moment<'_>, e: &Event, kind: FrameKind, space: u64, calls: &mut impl Calls) {
         self.push(at, e.func, kind, e.ip, true, calls);
         if let Some(top) = self.threads[at.task].stack.last_mut() {
@@ -216,7 +215,7 @@ impl Stacks {
         }
     }
 
-    /// A return: of the top frame, out of several at once, or no return at all but a jump by way of the stack.
+    /// A return: from the top frame, from several frames at once, or a jump made with a return instruction.
     fn ret(&mut self, at: &Moment<'_>, event: &Event, calls: &mut impl Calls) {
         match search(&self.threads[at.task].stack, |f| f.ret_ip == event.ip && !f.is_entry()) {
             Found::At(index) => self.truncate(at, index, calls),
@@ -224,8 +223,8 @@ impl Stacks {
         }
     }
 
-    /// A jump to another function: a tail call, into the middle of one that is under way, or back from a piece
-    /// of code that the compiler put elsewhere.
+    /// A jump to another function: a tail call, a jump into the middle of a function that is on the stack, or a jump
+    /// back from a part that the compiler placed elsewhere.
     fn jump(&mut self, at: &Moment<'_>, event: &Event, calls: &mut impl Calls) {
         let inner = event.flags & flag::INNER != 0;
         let stack = &mut self.threads[at.task].stack;
@@ -253,8 +252,8 @@ impl Stacks {
         }
     }
 
-    /// Replaces the top frame's function. A kernel entry stays: it is left by `iret`, whatever was jumped to
-    /// meanwhile.
+    /// Replaces the top frame's function. A kernel entry stays on the stack: only `iret` leaves it, whatever jumps came
+    /// before.
     fn tail(&mut self, at: &Moment<'_>, top: Frame, event: &Event, calls: &mut impl Calls) {
         let counts = event.flags & flag::INNER == 0;
         if top.is_entry() {
@@ -269,14 +268,14 @@ impl Stacks {
         }
     }
 
-    /// Known again after a gap: the frames that still fit stay.
+    /// The flow is known again after a gap. Frames that still fit stay.
     fn resume(&mut self, at: &Moment<'_>, event: &Event, calls: &mut impl Calls) {
         let stack = &self.threads[at.task].stack;
         if event.flags & (flag::ENTRY | flag::INNER) == 0 && !stack.is_empty() {
-            // Without symbols nothing is known of the frames either.
+            // Without symbols, nothing says which frames still fit.
             return;
         }
-        // Switched on at a function's first instruction; see `causes.rs`.
+        // Tracing was switched on at a function's first instruction; see `causes.rs`.
         let switched = event.kind == EventKind::Start && event.link != Event::AT_PSB;
         let enters = switched && event.flags & flag::ENTRY != 0;
         if let Some(index) = stack.iter().rposition(|f| f.func == event.func) {
@@ -291,17 +290,18 @@ impl Stacks {
         self.push(at, event.func, kind, NO_RETURN, enters, calls);
     }
 
-    /// Drops the kernel's frames down to user code.
+    /// Drops the kernel's frames, down to user code.
     fn leave_kernel(&mut self, at: &Moment<'_>, calls: &mut impl Calls) {
         let keep = self.threads[at.task].stack.iter().rposition(|f| !f.kernel).map_or(0, |i| i + 1);
         self.truncate(at, keep, calls);
     }
 
-    /// Out of the kernel, or out of an interrupt of the kernel.
+    /// Leaves the kernel, or an interrupt of kernel code.
     fn exit(&mut self, at: &Moment<'_>, event: &Event, space: u64, calls: &mut impl Calls) {
         let user = !is_kernel(event.ip);
         let stack = &self.threads[at.task].stack;
-        // The innermost entry; when that was from the kernel and this goes to user mode, one further down.
+        // The innermost entry. If that one came from the kernel and this return goes to user mode, an entry further
+        // down.
         let Some(index) = stack.iter().rposition(|f| f.is_entry() && !(user && is_kernel(f.ret_ip))) else {
             if !user {
                 return self.jump(at, event, calls);
@@ -318,11 +318,11 @@ impl Stacks {
             return;
         }
         if !user {
-            // A fault with a fix-up: goes on elsewhere, mostly in the same function.
+            // A fault with a fix-up continues elsewhere, mostly in the same function.
             return self.jump(at, event, calls);
         }
         if entry.aux != space {
-            // Another address space: the task executes a new program.
+            // The address space changed: the task executes a new program.
             self.truncate(at, 0, calls);
             return self.push(at, event.func, FrameKind::Call, NO_RETURN, true, calls);
         }
@@ -341,7 +341,7 @@ impl Stacks {
         }
     }
 
-    /// A running task makes another: keeps what the child will have on its stack.
+    /// The running task creates another. Keeps the stack that the child will start with.
     fn fork(&mut self, at: &Moment<'_>) {
         let stack = &self.threads[at.task].stack;
         let Some(index) = stack.iter().rposition(|f| f.kind == FrameKind::Syscall) else { return };
@@ -353,8 +353,8 @@ impl Stacks {
         }
     }
 
-    /// A new task's first user code: the child of a fork goes on in a copy of its parent's stack, a thread in
-    /// the function that made it.
+    /// First user code of a new task. The child of a fork continues in a copy of its parent's stack, a thread in the
+    /// function that created it.
     fn first_user_code(&mut self, at: &Moment<'_>, event: &Event, space: u64, calls: &mut impl Calls) {
         if let Some(i) = self.forks.iter().position(|f| f.ip == event.ip)
             && let Some(forked) = self.forks.remove(i)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the beginning of a span does to the stack of its task: the part of call-stack keeping that needs the
-//! whole stack, as [`crate::stack`] is the part that does not.
+//! Applies the start of a span to the stack of its task. This is the part of call-stack keeping that needs the whole
+//! stack; [`crate::stack`] does the rest.
 
 use kprism_image::resolve::Resolve;
 
@@ -11,7 +11,7 @@ use crate::stitch::{Forked, Gap, MAX_FORKS, Stitcher};
 use kprism_profile::FrameKind;
 
 impl<R: Resolve> Stitcher<'_, R> {
-    /// Does to the task's stack what began the span.
+    /// Changes the task's stack as the span's cause requires.
     pub(crate) fn apply(&mut self, task: usize, span: &Span, gap: Gap, cpu: u16) {
         let now = span.start_ns;
         match span.cause {
@@ -40,7 +40,7 @@ impl<R: Resolve> Stitcher<'_, R> {
         }
     }
 
-    /// A jump to the span's function, as [`crate::stack`] does it inside a chunk, with the whole stack known.
+    /// A jump to the span's function, with the whole stack known. Inside a chunk [`crate::stack`] does this.
     fn jump(&mut self, task: usize, span: &Span, ip: u64, cpu: u16) {
         let now = span.start_ns;
         if span.flags & flag::INNER != 0
@@ -70,7 +70,8 @@ impl<R: Resolve> Stitcher<'_, R> {
         };
         self.push(task, span.func, kind, ret_ip, now);
         if span.flags & flag::INNER != 0 && matches!(span.cause, Cause::Ret { .. }) {
-            // A return into the middle of a function that is not under way: its context was switched to, and it goes on.
+            // A return into the middle of a function that is not on the stack: its context was switched to, and it
+            // continues.
             self.uncount(task, now);
         }
         if let Some(new) = self.threads[task].stack.last_mut()
@@ -84,15 +85,15 @@ impl<R: Resolve> Stitcher<'_, R> {
         self.entered(task, span, ip);
     }
 
-    /// Known again after a gap: the frames that still fit stay.
+    /// The flow is known again after a gap. Frames that still fit stay.
     ///
-    /// Tracing that is switched on at a function's first instruction begins with a call of it, whose call instruction
-    /// ran before: a window opens there, a filter begins there, a signal's handler or a new program starts. Only a
-    /// call that was seen and has run nothing yet goes on there.
+    /// If tracing is switched on at a function's first instruction, the function has just been called, by an
+    /// instruction that was not traced: a window opens there, a filter begins there, a signal's handler or a new
+    /// program starts. The call on the stack is continued instead only if it was seen and has run nothing yet.
     fn resume(&mut self, task: usize, span: &Span, ip: u64, gap: Gap, cpu: u16) {
         let now = span.start_ns;
         if span.flags & (flag::ENTRY | flag::INNER) == 0 && !self.threads[task].stack.is_empty() {
-            // Without symbols nothing is known of the frames either.
+            // Without symbols, nothing says which frames still fit.
             return;
         }
         let enters = span.flags & flag::ENTRY != 0 && gap.tracing == Tracing::Off;
@@ -101,7 +102,7 @@ impl<R: Resolve> Stitcher<'_, R> {
             if !enters || thread.insns == thread.stack[i].start_insns {
                 return self.truncate(task, i + 1, now, cpu);
             }
-            // Nobody saw the call before end.
+            // The end of the earlier call was not traced.
             self.truncate(task, i, gap.since.min(now), cpu);
         } else if !is_kernel(ip) {
             self.leave_kernel(task, now, cpu);
@@ -113,14 +114,14 @@ impl<R: Resolve> Stitcher<'_, R> {
         }
     }
 
-    /// Drops the kernel's frames down to user code.
+    /// Drops the kernel's frames, down to user code.
     fn leave_kernel(&mut self, task: usize, now: u64, cpu: u16) {
         let stack = &self.threads[task].stack;
         let keep = stack.iter().rposition(|f| !f.kernel).map_or(0, |i| i + 1);
         self.truncate(task, keep, now, cpu);
     }
 
-    /// Out of a kernel entry to another place than where it came from, or the entry lies below the chunk.
+    /// Leaves a kernel entry to another address than the interrupted one, or leaves an entry that lies below the chunk.
     fn exit(&mut self, task: usize, span: &Span, ip: u64, entry: Option<Frame>, cpu: u16) {
         let now = span.start_ns;
         let user = !is_kernel(ip);
@@ -153,7 +154,7 @@ impl<R: Resolve> Stitcher<'_, R> {
             return self.jump(task, span, ip, cpu);
         }
         if entry.aux != span.space & SPACE {
-            // Another address space: the task executes a new program.
+            // The address space changed: the task executes a new program.
             self.truncate(task, 0, now, cpu);
             self.push(task, span.func, FrameKind::Call, NO_RETURN, now);
             return self.entered(task, span, ip);
@@ -174,7 +175,7 @@ impl<R: Resolve> Stitcher<'_, R> {
         self.entered(task, span, ip);
     }
 
-    /// A running task makes another: keeps what the child will have on its stack.
+    /// The running task creates another. Keeps the stack that the child will start with.
     fn fork(&mut self, task: usize) {
         let thread = &self.threads[task];
         let Some(at) = thread.stack.iter().rposition(|f| f.kind == FrameKind::Syscall) else { return };
@@ -190,8 +191,8 @@ impl<R: Resolve> Stitcher<'_, R> {
         }
     }
 
-    /// A new task's first user code: the child of a fork goes on in a copy of its parent's stack, a thread
-    /// in the function that made it.
+    /// First user code of a new task. The child of a fork continues in a copy of its parent's stack, a thread in the
+    /// function that created it.
     fn first_user_code(&mut self, task: usize, span: &Span, ip: u64) {
         let now = span.start_ns;
         if let Some(i) = self.forks.iter().position(|f| f.ip == ip)

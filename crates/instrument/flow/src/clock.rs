@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Time from timing packets: TSC, TMA, MTC, CYC and CBR in, nanoseconds out.
+//! Converts timing packets (TSC, TMA, MTC, CYC, CBR) to time in nanoseconds.
 //!
-//! As SDM vol. 3, "Intel PT Timing Packets and Decoding Time": a TSC packet gives the time; TMA ties it to
-//! the crystal clock (CTC), of which MTC packets then show eight bits each period; CYC counts core cycles,
-//! turned into TSC ticks by the ratio of nominal to current frequency (CBR), or where that is not known, by how many
-//! came between two MTCs before. A stream without any of them decodes all the same, at time 0.
+//! As in SDM vol. 3, "Intel PT Timing Packets and Decoding Time": a TSC packet states the time. TMA relates it to the
+//! crystal clock (CTC); each MTC packet then gives eight bits of the CTC. CYC counts core cycles. They become TSC ticks
+//! by the ratio of nominal to current frequency (CBR), or, where that is unknown, by the number of cycles between the
+//! last two MTCs. A stream without timing packets decodes at time 0.
 
-/// What the processor's clocks mean; from the recording's manifest or CPUID.
+/// Parameters of the processor's clocks, from the recording's manifest or CPUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockConfig {
     /// TSC ticks per second; 0 when unknown, and then one tick counts as one ns.
@@ -15,16 +15,16 @@ pub struct ClockConfig {
     pub art_num: u32,
     /// The same, denominator: CPUID.15H:EAX.
     pub art_den: u32,
-    /// Each MTC is 2^this CTC ticks after the one before: IA32_RTIT_CTL.MTCFreq, 0 to 15.
+    /// MTC packets come every 2^this CTC ticks: IA32_RTIT_CTL.MTCFreq, 0 to 15.
     pub mtc_freq: u8,
     /// Nominal (maximum non-turbo) ratio: MSR_PLATFORM_INFO\[15:8\]. 0 when unknown: CYC then counts by MTC.
     pub nom_ratio: u8,
-    /// Least cycles between two CYC packets: IA32_RTIT_CTL.CycThresh. 0 when all are sent, or unknown.
+    /// Minimum of cycles between two CYC packets: IA32_RTIT_CTL.CycThresh. 0 when all are sent, or unknown.
     pub cyc_threshold: u64,
 }
 
 impl Default for ClockConfig {
-    /// Nothing known: only TSC packets tell time.
+    /// All parameters unknown: only TSC packets give the time.
     fn default() -> Self {
         Self { tsc_hz: 0, art_num: 0, art_den: 0, mtc_freq: 0, nom_ratio: 0, cyc_threshold: 0 }
     }
@@ -33,20 +33,20 @@ impl Default for ClockConfig {
 /// The relation of CTC to TSC, from the last TMA.
 #[derive(Debug, Clone, Copy)]
 struct Crystal {
-    /// TSC when the CTC had last turned over its unseen low bits before the TMA.
+    /// TSC when the CTC's low bits, which MTC does not carry, were last all zero before the TMA.
     base_tsc: u64,
     /// CTC ticks since `base_tsc`.
     ticks: u64,
     /// Payload of the last MTC.
     last: u8,
-    /// The bits of `last` that are known. TMA has bits 15:0 of the CTC only, so at MTCFreq above 8 it leaves high
-    /// bits of the next MTC open.
+    /// Mask of the bits of `last` that are known. TMA carries bits 15:0 of the CTC only. So at MTCFreq above 8 the high
+    /// bits of the next MTC are unknown.
     known: u8,
-    /// Time of the last MTC, or before the first one of the tick before the TMA; TSC ticks.
+    /// Time of the last MTC in TSC ticks; before the first MTC, time of the CTC tick before the TMA.
     seen_tsc: u64,
 }
 
-/// The running estimate of time.
+/// The current estimate of time.
 #[derive(Debug, Clone)]
 pub struct Clock {
     config: ClockConfig,
@@ -57,13 +57,13 @@ pub struct Clock {
     crystal: Option<Crystal>,
     cyc_base: u64,
     cycles: u64,
-    /// `cyc_base` is an MTC's time.
+    /// `cyc_base` is the time of an MTC.
     at_mtc: bool,
-    /// No CYC came since the last TSC packet.
+    /// No CYC packet came since the last TSC packet.
     first_cyc: bool,
     cbr: u8,
-    /// TSC ticks per cycle in the last MTC period that had cycles, 32.32 fixed point. Only where CBR or the nominal
-    /// ratio is not known; 0 when unknown too.
+    /// TSC ticks per cycle in the last MTC period that had cycles, 32.32 fixed point. Used only where CBR or the
+    /// nominal ratio is unknown; 0 while unknown itself.
     calibrated: u64,
     /// ns per TSC tick, 32.32 fixed point; 0 for exactly one.
     mult: u64,
@@ -92,7 +92,7 @@ impl Clock {
         }
     }
 
-    /// Time now, in ns; 0 before the first TSC packet.
+    /// Current time, ns; 0 before the first TSC packet.
     #[inline]
     pub fn ns(&self) -> u64 {
         match self.base {
@@ -108,7 +108,7 @@ impl Clock {
     /// TSC packet: 56 bits.
     pub fn on_tsc(&mut self, low: u64) {
         let mut tsc = self.tsc & !LOW_56 | low & LOW_56;
-        // The top byte is not sent: a big step back is its carry.
+        // The top byte is not sent. A large step back is a carry into it.
         if self.base.is_some() && tsc < self.tsc && self.tsc - tsc > 1 << 55 {
             tsc = tsc.wrapping_add(1 << 56);
         }
@@ -123,8 +123,7 @@ impl Clock {
         self.rebase(tsc);
     }
 
-    /// TMA packet, right after a TSC packet: the CTC at that time, and by how many core clock ticks the TSC
-    /// had run on from the CTC's last edge.
+    /// TMA packet, right after a TSC packet: the CTC at that time, and the TSC ticks since the CTC's last edge.
     pub fn on_tma(&mut self, ctc: u16, fast: u16) {
         let unseen = u64::from(ctc) & ((1 << self.config.mtc_freq.min(16)) - 1);
         let since = u64::from(fast).saturating_add(self.ctc_to_tsc(unseen));
@@ -136,8 +135,8 @@ impl Clock {
 
     /// MTC packet: CTC bits `mtc_freq` and up.
     ///
-    /// Counted cycles are finer than the crystal's period, so an MTC moves the time forward only, and
-    /// corrects the cycle count only when that has run ahead by more than a period.
+    /// Counted cycles are finer than the crystal's period. So an MTC only moves the time forward, and corrects the
+    /// cycle count only if that has run ahead by more than a period.
     pub fn on_mtc(&mut self, ctc: u8) {
         if self.config.art_num == 0 || self.config.art_den == 0 {
             return;
@@ -158,8 +157,8 @@ impl Clock {
         }
         if tsc >= self.tsc {
             self.tsc = tsc;
-            // A CYC counts from the CYC before it. When the crystal ticks twice without one (a high threshold), the
-            // next still counts from the first of the two; if the threshold is known, `on_rare_cyc` does better.
+            // A CYC counts from the CYC before it. If the crystal ticks twice without one (a high threshold), the next
+            // still counts from the first tick. If the threshold is known, `on_rare_cyc` is more exact.
             if self.config.cyc_threshold == 0 && (!self.at_mtc || self.cycles > 0) {
                 self.rebase(tsc);
                 self.at_mtc = true;
@@ -181,12 +180,13 @@ impl Clock {
         }
     }
 
-    /// The same under a threshold, where TSC and MTC packets come without a CYC before them. The processor counts
-    /// on through them (SDM, "Cycle Counter": reset when a CYC packet is sent), so they do not start the count
-    /// afresh; they say what the time is at least and, as MTCs come at known times, at most.
+    /// A CYC packet under a threshold, where TSC and MTC packets come without a CYC before them.
+    ///
+    /// The processor's count continues through them (SDM, "Cycle Counter": reset when a CYC packet is sent), so they do
+    /// not reset the count here. They are lower bounds of the time and, as MTCs come at known times, upper bounds.
     fn on_rare_cyc(&mut self, cycles: u64) {
-        // How long before the TSC packet this count began is unknown, but less than the threshold: rather too
-        // slow than too fast.
+        // This count began before the TSC packet, by an unknown time below the threshold. Subtracting the threshold
+        // makes the clock too slow rather than too fast.
         let before = if std::mem::take(&mut self.first_cyc) { self.config.cyc_threshold } else { 0 };
         self.cycles = self.cycles.saturating_add(cycles.saturating_sub(before));
         if self.base.is_none() {
@@ -217,13 +217,13 @@ impl Clock {
         }
     }
 
-    /// The time that the cycles counted take, by the last MTC period.
+    /// TSC ticks of the counted cycles, at the rate of the last MTC period.
     #[cold]
     fn calibrated_ticks(&self) -> u64 {
         ((u128::from(self.cycles) * u128::from(self.calibrated)) >> 32).min(u64::MAX.into()) as u64
     }
 
-    /// CBR packet: current core to bus ratio. Cycles before it were counted at the old one.
+    /// CBR packet: current core to bus ratio. Cycles before it were at the old ratio.
     pub fn on_cbr(&mut self, ratio: u8) {
         if ratio != self.cbr {
             self.cbr = ratio;
@@ -259,7 +259,7 @@ mod tests {
         cyc_threshold: 0,
     };
 
-    /// A clock behind a PSB+ at `ns`.
+    /// A clock after a PSB+ at `ns`.
     fn clock(config: ClockConfig, ns: u64) -> Clock {
         let mut clock = Clock::new(config);
         clock.on_tsc(ns);
@@ -269,7 +269,7 @@ mod tests {
         clock
     }
 
-    /// MTC packets have bits of the crystal's clock that no TMA has, if they are rarer than 2^8 ticks.
+    /// If MTC packets come more rarely than every 2^8 ticks, they carry bits of the crystal's clock that TMA does not.
     #[test]
     fn rare_mtc_packets_are_told_from_the_tma() {
         for mtc_freq in 0..=15 {
@@ -285,11 +285,11 @@ mod tests {
         }
     }
 
-    /// The processor counts cycles from CYC to CYC, whatever comes between.
+    /// The processor counts cycles from CYC to CYC, whatever packets come between.
     #[test]
     fn a_threshold_does_not_count_time_twice() {
         let mut clock = clock(ClockConfig { cyc_threshold: 256, ..LAB }, 10_000);
-        // The count began at 9,900, which nobody tells.
+        // The count began at 9,900; no packet says so.
         clock.on_cyc(300);
         assert!((10_000..=10_200).contains(&clock.ns()), "not past the true time: {}", clock.ns());
         // Periods of 320 ns: edges at 10,240 and 10,560.

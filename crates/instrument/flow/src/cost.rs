@@ -3,28 +3,28 @@
 
 use kprism_pt::mix::Mix;
 
-/// One recording, measured.
+/// The measurements of one recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cost {
-    /// The setting, or the run.
+    /// Name of the setting, or of the run.
     pub name: String,
     /// Instructions traced.
     pub instructions: u64,
-    /// Places that could not be decoded: what follows is of the rest.
+    /// Number of places that could not be decoded. The other fields exclude them.
     pub decode_errors: u64,
     /// The recording's duration; 0 if unknown.
     pub duration_ns: u64,
-    /// Packets.
+    /// Number and bytes of packets by kind.
     pub mix: Mix,
-    /// Distances between timed points: how many there are.
+    /// Number of timed points.
     pub points: u64,
-    /// Median of ΔT, ns; none without two timed points, like what follows.
+    /// Median of ΔT, ns; `None` with fewer than two timed points, as for the fields below.
     pub median_ns: Option<u64>,
-    /// ΔT that 99 % do not exceed.
+    /// 99th percentile of ΔT, ns.
     pub p99_ns: Option<u64>,
     /// Median of ΔIc.
     pub median_insns: Option<u64>,
-    /// Their product, for the temporal resolution factor.
+    /// median(ΔT) × median(ΔIc), for the temporal resolution factor.
     pub product: Option<f64>,
 }
 
@@ -34,12 +34,12 @@ impl Cost {
         self.mix.total_bytes()
     }
 
-    /// Bytes per instruction; 0 of nothing.
+    /// Bytes per instruction; 0 without instructions.
     pub fn bytes_per_insn(&self) -> f64 {
         if self.instructions == 0 { 0.0 } else { self.bytes() as f64 / self.instructions as f64 }
     }
 
-    /// 10^6 bytes per second of the recording's own clock, if it has one.
+    /// Bandwidth in 10^6 bytes per second of the recording's own clock, if it has one.
     pub fn megabytes_per_second(&self) -> Option<f64> {
         (self.duration_ns > 0).then(|| self.bytes() as f64 * 1e3 / self.duration_ns as f64)
     }

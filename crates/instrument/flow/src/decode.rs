@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decoder: packets in, events out, the code followed in between.
+//! The decoder: reads packets, follows the code between them, and reports events.
 //!
-//! The decoder is lazy: it walks code only when a packet says where the walk leads, so code is always read
-//! as of the packet that decides it. A PSB starts everything afresh, hence each stretch from one PSB to the
-//! next can be decoded alone. Where the flow is lost, it goes on at the next packet with a whole address.
+//! The decoder is lazy: it walks code only when a packet says where the walk leads. So code is always read as of the
+//! packet that decides the walk. A PSB resets the decoder's state, so the stretch from one PSB to the next can be
+//! decoded alone. When the decoder loses the flow, it resumes at the next packet with a full address.
 
 use kprism_image::Image;
 use kprism_image::insn::Mode;
@@ -22,19 +22,19 @@ use crate::walk::Steps;
 
 static NO_MARKERS: Markers = Markers::NONE;
 
-/// Faults kept with their place; beyond, they are only counted.
+/// Faults stored with their position. Further ones are only counted.
 const MAX_FAULTS: usize = 4096;
 
-/// No packet has more bytes behind its header.
+/// The longest payload of a packet, in bytes.
 const PAYLOAD: usize = 8;
 
-/// What a decode needs beside the bytes.
+/// The inputs of a decode besides the packets.
 pub struct Setup<'a, R> {
-    /// Code of this CPU's stream.
+    /// Code that this CPU ran.
     pub image: &'a Image,
-    /// Functions.
+    /// Function symbols.
     pub resolver: &'a R,
-    /// Clock facts of the recording.
+    /// Clock parameters of the recording.
     pub clock: ClockConfig,
     /// Address whose entry is reported as [`EventKind::Switch`]: the kernel's `__switch_to`.
     pub watch: Option<u64>,
@@ -48,48 +48,48 @@ impl<R> Clone for Setup<'_, R> {
 
 impl<R> Copy for Setup<'_, R> {}
 
-/// What was counted over a range.
+/// Counters over a decoded range.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Instructions executed.
     pub instructions: u64,
-    /// TNT bits and TIPs used up.
+    /// TNT bits and TIP packets consumed.
     pub branches: u64,
-    /// Faults, overflows not among them.
+    /// Decoding errors, without overflows.
     pub errors: u64,
     /// Overflow packets.
     pub overflows: u64,
-    /// Bytes of the stream passed over without knowing the flow.
+    /// Bytes of the stream skipped while the flow was unknown.
     pub lost_bytes: u64,
-    /// First and last time, ns; 0 without timing packets.
+    /// First time, ns; 0 without timing packets.
     pub first_ns: u64,
     /// Last time, ns.
     pub last_ns: u64,
-    /// The first faults and overflows with their places.
+    /// The first faults and overflows with their positions.
     pub faults: Vec<Fault>,
 }
 
-/// Whether and how the flow is known.
+/// State of the decoder: whether the current address is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Tracing is on and the place is known.
+    /// Tracing is on and the current address is known.
     On,
     /// Tracing is off.
     Off,
-    /// The place is unknown since this offset.
+    /// The current address is unknown since this stream offset.
     Lost(u64),
 }
 
-/// A PSB+ under way: from PSB to PSBEND.
+/// A PSB+ being read: the packets from PSB to PSBEND.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PsbPlus {
     /// Offset of its PSB.
     pub offset: u64,
-    /// Where the flow stands, if tracing is on.
+    /// Current address, if tracing is on.
     pub ip: Option<u64>,
 }
 
-/// Decodes ranges of one CPU's stream, in increasing order. Keeps its blocks from range to range.
+/// Decodes ranges of one CPU's stream, in increasing order. Keeps its blocks between ranges.
 pub struct Decoder<'a, R> {
     pub(crate) cache: Cache<'a, R>,
     bytes: &'a [u8],
@@ -97,13 +97,13 @@ pub struct Decoder<'a, R> {
 }
 
 impl<'a, R: Resolve> Decoder<'a, R> {
-    /// A decoder of the stream `bytes`, with no block built. `keep_ips` is for listeners that want every
-    /// address.
+    /// Creates a decoder of the stream `bytes`. `keep_ips` must be true if the sink wants the address of every
+    /// instruction.
     pub fn new(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool) -> Self {
         Self::marking(bytes, setup, keep_ips, &NO_MARKERS)
     }
 
-    /// The same, reporting marks too.
+    /// Like [`Decoder::new`], and reports the given marks too.
     pub fn marking(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool, markers: &'a Markers) -> Self {
         let cache = Cache::new(setup.image, setup.resolver, setup.watch, keep_ips, markers);
         Self { cache, bytes, clock: setup.clock }
@@ -112,15 +112,16 @@ impl<'a, R: Resolve> Decoder<'a, R> {
     /// Decodes from `from`, a PSB or the stream's start, up to `to`, the offset of another PSB or the
     /// stream's length.
     ///
-    /// At `to` the code is followed up to the address that the PSB there names, so that ranges side by side
-    /// neither miss an instruction nor count one twice.
+    /// At `to` the code is followed up to the address that the PSB there states. So adjacent ranges neither miss an
+    /// instruction nor count one twice.
     pub fn run<S: Sink>(&mut self, from: usize, to: usize, sink: &mut S) -> Stats {
         debug_assert!(self.cache.keep_ips() || !(S::IPS || S::BLOCKS));
         let to = to.min(self.bytes.len());
-        // A stream may begin in the middle of a packet, and of a PSB period: bytes before the first PSB have no meaning.
+        // A stream may begin in the middle of a packet or of a PSB period. Bytes before the first PSB cannot be
+        // decoded.
         let begin = if from == 0 { find_psb(self.bytes, 0).unwrap_or(0).min(to) } else { from };
-        // A ring that was not filled begins with the zeros of a new buffer, which are PADs, and nothing is lost. A few may be
-        // the end of a packet.
+        // A ring buffer that was not filled begins with the zeros of a new buffer. They read as PADs, and nothing is
+        // lost. A few zeros may also be the end of a packet.
         let zeros = self.bytes[from..begin].iter().take_while(|&&byte| byte == 0).count();
         let padding = if zeros > PAYLOAD { zeros } else { 0 };
         let skipped = (begin - from - padding) as u64;
@@ -166,30 +167,30 @@ impl<'a, R: Resolve> Decoder<'a, R> {
     }
 }
 
-/// One decode under way.
+/// State of one decode.
 pub(crate) struct Flow<'f, 'a, R, S> {
     pub cache: &'f mut Cache<'a, R>,
     pub sink: &'f mut S,
     pub bytes: &'a [u8],
-    /// Where this decode ends.
+    /// Stream offset at which this decode ends.
     pub end: usize,
     pub reader: PacketReader<'a>,
-    /// Block the flow stands before; [`NONE`] unless [`Phase::On`].
+    /// Block that runs next; [`NONE`] unless [`Phase::On`].
     pub cur: u32,
     pub phase: Phase,
-    /// On, and no packet waits for a partner: the usual case, in one flag.
+    /// Tracing is on and no packet waits for its partner. This is the usual case, in one flag.
     pub hot: bool,
     /// A block of BIP packets may be open.
     in_block: bool,
-    /// The clock moved, and the listener learns of it after the next packet.
+    /// The clock advanced. The sink gets the time after the next packet.
     pub due: bool,
     /// Instructions not reported yet.
     pub acc: u64,
-    /// Offset of the packet in hand.
+    /// Offset of the current packet.
     pub pos: u64,
-    /// The next conflict or turn.
+    /// Stream offset of the next code change or task switch.
     pub conflict_at: u64,
-    /// Index of the next turn.
+    /// Index of the next task switch given by the image.
     pub turn: usize,
     pub change_at: u64,
     pub ret: RetStack,
@@ -203,12 +204,12 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     pub pending: Option<u64>,
     /// The event is a transaction's abort.
     pub abort: bool,
-    /// The next FUP belongs to a packet before it, not to an event.
+    /// The next FUP belongs to the packet before it, not to an event.
     pub bound: bool,
-    /// The next FUP or TIP.PGE tells where an overflow ended.
+    /// The next FUP or TIP.PGE states where an overflow ended.
     pub overflow: bool,
     pub psb: Option<PsbPlus>,
-    /// Nothing came since PSB+, or since the FUP of an overflow.
+    /// No packet came since PSB+, or since the FUP of an overflow.
     pub fresh: bool,
     pub stats: Stats,
     pub steps: Steps,
@@ -242,8 +243,8 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    /// Takes the packets that make up nearly all of a stream (PAD, short TNT, short CYC, MTC, TIP) straight from
-    /// the bytes, up to the first other one. Only outside BIP blocks, which give opcodes other meanings.
+    /// Decodes the packets that make up nearly all of a stream (PAD, short TNT, short CYC, MTC, TIP) directly from the
+    /// bytes, and stops at any other. Must not run inside BIP blocks, in which opcodes have other meanings.
     #[inline(always)]
     fn run_frequent(&mut self, to: usize) {
         let mut at = self.reader.offset();
@@ -302,7 +303,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    /// The packet at `offset` is in hand.
+    /// Makes the packet at `offset` the current one, and applies the changes of code that are due there.
     #[inline(always)]
     pub fn stand_at(&mut self, offset: usize) {
         self.pos = offset as u64;
@@ -331,7 +332,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 return;
             }
             Packet::Mtc { ctc } => {
-                // Comes when the crystal says so, in the middle of the branches that the next TNT will report.
+                // The crystal triggers this packet, in the middle of the branches that the next TNT reports.
                 self.clock.on_mtc(ctc);
                 self.due = true;
                 return;
@@ -393,8 +394,8 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 self.in_block = false;
                 self.bound |= ip;
             }
-            // The FUP of these names the instruction that did it, and is no event's source: IRET, RSM, SIPI,
-            // VM entry, UIRET (SDM, "Control Flow Event (CFE) Packet").
+            // The FUP of these packets names the instruction that caused it (IRET, RSM, SIPI, VM entry, UIRET). It is
+            // not the source of an event (SDM, "Control Flow Event (CFE) Packet").
             Packet::Cfe { typ, ip, .. } => self.bound |= ip && matches!(typ, 2 | 4 | 5 | 7 | 0xd),
             _ => {}
         }
@@ -403,14 +404,16 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    /// Where and when the packet in hand stands.
+    /// Stream offset of the current packet, and the current time.
     #[inline(always)]
     pub fn at(&self) -> Position {
         Position { offset: self.pos, ns: self.ns }
     }
 
-    /// Code that changes at a PSB changes after it: the way to the address that its FUP states is still the old
-    /// code's. So [`Flow::psb_end`] comes here once it went that way.
+    /// Applies code changes and task switches up to the current packet.
+    ///
+    /// Code that changes at a PSB changes after it: the path to the address in the PSB's FUP still runs through the old
+    /// code. So [`Flow::psb_end`] calls this after it has followed that path.
     #[cold]
     fn apply_conflicts(&mut self) {
         if self.psb.is_some() || self.bytes[self.pos as usize..].starts_with(&[0x02, 0x82]) {
@@ -432,7 +435,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.cache.conflict_at().min(turn)
     }
 
-    /// Goes to the address space of the turn before the first packet.
+    /// Enters the address space set by the last task switch before the first packet.
     fn begin_turns(&mut self) {
         let turns = self.cache.turns();
         self.turn = turns.partition_point(|t| t.offset < self.pos);
@@ -445,7 +448,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    /// Reports the time.
+    /// Reports the current time to the sink.
     #[inline]
     pub fn tick(&mut self) {
         self.due = false;
@@ -463,7 +466,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.sink.time(insns, ns);
     }
 
-    /// Instructions to report with the next event or time.
+    /// Takes the number of instructions to report with the next event or time.
     #[inline(always)]
     pub fn take_insns(&mut self) -> u32 {
         let insns = std::mem::take(&mut self.acc);
@@ -474,7 +477,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         insns as u32
     }
 
-    /// More than an event can carry.
+    /// Reports instructions in several events when one event's counter cannot hold them. Returns the rest.
     #[cold]
     fn report_many(&mut self, mut insns: u64) -> u32 {
         while insns > u64::from(u32::MAX) {
@@ -484,7 +487,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         insns as u32
     }
 
-    /// Records a fault at the packet in hand; the flow is lost from here.
+    /// Records a fault at the current packet. The flow is unknown from there on.
     #[cold]
     pub fn fault(&mut self, kind: FaultKind) {
         let ip = if self.cur == NONE { 0 } else { self.cache.blocks.cold[self.cur as usize].key.ip };
@@ -498,7 +501,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.lose();
     }
 
-    /// The flow is unknown from the packet in hand on.
+    /// Marks the flow as unknown from the current packet on.
     pub fn lose(&mut self) {
         if !matches!(self.phase, Phase::Lost(_)) {
             self.stop(true);
@@ -527,7 +530,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.cur = NONE;
     }
 
-    /// Ends a loss, if there is one: the flow is known again at offset `at`.
+    /// Ends a loss, if there is one, at stream offset `at`.
     pub fn found(&mut self, at: u64) {
         if let Phase::Lost(from) = self.phase {
             self.stats.lost_bytes += at.saturating_sub(from);
@@ -535,9 +538,9 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    /// The end of the range: up to the address that the next PSB names.
+    /// Ends the range: follows the code up to the address that the next PSB states.
     fn finish(&mut self, to: usize) {
-        // The way there is still the code before that PSB.
+        // Up to there the code is the one before that PSB.
         self.pos = (to as u64).saturating_sub(1);
         let mut end = None;
         if matches!(self.phase, Phase::On) && self.pending.is_none() && self.psb.is_none() {
@@ -574,7 +577,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     }
 }
 
-/// The payload and length of a packet with an address, for the three commonest forms of it.
+/// Decodes the IP payload in its three commonest forms. Returns it with the packet's length.
 #[inline(always)]
 fn short_ip(bytes: &[u8]) -> Option<(IpPayload, usize)> {
     match (bytes[0] >> 5, bytes) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Delta profiling: which intervals are measured, from which marker to which (paper 1, section 3.3 and algorithm 1).
+//! Delta profiling: defines intervals that begin at one marker and end at another (paper 1, section 3.3 and algorithm
+//! 1).
 //!
-//! In: markers as a user writes them. Out: a [`Plan`], which tells the decoder what to mark and the analysis what
-//! to make of it. A marker is one of these, or several with ` | ` between them:
+//! Input: markers as a user writes them. Output: a [`Plan`], which lists the instructions to mark for the decoder and
+//! the intervals for the analysis. A marker is one of these, or several with ` | ` between them:
 //!
 //! | text | when |
 //! |---|---|
@@ -22,30 +23,30 @@ use kprism_image::insn::pattern::{Pattern, PatternError};
 use crate::marks::Markers;
 use kprism_profile::Scope;
 
-/// Intervals measured at once.
+/// Maximum of intervals measured at once.
 const MAX_DELTAS: usize = 64;
 
 /// An interval to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// What to call it.
+    /// Its name.
     pub name: String,
     /// The marker where it begins.
     pub from: String,
     /// The marker where it ends.
     pub to: String,
-    /// Whose clock counts; found out from the markers if not given.
+    /// The CPU's or the task's clock; derived from the markers if not given.
     pub scope: Option<Scope>,
-    /// A beginning inside an interval begins one of its own, which ends first.
+    /// A beginning inside an interval begins another interval, which ends first.
     pub nested: bool,
 }
 
-/// A trylock counts as if it always got its lock, which cannot be told from the flow of a caller.
+/// A trylock counts as if it always got its lock, because a caller's flow does not show the result.
 const LOCKS: &str = "ret:_raw_spin_lock* | ret:_raw_read_lock* | ret:_raw_write_lock* | ret:_raw_spin_trylock* | \
                      ret:_raw_read_trylock* | ret:_raw_write_trylock*";
 const UNLOCKS: &str = "func:_raw_spin_unlock* | func:_raw_read_unlock* | func:_raw_write_unlock*";
 
-/// What is measured unless told otherwise: name, from, to, nested.
+/// Intervals measured by default: name, from, to, nested.
 const STANDARD: [(&str, &str, &str, bool); 6] = [
     ("irqs", "irqs-off", "irqs-on", false),
     ("preempt", "preempt-off", "preempt-on", false),
@@ -72,7 +73,7 @@ impl Spec {
     }
 }
 
-/// What is wrong with a marker's text.
+/// Errors in a marker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Neither a marker's name nor an instruction.
@@ -94,7 +95,7 @@ pub enum PlanError {
     TooMany,
 }
 
-/// Occasions that marks give, as indices of [`Plan::occasions`].
+/// Events that markers name; indices of [`Plan::occasions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Occasion {
     IrqsOff,
@@ -110,7 +111,7 @@ pub(crate) enum Occasion {
     Switch,
 }
 
-/// Names of occasions, in their order, with other names.
+/// Names of occasions, in their order, with alternative names.
 const OCCASIONS: [(Occasion, &str, &str); 11] = [
     (Occasion::IrqsOff, "irqs-off", "superCLI"),
     (Occasion::IrqsOn, "irqs-on", "superSTI"),
@@ -125,7 +126,7 @@ const OCCASIONS: [(Occasion, &str, &str); 11] = [
     (Occasion::Switch, "switch", ""),
 ];
 
-/// Which intervals begin and end, a bit for each.
+/// Sets of intervals that begin and that end, one bit for each interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Triggers {
     pub from: u64,
@@ -143,25 +144,25 @@ impl Triggers {
     }
 }
 
-/// A function's name that begins or ends intervals.
+/// Function names, as a pattern, that begin or end intervals.
 #[derive(Debug, Clone)]
 pub(crate) struct FuncTrigger {
     pub glob: String,
-    /// At the function's beginning; else at its end.
+    /// True at the function's beginning, false at its end.
     pub at_begin: bool,
     pub triggers: Triggers,
 }
 
-/// Intervals, and executions, to measure in one decode.
+/// The intervals and executions to measure in one decode.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub(crate) markers: Markers,
     pub(crate) deltas: Vec<Spec>,
     pub(crate) occasions: [Triggers; OCCASIONS.len()],
     pub(crate) funcs: Vec<FuncTrigger>,
-    /// By number of the pattern or address.
+    /// Triggers by number of the pattern or address.
     pub(crate) wanted: Vec<Triggers>,
-    /// Patterns whose executions are counted: their text, and number.
+    /// Patterns whose executions are counted: text and number.
     pub(crate) counts: Vec<(String, u32)>,
 }
 
@@ -185,10 +186,10 @@ impl Plan {
         }
     }
 
-    /// Measures these intervals, and counts these instruction patterns. `address_of` knows functions by name.
+    /// Measures these intervals, and counts these instruction patterns. `address_of` returns a function's address.
     ///
     /// # Errors
-    /// [`PlanError`] says which marker is not understood.
+    /// [`PlanError`] names the marker that cannot be parsed.
     pub fn new(
         specs: &[Spec],
         counts: &[String],
@@ -215,7 +216,7 @@ impl Plan {
                 plan.counts.push((text.clone(), number));
             }
         }
-        // Addresses are numbered behind the patterns.
+        // The numbers of addresses follow those of the patterns.
         for (address, triggers) in places {
             plan.markers.addresses.push((address, plan.wanted.len() as u32));
             plan.wanted.push(triggers);
@@ -229,14 +230,14 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The same, with the place of the kernel's preemption count relative to `gs`.
+    /// Sets the address of the kernel's preemption count, relative to `gs`.
     #[must_use]
     pub fn with_preempt_count(mut self, offset: Option<u64>) -> Self {
         self.markers.preempt_count = offset;
         self
     }
 
-    /// Adds a marker; says whether it belongs to a task rather than a CPU.
+    /// Adds a marker. Returns true if it belongs to a task rather than a CPU.
     fn add(
         &mut self,
         text: &str,
@@ -260,8 +261,8 @@ impl Plan {
             }
         }
         if let Some(name) = text.strip_prefix("tracepoint:") {
-            // What the site calls while the tracepoint is on (include/linux/tracepoint.h); while it is off, a site
-            // is a no-op without a name.
+            // The function that the site calls while the tracepoint is on (include/linux/tracepoint.h). While it is
+            // off, the site is a no-op without a name.
             let name = name.rsplit(':').next().unwrap_or(name);
             let mut triggers = Triggers::default();
             triggers.set(delta, ends);
@@ -279,7 +280,7 @@ impl Plan {
         Ok(false)
     }
 
-    /// The number of an instruction pattern.
+    /// Returns the number of an instruction pattern, and adds it if it is new.
     fn pattern(&mut self, text: &str) -> Result<u32, PlanError> {
         let pattern =
             Pattern::parse(text).map_err(|source| PlanError::Marker { text: text.to_owned(), source })?;
@@ -292,7 +293,7 @@ impl Plan {
     }
 }
 
-/// The address that a marker names, if it is that kind of marker.
+/// Returns the address that a marker names, if it is a marker of that kind.
 fn place(text: &str, address_of: &dyn Fn(&str) -> Option<u64>) -> Result<Option<u64>, PlanError> {
     if let Some(hex) = text.strip_prefix("addr:") {
         let digits = hex.strip_prefix("0x").unwrap_or(hex);

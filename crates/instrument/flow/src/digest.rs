@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fingerprints of the decoded flow, segment by segment, for comparison with another decoder.
+//! Digests of the decoded flow, segment by segment, for comparison with another decoder.
 
 use kprism_image::resolve::Resolve;
 use kprism_pt::find_psb;
@@ -7,7 +7,7 @@ use kprism_pt::find_psb;
 use crate::decode::{Decoder, Setup};
 use crate::event::{Event, Sink};
 
-/// What one segment, from a PSB to the next, decodes to on its own.
+/// Digest of one segment, from a PSB to the next, decoded on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest {
     /// Offset of the PSB in the stream.
@@ -16,14 +16,14 @@ pub struct Digest {
     pub instructions: u64,
     /// 64-bit FNV-1a over the instructions' addresses, eight little-endian bytes each, in order.
     pub hash: u64,
-    /// Faults; processor overflows are none.
+    /// Decoding errors. Overflows in the processor are not among them.
     pub errors: u64,
 }
 
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
-/// Hashes addresses.
+/// A sink that hashes the instructions' addresses.
 #[derive(Debug)]
 struct Hash(u64);
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the names of Linux's functions say of their part in entering the kernel.
+//! Roles of Linux's functions in kernel entry, by their names.
 //!
-//! Since 5.8 exceptions enter at `asm_exc_*` (arch/x86/include/asm/idtentry.h); before, at the names that `idtentry` of
-//! arch/x86/entry/entry_64.S was given. Everything else that the processor enters of itself is an interrupt: `asm_sysvec_*`
-//! and `irq_entries_start`, before 5.8 `apic_timer_interrupt`, `reschedule_interrupt` and the like. Since 4.17 a system
-//! call's body is `__x64_sys_*` (arch/x86/include/asm/syscall_wrapper.h), before `sys_*`, which the macros that
-//! define it made an alias of `SyS_*`.
+//! Since 5.8 exceptions enter at `asm_exc_*` (arch/x86/include/asm/idtentry.h); before, at the names given to
+//! `idtentry` in arch/x86/entry/entry_64.S. Every other entry that the processor makes by itself is an interrupt:
+//! `asm_sysvec_*` and `irq_entries_start`, before 5.8 `apic_timer_interrupt`, `reschedule_interrupt` and the like.
+//! Since 4.17 a system call's body is `__x64_sys_*` (arch/x86/include/asm/syscall_wrapper.h); before, `sys_*`, which
+//! the defining macros made an alias of `SyS_*`.
 
 use crate::event::flag;
 
-/// Entries of exceptions before 5.8, those of 4.9 to 5.7 together.
+/// Entries of exceptions before 5.8: the union of those of 4.9 to 5.7.
 const EXCEPTIONS: [&str; 26] = [
     "alignment_check",
     "async_page_fault",
@@ -39,7 +39,7 @@ const EXCEPTIONS: [&str; 26] = [
     "xenint3",
 ];
 
-/// Prefixes of system calls' bodies.
+/// Name prefixes of system calls' bodies.
 const BODIES: [&str; 8] = [
     "__x64_sys_",
     "__ia32_sys_",
@@ -51,7 +51,7 @@ const BODIES: [&str; 8] = [
     "compat_sys_",
 ];
 
-/// [`flag`] bits that a kernel function's name implies.
+/// Returns the [`flag`] bits implied by a kernel function's name.
 pub(crate) fn role(name: &str) -> u8 {
     if let Some(call) = BODIES.iter().find_map(|prefix| name.strip_prefix(prefix)) {
         let forks = matches!(call, "fork" | "vfork" | "clone" | "clone3");
@@ -63,7 +63,7 @@ pub(crate) fn role(name: &str) -> u8 {
     }
 }
 
-/// Whether it is the entry of non-maskable interrupts, which strike where others are off.
+/// Returns true for the entry of non-maskable interrupts, which also come while interrupts are off.
 pub(crate) fn is_nmi(name: &str) -> bool {
     matches!(name, "asm_exc_nmi" | "nmi" | "xennmi")
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Call frames and calling-context nodes, as both the per-chunk stacks and the stitched ones use them.
+//! Call frames and calling-context nodes, used by the per-chunk stacks and by the stitched ones.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -11,20 +11,20 @@ use kprism_profile::{FrameKind, NO_PARENT, Node};
 /// No function seen yet.
 pub(crate) const NO_FUNC: u32 = u32::MAX;
 
-/// A frame without a return address of its own: resumed code, or a jump out of a kernel entry.
+/// Return address of a frame that has none of its own: resumed code, or a jump out of a kernel entry.
 pub(crate) const NO_RETURN: u64 = 0;
 
-/// A call under way.
+/// A call in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame {
-    /// Where it returns; for kernel entries where the interrupted code resumes.
+    /// Return address. For kernel entries, the address at which the interrupted code resumes.
     pub ret_ip: u64,
     /// Time of entry, ns.
     pub start_ns: u64,
-    /// Instructions and on-CPU ns of its task (or chunk) at entry.
+    /// Instructions and on-CPU ns of its task (or chunk) at the time of entry.
     pub start_insns: u64,
     pub start_cpu: u64,
-    /// Kernel entries: the address space. Signal handlers: where the interrupted code resumes.
+    /// Kernel entries: the address space. Signal handlers: the address at which the interrupted code resumes.
     pub aux: u64,
     pub node: u32,
     pub func: u32,
@@ -33,20 +33,20 @@ pub(crate) struct Frame {
     /// System calls: the body's function, once seen.
     pub body: u32,
     pub kind: FrameKind,
-    /// Runs kernel code.
+    /// True if it runs kernel code.
     pub kernel: bool,
-    /// Functions whose end is a mark and comes with this frame's: its own, and one that left the rest of its work
-    /// to this one by a tail call.
+    /// Functions whose end is a mark and coincides with the end of this frame: its own, and one that tail-called it.
     pub ends: [u32; 2],
 }
 
 impl Frame {
-    /// Pushed by the processor on its way into the kernel: left by `iret` or `sysret`, not by a return.
+    /// Returns true for a kernel entry. `iret` or `sysret` leaves it, not a return.
     pub fn is_entry(&self) -> bool {
         matches!(self.kind, FrameKind::Syscall | FrameKind::Interrupt | FrameKind::Exception)
     }
 
-    /// The end of `func`, which begins here, is this frame's too. Returns one that ends now, as room is for two.
+    /// Ends `func`, which begins here, together with this frame. There is room for two: returns the one displaced,
+    /// which ends now.
     pub fn add_end(&mut self, func: u32) -> Option<u32> {
         let free = self.ends.iter().position(|&f| f == NO_FUNC);
         let over = std::mem::replace(&mut self.ends[free.unwrap_or(1)], func);
@@ -54,23 +54,23 @@ impl Frame {
     }
 }
 
-/// Whether an address is the kernel's.
+/// Returns true if the address is in the kernel.
 pub(crate) fn is_kernel(ip: u64) -> bool {
     ip >> 63 == 1
 }
 
-/// What a search down the stack found.
+/// Result of a search down the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     /// A frame, by index.
     At(usize),
-    /// Nothing above the innermost kernel entry, which returns and jumps do not cross.
+    /// No match above the innermost kernel entry. Returns and jumps do not cross it.
     BehindEntry,
-    /// Nothing on the whole stack.
+    /// No match on the whole stack.
     Nothing,
 }
 
-/// Searches from the top for the frame that a return or jump refers to.
+/// Searches from the top for the frame to which a return or jump refers.
 pub(crate) fn search(stack: &[Frame], matches: impl Fn(&Frame) -> bool) -> Found {
     for (index, frame) in stack.iter().enumerate().rev() {
         if matches(frame) {
@@ -83,28 +83,28 @@ pub(crate) fn search(stack: &[Frame], matches: impl Fn(&Frame) -> bool) -> Found
     Found::Nothing
 }
 
-/// Children remembered per node.
+/// Children cached per node.
 const WAYS: usize = 4;
 
-/// Children of one node beyond which they are looked up in a map, not one by one.
+/// Above this number of children, a node's children are looked up in a map.
 const MANY: u32 = 16;
 
 /// Calling-context nodes with their children.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub nodes: Vec<Node>,
-    /// Per node its first child, its next sibling and how many children it has.
+    /// Per node: its first child, its next sibling and its number of children.
     links: Vec<(u32, u32, u32)>,
-    /// Empty where contexts are entered too seldom for it to pay. Per node some children entered lately, by the
-    /// low bits of their function: (function and kind, node).
+    /// Per node, some children entered lately, by the low bits of their function: (function and kind, node). Empty
+    /// where contexts are entered too seldom for the cache to pay.
     recent: Vec<[(u32, u32); WAYS]>,
     remember: bool,
-    /// Children of the nodes with many.
+    /// Children of the nodes with more than [`MANY`].
     many: HashMap<(u64, u32), u32, BuildHasherDefault<KeyHasher>>,
 }
 
 impl Tree {
-    /// Empties the tree, which remembers the children entered lately from now on.
+    /// Empties the tree and turns on the cache of recent children.
     pub fn clear_to_remember(&mut self) {
         self.nodes.clear();
         self.links.clear();
@@ -126,7 +126,7 @@ impl Tree {
         (self.nodes.len() - 1) as u32
     }
 
-    /// The child of `parent` for `func`, made if need be.
+    /// Returns the child of `parent` for `func`, and creates it if needed.
     #[inline]
     pub fn child(&mut self, parent: u32, func: u32, kind: FrameKind) -> u32 {
         let key = func ^ (kind as u32) << 28;
@@ -136,7 +136,7 @@ impl Tree {
         }
     }
 
-    /// The child of `parent` for `func`, and whether it had to be made.
+    /// Like [`Tree::child`], without the cache. Also returns whether the child is new.
     #[inline(never)]
     pub fn child_slow(&mut self, parent: u32, func: u32, kind: FrameKind) -> (u32, bool) {
         let (index, made) = match self.find(parent, func, kind) {
@@ -164,7 +164,7 @@ impl Tree {
         None
     }
 
-    /// A new child of a node that has none for `func`.
+    /// Adds a child for `func` to a node that has none for it.
     pub fn add_child(&mut self, parent: u32, func: u32, kind: FrameKind) -> u32 {
         let index = self.push(Node { parent, func, calls: 0, insns: 0, ns: 0, kind });
         let (first, _, count) = &mut self.links[parent as usize];

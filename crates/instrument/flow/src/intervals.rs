@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Intervals under way and over: beginnings and ends in, histograms and the longest ones out.
+//! Measures intervals from their beginnings and ends. Output: histograms and the longest intervals.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -10,16 +10,16 @@ use crate::delta::Spec;
 use kprism_profile::histogram::Counter;
 use kprism_profile::{Delta, Interval, Site};
 
-/// Nested beginnings on one CPU or task beyond which the oldest is forgotten.
+/// Maximum of nested beginnings on one CPU or task; then the oldest is dropped.
 const MAX_OPEN: usize = 256;
 
-/// Longest intervals kept, by time and again by instructions.
+/// Number of longest intervals kept, by time and again by instructions.
 const LONGEST: usize = 32;
 
-/// Sites kept, by total time.
+/// Maximum of sites kept, by total time.
 const SITES: usize = 1 << 16;
 
-/// A beginning or an end.
+/// The beginning or the end of an interval.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Point {
     pub ns: u64,
@@ -28,11 +28,11 @@ pub(crate) struct Point {
     pub node: u32,
 }
 
-/// The largest few of many, by a key.
+/// Keeps the largest few of many intervals, by a key.
 #[derive(Debug, Default)]
 struct Largest {
     kept: Vec<(u64, Interval)>,
-    /// What does not exceed it is not among them.
+    /// Keys up to this one are not among the largest.
     floor: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ impl Largest {
 
     #[cold]
     fn insert(&mut self, key: u64, interval: &Interval) {
-        // Of equal ones the earlier stays.
+        // Among equal keys the earlier interval stays.
         let place = self.kept.partition_point(|(k, _)| *k >= key);
         self.kept.insert(place, (key, *interval));
         self.kept.truncate(LONGEST);
@@ -60,7 +60,7 @@ impl Largest {
 #[derive(Debug, Default)]
 pub(crate) struct Intervals {
     nested: bool,
-    /// Beginnings without their end, by CPU or task.
+    /// Beginnings without an end yet, by CPU or task.
     open: Vec<Vec<Point>>,
     ns: Counter,
     insns: Counter,
@@ -116,7 +116,7 @@ impl Intervals {
         site.max_ns = site.max_ns.max(interval.ns);
     }
 
-    /// Drops the beginnings on a CPU or task: their ends will not be seen.
+    /// Drops the open beginnings of a CPU or task, whose ends will not be seen.
     pub fn forget(&mut self, scope: usize) {
         if let Some(open) = self.open.get_mut(scope) {
             self.unfinished += open.len() as u64;

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether interrupts and preemption are on, CPU by CPU: marks in, changes out.
+//! Tracks on each CPU whether interrupts and preemption are on. Input: marks. Output: the state after each.
 //!
-//! A trace has no data, but control flow tells nearly all: `cli` and `sti` say what they do; every entry into the
+//! A trace has no data, but control flow implies nearly all of it. `cli` and `sti` set the flag. Every entry into the
 //! kernel goes through an interrupt gate or `syscall`, which turn interrupts off (Linux, arch/x86/kernel/idt.c and
-//! `syscall_init`), and its `iret` brings back what was interrupted; user code runs with interrupts on. What
-//! `popf` brings back was saved by the `pushf` before the `cli` that it undoes: such pairs are kept for each
-//! task, as they nest. Where nothing is known, as after a loss, the state is unknown until something tells.
+//! `syscall_init`). Its `iret` restores the interrupted state. User code runs with interrupts on. `popf` restores the
+//! flags that a `pushf` saved before the `cli` in between; such pairs are kept for each task, as they nest. After a
+//! loss the state is unknown until an instruction sets it.
 
-/// What a CPU's interrupt flag is, if known.
+/// Interrupt flag of a CPU; `None` if unknown.
 pub(crate) type Flag = Option<bool>;
 
-/// Saved flags of one task beyond which the oldest is forgotten: no code nests that deep.
+/// Maximum of saved flags per task; then the oldest is dropped. No real code nests that deep.
 const MAX_SAVED: usize = 64;
 
-/// What one task has saved.
+/// Interrupt flags that one task has saved.
 #[derive(Debug, Default)]
 pub(crate) struct Saved {
-    /// By kernel entries, outermost first.
+    /// Saved by kernel entries, outermost first.
     entries: Vec<Flag>,
-    /// By `pushf` with a `cli` after it.
+    /// Saved by a `pushf` with a `cli` after it.
     flags: Vec<Flag>,
-    /// What the last `pushf` saved, until something uses it.
+    /// Flag saved by the last `pushf`, until an instruction uses it.
     pushed: Option<Flag>,
 }
 
@@ -34,7 +34,7 @@ fn push(stack: &mut Vec<Flag>, flag: Flag) {
 /// One CPU's state.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cpu {
-    /// Interrupts are on.
+    /// True if interrupts are on.
     pub irqs: Flag,
     /// The preemption count.
     pub preempt: Option<i32>,
@@ -61,7 +61,7 @@ impl Cpu {
         self.irqs = saved.flags.pop().flatten();
     }
 
-    /// Into the kernel. An interrupt proves that interrupts were on, unless it is an NMI.
+    /// Enters the kernel. An interrupt proves that interrupts were on, unless it is an NMI.
     pub fn enter(&mut self, saved: &mut Saved, proves_on: bool) {
         if proves_on {
             self.irqs = Some(true);
@@ -70,12 +70,12 @@ impl Cpu {
         self.irqs = Some(false);
     }
 
-    /// Out of an entry, to the kernel.
+    /// Leaves a kernel entry and returns to kernel code.
     pub fn leave(&mut self, saved: &mut Saved) {
         self.irqs = saved.entries.pop().flatten();
     }
 
-    /// User code runs: it can neither mask interrupts nor hold off preemption.
+    /// User code runs. It can neither mask interrupts nor disable preemption.
     pub fn user(&mut self, saved: &mut Saved) {
         *saved = Saved::default();
         *self = Cpu { irqs: Some(true), preempt: Some(0) };
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(cpu.irqs, OFF);
         cpu.popf(&mut saved);
         assert_eq!(cpu.irqs, ON);
-        // A look at the flags, which nothing undoes.
+        // This `pushf` only reads the flags. No `popf` follows.
         cpu.pushf(&mut saved);
         cpu.enter(&mut saved, true); // an interrupt
         cpu.cli(&mut saved);

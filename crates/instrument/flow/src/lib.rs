@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From Intel PT packets and code images to the flow of instructions, call stacks and a profile.
+//! Decodes Intel PT: turns packets and code images into the flow of instructions, call stacks and a profile.
+//!
+//! Input: the packet stream of each CPU, an [`Image`](kprism_image::Image) of the code that ran, symbols, and the
+//! sideband (task switches and names). Output: a [`Profile`](kprism_profile::Profile) from [`profile`], or every
+//! instruction in order of time from [`replay`]. The crate does no I/O: it can be fuzzed, and used in other programs.
 
 mod analyses;
 pub mod annotate;

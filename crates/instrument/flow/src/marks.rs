@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Marks: instructions in the flow that analyses want to know the time of, each one.
+//! Marks: single instructions whose time the analyses need.
 //!
-//! In: the instructions of a block, as it is built. Out: what they are marks of, which the block keeps among its
-//! events. So a mark costs where it stands and nothing elsewhere.
+//! Input: the instructions of a block while it is built. Output: their marks, which the block keeps among its events.
+//! So code without marks costs nothing extra.
 //!
-//! Of kernel code: what switches interrupts (`cli`, `sti`, `pushf`, `popf`), what counts preemption
-//! (arithmetic on the per-CPU count, arch/x86/include/asm/preempt.h), what waits (`hlt`, `mwait`). On request:
+//! Marked in kernel code: instructions that switch interrupts (`cli`, `sti`, `pushf`, `popf`), change the preemption
+//! count (arithmetic on the per-CPU count, arch/x86/include/asm/preempt.h), or wait (`hlt`, `mwait`). On request:
 //! instruction patterns, addresses, and functions by name.
 
 use kprism_image::glob::glob;
@@ -14,32 +14,32 @@ use kprism_image::insn::{Insn, Kind, Mode};
 
 use kprism_profile::FrameKind;
 
-/// What a marked instruction does.
+/// Effect of a marked instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// Interrupts off.
+    /// Turns interrupts off.
     Cli,
-    /// Interrupts on.
+    /// Turns interrupts on.
     Sti,
-    /// Saves the flags, mostly for the sake of the interrupt flag.
+    /// Saves the flags, mostly to save the interrupt flag.
     Pushf,
-    /// Restores them.
+    /// Restores the flags.
     Popf,
     /// Waits for an interrupt.
     Halt,
     /// Adds to the preemption count.
     Preempt(i32),
-    /// One of the patterns or addresses asked for, by number.
+    /// Matches a requested pattern or address, by number.
     Wanted(u32),
-    /// A pattern that is asked for only to be counted.
+    /// Matches a pattern that is only counted.
     Counted(u32),
 }
 
-/// Amounts that the preemption count changes by, and numbers of patterns, in an event.
+/// Bits for an operand in an event: an amount by which the preemption count changes, or the number of a pattern.
 const PAYLOAD: u32 = 24;
 
 impl Op {
-    /// As [`crate::event::Event::func`] carries it.
+    /// Encodes the mark for [`crate::event::Event::func`].
     fn pack(self) -> u32 {
         let (kind, payload) = match self {
             Op::Cli => (0, 0),
@@ -69,28 +69,28 @@ impl Op {
     }
 }
 
-/// What happened at a mark.
+/// Kind of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     /// An instruction ran.
     Insn(Op),
-    /// Into the kernel, by its entry `func`.
+    /// The CPU enters the kernel at its entry `func`.
     Enter { kind: FrameKind, func: u32 },
-    /// Out of a kernel entry, to user code or to the kernel.
+    /// The CPU leaves a kernel entry, to user code or to the kernel.
     Leave { user: bool },
-    /// A system call is over: its record comes now.
+    /// A system call has ended. Its record follows.
     SyscallDone,
-    /// A function asked for, or the body of a system call, begins.
+    /// A requested function, or the body of a system call, begins.
     Begin { func: u32, body: bool },
-    /// The same, and the frame at the base of the span is the one that it ends with.
+    /// Like [`What::Begin`]; it ends with the frame at the base of the span.
     Tail { func: u32, body: bool },
-    /// It ends.
+    /// The function ends.
     End { func: u32 },
-    /// The flow goes on where it was, after tracing was off for a while.
+    /// The flow continues at the same place, after tracing was off for a while.
     Off,
 }
 
-/// A mark in a chunk: counters are the chunk's, the node is the span's.
+/// A mark in a chunk. Counters are the chunk's, the node is the span's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
     pub what: What,
@@ -100,24 +100,24 @@ pub(crate) struct Mark {
     pub ip: u64,
 }
 
-/// What to mark.
+/// The instructions and functions to mark.
 #[derive(Debug, Clone, Default)]
 pub struct Markers {
     /// Kernel code that switches interrupts, counts preemption, or waits.
     pub kernel: bool,
-    /// Where the preemption count lies, relative to the base of `gs`.
+    /// Address of the preemption count, relative to the base of `gs`.
     pub preempt_count: Option<u64>,
     /// Instruction patterns, in kernel and user code.
     pub(crate) patterns: Vec<Pattern>,
-    /// Which of them are only counted.
+    /// For each pattern, true if it is only counted.
     pub(crate) counted: Vec<bool>,
-    /// Addresses, sorted, with their numbers, which count on after those of the patterns.
+    /// Sorted addresses with their numbers, which follow those of the patterns.
     pub(crate) addresses: Vec<(u64, u32)>,
     /// Functions by name, with wildcards.
     pub(crate) funcs: Vec<String>,
 }
 
-/// What of the patterns was seen on a straight run.
+/// Partial matches of patterns on a straight run.
 #[derive(Debug, Default)]
 pub(crate) struct Progress(Vec<Seen>);
 
@@ -128,7 +128,7 @@ impl Progress {
 }
 
 impl Markers {
-    /// Nothing.
+    /// No marks.
     pub const NONE: Self = Self {
         kernel: false,
         preempt_count: None,
@@ -138,17 +138,17 @@ impl Markers {
         funcs: Vec::new(),
     };
 
-    /// Whether every instruction has to be looked at, not only those with a [`Kind`].
+    /// Returns true if every instruction has to be checked, not only those with a [`Kind`].
     pub(crate) fn looks_at_all(&self) -> bool {
         !self.patterns.is_empty() || !self.addresses.is_empty()
     }
 
-    /// Whether functions of this name are marked.
+    /// Returns true if functions of this name are marked.
     pub(crate) fn wants_func(&self, name: &str) -> bool {
         self.funcs.iter().any(|pattern| glob(pattern, name))
     }
 
-    /// Whether an instruction of this kind, beginning with these bytes, may be a mark: a quick test.
+    /// Quick test: false if an instruction of this kind, beginning with these bytes, cannot be a mark.
     #[inline]
     pub(crate) fn may_be(&self, insn: &Insn, bytes: &[u8], ip: u64) -> bool {
         self.looks_at_all()
@@ -158,8 +158,8 @@ impl Markers {
                     || bytes.first() == Some(&0x65) && self.preempt_count.is_some())
     }
 
-    /// Tells `out` of every mark at this instruction, as [`crate::event::Event::func`] carries it. `bytes` are
-    /// those of the whole instruction.
+    /// Passes every mark at this instruction to `out`, encoded for [`crate::event::Event::func`]. `bytes` is the whole
+    /// instruction.
     pub(crate) fn at(
         &self,
         insn: &Insn,
@@ -202,8 +202,8 @@ impl Markers {
         }
     }
 
-    /// What an instruction adds to the preemption count: `inc`, `dec`, `add` or `sub` of a 32-bit word relative
-    /// to `gs`, with an absolute or a RIP-relative address. `next` is the address after it.
+    /// Amount that an instruction adds to the preemption count: `inc`, `dec`, `add` or `sub` of a 32-bit word relative
+    /// to `gs`, with an absolute or a RIP-relative address. `next` is the address of the next instruction.
     fn preempt(&self, bytes: &[u8], next: u64) -> Option<i32> {
         let wanted = self.preempt_count?;
         let [0x65, opcode, modrm, rest @ ..] = bytes else { return None };
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// As Linux has them: `incl %gs:pcpu_hot+8(%rip)`, `decl`, `addl $0x200`, `subl $0x10000`, and absolute.
+    /// Linux's forms: `incl %gs:pcpu_hot+8(%rip)`, `decl`, `addl $0x200`, `subl $0x10000`, and absolute ones.
     #[test]
     fn arithmetic_on_the_preemption_count() {
         let markers = Markers { preempt_count: Some(0x3_2d08), ..Markers::default() };

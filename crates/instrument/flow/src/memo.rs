@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Remembers where eight branch outcomes lead from a block: (block, byte of outcomes) → (next block,
-//! instructions).
+//! Caches where eight branch outcomes lead from a block: (block, byte of outcomes) → (next block, instructions).
 //!
-//! Only for runs of plain blocks, which have no events: nothing but a count is lost by passing them in one
-//! leap. Most code calls and returns every few branches, where a block's own links are as good; so leaps are
-//! tried in long loops alone, where eight links to follow one after the other become one look.
+//! Used only for runs of plain blocks. They have no events, so skipping them loses nothing but a count, which the cache
+//! supplies. Most code calls or returns every few branches, where following the block's own links is as fast. So this
+//! cache is used in long loops only: there one lookup replaces eight links.
 
 use crate::block::{Blocks, NONE};
 
-/// Outcomes in one leap.
+/// Outcomes per lookup.
 pub(crate) const OUTCOMES: u32 = 8;
 
-/// Leaps remembered; a power of two. They fit a second-level cache.
+/// Number of entries, a power of two. The table fits into a second-level cache.
 const ENTRIES: usize = 1 << 12;
 
 #[derive(Debug, Clone, Copy)]
@@ -19,19 +18,19 @@ struct Entry {
     from: u32,
     to: u32,
     insns: u32,
-    /// The outcomes in the low byte, [`Blocks::deaths`] above: a leap over a block that died since is void.
+    /// The outcomes in the low byte, [`Blocks::deaths`] above: an entry is invalid once any block has died.
     stamp: u32,
 }
 
-/// A direct-mapped table of leaps, made when the first is tried.
+/// A direct-mapped table, allocated at the first lookup.
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
     entries: Vec<Entry>,
 }
 
 impl Memo {
-    /// Where `outcomes`, the oldest in the top bit, lead from block `from`, and over how many instructions.
-    /// `None` if a block on the way is not plain, or not linked yet.
+    /// Returns the block to which `outcomes`, the oldest in the top bit, lead from block `from`, and the instructions
+    /// on the way. `None` if a block on the way is not plain, or not linked yet.
     #[inline]
     pub fn leap(&mut self, blocks: &Blocks, from: u32, outcomes: u8) -> Option<(u32, u32)> {
         let stamp = blocks.deaths << 8 | u32::from(outcomes);

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The time between two reports of the time: reckoned from the pace of the interval before, instruction by
-//! instruction. Where that falls short of the next report, a rest remains; where it runs ahead, later time makes
-//! up for it. At one instruction a tick, as recordings that count instructions have it, it is exact.
+//! Estimates the time between two reports, instruction by instruction, at the pace of the interval before. If the
+//! estimate falls short of the next report, a rest remains. If it runs ahead, later intervals absorb the difference. At
+//! one instruction a tick, as in recordings that count instructions, the estimate is exact.
 
-/// One ns an instruction, in the unit of [`Pace::pace`].
+/// One ns per instruction, in the unit of [`Pace::pace`].
 const EXACT: u64 = 1 << 32;
 
-/// An interval slower than this says nothing of the pace of running code: the CPU slept.
+/// Slowest interval, in ns per instruction, that is taken as the pace of running code. In a slower one the CPU slept.
 const SLOWEST: u64 = 8;
 
-/// A clock that is set by reports and runs on by instructions.
+/// A clock that reports set and instructions advance.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Pace {
-    /// Time, counted on from the last report; runs ahead of the next one at times. 0 before the first.
+    /// Current estimate, ns. It may run ahead of the next report. 0 before the first.
     pub now: u64,
-    /// Expected ns an instruction, 32.32; 0 while nothing is known of the time.
+    /// Expected ns per instruction, 32.32 fixed point; 0 while no time is known.
     pace: u64,
-    /// The pace of the last interval, and where that began: time, and instructions so far.
+    /// The pace of the last interval, and its start: time, and instructions so far.
     measured: u64,
     since: (u64, u64),
 }
 
 impl Pace {
-    /// The ns that so many instructions are expected to take.
+    /// Expected ns of `insns` instructions.
     #[inline(always)]
     pub fn of(&self, insns: u32) -> u64 {
         ((u128::from(insns) * u128::from(self.pace)) >> 32) as u64
     }
 
-    /// It is `ns` after `insns` instructions in all. Returns how far that is beyond what was reckoned; `None` at
-    /// the first report, as nothing before it has a time.
+    /// Sets the time to `ns` after `insns` instructions in all. Returns by how much that exceeds the estimate; `None`
+    /// at the first report, as nothing before it has a time.
     #[inline(always)]
     pub fn report(&mut self, ns: u64, insns: u64) -> Option<u64> {
         let (before, insns_before) = std::mem::replace(&mut self.since, (ns, insns));
@@ -38,14 +38,14 @@ impl Pace {
             (self.pace, self.measured) = (EXACT, EXACT);
             return None;
         }
-        // Across chunks time may step back: a TSC packet corrects what was reckoned before it.
+        // Across chunks time may step back: a TSC packet corrects an estimate made before it.
         self.measure(ns.saturating_sub(before), insns - insns_before);
         let rest = ns.saturating_sub(self.now);
         self.now += rest;
         Some(rest)
     }
 
-    /// Learns the pace: the faster of the last two intervals, as one may have begun with a rest.
+    /// Updates the pace: the faster one of the last two intervals, as one of them may include a rest.
     #[inline]
     fn measure(&mut self, ns: u64, insns: u64) {
         let measured = match ns {

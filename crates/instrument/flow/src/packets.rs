@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What each packet does to the flow. Section names are those of the SDM's Intel PT chapter.
+//! The effect of each packet on the flow. Section names are those of the SDM's Intel PT chapter.
 
 use kprism_image::insn::Far;
 use kprism_image::resolve::Resolve;
@@ -15,7 +15,7 @@ use crate::tnt::Idle;
 use crate::walk::{Until, walk};
 
 impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
-    /// A TIP: the end of the walk to an indirect branch, or of an asynchronous event.
+    /// TIP: the target of an indirect branch, or the handler of an asynchronous event.
     pub fn tip(&mut self, payload: IpPayload) {
         let Some(ip) = self.last_ip.apply(payload) else {
             return self.fault(FaultKind::Unexpected("TIP without an address"));
@@ -40,18 +40,18 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
         if self.walk_to_indirect() {
             if self.due {
-                // The packet's time is that of the arrival.
+                // The packet's time is that of the arrival at the handler.
                 self.tick();
             }
             self.stats.branches += 1;
             self.branch_to(ip);
         } else {
-            // Where the branch was is not known, but where it went is.
+            // The branch's source is unknown, but its target is known.
             self.resume(ip, EventKind::Resume);
         }
     }
 
-    /// Forgets what waited for a partner that did not come.
+    /// Drops the state that waits for a partner packet that did not come.
     pub fn settle(&mut self) {
         self.pending = None;
         self.abort = false;
@@ -62,7 +62,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.hot = true;
     }
 
-    /// "Far" and near indirect branches: runs the current block, whose end takes the TIP.
+    /// Walks to the next "far" or near indirect branch, whose target the TIP states.
     fn walk_to_indirect(&mut self) -> bool {
         let mut idle = Idle::default();
         loop {
@@ -95,14 +95,14 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.fault(kind);
     }
 
-    /// From the indirect branch that ends the current block, already walked, to `ip`.
+    /// Goes to `ip` from the indirect branch that ends the current block. The block is already walked.
     #[inline]
     pub fn branch_to(&mut self, ip: u64) {
         let from = self.cur as usize;
         let Block { end, func, ops, nops, next, .. } = self.cache.blocks.hot[from];
         let asid = self.cache.space(self.cr3, ip);
         let key = Key { ip, asid, mode: self.mode, crossed: false };
-        // The last way it went is often the next one.
+        // An indirect branch often goes where it went last time.
         let to = if next[1] != NONE
             && self.cache.blocks.cold[next[1] as usize].key == key
             && self.cache.blocks.hot[next[1] as usize].end != End::Dead
@@ -140,7 +140,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    /// Whether a call from `func` to `ip` is one in the sense of the source.
+    /// Returns true if a call from `func` to `ip` is a call in the source.
     fn inner_call(&mut self, func: u32, ip: u64, target: Block) -> bool {
         func != target.start_func || target.flags & flag::ENTRY != 0 || {
             let asid = self.cache.space(self.cr3, ip);
@@ -154,14 +154,14 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         match far {
             Far::Syscall | Far::Sysenter => Some((EventKind::Syscall, next_ip)),
             Far::Int => Some((EventKind::Async, next_ip)),
-            // Linux serialises by an `iret` to the next instruction (`sync_core`): it leaves nothing.
+            // Linux serialises with an `iret` to the next instruction (`sync_core`). That leaves no kernel entry.
             Far::Iret if ip == next_ip => None,
             Far::Sysret | Far::Sysexit | Far::Iret => Some((EventKind::Exit, ip)),
             Far::Segment | Far::Vm | Far::Rsm => (func != target.start_func).then_some((EventKind::Tail, ip)),
         }
     }
 
-    /// Reports how the flow got to `target`.
+    /// Reports the event by which the flow arrived at `target`.
     #[inline(always)]
     pub fn arrive(&mut self, kind: EventKind, ip: u64, target: Block) {
         let insns = self.take_insns();
@@ -172,7 +172,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    /// Asynchronous event: from `from`, where the flow stands, to its handler.
+    /// Asynchronous event: the flow goes from `from`, the current address, to the handler at `ip`.
     fn async_to(&mut self, from: u64, ip: u64) {
         let asid = self.cache.space(self.cr3, ip);
         let key = Key { ip, asid, mode: self.mode, crossed: false };
@@ -189,7 +189,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    /// The flow starts (again) at `ip`.
+    /// The flow starts, or starts again, at `ip`.
     fn resume(&mut self, ip: u64, kind: EventKind) {
         self.start(Event::new(kind, 0, ip));
     }
@@ -197,7 +197,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     fn start(&mut self, event: Event) {
         let ip = event.ip;
         self.found(self.pos);
-        // The time before the packet that says so is that of the start: what passed until then passed unseen.
+        // The start happened at the time stated before this packet. Nothing that ran until then was traced.
         if self.due {
             self.tick();
         }
@@ -219,7 +219,8 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         match self.phase {
             Phase::Lost(_) => self.resume(ip, EventKind::Resume),
             Phase::Off => self.resume(ip, EventKind::Start),
-            // Errata BDM70, APL12: PSB+ or an overflow claims that tracing is on right before it is switched on.
+            // Errata BDM70, APL12: a PSB+ or an overflow claims that tracing is on, right before TIP.PGE switches it
+            // on.
             Phase::On if self.fresh => self.resume(ip, EventKind::Start),
             Phase::On => {
                 self.fault(FaultKind::Unexpected("TIP.PGE while tracing is on"));
@@ -243,7 +244,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.fresh = false;
     }
 
-    /// "Flow Update (FUP)": alone it is the source of an event; else it belongs to a packet before it.
+    /// "Flow Update (FUP)": on its own it is the source of an event, else it belongs to the packet before it.
     pub fn fup(&mut self, payload: IpPayload) {
         let ip = self.last_ip.apply(payload);
         if let Some(psb) = &mut self.psb {
@@ -252,7 +253,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
         self.fresh = false;
         if std::mem::take(&mut self.bound) {
-            // It is no event's source, but a place on the way all the same.
+            // It is not the source of an event, but the flow passes through its address.
             if let (Phase::Lost(_), Some(ip), false) = (self.phase, ip, self.overflow) {
                 return self.resume(ip, EventKind::Resume);
             }
@@ -272,7 +273,8 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             Phase::Off => return,
             Phase::On => match self.walk_to(ip) {
                 Ok(()) => {}
-                // Erratum BDM64: the last branch before an abort may tell a wrong way. It was undone anyway.
+                // Erratum BDM64: the last branch before an abort may have the wrong direction. The abort undid it
+                // anyway.
                 Err(FaultKind::NotReached(_)) if self.abort => {
                     let key = self.cache.blocks.cold[self.cur as usize].key;
                     self.cur = self.cache.get(Key { ip, crossed: false, ..key }, self.at());
@@ -291,7 +293,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    /// "Paging Information (PIP)": the new CR3 counts from the next address on.
+    /// "Paging Information (PIP)": the new CR3 applies from the next address on.
     pub fn pip(&mut self, cr3: u64) {
         self.cr3 = cr3;
         let insns = self.take_insns();
@@ -342,14 +344,14 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.fresh = true;
     }
 
-    /// Up to the address at which the flow stands when a PSB is sent.
+    /// Follows the code up to the address stated in a PSB+.
     pub fn walk_to_psb(&mut self, ip: u64) {
         if let Err(kind) = self.walk_to(ip) {
             self.fault(kind);
         }
     }
 
-    /// Follows the code to just before `ip`, where the flow then stands.
+    /// Follows the code to just before `ip`, where the flow then is.
     fn walk_to(&mut self, ip: u64) -> Result<(), FaultKind> {
         let key = self.cache.blocks.cold[self.cur as usize].key;
         if key.ip == ip && !key.crossed {
@@ -360,12 +362,12 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         Ok(())
     }
 
-    /// Follows the code to where it left what is traced, for `ip` where that is known.
+    /// Follows the code to the branch that left the traced range, towards `ip` if that is known.
     fn walk_off(&mut self, ip: Option<u64>) -> Result<(), FaultKind> {
         let at = self.cur as usize;
         let decides = !matches!(self.cache.blocks.hot[at].end, End::Chain | End::Unknown | End::Dead);
         match ip {
-            // Nearly always: no jump on the way did it, so the branch at the block's end did.
+            // The usual case: no direct jump on the way goes to `ip`, so the branch at the block's end does.
             Some(ip) if decides && self.cache.blocks.cold[at].targets & target_bit(ip) == 0 => {
                 self.run_block(self.cur);
                 Ok(())
@@ -374,8 +376,8 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    /// Walks and reports what was met, up to the error if there is one, as walking by TNT does; but before an
-    /// abort, whose way is not certain, only if it led where it should.
+    /// Walks, and reports events up to the error if there is one, as a walk by TNT does. Before an abort the path is
+    /// uncertain, so events are reported only if the walk succeeds.
     fn walk_until(&mut self, until: Until) -> Result<(), FaultKind> {
         let key = self.cache.blocks.cold[self.cur as usize].key;
         let mut steps = std::mem::take(&mut self.steps);
@@ -415,13 +417,13 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         result
     }
 
-    /// TNT where there can be none.
+    /// A TNT packet in a state in which none can come.
     #[cold]
     pub fn tnt_while_not_on(&mut self) {
         if matches!(self.phase, Phase::Off) {
             self.fault(FaultKind::Unexpected("TNT while tracing is off"));
         } else if self.psb.take().is_some() {
-            // A PSB+ without its end; the branches are those of the code before it.
+            // A PSB+ without a PSBEND. The branches belong to the code before it.
             self.fault(FaultKind::Unexpected("TNT inside PSB+"));
         }
     }

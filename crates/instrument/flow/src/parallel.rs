@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The whole job: streams in, [`Profile`] out, on as many threads as asked for.
+//! Decodes all streams of a run into a [`Profile`], on any number of threads.
 //!
-//! Each stream is cut at PSBs into chunks whose size depends on the stream alone; threads take them in
-//! order, and the results are put together in order. So the profile is the same for any number of threads.
+//! Each stream is cut at PSBs into chunks. Chunk sizes depend on the stream alone, threads take chunks in order, and
+//! results are joined in order. So the profile is the same for any number of threads.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,11 +28,11 @@ pub struct Stream<'a> {
     pub cpu: u16,
     /// The packets.
     pub bytes: &'a [u8],
-    /// The code they ran through.
+    /// The code that this CPU ran.
     pub image: &'a Image,
 }
 
-/// How to decode.
+/// Options of a decode.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Threads to use; 0 for as many as there are CPUs.
@@ -41,12 +41,12 @@ pub struct Options {
     pub slice_ns: u64,
     /// Clock facts of the recording.
     pub clock: ClockConfig,
-    /// Stream bytes a thread takes at once, up to the next PSB; 0 for a size that fits the stream. The profile
-    /// may depend on it where frames were lost, never on the number of threads.
+    /// Stream bytes that a thread takes at once, up to the next PSB; 0 for a size that fits the stream. The profile may
+    /// depend on it where frames were lost, but never on the number of threads.
     pub chunk: usize,
     /// Intervals and executions to measure.
     pub plan: Plan,
-    /// Only this task's work in this time, and no intervals; everything if not given.
+    /// If given, only this task's work in this time is counted, and no intervals.
     pub window: Option<Window>,
 }
 
@@ -63,19 +63,19 @@ impl Default for Options {
     }
 }
 
-/// Chunks are as many as this, as far as [`MIN_CHUNK`] and [`MAX_CHUNK`] bytes allow.
+/// Chunks per stream, as far as [`MIN_CHUNK`] and [`MAX_CHUNK`] bytes allow.
 const CHUNKS: usize = 64;
 const MIN_CHUNK: usize = 64 << 10;
 const MAX_CHUNK: usize = 1 << 20;
 
-/// Chunks for each thread that may be decoded and not stitched yet.
+/// Chunks per thread that may be decoded and not stitched yet.
 const AHEAD: usize = 2;
 
-/// Places of a stream, for the order of jobs.
+/// Resolution of a position in a stream, for the order of jobs.
 const PACE: u64 = 1 << 20;
 
-/// Cuts a stream at PSBs, as it is asked for the next piece: a reader that stops early has not touched the rest. The
-/// first piece starts at 0 even if there is no PSB.
+/// Cuts a stream at PSBs, lazily: a reader that stops early does not touch the rest. The first piece starts at 0 even
+/// if there is no PSB.
 pub(crate) fn cut(bytes: &[u8], size: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
     let size = if size == 0 { (bytes.len() / CHUNKS).clamp(MIN_CHUNK, MAX_CHUNK) } else { size };
     let mut from = 0;
@@ -94,7 +94,7 @@ struct Job {
 
 /// Decodes all streams of one run into a profile.
 ///
-/// `progress` is told how many more bytes are done, from any thread. Faults never end the decode: they are
+/// `progress` is called, from any thread, with the number of further bytes done. Faults never end the decode: they are
 /// counted and listed in [`Profile::errors`].
 pub fn profile<R: Resolve>(
     streams: &[Stream<'_>],
@@ -115,7 +115,7 @@ pub fn profile<R: Resolve>(
     for (stream, s) in streams.iter().enumerate() {
         jobs.extend(cut(s.bytes, options.chunk).map(|(from, to)| Job { stream, from, to }));
     }
-    // All CPUs at about the same pace, as they are stitched together in order of time.
+    // All CPUs advance at about the same pace, as they are stitched together in order of time.
     jobs.sort_by_key(|j| (j.from as u64 * PACE / (streams[j.stream].bytes.len() as u64).max(1), j.stream));
     let lanes: Vec<Lane<'_>> = streams
         .iter()
@@ -194,17 +194,17 @@ pub fn profile<R: Resolve>(
     profile
 }
 
-/// What all threads share.
+/// State shared by all threads.
 struct Work<'a, R> {
     streams: &'a [Stream<'a>],
     resolver: &'a R,
     watch: Option<u64>,
-    /// Of each stream: whether other tasks may come.
+    /// For each stream, true if other tasks may run on its CPU.
     switching: Vec<bool>,
     options: &'a Options,
     jobs: Vec<Job>,
     progress: &'a (dyn Fn(u64) + Sync),
-    /// The job to take next.
+    /// Index of the next job to take.
     next: AtomicUsize,
     /// Results not stitched yet, by job.
     done: Mutex<HashMap<usize, (Chunk, Stats)>>,
@@ -212,12 +212,12 @@ struct Work<'a, R> {
     changed: Condvar,
     /// Results that may wait to be stitched before no more jobs are taken.
     ahead: usize,
-    /// Signals that there is room for another result, or that nobody wants any more.
+    /// Signals that there is room for another result, or that no more are wanted.
     room: Condvar,
     over: AtomicBool,
 }
 
-/// Lets the threads that wait for room go when it goes, in whatever way stitching ends.
+/// When dropped, releases the threads that wait for room, even if stitching panics.
 struct Release<'w, 'a, R>(&'w Work<'a, R>);
 
 impl<R> Drop for Release<'_, '_, R> {
@@ -229,7 +229,7 @@ impl<R> Drop for Release<'_, '_, R> {
     }
 }
 
-/// Hands a result over when it goes, so that nobody waits for one that a panic prevented.
+/// When dropped, delivers a result, even after a panic. So no thread waits for it forever.
 struct Deliver<'w, 'a, R> {
     work: &'w Work<'a, R>,
     index: usize,
@@ -245,7 +245,7 @@ impl<R> Drop for Deliver<'_, '_, R> {
 }
 
 impl<'a, R: Resolve> Work<'a, R> {
-    /// Waits while too many results wait. Whether any are wanted still.
+    /// Waits while too many results wait to be stitched. Returns true if more are wanted.
     fn wait_for_room(&self) -> bool {
         let full = |done: &mut HashMap<_, _>| done.len() >= self.ahead && !self.over.load(Ordering::Relaxed);
         let done = self.done.lock().unwrap_or_else(|e| e.into_inner());
@@ -253,7 +253,7 @@ impl<'a, R: Resolve> Work<'a, R> {
         !self.over.load(Ordering::Relaxed)
     }
 
-    /// Decodes one more job, if there is one. `decoders` are the calling thread's, one for each stream.
+    /// Decodes one more job, if there is one. `decoders` belong to the calling thread, one for each stream.
     fn decode_next(&self, decoders: &mut Vec<Option<Decoder<'a, R>>>, room: Chunk) -> bool {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let Some(job) = self.jobs.get(index) else { return false };
@@ -274,8 +274,7 @@ impl<'a, R: Resolve> Work<'a, R> {
         true
     }
 
-    /// Stitches all chunks in order, and decodes while there is nothing to stitch. Returns what was counted,
-    /// by job.
+    /// Stitches all chunks in order, and decodes while there is nothing to stitch. Returns the counters by job.
     fn stitch_all(&self, stitcher: &mut Stitcher<'a, R>) -> Vec<Stats> {
         let mut stats: Vec<Stats> = self.jobs.iter().map(|_| Stats::default()).collect();
         let mut decoders = Vec::new();
@@ -295,7 +294,7 @@ impl<'a, R: Resolve> Work<'a, R> {
                     break done;
                 }
                 if !self.decode_next(&mut decoders, stitcher.spare()) {
-                    // All are taken, so some thread is at it.
+                    // All jobs are taken, so another thread is decoding this one.
                     let done = self.done.lock().unwrap_or_else(|e| e.into_inner());
                     let wait = self.changed.wait_while(done, |done| !done.contains_key(&index));
                     drop(wait);
@@ -320,7 +319,7 @@ fn add(totals: &mut CpuTotals, stats: &Stats) {
     totals.last_ns = totals.last_ns.max(stats.last_ns);
 }
 
-/// Who runs on a CPU before its first switch.
+/// The task that runs on a CPU before its first switch.
 pub(crate) fn first_task(cpu: u16, switches: &[&Switch], sideband: &[Record]) -> Option<(u32, u32, String)> {
     if let Some(first) = switches.first() {
         return Some((first.prev_pid, first.prev_tgid, first.prev_comm.clone()));

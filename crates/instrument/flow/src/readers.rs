@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which blocks were built from which granules of code, so that a change of code or symbols voids just them.
+//! Maps granules of code to the blocks built from them, so that a change of code or symbols invalidates only those.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -24,7 +24,7 @@ impl Readers {
         self.links.push((block, next));
     }
 
-    /// Takes all blocks of a granule out of the index.
+    /// Removes all blocks of a granule from the index and passes them to `each`.
     pub fn take(&mut self, asid: u64, granule: u64, mut each: impl FnMut(u32)) {
         let mut at = self.heads.remove(&(asid, granule)).unwrap_or(NONE);
         while let Some(&(block, next)) = self.links.get(at as usize) {
@@ -33,7 +33,7 @@ impl Readers {
         }
     }
 
-    /// The granules that have readers in this range of addresses.
+    /// The granules with blocks in this range of addresses.
     pub fn within(&self, asid: u64, start: u64, end: u64) -> Vec<u64> {
         let first = start / GRANULE * GRANULE;
         if end.saturating_sub(first) / GRANULE < self.heads.len() as u64 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The flow of all CPUs again, instruction by instruction, in order of time, with the task known: for listings.
+//! Replays the flow of all CPUs instruction by instruction, in order of time, with the task known: for listings.
 //!
-//! In: streams, code, sideband. Out: calls of a [`Listener`]. Nothing is collected: each CPU's decoder runs on a
-//! thread of its own and hands over batches of records, a few at most ahead of the listener, who is called
-//! on the caller's thread. Each lane (a CPU's stream) is followed while it is the earliest, so what the listener
-//! hears is in order of time to the instruction; at the same time the lower lane comes first.
+//! Input: streams, code, sideband. Output: calls of a [`Listener`]. Nothing is collected. Each CPU's decoder runs on
+//! its own thread and sends batches of records, at most a few ahead of the listener, which is called on the caller's
+//! thread. Each lane (a CPU's stream) is followed while it is the earliest, so the calls are in order of time to the
+//! instruction. At equal times the lower lane comes first.
 
 mod cursor;
 mod lane;
@@ -24,78 +24,77 @@ use crate::parallel::Stream;
 use cursor::Cursor;
 use lane::Lane;
 
-/// What a replay needs.
+/// Inputs of a replay.
 pub struct Inputs<'a, R> {
     /// One for each CPU, by number.
     pub streams: &'a [Stream<'a>],
-    /// Functions.
+    /// Function symbols.
     pub resolver: &'a R,
     /// Task switches and names.
     pub sideband: &'a [Sideband],
     /// Clock facts of the recording.
     pub clock: ClockConfig,
-    /// Stream bytes decoded between looks at whether the listener is done, up to the next PSB; 0 for a size that
-    /// takes a moment.
+    /// Stream bytes decoded between checks of [`Listener::is_done`], up to the next PSB; 0 for a default.
     pub stretch: usize,
 }
 
-/// A task, as far as known by now.
+/// A task, as known at the current time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Task {
     /// Thread id.
     pub pid: u32,
     /// Process id.
     pub tgid: u32,
-    /// Its name now.
+    /// Its current name.
     pub comm: String,
 }
 
-/// A straight piece of code, met for the first time. What ran there later is told by its number.
+/// A straight piece of code, reported when it first runs. Later it is referred to by its number.
 #[derive(Debug, Clone)]
 pub struct Code {
     /// Addresses of its instructions.
     pub ips: Vec<u64>,
     /// Address space.
     pub asid: u64,
-    /// Mode.
+    /// Mode of the code.
     pub mode: Mode,
-    /// Stream offset at which it was met: the version of its bytes.
+    /// Stream offset at which it first ran. This selects the version of its bytes.
     pub offset: u64,
 }
 
-/// Where and when the listener is called.
+/// Position of a listener's call: CPU, task and time.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment<'m> {
     /// Index of the stream.
     pub lane: usize,
-    /// CPU.
+    /// CPU number.
     pub cpu: u16,
     /// Index of the task that runs, in the order of their appearance.
     pub task: usize,
     /// All tasks so far.
     pub tasks: &'m [Task],
-    /// Counts changes of tasks' names.
+    /// Number of task renames so far.
     pub names: u32,
-    /// Time of a report, and what ran since; see [`Moment::after`].
+    /// Time of the last report, and instructions since; see [`Moment::after`].
     base: u64,
     ran: u32,
     pace: crate::pace::Pace,
 }
 
 impl Moment<'_> {
-    /// Now, ns: before the instructions told of.
+    /// Current time, ns: before the instructions reported by this call.
     #[inline]
     pub fn ns(&self) -> u64 {
         self.after(0)
     }
 
-    /// The time after so many of the instructions told of, ns.
+    /// Time after this many of the reported instructions, ns.
     #[inline]
     pub fn after(&self, insns: u32) -> u64 {
         self.base + self.pace.of(self.ran + insns)
     }
 
-    /// The moment so many of the instructions told of later.
+    /// The position after this many of the reported instructions.
     #[inline]
     #[must_use]
     pub fn later(&self, insns: u32) -> Self {
@@ -103,32 +102,32 @@ impl Moment<'_> {
     }
 }
 
-/// Hears the flow.
+/// Receives the flow.
 pub trait Listener {
-    /// Code of this lane that was not met before; `block` counts up from 0 in each lane.
+    /// New code in this lane. `block` counts up from 0 in each lane.
     fn define(&mut self, at: &Moment<'_>, block: u32, code: Code, image: &Image);
 
     /// The instructions `from..to` of a block ran.
     fn run(&mut self, at: &Moment<'_>, block: u32, from: u32, to: u32);
 
-    /// Time went by while the last instruction ran, or was waiting: more than the instructions account for.
+    /// Time passed while the last instruction ran or waited, beyond the time of the instructions themselves; ns.
     fn rest(&mut self, _at: &Moment<'_>, _ns: u64) {}
 
-    /// Something happened after what ran so far.
+    /// An event, after all instructions so far.
     fn event(&mut self, at: &Moment<'_>, event: &Event);
 
-    /// Whether the listener has heard enough.
+    /// Returns true if the listener needs no more.
     fn is_done(&self) -> bool {
         false
     }
 }
 
-/// Batches that a decoder may be ahead by.
+/// Number of batches that a decoder may be ahead.
 const AHEAD: usize = 4;
 
 const STRETCH: usize = 64 << 10;
 
-/// Lets `listener` hear the flow. Returns what each decoder counted, as far as it came.
+/// Replays the flow to `listener`. Returns each decoder's counters, as far as it came.
 pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) -> Vec<Stats> {
     let mut tasks = cursor::Tasks::new(inputs.sideband);
     std::thread::scope(|scope| {
@@ -150,7 +149,7 @@ pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) 
             cursors.iter_mut().for_each(Cursor::prepare);
             let mut live = cursors.iter().enumerate().filter(|(_, c)| !c.is_over());
             let Some((mut first, cursor)) = live.next() else { break };
-            // The earliest, and the time up to which it stays so.
+            // The earliest lane, and the time until which it remains so.
             let (mut earliest, mut until) = (cursor.now(), u64::MAX);
             for (index, cursor) in live {
                 let now = cursor.now();
@@ -162,7 +161,7 @@ pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) 
             }
             cursors[first].advance(until, &mut tasks, listener);
         }
-        // Decoders that nobody takes from any more end soon.
+        // Decoders end soon after their receivers are dropped.
         drop(cursors);
         decoders.into_iter().map(|d| d.join().unwrap_or_else(|p| std::panic::resume_unwind(p))).collect()
     })

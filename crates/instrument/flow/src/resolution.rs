@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How finely a trace tells time: from a stream to the distances between the points whose time is known, and from
-//! those to the temporal resolution factor (TRF) of Sharma and Dagenais, "Hardware-assisted instruction
-//! profiling and latency detection" (2016), section 4.2.4.
+//! Measures the temporal resolution of a trace: the distances between points whose time is known, and from them the
+//! temporal resolution factor (TRF) of Sharma and Dagenais, "Hardware-assisted instruction profiling and latency
+//! detection" (2016), section 4.2.4.
 //!
-//! A *timed point* is a place in the flow, between two instructions, at which the decoder learns a later time than it
-//! knew. Timing packets (CYC, MTC, and the TSC of a PSB+) date the branch, event or PSB behind them; a packet that
-//! tells nothing new, or before which no instruction ran, makes no point. ΔT and ΔIc are the ns and the instructions
-//! from one point to the next on the same CPU. They run through interrupts, and through whatever was not traced.
+//! A *timed point* is a place in the flow, between two instructions, at which the decoder learns a later time. Timing
+//! packets (CYC, MTC, and the TSC of a PSB+) date the branch, event or PSB that follows them. A packet that does not
+//! advance the time, or before which no instruction ran, makes no point. ΔT and ΔIc are the ns and the instructions
+//! from one point to the next on the same CPU. They include interrupts and code that was not traced.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::event::{Event, Sink};
 /// Values below this are counted in an array.
 const SMALL: usize = 1 << 12;
 
-/// How often each value occurred. Medians are exact, and memory does not grow with the length of a trace.
+/// Number of occurrences of each value. Medians are exact. Memory does not grow with the length of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tally {
     small: Vec<u64>,
@@ -43,17 +43,17 @@ impl Tally {
         }
     }
 
-    /// How many values there are.
+    /// Number of values.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no value.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The value at `index` of all values sorted.
+    /// The value at `index` in sorted order.
     pub fn sorted(&self, index: u64) -> Option<u64> {
         let small = (0u64..).zip(self.small.iter().copied());
         let large = self.large.iter().map(|(&value, &count)| (value, count));
@@ -67,12 +67,12 @@ impl Tally {
         None
     }
 
-    /// The paper's median: Sort\[(n - 1) / 2\], the lower of two in the middle.
+    /// The paper's median: Sort\[(n - 1) / 2\], the lower of the two middle values.
     pub fn median(&self) -> Option<u64> {
         self.sorted(self.len.saturating_sub(1) / 2)
     }
 
-    /// The value that 99 of 100 do not exceed.
+    /// The 99th percentile: 99 of 100 values do not exceed it.
     pub fn p99(&self) -> Option<u64> {
         self.sorted((self.len * 99).div_ceil(100).saturating_sub(1))
     }
@@ -90,13 +90,13 @@ pub struct Distances {
 }
 
 impl Distances {
-    /// Decodes a whole stream, and adds its distances to those before.
+    /// Decodes a whole stream and adds its distances.
     pub fn add_stream<R: Resolve>(&mut self, bytes: &[u8], setup: Setup<'_, R>) -> Stats {
         (self.last_ns, self.passed) = (None, 0);
         Decoder::new(bytes, setup, false).run(0, bytes.len(), self)
     }
 
-    /// median(ΔIc) × median(ΔT), which TRF scales. `None` if no two times are known.
+    /// median(ΔIc) × median(ΔT), the value that TRF scales. `None` if fewer than two times are known.
     pub fn product(&self) -> Option<f64> {
         Some(self.insns.median()? as f64 * self.ns.median()? as f64)
     }
@@ -124,8 +124,8 @@ impl Sink for Distances {
     }
 }
 
-/// TRF of each p in P: Nf · (p − min P) / (max P − min P) with Nf = 100, so 0 is the finest of P and 100 the
-/// coarsest. `None` where there is no p, and everywhere if P has not two different ones.
+/// TRF of each product p in P: Nf · (p − min P) / (max P − min P) with Nf = 100. 0 is the finest of P, 100 the
+/// coarsest. `None` for a missing p, and for all if P has fewer than two different values.
 pub fn factors(products: &[Option<f64>]) -> Vec<Option<f64>> {
     let known = || products.iter().flatten().copied();
     let (min, max) = (known().fold(f64::INFINITY, f64::min), known().fold(f64::NEG_INFINITY, f64::max));
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(factors(&[None]), [None]);
     }
 
-    /// The paper's own extremes: 14 ns and 78 instructions, 910.5 µs and 2.5 million.
+    /// The extremes that the paper reports: 14 ns and 78 instructions, 910.5 µs and 2.5 million.
     #[test]
     fn the_papers_extremes() {
         let (fine, coarse) = (14.0 * 78.0, 910_500.0 * 2.5e6);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stack of return addresses behind RET compression (SDM vol. 3, "Indirect Transfer Compression for
-//! Returns"): 64 entries, of which the oldest is lost when a 65th is pushed.
+//! The stack of return addresses for RET compression (SDM vol. 3, "Indirect Transfer Compression for Returns"). It has
+//! 64 entries; pushing a 65th drops the oldest.
 
-/// Entries the processor keeps.
+/// Number of entries that the processor keeps.
 const DEPTH: usize = 64;
 
 /// A pending return.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Return {
-    /// Where it goes.
+    /// Return address.
     pub ip: u64,
-    /// The call's event, which remembers the block at `ip`.
+    /// Index of the call's event, which remembers the block at `ip`.
     pub site: u32,
-    /// The cache's epoch when `site` was valid.
+    /// The cache's epoch in which `site` is valid.
     pub epoch: u32,
 }
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Call stacks of one chunk of one CPU's stream: decoder events in, a [`Chunk`] out.
+//! Keeps the call stack over one chunk of one CPU's stream. Input: decoder events. Output: a [`Chunk`].
 //!
-//! A chunk knows nothing of what came before it, so its stack stands on an unknown base. Whatever reaches
-//! below the base (a return without its call, a task switch, a signal) ends the current [`Span`] and begins
-//! a new one; [`crate::stitch`] later applies the spans in order to the tasks' whole stacks. Inside a span
-//! everything is resolved here, in parallel with other chunks.
+//! A chunk starts without knowledge of what came before, so its stack has an unknown base. An event that reaches below
+//! the base (a return without its call, a task switch, a signal) ends the current [`Span`] and begins a new one. Later
+//! [`crate::stitch`] applies the spans in order to the complete stacks of the tasks. Everything inside a span is
+//! resolved here, in parallel with other chunks.
 //!
-//! Times: the decoder reports the time packet by packet, with some branches in between. What happens between two
-//! reports is timed by the pace of the interval before, instruction by instruction; where that falls short, the
-//! rest is the function's that runs at the report (which is right for one that waits), and where it runs ahead,
-//! later time makes up for it. At one instruction a tick, as recordings that count instructions have it, every
+//! Times: the decoder reports the time packet by packet, and several branches may lie between two reports. Events
+//! between two reports are timed instruction by instruction, at the pace of the interval before. If that falls short,
+//! the remaining time goes to the function that runs at the report, which is right for a function that waits. If it
+//! runs ahead, later intervals absorb the difference. At one instruction a tick, as in recordings that count
+//! instructions, every event gets its exact time.
 //! event gets its exact time.
 
 use std::collections::HashMap;
@@ -24,16 +25,16 @@ use crate::pace::Pace;
 use crate::window::Window;
 use kprism_profile::FrameKind;
 
-/// PCID and flags are no part of an address space's identity, nor is the bit by which page-table isolation
-/// tells the user half's tables (Linux, arch/x86/entry/calling.h).
+/// Mask that keeps the identity of an address space. It drops PCID and flags, and the bit by which page-table isolation
+/// marks the user half's tables (Linux, arch/x86/entry/calling.h).
 pub(crate) const SPACE: u64 = !0x1fff;
 
-/// Why a span begins, and so what is to be done to the task's stack first.
+/// Reason for a new span: the change that it makes to the task's stack first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Cause {
     /// The chunk begins.
     Begin,
-    /// Flow known again.
+    /// The flow is known again.
     Resume { ip: u64 },
     /// A return to `ip` that matches no frame of the chunk.
     Ret { ip: u64 },
@@ -45,17 +46,17 @@ pub(crate) enum Cause {
     Switch,
     /// The span's function is the body of a system call that began below the base.
     Body,
-    /// A system call that makes a task runs: its child will need a copy of the stack.
+    /// A system call that creates a task runs. Its child will need a copy of the stack.
     Fork,
 }
 
-/// Whether the flow is known.
+/// State of tracing: whether the flow is known.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tracing {
-    /// As at the end of the chunk before.
+    /// Unchanged since the end of the chunk before.
     #[default]
     AsBefore,
-    /// The same, where a PSB says that it is on: if it was off, what switched it on is missing.
+    /// Unchanged, but a PSB states that tracing is on. If it was off, the packet that switched it on is missing.
     AtPsb,
     On,
     Off,
@@ -64,7 +65,7 @@ pub(crate) enum Tracing {
 }
 
 impl Tracing {
-    /// What it is, after this.
+    /// The state that follows `before`.
     pub fn after(self, before: Self) -> Self {
         match self {
             Tracing::AsBefore => before,
@@ -79,27 +80,27 @@ impl Tracing {
 #[derive(Debug)]
 pub(crate) struct Span {
     pub cause: Cause,
-    /// Function in which it begins, and flags of its arrival.
+    /// Function in which it begins, and the flags of the arrival there.
     pub func: u32,
     pub flags: u8,
     /// Address space in which it begins.
     pub space: u64,
-    /// Up to where it begins.
+    /// State of tracing just before it begins.
     pub tracing: Tracing,
-    /// When the flow was last followed before that, if in this chunk.
+    /// Time until which the flow was followed before that, if in this chunk; ns.
     pub off_ns: Option<u64>,
-    /// Its first node, which stands for the frame at its base; the one after it stands for that frame's
-    /// parent. Its nodes are those up to the next span's.
+    /// Its first node, which stands for the frame at its base. The next node stands for that frame's parent. The span's
+    /// nodes end where the next span's begin.
     pub root: u32,
-    /// The node and function to which the frame at its base jumped, if it did.
+    /// The node and function to which the frame at its base jumped, if any.
     pub base: Option<(u32, u32)>,
     pub start_ns: u64,
-    /// Chunk counters at its start.
+    /// The chunk's counters at its start.
     pub insns: u64,
     pub cpu: u64,
     /// Frames still open at its end.
     pub frames: Vec<Frame>,
-    /// Lists of the chunk at its start.
+    /// Lengths of the chunk's lists at its start.
     pub syscalls: usize,
     pub slices: usize,
     pub marks: usize,
@@ -109,14 +110,14 @@ pub(crate) struct Span {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Done {
     pub frame: Frame,
-    /// Frames of the span below it.
+    /// Number of the span's frames below it.
     pub depth: usize,
     pub end_ns: u64,
     pub insns: u64,
     pub cpu: u64,
 }
 
-/// What a chunk leaves behind. Functions are the resolver's ids.
+/// Result of decoding a chunk. Functions are the resolver's ids.
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
     pub spans: Vec<Span>,
@@ -124,15 +125,15 @@ pub(crate) struct Chunk {
     pub syscalls: Vec<Done>,
     pub slices: Vec<Done>,
     pub marks: Vec<Mark>,
-    /// Executions of patterns: (node, pattern, how often), by node.
+    /// Executions of patterns: (node, pattern, count), sorted by node.
     pub counts: Vec<(u32, u32, u64)>,
-    /// Counters at the end.
+    /// The chunk's counters at its end.
     pub insns: u64,
     pub cpu: u64,
     pub end_ns: u64,
-    /// At the end.
+    /// State at the end.
     pub tracing: Tracing,
-    /// When the flow was last seen to stop.
+    /// Time at which the flow last stopped, ns.
     pub off_ns: Option<u64>,
 }
 
@@ -148,7 +149,7 @@ impl Chunk {
     }
 }
 
-/// The listener that builds a [`Chunk`].
+/// The sink that builds a [`Chunk`].
 #[derive(Debug)]
 pub(crate) struct Stacks {
     out: Chunk,
@@ -156,11 +157,11 @@ pub(crate) struct Stacks {
     clock: Pace,
     /// Node of the top frame.
     node: u32,
-    /// Time counts while it is on.
+    /// Time passes only while this is on.
     tracing: Tracing,
     space: u64,
     slice_ns: u64,
-    /// Only what happens in here counts.
+    /// Only events inside this window are counted.
     window: Option<Window>,
     /// No other task runs on this CPU.
     alone: bool,
@@ -172,7 +173,7 @@ impl Sink for Stacks {
     #[inline]
     fn event(&mut self, event: Event) {
         self.run(event.insns);
-        // The two that make up nearly all.
+        // These two make up nearly all events.
         match event.kind {
             EventKind::Call if event.flags & (flag::SYSCALL_BODY | flag::MARKED) == 0 => {
                 self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), self.clock.now);
@@ -189,7 +190,7 @@ impl Sink for Stacks {
     #[inline]
     fn time(&mut self, insns: u32, ns: u64) {
         self.run(insns);
-        // What is left of an interval belongs to its end, and counts if its begin does.
+        // The rest of an interval belongs to its end. It is counted if the interval's start is.
         let counts = self.counts();
         match self.clock.report(ns, self.out.insns) {
             None => self.begin_time(ns),
@@ -205,8 +206,8 @@ impl Sink for Stacks {
 }
 
 impl Stacks {
-    /// Listens to a new chunk; `room` is an old one whose memory serves again.
-    /// `alone` if the CPU has but one task: then tracing that goes on in the same function goes on in the same call.
+    /// Starts a new chunk. `room` is an old one whose memory is reused. `alone` is true if the CPU has only one task:
+    /// then tracing that resumes in the same function resumes in the same call.
     pub fn new(slice_ns: u64, window: Option<Window>, alone: bool, room: Chunk) -> Self {
         let mut stacks = Self {
             out: room.cleared(),
@@ -224,7 +225,7 @@ impl Stacks {
         stacks
     }
 
-    /// The chunk is over.
+    /// Ends the chunk.
     pub fn finish(mut self) -> Chunk {
         self.close_span();
         self.out.end_ns = self.clock.now;
@@ -234,13 +235,13 @@ impl Stacks {
         self.out
     }
 
-    /// The first time is known, and what came before it happened then.
+    /// Sets the first known time. Everything before it gets this time.
     fn begin_time(&mut self, ns: u64) {
         self.out.spans.iter_mut().for_each(|span| span.start_ns = ns);
         self.stack.iter_mut().for_each(|frame| frame.start_ns = ns);
     }
 
-    /// Whether what happens from now on counts.
+    /// Returns true if the current time is in the window.
     #[inline]
     fn counts(&self) -> bool {
         self.window.is_none_or(|window| window.holds(self.clock.now))
@@ -296,7 +297,7 @@ impl Stacks {
                 }
                 let top = self.stack.last().filter(|top| top.func == event.func);
                 let same = top.is_some();
-                // Not the same call if it begins again.
+                // If the function begins again, it is not the same call.
                 let on = event.flags & flag::ENTRY == 0
                     || top.is_some_and(|top| top.start_insns == self.out.insns);
                 if same && on && self.alone && self.tracing == Tracing::Off {
@@ -339,13 +340,13 @@ impl Stacks {
         });
     }
 
-    /// Notes a mark: here, now.
+    /// Records a mark at the current node and time.
     fn mark(&mut self, what: What, ip: u64) {
         let (node, ns) = (self.node, self.clock.now);
         self.out.marks.push(Mark { what, node, ns, insns: self.out.insns, ip });
     }
 
-    /// The function just pushed may be one whose beginning and end are marks.
+    /// Handles the function just pushed: its beginning and end may be marks.
     fn begin(&mut self, event: &Event) {
         if let Some(body) = flag::begins(event.flags)
             && let Some(top) = self.stack.last_mut()
@@ -399,7 +400,7 @@ impl Stacks {
         }
     }
 
-    /// Into the kernel.
+    /// The CPU enters the kernel.
     fn enter(&mut self, event: &Event, kind: FrameKind, now: u64) {
         self.mark(What::Enter { kind, func: event.func }, event.ip);
         self.push(event.func, kind, event.ip, true, now);
@@ -421,8 +422,8 @@ impl Stacks {
         }
     }
 
-    /// A return that is not the top frame's: out of several frames at once, below the base, or no return at
-    /// all but a jump by way of the stack.
+    /// A return that does not match the top frame: from several frames at once, below the base, or a jump made with a
+    /// return instruction.
     fn unmatched_ret(&mut self, event: &Event, now: u64) {
         match search(&self.stack, |f| f.ret_ip == event.ip && !f.is_entry()) {
             Found::At(index) => self.truncate(index, now),
@@ -435,8 +436,8 @@ impl Stacks {
         }
     }
 
-    /// A jump to another function: a tail call, into the middle of one that is under way (`longjmp`,
-    /// unwinding), or back from a piece of code that the compiler put elsewhere.
+    /// A jump to another function: a tail call, a jump into the middle of a function on the stack (`longjmp`,
+    /// unwinding), or a jump back from a part that the compiler placed elsewhere.
     fn jump(&mut self, event: &Event, now: u64) {
         let inner = event.flags & flag::INNER != 0;
         let direct = event.flags & flag::DIRECT != 0;
@@ -466,8 +467,8 @@ impl Stacks {
         }
     }
 
-    /// Replaces the top frame's function. A kernel entry stays: it is left by `iret`, whatever was jumped to
-    /// meanwhile.
+    /// Replaces the top frame's function. A kernel entry stays on the stack: only `iret` leaves it, whatever jumps came
+    /// before.
     fn tail(&mut self, top: Frame, event: &Event, now: u64) {
         let ret_ip = if top.is_entry() { NO_RETURN } else { top.ret_ip };
         if let Some(frame) = self.stack.last_mut()
@@ -490,7 +491,7 @@ impl Stacks {
         self.begin(event);
     }
 
-    /// The same for the frame below the chunk.
+    /// Like [`Stacks::tail`], for the frame below the chunk.
     fn jump_at_base(&mut self, event: &Event) {
         if self.base_func() == event.func {
             return;
@@ -517,11 +518,12 @@ impl Stacks {
         self.out.spans.last().map_or(NO_FUNC, |span| span.base.map_or(span.func, |base| base.1))
     }
 
-    /// Out of the kernel, or out of an interrupt of the kernel.
+    /// Leaves the kernel, or an interrupt of kernel code.
     fn exit(&mut self, event: &Event, now: u64) {
         let user = !is_kernel(event.ip);
         self.mark(What::Leave { user }, event.ip);
-        // The innermost entry; when that was from the kernel and this goes to user mode, one further down.
+        // The innermost entry. If that one came from the kernel and this return goes to user mode, an entry further
+        // down.
         let found = self.stack.iter().rposition(|f| f.is_entry() && !(user && is_kernel(f.ret_ip)));
         let Some(index) = found else {
             return self.new_span(Cause::Exit { ip: event.ip, entry: None }, event.func, event.flags, now);
@@ -535,7 +537,7 @@ impl Stacks {
             let entry = Some(entry);
             self.new_span(Cause::Exit { ip: event.ip, entry }, event.func, event.flags, now);
         } else {
-            // A fault with a fix-up: goes on elsewhere, mostly in the same function.
+            // A fault with a fix-up continues elsewhere, mostly in the same function.
             self.jump(event, now);
         }
     }
@@ -575,8 +577,8 @@ impl Stacks {
     }
 }
 
-/// Whether `ip` is where a kernel entry's interrupted code goes on: for system calls also the call itself,
-/// to be restarted (Linux sets the address back by the two bytes of `syscall` or `int 0x80`).
+/// Returns true if `ip` is where the code interrupted by a kernel entry continues. For system calls that includes the
+/// call itself, to be restarted (Linux sets the address back by the two bytes of `syscall` or `int 0x80`).
 pub(crate) fn resumes(entry: &Frame, ip: u64) -> bool {
     entry.ret_ip == ip || entry.kind == FrameKind::Syscall && entry.ret_ip.wrapping_sub(2) == ip
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Puts the chunks of all CPUs together: spans in order of time onto the stacks of the tasks they belong to.
+//! Joins the chunks of all CPUs: applies their spans, in order of time, to the stacks of their tasks.
 //!
-//! A span says what happens to the stack below it ([`Cause`]); the sideband says which task each switch
-//! entered. What a span's own nodes counted is added below the node where it starts, and the frames it left
-//! open go onto the task's stack, from where the task's next span, on whatever CPU, goes on.
+//! A span states what happens to the stack below it ([`Cause`]). The sideband states which task each switch entered.
+//! The counts of a span's own nodes are added below the node at which the span starts. Frames that the span left open
+//! go onto the task's stack, and the task's next span, on any CPU, continues from there.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,13 +20,13 @@ use crate::switches::used;
 use crate::window::Window;
 use kprism_profile::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
 
-/// Functions told apart.
+/// Limit on the number of distinct functions.
 const MAX_FUNCS: usize = 1 << 26;
 
-/// Stacks kept for children not seen yet; the oldest goes first.
+/// Stacks kept for children that have not run yet. Beyond this the oldest is dropped.
 pub(crate) const MAX_FORKS: usize = 256;
 
-/// One task's state.
+/// State of one task.
 #[derive(Debug, Default)]
 pub(crate) struct Thread {
     pub pid: u32,
@@ -36,26 +36,26 @@ pub(crate) struct Thread {
     pub stack: Vec<Frame>,
     pub insns: u64,
     pub cpu: u64,
-    /// When it last left a CPU; 0 if it never did.
+    /// Time at which it last left a CPU, ns; 0 if it never did.
     pub left_ns: u64,
 }
 
-/// The stack of a task that made another, as the child will need it.
+/// Stack of a task that created another, kept for the child.
 pub(crate) struct Forked {
-    /// Where the child's first return to user mode goes.
+    /// Address of the child's first return to user mode.
     pub ip: u64,
     pub space: u64,
     pub tgid: u32,
     pub stack: Vec<Frame>,
 }
 
-/// One CPU's chunks that are still to be stitched, and what the sideband knows of the CPU.
+/// One CPU's chunks that are not stitched yet, and the sideband of that CPU.
 pub(crate) struct Lane<'a> {
     pub cpu: u16,
     pub switches: Vec<&'a Switch>,
     /// The task that runs before the first switch, if known: (pid, tgid, comm).
     pub first: Option<(u32, u32, String)>,
-    /// The chunk in hand; none while the next one is decoded.
+    /// The current chunk; `None` while the next one is decoded.
     chunk: Option<Chunk>,
     /// No more chunks will come.
     over: bool,
@@ -63,19 +63,19 @@ pub(crate) struct Lane<'a> {
     span: usize,
     task: usize,
     next_switch: usize,
-    /// Instructions before the chunk in hand.
+    /// Instructions before the current chunk.
     insns: u64,
-    /// When the last chunk ended.
+    /// State of tracing at the end of the last chunk.
     tracing: Tracing,
-    /// When the flow was last seen to stop before the chunk in hand.
+    /// Time at which the flow last stopped before the current chunk, ns.
     off_ns: u64,
 }
 
-/// What lay before a span that begins with the flow known again.
+/// The gap before a span that begins with the flow known again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gap {
     pub tracing: Tracing,
-    /// When the flow was last known before.
+    /// Time until which the flow was known, ns.
     pub since: u64,
 }
 
@@ -96,19 +96,19 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// The next span of the chunk in hand.
+    /// The next span of the current chunk.
     fn next(&self) -> Option<&Span> {
         self.chunk.as_ref()?.spans.get(self.span)
     }
 
-    /// When something happens next, as far as known.
+    /// Time of the next event of this lane, as far as known; ns.
     fn due(&self) -> Option<u64> {
         let span = self.next()?;
         Some(self.unseen(span).map_or(span.start_ns, |switch| switch.t))
     }
 
-    /// The next switch, if it happened before `span` while nothing was seen. Those that the image places in the
-    /// stream are seen whatever is lost.
+    /// Returns the next switch if it happened before `span` while the flow was unknown. Switches that the image places
+    /// in the stream do not depend on the flow.
     fn unseen(&self, span: &Span) -> Option<&'a Switch> {
         let Cause::Resume { .. } = span.cause else { return None };
         let on = span.tracing.after(self.tracing) == Tracing::On;
@@ -117,7 +117,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// What stitching gives; the rest of the profile is counted elsewhere.
+/// Result of stitching. The rest of the profile is counted elsewhere.
 pub(crate) struct Stitched {
     pub funcs: Vec<Func>,
     pub tasks: Vec<Task>,
@@ -128,22 +128,22 @@ pub(crate) struct Stitched {
     pub counts: Vec<Count>,
 }
 
-/// What a [`Stitcher`] needs to go on.
+/// The input that a [`Stitcher`] needs next.
 pub(crate) enum Need {
-    /// The next chunk of this lane, or word that there is none.
+    /// The next chunk of this lane, or the information that there is none.
     Chunk(usize),
-    /// Nothing: all lanes are over.
+    /// None: all lanes are finished.
     Nothing,
 }
 
-/// Puts chunks together as they come.
+/// Stitches chunks as they arrive.
 pub(crate) struct Stitcher<'a, R> {
     resolver: &'a R,
     lanes: Vec<Lane<'a>>,
-    /// A chunk done with, whose room serves again. One is enough for one thread, and those with many marks are large.
+    /// A stitched chunk whose memory is reused. One is enough for one thread; chunks with many marks are large.
     spare: Option<Chunk>,
     end_ns: u64,
-    /// From the resolver's ids to own ones, which count up in order of appearance.
+    /// Maps the resolver's ids to the profile's, which count up in order of appearance.
     func_ids: Vec<u32>,
     funcs: Vec<Func>,
     pub(crate) threads: Vec<Thread>,
@@ -155,12 +155,12 @@ pub(crate) struct Stitcher<'a, R> {
     slice_ns: u64,
     window: Option<Window>,
     analyses: Analyses<'a>,
-    /// Where the span in hand begins.
+    /// Position at which the current span begins.
     here: At,
     pub(crate) forks: VecDeque<Forked>,
-    /// Scratch: global node of each local one.
+    /// Scratch: the global node of each local one.
     map: Vec<u32>,
-    /// Scratch: which of them are new.
+    /// Scratch: true for the local nodes whose global node is new.
     made: Vec<bool>,
 }
 
@@ -194,7 +194,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         st
     }
 
-    /// Hands over what [`Stitcher::advance`] asked for.
+    /// Supplies the chunk that [`Stitcher::advance`] asked for; `None` if the lane has no more.
     pub fn feed(&mut self, lane: usize, chunk: Option<Chunk>) {
         let lane = &mut self.lanes[lane];
         lane.over = chunk.is_none();
@@ -202,12 +202,12 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         lane.span = 0;
     }
 
-    /// Room for another chunk's results.
+    /// Returns a chunk whose memory can be reused.
     pub fn spare(&mut self) -> Chunk {
         self.spare.take().unwrap_or_default()
     }
 
-    /// Stitches on, span by span: the earliest of all lanes next, of several the first lane's.
+    /// Stitches span by span, the earliest of all lanes first; of equal times, the first lane's.
     pub fn advance(&mut self) -> Need {
         loop {
             let mut next: Option<(u64, usize)> = None;
@@ -245,7 +245,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         }
     }
 
-    /// What came of it all.
+    /// Ends the stitching and returns the result.
     pub fn finish(mut self) -> Stitched {
         self.close();
         let (deltas, by_node) = self.analyses.finish();
@@ -263,7 +263,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     }
 
     fn thread(&mut self, pid: u32, tgid: u32, comm: &str, cpu: u16) -> usize {
-        // Every CPU has an idle task of its own, and all have pid 0.
+        // Every CPU has its own idle task, and all have pid 0.
         let key = (pid, tgid, if pid == 0 { cpu } else { 0 });
         let index = match self.by_id.get(&key) {
             Some(&index) => index,
@@ -282,7 +282,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
 
     fn func(&mut self, id: u32) -> u32 {
         let next = self.funcs.len() as u32;
-        // The resolver's numbers are dense; one beyond all reason shares the last place.
+        // The resolver's numbers are dense. Numbers beyond the limit share the last place.
         let place = (id as usize).min(MAX_FUNCS);
         if place >= self.func_ids.len() {
             self.func_ids.resize(place + 1, NO_FUNC);
@@ -302,7 +302,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         own
     }
 
-    /// The next span of a lane is in hand.
+    /// Makes `span` the current span of a lane.
     fn stand_at(&mut self, lane: usize, span: &Span) {
         let Lane { cpu, task, insns: before, .. } = self.lanes[lane];
         self.here = At {
@@ -321,7 +321,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let span = &chunk.spans[index];
         let next = chunk.spans.get(index + 1);
         let Lane { cpu, insns: before, tracing, off_ns, .. } = self.lanes[lane];
-        // A chunk begins like a trace does, but only where tracing was off did anything happen meanwhile.
+        // A chunk begins as a trace does. Code ran unseen in between only if tracing was off.
         let tracing = span.tracing.after(tracing);
         match span.cause {
             Cause::Switch => self.switch_at(lane, span.start_ns, tracing),
@@ -339,7 +339,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         self.graft(task, span, chunk, end);
         let to = next.map_or((chunk.insns, chunk.cpu), |n| (n.insns, n.cpu));
         let base = self.threads[task].stack.len();
-        // Chunk counters become the task's by a constant.
+        // A chunk's counters and the task's differ by a constant.
         let (insns, cpu_ns) = (self.threads[task].insns, self.threads[task].cpu);
         let lists = (
             span.syscalls..next.map_or(chunk.syscalls.len(), |n| n.syscalls),
@@ -384,7 +384,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         thread.cpu += to.1 - span.cpu;
     }
 
-    /// The flow switches tasks.
+    /// The flow entered the task switch.
     fn switch_at(&mut self, lane: usize, ns: u64, tracing: Tracing) {
         let Lane { switches, next_switch, .. } = &self.lanes[lane];
         let all = &switches[(*next_switch).min(switches.len())..];
@@ -403,14 +403,14 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         }
     }
 
-    /// The next switch happened while nothing was seen, so what the tasks and the CPU did is not known.
+    /// The next switch happened while the flow was unknown. The state of the tasks and of the CPU is therefore unknown.
     fn unseen_switch(&mut self, lane: usize) {
         self.analyses.lost(&self.here);
         self.switch(lane);
         self.analyses.lost(&self.here);
     }
 
-    /// The next task by the sideband.
+    /// Switches to the next task of the sideband.
     fn switch(&mut self, lane: usize) {
         let Lane { cpu, task, next_switch, .. } = self.lanes[lane];
         let Some(&record) = self.lanes[lane].switches.get(next_switch) else { return };
@@ -438,7 +438,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let thread = &self.threads[task];
         let top = thread.stack.last();
         let node = top.map_or(thread.root, |f| f.node);
-        // What the frame at the base jumped to lies beside it, but below a kernel entry, which stays.
+        // Jumps of the frame at the base make siblings of its node, or children if it is a kernel entry, which stays.
         let above = match top {
             Some(frame) if !frame.is_entry() => self.tree.nodes[node as usize].parent,
             _ => node,
@@ -453,7 +453,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                 _ => {
                     let parent = self.map[(node_in.parent - span.root) as usize];
                     let func = self.func(node_in.func);
-                    // What lies below a new node is new.
+                    // Children of a new node are new.
                     let (into, made) = if self.made[(node_in.parent - span.root) as usize] {
                         (self.tree.add_child(parent, func, node_in.kind), true)
                     } else {
@@ -494,7 +494,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let thread = &mut self.threads[task];
         let parent = thread.stack.last().map_or(thread.root, |f| f.node);
         let node = self.tree.child(parent, own, kind);
-        // A resumed function was called before the trace, or in the parent of a fork.
+        // A resumed function was called before the trace began, or in the parent of a fork.
         let counts = self.window.is_none_or(|window| window.holds(now));
         self.tree.nodes[node as usize].calls += u64::from(kind != FrameKind::Resumed && counts);
         thread.stack.push(Frame {
@@ -513,7 +513,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         });
     }
 
-    /// The top frame was not called: its function goes on.
+    /// Undoes the count of a call: the top frame's function only continues.
     pub(crate) fn uncount(&mut self, task: usize, now: u64) {
         let counts = self.window.is_none_or(|window| window.holds(now));
         if let Some(top) = self.threads[task].stack.last() {
@@ -543,7 +543,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         }
     }
 
-    /// A mark where the span in hand begins.
+    /// Passes on a mark at the start of the current span.
     fn mark(&mut self, what: What, frame: &Frame) {
         let at = At { ip: frame.ret_ip, node: frame.node, ..self.here };
         self.tell(&at, what);
@@ -554,7 +554,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         self.analyses.mark(at, what, &|id| resolver.describe(id).name);
     }
 
-    /// A function that is a mark begins, and ends with the task's top frame.
+    /// Begins a function whose beginning and end are marks. It ends with the task's top frame.
     fn begin(&mut self, task: usize, at: &At, func: u32, body: bool) {
         let top = self.threads[task].stack.last_mut();
         if let Some(func) = top.and_then(|top| top.add_end(func)) {
@@ -563,7 +563,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         self.tell(at, What::Begin { func, body });
     }
 
-    /// The function in which the span in hand begins, just put on its task's stack, may be one that is a mark.
+    /// Handles the function in which the current span begins, which was just pushed: its beginning may be a mark.
     pub(crate) fn entered(&mut self, task: usize, span: &Span, ip: u64) {
         if let (Some(body), Some(top)) = (flag::begins(span.flags), self.threads[task].stack.last()) {
             let at = At { ip, node: top.node, ..self.here };
@@ -601,15 +601,15 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             func,
             depth: depth.min(usize::from(u16::MAX)) as u16,
             start_ns: done.frame.start_ns,
-            // Across chunks time may step back: a TSC packet corrects what was reckoned before it.
+            // Across chunks time may step back: a TSC packet corrects an estimate made before it.
             end_ns: done.end_ns.max(done.frame.start_ns),
             insns: done.insns,
             kind: done.frame.kind,
         });
     }
 
-    /// When what a task still does ends: with the recording, or when it left the CPU for good (kernel/sched/core.c,
-    /// `do_task_dead`).
+    /// Time at which the task's open calls end, ns: the end of the recording, or when the task left the CPU for good
+    /// (kernel/sched/core.c, `do_task_dead`).
     fn last_ns(&self, task: usize) -> u64 {
         let thread = &self.threads[task];
         let own = |func: u32| self.funcs.get(*self.func_ids.get(func as usize)? as usize);
@@ -620,8 +620,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         }
     }
 
-    /// The trace is over: long calls still open get slices that end with it. System calls do not: their end
-    /// was not seen.
+    /// Ends the trace: long calls still open get slices that end with it. Open system calls get no record, because
+    /// their end was not seen.
     fn close(&mut self) {
         for task in 0..self.threads.len() {
             let end = self.last_ns(task);
@@ -644,12 +644,12 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     }
 }
 
-/// Executions by function instead of calling context. Where there is no context, there is no function either.
+/// Sums executions by function instead of by calling context. Without a context the function is unknown.
 fn counts(by_node: &[(&str, NodeCounts)], tree: &Tree, funcs: &mut Vec<Func>) -> Vec<Count> {
     let mut counts: Vec<Count> = Vec::new();
     let mut unknown = None;
     for (pattern, by_node) in by_node {
-        // Places in `counts`.
+        // Indices into `counts`.
         let mut known: HashMap<u32, usize> = HashMap::new();
         for &(node, count) in by_node {
             let node = &tree.nodes[node as usize];

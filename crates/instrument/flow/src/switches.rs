@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which of the sideband's task switches the flow's own entries into `__switch_to` are.
+//! Matches the flow's entries into `__switch_to` to the task switches of the sideband.
 
 use kprism_image::sideband::Switch;
 
-/// How many records, from `next` on, an entry at `ns` uses up: one, if records and entries go together one by one;
-/// where a recorder only says when a switch was ([`Switch::near`]), those up to the one nearest in time, which is
-/// none if that one was used before.
+/// Returns how many records, from `next` on, an entry at `ns` consumes.
+///
+/// This is one if records and entries correspond one to one. If the recorder gives only approximate times
+/// ([`Switch::near`]), it is the number up to the record nearest in time, or none if that one was consumed before.
 pub(crate) fn used(switches: &[&Switch], next: usize, ns: u64) -> usize {
-    // A record is made just before its entry, so one from after it is the less likely one.
+    // A record is made just before its entry. So one that comes after the entry is less likely to belong to it.
     let away = |t: u64| if t <= ns { ns - t } else { (t - ns).saturating_mul(4) };
     let of = |at: usize| switches.get(at).filter(|s| s.near).map(|s| away(s.t));
     let mut at = next;
     loop {
         let Some(distance) = of(at) else { return at + 1 - next };
         if at.checked_sub(1).and_then(of).is_some_and(|last| last < distance) {
-            // The record of this entry is missing: what is known is about the one before.
+            // The record of this entry is missing: the known one belongs to the entry before.
             return at - next;
         }
         match of(at + 1) {

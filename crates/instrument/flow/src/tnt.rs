@@ -12,20 +12,22 @@ use crate::event::{Event, EventKind, Sink, Walked};
 use crate::memo::OUTCOMES;
 use crate::retstack::Return;
 
-/// Blocks that may be passed for one packet without using it up.
+/// Blocks that may be walked for one packet without consuming any of it.
 const MAX_IDLE: u32 = 1 << 12;
 
-/// Notices that the flow goes round without using up what the packet in hand says.
+/// Detects an endless loop: the flow goes round without consuming the current packet.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     passed: u32,
-    /// A block passed earlier, and how much of the packet was left then.
+    /// A block walked earlier, and how much of the packet was left then.
     mark: (u32, u32),
 }
 
 impl Idle {
-    /// Counts the passing of a block that leaves the packet as it is. Such blocks have one way on, so one met
-    /// again is met for ever: a mark set at each power of two finds that within a few rounds.
+    /// Counts a block that consumes nothing of the packet. Returns true if the loop is endless.
+    ///
+    /// Such blocks have one successor, so a block that comes again will always come again. A mark set at each power of
+    /// two finds that within a few rounds.
     pub fn is_endless(&mut self, block: u32, left: u32) -> bool {
         let again = self.passed > 0 && (block, left) == self.mark;
         self.passed += 1;
@@ -37,8 +39,8 @@ impl Idle {
 }
 
 impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
-    /// Joins the short TNT packets at `at` to the outcomes in hand, so that the loop below runs longer.
-    /// Returns the joint outcomes and the offset behind them.
+    /// Appends the short TNT packets at `at` to the current outcomes, so that the loop below runs longer. Returns all
+    /// outcomes and the offset after the packets.
     #[inline(always)]
     pub fn gather(&mut self, mut bits: u64, mut len: u8, mut at: usize) -> (u64, u8, usize) {
         // Code may change between packets, and a clock update belongs to one packet.
@@ -68,7 +70,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         let mut cur = self.cur;
         let mut acc = self.acc;
         let mut idle = Idle::default();
-        // Plain blocks passed in a row: in a long loop, more will follow.
+        // Plain blocks walked in a row. In a long loop more will follow.
         let mut plain = 0;
         while left > 0 {
             if plain >= OUTCOMES && left >= OUTCOMES && !S::BLOCKS && !S::IPS {
@@ -130,7 +132,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 }
                 End::Unknown => return self.no_code(),
                 End::IndirectJump | End::IndirectCall | End::Far(_) | End::Int80 => {
-                    // "Deferred TIPs": the address comes behind the outcomes of later branches.
+                    // "Deferred TIPs": the address follows the outcomes of later branches.
                     if !self.deferred_tip() {
                         return;
                     }
@@ -144,7 +146,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         (self.acc, self.cur) = (acc, cur);
     }
 
-    /// Everything a block does except its end.
+    /// Applies a block, except for its end.
     #[inline(always)]
     fn run_ops(&mut self, block: &Block) {
         let first = block.ops as usize;
@@ -162,7 +164,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.acc += u64::from(block.insns);
     }
 
-    /// Walks a whole block, its end not decided.
+    /// Walks a whole block. Its end is decided by the caller.
     #[inline]
     pub fn run_block(&mut self, cur: u32) {
         if S::BLOCKS {
@@ -176,7 +178,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.run_ops(&block);
     }
 
-    /// Only for listeners that want [`Sink::BLOCKS`].
+    /// Reports the block to sinks that set [`Sink::BLOCKS`].
     #[inline(always)]
     fn tell_block(&mut self, cur: u32) {
         let cold = &self.cache.blocks.cold[cur as usize];
@@ -192,7 +194,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         });
     }
 
-    /// The successor of a block with direct ways on.
+    /// Returns the successor of a block with direct successors.
     #[inline(always)]
     pub fn follow(&mut self, cur: u32, way: usize) -> u32 {
         match self.cache.blocks.hot[cur as usize].next[way] {
@@ -201,7 +203,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    /// Finds a successor for the first time.
+    /// Finds a successor that is not linked yet.
     #[cold]
     #[inline(never)]
     fn link(&mut self, from: u32, way: usize) -> u32 {
@@ -227,12 +229,12 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         to
     }
 
-    /// A compressed return.
+    /// Follows a compressed return.
     #[inline]
     fn return_to(&mut self, entry: Return) -> u32 {
         let known = entry.epoch == self.cache.epoch;
         let mut to = if known { self.cache.blocks.ops[entry.site as usize].link } else { NONE };
-        // The same call site in another address space has blocks of its own.
+        // The same call site has other blocks in another address space.
         let blocks = &self.cache.blocks.hot;
         let stale = to == NONE || blocks[to as usize].context != blocks[self.cur as usize].context;
         if stale {
@@ -250,7 +252,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         to
     }
 
-    /// Takes the TIP that follows the TNT in hand and branches there.
+    /// Takes the TIP that follows the current TNT, and branches to its address.
     #[cold]
     fn deferred_tip(&mut self) -> bool {
         while let Some(Ok((offset, packet))) = self.reader.next() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Walking code without the help of packets: to the address of an event, or to where tracing went off.
+//! Walks code without packets: to the address of an event, or to the branch that left the traced range.
 
 use kprism_image::insn::{Kind, Mode, classify, plain_run};
 use kprism_image::resolve::{FuncRef, Resolve};
@@ -9,31 +9,31 @@ use crate::build::{Cache, NoCode, Position, advance};
 use crate::error::FaultKind;
 use crate::event::{Event, EventKind, flag};
 
-/// Most instructions walked for one packet: far beyond any straight run of real code, and a bound on the time that
-/// a few bytes can cost.
+/// Maximum of instructions walked for one packet. It is far longer than any straight run of real code, and bounds the
+/// time that a few bytes can cost.
 const MAX_STEPS: u32 = 1 << 18;
 
-/// Where a walk ends.
+/// End of a walk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until {
     /// Before the instruction at this address.
     At(u64),
-    /// After the instruction that turned tracing off, which goes to the address where it is known.
+    /// After the instruction that turned tracing off. It goes to this address, if known.
     Off(Option<u64>),
 }
 
-/// What a walk met. Kept between walks for its buffers.
+/// Result of a walk. Reused between walks for its buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     /// Events, each with the instructions before it.
     pub ops: Vec<Event>,
     /// Instructions after the last event.
     pub insns: u32,
-    /// Every instruction, where the cache keeps them.
+    /// Addresses of all instructions, if the cache keeps them.
     pub ips: Vec<u64>,
 }
 
-/// Walks from the start of the block with `key` and fills `steps`.
+/// Walks from the start of the block at `key` and fills `steps`.
 pub(crate) fn walk<R: Resolve>(
     cache: &mut Cache<'_, R>,
     key: Key,
@@ -57,8 +57,8 @@ pub(crate) fn walk<R: Resolve>(
     }
     let skips = cache.skips() && mode == Mode::Bits64;
     let (mut code, mut base): (&[u8], u64) = (&[], ip);
-    // Without packets the way depends on the address alone, so one met again is met for ever. A mark set at
-    // each power of two finds that within a few rounds.
+    // Without packets the path depends on the address alone, so an address that comes again will always come again. A
+    // mark set at each power of two finds that within a few rounds.
     let mut mark = ip;
     for step in 0..MAX_STEPS {
         if matches!(until, Until::At(end) if end == ip) {
@@ -70,7 +70,7 @@ pub(crate) fn walk<R: Resolve>(
         if step.is_power_of_two() {
             mark = ip;
         }
-        // The granule in hand serves until the code leaves it.
+        // The same granule is used until the code leaves it.
         let mut rest = code.get(ip.wrapping_sub(base) as usize..).unwrap_or_default();
         if rest.is_empty() {
             (code, base) = (cache.code(asid, ip, at), ip);

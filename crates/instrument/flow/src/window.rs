@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One task's work in a stretch of time: what a profile counts when it is to show a single system call.
+//! Restricts a profile to one task's work in a stretch of time, for example to a single system call.
 //!
-//! The flow is followed as always, so stacks are right; only what happens inside the window is counted. What is left
-//! over then, contexts never counted and other tasks, goes.
+//! The whole flow is followed, so stacks are right. Only events inside the window are counted. Afterwards contexts
+//! without counts and other tasks are removed.
 
 use kprism_profile::{NO_PARENT, Node, Profile};
 
-/// A task and a time.
+/// A task and a stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// Thread id.
     pub pid: u32,
     /// Thread group id.
     pub tgid: u32,
-    /// First nanosecond.
+    /// Start time, ns.
     pub from_ns: u64,
-    /// One past the last.
+    /// End time, exclusive, ns.
     pub to_ns: u64,
 }
 
 impl Window {
-    /// Whether this moment is inside.
+    /// Returns true if `ns` is inside.
     #[inline]
     pub(crate) fn holds(&self, ns: u64) -> bool {
         self.from_ns <= ns && ns < self.to_ns
     }
 }
 
-/// Reduces a profile that was counted inside a window to the window's task. Intervals go: they are measured over
-/// the whole run.
+/// Reduces a profile that was counted inside a window to the window's task. Intervals are removed, because they are
+/// measured over the whole run.
 pub(crate) fn restrict(profile: &mut Profile, window: &Window) {
     let task = profile.tasks.iter().position(|t| (t.pid, t.tgid) == (window.pid, window.tgid));
     let root = task.map(|t| profile.tasks[t].root);
@@ -50,8 +50,8 @@ pub(crate) fn restrict(profile: &mut Profile, window: &Window) {
     profile.slices.iter_mut().for_each(|s| s.task = 0);
 }
 
-/// The nodes below `root` that something was counted in, with those on the way: the new number of each node, and
-/// the nodes, the root first.
+/// Selects the nodes below `root` that have counts, and the nodes on the way to them. Returns the new number of each
+/// old node, and the nodes, the root first.
 fn keep(nodes: &[Node], root: Option<u32>) -> (Vec<Option<u32>>, Vec<Node>) {
     let mut alive: Vec<bool> = nodes.iter().map(|n| n.calls + n.insns + n.ns > 0).collect();
     for i in (0..nodes.len()).rev() {

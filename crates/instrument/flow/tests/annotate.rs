@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts of single instructions: branches, indirect targets, thunks, code that is patched under way.
+//! Counts of single instructions: branches, indirect targets, thunks, code that is patched while it is traced.
 
 mod hand;
 
@@ -15,9 +15,9 @@ const B: u64 = 0xffff_ffff_8100_3000;
 const TIMER: u64 = 0xffff_ffff_8100_4000;
 const THUNK: u64 = 0xffff_ffff_8100_5000;
 
-/// `poll` calls what it is given until that gives something else than 0; `caller` calls through a thunk, and then
-/// jumps to `poll` by way of the stack. The third round of `poll` is interrupted right behind its branch, and in
-/// the fourth its test is another instruction.
+/// `poll` calls its argument until that returns something else than 0. `caller` calls through a thunk, and then jumps
+/// to `poll` with a return instruction. The third round of `poll` is interrupted right after its branch; in the fourth
+/// its test is a different instruction.
 fn counts(takes: bool) -> Counts {
     let mut code = Code::default();
     // poll: call *rax; test eax, eax; je poll; ret
@@ -65,14 +65,13 @@ fn instructions_branches_and_targets() {
             "0+2 [85, c0] 3 0 []".to_owned(),
             "0+2 [31, c0] 1 0 []".to_owned(),
             "0+4 [74, fa] 4 3 []".to_owned(),
-            // To another function's first instruction: no return, whatever the instruction.
+            // To another function's first instruction: a jump, though made with a return instruction.
             format!("0+6 [c3] 1 0 {:x?}", [(B, 1)]),
             format!("1+0 [e8, fb, 3f, 0, 0] 1 0 {:x?}", [(A, 1)]),
             format!("1+5 [c3] 1 0 {:x?}", [(POLL, 1)]),
         ]
     );
-    // Returns: five of what was called, one of what was jumped to. Three instructions of the thunk, one of the
-    // interrupt.
+    // Returns: five from calls, one from a jump. Three instructions of the thunk, one of the interrupt.
     let own: u64 = counts.sites.iter().map(|s| s.count).sum();
     assert_eq!(counts.insns, own + 5 + 1 + 3 + 1);
     assert!(counts.sites.iter().map(|s| s.ns).sum::<u64>() <= counts.ns);

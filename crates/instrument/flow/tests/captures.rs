@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real captures, decoded by libipt too: same instruction counts, same error counts. The archives are unpacked
-//! into a scratch folder by `tar`. Without them the tests are ignored.
+//! Real captures that libipt decoded too: the instruction and error counts must be the same. `tar` unpacks the archives
+//! into a scratch folder. Without the archives the tests are ignored.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -55,7 +55,7 @@ fn counts_are_libipts() {
         assert_eq!(stats.errors.to_string(), errors, "{trace_dir}: {:?}", stats.faults);
         assert_eq!((stats.lost_bytes, stats.overflows), (0, 0), "{trace_dir}");
 
-        // Segment by segment it adds up to the same, and so does the profile.
+        // Decoded segment by segment, the sum is the same, and so is the profile.
         let resolver = Regions::default();
         let setup = Setup { image: &image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
         let sum: u64 = segment_digests(&pt, setup).iter().map(|d| d.instructions).sum();
@@ -69,8 +69,8 @@ fn counts_are_libipts() {
     assert!(seen >= 6);
 }
 
-/// The one text segment of a non-relocatable 64-bit ELF file, read by hand: program headers of type LOAD with
-/// the execute flag.
+/// Adds the only text segment of a non-relocatable 64-bit ELF file. The program headers are read by hand: type LOAD
+/// with the execute flag.
 fn add_elf(image: &mut Image, elf: &[u8], bias: u64) {
     let word = |at: usize, n: usize| elf[at..at + n].iter().rev().fold(0u64, |w, &b| w << 8 | u64::from(b));
     let (headers, size, count) = (word(0x20, 8) as usize, word(0x36, 2) as usize, word(0x38, 2) as usize);

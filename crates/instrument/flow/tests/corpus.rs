@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fuzzer's seeds and the inputs it once stumbled over, on a stable toolchain.
+//! Decodes the fuzzer's seeds and its past findings on a stable toolchain.
 
 #[path = "../../../../fuzz/src/input.rs"]
 #[allow(dead_code)]
@@ -16,7 +16,7 @@ use kprism_flow::error::FaultKind;
 use kprism_flow::event::Null;
 use kprism_flow::{Options, Stream, profile};
 
-/// Work that a byte of a stream may make: an endless loop that it leads to must be noticed early.
+/// Limit on the work per byte of a stream: a byte that leads into an endless loop must be noticed early.
 const MOST_PER_BYTE: u64 = 256;
 
 #[test]
@@ -36,7 +36,7 @@ fn every_seed_decodes_with_little_work() {
             let options = Options { threads: 1, slice_ns: 10, clock: CLOCK, chunk, ..Options::default() };
             let profile = profile(&streams, &Cells, &[], &options, &|_| {});
             assert!(profile.nodes.len() as u64 <= most, "{}: {} nodes", path.display(), profile.nodes.len());
-            // How often an endless loop is gone round until it is noticed depends on where blocks are cut.
+            // How often an endless loop runs before it is noticed depends on where blocks are cut.
             let endless = alone.faults.iter().any(|fault| fault.kind == FaultKind::Endless);
             let same = profile.totals.per_cpu[0].instructions == alone.instructions;
             assert!(chunk == 1 || same || endless, "{}", path.display());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bad input: the decoder counts, locates, goes on; it never panics and never hangs.
+//! Bad input: the decoder counts and locates errors and continues; it never panics and never hangs.
 
 #[allow(dead_code)]
 mod machine;
@@ -50,7 +50,8 @@ fn cut_anywhere() {
     for len in 0..truth.pt.len() {
         let stats = decode(&truth.pt[..len], &program.image, &program);
         assert!(stats.instructions <= whole.instructions);
-        // What was decoded of a shorter piece is decoded of a longer one, but for the walk to a last PSB.
+        // Instructions decoded from a shorter piece are also decoded from a longer one, except for the walk to a last
+        // PSB.
         assert!(stats.instructions + 64 >= before, "{len}");
         assert!(stats.errors <= 1, "{len}: {:?}", stats.faults);
         before = stats.instructions;

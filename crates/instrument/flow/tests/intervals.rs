@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Functions that begin and end: the same intervals wherever a stream is cut, and those that a replay, which keeps
-//! whole stacks and no chunks, tells of.
+//! Intervals of functions are the same wherever a stream is cut, and the same as those of a replay, which keeps
+//! complete stacks and no chunks.
 
 #[allow(dead_code)]
 mod machine;
@@ -18,7 +18,7 @@ use kprism_profile::{FrameKind, Profile, Syscall};
 use machine::program::Program;
 use machine::{CLOCK, Machine, Rng, Settings, Truth, settings};
 
-/// One kind of interval for each function: its calls, those inside of it too.
+/// One kind of interval for each function: its calls, including nested ones.
 fn plan(program: &Program) -> Plan {
     let of = |name: &String| Spec {
         name: name.clone(),
@@ -46,8 +46,7 @@ fn sums(profile: &Profile) -> Sums {
     profile.deltas.iter().map(|d| (d.name.clone(), of(d))).filter(|(_, s)| s.0 > 0).collect()
 }
 
-/// Calls under way of one task, each with the functions whose work it does: its own, and the one whose work was
-/// left to it by tail calls.
+/// Open calls of one task. Each lists the functions whose work it does: its own, and those that tail-called it.
 #[derive(Default)]
 struct Under {
     frames: Vec<Vec<u32>>,
@@ -178,7 +177,7 @@ fn functions_begin_and_end_wherever_the_stream_is_cut() {
             }
             assert_eq!(parts(&other), parts(&whole), "seed {seed} chunk {chunk} {settings:?}");
             for (one, other) in whole.deltas.iter().zip(&other.deltas) {
-                // With deferred TIPs a packet's time is not that of its branch.
+                // With deferred TIPs a packet's time is not the time of its branch.
                 if settings.timing && !settings.defer_tips {
                     assert!(one.ns == other.ns, "seed {seed} chunk {chunk} {settings:?} {}", one.name);
                 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Intervals are measured where everything between beginning and end was seen, and only there: streams by hand with
-//! signals, losses, and stretches without tracing.
+//! Intervals are measured where everything between beginning and end was seen, and only there. The streams are written
+//! by hand, with signals, losses, and stretches without tracing.
 
 mod hand;
 
@@ -24,7 +24,7 @@ const HELPER: u64 = 0xffff_ffff_8100_4000;
 const MASKS: u64 = 0xffff_ffff_8100_5000;
 const UNDOES: u64 = 0xffff_ffff_8100_6000;
 
-/// As in the tests of stacks, with `masks`: sti; cli; jmp *rax; sti; nop; ret, and `undoes`: cli; sti; popf; cli;
+/// The code of the stack tests, plus `masks`: sti; cli; jmp *rax; sti; nop; ret, and `undoes`: cli; sti; popf; cli;
 /// sti; cli; ret.
 fn code() -> Code {
     let mut code = Code::default();
@@ -52,7 +52,7 @@ fn run(code: &Code, pts: &[&Pt], sideband: &[Record], from: &str, to: &str, chun
     profile(&streams, code, sideband, &options, &|_| ())
 }
 
-/// The same wherever the streams are cut.
+/// Measures one interval, and checks that the result does not depend on where the streams are cut.
 fn delta(code: &Code, pts: &[&Pt], sideband: &[Record], from: &str, to: &str) -> Delta {
     let [one, other] =
         [usize::MAX, 1].map(|chunk| run(code, pts, sideband, from, to, chunk).deltas.remove(0));
@@ -60,7 +60,7 @@ fn delta(code: &Code, pts: &[&Pt], sideband: &[Record], from: &str, to: &str) ->
     one
 }
 
-/// How often a function began, and the instructions of those times that ended.
+/// Number of times that a function began, and the instructions of those that ended.
 fn began(code: &Code, pts: &[&Pt], sideband: &[Record], name: &str) -> (u64, Vec<u64>) {
     let delta = delta(code, pts, sideband, &format!("func:{name}"), &format!("ret:{name}"));
     let mut ended: Vec<_> = delta.longest.iter().map(|l| l.insns).collect();
@@ -96,21 +96,21 @@ fn switch(cpu: u32, t: u64, prev: u32, next: u32) -> Record {
     })
 }
 
-/// Signal handlers, new programs and threads are entered by way of the kernel; that is a beginning like any other.
+/// The kernel enters signal handlers, new programs and threads. That counts as a beginning too.
 #[test]
 fn functions_that_the_kernel_enters_begin() {
     let code = code();
     let mut pt = Pt::new();
     pt.psb(MAIN).fup(F).tip(TIMER).tip(G).tip(RESTORER).tip(ENTRY).tip(BODY).tip(HELPER).tnt("tt").tip(F);
     pt.tip(G).tnt("t").tip(MAIN + 5);
-    // A handler ends with its frame, which is the restorer's by then.
+    // A handler ends with its frame, which belongs to the restorer by then.
     assert_eq!(began(&code, &[&pt], &[], "g"), (2, vec![2, 2 + 2 + 3 + 3 + 2]));
     let mut pt = Pt::new();
     pt.psb(MAIN + 6).tip(ENTRY).tip(BODY).tip(HELPER).pip(0x2000).tnt("tt").tip(START).tip(START);
     assert_eq!(began(&code, &[&pt], &[], "_start"), (1, vec![]));
 }
 
-/// A task that ran where nothing was seen may have done anything there.
+/// A task that ran while trace data was lost may have executed anything.
 #[test]
 fn what_ran_during_a_loss_is_not_known() {
     let code = code();
@@ -130,14 +130,14 @@ fn what_ran_during_a_loss_is_not_known() {
     let unseen = [switch(0, 1100, 9, 8), switch(0, 1200, 8, 9)];
     assert_eq!(began(&code, &[&lossy, &one], &slept, "f"), (1, vec![15]));
     assert_eq!(began(&code, &[&lossy, &one], &[&slept[..], &unseen].concat(), "f"), (1, vec![]));
-    // It goes on before CPU 0 is seen again.
+    // The task continues before CPU 0 is seen again.
     let two = sleeper(296);
     let slept = [switch(1, 1003, 8, 5), switch(1, 1300, 5, 8)];
     assert_eq!(began(&code, &[&lossy, &two], &slept, "f").1.len(), 1);
     assert_eq!(began(&code, &[&lossy, &two], &[&slept[..], &unseen].concat(), "f"), (1, vec![]));
 }
 
-/// Where tracing goes off and on again in the same function, all sorts of things happened between.
+/// If tracing goes off and on again in the same function, anything may have run in between.
 #[test]
 fn what_ran_without_tracing_is_not_known() {
     let code = code();
@@ -160,7 +160,7 @@ fn what_ran_without_tracing_is_not_known() {
     assert_eq!((delta.insns.count, delta.unfinished), (0, 1));
 }
 
-/// A loss at the end of a chunk is one when the next begins.
+/// A loss at the end of a chunk is still a loss when the next chunk begins.
 #[test]
 fn a_loss_up_to_the_next_psb() {
     let code = code();
@@ -170,7 +170,7 @@ fn a_loss_up_to_the_next_psb() {
     assert_eq!(delta.insns.count, 0);
 }
 
-/// A PSB says that tracing is on where it was off: as between two snapshots, what lies between is missing.
+/// A PSB states that tracing is on where it was off before: as between two snapshots, data is missing.
 #[test]
 fn a_gap_between_two_snapshots() {
     let code = code();
@@ -192,6 +192,6 @@ fn an_unknown_flag_ends_nothing() {
     let mut pt = Pt::new();
     pt.psb_at(UNDOES, 1000).cyc(5).tip(MAIN);
     let delta = delta(&code, &[&pt], &[], "irqs-on", "irqs-off");
-    // What `popf` brings back is not known, so the first interval has no end that counts.
+    // The flags that `popf` restores are unknown, so the first interval has no known end.
     assert_eq!((delta.insns.count, delta.insns.sum, delta.restarted, delta.unfinished), (1, 1, 0, 1));
 }

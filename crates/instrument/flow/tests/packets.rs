@@ -51,7 +51,7 @@ fn branches_and_an_uncompressed_return() {
 #[test]
 fn off_and_on_again() {
     let mut pt = Pt::new();
-    // By a system call, with and without an address; then asynchronously.
+    // Tracing goes off by a system call, with and without an address; then asynchronously.
     pt.psb_off().pge(U).tnt("n").pgd(None).pge(U + 5).tnt("n").pgd(Some(U + 0x5000)).pge(U + 5);
     pt.fup(U).pgd(None).pge(U).tnt("tn");
     let twice = [U, U + 1, U + 3];
@@ -114,12 +114,12 @@ fn packets_that_own_a_fup() {
 
 #[test]
 fn a_fup_behind_mode_exec_is_no_event() {
-    // RFLAGS.IF changed, twice; then the system call's own TIP, which is not the way to a handler.
+    // RFLAGS.IF changes twice; then comes the system call's own TIP, which does not lead to a handler.
     let mut pt = Pt::new();
     let flag = |if_flag| Packet::ModeExec { cs_l: true, cs_d: false, if_flag };
     pt.psb(U).put(flag(false)).fup(U).tnt("n").put(flag(true)).fup(U + 3).tip(K).tip(U).tnt("t");
     check(&looping(), &pt, &[U, U + 1, U + 3, K, K + 1, U, U + 1]);
-    // Before a TIP it belongs to that, and the FUP after is an event's.
+    // Before a TIP it belongs to the TIP, and the FUP after it belongs to an event.
     let mut pt = Pt::new();
     pt.psb(U).tnt("n").put(flag(true)).tip(K).tip(U).fup(U).put(flag(false)).tip(K + 0x100);
     pt.put(flag(true)).tip(U).tnt("t");
@@ -303,7 +303,8 @@ fn no_code_then_on_at_the_next_address() {
     let mut pt = Pt::new();
     pt.psb(U).tnt("t").tip(U + 0x7000);
     let at = pt.bytes.len() as u64;
-    // The walk from U needs an outcome, not an address: an error there, and on at the TIP itself, where no code is.
+    // The walk from U needs an outcome, not an address. The error is reported there, and decoding continues at the
+    // TIP's address, where there is no code.
     pt.tnt("tt").tip(U).tnt("t");
     let (ips, stats) = code.decode(&pt.bytes);
     assert_eq!(stats.errors, 2, "{:?}", stats.faults);
@@ -352,7 +353,7 @@ fn code_that_is_known_and_no_instruction_is_told_apart_from_code_that_is_not_kno
 
 #[test]
 fn what_was_walked_before_an_error_counts() {
-    // The interrupt's address lies behind a system call that gave no packet, or behind a jump to nowhere.
+    // The interrupt's address lies behind a system call that gave no packet, or behind a jump to unknown code.
     let mut code = looping();
     code.func("stray", U + 0x100, &[0x90, 0xeb, 0x7d]);
     for (start, met) in [(U + 5, vec![U + 5, U + 6, U, U + 1]), (U + 0x100, vec![U + 0x100, U + 0x101])] {
@@ -379,7 +380,7 @@ fn erratum_apl12() {
     pt.psb(U).put(Packet::Ovf).fup(U + 5).pge(U).tnt("t");
     let (ips, stats) = looping().decode(&pt.bytes);
     assert_eq!((ips, stats.errors), (vec![U, U + 1], 0));
-    // Once the flow has moved on from there, tracing was on indeed.
+    // If the flow has moved on from there, tracing was really on.
     let mut pt = Pt::new();
     pt.psb(U).put(Packet::Ovf).fup(U).tnt("t").pge(U).tnt("t");
     let (ips, stats) = looping().decode(&pt.bytes);
@@ -388,7 +389,7 @@ fn erratum_apl12() {
 
 #[test]
 fn erratum_bdm64() {
-    // The branch before the abort went the other way: it is on the way of neither.
+    // The branch before the abort went the other way, so the abort's address is on neither path.
     let mut code = looping();
     code.func("handler", U + 0x100, &[0x90, 0xeb, 0xfd]);
     let mut pt = Pt::new();
@@ -417,7 +418,7 @@ fn bytes_before_the_first_psb_are_skipped_not_misread() {
     let mut whole = Pt::new();
     whole.psb(U).tnt("tn").tip(U);
     let (expected, alone) = code.decode(&whole.bytes);
-    // A ring of packets begins anywhere: these are the last two bytes of a TIP, and a TNT of code that is not known.
+    // A ring of packets begins anywhere: here with the last two bytes of a TIP, and a TNT of unknown code.
     let mut pt = vec![0x00, 0x7f, 0x06];
     let skipped = pt.len() as u64;
     pt.extend_from_slice(&whole.bytes);

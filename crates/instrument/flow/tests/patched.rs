@@ -8,8 +8,8 @@ use kprism_image::Image;
 use kprism_image::resolve::Regions;
 use kprism_pt::{LastIp, Packet};
 
-/// A branch leads to an instruction that lies across two granules. Its second half is not known until a record
-/// replaces that granule, right behind the packet that leads there. The block made before is void then.
+/// A branch leads to an instruction that spans two granules. Its second half is unknown until a record replaces that
+/// granule, right after the packet that leads there. The block built before must then be invalid.
 #[test]
 fn an_instruction_across_granules_becomes_known() {
     let base = 0xffff_ffff_8100_0000;

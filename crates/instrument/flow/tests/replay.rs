@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random programs, traced and replayed: every instruction in its place, every call in its stack, in order of
-//! time.
+//! Random programs, traced and replayed: every instruction at its place, every call in its stack, in order of time.
 
 mod machine;
 mod replayed;
@@ -12,7 +11,8 @@ use machine::program::Program;
 use machine::{CLOCK, Machine, Rng, settings};
 use replayed::{Contexts, Replayed};
 
-/// The contexts that really ran; calls of outermost functions, whose kind is not always in the trace, left out.
+/// The contexts that really ran. Calls of outermost functions are left out, as the trace does not always show their
+/// kind.
 fn real_contexts(truth: &machine::Truth, program: &Program) -> Contexts {
     let mut paths: Vec<Vec<String>> = Vec::new();
     let mut contexts = Contexts::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Call stacks in the cases that a random program does not reach: signals, exec, fork, unwinding, retpolines,
-//! tasks that move between CPUs.
+//! Call stacks in cases that a random program does not reach: signals, exec, fork, unwinding, retpolines, tasks that
+//! move between CPUs.
 
 mod hand;
 mod replayed;
@@ -22,9 +22,9 @@ const FORKED: u64 = 0xffff_ffff_8100_4000;
 const HELPER: u64 = 0xffff_ffff_8100_5000;
 const RESTORER: u64 = 0x40_3000;
 
-/// A program and a kernel in which every way on is the trace's choice:
-/// main: call f; nop; syscall; nop; jmp *rax. f: nop; call *rax; nop; ret. g: nop; ret; nop; syscall; ret;
-/// jmp *rdx. restorer: nop; syscall. The system call's entry calls its body, which calls a helper.
+/// A program and a kernel whose path the trace alone decides:
+/// main: call f; nop; syscall; nop; jmp *rax. f: nop; call *rax; nop; ret. g: nop; ret; nop; syscall; ret; jmp *rdx.
+/// restorer: nop; syscall. The system call's entry calls its body, which calls a helper.
 fn code(body: &'static str) -> Code {
     let mut code = Code::default();
     for asid in [0x1000, 0x2000] {
@@ -54,7 +54,7 @@ fn run_once<'a>(code: &'a Code, pts: &'a [&Pt], sideband: &[Record]) -> (Profile
     (profile, streams)
 }
 
-/// The same, and a replay, which keeps whole stacks and no chunks, comes to the same.
+/// Decodes, and checks the result against a replay, which keeps complete stacks and no chunks.
 fn run_with(code: &Code, pts: &[&Pt], sideband: &[Record]) -> Profile {
     let (profile, streams) = run_once(code, pts, sideband);
     let mut known = replayed::Contexts::new();
@@ -71,8 +71,8 @@ fn run_with(code: &Code, pts: &[&Pt], sideband: &[Record]) -> Profile {
         let sum = known.entry((pid, path)).or_default();
         *sum = (sum.0 + node.calls, sum.1 + node.insns);
     }
-    // A jump into the middle of a function is a call for the profile if the function it leaves was called
-    // before the trace, else not; in a replay it never is.
+    // The profile counts a jump into the middle of a function as a call only if the function that it leaves was called
+    // before the trace began. A replay never counts it.
     known.retain(|_, sums| sums.1 > 0);
     for stretch in [1, 0] {
         let inputs = Inputs { streams: &streams, resolver: code, sideband, clock: CLOCK, stretch };
@@ -104,7 +104,7 @@ fn tree(profile: &Profile) -> Vec<String> {
     lines
 }
 
-/// Entry, an interrupt in the middle of the body, and the way out are told apart, in instructions and in time.
+/// Entry, an interrupt in the middle of the body, and exit are counted separately, in instructions and in time.
 #[test]
 fn parts_of_a_system_call() {
     let code = code("__x64_sys_read");
@@ -124,8 +124,8 @@ fn parts_of_a_system_call() {
     assert!((9..=12).contains(&exit.ns), "{exit:?}");
 }
 
-/// Tracing that is switched on at a function's first instruction begins with a call of it, whose call instruction ran
-/// unseen: a window or a filter begins there.
+/// Tracing that is switched on at a function's first instruction begins with a call of it, whose call instruction was
+/// not traced: a window or a filter begins there.
 #[test]
 fn a_function_at_which_tracing_is_switched_on_is_called() {
     let code = code("body");
@@ -134,12 +134,12 @@ fn a_function_at_which_tracing_is_switched_on_is_called() {
         pt.psb_off().pge(F).tip(G).fup(G + 1).pgd(None);
     }
     assert_eq!(tree(&run_with(&code, &[&pt], &[])), ["0 f Call 3 6", "0 f/g Call 3 3"]);
-    // Switched on again in the middle of it, it goes on.
+    // Tracing is switched on again in the middle of the function, which continues.
     pt.psb_off().pge(F + 3).tip(MAIN + 5);
     assert_eq!(tree(&run_with(&code, &[&pt], &[])), ["0 f Call 3 8", "0 f/g Call 3 3", "0 main Tail 0 0"]);
 }
 
-/// A fault at a function's first instruction, where the handler is not traced: one call, seen before.
+/// A fault at a function's first instruction, with an untraced handler: one call, seen before the fault.
 #[test]
 fn a_call_interrupted_before_its_first_instruction_is_one() {
     let code = code("body");
@@ -180,7 +180,7 @@ fn a_system_call_with_its_body() {
     assert!(p.slices.iter().all(|s| s.start_ns <= s.end_ns));
 }
 
-/// What the body leaves to another function by a tail call is the body's, not the way out.
+/// Work that the body leaves to another function by a tail call counts as the body's, not as the exit's.
 #[test]
 fn the_parts_of_a_system_call_whose_body_ends_in_a_tail_call() {
     const TAIL: u64 = 0xffff_ffff_8100_6000;
@@ -203,7 +203,7 @@ fn a_signal_and_its_return() {
     // f is interrupted; the kernel goes to the handler g, which returns to the restorer; that calls sigreturn,
     // and the kernel goes back to where the signal hit.
     pt.psb(MAIN).fup(F).tip(TIMER).tip(G).tip(RESTORER).tip(ENTRY).tip(BODY).tip(HELPER).tnt("tt").tip(F);
-    // f calls g as if nothing had been, and returns.
+    // f calls g as if there had been no signal, and returns.
     pt.tip(G).tnt("t").tip(MAIN + 5);
     let p = run_with(&code, &[&pt], &[]);
     assert_eq!(
@@ -226,7 +226,7 @@ fn a_signal_and_its_return() {
 fn a_signal_in_a_system_call() {
     let code = code("__x64_sys_read");
     let mut pt = Pt::new();
-    // The system call leads to the handler, whose return restarts it, with the call's own address.
+    // The system call leads to the handler. The handler's return restarts the call, at the call's own address.
     pt.psb(MAIN + 6).tip(ENTRY).tip(BODY).tip(HELPER).tnt("tt").tip(G).tip(RESTORER).tip(ENTRY).tip(BODY);
     pt.tip(HELPER).tnt("tt").tip(MAIN + 6).tip(ENTRY).tip(BODY).tip(HELPER).tnt("tt").tip(MAIN + 8);
     pt.tip(MAIN + 8);
@@ -320,7 +320,7 @@ fn a_task_moves_to_another_cpu() {
     assert_eq!(p.tasks[call.task as usize].pid, 7);
 }
 
-/// Records that only say about when: one too many before the first entry, none for the second.
+/// Records with approximate times: one too many before the first entry, none for the second.
 #[test]
 fn switches_near_a_time_go_with_the_entry_nearest() {
     let code = code("__x64_sys_nanosleep");
@@ -332,7 +332,7 @@ fn switches_near_a_time_go_with_the_entry_nearest() {
         Record::Switch(record) => Record::Switch(Switch { near: true, ..record }),
         other => other,
     };
-    // The body returns into itself, which a replay does not take for a call: only instructions are compared.
+    // The body returns into itself, which a replay does not count as a call. So only instructions are compared.
     let (p, _) = run_once(&code, &[&pt], &[near(1200, 5, 9), near(1499, 9, 7), near(2004, 7, 8)]);
     let of = |pid: u32| {
         let task = p.tasks.iter().position(|t| t.pid == pid)?;
@@ -346,8 +346,8 @@ fn switches_near_a_time_go_with_the_entry_nearest() {
         }
         Some(insns)
     };
-    // From the first entry on: twice __switch_to (2 instructions) and what it returns to (1), and the call (2) that
-    // enters it again; from the last on the switch alone.
+    // From the first entry on: __switch_to twice (2 instructions), the code it returns to (1), and the call (2) that
+    // enters it again. From the last entry on: only the switch.
     assert_eq!((of(5), of(9), of(7), of(8)), (Some(2), Some(0), Some(10), Some(2)));
 }
 

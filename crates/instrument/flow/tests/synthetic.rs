@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random programs, traced and decoded: the decoder must find exactly what ran.
+//! Random programs, traced and decoded: the decoder must find exactly the instructions that ran.
 
 mod machine;
 
@@ -40,7 +40,7 @@ fn every_segment_decodes_to_what_ran() {
         let setup = Setup { image: &program.image, resolver: &program, clock: CLOCK, watch: None };
         let starts = segments(&truth.pt);
         assert_eq!(starts.len(), truth.segments.len(), "seed {seed}");
-        // Blocks kept from segment to segment, and last segment first with none.
+        // Once with blocks kept from segment to segment, once from the last segment to the first with new blocks.
         let mut decoder = Decoder::new(&truth.pt, setup, true);
         for (i, &from) in starts.iter().enumerate() {
             let to = starts.get(i + 1).copied().unwrap_or(truth.pt.len());
@@ -92,14 +92,14 @@ fn real_contexts(truth: &Truth, program: &Program) -> Contexts {
         let entry = program.funcs[node.func].entry;
         let hash = below(node.parent.map_or(1, |p| hashes[p]), entry);
         hashes.push(hash);
-        // How outermost functions were entered is not always in the trace.
+        // The trace does not always show how outermost functions were entered.
         let calls = if node.parent.is_some() { node.calls } else { 0 };
         contexts.insert((node.task, hash), (calls, node.insns, entry));
     }
     contexts
 }
 
-/// The same of a profile. How a frame was entered does not matter here.
+/// The contexts of a profile. The kind of a frame does not matter here.
 fn found_contexts(profile: &Profile) -> Contexts {
     let mut named: Vec<Context> = Vec::new();
     let mut contexts = Contexts::new();
@@ -138,7 +138,7 @@ fn call_stacks_are_what_they_were() {
         for key in want.keys().chain(found.keys()) {
             assert_eq!(found.get(key), want.get(key), "seed {seed} {settings:x?} {key:x?}");
         }
-        // The stack is found again behind every PSB, by any number of threads.
+        // The stack is found again after every PSB, with any number of threads.
         for chunk in [1, 3000] {
             let one = run(1, chunk);
             let other = found_contexts(&one);
@@ -147,7 +147,7 @@ fn call_stacks_are_what_they_were() {
             }
             assert!(one == run(3, chunk), "seed {seed} chunk {chunk}: differs with threads");
         }
-        // With deferred TIPs a packet's time is not that of its branch.
+        // With deferred TIPs a packet's time is not the time of its branch.
         if settings.timing && !settings.defer_tips {
             let mut calls: Vec<_> = whole
                 .syscalls

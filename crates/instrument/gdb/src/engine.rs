@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One run of tracing: maps, a program for each tracepoint, and the way of records into trace frames.
+//! One run of tracing: creates maps and a program for each tracepoint, and turns records into trace frames.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::program::{self, Given, Made, Setting, TIMESTAMP, var_at};
 use crate::registers::{self, Registers};
 use crate::target::{Target, markers};
 
-/// A tracepoint at work.
+/// An installed tracepoint.
 #[derive(Debug)]
 struct Installed {
     key: Key,
@@ -30,7 +30,7 @@ struct Installed {
     slots: Vec<Slot>,
     program: Program,
     links: Vec<Link>,
-    /// How a static tracepoint's own record is read, if it is wanted.
+    /// Format of a static tracepoint's own record, if it is wanted.
     statics: Option<Format>,
 }
 
@@ -42,28 +42,28 @@ pub struct Engine {
     ring: Map,
     pending: Map,
     points: Vec<Installed>,
-    /// Places of trace state variables, by GDB's numbers.
+    /// Indices of trace state variables, by GDB's numbers.
     vars: BTreeMap<u16, u16>,
     clock: u64,
-    /// Frames whose static tracepoint's own record is to come, by place and hit.
+    /// Frames that wait for their static tracepoint's own record, by tracepoint and hit.
     waiting: BTreeMap<(u64, u64), Frame>,
 }
 
-/// What a tracepoint counted.
+/// Counters of a tracepoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Times its condition was true.
     pub hits: u64,
-    /// Records that found no room.
+    /// Records lost because the ring was full.
     pub lost: u64,
-    /// Times its condition could not be computed, or something could not be collected; and why.
+    /// Number of times that the condition or a collected value could not be computed, by reason.
     pub faults: Vec<(&'static str, u64)>,
-    /// Times the kernel did not run the program, as one ran already.
+    /// Number of times that the kernel skipped the program, because one was running already.
     pub missed: u64,
 }
 
 impl Engine {
-    /// Makes the maps; nothing is attached yet. `ring_bytes` is a power of two, and of whole pages.
+    /// Creates the maps and attaches nothing yet. `ring_bytes` is a power of two and a multiple of the page size.
     pub fn new(definitions: &Definitions, ring_bytes: u32) -> Result<Self, Error> {
         let state = Map::memory("kg_state", program::STATE_BYTES)?;
         let memory = state.mapped()?;
@@ -76,7 +76,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Gives variables that are new their places and first values.
+    /// Gives new variables an index and their initial value.
     fn define(&mut self, definitions: &Definitions) {
         let all =
             std::iter::once((TIMESTAMP, 0)).chain(definitions.variables.iter().map(|(n, v)| (*n, v.initial)));
@@ -89,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// Makes, loads and attaches a tracepoint.
+    /// Compiles, loads and attaches a tracepoint.
     pub fn install(
         &mut self,
         point: &Tracepoint,
@@ -120,12 +120,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets hits count.
+    /// Starts counting hits.
     pub fn run(&self) {
         self.memory.write(program::RUNNING as usize, 1);
     }
 
-    /// Hits do not count any more, and nothing is attached. What was counted stays.
+    /// Stops counting hits and detaches all programs. The counters stay.
     pub fn stop(&mut self) {
         self.memory.write(program::RUNNING as usize, 0);
         for point in &mut self.points {
@@ -133,7 +133,7 @@ impl Engine {
         }
     }
 
-    /// The tracepoint whose pass count has ended the run.
+    /// Returns the tracepoint whose pass count ended the run.
     pub fn ended_by(&self) -> Option<Key> {
         let place = self.memory.read(program::ENDED_BY as usize).checked_sub(1)?;
         self.points.get(place as usize).map(|p| p.key)
@@ -147,7 +147,7 @@ impl Engine {
         self.memory.read((program::point_at(place as u32) + what) as usize)
     }
 
-    /// Switches a tracepoint on or off, here and now; false if it is not installed.
+    /// Enables or disables a tracepoint at once. Returns false if it is not installed.
     pub fn enable(&self, key: Key, enabled: bool) -> bool {
         let place = self.points.iter().position(|p| p.key == key);
         if let Some(place) = place {
@@ -156,7 +156,7 @@ impl Engine {
         place.is_some()
     }
 
-    /// What a tracepoint has counted.
+    /// Returns the counters of a tracepoint.
     pub fn counts(&self, key: Key) -> Option<Counts> {
         let place = self.points.iter().position(|p| p.key == key)?;
         let mut faults = Vec::new();
@@ -175,7 +175,7 @@ impl Engine {
         })
     }
 
-    /// A trace state variable's value.
+    /// Returns the value of a trace state variable.
     pub fn variable(&self, number: u16) -> Option<u64> {
         let place = self.vars.get(&number)?;
         Some(if number == TIMESTAMP {
@@ -185,11 +185,11 @@ impl Engine {
         })
     }
 
-    /// Puts all records that there are into the buffer; false if one found no room.
+    /// Moves all available records into the buffer. Returns false if one did not fit.
     pub fn drain(&mut self, into: &mut Buffer) -> Result<bool, Error> {
         let mut room = true;
         let mut waiting = std::mem::take(&mut self.waiting);
-        // Mapped for this once: what is read then is few pages.
+        // Mapped for this call only: it then touches few pages.
         Ring::new(&self.ring)?.drain(|record| {
             let Some((place, hit)) = word(record, 0).zip(word(record, 8)) else { return };
             let frame = match place.checked_sub(program::STATIC) {
@@ -223,7 +223,7 @@ impl Engine {
         Ok(room)
     }
 
-    /// After the end: what still waits has no record of its own, as the ring was full.
+    /// After the end of a run: adds the frames that still wait. Their own records were lost because the ring was full.
     pub fn flush(&mut self, into: &mut Buffer) {
         for frame in std::mem::take(&mut self.waiting).into_values() {
             into.push(frame);
@@ -239,7 +239,8 @@ impl Engine {
             for (n, value) in all.iter_mut().enumerate() {
                 *value = word(at as usize + 8 * n)?;
             }
-            // The place is the tracepoint's: what the kernel saw may be after its breakpoint's instruction.
+            // The frame's address is the tracepoint's. The kernel may report the address after its breakpoint
+            // instruction.
             all[regs::Reg::Rip as usize] = point.key.address;
             for (n, reg) in regs::ALL.iter().enumerate() {
                 let known = registers::number(*reg).is_some_and(|number| point.known >> number & 1 == 1);
@@ -276,7 +277,8 @@ impl Installed {
     }
 }
 
-/// A static tracepoint: one program has its arguments, and decides; a second one takes its own record, if it is wanted.
+/// Installs a static tracepoint. One program gets its arguments and evaluates the condition. If the tracepoint's own
+/// record is wanted, a second program takes it.
 fn installed_static(
     point: &Tracepoint,
     place: u32,
@@ -286,7 +288,7 @@ fn installed_static(
 ) -> Result<Installed, Error> {
     let missing = || Error::Cannot("static tracepoints are the kernel's: kprism gdbserver --kernel".into());
     let marker = target.as_kernel().ok_or_else(missing)?.marker_at(point.key.address)?;
-    // How many arguments there are is known to the kernel alone: it refuses programs that read more.
+    // Only the kernel knows the number of arguments: it refuses programs that read more.
     let mut most = program::arguments_wanted(point);
     let (made, program, link) = loop {
         let made = program::make(point, place, Given::Arguments(most), setting)?;
@@ -313,7 +315,7 @@ fn word(record: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(record.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// From the monotonic clock to the time of day.
+/// Offset from the monotonic clock to the time of day, ns.
 fn clock() -> u64 {
     host::real_ns().wrapping_sub(host::monotonic_ns())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files for GDB, only to be read: the program, its libraries, their debug information.
+//! Read-only files for GDB: the program, its libraries, their debug information.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,24 +11,24 @@ use std::path::{Path, PathBuf};
 
 use kprism_rsp::command::File as Request;
 
-/// Files that GDB has open at most.
+/// Maximum of files that GDB may have open.
 const MOST: usize = 64;
-/// Bytes of a reply: its escapes may double it.
+/// Bytes per reply. Escapes may double them.
 const PIECE: u64 = kprism_rsp::wire::LONGEST as u64 / 2 - 64;
 
-/// What GDB has open.
+/// The files that GDB has open.
 #[derive(Debug, Default)]
 pub struct Files {
     open: BTreeMap<u32, File>,
 }
 
 impl Files {
-    /// Answers; `root` is the process's root folder.
+    /// Answers a request. `root` is the process's root folder.
     pub fn answer(&mut self, request: &Request, root: &Path) -> Vec<u8> {
         match self.tried(request, root) {
             Ok(reply) => reply,
             Err(Some(error)) => {
-                // Numbers of GDB's own (fileio.h), which for these are those of Linux.
+                // GDB's own error numbers (fileio.h). For these errors they equal those of Linux.
                 let known = [libc::EPERM, libc::ENOENT, libc::EBADF, libc::EACCES, libc::EISDIR];
                 let number = error.raw_os_error().filter(|n| known.contains(n)).unwrap_or(9999);
                 format!("F-1,{number:x}").into_bytes()
@@ -43,7 +43,7 @@ impl Files {
         Ok(match request {
             Request::SetFs(_) => b"F0".to_vec(),
             Request::Open(path, flags) => {
-                // 3 is the part of the flags that says how: 0 is reading.
+                // The two low bits of the flags are the access mode; 0 is reading.
                 if flags & 3 != 0 || self.open.len() >= MOST {
                     return Err(failed(libc::EACCES));
                 }
@@ -62,7 +62,7 @@ impl Files {
             }
             Request::Stat(number) => {
                 let about = file(number)?.metadata()?;
-                // `struct stat` as the protocol has it, in big-endian order.
+                // The protocol's `struct stat`, in big-endian order.
                 let mut bytes = Vec::new();
                 for field in [about.dev() as u32, about.ino() as u32, about.mode(), about.nlink() as u32] {
                     bytes.extend(field.to_be_bytes());

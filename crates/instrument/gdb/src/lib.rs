@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server for GDB's tracepoints, of a running process or of the running kernel, neither of which it stops.
+//! A server for GDB's tracepoints. It traces a running process, or the running kernel, without stopping it.
 //!
 //! **In:** GDB's packets over a Unix socket or the loopback. **Out:** a BPF program for each tracepoint, and trace
-//! frames of what they collected.
+//! frames with the data that they collected.
 //!
 //! ```text
 //!           kprism-rsp                    program            kprism-bpf
@@ -13,17 +13,17 @@
 //!
 //! | module | job |
 //! |---|---|
-//! | [`target`] | whose memory and registers: a process, a program that is started, the kernel |
-//! | [`registers`] | how GDB lays them out |
-//! | [`program`] | a tracepoint's definition → one program and what its records hold |
+//! | [`target`] | the traced process, program or kernel: its memory and registers |
+//! | [`registers`] | GDB's layout of the registers |
+//! | [`program`] | a tracepoint's definition → a BPF program and the layout of its records |
 //! | [`engine`] | maps, programs, links; records → trace frames |
-//! | [`server`] | what GDB asks → what it is told |
+//! | [`server`] | parses GDB's packets and writes the replies |
 //! | [`tfile`] | trace frames → the file that GDB reads without a server |
-//! | [`listen`] | sockets, and who may connect |
+//! | [`listen`] | sockets, and the check of who may connect |
 //!
-//! GDB believes that the program is stopped; it is not. What it sees outside trace frames is memory as it is at that
-//! moment, and registers as they were when it connected, or last interrupted. All attachments belong to file
-//! descriptors of this process.
+//! GDB believes that the program is stopped; it is not. Outside trace frames GDB sees the current memory, and the
+//! registers as they were when it connected or last interrupted. All attachments belong to file descriptors of this
+//! process.
 
 pub mod engine;
 mod files;
@@ -35,27 +35,27 @@ pub mod server;
 pub mod target;
 pub mod tfile;
 
-/// Why something cannot be served.
+/// Errors of the server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was asked for cannot be done, and what can.
+    /// The request cannot be fulfilled. The text says what is possible instead.
     #[error("{0}")]
     Cannot(String),
-    /// The system refused.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// What it said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Agent bytecode that cannot be translated.
     #[error(transparent)]
     Agent(#[from] kprism_expr::agent::Error),
-    /// No program can be made of it.
+    /// The expression cannot be compiled to a program.
     #[error(transparent)]
     Emit(#[from] kprism_expr::emit::Error),
-    /// The kernel.
+    /// BPF or the kernel refused.
     #[error(transparent)]
     Bpf(#[from] kprism_bpf::Error),
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sockets: a Unix socket, or TCP on the loopback, nothing else; one GDB at a time, of the user we run as or of root.
+//! Sockets: a Unix socket, or TCP on the loopback only. Serves one GDB at a time, of this process's user or of root.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -16,24 +16,24 @@ use kprism_rsp::wire::{Decoder, Event, packet};
 use crate::server::{Answer, Server};
 use crate::{Error, peer};
 
-/// Size of the trace buffer.
+/// Default size of the trace buffer, in bytes.
 pub const BUFFER: usize = 32 << 20;
-/// How often records are taken out while tracing runs.
+/// Interval at which records are read while tracing runs.
 const TICK: Duration = Duration::from_millis(5);
-/// How often it is looked for signals and ends otherwise.
+/// Interval at which signals and ends are checked otherwise.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// Where GDB connects to.
+/// Address at which GDB connects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A socket's path.
     Unix(PathBuf),
-    /// On the loopback.
+    /// An address on the loopback.
     Tcp(SocketAddr),
 }
 
 impl Address {
-    /// `PATH`, `:PORT`, `127.0.0.1:PORT`, `localhost:PORT`, `[::1]:PORT`.
+    /// Parses `PATH`, `:PORT`, `127.0.0.1:PORT`, `localhost:PORT`, `[::1]:PORT`.
     pub fn parse(text: &str) -> Result<Self, Error> {
         if text.contains('/') || !text.contains(':') {
             return Ok(Self::Unix(text.into()));
@@ -55,12 +55,12 @@ impl Address {
     }
 }
 
-/// A socket that waits.
+/// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// With the path that is removed at the end.
+    /// A Unix socket, with the path that is removed at the end.
     Unix(UnixListener, PathBuf),
-    /// On the loopback.
+    /// A TCP socket on the loopback.
     Tcp(TcpListener),
 }
 
@@ -71,7 +71,7 @@ enum Stream {
 }
 
 impl Listener {
-    /// Binds. A socket that nobody listens on any more is replaced.
+    /// Binds the socket. Replaces a Unix socket on which nobody listens any more.
     pub fn bind(address: &Address) -> Result<Self, Error> {
         match address {
             Address::Unix(path) => {
@@ -81,7 +81,8 @@ impl Listener {
                     fs::remove_file(path).ok();
                 }
                 let failed = Error::system(path.display().to_string());
-                // Whoever connects sees what we may see: the socket is its owner's from its first moment on.
+                // A client sees all that this process may see. So the socket is accessible to its owner only, from its
+                // first moment on.
                 // SAFETY: umask takes and gives a number. No other thread makes files at this time.
                 let before = unsafe { libc::umask(0o177) };
                 let bound = UnixListener::bind(path);
@@ -96,7 +97,7 @@ impl Listener {
         }
     }
 
-    /// As GDB's `target remote` wants it.
+    /// The address in the form that GDB's `target remote` takes.
     pub fn name(&self) -> String {
         match self {
             Self::Unix(_, path) => path.display().to_string(),
@@ -111,7 +112,7 @@ impl Listener {
         }
     }
 
-    /// The connection that waits, if its user may be served; if not, why.
+    /// Accepts the waiting connection if its user may be served, else returns the reason.
     fn accept(&self) -> Result<Stream, String> {
         let failed = |why: io::Error| format!("it failed: {why}");
         match self {
@@ -161,8 +162,8 @@ impl Stream {
     }
 }
 
-/// Serves until `over` says so, or the program that is traced has ended and nobody is connected. `say` is told who comes
-/// and goes.
+/// Serves until `over` returns true, or until the traced program has ended and nobody is connected. `say` receives
+/// messages about connections.
 pub fn serve(
     server: &mut Server,
     listener: &Listener,
@@ -176,7 +177,7 @@ pub fn serve(
         if new {
             match listener.accept() {
                 Err(why) => say(&format!("a connection was refused: {why}")),
-                // One at a time: the other one is turned away.
+                // One connection at a time: a second one is refused.
                 Ok(_) if connection.is_some() => say("a second GDB was turned away"),
                 Ok(stream) => {
                     server.connected();
@@ -220,7 +221,7 @@ impl Connection {
         Self { stream, decoder: Decoder::default(), acknowledge: true, last: Vec::new() }
     }
 
-    /// Sends a reply, and before it what is to be said.
+    /// Sends a reply, and before it any console output.
     fn send(&mut self, server: &mut Server, text: &[u8]) -> io::Result<()> {
         for said in server.console() {
             self.stream.write(&packet(format!("O{}", hex::bytes(said.as_bytes())).as_bytes()))?;
@@ -229,13 +230,13 @@ impl Connection {
         self.stream.write(&self.last)
     }
 
-    /// Takes what has come; false if the connection is over.
+    /// Handles the received bytes. Returns false if the connection is closed.
     fn read(&mut self, server: &mut Server) -> io::Result<bool> {
         let mut bytes = [0; 4096];
         let count = self.stream.read(&mut bytes)?;
         for byte in &bytes[..count] {
             if !self.decoder.may_come(*byte) {
-                // A browser that a page has made connect here begins in words.
+                // A web page may make a browser connect here. Its request begins with words.
                 return Err(io::Error::other("this is not GDB"));
             }
             let Some(event) = self.decoder.push(*byte) else { continue };
@@ -279,7 +280,7 @@ impl Connection {
     }
 }
 
-/// Waits for a connection, or for what is sent on this one.
+/// Waits for a connection, or for data on the open one.
 fn wait(listener: RawFd, stream: Option<RawFd>, limit: Duration) -> (bool, bool) {
     let polled = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut all = [polled(listener), polled(stream.unwrap_or(-1))];

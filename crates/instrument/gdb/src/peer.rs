@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is at the other end of a connection: only the user we run as, and root, may see what we may see.
+//! Identifies the user at the other end of a connection. Only this process's user, and root, may see what this process
+//! may see.
 //!
-//! A Unix socket's peer is told by the kernel (`SO_PEERCRED`). A TCP connection on the loopback has two sockets on this
-//! machine, and the kernel's table of sockets (`/proc/net/tcp`) says whose the other one is. Stock GDB cannot send a
-//! password, and needs none by this.
+//! For a Unix socket the kernel tells the peer (`SO_PEERCRED`). A TCP connection on the loopback has both sockets on
+//! this machine, and the kernel's table of sockets (`/proc/net/tcp`) lists the owner of the other one. Stock GDB cannot
+//! send a password; this way it needs none.
 
 use std::fs;
 use std::io;
@@ -11,10 +12,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 
-/// The state of a connection with two ends, in the kernel's `include/net/tcp_states.h`.
+/// State of an established connection, in the kernel's `include/net/tcp_states.h`.
 const ESTABLISHED: &str = "01";
 
-/// Whether this user may be served; if not, why.
+/// Checks whether this user may be served. The error is the reason.
 pub fn allowed(uid: u32) -> Result<(), String> {
     // SAFETY: it takes nothing and gives a number.
     let own = unsafe { libc::geteuid() };
@@ -23,7 +24,7 @@ pub fn allowed(uid: u32) -> Result<(), String> {
 }
 
 fn judged(uid: u32, own: u32, map: &str) -> Result<(), String> {
-    /// What the kernel shows for a user who has no number in this namespace.
+    /// Number that the kernel shows for a user without a number in this namespace.
     const NOBODY_KNOWN: u32 = 65534;
     let everybody_known = map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
     if uid == NOBODY_KNOWN && !everybody_known {
@@ -38,7 +39,7 @@ fn judged(uid: u32, own: u32, map: &str) -> Result<(), String> {
     ))
 }
 
-/// The user at the other end of a Unix socket, as it was when it connected.
+/// The user at the other end of a Unix socket, at the time it connected.
 pub fn of_unix(stream: &UnixStream) -> io::Result<u32> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -55,20 +56,21 @@ pub fn of_unix(stream: &UnixStream) -> io::Result<u32> {
     if result == 0 { Ok(found.uid) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The user at the other end of a connection on the loopback.
+/// The user at the other end of a TCP connection on the loopback.
 pub fn of_tcp(own: SocketAddr, other: SocketAddr) -> Result<u32, String> {
     let table = if own.is_ipv4() { "/proc/self/net/tcp" } else { "/proc/self/net/tcp6" };
     let look = || {
         let text = fs::read_to_string(table).map_err(|why| format!("{table}: {why}"))?;
         owner(&text, other, own).ok_or_else(|| format!("{table} does not say whose it is"))
     };
-    // A socket that is being closed belongs to root for a moment before its state says so: the second look sees the state.
+    // A socket that is being closed belongs to root for a moment before its state changes. The second look sees the new
+    // state.
     let first = look()?;
     let second = look()?;
     if first == second { Ok(second) } else { Err("its user changed".to_owned()) }
 }
 
-/// Whose socket is at `from`, connected to `to`.
+/// The owner of the socket at `from` that is connected to `to`.
 fn owner(table: &str, from: SocketAddr, to: SocketAddr) -> Option<u32> {
     let (from, to) = (shown(from), shown(to));
     table.lines().find_map(|line| {
@@ -79,7 +81,7 @@ fn owner(table: &str, from: SocketAddr, to: SocketAddr) -> Option<u32> {
     })
 }
 
-/// As the kernel prints it: words of 32 bits of this machine, in hexadecimal digits.
+/// An address in the kernel's format: 32-bit words of this machine, in hexadecimal digits.
 fn shown(address: SocketAddr) -> String {
     let bytes = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -109,9 +111,9 @@ mod tests {
     fn the_other_ends_user() {
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(owner(TABLE, at(40000), at(2000)), Some(65534));
-        // Not our own end's.
+        // The socket of the own end does not match.
         assert_eq!(owner(TABLE, at(2000), at(40000)), Some(0));
-        // A socket that was closed already is shown as root's.
+        // A closed socket is shown as root's, and must not match.
         assert_eq!(owner(TABLE, at(40001), at(2000)), None);
         assert_eq!(owner(TABLE, at(40002), at(2000)), None);
         assert_eq!(owner("x\ny z\n", at(1), at(2)), None);
@@ -139,7 +141,7 @@ mod tests {
             let (stream, _) = listener.accept().unwrap();
             let ends = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
             assert_eq!(of_tcp(ends.0, ends.1), Ok(own));
-            // What was sent before the end does not make a closed connection anybody's.
+            // Data sent before the end does not give a closed connection an owner.
             other.write_all(b"+").unwrap();
             drop(other);
             assert!(of_tcp(ends.0, ends.1).unwrap_err().contains("does not say"));

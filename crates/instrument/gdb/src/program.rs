@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A tracepoint's definition → one program, and what its records hold.
+//! Compiles a tracepoint's definition to one program, and lays out its records.
 //!
-//! In the order of what is cheapest to refuse: whether tracing runs, whether the tracepoint is enabled, whose hit it is,
-//! the condition, the pass count, room in the ring. A record is made in one piece; each thing that is collected has a
-//! place of its own in it ([`kprism_expr::emit::Frame`]), and what could not be read is missing there.
+//! The program checks what is cheapest first: whether tracing runs, whether the tracepoint is enabled, whose hit it is,
+//! the condition, the pass count, room in the ring. A record is written in one piece. Each collected value has its own
+//! place in it ([`kprism_expr::emit::Frame`]), and is marked missing if it could not be read.
 
 use std::collections::BTreeMap;
 
@@ -21,109 +21,109 @@ use crate::{Error, registers};
 use Reg::{R0, R1, R2, R3, R10};
 use Width::B8;
 
-/// The maps of every program, in this order.
+/// Indices of the maps, the same for every program: the state.
 pub const STATE: usize = 0;
-/// Records.
+/// The ring of records.
 pub const RING: usize = 1;
-/// By CPU and tracepoint: the hit whose own record of a static tracepoint is to come.
+/// By CPU and tracepoint: the hit that waits for the static tracepoint's own record.
 pub const PENDING: usize = 2;
 
-/// In the state: whether tracing runs.
+/// Offset in the state: nonzero while tracing runs.
 pub const RUNNING: u32 = 0;
-/// The tracepoint whose pass count ended it, by its place and 1.
+/// Offset in the state: index plus 1 of the tracepoint whose pass count ended the run.
 pub const ENDED_BY: u32 = 8;
 const POINTS: u32 = 64;
 const POINT: u32 = 128;
-/// In a tracepoint's part: whether it is enabled.
+/// Offset in a tracepoint's part of the state: nonzero if it is enabled.
 pub const ENABLED: u32 = 0;
-/// How often its condition was true.
+/// Number of times that its condition was true.
 pub const HITS: u32 = 8;
-/// Faults of its condition, by their kinds.
+/// Faults of its condition, by kind.
 pub const CONDITION_FAULTS: u32 = 16;
-/// Faults of its actions.
+/// Faults of its actions, by kind.
 pub const ACTION_FAULTS: u32 = 56;
-/// Records that found no room.
+/// Records lost because the ring was full.
 pub const LOST: u32 = 96;
 const VARS: u32 = POINTS + POINT * MOST_POINTS as u32;
-/// Bytes of the state.
+/// Size of the state, bytes.
 pub const STATE_BYTES: u32 = VARS + 8 * MOST_POINTS as u32;
 
-/// GDB's number of `$trace_timestamp`, which is ours: microseconds.
+/// GDB's number of `$trace_timestamp`, which this server provides: microseconds.
 pub const TIMESTAMP: u16 = 1;
 
-/// Bytes before what is collected: the tracepoint's place, the hit's number.
+/// Bytes of a record before the collected values: the tracepoint's index, and the hit's number.
 pub const HEADER: u32 = 16;
-/// Added to the place: the record is a static tracepoint's own.
+/// Added to the index: the record is a static tracepoint's own.
 pub const STATIC: u64 = 1 << 32;
 const RECORD: i16 = -504;
 const COUNT: i16 = -496;
 const KEY: i16 = -488;
-/// GDB's number of the place of execution.
+/// GDB's number of `rip`.
 const RIP: u32 = 16;
-/// The code of the instruction that ends a program.
+/// Opcode of the instruction that ends a program.
 const EXIT: u8 = 0x95;
 
-/// Where a tracepoint's part of the state begins.
+/// Offset of a tracepoint's part in the state.
 pub fn point_at(place: u32) -> u32 {
     POINTS + POINT * place
 }
 
-/// Where a variable is in the state.
+/// Offset of a variable in the state.
 pub fn var_at(index: u16) -> u32 {
     VARS + 8 * u32::from(index)
 }
 
-/// Whose hits count.
+/// Selects whose hits count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
-    /// This process's.
+    /// Only this process's.
     Process(u32),
-    /// All but this process's.
+    /// Everyone's but this process's.
     AllBut(u32),
 }
 
-/// What a program is given.
+/// The input of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Given {
     /// `struct pt_regs`.
     Registers,
-    /// So many arguments of a static tracepoint. GDB names them by the registers in which the function that calls its
-    /// probes gets them, after one of its own.
+    /// This many arguments of a static tracepoint. GDB names them by the registers that hold them in the function that
+    /// calls the probes. There the first argument is the function's own.
     Arguments(usize),
 }
 
-/// The registers that are a static tracepoint's arguments.
+/// The registers that hold a static tracepoint's arguments.
 const ARGUMENTS: [Reg64; 5] = [Reg64::Rsi, Reg64::Rdx, Reg64::Rcx, Reg64::R8, Reg64::R9];
 
-/// What programs of one run of tracing share.
+/// Settings common to all programs of one run.
 #[derive(Debug)]
 pub struct Setting<'a> {
-    /// Whose memory expressions read.
+    /// The memory that expressions read.
     pub space: Space,
-    /// Whose hits.
+    /// Selects whose hits count.
     pub whose: Whose,
-    /// Places of trace state variables, by GDB's numbers.
+    /// Indices of trace state variables, by GDB's numbers.
     pub vars: &'a BTreeMap<u16, u16>,
-    /// Nanoseconds from the monotonic clock to the time of day.
+    /// Offset from the monotonic clock to the time of day, ns.
     pub clock: u64,
 }
 
-/// A program, ready to be loaded.
+/// A compiled program.
 #[derive(Debug)]
 pub struct Made {
-    /// Instructions.
+    /// The program's instructions.
     pub code: Code,
-    /// Where the registers are in the record, in the order of `struct pt_regs`.
+    /// Offset of the registers in the record, in the order of `struct pt_regs`.
     pub registers: Option<u32>,
-    /// Those that are known, a bit each, by GDB's numbers.
+    /// One bit for each known register, by GDB's numbers.
     pub known: u32,
-    /// What else is collected.
+    /// The other collected values.
     pub slots: Vec<Slot>,
-    /// Whether the static tracepoint's own record is wanted.
+    /// True if the static tracepoint's own record is wanted.
     pub statics: bool,
 }
 
-/// Makes the program of a tracepoint.
+/// Compiles the program of a tracepoint.
 pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>) -> Result<Made, Error> {
     let prepared = |func| prepared(func, given, point.key.address, setting);
     let mut frame = Frame { pointer: RECORD, ..Frame::default() };
@@ -182,7 +182,7 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
         asm.note("condition");
         let value = splice(&mut asm, condition, own + CONDITION_FAULTS, out)?;
         if !has_value(condition) {
-            // It fails always (1/0), and the verifier refuses what would come after it.
+            // A segment that always fails (1/0): the verifier refuses code after it.
             asm.bind(value).bind(out).end();
             return Ok(Made {
                 code: asm.finish()?,
@@ -236,8 +236,8 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
     Ok(Made { code: asm.finish()?, registers, known, slots: frame.slots, statics })
 }
 
-/// The program that takes a static tracepoint's own record, of so many bytes, if [`make`]'s has just let the hit pass:
-/// both run in one call of the tracepoint, this one second.
+/// Compiles the program that takes `bytes` bytes of a static tracepoint's own record, if the program of [`make`] has
+/// just let the hit pass. Both run in one call of the tracepoint, this one second.
 pub fn own_record(place: u32, bytes: u32) -> Result<Code, Error> {
     let mut asm = Asm::new();
     let (out, lost) = (asm.label(), asm.label());
@@ -262,19 +262,19 @@ pub fn own_record(place: u32, bytes: u32) -> Result<Code, Error> {
     Ok(asm.finish()?)
 }
 
-/// r0 = where this CPU keeps the hit of this tracepoint whose own record is to come.
+/// Sets r0 to the place where this CPU keeps this tracepoint's hit that waits for its own record.
 fn pending(asm: &mut Asm, place: u32, out: Label) {
     asm.store_imm(Width::B4, R10, KEY, place.cast_signed());
     asm.map(R1, PENDING).mov(R2, R10).alu_imm(Alu::Add, R2, i32::from(KEY)).call(Helper::MapLookup);
     asm.branch_imm(Cond::Eq, R0, 0, out);
 }
 
-/// A mask's first 32 registers.
+/// The bits of a mask's first 32 registers.
 fn mask(bytes: &[u8]) -> u32 {
     bytes.iter().take(4).enumerate().fold(0, |mask, (n, byte)| mask | u32::from(*byte) << (8 * n))
 }
 
-/// Arguments of a static tracepoint that its definition needs as registers.
+/// Number of a static tracepoint's arguments that its definition reads as registers.
 pub fn arguments_wanted(point: &Tracepoint) -> usize {
     let masks =
         point.actions.iter().filter_map(|a| if let Action::Registers(m) = a { Some(mask(m)) } else { None });
@@ -283,7 +283,7 @@ pub fn arguments_wanted(point: &Tracepoint) -> usize {
     ARGUMENTS.iter().rposition(wanted).map_or(0, |n| n + 1)
 }
 
-/// Memory that GDB names without bytecode.
+/// A memory range that GDB gives without bytecode.
 fn memory(base: Option<u16>, offset: u64, length: u64, space: Space) -> Result<Func, Error> {
     let mut b = Builder::new();
     let mut addr = b.constant(offset, Bits::W64);
@@ -300,7 +300,7 @@ fn memory(base: Option<u16>, offset: u64, length: u64, space: Space) -> Result<F
     Ok(b.finish())
 }
 
-/// Gives trace state variables their places, `$trace_timestamp` its value, and optimises.
+/// Resolves trace state variables, replaces `$trace_timestamp` by its value, and optimises.
 fn prepared(mut func: Func, given: Given, address: u64, setting: &Setting<'_>) -> Result<Func, Error> {
     let index = |n: u16| {
         let unknown = || Error::Cannot(format!("trace state variable {n} was not defined"));
@@ -335,7 +335,7 @@ fn prepared(mut func: Func, given: Given, address: u64, setting: &Setting<'_>) -
     Ok(func)
 }
 
-/// Microseconds in the place of a reading of `$trace_timestamp`; where it is collected, the variable is set first.
+/// Replaces a read of `$trace_timestamp` by the time in microseconds. Where it is collected, sets the variable first.
 fn stamp(func: &mut Func, v: Val, index: u16, clock: u64) {
     let time = func.value(Op::Input(Input::Time), Bits::W64);
     let clock = func.value(Op::Const(clock), Bits::W64);
@@ -360,12 +360,12 @@ fn stamp(func: &mut Func, v: Val, index: u16, clock: u64) {
     }
 }
 
-/// Whether a segment can end otherwise than by a fault.
+/// Returns true if a segment can end other than by a fault.
 fn has_value(segment: &Program) -> bool {
     segment.insns.iter().enumerate().any(|(at, insn)| insn.code == EXIT && !segment.faulted.contains(&at))
 }
 
-/// Puts a segment in, with a tracepoint's state.
+/// Inserts a segment, with a tracepoint's state.
 fn splice(asm: &mut Asm, segment: &Program, faults: u32, fault: Label) -> Result<Label, Error> {
     let find = |reloc| match reloc {
         Reloc::MapValue(_, offset) => Some(match offset.checked_sub(emit::VARS) {

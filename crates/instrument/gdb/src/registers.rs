@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The registers as GDB numbers and lays them out: what `target.xml` says, the `g` packet has.
+//! GDB's numbering and layout of the registers, for `target.xml` and the `g` packet.
 
 use kprism_expr::regs::Reg;
 
-/// Bytes of the registers that a probe sees, `rax` to `ss`: they come first. Trace frames hold
-/// these.
+/// Bytes of the registers that a probe sees, `rax` to `ss`. They come first, and trace frames hold only these.
 pub const SEEN: usize = 17 * 8 + 3 * 4;
 /// Bytes of the `g` packet, and of trace files' blocks of registers.
 pub const ALL: usize = 17 * 8 + 7 * 4 + 8 * 10 + 8 * 4 + 16 * 16 + 4 + 3 * 8;
-/// Where `orig_rax` is in it.
+/// Offset of `orig_rax` in the `g` packet.
 const ORIG_RAX: usize = ALL - 24;
 
-/// By GDB's numbers, those that a probe sees.
+/// The registers that a probe sees, in the order of GDB's numbers.
 const ORDER: [Reg; 20] = {
     use Reg::*;
     [Rax, Rbx, Rcx, Rdx, Rsi, Rdi, Rbp, Rsp, R8, R9, R10, R11, R12, R13, R14, R15, Rip, Eflags, Cs, Ss]
@@ -22,7 +21,7 @@ const ORDER: [Reg; 20] = {
 pub struct Registers(pub [u64; 21]);
 
 impl Registers {
-    /// What a trace frame holds of them.
+    /// The bytes that a trace frame holds.
     pub fn seen(&self) -> [u8; SEEN] {
         let mut out = [0; SEEN];
         for (n, reg) in ORDER.iter().enumerate() {
@@ -32,7 +31,7 @@ impl Registers {
         out
     }
 
-    /// As the `g` packet has them: what is not known is `x`.
+    /// The `g` packet. Unknown registers are `x`.
     pub fn packet(&self) -> String {
         let original = kprism_rsp::hex::bytes(&self.0[Reg::OrigRax as usize].to_le_bytes());
         let mut text = packet(&self.seen(), u32::MAX);
@@ -41,17 +40,17 @@ impl Registers {
     }
 }
 
-/// Where a register of [`ORDER`] is, and its size.
+/// Offset and size of a register of [`ORDER`].
 fn place(number: usize) -> (usize, usize) {
     if number < 17 { (8 * number, 8) } else { (17 * 8 + 4 * (number - 17), 4) }
 }
 
-/// The number that GDB gives a register.
+/// GDB's number of a register.
 pub fn number(reg: Reg) -> Option<usize> {
     ORDER.iter().position(|r| *r == reg)
 }
 
-/// The `g` packet of what a trace frame holds; a bit for each register that is known.
+/// The `g` packet for the registers in a trace frame. `known` has a bit for each known register.
 pub fn packet(seen: &[u8], known: u32) -> String {
     let mut text = kprism_rsp::hex::bytes(&seen[..seen.len().min(SEEN)]);
     text.extend(std::iter::repeat_n('x', 2 * ALL - text.len()));
@@ -62,14 +61,14 @@ pub fn packet(seen: &[u8], known: u32) -> String {
     text
 }
 
-/// The `g` packet where nothing but the place is known.
+/// The `g` packet if only the instruction pointer is known.
 pub fn place_only(rip: u64) -> String {
     let mut text = "x".repeat(2 * ALL);
     text.replace_range(2 * 128..2 * 136, &kprism_rsp::hex::bytes(&rip.to_le_bytes()));
     text
 }
 
-/// Describes the machine to GDB.
+/// The target description for GDB.
 pub fn target_xml() -> String {
     let mut out = String::from(
         "<?xml version=\"1.0\"?><!DOCTYPE target SYSTEM \"gdb-target.dtd\"><target>\n\

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A trace file as `tsave -r` asks the server to write it (GDB manual, "Trace File Format").
+//! Writes a trace file on GDB's `tsave -r` (GDB manual, "Trace File Format").
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -13,17 +13,17 @@ use kprism_rsp::hex;
 pub use crate::program::TIMESTAMP;
 use crate::registers::{ALL, SEEN, target_xml};
 
-/// What is written.
+/// The contents of a trace file.
 #[derive(Debug)]
 pub struct Description<'a> {
     /// Tracepoints and variables.
     pub definitions: &'a Definitions,
-    /// Frames.
+    /// Trace frames.
     pub buffer: &'a Buffer,
 }
 
 impl Description<'_> {
-    /// All of it; `status` is what `qTStatus` is answered.
+    /// The whole file. `status` is the reply to `qTStatus`.
     pub fn bytes(&self, status: &str) -> Vec<u8> {
         let mut out = b"\x7fTRACE0\n".to_vec();
         let mut line = |text: String| out.extend((text + "\n").into_bytes());
@@ -44,14 +44,14 @@ impl Description<'_> {
         }
         line(String::new());
         out.extend(self.buffer.raw(0, usize::MAX, ALL - SEEN));
-        // The end: a frame of tracepoint 0.
+        // A frame of tracepoint 0 ends the file.
         out.extend([0, 0]);
         out
     }
 }
 
-/// Writes a trace file for our own user alone: it holds memory. A file that is there is replaced if it is that user's own;
-/// nothing is written by way of a symbolic link, or into what is no file.
+/// Writes a trace file that only the own user can read: it holds memory. Replaces an existing file of that user.
+/// Refuses to follow a symbolic link, or to write to anything but a plain file.
 pub fn save(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: it takes nothing and gives a number.
     let own = unsafe { libc::geteuid() };
@@ -97,7 +97,7 @@ mod tests {
             assert!(save(&to, b"x").unwrap_err().to_string().contains("user 65534's"));
             assert_eq!(fs::read(&to).unwrap(), b"kept");
         }
-        // Nothing is left beside them.
+        // No other file is left in the folder.
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 }

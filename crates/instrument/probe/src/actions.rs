@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a hit does besides leaving a record: which hits are left out, trace state variables, counts by keys, histograms.
+//! Effects of a hit besides a record: skipped hits, trace state variables, counts by keys, histograms.
 //!
-//! In this order, after the condition: skipped and enough hits, variables, counts, the record.
+//! They apply in this order, after the condition: skip and pass limits, variables, counts, the record.
 
 use kprism_expr::ir::{Func, Kept, Op};
 use kprism_expr::lower::{self, Env, What};
@@ -14,54 +14,54 @@ use crate::splice::STACK;
 use crate::stream::{HEADER, Item, Part};
 use crate::tally::{Histogram, LONGEST_KEY, MOST_HISTOGRAMS, Scale, Tally};
 
-/// Return addresses of a stack that is a key.
+/// Number of return addresses in a stack that is a key.
 pub(crate) const KEY_FRAMES: u32 = 24;
 
-/// What is wanted.
+/// The requested actions.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Actions<'a> {
     /// Assignments to trace state variables.
     pub set: &'a [String],
-    /// Hits are counted by these.
+    /// Keys by which hits are counted.
     pub by: &'a [String],
-    /// Values whose powers of two are counted.
+    /// Values counted by powers of two.
     pub hist: &'a [String],
-    /// Values whose steps are counted: `EXPR,MIN,MAX,STEP`.
+    /// Values counted in equal steps: `EXPR,MIN,MAX,STEP`.
     pub linear: &'a [String],
-    /// Leave out so many hits at first.
+    /// Number of first hits to skip.
     pub skip: u64,
-    /// Leave out all after so many.
+    /// Number of hits after which all further ones are skipped.
     pub pass: Option<u64>,
-    /// What it does to the recording.
+    /// Effect on the recording.
     pub part: Part,
 }
 
 impl Actions<'_> {
-    /// Whether something is counted in the kernel.
+    /// Returns true if the kernel counts something.
     pub fn counts(&self) -> bool {
         !(self.by.is_empty() && self.hist.is_empty() && self.linear.is_empty())
     }
 }
 
-/// Compiled.
+/// The compiled actions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compiled {
-    /// Leave out so many hits at first.
+    /// Number of first hits to skip.
     #[serde(default, skip_serializing_if = "is_none")]
     pub skip: u64,
-    /// Leave out all after so many.
+    /// Number of hits after which all further ones are skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<u64>,
     /// Assignments to trace state variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<Segment>,
-    /// Keys, from [`HEADER`] on.
+    /// The keys, at offsets from [`HEADER`] on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<Slot>,
-    /// Bytes of all of them.
+    /// Size of all keys, bytes.
     #[serde(default, skip_serializing_if = "is_none_32")]
     pub key_bytes: u32,
-    /// The histograms' values.
+    /// The values of the histograms.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<Segment>,
 }
@@ -77,25 +77,25 @@ fn is_none_32(n: &u32) -> bool {
 }
 
 impl Compiled {
-    /// Whether the first hits, or those after enough, are left out.
+    /// Returns true if some hits are skipped.
     pub fn leaves_out(&self) -> bool {
         self.skip > 0 || self.pass.is_some()
     }
 
-    /// All of its expressions.
+    /// All expressions.
     pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
         self.set.iter().chain(&self.values)
     }
 }
 
-/// What is to be compiled.
+/// The actions, lowered but not compiled yet.
 pub(crate) struct Lowered {
     set: Vec<(String, Func)>,
     keys: Vec<Wanted>,
     values: Vec<(Histogram, Func)>,
 }
 
-/// From text.
+/// Lowers the actions from their text.
 pub(crate) fn lower(actions: &Actions<'_>, env: Env<'_>, fix: &mut Fix<'_>) -> Result<Lowered, Error> {
     let mut value = |text: &str| {
         let mut found = lower::value(text, env).map_err(|e| Error::Expression(e.render(text)))?;
@@ -150,7 +150,7 @@ pub(crate) fn lower(actions: &Actions<'_>, env: Env<'_>, fix: &mut Fix<'_>) -> R
 }
 
 impl Lowered {
-    /// What the function's entry has to keep.
+    /// Values that the program at the function's entry must keep.
     pub fn kept(&self) -> impl Iterator<Item = Kept> {
         let keys = self.keys.iter().filter_map(|key| match key {
             Wanted::Expression(_, collected) => Some(collected),
@@ -161,7 +161,7 @@ impl Lowered {
         all.flat_map(|func| func.kept())
     }
 
-    /// As segments.
+    /// Compiles the actions to segments.
     pub fn compiled(
         self,
         actions: &Actions<'_>,
@@ -171,7 +171,7 @@ impl Lowered {
     ) -> Result<(Compiled, Option<Tally>), Error> {
         let set = self.set.iter().map(|(text, func)| compile(text, func)).collect::<Result<_, _>>()?;
         let (mut items, mut keys): (Vec<Item>, Vec<Slot>) = (Vec::new(), Vec::new());
-        // A name that is counted by needs no more room than most names have.
+        // A name used as a key needs no more room than most names have.
         let end = laid(
             self.keys,
             env.scope,
@@ -209,7 +209,7 @@ impl Lowered {
     }
 }
 
-/// Stack that is left to segments beside the keys and a word.
+/// Bytes of stack left to segments beside the keys and one word.
 pub(crate) fn key_stack(key_bytes: u32) -> u32 {
     STACK - 8 - key_bytes.min(LONGEST_KEY)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Plans in a file: compiled where the debug information is, run where it is not.
+//! Plans in a file, to compile where debug information is and run where it is not.
 //!
-//! The file is JSON, its programs are hexadecimal digits. What is wrong in it is found when it is read, or by the
-//! kernel's verifier, which takes it for any other program.
+//! The file is JSON; programs are hexadecimal digits. Errors in it are found when it is read, or by the kernel's
+//! verifier, which checks it like any other program.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,26 +17,26 @@ use crate::tally::{LONGEST_KEY, MOST_HISTOGRAMS};
 /// The version of the format.
 pub const VERSION: u32 = 3;
 
-/// What the file holds.
+/// Contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compiled {
-    /// [`VERSION`].
+    /// Version of the format, [`VERSION`].
     pub version: u32,
-    /// Trace state variables, and what they are at first.
+    /// Trace state variables and their initial values.
     pub vars: Vec<(String, i64)>,
     /// The probes.
     pub plans: Vec<Plan>,
 }
 
 impl Compiled {
-    /// As bytes.
+    /// Encodes the file.
     pub fn bytes(&self) -> Result<Vec<u8>, Error> {
         let mut text = serde_json::to_vec(self).map_err(|e| Error::Cannot(e.to_string()))?;
         text.push(b'\n');
         Ok(text)
     }
 
-    /// From any bytes; `name` is the file's, for errors.
+    /// Parses any bytes. `name` is the file's name, for errors.
     pub fn parse(bytes: &[u8], name: &str) -> Result<Self, Error> {
         let bad = |what: String| Error::Cannot(format!("{name}: {what}"));
         let found: Self = serde_json::from_slice(bytes).map_err(|e| {
@@ -82,7 +82,7 @@ fn check(plan: &Plan, vars: usize) -> Result<(), String> {
     plan.condition.iter().chain(&plan.guard).try_for_each(|segment| check_segment(segment, vars))
 }
 
-/// Whether a value fits where it is put.
+/// Checks that a value fits its place.
 fn check_slot(slot: &Slot, end: u64, vars: usize) -> Result<(), String> {
     let (segment, size) = match &slot.fill {
         Fill::Value(segment) => (Some(segment), 8),

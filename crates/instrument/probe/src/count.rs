@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts by keys and histograms, as instructions: the cell is found, then counted in.
+//! Instructions that count by keys and in histograms: find the cell, then add to it.
 //!
-//! Keys are put together on the stack, as a record whose header is not there: its word of failed values is the first, the
-//! keys follow. Every addition is atomic, so that nothing is lost to what interrupts.
+//! Keys are assembled on the stack, as in a record without its header: first the word of failed values, then the keys.
+//! Every addition is atomic, so an interrupt loses no count.
 
 use kprism_bpf::asm::{Asm, Label};
 use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
@@ -17,7 +17,7 @@ use crate::tally::{Histogram, Scale, Tally, ZERO};
 use Reg::{R0, R1, R2, R3, R4, R5, R10};
 use Width::B8;
 
-/// Where the word of keys that could not be read is; keys follow.
+/// Stack offset of the word of keys that could not be read. The keys follow it.
 const FAILED: i16 = -(STACK as i16);
 const KEY: i16 = FAILED + 8;
 
@@ -60,7 +60,7 @@ pub(crate) fn tally(
     Ok(())
 }
 
-/// r0 = the cell of the hit's keys; at `done` if there is none.
+/// Sets r0 to the cell of the hit's keys. Jumps to `done` if there is none.
 fn keyed(asm: &mut Asm, plan: &Plan, faults: u32, layout: &Layout, done: Label) -> Result<(), Error> {
     const ONLY_NEW: i32 = 1;
     let keys = ENTRIES + usize::from(!plan.kept.is_empty());
@@ -85,7 +85,7 @@ fn keyed(asm: &mut Asm, plan: &Plan, faults: u32, layout: &Layout, done: Label) 
     asm.call(Helper::MapLookup).branch_imm(Cond::Ne, R0, 0, found);
     key(asm);
     asm.map_value(R3, STATE, layout.zeros_at()).mov_imm(R4, ONLY_NEW).call(Helper::MapUpdate);
-    // Another CPU may have been first.
+    // Another CPU may have inserted it first.
     key(asm);
     asm.call(Helper::MapLookup).branch_imm(Cond::Ne, R0, 0, room);
     asm.load(B8, R1, R10, CELL_AT);
@@ -94,7 +94,7 @@ fn keyed(asm: &mut Asm, plan: &Plan, faults: u32, layout: &Layout, done: Label) 
     Ok(())
 }
 
-/// r2 = the slot of the value in r0, as [`Scale::slot`] has it.
+/// Sets r2 to the slot of the value in r0; see [`Scale::slot`].
 fn slot(asm: &mut Asm, histogram: &Histogram) {
     let done = asm.label();
     match histogram.scale {
@@ -123,7 +123,7 @@ fn slot(asm: &mut Asm, histogram: &Histogram) {
             asm.mov_imm(R2, last).mov_u64(R3, max.cast_unsigned()).branch(above, R0, R3, done);
             asm.mov_u64(R3, min.cast_unsigned()).alu(Alu::Sub, R0, R3);
             asm.mov_u64(R3, step).alu(Alu::Div, R0, R3);
-            // It is below; the verifier does not see that.
+            // It is always below; the verifier cannot see that.
             asm.branch_imm(Cond::Ge, R0, last, done).mov(R2, R0).alu_imm(Alu::Add, R2, 1);
         }
     }

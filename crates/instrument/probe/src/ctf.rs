@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records → a CTF 1.8 trace (diamon.org/ctf): `metadata`, which describes an event for each probe, and a stream of one
-//! packet for each CPU. Everything lies at bytes, so that nothing is padded.
+//! Writes records as a CTF 1.8 trace (diamon.org/ctf): `metadata`, which describes an event for each probe, and a
+//! stream of one packet for each CPU. Every field is byte-aligned, so nothing is padded.
 //!
-//! Values are those of [`Shape::value`]: what could not be read is 0 or empty, and named in `unreadable`. Names in C
-//! expressions become names in CTF, with a leading `_`, which readers take off; the expression is a comment beside it.
+//! Values are those of [`Shape::value`]. A value that could not be read is 0 or empty, and its name is in `unreadable`.
+//! Names of C expressions become CTF names with a leading `_`, which readers remove; the expression itself is a comment
+//! beside it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,35 +14,35 @@ use serde_json::{Map, Value};
 use crate::shape::{MORE, Member, Shape};
 use crate::stream::Probe;
 
-/// Bytes of a packet before its events.
+/// Size of a packet before its events, bytes.
 const PACKET: usize = 8 + 36;
 
-/// A record, as it is written.
+/// A record to write.
 #[derive(Debug)]
 pub struct Event<'a> {
     /// The probe's number.
     pub probe: u16,
-    /// CPU.
+    /// CPU number.
     pub cpu: u16,
-    /// Nanoseconds.
+    /// Time, ns.
     pub time_ns: u64,
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// Thread.
+    /// Thread id.
     pub tid: u32,
-    /// By item; none could not be read.
+    /// Values by item; `None` could not be read.
     pub values: &'a [Option<Value>],
 }
 
 /// The events of all CPUs.
 #[derive(Debug, Default)]
 pub struct Streams {
-    /// By CPU: the first and the last time, and events.
+    /// By CPU: the first and the last time, and the encoded events.
     cpus: BTreeMap<u16, (u64, u64, Vec<u8>)>,
 }
 
 impl Streams {
-    /// Adds a record; those of one CPU come in the order of their times.
+    /// Adds a record. The records of one CPU must come in order of time.
     pub fn push(&mut self, probe: &Probe, event: &Event<'_>) {
         let time = event.time_ns;
         let (_, last, out) = self.cpus.entry(event.cpu).or_insert((time, time, Vec::new()));
@@ -66,7 +67,7 @@ impl Streams {
         }
     }
 
-    /// A file for each CPU: its number, and its bytes.
+    /// One file for each CPU: its number and bytes.
     pub fn files(self) -> impl Iterator<Item = (u16, Vec<u8>)> {
         self.cpus.into_iter().map(|(cpu, (first, last, events))| {
             let bits = 8 * (PACKET + events.len()) as u64;
@@ -121,7 +122,7 @@ stream {
 };
 ";
 
-/// What describes the streams of these probes.
+/// The `metadata` for the streams of these probes.
 pub fn metadata(probes: &[Probe]) -> String {
     let mut out = HEAD.to_owned();
     for (id, probe) in probes.iter().enumerate() {
@@ -140,7 +141,7 @@ pub fn metadata(probes: &[Probe]) -> String {
     out
 }
 
-/// Names of one structure: letters, digits and `_`, each once.
+/// Names in one structure: letters, digits and `_`, each used once.
 struct Names(Vec<String>);
 
 impl Names {
@@ -182,11 +183,11 @@ fn bytes_of(size: u8) -> u8 {
     if matches!(size, 1 | 2 | 4) { size } else { 8 }
 }
 
-/// Declares a value. Each array has its length before it.
+/// Declares a value. An array is preceded by its length.
 fn field(shape: &Shape, name: &str, names: &mut Names, depth: usize, out: &mut String) {
     let tabs = "\t".repeat(depth);
     match shape {
-        // An anonymous structure's members are its owner's.
+        // The members of an anonymous structure belong to its owner.
         Shape::Record { members } if name.is_empty() => {
             members.iter().for_each(|m| field(&m.shape, &m.name, names, depth, out));
         }
@@ -209,7 +210,7 @@ fn field(shape: &Shape, name: &str, names: &mut Names, depth: usize, out: &mut S
     }
 }
 
-/// A type. An array in an array is a structure.
+/// Declares a type. An array in an array becomes a structure.
 fn kind(shape: &Shape, depth: usize) -> String {
     let integer = |size: u8, signed: bool, base: u8| {
         format!("integer {{ size = {}; align = 8; signed = {signed}; base = {base}; }}", 8 * bytes_of(size))
@@ -270,7 +271,7 @@ fn put(shape: &Shape, value: &Value, out: &mut Vec<u8>) {
             let n = value.as_i64().or_else(|| value.as_str().and_then(named));
             out.extend(n.unwrap_or(0).to_le_bytes());
         }
-        // JSON has no number for what is none or infinite.
+        // JSON has no number for NaN and infinity.
         Shape::Float { size } => {
             let named = value.as_str().and_then(|text| text.parse().ok());
             let n = value.as_f64().or(named).unwrap_or(f64::NAN);
@@ -287,14 +288,14 @@ fn put(shape: &Shape, value: &Value, out: &mut Vec<u8>) {
             match value.as_str() {
                 Some(text) => string(text, out),
                 None if value.is_null() => string("", out),
-                // Bytes that are no text.
+                // The bytes are not text.
                 None => string(&shape.line(value), out),
             }
         }
         Shape::Wide { .. } | Shape::Choice { .. } | Shape::Missing { .. } => string(&shape.line(value), out),
         Shape::Array { of, .. } | Shape::Elements { of, .. } => {
             let all = value.as_array().map_or(&[][..], Vec::as_slice);
-            // That there are more is no element.
+            // The note that there are more elements is no element.
             let all = match all.split_last() {
                 Some((last, rest))
                     if matches!(shape, Shape::Elements { .. }) && last.as_str() == Some(MORE) =>

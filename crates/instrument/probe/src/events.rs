@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Static tracepoints of the kernel: which there are, and probes on them.
+//! Static tracepoints of the kernel, and probes on them.
 //!
-//! A probe on `SYSTEM:EVENT` is made of what its expressions name. The fields of the record come first: the program is
-//! then called with it. Else the tracepoint's arguments, else the locals of the function around it: there is one probe
-//! then for each place of the code that the tracepoint is at. `SYSTEM:EVENT@FUNC` means the place in that function,
-//! and so its locals.
+//! A probe on `SYSTEM:EVENT` is attached according to the names in its expressions. If they are fields of the record,
+//! the program is called with the record. Else, if they are the tracepoint's arguments, it is called with those. Else
+//! they are locals of the function around it, and there is one probe for each code address of the tracepoint.
+//! `SYSTEM:EVENT@FUNC` means the address in that function, with its locals.
 
 use kprism_btf::Btf;
 use kprism_expr::btf;
@@ -18,19 +18,19 @@ use crate::Error;
 use crate::locate::{at_breakpoint, origin};
 use crate::plan::{Origin, Plan, Request, Site, guard, made};
 
-/// `SYSTEM:EVENT` or `SYSTEM:EVENT@FUNC`.
+/// A tracepoint's name: `SYSTEM:EVENT` or `SYSTEM:EVENT@FUNC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Name<'a> {
     /// The system, or a program's provider.
     pub system: &'a str,
     /// The event.
     pub event: &'a str,
-    /// The function that the place is in.
+    /// The function that contains the tracepoint.
     pub around: Option<&'a str>,
 }
 
 impl<'a> Name<'a> {
-    /// A place that is an event: `FILE:LINE` and `FILE:FUNC` are none.
+    /// Parses a place that is an event. `FILE:LINE` and `FILE:FUNC` are not.
     pub fn of(place: &'a str) -> Option<Self> {
         let (system, rest) = place.split_once(':')?;
         let (event, around) = match rest.split_once('@') {
@@ -43,18 +43,18 @@ impl<'a> Name<'a> {
     }
 }
 
-/// An event, from whatever knew it.
+/// Description of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// Its system.
     pub system: String,
     /// Its name.
     pub name: String,
-    /// Its fields, without those that all events have.
+    /// Its fields, without the common ones.
     pub fields: Vec<Field>,
 }
 
-/// An event as tracefs describes it.
+/// Parses an event's description from tracefs.
 pub fn described(system: &str, format: &[u8]) -> Result<Event, Error> {
     let format = Format::parse(system, format).map_err(|e| Error::Cannot(e.to_string()))?;
     let own = format.fields.into_iter().filter(|f| !f.name.starts_with("common_"));
@@ -67,10 +67,10 @@ pub fn described(system: &str, format: &[u8]) -> Result<Event, Error> {
     Ok(Event { system: system.to_owned(), name: format.name, fields: own.map(field).collect() })
 }
 
-/// Who has names and types where the event itself has none.
+/// Functions that supply names and types if the event has none.
 const ANY: [&str; 2] = ["__traceiter_sys_enter", "__traceiter_sched_switch"];
 
-/// Where an event's own arguments are known, or if it has none, types and globals at least.
+/// The function with the event's arguments. If it has none, a function that gives access to types and globals.
 fn iterator<'c, 'd>(
     image: &Image,
     debug: &'c Debug<'d>,
@@ -82,7 +82,7 @@ fn iterator<'c, 'd>(
     Ok(dwarf::Place::at(debug, found.ok_or_else(nowhere)?, Moment::Entry, Space::Kernel)?)
 }
 
-/// Probes on an event of the kernel that this is the debug information of.
+/// Probes on an event of the kernel with this debug information.
 pub fn by_debug(
     image: &Image,
     debug: &Debug<'_>,
@@ -111,8 +111,8 @@ pub fn by_debug(
     Ok(plans)
 }
 
-/// What can be named at an event, in the order in which probes are made of it: the first way that `take` takes. It is
-/// told the instruction, if there is one.
+/// Tries the ways in which names can be resolved at an event, in order, and returns the first that `take` accepts.
+/// `take` also gets the instruction's address, if there is one.
 pub fn scoped<T>(
     image: &Image,
     debug: &Debug<'_>,
@@ -168,7 +168,7 @@ pub fn by_btf(btf: &Btf, event: &Event, request: &Request<'_>) -> Result<Plan, E
     Ok(plan)
 }
 
-/// With the record, or with the arguments.
+/// A probe whose program gets the record, or else the arguments.
 fn called(
     event: &Event,
     arguments: Option<&dyn Scope>,
@@ -233,7 +233,7 @@ fn image_events(debug: &Debug<'_>) -> Result<Vec<String>, Error> {
     Ok(debug.events()?.iter().map(|e| format!("{}:{}", e.system, e.name)).collect())
 }
 
-/// At the tracepoint's places in the code, or that in the function `wanted`.
+/// Probes at the tracepoint's code addresses, or only at that in the function `wanted`.
 fn here(
     image: &Image,
     debug: &Debug<'_>,
@@ -270,7 +270,7 @@ fn here(
             Err(error) => refused = refused.or(Some(error)),
         }
     }
-    // At one place names are there, at another not: there is something to record at least.
+    // The names exist at some addresses and not at others. So at least something can be recorded.
     match (plans.is_empty(), refused) {
         (false, None) => Ok(plans),
         (false, Some(error)) => {
@@ -291,7 +291,7 @@ fn here(
     })
 }
 
-/// A kprobe on the instruction after the jump label: it is met whether the tracepoint is on or off.
+/// A kprobe on the instruction after the jump label, which runs whether the tracepoint is on or off.
 fn beside(place: &dwarf::Place<'_, '_>, request: &Request<'_>) -> Result<Plan, Error> {
     let site = Site::Kernel { address: place.pc, entry: place.entry, at_return: false };
     made(place, request, site, Some(place.pc), &mut |func| {
@@ -300,7 +300,7 @@ fn beside(place: &dwarf::Place<'_, '_>, request: &Request<'_>) -> Result<Plan, E
     })
 }
 
-/// A program that the tracepoint calls, with the registers that were saved on the way.
+/// A program that the tracepoint calls, with the registers that were saved on the call path.
 fn saved(
     debug: &Debug<'_>,
     name: Name<'_>,

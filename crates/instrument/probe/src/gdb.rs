@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What GDB needs to show a hit as a trace frame: the registers, and all memory that the expressions read.
+//! The data with which GDB shows a hit as a trace frame: the registers, and all memory that the expressions read.
 //!
-//! An expression's own code says what it reads. For each of its loads a piece of it, cut off there, gives the address,
-//! another the value. They lie behind the record's values, and are no values themselves.
+//! An expression's code determines what it reads. For each of its loads, the code up to that load is compiled once to
+//! give the address, and once to give the value. Both lie after the record's values, and are not values themselves.
 
 use kprism_expr::ir::{Block, Func, Op, Term, Val, Width};
 use kprism_expr::lower::{Collected, What};
@@ -14,34 +14,34 @@ use crate::plan::{Fill, Segment, Slot, Wanted};
 use crate::shape::Shape;
 use crate::stream::Item;
 
-/// Bytes of the registers.
+/// Size of the registers, bytes.
 const REGISTERS: u32 = 168;
 
-/// What of a record is for GDB.
+/// The part of a record for GDB.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
-    /// Where the registers are, in the order of `struct pt_regs`; it all begins here.
+    /// Offset of the registers, in the order of `struct pt_regs`. The part begins here.
     pub registers: u32,
-    /// Memory.
+    /// The memory pieces.
     pub memory: Vec<Memory>,
 }
 
-/// Memory that an expression read.
+/// A piece of memory that an expression read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Which item's; there is none where that could not be read.
+    /// Index of the item that read it. The piece is absent if that item could not be read.
     pub item: u32,
-    /// Where in the record its address is.
+    /// Offset of its address in the record.
     pub address: u32,
-    /// Where its bytes are.
+    /// Offset of its bytes in the record.
     pub bytes: u32,
-    /// How many.
+    /// Number of bytes.
     pub size: u32,
-    /// Whether how many is said before them.
+    /// True if the actual length precedes the bytes.
     pub text: bool,
 }
 
-/// The function up to an instruction, giving this value; 0 where it does not come by there.
+/// The function up to an instruction, returning this value; 0 if execution does not reach the instruction.
 fn cut(func: &Func, block: Block, count: usize, value: Val) -> Func {
     let mut func = func.clone();
     let body = func.body_mut(block);
@@ -68,7 +68,7 @@ fn cut(func: &Func, block: Block, count: usize, value: Val) -> Func {
     func
 }
 
-/// The loads: address, size, value.
+/// The loads of a function: address, size, value.
 fn loads(func: &Func) -> Vec<(Func, u32, Func)> {
     let mut all = Vec::new();
     for block in &func.layout {
@@ -81,7 +81,7 @@ fn loads(func: &Func) -> Vec<(Func, u32, Func)> {
     all
 }
 
-/// Plans what is kept for these, from `at` on: values of a record that `items` and `slots` describe.
+/// Lays out the data kept for these expressions, from offset `at` on. `items` and `slots` describe the record's values.
 pub(crate) fn planned(
     wanted: &[(usize, Collected)],
     items: &[Item],
@@ -100,7 +100,7 @@ pub(crate) fn planned(
             *at += 8;
             *at - 8
         };
-        // Of elements, their number is read too.
+        // For an array, the number of its elements is read too.
         let counts = match collected.what {
             What::Elements(_) => &collected.parts[..],
             _ => &[],
@@ -130,7 +130,7 @@ pub(crate) fn planned(
     Ok((frame, hidden, at))
 }
 
-/// Expressions of these, with their numbers.
+/// The expressions among these, with their indices.
 pub(crate) fn expressions(wanted: &[Wanted]) -> Vec<(usize, Collected)> {
     let expression = |(number, item): (usize, &Wanted)| match item {
         Wanted::Expression(_, collected) => Some((number, collected.clone())),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Conditional tracepoints: what a place in the code, a condition and expressions to collect become.
+//! Conditional tracepoints: compiles a place in the code, a condition and expressions to BPF programs, and reads their
+//! records.
 //!
 //! **In:** `LOCATION if EXPR`, expressions, debug information. **Out:** programs in the kernel that put a binary record
-//! into a ring for each hit whose condition is true; counts of what was hit, true, lost, and could not be read; and
-//! from the bytes of those records, much later and on any machine, values.
+//! into a ring for each hit whose condition is true; counts of hits, true conditions, lost records and failed reads.
+//! Later, and on any machine, the values in those records.
 //!
 //! ```text
 //! spec ─ plan ── kprism-expr ──┐                   ring                    hits.bin ─┐
@@ -14,22 +15,22 @@
 //! | module | job |
 //! |---|---|
 //! | [`events`] | static tracepoints of the kernel: record, arguments, locals around them |
-//! | [`locate`] | a place's text → where it is: program, kernel, BTF |
-//! | [`plan`] | a probe's text and what can be named there → segments of eBPF, and how their values lie in a record |
-//! | [`compiled`] | plans in a file, for a machine that has no debug information; takes any bytes |
-//! | [`program`] | segments → one program: whose hit it is, condition, record; nothing is formatted |
-//! | [`gdb`] | what of a record is GDB's: registers, memory that the expressions read |
+//! | [`locate`] | finds a place by its text: program, kernel, BTF |
+//! | [`plan`] | a probe's text and the names in scope → segments of eBPF, and the layout of a record |
+//! | [`compiled`] | plans in a file, for a machine without debug information; takes any bytes |
+//! | [`program`] | segments → one program: filter by process, condition, record; nothing is formatted |
+//! | [`gdb`] | the part of a record for GDB: registers, and the memory that the expressions read |
 //! | [`ctf`] | records → a CTF trace |
-//! | [`session`] | maps, loading, attaching, reading; all of it owned by file descriptors |
-//! | [`splice`] | a segment within a program, with the maps of who makes it |
-//! | [`shape`] | what bytes of a record mean; shown as text or JSON |
-//! | [`actions`] | what a hit does besides leaving a record: variables, counts, histograms; which hits are left out |
-//! | [`tally`] | counts by keys and histograms: what they are, and what was counted |
+//! | [`session`] | creates maps, loads, attaches and reads; file descriptors own all of it |
+//! | [`splice`] | inserts a segment into a program and resolves its maps |
+//! | [`shape`] | the type of a record's bytes; shown as text or JSON |
+//! | [`actions`] | further effects of a hit: variables, counts, histograms; hits that are skipped |
+//! | [`tally`] | counts by keys and histograms: their definition and their values |
 //! | [`stream`] | `streams/probe/`: records and their description, written and read; takes any bytes |
 //!
-//! A record is made in one piece: reserved in the ring, filled by the segments, submitted. A segment that fails (a
-//! bad read, a division by zero) costs only its own value, which is then marked in the record. A front end that
-//! speaks another language than C (GDB's) has its bytecode made into the same segments.
+//! A record is made in one piece: reserved in the ring, filled by the segments, submitted. If a segment fails (a bad
+//! read, a division by zero), only its own value is missing, and the record marks it. A front end for another language
+//! than C (GDB's) compiles its bytecode to the same segments.
 
 pub mod actions;
 pub mod compiled;
@@ -55,25 +56,25 @@ impl From<kprism_btf::Error> for Error {
     }
 }
 
-/// Why a probe cannot be made.
+/// Errors in making a probe.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was asked for cannot be done, and what can.
+    /// The request cannot be fulfilled. The text says what is possible instead.
     #[error("{0}")]
     Cannot(String),
-    /// An expression cannot be compiled; the text points into it.
+    /// An expression cannot be compiled. The text points into it.
     #[error("{0}")]
     Expression(String),
-    /// Debug information.
+    /// Debug information cannot be read, or does not contain the place.
     #[error(transparent)]
     Dwarf(#[from] kprism_expr::dwarf::Error),
-    /// The kernel's types, or no such place among them.
+    /// The kernel's BTF cannot be read, or does not contain the place.
     #[error(transparent)]
     Btf(#[from] kprism_expr::btf::Error),
-    /// No program can be made of an expression.
+    /// An expression cannot be compiled to a program.
     #[error("{0}: {1}")]
     Emit(String, kprism_expr::emit::Error),
-    /// The kernel.
+    /// BPF or the kernel refused.
     #[error(transparent)]
     Bpf(#[from] kprism_bpf::Error),
 }

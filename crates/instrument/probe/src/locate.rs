@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a probe is: in a program, in the kernel with its debug information, or in the kernel by its BTF.
+//! Finds the place of a probe: in a program, in the kernel by its debug information, or in the kernel by its BTF.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::machine;
 use crate::plan::{Origin, Plan, Request, Site, made};
 use crate::separate;
 
-/// Whose place it is.
+/// The program or kernel that is probed.
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
-    /// A program's or library's, and the file with its debug information if that is known.
+    /// A program or library, and the file with its debug information if known.
     Program(&'a Path, Option<&'a Path>),
-    /// The running kernel's, or its modules', with their types as BTF.
+    /// The running kernel or its modules, with their types as BTF.
     Btf(&'a Path),
 }
 
-/// Compiles a probe without the kernel's debug information. A place that is several in the code gives several.
+/// Compiles a probe without the kernel's debug information. A place with several code addresses gives several plans.
 pub fn plans(target: Target<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
     let one = |plan: Result<Plan, Error>| plan.map(|plan| vec![plan]);
     match (target, Name::of(request.place)) {
@@ -39,7 +39,7 @@ pub fn plans(target: Target<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Err
     }
 }
 
-/// Compiles probes of the kernel with its debug information, which is read once.
+/// Compiles probes of the kernel with its debug information, which is read once for all.
 pub fn kernel_plans(path: &Path, requests: &[Request<'_>]) -> Result<Vec<Result<Vec<Plan>, Error>>, Error> {
     let image = Image::open(path)?;
     let debug = Debug::new(&image)?;
@@ -80,7 +80,7 @@ fn by_btf(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
     traced(btf::Place::find(&btf, request.place)?, request, function, module)
 }
 
-/// The BTF that has a function's entry or return: the kernel's, or that of a module beside it, with the module's name.
+/// The BTF with a function's entry or return: the kernel's, or a module's with the module's name.
 pub fn btf_of(path: &Path, place: &str) -> Result<(Arc<Btf>, Option<String>), Error> {
     let name = path.display().to_string();
     let data = std::fs::read(path).map_err(|e| Error::Cannot(format!("{name}: {e}")))?;
@@ -103,7 +103,7 @@ pub fn btf_of(path: &Path, place: &str) -> Result<(Arc<Btf>, Option<String>), Er
     Err(error.into())
 }
 
-/// By fentry or fexit; by a kprobe where the kernel has none of these, or says so when it is to be attached.
+/// Attaches by fentry or fexit; by a kprobe if the kernel has neither, or refuses to attach them.
 fn traced(
     place: btf::Place<'_>,
     request: &Request<'_>,
@@ -128,7 +128,7 @@ fn traced(
     Ok(plan)
 }
 
-/// The modules' BTF beside the kernel's, in order of their names.
+/// The modules' BTF files beside the kernel's, sorted by name.
 fn modules(vmlinux: &Path) -> Vec<std::path::PathBuf> {
     let Some(entries) = vmlinux.parent().and_then(|folder| std::fs::read_dir(folder).ok()) else {
         return Vec::new();
@@ -138,12 +138,12 @@ fn modules(vmlinux: &Path) -> Vec<std::path::PathBuf> {
     all
 }
 
-/// Every place in the code that the name or the line stands for.
+/// Compiles a probe at every code address of the name or line.
 fn program(path: &Path, debug_file: Option<&Path>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
     let (image, mut notes) = separate::open(path, debug_file)?;
     let debug = Debug::new(&image)?;
     let found = dwarf::Places::of(&debug, request.place, Space::User).map_err(|error| match error {
-        // A place that is nowhere may be nowhere because there is nothing to look it up in.
+        // A place may be missing only because there is no debug information.
         dwarf::Error::Nothing(what) if !image.is_described() => {
             dwarf::Error::Nothing([&[what][..], &notes[..]].concat().join("\nnote: "))
         }
@@ -171,7 +171,7 @@ fn program(path: &Path, debug_file: Option<&Path>, request: &Request<'_>) -> Res
     }
     notes.extend(found.notes);
     if let Some(nowhere) = nowhere(request, &plans) {
-        // At one place it is an error with its reason.
+        // With a single place the expression's error gives the reason.
         let one = Request { collect: &request.collect[nowhere..=nowhere], ..*request };
         return Err(all.iter().find_map(|place| in_program(path, &image, place, &one).err()).unwrap_or_else(
             || Error::Cannot(format!("{}: `{}` has no value", request.place, request.collect[nowhere])),
@@ -180,7 +180,7 @@ fn program(path: &Path, debug_file: Option<&Path>, request: &Request<'_>) -> Res
     several(request, plans, refused, notes)
 }
 
-/// An expression that has a value at none of the places.
+/// Index of an expression that has a value at none of the places.
 fn nowhere(request: &Request<'_>, plans: &[Plan]) -> Option<usize> {
     let has = |text: &str, plan: &Plan| {
         let mut items = plan.probe.items.iter();
@@ -190,7 +190,7 @@ fn nowhere(request: &Request<'_>, plans: &[Plan]) -> Option<usize> {
     request.collect.iter().position(lacking)
 }
 
-/// A place of a program.
+/// A code address of a program.
 struct At<'s> {
     pc: u64,
     entry: u64,
@@ -198,7 +198,7 @@ struct At<'s> {
     scope: &'s dyn Scope,
 }
 
-/// Says what is left out of a place that is several in the code; without any that can be had it is an error.
+/// Notes the parts that are left out at some of several addresses. It is an error if no address is left.
 fn several(
     request: &Request<'_>,
     mut plans: Vec<Plan>,
@@ -236,7 +236,7 @@ fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>)
         _ => (landed(image, place.pc), landed(image, place.entry)),
     };
     probeable(image, pc)?;
-    // A line's places are where instructions begin; a number may be anywhere.
+    // Addresses from a line begin an instruction; an address given as a number may not.
     if by_number(request.place)
         && let Some(begins) = machine::around(image, pc)
     {
@@ -289,28 +289,29 @@ fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>)
     Ok(plan)
 }
 
-/// `FUNC+OFFSET` or `0xADDRESS`.
+/// Returns true for `FUNC+OFFSET` and `0xADDRESS`.
 fn by_number(place: &str) -> bool {
     let offset =
         place.rsplit_once('+').is_some_and(|(_, offset)| offset.starts_with(|c: char| c.is_ascii_digit()));
     place.starts_with("0x") || (offset && !place.ends_with("%return"))
 }
 
-/// The mark of a function that may be called through a pointer, where processors check that.
+/// The instruction that marks targets of indirect calls, where processors check them.
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 fn begins_with_landing(image: &Image, pc: u64) -> bool {
     image.bytes_at(pc, ENDBR64.len()) == Some(&ENDBR64)
 }
 
-/// A function's first instruction that does something. The kernel has to single-step `endbr64`, but not most of what
-/// stands behind it, where registers and the stack are the same. Not if the function jumps there: each turn would count.
+/// Skips a leading `endbr64`. The kernel has to single-step that instruction, but not most of those that follow it,
+/// where registers and the stack are the same. If the function jumps to the following instruction, the entry is kept:
+/// else each iteration would count.
 fn landed(image: &Image, pc: u64) -> u64 {
     let behind = pc + ENDBR64.len() as u64;
     if begins_with_landing(image, pc) && !machine::jumps_to(image, pc, behind) { behind } else { pc }
 }
 
-/// Refuses what the kernel would not put a breakpoint on (`arch/x86/kernel/uprobes.c`).
+/// Refuses instructions on which the kernel would place no breakpoint (`arch/x86/kernel/uprobes.c`).
 fn probeable(image: &Image, pc: u64) -> Result<(), Error> {
     match image.bytes_at(pc, 1) {
         Some([0xf0]) => {
@@ -321,7 +322,7 @@ fn probeable(image: &Image, pc: u64) -> Result<(), Error> {
     }
 }
 
-/// Static tracepoints of a program: all that have the name.
+/// Static tracepoints of a program: all with this name.
 fn usdt(
     path: &Path,
     debug_file: Option<&Path>,
@@ -331,7 +332,7 @@ fn usdt(
     let (image, _) = separate::open(path, debug_file)?;
     let all = usdt::probes(&image);
     let wanted = |p: &&Usdt| p.provider == name.system && p.name == name.event;
-    // Without debug information there are only the arguments.
+    // Without debug information only the arguments can be named.
     let debug = Debug::new(&image).ok();
     let mut plans = Vec::new();
     for probe in all.iter().filter(wanted) {
@@ -395,7 +396,7 @@ fn kernel(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> Result<Vec
     several(request, plans, refused, found.notes)
 }
 
-/// A kprobe's program sees the instruction pointer behind the breakpoint; what is meant is the place itself.
+/// In a kprobe's program the instruction pointer is after the breakpoint. Replaces it by the address of the place.
 pub(crate) fn at_breakpoint(func: &mut Func, moment: Moment, pc: u64) {
     if moment == Moment::Return {
         return;
@@ -407,7 +408,7 @@ pub(crate) fn at_breakpoint(func: &mut Func, moment: Moment, pc: u64) {
     }
 }
 
-/// What a plan with the kernel's debug information is for.
+/// Identifies the kernel for which a plan with debug information is made.
 pub(crate) fn origin(image: &Image) -> Result<Origin, Error> {
     let missing = || Error::Cannot(format!("{}: no symbol _text: is it a vmlinux?", image.name()));
     let text = image.symbol("_text").ok_or_else(missing)?;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What machine code at a probe's place does.
+//! Examines the machine code at a probe's place.
 
 use std::path::Path;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use kprism_expr::dwarf::Image;
 
-/// Longest function that is looked through.
+/// Longest function that is examined, bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Whether the function that begins at `start` may jump to `target` itself. One of which the end is unknown may.
+/// Returns true if the function that begins at `start` may jump to `target` itself. A function whose end is unknown
+/// may.
 pub(crate) fn jumps_to(image: &Image, start: u64, target: u64) -> bool {
     let Some(symbol) = image.around(start) else { return true };
     let size = (symbol.address + symbol.size).saturating_sub(start);
@@ -20,17 +21,18 @@ pub(crate) fn jumps_to(image: &Image, start: u64, target: u64) -> bool {
     jumps(code, start, target)
 }
 
-/// The same of an offset of a file.
+/// Like `around`, for an offset of a file.
 pub fn around_offset(path: &Path, offset: u64) -> Option<u64> {
     let image = Image::map(path).ok()?;
     around(&image, image.address_of(offset)?)
 }
 
-/// The start of the instruction that `pc` is in the middle of; none if one begins there, or if that cannot be told.
+/// The start of the instruction that contains `pc` in its middle. `None` if an instruction begins at `pc`, or if that
+/// is unknown.
 pub(crate) fn around(image: &Image, pc: u64) -> Option<u64> {
     let start = image.around(pc)?.address;
     let before = usize::try_from(pc - start).ok().filter(|n| *n as u64 <= LONGEST)?;
-    // The last of them goes on behind `pc`, by no more than an instruction has bytes.
+    // The last instruction may extend beyond `pc`, by at most the length of an instruction.
     let code = (0..15).rev().find_map(|more| image.bytes_at(start, before + more))?;
     within(code, start, pc)
 }
@@ -40,7 +42,7 @@ fn within(code: &[u8], start: u64, pc: u64) -> Option<u64> {
     while decoder.can_decode() && decoder.ip() < pc {
         let insn = decoder.decode();
         if insn.is_invalid() {
-            // Data among the code: what comes behind it cannot be told apart.
+            // Data among the code: the instructions after it cannot be determined.
             return None;
         }
         if insn.next_ip() > pc {
@@ -80,7 +82,7 @@ mod tests {
         let at = |pc| within(&code, 0x1000, pc);
         assert_eq!([at(0x1000), at(0x1001), at(0x1004)], [None; 3]);
         assert_eq!([at(0x1002), at(0x1003)], [Some(0x1001); 2]);
-        // What is no instruction (push es) says nothing of what follows.
+        // An invalid instruction (push es): the instructions after it are unknown.
         assert_eq!(within(&[0x06, 0x48, 0x89, 0xe5], 0x1000, 0x1002), None);
     }
 }

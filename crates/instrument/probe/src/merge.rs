@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records of several CPUs' rings in the order of their times.
+//! Merges the records of several CPUs' rings in order of time.
 //!
-//! Each ring gives its records nearly in order: one that came while another was written is behind it, and may have an earlier
-//! time. What is later than the time until which all is known of every ring waits for the next round.
+//! Each ring gives its records nearly in order: a record that came while another was being written lies after it, and
+//! may have an earlier time. Records later than the time up to which every ring is complete wait for the next round.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use kprism_bpf::cpu_ring::CpuRing;
 use crate::plan::Plan;
 use crate::stream::{HEADER, needs_tidying, tidy, u32_at, u64_at};
 
-/// Records that wait, in one piece of memory.
+/// Waiting records, in one piece of memory.
 #[derive(Debug)]
 pub(crate) struct Merge {
     bytes: Vec<u8>,
-    /// Time and place.
+    /// Time and offset of each record.
     index: Vec<(u64, usize)>,
-    /// Whether they lie there in the order of their times: one CPU's do, but for those that interrupted others.
+    /// True if the index is in order of time. One CPU's records are, except for those that interrupted others.
     is_sorted: bool,
-    /// By CPU: when no record was being written.
+    /// By CPU: the time at which no record was being written.
     idle: BTreeMap<u16, u64>,
-    /// By probe: whether a record may have bytes that its values do not use.
+    /// By probe: true if a record may have bytes that its values do not use.
     loose: Vec<bool>,
 }
 
 impl Merge {
-    /// Nothing yet, of these probes.
+    /// Creates an empty merge for these probes.
     pub fn new(plans: &[Plan]) -> Self {
         let loose = plans.iter().map(|plan| needs_tidying(&plan.probe)).collect();
         Self { bytes: Vec::new(), index: Vec::new(), is_sorted: true, idle: BTreeMap::new(), loose }
     }
 
-    /// Takes what a ring has, at `now` or later. Before the time returned, nothing can come of it any more: if a record is
-    /// still being written, that at which there was none. (A program that waits for memory, or is interrupted, has taken its
-    /// room; its time may be before that of any that came behind it.)
+    /// Takes a ring's records, at time `now` or later. Returns the time before which no further record of this ring can
+    /// come. If a record is still being written, that is the last time at which none was. (A program that waits for
+    /// memory, or is interrupted, has reserved its room already. Its time may be before that of any record after it.)
     pub fn fill(&mut self, ring: &mut CpuRing<'_>, plans: &[Plan], now: u64) -> u64 {
         let cpu = ring.cpu as u16;
         ring.drain(|record| {
@@ -46,7 +46,7 @@ impl Merge {
         self.idle.get(&cpu).copied().unwrap_or(0)
     }
 
-    /// Its time. The program leaves it to us to say which CPU it was.
+    /// Adds a record and returns its time. The program leaves the CPU's number to be filled in here.
     fn add(&mut self, record: &[u8], cpu: u16, plans: &[Plan]) -> u64 {
         if record.len() < HEADER {
             return 0;
@@ -64,10 +64,10 @@ impl Merge {
         time
     }
 
-    /// Gives the records up to this time, one or more at once; how many there were.
+    /// Passes on the records up to this time, one or more at once. Returns their number.
     pub fn give(&mut self, until: u64, mut take: impl FnMut(&[u8])) -> u64 {
         if !self.is_sorted {
-            // Several runs that are sorted already: what this sort is best at.
+            // The index consists of sorted runs, on which this sort is fast.
             self.index.sort_by_key(|(time, _)| *time);
         }
         let given = self.index.partition_point(|(time, _)| *time <= until);

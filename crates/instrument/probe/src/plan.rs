@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A probe's text and what can be named at its place → compiled segments, and how their values lie in a record.
+//! Compiles a probe's text, with the names in scope at its place, to segments, and lays out their values in a record.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,35 +18,35 @@ use crate::gdb;
 use crate::shape::{Member, Shape};
 use crate::stream::{HEADER, Item, LONGEST, MOST_ITEMS, Probe};
 
-/// Return addresses that are kept.
+/// Number of return addresses kept.
 const STACK_FRAMES: u32 = 64;
-/// Largest structure or array.
+/// Largest structure or array, bytes.
 const LARGEST: u64 = 4096;
-/// Names that are listed at most, also if they have no value.
+/// Maximum of names that are listed, including those without a value.
 pub(crate) const MOST_LISTED: usize = 4 * MOST_ITEMS;
 
-/// What is wanted.
+/// The requested probe.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Request<'a> {
     /// `FUNC`, `FUNC%return`, `FUNC+OFFSET`, `FILE:LINE`, `0xADDRESS`.
     pub place: &'a str,
-    /// The condition.
+    /// The condition's text.
     pub condition: Option<&'a str>,
-    /// Expressions, `$args`, `$locals`, `$regs`.
+    /// The expressions to collect: C expressions, `$args`, `$locals`, `$regs`.
     pub collect: &'a [String],
-    /// Trace state variables.
+    /// Names of trace state variables.
     pub vars: &'a [String],
-    /// Longest string.
+    /// Longest string, bytes.
     pub text: u32,
-    /// What else a hit does.
+    /// Further effects of a hit.
     pub actions: Actions<'a>,
-    /// Keep what GDB needs to show a hit.
+    /// True if the data that GDB needs to show a hit is kept.
     pub gdb: bool,
-    /// The place is several in the code: a value that one of them has not is left out there.
+    /// True if the place has several code addresses. A value that is missing at one of them is left out there.
     pub several: bool,
 }
 
-/// Divides `LOCATION if EXPR`.
+/// Splits `LOCATION if EXPR`.
 pub fn split(spec: &str) -> (&str, Option<&str>) {
     match spec.split_once(" if ") {
         Some((place, condition)) => (place.trim(), Some(condition.trim())),
@@ -54,7 +54,7 @@ pub fn split(spec: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Divides a list of expressions at commas that are in no brackets and no string.
+/// Splits a list of expressions at commas that are outside brackets and strings.
 pub fn expressions(list: &str) -> Vec<String> {
     let (mut depth, mut quote, mut escaped) = (0_u32, None, false);
     let mut all = vec![String::new()];
@@ -84,41 +84,41 @@ pub fn expressions(list: &str) -> Vec<String> {
 /// A compiled expression.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
-    /// As it was written.
+    /// Its source text.
     pub text: String,
-    /// Its value is its result.
+    /// The program, whose result is the value.
     pub program: Program,
 }
 
-/// How a value comes into the record.
+/// Source of a value in the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fill {
-    /// It is the segment's.
+    /// The segment's value.
     Value(Segment),
-    /// A string at the segment's address, the room for it, and how many bytes are read at most, the zero byte among them.
+    /// A string at the segment's address; the room for it, and the maximum of bytes read, including the zero byte.
     Text(Segment, u32, u32),
-    /// So many bytes at the segment's address.
+    /// This many bytes at the segment's address.
     Memory(Segment, u32),
-    /// Elements at the first segment's address, as many as the second says.
+    /// Elements at the first segment's address. The second gives their number.
     Elements {
         /// Their address.
         address: Segment,
         /// Their number.
         count: Segment,
-        /// Bytes of each.
+        /// Size of each, bytes.
         stride: u32,
-        /// How many there is room for.
+        /// Maximum of elements.
         most: u32,
     },
     /// The task's name.
     Comm,
     /// All registers.
     Registers,
-    /// Return addresses, of the program if that is asked for, and the room for them.
+    /// Return addresses, of the program if requested, and the room for them.
     Stack {
-        /// The program's.
+        /// True for the program's stack, false for the kernel's.
         user: bool,
-        /// Bytes.
+        /// Size of the room, bytes.
         room: u32,
     },
 }
@@ -126,55 +126,55 @@ pub enum Fill {
 /// A value's place in the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
-    /// Where.
+    /// Offset in the record.
     pub at: u32,
-    /// Its number among the items.
+    /// Index of its item.
     pub number: u32,
-    /// What is put there.
+    /// Source of the value.
     pub fill: Fill,
 }
 
-/// Where the program is attached.
+/// Place at which the program is attached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Site {
-    /// An offset of a file, and that of the function's entry.
+    /// An offset in a file, and the offset of the function's entry.
     User {
         /// The file.
         file: PathBuf,
-        /// Of the place.
+        /// Offset of the place.
         offset: u64,
-        /// Of the function's first instruction.
+        /// Offset of the function's first instruction.
         entry: u64,
-        /// When it has returned.
+        /// True to attach at the function's return.
         at_return: bool,
-        /// Where the file counts who listens to a static tracepoint; 0: nowhere.
+        /// Offset of the counter of a static tracepoint's listeners; 0 if there is none.
         listeners: u64,
     },
-    /// Addresses of the kernel as it is linked.
+    /// Addresses in the kernel as it is linked.
     Kernel {
-        /// Of the place.
+        /// Address of the place.
         address: u64,
-        /// Of the function's first instruction.
+        /// Address of the function's first instruction.
         entry: u64,
-        /// When it has returned.
+        /// True to attach at the function's return.
         at_return: bool,
     },
     /// A function by its name in BTF.
     Traced {
         /// The function.
         function: String,
-        /// Its module; none is the kernel itself.
+        /// Its module; `None` for the kernel itself.
         module: Option<String>,
-        /// When it has returned.
+        /// True to attach at the function's return.
         at_return: bool,
     },
-    /// A function by its name, where the kernel has no fentry.
+    /// A function by its name, for a kernel without fentry.
     Named {
         /// The function.
         function: String,
-        /// Its module; none is the kernel itself.
+        /// Its module; `None` for the kernel itself.
         module: Option<String>,
-        /// When it has returned.
+        /// True to attach at the function's return.
         at_return: bool,
     },
     /// A static tracepoint's record.
@@ -205,7 +205,7 @@ impl Site {
         }
     }
 
-    /// Whether it is where a function has returned.
+    /// Returns true if the place is a function's return.
     pub fn is_return(&self) -> bool {
         match self {
             Site::User { at_return, .. }
@@ -216,53 +216,53 @@ impl Site {
         }
     }
 
-    /// Whether its program is given `struct pt_regs`.
+    /// Returns true if its program gets `struct pt_regs`.
     pub fn has_registers(&self) -> bool {
         matches!(self, Site::User { .. } | Site::Kernel { .. } | Site::Named { .. })
     }
 }
 
-/// Which file a plan was made for.
+/// Identifies the file for which a plan was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// The build id of the kernel or the program, if it has one.
     pub build_id: Option<String>,
-    /// Where the kernel's `_text` is linked.
+    /// Address at which the kernel's `_text` is linked.
     pub text: Option<u64>,
 }
 
 /// A probe, ready to be loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Its description.
+    /// Description of the probe and its record.
     pub probe: Probe,
-    /// Where it is.
+    /// Place of the probe.
     pub site: Site,
-    /// What it was made for.
+    /// The file for which it was made.
     pub origin: Origin,
-    /// Whose memory it reads.
+    /// The memory that it reads.
     pub space: Space,
-    /// What must hold for anything to be read: false is a fault, not a condition that is not met.
+    /// Must be true before anything is read. If it is false, that is a fault, not an unmet condition.
     pub guard: Option<Segment>,
     /// The condition.
     pub condition: Option<Segment>,
-    /// What is collected.
+    /// The collected values.
     pub slots: Vec<Slot>,
-    /// What else a hit does.
+    /// Further effects of a hit.
     #[serde(default)]
     pub actions: actions::Compiled,
-    /// What is kept for GDB.
+    /// Values kept for GDB.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<Slot>,
-    /// What a program at the function's entry must keep.
+    /// Values that the program at the function's entry must keep.
     pub kept: Vec<Kept>,
-    /// Of a place that is several in the code: how many plans before this one the first of them is. Hits that are left out,
-    /// and enough hits, are counted there.
+    /// For a place with several code addresses: the distance back to the plan of the first. Skipped hits and the pass
+    /// limit are counted there.
     #[serde(default, skip_serializing_if = "is_first")]
     pub after_first: u32,
-    /// What should be said of it.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// What is attached if the kernel refuses this one.
+    /// The plan to attach if the kernel refuses this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<Box<Plan>>,
 }
@@ -274,7 +274,7 @@ fn is_first(n: &u32) -> bool {
 
 pub(crate) type Fix<'f> = dyn FnMut(&mut Func) -> Result<(), Error> + 'f;
 
-/// What an item will be: compiled, or why it cannot be.
+/// An item before layout: compiled, or the reason why it cannot be.
 pub(crate) enum Wanted {
     Expression(String, Collected),
     Missing(String, String, String),
@@ -322,7 +322,7 @@ pub(crate) fn made(
             }),
         }
     }
-    // What is missing has no place in a record, and comes last.
+    // Missing items have no place in a record, and come last.
     let is_missing = |item: &Wanted| matches!(item, Wanted::Missing(..));
     wanted.sort_by_key(is_missing);
     let values = wanted.iter().filter(|item| !is_missing(item)).count();
@@ -369,7 +369,7 @@ pub(crate) fn made(
         )));
     }
     let (actions, tally) = actions.compiled(&request.actions, env, request.text, &compile)?;
-    // What is counted in the kernel leaves no records unless something is to be kept.
+    // If hits are only counted in the kernel, they leave no records.
     let record_bytes = if tally.is_some() && items.is_empty() && frame.is_none() { 0 } else { at };
     let probe = Probe {
         place: request.place.to_owned(),
@@ -401,7 +401,7 @@ pub(crate) fn made(
     })
 }
 
-/// An expression's value, or a stack.
+/// Lowers an expression, or a stack.
 pub(crate) fn lowered(text: &str, env: Env<'_>) -> Result<Wanted, Error> {
     Ok(match text.trim() {
         "$stack" => Wanted::Stack(false),
@@ -413,14 +413,14 @@ pub(crate) fn lowered(text: &str, env: Env<'_>) -> Result<Wanted, Error> {
     })
 }
 
-/// How much of a value is kept.
+/// Limits on the size of a value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Bytes of a string that are shown, and one.
+    /// Bytes of a string that are shown, plus one.
     text: u32,
-    /// Of a stack.
+    /// Return addresses of a stack.
     frames: u32,
-    /// Counted by: equal strings must be equal bytes, also where other bytes lie behind their ends.
+    /// The value is a key. Equal strings must then be equal bytes, whatever follows their ends in memory.
     key: bool,
 }
 
@@ -434,7 +434,7 @@ impl Limits {
     }
 }
 
-/// Gives what is wanted its place after a record's header, one after the other; where they end.
+/// Places the values after a record's header, one after the other. Returns the end offset.
 pub(crate) fn laid(
     wanted: Vec<Wanted>,
     scope: &dyn Scope,
@@ -461,7 +461,7 @@ pub(crate) fn laid(
             }
             Wanted::Expression(name, Collected { what: What::Parts(size), parts, ty, shown, .. }) => {
                 let mut shape = Shape::of(scope, &ty);
-                // In order: each is put down as eight bytes, and the next covers what is not its own.
+                // In order: each part is written as eight bytes, and the next one overwrites the excess.
                 for part in &parts {
                     match &part.func {
                         Some(func) => {
@@ -483,7 +483,7 @@ pub(crate) fn laid(
                 let count =
                     count.ok_or_else(|| Error::Cannot(format!("`{name}` has no number of elements")))?;
                 let (address, count) = (compile(&name, &func)?, compile(&name, count)?);
-                // One that is longer than a string would be is kept alone.
+                // An element that is longer than a string would be is kept alone.
                 let (bytes, stride) = (u64::from(limits.text), elements.size);
                 let most = if limits.key { bytes / stride } else { (bytes / stride).max(1) };
                 if most == 0 || stride > LARGEST {
@@ -510,7 +510,7 @@ pub(crate) fn laid(
     Ok(at)
 }
 
-/// What must hold, as a segment.
+/// Compiles a guard to a segment.
 pub(crate) fn guard(holds: &std::rc::Rc<Sym>, scope: &dyn Scope) -> Result<Segment, Error> {
     let text = "the stack's return addresses";
     let mut func = lower::described(holds, scope).map_err(|e| Error::Expression(e.render(text)))?;
@@ -562,13 +562,13 @@ fn filled(
     let name = segment.text.clone();
     Ok(match collected.what {
         What::Comm => (Shape::Text { room: 16, cut: None }, Fill::Comm, 24),
-        // An array that is not too long is kept as it is.
+        // An array that is not too long is copied whole.
         What::Text(Some(n)) if !limits.key && (1..u64::from(limits.text)).contains(&n) => {
             let size = n as u32;
             (Shape::Chars { size }, Fill::Memory(segment, size), size.next_multiple_of(8))
         }
         What::Text(limit) => {
-            // One byte more than is shown tells whether there is more.
+            // One byte more than is shown tells whether the string continues.
             let most = if limits.key { limits.text } else { limits.text + 1 };
             let whole = limit.and_then(|n| u32::try_from(n.saturating_add(1)).ok()).filter(|n| *n < most);
             let (bytes, cut) = match whole {
@@ -592,11 +592,11 @@ fn filled(
         }
         What::Value => {
             let shape = match Shape::of(scope, &collected.ty) {
-                // A bitfield, an enumerator: what was computed has 64 bits.
+                // A bitfield or an enumerator: the computed value has 64 bits.
                 Shape::Int { signed, .. } => Shape::Int { size: 8, signed },
                 Shape::Enum { signed, names, .. } => Shape::Enum { size: 8, signed, names },
                 shape @ (Shape::Bool | Shape::Char | Shape::Pointer) => shape,
-                // An array is the address of its first element.
+                // An array's value is the address of its first element.
                 _ if matches!(collected.ty, Ty::Array(..)) => Shape::Pointer,
                 _ => Shape::Int { size: 8, signed: true },
             };

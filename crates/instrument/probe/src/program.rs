@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Segments → programs. In the order of what is cheapest to refuse: whose hit it is, the condition, room in the ring;
-//! then the record's header and values.
+//! Assembles segments to programs. A program checks what is cheapest first: whose hit it is, the condition, room in the
+//! ring. Then it writes the record's header and values.
 //!
-//! Segments use the stack from its top; what is kept for the program itself lies at the bottom, and nothing stays in
-//! registers between them. Counters and the ring are each CPU's own, so that no two write to one cache line.
+//! Segments use the stack from its top. The program's own data lies at the bottom, and no register is kept across
+//! segments. Counters and the ring are per CPU, so no two CPUs write to one cache line.
 
 use kprism_bpf::asm::{Asm, Code, Label};
 use kprism_bpf::cpu_ring;
@@ -23,63 +23,63 @@ use crate::stream::{HEADER, Part};
 use Reg::{R0, R1, R2, R3, R10};
 use Width::{B4, B8};
 
-/// The maps of every program, in this order.
+/// Indices of the maps, the same for every program: the processes whose hits count.
 pub const TASKS: usize = 0;
 /// Counters and rings, by CPU.
 pub const RINGS: usize = 1;
 /// Faults, trace state variables, the number of records.
 pub const STATE: usize = 2;
-/// What this probe's entry program keeps, if it has one; then what it counts by keys, if it does.
+/// The map that this probe's entry program fills, if it has one; then the map of its counts by keys, if it has one.
 pub const ENTRIES: usize = 3;
 
-/// Bytes of counters of one probe and CPU: hits, passed, lost, keys without room, keys that could not be read, calls.
+/// Bytes of counters per probe and CPU: hits, passed, lost, keys without room, keys that could not be read, calls.
 pub const CELL: u32 = 64;
-/// In those: calls of the function whose returns are hits.
+/// Offset in a cell: calls of the function whose returns are hits.
 const CALLS: i16 = 40;
-/// Bytes of the state that a probe has for itself: faults of its condition, faults of its values.
+/// Bytes of the state per probe: faults of its condition, faults of its values.
 pub const PROBE_STATE: u32 = 256;
-/// In that: hits whose condition was true, if some are to be left out.
+/// Offset in a probe's state: hits whose condition was true, counted if some are to be skipped.
 pub const HELD: u32 = 192;
-/// In that: faults of what is kept for GDB, which are those of the values.
+/// Offset in a probe's state: faults of the values kept for GDB, reported as the values' faults.
 const HIDDEN_FAULTS: u32 = 208;
 
-/// Bytes of trace state variables, at most.
+/// Maximum size of trace state variables, bytes.
 pub const VARS_END: u32 = 8 * 1024;
 
 pub(crate) const RECORD: i16 = -504;
 pub(crate) const CELL_AT: i16 = -496;
 const PID_TGID: i16 = -488;
-/// Of a string that is read twice.
+/// Stack offset of the address of a string that is read twice.
 const ADDRESS: i16 = -480;
 
-/// What all probes of a session share.
+/// Settings and sizes common to all probes of a session.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     /// Number of probes.
     pub probes: u32,
-    /// Counters and rings.
+    /// Layout of the counters and rings.
     pub rings: cpu_ring::Layout,
-    /// Only processes in the map, or all but this one.
+    /// If given, everyone's hits count but this process's; else only those of the processes in the map.
     pub all_but: Option<u32>,
-    /// No more records than these.
+    /// Maximum of records; then recording ends.
     pub stop_after: Option<u32>,
-    /// Trace state variables.
+    /// Number of trace state variables.
     pub vars: u32,
-    /// Bytes of what one probe counts on one CPU, without keys.
+    /// Bytes of counts per probe and CPU, without keys.
     pub tally: u32,
-    /// Bytes of what it counts for one combination of keys.
+    /// Bytes of counts per combination of keys.
     pub keyed: u32,
-    /// Programs may wait for memory that is not there yet.
+    /// True if programs may sleep until memory is paged in.
     pub sleeps: bool,
-    /// How far from where it is linked the kernel runs.
+    /// Offset of the kernel's addresses from those at which it is linked.
     pub slide: u64,
 }
 
 impl Layout {
-    /// For these probes, and all hits of everybody.
+    /// The layout for these probes, with everyone's hits.
     ///
     /// # Errors
-    /// What they count and record is more than a program can address.
+    /// The counters and records are larger than a program can address.
     pub fn of(plans: &[Plan], cpus: u32, ring_bytes: u32) -> Result<Self, Error> {
         let cells = |keyed: bool| {
             let wanted = plans.iter().filter(|plan| plan.actions.keys.is_empty() != keyed);
@@ -102,32 +102,32 @@ impl Layout {
         })
     }
 
-    /// Bytes of the state.
+    /// Size of the state, bytes.
     pub fn state_bytes(&self) -> u32 {
         self.zeros_at() + self.keyed
     }
 
-    /// Where records are counted.
+    /// Offset in the state: number of records.
     pub fn stop_at(&self) -> u32 {
         self.probes * PROBE_STATE
     }
 
-    /// Where it says whether the recording is on: [`PAUSED`], [`RUNNING`], [`ENDED`], [`NOT_YET`].
+    /// Offset in the state: whether the recording is on; [`PAUSED`], [`RUNNING`], [`ENDED`], or [`NOT_YET`].
     pub fn switch_at(&self) -> u32 {
         self.stop_at() + 8
     }
 
-    /// Where the trace state variables begin.
+    /// Offset in the state of the trace state variables.
     pub fn vars_at(&self) -> u32 {
         self.stop_at() + 16
     }
 
-    /// Where what is counted for new keys begins as: zeros.
+    /// Offset in the state of zeros, the initial value of counts for new keys.
     pub fn zeros_at(&self) -> u32 {
         self.vars_at() + 8 * self.vars
     }
 
-    /// Where, among one CPU's counters, a probe counts without keys.
+    /// Offset of a probe's counts without keys among one CPU's counters.
     pub fn tally_at(&self, number: u32) -> u32 {
         self.probes * CELL + number * self.tally
     }
@@ -139,10 +139,10 @@ pub const PAUSED: u64 = 0;
 pub const RUNNING: u64 = 1;
 /// The recording is over.
 pub const ENDED: u64 = 2;
-/// Not all probes are there: none counts before the others do.
+/// Not all probes are attached yet. Hits do not count before they are.
 pub const NOT_YET: u64 = 3;
 
-/// Goes on at `out` unless the hit is of a process that was asked for. Leaves the context in its place.
+/// Jumps to `out` unless the hit is from a selected process. Stores the context in its place.
 fn ours(asm: &mut Asm, layout: &Layout, out: Label) {
     asm.store(B8, R10, CONTEXT, R1).note("whose hit is it?");
     // The process is the upper half.
@@ -156,7 +156,7 @@ fn ours(asm: &mut Asm, layout: &Layout, out: Label) {
     };
 }
 
-/// Goes on at `out` unless hits count: from one moment to one other, the same for all probes.
+/// Jumps to `out` unless the recording is on. It switches at the same moment for all probes.
 fn is_on(asm: &mut Asm, part: Part, layout: &Layout, out: Label) {
     asm.note("is it on?").map_value(R1, STATE, layout.switch_at()).load(B8, R0, R1, 0);
     match part {
@@ -165,7 +165,7 @@ fn is_on(asm: &mut Asm, part: Part, layout: &Layout, out: Label) {
     };
 }
 
-/// The program of a probe.
+/// Assembles the program of a probe.
 pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     let size = plan.probe.record_bytes;
     let mut asm = Asm::new();
@@ -221,7 +221,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
         asm.load(B8, R1, R10, CELL_AT);
     }
     let room = cpu_ring::reserve(&mut asm, &layout.rings, cell, size, lost);
-    // After there is room: who reads the ring knows that what comes later is later.
+    // The time is taken after room is reserved. So the reader knows that records reserved later have later times.
     asm.note("record").store(B8, R10, RECORD, R1).call(Helper::KtimeGetNs);
     asm.load(B8, R1, R10, RECORD).store(B8, R1, 8, R0);
     asm.load(B8, R2, R10, PID_TGID).store(B8, R1, 16, R2).store_imm(B4, R1, 4, number as i32);
@@ -241,13 +241,13 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     Ok(asm.finish()?)
 }
 
-/// Whether the calls of the probe's function are counted, beside its returns: the kernel gives up on returns of calls that lie
-/// more than 64 deep in each other (`MAX_URETPROBE_DEPTH`), and tells nobody.
+/// Returns true if calls of the probe's function are counted beside its returns. The kernel silently gives up on
+/// returns of calls nested more than 64 deep (`MAX_URETPROBE_DEPTH`).
 pub fn counts_calls(plan: &Plan) -> bool {
     matches!(plan.site, Site::User { at_return: true, .. })
 }
 
-/// The program at the entry of the probe's function.
+/// Assembles the program at the entry of the probe's function.
 pub fn entry(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     let mut asm = Asm::new();
     let out = asm.label();
@@ -270,7 +270,7 @@ pub fn entry(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     Ok(asm.finish()?)
 }
 
-/// Skips the first hits, and goes on at `out` after enough.
+/// Skips the first hits, and jumps to `out` once the pass limit is reached.
 fn leave_out(asm: &mut Asm, actions: &Compiled, held: u32, out: Label) {
     asm.note("is its turn over?").map_value(R1, STATE, held).mov_imm(R0, 1);
     asm.put(insn::fetch_add(R1, 0, R0));
@@ -282,7 +282,7 @@ fn leave_out(asm: &mut Asm, actions: &Compiled, held: u32, out: Label) {
     }
 }
 
-/// The helper that copies memory of a program (`user`) or of the kernel; one that may page in where the program sleeps.
+/// The helper that copies memory of a program (`user`) or of the kernel. For a program that may sleep it also pages in.
 fn reads(user: bool, sleeps: bool) -> Helper {
     match (user, sleeps) {
         (true, true) => Helper::CopyFromUser,
@@ -291,7 +291,7 @@ fn reads(user: bool, sleeps: bool) -> Helper {
     }
 }
 
-/// Switches the recording. Of hits at the same time one ends it, and nothing switches what is over.
+/// Switches the recording. Of several hits at the same time only one ends it, and an ended recording stays ended.
 fn switch(asm: &mut Asm, part: Part, layout: &Layout, out: Label) {
     let (from, to) = match part {
         Part::Record => return,
@@ -304,12 +304,12 @@ fn switch(asm: &mut Asm, part: Part, layout: &Layout, out: Label) {
     asm.branch_imm(Cond::Ne, R0, from as i32, out);
 }
 
-/// Of the counters at `R1`.
+/// Increments the counter at this offset from `R1`.
 pub(crate) fn count(asm: &mut Asm, at: i16) {
     asm.mov_imm(R0, 1).put(insn::atomic_add(R1, at, R0));
 }
 
-/// Puts a segment in, with this probe's maps.
+/// Inserts a segment with this probe's maps.
 pub(crate) fn splice(
     asm: &mut Asm,
     segment: &Segment,
@@ -332,7 +332,7 @@ pub(crate) fn splice(
         .map_err(|what| Error::Cannot(format!("`{}`: {what}", segment.text)))
 }
 
-/// Fills one value's place in the record.
+/// Fills the place of one value in the record.
 pub(crate) fn fill(
     asm: &mut Asm,
     plan: &Plan,
@@ -358,7 +358,8 @@ pub(crate) fn fill(
             asm.mov_imm(R2, most.cast_signed()).mov(R3, R0);
             let (read, fine) = (asm.label(), asm.label());
             if user && layout.sleeps {
-                // No helper both waits and ends at the NUL: where the string is not there, it is brought in, and read again.
+                // No helper both sleeps and ends at the NUL. If the string is not in memory, it is paged in and read
+                // again.
                 asm.store(B8, R10, ADDRESS, R0).call(Helper::ProbeReadUserStr);
                 asm.branch_imm(Cond::SGe, R0, 0, fine);
                 target(asm, at + 8);
@@ -369,7 +370,7 @@ pub(crate) fn fill(
             } else if user {
                 asm.call(Helper::ProbeReadUserStr);
             } else {
-                // A system call's strings are its caller's: addresses of the lower half.
+                // A system call's strings belong to its caller: addresses of the lower half.
                 let (of_user, done) = (asm.label(), asm.label());
                 asm.branch_imm(Cond::SGe, R3, 0, of_user).call(Helper::ProbeReadKernelStr).goto(done);
                 asm.bind(of_user).call(Helper::ProbeReadUserStr).bind(done);
@@ -393,7 +394,7 @@ pub(crate) fn fill(
             asm.note(count.text.clone());
             let counted = splice(asm, count, state, layout, failed)?;
             asm.bind(counted).load(B8, R1, R10, RECORD).store(B8, R1, at, R0);
-            // Where there are none, no address need be good.
+            // If there are no elements, the address may be invalid.
             asm.branch_imm(Cond::Eq, R0, 0, done);
             let first = splice(asm, address, state, layout, failed)?;
             asm.bind(first).mov(R3, R0);
@@ -425,7 +426,7 @@ pub(crate) fn fill(
             asm.note("$regs").load(B8, R1, R10, RECORD).load(B8, R2, R10, CONTEXT);
             for (n, reg) in regs::ALL.iter().enumerate() {
                 asm.load(B8, R0, R2, reg.pt_regs_offset());
-                // A kprobe's program sees the instruction pointer behind the breakpoint.
+                // In a kprobe's program the instruction pointer is after the breakpoint.
                 if *reg == regs::Reg::Rip && matches!(plan.site, Site::Kernel { at_return: false, .. }) {
                     asm.alu_imm(Alu::Sub, R0, 1);
                 }
@@ -440,7 +441,7 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// r1 = this place in the record.
+/// Sets r1 to this offset in the record.
 fn target(asm: &mut Asm, at: i16) {
     asm.load(B8, R1, R10, RECORD).alu_imm(Alu::Add, R1, i32::from(at));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Debug information that is in a file of its own: found by the build id, by the link in the program, or by debuginfod.
+//! Finds debug information in a separate file: by the build id, by the link in the program, or by debuginfod.
 //!
-//! In the order in which GDB looks (its manual, "Separate Debug Files").
+//! The order is that of GDB (its manual, "Separate Debug Files").
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,10 +10,10 @@ use kprism_expr::dwarf::{self, Image};
 
 use crate::Error;
 
-/// Where distributions put debug files.
+/// Folder in which distributions install debug files.
 const GLOBAL: &str = "/usr/lib/debug";
 
-/// A program or library with its debug information, wherever that is. There may be none: then its symbols are known.
+/// Opens a program or library with its debug information, wherever that is. Without any, only its symbols are known.
 pub fn open(path: &Path, debug: Option<&Path>) -> Result<(Image, Vec<String>), Error> {
     let own = Image::map(path)?;
     if own.is_debug_only() {
@@ -59,7 +59,7 @@ fn found(path: &Path, image: &Image, notes: &mut Vec<String>) -> Option<PathBuf>
     linked(path, image, notes).or_else(|| fetched(&id?, notes))
 }
 
-/// The file that is named in the program: beside it, in `.debug` there, or below the global folder.
+/// The file that the program names: beside it, in `.debug` there, or below the global folder.
 fn linked(path: &Path, image: &Image, notes: &mut Vec<String>) -> Option<PathBuf> {
     let (name, sum) = image.debug_link()?;
     let real = path.canonicalize().ok()?;
@@ -70,7 +70,7 @@ fn linked(path: &Path, image: &Image, notes: &mut Vec<String>) -> Option<PathBuf
         if !file.is_file() || file.canonicalize().ok().as_ref() == Some(&real) {
             continue;
         }
-        // Where both have a build id, that is looked at when it is opened.
+        // If both have a build id, it is compared when the file is opened.
         let same = match (image.build_id(), dwarf::build_id(&file)) {
             (Some(own), Some(its)) => own == its,
             _ => std::fs::read(&file).is_ok_and(|data| crc32fast::hash(&data) == sum),
@@ -83,7 +83,7 @@ fn linked(path: &Path, image: &Image, notes: &mut Vec<String>) -> Option<PathBuf
     None
 }
 
-/// From the servers that the user names, by elfutils' own client: it keeps what it fetched.
+/// Downloads from the user's servers with elfutils' own client, which caches the files.
 fn fetched(id: &str, notes: &mut Vec<String>) -> Option<PathBuf> {
     let urls = std::env::var("DEBUGINFOD_URLS").ok()?;
     if urls.trim().is_empty() {

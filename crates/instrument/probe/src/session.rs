@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Probes at work: maps, programs, attachments, and the reading end. All of it is owned by file descriptors: when
-//! the process ends, however it ends, nothing is left.
+//! Runs probes: creates maps and programs, attaches them, and reads the rings. File descriptors own all of it. When the
+//! process ends, in whatever way, nothing is left in the kernel.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,33 +25,33 @@ use crate::program::{self, CELL, Layout, PROBE_STATE};
 use crate::stream::{Counts, HEADER, Item, Part};
 use crate::tally::{Row, Tally, Totals};
 
-/// Whose hits count.
+/// Selects whose hits count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// Everyone's but this process's.
     All,
-    /// Those of these processes, and of processes that they start.
+    /// Those of these processes and of the processes that they start.
     Processes(Vec<u32>),
-    /// Those of processes that this one starts.
+    /// Those of the processes that this one starts.
     Children,
 }
 
-/// How to record.
+/// Options of a recording.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Whose hits.
+    /// Selects whose hits count.
     pub who: Who,
-    /// Bytes of each CPU's ring: a power of two, and of whole pages.
+    /// Size of each CPU's ring in bytes: a power of two and a multiple of the page size.
     pub ring_bytes: u32,
-    /// No more records than these.
+    /// Maximum of records; then recording ends.
     pub stop_after: Option<u32>,
-    /// What trace state variables are at first.
+    /// Initial values of trace state variables.
     pub vars: Vec<i64>,
-    /// Combinations of keys that each probe counts, at most.
+    /// Maximum of key combinations per probe.
     pub keys: u32,
 }
 
-/// Calls that may be open at once, of which entries are kept.
+/// Maximum of open calls whose entries are kept.
 const OPEN_CALLS: u32 = 16 << 10;
 
 /// Probes that are attached.
@@ -59,10 +59,10 @@ const OPEN_CALLS: u32 = 16 << 10;
 pub struct Session {
     plans: Vec<Plan>,
     layout: Layout,
-    /// Emptied when recording stops, while a reader still reads; of which probe they are.
+    /// Attachments, with the index of their probe. Emptied when recording stops, while a reader may still read.
     links: RefCell<Vec<(Option<usize>, Link)>>,
     programs: Vec<Program>,
-    /// By probe: what it counts by keys.
+    /// By probe: the map of its counts by keys.
     keyed: Vec<Option<Map>>,
     said: Vec<String>,
     failed: Vec<String>,
@@ -74,7 +74,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Loads and attaches all of them.
+    /// Loads and attaches all probes.
     pub fn start(plans: Vec<Plan>, config: &Config) -> Result<Self, Error> {
         let mut kernel = Kernel::running()?;
         let slide = checked(&plans)?;
@@ -115,7 +115,7 @@ impl Session {
         let mut first_place = 0;
         for mut plan in plans {
             let number = attached_plans.len();
-            // The first of a probe's places that is attached counts for all of them.
+            // The first attached address of a probe counts for all of them.
             if plan.after_first == 0 {
                 first_place = number;
             }
@@ -127,14 +127,14 @@ impl Session {
                 Err(why) => match plan.instead.take().map(|instead| (attach(&instead), instead)) {
                     Some((Ok(attached), instead)) => {
                         plan = *instead;
-                        // A verifier's log is for who reads programs.
+                        // The verifier's log is only of use to readers of programs.
                         let why = why.to_string();
                         let why = why.lines().next().unwrap_or_default();
                         let note = format!("a {}, as the kernel refuses another: {why}", plan.probe.hook);
                         said.push(note);
                         attached
                     }
-                    // The others go on, unless this one was to switch them.
+                    // The other probes continue, unless the failed one was to switch them.
                     _ if plan.probe.part.is_record() => {
                         failed.push(format!("{}: {why}", plan.probe.place));
                         continue;
@@ -153,7 +153,7 @@ impl Session {
             return Err(Error::Cannot(failed.join("\n")));
         }
         let ring_memory = rings.mapped()?;
-        // All are there: from this moment on, hits of all of them count.
+        // All probes are attached: from now on hits of all of them count.
         let first = if starts { program::PAUSED } else { program::RUNNING };
         state_memory.write(layout.switch_at() as usize, first);
         maps.extend([rings, state]);
@@ -177,42 +177,44 @@ impl Session {
         &self.plans
     }
 
-    /// What was done otherwise than planned.
+    /// Differences from the plan, as messages.
     pub fn said(&self) -> &[String] {
         &self.said
     }
 
-    /// Probes that could not be attached, and why; the others are.
+    /// Probes that could not be attached, with the reasons. The others are attached.
     pub fn failed(&self) -> &[String] {
         &self.failed
     }
 
-    /// Bytes of each CPU's ring: fewer than were asked for if all of them would be more than a program can address.
+    /// Size of each CPU's ring, bytes. It is smaller than requested if all rings together would be more than a program
+    /// can address.
     pub fn ring_bytes(&self) -> u32 {
         self.layout.rings.ring
     }
 
-    /// The reading end.
+    /// Returns a reader of the rings.
     pub fn reader(&self) -> Reader<'_> {
         let layout = &self.layout.rings;
         let ring = |cpu: u32| CpuRing::new(&self.rings, layout, cpu as usize);
         Reader { rings: (0..layout.cpus).map(ring).collect(), session: self, merge: Merge::new(&self.plans) }
     }
 
-    /// Whether the numbers of processes in records and conditions, the machine's, are others than this PID namespace's.
+    /// Returns true if process numbers in records and conditions, which are the machine's, differ from this PID
+    /// namespace's.
     pub fn numbers_differ(&self) -> bool {
         self.numbers.differ()
     }
 
-    /// Ends it, for all probes at one moment, and detaches; what is in the ring can still be read.
+    /// Ends the recording for all probes at once, and detaches them. Records in the rings can still be read.
     pub fn stop(&self) {
         self.state.write(self.layout.switch_at() as usize, program::ENDED);
         let links = std::mem::take(&mut *self.links.borrow_mut());
         Link::detach_all(links.into_iter().map(|(_, link)| link).collect());
     }
 
-    /// Detaches probes whose turn is over. Whether there is nothing more to come: all are, or as many hits as were asked
-    /// for, or one has ended the recording.
+    /// Detaches probes that have reached their pass limit. Returns true if no more hits will come: all probes are
+    /// detached, the maximum of records is reached, or a probe ended the recording.
     pub fn is_over(&self) -> bool {
         let word = |at: u32| self.state.read(at as usize);
         let enough =
@@ -229,18 +231,18 @@ impl Session {
         let over_now = |(number, _): &mut (Option<usize>, Link)| number.is_some_and(|number| over[number]);
         let gone = self.links.borrow_mut().extract_if(.., over_now).map(|(_, link)| link).collect();
         Link::detach_all(gone);
-        // Those that only switch have nothing to switch then.
+        // Probes that only switch the recording have nothing left to switch then.
         over.iter().zip(&self.plans).all(|(over, plan)| *over || !plan.probe.part.is_record())
             && over.contains(&true)
     }
 
-    /// What trace state variables are.
+    /// Current values of trace state variables.
     pub fn variables(&self) -> Vec<i64> {
         let at = |number: u32| self.state.read((self.layout.vars_at() + 8 * number) as usize).cast_signed();
         (0..self.layout.vars).map(at).collect()
     }
 
-    /// What was counted by keys and in histograms, by probe.
+    /// The counts by keys and in histograms, by probe.
     pub fn totals(&self) -> Result<Vec<Option<Totals>>, Error> {
         let mut all = Vec::new();
         for (number, plan) in self.plans.iter().enumerate() {
@@ -254,7 +256,7 @@ impl Session {
         Ok(all)
     }
 
-    /// Of all CPUs.
+    /// The counts of a probe, summed over all CPUs.
     fn total(&self, number: usize, tally: &Tally) -> Row {
         let from = self.layout.tally_at(number as u32);
         let rings = &self.layout.rings;
@@ -266,7 +268,7 @@ impl Session {
         Row::of(tally, Vec::new(), &words)
     }
 
-    /// What was counted so far, by probe.
+    /// The counters so far, by probe.
     pub fn counts(&self) -> Vec<Counts> {
         let cell = |number: usize, word: u32| -> u64 {
             let rings = &self.layout.rings;
@@ -281,7 +283,7 @@ impl Session {
         let counts = |(number, program): (usize, &Program)| {
             let state = number * PROBE_STATE as usize;
             let actions = &self.plans[number].actions;
-            // Places of one probe count together, at the first of them.
+            // The addresses of one probe count together, at the first of them.
             let held = match self.plans[number].after_first {
                 0 => self.state.read(state + program::HELD as usize),
                 _ => 0,
@@ -304,7 +306,7 @@ impl Session {
     }
 }
 
-/// Takes records out of the rings. Nothing wakes it, which would cost each hit: it looks now and then.
+/// Reads records from the rings. It polls: a wake-up would cost time at each hit.
 #[derive(Debug)]
 pub struct Reader<'s> {
     rings: Vec<CpuRing<'s>>,
@@ -313,11 +315,10 @@ pub struct Reader<'s> {
 }
 
 impl Reader<'_> {
-    /// Gives `take` the records of all CPUs in the order of their times, as they go to the file, one or more at once; how
-    /// many there were.
-    /// What may still be preceded by another CPU's is kept for the next time.
+    /// Passes the records of all CPUs to `take`, in order of time and in the form of the file, one or more at once.
+    /// Returns their number. Records that another CPU's could still precede are kept for the next call.
     pub fn drain(&mut self, take: impl FnMut(&[u8])) -> u64 {
-        // What is made from now on is later.
+        // Records made from now on have later times.
         let now = host::monotonic_ns();
         let mut safe = now;
         for ring in &mut self.rings {
@@ -326,7 +327,7 @@ impl Reader<'_> {
         self.merge.give(safe, take)
     }
 
-    /// The same at the end, when nothing comes any more: all there is.
+    /// Passes on all remaining records, after the end of the recording.
     pub fn finish(&mut self, take: impl FnMut(&[u8])) -> u64 {
         for ring in &mut self.rings {
             self.merge.fill(ring, &self.session.plans, u64::MAX);
@@ -335,7 +336,8 @@ impl Reader<'_> {
     }
 }
 
-/// Whether the plans are for this kernel and these files; how far from where it is linked the kernel runs.
+/// Checks that the plans are for this kernel and these files. Returns the offset of the kernel's addresses from those
+/// at which it is linked.
 fn checked(plans: &[Plan]) -> Result<u64, Error> {
     let mut slide = None;
     let kernel = std::cell::LazyCell::new(host::kernel_build_id);
@@ -351,7 +353,7 @@ fn checked(plans: &[Plan]) -> Result<u64, Error> {
             let why = format!("its debug information has build id {made_for}, {what} has {found}");
             return Err(Error::Cannot(format!("{place}: made for another file: {why}")));
         }
-        // All are made for one kernel, of which all symbols are read to know where it is.
+        // All plans are for one kernel. Finding its address reads all symbols, so this is done once.
         if let (Some(linked), None) = (plan.origin.text, slide) {
             slide = Some(host::kernel_text()?.wrapping_sub(linked));
         }
@@ -359,7 +361,7 @@ fn checked(plans: &[Plan]) -> Result<u64, Error> {
     Ok(slide.unwrap_or(0))
 }
 
-/// What was counted by keys, the most frequent first.
+/// The counts by keys, the most frequent first.
 fn by_keys(plan: &Plan, tally: &Tally, map: &Map) -> Result<Totals, Error> {
     let mut rows = Vec::new();
     for key in map.keys()? {
@@ -373,7 +375,7 @@ fn by_keys(plan: &Plan, tally: &Tally, map: &Map) -> Result<Totals, Error> {
         for cell in cells.chunks_exact(size) {
             words.iter_mut().zip(cell).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
         }
-        // As a record's values lie.
+        // The key has the layout of a record's values.
         let bytes = [&[0; HEADER][..], &key].concat();
         let value = |item: &Item| {
             let shape = item.shape.as_ref();
@@ -388,13 +390,13 @@ fn by_keys(plan: &Plan, tally: &Tally, map: &Map) -> Result<Totals, Error> {
     Ok(Totals { rows })
 }
 
-/// A probe at work.
+/// An attached probe.
 struct Attached {
     program: Program,
     links: Vec<Link>,
-    /// What the entries of its function are kept in.
+    /// The map with the entries of its function.
     entries: Option<Map>,
-    /// What it counts by keys.
+    /// The map of its counts by keys.
     keyed: Option<Map>,
 }
 
@@ -414,7 +416,7 @@ fn attached(
     let keyed = match (&plan.probe.tally, plan.actions.key_bytes) {
         (None, _) | (_, 0) => None,
         (Some(tally), bytes) => {
-            // A count is each CPU's own; histograms would take too much memory so.
+            // Counts are per CPU. Per-CPU histograms would take too much memory.
             let kind = if tally.histograms.is_empty() { MapKind::PercpuHash } else { MapKind::Hash };
             Some(Map::create("kp_keys", kind, bytes, tally.cell_bytes(), keys, 0)?)
         }
@@ -425,7 +427,7 @@ fn attached(
     let mut at = Attach { kernel, plan, slide: layout.slide };
     let code = |sleeps| program::probe(plan, number, &Layout { sleeps, ..*layout });
     let (program, link) = at.attach("kp_probe", &code, &all, true)?;
-    // Returns before entries: a call between the two is then known to have begun before.
+    // Returns are attached before entries. So a return without an entry belongs to a call that began before.
     let mut links = vec![link];
     if !plan.kept.is_empty() || program::counts_calls(plan) {
         let code = |sleeps| program::entry(plan, number, &Layout { sleeps, ..*layout });
@@ -441,7 +443,7 @@ struct Attach<'a> {
 }
 
 impl Attach<'_> {
-    /// Loads the program and attaches it: the probe's own where the probe is, else at the function's entry.
+    /// Loads the program and attaches it: at the probe's place, or at the function's entry.
     fn attach(
         &mut self,
         name: &str,
@@ -467,7 +469,7 @@ impl Attach<'_> {
         let code = &code(false)?;
         let when = |at_return: bool| if own && at_return { When::Return } else { When::Entry };
         match &self.plan.site {
-            // Done above.
+            // Handled above.
             Site::User { .. } => Err(Error::Cannot(format!("{name}: no place in a program"))),
             Site::Kernel { address, entry, at_return } => {
                 let program = Program::load(name, ProgKind::Kprobe, code, maps)?;
@@ -514,7 +516,7 @@ impl Attach<'_> {
                 };
                 let program = Program::load(name, kind, code, maps)?;
                 let link = Link::tracing(&program, 0).map_err(|why| {
-                    // The kernel says "busy" to this too.
+                    // The kernel reports "busy" for this too.
                     if excluded(&function.name) {
                         let what =
                             "the kernel excludes it from tracing: it is not in available_filter_functions";
@@ -528,9 +530,11 @@ impl Attach<'_> {
     }
 }
 
-/// Attaches in a program or library. uprobe.multi links (Linux 6.6) can be taken off at the same time, those of perf's events
-/// one after another, 100 ms each. Programs that may wait (6.0) read memory that a process has not touched yet, as a forked
-/// child has not what files hold.
+/// Attaches in a program or library.
+///
+/// uprobe.multi links (Linux 6.6) can be detached together; those of perf events go one after another, 100 ms each.
+/// Programs that may sleep (6.0) can read memory that a process has not touched yet; a forked child, for example, has
+/// not touched the contents of files.
 fn in_program(
     name: &str,
     code: &dyn Fn(bool) -> Result<Code, Error>,
@@ -540,7 +544,7 @@ fn in_program(
     when: When,
 ) -> Result<(Program, Link), Error> {
     let sleeping = code(true)?;
-    // An instruction that takes no breakpoint is refused now, instead of in silence wherever it is mapped later.
+    // An instruction on which no breakpoint can be set is refused now, instead of silently wherever it is mapped later.
     let _mapped = mapping::code_page(file, offset);
     let multi = || {
         let program = Program::load_sleepable(name, ProgKind::UprobeMulti, &sleeping, maps)?;
@@ -560,7 +564,7 @@ fn in_program(
     Ok((program, link))
 }
 
-/// Whether the kernel has a list of functions that can be traced, without this one.
+/// Returns true if the kernel has a list of traceable functions and this one is not in it.
 fn excluded(function: &str) -> bool {
     let list = host::tracefs()
         .and_then(|folder| std::fs::read_to_string(folder.join("available_filter_functions")).ok());

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the bytes of a collected value mean. Made of C's types when a probe is made, kept beside the records, and used
-//! when they are shown: on another machine, without debug information.
+//! The type of a collected value's bytes. It is derived from C's types when a probe is made and stored beside the
+//! records. So values can be shown on another machine, without debug information.
 
 use kprism_expr::ctype::{Def, Kin, Ty, Types, resolve, size_of};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// How deep structures in structures are described; what is below is bytes.
+/// Maximum depth of nested structures. Deeper ones are shown as bytes.
 const DEPTH: usize = 12;
-/// Parts of one value, all told.
+/// Maximum number of parts in one value.
 const PARTS: usize = 400;
 
-/// The meaning of some bytes.
+/// Type of some bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Shape {
-    /// A number of so many bytes.
+    /// A number.
     Int {
         /// 1, 2, 4 or 8.
         size: u8,
-        /// Whether it has a sign.
+        /// True if it is signed.
         signed: bool,
     },
     /// True or false.
@@ -28,59 +28,59 @@ pub enum Shape {
     Char,
     /// A number with names.
     Enum {
-        /// In bytes.
+        /// Size, bytes.
         size: u8,
-        /// Whether it has a sign.
+        /// True if it is signed.
         signed: bool,
-        /// Constants.
+        /// Names of values.
         names: Vec<(String, i64)>,
     },
     /// An address.
     Pointer,
-    /// A floating-point number of 4 or 8 bytes, or of 16 of which the processor's format has 10.
+    /// A floating-point number of 4 or 8 bytes, or of 16 bytes of which the processor's extended format uses 10.
     Float {
-        /// In bytes.
+        /// Size, bytes.
         size: u8,
     },
     /// An integer of 16 bytes.
     Wide {
-        /// Whether it has a sign.
+        /// True if it is signed.
         signed: bool,
     },
-    /// `u64 length` with the zero byte, then room for so many bytes.
+    /// `u64 length`, which includes the zero byte, then a fixed room for the string.
     Text {
-        /// Bytes of room.
+        /// Size of the room, bytes.
         room: u32,
-        /// The length of a string that was longer; its last two bytes are not shown.
+        /// The stored length that marks a string that continued. Its last two bytes are then not shown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cut: Option<u32>,
     },
-    /// `u64 count`, then room for so many bytes of elements, one after the other.
+    /// `u64 count`, then a fixed room for the elements, one after the other.
     Elements {
-        /// What each is.
+        /// Type of an element.
         of: Box<Shape>,
-        /// From one to the next.
+        /// Distance between elements, bytes.
         stride: u32,
-        /// Bytes of room.
+        /// Size of the room, bytes.
         room: u32,
-        /// How many of them there is room for.
+        /// Maximum of elements in the room.
         most: u32,
-        /// Whether they are text in UTF-8.
+        /// True if they are text in UTF-8.
         #[serde(default)]
         text: bool,
     },
-    /// Characters; zero bytes at the end are none.
+    /// Characters. Zero bytes at the end are not shown.
     Chars {
-        /// In bytes.
+        /// Size, bytes.
         size: u32,
     },
     /// Elements one after the other.
     Array {
-        /// What each is.
+        /// Type of an element.
         of: Box<Shape>,
-        /// How many.
+        /// Number of elements.
         count: u32,
-        /// From one to the next.
+        /// Distance between elements, bytes.
         stride: u32,
     },
     /// A structure or union.
@@ -88,26 +88,26 @@ pub enum Shape {
         /// Its members.
         members: Vec<Member>,
     },
-    /// Data of one of several variants.
+    /// Data of one of several variants, as in a Rust enum.
     Choice {
-        /// The number that says which; none if there is one only.
+        /// The number that selects the variant; `None` if there is only one.
         by: Option<Box<Member>>,
-        /// The number of each, and what it is. One without a number is there if no other is.
+        /// Each variant's number and contents. The one without a number applies if no other does.
         variants: Vec<(Option<u64>, Member)>,
     },
-    /// It is not there.
+    /// The value is not available.
     Missing {
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// `u64 length` in bytes, then return addresses, the innermost first.
     Stack {
-        /// Addresses, at most.
+        /// Maximum of addresses.
         frames: u32,
     },
-    /// Nothing is known of them.
+    /// Bytes of unknown type.
     Bytes {
-        /// How many.
+        /// Number of bytes.
         size: u32,
     },
 }
@@ -117,23 +117,23 @@ pub enum Shape {
 pub struct Member {
     /// Its name; empty for an anonymous structure.
     pub name: String,
-    /// Where it begins, in bits.
+    /// Offset of its start, bits.
     pub offset: u64,
-    /// Of a bitfield: its width.
+    /// Width of a bitfield, bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits: Option<u8>,
-    /// What it is.
+    /// Type of its bytes.
     pub shape: Shape,
 }
 
 impl Shape {
-    /// Of a type in C.
+    /// The shape of a type in C.
     pub fn of(types: &dyn Types, ty: &Ty) -> Shape {
         let mut left = PARTS;
         of(types, ty, 0, &mut left)
     }
 
-    /// Marks what lies in these bits as missing.
+    /// Marks the parts in these bits as missing.
     pub(crate) fn lacks(&mut self, from: u64, bits: u64) {
         self.lack(0, (from, from.saturating_add(bits)));
     }
@@ -150,7 +150,7 @@ impl Shape {
                     }
                 }
             }
-            // Elements are of one shape: which of them are missing cannot be said.
+            // All elements share one shape, so it cannot say which of them are missing.
             _ => *self = Shape::Missing { why: "optimised out here".to_owned() },
         }
     }
@@ -203,7 +203,7 @@ fn of(types: &dyn Types, ty: &Ty, depth: usize, left: &mut usize) -> Shape {
         Ok(Def::Plain(Ty::Array(elem, Some(count)))) => {
             let stride = size_of(types, &elem).ok().flatten().unwrap_or(0);
             let (Ok(count), Ok(stride)) = (u32::try_from(count), u32::try_from(stride)) else { return bytes };
-            // As GDB has it: `unsigned char` is text too, `u8` a number.
+            // As in GDB: `unsigned char` is text too, `u8` a number.
             let shown = kprism_expr::ctype::name(types, &elem);
             match of(types, &elem, depth + 1, left) {
                 Shape::Char => Shape::Chars { size: count },
@@ -222,7 +222,7 @@ fn of(types: &dyn Types, ty: &Ty, depth: usize, left: &mut usize) -> Shape {
                 };
                 let name = match member.kin {
                     Kin::Own => member.name.unwrap_or_default(),
-                    // As GDB has it.
+                    // As in GDB.
                     _ => format!("<{}>", kprism_expr::ctype::name(types, &member.ty)),
                 };
                 Member { name, offset: member.offset, bits: member.bits, shape }
@@ -248,7 +248,7 @@ fn of(types: &dyn Types, ty: &Ty, depth: usize, left: &mut usize) -> Shape {
     }
 }
 
-/// A little-endian number of up to 8 bytes, from this bit on.
+/// A little-endian number of up to 8 bytes, from bit `from` on.
 fn number(bytes: &[u8], from: u64, bits: u32) -> Option<u64> {
     let first = usize::try_from(from / 8).ok()?;
     let shift = (from % 8) as u32;
@@ -266,7 +266,7 @@ fn extended(value: u64, bits: u32) -> i64 {
 }
 
 impl Shape {
-    /// The value in these bytes: numbers, strings, arrays, objects; addresses as text. Null where bytes are missing.
+    /// Decodes a value: numbers, strings, arrays, objects; addresses as text. Null where bytes are missing.
     pub fn value(&self, bytes: &[u8]) -> Value {
         self.at(bytes, 0, None, 0).unwrap_or(Value::Null)
     }
@@ -385,7 +385,7 @@ impl Shape {
                     let at = from.checked_add(member.offset)?;
                     let value = member.shape.at(bytes, at, member.bits, depth + 1).unwrap_or(Value::Null);
                     match value {
-                        // An anonymous structure's members are its owner's.
+                        // The members of an anonymous structure belong to its owner.
                         Value::Object(inner) if member.name.is_empty() => all.extend(inner),
                         value => drop(all.insert(member.name.clone(), value)),
                     }
@@ -403,10 +403,11 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
     bytes.split(|b| *b == 0).next().unwrap_or(&[])
 }
 
-/// What stands for what is not in the record.
+/// Stands for the elements that are not in the record.
 pub(crate) const MORE: &str = "…";
 
-/// A string if it is UTF-8, else its bytes. `cut`: it went on, and may end within a character.
+/// A string if the bytes are UTF-8, else the bytes. `cut` means that the text continued, so it may end within a
+/// character.
 fn text(bytes: &[u8], cut: bool) -> Value {
     let bytes = match std::str::from_utf8(bytes) {
         Err(e) if cut && e.error_len().is_none() => &bytes[..e.valid_up_to()],
@@ -422,19 +423,19 @@ fn text(bytes: &[u8], cut: bool) -> Value {
     }
 }
 
-/// JSON has no such numbers, but names for them.
+/// JSON has no infinity or NaN, so these are given by name.
 fn float(n: f64) -> Value {
     if n.is_finite() { json!(n) } else { json!(n.to_string()) }
 }
 
-/// The processor's numbers of 80 bits, as near as 64 bits come.
+/// Converts the processor's 80-bit numbers to the nearest 64-bit ones.
 fn extended_precision(mantissa: u64, exponent: u16) -> f64 {
     let sign = if exponent >> 15 == 1 { -1.0 } else { 1.0 };
     match exponent & 0x7fff {
         0x7fff if mantissa << 1 == 0 => sign * f64::INFINITY,
         0x7fff => f64::NAN,
         exponent => {
-            // In two steps: the scale alone may be out of range.
+            // In two steps, because the scale alone may be out of range.
             let scale = i32::from(exponent) - 16383 - 63;
             let half = scale / 2;
             sign * (mantissa as f64) * 2_f64.powi(half) * 2_f64.powi(scale - half)
@@ -442,7 +443,7 @@ fn extended_precision(mantissa: u64, exponent: u16) -> f64 {
     }
 }
 
-/// Between quotes as C has it, what cannot be printed in octal digits.
+/// A quoted C string. Bytes that cannot be printed are octal escapes.
 fn quoted<'t>(parts: impl Iterator<Item = &'t Value>) -> String {
     let mut out = String::from('"');
     for part in parts {
@@ -470,7 +471,7 @@ fn quoted<'t>(parts: impl Iterator<Item = &'t Value>) -> String {
 }
 
 impl Shape {
-    /// A value of this shape in a line of text, as C writes it: members in their order, enumerators by name.
+    /// Formats a value as a line of C: members in their order, enumerators by name.
     pub fn line(&self, value: &Value) -> String {
         match (self, value) {
             (Shape::Missing { why }, _) => format!("<{why}>"),
@@ -557,7 +558,7 @@ mod tests {
         assert_eq!(Shape::Chars { size: 8 }.value(&bytes[8..]), json!("abc\0rest"));
         assert_eq!(Shape::Chars { size: 5 }.value(b"abc\0\0"), json!("abc"));
         assert_eq!(Shape::Chars { size: 4 }.value(b"full"), json!("full"));
-        // What is no UTF-8 is bytes; what was cut says so.
+        // Bytes that are not UTF-8 are shown as bytes. A cut string is marked.
         let chars = Shape::Chars { size: 3 };
         assert_eq!(chars.value(b"a\xc8z"), json!([97, 200, 122]));
         assert_eq!(chars.line(&chars.value(b"a\xc8z")), "\"a\\310z\"");
@@ -566,7 +567,7 @@ mod tests {
         let value = long.value(b"\x06\0\0\0\0\0\0\0abcde\0\0\0");
         assert_eq!(long.line(&value), "\"abcd…\"");
         assert_eq!(long.value(b"\x05\0\0\0\0\0\0\0abcd\0\0\0\0"), json!("abcd"));
-        // Rust's text may have zero bytes in it; elements that are not there are said to be missing.
+        // Rust's text may contain zero bytes. Missing elements are marked.
         let of = Box::new(Shape::Int { size: 1, signed: false });
         let part = |text| Shape::Elements { of: of.clone(), stride: 1, room: 8, most: 5, text };
         let told = |shape: &Shape, bytes: &[u8]| shape.line(&shape.value(bytes));
@@ -577,7 +578,7 @@ mod tests {
             told(&part(false), b"\xff\xff\xff\xff\xff\xff\xff\xffabcde\0\0\0"),
             "{97, 98, 99, 100, 101, …}"
         );
-        // A length that lies.
+        // A wrong length.
         bytes[0] = 0xff;
         assert_eq!(Shape::Text { room: 400, cut: None }.value(&bytes), Value::Null);
     }

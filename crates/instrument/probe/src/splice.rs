@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A compiled segment within a program: its registers and its stack are its own, its maps and addresses are found by
-//! who makes the program.
+//! Inserts a compiled segment into a program. The segment has its own registers and stack; the caller resolves its maps
+//! and addresses.
 
 use kprism_bpf::asm::{Asm, Label};
 use kprism_bpf::insn::{Helper, Reg, Width};
 use kprism_expr::emit::{Insn, Program, Reloc};
 
-/// Stack that segments may use, from its top.
+/// Bytes of stack that segments may use, from the top.
 pub const STACK: u32 = 472;
-/// Where the program keeps its context, which segments begin with.
+/// Stack offset at which the program keeps its context, the input of every segment.
 pub const CONTEXT: i16 = -512;
 
-/// What a place in a segment that depends on the program becomes.
+/// Replacement for a relocation of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
-    /// A map, by its place among the program's.
+    /// A map, by its index in the program.
     Map(usize),
-    /// So many bytes into a map's memory.
+    /// An offset in a map's memory.
     Memory(usize, u32),
     /// An address.
     Address(u64),
 }
 
-/// Puts a segment in, of a program that may wait (`sleeps`) or not: it goes on at the label that is returned with the value in r0, after a fault at `fault`.
+/// Inserts a segment into a program that may sleep (`sleeps`) or not. Execution continues at the returned label with
+/// the value in r0, or at `fault` after a fault.
 pub fn splice(
     asm: &mut Asm,
     segment: &Program,
@@ -43,7 +44,7 @@ pub fn splice(
         let Some(reloc) = relocs.iter().find(|r| r.0 == at).map(|r| r.1) else {
             match insn.code {
                 EXIT => asm.goto(if faulted.contains(&at) { fault } else { value }),
-                // It takes the same, and brings in a page that the process has not touched yet.
+                // It has the same arguments, and pages in memory that the process has not touched yet.
                 CALL if sleeps && insn.imm == Helper::ProbeReadUser as i32 && insn.src == 0 => {
                     asm.call(Helper::CopyFromUser)
                 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `streams/probe/`: `probes.json` says what each record's bytes are, `hits.bin` has the records as the kernel made
-//! them. Any bytes give records or an error that says where.
+//! Reads and writes `streams/probe/`: `probes.json` describes each record's bytes, `hits.bin` holds the records as the
+//! kernel wrote them. Any bytes give records, or an error with an offset.
 
 use std::collections::BTreeMap;
 
@@ -11,29 +11,29 @@ use crate::gdb::Frame;
 use crate::shape::Shape;
 use crate::tally::{Tally, Totals};
 
-/// Bytes of a record before its values.
+/// Size of a record's header, bytes.
 pub const HEADER: usize = 32;
 /// The version of the format.
 pub const VERSION: u32 = 1;
-/// Values that a record can have: one bit each says which could not be read.
+/// Maximum of values in a record: one bit each tells whether it could be read.
 pub const MOST_ITEMS: usize = 64;
-/// Longest record.
+/// Longest record, bytes.
 pub const LONGEST: usize = 32 << 10;
 
-/// What `probes.json` holds.
+/// Contents of `probes.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// [`VERSION`].
+    /// Version of the format, [`VERSION`].
     pub version: u32,
-    /// By the number in a record's header.
+    /// Probes, by the number in a record's header.
     pub probes: Vec<Probe>,
-    /// What each counted; empty until recording has ended.
+    /// Counters by probe; empty until recording has ended.
     #[serde(default)]
     pub counts: Vec<Counts>,
-    /// What each counted by keys or in histograms, if it did.
+    /// Counts by keys and histograms, by probe, if it has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub totals: Vec<Option<Totals>>,
-    /// Trace state variables, and what they were at the end.
+    /// Trace state variables and their final values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<(String, i64)>,
 }
@@ -41,57 +41,57 @@ pub struct Description {
 /// A probe and its record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// As it was written.
+    /// The place as the user wrote it.
     pub place: String,
     /// The place in words: function, file, line.
     pub found: String,
-    /// As it was written.
+    /// The condition as the user wrote it.
     pub condition: Option<String>,
-    /// Its file; none for the kernel.
+    /// Path of its file; `None` for the kernel.
     pub file: Option<String>,
-    /// Where it is linked, if debug information told.
+    /// Address at which it is linked, if known from debug information.
     pub address: Option<u64>,
-    /// How it is attached: uprobe, uretprobe, kprobe, kretprobe, fentry, fexit.
+    /// Method of attachment: uprobe, uretprobe, kprobe, kretprobe, fentry, fexit.
     pub hook: String,
     /// Size of a record; 0 if hits leave none.
     pub record_bytes: u32,
-    /// Its values.
+    /// Its collected values.
     pub items: Vec<Item>,
-    /// What is counted in the kernel.
+    /// Counts kept in the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tally: Option<Tally>,
-    /// What of a record is for GDB.
+    /// The part of a record for GDB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gdb: Option<Frame>,
-    /// What a hit does to the recording.
+    /// Effect of a hit on the recording.
     #[serde(default, skip_serializing_if = "Part::is_record")]
     pub part: Part,
 }
 
 impl Probe {
-    /// Whether the other is somewhere else in the code.
+    /// Returns true if the other probe is at another code address.
     pub fn found_apart(&self, other: &Probe) -> bool {
         self.address != other.address
     }
 }
 
-/// What a probe's hit does to the recording.
+/// Effect of a probe's hit on the recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// Nothing: it is recorded.
+    /// None: the hit is recorded.
     #[default]
     Record,
-    /// From then on the others are recorded.
+    /// Other probes are recorded from then on.
     Start,
-    /// From then on they are not, until the next start.
+    /// Other probes are not recorded, until the next start.
     Pause,
-    /// It ends.
+    /// The recording ends.
     Stop,
 }
 
 impl Part {
-    /// Whether the recording goes on as before.
+    /// Returns true if a hit does not change the recording.
     pub fn is_record(&self) -> bool {
         *self == Self::Record
     }
@@ -105,70 +105,70 @@ pub struct Item {
     /// Its type in C.
     #[serde(rename = "type")]
     pub ty: String,
-    /// Where in the record.
+    /// Offset in the record.
     pub at: u32,
-    /// What is there; none if it could not be had at this place.
+    /// Type of the bytes; `None` if the value is not available at this place.
     pub shape: Option<Shape>,
-    /// Why not.
+    /// The reason why it is not available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-/// What a probe's program counted.
+/// Counters of a probe's program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Times the place was reached by a process that was asked for.
+    /// Number of times that a selected process reached the place.
     pub hits: u64,
-    /// Times the condition was true, without what was left out: records and lost ones, or what was counted.
+    /// Number of times that the condition was true, without skipped hits: records and lost ones, or counted hits.
     pub passed: u64,
-    /// Records that found no room.
+    /// Records lost because the ring was full.
     pub lost: u64,
-    /// Times the condition was true, but the first hits were to be skipped or there had been enough.
+    /// Number of times that the condition was true but the hit was skipped: one of the first, or after the pass limit.
     #[serde(default)]
     pub left_out: u64,
-    /// Hits that were not counted by their keys: no room for one more combination.
+    /// Hits not counted by keys because there was no room for another combination.
     #[serde(default)]
     pub keys_lost: u64,
-    /// Hits that were not counted by their keys: these could not be read.
+    /// Hits not counted by keys because the keys could not be read.
     #[serde(default)]
     pub keys_failed: u64,
     /// Calls whose return was not seen.
     #[serde(default)]
     pub unreturned: u64,
-    /// Conditions that could not be computed, and why.
+    /// Conditions that could not be computed, by reason.
     pub condition_errors: BTreeMap<String, u64>,
-    /// Values that could not be collected, and why.
+    /// Values that could not be collected, by reason.
     pub value_errors: BTreeMap<String, u64>,
-    /// Times that the kernel did not run the program as it was running already; of all processes.
+    /// Number of times that the kernel skipped the program because it was running already, over all processes.
     pub missed: u64,
 }
 
-/// Why bytes are no records.
+/// The bytes are not valid records.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("hits.bin: offset {offset:#x}: {what}")]
 pub struct StreamError {
-    /// Where.
+    /// Offset in the file.
     pub offset: usize,
-    /// What was expected there.
+    /// The expected contents.
     pub what: String,
 }
 
 /// A record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hit<'a> {
-    /// Which probe.
+    /// Number of the probe.
     pub probe: u16,
-    /// CPU.
+    /// CPU number.
     pub cpu: u16,
-    /// Monotonic clock.
+    /// Time by the monotonic clock, ns.
     pub time_ns: u64,
-    /// Thread.
+    /// Thread id.
     pub tid: u32,
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// A bit for each value that could not be read.
+    /// One bit for each value that could not be read.
     pub failed: u64,
-    /// All of it.
+    /// The whole record.
     pub bytes: &'a [u8],
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl<'a> Hit<'a> {
-    /// The record at the beginning of these bytes.
+    /// Parses the record at the start of these bytes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, String> {
         if bytes.len() < HEADER {
             return Err(format!("expected a record's header of {HEADER} bytes, {} are left", bytes.len()));
@@ -204,7 +204,7 @@ impl<'a> Hit<'a> {
         })
     }
 
-    /// The value of an item: `Err` says why there is none.
+    /// The value of an item. The error is the reason why there is none.
     pub fn value(&self, number: usize, item: &Item) -> Result<Value, &'static str> {
         let Some(shape) = &item.shape else { return Err("not available here") };
         if number < MOST_ITEMS && self.failed >> number & 1 == 1 {
@@ -218,7 +218,7 @@ impl<'a> Hit<'a> {
     }
 }
 
-/// The records in these bytes, up to the first that is none.
+/// The records in these bytes, up to the first invalid one.
 pub fn hits(bytes: &[u8]) -> impl Iterator<Item = Result<Hit<'_>, StreamError>> {
     let mut offset = 0;
     let mut over = false;
@@ -233,21 +233,21 @@ pub fn hits(bytes: &[u8]) -> impl Iterator<Item = Result<Hit<'_>, StreamError>> 
     })
 }
 
-/// Whether a record of this probe may have room that a value does not use.
+/// Returns true if a record of this probe may have room that a value does not use.
 pub(crate) fn needs_tidying(probe: &Probe) -> bool {
     let is_loose =
         |shape: &Shape| matches!(shape, Shape::Text { .. } | Shape::Stack { .. } | Shape::Elements { .. });
     probe.items.iter().any(|item| item.shape.as_ref().is_some_and(is_loose))
 }
 
-/// Clears what is no value: in the place of values that could not be read, and in a string's room after its
+/// Clears bytes that are not part of a value: the place of values that could not be read, and the room after a string's
 /// end.
 pub fn tidy(record: &mut [u8], probe: &Probe) {
     let failed = u64_at(record, 24);
     for (number, item) in probe.items.iter().enumerate() {
         if number < MOST_ITEMS && failed >> number & 1 == 1 {
             let end = probe.items.iter().map(|i| i.at).filter(|at| *at > item.at).min();
-            // What is kept for GDB lies behind the values.
+            // Data for GDB lies after the values.
             let last = probe.gdb.as_ref().map_or(probe.record_bytes, |frame| frame.registers);
             let end = end.unwrap_or(last).min(last).min(record.len() as u32);
             record[(item.at.min(end)) as usize..end as usize].fill(0);

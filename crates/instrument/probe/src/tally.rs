@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a probe counts in the kernel instead of leaving a record: how often, by keys; and histograms of values.
+//! Counts that a probe keeps in the kernel instead of records: hits by keys, and histograms of values.
 //!
-//! A cell has a count, then for each histogram a word of values that could not be computed, a word of their sum, and its
-//! slots. Without keys there is one cell for each CPU, with keys one for each combination of their values.
+//! A cell holds a count, then for each histogram a word for values that could not be computed, a word for their sum,
+//! and its slots. Without keys there is one cell per CPU; with keys, one per combination of their values.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,23 +10,23 @@ use serde_json::Value;
 use crate::Error;
 use crate::stream::Item;
 
-/// Bytes of all keys together, at most: they lie on the program's stack.
+/// Maximum size of all keys together, in bytes: they lie on the program's stack.
 pub const LONGEST_KEY: u32 = 256;
-/// Slots of a histogram with steps, at most.
+/// Maximum of slots in a linear histogram.
 const MOST_STEPS: u64 = 1000;
-/// Histograms of one probe, at most.
+/// Maximum of histograms per probe.
 pub const MOST_HISTOGRAMS: usize = 8;
-/// The slot of 0, where slots are powers of two: positive values are above it, negative ones below.
+/// The slot of 0 in a histogram by powers of two. Positive values are above it, negative ones below.
 pub const ZERO: u32 = 64;
-/// Slots of powers of two.
+/// Number of slots in a histogram by powers of two.
 const POWERS: u32 = 129;
 
-/// What is counted.
+/// Definition of a probe's counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// By what. They lie one after the other, as in a record.
+    /// The keys. They are laid out one after the other, as in a record.
     pub keys: Vec<Item>,
-    /// Of what, besides how often.
+    /// The histograms, besides the count.
     pub histograms: Vec<Histogram>,
 }
 
@@ -38,23 +38,23 @@ pub struct Histogram {
     /// Its type in C.
     #[serde(rename = "type")]
     pub ty: String,
-    /// Whether values have a sign.
+    /// True if values are signed.
     pub signed: bool,
-    /// What a slot holds.
+    /// The slots.
     pub scale: Scale,
 }
 
-/// What the slots of a histogram are.
+/// Division of values into slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// From each power of two to the next.
+    /// One slot from each power of two to the next.
     Log2,
-    /// Below `min`, steps up to but not with `max`, and above.
+    /// One slot below `min`, equal steps up to `max` (exclusive), and one above.
     Linear {
-        /// Where the first step begins.
+        /// Start of the first step.
         min: i64,
-        /// Where the last has ended.
+        /// End of the last step, exclusive.
         max: i64,
         /// Width of each.
         step: u64,
@@ -62,7 +62,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// Of `EXPR,MIN,MAX,STEP`: what is before the numbers, and they.
+    /// Parses `EXPR,MIN,MAX,STEP`: returns the expression and the scale.
     pub fn linear(text: &str) -> Result<(&str, Self), Error> {
         let parsed = || {
             let mut parts = text.rsplitn(4, ',');
@@ -80,7 +80,7 @@ impl Scale {
         }
     }
 
-    /// Why it is none.
+    /// Checks the limits. The error is the reason.
     pub fn checked(&self) -> Result<(), String> {
         match *self {
             Self::Log2 => Ok(()),
@@ -101,7 +101,7 @@ impl Scale {
         }
     }
 
-    /// How many there are.
+    /// Number of slots.
     pub fn slots(&self) -> u32 {
         match self {
             Self::Log2 => POWERS,
@@ -109,7 +109,7 @@ impl Scale {
         }
     }
 
-    /// The values of a slot: the first, and the last; none is without end.
+    /// The first and the last value of a slot; `None` where it is unbounded.
     pub fn range(&self, slot: u32) -> (Option<i128>, Option<i128>) {
         match *self {
             Self::Log2 => match slot.checked_sub(ZERO) {
@@ -131,7 +131,7 @@ impl Scale {
         }
     }
 
-    /// The slot of a value: what the program in the kernel computes.
+    /// The slot of a value, as the program in the kernel computes it.
     pub fn slot(&self, value: i128) -> u32 {
         match *self {
             Self::Log2 if value == 0 => ZERO,
@@ -147,12 +147,12 @@ impl Scale {
 }
 
 impl Tally {
-    /// Bytes of a cell.
+    /// Size of a cell, bytes.
     pub fn cell_bytes(&self) -> u32 {
         8 + self.histograms.iter().map(|h| h.bytes()).sum::<u32>()
     }
 
-    /// Where each histogram is in a cell.
+    /// Offset of each histogram in a cell.
     pub fn places(&self) -> impl Iterator<Item = (u32, &Histogram)> {
         self.histograms.iter().scan(8, |at, histogram| {
             let here = *at;
@@ -163,55 +163,55 @@ impl Tally {
 }
 
 impl Histogram {
-    /// Bytes in a cell: values that could not be computed, sum, slots.
+    /// Size in a cell, bytes: values that could not be computed, sum, slots.
     pub fn bytes(&self) -> u32 {
         16 + 8 * self.scale.slots()
     }
 
-    /// A sum of values, or one, as a number.
+    /// A value, or a sum of values, as a signed or unsigned number.
     pub fn number(&self, bits: u64) -> i128 {
         if self.signed { i128::from(bits.cast_signed()) } else { i128::from(bits) }
     }
 }
 
-/// What was counted.
+/// The counts of a probe.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// By keys, the most frequent first; without keys one.
+    /// Rows by keys, the most frequent first; without keys one row.
     pub rows: Vec<Row>,
 }
 
-/// What was counted of one combination of keys.
+/// The counts of one combination of keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// The keys' values.
     pub key: Vec<Value>,
-    /// How often.
+    /// Number of hits.
     pub count: u64,
-    /// By histogram.
+    /// The histograms, in the order of their definition.
     pub histograms: Vec<Filled>,
 }
 
-/// What is in a histogram.
+/// The contents of a histogram.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filled {
-    /// Values that could not be computed.
+    /// Number of values that could not be computed.
     pub failed: u64,
-    /// The others' sum, modulo 2^64.
+    /// Sum of the other values, modulo 2^64.
     pub sum: u64,
-    /// Slots that are not empty, and how many values each has.
+    /// Non-empty slots, with the number of values in each.
     pub slots: Vec<(u32, u64)>,
 }
 
 impl Filled {
-    /// How many values there are.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.slots.iter().fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 }
 
 impl Row {
-    /// Of a cell's words, which may be those of several CPUs, summed.
+    /// Builds a row from a cell's words, which may be summed over several CPUs.
     pub fn of(tally: &Tally, key: Vec<Value>, words: &[u64]) -> Self {
         let word = |at: u32| words.get(at as usize / 8).copied().unwrap_or(0);
         let filled = |(at, histogram): (u32, &Histogram)| {

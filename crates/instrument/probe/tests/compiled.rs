@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files of compiled probes, as they are and with a byte changed: an error, or programs that can be put together.
+//! Files of compiled probes, unchanged and with one byte changed: they give an error, or programs that can be
+//! assembled.
 
 use kprism_probe::compiled::Compiled;
 use kprism_probe::program::{self, Layout};
@@ -23,7 +24,7 @@ fn any_byte_changed() {
     let mut good = 0;
     for entry in std::fs::read_dir(folder).expect("the corpus") {
         let path = entry.expect("a file").path();
-        // What the fuzzer adds has a hash for a name; it need not be good.
+        // Files that the fuzzer adds are named by a hash. They need not be valid.
         if path.file_name().is_some_and(|name| name.len() == 40) {
             continue;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Static tracepoints of a program, natively: the arguments are what the program computed, and it is told that somebody
-//! listens. Needs the right to load BPF, and `sys/sdt.h` (Debian's systemtap-sdt-dev).
+//! Static tracepoints of a program, natively: the arguments must equal the values that the program computed, and the
+//! program must see that somebody listens. Needs the right to load BPF, and `sys/sdt.h` (Debian's systemtap-sdt-dev).
 
 use std::path::Path;
 use std::process::Command;
@@ -54,7 +54,7 @@ fn arguments_are_those_of_the_program() {
             &collect(&["arg1", "(char *)arg2", "arg3", "arg4", "arg5"]),
         );
         let (output, records) = recorded(&program, all.clone());
-        // Nobody listens to the second: the program does not even come by.
+        // Nobody listens to the second one: the program does not even reach it.
         assert_eq!(output, "470 0\n", "{flags:?}");
         let expected: Vec<Vec<Value>> = (0..20_i64)
             .filter(|n| n % 2 == 1)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What programs allocate: the functions that do, how a recorder knows them, and which allocation an address belonged to
-//! at a time.
+//! Memory that programs allocate: the allocating functions, their recognition by a recorder, and the allocation to
+//! which an address belonged at a time.
 //!
-//! A recorder sees code as it is translated, not which file it is of. So a function is known by its first bytes and its
-//! place in a page, which no loader changes: [`signatures`] makes such [`Signature`]s of an ELF file.
+//! A recorder sees code as it is translated, without its file. So a function is recognised by its first bytes and its
+//! offset in a page, which no loader changes. [`signatures`] makes such [`Signature`]s from an ELF file.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,24 +11,24 @@ use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SymbolKind};
 
 use crate::stream::Alloc;
 
-/// What a function does with its arguments.
+/// The effect of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Does {
-    /// Returns as many bytes as its n-th argument says, from 0.
+    /// Allocates the number of bytes in its n-th argument (from 0).
     Allocates(u8),
-    /// Returns its first argument times its second.
+    /// Allocates its first argument times its second.
     AllocatesArray,
-    /// Gives its first argument back, and returns as many bytes as its n-th says.
+    /// Frees its first argument, and allocates the number of bytes in its n-th.
     Reallocates(u8),
-    /// Stores the address of as many bytes as its third argument says where its first points.
+    /// Allocates the number of bytes in its third argument, and stores the address where its first points.
     AllocatesTo,
-    /// Gives its first argument back.
+    /// Frees its first argument.
     Frees,
-    /// Gives as many bytes as its second argument says back.
+    /// Unmaps the number of bytes in its second argument.
     Unmaps,
 }
 
-/// Functions that a recorder follows, by name.
+/// Functions that a recorder follows.
 pub const FUNCTIONS: [(&str, Does); 19] = [
     ("malloc", Does::Allocates(0)),
     ("calloc", Does::AllocatesArray),
@@ -51,23 +51,23 @@ pub const FUNCTIONS: [(&str, Does); 19] = [
     ("mi_free", Does::Frees),
 ];
 
-/// First bytes of a function.
+/// The first bytes of a function.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Signature {
-    /// Place in [`FUNCTIONS`].
+    /// Index in [`FUNCTIONS`].
     pub function: u8,
-    /// Where in its page it begins.
+    /// Offset of its start in its page.
     pub offset: u16,
-    /// What it begins with.
+    /// The bytes at the function's start.
     pub bytes: Vec<u8>,
 }
 
-/// Bytes compared, at most.
+/// Maximum of bytes compared.
 const BYTES: u64 = 32;
-/// Fewer tell functions not apart.
+/// Minimum of bytes: fewer do not distinguish functions.
 const ENOUGH: usize = 12;
 
-/// The functions that an ELF file defines. Nothing, if it is none.
+/// Signatures of the functions that an ELF file defines. Empty if it is no ELF file.
 pub fn signatures(elf: &[u8]) -> Vec<Signature> {
     let Ok(file) = object::File::parse(elf) else { return Vec::new() };
     let mut found = Vec::new();
@@ -92,7 +92,7 @@ pub fn signatures(elf: &[u8]) -> Vec<Signature> {
     found
 }
 
-/// Signatures as text, a line each: function, offset in the page and bytes in hexadecimal.
+/// Formats signatures, one per line: function, offset in the page, and bytes in hexadecimal.
 pub fn to_text(signatures: &[Signature]) -> String {
     let line = |s: &Signature| {
         let bytes: String = s.bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -101,10 +101,10 @@ pub fn to_text(signatures: &[Signature]) -> String {
     signatures.iter().map(line).collect()
 }
 
-/// The inverse.
+/// Parses the output of [`to_text`].
 ///
 /// # Errors
-/// Names the line and what was expected.
+/// The text names the line and the expected form.
 pub fn from_text(text: &str) -> Result<Vec<Signature>, String> {
     let parse = |line: &str| {
         let mut words = line.split(' ');
@@ -129,14 +129,14 @@ pub fn from_text(text: &str) -> Result<Vec<Signature>, String> {
         .collect()
 }
 
-/// A place in a program's code that allocates.
+/// An allocation site: a place in a program's code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Site {
-    /// Process.
+    /// Process id.
     pub tgid: u32,
-    /// Place in [`FUNCTIONS`].
+    /// Index in [`FUNCTIONS`].
     pub function: u8,
-    /// See [`Alloc::frames`].
+    /// Return addresses; see [`Alloc::frames`].
     pub frames: [u64; 3],
 }
 
@@ -146,7 +146,7 @@ impl Site {
         FUNCTIONS.get(usize::from(self.function)).map_or("[unknown function]", |f| f.0)
     }
 
-    /// Whole pages of their own.
+    /// Returns true if its allocations are whole pages.
     pub fn is_mapping(&self) -> bool {
         matches!(self.name(), "mmap" | "mmap64")
     }
@@ -158,7 +158,7 @@ struct Step {
     tgid: u32,
     start: u64,
     end: u64,
-    /// [`NONE`]: given back; all of it if `end` is `start`.
+    /// The object; [`NONE`] if the range is freed, and all of the allocation if `end` is `start`.
     object: u32,
 }
 
@@ -167,21 +167,21 @@ const NONE: u32 = u32::MAX;
 /// By process: start, end and object. No two overlap.
 type Live = HashMap<u32, BTreeMap<u64, (u64, u32)>>;
 
-/// Who had which memory when. Filled in order of time, then asked in about that order: a question about an earlier time
-/// than the last one begins again from the start.
+/// The owner of each piece of memory over time. Filled in order of time, then queried in about that order: a query for
+/// an earlier time than the last starts again from the beginning.
 #[derive(Debug, Clone, Default)]
 pub struct Allocations {
     steps: Vec<Step>,
     sites: HashMap<Site, u32>,
-    /// By object: bytes now and at most.
+    /// By object: current and maximum number of bytes.
     bytes: HashMap<u32, (u64, u64)>,
     live: Live,
-    /// Steps that `live` has taken.
+    /// Number of steps applied to `live`.
     taken: usize,
 }
 
 impl Allocations {
-    /// Takes an allocation; gives the site's object, `next` if it is new.
+    /// Adds an allocation. Returns the site's object, which is `next` if the site is new.
     pub(crate) fn alloc(&mut self, site: &Site, a: &Alloc, next: u32) -> u32 {
         let object = *self.sites.entry(site.clone()).or_insert(next);
         let end = a.va.saturating_add(a.bytes.max(1));
@@ -192,7 +192,7 @@ impl Allocations {
         object
     }
 
-    /// Takes what was given back.
+    /// Adds a release of memory.
     pub(crate) fn free(&mut self, tgid: u32, ns: u64, va: u64, bytes: u64) {
         let end = va.saturating_add(bytes);
         let whole = self.live.get(&tgid).and_then(|l| l.get(&va)).copied();
@@ -207,7 +207,7 @@ impl Allocations {
         self.step(Step { ns, tgid, start: va, end, object: NONE });
     }
 
-    /// Most bytes that an object had at a time.
+    /// Maximum of bytes that an object had at any time.
     pub(crate) fn most(&self, object: u32) -> u64 {
         self.bytes.get(&object).map_or(0, |b| b.1)
     }
@@ -242,7 +242,7 @@ fn apply(live: &mut Live, step: &Step) {
         map.remove(&step.start);
         return;
     }
-    // What was there is no more: cut what begins before, drop what begins inside, keep what lies beyond.
+    // The range is free now: cuts ranges that begin before it, drops those inside, keeps parts beyond it.
     if let Some((&s, &(e, object))) = map.range(..step.start).next_back().filter(|(_, v)| v.0 > step.start) {
         map.insert(s, (step.start, object));
         if e > step.end {
@@ -276,7 +276,7 @@ mod tests {
         all.free(7, 20, 0x5000, 0);
         assert_eq!(all.alloc(&site(2), &alloc(30, 0x5080, 0x100), 1), 1);
         assert_eq!(all.alloc(&site(1), &alloc(40, 0x6000, 0x4000), 2), 0);
-        // A part of a mapping goes.
+        // A part of a mapping is unmapped.
         all.free(7, 50, 0x7000, 0x1000);
         for (ns, va, expected) in [
             (5, 0x5000, None),

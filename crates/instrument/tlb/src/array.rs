@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One array of translations: keys in, hit or miss out.
+//! One array of translations, looked up by key.
 //!
-//! A key is a page of an address space: page number, page size, address space, a bit that makes it differ from an
-//! empty entry. Whether the translation is global is a bit beside it that lookups do not compare.
+//! A key is a page of an address space: page number, page size, address space, and a bit that distinguishes it from an
+//! empty entry. Another bit beside the key marks a global translation; lookups do not compare it.
 
 use crate::full::Full;
 use crate::geometry::{self, PageSize, Policy};
 
-/// Beside a key: its translation survives loads of CR3.
+/// Flag beside a key: the translation survives loads of CR3.
 pub(crate) const GLOBAL: u64 = 1 << 63;
 const VALID: u64 = 1 << 62;
-/// Bits of a page number: 57 of an address, less 12.
+/// Bits of a page number: 57 address bits less 12.
 const NUMBER: u64 = (1 << 45) - 1;
 
-/// Ways from which on entries are hashed instead of compared one by one.
+/// Number of ways from which entries are hashed instead of compared one by one.
 const MANY: usize = 24;
 
 /// The key of the page at `va`.
@@ -22,14 +22,14 @@ pub(crate) fn key(va: u64, size: PageSize, space: u16) -> u64 {
     VALID | u64::from(space & 0x7fff) << 47 | (size as u64) << 45 | (va >> size.shift()) & NUMBER
 }
 
-/// See the module.
+/// One array of translations.
 #[derive(Debug, Clone)]
 pub(crate) struct Array {
     sets: u64,
     /// 2^64 / sets, rounded up: remainders by multiplication (Lemire, Kaser, Kurz 2019).
     magic: u64,
     ways: usize,
-    /// Nothing was ever filled in.
+    /// No entry was ever filled.
     unused: bool,
     store: Store,
 }
@@ -63,26 +63,26 @@ impl Array {
         Array { sets, magic: (u64::MAX / sets).wrapping_add(1), ways, unused: true, store }
     }
 
-    /// Whether nothing was ever filled in.
+    /// Returns true if no entry was ever filled.
     #[inline(always)]
     pub fn is_unused(&self) -> bool {
         self.unused
     }
 
-    /// First entry of the set of `key`.
+    /// Index of the first entry in the set of `key`.
     #[inline(always)]
     fn set(&self, key: u64) -> usize {
         let number = key & NUMBER;
         let set = if self.sets & (self.sets - 1) == 0 {
             number & (self.sets - 1)
         } else {
-            // Exact while the number's bits (45) and the sets' (16) are no more than 64.
+            // Exact as long as the number's bits (45) and the sets' bits (16) are at most 64 together.
             ((u128::from(number.wrapping_mul(self.magic)) * u128::from(self.sets)) >> 64) as u64
         };
         set as usize * self.ways
     }
 
-    /// If there is an entry, marks it used and says whether it is global.
+    /// If `key` is present, marks it used and returns whether it is global.
     #[inline(always)]
     pub fn hit(&mut self, key: u64) -> Option<bool> {
         let (at, ways) = (self.set(key), self.ways);
@@ -109,9 +109,9 @@ impl Array {
         }
     }
 
-    /// [`hit`](Array::hit), and if there is none, [`fill`](Array::fill), for the key of each place, in order. `each` gets the
-    /// place, and whether there was one. In the usual sets no branch depends on that, which where memory is accessed at
-    /// random nobody could predict.
+    /// Looks up the keys of several places in order, as [`hit`](Array::hit), and fills those that are absent, as
+    /// [`fill`](Array::fill). `each` gets the place, and whether the key was present. For the usual numbers of ways no
+    /// branch depends on that: with random accesses such a branch would be unpredictable.
     #[inline(always)]
     pub fn hit_or_fill_all(
         &mut self,
@@ -143,7 +143,7 @@ impl Array {
         }
     }
 
-    /// Takes in a translation that is not there, in place of another if its set is full.
+    /// Inserts a translation that is absent. If its set is full, it replaces another.
     #[inline(always)]
     pub fn fill(&mut self, key: u64, global: bool) {
         self.unused = false;
@@ -152,7 +152,7 @@ impl Array {
         match &mut self.store {
             Store::Lru(keys) => {
                 let set = &mut keys[at..at + ways];
-                // Empty entries are the last ones, as removing closes gaps.
+                // Empty entries are at the end, because removal closes gaps.
                 match ways {
                     4 => push_front::<4>(set, entry),
                     8 => push_front::<8>(set, entry),
@@ -184,7 +184,7 @@ impl Array {
         }
     }
 
-    /// Drops one translation.
+    /// Removes one translation.
     pub fn remove(&mut self, key: u64) {
         let (at, ways) = (self.set(key), self.ways);
         match &mut self.store {
@@ -206,7 +206,7 @@ impl Array {
         }
     }
 
-    /// Drops all but global translations.
+    /// Removes all but global translations.
     pub fn drop_unless_global(&mut self) {
         let ways = self.ways;
         match &mut self.store {
@@ -229,7 +229,7 @@ impl Array {
         }
     }
 
-    /// Drops everything.
+    /// Removes all translations.
     pub fn clear(&mut self) {
         match &mut self.store {
             Store::Lru(keys) | Store::Plru { keys, .. } | Store::Random { keys, .. } => keys.fill(0),
@@ -238,8 +238,8 @@ impl Array {
     }
 }
 
-/// Moves the entry of `key` to the front. The common numbers of ways are known to the compiler: no loops, no branches
-/// on what random accesses make unpredictable.
+/// Moves the entry of `key` to the front. The common numbers of ways are compile-time constants, so there are no loops,
+/// and no branches that random accesses make unpredictable.
 #[inline(always)]
 fn to_front<const WAYS: usize>(set: &mut [u64], key: u64) -> Option<u64> {
     let set: &mut [u64; WAYS] = set.try_into().ok()?;
@@ -276,11 +276,11 @@ fn rotate_all<const WAYS: usize>(
     }
 }
 
-/// Puts `key` in front, in place of itself or else of the last entry; whether it was there.
+/// Puts `key` in front, in place of its old entry or else of the last one. Returns whether it was present.
 #[inline(always)]
 fn rotate<const WAYS: usize>(set: &mut [u64; WAYS], key: u64) -> bool {
     let old = *set;
-    // All bits from the way where it is on; behind it, all stay.
+    // The mask is all ones from the way that holds `key` on: the entries after it stay.
     let mut behind = 0u64;
     set[0] = key;
     for way in 0..WAYS - 1 {
@@ -308,7 +308,7 @@ fn push_front<const WAYS: usize>(set: &mut [u64], entry: u64) {
     }
 }
 
-/// Marks `way` used: along the tree, every bit points away from it.
+/// Marks `way` used: every bit on its path in the tree points away from it.
 fn touch(bits: &mut u64, way: usize, ways: usize) {
     if ways.is_power_of_two() {
         let mut node = 1;
@@ -327,7 +327,7 @@ fn touch(bits: &mut u64, way: usize, ways: usize) {
     }
 }
 
-/// The way to replace: where the tree's bits point, or the first without its used bit.
+/// The way to replace: the one to which the tree's bits point, or the first without its used bit.
 fn victim(bits: u64, ways: usize) -> usize {
     if !ways.is_power_of_two() {
         return (bits.trailing_ones() as usize).min(ways - 1);

@@ -1,75 +1,74 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several geometries over one stream of accesses, behind a filter that changes nothing.
+//! Several geometries over one stream of accesses, behind a filter that does not change the result.
 //!
-//! An access to the same page (and of the same kind, where loads and stores have arrays of their own) as the one before
-//! it finds its entry most recently used in every first-level array it touches, of any geometry, and goes no further:
-//! nothing would change, so no model is asked.
-//! Fetches are filtered apart from data where no first level serves both. Who calls for every access may do this itself
-//! ([`Bank::look_up`]).
+//! An access to the same page as the one before it (and of the same kind, if loads and stores have separate arrays)
+//! finds its entry most recently used in every first-level array that it touches, of any geometry. It would change
+//! nothing, so no model is asked. Fetches are filtered apart from data unless a first level serves both with one array.
+//! A caller with all accesses at hand may do this filtering itself ([`Bank::look_up`]).
 
 use crate::geometry::{Access, Array, Geometry, PageSize};
 use crate::model::{Counts, Outcome, Page, Tlb};
 use crate::recent::Recent;
 use crate::sieve::NEEDED;
 
-/// What an access did, a bit for each geometry.
+/// Result of an access, one bit for each geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missed {
     /// The page's size, if any geometry's first level missed.
     pub size: PageSize,
     /// Geometries whose first level missed.
     pub first: u8,
-    /// Geometries whose every level missed.
+    /// Geometries that missed on every level.
     pub last: u8,
     /// No first level missed, but a replay with other page sizes needs the access.
     pub touched: bool,
 }
 
 impl Missed {
-    /// Whether there is something to write down.
+    /// Returns true if the access belongs into the stream.
     #[inline(always)]
     pub fn is_told(self) -> bool {
         self.first != 0 || self.touched
     }
 }
 
-/// What a mark says, once the models have seen the access; nothing, if there is nothing to write down.
+/// Decodes a mark after the models have processed the access; `None` if it does not belong into the stream.
 #[inline(always)]
 pub fn told(mark: u32) -> Option<Missed> {
     let (first, last) = (mark as u8, (mark >> 8) as u8);
     (mark & (NEEDED | 0xffff) != 0).then_some(Missed { size: PageSize::K4, first, last, touched: first == 0 })
 }
 
-/// See the module.
+/// The models of several geometries.
 #[derive(Debug, Clone)]
 pub struct Bank {
     tlbs: Vec<Tlb>,
-    /// Of the first geometry.
+    /// The replay filter of the first geometry.
     recent: Option<Recent>,
     /// Page and kind of the last access to data, and page of the last fetch.
     data: u64,
     code: u64,
-    /// Some first level has an array for loads or for stores alone.
+    /// True if some first level has an array for loads or for stores alone.
     split: bool,
-    /// Some first level has an array for data and code.
+    /// True if some first level has an array for data and code.
     shared: bool,
-    /// Accesses that were looked up, by kind.
+    /// Number of accesses that the models processed, by kind.
     pub looked_up: [u64; 3],
 }
 
-/// Geometries at most: a bit of a byte each.
+/// Maximum of geometries: each has a bit of a byte.
 pub const MAX_GEOMETRIES: usize = 8;
 const NOWHERE: u64 = u64::MAX;
 
 const NOTHING: Missed = Missed { size: PageSize::K4, first: 0, last: 0, touched: false };
 
 impl Bank {
-    /// Empty TLBs of up to [`MAX_GEOMETRIES`] geometries; more are left out.
+    /// Empty TLBs for up to [`MAX_GEOMETRIES`] geometries. Further ones are ignored.
     pub fn new(geometries: &[Geometry]) -> Self {
         Bank { recent: geometries.first().map(Recent::new), ..Bank::counting(geometries) }
     }
 
-    /// The same, but hits that a replay needs are not told.
+    /// Like [`Bank::new`], but does not report hits that only a replay needs.
     pub fn counting(geometries: &[Geometry]) -> Self {
         let tlbs = geometries.iter().take(MAX_GEOMETRIES).map(Tlb::new).collect();
         let both = |a: &Array| a.serves.contains(&Access::Fetch) && a.serves.len() > 1;
@@ -91,8 +90,8 @@ impl Bank {
         self.look_up(va, access, page)
     }
 
-    /// The same for an access that the caller knows to be to another page than the last one of data, or of code; or of
-    /// another kind, if the bank is split; or if one of the other kind came in between, if the bank
+    /// Performs an access that is not filtered. The caller knows that it is to another page than the last one of data,
+    /// or of code; or of another kind, if the bank is split; or that one of the other kind came in between, if the bank
     /// is shared.
     #[inline(always)]
     pub fn look_up(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Missed {
@@ -124,8 +123,9 @@ impl Bank {
         missed
     }
 
-    /// [`look_up`](Bank::look_up) of many accesses to 4K pages that are not global, for a bank that never sees others, nor other
-    /// address spaces. `marks` are those that a [`Sieve`](crate::Sieve) gave the accesses; [`told`] reads them then.
+    /// Performs [`look_up`](Bank::look_up) for many accesses to 4K pages that are not global. The bank must never see
+    /// other pages or other address spaces. `marks` are those that a [`Sieve`](crate::Sieve) gave to the accesses;
+    /// afterwards [`told`] decodes them.
     #[inline(always)]
     pub fn look_up_many(&mut self, vas: &[u64], kinds: &[Access], marks: &mut [u32]) {
         let all = vas.len().min(kinds.len()).min(marks.len());
@@ -163,26 +163,26 @@ impl Bank {
         missed
     }
 
-    /// See [`Tlb::load_cr3`].
+    /// Loads CR3; see [`Tlb::load_cr3`].
     pub fn load_cr3(&mut self, space: u64) {
         self.forget();
         self.recent.iter_mut().for_each(Recent::forget);
         self.tlbs.iter_mut().for_each(|t| t.load_cr3(space));
     }
 
-    /// See [`Tlb::invalidate`].
+    /// Invalidates an address; see [`Tlb::invalidate`].
     pub fn invalidate(&mut self, va: u64) {
         self.forget();
         self.tlbs.iter_mut().for_each(|t| t.invalidate(va));
     }
 
-    /// See [`Tlb::flush_all`].
+    /// Drops all entries; see [`Tlb::flush_all`].
     pub fn flush_all(&mut self) {
         self.forget();
         self.tlbs.iter_mut().for_each(Tlb::flush_all);
     }
 
-    /// What each geometry counted.
+    /// The counters of each geometry.
     pub fn counts(&self) -> impl Iterator<Item = &Counts> {
         self.tlbs.iter().map(|t| &t.counts)
     }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a memory bus shows of TLB misses: page tables lie in a region that is not cached, so every walk is a read of
-//! it, which a monitor sees (PTAT: Zhang et al., ACM TECS 17(3), 2018). Bytes of two kinds of files in, misses out:
+//! TLB misses from a memory bus. The page tables lie in an uncached region, so every walk reads that region, and a
+//! monitor on the bus sees the read (PTAT: Zhang et al., ACM TECS 17(3), 2018). Input: two kinds of files. Output:
+//! misses.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | [`trace`] | accesses to the region, as each board's monitor writes them; several boards merged by time |
-//! | [`mappings`] | which entry maps which page of which process, as the kernel module writes it |
-//! | [`qemu`] | QEMU as the monitor: lines of its trace become both of these |
-//! | [`rpt`] | the reverse page table: kept current from both, it tells what an access meant |
+//! | [`mappings`] | the entry, page and process of each mapping, as the kernel module writes them |
+//! | [`qemu`] | QEMU as the monitor: makes both of these from lines of its trace |
+//! | [`rpt`] | the reverse page table: kept current from both, it gives the meaning of each access |
 //!
 //! The byte formats are in `docs/tlb-format.md`.
 
@@ -16,13 +17,13 @@ pub mod qemu;
 pub mod rpt;
 pub mod trace;
 
-/// Why a file cannot be read on.
+/// Error in a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("byte {offset}: {what}")]
 pub struct BusError {
-    /// Where.
+    /// Byte offset.
     pub offset: usize,
-    /// What was expected, and what is there.
+    /// The expected and the actual contents.
     pub what: String,
 }
 

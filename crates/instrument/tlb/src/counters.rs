@@ -1,38 +1,38 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A processor's own counts of TLB misses, to hold others against.
+//! A processor's own counts of TLB misses, for comparison.
 //!
-//! In: what `perf stat -x SEPARATOR -o FILE` wrote. Out: counters, which accesses each counts misses of, and the PTAT paper's
-//! relative error (its equation 1).
+//! Input: the output of `perf stat -x SEPARATOR -o FILE`. Output: counters, the kinds of access whose misses each
+//! counts, and the PTAT paper's relative error (its equation 1).
 
 use crate::geometry::Access;
 
 /// A counter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counter {
-    /// As perf names it, with modifiers.
+    /// perf's name, with modifiers.
     pub event: String,
-    /// What it counted; nothing, if perf could not.
+    /// The count; `None` if perf could not count.
     pub count: Option<u64>,
-    /// Share of the time that it was on, per cent: below 100, `count` is an estimate.
+    /// Share of the time that it was active, per cent. Below 100, `count` is an estimate.
     pub running: f64,
 }
 
-/// Why this is not what perf writes.
+/// The text is not perf's output.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "line {line}: expected a count, its unit, an event, …, as `perf stat -x, -o FILE -- COMMAND` writes them (without -I, -A and --per-*), not {text:?}"
 )]
 pub struct CountersError {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Its begin.
+    /// Start of the line.
     pub text: String,
 }
 
-/// Reads counters. Fields are separated by `;`, a tab or `,`, the first of these that a line has.
+/// Parses counters. Fields are separated by `;`, a tab or `,`: the first of these in a line.
 ///
 /// # Errors
-/// A line is something else.
+/// A line has another form.
 pub fn parse(text: &str) -> Result<Vec<Counter>, CountersError> {
     let mut all = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -48,7 +48,7 @@ pub fn parse(text: &str) -> Result<Vec<Counter>, CountersError> {
     Ok(all)
 }
 
-/// Nothing, if it is no such line; no counter, if the line has none.
+/// Parses a line: `None` if it has another form, `Some(None)` if it holds no counter.
 fn counter(line: &str) -> Option<Option<Counter>> {
     let separator = [';', '\t', ','].into_iter().find(|&c| line.contains(c))?;
     let fields: Vec<&str> = line.split(separator).collect();
@@ -56,7 +56,7 @@ fn counter(line: &str) -> Option<Option<Counter>> {
         return Some(None);
     }
     let [count, _unit, rest @ ..] = fields.as_slice() else { return None };
-    // An event's own commas are not escaped: `cpu/event=0xd0,umask=0x11/`.
+    // Commas inside an event are not escaped: `cpu/event=0xd0,umask=0x11/`.
     let mut event = (*rest.first()?).to_owned();
     let mut rest = &rest[1..];
     while event.matches('/').count() == 1 {
@@ -77,7 +77,7 @@ fn counter(line: &str) -> Option<Option<Counter>> {
     Some(Some(Counter { event, count, running }))
 }
 
-/// Which code's accesses a counter counts.
+/// The code whose accesses a counter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Programs' and the kernel's.
@@ -88,9 +88,9 @@ pub enum Side {
     Kernel,
 }
 
-/// Events that count misses of the last level, each of an access or a walk for it. perf's generic events do on Intel's
-/// processors; on AMD's they count what the first level missed. The sources: perf's generic events as the
-/// kernel maps them (arch/x86/events), Intel's and AMD's event lists (tools/perf/pmu-events/arch/x86).
+/// Events that count misses of the last level, each of an access or a walk for it. perf's generic events do so on
+/// Intel's processors; on AMD's they count misses of the first level. Sources: perf's generic events as the kernel maps
+/// them (arch/x86/events), Intel's and AMD's event lists (tools/perf/pmu-events/arch/x86).
 const EVENTS: [(&str, &[Access]); 17] = [
     ("dtlb-load-misses", &[Access::Load]),
     ("dtlb-store-misses", &[Access::Store]),
@@ -112,7 +112,7 @@ const EVENTS: [(&str, &[Access]); 17] = [
 ];
 
 impl Counter {
-    /// What it counts misses of; nothing, if it is not known to count misses of the last level.
+    /// The kinds of access whose misses it counts; `None` if it is not known to count misses of the last level.
     pub fn accesses(&self) -> Option<(&'static [Access], Side)> {
         // `cpu_core/NAME/u` on hybrid processors.
         let bare = match self.event.split('/').collect::<Vec<_>>()[..] {
@@ -129,7 +129,7 @@ impl Counter {
     }
 }
 
-/// The paper's equation 1: `1 - misses / counted`, where a counter counted any.
+/// The paper's equation 1: `1 - misses / counted`; `None` if the counter counted none.
 pub fn relative_error(misses: u64, counted: u64) -> Option<f64> {
     (counted > 0).then(|| 1.0 - misses as f64 / counted as f64)
 }
@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn what_perf_writes_is_read() {
-        // Of perf 6.1: an event that the machine lacks, one that it has; of its manual page: a raw one, metrics behind.
+        // From perf 6.1: an event that the machine lacks, and one that it has; from its manual page: a raw event,
+        // metrics at the end.
         let text = "# started on Sun Nov 22 01:50:54 2026\n\n\
             <not supported>,,dTLB-load-misses,0,100.00,,\n\
             50,,page-faults,754217,100.00,66.294,K/sec\n\

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A fully associative LRU array of many entries: a list in order of use, and a hash table to find entries without
-//! looking at all of them.
+//! A fully associative LRU array with many entries: a list in order of use, and a hash table that finds entries without
+//! comparing all of them.
 
 use crate::array::GLOBAL;
 
 const NONE: u32 = u32::MAX;
 
-/// See the module. Keys are as in [`crate::array`]; 0 is no key.
+/// A fully associative LRU array. Keys are those of [`crate::array`]; 0 is no key.
 #[derive(Debug, Clone)]
 pub(crate) struct Full {
     keys: Vec<u64>,
@@ -15,7 +15,7 @@ pub(crate) struct Full {
     newest: u32,
     oldest: u32,
     free: Vec<u32>,
-    /// Slots by hash, linear probing, at most a quarter full.
+    /// Slots by hash, with linear probing; at most a quarter full.
     table: Vec<u32>,
     shift: u32,
 }
@@ -60,7 +60,7 @@ impl Full {
         Some(self.keys[slot as usize] & GLOBAL != 0)
     }
 
-    /// `key` must not be there.
+    /// Inserts `key`, which must be absent.
     pub fn fill(&mut self, key: u64) {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -105,7 +105,7 @@ impl Full {
         *self = Full::new(self.keys.len());
     }
 
-    /// Takes `key` out of the table; entries behind it move up so that none is cut off from its home.
+    /// Removes `key` from the table. Entries after it move up, so that each can still be reached from its home slot.
     fn forget(&mut self, key: u64) {
         let Some(mut hole) = self.find(key) else { return };
         let mask = self.table.len() - 1;
@@ -117,7 +117,7 @@ impl Full {
                 break;
             }
             let home = self.home(self.keys[slot as usize]);
-            // May it move to the hole? Only if its home is not between the hole and its place.
+            // An entry may move to the hole only if its home slot is not between the hole and its place.
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
                 self.table[hole] = slot;
                 hole = at;

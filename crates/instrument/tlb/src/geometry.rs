@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a processor's TLBs are: arrays on levels, each with its size, its pages and the accesses it serves.
+//! Descriptions of a processor's TLBs: arrays on levels, each with its size, page sizes and the accesses it serves.
 //!
-//! In: JSON, or the name of a preset (see [`crate::presets`]). Out: a checked [`Geometry`].
+//! Input: JSON, or the name of a preset (see [`crate::presets`]). Output: a checked [`Geometry`].
 
 use serde::{Deserialize, Serialize};
 
@@ -28,12 +28,12 @@ impl PageSize {
         12 + 9 * self as u32
     }
 
-    /// Bytes.
+    /// Size, bytes.
     pub const fn bytes(self) -> u64 {
         1 << self.shift()
     }
 
-    /// As people write it.
+    /// The name shown to users.
     pub const fn name(self) -> &'static str {
         ["4K", "2M", "1G"][self as usize]
     }
@@ -44,7 +44,7 @@ impl PageSize {
     }
 }
 
-/// Why memory is accessed.
+/// Kind of a memory access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
@@ -60,7 +60,7 @@ impl Access {
     /// All of them.
     pub const ALL: [Access; 3] = [Access::Load, Access::Store, Access::Fetch];
 
-    /// As people write it.
+    /// The name shown to users.
     pub const fn name(self) -> &'static str {
         ["load", "store", "fetch"][self as usize]
     }
@@ -71,7 +71,7 @@ impl Access {
     }
 }
 
-/// Which entry of a full set goes.
+/// Replacement policy of a full set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
@@ -80,7 +80,7 @@ pub enum Policy {
     Lru,
     /// Pseudo-LRU: a binary tree of bits where the ways are a power of two, else a used bit for each way.
     Plru,
-    /// Any, by a generator that begins alike in every run.
+    /// A random entry, by a generator with the same start in every run.
     Random,
 }
 
@@ -88,18 +88,18 @@ pub enum Policy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Array {
-    /// Entries.
+    /// Number of entries.
     pub entries: u32,
-    /// Ways of a set; 0 for fully associative. Sets need not be a power of two: a page goes to set number
+    /// Ways of a set; 0 for fully associative. The number of sets need not be a power of two: a page belongs to set
     /// `page number mod sets`.
     #[serde(default)]
     pub ways: u32,
-    /// Pages it holds.
+    /// Page sizes that it holds.
     pub pages: Vec<PageSize>,
-    /// Accesses it serves; all of them if left out.
+    /// Accesses that it serves; all if omitted.
     #[serde(default = "every_access")]
     pub serves: Vec<Access>,
-    /// Replacement.
+    /// Replacement policy.
     #[serde(default)]
     pub policy: Policy,
 }
@@ -120,8 +120,8 @@ fn every_access() -> Vec<Access> {
     Access::ALL.to_vec()
 }
 
-/// Caches of the upper levels of the page tables, fully associative, LRU; 0 entries is none. Their sizes are published
-/// nowhere reliable, so no preset has any.
+/// Caches of the upper levels of the page tables, fully associative, LRU; 0 entries means none. No reliable source
+/// publishes their sizes, so no preset has any.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WalkCaches {
@@ -142,27 +142,27 @@ pub struct WalkCaches {
 pub struct Geometry {
     /// Its name.
     pub name: String,
-    /// Where the numbers are from.
+    /// Source of the numbers.
     #[serde(default)]
     pub source: String,
     /// Levels, the one nearest to the core first; each a list of arrays that are looked up together.
     pub levels: Vec<Vec<Array>>,
-    /// Caches for the page walk.
+    /// Caches of the page walk.
     #[serde(default)]
     pub walk_caches: WalkCaches,
-    /// Entries belong to an address space and survive switching to another (SDM: CR4.PCIDE). Without, a load of CR3
-    /// drops all entries but global ones.
+    /// Entries belong to an address space and survive a switch to another (SDM: CR4.PCIDE). Otherwise a load of CR3
+    /// drops all but global entries.
     #[serde(default)]
     pub pcid: bool,
 }
 
-/// Why a description is none.
+/// Errors in a description.
 #[derive(Debug, thiserror::Error)]
 pub enum GeometryError {
-    /// Not the JSON it should be.
+    /// The JSON is not valid.
     #[error("geometry: {0}")]
     Json(#[from] serde_json::Error),
-    /// Impossible.
+    /// An array is not possible.
     #[error("geometry {name:?}: level {level}, array {array}: {what}")]
     Array {
         /// The geometry's name.
@@ -171,15 +171,15 @@ pub enum GeometryError {
         level: usize,
         /// Array of the level, from 1.
         array: usize,
-        /// What is wrong and what was expected.
+        /// The error and the expected value.
         what: &'static str,
     },
-    /// Impossible as a whole.
+    /// The geometry as a whole is not possible.
     #[error("geometry {name:?}: {what}")]
     Whole {
         /// The geometry's name.
         name: String,
-        /// What is wrong and what was expected.
+        /// The error and the expected value.
         what: &'static str,
     },
 }
@@ -188,28 +188,28 @@ fn twice<T: PartialEq>(all: &[T]) -> bool {
     all.iter().enumerate().any(|(i, one)| all[..i].contains(one))
 }
 
-/// Entries an array may have at most.
+/// Maximum of entries in an array.
 const MAX_ENTRIES: u32 = 1 << 16;
-/// Ways a set may have at most, unless it is the whole array.
+/// Maximum of ways in a set, unless it is the whole array.
 const MAX_WAYS: u32 = 64;
-/// Arrays of a level.
+/// Maximum of arrays per level.
 pub(crate) const MAX_ARRAYS: usize = 8;
 
 impl Geometry {
     /// Reads a description.
     ///
     /// # Errors
-    /// It is not JSON of this shape, or describes what cannot be.
+    /// The text is not JSON of this form, or describes an impossible geometry.
     pub fn parse(json: &str) -> Result<Self, GeometryError> {
         let geometry: Geometry = serde_json::from_str(json)?;
         geometry.check()?;
         Ok(geometry)
     }
 
-    /// Whether such a thing can be.
+    /// Checks that the geometry is possible.
     ///
     /// # Errors
-    /// The first array that cannot, or what is missing.
+    /// Names the first impossible array, or a missing part.
     pub fn check(&self) -> Result<(), GeometryError> {
         let whole = |what| Err(GeometryError::Whole { name: self.name.clone(), what });
         if !(1..=3).contains(&self.levels.len()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Misses over address and time: the objects that miss most, each cut into bands of equal size, each band into bins of
-//! time.
+//! Misses over address and time: the objects with the most misses, each cut into bands of equal size, each band into
+//! bins of time.
 
 use std::collections::HashMap;
 
@@ -15,30 +15,31 @@ pub struct Band {
     pub object: u32,
     /// First address.
     pub start: u64,
-    /// Behind the last.
+    /// End address, exclusive.
     pub end: u64,
-    /// Misses of each bin of time.
+    /// Misses in each bin of time.
     pub bins: Vec<u64>,
 }
 
-/// See the module.
+/// Misses over address and time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heat {
-    /// Time of the first bin's beginning, and the last one's end.
+    /// Start of the first bin and end of the last, ns.
     pub span: (u64, u64),
-    /// By object, those that miss most first; by address within.
+    /// Objects with the most misses first; within an object, by address.
     pub bands: Vec<Band>,
 }
 
 impl Heat {
-    /// Bands for the objects with the most misses of the first geometry: `objects` of them, `bands` each, `bins` of time.
+    /// Bands for the `objects` objects with the most misses of the first geometry: `bands` each, with `bins` bins of
+    /// time.
     pub fn new(profile: &Profile, objects: usize, bands: usize, bins: usize) -> Self {
         let mut most: Vec<(u64, u32)> =
             profile.objects.iter().map(|m| m[0]).zip(0..).filter(|m| m.0 > 0).collect();
         most.sort_by_key(|&(misses, number)| (std::cmp::Reverse(misses), number));
         let mut rows = Vec::new();
         for &(_, object) in most.iter().take(objects) {
-            // Whole pages of what missed.
+            // Whole pages of the range that missed.
             let (low, high) = profile.extents[object as usize];
             let pages = (high >> 12) - (low >> 12) + 1;
             let bands = (bands.max(1) as u64).min(pages);
@@ -56,7 +57,7 @@ impl Heat {
     /// Adds a CPU's stream.
     ///
     /// # Errors
-    /// The stream cannot be read on; what came before was added.
+    /// The stream is damaged. Misses before the damage were added.
     pub fn add(&mut self, reader: Reader<'_>, objects: &mut Objects) -> Result<(), StreamError> {
         let mut of: HashMap<u32, (usize, usize)> = HashMap::new();
         for (at, band) in self.bands.iter().enumerate() {
@@ -70,7 +71,7 @@ impl Heat {
             }
             let Some(&(first, behind)) = of.get(&objects.find(context, m.va)) else { return };
             let bands = &mut self.bands[first..behind];
-            // An object whose pieces lie apart: what is before or behind counts at the edge.
+            // The pieces of an object may lie apart. Misses outside a band count at the edge.
             let at = bands.partition_point(|b| b.end <= m.va).min(bands.len() - 1);
             let bins = &mut bands[at].bins;
             let bin = u128::from(m.ns.saturating_sub(begin)) * bins.len() as u128 / length;

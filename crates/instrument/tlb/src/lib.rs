@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! kprism-tlb: translation lookaside buffers, what misses them, and whose memory that is.
+//! kprism-tlb: models translation lookaside buffers, and attributes their misses to memory objects.
 //!
-//! In: memory accesses (from the observer, one by one) or what a memory bus showed of page walks. Out: misses, as a
-//! stream, and what they add up to. Pure: bytes and values in, values and bytes out.
+//! Input: memory accesses (from the observer, one by one), or the page walks seen on a memory bus. Output: misses as a
+//! stream, and sums over them. The crate does no I/O: bytes and values in, values and bytes out.
 //!
-//! | file | what |
+//! | file | job |
 //! |---|---|
-//! | [`geometry`], [`presets`] | what a processor's TLBs are, from JSON or by name |
-//! | [`model`], `array`, `full` | one processor's TLBs at work |
-//! | [`bank`], `recent`, [`sieve`] | several geometries over one stream of accesses; which of them a replay needs; which change nothing |
-//! | [`walk()`] | the page walk, for who has the memory |
+//! | [`geometry`], [`presets`] | descriptions of a processor's TLBs, from JSON or by name |
+//! | [`model`], `array`, `full` | simulate one processor's TLBs |
+//! | [`bank`], `recent`, [`sieve`] | several geometries over one stream of accesses, and the filters in front of them |
+//! | [`walk()`] | the page walk, for callers that can read the memory |
 //! | [`stream`] | misses as bytes |
-//! | [`objects`], [`allocs`], [`profile`], [`heat`] | whose memory misses, how often, where and when |
+//! | [`objects`], [`allocs`], [`profile`], [`heat`] | the objects whose memory misses: how often, where and when |
 //! | [`bus`] | a memory bus's accesses to page tables → misses |
 //! | [`whatif`] | the same run with larger pages |
-//! | [`live`] | counts that survive the recorder that keeps them |
+//! | [`live`] | counters that survive the recorder that writes them |
 #![forbid(unsafe_code)]
 
 pub mod allocs;

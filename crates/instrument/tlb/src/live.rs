@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts that a recorder keeps in a file mapped into its memory, so that they survive it: who waits for the recorder reads
-//! them however it ended.
+//! Counters that a recorder keeps in a file mapped into its memory. They survive the recorder, so the process that
+//! waits for it can read them however it ended.
 //!
-//! Words of 8 bytes, little-endian. First [`HEAD`] words of the whole process, then [`SLOT`] words for each of [`SLOTS`]
-//! numbers of threads. A number that is given to one thread after another sums them up.
+//! Words are 8 bytes, little-endian. First come [`HEAD`] words for the whole process, then [`SLOT`] words for each of
+//! [`SLOTS`] thread numbers. A number that is used by one thread after another sums them up.
 //!
 //! | word of the head | |
 //! |---|---|
 //! | 0 | `KPLIVE01` |
-//! | 1 | 1 once the recorder has ended by itself |
+//! | 1 | 1 once the recorder has ended regularly |
 //! | 2 | threads that began |
-//! | 3 | of them, those that are not followed |
+//! | 3 | of these, threads that are not followed |
 //! | 4 | forks: processes that are not followed |
 //! | 5 | programs that the process became (execve), not followed |
 //! | 6 | mappings that could not be written |
@@ -29,55 +29,55 @@ use serde_json::{Value, json};
 use crate::bank::MAX_GEOMETRIES;
 use crate::geometry::Geometry;
 
-/// Word 0.
+/// Word 0 of the head: the magic number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"KPLIVE01");
-/// Words ahead of the slots: a page.
+/// Words before the slots: one page.
 pub const HEAD: usize = 512;
-/// Words of a slot.
+/// Words per slot.
 pub const SLOT: usize = 128;
-/// Numbers of threads.
+/// Number of thread numbers.
 pub const SLOTS: usize = 1 << 14;
-/// Words in all.
+/// Total number of words.
 pub const WORDS: usize = HEAD + SLOTS * SLOT;
 
-/// Words of the head.
+/// Word of the head: 1 once the recorder has ended regularly.
 pub const ENDED: usize = 1;
-/// See the module.
+/// Word of the head: threads that began.
 pub const THREADS: usize = 2;
-/// See the module.
+/// Word of the head: threads that are not followed.
 pub const NOT_FOLLOWED: usize = 3;
-/// See the module.
+/// Word of the head: forks, that is, processes that are not followed.
 pub const FORKS: usize = 4;
-/// See the module.
+/// Word of the head: programs that the process executed (execve), not followed.
 pub const EXECUTED: usize = 5;
-/// See the module.
+/// Word of the head: mappings that could not be written.
 pub const UNTOLD: usize = 6;
 
-/// Words of a slot.
+/// Word of a slot: 1 if it is or was in use.
 pub const IN_USE: usize = 0;
-/// See the module.
+/// Word of a slot: bytes of its stream.
 pub const BYTES: usize = 1;
-/// See the module.
+/// Word of a slot: bytes of its stream that could not be written.
 pub const UNWRITTEN: usize = 2;
-/// See the module.
+/// Word of a slot: instructions.
 pub const INSTRUCTIONS: usize = 3;
-/// See the module.
+/// Words of a slot: references, by kind of access.
 pub const REFERENCES: usize = 4;
-/// See the module.
+/// Words of a slot: pages looked up, by kind of access.
 pub const LOOKED_UP: usize = 7;
-/// See the module.
+/// First word of a slot's counters by geometry.
 pub const MODELS: usize = 10;
-/// Words of a geometry.
+/// Words per geometry: misses of the first and of the last level by kind of access, and entries read by walks.
 pub const MODEL: usize = 7;
 
 const _: () = assert!(MODELS + MODEL * MAX_GEOMETRIES <= SLOT);
 
-/// The file as a reader has it; what is missing at its end is 0.
+/// A reader of the file. Words missing at its end are 0.
 #[derive(Debug, Clone, Copy)]
 pub struct Live<'a>(&'a [u8]);
 
 impl<'a> Live<'a> {
-    /// Nothing if these are other bytes.
+    /// Returns `None` if the bytes are no such file.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         let live = Live(bytes);
         (live.word(0) == MAGIC).then_some(live)
@@ -98,13 +98,13 @@ impl<'a> Live<'a> {
         self.word(HEAD + slot * SLOT + word)
     }
 
-    /// Slots up to the last one in use.
+    /// Number of slots up to the last one in use.
     pub fn slots(&self) -> usize {
         let there = (self.0.len() / 8).saturating_sub(HEAD) / SLOT;
         (0..there.min(SLOTS)).rev().find(|&slot| self.slot(slot, IN_USE) != 0).map_or(0, |last| last + 1)
     }
 
-    /// All counts, as `streams/tlb/counts.json` has them.
+    /// All counters, in the form of `streams/tlb/counts.json`.
     pub fn counts(&self, geometries: &[Geometry]) -> Value {
         let vcpus: Vec<Value> = (0..self.slots()).map(|slot| self.of_slot(slot, geometries)).collect();
         json!({

@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A processor's TLBs at work: accesses in, hits and misses out.
+//! Simulates a processor's TLBs: accesses in, hits and misses out.
 //!
 //! Rules (SDM volume 3, 4.10; AMD APM volume 2, 5.5):
-//! - all arrays of a level are looked up at once, with every page size they hold, as the page size is known only to
-//!   the entry;
-//! - a hit on a lower level, or a walk, fills every level above it and the level itself;
-//! - a page that no array of the first level can hold goes there in smaller pieces; lower levels leave it out;
-//! - where several arrays of a level take a page, its number decides by the bit above the set's index;
+//! - all arrays of a level are looked up at once, for every page size that they hold, because only the entry knows the
+//!   page size;
+//! - a hit on a lower level fills every level above it; a walk fills every level;
+//! - a page that no array of the first level can hold is split into smaller pieces there; lower levels skip it;
+//! - if several arrays of a level can hold a page, the bit of its number above the set's index selects one;
 //! - a load of CR3 drops all but global entries, or none with PCIDs; INVLPG drops a page's entries of every size and
 //!   all walk caches; a change of CR4 drops all.
 
 use crate::array::{Array, key};
 use crate::geometry::{Access, Geometry, MAX_ARRAYS, PageSize};
 
-/// A page as the page tables map it.
+/// A page as mapped by the page tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Page {
     /// Its size.
     pub size: PageSize,
-    /// Marked global: loads of CR3 leave its entries.
+    /// Global: loads of CR3 keep its entries.
     pub global: bool,
 }
 
 impl Page {
-    /// An ordinary page.
+    /// A 4K page that is not global.
     pub const K4: Page = Page { size: PageSize::K4, global: false };
 }
 
-/// How far an access had to go.
+/// Result of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Found on this level, 0 the first.
+    /// Hit on this level; 0 is the first.
     Hit(u8),
-    /// Found nowhere: the page tables were walked.
+    /// Missed on all levels: the page tables were walked.
     Miss,
 }
 
-/// What was counted. Accesses that hit the first level are not: who filters them knows.
+/// Counters. Hits of the first level are not counted here; the caller that filters them counts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Misses of the first level, by access.
@@ -53,7 +53,7 @@ struct Probe {
     size: PageSize,
 }
 
-/// Few probes, in place: every access looks here.
+/// The lookups of one access, stored inline because every access reads them.
 #[derive(Debug, Clone, Copy)]
 struct Probes {
     len: u8,
@@ -74,44 +74,44 @@ impl Probes {
     }
 }
 
-/// What a level does for one kind of access.
+/// The lookups and fills of a level for one kind of access.
 #[derive(Debug, Clone)]
 struct Service {
     probes: Probes,
-    /// Those of arrays that hold something, or once did: where nothing is, nothing is looked up.
+    /// The probes of arrays that ever held an entry. Other arrays need no lookup.
     active: Probes,
-    /// Arrays that take a page, and the size it is held as, by the page's size.
+    /// By page size: the arrays that can hold such a page, and the size at which they hold it.
     takes: [Probes; 3],
 }
 
-/// Room for [`Tlb::access_all`]: places of accesses.
+/// Scratch for [`Tlb::access_all`]: indices of accesses.
 #[derive(Debug, Clone, Default)]
 struct Together {
-    /// Found on no level so far.
+    /// Accesses not found on any level so far.
     missing: Vec<u32>,
-    /// Of those, one array's.
+    /// Those among them that belong to one array.
     chosen: Vec<u32>,
-    /// By place: found on this level.
+    /// By access: true if found on this level.
     hits: Vec<bool>,
 }
 
-/// TLBs of one processor (thread).
+/// The TLBs of one processor (thread).
 #[derive(Debug, Clone)]
 pub struct Tlb {
     arrays: Vec<Array>,
     /// By level and access.
     services: Vec<[Service; 3]>,
-    /// By level of the tables, from the PDE cache up.
+    /// By level of the page tables, from the PDE cache up.
     walk: [Option<Array>; 3],
     caches_walks: bool,
     pcid: bool,
     space: u16,
-    /// Number of each address space seen, with PCIDs.
+    /// Numbers of the address spaces seen, with PCIDs.
     spaces: std::collections::HashMap<u64, u16>,
     together: Together,
     /// The page of the last access that missed the first level.
     pub page: Page,
-    /// See [`Counts`].
+    /// Misses and page table reads since the start.
     pub counts: Counts,
 }
 
@@ -150,7 +150,7 @@ impl Tlb {
         }
     }
 
-    /// One access to one page. `page` walks the page tables, and is asked only if no level has the page.
+    /// An access to one page. `page` walks the page tables; it is called only if no level has the page.
     #[inline(always)]
     pub fn access(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Outcome {
         let space = self.space_of(va);
@@ -162,9 +162,9 @@ impl Tlb {
         self.below(0, va, access, space, page)
     }
 
-    /// [`access`](Tlb::access) to 4K pages that are not global, one after another; only such pages may ever have been accessed,
-    /// in one address space. `each` gets the place of every access that missed the first level, and then of every one that
-    /// missed all.
+    /// Performs many accesses to 4K pages that are not global, one after the other, as [`access`](Tlb::access). No
+    /// other pages and no other address space may ever have been accessed. `each` gets the index of every access that
+    /// missed the first level, and then of every one that missed all levels.
     #[inline(always)]
     pub(crate) fn access_all(
         &mut self,
@@ -177,11 +177,11 @@ impl Tlb {
         let (vas, kinds) = (&vas[..all], &kinds[..all]);
         let Together { mut missing, mut chosen, mut hits } = std::mem::take(&mut self.together);
         chosen.resize(all, 0);
-        // Before the first level nothing is missing, but all is looked up.
+        // Everything is looked up on the first level, without having missed anywhere.
         missing.clear();
         let key = |i: u32| key(vas[i as usize], PageSize::K4, 0);
-        // With pages of one size, what a level holds does not depend on the others, nor an array on those beside it: one
-        // array after another.
+        // With pages of one size, a level's contents do not depend on the other levels, nor an array's on its
+        // neighbours. So arrays are processed one after the other.
         for level in 0..self.services.len() {
             let takes = [0, 1, 2].map(|kind: usize| self.services[level][kind].takes[0]);
             match (takes[0].get(), takes[1].get()) {
@@ -243,7 +243,7 @@ impl Tlb {
         self.together = Together { missing, chosen, hits };
     }
 
-    /// The size of the page at `va` that the first level holds.
+    /// The size of the page at `va` in the first level, if it is there.
     pub fn held(&mut self, va: u64, access: Access) -> Option<PageSize> {
         let space = self.space_of(va);
         let probes = self.services[0][access as usize].active.get();
@@ -255,13 +255,13 @@ impl Tlb {
         held.map(|p| p.size)
     }
 
-    /// An access that is known to have missed the first level, which is left alone.
+    /// An access that is known to have missed the first level. That level stays unchanged.
     pub fn access_below(&mut self, va: u64, access: Access, page: impl FnOnce() -> Page) -> Outcome {
         let space = self.space_of(va);
         self.below(1, va, access, space, page)
     }
 
-    /// Fills levels from `top` on.
+    /// Looks up the levels below `top`, and fills.
     #[inline(always)]
     fn below(
         &mut self,
@@ -324,7 +324,7 @@ impl Tlb {
         }
     }
 
-    /// Counts what the walk reads, and keeps it in the walk caches.
+    /// Counts the entries that the walk reads, and fills the walk caches.
     #[inline(always)]
     fn walk(&mut self, va: u64, space: u16, page: Page) {
         if self.caches_walks {
@@ -336,7 +336,7 @@ impl Tlb {
     #[inline(never)]
     fn walk_cached(&mut self, va: u64, space: u16, page: Page) {
         let mut reads = 1;
-        // Levels above the entry that maps the page: 2M pages have no page table, and so on.
+        // Levels above the entry that maps the page. For 2M pages there is no page table, and so on.
         for level in page.size as usize..3 {
             let tag = key(va >> (9 * (level + 1)), PageSize::K4, space);
             if let Some(cache) = &mut self.walk[level] {
@@ -350,13 +350,13 @@ impl Tlb {
         self.counts.walk_reads += reads;
     }
 
-    /// With PCIDs the kernel's half is the same in every space.
+    /// With PCIDs the kernel's half is common to all address spaces.
     #[inline(always)]
     fn space_of(&self, va: u64) -> u16 {
         if va >> 63 == 1 { 0 } else { self.space }
     }
 
-    /// CR3 was loaded with `space`.
+    /// CR3 was loaded with address space `space`.
     pub fn load_cr3(&mut self, space: u64) {
         if self.pcid {
             let next = self.spaces.len() as u16 + 1;
@@ -373,7 +373,7 @@ impl Tlb {
         }
     }
 
-    /// INVLPG, or a remote processor's request for it.
+    /// INVLPG, or an invalidation requested by a remote processor.
     pub fn invalidate(&mut self, va: u64) {
         let space = self.space_of(va);
         for size in PageSize::ALL {
@@ -386,7 +386,7 @@ impl Tlb {
         }
     }
 
-    /// CR4 changed, or all was dropped for another reason.
+    /// Drops all entries: CR4 changed, or for another reason.
     pub fn flush_all(&mut self) {
         for array in self.arrays.iter_mut().chain(self.walk.iter_mut().flatten()) {
             array.clear();
@@ -396,7 +396,7 @@ impl Tlb {
 
 fn service(level: &[crate::geometry::Array], base: usize, access: Access, first: bool) -> Service {
     let mut s = Service { probes: Probes::NONE, active: Probes::NONE, takes: [Probes::NONE; 3] };
-    // 4K first: nearly all pages are.
+    // 4K first, because nearly all pages are.
     for size in PageSize::ALL {
         for (i, array) in level.iter().enumerate() {
             if array.serves.contains(&access) && array.pages.contains(&size) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose memory an address is: ELF symbols, the heap, mapped regions, stacks, parts of the kernel's half.
+//! Maps addresses to memory objects: ELF symbols, the heap, mapped regions, stacks, parts of the kernel's half.
 //!
-//! In: the mappings that a run's sideband names, in order, and the mapped ELF files. Out: an object for an address of a
+//! Input: the mappings in a run's sideband, in order, and the mapped ELF files. Output: the object of an address in a
 //! process.
 //!
-//! The kernel joins neighbouring anonymous mappings, so a mapping is taken for the part of it that was not there
-//! before: two arrays from two `malloc` calls stay two objects. One that lies wholly inside another replaces that part
-//! of it (`MAP_FIXED`, `mprotect`). A mapping's end is not recorded; what is mapped in the
-//! same place later takes it over only where it reaches beyond.
+//! The kernel joins neighbouring anonymous mappings. So only the part of a mapping that was not mapped before becomes a
+//! new object: two arrays from two `malloc` calls stay two objects. A mapping that lies wholly inside another one
+//! replaces that part of it (`MAP_FIXED`, `mprotect`). The end of a mapping is not recorded. A later mapping at the
+//! same place takes it over only where it extends beyond it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,7 +18,7 @@ use crate::profile::Context;
 use crate::stream::Event;
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 
-/// What kind of thing an object is.
+/// Kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A variable, or the rest of an ELF file.
@@ -31,12 +31,12 @@ pub enum Kind {
     Stack,
     /// A part of the kernel's half.
     Kernel,
-    /// Nothing known is there.
+    /// Nothing is known to be mapped there.
     Unknown,
 }
 
 impl Kind {
-    /// As people write it.
+    /// The name shown to users.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Elf => "elf",
@@ -54,24 +54,25 @@ impl Kind {
 pub struct Object {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Kind of the object.
     pub kind: Kind,
-    /// Process it belongs to; 0 for the kernel's.
+    /// Process; 0 for the kernel.
     pub tgid: u32,
     /// First address.
     pub start: u64,
-    /// Bytes, as far as known; of allocations, the most there were at a time.
+    /// Size in bytes, as far as known. For allocations, the maximum at any time.
     pub bytes: u64,
-    /// Where it was allocated, and an address space of that code.
+    /// The allocation site, and an address space with that code.
     pub site: Option<(Site, u64)>,
 }
 
-/// Where user programs' mappings begin that the kernel places, from the top down; below are programs and their heaps.
+/// Start of the area in which the kernel places mappings of user programs, from the top down. Below are programs and
+/// their heaps.
 const MMAPS: u64 = 0x7000_0000_0000;
-/// Where QEMU's user mode places them, from the bottom up (its linux-user/mmap.c, TASK_UNMAPPED_BASE); programs and their
-/// heaps are below or above.
+/// Area in which QEMU's user mode places them, from the bottom up (its linux-user/mmap.c, TASK_UNMAPPED_BASE). Programs
+/// and their heaps are below or above.
 const QEMU_MMAPS: std::ops::Range<u64> = 0x40_0000_0000..0x5500_0000_0000;
-/// Where stacks of main threads are: 16 GiB of random offsets below the top (arch/x86/mm/mmap.c).
+/// Start of the area of main threads' stacks: 16 GiB of random offsets below the top (arch/x86/mm/mmap.c).
 const STACKS: u64 = 0x7ffb_ffe0_0000;
 /// The kernel's half (Documentation/arch/x86/x86_64/mm.rst), without address space randomisation.
 const KERNEL: [(u64, u64, &str); 7] = [
@@ -84,7 +85,7 @@ const KERNEL: [(u64, u64, &str); 7] = [
     (0, u64::MAX, "other kernel memory"),
 ];
 
-/// See the module.
+/// The objects of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Objects {
     objects: Vec<Object>,
@@ -96,7 +97,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Collects them. `file` reads a mapped file by its path in the guest.
+    /// Collects the objects. `file` reads a mapped file by its path in the guest.
     pub fn new(records: &[Record], mut file: impl FnMut(&str) -> Option<Vec<u8>>) -> Self {
         let mut o = Objects::default();
         let mut elves: HashMap<String, Option<Elf>> = HashMap::new();
@@ -119,7 +120,7 @@ impl Objects {
         o
     }
 
-    /// All of them; their numbers are places in this list.
+    /// All objects. An object's number is its index in this list.
     pub fn all(&self) -> &[Object] {
         &self.objects
     }
@@ -138,7 +139,8 @@ impl Objects {
         self.put(m.tgid, m.start, m.end, name, kind);
     }
 
-    /// Gives what is not taken of a range to an object: one of this name if there is one, else a new one.
+    /// Assigns the free parts of a range to the process's object of this kind and name if there is one, else to a new
+    /// one. A range without a name always becomes a new object.
     fn put(&mut self, tgid: u32, start: u64, end: u64, name: &str, kind: Kind) {
         let map = self.maps.entry(tgid).or_default();
         let around = map.range(..=start).next_back().map(|(&s, &(e, number))| (s, e, number));
@@ -201,7 +203,8 @@ impl Objects {
         let Some(bias) = elf.bias(m) else {
             return self.put(m.tgid, m.start, m.end, path, Kind::Elf);
         };
-        // The whole image at once, with what is zero at the start and has no file: `.bss` comes as anonymous memory.
+        // The whole image at once, including `.bss`, which is zero at the start, has no file, and is mapped as
+        // anonymous memory.
         let (low, high) = (elf.low.wrapping_add(bias), elf.high.wrapping_add(bias));
         if low >= high || self.maps.get(&m.tgid).is_some_and(|map| map.range(low..high).next().is_some()) {
             return;
@@ -216,7 +219,7 @@ impl Objects {
         self.put(m.tgid, low, high, path, Kind::Elf);
     }
 
-    /// Adds what programs allocated, in order of time: each place in the code that allocates is an object.
+    /// Adds the allocations of programs, in order of time. Each allocation site becomes an object.
     pub fn allocated(&mut self, events: impl IntoIterator<Item = (Context, Event)>) {
         for (context, event) in events {
             match event {
@@ -247,7 +250,7 @@ impl Objects {
         }
     }
 
-    /// Renames what was allocated: with the site, an address space of it and a time when it was there.
+    /// Renames the objects of allocation sites. `name` gets the site and an address space in which it was.
     pub fn name_sites(&mut self, mut name: impl FnMut(&Site, u64) -> Option<String>) {
         for object in &mut self.objects {
             if let Some(name) = object.site.as_ref().and_then(|(site, space)| name(site, *space)) {
@@ -256,7 +259,7 @@ impl Objects {
         }
     }
 
-    /// The object at an address.
+    /// The object at an address, by its number.
     pub fn find(&mut self, context: &Context, va: u64) -> u32 {
         match self.allocations.find(context.tgid, va, context.ns) {
             Some(number) => number,
@@ -264,7 +267,8 @@ impl Objects {
         }
     }
 
-    /// The same by what could be given larger pages: small allocations count as the mapping that they lie in.
+    /// Like [`Objects::find`], by the unit that could get larger pages: small allocations count as the mapping in which
+    /// they lie.
     pub fn region(&mut self, context: &Context, va: u64) -> u32 {
         match self.allocations.find(context.tgid, va, context.ns) {
             Some(number) if self.objects[number as usize].kind == Kind::Anonymous => number,
@@ -328,7 +332,7 @@ struct Variable {
     bytes: u64,
 }
 
-/// What an ELF file says of its data.
+/// The data segments and variables of an ELF file.
 struct Elf {
     /// File offset, bytes in the file, address.
     segments: Vec<(u64, u64, u64)>,
@@ -362,12 +366,12 @@ impl Elf {
         Some(Elf { segments, low, high, variables })
     }
 
-    /// What to add to the file's addresses where `m` maps it.
+    /// The difference between addresses in the mapping `m` and in the file.
     fn bias(&self, m: &Mmap) -> Option<u64> {
         let holds = |&&(offset, bytes, _): &&(u64, u64, u64)| {
             m.pgoff >= offset & !0xfff && m.pgoff < offset.saturating_add(bytes)
         };
-        // Two segments may share a page of the file: the mapping belongs to the one whose first page it is.
+        // Two segments may share a page of the file. The mapping belongs to the segment whose first page it is.
         let exact = self
             .segments
             .iter()

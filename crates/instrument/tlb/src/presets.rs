@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Geometries of processors, by name.
 //!
-//! Numbers are what one thread sees. Vendors publish sizes and ways, not indexing and replacement: sets are indexed
-//! by the low bits of the page number and replaced by LRU here, which a description of your own can change.
+//! Numbers are those of one thread. Vendors publish sizes and ways, but neither indexing nor replacement. Here sets are
+//! indexed by the low bits of the page number and replaced by LRU; your own description can change that.
 
 use crate::geometry::{Access, Array, Geometry, PageSize, Policy, WalkCaches};
 
@@ -12,7 +12,7 @@ use PageSize::{G1, K4, M2};
 /// Names of the presets.
 pub const NAMES: [&str; 5] = ["ivybridge-ep", "skylake-sp", "sapphire-rapids", "zen4", "zen5"];
 
-/// The preset used where none is named: the processor of the PTAT paper.
+/// The default preset: the processor of the PTAT paper.
 pub const DEFAULT: &str = "ivybridge-ep";
 
 const DATA: &[Access] = &[Load, Store];
@@ -23,7 +23,7 @@ fn array(entries: u32, ways: u32, pages: &[PageSize], serves: &[Access]) -> Arra
     Array { entries, ways, pages: pages.to_vec(), serves: serves.to_vec(), policy: Policy::Lru }
 }
 
-/// The preset of this name.
+/// Returns the preset of this name.
 pub fn preset(name: &str) -> Option<Geometry> {
     let (source, levels) = match name {
         // The paper's Xeon E5-2620 v2.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What misses add up to: by task, instruction, object and page, for every geometry of the stream.
+//! Sums of misses by task, instruction, object and page, for every geometry of the stream.
 
 use std::collections::HashMap;
 
@@ -11,32 +11,32 @@ use crate::stream::{Alloc, Event, Miss, Reader, StreamError};
 /// Misses of the last level, for each geometry of the stream.
 pub type Misses = [u64; MAX_GEOMETRIES];
 
-/// Where an instruction was seen first: to find its function.
+/// Misses at one instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Site {
-    /// Misses of its accesses, its own fetch included.
+    /// Misses of its accesses, including its own fetch.
     pub misses: Misses,
-    /// When it was first seen to miss.
+    /// Time of its first miss, ns. It selects the version of the code when its function is looked up.
     pub ns: u64,
 }
 
-/// A page and whose it is.
+/// A page of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageKey {
     /// Process; 0 for the kernel's half.
     pub tgid: u32,
     /// First address.
     pub start: u64,
-    /// Size.
+    /// Size of the page.
     pub size: PageSize,
 }
 
-/// See the module.
+/// Sums of misses.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
-    /// By access.
+    /// Misses by kind of access.
     pub totals: [Misses; 3],
-    /// By page size.
+    /// Misses by page size.
     pub sizes: [Misses; 3],
     /// Misses of the first level of the first geometry.
     pub first: u64,
@@ -46,15 +46,15 @@ pub struct Profile {
     pub sites: HashMap<(u64, u64), Site>,
     /// By object, as [`Objects`] numbers them.
     pub objects: Vec<Misses>,
-    /// By object: the lowest and the highest address that missed.
+    /// By object: the lowest and the highest address with a miss.
     pub extents: Vec<(u64, u64)>,
     /// By page, for the first geometry.
     pub pages: HashMap<PageKey, u64>,
-    /// Time of the first and last miss.
+    /// Times of the first and the last miss, ns.
     pub span: Option<(u64, u64)>,
 }
 
-/// The task and space a stream is in.
+/// The current task and address space of a stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Context {
     /// CR3 without its low 12 bits.
@@ -63,19 +63,19 @@ pub struct Context {
     pub pid: u32,
     /// Process id.
     pub tgid: u32,
-    /// Time, as last told.
+    /// Time of the last event with one, ns.
     pub ns: u64,
-    /// See [`Context::weight`]; 0 is 1.
+    /// Weight of a miss; 0 means 1. See [`Context::weight`].
     pub each: u64,
 }
 
 impl Context {
-    /// How many misses one stands for: more than one where they were sampled.
+    /// Number of misses that one recorded miss stands for. It exceeds 1 where misses were sampled.
     pub fn weight(&self) -> u64 {
         self.each.max(1)
     }
 
-    /// Follows an event.
+    /// Updates the context by an event.
     pub fn follow(&mut self, event: &Event) {
         match *event {
             Event::Space(cr3) => self.space = cr3 & !0xfff,
@@ -92,7 +92,7 @@ impl Context {
 /// Calls `each` for every miss of a stream, with its context.
 ///
 /// # Errors
-/// The stream cannot be read on; what came before was told.
+/// The stream is damaged. Misses before the damage were passed on.
 pub fn for_each(reader: Reader<'_>, mut each: impl FnMut(&Context, &Miss)) -> Result<(), StreamError> {
     let mut context = Context::default();
     for event in reader {
@@ -109,7 +109,7 @@ impl Profile {
     /// Adds a CPU's stream.
     ///
     /// # Errors
-    /// The stream cannot be read on; what came before was added.
+    /// The stream is damaged. Misses before the damage were added.
     pub fn add(&mut self, reader: Reader<'_>, objects: &mut Objects) -> Result<(), StreamError> {
         for_each(reader, |context, miss| self.miss(context, miss, objects))
     }
@@ -146,15 +146,16 @@ impl Profile {
         self.span = Some((begin.min(m.ns), end.max(m.ns)));
     }
 
-    /// Misses of all accesses.
+    /// Misses of all kinds of access.
     pub fn all(&self) -> Misses {
         let mut all = Misses::default();
         self.totals.iter().for_each(|t| all.iter_mut().zip(t).for_each(|(a, n)| *a += n));
         all
     }
 
-    /// The paper's figures 6 and 7 for one process and page size: entries in order of their misses, in groups of
-    /// `together` neighbours as a bus that moves 8, 32 or 64 bytes cannot tell apart; only those that missed.
+    /// Distribution of misses for the paper's figures 6 and 7, for one process and page size. Entries are in order of
+    /// their misses, in groups of `together` neighbours, which a bus that moves 8, 32 or 64 bytes cannot distinguish.
+    /// Only entries that missed are included.
     pub fn distribution(&self, tgid: Option<u32>, size: PageSize, together: u64) -> Distribution {
         let mut groups: HashMap<(u32, u64), u64> = HashMap::new();
         for (key, n) in &self.pages {

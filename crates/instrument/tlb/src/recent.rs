@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which accesses a replay with other page sizes needs, besides misses: a filter.
+//! A filter for the accesses that a replay with other page sizes needs besides misses.
 //!
-//! An access to what was used last in its set changes nothing in an LRU set (trace stripping: Puzak 1985; Wang, Baer
-//! 1991). So an access may be left out of a stream if its page was the last of its set in every array of the first level
-//! that the page could be held in, whatever its size. What passes is enough to follow such arrays exactly, and any with a
-//! multiple of their sets, as if every access had been there. 1G pages are left out of account: their arrays are small,
-//! and whoever has more of them active than those hold sees a prediction that is not exact.
+//! An access to the entry used last in its set changes nothing in an LRU set (trace stripping: Puzak 1985; Wang, Baer
+//! 1991). So an access may be dropped from a stream if its page was the last of its set in every array of the first
+//! level that could hold the page, whatever its size. The remaining accesses suffice to simulate such arrays exactly,
+//! and any with a multiple of their sets. 1G pages are ignored: their arrays are small, and with more active 1G pages
+//! than those hold, a prediction is not exact.
 
 use crate::geometry::{Access, Geometry, PageSize};
 
-/// An array that a replay follows.
+/// An array that a replay simulates.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    /// Bits of a page.
+    /// Bits of an address within a page.
     pub shift: u32,
-    /// Sets less one.
+    /// Number of sets less one.
     pub mask: u64,
-    /// First slot.
+    /// Index of its first slot.
     pub first: usize,
 }
 
-/// See the module.
+/// The filter's state.
 #[derive(Debug, Clone)]
 pub(crate) struct Recent {
     /// By kind of access.
@@ -32,7 +32,7 @@ pub(crate) struct Recent {
 const NONE: u64 = u64::MAX;
 
 impl Recent {
-    /// For the first level of a geometry. Arrays that serve code alone are followed by no replay.
+    /// A filter for the first level of a geometry. A replay does not simulate arrays for code alone.
     pub fn new(geometry: &Geometry) -> Self {
         let mut places = [const { Vec::new() }; 3];
         let mut slots = 0;
@@ -41,7 +41,8 @@ impl Recent {
                 continue;
             }
             let sets = u64::from(array.sets());
-            // Pages of several sizes, or sets that no mask tells: only the same page again is left out.
+            // An array for several page sizes, or whose sets are no power of two: only repeated accesses to the same
+            // page are dropped.
             let (shift, mask) = match array.pages.as_slice() {
                 [one] if sets.is_power_of_two() => (one.shift(), sets - 1),
                 _ => (PageSize::K4.shift(), 0),
@@ -54,17 +55,17 @@ impl Recent {
         Recent { places, slots: vec![NONE; slots] }
     }
 
-    /// What an access of this kind is compared with.
+    /// The arrays with which an access of this kind is compared.
     pub fn places(&self, access: Access) -> &[Place] {
         &self.places[access as usize]
     }
 
-    /// Slots of all places.
+    /// Number of slots of all arrays.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Takes note of an access; whether a replay needs it.
+    /// Records an access. Returns true if a replay needs it.
     #[inline(always)]
     pub fn is_needed(&mut self, va: u64, access: Access) -> bool {
         let mut needed = false;
@@ -77,7 +78,7 @@ impl Recent {
         needed
     }
 
-    /// The same addresses mean other pages from here on.
+    /// The same addresses refer to other pages from here on.
     pub fn forget(&mut self) {
         self.slots.fill(NONE);
     }

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The filter in front of models that take many accesses at once ([`crate::Bank::look_up_many`]): of accesses to data in
-//! 4K pages, those that change something, or that a replay with other page sizes needs (`recent`).
+//! The filter in front of models that process many accesses at once ([`crate::Bank::look_up_many`]). Of accesses to
+//! data in 4K pages, it passes those that change a model's state, and those that a replay with other page sizes needs
+//! (`recent`).
 //!
-//! An access to the page that was the last one of its set changes nothing in that set, whatever is replaced there. Sets are
-//! told by a page number's low bits, so the last page of each of 2^n sets, where every first-level array of every geometry
-//! has a multiple of that many, leaves out nothing that matters: such an access finds its page the last one of its set in
-//! all of them. Where loads and stores have arrays of their own, the same page by the other kind passes; where data shares
-//! an array with code, everything passes once after a fetch.
+//! An access to the last page of its set changes nothing in that set, whatever the replacement policy. A set is
+//! determined by the low bits of the page number. The filter remembers the last page of each of 2^n sets, where every
+//! first-level array of every geometry has a multiple of 2^n sets. So if an access finds its page there, the page was
+//! the last of its set in all of these arrays, and the access can be dropped. If loads and stores have separate arrays,
+//! the same page passes when the kind changes. If data shares an array with code, everything passes once after a fetch.
 
 use crate::geometry::{Access, Array, Geometry, PageSize};
 use crate::recent::{self, Recent};
 
-/// Of a mark: a model must be asked.
+/// Bit of a mark: the models must process the access.
 const ASK: u32 = 1 << 17;
-/// Of a mark: a replay needs the access.
+/// Bit of a mark: a replay needs the access.
 pub(crate) const NEEDED: u32 = 1 << 16;
 
-/// Places that one access is compared with: the models' sets, and each array that a replay follows.
+/// Maximum of slots with which one access is compared: the models' sets, and each array that a replay follows.
 pub const WIDEST: usize = 1 + crate::geometry::MAX_ARRAYS;
 
 const NONE: u64 = u64::MAX;
@@ -24,30 +25,30 @@ const NONE: u64 = u64::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     shift: u32,
-    /// 1 if loads and stores are told apart.
+    /// 1 if loads and stores are distinguished.
     kind: u64,
     mask: u64,
     first: usize,
     mark: u32,
 }
 
-/// See the module.
+/// The filter.
 #[derive(Debug, Clone)]
 pub struct Sieve {
-    /// Of loads and of stores.
+    /// Slots for loads and for stores.
     places: [[Place; WIDEST]; 2],
     width: usize,
-    /// Of the sets of the models.
+    /// Number of sets for the models.
     sets: usize,
     slots: Vec<u64>,
-    /// Data and code are looked up in one array.
+    /// Data and code share an array.
     shared: bool,
-    /// Of fetches: what they do to arrays that a replay follows.
+    /// Slots for fetches: their effect on arrays that a replay follows.
     fetched: Vec<Place>,
 }
 
 impl Sieve {
-    /// For these geometries; `replayed` if what is told is to be enough for replays.
+    /// A filter for these geometries. `replayed` is true if its output must suffice for replays.
     pub fn new(geometries: &[Geometry], replayed: bool) -> Self {
         let first = || geometries.iter().filter_map(|g| g.levels.first()).flatten();
         let serves = |a: &Array, access| a.serves.contains(&access);
@@ -59,7 +60,7 @@ impl Sieve {
         let bits = first().filter(data).map(|a| a.sets().trailing_zeros()).min().unwrap_or(0);
         let sets = 1 << bits;
         let models = Place { shift: 12, kind: u64::from(split), mask: sets as u64 - 1, first: 0, mark: ASK };
-        // Slot `sets` is for places that are none.
+        // Slot `sets` belongs to no set.
         let nowhere = Place { shift: 63, kind: 0, mask: 0, first: sets, mark: 0 };
         let recent = geometries.first().filter(|_| replayed).map(Recent::new);
         let of = |access: Access| {
@@ -78,7 +79,7 @@ impl Sieve {
             all[0] = models;
             let mut count = 1;
             for place in of(access) {
-                // The same pages, in the same slots: one comparison serves both.
+                // The same pages in the same slots: one comparison serves both.
                 if !split && !shared && (place.shift, place.mask) == (models.shift, models.mask) {
                     all[0].mark |= NEEDED;
                 } else if let Some(to) = all.get_mut(count) {
@@ -93,22 +94,23 @@ impl Sieve {
         Sieve { places, width, sets, slots, shared, fetched: of(Access::Fetch).collect() }
     }
 
-    /// How many places an access is compared with: the `N` of [`at_work`](Sieve::at_work) is this, or more.
+    /// Number of slots with which an access is compared. The `N` of [`at_work`](Sieve::at_work) must be at least this.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Whether loads and stores are compared with the same places: then [`at_work`](Sieve::at_work) may be told so.
+    /// Returns true if loads and stores are compared with the same slots. Then `UNIFORM` of [`at_work`](Sieve::at_work)
+    /// may be true.
     pub fn is_uniform(&self) -> bool {
         self.places[0] == self.places[1]
     }
 
-    /// Whether a fetch matters to data, and the other way round.
+    /// Returns true if a fetch affects data, and the other way round.
     pub fn is_shared(&self) -> bool {
         self.shared
     }
 
-    /// For many accesses on end.
+    /// Borrows the filter for many accesses in a row.
     #[inline(always)]
     pub fn at_work<const N: usize, const UNIFORM: bool>(&mut self) -> AtWork<'_, N, UNIFORM> {
         AtWork {
@@ -126,25 +128,25 @@ impl Place {
         let page = va >> self.shift;
         let this = page << 1 | store & self.kind;
         let slot = &mut slots[self.first + (page & self.mask) as usize];
-        // No branch: nobody could predict it.
+        // Without a branch, which would be unpredictable.
         let other = u32::from(*slot != this).wrapping_neg();
         *slot = this;
         self.mark & other
     }
 }
 
-/// A [`Sieve`] whose places the compiler may keep in registers.
+/// A [`Sieve`] whose fields the compiler may keep in registers.
 #[derive(Debug)]
 pub struct AtWork<'a, const N: usize, const UNIFORM: bool> {
     places: [[Place; N]; 2],
     slots: &'a mut [u64],
-    /// Slots that mean nothing after a fetch.
+    /// Number of slots that become invalid after a fetch.
     of_models: usize,
     fetched: &'a [Place],
 }
 
 impl<const N: usize, const UNIFORM: bool> AtWork<'_, N, UNIFORM> {
-    /// An access to data. 0: it can be left out. Else the mark that the models want with it.
+    /// Filters an access to data. Returns 0 if it can be dropped, else the mark for the models.
     #[inline(always)]
     pub fn data(&mut self, va: u64, store: bool) -> u32 {
         let store = u64::from(store);
@@ -152,8 +154,8 @@ impl<const N: usize, const UNIFORM: bool> AtWork<'_, N, UNIFORM> {
         places.iter().fold(0, |mark, place| mark | place.note(self.slots, va, store))
     }
 
-    /// Code is fetched from another page than the last one, or accesses to data passed since, where they
-    /// [share](Sieve::is_shared) an array; the mark.
+    /// Reports a fetch from another page than the last, or one after accesses to data passed, if they
+    /// [share](Sieve::is_shared) an array. Returns the mark.
     #[cold]
     pub fn fetch(&mut self, va: u64) -> u32 {
         self.slots[..self.of_models].fill(NONE);

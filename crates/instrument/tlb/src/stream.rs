@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The stream of misses that a recorder writes: compact, in order of time, read back one by one.
 //!
-//! | bytes | what |
+//! | bytes | contents |
 //! |---|---|
 //! | 8 | `KPTLB001` |
 //! | 4 | length of the header, little-endian |
@@ -9,26 +9,26 @@
 //!
 //! Then events. Numbers are LEB128; differences, from the last miss, are zigzag-coded (`n << 1 ^ n >> 63`).
 //!
-//! | first byte | then | what |
+//! | first byte | then | meaning |
 //! |---|---|---|
-//! | `access \| size << 2 \| last << 4 \| more << 5`, access 0 load, 1 store, 2 fetch; size 0 4K, 1 2M, 2 1G | if `more`: a byte of geometries whose first level missed, a byte of those whose last did; time (ns), difference; address, difference; instruction, difference | a miss of the first level of the first geometry (of the last too, if `last`), or what the two bytes say |
-//! | `access \| size << 2 \| 64` | address, difference | an access that hit, which a replay with other page sizes needs (`recent`) |
+//! | `access \| size << 2 \| last << 4 \| more << 5`, access 0 load, 1 store, 2 fetch; size 0 4K, 1 2M, 2 1G | if `more`: a byte of geometries whose first level missed, a byte of those whose last did; time (ns), difference; address, difference; instruction, difference | without `more`: a miss of the first level of the first geometry, and of its last if `last`; with `more`: the misses in the two bytes |
+//! | `access \| size << 2 \| 64` | address, difference | a hit that a replay with other page sizes needs (`recent`) |
 //! | 3 | CR3 | the address space from here on |
 //! | 11 | address | INVLPG |
 //! | 15 | | all entries were dropped (CR4 was loaded, or observation began) |
-//! | 19 | address | a page fault begins; what follows is its handling |
-//! | 23 | | it ends |
-//! | 27 | function (see [`crate::allocs`]); time, difference; address, difference; bytes; three addresses, 0 if not known: where the call returns to, and its caller's, and so on | memory was allocated |
-//! | 31 | time, difference; address, difference; bytes, 0 for all of the allocation | memory was given back |
+//! | 19 | address | a page fault begins; its handling follows |
+//! | 23 | | the page fault ends |
+//! | 27 | function (see [`crate::allocs`]); time, difference; address, difference; bytes; three addresses, 0 if not known: the return address of the call, of its caller, and so on | memory was allocated |
+//! | 31 | time, difference; address, difference; bytes, 0 for all of the allocation | memory was freed |
 //! | 7 | thread id, process id | the task from here on |
-//! | 39 | address, difference from the last such | where the page table entry lies that the next miss was answered by |
-//! | 35 | a number, not 0 | what follows was sampled: from here on, each miss stands for so many |
+//! | 39 | address, difference from the last such | address of the page table entry that answers the next miss |
+//! | 35 | a number, not 0 | sampling: from here on, each miss stands for this many |
 
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Access, Geometry, PageSize};
 
-/// What a stream begins with.
+/// Magic number of a stream.
 pub const MAGIC: &[u8; 8] = b"KPTLB001";
 
 const SPACE: u8 = 3;
@@ -48,20 +48,20 @@ const TOUCH: u8 = 1 << 6;
 /// The stream's header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// The geometries modelled; bit n of a miss is the n-th.
+    /// The geometries modelled. Bit n of a miss belongs to the n-th.
     pub geometries: Vec<Geometry>,
 }
 
 /// A miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miss {
-    /// When.
+    /// Time, ns.
     pub ns: u64,
     /// Address accessed.
     pub va: u64,
     /// Address of the instruction.
     pub ip: u64,
-    /// How.
+    /// Kind of access.
     pub access: Access,
     /// The page's size.
     pub size: PageSize,
@@ -71,18 +71,18 @@ pub struct Miss {
     pub last: u8,
 }
 
-/// A piece of memory that a program asked for.
+/// An allocation of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alloc {
-    /// When.
+    /// Time, ns.
     pub ns: u64,
-    /// Place of the function in [`crate::allocs::FUNCTIONS`].
+    /// Index of the function in [`crate::allocs::FUNCTIONS`].
     pub function: u8,
-    /// Where it is.
+    /// Address of the memory.
     pub va: u64,
-    /// Bytes asked for.
+    /// Number of bytes requested.
     pub bytes: u64,
-    /// Where the call returns to, its caller returns to, and so on; 0 where not known.
+    /// Return addresses of the call, of its caller, and so on; 0 where unknown.
     pub frames: [u64; 3],
 }
 
@@ -95,12 +95,12 @@ pub enum Event {
     Touch {
         /// Address accessed.
         va: u64,
-        /// How.
+        /// Kind of access.
         access: Access,
         /// The page's size.
         size: PageSize,
     },
-    /// CR3 is this.
+    /// CR3 has this value.
     Space(u64),
     /// INVLPG of this address.
     Invalidate(u64),
@@ -108,22 +108,22 @@ pub enum Event {
     Flush,
     /// A page fault at this address begins.
     Fault(u64),
-    /// It is handled.
+    /// The page fault's handling ends.
     FaultEnd,
     /// Memory was allocated.
     Alloc(Alloc),
-    /// Memory was given back.
+    /// Memory was freed.
     Free {
-        /// When.
+        /// Time, ns.
         ns: u64,
-        /// Where.
+        /// Its address.
         va: u64,
-        /// How much; 0 for all that was allocated there.
+        /// Number of bytes; 0 for the whole allocation.
         bytes: u64,
     },
-    /// Each miss stands for so many, from here on.
+    /// From here on, each miss stands for this many.
     Weight(u64),
-    /// The next miss's page table entry lies at this physical address.
+    /// Physical address of the page table entry for the next miss.
     Entry(u64),
     /// This task runs.
     Task {
@@ -141,17 +141,17 @@ struct Place {
     ip: u64,
 }
 
-/// Writes a stream into memory; take `bytes` as often as you like.
+/// Writes a stream in memory. `bytes` may be taken at any time.
 #[derive(Debug)]
 pub struct Writer {
-    /// What was written and not yet taken.
+    /// The bytes written and not taken yet.
     pub bytes: Vec<u8>,
     at: Place,
     entry: u64,
 }
 
 impl Writer {
-    /// A stream with its header.
+    /// A stream with this header.
     pub fn new(geometries: &[Geometry]) -> Self {
         let header = Header { geometries: geometries.to_vec() };
         let json = serde_json::to_vec(&header).unwrap_or_default();
@@ -209,7 +209,7 @@ impl Writer {
         }
     }
 
-    /// Adds misses and touches on end, for which there is no quicker way.
+    /// Adds misses and touches in a row, the fastest way.
     #[inline(always)]
     pub fn many(&mut self, add: impl FnOnce(&mut Many<MANY>)) {
         self.room_for(add);
@@ -243,12 +243,13 @@ impl Writer {
     }
 }
 
-/// Room for one event: three bytes, three numbers of at most ten, and as much behind them as a number is written at once.
+/// Bytes reserved for one event: three bytes, three numbers of at most ten, and the excess that writing a number
+/// touches.
 const SHORT: usize = 48;
-/// Room for what is not yet part of a stream.
+/// Bytes reserved for events that are not part of a stream yet.
 pub const MANY: usize = 1024;
 
-/// Adds events without looking at the stream's room for each of their bytes. See [`Writer::many`].
+/// Adds events without a capacity check for each byte. See [`Writer::many`].
 #[derive(Debug)]
 pub struct Many<'a, const ROOM: usize> {
     bytes: [u8; ROOM],
@@ -310,7 +311,8 @@ impl<const ROOM: usize> Many<'_, ROOM> {
         self.number((d << 1 ^ d >> 63) as u64);
     }
 
-    /// Of at most eight bytes without a branch for each: its groups of seven bits are drawn apart.
+    /// Appends a number as LEB128. A number of at most eight bytes takes no branch for each byte: its groups of seven
+    /// bits are spread by shifts.
     #[inline(always)]
     fn number(&mut self, mut n: u64) {
         if n >> 56 == 0 {
@@ -334,17 +336,17 @@ impl<const ROOM: usize> Many<'_, ROOM> {
     }
 }
 
-/// Why a stream cannot be read on.
+/// Error in a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("byte {offset}: {what}")]
 pub struct StreamError {
-    /// Where.
+    /// Byte offset.
     pub offset: usize,
-    /// What was expected and is not there.
+    /// The expected contents, which are missing.
     pub what: String,
 }
 
-/// Reads a stream: an iterator over events, which ends at the end or behind the first error.
+/// Reads a stream: an iterator over events. It ends at the end, or after the first error.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -378,7 +380,7 @@ impl<'a> Reader<'a> {
         Ok(Reader { bytes, offset: 12 + json.len(), at: Place::default(), entry: 0, header })
     }
 
-    /// The header.
+    /// Returns the stream's header.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -541,7 +543,7 @@ mod tests {
             events.iter().for_each(|e| w.event(e));
             let r = Reader::new(&w.bytes).unwrap();
             prop_assert_eq!(r.map(Result::unwrap).collect::<Vec<_>>(), events.clone());
-            // Cut anywhere: what was whole, then at most one error.
+            // Truncated anywhere, the stream gives its complete events and then at most one error.
             for cut in begin..w.bytes.len() {
                 let got: Vec<_> = Reader::new(&w.bytes[..cut]).unwrap().collect();
                 let good = got.iter().filter(|e| e.is_ok()).count();

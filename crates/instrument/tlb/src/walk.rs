@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page walk of 4-level paging (SDM volume 3, 4.5): CR3, an address and a way to read physical memory in, the page
-//! and where its entry lies out.
+//! The page walk of 4-level paging (SDM volume 3, 4.5). Input: CR3, an address and a function that reads physical
+//! memory. Output: the page, and the address of its entry.
 
 use crate::geometry::PageSize;
 use crate::model::Page;
@@ -8,21 +8,21 @@ use crate::model::Page;
 const PRESENT: u64 = 1;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
-/// Bits 51 to 12: where the next table, or the page, begins.
+/// Bits 51 to 12: the address of the next table, or of the page.
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
 /// A mapped page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
-    /// Size, and whether it is global.
+    /// Its size, and whether it is global.
     pub page: Page,
     /// Physical address of the entry that maps it.
     pub entry: u64,
-    /// Physical address that the virtual one stands for.
+    /// Physical address to which the virtual one translates.
     pub physical: u64,
 }
 
-/// Walks; nothing if an entry is not present, or memory cannot be read.
+/// Walks the tables. Returns `None` if an entry is not present, or if memory cannot be read.
 pub fn walk(cr3: u64, va: u64, mut read: impl FnMut(u64) -> Option<u64>) -> Option<Mapping> {
     let mut table = cr3 & FRAME;
     for level in (0..4).rev() {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the misses would be with other pages: a recorded stream runs through the models again, with some objects'
-//! pages taken for larger ones.
+//! Predicts the misses with other page sizes: replays a recorded stream through the models, with larger pages for some
+//! objects.
 //!
-//! The stream holds every miss of the first level, and of the hits those that matter to a first level of the same sets
-//! (see `recent`). So data are looked up as if every access were there: exactly, as long as the first level's arrays are
-//! LRU and have the recorded sets or a multiple of them. Code keeps its pages and its arrays of the first level, so its
-//! recorded misses of the first level are looked up from the second level on. What the kernel did for page faults that a
-//! larger page would not have is left out. docs/tlb.md holds predictions against
-//! measurements.
+//! The stream holds every miss of the first level, and those hits that matter to a first level with the same sets (see
+//! `recent`). So accesses to data are looked up as if all were recorded. This is exact as long as the first level's
+//! arrays are LRU and have the recorded number of sets or a multiple of it. Code keeps its pages and its arrays of the
+//! first level, so its recorded first-level misses are looked up from the second level on. The kernel's work for page
+//! faults that would not happen with larger pages is left out. docs/tlb.md compares predictions with measurements.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,19 +16,19 @@ use crate::objects::{Kind, Objects};
 use crate::profile::Context;
 use crate::stream::{Event, Miss, Reader, StreamError};
 
-/// Which pages are another size.
+/// Selects the pages whose size changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// None.
+    /// No pages.
     Nothing,
-    /// Those of one object.
+    /// The pages of one object.
     One(u32, PageSize),
-    /// Those of all objects of programs: data, not code.
+    /// The pages of all data objects of programs, not of code.
     All(PageSize),
 }
 
 impl Change {
-    /// What the pages of each object become, if anything. Objects that are met later are the kernel's, or nobody's.
+    /// The new page size of each object, if any. Objects found later belong to the kernel or to nobody.
     fn sizes(self, objects: &Objects) -> Vec<Option<PageSize>> {
         let of = |(number, kind): (u32, Kind)| match self {
             Change::One(which, to) if which == number => Some(to),
@@ -40,7 +39,7 @@ impl Change {
     }
 }
 
-/// An event as replays need it. Whose memory it is about is found once for all of them.
+/// An event in the form for replays. Its object is looked up once for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Access { va: u64, object: u32, access: Access, size: PageSize, missed: bool },
@@ -54,7 +53,7 @@ enum Step {
 
 const _: () = assert!(size_of::<Step>() == 16);
 
-/// Steps that are replayed at a time: little enough to stay in a processor's cache for all replays.
+/// Number of steps per batch: few enough to stay in a processor's cache for all replays.
 const STEPS: usize = 1 << 16;
 
 /// Reads a stream as steps.
@@ -64,7 +63,7 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// Fills `to` with the next ones; none at the end.
+    /// Fills `to` with the next steps; none at the end.
     fn next(&mut self, objects: &mut Objects, to: &mut Vec<Step>) -> Result<(), StreamError> {
         to.clear();
         while to.len() < STEPS {
@@ -107,19 +106,19 @@ impl Steps<'_> {
     }
 }
 
-/// One change, and a stream's TLBs with it.
+/// One change, with the TLBs of one stream.
 struct Replay {
-    /// By object: what its pages become.
+    /// The new page size by object.
     sizes: Vec<Option<PageSize>>,
     tlb: Tlb,
-    /// Code's misses of the first level are the recorded ones.
+    /// True if the recorded first-level misses of code are used.
     code_apart: bool,
     tgid: u32,
-    /// A large page takes one page fault where small ones took many: pages that had theirs.
+    /// Pages that had their page fault already: a large page takes one fault where small ones took many.
     faulted: HashSet<(u32, u64)>,
-    /// Within a page fault that would not be.
+    /// True inside a page fault that would not happen.
     inside: bool,
-    /// By object.
+    /// Misses by object.
     misses: Vec<u64>,
 }
 
@@ -140,7 +139,7 @@ impl Replay {
                     let to = self.becomes(object);
                     self.inside = to.is_some_and(|to| !self.faulted.insert((self.tgid, va >> to.shift())));
                 }
-                // A fault that waits lets others run.
+                // A fault that waits lets other tasks run.
                 Step::Task { tgid } => (self.tgid, self.inside) = (tgid, false),
                 Step::FaultEnd => self.inside = false,
                 _ if self.inside => {}
@@ -173,14 +172,14 @@ impl Replay {
     }
 }
 
-/// Misses with a change, by object; with the number of the object that missed.
+/// Misses by number of the object, with a change.
 pub type ByObject = HashMap<u32, u64>;
 
-/// Runs a CPU's stream through fresh TLBs, once for each of `changes`, and adds their misses to `misses`, which is as long.
-/// The stream is read once.
+/// Replays a CPU's stream through fresh TLBs, once for each change, and adds the misses to `misses`, which has the same
+/// length. The stream is read once.
 ///
 /// # Errors
-/// The stream cannot be read on; what came before was added.
+/// The stream is damaged. Misses before the damage were added.
 pub fn replay(
     reader: Reader<'_>,
     geometry: &Geometry,
@@ -188,7 +187,8 @@ pub fn replay(
     changes: &[Change],
     misses: &mut [ByObject],
 ) -> Result<(), StreamError> {
-    // Code's misses of the first level are the recorded ones, if that is the recorded level and holds no data.
+    // The recorded first-level misses of code are valid if the first level is the recorded one and has no array for
+    // both code and data.
     let recorded = reader.header().geometries.first().and_then(|g| g.levels.first());
     let alone = |a: &Array| a.serves == [Access::Fetch] || !a.serves.contains(&Access::Fetch);
     let code_apart =
@@ -206,7 +206,7 @@ pub fn replay(
                 let now = &now;
                 scope.spawn(move || part.iter_mut().for_each(|replay| replay.run(now)));
             }
-            // The steps behind these are read meanwhile.
+            // The next steps are read meanwhile.
             match result {
                 Ok(()) => result = steps.next(objects, &mut next),
                 Err(_) => next.clear(),
@@ -222,28 +222,28 @@ pub fn replay(
     result
 }
 
-/// How ranges of 2 MiB of an object began to be used.
+/// The first uses of an object's 2 MiB ranges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ranges {
-    /// Ranges whose first page fault was recorded.
+    /// Number of ranges whose first page fault was recorded.
     pub all: u64,
-    /// Of them, those that were read first. There the kernel maps its huge zero page, if huge pages are enabled, and at
-    /// the first write small pages, so that a prediction for huge pages does not hold.
+    /// Of these, the ranges that were read first. If huge pages are enabled, the kernel maps its huge zero page there,
+    /// and small pages at the first write. So a prediction for huge pages does not hold.
     pub read: u64,
 }
 
-/// [`Ranges`] by object; of objects without a recorded page fault nothing is known.
+/// [`Ranges`] by object. Objects without a recorded page fault are absent.
 pub type Begun = HashMap<u32, Ranges>;
 
-/// Finds how ranges began to be used, from the first page fault in each.
+/// Counts the first uses of ranges, by the first page fault in each.
 ///
 /// # Errors
-/// The stream cannot be read on; what came before was added.
+/// The stream is damaged. Faults before the damage were added.
 pub fn begun(reader: Reader<'_>, objects: &mut Objects, all: &mut Begun) -> Result<(), StreamError> {
     let shift = PageSize::M2.shift();
     let mut context = Context::default();
     let mut seen = HashSet::new();
-    // A fault, and whose: the access that faulted is told behind it.
+    // Faults with their object. The access that faulted comes later in the stream.
     let mut faulted: HashMap<(u32, u64), u32> = HashMap::new();
     for event in reader {
         let event = event?;
@@ -266,7 +266,7 @@ pub fn begun(reader: Reader<'_>, objects: &mut Objects, all: &mut Begun) -> Resu
     Ok(())
 }
 
-/// Whether `madvise` or hugetlbfs can give such an object huge pages.
+/// Returns true if `madvise` or hugetlbfs can give such an object huge pages.
 pub fn may_be_huge(kind: Kind) -> bool {
     matches!(kind, Kind::Elf | Kind::Heap | Kind::Anonymous)
 }
@@ -287,7 +287,7 @@ mod tests {
         writer.event(&Event::Task { pid: 7, tgid: 7 });
         let mut use_of = |va: u64, access| {
             writer.event(&Event::Fault(va));
-            // The kernel's own, while it handles the fault.
+            // The kernel's own access, while it handles the fault.
             let kernel = Miss { ns: 1, va: !0xfff, ip: !0, access, size: PageSize::K4, first: 1, last: 1 };
             writer.event(&Event::Miss(kernel));
             writer.event(&Event::FaultEnd);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bus traces: files there and back, boards merged, and what each access meant, to the count.
+//! Bus traces: files written and read back, boards merged, and the exact count of each meaning.
 
 use kprism_tlb::PageSize;
 use kprism_tlb::bus::mappings::{self, Form, Record};
@@ -11,8 +11,8 @@ use proptest::prelude::*;
 const REGION: (u64, u64) = (0x1_0000_0000, 0x1_1000_0000);
 const HEADER: Header = Header { board: 0, hz: 1_000_000_000, values: true };
 
-/// A program's life on the bus, as stock Linux 6.12 makes it: tables cleared, pages faulted in one by one, `rounds`
-/// reads of all pages in order, exit.
+/// A program's life on the bus, as with stock Linux 6.12: tables are cleared, pages are faulted in one by one, all
+/// pages are read in order for `rounds` rounds, the process exits.
 struct Life {
     time: u64,
     accesses: Vec<Access>,
@@ -33,7 +33,7 @@ impl Life {
         self.go(Kind::Read, address, 8, value, 5_000);
     }
 
-    /// `rounds` walks over `pages` pages from `va` on, tables from `table` on.
+    /// `rounds` walks over `pages` pages from `va` on, with tables from `table` on.
     fn run(
         &mut self,
         pid: u32,
@@ -54,7 +54,7 @@ impl Life {
                 self.records.push(Record::Table { time: self.time + 1, pid, size, va, table: entry(i) });
                 self.time += 2;
             }
-            // The walk that faults, the kernel's two looks, its write; the walk that succeeds.
+            // The walk that faults, two reads by the kernel, its write, and the walk that succeeds.
             self.read(entry(i), 0);
             self.read(entry(i), 0);
             self.go(Kind::Read, entry(i), 8, 0, 100);
@@ -78,7 +78,7 @@ impl Life {
 fn through_files(life: &Life, boards: u32) -> (Vec<trace::Access>, Vec<Record>) {
     let mut writers: Vec<_> =
         (0..boards).map(|board| trace::Writer::new(Header { board, ..HEADER })).collect();
-    // Boards hold interleaved pages.
+    // Each board holds every n-th page.
     life.accesses.iter().for_each(|a| writers[(a.address >> 12) as usize % boards as usize].access(a));
     let readers = writers.iter().map(|w| trace::Reader::new(&w.bytes).unwrap()).collect();
     let mut merge = Merge::new(readers).unwrap();
@@ -149,7 +149,7 @@ fn the_papers_records_name_pages() {
     assert!(w.record(&map) && w.record(&huge));
     assert_eq!(w.bytes.len(), 8 + 4 * 13);
     assert_eq!(w.bytes[8..21], [1, 7, 0, 0, 0, 0xcd, 0xab, 0, 0x45, 0x23, 0xf1, 0xff, 0x07]);
-    // What does not fit is not written: more than 64 GiB, ends, times.
+    // Records that this form cannot hold are not written: more than 64 GiB, ends, times.
     let too_high = Record::Map { time: 0, pid: 7, size: PageSize::K4, va: 0x1000, physical: 1 << 36, entry };
     assert!(!w.record(&too_high) && !w.record(&Record::Exit { time: 0, pid: 7 }));
     let bare: Vec<_> = mappings::Reader::bare(&w.bytes[8..]).collect();
@@ -172,7 +172,7 @@ fn damage_is_located() {
     assert_eq!(last.offset, w.bytes.len() - 24);
     let error = trace::Reader::new(b"KPBUS002").unwrap_err();
     assert_eq!(error.to_string(), "byte 0: expected KPBUS001");
-    // An entry's record went missing: the pair after it is found out.
+    // The record of an entry is missing. The pair after it is detected.
     let mut m = mappings::Writer::new(Form::Narrow);
     for pid in 1..4 {
         let entry = REGION.0 + u64::from(pid) * 8;
@@ -197,7 +197,7 @@ fn tables_out_of_the_region_and_unknown_ones_are_told() {
     assert_eq!((counts.outside, counts.unknown, counts.all()), (1, 1, 2));
 }
 
-/// The walker reads an entry and sets its accessed bit: a miss. The kernel changes more: none.
+/// The walker reads an entry and sets its accessed bit: a miss. If the kernel changes more bits, it is not one.
 #[test]
 fn the_walkers_bits_are_told_from_the_kernels() {
     let entry = REGION.0;
@@ -237,7 +237,7 @@ fn qemus_lines_are_accesses_and_records() {
     let base = 1_700_000_000_000_000_000;
     let told = words(&mut m, 3, [5 | 130 << 32, 0x7f00_0000_0000, REGION.0 + 0x1000]);
     let (size, va, table) = (PageSize::K4, 0x7f00_0000_0000, REGION.0 + 0x1000);
-    // Of the three words of one microsecond the last is two nanoseconds later.
+    // Of the three words in one microsecond, the last is two nanoseconds later.
     assert_eq!(told, Told::Record(Record::Table { time: base + 3002, pid: 130, size, va, table }));
     let told = m.line(line(3, "read", table + 8, 0x67, 8).as_bytes());
     let access = Access {
@@ -256,7 +256,7 @@ fn qemus_lines_are_accesses_and_records() {
     let vma = &m.vmas[0];
     assert_eq!((vma.pid, vma.start, vma.end, vma.offset), (130, 0x1000, 0x3000, 0x5000));
     assert_eq!((vma.executable, vma.path.as_slice()), (true, b"/bin/cat".as_slice()));
-    // What is damaged, or of another device, is counted.
+    // Damaged lines, and those of other devices, are counted.
     for bad in
         ["", "garbage", "7@1.5:memory_region_ops_read cpu 0 mr 0x1 addr 0x", "7@99999999999999999999.0:x"]
     {
@@ -265,7 +265,7 @@ fn qemus_lines_are_accesses_and_records() {
     assert_eq!((m.others, m.unknown), (4, 0));
 }
 
-/// One thread is in the kernel and reads tables, another one of the same process walks on another CPU.
+/// One thread is in the kernel and reads tables, while another one of the same process walks on another CPU.
 #[test]
 fn a_scan_on_a_cpu_is_that_cpus_alone() {
     let entry = REGION.0;
@@ -354,13 +354,13 @@ proptest! {
     }
 }
 
-/// Time this thread has been on a CPU: others may be busy.
+/// CPU time of this thread, seconds: other threads may be busy.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9
 }
 
-/// Reading, looking up, telling: how fast.
+/// Speed of reading, lookup and reporting.
 #[test]
 #[ignore = "a measurement: make bench-tlb"]
 fn speed() {

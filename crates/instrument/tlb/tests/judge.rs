@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The model against others' simulators, on the accesses of the four workloads as valgrind's lackey sees them.
+//! Compares the model with other simulators, on the accesses of the four workloads as recorded by valgrind's lackey.
 //!
 //! `KPRISM_TLB_JUDGE` names a program that simulates Ivy Bridge-EP's TLBs for 4K pages (first level 64 entries in 4 ways
 //! for data and as many for code, second 512 in 4 ways, LRU). It reads records of 16 bytes: address (8, little-endian),
@@ -17,7 +17,7 @@ use kprism_tlb::{Access, Bank, Page};
 const WORKLOADS: [&[&str]; 4] =
     [&["stride", "2048", "100"], &["gups", "8M", "500K"], &["bfs", "16", "2"], &["chase", "8M", "500K"]];
 
-/// Kind and address and size of one of lackey's lines: `I  04001a2c,3`, ` L 1ffe,8`, ` S`, ` M` (load and store).
+/// Parses one of lackey's lines (kinds, address, size): `I  04001a2c,3`, ` L 1ffe,8`, ` S`, ` M` (load and store).
 fn parse(line: &str) -> Option<(&'static [Access], u64, u64)> {
     let kinds: &[Access] = match line.get(..3)? {
         "I  " => &[Access::Fetch],

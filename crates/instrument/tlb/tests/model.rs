@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The models against closed forms, and against a model too simple to be wrong.
+//! Compares the models with closed forms, and with a model too simple to be wrong.
 
 use kprism_tlb::bank::told;
 use kprism_tlb::geometry::{Array, Geometry, WalkCaches};
@@ -10,14 +10,14 @@ use proptest::prelude::*;
 
 const BASE: u64 = 0x7f00_0000_0000;
 
-/// Sets and ways that data pages of this size have on each level; banks count as more ways.
+/// Sets and ways for data pages of this size on a level; banks count as more ways.
 fn shape(g: &Geometry, level: usize, access: Access, size: PageSize) -> Vec<(u64, u64)> {
     let of = |a: &&Array| a.serves.contains(&access) && a.pages.contains(&size);
     g.levels[level].iter().filter(of).map(|a| (u64::from(a.sets()), u64::from(a.ways()))).collect()
 }
 
-/// Misses of one round over `pages` pages in a row, after the first, by LRU: sets with more pages than ways miss them
-/// all, the others none.
+/// Misses of one round over `pages` consecutive pages, after the first round, by LRU: sets with more pages than ways
+/// miss all of them, other sets none.
 fn cyclic(pages: u64, (sets, ways): (u64, u64)) -> u64 {
     let of_set = |s: u64| pages / sets + u64::from(s < pages % sets);
     (0..sets).map(of_set).filter(|&n| n > ways).sum()
@@ -31,7 +31,7 @@ fn rounds_over_pages_miss_as_computed() {
             let last = g.levels.len() - 1;
             let l1 = shape(&g, 0, Access::Load, size)[0];
             let l2 = shape(&g, last, Access::Load, size);
-            // Pages in a row fill two banks in turn: with a whole number of turns each gets its share of every set.
+            // Consecutive pages fill two banks in turn. With a whole number of turns each gets its share of every set.
             let banks = l2.len().max(1) as u64;
             let capacity: u64 = l2.iter().map(|(s, w)| s * w).sum();
             let sets = l2.first().map_or(1, |s| s.0);
@@ -45,7 +45,7 @@ fn rounds_over_pages_miss_as_computed() {
                 capacity + banks * sets / 2,
                 3 * capacity,
             ] {
-                // In between, what the first level keeps does not reach the second; away from its edge it is all or none.
+                // In between, hits of the first level do not reach the second. Away from its edge all or none miss.
                 let first = cyclic(pages, l1);
                 let second = match l2.first() {
                     None => pages,
@@ -79,7 +79,7 @@ fn random_pages_hit_by_their_share() {
     for name in NAMES {
         let g = preset(name).unwrap();
         for policy in [Policy::Lru, Policy::Random] {
-            // One level alone: by symmetry each of a set's pages is as likely to be there as any other.
+            // One level alone: by symmetry each page of a set is present with the same probability.
             let mut alone = g.clone();
             alone.levels.truncate(1);
             alone.levels[0].iter_mut().for_each(|a| a.policy = policy);
@@ -96,14 +96,14 @@ fn random_pages_hit_by_their_share() {
                 tlb.access(BASE + p * 4096, Access::Load, || Page::K4);
             }
             let missed = tlb.counts.first[0] as f64 / f64::from(rounds);
-            // One in eight is there. Three standard deviations of a binomial are 0.0016.
+            // One in eight is present. Three standard deviations of a binomial are 0.0016.
             assert!((missed - 7.0 / 8.0).abs() < 0.002, "{name} {policy:?}: {missed}");
         }
     }
 }
 
-/// Each array of each preset alone, for every page size it holds and every access it serves: a cyclic pattern misses by
-/// the sets that are too full, a random one by the share of pages that are not there.
+/// Each array of each preset alone, for every page size that it holds and every access that it serves. In a cyclic
+/// pattern the sets that are too full miss; in a random pattern the share of absent pages misses.
 #[test]
 fn every_array_of_every_preset_misses_as_computed() {
     for name in NAMES {
@@ -165,8 +165,8 @@ fn xorshift() -> impl FnMut() -> u64 {
     }
 }
 
-/// Misses of an LRU array by stack distances (Mattson et al. 1970): an access misses if as many other pages of its set as
-/// it has ways came since the page was last there. Gives the accesses that missed.
+/// Misses of an LRU array by stack distances (Mattson et al. 1970): an access misses if, since the last access to its
+/// page, at least as many other pages of its set came as the set has ways. Returns the accesses that missed.
 fn by_distance(accesses: &[u64], set: impl Fn(u64) -> u64, ways: usize) -> Vec<u64> {
     let mut stacks: std::collections::HashMap<u64, Vec<u64>> = std::collections::HashMap::new();
     let mut missed = Vec::new();
@@ -186,7 +186,7 @@ fn by_distance(accesses: &[u64], set: impl Fn(u64) -> u64, ways: usize) -> Vec<u
     missed
 }
 
-/// Random pages through both levels of every preset: to the count, as distances predict.
+/// Random pages through both levels of every preset miss exactly as stack distances predict.
 #[test]
 fn random_pages_miss_both_levels_by_their_distances() {
     for name in NAMES {
@@ -229,7 +229,7 @@ fn random_pages_miss_both_levels_by_their_distances() {
 /// Pages (number, size, global), the newest first.
 type Set = Vec<(u64, PageSize, bool)>;
 
-/// Two levels, lists in order of use, nothing clever.
+/// A simple model: two levels, lists in order of use.
 struct Naive {
     g: Geometry,
     /// By level, array and set.
@@ -307,7 +307,7 @@ enum Step {
     All,
 }
 
-/// What maps `va`: by gigabyte, so that sizes never overlap.
+/// The mapping of `va`: sizes vary by gigabyte, so that they never overlap.
 fn page_at(va: u64) -> Page {
     let gigabyte = va >> 30;
     Page { size: PageSize::ALL[(gigabyte % 3) as usize], global: gigabyte.is_multiple_of(5) }
@@ -385,7 +385,7 @@ proptest! {
         }
     }
 
-    /// The filter in front changes no count of any geometry.
+    /// The filter in front does not change any count of any geometry.
     #[test]
     fn the_filter_is_exact(g in small(), near in prop::collection::vec((0u64..12, 0u8..3, 1u8..4), 1..800)) {
         let all = [g.clone(), preset("zen4").unwrap(), preset("sapphire-rapids").unwrap()];
@@ -407,8 +407,8 @@ proptest! {
 }
 
 proptest! {
-    /// Many accesses at once behind the sieve do what they do one by one, whatever the geometries: plain, with loads and
-    /// stores apart, with data and code in one array.
+    /// Many accesses at once behind the sieve have the same effect as one by one, whatever the geometries: plain, with
+    /// separate arrays for loads and stores, with data and code in one array.
     #[test]
     fn many_at_once_do_what_each_does(
         g in small(),
@@ -471,7 +471,7 @@ proptest! {
     }
 }
 
-/// Tree PLRU of two ways is LRU; of any ways it never evicts what was used last.
+/// Tree PLRU with two ways is LRU. With any number of ways it never evicts the entry used last.
 #[test]
 fn plru_keeps_the_last_used() {
     for ways in [2u32, 4, 6, 8, 12, 16] {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast the model is where nearly every access misses. Prints; asserts only what a loaded machine keeps.
+//! Measures the model's speed where nearly every access misses. Prints the numbers; asserts only limits that hold on a
+//! loaded machine.
 
 use std::hint::black_box;
 
 use kprism_tlb::presets::{NAMES, preset};
 use kprism_tlb::{Access, Bank, Page};
 
-/// Time this thread has been on a CPU: others may be busy.
+/// CPU time of this thread, seconds: other threads may be busy.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9

@@ -21,7 +21,7 @@ pub fn count(n: u64) -> String {
     }
 }
 
-/// Cut off after three decimals, in integers: a value never shows larger than it is.
+/// Truncates after three decimals, in integers: a value never appears larger than it is.
 fn scaled(value: u64, unit: u64, name: &str) -> String {
     format!("{}.{:03} {name}", value / unit, value % unit / (unit / 1000))
 }
@@ -39,7 +39,7 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
-/// A measure with three decimals, or as a power of ten where those would be all zeros.
+/// A measure with three decimals, or as a power of ten if those would all be zero.
 pub fn real(x: f64) -> String {
     match x.abs() {
         0.0 => "0".into(),
@@ -48,7 +48,7 @@ pub fn real(x: f64) -> String {
     }
 }
 
-/// `part` of `whole` in percent; 0 of nothing.
+/// `part` of `whole` in percent; 0 if `whole` is 0.
 pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
@@ -71,8 +71,8 @@ pub fn printable(name: &str) -> String {
     out
 }
 
-/// The system call's name as in its man page: `__x64_sys_openat` is `openat`. Names of the 32-bit entry
-/// keep a mark, since they are other calls.
+/// The system call's name as in its man page: `__x64_sys_openat` is `openat`. Names of the 32-bit entry keep a mark,
+/// because they are different calls.
 pub fn syscall_name(symbol: &str) -> String {
     // SYSCALL_DEFINEx of arch/x86/include/asm/syscall_wrapper.h makes these names.
     for (prefix, suffix) in [

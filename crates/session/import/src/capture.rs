@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A capture as plain data.
+//! A capture as plain data: the result of reading a recording of another tool.
 
 use std::path::PathBuf;
 
 use kprism_pt::{Packet, PacketReader};
 
-/// Everything known about a recording made elsewhere.
+/// All data of a recording made elsewhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capture {
-    /// One per CPU, or per thread where the recorder traced threads.
+    /// One stream per CPU, or per thread if the recorder traced threads.
     pub streams: Vec<Stream>,
-    /// Code, each region seen by the streams that name it.
+    /// Code regions. Each is visible to the streams that refer to it.
     pub regions: Vec<Region>,
     /// Files mapped by the traced processes.
     pub modules: Vec<Module>,
@@ -20,74 +20,74 @@ pub struct Capture {
     pub switches: Vec<Switched>,
     /// The kernel's symbols and modules, as in `/proc`; empty when unknown.
     pub kallsyms: Vec<u8>,
-    /// See `kallsyms`.
+    /// Text of `/proc/modules`; empty when unknown.
     pub modules_list: Vec<u8>,
     /// Kernel release and build id in hex, each empty when unknown.
     pub kernel: (String, String),
     /// The recorder's command line.
     pub command: Vec<String>,
-    /// How to read time packets.
+    /// Parameters for decoding time packets.
     pub clock: Clock,
     /// The processor, for errata.
     pub cpu: Option<CpuModel>,
-    /// What could not be used, for people: a module whose file is missing, for example.
+    /// Data that could not be used, as text for people: a module whose file is missing, for example.
     pub notes: Vec<String>,
 }
 
 /// One PT stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stream {
-    /// Where it came from, for people: `cpu 45`, `thread 3842849`, a file name.
+    /// Its origin, as text for people: `cpu 45`, `thread 3842849`, a file name.
     pub label: String,
     /// The packets.
     pub pt: Vec<u8>,
-    /// The code this stream may run, later versions of a place behind earlier ones.
+    /// The code that this stream may run. Later versions of a place come after earlier ones.
     pub regions: Vec<Placed>,
-    /// Who runs at its beginning, where no switch tells: (thread id, time).
+    /// The task that runs at its beginning, if no switch states it: (thread id, time in ns).
     pub first: Option<(u32, u64)>,
 }
 
-/// A region where and from when on a stream sees it.
+/// A region with the address and stream offset at which a stream sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
     /// Index into [`Capture::regions`].
     pub region: usize,
     /// Address of its first byte.
     pub va: u64,
-    /// Address space: CR3 without its low 12 bits, 0 for the kernel, and for whatever a stream without address
-    /// spaces runs.
+    /// Address space: CR3 without its low 12 bits; 0 for the kernel, and for all code of a stream without address
+    /// spaces.
     pub asid: u64,
-    /// Stream offset from which on it replaces what was there, if it does.
+    /// Stream offset from which it replaces earlier code, if `replaces` is true.
     pub offset: u64,
-    /// See `offset`; else it was there from the start.
+    /// True if it replaces earlier code; otherwise it was there from the start.
     pub replaces: bool,
 }
 
-/// A task takes a CPU.
+/// A task switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Switched {
     /// Time, ns.
     pub t: u64,
-    /// Stream.
+    /// Index of the stream.
     pub cpu: usize,
-    /// Where in the stream.
+    /// Position in the stream.
     pub at: SwitchAt,
-    /// Who leaves.
+    /// The task that leaves.
     pub prev: Task,
-    /// Who comes.
+    /// The task that comes.
     pub next: Task,
 }
 
-/// How a switch is found in the stream.
+/// Way to find a switch in the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwitchAt {
-    /// Where the flow enters this address (`__switch_to`), at about the record's time.
+    /// The flow enters this address (`__switch_to`), at about the record's time.
     Entry(u64),
-    /// At this stream offset, from where on user code is that of the address space.
+    /// At this stream offset; user code after it belongs to the address space.
     Offset {
         /// The stream offset.
         offset: u64,
-        /// The address space; none where packets tell it.
+        /// The address space; `None` if packets state it.
         asid: Option<u64>,
     },
 }
@@ -106,9 +106,9 @@ pub struct Region {
 pub struct Module {
     /// Path on the traced machine.
     pub path: String,
-    /// The file itself, where the capture holds it.
+    /// Path of the file itself, if the capture holds it.
     pub file: Option<PathBuf>,
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// First mapped address.
     pub start: u64,
@@ -118,7 +118,7 @@ pub struct Module {
     pub pgoff: u64,
     /// Address space, as in [`Placed::asid`].
     pub asid: u64,
-    /// Since when, ns.
+    /// Time from which it is mapped, ns.
     pub t: u64,
 }
 
@@ -131,32 +131,32 @@ pub struct Task {
     pub tgid: u32,
     /// Name, empty when unknown.
     pub comm: String,
-    /// Since when it is called so, ns.
+    /// Time from which it has this name, ns.
     pub t: u64,
 }
 
 /// Clock ratios; 0 where unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Clock {
-    /// Whether streams hold TSC packets at all.
+    /// True if streams contain TSC packets.
     pub timed: bool,
     /// TSC ticks per second.
     pub tsc_hz: u64,
     /// TSC ticks per crystal tick, numerator (CPUID.15H:EBX).
     pub art_num: u32,
-    /// The same, denominator (CPUID.15H:EAX).
+    /// TSC ticks per crystal tick, denominator (CPUID.15H:EAX).
     pub art_den: u32,
     /// IA32_RTIT_CTL.MTCFreq.
     pub mtc_freq: u8,
     /// Maximum non-turbo ratio (MSR_PLATFORM_INFO bits 15:8).
     pub nom_ratio: u8,
-    /// Least cycles between two CYC packets (IA32_RTIT_CTL.CycThresh); 0 when all are sent.
+    /// Minimum of cycles between two CYC packets (IA32_RTIT_CTL.CycThresh); 0 when all are sent.
     pub cyc_threshold: u64,
 }
 
 impl Clock {
     /// TSC ticks per second from perf's conversion, ns = TSC · `mult` >> `shift` (the kernel's
-    /// `struct perf_event_mmap_page`, fields `time_mult` and `time_shift`). 0 for nonsense.
+    /// `struct perf_event_mmap_page`, fields `time_mult` and `time_shift`). 0 for invalid values.
     pub fn hz_from_perf(mult: u64, shift: u64) -> u64 {
         if mult == 0 || shift > 64 {
             return 0;
@@ -166,30 +166,30 @@ impl Clock {
     }
 }
 
-/// What CPUID leaf 1 says.
+/// The processor model from CPUID leaf 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuModel {
-    /// Family, extended family added.
+    /// Family, including the extended family.
     pub family: u16,
-    /// Model, extended model included.
+    /// Model, including the extended model.
     pub model: u8,
     /// Stepping.
     pub stepping: u8,
 }
 
 impl Capture {
-    /// Fills in [`Clock::timed`] from the streams themselves.
+    /// Sets [`Clock::timed`] by searching the streams.
     pub(crate) fn look_for_time(&mut self) {
         self.clock.timed = self.streams.iter().any(|stream| has_tsc(&stream.pt));
     }
 
-    /// Adds a region, which lies there from the start in whatever address space.
+    /// Adds a region that is present from the start, in any address space.
     pub(crate) fn add_region(&mut self, va: u64, bytes: Vec<u8>) -> Placed {
         self.regions.push(Region { va, bytes });
         self.placed(self.regions.len() - 1)
     }
 
-    /// A region where it says that it lies, from the start, in whatever address space.
+    /// Places a region at its own address, from the start, in any address space.
     pub(crate) fn placed(&self, region: usize) -> Placed {
         Placed { region, va: self.regions[region].va, asid: 0, offset: 0, replaces: false }
     }

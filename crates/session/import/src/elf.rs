@@ -11,24 +11,24 @@ use crate::ImportError;
 /// An executable segment as the loader maps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Virtual address as the file says, without load bias.
+    /// Virtual address in the file, without load bias.
     pub va: u64,
     /// Offset in the file.
     pub offset: u64,
-    /// The bytes.
+    /// Contents of the segment.
     pub bytes: Vec<u8>,
 }
 
-/// What is needed to place a file in memory.
+/// The data needed to place a file in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Elf {
-    /// Lowest address of all segments, page-aligned: where a debugger says that the module is loaded.
+    /// Lowest address of all segments, page-aligned: debuggers call it the module's load address.
     pub base: u64,
     /// Executable segments.
     pub code: Vec<Segment>,
 }
 
-/// Whether the bytes begin like an ELF file.
+/// Returns true if the bytes begin like an ELF file.
 pub(crate) fn is_elf(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x7fELF")
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can be wrong with a capture.
+//! Errors in reading and writing captures.
 
 use std::path::{Path, PathBuf};
 
@@ -9,25 +9,25 @@ pub enum ImportError {
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file is not what it should be.
+    /// A file is damaged or of the wrong kind.
     #[error("{}: {place}: expected {expected}", path.display())]
     Format {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Where in it: a line, an offset, a field.
+        /// Place in the file: a line, an offset, a field.
         place: String,
-        /// What should have been there.
+        /// The expected contents.
         expected: String,
     },
-    /// Nothing here looks like a capture.
+    /// The path contains no known kind of capture.
     #[error("{}: no capture found: expected a PT file, a folder with *.pt and xpages.txt, a drpt2trace folder with pt.bin, an LLDB trace.json, simple-pt's ptout.sideband, or perf.data", path.display())]
     Unknown {
-        /// What was looked at.
+        /// The path.
         path: PathBuf,
     },
     /// A PT file was given without code.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What ftrace left behind, laid down in a run: `streams/ftrace`, `symbols/kallsyms`.
+//! Copies a recording of ftrace into a run: `streams/ftrace`, `symbols/kallsyms`.
 //!
-//! In: a text of `trace`, a kernel's log or both ([`logs`]), a trace.dat, or a folder with the ring buffer's pages and what it takes to read them, as
-//! copied from tracefs (`per_cpu/cpuN/trace_pipe_raw`, `events/…/format`) or by hand (`cpuN.raw`, `header_page`,
-//! `*formats.txt`). Out: files under the names that a recording has, whatever they were called:
+//! Input: a text of `trace`, a kernel's log or both ([`logs`]), a trace.dat, or a folder with pages of the ring buffer
+//! and the files needed to decode them. The folder may be copied from tracefs (`per_cpu/cpuN/trace_pipe_raw`,
+//! `events/…/format`) or made by hand (`cpuN.raw`, `header_page`, `*formats.txt`). Output: files with the names that a
+//! recording has, whatever their names were:
 //!
-//! `trace.dat`, or `trace.txt`, or `cpuN.raw`, `stats/cpuN`, `header_page`, `events/SYSTEM/NAME/format`,
-//! `dmesg` and `cmdline` of a boot, `saved_cmdlines`, `saved_tgids`, `trace_clock`, `tracer`, `tracing_thresh`.
+//! `trace.dat`, or `trace.txt`, or `cpuN.raw`, `stats/cpuN`, `header_page`, `events/SYSTEM/NAME/format`, `dmesg` and
+//! `cmdline` of a boot, `saved_cmdlines`, `saved_tgids`, `trace_clock`, `tracer`, `tracing_thresh`.
 
 use std::fs;
 use std::io::Read;
@@ -18,7 +19,7 @@ use crate::ImportError;
 use crate::error::read_file;
 use crate::logs::{self, Pair, Stamp};
 
-/// What a path holds.
+/// Kind of a recording, with its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ftrace {
     /// trace-cmd's file.
@@ -29,17 +30,17 @@ pub enum Ftrace {
     Raw(PathBuf),
 }
 
-/// Looks at a path; `None` if it holds no ftrace.
+/// Detects the recording at a path; `None` if there is no ftrace.
 ///
 /// # Errors
-/// It holds several recordings, or a log that tells nothing of a boot.
+/// There are several recordings, or a log without data of a boot.
 pub fn detect(path: &Path) -> Result<Option<Ftrace>, ImportError> {
     if path.is_dir() {
         if (0..MOST_CPUS).any(|cpu| pages(path, cpu).is_some()) {
             return Ok(Some(Ftrace::Raw(path.to_owned())));
         }
         let pair = Pair::within(path)?;
-        // A log alone may lie beside a recording of another kind.
+        // A log alone may accompany a recording of another kind.
         let alone = |pair: &Pair| pair.trace.is_none() && crate::detect(path).is_ok();
         return pair.filter(|pair| !alone(pair)).map(told).transpose();
     }
@@ -59,13 +60,13 @@ pub fn detect(path: &Path) -> Result<Option<Ftrace>, ImportError> {
         let pair = Pair { trace: Some(path.to_owned()), log: None };
         return Ok(Some(Ftrace::Text(pair)));
     }
-    // A log may have any name; initcalls come after pages of memory maps.
+    // A log may have any name. Initcalls come after pages of memory maps.
     let is_text = !head.contains(&0) && fs::metadata(path).is_ok_and(|file| file.len() < MOST_LOG);
     let is_log = is_text && logs::tells_initcalls(&unpacked(&read_file(path)?));
     Ok(is_log.then(|| Ftrace::Text(Pair { trace: None, log: Some(path.to_owned()) })))
 }
 
-/// What a pair is good for. The name alone does not make a file a trace.
+/// Checks a pair's contents. The name alone does not make a file a trace.
 fn told(pair: Pair) -> Result<Ftrace, ImportError> {
     if let Some(trace) = &pair.trace {
         let mut head = Vec::new();
@@ -84,7 +85,7 @@ fn told(pair: Pair) -> Result<Ftrace, ImportError> {
     Ok(Ftrace::Text(pair))
 }
 
-/// What the first lines of a text or log say of the machine it is from.
+/// The description of the machine in the first lines of a text or log.
 #[must_use]
 pub fn stamp(found: &Ftrace) -> Option<Stamp> {
     let Ftrace::Text(pair) = found else { return None };
@@ -96,16 +97,16 @@ pub fn stamp(found: &Ftrace) -> Option<Stamp> {
     pair.trace.iter().chain(&pair.log).find_map(of)
 }
 
-/// Larger files are not searched for a kernel's log.
+/// Maximum size of a file that is searched for a kernel's log, bytes.
 const MOST_LOG: u64 = 1 << 28;
 
-/// Bytes that tell what a file is.
+/// Number of bytes that determine a file's kind.
 const HEAD: u64 = 1 << 16;
 
-/// CPUs that are looked for.
+/// Maximum number of CPUs searched.
 const MOST_CPUS: u32 = 1024;
 
-/// The pages of a CPU, under any of their names.
+/// The file with a CPU's pages, under any of its names.
 fn pages(dir: &Path, cpu: u32) -> Option<PathBuf> {
     let names = [
         format!("cpu{cpu}.raw"),
@@ -115,24 +116,25 @@ fn pages(dir: &Path, cpu: u32) -> Option<PathBuf> {
     names.iter().map(|name| dir.join(name)).find(|path| path.is_file())
 }
 
-/// As much as there is of what may be gzip's.
+/// Unpacks gzip data as far as possible. Other data is returned unchanged.
 fn unpacked(bytes: &[u8]) -> Vec<u8> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return bytes.to_vec();
     }
     let mut out = Vec::new();
-    // A head cut short is an error after what could be read.
+    // A truncated file is an error after the readable part.
     let _ = flate2::read::MultiGzDecoder::new(bytes).take(MOST_TEXT).read_to_end(&mut out);
     out
 }
 
-/// Text that is unpacked from one file.
+/// Maximum size of text unpacked from one file, bytes.
 const MOST_TEXT: u64 = 1 << 32;
 
-/// Copies it into a run. `kallsyms`: the kernel's symbols, where they are not beside it. What is missing is told.
+/// Copies the recording into a run. `kallsyms` are the kernel's symbols, if they are not beside it. Missing parts are
+/// reported.
 ///
 /// # Errors
-/// A file cannot be read or written, or there is nothing to tell what the pages' records mean.
+/// A file cannot be read or written, or the formats of the pages' records are missing.
 pub fn copy(
     from: &Ftrace,
     kallsyms: Option<&Path>,
@@ -216,7 +218,7 @@ fn folder(dir: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportEr
             }
         }
     }
-    // Several formats in one file, one after the other.
+    // Several formats in one file, in a row.
     for path in files(dir).into_iter().filter(|p| p.to_string_lossy().ends_with("formats.txt")) {
         let bytes = read_file(&path)?;
         let text = String::from_utf8_lossy(&bytes);
@@ -250,7 +252,7 @@ fn folders(dir: &Path) -> Vec<PathBuf> {
     files(dir).into_iter().filter(|path| path.is_dir()).collect()
 }
 
-/// As it is: the kernel copies, or shares what the file system can share.
+/// Copies a file unchanged. The kernel copies, or shares extents if the file system can.
 fn copy_file(from: &Path, to: &Path) -> Result<(), ImportError> {
     let at = |path: &Path| {
         let path = path.to_owned();

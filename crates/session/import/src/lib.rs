@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Intel PT recorded elsewhere, turned into a run's streams.
+//! Imports Intel PT recorded by other tools into the form of a run.
 //!
-//! **In:** what other tools leave behind, told apart by [`detect`]:
+//! **In:** recordings of other tools, distinguished by [`detect`]:
 //!
-//! | [`Source`] | what is there |
+//! | [`Source`] | contents |
 //! |---|---|
 //! | `Pages` | `*.pt` and `xpages.txt`, lines `tgid va_hex size file`: dumps of the executable pages |
 //! | `Raw` | one PT file, code named by the caller: raw bytes or ELF, at an address |
@@ -12,14 +12,14 @@
 //! | `SimplePt` | simple-pt's `ptout.N`, one stream per CPU, and `ptout.sideband` |
 //! | `PerfData` | perf.data, one stream per CPU or thread; also written: [`perfdata`] |
 //!
-//! **Out:** a [`Capture`], plain data, which [`write()`] lays down in the form of a recorded run: `cpuN.pt`,
-//! `code.dict`, `cpuN.map`, `sideband.jsonl`, `counts.json`, and the ELF files for symbols.
+//! **Out:** a [`Capture`], plain data, which [`write()`] writes in the form of a recorded run: `cpuN.pt`, `code.dict`,
+//! `cpuN.map`, `sideband.jsonl`, `counts.json`, and the ELF files for symbols.
 //!
-//! **Why one form:** everything after this (decoder, tables, report) then knows one kind of run only. What a
-//! source does not tell stays unknown, never guessed: a stream without time packets gets the clock `none`, and
-//! a conversion that is not given is 0.
+//! **Why one form:** all later stages (decoder, tables, report) then handle only one kind of run. Facts that a source
+//! does not state stay unknown and are never guessed: a stream without time packets gets the clock `none`, and a
+//! missing conversion factor is 0.
 //!
-//! User code of the others than perf.data and simple-pt is written in address space 0, which means "whichever": such
+//! User code of captures other than perf.data and simple-pt is written in address space 0, which means "any": such
 //! captures hold one process per stream and mostly no CR3.
 
 #![forbid(unsafe_code)]

@@ -2,9 +2,9 @@
 //! LLDB's trace bundles: a JSON description beside PT files and modules (LLDB's documentation, "Tracing with
 //! Intel Processor Trace" and the schema printed by `trace schema intel-pt`).
 //!
-//! Either each thread has its own stream (`iptTrace` of a thread), or each core (`cpus`), whose context
-//! switches are perf records in a file of their own. A core's stream sees the modules of all processes; where
-//! two of them disagree about an address the first one listed is kept and a note says so.
+//! Either each thread has its own stream (`iptTrace` of a thread), or each core has one (`cpus`), with context switches
+//! as perf records in a separate file. A core's stream sees the modules of all processes. If two of them disagree about
+//! an address, the first one listed is kept, and a note says so.
 
 use std::path::Path;
 
@@ -73,7 +73,7 @@ struct Conversion {
     time_shift: Number,
 }
 
-/// LLDB writes large integers as strings, since JSON readers lose bits of them.
+/// LLDB writes large integers as strings, because JSON readers lose bits of them.
 #[derive(Deserialize, Clone)]
 #[serde(untagged)]
 enum Number {
@@ -185,7 +185,7 @@ fn read_process(
     Ok(())
 }
 
-/// All regions, less those that overlap an earlier one with other bytes.
+/// All regions without those that overlap an earlier one with different bytes.
 fn without_overlaps(capture: &mut Capture) -> Vec<Placed> {
     let mut kept: Vec<usize> = Vec::new();
     for (i, region) in capture.regions.iter().enumerate() {

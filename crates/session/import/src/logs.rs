@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Texts that belong together: ftrace's `trace` and the kernel's log of the same boot or suspend, as pm-graph's bootgraph
-//! and sleepgraph leave them (`HOST_MODE_ftrace.txt` and `HOST_MODE_dmesg.txt`, with `-gzip` `.txt.gz`).
+//! Finds texts that belong together: ftrace's `trace` and the kernel's log of the same boot or suspend, as pm-graph's
+//! bootgraph and sleepgraph write them (`HOST_MODE_ftrace.txt` and `HOST_MODE_dmesg.txt`, with `-gzip` `.txt.gz`).
 //!
-//! In: one of the two files, or a folder that holds one or both. Out: [`Pair`]. Both begin with lines on the machine:
+//! Input: one of the two files, or a folder with one or both. Output: [`Pair`]. Both files begin with lines about the
+//! machine:
 //!
 //! ```text
 //! # boot-112226-093000 myhost boot 6.12.0
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use crate::ImportError;
 
-/// A trace and a log, one of them at least.
+/// A trace, a log, or both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pair {
     /// The text of `trace`.
@@ -29,7 +30,7 @@ const TRACE: &str = "ftrace";
 const LOG: &str = "dmesg";
 
 impl Pair {
-    /// The file and the one beside it; nothing if it is not called as one of such a pair.
+    /// The file and its counterpart beside it. `None` if the file's name is not that of such a pair.
     #[must_use]
     pub fn beside(file: &Path) -> Option<Self> {
         let name = file.file_name()?.to_str()?;
@@ -44,10 +45,10 @@ impl Pair {
         })
     }
 
-    /// What a folder holds; nothing if it holds none.
+    /// The pair in a folder; `None` if there is none.
     ///
     /// # Errors
-    /// It holds more than one.
+    /// The folder has more than one.
     pub fn within(folder: &Path) -> Result<Option<Self>, ImportError> {
         let mut found = Pair::default();
         let mut files: Vec<PathBuf> =
@@ -67,7 +68,7 @@ impl Pair {
     }
 }
 
-/// What a file in a folder is, by its name.
+/// The kind of a file in a folder, by its name.
 fn kind(name: &str) -> Option<&'static str> {
     match name {
         "trace" | "trace.txt" | "trace.txt.gz" => Some(TRACE),
@@ -76,7 +77,7 @@ fn kind(name: &str) -> Option<&'static str> {
     }
 }
 
-/// What comes before the kind in a file's name, and the kind.
+/// The part of a file's name before the kind, and the kind.
 fn split(name: &str) -> Option<(&str, &'static str)> {
     let name = name.strip_suffix(".gz").unwrap_or(name).strip_suffix(".txt")?;
     [TRACE, LOG].into_iter().find_map(|kind| {
@@ -85,7 +86,7 @@ fn split(name: &str) -> Option<(&str, &'static str)> {
     })
 }
 
-/// Whether these bytes are a kernel's log that tells which initcalls it called. A suspend's has such lines of devices.
+/// Returns true if the bytes are a kernel's log with initcalls. A suspend's log has such lines for devices.
 #[must_use]
 pub fn tells_initcalls(log: &[u8]) -> bool {
     log.split(|&byte| byte == b'\n').any(|line| {
@@ -95,7 +96,7 @@ pub fn tells_initcalls(log: &[u8]) -> bool {
     })
 }
 
-/// What the first lines of such a file say of the machine.
+/// The description of the machine in a file's first lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// `boot`, `mem`, `freeze`, …
@@ -109,7 +110,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Reads them; nothing if there are none.
+    /// Parses the first lines; `None` if they are missing.
     #[must_use]
     pub fn read(text: &[u8]) -> Option<Self> {
         let mut found: Option<Stamp> = None;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Folders with PT files and dumps of the executable pages, as tracers of single programs leave them.
+//! Folders with PT files and dumps of the executable pages, as written by tracers of single programs.
 //!
 //! `xpages.txt`: a line `tgid va_hex size file` for each dump. `maps.txt`, optional: the same columns with the
-//! path of the mapped file, and `tgid 0 0 CMD command line`. Each PT file is named after its process,
-//! `TGID_*.pt`; one whose name says nothing sees all pages.
+//! path of the mapped file, and `tgid 0 0 CMD command line`. Each PT file is named after its process, `TGID_*.pt`. A
+//! file with another name sees all pages.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ fn read_pages(dir: &Path, capture: &mut Capture) -> Result<Vec<u32>, ImportError
     let list = dir.join("xpages.txt");
     let mut owners = Vec::new();
     for line in rows(&list)? {
-        // The name stays inside the folder: it is data from elsewhere.
+        // The name must stay inside the folder, because it comes from outside.
         let name = Path::new(&line.name).file_name();
         let file = dir.join(name.ok_or_else(|| line.wrong(&list, "a file name"))?);
         let bytes = read_file(&file)?;

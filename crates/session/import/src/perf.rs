@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! DynamoRIO's drpt2trace folders: `pt.bin`, and perf records in `*.sideband.pevent`.
 //!
-//! The sideband is a bare sequence of perf records ([`crate::perfdata`]), without the attributes that would say
-//! what their trailers hold. Needed here: which file was mapped where, the program's name, and the conversion of
-//! TSC to time.
+//! The sideband is a bare sequence of perf records ([`crate::perfdata`]), without the attributes that define their
+//! trailers. Used here: the mappings of files, the program's name, and the conversion of TSC to time.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,7 @@ use crate::{Capture, Clock, ImportError, Module, Placed, Stream, Task};
 pub(crate) fn read(dir: &Path) -> Result<Capture, ImportError> {
     let mut capture = Capture::default();
     let pt = read_file(&dir.join("pt.bin"))?;
-    // The traced CPU's own records last, as the later name of a process holds.
+    // The traced CPU's own records come last, because the last name of a process is kept.
     for name in ["secondary.sideband.pevent", "primary.sideband.pevent"] {
         let path = dir.join(name);
         if path.is_file() {
@@ -38,7 +37,7 @@ pub(crate) fn read(dir: &Path) -> Result<Capture, ImportError> {
     Ok(capture)
 }
 
-/// Loads what a mapping shows of its file, if the capture has the file.
+/// Loads the mapped part of a file, if the capture has the file.
 fn load(dir: &Path, capture: &mut Capture, index: usize) -> Result<Option<Placed>, ImportError> {
     let module = &capture.modules[index];
     let Some(file) = find_file(dir, &module.path) else { return Ok(None) };
@@ -51,7 +50,7 @@ fn load(dir: &Path, capture: &mut Capture, index: usize) -> Result<Option<Placed
     Ok(Some(capture.add_region(va, shown)))
 }
 
-/// Without a sideband: every program in the folder at the addresses it asks for.
+/// Without a sideband: every program in the folder at its own addresses.
 fn lone_programs(dir: &Path, capture: &mut Capture) -> Result<Vec<Placed>, ImportError> {
     let entries =
         std::fs::read_dir(dir).map_err(|source| ImportError::Io { path: dir.to_owned(), source })?;
@@ -70,7 +69,7 @@ fn lone_programs(dir: &Path, capture: &mut Capture) -> Result<Vec<Placed>, Impor
     Ok(regions)
 }
 
-/// A file of the traced machine: under its whole path in the folder, or by its name alone.
+/// A file of the traced machine, in the folder: by its whole path, or by its name alone.
 pub(crate) fn find_file(dir: &Path, path: &str) -> Option<PathBuf> {
     let inside: PathBuf =
         Path::new(path).components().filter(|c| matches!(c, std::path::Component::Normal(_))).collect();
@@ -79,7 +78,7 @@ pub(crate) fn find_file(dir: &Path, path: &str) -> Option<PathBuf> {
     [whole, alone].into_iter().find(|p| p.is_file())
 }
 
-/// Takes what the records of a sideband file tell.
+/// Reads the records of a sideband file.
 fn read_sideband(path: &Path, capture: &mut Capture) -> Result<(), ImportError> {
     let bytes = read_file(path)?;
     let mut contents = Contents::default();

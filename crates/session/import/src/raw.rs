@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A bare PT file, and code named on the command line.
+//! Reads a bare PT file, with code named on the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,8 @@ use crate::{Capture, ImportError, Module, Stream};
 pub struct CodeFile {
     /// An ELF file or raw bytes.
     pub path: PathBuf,
-    /// Raw bytes: where they lie. ELF: what to add to the addresses in the file (0 for a program that is not
-    /// position independent).
+    /// Raw bytes: their address. ELF: offset to the addresses in the file (0 for a program that is not position
+    /// independent).
     pub va: u64,
 }
 
@@ -38,7 +38,7 @@ impl CodeFile {
     }
 }
 
-/// A PT file alone.
+/// Reads a PT file alone.
 pub(crate) fn read(file: &Path, code: &[CodeFile]) -> Result<Capture, ImportError> {
     if code.is_empty() {
         return Err(ImportError::NoCode { path: file.to_owned() });

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What simple-pt's `sptcmd` leaves: packets of each CPU in `PREFIX.N`, and `PREFIX.sideband` (PREFIX is mostly
-//! `ptout`), lines of text that its `sptsideband.py` writes:
+//! Reads the recordings of simple-pt's `sptcmd`: packets of each CPU in `PREFIX.N`, and `PREFIX.sideband` (PREFIX is
+//! mostly `ptout`), lines of text that its `sptsideband.py` writes:
 //!
 //! ```text
 //! meta family 6            model, stepping; nom_freq RATIO; tsc_ratio EAX EBX; mtc_freq MTCFreq+1, 0 for none
 //! TIME PID CR3 ADDRESS OFFSET LENGTH<tab>FILE[:FILE WITH THE CODE]
 //! ```
 //!
-//! Lines with a time come from the kernel's trace: OFFSET is decimal, LENGTH hex. Those at time 0.0 are what was
-//! mapped before, from `/proc/PID/maps`: there OFFSET is hex, LENGTH decimal. The first versions wrote no LENGTH.
+//! Lines with a time come from the kernel's trace: OFFSET is decimal, LENGTH hex. Lines at time 0.0 are earlier
+//! mappings, from `/proc/PID/maps`: there OFFSET is hex, LENGTH decimal. The first versions wrote no LENGTH.
 //!
-//! The files are those of the machine that recorded, which the folder holds once `sptarchive`'s archive is unpacked
-//! there. The kernel's code is not among them. TIME is of another clock than the packets', so a mapping is taken to
-//! be there from the start, the later of two over the earlier.
+//! The files are those of the recording machine, which the folder holds once `sptarchive`'s archive is unpacked there.
+//! The kernel's code is not among them. TIME is from a different clock than the packets'. So a mapping is assumed to
+//! exist from the start, and a later mapping covers an earlier one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,16 +26,16 @@ use crate::perfdata::files::Finder;
 use crate::perfdata::kcore;
 use crate::{Capture, CpuModel, ImportError, Module, Placed, Stream, Task};
 
-/// `PREFIX.sideband`.
+/// Extension of `PREFIX.sideband`.
 pub(crate) const EXTENSION: &str = "sideband";
-/// CPUs between those with a stream are filled in below this number.
+/// CPUs without a stream between others are filled in below this number.
 const MOST_CPUS: u32 = 1024;
-/// Code is read up to this many bytes in all: lines may name ever other parts of a large file.
+/// Maximum of code read in all, bytes: lines may name ever other parts of a large file.
 const MOST_CODE: u64 = 2 << 30;
-/// With page table isolation, user code runs under a CR3 that has this bit besides.
+/// With page table isolation, user code runs with this bit set in CR3.
 const ISOLATED: u64 = 0x1000;
 
-/// The sideband files of a folder, in order of their names.
+/// The sideband files of a folder, sorted by name.
 pub(crate) fn sidebands(dir: &Path) -> Vec<PathBuf> {
     let entries =
         std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| entry.ok().map(|e| e.path()));
@@ -53,10 +53,10 @@ struct Mapping {
     cr3: u64,
     start: u64,
     offset: u64,
-    /// 0 when the line does not tell.
+    /// 0 if the line does not state it.
     len: u64,
     path: String,
-    /// The file that holds the code, when it is another.
+    /// The file with the code, if it is a different one.
     code: Option<String>,
 }
 
@@ -132,7 +132,7 @@ fn read_sideband(path: &Path, capture: &mut Capture) -> Result<Vec<Mapping>, Imp
     let small = |name: &str| number(name, 0).and_then(|n| u8::try_from(n).ok());
     let clock = &mut capture.clock;
     clock.nom_ratio = small("nom_freq").unwrap_or(0);
-    // The bus clock is 100 MHz, as simple-pt takes it to be.
+    // simple-pt assumes a bus clock of 100 MHz.
     clock.tsc_hz = u64::from(clock.nom_ratio) * 100_000_000;
     clock.art_den = number("tsc_ratio", 0).unwrap_or(0);
     clock.art_num = number("tsc_ratio", 1).unwrap_or(0);
@@ -157,7 +157,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     let (numbers, file) = match line.split_once('\t') {
         Some((numbers, file)) => (numbers.split_whitespace().collect::<Vec<_>>(), file.trim()),
         None => {
-            // Without the tab, the file's name begins with the first slash.
+            // Without a tab, the file's name begins with the first slash.
             let slash = line.find('/')?;
             (line[..slash].split_whitespace().collect(), line[slash..].trim())
         }
@@ -172,7 +172,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
         [len] => hex(len)?,
         _ => return None,
     };
-    // Whole pages are mapped, which tells the two ways of writing apart where the time does not.
+    // Whole pages are mapped. This distinguishes the two formats if the time does not.
     let pages = |n: &u64| n.is_multiple_of(4096);
     let offset = match time == 0.0 {
         true => hex(offset)?,
@@ -187,7 +187,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     Some(Mapping { time, pid: pid.parse().ok()?, cr3, start: hex(start)?, offset, len, path, code })
 }
 
-/// `PREFIX.N` for each CPU, with empty ones between.
+/// `PREFIX.N` for each CPU, with empty streams for missing ones.
 fn streams(sideband: &Path) -> Result<Vec<(u32, Vec<u8>)>, ImportError> {
     let dir = sideband.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let prefix = sideband.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
@@ -212,7 +212,7 @@ fn streams(sideband: &Path) -> Result<Vec<(u32, Vec<u8>)>, ImportError> {
         .collect()
 }
 
-/// The values of CR3 that a stream names. None without the kernel in the trace: then the processor tells no CR3.
+/// The values of CR3 in a stream. Empty without the kernel in the trace: the processor then does not report CR3.
 fn address_spaces(pt: &[u8]) -> BTreeSet<u64> {
     let mut spaces = BTreeSet::new();
     let mut reader = PacketReader::new(pt);
@@ -231,12 +231,12 @@ struct Code<'a> {
     finder: Finder,
     known: BTreeMap<(String, u64, u64), Option<(usize, PathBuf)>>,
     total: u64,
-    /// A file of this machine was used.
+    /// True if a file of this machine was used.
     foreign: bool,
 }
 
 impl Code<'_> {
-    /// The region of a mapping, and the mapped file.
+    /// The region of a mapping, and the path of the mapped file.
     fn get(&mut self, m: &Mapping, capture: &mut Capture) -> Option<(usize, PathBuf)> {
         let path = m.code.as_ref().unwrap_or(&m.path);
         let key = (path.clone(), m.offset, m.len);
@@ -269,7 +269,7 @@ impl Code<'_> {
     }
 }
 
-/// The mappings at their places in the address spaces that a stream names; in any, when it names none.
+/// Places the mappings in the address spaces of a stream; in any address space if the stream states none.
 fn place(
     mappings: &[Mapping],
     spaces: &BTreeSet<u64>,
@@ -277,9 +277,9 @@ fn place(
     capture: &mut Capture,
 ) -> Vec<Placed> {
     let mut placed = Vec::new();
-    // What lies where: by address space (start, end, region).
+    // Contents by address space: (start, end, region).
     let mut there: BTreeMap<u64, Vec<(u64, u64, usize)>> = BTreeMap::new();
-    // Page tables then come in pairs, and the even ones are named.
+    // With isolation, page tables come in pairs, and the lines have the even ones.
     let isolated = mappings.iter().all(|m| m.cr3 & ISOLATED == 0);
     for m in mappings {
         let own: Vec<u64> = match spaces.is_empty() {
@@ -311,7 +311,7 @@ fn place(
     placed
 }
 
-/// The kernel's code and symbols, where they were named.
+/// The kernel's code and symbols, if the user named them.
 fn kernel_code(search: &Search, capture: &mut Capture) -> Result<Vec<Placed>, ImportError> {
     let mut regions = Vec::new();
     if let Some(path) = &search.kallsyms {

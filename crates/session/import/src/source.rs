@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which kind of capture a path holds.
+//! Detects the kind of capture at a path.
 
 use std::path::{Path, PathBuf};
 
 use crate::perfdata::{self, Search, is_perf_data};
 use crate::{Capture, CodeFile, ImportError, lldb, pages, perf, raw, simplept};
 
-/// A kind of capture and where it is.
+/// A kind of capture, with its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A folder with `*.pt` and `xpages.txt`.
@@ -23,8 +23,8 @@ pub enum Source {
     SimplePt(PathBuf),
 }
 
-/// Looks at a path. A folder is known by its files, a `.json` file is an LLDB bundle, a `.sideband` file is
-/// simple-pt's, a file that begins like perf.data is one, any other file is PT.
+/// Detects the capture at a path. A folder is identified by its files; a `.json` file is an LLDB bundle, a `.sideband`
+/// file is simple-pt's, a file that begins like perf.data is one, any other file is PT.
 ///
 /// # Errors
 /// [`ImportError::Unknown`] when nothing fits.
@@ -55,8 +55,8 @@ pub fn detect(path: &Path) -> Result<Source, ImportError> {
     Err(ImportError::Unknown { path: path.to_owned() })
 }
 
-/// Reads a capture. `code` names further code: all there is for [`Source::Raw`], what the capture lacks (a
-/// library, say) for the others; `search` where to look for what perf leaves where it is.
+/// Reads a capture. `code` names further code: all code for [`Source::Raw`], and code missing in the capture (a
+/// library, for example) for the others. `search` lists the places of files that perf does not copy.
 ///
 /// # Errors
 /// [`ImportError`], with the file and the place in it.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A capture in the form of a recorded run.
+//! Writes a capture in the form of a recorded run.
 
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -41,7 +41,7 @@ pub fn write(capture: &Capture, streams: &Path, symbols: &Path) -> Result<(), Im
     capture.modules.iter().try_for_each(|module| copy_module(module, &root))
 }
 
-/// A fragment and where it lies in its region.
+/// A fragment and its offset in its region.
 struct Fragment {
     id: u32,
     at: u64,
@@ -83,7 +83,7 @@ fn write_map(path: &Path, regions: &[Placed], fragments: &[Vec<Fragment>]) -> Re
     fs::write(path, out).map_err(at(path))
 }
 
-/// All lines in order of time.
+/// All lines of the sideband in order of time.
 fn sideband(capture: &Capture) -> String {
     let mut lines: Vec<(u64, serde_json::Value)> = Vec::new();
     let mut add = |t: u64, line| lines.push((t, line));
@@ -152,7 +152,7 @@ fn copy_module(module: &Module, root: &Path) -> Result<(), ImportError> {
     fs::copy(file, &to).map(|_| ()).map_err(at(file))
 }
 
-/// The place of a traced machine's path below `root`, which it cannot leave.
+/// A traced machine's path below `root`. It cannot leave `root`.
 pub(crate) fn below(root: &Path, path: &str) -> Option<PathBuf> {
     let inside = Path::new(path).components().filter(|c| matches!(c, Component::Normal(_)));
     let place = root.join(inside.collect::<PathBuf>());

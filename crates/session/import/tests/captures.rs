@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Captures made on real processors, decoded by kprism-flow, against what libipt made of them.
+//! Captures of real processors, decoded by kprism-flow and compared with libipt.
 //!
-//! With the environment variable `KPRISM_PTORACLE` naming the program of `tests/oracle`, every PSB segment is
-//! compared with it, instruction by instruction (by hash); without it, whole captures by their counts.
+//! If the environment variable `KPRISM_PTORACLE` names the program of `tests/oracle`, every PSB segment is compared
+//! with it, instruction by instruction (by hash). Otherwise whole captures are compared by their counts.
 
 mod common;
 
@@ -18,7 +18,7 @@ use kprism_image::resolve::Regions;
 use kprism_import::Capture;
 use kprism_test::{ptoracle, test};
 
-/// `oracle.tsv` states each capture's instructions and errors by libipt.
+/// `oracle.tsv` lists libipt's number of instructions and errors for each capture.
 #[test]
 fn instruction_counts_are_those_of_libipt() {
     let data = data();
@@ -44,7 +44,7 @@ fn instruction_counts_are_those_of_libipt() {
     assert_eq!(rows, 6);
 }
 
-/// One decode from end to end, where blocks outlive segments and no sink asks for addresses.
+/// A single decode from end to end, where blocks outlive segments and no sink needs addresses.
 fn whole(capture: &Capture) -> (u64, u64) {
     let image = image(capture, &capture.streams[0]);
     let resolver = Regions::default();
@@ -99,8 +99,8 @@ fn segments_are_those_of_libipt() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Differences, one line each. Where libipt gave up, what it decoded before is not compared: the two need not
-/// stop at the same instruction.
+/// Differences, one line each. If libipt gave up, its result up to there is not compared, because the two need not stop
+/// at the same instruction.
 fn compare(oracle: &Path, capture: &Capture) -> Vec<String> {
     let run = tempfile::tempdir().expect("a temporary folder");
     kprism_import::write(capture, run.path(), &run.path().join("symbols")).expect("streams");

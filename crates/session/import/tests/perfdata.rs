@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! perf.data as the export writes it, whole, cut off anywhere, and changed anywhere; and what this machine's perf
-//! records.
+//! perf.data written by the export: complete, truncated anywhere, and changed anywhere; and files recorded by this
+//! machine's perf.
 
 use std::fs;
 use std::path::Path;
@@ -42,7 +42,7 @@ fn what_was_exported_comes_back() {
     assert_eq!(code(0x1000, false).map(|c| c.0), Some(0x40_1000));
 }
 
-/// A file cut off at any byte gives what is there and says what is missing, or says that there is nothing.
+/// A file truncated at any byte gives the available data and notes on the missing data, or an error that there is none.
 #[test]
 fn cut_off_anywhere() {
     let dir = tempfile::tempdir().unwrap();
@@ -66,7 +66,7 @@ fn cut_off_anywhere() {
     assert!(partial > data.len() / 2, "{partial} of {} give something", data.len());
 }
 
-/// Any byte may be another.
+/// Any byte may change.
 #[test]
 fn changed_anywhere() {
     let dir = tempfile::tempdir().unwrap();
@@ -80,13 +80,13 @@ fn changed_anywhere() {
     }
 }
 
-/// A file that is not the recorded one is named, not used.
+/// A file that is not the recorded one is reported and not used.
 #[test]
 fn build_ids_are_compared() {
     let dir = tempfile::tempdir().unwrap();
     let out = small(dir.path());
     let symfs = out.join("symfs/bin/seven");
-    // This test's own program has a build id or none; the recorded one is neither.
+    // This test's program has another build id than the recorded one, or none.
     let mut data = fs::read(out.join("data")).unwrap();
     let name = b"/bin/seven\0";
     let at = data.windows(name.len()).position(|w| w == name).expect("the mapping's path");
@@ -132,7 +132,7 @@ fn pipes_and_compression_change_nothing() {
         |data: Vec<u8>| from_parts(Path::new("x"), &Parts { data: vec![data], ..Parts::default() }).unwrap();
     let mut whole = capture(data.clone());
     let mut through = capture(piped(&data, false));
-    // What stands in feature sections alone is not in this pipe.
+    // Data that is only in feature sections is not in this pipe.
     whole.kernel = Default::default();
     whole.command.clear();
     assert_eq!(through, whole);
@@ -140,8 +140,8 @@ fn pipes_and_compression_change_nothing() {
     assert_eq!(through, whole);
 }
 
-/// What the kernel says of a full buffer (`PERF_AUX_FLAG_TRUNCATED`), of an overwritten one, and of gaps it does not
-/// locate: a loss stands in the stream where data are missing, and only there.
+/// The kernel reports a full buffer (`PERF_AUX_FLAG_TRUNCATED`), an overwritten one, and gaps without a position. The
+/// stream then has a loss at the place of the missing data, and only there.
 #[test]
 fn losses_stand_in_the_stream() {
     let dir = tempfile::tempdir().unwrap();
@@ -173,7 +173,7 @@ fn losses_stand_in_the_stream() {
         }
         more.extend(&piece);
         let mut capture = capture(&more);
-        // Those about files, which are not here.
+        // Notes about files that do not exist here.
         capture.notes.retain(|note| !whole.notes.contains(note));
         capture
     };
@@ -194,7 +194,7 @@ fn losses_stand_in_the_stream() {
     assert_eq!(full.streams[1], whole.streams[1]);
 }
 
-/// What the fuzzer begins with, and what it found.
+/// The fuzzer's seeds and findings.
 #[test]
 fn the_corpus_is_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/perfdata");
@@ -210,8 +210,8 @@ fn the_corpus_is_read() {
     assert!(seen >= 3, "the corpus is where it was");
 }
 
-/// What this machine's perf records, where it may: the container, its compression, and the kernel's own records. There
-/// is no Intel PT in it, and that is what the import says, and nothing else.
+/// Files of this machine's perf, if it may record: the container, its compression, and the kernel's own records. They
+/// hold no Intel PT, so the import must report exactly that.
 #[test]
 fn files_of_this_machines_perf_are_understood() {
     needs(&[PERF]);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Small captures made up on the spot: every kind is told apart, read, and written as streams that the image
-//! reads back.
+//! Small generated captures: every kind is detected, read, and written as streams that the image can read.
 
 #[path = "../../../../fuzz/src/folder.rs"]
 mod folder;
@@ -51,7 +50,7 @@ fn put(dir: &Path, name: &str, bytes: impl AsRef<[u8]>) {
     fs::write(path, bytes).unwrap();
 }
 
-/// What the image makes of a written stream's code at `va`.
+/// The code at `va` that the image reads from a written stream.
 fn code_at(streams: &Path, cpu: usize, va: u64) -> Vec<u8> {
     let dict = fs::read(streams.join("code.dict")).unwrap();
     let (dict, fault) = Dict::parse(&dict);
@@ -181,7 +180,7 @@ fn an_lldb_bundle() {
     );
 }
 
-/// Two CPUs that had address spaces, one that had none, and CPU 1 that was off.
+/// Two CPUs with address spaces, one without, and CPU 1, which was off.
 #[test]
 fn a_simple_pt_folder() {
     let dir = tempfile::tempdir().unwrap();
@@ -190,11 +189,11 @@ fn a_simple_pt_folder() {
         stream.extend(pt(0x40_1000, Some(5)));
         Packet::Pip { cr3, non_root: false }.encode(&mut stream);
     }
-    // The ring buffer's oldest bytes are the rest of a packet.
+    // The oldest bytes of the ring buffer are the rest of a packet.
     put(dir.path(), "ptout.0", [&[0x19, 0xff][..], &stream].concat());
     put(dir.path(), "ptout.2", pt(0x40_1000, None));
     put(dir.path(), "ptout.sideband.txt", "no stream");
-    // As sptarchive packs them.
+    // The files in sptarchive's form.
     put(dir.path(), "bin/prog", elf());
     put(dir.path(), "lib/new.so", [&[0; 0x1000][..], &[0xcc; 8]].concat());
     let sideband = "meta family 6\nmeta model 94\nmeta stepping 3\nmeta tsc_ratio 2 216\nmeta nom_freq 26\n\
@@ -240,9 +239,9 @@ fn a_simple_pt_folder() {
         let n = image.fetch(image.space(cr3, 0x40_1000), 0x40_1000, 0, &mut bytes);
         bytes[..n].to_vec()
     };
-    // The later mapping lies over the rest of the earlier one.
+    // The later mapping covers the rest of the earlier one.
     assert_eq!(fetch(0x2000), [&[0x90, 0x90][..], &[0xcc; 8]].concat());
-    // 5000 is what user code has where 4000 is the kernel's.
+    // 5000 is the user half's table for the kernel half's 4000.
     assert_eq!(fetch(0x5000), [0x90, 0x90, 0xeb, 0xfc]);
     assert!(fetch(0x4000).is_empty(), "no packet names it");
     assert!(out.path().join("symbols/root/bin/prog").is_file());
@@ -259,7 +258,7 @@ fn a_simple_pt_folder() {
     assert!(!capture.kallsyms.is_empty() && !capture.notes.iter().any(|n| n.contains("--kcore")));
 }
 
-/// Any byte of the text may be another, and the file may end anywhere.
+/// Any byte of the text may change, and the file may end anywhere.
 #[test]
 fn simple_pt_sidebands_of_any_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -268,7 +267,7 @@ fn simple_pt_sidebands_of_any_bytes() {
     let text =
         b"meta nom_freq 26\n7.5 7 2000 401000 4096 4\t/bin/prog\n0.0 7 2000 401000 1000 4\t/bin/prog\n";
     let path = dir.path().join("ptout.sideband");
-    // This machine's files are none of this test's.
+    // This machine's files must not be used.
     let search = Search { symfs: Some(dir.path().join("nowhere")), ..Search::default() };
     let try_read = |bytes: &[u8]| {
         put(dir.path(), "ptout.sideband", bytes);
@@ -296,7 +295,7 @@ fn simple_pt_sidebands_of_any_bytes() {
     assert!(error.ends_with("expected packets in ptout.0, ptout.1, ..."), "{error}");
 }
 
-/// What the fuzzer begins with, and what it found.
+/// The fuzzer's seeds and findings.
 #[test]
 fn the_simple_pt_corpus_is_read() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/simplept");

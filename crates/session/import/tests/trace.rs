@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tracepoints in perf.data. `data/sched.perf.data` is what `perf record -e sched:sched_switch,sched:sched_wakeup -o -`
-//! (6.1, on a 6.18 kernel) wrote of two short sleeps, less what is said of the machine.
+//! Tracepoints in perf.data. `data/sched.perf.data` is the output of
+//! `perf record -e sched:sched_switch,sched:sched_wakeup -o -` (6.1, on a 6.18 kernel) for two short sleeps, without
+//! the data about the machine.
 
 use kprism_ftrace::{Data, Event};
 use kprism_import::perfdata::trace;
 
 const SMALL: &[u8] = include_bytes!("data/sched.perf.data");
 
-/// Reads all there is, as far as it goes.
+/// Reads all events, as far as possible.
 fn read(bytes: &[u8]) -> Option<Vec<(u64, u32, u32, bool)>> {
     let unpacked = trace::unpack(bytes);
     let trace = trace::read(bytes, &unpacked).ok()?;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The attribute `#[test]` of kprism-test: the function stays as it is, and is registered under its name. A procedural
-//! macro has to be in a crate of its own. `#[ignore]` is taken off, since the compiler knows it only beside its own `#[test]`.
+//! The attribute `#[test]` of kprism-test. It leaves the function unchanged and registers it under its name. A
+//! procedural macro must be in its own crate. `#[ignore]` is removed, because the compiler accepts it only beside its
+//! own `#[test]`.
 
 use proc_macro::{TokenStream, TokenTree};
 
-/// Registers a test with the runner of kprism-test. `#[ignore = "why"]` below it works as ever.
+/// Registers a test with the runner of kprism-test. `#[ignore = "why"]` below it works as usual.
 #[proc_macro_attribute]
 pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
     if !arguments.is_empty() {

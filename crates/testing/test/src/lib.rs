@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests that cannot run here are counted as ignored, with the reason, and never as passed.
+//! A test runner that counts tests which cannot run on this machine as ignored, with the reason, and never as passed.
 //!
-//! The built-in runner knows only at compile time what to ignore; whether there is root, a browser or a capture shows when
-//! the test runs. A file of such tests is run by this crate instead:
+//! The built-in runner decides at compile time which tests to ignore. Whether there is root, a browser or a capture is
+//! known only when the test runs. This crate runs such tests instead:
 //!
 //! ```text
 //! use kprism_test::{needs, test, CAPTURES, ROOT};        // instead of the built-in #[test]
@@ -16,8 +16,8 @@
 //! kprism_test::main!();
 //! ```
 //!
-//! and its `Cargo.toml` says so: `[[test]] name = "FILE" harness = false`. Everything else is as ever: names to filter by,
-//! `--list`, `--ignored`, `--test-threads`. What tests print is not held back.
+//! The `Cargo.toml` must have `[[test]] name = "FILE" harness = false`. Everything else works as usual: names as
+//! filters, `--list`, `--ignored`, `--test-threads`. The tests' output is not captured.
 
 mod need;
 mod run;
@@ -27,13 +27,14 @@ pub use kprism_test_macro::test;
 pub use need::*;
 pub use run::{Ends, Test, run};
 
-/// Ends this test as ignored, with a reason that says what would help. Works in whatever the test calls, on its own thread.
+/// Ends this test as ignored, with a reason that includes a remedy. It may be called from any function that the test
+/// calls, on the test's thread.
 pub fn skip(reason: impl Into<String>) -> ! {
-    // Not a panic to be reported: no message, no backtrace.
+    // An unwind without a message or backtrace, so it is not reported as a panic.
     std::panic::resume_unwind(Box::new(run::Skipped(reason.into())))
 }
 
-/// The runner of a file of tests; stands at its end.
+/// Defines the runner of a test file; must be at its end.
 #[macro_export]
 macro_rules! main {
     () => {
@@ -43,7 +44,7 @@ macro_rules! main {
     };
 }
 
-/// Registers a test; `#[test]` does it.
+/// Registers a test; used by `#[test]`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! register {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What tests need of the machine: one name for each, how to see whether it is there, and how to get it.
+//! Requirements of tests on the machine: a name for each, a check whether it is met, and a remedy.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use std::sync::Mutex;
 
 use crate::skip;
 
-/// Something that a test needs and that a machine may not have.
+/// A requirement that a machine may not meet.
 #[derive(Clone, Copy)]
 pub struct Need {
-    /// In a sentence: "needs …".
+    /// The text after "needs …".
     pub what: &'static str,
-    /// How to get it.
+    /// The remedy.
     pub remedy: &'static str,
     present: fn() -> bool,
 }
 
-/// Ignores this test unless the machine has all of these.
+/// Ignores this test unless the machine meets all of these.
 pub fn needs(all: &[Need]) {
     for need in all {
         if !need.is_met() {
@@ -28,7 +28,7 @@ pub fn needs(all: &[Need]) {
 }
 
 impl Need {
-    /// Whether the machine has it. Looked at once in a process.
+    /// Returns true if the machine meets it. Checked once per process.
     pub fn is_met(self) -> bool {
         static SEEN: Mutex<Option<HashMap<&str, bool>>> = Mutex::new(None);
         let mut seen = SEEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -54,7 +54,7 @@ needs! {
         // SAFETY: it takes nothing and gives a number.
         unsafe { libc::geteuid() == 0 }
     };
-    /// Programs and maps in the running kernel.
+    /// Loading programs and maps into the running kernel.
     BPF = "the right to load BPF programs", "run the tests as root, outside containers", may_load_bpf;
     /// Probes in programs.
     UPROBES = "uprobes", "a kernel with CONFIG_UPROBE_EVENTS",
@@ -70,17 +70,17 @@ needs! {
         || perf_records("sched:sched_switch");
     /// perf, allowed to sample page faults.
     PERF_FAULTS = "perf, allowed to record page faults", "sh scripts/setup.sh test, and root", || perf_records("page-faults");
-    /// No Intel PT: what is said then is tested.
+    /// No Intel PT: the error message is tested.
     NO_INTEL_PT = "a machine without Intel PT", "a virtual machine without it",
         || !Path::new("/sys/bus/event_source/devices/intel_pt").exists();
-    /// No counters of the processor: what is said then is tested.
+    /// No hardware counters: the error message is tested.
     NO_PMU = "a machine without hardware counters", "a virtual machine without them", || {
         !["cpu", "cpu_core", "ibs_op"].iter().any(|pmu| Path::new("/sys/bus/event_source/devices").join(pmu).is_dir())
     };
     /// Captures of real processors and samples of ftrace: `captures()`.
     CAPTURES = "captures of real processors and kernels", "KPRISM_TEST_DATA=FOLDER names where they are",
         || std::env::var_os("KPRISM_TEST_DATA").is_some_and(|folder| Path::new(&folder).is_dir());
-    /// Intel's decoder behind tests/oracle: `ptoracle()`.
+    /// Intel's decoder, used by tests/oracle: `ptoracle()`.
     PTORACLE = "Intel's decoder (tests/oracle)", "make test builds it and sets KPRISM_PTORACLE",
         || std::env::var_os("KPRISM_PTORACLE").is_some();
     /// A checkout of libipt, for its own test suite.
@@ -88,17 +88,17 @@ needs! {
         || libipt().join("test/src").is_dir();
     /// GCC and its gcov.
     GCC = "gcc and gcov", SETUP, || runs("gcc", "--version") && runs("gcov", "--version");
-    /// GDB.
+    /// The debugger that judges expressions and tracepoints.
     GDB = "gdb", SETUP, || runs("gdb", "--version");
     /// `sys/sdt.h`.
     SDT = "sys/sdt.h", SETUP, || {
         ["x86_64-linux-gnu/sys/sdt.h", "sys/sdt.h"].iter().any(|file| Path::new("/usr/include").join(file).is_file())
     };
-    /// Reads CTF.
+    /// The reader of CTF traces.
     BABELTRACE = "babeltrace2", SETUP, || runs("babeltrace2", "--version");
-    /// Reads trace.dat.
+    /// The reader of trace.dat.
     TRACE_CMD = "trace-cmd", SETUP, || Command::new("trace-cmd").arg("-h").output().is_ok();
-    /// QEMU that a guest runs in: 10 or later.
+    /// QEMU for the guest: 10 or later.
     QEMU = "qemu-system-x86_64, 10.0 or later", SETUP, || {
         let named = std::env::var_os("KPRISM_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into());
         let said = Command::new(named).arg("--version").stdin(Stdio::null()).output();
@@ -106,34 +106,34 @@ needs! {
         let version = said.split("version ").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
         version.is_some_and(|major| major >= 10)
     };
-    /// apt, which fetches the guest's kernel.
+    /// apt, which downloads the guest's kernel.
     APT = "apt", "a Debian system", || runs("apt-cache", "--version");
-    /// A browser, and what drives it: `chromium()`.
+    /// A browser and its driver: `chromium()`.
     BROWSER = "Chromium with chromedriver", SETUP, || chromium().is_some() && runs("chromedriver", "--version");
     /// Perfetto's trace processor, and Node to run it: `perfetto()`.
     PERFETTO = "Perfetto's trace processor and Node", SETUP,
         || runs("node", "--version") && perfetto_folder().join("engine_bundle.js").is_file();
-    /// `record tlb --method user`.
+    /// For `record tlb --method user`.
     USER_PLUGINS = "a qemu-x86_64 that takes plugins", "sh scripts/qemu-user.sh gets one", || {
         let help = |program: PathBuf| Command::new(program).arg("-help").output();
         let takes = |program| help(program).is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("\n-plugin "));
         let named = std::env::var_os("KPRISM_QEMU_USER").map(PathBuf::from);
         named.map_or_else(|| takes(cache().join("tools/qemu-user/qemu-x86_64")) || takes("qemu-x86_64".into()), takes)
     };
-    /// Traces every access of a program.
+    /// Records every memory access of a program.
     VALGRIND = "valgrind", SETUP, || runs("valgrind", "--version");
     /// Another simulator of TLBs.
     TLB_JUDGE = "another simulator of TLBs", "KPRISM_TLB_JUDGE names a program (crates/instrument/tlb/tests/judge.rs)",
         || std::env::var_os("KPRISM_TLB_JUDGE").is_some();
-    /// The kernel that counts its own coverage.
+    /// A kernel with its own coverage counters.
     GCOV_KERNEL = "a kernel built with gcov", "make test builds a small one, make test-gcov-kernel a whole one, once",
         || std::env::var_os("KPRISM_GCOV_KERNEL").is_some();
-    /// The same with debug information.
+    /// Such a kernel with debug information.
     GCOV_DEBUG_KERNEL = "a kernel built with gcov and debug information",
         "KPRISM_GCOV_DEBUG=1 make test-gcov-kernel builds it, once", || std::env::var_os("KPRISM_GCOV_DEBUG").is_some();
 }
 
-/// The folder named by `KPRISM_TEST_DATA`; the test is ignored without one, or where it lacks `file`.
+/// The folder named by `KPRISM_TEST_DATA`. The test is ignored if it is not set, or if `file` is missing.
 pub fn captures(file: &str) -> PathBuf {
     needs(&[CAPTURES]);
     let path = PathBuf::from(std::env::var_os("KPRISM_TEST_DATA").unwrap_or_default()).join(file);
@@ -143,7 +143,8 @@ pub fn captures(file: &str) -> PathBuf {
     path
 }
 
-/// The first of these programs that runs; the test is ignored if none does. `package` is Debian's that has it.
+/// The first of these programs that runs. The test is ignored if none does. `package` is the Debian package that
+/// contains it.
 pub fn program(names: &[&str], package: &str) -> String {
     let starts = |name: &&&str| Command::new(name).arg("--version").stdin(Stdio::null()).output().is_ok();
     let found = names.iter().find(starts);
@@ -153,7 +154,7 @@ pub fn program(names: &[&str], package: &str) -> String {
     )
 }
 
-/// Google's pprof: `KPRISM_PPROF`, or any; Go comes with one.
+/// Google's pprof: `KPRISM_PPROF`, or any other; Go includes one.
 pub fn pprof() -> Command {
     let own = std::env::var("KPRISM_PPROF").unwrap_or_else(|_| "pprof".into());
     for line in [&[own.as_str()][..], &["go", "tool", "pprof"]] {
@@ -162,7 +163,7 @@ pub fn pprof() -> Command {
             command.args(&line[1..]);
             command
         };
-        // It ends with 2 after its help.
+        // It exits with 2 after printing its help.
         let help = command().arg("-help").output();
         if help.is_ok_and(|output| String::from_utf8_lossy(&output.stderr).contains("-sample_index")) {
             return command();
@@ -171,10 +172,11 @@ pub fn pprof() -> Command {
     skip(format!("needs pprof: {SETUP} installs Go, which has it, or KPRISM_PPROF names one"))
 }
 
-/// A Python that has one of these modules: `KPRISM_PYTHON`, or the system's; with what set-up fetched for it.
+/// A Python that has one of these modules: `KPRISM_PYTHON`, or the system's; with the modules that set-up installed for
+/// it.
 pub fn python_with(modules: &[&str]) -> Command {
     let plain = || Command::new(std::env::var("KPRISM_PYTHON").unwrap_or_else(|_| "python3".into()));
-    // Modules are made for one version of Python.
+    // Modules are built for one version of Python.
     let version = plain().args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).output();
     let version = version.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let folder = cache().join(format!("tools/python-{}", version.unwrap_or_default()));
@@ -194,7 +196,7 @@ pub fn python_with(modules: &[&str]) -> Command {
     python()
 }
 
-/// Where the source of libipt is: `KPRISM_LIBIPT`, or where `scripts/libipt.sh` puts it.
+/// The source of libipt: `KPRISM_LIBIPT`, or the folder that `scripts/libipt.sh` uses.
 pub fn libipt() -> PathBuf {
     std::env::var_os("KPRISM_LIBIPT").map_or_else(|| cache().join("tools/libipt"), PathBuf::from)
 }
@@ -211,13 +213,13 @@ pub fn ptoracle() -> PathBuf {
     std::env::var_os("KPRISM_PTORACLE").unwrap_or_default().into()
 }
 
-/// The browser.
+/// Path of the browser.
 pub fn chromium() -> Option<&'static Path> {
     let places = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
     places.into_iter().map(Path::new).find(|path| path.exists())
 }
 
-/// kprism's folder in the user's cache, where set-up puts what tests use and apt does not have.
+/// kprism's folder in the user's cache, to which set-up downloads the tests' tools that apt does not have.
 pub fn cache() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
     std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("kprism")
@@ -241,7 +243,7 @@ fn perf_records(event: &str) -> bool {
     may
 }
 
-/// Whether bpf(2) makes a map of one element for us.
+/// Returns true if bpf(2) can create a map with one element.
 fn may_load_bpf() -> bool {
     const MAP_CREATE: libc::c_long = 0;
     // An array with keys of 4 bytes and values of 8.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Registered tests → libtest-mimic, which prints and counts them as the built-in runner does.
+//! Runs registered tests with libtest-mimic, which prints and counts them as the built-in runner does.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -7,23 +7,23 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-/// A test of this file.
+/// A registered test.
 pub struct Test {
-    /// Where it is, beginning with the file's own name.
+    /// Its module path, beginning with the file's name.
     pub module: &'static str,
     /// The function's name.
     pub name: &'static str,
-    /// Why it is ignored unless asked for.
+    /// The reason for `#[ignore]`, if it has one.
     pub ignored: Option<&'static str>,
-    /// The test itself.
+    /// The test function.
     pub run: fn() -> Result<(), String>,
 }
 
 inventory::collect!(Test);
 
-/// What a test may return.
+/// Return types of tests.
 pub trait Ends {
-    /// An error fails the test.
+    /// Converts the result. An error fails the test.
     fn ends(self) -> Result<(), String>;
 }
 
@@ -39,16 +39,17 @@ impl<E: Debug> Ends for Result<(), E> {
     }
 }
 
-/// What `skip` unwinds with.
+/// Payload with which `skip` unwinds.
 pub(crate) struct Skipped(pub String);
 
-/// Runs the tests of this file as the command line says.
+/// Runs the tests of this file according to the command line.
 pub fn run() -> ExitCode {
     let mut arguments = Arguments::from_args();
     if arguments.test_threads.is_none() {
         arguments.test_threads = std::env::var("RUST_TEST_THREADS").ok().and_then(|n| n.parse().ok());
     }
-    // With the flag, libtest-mimic would not say why it is ignored: the flag is for when that is asked about.
+    // With its flag for ignored tests, libtest-mimic would not print the reason. So the flag is set only if ignored
+    // tests are requested.
     let asked = arguments.ignored || arguments.include_ignored;
     let mut tests: Vec<(String, &Test)> =
         inventory::iter::<Test>.into_iter().map(|test| (path(test), test)).collect();
@@ -71,7 +72,7 @@ fn path(test: &Test) -> String {
     }
 }
 
-/// One test, on a thread that has its name: so a panic's message says which test it is, as it always did.
+/// Runs one test on a thread with the test's name, so that a panic's message shows which test it is.
 fn one(name: String, run: fn() -> Result<(), String>) -> Result<Completion, Failed> {
     let thread = std::thread::Builder::new().name(name).spawn(run);
     match thread.map_err(Failed::from)?.join() {

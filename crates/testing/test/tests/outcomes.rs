@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The runner, run as cargo does: what it prints of the example's tests is held against what each does.
+//! Runs the runner as cargo does, and compares its output with the example's tests.
 
 use std::path::Path;
 use std::process::Command;
 
 use kprism_test::test;
 
-/// What a run of the example prints, and whether it succeeds.
+/// The output of a run of the example, and whether it succeeds.
 fn run(arguments: &[&str]) -> (String, bool) {
     let this = std::env::current_exe().unwrap();
     let example = this.parent().and_then(Path::parent).unwrap().join("examples/outcomes");
@@ -53,7 +53,8 @@ fn arguments_are_those_of_the_builtin_runner() {
     assert!(good && text.contains("test result: ok. 1 passed; 0 failed; 3 ignored; 0 measured;"), "{text}");
 }
 
-/// A test that cannot run must say so to the runner, or it counts as passed; and where `#[test]` is still the compiler's own in a file that this runner runs, its tests are lost without a
+/// A test that cannot run must report that to the runner, or it counts as passed. If a file of this runner still uses
+/// the compiler's own `#[test]`, its tests are silently lost.
 /// word.
 #[test]
 fn files_with_this_runner_use_its_attribute() {

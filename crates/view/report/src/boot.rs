@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A boot as tables, and as one HTML page with a chart; two boots side by side.
+//! Tables of a boot, and an HTML page with its chart; two boots side by side.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ const fn column(key: &'static str, head: &'static str) -> Column {
     Column { key, head: std::borrow::Cow::Borrowed(head) }
 }
 
-/// A name that may be unknown.
+/// A cell for a name that may be unknown.
 fn named(name: &str) -> Cell {
     if name.is_empty() { Cell::Nothing } else { Cell::Text(name.to_owned()) }
 }
@@ -68,7 +68,7 @@ pub fn functions(boot: &Boot) -> Table {
     Table { columns, rows: rows.into_iter().map(row).collect(), hidden: 0 }
 }
 
-/// Time in initcalls by level, in the order of the boot.
+/// Time in initcalls by level, in boot order.
 pub fn levels(boot: &Boot) -> Table {
     let mut all: Vec<(&str, u64, u64)> = Vec::new();
     for call in &boot.initcalls {
@@ -82,7 +82,7 @@ pub fn levels(boot: &Boot) -> Table {
     Table { columns, rows: all.into_iter().map(row).collect(), hidden: 0 }
 }
 
-/// What changed, the largest difference first.
+/// Changes, the largest difference first.
 pub fn changes(compared: &Compared) -> Table {
     let columns = vec![
         column("diff_ns", "diff"),
@@ -107,7 +107,7 @@ pub fn changes(compared: &Compared) -> Table {
     Table { columns, rows, hidden: 0 }
 }
 
-/// The boot in a few lines, as a terminal shows it before the tables.
+/// A summary of the boot in a few lines, which a terminal shows before the tables.
 pub fn headline(boot: &Boot) -> String {
     let sum = boot.initcalls.iter().map(|call| call.ns).sum();
     let failed = boot.initcalls.iter().filter(|call| call.result.is_some_and(|result| result < 0)).count();
@@ -136,7 +136,7 @@ pub fn headline(boot: &Boot) -> String {
     text
 }
 
-/// The whole boot for a terminal; `limit` rows a table, 0 for all.
+/// The whole boot for a terminal, with `limit` rows per table; 0 for all.
 pub fn to_text(boot: &Boot, limit: usize, style: Style) -> String {
     let mut text = headline(boot);
     for (title, mut table) in [
@@ -147,7 +147,7 @@ pub fn to_text(boot: &Boot, limit: usize, style: Style) -> String {
         if table.rows.is_empty() {
             continue;
         }
-        // There are a dozen levels, and one would look for them all.
+        // There are only a dozen levels, and readers look for all of them.
         if limit > 0 && title != "levels" {
             table.limit(limit);
         }
@@ -156,7 +156,7 @@ pub fn to_text(boot: &Boot, limit: usize, style: Style) -> String {
     text
 }
 
-/// The whole boot for programs.
+/// The whole boot as JSON.
 pub fn to_json(boot: &Boot) -> Value {
     json!({
         "initcalls": initcalls(boot).to_json(),
@@ -170,11 +170,11 @@ pub fn to_json(boot: &Boot) -> Value {
 
 type InitcallRow = (usize, i64, usize, u32, u64, u64, Option<i64>);
 
-/// A boot for a page. Names are told once, by number.
+/// The data of one boot in a page. Names are stored once and referred to by number.
 #[derive(Serialize)]
 struct Side<'a> {
     title: &'a str,
-    /// Nanoseconds between which everything lies.
+    /// The range of all times, ns.
     span: (u64, u64),
     names: Vec<&'a str>,
     tasks: &'a [(u32, String)],
@@ -185,7 +185,7 @@ struct Side<'a> {
     notes: String,
 }
 
-/// How many long calls a page holds; the shortest are left out.
+/// Maximum of long calls in a page; the shortest are left out.
 const CALLS: usize = 40_000;
 
 fn side<'a>(boot: &'a Boot, title: &'a str) -> Side<'a> {
@@ -218,7 +218,7 @@ fn side<'a>(boot: &'a Boot, title: &'a str) -> Side<'a> {
     Side { title, span: boot.span(), names, tasks: &boot.tasks, initcalls, calls, notes }
 }
 
-/// The boot's chart with its tables as one file.
+/// Renders the boot's chart with its tables as one file.
 ///
 /// # Errors
 /// [`HtmlError`]; it does not depend on the boot.
@@ -227,7 +227,7 @@ pub fn render(boot: &Boot, title: &str) -> Result<String, HtmlError> {
     html::page(title, css, js, &[side(boot, title)])
 }
 
-/// Two boots' charts, one above the other on one scale.
+/// Renders two boots' charts, one above the other on one scale.
 ///
 /// # Errors
 /// As [`render`].

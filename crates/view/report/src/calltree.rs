@@ -7,7 +7,7 @@ use kprism_profile::units;
 use kprism_profile::{FrameKind, Profile};
 use serde_json::{Value, json};
 
-/// What a share is a share of.
+/// Measure of which shares are computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Weight {
     /// Retired instructions.
@@ -17,10 +17,10 @@ pub enum Weight {
     Time,
 }
 
-/// How much of the tree to show.
+/// Options of the tree's output.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {
-    /// What counts.
+    /// The measure.
     pub weight: Weight,
     /// Branches below this share of the whole are folded, in percent.
     pub min_percent: f64,
@@ -71,7 +71,7 @@ fn lines(tree: &Tree, options: &Options) -> (Vec<Line>, u64) {
     (out, whole)
 }
 
-/// For people.
+/// Formats the tree as text.
 pub fn to_text(profile: &Profile, tree: &Tree, options: &Options, style: Style) -> String {
     let (lines, whole) = lines(tree, options);
     let mut out = style.bold(&format!("{:>8}  {:>8}  {:>10}  {}", "total", "self", "calls", "function"));
@@ -102,8 +102,9 @@ pub fn to_text(profile: &Profile, tree: &Tree, options: &Options, style: Style) 
     out
 }
 
-/// For programs: nested objects `{name, module, kind, calls, instructions, total_instructions, self_ns,
-/// total_ns, children}`; what was folded is counted in `folded`.
+/// Formats the tree as JSON: nested objects
+/// `{name, module, kind, calls, instructions, total_instructions, self_ns, total_ns, children}`. Folded branches are
+/// counted in `folded`.
 pub fn to_json(profile: &Profile, tree: &Tree, options: &Options) -> Value {
     let totals = tree.totals();
     let (lines, _) = lines(tree, options);
@@ -150,7 +151,7 @@ pub fn to_json(profile: &Profile, tree: &Tree, options: &Options) -> Value {
     root
 }
 
-/// A node's name, marked when it was not simply called.
+/// A node's name, with a mark unless it was simply called.
 pub(crate) fn name(profile: &Profile, kind: FrameKind, label: &Label) -> String {
     let name = match label {
         Label::All => "all tasks".to_string(),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a trace costs and how finely it tells time: tables, plots.
+//! The cost and the temporal resolution of traces: tables and plots.
 //!
-//! What comes in: [`Cost`]s, one per recording, alone or in [`Sweep`]s of one packet setting. What goes out: tables
-//! for terminals and programs, and (in [`page`](mod@page)) one HTML file with the plots of figures 5 to 7 of Sharma
-//! and Dagenais, "Hardware-assisted instruction profiling and latency detection".
+//! Input: [`Cost`]s, one per recording, alone or in [`Sweep`]s of one packet setting. Output: tables for terminals and
+//! programs, and (in [`page`](mod@page)) one HTML file with the plots of figures 5 to 7 of Sharma and Dagenais,
+//! "Hardware-assisted instruction profiling and latency detection".
 
 pub mod page;
 mod plot;
@@ -18,7 +18,7 @@ use kprism_profile::units::percent;
 /// A packet setting that is varied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setting {
-    /// Least cycles between CYC packets.
+    /// Minimum of cycles between CYC packets.
     Cyc,
     /// MTC period, a power of two of crystal ticks.
     Mtc,
@@ -27,7 +27,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// For programs.
+    /// The key in output for programs.
     pub fn key(self) -> &'static str {
         match self {
             Setting::Cyc => "cyc",
@@ -36,7 +36,7 @@ impl Setting {
         }
     }
 
-    /// For people.
+    /// The name in output for people.
     pub fn name(self) -> &'static str {
         match self {
             Setting::Cyc => "CYC threshold, cycles",
@@ -49,13 +49,13 @@ impl Setting {
 /// Recordings of the same instructions that differ in one setting.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sweep {
-    /// What was varied.
+    /// The setting that varies.
     pub setting: Setting,
-    /// The values, `None` for off, with what came of each.
+    /// The values, `None` for off, with their measurements.
     pub steps: Vec<(Option<u64>, Cost)>,
 }
 
-/// The temporal resolution factor of every recording of all sweeps: P is the set of all of them.
+/// The temporal resolution factor of every recording of all sweeps. P is the set of all recordings.
 pub fn resolutions(sweeps: &[Sweep]) -> Vec<Vec<Option<f64>>> {
     let products: Vec<_> = sweeps.iter().flat_map(|s| &s.steps).map(|(_, cost)| cost.product).collect();
     let mut all = factors(&products).into_iter();
@@ -65,7 +65,7 @@ pub fn resolutions(sweeps: &[Sweep]) -> Vec<Vec<Option<f64>>> {
 const FLOW: [Kind; 6] = [Kind::Tnt, Kind::Tip, Kind::OnOff, Kind::Fup, Kind::Mode, Kind::Space];
 const TIME: [Kind; 4] = [Kind::Cyc, Kind::Mtc, Kind::Tsc, Kind::Cbr];
 
-/// A sweep for people: size, bandwidth, resolution, and what the bytes are for.
+/// A table of a sweep: size, bandwidth, resolution, and the bytes by packet.
 pub fn sweep_table(sweep: &Sweep, trf: &[Option<f64>]) -> Table {
     let columns = [
         ("setting", sweep.setting.key()),
@@ -100,7 +100,7 @@ pub fn sweep_table(sweep: &Sweep, trf: &[Option<f64>]) -> Table {
     Table::new(&columns, rows.collect())
 }
 
-/// Recordings of different programs side by side: what an instruction costs, and in which packets.
+/// A table of recordings of different programs: bytes per instruction, and by packet.
 pub fn runs_table(costs: &[Cost]) -> Table {
     let columns = [
         ("name", "run"),
@@ -162,7 +162,7 @@ pub fn mix_table(cost: &Cost) -> Table {
     Table::new(&columns, rows.collect())
 }
 
-/// Everything of every recording of a sweep, a row each, for programs.
+/// A table of all measurements of a sweep, one row per recording, for programs.
 pub fn sweeps_for_programs(sweeps: &[Sweep]) -> Table {
     let mut rows = Vec::new();
     for (sweep, trf) in sweeps.iter().zip(resolutions(sweeps)) {
@@ -178,12 +178,12 @@ pub fn sweeps_for_programs(sweeps: &[Sweep]) -> Table {
     Table::new(&columns, rows)
 }
 
-/// Everything of every recording, a row each, for programs.
+/// A table of all measurements, one row per recording, for programs.
 pub fn runs_for_programs(costs: &[Cost]) -> Table {
     Table::new(&EVERYTHING.map(|key| (key, key)), costs.iter().map(everything).collect())
 }
 
-/// Keys of [`everything`]; behind the twelfth, packets and bytes in the order of [`Kind::ALL`].
+/// Keys of [`everything`]. After the twelfth: packets and bytes in the order of [`Kind::ALL`].
 const EVERYTHING: [&str; 40] = [
     "name",
     "instructions",

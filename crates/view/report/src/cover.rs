@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage as tables: by folder, file or function.
+//! Tables of coverage by folder, file or function.
 
 pub mod diff;
 pub mod page;
@@ -15,7 +15,7 @@ use kprism_image::glob::glob;
 
 use crate::table::{Cell, Table};
 
-/// What a row is about.
+/// Unit of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Each {
     /// A folder, with all below it.
@@ -26,7 +26,7 @@ pub enum Each {
     Function,
 }
 
-/// Whether a path is below `filter`, or matches it as a pattern.
+/// Returns true if a path is below `filter`, or matches it as a pattern.
 pub fn takes(filter: Option<&str>, path: &str) -> bool {
     filter.is_none_or(|filter| {
         let below = path.strip_prefix(filter.trim_end_matches('/'));
@@ -34,7 +34,7 @@ pub fn takes(filter: Option<&str>, path: &str) -> bool {
     })
 }
 
-/// The files that `filter` takes, and their totals.
+/// The files that `filter` selects, and their totals.
 pub fn chosen<'a>(cover: &'a Cover, filter: Option<&str>) -> (Vec<&'a Source>, Totals) {
     let sources = cover.sources.iter().filter(|source| takes(filter, cover.shown(&source.path)));
     let sources: Vec<&Source> = sources.collect();
@@ -43,14 +43,14 @@ pub fn chosen<'a>(cover: &'a Cover, filter: Option<&str>) -> (Vec<&'a Source>, T
     (sources, totals)
 }
 
-/// The table.
+/// The table of coverage.
 pub fn table(cover: &Cover, each: Each, filter: Option<&str>) -> Table {
     let (sources, _) = chosen(cover, filter);
     let rows = match each {
         Each::Function => return functions(cover, &sources),
         Each::File => sources.iter().map(|source| row(cover.shown(&source.path), &source.totals())).collect(),
         Each::Folder => {
-            // Two levels below what is asked for; a file stands for the folder it is in.
+            // Two levels below the filter. A file stands for its folder.
             let levels = filter.map_or(0, |filter| filter.trim_matches('/').split('/').count()) + 2;
             let paths: Vec<&str> = sources.iter().map(|source| cover.shown(&source.path)).collect();
             let chains = chains(&paths);
@@ -71,12 +71,12 @@ pub fn table(cover: &Cover, each: Each, filter: Option<&str>) -> Table {
     Table::new(&columns("path", if each == Each::File { "file" } else { "folder" }), rows)
 }
 
-/// Where the names of the folders that a path is in end, the outermost first.
+/// Lengths of the prefixes of `path` that are folders, the outermost first.
 fn folder_ends(path: &str) -> impl Iterator<Item = usize> {
     path.match_indices('/').map(|(at, _)| at).filter(|&at| at > 0)
 }
 
-/// Folders that hold one folder and nothing else: a row of theirs would repeat that of the folder in them.
+/// Folders that hold one folder and nothing else. Their row would repeat that of the folder in them.
 fn chains<'a>(paths: &[&'a str]) -> BTreeSet<&'a str> {
     let mut within: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for path in paths {
@@ -91,7 +91,7 @@ fn chains<'a>(paths: &[&'a str]) -> BTreeSet<&'a str> {
     within.iter().filter(|(_, inner)| is_chain(inner)).map(|(folder, _)| *folder).collect()
 }
 
-/// What each of several runs executed, and what none of the others did.
+/// A table of the lines that each of several runs executed, and that no other run did.
 pub fn runs_table(cover: &Cover, runs: &Runs, filter: Option<&str>) -> Table {
     let (sources, totals) = chosen(cover, filter);
     let mut numbers = vec![(0u64, 0u64); runs.names.len()];
@@ -124,7 +124,7 @@ pub fn runs_table(cover: &Cover, runs: &Runs, filter: Option<&str>) -> Table {
     Table::new(&columns, rows.collect())
 }
 
-/// Columns that people are shown; programs have all.
+/// Columns shown to people. Programs get all.
 pub const SHOWN: [&str; 11] = [
     "lines_percent",
     "lines_hit",
@@ -200,7 +200,7 @@ fn functions(cover: &Cover, sources: &[&Source]) -> Table {
     Table::new(&columns, rows.collect())
 }
 
-/// The totals in words, a line each.
+/// The totals as text, one line each.
 pub fn summary(totals: &Totals) -> String {
     let mut out = String::new();
     let taken = Ratio { all: totals.branches.all, hit: totals.taken };
@@ -221,7 +221,7 @@ pub fn summary(totals: &Totals) -> String {
     out
 }
 
-/// The totals for programs.
+/// The totals as JSON.
 pub fn summary_json(totals: &Totals) -> serde_json::Value {
     serde_json::json!({
         "lines": totals.lines.all, "lines_hit": totals.lines.hit,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Intervals between markers: a table of all kinds, and one kind in detail with its histograms, where its
-//! intervals began, and the longest of them.
+//! Intervals between markers: a table of all kinds, and one kind in detail, with its histograms, the places where its
+//! intervals began, and the longest ones.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use crate::table::{Cell, Style, Table};
 use kprism_profile::units;
 
-/// Frames of a stack that fit in a line.
+/// Number of frames of a stack that fit in a line.
 const FRAMES: usize = 3;
 
 /// Width of the longest bar of a histogram.
 const BAR: u64 = 48;
 
-/// Every kind of interval that occurred, in the order in which they were asked for.
+/// A table of all kinds of intervals that occurred, in the order of the request.
 pub fn summary(profile: &Profile) -> Table {
     let cells = profile
         .deltas
@@ -55,7 +55,7 @@ pub fn summary(profile: &Profile) -> Table {
     )
 }
 
-/// How often the instruction patterns asked for ran, by function.
+/// A table of executions of the requested instruction patterns, by function.
 pub fn counts(profile: &Profile) -> Table {
     let mut rows: Vec<_> = profile.counts.iter().collect();
     rows.sort_by_key(|c| Reverse(c.count));
@@ -81,18 +81,18 @@ pub fn counts(profile: &Profile) -> Table {
 pub(crate) struct SiteGroup {
     /// The innermost frames.
     pub stack: String,
-    /// All of them together.
+    /// Sum over the group.
     pub sum: Site,
-    /// The context with the most time: index into [`Profile::nodes`].
+    /// The context with the most time: an index into [`Profile::nodes`].
     pub heaviest: u32,
-    /// How many contexts.
+    /// Number of contexts.
     pub contexts: usize,
 }
 
-/// Where intervals began, by their total time.
+/// Places where intervals began, by total time.
 pub(crate) fn site_groups(profile: &Profile, delta: &Delta) -> Vec<SiteGroup> {
     let mut groups: BTreeMap<String, SiteGroup> = BTreeMap::new();
-    // By their time: the first of a group is its heaviest.
+    // Sites are sorted by time, so the first of a group is its heaviest.
     for site in &delta.sites {
         let stack = stack(profile, site.node, FRAMES);
         let group = groups.entry(stack.clone()).or_insert_with(|| SiteGroup {
@@ -113,7 +113,7 @@ pub(crate) fn site_groups(profile: &Profile, delta: &Delta) -> Vec<SiteGroup> {
     groups
 }
 
-/// Where intervals began, by their total time. Contexts with the same innermost frames are one row.
+/// A table of the places where intervals began, by total time. Contexts with the same innermost frames share a row.
 pub fn sites(profile: &Profile, delta: &Delta) -> Table {
     let cells = site_groups(profile, delta)
         .into_iter()
@@ -141,7 +141,7 @@ pub fn sites(profile: &Profile, delta: &Delta) -> Table {
     )
 }
 
-/// The longest intervals.
+/// A table of the longest intervals.
 pub fn longest(profile: &Profile, delta: &Delta) -> Table {
     let cells = delta
         .longest
@@ -173,7 +173,7 @@ pub fn longest(profile: &Profile, delta: &Delta) -> Table {
     )
 }
 
-/// Bins of both histograms, exactly as counted: `low` up to, not with, `high`.
+/// A table of both histograms' bins as counted: from `low` up to `high`, exclusive.
 pub fn bins(delta: &Delta) -> Table {
     let rows = [("ns", &delta.ns), ("instructions", &delta.insns)];
     let cells = rows
@@ -186,7 +186,7 @@ pub fn bins(delta: &Delta) -> Table {
     Table::new(&[("of", "of"), ("low", "low"), ("high", "high"), ("count", "count")], cells)
 }
 
-/// One kind of interval, for people. `rows` limits each list.
+/// One kind of interval as text. `rows` limits each list.
 pub fn to_text(profile: &Profile, delta: &Delta, rows: usize, style: Style) -> String {
     let mut out = String::new();
     let scope = match delta.scope {
@@ -227,7 +227,7 @@ pub fn to_text(profile: &Profile, delta: &Delta, rows: usize, style: Style) -> S
     out
 }
 
-/// A histogram with one row for each power of two.
+/// Draws a histogram with one row for each power of two.
 fn draw(out: &mut String, head: &str, h: &Histogram, unit: fn(u64) -> String, style: Style) {
     let _ = writeln!(
         out,
@@ -250,7 +250,7 @@ fn draw(out: &mut String, head: &str, h: &Histogram, unit: fn(u64) -> String, st
     }
 }
 
-/// Counts by power of two, from the first to the last that has any: the smallest value of each.
+/// Counts by power of two, from the first nonempty one to the last: smallest value and count.
 fn octaves(h: &Histogram) -> Vec<(u64, u64)> {
     let octave = |bin: &Bin| if bin.low == 0 { 0 } else { bin.low.ilog2() as usize + 1 };
     let (Some(first), Some(last)) = (h.bins.first(), h.bins.last()) else { return Vec::new() };
@@ -278,7 +278,7 @@ pub fn stack(profile: &Profile, node: u32, frames: usize) -> String {
     if names.is_empty() { "[unknown]".to_owned() } else { names.join(" < ") }
 }
 
-/// One kind of interval, for programs.
+/// One kind of interval as JSON.
 pub fn to_json(profile: &Profile, delta: &Delta) -> Value {
     let histogram = |h: &Histogram| {
         json!({

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two runs, one against the other: what one did that the other did not, and what cost more or less.
+//! Compares two runs: paths that only one of them took, and functions that cost more or less.
 //!
-//! What comes in: two profiles. What goes out: a [`Diff`], their call trees laid over each other, and from it
-//! rows of functions and the paths that only one run took. Functions are the same if name and module are:
-//! addresses differ from run to run. How a function was reached (call, tail call, or already under way when
-//! the recording began) does not make a path another one; that it was an interrupt does.
+//! Input: two profiles. Output: a [`Diff`], their merged call trees, and from it rows of functions and the paths that
+//! only one run took. Functions are the same if name and module are, because addresses differ from run to run. A path
+//! does not depend on how a function was entered (call, tail call, or already running when the recording began), except
+//! that interrupts are distinct.
 
 mod view;
 
@@ -19,35 +19,35 @@ use kprism_profile::units;
 
 pub use view::{FRAMES, Scale, functions_table, headline, paths_table, shown, to_json};
 
-/// One of the two.
+/// One of the two runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The run compared with.
+    /// The baseline run.
     Old,
-    /// The run looked at.
+    /// The examined run.
     New,
 }
 
-/// Both, in the order of every pair here.
+/// Both sides, in the order of every pair here.
 pub const SIDES: [Side; 2] = [Side::Old, Side::New];
 
-/// Which part of the runs to compare.
+/// The compared part of the runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Within<'a> {
-    /// All that the tasks taken did.
+    /// Everything that the selected tasks did.
     Everything,
-    /// One system call, by its name in the man page, whoever makes it.
+    /// One system call, by its name in the man page, whatever code makes it.
     Syscall(&'a str),
-    /// One function, whoever calls it.
+    /// One function, whatever its callers.
     Function(&'a str),
 }
 
-/// What a context cost, without what it calls.
+/// The cost of a context, without its callees.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Times entered.
+    /// Number of entries.
     pub calls: u64,
-    /// Instructions.
+    /// Number of instructions.
     pub insns: u64,
     /// On-CPU nanoseconds.
     pub ns: u64,
@@ -60,14 +60,14 @@ pub struct DiffFunc {
     pub name: String,
     /// Its module.
     pub module: String,
-    /// Runs in ring 0.
+    /// True if it runs in ring 0.
     pub kernel: bool,
 }
 
-/// What a node stands for.
+/// The meaning of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Label {
-    /// Every task taken.
+    /// All selected tasks.
     All,
     /// All tasks of one name.
     Comm(String),
@@ -75,38 +75,38 @@ pub enum Label {
     Func(u32),
 }
 
-/// A path of either run, or of both.
+/// A path in one run or both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiffNode {
     /// Index of the caller's node; [`NO_PARENT`] at the root.
     pub parent: u32,
-    /// What it stands for.
+    /// Its meaning.
     pub label: Label,
-    /// How it was entered, in the first run that has it.
+    /// The kind of its entry, in the first run that contains it.
     pub kind: FrameKind,
-    /// What it cost in OLD and in NEW; nothing where the path is not.
+    /// Its cost in OLD and in NEW; `None` in a run without the path.
     pub amounts: [Option<Amount>; 2],
 }
 
-/// Two call trees laid over each other; node 0 is the root, every parent comes before its children.
+/// Two merged call trees. Node 0 is the root; every parent comes before its children.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Diff {
-    /// Functions of both, each once.
+    /// Functions of both runs, each once.
     pub funcs: Vec<DiffFunc>,
     /// The nodes.
     pub nodes: Vec<DiffNode>,
-    /// How often the function or system call compared was called, if it is one.
+    /// Number of calls of the compared function or system call, if it is one.
     pub invocations: Option<[u64; 2]>,
-    /// Those calls of a system call of which only the body is counted, see [`tree::SyscallTree::shared`].
+    /// Number of calls of a system call of which only the body is counted; see [`tree::SyscallTree::shared`].
     pub shared: [u64; 2],
 }
 
-/// A function in both.
+/// A function in both runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FunctionDiff {
     /// Index into [`Diff::funcs`].
     pub func: u32,
-    /// In OLD and in NEW; nothing where it never ran.
+    /// Its cost in OLD and in NEW; `None` in a run in which it never ran.
     pub rows: [Option<FunctionAmount>; 2],
 }
 
@@ -124,16 +124,16 @@ pub struct FunctionAmount {
 /// The topmost frame of a path that only one run took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExtraPath {
-    /// Which run.
+    /// The run.
     pub side: Side,
     /// Index into [`Diff::nodes`].
     pub node: u32,
-    /// Times entered, and its cost with all below it.
+    /// Number of entries, and the cost including all callees.
     pub total: Amount,
 }
 
 impl Diff {
-    /// Compares. `None` if neither run has what is to be compared.
+    /// Compares two runs. `None` if neither contains the compared part.
     pub fn new(old: &Profile, new: &Profile, within: Within<'_>, filter: &Filter) -> Option<Self> {
         let parts = [Part::of(old, within, filter), Part::of(new, within, filter)];
         if parts.iter().all(Option::is_none) {
@@ -153,7 +153,7 @@ impl Diff {
         Some(diff)
     }
 
-    /// What every path cost with all below it, in OLD and in NEW. Calls are the path's own.
+    /// The cost of every path including its callees, in OLD and in NEW. Calls are the path's own.
     pub fn totals(&self) -> [Vec<Amount>; 2] {
         SIDES.map(|side| {
             let own = |i: usize| self.nodes[i].amounts[side as usize].unwrap_or_default();
@@ -191,7 +191,7 @@ impl Diff {
         rows
     }
 
-    /// Where one run went a way that the other never did: the first frame of each, in order of the nodes.
+    /// Paths that only one run took: the first frame of each, in order of the nodes.
     pub fn extra_paths(&self) -> Vec<ExtraPath> {
         let totals = self.totals();
         let both = |i: u32| self.nodes[i as usize].amounts.iter().all(Option::is_some);
@@ -219,7 +219,7 @@ impl Diff {
         path
     }
 
-    /// What a node is called.
+    /// The name of a node.
     pub fn name(&self, node: u32) -> &str {
         match &self.nodes[node as usize].label {
             Label::All => "all tasks",
@@ -239,7 +239,7 @@ impl Amount {
     }
 }
 
-/// What is compared of one run.
+/// The compared part of one run.
 struct Part {
     tree: Tree,
     calls: u64,
@@ -247,7 +247,7 @@ struct Part {
 }
 
 impl Part {
-    /// Finds it, if the run has it.
+    /// Finds the part, if the run contains it.
     fn of(profile: &Profile, within: Within<'_>, filter: &Filter) -> Option<Self> {
         let part = match within {
             Within::Everything => Part { tree: tree::by_comm(profile, filter), calls: 0, shared: 0 },
@@ -272,7 +272,7 @@ impl Part {
     }
 }
 
-/// What tells paths below the same caller apart.
+/// The part of a frame's kind that distinguishes paths below the same caller.
 fn class(kind: FrameKind) -> FrameKind {
     match kind {
         FrameKind::Tail | FrameKind::Resumed => FrameKind::Call,
@@ -280,7 +280,7 @@ fn class(kind: FrameKind) -> FrameKind {
     }
 }
 
-/// Lays trees over each other.
+/// Merges trees.
 #[derive(Default)]
 struct Overlay {
     diff: Diff,
@@ -293,7 +293,7 @@ impl Overlay {
         let mut place: Vec<u32> = Vec::with_capacity(tree.nodes.len());
         for node in &tree.nodes {
             let (parent, label) = match node.parent {
-                // There is one root, whatever it is called.
+                // There is one root, whatever its name.
                 NO_PARENT if !self.diff.nodes.is_empty() => (NO_PARENT, self.diff.nodes[0].label.clone()),
                 NO_PARENT => (NO_PARENT, self.label(profile, &node.label)),
                 parent => (place[parent as usize], self.label(profile, &node.label)),

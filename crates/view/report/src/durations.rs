@@ -13,7 +13,7 @@ use crate::table::{Cell, Style, Table};
 use kprism_profile::Filter;
 use kprism_profile::units;
 
-/// Columns of the table of functions, of which the text shows [`SHOWN`].
+/// Columns of the table of functions. The text shows those in [`SHOWN`].
 const COLUMNS: &[(&str, &str)] = &[
     ("count", "count"),
     ("total_ns", "total"),
@@ -38,7 +38,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("module", "module"),
 ];
 
-/// What of it fits a terminal.
+/// The columns that fit a terminal.
 pub const SHOWN: &[&str] = &[
     "count",
     "total_ns",
@@ -56,7 +56,7 @@ pub const SHOWN: &[&str] = &[
     "module",
 ];
 
-/// What tracing cost, in words.
+/// The cost of tracing, as a sentence.
 #[must_use]
 pub fn cost_line(cost: &Cost) -> String {
     let call = units::duration(cost.call_ns);
@@ -79,13 +79,14 @@ fn average(row: &Row) -> u64 {
     row.sum_ns.checked_div(row.calls).unwrap_or(0)
 }
 
-/// Functions over the tasks taken, longest total first. `cost`: what tracing cost, if that is known. Functions of which no call ended are left out.
+/// A table of functions over the selected tasks, longest total first. `cost` is the cost of tracing, if known.
+/// Functions of which no call ended are left out.
 #[must_use]
 pub fn functions(profile: &Profile, times: &Times, filter: &Filter, cost: Option<&Cost>) -> Table {
     let mut rows = rows::functions(profile, times, &filter.tasks(profile));
     rows.retain(|row| row.calls > 0);
     let nothing = kprism_profile::FuncTimes::default();
-    // Histograms are of all tasks together.
+    // Histograms cover all tasks together.
     let whole = *filter == Filter::default();
     let of_all = |cell: Cell| if whole { cell } else { Cell::Nothing };
     let mark = |row: &Row| cost.map_or("", |cost| cost.mark(row).text());
@@ -120,8 +121,8 @@ pub fn functions(profile: &Profile, times: &Times, filter: &Filter, cost: Option
     sorted(COLUMNS, rows.iter().map(cells).collect())
 }
 
-/// Two passes of one command, functions by name, longest total of the first one first. `least_ns`: calls of the first
-/// one are at least so long; of the second one such are counted.
+/// A table that compares two passes of one command by function, longest total of the first pass first. All calls of the
+/// first pass are at least `least_ns` long; of the second pass such calls are counted.
 #[must_use]
 pub fn passes(passes: [(&Profile, &Times); 2], filter: &Filter, least_ns: u64) -> Table {
     let [(first, times), (second, again)] = passes;
@@ -168,7 +169,7 @@ const PASSES: &[(&str, &str)] = &[
     ("module", "module"),
 ];
 
-/// Functions of each task.
+/// A table of functions by task.
 #[must_use]
 pub fn by_task(profile: &Profile, times: &Times, filter: &Filter) -> Table {
     let mut rows = rows::by_task(profile, times, &filter.tasks(profile));
@@ -213,13 +214,13 @@ fn numbers(row: &Row) -> Vec<Cell> {
     ]
 }
 
-/// Numbers of the functions of this name, glob characters allowed.
+/// For each function, true if its name matches; glob characters are allowed.
 #[must_use]
 pub fn named(profile: &Profile, name: &str) -> Vec<bool> {
     profile.funcs.iter().map(|f| kprism_image::glob::glob(name, &f.name)).collect()
 }
 
-/// What a function calls, most often called first: its subroutines.
+/// A table of the functions called by a function, most calls first.
 #[must_use]
 pub fn callees(profile: &Profile, times: &Times, filter: &Filter, name: &str) -> Table {
     let is = named(profile, name);
@@ -231,7 +232,7 @@ pub fn callees(profile: &Profile, times: &Times, filter: &Filter, name: &str) ->
     table
 }
 
-/// Who calls a function, longest total first.
+/// A table of the callers of a function, longest total first.
 #[must_use]
 pub fn callers(profile: &Profile, times: &Times, filter: &Filter, name: &str) -> Table {
     let is = named(profile, name);
@@ -257,8 +258,8 @@ fn sorted(columns: &[(&'static str, &'static str)], cells: Vec<Vec<Cell>>) -> Ta
     table
 }
 
-/// The columns of ftd (paper 2, figure 5), as ftd prints them: every call counts, times are ns, local time is what
-/// was not spent in the functions that it called. `rows`: no more than so many.
+/// The columns of ftd (paper 2, figure 5), in ftd's format: every call counts, times are in ns, local time is the time
+/// not spent in callees. `rows` is the maximum number of rows.
 #[must_use]
 pub fn ftd(profile: &Profile, times: &Times, filter: &Filter, rows: Option<usize>) -> String {
     let mut all = rows::functions(profile, times, &filter.tasks(profile));
@@ -282,7 +283,7 @@ pub fn ftd(profile: &Profile, times: &Times, filter: &Filter, rows: Option<usize
     out
 }
 
-/// The lines above a report of durations: what was measured, what was lost.
+/// The lines above a report of durations: what was measured, and what was lost.
 #[must_use]
 pub fn header(header: &Header, profile: &Profile, counts: &Counts, style: Style) -> String {
     let title = if header.command.is_empty() { &header.source } else { &header.command };
@@ -319,12 +320,12 @@ pub fn header(header: &Header, profile: &Profile, counts: &Counts, style: Style)
     out
 }
 
-/// The same for programs.
+/// The header as JSON.
 #[must_use]
 pub fn header_json(header: &Header, counts: &Counts) -> Value {
     let mut run = header.to_json();
     if header.instructions == 0 {
-        // Nobody counted these: it is no flow.
+        // These were not counted, because the run is not a flow.
         for key in ["instructions", "lost_bytes", "decode_errors", "overflows"] {
             run[key] = Value::Null;
         }

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 /// mark by which flame graph tools colour them.
 ///
 /// # Errors
-/// Those of `out`.
+/// Writing to `out` fails.
 pub fn write(profile: &Profile, filter: &Filter, weight: Weight, out: &mut impl Write) -> io::Result<()> {
     let taken = filter.tasks(profile);
     let task_of = profile.task_of_nodes();
@@ -35,7 +35,7 @@ pub fn write(profile: &Profile, filter: &Filter, weight: Weight, out: &mut impl 
     Ok(())
 }
 
-/// The format has no escapes: its separators must not occur in names.
+/// The format has no escapes, so names must not contain its separators.
 fn frame(name: &str) -> String {
     name.chars()
         .map(|c| {

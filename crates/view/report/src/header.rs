@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lines above every report: what ran, on which clock, how much, and what was lost.
+//! The lines above every report: the command, the clock, amounts, and losses.
 
 use crate::table::Style;
 use kprism_profile::Profile;
@@ -7,27 +7,27 @@ use kprism_profile::units;
 use kprism_store::{Account, Instrument, Manifest};
 use serde_json::{Value, json};
 
-/// Errors named one by one in the header; all are in [`crate::tables::errors`].
+/// Number of errors listed in the header. All are in [`crate::tables::errors`].
 const ERRORS_SHOWN: usize = 3;
 
 /// Facts of a run as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// The command as one would type it, or empty.
+    /// The command as typed in a shell, or empty.
     pub command: String,
-    /// Where the streams came from: `lab` or `import`.
+    /// Origin of the streams: `lab` or `import`.
     pub source: String,
     /// Release of the kernel, or empty.
     pub kernel: String,
-    /// When, or empty.
+    /// Time of the recording, or empty.
     pub created: String,
     /// Name of the clock.
     pub clock: String,
-    /// CPUs with a stream.
+    /// Number of CPUs with a stream.
     pub cpus: u64,
-    /// Instructions decoded.
+    /// Number of instructions decoded.
     pub instructions: u64,
-    /// From the first to the last time in any stream, nanoseconds.
+    /// Time from the first to the last time in any stream, ns.
     pub span_ns: u64,
     /// Bytes lost by the recorder or skipped by the decoder.
     pub lost_bytes: u64,
@@ -35,16 +35,17 @@ pub struct Header {
     pub errors: u64,
     /// Exit code of the command.
     pub exit_code: Option<i32>,
-    /// Times that the recorder's buffer overflowed.
+    /// Number of overflows of the recorder's buffer.
     pub overflows: u64,
-    /// Why recording ended early.
+    /// The reason why recording ended early.
     pub stopped: Option<String>,
-    /// How much of what happened is in the tables, of a flow or of durations; `None` where an older kprism made them.
+    /// The account: how much of the execution is in the tables of a flow or of durations; `None` for tables of an older
+    /// kprism.
     pub account: Option<Account>,
 }
 
 impl Header {
-    /// Collects the facts.
+    /// Collects the header's data.
     pub fn new(manifest: &Manifest, profile: &Profile) -> Self {
         let cpus = &profile.totals.per_cpu;
         let active = || cpus.iter().filter(|c| c.last_ns > 0);
@@ -70,7 +71,7 @@ impl Header {
         }
     }
 
-    /// For people; names the first places that could not be decoded.
+    /// Formats the header as text, with the first places that could not be decoded.
     pub fn to_text(&self, profile: &Profile, style: Style) -> String {
         let mut out = String::new();
         let title =
@@ -122,12 +123,12 @@ impl Header {
         out
     }
 
-    /// The lines that a report ends in.
+    /// The last lines of a report.
     pub fn account_text(&self, style: Style) -> String {
         account_text(self.account.as_ref(), style)
     }
 
-    /// For programs.
+    /// The header as JSON.
     pub fn to_json(&self) -> Value {
         json!({
             "command": self.command,
@@ -161,7 +162,7 @@ pub fn account_text(account: Option<&Account>, style: Style) -> String {
     }
 }
 
-/// Words as a shell would take them back.
+/// Quotes words as a shell needs them.
 fn shell_words(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     let quote = |w: &String| {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The HTML report: one file with the page's program, its style and the data, usable from `file://` on a
-//! machine without a network. The comparison of two runs is another page of the same kind.
+//! The HTML report: one file with the page's program, its style and the data. It works from `file://` on a machine
+//! without a network. The comparison of two runs is another page of this kind.
 //!
-//! What comes in: manifest and profile. What goes out: the file's text. The program is built from `ui/`
-//! and kept here as `assets/`, so that building kprism needs no Node. The data are pruned to stay within a
-//! [`Budget`]; the page says what was folded away. Names are untrusted: the data are JSON in which every
-//! `<` is escaped, so nothing in them can end the script element, and a content security policy keeps the
-//! page from loading or sending anything even if something else were wrong.
+//! Input: manifest and profile. Output: the file's text. The program is built from `ui/` and stored here as `assets/`,
+//! so building kprism needs no Node. The data are pruned to stay within a [`Budget`]; the page states what was folded.
+//! Names are untrusted. The data are JSON in which every `<` is escaped, so nothing in them can end the script element.
+//! A content security policy also prevents the page from loading or sending anything.
 
 mod compare;
 mod durations;
@@ -23,24 +22,24 @@ use kprism_profile::{Profile, Times};
 use kprism_store::Manifest;
 use serde::Serialize;
 
-/// How much to embed. The default keeps a file below 5 MB, usually far below.
+/// Limits on the embedded data. The default keeps a file below 5 MB, usually far below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Calling contexts of the tree of all tasks.
+    /// Maximum of calling contexts in the tree of all tasks.
     pub contexts: usize,
-    /// Calling contexts over all trees of single tasks.
+    /// Maximum of calling contexts over all trees of single tasks.
     pub task_contexts: usize,
-    /// Calling contexts over all trees of single system calls.
+    /// Maximum of calling contexts over all trees of single system calls.
     pub syscall_contexts: usize,
-    /// Tasks and system calls that get a tree of their own, each.
+    /// Maximum of tasks, and of system calls, with their own tree.
     pub trees: usize,
-    /// Rows of the function table, for all tasks together.
+    /// Maximum of rows of the function table, for all tasks together.
     pub functions: usize,
-    /// Rows of the function tables of single tasks, in all.
+    /// Maximum of rows over the function tables of single tasks.
     pub task_functions: usize,
-    /// Rows of the system call tables of single tasks, in all.
+    /// Maximum of rows over the system call tables of single tasks.
     pub task_syscalls: usize,
-    /// Decode errors listed.
+    /// Maximum of decode errors listed.
     pub errors: usize,
 }
 
@@ -69,7 +68,7 @@ struct Page<'a> {
     data: &'a str,
 }
 
-/// Why no report could be made.
+/// Errors in making a report.
 #[derive(Debug, thiserror::Error)]
 pub enum HtmlError {
     /// The data could not be written as JSON.
@@ -80,7 +79,7 @@ pub enum HtmlError {
     Template(#[from] askama::Error),
 }
 
-/// The report as one file.
+/// Renders the report as one file.
 ///
 /// # Errors
 /// [`HtmlError`]; neither kind depends on the profile.
@@ -89,7 +88,7 @@ pub fn render(manifest: &Manifest, profile: &Profile, budget: &Budget) -> Result
     report(&header, embed::Data::new(&header, profile, None, budget))
 }
 
-/// The same of a run of durations; `times` must be those of the profile.
+/// Renders the report of a run of durations. `times` must be those of the profile.
 ///
 /// # Errors
 /// As [`render`].
@@ -110,7 +109,7 @@ fn report(header: &Header, data: embed::Data) -> Result<String, HtmlError> {
     page(title, include_str!("../assets/report.css"), include_str!("../assets/report.js"), &data)
 }
 
-/// Two runs side by side, as one file. `paths` say where the runs are, `name` what is compared.
+/// Renders two runs side by side, as one file. `paths` are the runs' folders, `name` is the compared part.
 ///
 /// # Errors
 /// As [`render`].
@@ -126,15 +125,15 @@ pub fn render_diff(
     page(&title, include_str!("../assets/diff.css"), include_str!("../assets/diff.js"), &data)
 }
 
-/// A page of its data, its program and its style.
+/// Renders a page from its data, program and style.
 pub(crate) fn page(title: &str, css: &str, js: &str, data: &impl Serialize) -> Result<String, HtmlError> {
     let data = inert(&serde_json::to_string(data)?);
     let generator = concat!("kprism ", env!("CARGO_PKG_VERSION"));
     Ok(Page { title, generator, css, js, data: &data }.render()?)
 }
 
-/// JSON that is the same to a JSON parser and means nothing to an HTML parser. `<`, `>` and `&` occur only
-/// inside JSON strings, where an escape stands for the same character.
+/// Escapes JSON such that it has the same value, but no meaning to an HTML parser. `<`, `>` and `&` occur only inside
+/// JSON strings, where an escape can replace them.
 fn inert(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + json.len() / 50);
     for c in json.chars() {

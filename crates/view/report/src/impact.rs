@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a software tracer adds to a command's system calls (paper 1, section 3.5).
+//! The impact of a software tracer on a command's system calls (paper 1, section 3.5).
 //!
-//! What comes in: the profile of a command by itself, and that of the same command with a tracer switched on.
-//! What goes out: an [`Impact`]: for each system call what one call cost in both, and the functions in which the
-//! difference is; and for all that the command did, where it was done. Waiting is no part of it: instructions
-//! and time are those of the command's own tasks on a CPU. Interrupts that came in the middle of a system call
-//! are told apart, since they come by the clock and not by the call.
+//! Input: the profile of a command alone, and that of the same command with a tracer switched on. Output: an
+//! [`Impact`]: for each system call its cost in both, and the functions that make up the difference; and the cost of
+//! the whole command by place. Waiting is excluded: instructions and time are those of the command's own tasks on a
+//! CPU. Interrupts in the middle of a system call are counted separately, because they depend on the clock and not on
+//! the call.
 //!
-//! Functions are the same if name and module are. What a system call did is everything from the instruction that
-//! makes it to the one that returns from it: tracers of system calls sit at its entry and exit, outside its body.
+//! Functions are the same if name and module are. A system call includes everything from the instruction that makes it
+//! to the one that returns from it, because tracers of system calls run at its entry and exit, outside its body.
 
 mod page;
 mod split;
@@ -26,20 +26,20 @@ pub use view::{Page, Tracer, to_json, to_text};
 /// A recording of the command.
 #[derive(Debug, Clone, Copy)]
 pub struct Side<'a> {
-    /// What was recorded.
+    /// The recorded profile.
     pub profile: &'a Profile,
-    /// The command's process id. What it starts has higher ones; a tracer's own tasks were there before.
+    /// The command's process id. Its children have higher ones; a tracer's own tasks started before.
     pub pid: u32,
 }
 
-/// A sum. Of functions around a system call that shares them with others, a share: so no integers.
+/// A sum. Functions around a system call that shares them with others count in proportion, so these are not integers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cost {
-    /// How often.
+    /// Number of calls.
     pub calls: f64,
-    /// Instructions.
+    /// Number of instructions.
     pub insns: f64,
-    /// On-CPU nanoseconds.
+    /// On-CPU time, ns.
     pub ns: f64,
 }
 
@@ -54,28 +54,28 @@ impl Cost {
         Cost { calls: self.calls * factor, insns: self.insns * factor, ns: self.ns * factor }
     }
 
-    /// The mean of so many.
+    /// The mean over this many calls.
     pub fn per(self, calls: f64) -> Cost {
         if calls == 0.0 { Cost::default() } else { self.times(1.0 / calls) }
     }
 
-    /// How much more this is.
+    /// The difference from another cost.
     pub fn minus(self, other: Cost) -> Cost {
         let Cost { calls, insns, ns } = other;
         Cost { calls: self.calls - calls, insns: self.insns - insns, ns: self.ns - ns }
     }
 }
 
-/// Something in both recordings: sums by itself and with the tracer.
+/// The cost of the same item in both recordings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pair {
-    /// By itself.
+    /// Without the tracer.
     pub bare: Cost,
     /// With the tracer.
     pub traced: Cost,
 }
 
-/// A function's part of a system call, without what it calls.
+/// A function's part of a system call, without its callees.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FunctionImpact {
     /// Its name; untrusted.
@@ -86,49 +86,49 @@ pub struct FunctionImpact {
     pub sums: Pair,
 }
 
-/// Differences of single calls. The middle one is hardly moved by the few calls that had to fetch memory in one
-/// recording and not in the other; sums and means are.
+/// Differences of single calls. A few calls that had to fetch memory in only one recording hardly change the median,
+/// but do change sums and means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spread {
-    /// The smallest.
+    /// The smallest difference.
     pub least: i64,
-    /// The middle one, the lower of two.
+    /// The median, the lower of two.
     pub median: i64,
-    /// The largest.
+    /// The largest difference.
     pub most: i64,
 }
 
-/// A system call in both.
+/// A system call in both recordings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SyscallImpact {
-    /// As in its man page.
+    /// Its name in the man page.
     pub name: String,
     /// Sums over all calls.
     pub sums: Pair,
-    /// Instructions added to each single call, if the command made the same calls in the same order.
+    /// Instructions added to each single call, if both recordings have the same calls in the same order.
     pub spread: Option<Spread>,
     /// The functions that cost more or less with the tracer, most added first.
     pub functions: Vec<FunctionImpact>,
-    /// The program makes this and other system calls at one and the same place: which of the functions around the
-    /// bodies ran how often for which of them is shared out by their instructions, not known.
+    /// True if the program makes this and other system calls at the same place. The functions around the bodies are
+    /// then attributed in proportion to instructions, because their exact share is unknown.
     pub shared: bool,
 }
 
 impl SyscallImpact {
-    /// What is added to one call, on average.
+    /// Mean cost added to one call.
     pub fn added(&self) -> Cost {
         let Pair { bare, traced } = self.sums;
         traced.per(traced.calls).minus(bare.per(bare.calls))
     }
 
-    /// What a function adds to one call.
+    /// Mean cost that a function adds to one call.
     pub fn added_by(&self, function: &FunctionImpact) -> Cost {
         let Pair { bare, traced } = self.sums;
         function.sums.traced.per(traced.calls).minus(function.sums.bare.per(bare.calls))
     }
 }
 
-/// Where the command's instructions ran.
+/// Places where the command's instructions ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// The program.
@@ -137,18 +137,18 @@ pub enum Place {
     Syscalls,
     /// Page faults and other exceptions of the program.
     Exceptions,
-    /// Interrupts.
+    /// Interrupts of the command.
     Interrupts,
-    /// The kernel otherwise: a new task's way to its program.
+    /// Other kernel code: a new task's path to its program.
     Otherwise,
 }
 
 impl Place {
-    /// All of them, in order of display.
+    /// All places, in order of display.
     pub const ALL: [Place; 5] =
         [Place::User, Place::Syscalls, Place::Exceptions, Place::Interrupts, Place::Otherwise];
 
-    /// For people, and for programs.
+    /// The name, for people and programs.
     pub fn name(self) -> &'static str {
         match self {
             Place::User => "user code",
@@ -165,12 +165,12 @@ impl Place {
 pub struct Impact {
     /// System calls, those with the most instructions by themselves first.
     pub syscalls: Vec<SyscallImpact>,
-    /// All that the command did, by where it was done. Calls are entries into it.
+    /// The cost of the whole command by place. Calls are entries to the place.
     pub places: BTreeMap<Place, Pair>,
 }
 
 impl Impact {
-    /// Compares.
+    /// Compares two recordings.
     pub fn new(bare: Side<'_>, traced: Side<'_>) -> Self {
         let (mut old, mut new) = (split::split(bare), split::split(traced));
         let spreads = spreads(&split::sequences(bare), &split::sequences(traced));
@@ -186,7 +186,7 @@ impl Impact {
                 impact.functions = functions(old.functions, new.functions);
                 let mut functions = std::mem::take(&mut impact.functions);
                 let key = |f: &FunctionImpact| impact.added_by(f);
-                // Time alone differs by the clock's steps, not by anything that the function did.
+                // A difference in time alone comes from the clock's resolution, not from the function.
                 functions.retain(|f| key(f).insns.abs() > ROUNDING || key(f).calls.abs() > ROUNDING);
                 functions.sort_by(|a, b| key(b).insns.total_cmp(&key(a).insns));
                 SyscallImpact { functions, ..impact }
@@ -200,7 +200,7 @@ impl Impact {
         Impact { syscalls, places: Place::ALL.iter().map(|p| (*p, place(p))).collect() }
     }
 
-    /// All that the command did.
+    /// The cost of the whole command.
     pub fn total(&self) -> Pair {
         let mut sum = Pair::default();
         for pair in self.places.values() {
@@ -210,7 +210,7 @@ impl Impact {
         sum
     }
 
-    /// All system calls as if they were one: what a mean call of this command gets.
+    /// The sum of all system calls, as if they were one: the effect on a mean call of this command.
     pub fn all_syscalls(&self) -> SyscallImpact {
         let mut sums = Pair::default();
         let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
@@ -242,7 +242,7 @@ impl Impact {
     }
 }
 
-/// Means of equal sums differ by less.
+/// Rounding errors of means of equal sums are below this.
 const ROUNDING: f64 = 1e-6;
 
 type Functions = BTreeMap<(String, String), Cost>;
@@ -257,7 +257,7 @@ fn functions(mut old: Functions, mut new: Functions) -> Vec<FunctionImpact> {
     names.into_iter().map(both).collect()
 }
 
-/// What was added to the calls of each system call; nothing if the calls are not the same.
+/// Differences of the single calls by system call; `None` if the calls are not the same.
 fn spreads(old: &[split::Sequence], new: &[split::Sequence]) -> Option<BTreeMap<String, Spread>> {
     let names = |tasks: &[split::Sequence]| -> Vec<Vec<String>> {
         tasks.iter().map(|calls| calls.iter().map(|(name, _)| name.clone()).collect()).collect()
@@ -278,13 +278,13 @@ fn spreads(old: &[split::Sequence], new: &[split::Sequence]) -> Option<BTreeMap<
     Some(added.into_iter().filter_map(|(name, added)| Some((name, spread(added)?))).collect())
 }
 
-/// A profile of nothing but one system call of the command, entry and exit with it, for any other view. Its only
-/// task is named after the system call, its calls are the entries. Nothing if the command does not make it.
+/// The profile of one system call of the command, with its entry and exit, for any other view. Its only task is named
+/// after the system call; its calls are the entries. `None` if the command does not make it.
 pub fn isolate(side: Side<'_>, syscall: &str) -> Option<Profile> {
     split::isolate(side, syscall)
 }
 
-/// The system call's name if `function` is the body of one.
+/// The system call's name, if `function` is the body of one.
 fn body_of(function: &str) -> Option<String> {
     let name = units::syscall_name(function);
     (name != function).then_some(name)

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Views of a run: what people and other tools look at.
+//! Views of a run for people and other tools.
 //!
-//! What comes in: a [`Profile`](kprism_profile::Profile) and the run's [`Manifest`](kprism_store::Manifest),
-//! fresh from the decoder or loaded from the store. What goes out:
+//! Input: a [`Profile`](kprism_profile::Profile) and the run's [`Manifest`](kprism_store::Manifest), from the decoder
+//! or from the store. Output:
 //!
 //! | view | module | for |
 //! |---|---|---|
 //! | tables (text, JSON, CSV) of functions, system calls, tasks, errors | [`tables`], [`table`] | terminals, scripts |
 //! | intervals between markers, with histograms | [`deltas`] | terminals, scripts |
-//! | what tracers add to system calls | [`impact`] | terminals, scripts, browsers |
+//! | the impact of tracers on system calls | [`impact`] | terminals, scripts, browsers |
 //! | function durations | [`durations`] | terminals, scripts |
-//! | two runs, one against the other | [`diff`] | terminals, scripts |
+//! | comparison of two runs | [`diff`] | terminals, scripts |
 //! | a boot, and two of them | [`boot`] | terminals, scripts, browsers |
 //! | the call tree | [`calltree`] | terminals |
 //! | folded stacks | [`folded`] | flame graph tools |
 //! | Perfetto trace | [`perfetto`] | ui.perfetto.dev, its trace processor |
-//! | pprof's profile | [`pprof`] | pprof, and what reads its files |
+//! | pprof's profile | [`pprof`] | pprof, and tools that read its files |
 //! | size and resolution of a trace by packet settings | [`cost`] | choosing settings |
 //! | coverage: tables, annotated source, differences | [`cover`] | terminals, scripts |
 //! | one HTML file: sunburst, flame graph, tables | [`html`] | browsers, without a network |
 //!
-//! Why one crate: every view is a pure function of the same rows, so they cannot disagree. Names come
+//! All views are in one crate because they are pure functions of the same rows, so they cannot disagree. Names come
 //! from binaries and are untrusted; each view escapes them for its own medium.
 
 pub mod boot;

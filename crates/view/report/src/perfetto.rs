@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A trace for Perfetto (ui.perfetto.dev and its trace processor).
 //!
-//! What comes in: the profile's slices, its decode errors, and the context switches of the run. What goes
-//! out: a protobuf trace with a track per thread under its process, nested slices with interned names,
-//! scheduling per CPU, and decode errors as points on a track of their own CPU, where they happened.
-//! Packets are written one by one, so memory does not grow with the trace.
+//! Input: the profile's slices, its decode errors, and the context switches of the run. Output: a protobuf trace with a
+//! track per thread under its process, nested slices with interned names, scheduling per CPU, and decode errors as
+//! points on a track of their CPU. Packets are written one by one, so memory does not grow with the trace.
 
 mod proto;
 
@@ -18,28 +17,27 @@ use std::io::{self, BufRead, Write};
 /// A context switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
 pub struct Switch {
-    /// CPU.
+    /// CPU number.
     pub cpu: u32,
     /// Time in nanoseconds.
     #[serde(rename = "t")]
     pub ns: u64,
-    /// Thread that leaves.
+    /// Id of the thread that leaves.
     pub prev_pid: u32,
     /// Its name.
     #[serde(default)]
     pub prev_comm: String,
-    /// Thread that comes.
+    /// Id of the thread that comes.
     pub pid: u32,
     /// Its name.
     #[serde(default)]
     pub comm: String,
 }
 
-/// Reads the context switches of a run's `sideband.jsonl`. Lines that are cut short or of another kind are
-/// passed over: the timeline shows what there is.
+/// Reads the context switches of a run's `sideband.jsonl`. Incomplete lines and those of another kind are skipped.
 ///
 /// # Errors
-/// Those of `input`.
+/// Reading `input` fails.
 pub fn read_switches(input: impl BufRead) -> io::Result<Vec<Switch>> {
     let mut switches = Vec::new();
     for line in input.split(b'\n') {
@@ -51,7 +49,7 @@ pub fn read_switches(input: impl BufRead) -> io::Result<Vec<Switch>> {
     Ok(switches)
 }
 
-/// Packets of one sequence share interned names; the number itself means nothing.
+/// Packets of one sequence share interned names. The number has no meaning.
 const SEQUENCE: u32 = 1;
 
 /// Perfetto draws pid 0 as idle and takes 120 for the default priority.
@@ -60,7 +58,7 @@ const DEFAULT_PRIORITY: i32 = 120;
 /// Writes the trace.
 ///
 /// # Errors
-/// Those of `out`.
+/// Writing to `out` fails.
 pub fn write(profile: &Profile, switches: &[Switch], out: &mut impl Write) -> io::Result<()> {
     let mut writer = Writer { out, names: HashMap::new(), started: false, buffer: Vec::new() };
     let mut processes: BTreeMap<u32, &str> = BTreeMap::new();
@@ -109,7 +107,7 @@ enum Track {
     Errors(u16),
 }
 
-/// Track ids: any distinct numbers but 0, which is the global track.
+/// Track ids: distinct numbers other than 0, which is the global track.
 fn uuid(track: Track) -> u64 {
     match track {
         Track::Process(tgid) => 1 << 40 | u64::from(tgid),
@@ -118,9 +116,9 @@ fn uuid(track: Track) -> u64 {
     }
 }
 
-/// Interned argument names, by their place in [`ARGUMENTS`] plus one.
+/// Interned argument names. The id is the index plus one.
 const ARGUMENTS: [&str; 6] = ["instructions", "cpu", "module", "stream_offset", "ip", "error"];
-/// Interned categories, by their place plus one.
+/// Interned categories. The id is the index plus one.
 const CATEGORIES: [&str; 7] = ["call", "syscall", "interrupt", "exception", "signal", "resumed", "error"];
 
 fn argument(name: &str) -> DebugAnnotation {
@@ -141,7 +139,7 @@ fn category(kind: FrameKind) -> u64 {
 
 struct Writer<'a, W: Write> {
     out: &'a mut W,
-    /// Names known to the reader so far.
+    /// Names known to the reader so far, with their ids.
     names: HashMap<String, u64>,
     started: bool,
     buffer: Vec<u8>,
@@ -188,7 +186,7 @@ impl<W: Write> Writer<'_, W> {
         self.packet(packet)
     }
 
-    /// The slices of a task, properly nested: a call that (by lost bytes) seems to outlive its caller is
+    /// Writes the slices of a task, properly nested. A call that (because of lost bytes) seems to outlive its caller is
     /// ended with it.
     fn slices(&mut self, profile: &Profile, task: u32, mut slices: Vec<&Slice>) -> io::Result<()> {
         let track = Some(uuid(Track::Task(task)));
@@ -252,7 +250,8 @@ impl<W: Write> Writer<'_, W> {
         Ok(())
     }
 
-    /// The first switch of a CPU says who ran before it: that task is on the CPU from the stream's start on.
+    /// Writes the switches. The first switch of a CPU states which task ran before it; that task is on the CPU from the
+    /// stream's start.
     fn switches(&mut self, profile: &Profile, switches: &[Switch]) -> io::Result<()> {
         let mut begun = Vec::new();
         for switch in switches {

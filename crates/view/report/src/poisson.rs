@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The exact interval of a Poisson count (Garwood 1936): the means that a count so large or larger, or so small or smaller,
-//! has with 2.5 % each.
+//! The exact confidence interval of a Poisson count (Garwood 1936): bounded by the means for which a count this large
+//! or larger, and this small or smaller, has a probability of 2.5 % each.
 
-/// Half of what the interval leaves out.
+/// Probability on each side outside the interval.
 const TAIL: f64 = 0.025;
-/// From here on Byar's approximation (Breslow, Day 1987, 2.4) is the same to four digits.
+/// From here on Byar's approximation (Breslow, Day 1987, 2.4) agrees to four digits.
 const MANY: f64 = 1000.0;
 /// The normal distribution's quantile for [`TAIL`].
 const Z: f64 = 1.959_964;
 
-/// Between which means the true one is with 95 %, for this count.
+/// The 95 % interval of the mean, for this count.
 pub fn interval(count: f64) -> (f64, f64) {
     let count = count.max(0.0);
     if count > MANY {
         let cube = |n: f64, z: f64| n * (1.0 - 1.0 / (9.0 * n) + z / (3.0 * n.sqrt())).powi(3);
         return (cube(count, -Z), cube(count + 1.0, Z));
     }
-    // Samples that stand for different numbers of events make a count that is none: the whole ones around it.
+    // With samples of different weights the count is no integer. The integers around it are used.
     let (least, most) = (count.floor() as u64, count.ceil() as u64);
     let low = match least {
         0 => 0.0,
@@ -25,7 +25,7 @@ pub fn interval(count: f64) -> (f64, f64) {
     (low, root(|mean| at_most(most, mean) < TAIL, count))
 }
 
-/// How probable it is to count so many or fewer.
+/// The probability of this count or a smaller one.
 fn at_most(count: u64, mean: f64) -> f64 {
     let (mut log, mut sum) = (-mean, (-mean).exp());
     for n in 1..=count {
@@ -35,7 +35,7 @@ fn at_most(count: u64, mean: f64) -> f64 {
     sum
 }
 
-/// The least mean for which `holds`, which all above it do.
+/// The smallest mean for which `holds` is true; it is also true for all larger ones.
 fn root(holds: impl Fn(f64) -> bool, near: f64) -> f64 {
     let (mut from, mut to) = (0.0, near * 2.0 + 20.0);
     for _ in 0..60 {

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! pprof's profile (`profile.proto` of github.com/google/pprof), gzip as its tools expect it.
+//! Writes pprof's profile (`profile.proto` of github.com/google/pprof), compressed with gzip as its tools expect.
 //!
-//! In: a profile, and the times of its nodes if it is of durations. Out: a sample for each calling context. What is
-//! inclusive pprof sums up itself, over callers (`-cum`):
-//!
-//! | sample type | |
+//! Input: a profile, and the times of its nodes if it is of durations. Output: a sample for each calling context. pprof
+//! computes inclusive values itself, by summing over callers (`-cum`):
 //! |---|---|
 //! | `calls` | |
 //! | `instructions` | of a flow |
@@ -24,10 +22,10 @@ use prost::Message as _;
 
 use kprism_profile::Filter;
 
-/// Writes it. `times` must be those of this profile. `command` becomes a comment.
+/// Writes the profile. `times` must be those of this profile. `command` becomes a comment.
 ///
 /// # Errors
-/// Those of `out`.
+/// Writing to `out` fails.
 pub fn write(
     profile: &Profile,
     times: Option<&Times>,
@@ -110,7 +108,7 @@ fn samples(
     samples
 }
 
-/// Functions, a location in each, and modules as mappings.
+/// Adds functions, one location in each, and modules as mappings.
 fn functions(profile: &Profile, message: &mut proto::Profile, strings: &mut Strings) {
     let mut modules: HashMap<&str, u64> = HashMap::new();
     for (id, func) in (1..).zip(&profile.funcs) {
@@ -131,7 +129,7 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The table of strings; all else has their numbers.
+/// The table of strings; all other messages refer to strings by number.
 #[derive(Default)]
 struct Strings {
     all: Vec<String>,
@@ -150,36 +148,36 @@ impl Strings {
     }
 }
 
-/// The messages, with their field numbers. Fields that are not written are left out.
+/// The messages, with their field numbers. Fields that are not written are omitted.
 pub mod proto {
     /// The file.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Profile {
-        /// What the values of samples are.
+        /// Kinds of the samples' values.
         #[prost(message, repeated, tag = "1")]
         pub sample_type: Vec<ValueType>,
         /// Calling contexts.
         #[prost(message, repeated, tag = "2")]
         pub sample: Vec<Sample>,
-        /// Modules.
+        /// Modules of the functions.
         #[prost(message, repeated, tag = "3")]
         pub mapping: Vec<Mapping>,
-        /// Places in functions.
+        /// Locations in functions.
         #[prost(message, repeated, tag = "4")]
         pub location: Vec<Location>,
-        /// Functions.
+        /// Functions, to which locations refer.
         #[prost(message, repeated, tag = "5")]
         pub function: Vec<Function>,
-        /// All texts; the first is empty.
+        /// All strings; the first is empty.
         #[prost(string, repeated, tag = "6")]
         pub string_table: Vec<String>,
-        /// How long it was recorded.
+        /// Duration of the recording, ns.
         #[prost(int64, tag = "10")]
         pub duration_nanos: i64,
-        /// Free texts.
+        /// Comments.
         #[prost(int64, repeated, tag = "13")]
         pub comment: Vec<i64>,
-        /// What is shown unless asked.
+        /// The kind of value shown by default.
         #[prost(int64, tag = "14")]
         pub default_sample_type: i64,
     }
@@ -201,7 +199,7 @@ pub mod proto {
         /// The stack, innermost first.
         #[prost(uint64, repeated, tag = "1")]
         pub location_id: Vec<u64>,
-        /// One for each type.
+        /// One value for each kind.
         #[prost(int64, repeated, tag = "2")]
         pub value: Vec<i64>,
         /// The task.
@@ -215,10 +213,10 @@ pub mod proto {
         /// Its name.
         #[prost(int64, tag = "1")]
         pub key: i64,
-        /// A text.
+        /// A string value.
         #[prost(int64, tag = "2")]
         pub str: i64,
-        /// Or a number.
+        /// Or a numeric value.
         #[prost(int64, tag = "3")]
         pub num: i64,
     }
@@ -232,18 +230,18 @@ pub mod proto {
         /// Its name.
         #[prost(int64, tag = "5")]
         pub filename: i64,
-        /// Its functions are named.
+        /// True if its functions have names.
         #[prost(bool, tag = "7")]
         pub has_functions: bool,
     }
 
-    /// A place in a function.
+    /// A location in a function.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Location {
         /// Its number.
         #[prost(uint64, tag = "1")]
         pub id: u64,
-        /// The module's.
+        /// The module's number.
         #[prost(uint64, tag = "2")]
         pub mapping_id: u64,
         /// Its address.
@@ -271,7 +269,7 @@ pub mod proto {
         /// Its name.
         #[prost(int64, tag = "2")]
         pub name: i64,
-        /// Its name as the linker has it.
+        /// Its name as known to the linker.
         #[prost(int64, tag = "3")]
         pub system_name: i64,
     }

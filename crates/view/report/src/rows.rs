@@ -7,12 +7,12 @@ use kprism_profile::units;
 use kprism_profile::{NO_PARENT, Parts, Profile};
 use std::collections::BTreeMap;
 
-/// A function over the tasks taken. Times are on-CPU.
+/// A function over the selected tasks. Times are on-CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FunctionRow {
     /// Index into [`Profile::funcs`].
     pub func: u32,
-    /// Times entered.
+    /// Number of entries.
     pub calls: u64,
     /// Instructions in the function itself.
     pub self_insns: u64,
@@ -64,8 +64,8 @@ pub fn functions_by_task(profile: &Profile, filter: &Filter) -> Vec<TaskFunction
     rows.into_iter().map(|((task, _), row)| TaskFunctionRow { task, row }).collect()
 }
 
-/// For each node, whether the same function is among its ancestors: its total is in theirs already.
-/// `func` names the function of a node, if it is one of `funcs`.
+/// For each node, true if the same function is among its ancestors, whose total then includes it. `func` returns the
+/// function of a node, if it is one of `funcs`.
 pub(crate) fn recursive(
     parents: impl Iterator<Item = u32>,
     func: impl Fn(usize) -> Option<u32>,
@@ -99,7 +99,7 @@ pub(crate) fn recursive(
     inner
 }
 
-/// Functions over all tasks taken, by index.
+/// Functions over all selected tasks, by index.
 pub fn functions(profile: &Profile, filter: &Filter) -> Vec<FunctionRow> {
     let mut rows: BTreeMap<u32, FunctionRow> = BTreeMap::new();
     for TaskFunctionRow { row, .. } in functions_by_task(profile, filter) {
@@ -114,7 +114,7 @@ pub fn functions(profile: &Profile, filter: &Filter) -> Vec<FunctionRow> {
     rows.into_values().collect()
 }
 
-/// A system call over the tasks taken. Wall times are from entry to return, waiting included.
+/// A system call over the selected tasks. Wall times are from entry to return, including waiting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyscallRow {
     /// Index of its entry function into [`Profile::funcs`].
@@ -127,22 +127,22 @@ pub struct SyscallRow {
     pub on_cpu_ns: u64,
     /// Sum of the kernel's instructions.
     pub insns: u64,
-    /// Sums of what the time on a CPU was spent on beside the body.
+    /// Sums of the time on a CPU besides the body.
     pub parts: Parts,
 }
 
-/// Where the wall time of a system call went, in nanoseconds; the parts add up to it.
+/// The wall time of system calls by part, ns. The parts add up to the total.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Split {
-    /// On the way in.
+    /// In the entry path.
     pub entry: u64,
     /// In the body.
     pub body: u64,
-    /// Interrupts.
+    /// In interrupts.
     pub interrupts: u64,
     /// Not on a CPU.
     pub off_cpu: u64,
-    /// On the way out.
+    /// In the exit path.
     pub exit: u64,
 }
 
@@ -157,7 +157,7 @@ impl SyscallRow {
         self.wall_ns.iter().fold(0u64, |sum, &ns| sum.saturating_add(ns))
     }
 
-    /// Where the wall time of all calls went.
+    /// The wall time of all calls by part.
     pub fn split(&self) -> Split {
         let Parts { entry, interrupts, exit } = self.parts;
         let body =
@@ -166,7 +166,7 @@ impl SyscallRow {
         Split { entry: entry.ns, body, interrupts: interrupts.ns, off_cpu, exit: exit.ns }
     }
 
-    /// Mean wall time, cut to whole nanoseconds.
+    /// Mean wall time, rounded down to ns.
     pub fn average_ns(&self) -> u64 {
         self.wall_total_ns().checked_div(self.count()).unwrap_or(0)
     }
@@ -179,7 +179,7 @@ impl SyscallRow {
     }
 }
 
-/// System calls over the tasks taken, by index of their function.
+/// System calls over the selected tasks, by index of their function.
 pub fn syscalls(profile: &Profile, filter: &Filter) -> Vec<SyscallRow> {
     let taken = filter.tasks(profile);
     grouped_syscalls(profile, |task| taken[task as usize].then_some(()))
@@ -241,7 +241,7 @@ pub struct TaskRow {
     pub syscalls: u64,
 }
 
-/// The tasks taken, in the profile's order.
+/// The selected tasks, in the profile's order.
 pub fn tasks(profile: &Profile, filter: &Filter) -> Vec<TaskRow> {
     let taken = filter.tasks(profile);
     let empty = |task| TaskRow { task, user_insns: 0, kernel_insns: 0, ns: 0, syscalls: 0 };

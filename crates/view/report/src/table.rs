@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A table of typed cells, written once and shown as text, JSON or CSV.
+//! A table of typed cells, which can be output as text, JSON or CSV.
 //!
-//! Text is for people: scaled units, aligned, colour only if asked for. JSON and CSV are for programs:
-//! integers, with the unit in the column's key (`_ns`, `_percent`).
+//! Text is for people: scaled units, aligned, in colour on request. JSON and CSV are for programs: integers, with the
+//! unit in the column's key (`_ns`, `_percent`).
 
 use kprism_profile::units;
 use serde_json::{Map, Number, Value};
@@ -15,11 +15,11 @@ use std::fmt::Write;
 pub enum Cell {
     /// A name; untrusted.
     Text(String),
-    /// A small number shown as it is.
+    /// A small number, not scaled.
     Int(u64),
-    /// A number that people want scaled.
+    /// A number that is scaled for people.
     Count(u64),
-    /// Nanoseconds.
+    /// A duration in ns.
     Ns(u64),
     /// Percent, 0 to 100.
     Percent(f64),
@@ -51,11 +51,11 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// The rows; each has a cell per column.
     pub rows: Vec<Vec<Cell>>,
-    /// Rows that [`Table::limit`] took away.
+    /// Number of rows that [`Table::limit`] removed.
     pub hidden: usize,
 }
 
-/// How text is drawn.
+/// Style of text output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Style {
     /// Use ANSI colours; only for terminals.
@@ -73,12 +73,12 @@ impl Style {
         self.paint("2", text)
     }
 
-    /// For what needs attention.
+    /// Highlights a warning, if colours are on.
     pub fn alert(self, text: &str) -> String {
         self.paint("1;31", text)
     }
 
-    /// By weight: much is red, some is green, as perf does.
+    /// Colours by weight as in perf: red if high, green if medium.
     pub fn heat(self, percent: f64, text: &str) -> String {
         match percent {
             p if p >= 5.0 => self.paint("31", text),
@@ -92,7 +92,7 @@ impl Style {
     }
 }
 
-/// Asked to sort by a column that is not there.
+/// Sorting by an unknown column.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no column {asked:?}; there are: {known}")]
 pub struct UnknownColumn {
@@ -106,17 +106,17 @@ impl Table {
         Table { columns, rows, hidden: 0 }
     }
 
-    /// Sorts by a column: numbers from large to small, differences by their size, names from a to z; `-` before the key turns the
-    /// order round. Equal rows keep their order.
+    /// Sorts by a column: numbers from large to small, differences by absolute value, names from a to z. A `-` before
+    /// the key reverses the order. Equal rows keep their order.
     ///
     /// # Errors
-    /// [`UnknownColumn`], which lists the keys there are.
+    /// [`UnknownColumn`], which lists the known keys.
     pub fn sort_by(&mut self, key: &str) -> Result<(), UnknownColumn> {
         let (wanted, turned) = match key.strip_prefix('-') {
             Some(rest) => (rest, true),
             None => (key, false),
         };
-        // As the column is called in the output, or as its heading has it.
+        // The column's key in the output, or its heading.
         let heading = |c: &Column| c.head.eq_ignore_ascii_case(&wanted.replace(['_', '-'], " "));
         let column = self.columns.iter().position(|c| c.key == wanted);
         let Some(column) = column.or_else(|| self.columns.iter().position(heading)) else {
@@ -130,7 +130,7 @@ impl Table {
         Ok(())
     }
 
-    /// Keeps the columns of these keys, in this order.
+    /// Keeps the columns with these keys, in this order.
     pub fn select(&mut self, keys: &[&str]) {
         let places: Vec<usize> =
             keys.iter().filter_map(|key| self.columns.iter().position(|c| c.key == *key)).collect();
@@ -140,13 +140,13 @@ impl Table {
         }
     }
 
-    /// Keeps the first `rows` rows and remembers how many went.
+    /// Keeps the first `rows` rows and counts the removed ones.
     pub fn limit(&mut self, rows: usize) {
         self.hidden += self.rows.len().saturating_sub(rows);
         self.rows.truncate(rows);
     }
 
-    /// For people: aligned columns, the rows left out counted at the end.
+    /// Formats the table as text: aligned columns, and the number of hidden rows at the end.
     pub fn to_text(&self, style: Style) -> String {
         let cells: Vec<Vec<String>> = self.rows.iter().map(|r| r.iter().map(Cell::text).collect()).collect();
         let width = |c: usize| {
@@ -175,7 +175,7 @@ impl Table {
         out
     }
 
-    /// For programs: an array of objects.
+    /// The table as JSON: an array of objects.
     pub fn to_json(&self) -> Value {
         let object = |row: &Vec<Cell>| {
             let fields = self.columns.iter().zip(row).map(|(c, cell)| (c.key.to_string(), cell.json()));
@@ -184,7 +184,7 @@ impl Table {
         Value::Array(self.rows.iter().map(object).collect())
     }
 
-    /// For programs: a line of keys, then a line per row (RFC 4180, lines end in `\n`).
+    /// The table as CSV: a line of keys, then a line per row (RFC 4180, lines end in `\n`).
     pub fn to_csv(&self) -> String {
         let keys: Vec<&str> = self.columns.iter().map(|c| c.key).collect();
         let mut out = keys.join(",") + "\n";
@@ -197,7 +197,7 @@ impl Table {
     }
 }
 
-/// Numbers to the right, names to the left; nothing behind the last column.
+/// Formats a line: numbers right-aligned, names left-aligned, nothing after the last column.
 fn line(cells: &[String], widths: &[usize], is_text: &[bool]) -> String {
     let mut out = String::new();
     for (i, cell) in cells.iter().enumerate() {
@@ -275,7 +275,7 @@ impl Cell {
     }
 }
 
-/// A difference, its sign always there; nothing for none.
+/// A difference, always with its sign; empty for zero.
 fn signed(n: i64, unit: fn(u64) -> String) -> String {
     let sign = match n {
         0 => return String::new(),
@@ -285,7 +285,7 @@ fn signed(n: i64, unit: fn(u64) -> String) -> String {
     format!("{sign}{}", unit(n.unsigned_abs()))
 }
 
-/// Four decimals: enough for one in a million, and the same text everywhere.
+/// Rounds to four decimals: enough for one in a million, and the same text on every machine.
 fn round(percent: f64) -> f64 {
     (percent * 10_000.0).round() / 10_000.0
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables: functions, system calls, tasks, decode errors. Each comes sorted by its first measure.
+//! Tables of functions, system calls, tasks and decode errors. Each is sorted by its first measure.
 
 use crate::rows;
 use crate::table::{Cell, Table};
@@ -7,7 +7,7 @@ use kprism_profile::Filter;
 use kprism_profile::Profile;
 use kprism_profile::units;
 
-/// Functions by self instructions. Percent is of all instructions of the tasks taken.
+/// Functions by self instructions. Percentages refer to all instructions of the selected tasks.
 pub fn functions(profile: &Profile, filter: &Filter) -> Table {
     let rows = rows::functions(profile, filter);
     let whole = rows.iter().fold(0u64, |sum, r| sum.saturating_add(r.self_insns));
@@ -45,7 +45,7 @@ pub fn functions(profile: &Profile, filter: &Filter) -> Table {
     )
 }
 
-/// System calls by their wall time in all.
+/// System calls by total wall time.
 pub fn syscalls(profile: &Profile, filter: &Filter) -> Table {
     let cells = rows::syscalls(profile, filter)
         .iter()
@@ -84,7 +84,7 @@ pub fn syscalls(profile: &Profile, filter: &Filter) -> Table {
     )
 }
 
-/// Where the time of system calls went: shares of the wall time, and means of one call.
+/// The time of system calls by part: shares of the wall time, and means per call.
 pub fn syscall_parts(profile: &Profile, filter: &Filter) -> Table {
     let rows = rows::syscalls(profile, filter);
     let cells = rows

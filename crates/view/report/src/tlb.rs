@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What missed the TLBs, as tables. Misses are of the last level; the column after the first geometry's are those of
-//! the others.
+//! Tables of TLB misses. Misses are of the last level. The first geometry's column is followed by those of the others.
 
 use std::collections::HashMap;
 
@@ -55,7 +54,7 @@ pub fn summary(profile: &Profile, geometries: &[Geometry], counts: &Value) -> Ta
     )
 }
 
-/// Misses over address and time, a row for each band that missed in each bin: for programs.
+/// A table of misses over address and time, one row for each band and bin with misses, for programs.
 pub fn heat_cells(heat: &Heat, objects: &Objects) -> Table {
     let mut rows = Vec::new();
     let (begin, end) = heat.span;
@@ -86,8 +85,8 @@ pub fn heat_cells(heat: &Heat, objects: &Objects) -> Table {
     )
 }
 
-/// The same as a picture: a row for each band, time from left to right, ten shades of which each is twice as much as the
-/// one before, up to the fullest bin.
+/// The misses over address and time as a picture: a row for each band, time from left to right, ten shades. Each shade
+/// is twice as much as the one before, up to the fullest bin.
 pub fn heat_picture(heat: &Heat, objects: &Objects) -> Table {
     const SHADES: &[u8; 10] = b".:-=+*oO#@";
     let most = heat.bands.iter().flat_map(|b| &b.bins).copied().max().unwrap_or(0).max(1);
@@ -115,8 +114,8 @@ pub fn heat_picture(heat: &Heat, objects: &Objects) -> Table {
     Table::new(&[("start", "start"), ("misses", "misses"), ("time", "time"), ("object", "object")], rows)
 }
 
-/// A table of names with misses, the largest first. `geometries` are named; the first's misses come first, each other's have
-/// a column of its own.
+/// A table of names with misses, the largest first. The first geometry's misses come first; each other geometry has its
+/// own column.
 fn ranked(
     names: &[(&'static str, &'static str)],
     rows: Vec<(Vec<Cell>, Misses)>,
@@ -154,7 +153,7 @@ fn count(cell: &Cell) -> Option<u64> {
     if let Cell::Count(n) = cell { Some(*n) } else { None }
 }
 
-/// By thread, or by process; `comms` are names by thread id.
+/// Misses by thread or by process. `comms` are names by thread id.
 pub fn tasks(profile: &Profile, geometries: &[&str], comms: &HashMap<u32, String>, threads: bool) -> Table {
     let mut sums: HashMap<(u32, u32), Misses> = HashMap::new();
     for (&(pid, tgid), misses) in &profile.tasks {
@@ -162,7 +161,7 @@ pub fn tasks(profile: &Profile, geometries: &[&str], comms: &HashMap<u32, String
         let to = sums.entry(key).or_default();
         to.iter_mut().zip(misses).for_each(|(to, n)| *to += n);
     }
-    // A thread without a name of its own has its process's.
+    // A thread without its own name has its process's.
     let name = |pid: u32, tgid: u32| match (pid, comms.get(&pid).or_else(|| comms.get(&tgid))) {
         (0, None) => "[idle, or not known yet]".into(),
         (_, Some(comm)) => comm.clone(),
@@ -185,7 +184,7 @@ pub fn tasks(profile: &Profile, geometries: &[&str], comms: &HashMap<u32, String
     ranked(names, rows, profile.all(), geometries)
 }
 
-/// By function of the instruction.
+/// Misses by function of the instruction.
 pub fn functions(profile: &Profile, geometries: &[&str], symbols: &Symbols) -> Table {
     let mut sums: HashMap<(String, String), Misses> = HashMap::new();
     for (&(space, ip), site) in &profile.sites {
@@ -211,7 +210,7 @@ pub fn functions(profile: &Profile, geometries: &[&str], symbols: &Symbols) -> T
 pub struct BySide([[Misses; 3]; 2]);
 
 impl BySide {
-    /// Adds a miss, which stands for so many.
+    /// Adds a miss with its weight.
     pub fn add(&mut self, miss: &Miss, weight: u64) {
         let to = &mut self.0[(miss.ip >> 63) as usize][miss.access as usize];
         to.iter_mut().enumerate().for_each(|(g, n)| *n += u64::from(miss.last >> g & 1) * weight);
@@ -228,7 +227,7 @@ impl BySide {
     }
 }
 
-/// What a processor counted beside what the run has, for each geometry, with the PTAT paper's relative error.
+/// Compares a processor's counters with the run's misses, for each geometry, with the PTAT paper's relative error.
 pub fn counters(counters: &[Counter], sums: &BySide, geometries: &[Geometry]) -> Table {
     let mut rows = Vec::new();
     for counter in counters {
@@ -259,7 +258,7 @@ pub fn counters(counters: &[Counter], sums: &BySide, geometries: &[Geometry]) ->
     )
 }
 
-/// By object.
+/// Misses by object.
 pub fn objects(profile: &Profile, geometries: &[&str], objects: &Objects) -> Table {
     let rows = objects
         .all()
@@ -282,8 +281,8 @@ pub fn objects(profile: &Profile, geometries: &[&str], objects: &Objects) -> Tab
     ranked(&names, rows, profile.all(), geometries)
 }
 
-/// Beside sampled misses, the interval that with 95 % holds the true number: `period` is what a sample stands for, by weight.
-/// The number of samples is Poisson's; its interval is the exact one (Garwood 1936).
+/// Adds to sampled misses the 95 % confidence interval of the true number. `period` is the weighted mean of the number
+/// of misses per sample. The number of samples is Poisson distributed; its interval is exact (Garwood 1936).
 pub fn add_intervals(table: &mut Table, period: f64) {
     let Some(at) = table.columns.iter().position(|c| c.key == "misses") else { return };
     table.columns.insert(at + 1, Column { key: "misses_low", head: "at least".into() });
@@ -301,7 +300,7 @@ pub fn add_intervals(table: &mut Table, period: f64) {
     }
 }
 
-/// By page, of the first geometry.
+/// Misses by page, for the first geometry.
 pub fn pages(profile: &Profile, objects: &mut Objects) -> Table {
     let ns = profile.span.map_or(0, |(_, end)| end);
     let rows = profile
@@ -329,7 +328,7 @@ pub fn pages(profile: &Profile, objects: &mut Objects) -> Table {
     )
 }
 
-/// Figures 6 and 7 of the PTAT paper: pages in increasing order of misses; at each share of them the average misses of
+/// Figures 6 and 7 of the PTAT paper: pages in increasing order of misses. At each share of them: the average misses of
 /// an entry, and the part of all misses up to there, for 1, 4 and 8 neighbouring entries together.
 pub fn distribution(profile: &Profile, tgid: Option<u32>) -> Table {
     let mut rows = Vec::new();
@@ -365,14 +364,14 @@ pub fn distribution(profile: &Profile, tgid: Option<u32>) -> Table {
     )
 }
 
-/// What a change of pages would do: the objects changed, and all misses after it.
+/// The predicted effect of a change of page size.
 #[derive(Debug, Clone)]
 pub struct Prediction {
-    /// The object, or none for all that can be.
+    /// The object; `None` for all that can be changed.
     pub object: Option<u32>,
-    /// Its new pages.
+    /// Its new page size.
     pub size: PageSize,
-    /// Misses of every object.
+    /// Misses of every object after the change.
     pub misses: ByObject,
 }
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calling-context trees merged for viewing: of all tasks by name, of one task, of one system call.
 //!
-//! What comes in: the profile's forest, one tree per task. What goes out: one [`Tree`] whose first node
-//! is the root, every parent before its children, with self counts (sums come from [`Tree::totals`]).
+//! Input: the profile's forest, one tree per task. Output: one [`Tree`] whose first node is the root, every parent
+//! before its children, with self counts ([`Tree::totals`] computes sums).
 
 use kprism_profile::Filter;
 use kprism_profile::{FrameKind, NO_PARENT, Profile};
 use std::collections::HashMap;
 
-/// What a node of a merged tree stands for.
+/// The meaning of a node in a merged tree.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Label {
-    /// Every task taken.
+    /// All selected tasks.
     All,
     /// All tasks of one name.
     Comm(String),
@@ -26,11 +26,11 @@ pub enum Label {
 pub struct TreeNode {
     /// Index of the caller's node; [`NO_PARENT`] at the root.
     pub parent: u32,
-    /// What it stands for.
+    /// Its meaning.
     pub label: Label,
-    /// How it was entered.
+    /// The kind of its entry.
     pub kind: FrameKind,
-    /// How often it was entered; for [`Label::Comm`] the number of tasks.
+    /// Number of entries; for [`Label::Comm`] the number of tasks.
     pub calls: u64,
     /// Instructions (self).
     pub insns: u64,
@@ -48,9 +48,9 @@ pub struct Tree {
 /// Instructions and time of every node including its children.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Totals {
-    /// Instructions.
+    /// Instructions of each node's subtree.
     pub insns: Vec<u64>,
-    /// On-CPU nanoseconds.
+    /// On-CPU time of each node's subtree, ns.
     pub ns: Vec<u64>,
 }
 
@@ -118,7 +118,7 @@ impl Builder {
     }
 }
 
-/// All tasks taken, those of one name merged: root, then names, then their call stacks.
+/// All selected tasks, those of one name merged: root, then names, then their call stacks.
 pub fn by_comm(profile: &Profile, filter: &Filter) -> Tree {
     let taken = filter.tasks(profile);
     let task_of = profile.task_of_nodes();
@@ -158,12 +158,12 @@ pub fn of_task(profile: &Profile, task: u32) -> Tree {
     Tree { nodes: builder.nodes }
 }
 
-/// What a function does, whoever calls it: all its outermost calls merged, the function as root.
+/// The callees of a function, whatever its callers: all its outermost calls merged, with the function as root.
 pub fn of_function(profile: &Profile, func: u32, filter: &Filter) -> Tree {
     of_functions(profile, &[func], filter)
 }
 
-/// What several functions do, as if they were one; the root is named after the first of them.
+/// Like [`of_function`] for several functions, as if they were one. The root is named after the first.
 pub fn of_functions(profile: &Profile, funcs: &[u32], filter: &Filter) -> Tree {
     let taken = filter.tasks(profile);
     let task_of = profile.task_of_nodes();
@@ -184,16 +184,16 @@ pub fn of_functions(profile: &Profile, funcs: &[u32], filter: &Filter) -> Tree {
     Tree { nodes: builder.nodes }
 }
 
-/// What a system call does, from the way in to the way out, whoever makes it.
+/// The call tree of a system call, from its entry to its exit, whatever code makes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyscallTree {
-    /// The kernel's entry is the root: what leads to the body, and what the body leaves to others by a tail call,
-    /// are below it.
+    /// The root is the kernel's entry. Below it are the path to the body, and functions that the body leaves its work
+    /// to by a tail call.
     pub tree: Tree,
-    /// Calls in it.
+    /// Number of calls in it.
     pub calls: u64,
-    /// Those of them whose way in and out cannot be told from that of other system calls made by the same code
-    /// (as `syscall(2)` does): only their body is in the tree.
+    /// Number of those calls whose entry and exit paths cannot be distinguished from other system calls made by the
+    /// same code (as in `syscall(2)`). Only their body is in the tree.
     pub shared: u64,
 }
 
@@ -206,7 +206,8 @@ pub fn of_syscall(profile: &Profile, bodies: &[u32], filter: &Filter) -> Syscall
     profile.syscalls.iter().for_each(|call| is_body[call.func as usize] = true);
     bodies.iter().for_each(|&body| is_body[body as usize] = true);
 
-    // For each node the kernel entry above it, the outermost body above it, and for each entry what runs below.
+    // For each node the kernel entry above it and the outermost body above it; for each entry, whether wanted or other
+    // bodies run below it.
     let mut entry = vec![NO_PARENT; nodes.len()];
     let mut body = vec![NO_PARENT; nodes.len()];
     let (mut wanted, mut other) = (vec![false; nodes.len()], vec![false; nodes.len()]);
@@ -226,7 +227,7 @@ pub fn of_syscall(profile: &Profile, bodies: &[u32], filter: &Filter) -> Syscall
         }
     }
     let in_wanted = |i: usize| body[i] != NO_PARENT && bodies.contains(&nodes[body[i] as usize].func);
-    // Frames on the way to a body are there in any case.
+    // Frames on the path to a body are always included.
     let mut leads: Vec<bool> = (0..nodes.len()).map(in_wanted).collect();
     for i in (0..nodes.len()).rev().filter(|&i| entry[i] != NO_PARENT && entry[i] != i as u32) {
         leads[nodes[i].parent as usize] |= leads[i];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Views of what traces cost, from hand-made measurements.
+//! Views of the cost of traces, from hand-made measurements.
 
 use kprism_flow::cost::Cost;
 use kprism_pt::Packet;
@@ -8,7 +8,7 @@ use kprism_report::Style;
 use kprism_report::cost::page::{self, About};
 use kprism_report::cost::{self, Setting, Sweep};
 
-/// A recording of 1000 instructions with `tnts` packets of one byte, known at `points` places.
+/// A recording of 1000 instructions with `tnts` packets of one byte, and `points` timed points.
 fn cost(name: &str, tnts: usize, points: u64, median: u64) -> Cost {
     let mut bytes = Vec::new();
     (0..tnts).for_each(|_| Packet::Tnt { bits: 1, len: 6 }.encode(&mut bytes));

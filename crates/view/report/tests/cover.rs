@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page of coverage in a browser: levels, search, sorting, sources with counts, runs, dark mode; a large one opens at
-//! once. `KPRISM_COVER_PAGE` names a page of a whole kernel to be tried as well (`make test` and `make test-gcov-kernel` make one).
+//! The page of coverage in a browser: levels, search, sorting, sources with counts, runs, dark mode. A large page opens
+//! at once. `KPRISM_COVER_PAGE` names a page of a whole kernel to try as well (`make test` and `make test-gcov-kernel`
+//! make one).
 
 mod webdriver;
 
@@ -59,7 +60,7 @@ fn a_real_file_in_a_browser() {
     assert!(text(&browser, ".facts-line").contains(&lines), "{}", text(&browser, ".facts-line"));
     browser.click("table.rows tbody tr .choose");
     browser.wait("return document.querySelector('.source .line')");
-    // Counts as gcov's, and the text as it is in the file.
+    // Counts as in gcov, and the text as in the file.
     let count = |line: u32| text(&browser, &format!("#L{line} .count"));
     assert_eq!([count(1), count(2), count(3), count(4)], ["", "10", "10*", "11"]);
     let third = source.lines().nth(2).unwrap();
@@ -77,13 +78,13 @@ fn a_real_file_in_a_browser() {
         ways.contains("decision 0: 3 of 4 outcomes of conditions seen; condition 2 never true"),
         "{ways}"
     );
-    // Of the second run alone nothing is executed.
+    // In the second run alone nothing is executed.
     browser.run(
         "const s = document.querySelector('select'); s.value = '1'; s.dispatchEvent(new Event('change'))",
     );
     browser.wait("return document.querySelector('#L4.other')");
     assert!(text(&browser, ".facts-line").contains(&format!("0 of {}", totals.lines.all)));
-    // Dark, and back: the paper changes.
+    // Dark and back: the background changes.
     let paper = "return getComputedStyle(document.body).backgroundColor";
     let light = browser.run(paper);
     browser.click(".theme");
@@ -193,7 +194,7 @@ fn a_large_tree_in_a_browser() {
     let file = cover.sources.iter().find(|source| source.path.ends_with("file1234.c")).unwrap();
     let expected = file.lines.iter().find(|line| line.line > 141 && line.count == 0).unwrap();
     assert_eq!(next, u64::from(expected.line));
-    // The address follows, by keys as well.
+    // The address follows, also with keys.
     let address = "return location.hash";
     assert!(browser.run(address).as_str().unwrap().ends_with(&format!("file1234.c:{next}")));
     browser.keys("p");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two runs against each other, where the difference is known.
+//! Compares two runs whose difference is known.
 
 mod sample;
 
@@ -95,7 +95,7 @@ fn what_was_added_is_found_wherever_the_code_lies() {
 #[test]
 fn a_system_call_is_measured_by_its_calls() {
     let (old, mut new) = (sample::profile(), sample::traced());
-    // Twice as many calls of the same cost are no difference of one call.
+    // Twice as many calls of the same cost are no difference per call.
     for node in &mut new.nodes {
         (node.calls, node.insns, node.ns) = (2 * node.calls, 2 * node.insns, 2 * node.ns);
     }
@@ -125,7 +125,7 @@ fn a_system_call_is_measured_by_its_calls() {
     assert_eq!(Diff::new(&old, &new, Within::Function("no_such"), &Filter::default()), None);
 }
 
-/// A body's tail calls are its own; callers that make several system calls from one place share what is around.
+/// A body's tail calls belong to it. Callers that make several system calls from one place share the frames around.
 #[test]
 fn the_tree_of_a_system_call() {
     let mut b = Builder::new();

@@ -51,7 +51,7 @@ fn the_data_are_those_of_the_tables() {
     assert_eq!(own["slices_omitted"], 0);
 }
 
-/// Who opens the page must see what part of it is the tracer's, as in the terminal.
+/// The page must show the tracer's share of the times, as the terminal does.
 #[test]
 fn the_page_says_what_tracing_cost() {
     let measured = measured();
@@ -107,7 +107,7 @@ fn a_browser_shows_histograms_and_the_timeline() {
             "return [...{table}.querySelectorAll('tbody td:nth-child({n})')].map((c) => c.textContent)"
         ))
     };
-    // Longest total first: what was asked to be traced.
+    // Longest total first: the traced function.
     assert_eq!(column(12)[0], "vfs_read");
     // By count.
     browser.click("#durations th:nth-child(1) button");

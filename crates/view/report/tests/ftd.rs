@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `--ftd` against ftd itself.
+//! Compares `--ftd` with ftd itself.
 //!
-//! `data/vfs_read.txt` is a function graph of vfs_read on 6.12, `data/vfs_read.ftd` what ftd 0.5 prints of it, less
-//! its row `[user-space]` and its statistics. ftd knows two of the marks before long durations; the others were made
-//! those for it.
+//! `data/vfs_read.txt` is a function graph of vfs_read on 6.12. `data/vfs_read.ftd` is the output of ftd 0.5 for it,
+//! without its row `[user-space]` and its statistics. ftd knows two of the marks before long durations; the other marks
+//! were replaced by those for it.
 
 use kprism_durations::Names;
 use kprism_durations::ftrace::Collector;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The HTML report: what is in the file, and what a browser makes of it.
+//! The HTML report: the contents of the file, and its behaviour in a browser.
 
 mod sample;
 mod webdriver;
@@ -24,7 +24,7 @@ fn sum(column: &Value) -> u64 {
 #[test]
 fn the_page_is_one_file_and_names_stay_text() {
     let page = html::render(&sample::manifest(), &sample::profile(), &Budget::default()).unwrap();
-    // One end of the data, one of the program: no name got out.
+    // One end tag for the data, one for the program: no name added another.
     assert_eq!(page.matches("</script").count(), 2);
     assert!(!page.contains("<img") && !page.contains("<b>evil"));
     let names = &data(&page)["funcs"]["name"];
@@ -148,7 +148,7 @@ fn a_browser_shows_it_without_a_word_of_complaint() {
     assert_eq!(browser.run(root_is_lowest), true);
     browser.screenshot("flame");
 
-    // Search counts what calls itself once and marks what is on show.
+    // The search counts recursion once and marks visible matches.
     browser.click("#search");
     browser.keys("evaltree");
     let found = browser.run("return document.querySelector('.found').textContent");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Impacts of a tracer on made-up profiles, where the answer is known.
+//! Impacts of a tracer on made-up profiles with known results.
 
 use kprism_profile::{FrameKind, Func, NO_PARENT, Node, Part, Parts, Profile, Syscall, Task};
 use kprism_report::impact::{self, Impact, Place, Side, SyscallImpact};
@@ -8,8 +8,8 @@ const NAMES: [&str; 7] =
     ["main", "entry_SYSCALL_64", "__x64_sys_read", "__x64_sys_write", "trace", "asm_sysvec_tick", "wait"];
 const PID: u32 = 100;
 
-/// A program that makes `read` and `write` at one place, in each of which `trace` costs so much at the entry, and
-/// in the course of `read` there is an interrupt. Another task, older than the program, traces.
+/// A program that makes `read` and `write` at one place. In each of them `trace` has the given cost at the entry, and
+/// `read` is interrupted. Another task, older than the program, is the tracer.
 fn profile(trace: [u64; 2]) -> Profile {
     let func = |name: &&str| Func { name: (*name).into(), module: "[kernel]".into(), start: 0, kernel: true };
     let mut funcs: Vec<Func> = NAMES.iter().map(func).collect();
@@ -80,7 +80,8 @@ fn what_is_added_is_the_calls_own_without_interrupts_and_other_tasks() {
     assert_eq!((read.added().insns, read.added().ns, write.added().insns), (30.0, 30.0, 10.0));
     let spread = read.spread.unwrap();
     assert_eq!((spread.least, spread.median, spread.most), (30, 30, 30));
-    // Made at one place: what `trace` did is shared out by what each spent there, and the sums stay.
+    // Made at one place: the cost of `trace` is attributed in proportion to their instructions, and the sums are
+    // unchanged.
     assert!(read.shared && write.shared);
     for call in [read, write] {
         let sum: f64 = call.functions.iter().map(|f| call.added_by(f).insns).sum();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use webdriver::Browser;
 
-/// Opens a page in a browser of its own, or `None` where there is none.
+/// Opens a page in its own browser.
 fn open(dir: &Path, page: &str) -> Browser {
     let file = dir.join("page.html");
     std::fs::write(&file, page).unwrap();
@@ -185,7 +185,7 @@ fn two_runs_in_a_browser() {
     let linked = "return [...document.querySelectorAll('.linked')].map((a) => [a.closest('.half').querySelector('.badge').textContent, a.getAttribute('aria-label').split(',')[0]])";
     assert_eq!(browser.run(linked), json!([["OLD", "get_unmapped_area"]]));
 
-    // Into what OLD does not have: OLD stays at the caller and says so.
+    // A function that OLD does not have: OLD stays at the caller and says so.
     let (x, y) = middle(2, "trace_mmap");
     browser.click_at(x, y);
     assert_eq!(browser.run(names), json!(["do_mmap", "trace_mmap"]));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The export for pprof: read back, and by pprof itself if it is installed (`KPRISM_PPROF`, else in the path).
+//! The export for pprof: read back here, and by pprof itself if it is installed (`KPRISM_PPROF`, else in the path).
 
 mod sample;
 
@@ -25,7 +25,7 @@ fn read(file: &[u8]) -> proto::Profile {
     proto::Profile::decode(&bytes[..]).unwrap()
 }
 
-/// Times that are all different.
+/// Times that all differ.
 fn times(profile: &Profile) -> Times {
     let nodes = (1..).take(profile.nodes.len());
     let nodes = nodes.map(|n| NodeTimes { total_ns: 0, off_ns: n * 1000, irq_ns: n }).collect();
@@ -76,7 +76,7 @@ fn durations_have_what_was_waited_for() {
     }
 }
 
-/// What pprof's table says: cumulative value by function.
+/// Cumulative values by function in pprof's table.
 fn cumulated(file: &Path, kind: &str) -> Vec<(String, f64)> {
     let out = pprof()
         .args(["-top", "-cum", "-nodecount=100000", "-nodefraction=0", "-unit=ns"])
@@ -103,7 +103,7 @@ fn pprof_reads_it() {
     let file = dir.path().join("run.pb.gz");
     std::fs::write(&file, written(&profile, Some(&times(&profile)), &Filter::default())).unwrap();
     let rows = cumulated(&file, "self");
-    // What it sums up over callers, recursion counted once, is what the tables have.
+    // pprof's sums over callers, with recursion counted once, equal those of the tables.
     let table = kprism_report::rows::functions(&profile, &Filter::default());
     let mut compared = 0;
     for row in &table {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What people and scripts read, as snapshots; and sums checked against a slow second way.
+//! Snapshots of the output for people and scripts, and sums checked by a second, slow computation.
 
 mod sample;
 
@@ -118,7 +118,7 @@ fn totals_count_recursion_once() {
     assert_eq!((of("g").total_insns, of("g").self_insns), (117, 10));
 }
 
-/// Totals by walking up from every node, remembering the functions passed: slow, but another way.
+/// Totals by walking up from every node and remembering the functions passed: slow, but independent.
 #[test]
 fn totals_agree_with_a_slow_second_way() {
     for profile in [sample::profile(), sample::large(5, 2_000)] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A function as it ran: each instruction with its count, its share, its branches, and its source.
+//! Annotates a function: each instruction with its count, its share, its branches, and its source.
 
 use kprism_flow::annotate::{Counts, Site, Target};
 use kprism_image::insn::Kind;
@@ -11,24 +11,24 @@ use serde_json::{Value, json};
 use crate::disasm::{Disassembler, Refers, Syntax};
 use kprism_debuginfo::source::{Frame, Source};
 
-/// Targets of an indirect branch that are shown.
+/// Maximum of an indirect branch's targets that are shown.
 const MAX_TARGETS: usize = 8;
 
-/// Blocks in the summary.
+/// Maximum of blocks in the summary.
 const MAX_BLOCKS: usize = 5;
 
-/// One line: an instruction and what is known of it.
+/// One line: an instruction and its data.
 struct Line<'c> {
     site: &'c Site,
     text: String,
-    /// What it calls or jumps to, as it is written.
+    /// The target of its call or jump, as text.
     refers: Option<String>,
     frames: Vec<Frame>,
-    /// Number of its version, from 1; 0 if there is one only.
+    /// Number of its version, from 1; 0 if there is only one.
     version: usize,
 }
 
-/// A function, ready to be shown.
+/// An annotated function, ready for output.
 pub struct Annotation<'c> {
     name: String,
     module: String,
@@ -51,7 +51,7 @@ struct Block {
 }
 
 impl<'c> Annotation<'c> {
-    /// Prepares function `func`, whose instructions `counts` has.
+    /// Annotates function `func`, whose instructions are in `counts`.
     pub fn new(
         func: u32,
         counts: &'c Counts,
@@ -94,7 +94,7 @@ impl<'c> Annotation<'c> {
         }
     }
 
-    /// Pieces of code that ran as a whole, those with most instructions first.
+    /// Pieces of code that ran as a whole, those with the most instructions first.
     fn blocks(&self) -> Vec<Block> {
         let mut blocks: Vec<Block> = Vec::new();
         let mut open = false;
@@ -120,7 +120,7 @@ impl<'c> Annotation<'c> {
         blocks
     }
 
-    /// As text.
+    /// Formats the annotation as text.
     pub fn to_text(&self, symbols: &Symbols, mut source: Option<&mut Source>, style: Style) -> String {
         let mut out = format!(
             "{} {} at {:x}\nentered {}; {} instructions, {:.2}% of {}; {}, {:.2}% of {}\n",
@@ -204,7 +204,7 @@ impl<'c> Annotation<'c> {
         text
     }
 
-    /// As JSON.
+    /// Formats the annotation as JSON.
     pub fn to_json(&self, symbols: &Symbols) -> Value {
         let lines: Vec<Value> = self
             .lines
@@ -260,7 +260,7 @@ impl<'c> Annotation<'c> {
     }
 }
 
-/// A number of things.
+/// A number with its noun, in the plural if needed.
 fn many(n: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
@@ -271,7 +271,7 @@ fn place(symbols: &Symbols, site: &Site, start: u64, to: u64) -> String {
     let offset = to.wrapping_sub(entry);
     let found = match to >> 63 {
         1 => symbols.locate(0, to, u64::MAX),
-        // What the address was in some process: the same as in the file, moved.
+        // The address in some process corresponds to the one in the file, moved.
         _ => symbols.locate_in_module(FunctionId(site.func), start.wrapping_add(offset)),
     };
     match found {
@@ -303,7 +303,7 @@ fn target_name(symbols: &Symbols, target: &Target) -> String {
     name
 }
 
-/// The frames of what follows: inlined ones first, each with its line of source.
+/// The frames of the following instructions: inlined ones first, each with its source line.
 fn source_lines(frames: &[Frame], mut source: Option<&mut Source>, style: Style) -> String {
     let mut out = String::new();
     for (i, frame) in frames.iter().enumerate() {

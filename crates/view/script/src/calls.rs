@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Listings of calls: the graph of calls as they nest, and system calls; and whether a function is under way.
+//! Listings of calls: the nested graph of calls, and system calls. Also tracks whether a chosen function runs.
 
 use std::io::Write as _;
 
@@ -18,31 +18,31 @@ use crate::output::Output;
 use crate::prefix::{Form, Prefix};
 use crate::select::Select;
 
-/// Which lines there are.
+/// Kind of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// Functions as they begin and end, indented by depth. As JSON one object for each that ended.
+    /// Functions as they begin and end, indented by depth. As JSON, one object for each call that ended.
     Graph,
-    /// System calls, as they end.
+    /// System calls, when they end.
     Syscalls,
 }
 
-/// Lists calls as the flow is replayed.
+/// Lists calls while the flow is replayed.
 pub struct Lister<'a, 'w, R> {
     stacks: Stacks,
     lines: Lines<'a, 'w, R>,
 }
 
-/// Follows whether a chosen function runs, or something that it called.
+/// Tracks whether a chosen function or one of its callees runs.
 pub(crate) struct Inside {
     stacks: Stacks,
     own: bool,
     matching: Matching,
-    /// By task.
+    /// For each task, true while it is inside a chosen function.
     inside: Vec<bool>,
 }
 
-/// Which functions the selection names.
+/// Caches which functions the selection names.
 #[derive(Default)]
 struct Matching(Vec<Option<bool>>);
 
@@ -99,12 +99,12 @@ impl Inside {
     }
 }
 
-/// A function entered, whose line waits for whether it calls anything.
+/// A function that was entered. Its line waits until it is known whether the function calls another.
 struct Waiting {
     task: usize,
     depth: usize,
     indent: usize,
-    /// Its line so far.
+    /// The start of its line.
     prefix: Vec<u8>,
     name: Name,
     kind: FrameKind,
@@ -113,7 +113,7 @@ struct Waiting {
 struct Lines<'a, 'w, R> {
     subject: Subject,
     options: Options,
-    /// Deepest level shown.
+    /// Maximum level shown.
     levels: usize,
     form: Form,
     names: Names<'a, R>,
@@ -126,7 +126,7 @@ struct Lines<'a, 'w, R> {
 }
 
 impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
-    /// A lister of `lanes` streams; `levels` of the graph at most.
+    /// A lister for `lanes` streams, which shows at most `levels` of the graph.
     pub fn new(
         subject: Subject,
         options: Options,
@@ -151,7 +151,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         Self { stacks: Stacks::default(), lines }
     }
 
-    /// The lines that remain.
+    /// Writes the remaining lines.
     pub fn finish(mut self) -> Output<'w> {
         self.lines.settle();
         self.lines.out
@@ -181,7 +181,7 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
 }
 
 impl<R: Resolve> Lines<'_, '_, R> {
-    /// Whether a call is shown, and how far it is indented.
+    /// Returns the indentation of a call if it is shown.
     fn shown(&mut self, task: usize, func: u32, depth: usize) -> Option<usize> {
         let select = &self.options.select;
         let indent = if select.funcs.is_empty() {
@@ -192,7 +192,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
                 self.roots.resize(task + 1, None);
             }
             let root = &mut self.roots[task];
-            // A root that is not on the stack any more ended unseen.
+            // A root that is not on the stack any more ended while the flow was unknown.
             if root.is_none_or(|root| root > depth) {
                 *root = named.then_some(depth);
             }
@@ -204,7 +204,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
         (indent < self.levels).then_some(indent)
     }
 
-    /// Writes the line that waits: its function calls another, or something else comes first.
+    /// Writes the waiting line: its function calls another, or something else comes first.
     fn settle(&mut self) {
         let Some(waiting) = self.waiting.take() else { return };
         if self.out.is_done() {
@@ -287,18 +287,18 @@ impl<R: Resolve> Lines<'_, '_, R> {
         self.out.end_line();
     }
 
-    /// Whether this moment and function are wanted; readies the prefix.
+    /// Returns true if this moment and function are selected, and prepares the prefix.
     fn wanted(&mut self, at: &Moment<'_>, func: u32, from: u64) -> bool {
         let select = &self.options.select;
         let prefix = &mut self.prefixes[at.lane];
         prefix.follow(at, &self.options.fields, select);
-        // A line is in time if its moment is; a whole call, if a part of it is.
+        // A line is selected by its time, a whole call if a part of it is in the range.
         let in_time = match (self.subject, self.form) {
             (Subject::Graph, Form::Text) => select.takes_time(at.ns()),
             _ => at.ns() >= select.from && select.to.is_none_or(|to| from < to),
         };
         prefix.taken && in_time && !self.out.is_done() && {
-            // A system call is the kernel's work, whoever asked for it.
+            // A system call is the kernel's work, whatever code made it.
             self.subject == Subject::Syscalls || select.takes_ring(self.names.get(func).kernel)
         }
     }
@@ -343,7 +343,7 @@ impl<R: Resolve> Calls for Lines<'_, '_, R> {
     }
 }
 
-/// Duration and instructions, in columns of their own: 27 characters.
+/// Writes duration and instructions in columns: 27 characters.
 fn write_amounts(out: &mut Vec<u8>, ns: u64, insns: u64) {
     let _ = write!(out, "{:>8}.{:03} us {insns:>9}  ", ns / 1000, ns % 1000);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The instructions that a lane met: each with its text, made once.
+//! The instructions that ran in a lane, each formatted once.
 //!
-//! An instruction is known by its address space and address; where its bytes or its function changed meanwhile,
-//! it is another one from then on. Blocks are lists of instructions.
+//! An instruction is identified by its address space and address. If its bytes or its function change, it is a
+//! different instruction from then on. Blocks are lists of instructions.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -20,15 +20,15 @@ use crate::names::Names;
 use crate::prefix::Form;
 use crate::select::{Field, Fields};
 
-/// Columns of the place, before the instruction.
+/// Width of the place, before the instruction.
 const PLACE: usize = 56;
 
-/// How the flow goes on after an instruction.
+/// Kinds of transfer to the next instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ends {
-    /// With the next one.
+    /// To the next one in the code.
     Falls,
-    /// With the next one or elsewhere.
+    /// To the next one in the code or elsewhere.
     Cond,
     /// By a jump, direct or not.
     Jump,
@@ -41,7 +41,7 @@ pub enum Ends {
 }
 
 impl Ends {
-    /// How an instruction of this kind goes on.
+    /// The transfer after an instruction of this kind.
     pub fn of(kind: Kind) -> Self {
         match kind {
             Kind::CondJump { .. } => Ends::Cond,
@@ -54,7 +54,7 @@ impl Ends {
     }
 }
 
-/// A piece of the texts: start and length.
+/// A part of the texts: start and length.
 type Piece = (u32, u32);
 
 /// An instruction.
@@ -64,7 +64,7 @@ pub struct Insn {
     pub ip: u64,
     /// The address after it.
     pub next: u64,
-    /// How the flow goes on after it.
+    /// Transfer to the next instruction.
     pub ends: Ends,
     /// Its function, by the resolver's number.
     pub func: u32,
@@ -79,25 +79,25 @@ pub struct Insn {
 /// All instructions of one lane.
 pub(crate) struct Codes {
     insns: Vec<Insn>,
-    /// `ip sym+off (module)` of each, once asked for.
+    /// `ip sym+off (module)` of each, once requested.
     places: Vec<Piece>,
-    /// The whole line of each but its prefix, once asked for.
+    /// The whole line of each without its prefix, once requested.
     lines: Vec<Piece>,
-    /// The newest at (address space, address).
+    /// The newest instruction at (address space, address).
     newest: HashMap<(u64, u64), u32, BuildHasherDefault<KeyHasher>>,
-    /// Instructions of the blocks, one block after the other.
+    /// Instructions of all blocks, one block after the other.
     list: Vec<u32>,
-    /// Where each block's begin.
+    /// Index of each block's first entry in `list`.
     blocks: Vec<u32>,
-    /// Places of the list where the flow does not just fall through, but for each block's last.
+    /// Indices in `list` of instructions that do not just fall through, without each block's last.
     turns: Vec<u32>,
-    /// Where each block's begin.
+    /// Index of each block's first entry in `turns`.
     block_turns: Vec<u32>,
     texts: Vec<u8>,
     last_func: (u64, FuncRef),
 }
 
-/// What texts are made of.
+/// Formats texts.
 pub(crate) struct Maker<'a, R> {
     pub form: Form,
     pub fields: Fields,
@@ -128,7 +128,7 @@ impl Codes {
         }
     }
 
-    /// The next block of this lane.
+    /// Adds the next block of this lane.
     pub fn define(&mut self, code: &Code, image: &Image, resolver: &impl Resolve, ns: u64) {
         for &ip in &code.ips {
             let mut bytes = [0; 15];
@@ -160,27 +160,27 @@ impl Codes {
 
     fn func_at(&mut self, asid: u64, ip: u64, resolver: &impl Resolve, ns: u64) -> FuncRef {
         let (space, func) = self.last_func;
-        // Ranges of a space's mappings may change with time; within one block's definition they do not.
+        // Ranges of a space's mappings may change with time, but not within one block's definition.
         if space != asid || ip < func.start || func.end <= ip || ip >> 63 == 0 {
             self.last_func = (asid, resolver.function_at(asid, ip, ns));
         }
         self.last_func.1
     }
 
-    /// Numbers of the instructions `from..to` of a block.
+    /// Indices in the list for the instructions `from..to` of a block.
     #[inline(always)]
     pub fn block(&self, block: u32, from: u32, to: u32) -> std::ops::Range<usize> {
         let start = self.blocks[block as usize];
         (start + from) as usize..(start + to) as usize
     }
 
-    /// The instruction at a place of the list.
+    /// The instruction at an index of the list.
     #[inline(always)]
     pub fn at(&self, place: usize) -> u32 {
         self.list[place]
     }
 
-    /// Places among `places` of a block, all but the last, after which the flow does not just fall through.
+    /// Indices among `places` of a block, without the last, of instructions that do not just fall through.
     #[inline(always)]
     pub fn turns(&self, block: u32, places: &std::ops::Range<usize>) -> &[u32] {
         let all = self.block_turns[block as usize] as usize..self.block_turns[block as usize + 1] as usize;
@@ -213,7 +213,7 @@ impl Codes {
         &self.texts[piece.0 as usize..(piece.0 + piece.1) as usize]
     }
 
-    /// Where an instruction is: address, function, module.
+    /// The place of an instruction: address, function, module.
     #[inline(always)]
     pub fn place<R: Resolve>(&mut self, id: u32, maker: &mut Maker<'_, R>) -> &[u8] {
         let mut piece = self.places[id as usize];
@@ -307,7 +307,7 @@ impl Insn {
         Spot { ip: self.ip, func: self.func, entry: self.entry, known: self.known }
     }
 
-    /// Whether this is the kernel's code.
+    /// Returns true for kernel code.
     pub fn is_kernel(&self) -> bool {
         self.ip >> 63 == 1
     }
@@ -329,7 +329,7 @@ impl Spot {
     }
 }
 
-/// Writes that a place is not known.
+/// Writes an unknown place.
 pub(crate) fn write_nowhere(out: &mut Vec<u8>, form: Form, fields: &Fields) {
     if form == Form::Text {
         let ip = if fields.has(Field::Ip) { "               0 " } else { "" };
@@ -337,7 +337,7 @@ pub(crate) fn write_nowhere(out: &mut Vec<u8>, form: Form, fields: &Fields) {
     }
 }
 
-/// Writes a place; in JSON each member with a comma behind it.
+/// Writes a place. In JSON each member is followed by a comma.
 pub(crate) fn write_place<R: Resolve>(out: &mut Vec<u8>, spot: &Spot, maker: &mut Maker<'_, R>) {
     let Maker { form, fields, names, .. } = maker;
     let name = names.get(spot.func);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instructions as text, by iced-x86.
+//! Disassembles instructions, with iced-x86.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, Formatter as _, GasFormatter, Instruction, IntelFormatter, OpKind,
 };
 use kprism_image::insn::Mode;
 
-/// How instructions are written.
+/// Syntax of disassembled instructions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Syntax {
-    /// As GNU objdump and perf write them.
+    /// The syntax of GNU objdump and perf.
     #[default]
     Att,
-    /// As in Intel's manuals.
+    /// The syntax of Intel's manuals.
     Intel,
 }
 
@@ -21,7 +21,7 @@ enum Formatter {
     Intel(IntelFormatter),
 }
 
-/// Writes instructions.
+/// Formats instructions.
 pub struct Disassembler {
     formatter: Formatter,
     insn: Instruction,
@@ -29,7 +29,7 @@ pub struct Disassembler {
 }
 
 impl Disassembler {
-    /// Writes them so.
+    /// A disassembler with this syntax.
     pub fn new(syntax: Syntax) -> Self {
         let mut formatter = match syntax {
             Syntax::Att => Formatter::Att(GasFormatter::new()),
@@ -50,8 +50,8 @@ impl Disassembler {
         Self { formatter, insn: Instruction::default(), text: String::new() }
     }
 
-    /// The instruction at the start of `bytes`, and where it refers to: a branch's target, or the address that it
-    /// computes from its own.
+    /// The instruction at the start of `bytes`, and the address to which it refers: a branch's target, or an address
+    /// relative to its own.
     pub fn format(&mut self, bytes: &[u8], ip: u64, mode: Mode) -> (&str, Option<Refers>) {
         let mut decoder = Decoder::with_ip(mode.bits(), bytes, ip, DecoderOptions::NONE);
         decoder.decode_out(&mut self.insn);
@@ -79,7 +79,7 @@ impl Disassembler {
     }
 }
 
-/// Where an instruction refers to.
+/// An address to which an instruction refers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refers {
     /// The target of a direct branch.

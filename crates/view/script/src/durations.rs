@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The graph of calls of a trace of durations, in order of time, as function graph's own text has it.
+//! The graph of calls of a trace of durations, in order of time, in the form of function graph's own text.
 //!
-//! In: events of ftrace as they come, what [`Collector`] makes of them, and the calls whose entries were not there
-//! (those of a trace that kept long calls only are all such). Out, as text: a line where a call begins and one where it
-//! ends, or one for both if it called nothing; as JSON: one object a call, when it ends. Task switches, interrupts and
-//! losses stand where they came.
+//! Input: ftrace's events as they come, the results of [`Collector`], and the calls whose entries are missing (all
+//! calls of a trace that kept long calls only). Output as text: a line where a call begins and one where it ends, or
+//! one for both if it called nothing. Output as JSON: one object for each call, when it ends. Task switches, interrupts
+//! and losses appear where they occurred.
 //!
-//! A call's first line waits for whether it calls anything, and what comes after it, of other CPUs too, waits behind:
-//! a bounded number of lines.
+//! A call's first line waits until it is known whether the call has callees. Later lines, also of other CPUs, wait
+//! behind it. The number of waiting lines is bounded.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Write as _;
@@ -25,41 +25,41 @@ use crate::json;
 use crate::output::Output;
 use crate::prefix::{Form, Prefix};
 
-/// Lines that may wait for a call to end.
+/// Maximum of lines that wait for a call to end.
 const WINDOW: usize = 1 << 12;
 
-/// Levels that a line is indented by at most: a damaged record may tell of any depth.
+/// Maximum of levels by which a line is indented: a damaged record may have any depth.
 const MOST_INDENT: usize = 512;
 
-/// Begin or end of a call that was rebuilt.
+/// Begin or end of a rebuilt call.
 struct Mark {
     ns: u64,
     call: u32,
     begin: bool,
 }
 
-/// A line that is not yet out.
+/// A line not written yet.
 struct Line {
     text: Vec<u8>,
     rest: Rest,
 }
 
-/// What stands behind the first part of a line.
+/// The part after the first part of a line.
 enum Rest {
-    /// A call began and may end on this line; its duration goes to `at`, where there are blanks.
+    /// A call began and may end on this line. Its duration is then written at `at`, over blanks.
     Open { at: usize },
-    /// Nothing: it is complete.
+    /// None: the line is complete.
     Complete,
 }
 
 /// An open call.
 struct Frame {
     depth: u32,
-    /// Number of its line, if it was shown.
+    /// Number of its line, if it is shown.
     line: Option<u64>,
 }
 
-/// What is shown of a task.
+/// Output state of a task.
 #[derive(Default)]
 struct Thread {
     stack: Vec<Frame>,
@@ -67,20 +67,20 @@ struct Thread {
     root: Option<u32>,
 }
 
-/// One CPU's prefix, and whose it is.
+/// One CPU's prefix, and the task to which it belongs.
 struct Lane {
     prefix: Prefix,
     key: Option<TaskKey>,
 }
 
-/// Lists calls as events are heard.
+/// Lists calls while events are received.
 pub struct Lister<'w> {
     options: Options,
     levels: usize,
     form: Form,
-    /// By the collector's numbers, with what the selection says of them.
+    /// Functions by the collector's numbers; true if the selection names them.
     funcs: Vec<(Func, bool)>,
-    /// Tasks as they were named at the end.
+    /// Tasks with their names at the end of the run.
     tasks: HashMap<u32, (u32, String)>,
     rebuilt: Vec<(TaskKey, Ended)>,
     marks: std::vec::IntoIter<Mark>,
@@ -88,7 +88,7 @@ pub struct Lister<'w> {
     lanes: Vec<Lane>,
     log: Vec<Told>,
     waiting: VecDeque<Line>,
-    /// Number of the first line that waits.
+    /// Number of the first waiting line.
     first: u64,
     spare: Vec<Vec<u8>>,
     duration: Vec<u8>,
@@ -96,8 +96,8 @@ pub struct Lister<'w> {
 }
 
 impl<'w> Lister<'w> {
-    /// A lister of calls of these functions, numbered as the collector does; `levels` of them at most. `tasks` are
-    /// (thread, process, name), `rebuilt` the calls whose entries are not there.
+    /// A lister for calls of these functions, numbered as in the collector, with at most `levels` of nesting. `tasks`
+    /// are (thread, process, name); `rebuilt` are the calls whose entries are missing.
     pub fn new(
         options: Options,
         levels: usize,
@@ -130,8 +130,8 @@ impl<'w> Lister<'w> {
         }
     }
 
-    /// Hears an event, after the collector did, which must keep its log. `says` writes what events say that are not
-    /// functions'. `false` once no more are wanted.
+    /// Handles an event after the collector did; the collector must keep its log. `describe` writes the text of events that
+    /// are not functions'. Returns false once no more events are needed.
     pub fn hear(&mut self, collector: &mut Collector<'_>, event: &Event<'_>, describe: Describe<'_>) -> bool {
         self.catch_up(event.ns, Some(collector));
         let mut log = std::mem::take(&mut self.log);
@@ -150,7 +150,7 @@ impl<'w> Lister<'w> {
         !self.out.is_done()
     }
 
-    /// The lines that remain.
+    /// Writes the remaining lines.
     pub fn finish(mut self) -> Output<'w> {
         self.catch_up(u64::MAX, None);
         while !self.waiting.is_empty() {
@@ -159,7 +159,7 @@ impl<'w> Lister<'w> {
         self.out
     }
 
-    /// Calls that were rebuilt, up to a time.
+    /// Adds rebuilt calls up to a time.
     fn catch_up(&mut self, ns: u64, collector: Option<&Collector<'_>>) {
         while self.marks.as_slice().first().is_some_and(|mark| mark.ns <= ns) && !self.out.is_done() {
             let Some(mark) = self.marks.next() else { return };
@@ -173,7 +173,7 @@ impl<'w> Lister<'w> {
         }
     }
 
-    /// Readies a CPU's prefix for a task.
+    /// Prepares a CPU's prefix for a task.
     fn lane(&mut self, collector: Option<&Collector<'_>>, key: TaskKey, cpu: u32) -> &mut Prefix {
         let index = (cpu as usize).min(usize::from(u16::MAX));
         let fields = &self.options.fields;
@@ -200,7 +200,7 @@ impl<'w> Lister<'w> {
         &mut self.lanes[index].prefix
     }
 
-    /// How far a call of the task is indented, if it is shown.
+    /// Returns the indentation of a task's call, if it is shown.
     fn indent(&mut self, key: TaskKey, func: u32, depth: u32) -> Option<usize> {
         let select = &self.options.select;
         let indent = if select.funcs.is_empty() {
@@ -244,7 +244,7 @@ impl<'w> Lister<'w> {
         self.threads.entry(key).or_default().stack.push(Frame { depth, line });
     }
 
-    /// Calls of this depth and deeper are not open any more.
+    /// Removes open calls of this depth and deeper.
     fn forget(&mut self, key: TaskKey, depth: u32) {
         let Some(thread) = self.threads.get_mut(&key) else { return };
         let mut lines = Vec::new();
@@ -257,7 +257,7 @@ impl<'w> Lister<'w> {
         lines.into_iter().for_each(|line| self.settle(line));
     }
 
-    /// The innermost open call of a task has more than one line.
+    /// The innermost open call of a task needs more than one line.
     fn settle_parent(&mut self, key: TaskKey) {
         let top = self.threads.get(&key).and_then(|thread| thread.stack.last()?.line);
         if let Some(line) = top {
@@ -265,7 +265,7 @@ impl<'w> Lister<'w> {
         }
     }
 
-    /// A line that waits for its call to end waits no longer.
+    /// Completes a line that waits for its call to end.
     fn settle(&mut self, number: u64) {
         let Some(index) = number.checked_sub(self.first) else { return };
         let Some(line) = self.waiting.get_mut(index as usize) else { return };
@@ -287,7 +287,7 @@ impl<'w> Lister<'w> {
         let select = &self.options.select;
         let in_time = match self.form {
             Form::Text => select.takes_time(ns),
-            // A whole call is in time if a part of it is.
+            // A whole call is selected if a part of it is in the range.
             Form::Json => call.end_ns >= select.from && select.to.is_none_or(|to| call.start_ns < to),
         };
         let taken = self.lane(collector, key, cpu).taken && in_time;
@@ -344,7 +344,7 @@ impl<'w> Lister<'w> {
         self.flush_complete();
     }
 
-    /// Events that are not functions'.
+    /// Handles events that are not functions'.
     fn other(&mut self, collector: &Collector<'_>, event: &Event<'_>, describe: Describe<'_>) {
         let (kind, key) = match &event.data {
             Data::Entry { .. } | Data::Exit(_) => return,
@@ -362,7 +362,7 @@ impl<'w> Lister<'w> {
             select.funcs.is_empty() || thread.is_some_and(|t| t.root.is_some())
         };
         let (inside, taken) = match &event.data {
-            // Whose they were is not known.
+            // The task to which they belonged is unknown.
             Data::Lost { .. } => (true, select.cpus.is_empty() || select.cpus.contains(&(event.cpu as u16))),
             Data::Switch { prev_pid, next_pid, .. } => {
                 let inside = inside(*prev_pid) || inside(*next_pid);
@@ -381,13 +381,13 @@ impl<'w> Lister<'w> {
             }
         }
         if let Data::Switch { prev_pid, next_pid, .. } = &event.data {
-            // They may be called by another name from now on.
+            // They may have another name from now on.
             let named = |lane: &&mut Lane| lane.key.is_some_and(|k| k.pid == *prev_pid || k.pid == *next_pid);
             self.lanes.iter_mut().filter(named).for_each(|lane| lane.key = None);
         }
     }
 
-    /// Writes what an event says; `false` if there is nothing to be said.
+    /// Writes an event's text. Returns false if there is none.
     fn write_event(&self, text: &mut Vec<u8>, kind: &str, event: &Event<'_>, describe: Describe<'_>) -> bool {
         let comm = |comm: &[u8]| String::from_utf8_lossy(comm).into_owned();
         if self.form == Form::Json {
@@ -463,14 +463,14 @@ impl<'w> Lister<'w> {
         }
     }
 
-    /// Writes the lines that wait for nothing.
+    /// Writes the lines at the front that are complete.
     fn flush_complete(&mut self) {
         while self.waiting.front().is_some_and(|line| matches!(line.rest, Rest::Complete)) {
             self.flush();
         }
     }
 
-    /// Writes the first line that waits.
+    /// Writes the first waiting line.
     fn flush(&mut self) {
         self.settle(self.first);
         let Some(mut line) = self.waiting.pop_front() else { return };
@@ -484,10 +484,10 @@ impl<'w> Lister<'w> {
     }
 }
 
-/// In place of a duration: as many characters.
+/// Replaces a duration, with the same width.
 const BLANK: &str = "                   ";
 
-/// A duration with function graph's marks of those above 10 µs, 100 µs, 1 ms, 10 ms, 100 ms and 1 s.
+/// Writes a duration with function graph's marks for those above 10 µs, 100 µs, 1 ms, 10 ms, 100 ms and 1 s.
 fn write_duration(out: &mut Vec<u8>, ns: u64) {
     let mark = match ns {
         1_000_000_001.. => '$',
@@ -501,7 +501,7 @@ fn write_duration(out: &mut Vec<u8>, ns: u64) {
     let _ = write!(out, "{mark} {:>8}.{:03} us  ", ns / 1000, ns % 1000);
 }
 
-/// What else is to be said of a call, and the line's end.
+/// Writes remarks on a call, and the line's end.
 fn write_remark(out: &mut Vec<u8>, call: &Ended) {
     if call.gapped {
         out.extend_from_slice(b" /* events lost inside */");
@@ -509,7 +509,7 @@ fn write_remark(out: &mut Vec<u8>, call: &Ended) {
     out.push(b'\n');
 }
 
-/// Begins and ends of calls in order of time, each task's rightly nested.
+/// Begins and ends of calls in order of time, correctly nested within each task.
 fn marks(calls: &[(TaskKey, Ended)]) -> Vec<Mark> {
     let mut by_task: HashMap<TaskKey, Vec<u32>> = HashMap::new();
     let mut order = Vec::new();
@@ -525,7 +525,7 @@ fn marks(calls: &[(TaskKey, Ended)]) -> Vec<Mark> {
     let mut marks = Vec::with_capacity(2 * calls.len());
     for key in order {
         let own = by_task.remove(&key).unwrap_or_default();
-        // Callers come before callees. Where times are cut to microseconds, that says more than they do.
+        // Callers come before callees. If times are rounded to microseconds, this order is more exact than they are.
         let mut callers: Vec<(&Ended, u64)> = Vec::new();
         let begin = |number: u32| {
             let call = &calls[number as usize].1;
@@ -557,7 +557,7 @@ fn marks(calls: &[(TaskKey, Ended)]) -> Vec<Mark> {
     marks
 }
 
-/// Whether a call is over when another one begins.
+/// Returns true if a call has ended when another one begins.
 fn over(call: &Ended, next: &Ended) -> bool {
     call.depth >= next.depth || call.end_ns < next.start_ns
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Listings of the flow itself: every instruction, or every branch that was taken.
+//! Listings of the flow: every instruction, or every taken branch.
 
 use kprism_flow::event::{Event, EventKind};
 use kprism_flow::replay::{Code, Listener, Moment};
@@ -14,34 +14,34 @@ use crate::output::Output;
 use crate::prefix::{Form, Prefix};
 use crate::select::{Fields, Select};
 
-/// Which lines there are.
+/// Kind of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// One for each instruction.
+    /// One line for each instruction.
     Insns,
-    /// One for each transfer of the control flow: branches that were taken, interrupts, starts and ends.
+    /// One line for each control transfer: taken branches, interrupts, starts and ends.
     Branches,
 }
 
-/// How lines are made.
+/// Options of a listing.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// What is listed.
+    /// The selected part of the flow.
     pub select: Select,
     /// Fields of each line.
     pub fields: Fields,
-    /// Instead of text one JSON object a line.
+    /// If true, one JSON object per line instead of text.
     pub json: bool,
-    /// How instructions are written.
+    /// Syntax of disassembled instructions.
     pub syntax: Syntax,
 }
 
-/// An end of a way.
+/// The source or destination of a transfer.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     /// Unknown: tracing was off.
     Nowhere,
-    /// An instruction, by number.
+    /// An instruction, by index.
     Insn(u32),
     /// An address at which an event came, before its instruction ran.
     Address(u64),
@@ -50,28 +50,28 @@ enum Place {
 struct Lane {
     codes: Codes,
     prefix: Prefix,
-    /// What the next instruction follows.
+    /// The predecessor of the next instruction.
     before: Place,
-    /// The task whose last instruction here was inside of the functions wanted.
+    /// The task whose last instruction here was inside the selected functions.
     inside: Option<usize>,
     /// Address space.
     space: u64,
 }
 
-/// Lists the flow as it is replayed.
+/// Lists the flow while it is replayed.
 pub struct Lister<'a, 'w, R> {
     subject: Subject,
     options: Options,
     maker: Maker<'a, R>,
     lanes: Vec<Lane>,
     inside: Option<Inside>,
-    /// All lanes are past the last time wanted.
+    /// True once all lanes are past the end of the selected time.
     past: bool,
     out: Output<'w>,
 }
 
 impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
-    /// A lister of `lanes` streams.
+    /// A lister for `lanes` streams.
     pub fn new(subject: Subject, options: Options, lanes: usize, resolver: &'a R, out: Output<'w>) -> Self {
         let form = if options.json { Form::Json } else { Form::Text };
         let lane = || Lane {
@@ -87,12 +87,12 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         Self { subject, options, maker, lanes, inside, past: false, out }
     }
 
-    /// The lines that remain.
+    /// Writes the remaining lines.
     pub fn finish(self) -> Output<'w> {
         self.out
     }
 
-    /// A line for the way to the first instruction of `run`, if it was one to tell of.
+    /// Writes a line for the transfer to the first instruction of `run`, if it needs one.
     fn arrival(&mut self, at: &Moment<'_>, id: u32) {
         let lane = &mut self.lanes[at.lane];
         let from = std::mem::replace(&mut lane.before, Place::Insn(id));
@@ -195,7 +195,7 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
 
     #[inline]
     fn run(&mut self, at: &Moment<'_>, block: u32, from: u32, to: u32) {
-        // What is told is in order of time.
+        // Calls come in order of time.
         self.past = self.options.select.to.is_some_and(|to| at.ns() >= to);
         let places = self.lanes[at.lane].codes.block(block, from, to);
         if let Some(inside) = &mut self.inside {
@@ -203,11 +203,11 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
             if !inside.is_inside(at.task) {
                 if self.subject == Subject::Branches {
                     if self.lanes[at.lane].inside.take() == Some(at.task) {
-                        // The way out.
+                        // The transfer out of the functions.
                         let first = self.lanes[at.lane].codes.at(places.start);
                         self.arrival(at, first);
                     }
-                    // So that the way in is told.
+                    // Needed to report the transfer into the functions.
                     let last = self.lanes[at.lane].codes.at(places.end - 1);
                     self.lanes[at.lane].before = Place::Insn(last);
                 }
@@ -236,7 +236,7 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
                     _ => None,
                 };
                 if !last.is_some_and(|insn| insn.ends == Ends::Far(Far::Int)) {
-                    // The last instruction's own way ends where the event came.
+                    // The last instruction's transfer ends where the event came.
                     let inside = self.inside.as_ref().is_none_or(|i| i.is_inside(at.task));
                     if inside && let Some(kind) = last.and_then(|insn| taken(&insn, event.ip)) {
                         self.branch(at, kind, before, Place::Address(event.ip));
@@ -263,7 +263,7 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
     }
 }
 
-/// The kind of an instruction's way to `ip`, if it did not just fall through.
+/// The kind of an instruction's transfer to `ip`, if it did not just fall through.
 fn taken(insn: &Insn, ip: u64) -> Option<&'static str> {
     match kind_of(insn.ends) {
         Some("jcc") if insn.next == ip => None,
@@ -271,7 +271,7 @@ fn taken(insn: &Insn, ip: u64) -> Option<&'static str> {
     }
 }
 
-/// Writes an end of a way; in JSON each member with a comma behind it.
+/// Writes a source or destination. In JSON each member is followed by a comma.
 fn write_end<R: Resolve>(
     out: &mut Vec<u8>,
     place: Place,
@@ -290,7 +290,7 @@ fn write_end<R: Resolve>(
     }
 }
 
-/// The kinds of branches, as perf calls them.
+/// The kinds of branches, with perf's names.
 fn kind_of(ends: Ends) -> Option<&'static str> {
     Some(match ends {
         Ends::Falls => return None,

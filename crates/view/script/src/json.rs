@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pieces of JSON, for texts that are made once and then copied.
+//! Writes parts of JSON, for texts that are formatted once and then copied.
 
 use std::io::Write as _;
 
@@ -9,7 +9,7 @@ pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
     let _ = serde_json::to_writer(out, text);
 }
 
-/// Appends `"0x…"`: JSON's numbers do not hold addresses.
+/// Appends `"0x…"`: numbers in JSON cannot hold all addresses.
 pub(crate) fn address(out: &mut Vec<u8>, ip: u64) {
     let _ = write!(out, "\"{ip:#x}\"");
 }

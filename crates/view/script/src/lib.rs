@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decoded flow as text: what ran, line by line, and functions as they ran.
+//! Lists the decoded flow as text: its instructions and calls line by line, and annotated functions.
 //!
-//! In: a replay of the flow ([`kprism_flow::replay`]), the code it ran over, symbols, and debug information where
-//! there is some. Out, as text or as one JSON object a line:
+//! Input: a replay of the flow ([`kprism_flow::replay`]), the code that ran, symbols, and debug information if
+//! available. Output, as text or as one JSON object per line:
 //!
 //! | listing | module |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! | the graph of calls of a trace of durations | [`durations`] |
 //! | a function's instructions with counts, time, branches, source | [`annotate`] |
 //!
-//! Text is what costs: decoding an instruction takes a few nanoseconds, formatting one a thousand. So an
-//! instruction is formatted when it is met first ([`code`]), and a line is then three copies: the task's part,
-//! the time's digits, the instruction's text.
+//! Formatting dominates the cost: decoding an instruction takes a few nanoseconds, formatting one a thousand. So an
+//! instruction is formatted once, when it first appears ([`code`]). A line is then three copies: the task's part, the
+//! time's digits, the instruction's text.
 
 pub mod annotate;
 pub mod calls;

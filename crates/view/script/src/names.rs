@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names of functions, made safe to print once and kept.
+//! Names of functions, escaped once for printing and cached.
 
 use kprism_image::resolve::Resolve;
 use kprism_profile::units::printable;
 
-/// A function as it is shown.
+/// A function's name in a listing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Name {
     /// Its symbol, safe for terminals.
@@ -20,7 +20,7 @@ pub(crate) struct Names<'a, R> {
     known: Vec<Option<Name>>,
 }
 
-/// Numbers from here on share one place, which is asked for anew each time.
+/// Numbers from here on share one slot, which is looked up anew each time.
 const MAX: usize = 1 << 24;
 
 impl<'a, R: Resolve> Names<'a, R> {

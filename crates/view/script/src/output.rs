@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lines on their way out: a large buffer, a limit, and the first error.
+//! Output of lines: a large buffer, a limit, and the first error.
 
 use std::io::{self, Write};
 
-/// Bytes that are collected before they are written.
+/// Bytes collected before a write.
 const FULL: usize = 256 << 10;
 
 /// Collects lines and writes them in large pieces.
 pub struct Output<'w> {
     to: &'w mut dyn Write,
     buffer: Vec<u8>,
-    /// Lines still wanted.
+    /// Number of lines still to be written.
     left: u64,
     lines: u64,
     error: Option<io::Error>,
-    /// Asked now and then whether to stop.
+    /// Polled for an interrupt.
     interrupted: &'w dyn Fn() -> bool,
     stopped: bool,
 }
@@ -29,7 +29,7 @@ impl std::fmt::Debug for Output<'_> {
 }
 
 impl<'w> Output<'w> {
-    /// Writes to `to`, `limit` lines at most.
+    /// Writes to `to`, at most `limit` lines.
     pub fn new(to: &'w mut dyn Write, limit: Option<u64>, interrupted: &'w dyn Fn() -> bool) -> Self {
         Self {
             to,
@@ -42,13 +42,13 @@ impl<'w> Output<'w> {
         }
     }
 
-    /// Where a line goes; [`Output::end_line`] ends it.
+    /// The buffer for a line; [`Output::end_line`] ends it.
     #[inline(always)]
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
-    /// A line is complete, its end included.
+    /// Ends a line; its line feed is written already.
     #[inline(always)]
     pub(crate) fn end_line(&mut self) {
         self.lines += 1;
@@ -58,7 +58,7 @@ impl<'w> Output<'w> {
         }
     }
 
-    /// Whether no more lines are wanted or possible.
+    /// Returns true if no more lines are wanted or possible.
     #[inline(always)]
     pub fn is_done(&self) -> bool {
         self.left == 0 || self.stopped
@@ -74,7 +74,7 @@ impl<'w> Output<'w> {
         self.stopped = self.stopped || (self.interrupted)();
     }
 
-    /// Writes what is left. Returns how many lines there were.
+    /// Writes the rest of the buffer. Returns the number of lines.
     ///
     /// # Errors
     /// The first error of writing.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The first part of a line: task, CPU, time. The task's part stays for long; of the time mostly the last three
-//! digits change, and are overwritten where they stand.
+//! The first part of a line: task, CPU, time. The task's part rarely changes. Mostly only the last three digits of the
+//! time change, and are overwritten in place.
 
 use std::io::Write as _;
 
@@ -10,7 +10,7 @@ use kprism_profile::units::printable;
 use crate::json;
 use crate::select::{Field, Fields, Select};
 
-/// How lines are written.
+/// Format of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     Text,
@@ -22,18 +22,18 @@ pub(crate) enum Form {
 pub(crate) struct Prefix {
     form: Form,
     has_time: bool,
-    /// Whether the task's lines are wanted.
+    /// True if the task's lines are selected.
     pub taken: bool,
-    /// For which task and names this holds.
+    /// The task and the count of renames for which this is valid.
     task: usize,
     names: u32,
-    /// Everything, the time included.
+    /// The whole prefix, with the time.
     text: Vec<u8>,
-    /// Where the time begins and ends in it.
+    /// Start and end of the time in it.
     from: usize,
     to: usize,
     tail: &'static [u8],
-    /// Thousands of ns that it shows.
+    /// The time that it shows, in thousands of ns.
     thousands: u64,
 }
 
@@ -69,7 +69,7 @@ impl Prefix {
         }
     }
 
-    /// Follows the task that runs.
+    /// Updates the prefix for the running task.
     #[inline]
     pub fn follow(&mut self, at: &Moment<'_>, fields: &Fields, select: &Select) {
         if self.task != at.task || self.names != at.names {
@@ -83,7 +83,7 @@ impl Prefix {
         self.set(at.cpu, &at.tasks[at.task], fields, select);
     }
 
-    /// Lines are this task's from now on.
+    /// Sets the task for the following lines.
     pub fn set(&mut self, cpu: u16, task: &Task, fields: &Fields, select: &Select) {
         self.taken = select.takes(cpu, task);
         self.text.clear();
@@ -124,7 +124,7 @@ impl Prefix {
             self.text.push(b',');
         }
         self.text.extend_from_slice(self.tail);
-        // Shorter numbers have no three digits to overwrite.
+        // Shorter numbers do not have three digits to overwrite.
         self.thousands = if ns < 1000 && self.form == Form::Json { u64::MAX } else { ns / 1000 };
     }
 }
@@ -177,7 +177,7 @@ mod tests {
         prefix
     }
 
-    /// Overwriting digits must come to the same as writing the number.
+    /// Overwriting digits must give the same result as writing the number.
     #[test]
     fn times_are_what_they_are() {
         let (mut text, mut json) = (prefix(Form::Text), prefix(Form::Json));

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What of the flow is listed, and which fields of it.
+//! The listed part of the flow, and its fields.
 
 use kprism_flow::replay::Task;
 use kprism_image::glob::glob;
 
-/// Which part of the flow is listed. The default takes everything.
+/// Selects the listed part of the flow. The default selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Select {
-    /// CPUs; empty takes all.
+    /// CPU numbers; empty for all.
     pub cpus: Vec<u16>,
-    /// Thread or process ids; empty takes all.
+    /// Thread or process ids; empty for all.
     pub pids: Vec<u32>,
-    /// Names of tasks with `*` and `?`; empty takes all.
+    /// Names of tasks with `*` and `?`; empty for all.
     pub comms: Vec<String>,
-    /// Only while one of these functions runs, or what it calls; empty takes all.
+    /// Only while one of these functions or their callees runs; empty for all.
     pub funcs: Vec<String>,
-    /// With [`Select::funcs`]: without what it calls.
+    /// With [`Select::funcs`]: without the callees.
     pub own: bool,
-    /// From this time on, ns.
+    /// Start time, ns.
     pub from: u64,
-    /// Up to this time, exclusive, ns.
+    /// End time, exclusive, ns.
     pub to: Option<u64>,
-    /// Only the kernel's, or only programs'.
+    /// Only the kernel's code, or only programs'.
     pub ring: Option<Ring>,
 }
 
@@ -35,25 +35,25 @@ pub enum Ring {
 }
 
 impl Select {
-    /// Whether this CPU and task are taken.
+    /// Returns true if this CPU and task are selected.
     pub fn takes(&self, cpu: u16, task: &Task) -> bool {
         (self.cpus.is_empty() || self.cpus.contains(&cpu))
             && (self.pids.is_empty() || self.pids.contains(&task.pid) || self.pids.contains(&task.tgid))
             && (self.comms.is_empty() || self.comms.iter().any(|c| glob(c, &task.comm)))
     }
 
-    /// Whether a function's name is one of [`Select::funcs`].
+    /// Returns true if a function's name is one of [`Select::funcs`].
     pub fn takes_func(&self, name: &str) -> bool {
         self.funcs.iter().any(|f| glob(f, name))
     }
 
-    /// Whether this time is taken.
+    /// Returns true if this time is selected.
     #[inline]
     pub fn takes_time(&self, ns: u64) -> bool {
         ns >= self.from && self.to.is_none_or(|to| ns < to)
     }
 
-    /// Whether code of this side is taken.
+    /// Returns true if code of this side is selected.
     #[inline]
     pub fn takes_ring(&self, kernel: bool) -> bool {
         match self.ring {
@@ -73,11 +73,11 @@ pub enum Field {
     Pid,
     /// Process id.
     Tgid,
-    /// CPU.
+    /// CPU number.
     Cpu,
-    /// Time.
+    /// Time of the line.
     Time,
-    /// Address.
+    /// Address of the instruction.
     Ip,
     /// Function and offset.
     Sym,
@@ -94,12 +94,12 @@ pub enum Field {
 pub struct Fields(Vec<Field>);
 
 impl Fields {
-    /// These; the order does not matter.
+    /// A set of fields; their order does not matter.
     pub fn new(fields: &[Field]) -> Self {
         Self(fields.to_vec())
     }
 
-    /// Whether a field is wanted.
+    /// Returns true if a field is in the set.
     pub fn has(&self, field: Field) -> bool {
         self.0.contains(&field)
     }

@@ -10,13 +10,13 @@ fn writer(words: &str) -> Writer {
     Writer::new(&Options::parse(words.split(',')).unwrap())
 }
 
-/// Packets behind the first PSB+.
+/// Packets after the first PSB+.
 fn packets(w: &Writer) -> Vec<Packet> {
     let all = PacketReader::new(&w.out).map(|p| p.unwrap().1);
     all.skip_while(|p| *p != Packet::PsbEnd).skip(1).collect()
 }
 
-/// Cycles of the CYC packets, 0 for every packet that may have one.
+/// Cycle counts of the CYC packets; 0 for every packet that may have one.
 fn rhythm(words: &str) -> Vec<u64> {
     let mut w = writer(words);
     w.enable(0x1000, Mode::Bits64, 0, 100);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Loads what the examples decode: a recorded run's folder, or a folder with `*.pt` and `xpages.txt`.
+//! Loads the input of the examples: a recorded run's folder, or a folder with `*.pt` and `xpages.txt`.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use kprism_image::resolve::{Change, FuncInfo, FuncRef, Region, Regions, Resolve}
 use kprism_image::sideband::{self, Record};
 use kprism_image::symbols::Symbols;
 
-/// Everything a decode needs.
+/// All inputs of a decode.
 pub struct Input {
     pub streams: Vec<(u16, Vec<u8>, Image)>,
     pub sideband: Vec<Record>,
@@ -84,7 +84,7 @@ fn pages(dir: &Path) -> std::io::Result<Input> {
     Ok(Input { streams, sideband: Vec::new(), functions, clock: ClockConfig::default() })
 }
 
-/// Regions side by side are one: a mapping that was dumped page by page.
+/// Joins adjacent regions: a mapping that was dumped page by page becomes one.
 fn joined(mut regions: Vec<Region>) -> Vec<Region> {
     regions.sort();
     regions.dedup_by(|next, last| {

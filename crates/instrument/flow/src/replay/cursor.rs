@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The listening side of a replay: one CPU's records, applied one after the other up to a time, and the tasks.
+//! The receiving side of a replay: applies one CPU's records in order, up to a time, and keeps the tasks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::Receiver;
@@ -14,7 +14,7 @@ use crate::pace::Pace;
 use crate::parallel::{Stream, first_task};
 use crate::switches::used;
 
-/// All tasks, and the names that they will get.
+/// All tasks, and their future renames.
 pub(super) struct Tasks<'a> {
     all: Vec<Task>,
     /// By (pid, tgid, CPU for idle tasks).
@@ -39,7 +39,7 @@ impl<'a> Tasks<'a> {
     }
 
     fn find(&mut self, pid: u32, tgid: u32, comm: &str, cpu: u16) -> usize {
-        // Every CPU has an idle task of its own, and all have pid 0.
+        // Every CPU has its own idle task, and all have pid 0.
         let key = (pid, tgid, if pid == 0 { cpu } else { 0 });
         let next = self.all.len();
         let index = *self.by_id.entry(key).or_insert(next);
@@ -57,7 +57,7 @@ impl<'a> Tasks<'a> {
         }
     }
 
-    /// Time of the next new name.
+    /// Time of the next rename, ns.
     fn due(&self) -> u64 {
         self.renames.get(self.next).map_or(u64::MAX, |r| r.0)
     }
@@ -75,7 +75,7 @@ impl<'a> Tasks<'a> {
     }
 }
 
-/// One lane on the listening side.
+/// One lane on the receiving side.
 pub(super) struct Cursor<'a> {
     lane: usize,
     cpu: u16,
@@ -84,19 +84,19 @@ pub(super) struct Cursor<'a> {
     records: std::vec::IntoIter<Record>,
     codes: std::vec::IntoIter<super::Code>,
     over: bool,
-    /// Blocks that ran and are not told yet: number, next instruction, end.
+    /// Blocks that ran and are not reported yet: number, next instruction, end.
     blocks: VecDeque<(u32, u32, u32)>,
-    /// The record in hand, whose instructions are told first.
+    /// The current record. The instructions before it are reported first.
     record: Option<Record>,
     insns: u32,
-    /// How many of them are told.
+    /// Number of them already reported.
     told: u32,
     clock: Pace,
     /// Instructions so far.
     total: u64,
-    /// A time was known before the first report.
+    /// True once a time is known.
     begun: bool,
-    /// Tracing is on.
+    /// True while tracing is on.
     on: bool,
     task: usize,
     switches: Vec<&'a Switch>,
@@ -141,7 +141,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes the next record in hand, if there is none.
+    /// Makes the next record the current one, if there is none.
     pub fn prepare(&mut self) {
         while self.record.is_none() && !self.over {
             let Some(record) = self.records.next() else {
@@ -164,7 +164,7 @@ impl<'a> Cursor<'a> {
 
     fn take_up(&mut self, batch: Batch) {
         if !self.begun {
-            // What comes before the first report happened then.
+            // Events before the first report get its time.
             let first = batch.records.iter().find_map(|r| match r {
                 Record::Time { ns, .. } => Some(*ns),
                 _ => None,
@@ -179,7 +179,7 @@ impl<'a> Cursor<'a> {
         self.over
     }
 
-    /// The time that the lane has come to.
+    /// The time that this lane has reached, ns.
     #[inline]
     pub fn now(&self) -> u64 {
         self.clock.now + self.clock.of(self.told)
@@ -198,7 +198,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Tells the listener what happened, while that is not after `until`.
+    /// Reports to the listener, up to the time `until`.
     pub fn advance(&mut self, until: u64, tasks: &mut Tasks<'_>, listener: &mut impl Listener) {
         loop {
             let now = self.now();
@@ -216,7 +216,7 @@ impl<'a> Cursor<'a> {
                     self.record = None;
                 }
                 Some(record) => {
-                    // What follows the instructions may come after another lane's.
+                    // The event after the instructions may come after another lane's.
                     if !self.tell(until, tasks, listener) || self.now() > until {
                         return;
                     }
@@ -232,7 +232,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Tells of the instructions before the record in hand. Whether all were told by `until`.
+    /// Reports the instructions before the current record. Returns true if all were reported by `until`.
     #[inline]
     fn tell(&mut self, until: u64, tasks: &Tasks<'_>, listener: &mut impl Listener) -> bool {
         while self.told < self.insns {
@@ -240,14 +240,14 @@ impl<'a> Cursor<'a> {
                 return false;
             }
             let Some((number, from, end)) = self.blocks.front_mut() else {
-                // The decoder counted more than it named; there is nothing to tell.
+                // The decoder counted more instructions than it listed. There is nothing to report.
                 debug_assert!(false, "instructions without a block");
                 self.told = self.insns;
                 return true;
             };
             let mut n = (*end - *from).min(self.insns - self.told);
             if until != u64::MAX && self.clock.now + self.clock.of(self.told + n - 1) > until {
-                // By halves, up to the first that is too late.
+                // Binary search for the first instruction that is too late.
                 let (mut yes, mut no) = (1, n);
                 while yes < no {
                     let middle = yes + (no - yes) / 2;
@@ -292,11 +292,11 @@ impl<'a> Cursor<'a> {
     fn event(&mut self, event: &Event, tasks: &mut Tasks<'_>, listener: &mut impl Listener) {
         match event.kind {
             EventKind::Start | EventKind::Resume => {
-                // Decoding in stretches, the flow starts anew at each.
+                // The stream is decoded in stretches, and the flow starts anew in each.
                 if std::mem::replace(&mut self.on, true) && event.kind == EventKind::Start {
                     return;
                 }
-                // Switches up to now happened unseen.
+                // Switches up to now happened while the flow was unknown.
                 while self
                     .switches
                     .get(self.next_switch)
@@ -317,7 +317,7 @@ impl<'a> Cursor<'a> {
         listener.event(&self.moment(tasks), event);
     }
 
-    /// The next task by the sideband.
+    /// Switches to the next task of the sideband.
     fn switch(&mut self, tasks: &mut Tasks<'_>) {
         let Some(&next) = self.switches.get(self.next_switch) else { return };
         self.next_switch += 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decoding side of a replay: decoder events in, batches of records out. Blocks get numbers that hold for
+//! The decoding side of a replay: turns decoder events into batches of records. Blocks get numbers that are valid for
 //! the whole stream, and are described when they first run.
 
 use std::collections::HashMap;
@@ -12,20 +12,20 @@ use crate::decode::{Decoder, Setup, Stats};
 use crate::event::{Event, Sink, Walked};
 use crate::parallel::cut;
 
-/// Records of a batch.
+/// Records per batch.
 const BATCH: usize = 4096;
 
-/// Ways without a number that are remembered.
+/// Maximum of remembered paths without a number.
 const MAX_WALKS: usize = 1 << 16;
 
 const UNKNOWN: u32 = u32::MAX;
 
-/// What a decoder says, in order.
+/// The decoder's output, in order.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Record {
-    /// The next of the batch's codes gets this number.
+    /// The next code of the batch gets this number.
     Define(u32),
-    /// A block ran, with so many instructions.
+    /// A block ran: its number, and the instructions executed.
     Block(u32, u32),
     /// It is `ns` now, `insns` instructions after the last event or time.
     Time {
@@ -35,25 +35,25 @@ pub(super) enum Record {
     Event(Event),
 }
 
-/// Records on their way.
+/// Records sent to the receiving side.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub records: Vec<Record>,
     pub codes: Vec<Code>,
 }
 
-/// The listener of one decoder.
+/// The sink of one decoder.
 pub(super) struct Lane {
     give: SyncSender<Batch>,
     batch: Batch,
-    /// Nobody listens any more.
+    /// The receiving side has gone.
     dropped: bool,
-    /// Numbers given out.
+    /// Numbers assigned so far.
     blocks: u32,
-    /// Numbers by the decoder's, of this epoch.
+    /// Own numbers by the decoder's, in this epoch.
     numbers: Vec<u32>,
     epoch: u32,
-    /// Numbers of ways that the decoder has none for: by version, address space, start and length.
+    /// Numbers of paths that the decoder does not number, by version, address space, start and length.
     walks: HashMap<(u32, u64, u64, usize), u32>,
 }
 
@@ -63,7 +63,7 @@ impl Lane {
         Self { give, batch, dropped: false, blocks: 0, numbers: Vec::new(), epoch: 0, walks: HashMap::new() }
     }
 
-    /// Decodes the stream to its end, or until nobody listens.
+    /// Decodes the stream to its end, or until the receiving side has gone.
     pub fn decode<R: Resolve>(mut self, bytes: &[u8], setup: Setup<'_, R>, stretch: usize) -> Stats {
         let mut decoder = Decoder::new(bytes, setup, true);
         let mut sum = Stats::default();
@@ -100,7 +100,7 @@ impl Lane {
     #[inline(never)]
     fn define(&mut self, walked: &Walked<'_>) -> u32 {
         if walked.number == Walked::NO_NUMBER {
-            // Without packets the way follows from its start, and a version's code stays.
+            // Without packets the path is determined by its start, and the code is constant within a version.
             let Some(&start) = walked.ips.first() else { return self.describe(walked) };
             let key = (walked.version, walked.asid, start, walked.ips.len());
             if let Some(&known) = self.walks.get(&key) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A made-up machine: random programs in real x86 bytes, run by random choice, traced as a processor would.
+//! A simulated machine: random programs in real x86 bytes, run by random choice, traced as a processor would.
 //!
-//! It knows the truth that the decoder must find: every instruction's address, each task's call stack, the
-//! time of every system call. One instruction takes one nanosecond.
+//! It records the truth that the decoder must find: every instruction's address, each task's call stack, the time of
+//! every system call. One instruction takes one nanosecond.
 
 pub mod encoder;
 pub mod program;
@@ -24,7 +24,7 @@ pub const CLOCK: ClockConfig = ClockConfig {
     cyc_threshold: 0,
 };
 
-/// What a machine of this seed does.
+/// The settings of a machine with this seed.
 pub fn settings(seed: u64) -> Settings {
     let mut rng = Rng(seed ^ 0x5e77);
     Settings {
@@ -40,7 +40,7 @@ pub fn settings(seed: u64) -> Settings {
     }
 }
 
-/// A small random generator, so that a failing case is named by its seed.
+/// A small random generator, so that a seed identifies a failing case.
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -61,7 +61,7 @@ impl Rng {
     }
 }
 
-/// What varies from case to case.
+/// Settings that vary from case to case.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     pub ret_compression: bool,
@@ -77,7 +77,7 @@ pub struct Settings {
     pub insns: u64,
 }
 
-/// How a frame came to be.
+/// Kind of a frame's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     Call,
@@ -113,7 +113,7 @@ pub struct Node {
     pub insns: u64,
 }
 
-/// What really happened.
+/// The execution as it really was.
 #[derive(Debug, Default)]
 pub struct Truth {
     /// Addresses of executed instructions, per PSB segment.
@@ -141,8 +141,8 @@ pub struct Machine<'p> {
     ip: u64,
     insns: u64,
     since_psb: u64,
-    /// Addresses passed since the last branch that gave a packet: an event at one of them could as well have
-    /// come on an earlier pass, and no decoder can tell.
+    /// Addresses executed since the last branch that gave a packet. An event at one of them could as well have come on
+    /// an earlier pass, which no decoder can distinguish.
     passed: HashSet<u64>,
 }
 
@@ -167,7 +167,7 @@ impl<'p> Machine<'p> {
         machine.push(main, 0, How::Call);
         while machine.insns < settings.insns && machine.step() {}
         machine.enc.flush();
-        // A last PSB, so that the walk behind the last packet is known too.
+        // A last PSB, so that the path after the last packet is known too.
         for _ in 0..1000 {
             if !machine.passed.contains(&machine.ip) || !machine.step() {
                 break;
@@ -302,7 +302,7 @@ impl<'p> Machine<'p> {
                 let Some(frame) = self.pop() else { return false };
                 self.enc.ret(frame.ret, now);
                 self.ip = frame.ret;
-                // A task's first return leads to a function of its own, with no caller.
+                // A task's first return leads to a function without a caller.
                 if self.tasks[self.current].stack.is_empty() {
                     let func = self.program.func_at(self.ip);
                     self.push(func, 0, How::Call);
@@ -359,11 +359,11 @@ impl<'p> Machine<'p> {
         }
     }
 
-    /// Out of several user frames at once, into the middle of one of them.
+    /// Jumps out of several user frames at once, into the middle of one of them.
     fn longjmp(&mut self) {
         let stack = &self.tasks[self.current].stack;
         let base = stack.iter().rposition(|f| f.how != How::Call).map_or(0, |i| i + 1);
-        // The innermost frame of a function is the one that a jump to it means.
+        // A jump to a function refers to its innermost frame.
         let depth = base + self.rng.below(stack.len() - base);
         let func = stack[depth].func;
         let depth = stack.iter().rposition(|f| f.func == func).unwrap_or(depth);
@@ -383,7 +383,7 @@ impl<'p> Machine<'p> {
         self.ip = target;
     }
 
-    /// The flow stands at the switch function's entry: another task goes on there.
+    /// The flow is at the switch function's entry. Another task continues there.
     fn switch(&mut self) {
         let prev = self.current;
         let next = self.rng.below(self.tasks.len());

@@ -8,7 +8,7 @@ use kprism_image::resolve::{FuncInfo, FuncRef, Resolve};
 
 use super::Rng;
 
-/// What an instruction does to the control flow. Addresses are absolute.
+/// Effect of an instruction on the control flow. Addresses are absolute.
 #[derive(Debug, Clone)]
 pub enum Term {
     Jcc(u64),
@@ -42,7 +42,7 @@ pub struct Program {
     pub funcs: Vec<Func>,
     insns: HashMap<u64, Insn>,
     pub image: Image,
-    /// How many user functions there are; they come first.
+    /// Number of user functions, which come first.
     users: usize,
 }
 
@@ -102,7 +102,7 @@ impl Program {
         self.users + 7
     }
 
-    /// Where interrupts are off.
+    /// Returns true where interrupts are off.
     pub fn is_entry_code(&self, ip: u64) -> bool {
         let func = self.func_at(ip);
         ip == self.funcs[func].entry && func >= self.users || func == self.users + 6
@@ -169,7 +169,7 @@ impl Program {
                 0 => self.jmp(ip, later(rng)),
                 1..=3 => {
                     let target = if rng.chance(30) { any(rng) } else { later(rng) };
-                    // No loop back over the fixed call.
+                    // No jump back over the fixed call.
                     let target = if fixed { later(rng) } else { target };
                     self.jcc(ip, target)
                 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Packets and times against what `ptdump` prints: offset, name, payload, and the time after each timing packet.
+//! Compares packets and times with the output of `ptdump`: offset, name, payload, and the time after each timing
+//! packet.
 
 use kprism_flow::clock::{Clock, ClockConfig};
 use kprism_pt::{IpPayload, LastIp, Packet, PacketReader};
@@ -7,13 +8,13 @@ use kprism_pt::{IpPayload, LastIp, Packet, PacketReader};
 use crate::Verdict;
 use crate::suite::Case;
 
-/// Every packet, printed as `ptdump` does, is the same line; errors are at the same offsets.
+/// Checks that each packet, printed as `ptdump` does, gives the same line, and that errors are at the same offsets.
 pub fn packets(case: &Case) -> Verdict {
     let expected = case.dump.as_ref()?;
     let expected: Vec<String> = expected.lines().filter_map(expected_packet).collect();
     let found = dump(case);
     for (line, (expected, found)) in expected.iter().zip(&found).enumerate() {
-        // libipt before 2.2 knows no TRIG, and does not print what an event is.
+        // libipt before 2.2 does not know TRIG, and does not print the meaning of an event.
         if expected.ends_with(" error") && found.split(' ').nth(1) == Some("trig") {
             return None;
         }
@@ -29,7 +30,7 @@ pub fn packets(case: &Case) -> Verdict {
     })
 }
 
-/// A line of the expected output, without times; of errors only those of packets are of interest.
+/// A line of the expected output, without times. Of errors, only those of packets are compared.
 fn expected_packet(line: &str) -> Option<String> {
     if let Some(error) = line.strip_prefix('[') {
         let (offset, what) = error.split_once(": ")?;
@@ -37,7 +38,7 @@ fn expected_packet(line: &str) -> Option<String> {
     }
     let mut words = Vec::new();
     for word in line.split_whitespace() {
-        // A time stands behind the payload, or in its place.
+        // A time follows the payload, or stands in its place.
         if words.len() > 1 && matches!(word, "tsc" | "fcr") {
             break;
         }
@@ -86,7 +87,7 @@ fn dump(case: &Case) -> Vec<String> {
     }
 }
 
-/// The columns behind the payload: what a packet says when taken together with those before it.
+/// The columns after the payload: a packet's meaning together with the packets before it.
 fn tracked(packet: Packet, last_ip: &mut LastIp, ips: bool, modes: bool) -> Option<String> {
     match packet {
         Packet::Tip(ip) | Packet::TipPge(ip) | Packet::TipPgd(ip) | Packet::Fup(ip) if ips => {
@@ -210,8 +211,8 @@ fn ip(payload: IpPayload) -> String {
     }
 }
 
-/// The time after each timing packet, in TSC ticks. Time as `kprism-flow` tells it never goes back, so of both
-/// sides the latest time so far counts.
+/// Compares the time after each timing packet, in TSC ticks. The times of `kprism-flow` never decrease, so the latest
+/// time so far is compared on both sides.
 pub fn times(case: &Case) -> Verdict {
     let expected = expected_times(case.dump.as_ref()?, case.dump_options.iter().any(|o| o == "--time-delta"));
     if expected.is_empty() {
@@ -240,7 +241,7 @@ pub fn times(case: &Case) -> Verdict {
     Some(Ok(()))
 }
 
-/// What the options say of the processor's clocks.
+/// The clock parameters in the options.
 pub fn config(options: &[String]) -> ClockConfig {
     ClockConfig {
         tsc_hz: 0,

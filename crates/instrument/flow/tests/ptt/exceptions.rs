@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where this decoder differs from libipt, and why.
+//! The cases in which this decoder differs from libipt, with the reasons.
 
-/// What of a case is compared.
+/// The aspect of a case that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
     Packets,
@@ -11,8 +11,8 @@ pub enum Check {
     Paging,
 }
 
-// The decoder is not told which processor made a stream, so it works around an erratum only where nothing else can
-// be meant.
+// The decoder does not know which processor made a stream. So it works around an erratum only where the bytes can mean
+// nothing else.
 const SKD007: &str =
     "SKD007: the bytes are those of two valid CYC packets; only on these processors they mean OVF";
 const SKZ84: &str = "SKZ84: a broken TMA with a byte too many; elsewhere that is a broken stream";

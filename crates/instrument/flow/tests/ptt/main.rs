@@ -2,12 +2,11 @@
 //! The test suite of Intel's libipt, run against this decoder.
 //!
 //! libipt (github.com/intel/libipt, test/src) writes each case as one annotated assembler file: the code, the packets,
-//! what its `ptdump` prints of the packets and what its `ptxed` prints of the flow. Its own tool `pttc` turns that
-//! into a stream, the code's bytes and the two outputs. Nothing of it is kept here: with `KPRISM_LIBIPT` naming a
-//! checkout, the tests build `pttc` from it and run every case, else they are ignored. They need cmake, a C
-//! compiler and yasm.
+//! the output of `ptdump` for the packets and of `ptxed` for the flow. Its tool `pttc` turns that into a stream, the
+//! code's bytes and the two outputs. This repository holds none of it. With `KPRISM_LIBIPT` naming a checkout, the
+//! tests build `pttc` from it and run every case, else they are ignored. They need cmake, a C compiler and yasm.
 //!
-//! Each case passes, or stands in [`exceptions`] with the reason; one that stands there and passes fails the test.
+//! Each case passes, or is listed in [`exceptions`] with the reason. A listed case that passes fails the test.
 
 mod dump;
 mod exceptions;
@@ -18,10 +17,10 @@ use exceptions::{Check, EXCEPTIONS};
 use kprism_test::test;
 use suite::Case;
 
-/// A check of one case: `None` when the case says nothing of it, else what is wrong.
+/// Result of one check of a case: `None` if the case does not cover it, else the difference.
 type Verdict = Option<Result<(), String>>;
 
-/// Runs `check` on every case and holds the outcome against the list of exceptions.
+/// Runs `check` on every case and compares the results with the list of exceptions.
 fn judge(kind: Check, check: impl Fn(&Case) -> Verdict) {
     let cases = suite::cases();
     let mut wrong = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Gets the cases ready: builds libipt's `pttc`, has it compile each case, reads what it wrote.
+//! Prepares the cases: builds libipt's `pttc`, compiles each case with it, and reads the result.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,9 +19,9 @@ pub struct Case {
     /// The code and its address.
     pub code: Vec<u8>,
     pub org: u64,
-    /// What ptdump prints.
+    /// Expected output of ptdump.
     pub dump: Option<String>,
-    /// What ptxed prints.
+    /// Expected output of ptxed.
     pub xed: Option<String>,
 }
 
@@ -33,7 +33,7 @@ impl Case {
     }
 }
 
-/// All cases; where they cannot be had, the test is ignored.
+/// All cases. If they are not available, the test is ignored.
 pub fn cases() -> &'static [Case] {
     static CASES: OnceLock<Vec<Case>> = OnceLock::new();
     needs(&[LIBIPT]);
@@ -54,7 +54,7 @@ pub fn cases() -> &'static [Case] {
 
 fn build(libipt: &Path) -> PathBuf {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libipt");
-    // It may name another checkout.
+    // The cache may belong to another checkout.
     let _ = std::fs::remove_file(out.join("CMakeCache.txt"));
     run(Command::new("cmake").arg("-S").arg(libipt).arg("-B").arg(&out).arg("-DPTTC=ON"));
     run(Command::new("cmake").arg("--build").arg(&out).args(["--target", "pttc"]));
@@ -68,8 +68,8 @@ fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs `pttc`. Of the processors that a case names one is enough: they do not change the expected output, and
-/// this decoder does not ask which one made the stream.
+/// Runs `pttc`. If a case names several processors, one is enough: they do not change the expected output, and this
+/// decoder does not use the processor.
 fn compile(pttc: &Path, file: &Path) -> Case {
     let name = file.file_stem().expect("a name").to_str().expect("a name").to_owned();
     let text = std::fs::read_to_string(file).expect("a case");
@@ -80,7 +80,7 @@ fn compile(pttc: &Path, file: &Path) -> Case {
     if let Some(cpu) = directives(&text, "cpu").first() {
         command.args(["--cpu", cpu]);
     }
-    // It names the files with expected outputs that it wrote.
+    // `pttc` prints the names of the files with expected outputs that it wrote.
     let written = run(command.arg(file));
     let expected = |tool: &str| {
         let prefix = format!("{name}-{tool}");
@@ -101,7 +101,7 @@ fn compile(pttc: &Path, file: &Path) -> Case {
     }
 }
 
-/// The words behind `; NAME` in all lines that begin so.
+/// The words after `; NAME` in all lines that begin so.
 fn directives(text: &str, name: &str) -> Vec<String> {
     let comments = text.lines().filter_map(|line| line.trim_start().strip_prefix(';'));
     let named = comments.filter_map(|line| line.trim_start().strip_prefix(name));
@@ -117,7 +117,7 @@ pub fn number(text: &str) -> u64 {
     parsed.unwrap_or_else(|_| panic!("not a number: {text}"))
 }
 
-/// What a case is about, by its name.
+/// The subject of a case, by its name.
 pub fn group(name: &str) -> &'static str {
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     let has = |part: &str| name.contains(part);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The flow against what `ptxed` prints: the addresses of instructions, where the flow stops and starts, errors and
-//! overflows, times, changes of CR3.
+//! Compares the flow with the output of `ptxed`: the addresses of instructions, where the flow stops and starts, errors
+//! and overflows, times, changes of CR3.
 
 use kprism_flow::decode::{Decoder, Setup, Stats};
 use kprism_flow::error::FaultKind;
@@ -12,7 +12,7 @@ use crate::Verdict;
 use crate::dump::config;
 use crate::suite::{Case, number};
 
-/// What the decoder told.
+/// The decoder's output.
 #[derive(Debug, Default)]
 struct Told {
     /// Addresses, cut where the flow stops or starts.
@@ -44,7 +44,7 @@ impl Sink for Told {
     }
 }
 
-/// What `ptxed` printed, as far as it is compared.
+/// The output of `ptxed`, as far as it is compared.
 #[derive(Debug, Default)]
 struct Expected {
     runs: Vec<Vec<u64>>,
@@ -53,7 +53,7 @@ struct Expected {
     errors: Vec<(u64, String)>,
     times: Vec<u64>,
     spaces: Vec<u64>,
-    /// The last run goes on behind the last packet.
+    /// The last run continues after the last packet.
     open: bool,
     /// The number of instructions, where statistics are printed.
     insns: Option<usize>,
@@ -120,7 +120,7 @@ fn decode(case: &Case, image: &Image) -> (Told, Stats) {
     (told, stats)
 }
 
-/// The code, in one address space for all. `--raw FILE:OFFSET:ADDRESS` puts a part of the file in a place of its own.
+/// The code, in a single address space. `--raw FILE:OFFSET:ADDRESS` maps a part of the file at an address of its own.
 fn flat(case: &Case) -> Image {
     let mut image = Image::flat();
     for raw in case.xed_options.iter().skip_while(|option| *option != "--raw").skip(1).take(1) {
@@ -131,12 +131,12 @@ fn flat(case: &Case) -> Image {
     image
 }
 
-/// The same instructions in the same order, with the same cuts; with `--event:time`, the same times.
+/// Checks for the same instructions in the same order, with the same cuts; with `--event:time`, the same times.
 pub fn flow(case: &Case) -> Verdict {
     let expected = expected(case)?;
     let (mut told, _) = decode(case, &flat(case));
     let mut runs = expected.runs;
-    // Code is followed only as far as packets say, and none says that what is left then was executed.
+    // The decoder follows code only as far as packets prove that it ran. `ptxed` also lists the rest.
     let tail = if expected.open { runs.pop() } else { None };
     runs.retain(|run| !run.is_empty());
     told.runs.retain(|run| !run.is_empty());
@@ -144,7 +144,7 @@ pub fn flow(case: &Case) -> Verdict {
         told.runs.remove(runs.len());
     }
     if expected.errors.len() == 1 && !goes_on(case) {
-        // We do.
+        // This decoder does.
         told.runs.truncate(runs.len());
     }
     if case.xed_options.iter().any(|option| option == "--quiet") {
@@ -164,7 +164,7 @@ fn goes_on(case: &Case) -> bool {
     case.xed_options.iter().any(|option| option == "--resync-on-error")
 }
 
-/// `ptxed` gives the time with each event, the decoder once for each timing packet: the different times are the same.
+/// `ptxed` gives the time with each event, the decoder once for each timing packet. So the distinct times are compared.
 fn expected_times(expected: &[u64], told: &[u64]) -> Verdict {
     let distinct = |times: &[u64]| {
         let mut times = times.to_vec();
@@ -178,7 +178,7 @@ fn expected_times(expected: &[u64], told: &[u64]) -> Verdict {
     })
 }
 
-/// As many overflows, and the same errors at the same addresses.
+/// Checks for as many overflows, and the same errors at the same addresses.
 pub fn errors(case: &Case) -> Verdict {
     let mut expected = expected(case)?;
     let (_, stats) = decode(case, &flat(case));
@@ -208,18 +208,18 @@ pub fn errors(case: &Case) -> Verdict {
     })
 }
 
-/// The same changes of CR3.
+/// Checks for the same changes of CR3.
 pub fn paging(case: &Case) -> Verdict {
     let expected = expected(case)?;
     if expected.spaces.is_empty() {
         return None;
     }
-    // An address space goes by the page that CR3 names.
+    // The page in CR3 identifies an address space.
     let expected: Vec<u64> = expected.spaces.iter().map(|cr3| cr3 & !0xfff).collect();
     let mut image = Image::new();
     image.add(0, case.org, &case.code);
     let (told, _) = decode(case, &image);
-    // PSB+ states it too, before; where `ptxed` gives up, we go on.
+    // PSB+ states CR3 too, and earlier. Where `ptxed` gives up, this decoder continues.
     Some(match told.spaces.windows(expected.len()).any(|spaces| spaces == expected) {
         true => Ok(()),
         false => Err(format!("{:x?}, not {expected:x?}", told.spaces)),

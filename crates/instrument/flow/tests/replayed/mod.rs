@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a replay tells, summed up.
+//! Sums up the calls of a replay.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use kprism_flow::replay::{Code, Inputs, Listener, Moment, replay};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
 
-/// (calls, own instructions) by task and path of functions, where there are any.
+/// Calls and own instructions by task and path of functions, for paths that have any.
 pub type Contexts = BTreeMap<(u32, Vec<String>), (u64, u64)>;
 
-/// Everything that a replay told.
+/// The sums over a replay.
 pub struct Replayed<'a, R> {
     resolver: &'a R,
     stacks: Stacks,
@@ -24,9 +24,9 @@ pub struct Replayed<'a, R> {
     pub ran: Vec<(usize, u64, u64)>,
     /// System calls: start, wall time, instructions, task, body's function.
     pub syscalls: Vec<(u64, u64, u64, u32, Option<u32>)>,
-    /// Time of the last thing told, which never decreases.
+    /// Time of the last call from the replay, which never decreases.
     last_ns: u64,
-    /// Depth by task that begins and ends come to.
+    /// Current stack depth of each task, by begins and ends.
     depths: BTreeMap<usize, usize>,
     /// Instructions of each task since its last event.
     running: BTreeMap<usize, u64>,
@@ -60,7 +60,7 @@ impl<'a, R: Resolve> Replayed<'a, R> {
         self.stacks.functions(task).map(|f| self.resolver.describe(f).name).collect()
     }
 
-    /// Adds what ran since the task's last event to its context.
+    /// Adds the instructions since the task's last event to its context.
     fn settle(&mut self, task: usize, pid: u32) {
         let ran = self.running.remove(&task).unwrap_or(0);
         if ran > 0 {
@@ -81,7 +81,7 @@ impl<'a, R: Resolve> Replayed<'a, R> {
     }
 }
 
-/// Hears of calls while the stacks are changed.
+/// Collects calls while the stacks are changed.
 #[derive(Default)]
 struct Heard {
     begun: Vec<Begin>,
@@ -133,7 +133,7 @@ impl<R: Resolve> Listener for Replayed<'_, R> {
         *depth = *depth + heard.begun.len() - heard.ended.len();
         assert_eq!(*depth, after.len(), "{before:?} {event:?} {after:?}");
         for call in heard.begun.iter().filter(|c| c.counts) {
-            // Several begin only for the child of a fork, and those do not count.
+            // Several begin at once only for the child of a fork, and those do not count.
             let path = after[..=call.depth].to_vec();
             self.contexts.entry((at.tasks[at.task].pid, path)).or_default().0 += 1;
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A trace frame as GDB asks for it.
+//! Answers GDB's questions about a trace frame.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,13 @@ use kprism_rsp::buffer::{Block, Frame};
 
 use crate::registers::{self, SEEN};
 
-/// Its registers; if there are none, where it was taken.
+/// Its registers. If it has none, only the address at which it was taken.
 pub fn registers(frame: &Frame) -> String {
     let found = frame.blocks(SEEN).find_map(|b| if let Block::Registers(r) = b { Some(r) } else { None });
     found.map_or_else(|| registers::place_only(frame.key.address), |r| registers::packet(r, frame.known))
 }
 
-/// Its memory from this address on, as far as it goes.
+/// Its memory from this address on, as far as it was collected.
 pub fn memory(frame: &Frame, address: u64, length: usize) -> Vec<u8> {
     let mut out = Vec::new();
     while out.len() < length {
@@ -31,7 +31,7 @@ pub fn memory(frame: &Frame, address: u64, length: usize) -> Vec<u8> {
     out
 }
 
-/// What is in it.
+/// A list of the frame's contents.
 pub fn information(frame: &Frame) -> String {
     let mut out = String::from("<traceframe-info>");
     for block in frame.blocks(SEEN) {
@@ -48,9 +48,9 @@ pub fn information(frame: &Frame) -> String {
     out + "</traceframe-info>"
 }
 
-/// A variable's value, if it was collected.
+/// The value of a variable, if it was collected.
 pub fn variable(frame: &Frame, number: u16) -> Option<u64> {
-    // The last one: it is what the variable was when the frame was done.
+    // The last value: the variable's value when the frame was finished.
     let values = frame.blocks(SEEN).filter_map(|block| match block {
         Block::Variable(n, value) if n == u32::from(number) => Some(value),
         _ => None,

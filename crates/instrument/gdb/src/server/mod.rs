@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What GDB asks → what it is told.
+//! Parses GDB's packets and writes the replies.
 
 mod frames;
 mod status;
@@ -20,19 +20,19 @@ use crate::target::{Gone, Target};
 
 use status::{Notes, Stop};
 
-/// Largest piece of memory that one packet takes.
+/// Maximum of memory in one packet, bytes.
 const MOST_MEMORY: u64 = wire::LONGEST as u64 / 2 - 16;
 
-/// What is sent for a packet.
+/// The reply to a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// This.
+    /// This text.
     Text(Vec<u8>),
-    /// Nothing yet: GDB waits for the program to stop.
+    /// No reply yet: GDB waits for the program to stop.
     Later,
-    /// This, and no acknowledgements from then on.
+    /// This text, and no acknowledgements from then on.
     Quiet(Vec<u8>),
-    /// This, and the connection ends.
+    /// This text, then the connection ends.
     Last(Vec<u8>),
     /// The connection ends.
     End,
@@ -54,16 +54,16 @@ pub struct Server {
     notes: Notes,
     started: u64,
     stopped: u64,
-    /// The trace frame that GDB looks at.
+    /// The trace frame that GDB has selected.
     frame: Option<u32>,
     thread: u32,
     listing: VecDeque<String>,
-    /// What GDB is told besides, before the answer.
+    /// Console output for GDB, sent before the reply.
     console: Vec<String>,
     files: Files,
     connected: bool,
     waiting: bool,
-    /// Breakpoints that GDB believes to be set.
+    /// Breakpoints that GDB believes are set.
     breakpoints: BTreeSet<u64>,
     gone: Option<Gone>,
 }
@@ -81,7 +81,8 @@ fn error() -> Answer {
 }
 
 impl Server {
-    /// For a target; the trace buffer's size unless GDB says another, and that of the ring from the kernel.
+    /// A server for a target. `size` is the trace buffer's size unless GDB sets another, `ring_bytes` the size of the
+    /// kernel's ring.
     pub fn new(target: Target, size: usize, ring_bytes: u32) -> Self {
         let thread = target.pid();
         Self {
@@ -110,27 +111,27 @@ impl Server {
         }
     }
 
-    /// Whether records come in.
+    /// Returns true while tracing runs.
     pub fn is_tracing(&self) -> bool {
         self.running
     }
 
-    /// Whether GDB waits for the program.
+    /// Returns true if GDB waits for the program to stop.
     pub fn is_waiting(&self) -> bool {
         self.waiting
     }
 
-    /// How the program has ended.
+    /// The end of the program, if it has ended.
     pub fn gone(&self) -> Option<Gone> {
         self.gone.filter(|gone| *gone != Gone::Ending)
     }
 
-    /// What GDB is told besides.
+    /// Takes the console output for GDB.
     pub fn console(&mut self) -> Vec<String> {
         std::mem::take(&mut self.console)
     }
 
-    /// Somebody connects.
+    /// A client connected.
     pub fn connected(&mut self) {
         self.connected = true;
         self.frame = None;
@@ -140,7 +141,7 @@ impl Server {
         self.target.look_again();
     }
 
-    /// The connection is gone: tracing ends, unless GDB asked for the opposite.
+    /// The connection is closed: tracing ends, unless GDB asked to continue.
     pub fn disconnected(&mut self) {
         self.connected = false;
         self.waiting = false;
@@ -152,7 +153,7 @@ impl Server {
         }
     }
 
-    /// What has happened since: records, ends. A text is what GDB waited for.
+    /// Handles new records and the program's end. Returns the text for which GDB waited, if any.
     pub fn tick(&mut self) -> Option<Vec<u8>> {
         if self.running {
             self.drain();
@@ -161,7 +162,7 @@ impl Server {
             let gone = self.target.as_process().and_then(crate::target::Process::ended);
             if let Some(gone) = gone {
                 self.gone = Some(gone);
-                // Nobody is there to look at it.
+                // No client can look at it.
                 if gone == Gone::Ending && !self.connected {
                     self.let_go();
                 }
@@ -178,7 +179,7 @@ impl Server {
         None
     }
 
-    /// Ctrl-C: a new look at registers.
+    /// Ctrl-C: the registers are read again.
     pub fn interrupt(&mut self) -> Option<Vec<u8>> {
         if !std::mem::take(&mut self.waiting) {
             return None;
@@ -202,7 +203,7 @@ impl Server {
         }
     }
 
-    /// Answers a packet.
+    /// Handles a packet and returns the reply.
     pub fn answer(&mut self, packet: &[u8]) -> Answer {
         let Ok(command) = command::parse(packet) else { return error() };
         match command {
@@ -214,10 +215,11 @@ impl Server {
                 let bytes = self.memory(address, length.min(MOST_MEMORY) as usize);
                 if bytes.is_empty() && length > 0 { error() } else { text(hex::bytes(&bytes)) }
             }
-            // Nothing of the target is changed.
+            // The target is never changed.
             Command::WriteRegisters | Command::WriteMemory => error(),
             Command::Breakpoint { address: None, .. } => error(),
-            // An error would have GDB say nothing but "Cannot access memory": it is told in words when it goes on.
+            // On an error GDB would only print "Cannot access memory". So the breakpoint is accepted, and the
+            // explanation follows when GDB continues.
             Command::Breakpoint { set: true, address: Some(address) } => {
                 if !self.is_gdbs_own(address) {
                     self.breakpoints.insert(address);
@@ -244,7 +246,7 @@ impl Server {
                 Answer::Later
             }
             Command::Step => {
-                // A signal of 0 ends GDB's `next`, which would step until the line changes.
+                // Signal 0 ends GDB's `next`, which would otherwise step until the line changes.
                 self.console.push("kprism: nothing is stepped: this is where it is now\n".into());
                 self.target.look_again();
                 Answer::Text(self.stopped_by(0))
@@ -325,7 +327,8 @@ impl Server {
         )
     }
 
-    /// Whether a breakpoint there is one of GDB's own, by which it hears of libraries: those are in the dynamic linker.
+    /// Returns true for a breakpoint that GDB sets itself to learn of loaded libraries: those are in the dynamic
+    /// linker.
     fn is_gdbs_own(&mut self, address: u64) -> bool {
         let file = self.target.as_process().and_then(|process| process.file_at(address));
         file.and_then(|file| Some(file.file_name()?.to_str()?.starts_with("ld"))).unwrap_or(false)
@@ -338,7 +341,7 @@ impl Server {
         self.target.look_again();
     }
 
-    /// The thread that is meant, if it is there.
+    /// The thread that a packet refers to, if it exists.
     fn known(&self, thread: Thread) -> Option<u32> {
         let threads = self.target.threads();
         match thread.tid {
@@ -389,7 +392,7 @@ impl Server {
         Answer::Text([&[more], &whole[from..to]].concat())
     }
 
-    /// `monitor …`.
+    /// Handles `monitor …`.
     fn monitor(&mut self, line: &str) -> Answer {
         let said = match line {
             "go" => {

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `tstatus` says: whether tracing runs, why it does not, what was lost.
+//! Trace status for GDB's `tstatus`: whether tracing runs, why it ended, and what was lost.
 
 use kprism_rsp::define::Key;
 use kprism_rsp::hex;
 
 use super::{Answer, Server, text};
 
-/// Why tracing does not run.
+/// Reason why tracing does not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
     /// It was never started.
     NotRun,
-    /// `tstop`.
+    /// The user's `tstop`.
     Asked,
-    /// No room in the trace buffer.
+    /// The trace buffer is full.
     Full,
-    /// GDB went away.
+    /// GDB disconnected.
     Disconnected,
-    /// A pass count was reached.
+    /// A tracepoint with this number reached its pass count.
     Pass(u32),
-    /// The kernel.
+    /// The kernel reported this error.
     Failed(String),
 }
 
-/// What users wrote.
+/// The user's notes on the trace.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
-    /// Who.
+    /// Name of the user.
     pub user: String,
     /// `set trace-notes`.
     pub notes: String,
@@ -47,7 +47,7 @@ impl Server {
             (Stop::Asked, _) => {
                 let both = [self.notes.stop.as_str(), lost.as_str()];
                 let both: Vec<&str> = both.into_iter().filter(|t| !t.is_empty()).collect();
-                // With an empty text too: without its colon, GDB 13's `tsave` reads from nowhere, and dies.
+                // Also if the text is empty: without its colon, GDB 13's `tsave` reads an invalid address and crashes.
                 format!("tstop:{}:0;", hex::bytes(both.join("; ").as_bytes()))
             }
             (Stop::Full, _) => "tfull:0;".to_owned(),
@@ -55,7 +55,7 @@ impl Server {
             (Stop::Pass(number), _) => format!("tpasscount:{number:x};"),
             (Stop::Failed(why), _) => format!("terror:{}:0;", hex::bytes(why.as_bytes())),
         };
-        // What was lost is told as a note where there is no other place for it.
+        // Losses are reported as a note where the reply has no other place for them.
         let told = matches!(self.stop, Stop::Asked) && !self.running;
         let both = [self.notes.notes.as_str(), if told { "" } else { lost.as_str() }];
         let both: Vec<&str> = both.into_iter().filter(|t| !t.is_empty()).collect();
@@ -76,7 +76,7 @@ impl Server {
         ))
     }
 
-    /// What was not kept or could not be computed; empty if there is nothing to say.
+    /// Text about lost and failed data; empty if there is none.
     fn shortcomings(&self) -> String {
         let mut all = Vec::new();
         for key in self.definitions.points.keys() {
@@ -97,7 +97,7 @@ impl Server {
         (!all.is_empty()).then(|| all.join(", "))
     }
 
-    /// What each tracepoint counted.
+    /// A line with the counters of each tracepoint.
     pub(super) fn counted(&self) -> String {
         let mut out = String::new();
         for key in self.definitions.points.keys() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tstart` to `tfind`: everything about tracepoints.
+//! Tracepoint packets, from `tstart` to `tfind`.
 
 use std::path::Path;
 
@@ -132,7 +132,7 @@ impl Server {
             }
             Command::Markers { first } => {
                 if first {
-                    // GDB takes no text besides here: without kallsyms there is no marker.
+                    // GDB takes no error text here. Without kallsyms there is no marker.
                     let all = self.target.as_kernel().and_then(|kernel| kernel.markers().ok());
                     self.listing = all.unwrap_or(&[]).iter().map(|m| format!("m{}", m.packet())).collect();
                 }
@@ -144,13 +144,13 @@ impl Server {
                     _ => text("l"),
                 }
             }
-            // A probe may be at any instruction.
+            // A probe may be placed at any instruction.
             Command::FastLength => text("1"),
             _ => text(""),
         }
     }
 
-    /// As a trace file has it: the packet, without its first letter.
+    /// The status as in a trace file: the packet without its first letter.
     fn status_line(&mut self) -> String {
         match self.status() {
             Answer::Text(text) => String::from_utf8_lossy(&text).into_owned(),
@@ -158,7 +158,7 @@ impl Server {
         }
     }
 
-    /// Says why on GDB's terminal, and refuses.
+    /// Prints the reason on GDB's console, and returns an error.
     fn refuse(&mut self, why: &str) -> Answer {
         self.console.push(format!("kprism: {why}\n"));
         error()
@@ -199,7 +199,7 @@ impl Server {
         ok()
     }
 
-    /// A tracepoint that is defined while tracing runs.
+    /// Installs a tracepoint that is defined while tracing runs.
     fn install_now(&mut self, key: Key) -> Answer {
         match self.install(key) {
             Ok(()) => ok(),
@@ -230,7 +230,7 @@ impl Server {
         Ok(())
     }
 
-    /// Ends tracing, if it runs; what is in the ring is still taken.
+    /// Ends tracing, if it runs. Records still in the ring are read.
     pub(super) fn finish(&mut self, why: Stop) {
         if !std::mem::take(&mut self.running) {
             return;
@@ -238,7 +238,7 @@ impl Server {
         if let Some(engine) = &mut self.engine {
             engine.stop();
             self.target.detached();
-            // What does not fit any more is no reason to stop.
+            // Records that do not fit any more do not prevent the end.
             let _ = engine.drain(&mut self.buffer);
             engine.flush(&mut self.buffer);
         }
@@ -246,7 +246,7 @@ impl Server {
         self.stopped = host::real_ns() / 1000;
     }
 
-    /// Takes what there is; tracing may come to its end by that.
+    /// Reads available records. This may end tracing.
     pub(super) fn drain(&mut self) {
         let Some(engine) = &mut self.engine else { return };
         let drained = engine.drain(&mut self.buffer);
@@ -273,7 +273,7 @@ impl Server {
                 let point = self.buffer.get(number).map_or(0, |f| f.key.number);
                 text(format!("F{number:x}T{point:x}"))
             }
-            // The frame that was looked at stays.
+            // The selected frame stays selected.
             None => text("F-1"),
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The running kernel. Memory is read from `/proc/kcore`, or, where that is closed, by a BPF program that is run for
-//! each read.
+//! The running kernel. Memory is read from `/proc/kcore`, or, where that is not readable, by a BPF program that is run
+//! for each read.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -15,17 +15,17 @@ use kprism_bpf::prog::{ProgKind, Program};
 use super::markers::{self, Marker};
 use crate::Error;
 
-/// Where an x86-64 kernel is linked (CONFIG_PHYSICAL_START above __START_KERNEL_map).
+/// Address at which an x86-64 kernel is linked (CONFIG_PHYSICAL_START above __START_KERNEL_map).
 const LINKED: u64 = 0xffff_ffff_8100_0000;
-/// Bytes that the BPF program reads at once.
+/// Maximum of bytes that one run of the BPF program reads.
 const PIECE: usize = 512;
 
-/// The kernel.
+/// The running kernel as a target.
 #[derive(Debug)]
 pub struct Kernel {
     memory: Memory,
     text: u64,
-    /// As they were looked up last.
+    /// Result of the last lookup.
     markers: Vec<Marker>,
 }
 
@@ -37,7 +37,7 @@ enum Memory {
 }
 
 impl Kernel {
-    /// The running one.
+    /// Opens the running kernel.
     pub fn running() -> Result<Self, Error> {
         let symbols = symbols()?;
         let line = symbols.lines().find(|line| line.ends_with(" T _text") || line.ends_with(" t _text"));
@@ -58,17 +58,17 @@ impl Kernel {
         Ok(Self { memory, text, markers: Vec::new() })
     }
 
-    /// Where its first instruction is.
+    /// Address of its first instruction.
     pub fn text(&self) -> u64 {
         self.text
     }
 
-    /// How far from where it was linked it runs.
+    /// Offset of its addresses from those at which it was linked.
     pub fn slide(&self) -> u64 {
         self.text.wrapping_sub(LINKED)
     }
 
-    /// How memory is read.
+    /// The method of reading memory, in words.
     pub fn reads_by(&self) -> &'static str {
         match self.memory {
             Memory::Core(..) => "/proc/kcore",
@@ -76,18 +76,18 @@ impl Kernel {
         }
     }
 
-    /// Memory, as far as it can be read.
+    /// Reads memory, as far as it is readable.
     pub fn read(&self, address: u64, length: usize) -> Vec<u8> {
         self.memory.read(address, length)
     }
 
-    /// All static tracepoints, looked up anew: modules come and go.
+    /// All static tracepoints, looked up again, as modules come and go.
     pub fn markers(&mut self) -> Result<&[Marker], Error> {
         self.markers = markers::all(&symbols()?);
         Ok(&self.markers)
     }
 
-    /// The static tracepoint whose address this is. It takes long to look them all up, GDB has asked for them before.
+    /// The static tracepoint at this address. Looking them all up takes long; GDB has usually done it before.
     pub fn marker_at(&mut self, address: u64) -> Result<Marker, Error> {
         let find = |all: &[Marker]| all.iter().find(|m| m.address == address).cloned();
         let missing = || Error::Cannot(format!("{address:#x} is no static tracepoint"));
@@ -123,7 +123,7 @@ impl Memory {
                     })
                 }
                 Memory::Bpf(reader) => {
-                    // Not beyond a page at once: the next may not be there.
+                    // One read stays within a page: the next may not be mapped.
                     let most = (length - done).min(PIECE).min(0x1000 - (at & 0xfff) as usize);
                     if reader.read(at, &mut out[done..done + most]) { most } else { 0 }
                 }
@@ -138,7 +138,7 @@ impl Memory {
     }
 }
 
-/// The segments of `/proc/kcore`, an ELF core file.
+/// The segments of `/proc/kcore`, an ELF core file: address, size, offset.
 fn segments(file: &File) -> Option<Vec<(u64, u64, u64)>> {
     let mut header = [0; 64];
     file.read_exact_at(&mut header, 0).ok()?;
@@ -155,7 +155,7 @@ fn segments(file: &File) -> Option<Vec<(u64, u64, u64)>> {
     loads.map(|h| Some((word(h, 16)?, word(h, 40)?, word(h, 8)?))).collect()
 }
 
-/// A program that copies kernel memory into a map.
+/// A BPF program that copies kernel memory into a map.
 #[derive(Debug)]
 struct Reader {
     program: Program,
@@ -169,7 +169,7 @@ impl Reader {
         let mut asm = Asm::new();
         let fine = asm.label();
         use Reg::{R0, R1, R2, R3, R6};
-        // Arguments: address and length.
+        // The program's arguments: address and length.
         asm.load(Width::B8, R3, R1, 0).load(Width::B8, R6, R1, 8).alu_imm(Alu::And, R6, 0x3ff);
         asm.branch_imm(Cond::Le, R6, PIECE as i32, fine).mov_imm(R6, PIECE as i32).bind(fine);
         asm.map_value(R1, 0, 0).mov(R2, R6).call(Helper::ProbeReadKernel);

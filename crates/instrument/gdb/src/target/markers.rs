@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's static tracepoints, as markers: by name, at the address of the function that calls their probes. GDB
-//! knows that function's parameters, which are the tracepoint's arguments, so that conditions can name them.
+//! The kernel's static tracepoints as GDB markers. A marker has the tracepoint's name and the address of the function
+//! that calls its probes. GDB knows that function's parameters, which are the tracepoint's arguments, so conditions can
+//! name them.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -13,26 +14,26 @@ use kprism_rsp::hex;
 
 use crate::Error;
 
-/// How the functions are called.
+/// Prefix of the functions' names.
 const PREFIX: &str = "__traceiter_";
-/// Room for a record's strings and arrays, after its fields.
+/// Bytes for a record's strings and arrays, after its fields.
 const STRINGS: u32 = 512;
-/// Largest record.
+/// Largest record, bytes.
 const LARGEST: u32 = 4096;
 
 /// A static tracepoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
-    /// Of the function that calls its probes.
+    /// Address of the function that calls its probes.
     pub address: u64,
     /// Its name.
     pub name: String,
-    /// Its subsystem, and where its event is described; none for tracepoints that are no events.
+    /// Its subsystem, and the folder that describes its event. `None` for tracepoints without an event.
     event: Option<(String, PathBuf)>,
 }
 
 impl Marker {
-    /// `ADDRESS:ID:EXTRA`, the last two in hexadecimal.
+    /// The marker in GDB's format `ADDRESS:ID:EXTRA`, the last two in hexadecimal.
     pub fn packet(&self) -> String {
         let extra = match &self.event {
             Some((system, _)) => system.as_str(),
@@ -41,7 +42,7 @@ impl Marker {
         format!("{:x}:{}:{}", self.address, hex::bytes(self.name.as_bytes()), hex::bytes(extra.as_bytes()))
     }
 
-    /// How its record is laid out.
+    /// The layout of its record.
     pub fn format(&self) -> Result<Format, Error> {
         let why = match host::tracefs() {
             Some(_) => "is a tracepoint but no event: it has no $_sdata",
@@ -57,7 +58,8 @@ impl Marker {
     }
 }
 
-/// All of the running kernel; `symbols` is the text of `/proc/kallsyms`. Without tracefs none of them is an event.
+/// All markers of the running kernel. `symbols` is the text of `/proc/kallsyms`. Without tracefs none of them has an
+/// event.
 pub fn all(symbols: &str) -> Vec<Marker> {
     let events = host::tracefs().map(|tracefs| tracefs.join("events")).unwrap_or_default();
     let folders = |path: &PathBuf| {
@@ -86,14 +88,14 @@ fn functions(symbols: &str) -> impl Iterator<Item = (u64, &str)> {
     })
 }
 
-/// Bytes of a record that are taken.
+/// Number of bytes of a record that are copied.
 pub fn record_bytes(format: &Format) -> u32 {
     let end = format.fields.iter().map(|f| f.offset.saturating_add(f.size)).max().unwrap_or(0);
     let strings = if format.fields.iter().any(|f| f.kind.contains("_loc")) { STRINGS } else { 0 };
     (u32::try_from(end).unwrap_or(LARGEST).saturating_add(strings)).min(LARGEST).next_multiple_of(8)
 }
 
-/// A record in words: `NAME=VALUE …`.
+/// A record as text: `NAME=VALUE …`.
 pub fn text(format: &Format, record: &[u8]) -> String {
     let mut out = String::new();
     for field in format.fields.iter().filter(|f| !f.name.starts_with("common_")) {
@@ -115,7 +117,7 @@ fn value(field: &Field, record: &[u8]) -> Option<String> {
         format!("\"{}\"", text.escape_ascii())
     };
     if field.kind.contains("__data_loc") || field.kind.contains("__rel_loc") {
-        // The lower half is where, the upper how long.
+        // The lower half is the offset, the upper half the length.
         let place = number()?;
         let relative = if field.kind.contains("__rel_loc") { field.offset + field.size } else { 0 };
         let at = (place & 0xffff) as usize + relative;

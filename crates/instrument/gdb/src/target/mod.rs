@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose memory, registers and code: a process, or the kernel.
+//! The traced target: a process or the kernel, with its memory, registers and code.
 
 mod kernel;
 pub mod markers;
@@ -17,14 +17,14 @@ use crate::Error;
 use crate::program::Whose;
 use crate::registers;
 
-/// Bytes at a probe's place that the kernel may change: a breakpoint, or a jump.
+/// Bytes at a probe's address that the kernel may change: a breakpoint, or a jump.
 const CHANGED: usize = 5;
 
-/// What is traced, and what its code was before it was.
+/// The traced target, and its code from before probes were attached.
 #[derive(Debug)]
 pub struct Target {
     kind: Kind,
-    /// Code as it was, by address.
+    /// Original code, by address.
     before: Vec<(u64, Vec<u8>)>,
     whose: Option<Whose>,
 }
@@ -36,17 +36,17 @@ enum Kind {
 }
 
 impl Target {
-    /// A process.
+    /// A process as the target.
     pub fn process(process: Process) -> Self {
         Self { kind: Kind::Process(process), before: Vec::new(), whose: None }
     }
 
-    /// The running kernel.
+    /// The running kernel as the target.
     pub fn kernel(kernel: Kernel) -> Self {
         Self { kind: Kind::Kernel(kernel), before: Vec::new(), whose: None }
     }
 
-    /// The process, if it is one.
+    /// The process, if the target is one.
     pub fn as_process(&mut self) -> Option<&mut Process> {
         match &mut self.kind {
             Kind::Process(process) => Some(process),
@@ -54,7 +54,7 @@ impl Target {
         }
     }
 
-    /// The kernel, if it is it.
+    /// The kernel, if it is the target.
     pub fn as_kernel(&mut self) -> Option<&mut Kernel> {
         match &mut self.kind {
             Kind::Process(_) => None,
@@ -62,7 +62,7 @@ impl Target {
         }
     }
 
-    /// Whose memory expressions read.
+    /// The memory that expressions read.
     pub fn space(&self) -> Space {
         match self.kind {
             Kind::Process(_) => Space::User,
@@ -70,7 +70,7 @@ impl Target {
         }
     }
 
-    /// Whose hits count, by the machine's numbers, which programs see.
+    /// Selects whose hits count. Uses the machine's process numbers, as the programs see them.
     pub fn whose(&mut self) -> Result<Whose, Error> {
         if let Some(whose) = self.whose {
             return Ok(whose);
@@ -85,7 +85,7 @@ impl Target {
         Ok(whose)
     }
 
-    /// Memory as it is, as far as it can be read; code as it was before there were probes.
+    /// Reads the current memory, as far as it is readable. Code is returned as it was before probes were attached.
     pub fn read(&self, address: u64, length: usize) -> Vec<u8> {
         let mut bytes = match &self.kind {
             Kind::Process(process) => process.read(address, length),
@@ -102,7 +102,7 @@ impl Target {
         bytes
     }
 
-    /// Attaches a program.
+    /// Attaches a program at an address.
     pub fn attach(&mut self, program: &Program, address: u64) -> Result<Link, Error> {
         if !self.before.iter().any(|(at, _)| *at == address) {
             let code = self.read(address, CHANGED);
@@ -114,12 +114,12 @@ impl Target {
         }
     }
 
-    /// No probe is there any more.
+    /// All probes are detached.
     pub fn detached(&mut self) {
         self.before.clear();
     }
 
-    /// The process's number, as GDB is told it.
+    /// The process number reported to GDB.
     pub fn pid(&self) -> u32 {
         match &self.kind {
             Kind::Process(process) => process.pid(),
@@ -127,7 +127,7 @@ impl Target {
         }
     }
 
-    /// Its threads.
+    /// The target's threads.
     pub fn threads(&self) -> Vec<u32> {
         match &self.kind {
             Kind::Process(process) => process.threads(),
@@ -150,12 +150,12 @@ impl Target {
                 Some(registers) => registers.packet(),
                 None => registers::place_only(0),
             },
-            // A kernel that runs has no registers of its own.
+            // A running kernel has no registers of its own.
             Kind::Kernel(kernel) => registers::place_only(kernel.text()),
         }
     }
 
-    /// What was seen of registers is old.
+    /// Drops the cached registers.
     pub fn look_again(&mut self) {
         if let Kind::Process(process) = &mut self.kind {
             process.look_again();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A process that runs, or a program that was started for GDB and waits at its first instruction.
+//! A running process, or a program started for GDB, which waits at its first instruction.
 //!
-//! Registers are taken by stopping a thread for some microseconds. A program that was started is held again when it
-//! ends, so that its memory can be seen.
+//! To read registers, a thread is stopped for some microseconds. A started program is held again at its end, so that
+//! its memory can still be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -18,31 +18,31 @@ use kprism_bpf::prog::Program;
 use crate::Error;
 use crate::registers::Registers;
 
-/// Where a program that was started is.
+/// State of a program that was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
-    /// It is somebody else's, and runs.
+    /// Not started here; it runs.
     Never,
-    /// At its first instruction.
+    /// Held at its first instruction.
     Start,
-    /// It runs.
+    /// Running after its start.
     Running,
-    /// At its end, with this status.
+    /// Held at its end, with this status.
     End,
 }
 
-/// How a process has ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gone {
-    /// It is about to end: memory is still there.
+    /// It is about to end. Its memory is still there.
     Ending,
-    /// With this code.
+    /// It exited with this code.
     Exited(i32),
-    /// By this signal.
+    /// This signal killed it.
     Killed(i32),
 }
 
-/// A process.
+/// A process with its memory and cached registers.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -52,12 +52,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// One that runs.
+    /// Opens a running process.
     pub fn running(pid: u32) -> Result<Self, Error> {
         Self::new(pid, Hold::Never)
     }
 
-    /// Starts a program, and holds it at its first instruction.
+    /// Starts a program and holds it at its first instruction.
     pub fn start(file: &Path, arguments: &[String]) -> Result<Self, Error> {
         let mut command = Command::new(file);
         command.args(arguments);
@@ -89,22 +89,22 @@ impl Process {
         Ok(Self { pid, memory, hold, seen: BTreeMap::new() })
     }
 
-    /// Its number.
+    /// Its process number.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether we started it.
+    /// Returns true if it was started here.
     pub fn ours(&self) -> bool {
         self.hold != Hold::Never
     }
 
-    /// Whether it waits to be let go.
+    /// Returns true if it is held.
     pub fn held(&self) -> bool {
         matches!(self.hold, Hold::Start | Hold::End)
     }
 
-    /// Lets it go on.
+    /// Releases it if it is held.
     pub fn go(&mut self) {
         self.seen.clear();
         if self.held() {
@@ -118,7 +118,7 @@ impl Process {
         unsafe { libc::ptrace(libc::PTRACE_CONT, self.pid.cast_signed(), 0, signal) };
     }
 
-    /// Ends a program that was started; others are left alone.
+    /// Kills a program that was started here. Others are left alone.
     pub fn kill(&self) {
         if self.ours() {
             // SAFETY: numbers only; the process is our child and not reaped.
@@ -126,14 +126,14 @@ impl Process {
         }
     }
 
-    /// Lets a program that was started run on without us.
+    /// Lets a started program run on without tracing.
     pub fn let_go(&mut self) {
         if self.held() {
             self.go();
         }
     }
 
-    /// Whether it has come to its end. Signals that it got meanwhile are passed on to it.
+    /// Returns how the process ended, if it has. Forwards the signals that it received meanwhile.
     pub fn ended(&mut self) -> Option<Gone> {
         if self.hold == Hold::Never {
             return (!Path::new(&format!("/proc/{}", self.pid)).exists()).then_some(Gone::Exited(0));
@@ -156,13 +156,13 @@ impl Process {
                 self.seen.clear();
                 return Some(Gone::Ending);
             }
-            // An exec is a SIGTRAP that only tracers see.
+            // An exec raises a SIGTRAP, which only tracers see.
             let signal = libc::WSTOPSIG(status);
             self.resume(if signal == libc::SIGTRAP { 0 } else { signal });
         }
     }
 
-    /// Memory, as far as it can be read.
+    /// Reads memory, as far as it is readable.
     pub fn read(&self, address: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         let mut done = 0;
@@ -176,7 +176,7 @@ impl Process {
         bytes
     }
 
-    /// Its threads, the first of them first.
+    /// Its threads, the main thread first.
     pub fn threads(&self) -> Vec<u32> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid));
         let all: BTreeSet<u32> = tasks
@@ -195,28 +195,28 @@ impl Process {
         text.unwrap_or_default().trim_end().to_owned()
     }
 
-    /// The program's file.
+    /// Path of the program's file.
     pub fn file(&self) -> Option<PathBuf> {
         fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
     }
 
-    /// The file that is mapped at an address.
+    /// Path of the file that is mapped at an address.
     pub fn file_at(&self, address: u64) -> Option<PathBuf> {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid)).ok()?;
         maps.lines().find_map(|line| Mapping::of(line, address)).map(|mapping| PathBuf::from(mapping.file))
     }
 
-    /// What the kernel told the program at its start.
+    /// The auxiliary vector that the kernel passed to the program.
     pub fn auxv(&self) -> Vec<u8> {
         fs::read(format!("/proc/{}/auxv", self.pid)).unwrap_or_default()
     }
 
-    /// What was seen of registers is old.
+    /// Drops the cached registers.
     pub fn look_again(&mut self) {
         self.seen.clear();
     }
 
-    /// A thread's registers, as they were when they were first asked for since the last look.
+    /// A thread's registers at the time they were first requested since the last [`Process::look_again`].
     pub fn registers(&mut self, tid: u32) -> Option<Registers> {
         if let Some(known) = self.seen.get(&tid) {
             return *known;
@@ -226,10 +226,10 @@ impl Process {
         found
     }
 
-    /// Stops a thread, looks, and lets it go.
+    /// Stops a thread, reads its registers, and lets it run.
     fn glance(&self, tid: u32) -> Option<Registers> {
         if self.ours() {
-            // It has a tracer: us.
+            // It already has a tracer: this process.
             return None;
         }
         let tid_of = tid.cast_signed();
@@ -246,7 +246,7 @@ impl Process {
             {
                 found = registers(tid);
             }
-            // A signal that came in between is given back.
+            // A signal that arrived in between is passed on.
             let signal =
                 if status >> 16 == 0 && libc::WIFSTOPPED(status) { libc::WSTOPSIG(status) } else { 0 };
             libc::ptrace(libc::PTRACE_DETACH, tid_of, 0, signal);
@@ -254,13 +254,13 @@ impl Process {
         }
     }
 
-    /// Attaches a program at an address: where the file that is mapped there has it.
+    /// Attaches a program at an address, by the mapped file and the offset in it.
     pub fn attach(&self, program: &Program, address: u64) -> Result<Link, Error> {
         let path = format!("/proc/{}/maps", self.pid);
         let maps = fs::read_to_string(&path).map_err(Error::system(path))?;
         let nowhere = || Error::Cannot(format!("{address:#x}: no file's code is mapped there"));
         let mapping = maps.lines().find_map(|line| Mapping::of(line, address)).ok_or_else(nowhere)?;
-        // By way of the process: its root may be another, the file may be gone.
+        // The file is opened through the process: its root may differ, and the file may be deleted.
         let [from, to] = [mapping.from, mapping.to];
         let by_map = PathBuf::from(format!("/proc/{}/map_files/{from:x}-{to:x}", self.pid));
         let named = PathBuf::from(mapping.file);
@@ -285,9 +285,9 @@ impl Drop for Process {
     }
 }
 
-/// Of a thread that is stopped.
+/// Registers of a stopped thread.
 fn registers(tid: u32) -> Option<Registers> {
-    // SAFETY: all zeros are registers.
+    // SAFETY: all zeros are valid registers.
     let mut r: libc::user_regs_struct = unsafe { std::mem::zeroed() };
     // SAFETY: it fills the structure it is given, or fails.
     let result = unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid.cast_signed(), 0, &raw mut r) };
@@ -306,7 +306,7 @@ struct Mapping<'a> {
 }
 
 impl<'a> Mapping<'a> {
-    /// If it is a file's, and holds the address.
+    /// Parses a line, if it is a file's mapping and contains the address.
     fn of(line: &'a str, address: u64) -> Option<Self> {
         let (range, rest) = line.split_once(' ')?;
         let (from, to) = range.split_once('-')?;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mappings as the kernel dumps them: the paper's records of 13 bytes, in pairs (which physical page a virtual page is
-//! on; where the entry that says so lies), and a wider form with times, 2 MB pages and ends.
+//! Mappings as dumped by the kernel: the paper's 13-byte records, in pairs (the physical page of a virtual page; the
+//! address of the entry that maps it), and a wider form with times, 2 MB pages and ends.
 //!
-//! The paper gives the first record's fields: type 1, process 4, physical page 3, virtual page 5 bytes. It gives the
-//! second's length and content, 13 bytes with the entry's physical address, not its layout, which is ours.
+//! The paper gives the first record's fields: type 1, process 4, physical page 3, virtual page 5 bytes. Of the second
+//! record it gives the length, 13 bytes, and the content, the entry's physical address, but not the layout; that is
+//! this project's.
 
 use super::BusError;
 use super::trace::{u32_at, u64_at};
 use crate::geometry::PageSize;
 
-/// What a file of 13-byte records begins with; a bare dump, which has none, is read with [`Reader::bare`].
+/// Magic number of a file of 13-byte records. A bare dump has none and is read with [`Reader::bare`].
 pub const NARROW: &[u8; 8] = b"KPPTE001";
-/// What a file of wide records begins with.
+/// Magic number of a file of wide records.
 pub const WIDE: &[u8; 8] = b"KPPTE002";
 
 /// Bytes of a record.
@@ -26,14 +27,14 @@ const EXIT: u8 = 4;
 const TABLE: u8 = 5;
 const SCAN: u8 = 6;
 
-/// A record: what the kernel says.
+/// A record of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record {
-    /// A process's page is on this physical page, by the entry at `entry`.
+    /// A process's page is on this physical page. The entry at `entry` maps it.
     Map {
-        /// Ticks of the bus trace's clock; 0 in narrow records, which hold from the beginning on.
+        /// Ticks of the bus trace's clock; 0 in narrow records, which are valid from the beginning on.
         time: u64,
-        /// Process.
+        /// Process id.
         pid: u32,
         /// Page's size.
         size: PageSize,
@@ -46,19 +47,19 @@ pub enum Record {
     },
     /// The entry maps nothing any more.
     Unmap {
-        /// Ticks.
+        /// Time in ticks.
         time: u64,
-        /// Process.
+        /// Process id.
         pid: u32,
         /// Physical address of the entry.
         entry: u64,
     },
-    /// A page of the region is a table of this process, for the range that begins at `va`: what the values written to
-    /// it say can then be followed without further records.
+    /// A page of the region is a table of this process, for the range that begins at `va`. From then on, values written
+    /// to the table can be interpreted without further records.
     Table {
-        /// Ticks.
+        /// Time in ticks.
         time: u64,
-        /// Process.
+        /// Process id.
         pid: u32,
         /// Size of the pages its entries map.
         size: PageSize,
@@ -67,31 +68,31 @@ pub enum Record {
         /// Physical address of the table.
         table: u64,
     },
-    /// From here on (or, with `begin` false, no more) the kernel itself goes through the process's tables: fork,
-    /// mprotect, munmap. On the bus its reads look like walks. With a CPU, it does so there alone: other threads of the
-    /// process walk meanwhile.
+    /// From here on (or, with `begin` false, no more) the kernel itself reads the process's tables: fork, mprotect,
+    /// munmap. On the bus its reads look like walks. If a CPU is given, the kernel reads on that CPU alone, and other
+    /// threads of the process walk meanwhile.
     Scan {
-        /// Ticks.
+        /// Time in ticks.
         time: u64,
-        /// Process.
+        /// Process id.
         pid: u32,
-        /// Beginning or end.
+        /// True at the beginning, false at the end.
         begin: bool,
-        /// On this CPU; on any, if none.
+        /// The CPU; `None` for any.
         cpu: Option<u8>,
     },
-    /// The process's address space goes away: what is read of its tables from here on, the kernel reads. The
-    /// process's number may come again, with other tables.
+    /// The process's address space is being destroyed: from here on, reads of its tables are the kernel's. The
+    /// process's number may be used again, with other tables.
     Exit {
-        /// Ticks.
+        /// Time in ticks.
         time: u64,
-        /// Process.
+        /// Process id.
         pid: u32,
     },
 }
 
 impl Record {
-    /// When it holds from.
+    /// Time from which it is valid, in ticks.
     pub fn time(&self) -> u64 {
         match *self {
             Record::Map { time, .. }
@@ -103,31 +104,32 @@ impl Record {
     }
 }
 
-/// Which form.
+/// Form of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// The paper's: 3 bytes of a physical page's number, so 64 GiB of memory at most; no times, ends or tables.
+    /// The paper's form, with 3 bytes for a physical page's number. So it covers at most 64 GiB of memory, and holds no
+    /// times, ends or tables.
     Narrow,
-    /// Everything.
+    /// The wide form, which holds all records.
     Wide,
 }
 
-/// Writes a file into memory.
+/// Writes a file in memory.
 #[derive(Debug)]
 pub struct Writer {
-    /// What was written.
+    /// The bytes written.
     pub bytes: Vec<u8>,
     form: Form,
 }
 
 impl Writer {
-    /// A file with its head.
+    /// A file with its magic number.
     pub fn new(form: Form) -> Self {
         let magic = if form == Form::Narrow { NARROW } else { WIDE };
         Writer { bytes: magic.to_vec(), form }
     }
 
-    /// Adds a record; false, and nothing is written, if this form cannot hold it.
+    /// Adds a record. Returns false, and writes nothing, if this form cannot hold it.
     pub fn record(&mut self, record: &Record) -> bool {
         match self.form {
             Form::Narrow => self.narrow(record),
@@ -174,7 +176,7 @@ impl Writer {
     }
 }
 
-/// Virtual pages have 40 bits of a number in narrow records: 52 of an address, the upper ones as bit 51.
+/// Sign-extends an address. Narrow records hold 40 bits of a virtual page's number, so 52 bits of the address.
 fn extend(va: u64) -> u64 {
     ((va << 12) as i64 >> 12) as u64
 }
@@ -188,10 +190,10 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads the head.
+    /// Reads the magic number.
     ///
     /// # Errors
-    /// It is not one.
+    /// The file begins with neither magic number.
     pub fn new(bytes: &'a [u8]) -> Result<Self, BusError> {
         let form = match bytes {
             b if b.starts_with(NARROW) => Form::Narrow,
@@ -201,7 +203,7 @@ impl<'a> Reader<'a> {
         Ok(Reader { bytes, offset: 8, form })
     }
 
-    /// A bare dump of 13-byte records, as the paper's kernel writes it.
+    /// Reads a bare dump of 13-byte records, as the paper's kernel writes it.
     pub fn bare(bytes: &'a [u8]) -> Self {
         Reader { bytes, offset: 0, form: Form::Narrow }
     }

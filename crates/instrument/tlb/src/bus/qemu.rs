@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QEMU as a bus monitor: lines of its trace events `memory_region_ops_read` and `_write` in, accesses and records out.
+//! QEMU as a bus monitor: reads lines of its trace events `memory_region_ops_read` and `_write`, and returns accesses
+//! and records.
 //!
 //! ```text
 //! 4711@1733000000.123456:memory_region_ops_read cpu 0 mr 0x55d0 addr 0x190000008 value 0x67 size 8 name 'cxl-fixed-memory-region'
 //! ```
 //!
-//! The guest's module writes its records on the same bus: three words to a page of the region, the mailbox, which it
-//! announces by a magic number with the page's own address behind it. So records and accesses are in one order, and no
-//! two clocks are compared. QEMU tells microseconds; times here are nanoseconds, each at least one later than the last,
-//! to keep that order.
+//! The guest's module writes its records on the same bus: three words each to a page of the region, the mailbox. It
+//! announces the mailbox by a magic number followed by the page's own address. So records and accesses are in one
+//! order, and no two clocks have to be compared. QEMU gives microseconds. Times here are nanoseconds; each is at least
+//! one later than the last, to keep that order.
 
 use super::mappings::Record;
 use super::trace::{Access, Kind, MOST_CPU};
 use crate::geometry::PageSize;
 
-/// The first word of the mailbox, as the module writes it first: `HPTAT001`.
+/// The first word that the module writes to the mailbox: `HPTAT001`.
 const HELLO: u64 = u64::from_le_bytes(*b"HPTAT001");
 const TABLE: u32 = 5;
 const DIRECTORY: u32 = TABLE | 1 << 4;
@@ -25,67 +26,68 @@ const VMA_FILE: u32 = 18;
 const VMA_NAME: u32 = 19;
 const COUNTS: u32 = 20;
 const MISSED: u32 = 22;
-/// Longest path taken.
+/// Longest path accepted, bytes.
 const PATH: usize = 4096;
-/// Most mappings taken: 65530 is Linux's own limit for a process (vm.max_map_count), execve makes it several times.
+/// Maximum of mappings accepted: 65530 is Linux's own limit for a process (vm.max_map_count); execve starts anew
+/// several times.
 const VMAS: usize = 1 << 20;
 
-/// A mapping as it was when its address space ended.
+/// A mapping at the time its address space ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vma {
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// First address.
     pub start: u64,
-    /// Behind the last.
+    /// End address, exclusive.
     pub end: u64,
-    /// Offset in the file, in bytes.
+    /// Offset in the file, bytes.
     pub offset: u64,
-    /// Instructions may be fetched from it.
+    /// True if it is executable.
     pub executable: bool,
-    /// Path, `[heap]`, `[stack]`, or nothing.
+    /// Path, `[heap]`, `[stack]`, or empty.
     pub path: Vec<u8>,
 }
 
-/// What a line told.
+/// Content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
     /// An access to the region.
     Access(Access),
-    /// What the module said.
+    /// A record of the module.
     Record(Record),
-    /// A part of what the module says, or not about the region.
+    /// A part of a record, or a line about something else.
     Nothing,
 }
 
-/// See the module.
+/// The state of the monitor.
 #[derive(Debug, Clone, Default)]
 pub struct Monitor {
     mailbox: Option<u64>,
-    /// A page whose first word was written with the magic number.
+    /// A page to whose first word the magic number was written.
     announced: Option<u64>,
     words: [u64; 2],
     last: u64,
-    /// First address of the region, and behind its last.
+    /// The region: first address and end.
     pub region: Option<(u64, u64)>,
-    /// Mappings.
+    /// Mappings of address spaces that ended.
     pub vmas: Vec<Vma>,
-    /// Tables placed in the region, and those that were not for want of memory there.
+    /// Number of tables placed in the region, and of those that were not, for lack of memory there.
     pub tables: (u64, u64),
-    /// Brackets around the kernel's own reads that were missed.
+    /// Number of missed brackets around the kernel's own reads.
     pub missed: u64,
-    /// Writes to the mailbox.
+    /// Number of writes to the mailbox.
     pub mailbox_writes: u64,
-    /// Accesses to the region before the module announced itself.
+    /// Number of accesses to the region before the module announced itself.
     pub before: u64,
-    /// Lines that are no accesses of a CXL window.
+    /// Number of lines that are no accesses of a CXL window.
     pub others: u64,
-    /// Records of no known type.
+    /// Number of records of unknown type.
     pub unknown: u64,
 }
 
 impl Monitor {
-    /// Takes a line.
+    /// Handles a line.
     pub fn line(&mut self, line: &[u8]) -> Told {
         let Some((micros, access)) = parse(line) else {
             self.others += 1;
@@ -106,7 +108,7 @@ impl Monitor {
         Told::Access(access)
     }
 
-    /// Waits for the module's first words.
+    /// Waits for the module's announcement.
     fn listen(&mut self, a: &Access) {
         if a.kind != Kind::Write || a.bytes != 8 {
             return;
@@ -162,7 +164,7 @@ impl Monitor {
     }
 }
 
-/// Microseconds and the access, if the line is one to a CXL window.
+/// Parses a line: microseconds and the access, if it is an access to a CXL window.
 fn parse(line: &[u8]) -> Option<(u64, Access)> {
     let at = line.iter().position(|&b| b == b'@')?;
     let (seconds, rest) = number(&line[at + 1..], 10)?;
@@ -173,7 +175,7 @@ fn parse(line: &[u8]) -> Option<(u64, Access)> {
         None => (Kind::Write, rest.strip_prefix(b"write cpu ")?),
     };
     let (cpu, rest) = match rest.strip_prefix(b"-") {
-        // Not a CPU's.
+        // The access is not a CPU's.
         Some(rest) => (None, number(rest, 10)?.1),
         None => {
             number(rest, 10).map(|(cpu, rest)| (u8::try_from(cpu).ok().filter(|c| *c <= MOST_CPU), rest))?

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The reverse page table: of each entry in the region, which page of which process it maps. Kept current from records
-//! and from the values written to the region, it tells what each access to the region meant.
+//! The reverse page table: for each entry in the region, the page and process that it maps. It is kept current from
+//! records and from the values written to the region, and gives the meaning of each access to the region.
 //!
-//! Who reads? The walker reads 8 bytes (or the burst that holds them) of an entry. So does the kernel; what tells them
-//! apart is:
-//! - a read of an entry known to map nothing: the walker's that faults, or the kernel's look at what it is to fill;
-//! - a read right before a write to the same entry, at most [`Rpt::PAIR_TICKS`] before: the kernel's, which reads,
-//!   changes, writes; but if only the accessed and dirty bits change, the walker's, which sets them;
-//! - the read of an entry that the kernel wrote last: the walker's, of the access that faulted;
-//! - reads of a process's tables while a record says that the kernel goes through them, and after its exit: the kernel's.
-//!   Where the record names a CPU, reads of that CPU; of a read whose CPU is not known meanwhile, it is not known whose it is;
+//! The walker reads 8 bytes of an entry (or the burst that holds them), and so does the kernel. These rules distinguish
+//! them:
+//! - a read of an entry known to map nothing: a walk that faults, or the kernel before it fills the entry;
+//! - a read at most [`Rpt::PAIR_TICKS`] before a write to the same entry: the kernel's, which reads, changes, writes;
+//!   but the walker's if only the accessed and dirty bits change, which the walker sets;
+//! - the read of the entry that the kernel wrote last: the walker's, for the access that faulted;
+//! - reads of a process's tables while a record says that the kernel reads them, and after the process's exit: the
+//!   kernel's. If the record names a CPU, only that CPU's reads; meanwhile a read by an unknown CPU stays undecided;
 //! - writes of one byte, or of zero bytes all over a page: a table is cleared.
 
 use std::collections::HashMap;
@@ -19,10 +19,10 @@ use super::mappings::Record;
 use super::trace::{Access, Kind};
 use crate::geometry::PageSize;
 
-/// What an entry maps.
+/// The page that an entry maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// Page's size.
     pub size: PageSize,
@@ -30,62 +30,62 @@ pub struct Mapping {
     pub va: u64,
 }
 
-/// What an access to the region meant.
+/// Meaning of an access to the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
     /// A TLB miss: the walker read an entry that maps a page.
     Miss {
-        /// What the entry maps.
+        /// The page that the entry maps.
         mapping: Mapping,
-        /// Where the entry lies.
+        /// Physical address of the entry.
         entry: u64,
     },
-    /// An entry that leads to a table was read: a walk on its way down, or the kernel's.
+    /// An entry that points to a table was read: by a walk on its way down, or by the kernel.
     Upper,
-    /// An entry that maps nothing was read: a walk that faults, or the kernel before it fills the entry.
+    /// An entry that maps nothing was read: by a walk that faults, or by the kernel before it fills the entry.
     Absent,
     /// The kernel read an entry to change it.
     Kernel,
-    /// An entry was read while the kernel goes through its process's tables, or takes them down.
+    /// An entry was read while the kernel reads its process's tables, or destroys them.
     Census,
-    /// The same, but on one CPU alone, and which one the read is of is not known: the kernel's, or a walk.
+    /// Like [`Meaning::Census`], but on one CPU alone, and the read's CPU is unknown: the kernel's, or a walk's.
     Unsure,
-    /// An entry came to map a page, or another one.
+    /// An entry now maps a page, or another page than before.
     Mapped,
     /// An entry maps nothing any more.
     Unmapped,
     /// A table was cleared.
     Clear,
-    /// In the region, but no record says whose it is.
+    /// In the region, but the table's process is unknown.
     Unknown,
     /// Not in the region.
     Outside,
 }
 
-/// How many accesses meant what.
+/// Number of accesses by meaning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// TLB misses.
+    /// Accesses that are TLB misses.
     pub misses: u64,
-    /// See [`Meaning::Upper`].
+    /// Accesses that mean [`Meaning::Upper`].
     pub upper: u64,
-    /// See [`Meaning::Absent`].
+    /// Accesses that mean [`Meaning::Absent`].
     pub absent: u64,
-    /// See [`Meaning::Kernel`].
+    /// Accesses that mean [`Meaning::Kernel`].
     pub kernel: u64,
-    /// See [`Meaning::Census`].
+    /// Accesses that mean [`Meaning::Census`].
     pub census: u64,
-    /// See [`Meaning::Unsure`].
+    /// Accesses that mean [`Meaning::Unsure`].
     pub unsure: u64,
-    /// See [`Meaning::Mapped`].
+    /// Accesses that mean [`Meaning::Mapped`].
     pub mapped: u64,
-    /// See [`Meaning::Unmapped`].
+    /// Accesses that mean [`Meaning::Unmapped`].
     pub unmapped: u64,
-    /// See [`Meaning::Clear`].
+    /// Accesses that mean [`Meaning::Clear`].
     pub clear: u64,
-    /// See [`Meaning::Unknown`].
+    /// Accesses that mean [`Meaning::Unknown`].
     pub unknown: u64,
-    /// See [`Meaning::Outside`].
+    /// Accesses that mean [`Meaning::Outside`].
     pub outside: u64,
 }
 
@@ -107,7 +107,7 @@ impl Counts {
         } += 1;
     }
 
-    /// All accesses.
+    /// Returns the number of all accesses.
     pub fn all(&self) -> u64 {
         let reads =
             self.misses + self.upper + self.absent + self.kernel + self.census + self.unknown + self.outside;
@@ -115,23 +115,23 @@ impl Counts {
     }
 }
 
-/// An entry of a page directory that leads to a table.
+/// Flag: the entry of a page directory points to a table.
 const LEADS: u64 = 1 << 3;
 
-/// A page of the region: a table of one process. What its entries map is apart, so that this stays in the cache.
+/// A page of the region: a table of one process. Its entries are stored elsewhere, so that this stays in the cache.
 #[derive(Debug, Clone, Copy)]
 struct Table {
     pid: u32,
-    /// Its process is gone.
+    /// Its process has ended.
     gone: bool,
-    /// Entries that map a page.
+    /// Number of entries that map a page.
     live: u16,
-    /// Size of the pages and first address, from a record.
+    /// Size of its pages, and its first address, from a record.
     range: Option<(PageSize, u64)>,
 }
 
-/// What each entry of a table maps: first address, the page's size from bit 1 on, bit 0 set; [`LEADS`]: no page, but
-/// another table; 0 is nothing.
+/// The entries of a table: first address, the page's size from bit 1 on, bit 0 set; [`LEADS`] for an entry that points
+/// to another table; 0 for none.
 type Entries = [u64; 512];
 
 fn mapping(pid: u32, entry: u64) -> Option<Mapping> {
@@ -139,11 +139,11 @@ fn mapping(pid: u32, entry: u64) -> Option<Mapping> {
     (entry & 1 != 0).then_some(Mapping { pid, size, va: entry & !0xfff })
 }
 
-/// Pages of a region that are looked up in a list; a larger region's are hashed.
+/// Maximum of pages in a region that are looked up in a list. A larger region's pages are hashed.
 const DENSE: u64 = 1 << 20;
 const NO_TABLE: u32 = u32::MAX;
 
-/// The table on each page of the region: every access looks here.
+/// The table on each page of the region. Every access reads this.
 #[derive(Debug, Clone)]
 enum Places {
     Dense(Vec<u32>),
@@ -169,7 +169,7 @@ impl Tables {
         Tables { first: start >> 12, places, heads: Vec::new(), entries: Vec::new() }
     }
 
-    /// The table that an address in the region lies in.
+    /// The table that contains an address in the region.
     #[inline(always)]
     fn at(&self, address: u64) -> Option<usize> {
         let page = (address >> 12).wrapping_sub(self.first);
@@ -180,7 +180,7 @@ impl Tables {
         (number != NO_TABLE).then_some(number as usize)
     }
 
-    /// Makes the page at an address a table of nothing.
+    /// Makes the page at an address an empty table.
     fn put(&mut self, address: u64, pid: u32, range: Option<(PageSize, u64)>) -> usize {
         let head = Table { pid, gone: false, live: 0, range };
         if let Some(number) = self.at(address) {
@@ -217,7 +217,7 @@ impl Tables {
     }
 }
 
-/// Hashes numbers of pages, which are dense: a multiplication is enough, and a lookup is made for every access.
+/// Hashes page numbers. They are dense, so a multiplication suffices; every access makes a lookup.
 #[derive(Debug, Clone, Copy, Default)]
 struct PageHasher(u64);
 
@@ -235,29 +235,29 @@ impl Hasher for PageHasher {
     }
 }
 
-/// See the module.
+/// The reverse page table of a region.
 #[derive(Debug, Clone)]
 pub struct Rpt {
     start: u64,
     end: u64,
     tables: Tables,
-    /// Processes whose tables the kernel goes through, and how many times at once.
+    /// Processes whose tables the kernel reads, with the number of nested scans.
     scanned: HashMap<u32, u32>,
-    /// CPUs on which the kernel goes through a process's tables.
+    /// CPUs on which the kernel reads a process's tables.
     scanning: Vec<(u8, u32)>,
 }
 
 const PRESENT: u64 = 1;
-/// Accessed and dirty, which the walker sets in the entry that it has read.
+/// Accessed and dirty: the walker sets them in the entry that it has read.
 const WALKER_SETS: u64 = 1 << 5 | 1 << 6;
-/// A page directory's entry maps a page itself (SDM volume 3, table 4-17).
+/// The entry of a page directory maps a page itself (SDM volume 3, table 4-17).
 const LARGE: u64 = 1 << 7;
 
 impl Rpt {
-    /// Most ticks between the kernel's read of an entry and its write.
+    /// Maximum of ticks between the kernel's read of an entry and its write.
     pub const PAIR_TICKS: u64 = 2_000;
 
-    /// For a region of page tables.
+    /// An empty table for a region.
     pub fn new(start: u64, end: u64) -> Self {
         Rpt { start, end, tables: Tables::new(start, end), scanned: HashMap::new(), scanning: Vec::new() }
     }
@@ -266,19 +266,19 @@ impl Rpt {
         (self.start..self.end).contains(&address)
     }
 
-    /// What there is for an address, to have it in the cache.
+    /// Loads the entry of an address into the cache.
     #[inline(always)]
     fn peek(&self, address: u64) -> u64 {
         self.tables.at(address).map_or(0, |number| self.tables.entries[number][slot(address)])
     }
 
-    /// Takes a record; false if it speaks of what is not in the region.
+    /// Applies a record. Returns false if it does not concern the region.
     pub fn record(&mut self, record: &Record) -> bool {
         match *record {
             Record::Map { pid, size, va, entry, .. } => {
                 let inside = self.inside(entry);
                 if inside {
-                    // A table is one process's; another's has taken the page over.
+                    // A table belongs to one process. Another process has taken over the page.
                     let same = |&number: &usize| {
                         let table = &self.tables.heads[number];
                         !table.gone && table.pid == pid
@@ -328,7 +328,7 @@ impl Rpt {
         }
     }
 
-    /// What an access meant. `next` is the access after it, which tells the kernel's reads.
+    /// Returns the meaning of an access. `next` is the access after it, which reveals the kernel's reads.
     #[inline(always)]
     pub fn access(&mut self, a: &Access, next: Option<&Access>) -> Meaning {
         if !self.inside(a.address) {
@@ -372,7 +372,8 @@ impl Rpt {
                 _ => {}
             }
         }
-        // A burst holds several entries: the first that maps stands for all, as a bus cannot tell.
+        // A burst holds several entries. The first one that maps a page stands for all, as a bus cannot distinguish
+        // them.
         let entries = (usize::from(a.bytes) / 8).max(1);
         let first = slot(a.address & !(entries as u64 * 8 - 1));
         let found =
@@ -388,12 +389,12 @@ impl Rpt {
     fn write(&mut self, a: &Access) -> Meaning {
         let entry = a.address & !7;
         let Some(number) = self.tables.at(entry) else {
-            // A table is cleared before anyone says whose it is.
+            // A table is cleared before a record names its process.
             return if a.bytes < 8 || a.value == Some(0) { Meaning::Clear } else { Meaning::Unknown };
         };
         let at = slot(entry);
         if a.bytes < 8 {
-            // A byte of `rep stosb`: no entry is ever changed in part.
+            // A byte of `rep stosb`: an entry is never changed in part.
             self.tables.drop(number, at);
             return Meaning::Clear;
         }
@@ -404,7 +405,7 @@ impl Rpt {
                 Meaning::Unmapped
             }
             (Some(value), Some((size, va))) => {
-                // An entry of a page directory that leads to a page table maps nothing itself.
+                // The entry of a page directory that points to a page table maps nothing itself.
                 if size == PageSize::K4 || value & LARGE != 0 {
                     self.tables.set(number, at, size, va.wrapping_add((at as u64) << size.shift()));
                 } else {
@@ -413,7 +414,7 @@ impl Rpt {
                 }
                 Meaning::Mapped
             }
-            // Records tell what the value, or its table, does not.
+            // The value or its table is unknown; records supply it.
             _ => Meaning::Mapped,
         }
     }
@@ -423,15 +424,15 @@ fn slot(entry: u64) -> usize {
     (entry >> 3 & 511) as usize
 }
 
-/// Accesses looked at together.
+/// Number of accesses processed together.
 const GROUP: usize = 64;
 
-/// A miss as it comes out: the paper's trace, complete.
+/// A miss on the bus: a record of the paper's complete trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BusMiss {
-    /// Ticks.
+    /// Time in ticks.
     pub time: u64,
-    /// What missed.
+    /// The page that missed.
     pub mapping: Mapping,
     /// Physical address of the entry.
     pub entry: u64,
@@ -448,7 +449,8 @@ pub fn replay(
     let mut counts = Counts::default();
     let mut record = records.next();
     let mut due = record.map_or(u64::MAX, |r| r.time());
-    // In groups, whose entries are all asked for before the first is needed: memory answers many at once as fast as one.
+    // In groups, whose entries are all loaded before the first is needed: memory answers many requests at once as fast
+    // as one.
     let mut group: Vec<Access> = Vec::with_capacity(GROUP + 1);
     loop {
         group.extend(accesses.by_ref().take(GROUP + 1 - group.len()));
@@ -456,7 +458,7 @@ pub fn replay(
             return counts;
         }
         std::hint::black_box(group.iter().fold(0, |all, a| all ^ rpt.peek(a.address)));
-        // The last one waits for what follows it, if anything does.
+        // The last access waits for its successor, if there is one.
         let whole = if group.len() > GROUP { GROUP } else { group.len() };
         for (at, a) in group[..whole].iter().enumerate() {
             while due <= a.time

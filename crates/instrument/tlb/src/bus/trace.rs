@@ -3,18 +3,18 @@
 
 use super::BusError;
 
-/// What a file begins with.
+/// Magic number of a file.
 pub const MAGIC: &[u8; 8] = b"KPBUS001";
-/// Bytes of the header.
+/// Size of the header, bytes.
 pub const HEADER: usize = 32;
 
 /// Set in a header's flags: records carry the value read or written.
 const VALUES: u32 = 1;
 
-/// What one board's file says of itself.
+/// The header of one board's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Its number; of two accesses at the same time the lower board's comes first.
+    /// Number of the board. Of two accesses at the same time the lower board's comes first.
     pub board: u32,
     /// Ticks of its timestamps per second. All boards count the same ticks.
     pub hz: u64,
@@ -22,7 +22,7 @@ pub struct Header {
     pub values: bool,
 }
 
-/// How much an access moves, and which way.
+/// Direction of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A read.
@@ -34,7 +34,7 @@ pub enum Kind {
 /// One access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Ticks.
+    /// Time in ticks.
     pub time: u64,
     /// Physical address, 48 bits.
     pub address: u64,
@@ -42,27 +42,27 @@ pub struct Access {
     pub kind: Kind,
     /// Bytes moved: 1 to 128, a power of two. 64 or 32 where a monitor sees bursts alone.
     pub bytes: u8,
-    /// What was read or written, if the monitor tells and it fits.
+    /// The value read or written, if the monitor records it and it fits.
     pub value: Option<u64>,
-    /// Which CPU's, if the monitor knows; up to [`MOST_CPU`].
+    /// The CPU, if the monitor knows it; at most [`MOST_CPU`].
     pub cpu: Option<u8>,
 }
 
-/// The largest number of a CPU that a record holds.
+/// The largest CPU number that a record can hold.
 pub const MOST_CPU: u8 = 254;
 
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// Writes a file into memory.
+/// Writes a file in memory.
 #[derive(Debug)]
 pub struct Writer {
-    /// What was written.
+    /// The bytes written.
     pub bytes: Vec<u8>,
     values: bool,
 }
 
 impl Writer {
-    /// A file with its header.
+    /// A file with this header.
     pub fn new(header: Header) -> Self {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(header.board.to_le_bytes());
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
     /// Reads the header.
     ///
     /// # Errors
-    /// It is not one.
+    /// The file does not begin with a valid header.
     pub fn new(bytes: &'a [u8]) -> Result<Self, BusError> {
         if !bytes.starts_with(MAGIC) {
             return Err(BusError::new(0, "expected KPBUS001"));
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
         Ok(Reader { header, bytes, offset: HEADER })
     }
 
-    /// The header.
+    /// Returns the file's header.
     pub fn header(&self) -> Header {
         self.header
     }
@@ -174,14 +174,14 @@ pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-/// Several boards' accesses in order of time; of equal times the lower board's come first. A board whose times run
-/// backwards is out of order only within itself: what is late comes at once.
+/// Merges the accesses of several boards in order of time; of equal times the lower board's come first. If a board's
+/// times run backwards, only that board is out of order: its late accesses come at once.
 #[derive(Debug)]
 pub struct Merge<'a> {
     boards: Vec<Board<'a>>,
-    /// Ended by damage: the board and what was wrong.
+    /// Boards whose file is damaged, with the error.
     pub damage: Vec<(u32, BusError)>,
-    /// Accesses that came later in their file than their time says.
+    /// Number of accesses whose time is before that of an earlier one in their file.
     pub late: u64,
 }
 
@@ -192,10 +192,10 @@ struct Board<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// Over these files.
+    /// Merges these files.
     ///
     /// # Errors
-    /// Two boards with one number, or that count different ticks.
+    /// Two boards have the same number, or count different ticks.
     pub fn new(mut readers: Vec<Reader<'a>>) -> Result<Self, BusError> {
         readers.sort_by_key(|r| r.header.board);
         for pair in readers.windows(2) {
@@ -240,7 +240,7 @@ impl Iterator for Merge<'_> {
     fn next(&mut self) -> Option<Access> {
         if let [one] = self.boards.as_mut_slice() {
             let access = one.next?;
-            // The common case, without copying it twice.
+            // The common case, without copying the access twice.
             match one.reader.next() {
                 Some(Ok(next)) => {
                     self.late += u64::from(next.time < access.time);

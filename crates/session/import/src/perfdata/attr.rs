@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What was asked of the kernel: `struct perf_event_attr`, as far as it matters here, and Intel PT's settings in
-//! it (the bits of IA32_RTIT_CTL, under /sys/bus/event_source/devices/intel_pt/format).
+//! The configuration of an event: the used part of `struct perf_event_attr`, and Intel PT's settings in it (the bits of
+//! IA32_RTIT_CTL, under /sys/bus/event_source/devices/intel_pt/format).
 
 use super::bytes::{Fields, Put};
 
@@ -25,7 +25,7 @@ pub(crate) mod pt {
     pub const MTC_PERIOD: u64 = 0xf << 14;
     pub const CYC_THRESH: u64 = 0xf << 19;
 
-    /// Least cycles between two CYC packets, of a CycThresh field: each power of two, from 1 for one.
+    /// Minimum of cycles between two CYC packets for a CycThresh field: each power of two, 1 for a field of 1.
     pub fn cycles(config: u64) -> u64 {
         match (config & CYC_THRESH) >> CYC_THRESH.trailing_zeros() {
             0 => 0,
@@ -33,7 +33,7 @@ pub(crate) mod pt {
         }
     }
 
-    /// The other way around: the largest threshold that is not above `cycles`.
+    /// The CycThresh field for the largest threshold that is at most `cycles`.
     pub fn cyc_thresh(cycles: u64) -> u64 {
         let field = cycles.checked_ilog2().map_or(0, |log| u64::from(log + 1).min(15));
         field << CYC_THRESH.trailing_zeros()
@@ -59,7 +59,7 @@ pub(crate) mod flag {
     pub const TEXT_POKE: u64 = 1 << 33;
 }
 
-/// The name of the clock of an event's times (include/uapi/linux/time.h).
+/// Name of the clock of an event's times (include/uapi/linux/time.h).
 pub(crate) fn clock_name(attr: &Attr) -> &'static str {
     match attr.clockid {
         _ if attr.flags & flag::USE_CLOCKID == 0 => "perf",
@@ -78,18 +78,18 @@ pub(crate) struct Attr {
     pub kind: u32,
     pub config: u64,
     pub sample_type: u64,
-    /// What counts a sample has with it.
+    /// The counters in a sample.
     pub read_format: u64,
     pub flags: u64,
-    /// Events from one sample to the next, or, with [`flag::FREQUENCY`], samples a second.
+    /// Events from one sample to the next; with [`flag::FREQUENCY`], samples per second.
     pub period: u64,
-    /// `branch_sample_type`: what a sample's branches have with them.
+    /// `branch_sample_type`: the data of a sample's branches.
     pub branches: u64,
-    /// Registers of the program, and of where the event was, that a sample has.
+    /// Registers in a sample: of the program, and of the interrupted code.
     pub registers: [u64; 2],
     /// The clock of its times, if [`flag::USE_CLOCKID`] is set.
     pub clockid: u32,
-    /// Its numbers in records, one for each CPU or thread.
+    /// Its ids in records, one for each CPU or thread.
     pub ids: Vec<u64>,
 }
 
@@ -97,15 +97,15 @@ impl Attr {
     /// `PERF_ATTR_SIZE_VER7`.
     pub const LEN: usize = 128;
 
-    /// Reads the fixed part, of any version, without ids. `None` when it is too short for the first version.
+    /// Reads the fixed part of any version, without ids. `None` when it is too short for the first version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut f = Fields(bytes);
         let (kind, _size, config, period) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
         let (sample_type, read_format, flags) = (f.u64()?, f.u64()?, f.u64()?);
-        // wakeup, breakpoint type, two words of it; later versions have more.
+        // wakeup, breakpoint type and its two words; later versions have more fields.
         f.take(4 + 4 + 8 + 8);
         let (branches, program) = (f.u64().unwrap_or(0), f.u64().unwrap_or(0));
-        // How much of the stack.
+        // Size of the stack copy.
         f.u32();
         let clockid = f.u32().unwrap_or(0);
         let registers = [program, f.u64().unwrap_or(0)];
@@ -123,7 +123,7 @@ impl Attr {
         })
     }
 
-    /// Length of the fixed part, as it says itself: the first version did not.
+    /// Length of the fixed part, from its own field. The first version had no such field.
     pub fn len_of(bytes: &[u8]) -> Option<usize> {
         let size = Fields(bytes.get(4..)?).u32()?;
         Some(if size == 0 { 64 } else { size as usize })
@@ -138,7 +138,7 @@ impl Attr {
         out.resize(begin + Self::LEN, 0);
     }
 
-    /// The layout of the trailer of records other than samples; 0 for none.
+    /// The layout of the trailer of records other than samples; 0 for no trailer.
     pub fn trailer(&self) -> u64 {
         if self.flags & flag::SAMPLE_ID_ALL != 0 { self.sample_type } else { 0 }
     }

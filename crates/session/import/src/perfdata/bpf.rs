@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Code of the BPF programs that were loaded: perf's feature section BPF_PROG_INFO.
+//! Reads the code of loaded BPF programs from perf's feature section BPF_PROG_INFO.
 //!
-//! A count, and for each program `struct perf_bpil` (tools/perf/util/bpf-utils.h): length of the kernel's
-//! `struct bpf_prog_info`, length of the arrays, which arrays there are; that struct, in which pointers have become
-//! offsets into the arrays; the arrays. The translated code of a program's functions lies there one behind the other,
-//! their addresses and lengths in arrays of their own.
+//! The section has a count, and for each program `struct perf_bpil` (tools/perf/util/bpf-utils.h): length of the
+//! kernel's `struct bpf_prog_info`, length of the arrays, a bit mask of the arrays; that struct, with pointers replaced
+//! by offsets into the arrays; the arrays. The translated code of a program's functions is contiguous there. Their
+//! addresses and lengths are in separate arrays.
 
 use super::bytes::Fields;
 use crate::Region;
 
-/// Bits of the word that says which arrays there are.
+/// Bits of the mask of arrays.
 const INSNS: u64 = 1;
 const ADDRESSES: u64 = 1 << 3;
 const LENGTHS: u64 = 1 << 4;
@@ -21,7 +21,7 @@ const NR_LENGTHS: usize = 108;
 const ADDRESSES_AT: usize = 112;
 const LENGTHS_AT: usize = 120;
 
-/// The functions of all programs, at their addresses; up to where the section breaks off.
+/// The functions of all programs, at their addresses, up to the point where the section is truncated.
 pub(crate) fn programs(section: &[u8]) -> Vec<Region> {
     let mut f = Fields(section);
     let count = f.u32().unwrap_or(0);
@@ -40,7 +40,7 @@ fn program<'a>(f: &mut Fields<'a>) -> Option<(u64, &'a [u8], &'a [u8])> {
     Some((which, f.take(info_len as usize)?, f.take(arrays_len as usize)?))
 }
 
-/// `None` at the first function that does not lie in the arrays.
+/// Adds a program's functions. `None` at the first one that is not inside the arrays.
 fn functions(info: &[u8], arrays: &[u8], regions: &mut Vec<Region>) -> Option<()> {
     let word = |at: usize| Fields(info.get(at..)?).u32();
     let array = |at: usize| arrays.get(usize::try_from(Fields(info.get(at..)?).u64()?).ok()?..);
@@ -49,7 +49,7 @@ fn functions(info: &[u8], arrays: &[u8], regions: &mut Vec<Region>) -> Option<()
     for _ in 0..word(NR_ADDRESSES)?.min(word(NR_LENGTHS)?) {
         let (va, len) = (addresses.u64()?, lengths.u32()?);
         let bytes = code.take(len as usize)?;
-        // Without the right to see them, addresses are 0.
+        // Without the permission to read them, addresses are 0.
         if va >> 63 == 1 && !bytes.is_empty() {
             regions.push(Region { va, bytes: bytes.to_vec() });
         }
@@ -61,7 +61,7 @@ fn functions(info: &[u8], arrays: &[u8], regions: &mut Vec<Region>) -> Option<()
 mod tests {
     use super::*;
 
-    /// Written by perf 6.1: one program, `return 42`.
+    /// Recorded by perf 6.1: one program, `return 42`.
     const RECORDED: &[u8] = include_bytes!("../../tests/data/bpf_prog_info.bin");
 
     #[test]

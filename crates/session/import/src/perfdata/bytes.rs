@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Little-endian fields out of and into byte strings.
+//! Reads and writes little-endian fields of byte strings.
 
-/// Takes fields one after the other; `None` once there are not enough bytes.
+/// Reads one field after the other; `None` if there are not enough bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fields<'a>(pub &'a [u8]);
 
@@ -30,18 +30,18 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// All that is left, as 64-bit words; an odd rest is dropped.
+    /// The remaining bytes as 64-bit words. An incomplete word at the end is dropped.
     pub fn words(self) -> impl Iterator<Item = u64> {
         self.0.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
     }
 
-    /// What is left, up to the first zero byte.
+    /// The remaining text, up to the first zero byte.
     pub fn text(self) -> String {
         let end = self.0.iter().position(|&b| b == 0).unwrap_or(self.0.len());
         String::from_utf8_lossy(&self.0[..end]).into_owned()
     }
 
-    /// `struct perf_header_string`: a length, and so many bytes with a text in them.
+    /// Reads `struct perf_header_string`: a length, and that many bytes with a text.
     pub fn counted_text(&mut self) -> Option<String> {
         let len = self.u32()?;
         Some(Fields(self.take(len as usize)?).text())
@@ -64,13 +64,13 @@ pub(crate) trait Put {
         self.put(&value.to_le_bytes());
     }
 
-    /// A text with zeros up to the next multiple of 8, at least one.
+    /// Appends a text and at least one zero, up to the next multiple of 8.
     fn padded_text(&mut self, text: &str) {
         self.put(text.as_bytes());
         self.put(&[0; 8][text.len() % 8..]);
     }
 
-    /// `struct perf_header_string`.
+    /// Appends a `struct perf_header_string`.
     fn counted_text(&mut self, text: &str) {
         let len = (text.len() + 1).next_multiple_of(64);
         self.u32(len as u32);

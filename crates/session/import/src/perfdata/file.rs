@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The containers of records: a perf.data file with its sections, the same as it goes through a pipe, the records
-//! that zstd compressed inside either, and a bare sequence of records.
+//! Reads the containers of records: a perf.data file with its sections, the same data through a pipe, records
+//! compressed with zstd inside either, and a bare sequence of records.
 //!
-//! A file may end anywhere: what is there is read, and a note says what is missing.
+//! A file may end anywhere: the available data is read, and a note says what is missing.
 
 use std::io::Read;
 
@@ -12,17 +12,17 @@ use super::record::{Auxtrace, Head, Record, Trailer, parse, sample};
 use super::{MAGIC, bpf, feature};
 use crate::Region;
 
-/// Compressed records are not unpacked beyond this many times their size, and not beyond this size at all.
+/// Maximum ratio to which compressed records are unpacked, and maximum size in bytes.
 const MAX_RATIO: usize = 1024;
 const MAX_UNPACKED: usize = 1 << 32;
 
-/// What is said once for the whole recording.
+/// Data that is stated once for the whole recording.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Header<'a> {
     pub attrs: Vec<Attr>,
-    /// Names of the attributes' events, as far as known, by an id of theirs.
+    /// Names of the attributes' events, as far as known, by one of their ids.
     pub names: Vec<(u64, String)>,
-    /// Names of events, in the order of their attributes: one alone often has no id.
+    /// Names of events in the order of their attributes. A single event often has no id.
     pub in_order: Vec<String>,
     pub release: String,
     pub cpuid: String,
@@ -35,16 +35,16 @@ pub(crate) struct Header<'a> {
     pub tracing: Option<&'a [u8]>,
 }
 
-/// A record with its place in time.
+/// A record with its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Event<'a> {
     pub record: Record<'a>,
     pub trailer: Trailer,
-    /// Its event's attributes, by index; nothing where there are several, and it states an id of none.
+    /// Index of its event's attributes. `None` if there are several events and the record states no id of one.
     pub attr: Option<usize>,
 }
 
-/// All that a file holds.
+/// The contents of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Contents<'a> {
     pub header: Header<'a>,
@@ -55,7 +55,7 @@ pub(crate) struct Contents<'a> {
     pub notes: Vec<String>,
 }
 
-/// Reads a file or what came through a pipe. Without the magic number there are only notes.
+/// Reads a file, or data from a pipe. Without the magic number the result is only notes.
 pub(crate) fn read<'a>(bytes: &'a [u8], contents: &mut Contents<'a>) {
     let mut f = Fields(bytes);
     let (magic, Some(size)) = (f.take(8), f.u64()) else {
@@ -78,7 +78,7 @@ pub(crate) fn read<'a>(bytes: &'a [u8], contents: &mut Contents<'a>) {
         return;
     }
     read_attrs(bytes, (attrs_at, attrs_len), attr_size, contents);
-    // A recorder that was killed leaves no length, and nothing behind the data.
+    // A killed recorder leaves no length, and nothing after the data.
     let unfinished = data_len == 0;
     let data_at = usize::try_from(data_at).unwrap_or(usize::MAX);
     let data_end = match usize::try_from(data_len) {
@@ -121,7 +121,7 @@ fn read_attrs(bytes: &[u8], place: (u64, u64), attr_size: u64, contents: &mut Co
     }
 }
 
-/// Reads the sections whose places stand behind the data.
+/// Reads the sections whose offsets are stored after the data.
 fn features<'a>(bytes: &'a [u8], at: usize, bits: u64, contents: &mut Contents<'a>) {
     let mut f = Fields(bytes.get(at..).unwrap_or_default());
     for id in (0..64).filter(|id| bits >> id & 1 == 1) {
@@ -178,7 +178,7 @@ fn event_names(mut f: Fields<'_>, header: &mut Header<'_>) -> Option<()> {
     Some(())
 }
 
-/// Reads records one behind the other; `range` must lie inside `bytes` or is empty.
+/// Reads consecutive records. `range` must lie inside `bytes` or be empty.
 pub(crate) fn records<'a>(bytes: &'a [u8], range: std::ops::Range<usize>, contents: &mut Contents<'a>) {
     let mut rest = Fields(bytes.get(range.clone()).unwrap_or_default());
     while !rest.0.is_empty() {
@@ -217,7 +217,7 @@ pub(crate) fn records<'a>(bytes: &'a [u8], range: std::ops::Range<usize>, conten
             Record::Feature { id, body } => feature(id, body, &mut contents.header),
             Record::BuildId { id, path, .. } => contents.header.build_ids.push((path, id)),
             Record::Compressed(data) => contents.compressed.push(data),
-            // In a pipe, the size of what follows: formats of tracepoints.
+            // In a pipe: the size of the following formats of tracepoints.
             Record::Other(66) => {
                 let size = Fields(body).u32().unwrap_or(0).checked_next_multiple_of(8).unwrap_or(0) as usize;
                 contents.header.tracing = rest.take(size.min(rest.0.len()));
@@ -227,9 +227,9 @@ pub(crate) fn records<'a>(bytes: &'a [u8], range: std::ops::Range<usize>, conten
     }
 }
 
-/// Which event a record belongs to, and the layout of its trailer. Where there are several, records state an id: at the very
-/// end, in samples at the very beginning (`PERF_SAMPLE_IDENTIFIER`), or among other fields (`PERF_SAMPLE_ID`), which then
-/// are the same for all events.
+/// Determines a record's event and the layout of its trailer. With several events, records state an id: at the very
+/// end, in samples at the very beginning (`PERF_SAMPLE_IDENTIFIER`), or among other fields (`PERF_SAMPLE_ID`), which
+/// must then be the same for all events.
 fn layout(head: Head, body: &[u8], attrs: &[Attr]) -> (Option<usize>, u64) {
     let layout = |attr: &Attr| if head.has_trailer() { attr.trailer() } else { attr.sample_type };
     let [first, _, ..] = attrs else { return (attrs.first().map(|_| 0), attrs.first().map_or(0, layout)) };
@@ -247,11 +247,11 @@ fn layout(head: Head, body: &[u8], attrs: &[Attr]) -> (Option<usize>, u64) {
     (index, attrs.get(index.unwrap_or(0)).map_or(0, layout))
 }
 
-/// What the compressed records hold, which is one zstd stream over all of them; and a note if it breaks off.
+/// Unpacks the compressed records, which form one zstd stream. Returns also a note if it is truncated.
 pub(crate) fn unpack(parts: &[&[u8]]) -> (Vec<u8>, Option<String>) {
     let mut packed = parts.concat();
-    // perf never ends its stream, and a decoder holds back what a block to come may copy from: an empty last block, and
-    // room for a checksum.
+    // perf never ends its stream, and a decoder holds back data that a later block may refer to. So an empty last block
+    // is appended, and room for a checksum.
     packed.extend([1, 0, 0, 0, 0, 0, 0]);
     let limit = packed.len().saturating_mul(MAX_RATIO).min(MAX_UNPACKED);
     let mut out = Vec::new();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The files that were mapped: looked for where perf looks, and refused when they are not the ones that were
-//! recorded.
+//! Finds the mapped files in the places where perf searches, and rejects files that are not the recorded ones.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,28 +7,28 @@ use std::path::{Path, PathBuf};
 use crate::elf::build_id;
 use crate::write::below;
 
-/// A file's place and contents.
+/// A file's path and contents.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub place: PathBuf,
     pub bytes: std::rc::Rc<[u8]>,
 }
 
-/// Where to look.
+/// The places to search.
 #[derive(Debug, Default)]
 pub(crate) struct Finder {
-    /// Stands for the root of the traced machine; without it, this machine's own.
+    /// Folder that replaces the root of the traced machine; without it, this machine's root.
     pub symfs: Option<PathBuf>,
-    /// perf's cache of files by build id; mostly `~/.debug`.
+    /// perf's cache of files by build id, usually `~/.debug`.
     pub cache: Option<PathBuf>,
-    /// Build ids that the recording states, by path.
+    /// Build ids in the recording, by path.
     pub build_ids: BTreeMap<String, Vec<u8>>,
     pub known: BTreeMap<(String, Vec<u8>), Option<Found>>,
     pub notes: Vec<String>,
 }
 
 impl Finder {
-    /// The file that was mapped under this path; `id` is the build id that the mapping itself states, if any.
+    /// The file mapped under this path. `id` is the build id in the mapping itself, if any.
     pub fn find(&mut self, path: &str, id: &[u8]) -> Option<Found> {
         let id = match id {
             [] => self.build_ids.get(path).cloned().unwrap_or_default(),
@@ -45,7 +44,7 @@ impl Finder {
 
     fn look(&mut self, path: &str, id: &[u8]) -> Option<Found> {
         if !path.starts_with('/') || path.starts_with("//") {
-            // Memory without a file. The vdso is the kernel's, and perf caches it by build id.
+            // Memory without a file. The vdso belongs to the kernel, and perf caches it by build id.
             return self.cached(path, id);
         }
         let plain = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -76,7 +75,7 @@ impl Finder {
         None
     }
 
-    /// From perf's cache: `PATH/ID/elf`, or `PATH/ID/vdso`.
+    /// Looks in perf's cache: `PATH/ID/elf`, or `PATH/ID/vdso`.
     fn cached(&self, path: &str, id: &[u8]) -> Option<Found> {
         let cache = self.cache.as_ref().filter(|_| !id.is_empty())?;
         let folder = if path.starts_with('/') { below(cache, path)? } else { cache.join(path) };

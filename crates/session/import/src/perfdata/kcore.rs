@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernel code from files: `kcore` (an ELF core file, as `perf record --kcore` copies it) and `vmlinux` (linked for
-//! an address from which the kernel may have been moved).
+//! Reads kernel code from files: `kcore` (an ELF core file, as `perf record --kcore` copies it) and `vmlinux` (linked
+//! at an address from which the kernel may have been relocated).
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::{ImportError, Region};
 
 const PAGE: usize = 4096;
 
-/// Executable segments, moved by `slide`. Pages of zeros are holes: no code was there, or none was copied.
+/// Executable segments, relocated by `slide`. Pages of zeros are holes: there was no code, or none was copied.
 pub(crate) fn code(path: &Path, bytes: &[u8], slide: u64) -> Result<Vec<Region>, ImportError> {
     let bad = |error: object::Error| ImportError::format(path, "ELF header", format!("64-bit ELF ({error})"));
     let file = ElfFile64::<object::Endianness>::parse(bytes).map_err(bad)?;
@@ -25,7 +25,7 @@ pub(crate) fn code(path: &Path, bytes: &[u8], slide: u64) -> Result<Vec<Region>,
         let va = header.p_vaddr(endian).wrapping_add(slide);
         let at = usize::try_from(header.p_offset(endian)).unwrap_or(usize::MAX).min(bytes.len());
         let len = usize::try_from(header.p_filesz(endian)).unwrap_or(usize::MAX);
-        // What a cut-off file still has of the segment.
+        // The part of the segment in a truncated file.
         let there = &bytes[at..at.saturating_add(len).min(bytes.len())];
         if va >> 63 == 0 {
             continue;
@@ -46,7 +46,7 @@ pub(crate) fn code(path: &Path, bytes: &[u8], slide: u64) -> Result<Vec<Region>,
     Ok(regions)
 }
 
-/// How far the kernel was moved: `name` is where the recording says, not where the file says.
+/// The relocation of the kernel: the difference between the recorded address of `name` and that in the file.
 pub(crate) fn slide(bytes: &[u8], name: &str, recorded: u64) -> Option<u64> {
     let file = object::File::parse(bytes).ok()?;
     let linked = file.symbols().find(|s| s.name() == Ok(name))?.address();

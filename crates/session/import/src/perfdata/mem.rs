@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sampled TLB misses in perf.data.
 //!
-//! In: the bytes of a file, or what came through a pipe. Out: those samples that are misses of the last level, with the
-//! address accessed and how many misses each stands for; mappings and names of programs; what was lost.
+//! Input: the bytes of a file, or of a pipe. Output: the samples that are misses of the last level, with the accessed
+//! address and the number of misses for which each stands; mappings and names of programs; losses.
 //!
-//! | event | which of its samples are misses |
+//! | event | samples that are misses |
 //! |---|---|
-//! | Intel's `mem_inst_retired.stlb_miss_loads`, `…_stores` (PEBS) | all: the processor counted nothing else |
-//! | any other with a data source (`PERF_SAMPLE_DATA_SRC`): `mem-loads`, `mem-stores` | those whose source says that the second level missed |
+//! | Intel's `mem_inst_retired.stlb_miss_loads`, `…_stores` (PEBS) | all: the processor counts nothing else |
+//! | any other with a data source (`PERF_SAMPLE_DATA_SRC`): `mem-loads`, `mem-stores` | those whose data source states a miss of the second level |
 //! | AMD's `ibs_op//` with raw data (`perf record -R`) | those with `DcL1TlbMiss` and `DcL2TlbMiss` in IbsOpData3 |
-//! | the kernel's `page-faults` | all: a walk was made, and found nothing |
+//! | the kernel's `page-faults` | all: a walk was made, and found no page |
 //!
 //! Layout of a sample: perf_event_open(2), `perf_output_sample` in the kernel's kernel/events/core.c. IBS: AMD's PPR
 //! (MSRC001_1037), the kernel's arch/x86/events/amd/ibs.c.
@@ -24,93 +24,93 @@ use super::file::{self, Contents};
 use super::record::{Mapped, Record, Trailer, sample};
 use super::trace::skip_to_raw;
 
-/// What kind of access missed.
+/// Kind of a missed access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// A load.
     Load,
     /// A store.
     Store,
-    /// Not told.
+    /// Unknown.
     Unknown,
 }
 
 /// A sampled miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miss {
-    /// When, on the recording's clock.
+    /// Time on the recording's clock, ns.
     pub ns: u64,
-    /// CPU; 0 if not told.
+    /// CPU number; 0 if unknown.
     pub cpu: u32,
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// Thread.
+    /// Thread id.
     pub tid: u32,
-    /// The instruction, or one shortly behind it where the event is not precise.
+    /// Address of the instruction, or of one shortly after it if the event is not precise.
     pub ip: u64,
     /// Address accessed.
     pub va: u64,
-    /// Physical address, where told.
+    /// Physical address, if known.
     pub physical: Option<u64>,
-    /// Misses that this one stands for.
+    /// Number of misses for which this one stands.
     pub period: u64,
-    /// Cycles that the access took, where told.
+    /// Cycles that the access took, if known.
     pub cycles: Option<u64>,
-    /// Bytes of the page, where told.
+    /// Size of the page in bytes, if known.
     pub page: Option<u64>,
-    /// How it was accessed.
+    /// Kind of access.
     pub access: Access,
 }
 
 /// A mapping of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Map {
-    /// When.
+    /// Time, ns.
     pub ns: u64,
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// First address.
     pub start: u64,
-    /// Behind the last.
+    /// End address, exclusive.
     pub end: u64,
-    /// Offset in the file.
+    /// Offset in the file, bytes.
     pub pgoff: u64,
-    /// Code.
+    /// True for code.
     pub exec: bool,
-    /// File; empty for anonymous memory.
+    /// Path of the file; empty for anonymous memory.
     pub path: String,
 }
 
-/// What a recording holds of misses.
+/// The misses in a recording.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
-    /// In order of time.
+    /// Misses in order of time.
     pub misses: Vec<Miss>,
-    /// Samples by event: its name, all, those that are misses.
+    /// Samples by event name: all, and those that are misses.
     pub events: BTreeMap<String, (u64, u64)>,
-    /// Programs' mappings, in the order told.
+    /// Programs' mappings, in the order of the records.
     pub maps: Vec<Map>,
     /// Names of threads: time, thread, process, name.
     pub names: Vec<(u64, u32, u32, String)>,
-    /// Build ids of files, as far as told.
+    /// Build ids of files, as far as known.
     pub build_ids: Vec<(String, Vec<u8>)>,
-    /// The command, if told.
+    /// The command, if known.
     pub command: Vec<String>,
-    /// Release of the kernel, if told.
+    /// Release of the kernel, if known.
     pub release: String,
     /// Samples that the kernel could not deliver.
     pub lost: u64,
-    /// Misses without an address.
+    /// Number of misses without an address.
     pub nowhere: u64,
-    /// Samples of nobody knows which of several events: they state no id of one.
+    /// Number of samples that state no id of one of several events.
     pub nameless: u64,
-    /// Samples that are shorter than their event's attributes say.
+    /// Number of samples shorter than their event's attributes require.
     pub short: u64,
-    /// What was passed over.
+    /// Notes on skipped data.
     pub notes: Vec<String>,
 }
 
-/// Whether a file, or perf's folder, holds samples that can be misses, and no Intel PT or tracepoints.
+/// Returns true if a file, or perf's folder, holds samples that can be misses, and no Intel PT or tracepoints.
 #[must_use]
 pub fn detect(path: &Path) -> bool {
     let file = if path.is_dir() { path.join("data") } else { path.to_owned() };
@@ -133,7 +133,7 @@ fn is_sampled(bytes: &[u8]) -> bool {
         && contents.header.attrs.iter().enumerate().any(can)
 }
 
-/// The name of the event at `place`: by its id, or where none has one, by its place.
+/// The name of the event at index `place`: by its id, or, if no event has one, by its index.
 fn name(attr: &Attr, place: usize, contents: &Contents<'_>) -> String {
     let header = &contents.header;
     let by_id = header.names.iter().find(|(id, _)| attr.ids.contains(id)).map(|(_, name)| name);
@@ -155,14 +155,14 @@ const FAULTS: [u64; 3] = [PAGE_FAULTS, 5, 6];
 const STLB_MISS_LOADS: u64 = 0x11d0;
 const STLB_MISS_STORES: u64 = 0x12d0;
 
-/// What the samples of an event are.
+/// Kind of an event's samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Each a miss.
+    /// Each is a miss.
     Misses(Access),
     /// Each has IBS's registers.
     Ibs,
-    /// Each tells in its data source.
+    /// Each has a data source that states a hit or a miss.
     Told,
     Nothing,
 }
@@ -185,7 +185,7 @@ fn what(attr: &Attr, name: &str) -> What {
     }
 }
 
-/// Reads a recording.
+/// Reads the misses of a recording.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Samples {
     let mut contents = Contents::default();
@@ -262,11 +262,11 @@ pub fn read(bytes: &[u8]) -> Samples {
     out
 }
 
-/// Mappings that children begin with; what begins later has its own only.
+/// Maximum of mappings that children inherit. Children started later have only their own.
 const MAX_INHERITED: usize = 1 << 20;
 
 fn mapping(map: Mapped, ns: u64, exec: bool) -> Map {
-    // As the kernel names what is no file.
+    // The kernel's names for mappings without a file.
     let anonymous =
         map.path == "//anon" || map.path.starts_with("/dev/zero") || map.path.starts_with("/anon_hugepage");
     Map {
@@ -280,7 +280,7 @@ fn mapping(map: Mapped, ns: u64, exec: bool) -> Map {
     }
 }
 
-/// The parts of a sample that matter.
+/// The used parts of a sample.
 #[derive(Debug, Clone, Copy, Default)]
 struct Parts {
     ip: u64,
@@ -293,12 +293,12 @@ struct Parts {
     ibs: Option<Ibs>,
 }
 
-/// `None` where the sample is shorter than its event's attributes say.
+/// Parses a sample. `None` if it is shorter than its event's attributes require.
 fn parse(attr: &Attr, body: &[u8]) -> Option<Parts> {
     let has = |bit| attr.sample_type & bit != 0;
     let mut parts = Parts::default();
     let mut f = Fields(body);
-    // The same fields once more, for the two that a trailer does not have.
+    // The same fields again, for the two that a trailer does not have.
     let mut head = f;
     Trailer::of_sample(attr.sample_type, &mut f)?;
     if has(sample::IDENTIFIER) {
@@ -318,7 +318,7 @@ fn parse(attr: &Attr, body: &[u8]) -> Option<Parts> {
     parts.period = match (has(sample::PERIOD), attr.flags & flag::FREQUENCY) {
         (true, _) => f.u64()?,
         (false, 0) => attr.period,
-        // As many samples a second as asked for: each stands for it does not say how many.
+        // With a sampling frequency, the sample does not state the number of events for which it stands.
         _ => 1,
     };
     skip_to_raw(attr, &mut f)?;
@@ -425,7 +425,7 @@ impl Parts {
     }
 }
 
-/// IBS's registers, as `ibs_op//` leaves them in the raw data: the capabilities (4 bytes), then IbsOpCtl, IbsOpRip,
+/// IBS's registers, as `ibs_op//` stores them in the raw data: the capabilities (4 bytes), then IbsOpCtl, IbsOpRip,
 /// IbsOpData, IbsOpData2, IbsOpData3, IbsDcLinAd, IbsDcPhysAd.
 #[derive(Debug, Clone, Copy)]
 struct Ibs {
@@ -467,7 +467,7 @@ mod tests {
         words.iter().flat_map(|w| w.to_le_bytes()).collect()
     }
 
-    /// Every optional part, in the kernel's order, is passed over or taken.
+    /// Every optional part, in the kernel's order, is skipped or read.
     #[test]
     fn a_sample_of_everything() {
         let all = ((1 << 25) - 1) & !sample::WEIGHT_STRUCT & !(1 << 20) & !(1 << 23);
@@ -504,16 +504,16 @@ mod tests {
                 access: Access::Load
             }
         );
-        // Cut anywhere it is none.
+        // Truncated anywhere, it is not a sample.
         assert!((0..body.len()).all(|cut| parse(&attr, &body[..cut]).is_none()));
-        // A hit, or a miss of the first level alone, is none.
+        // A hit, or a miss of the first level alone, is not a miss.
         for tlb in [2 | 8, 2 | 0x10, 4 | 8] {
             let parts = Parts { source: source::LOAD | tlb << source::TLB, ..parts };
             assert_eq!(parts.miss(What::Told, &trailer), None);
         }
     }
 
-    /// A file of two events, page faults and context switches, with these kinds of samples, ids, and records.
+    /// A file with two events, page faults and context switches, with these sample types, ids, and records.
     fn of_two(sample_type: u64, ids: [u64; 2], records: &[u8]) -> Vec<u8> {
         const FIRST: u64 = 104;
         let (ids_at, step) = (FIRST + 2 * 144, 144);
@@ -538,7 +538,8 @@ mod tests {
         words(&[&[head], body].concat())
     }
 
-    /// Of several events, a sample's is told by its id, wherever that stands; without one, nobody's.
+    /// With several events, a sample belongs to the event of its id, wherever that is. Without an id it belongs to
+    /// none.
     #[test]
     fn whose_a_sample_is_its_id_tells_or_nothing() {
         let (common, va) = (sample::IP | sample::TID | sample::TIME | sample::ADDR, 0x7f00_0000_1000);
@@ -551,7 +552,7 @@ mod tests {
             let samples = read(&of_two(common | place, [7, 8], &[of(7, 1), of(8, 2), of(7, 3)].concat()));
             assert_eq!(samples.misses.iter().map(|m| (m.ns, m.va)).collect::<Vec<_>>(), [(1, va), (3, va)]);
             assert_eq!((samples.nameless, samples.short), (0, 0), "{samples:?}");
-            // One that is of neither.
+            // A sample of neither event.
             let samples = read(&of_two(common | place, [7, 8], &[of(7, 1), of(9, 2)].concat()));
             assert_eq!((samples.misses.len(), samples.nameless), (1, 1), "{samples:?}");
         }
@@ -559,11 +560,11 @@ mod tests {
         let plain = sample_of(&[0x40_1000, 5 | 6 << 32, 1, va]);
         let samples = read(&of_two(common, [0, 0], &[plain.clone(), plain].concat()));
         assert_eq!((samples.misses.len(), samples.nameless), (0, 2), "{samples:?}");
-        // A sample that is shorter than its event says.
+        // A sample shorter than its event requires.
         let kind = common | first | sample::PERIOD;
         let samples = read(&of_two(kind, [7, 8], &sample_of(&[7, 0x40_1000, 5 | 6 << 32, 1, va])));
         assert_eq!((samples.misses.len(), samples.short), (0, 1), "{samples:?}");
-        // One that ends before an id could stand is a damaged record.
+        // A record that ends before the place of an id is damaged.
         let samples = read(&of_two(common | first, [7, 8], &sample_of(&[7, 0x40_1000])));
         assert_eq!((samples.misses.len(), samples.notes.len()), (0, 1), "{samples:?}");
     }

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! perf.data: what `perf record -e intel_pt//` leaves, in both directions.
+//! perf.data, the output of `perf record -e intel_pt//`: reading and writing.
 //!
-//! **In:** a file, the same as it went through a pipe, or a folder (`data`, `data.N`, `kcore_dir/`); and where to
-//! look for what perf does not copy ([`Search`]). **Out:** a [`crate::Capture`]. [`export`] goes the other way.
+//! **In:** a file, the same data through a pipe, or a folder (`data`, `data.N`, `kcore_dir/`); and the places of files
+//! that perf does not copy ([`Search`]). **Out:** a [`crate::Capture`]. [`export`] writes perf.data.
 //!
-//! | file | what |
+//! | file | job |
 //! |---|---|
 //! | `bytes` | fields of records |
 //! | `record` | one record, from and to bytes |
-//! | `attr` | what was asked of the kernel |
-//! | `file` | header, sections, compression: from bytes to records |
-//! | `tasks` | records in order of time: who ran when, what was mapped, what changed |
-//! | `streams` | pieces of AUX buffers put together; losses |
-//! | `spaces` | which process's code a stream runs over where: the page explains the three ways |
+//! | `attr` | configuration of events |
+//! | `file` | header, sections, compression: bytes → records |
+//! | `tasks` | records in order of time: running tasks, mappings, changes of code |
+//! | `streams` | joins pieces of AUX buffers; losses |
+//! | `spaces` | the process whose code a stream runs; its page explains the three methods |
 //! | `place` | code at (address space, address, stream offset) |
 //! | [`trace`] | tracepoints, for durations |
-//! | [`mem`] | samples of what memory a program accessed, for TLB misses |
+//! | [`mem`] | samples of memory accesses, for TLB misses |
 //! | `files`, `kcore`, `bpf` | code of programs, of the kernel, of BPF programs |
 //!
-//! **Times.** perf's own time is TSC · mult >> shift + zero; a run's is TSC at its frequency. Records are turned
-//! back into TSC and then into the run's time, so that they and the packets agree to the tick.
+//! **Times.** perf's own time is TSC · mult >> shift + zero; a run's is TSC at its frequency. Records' times are
+//! converted back to TSC and then to the run's time, so that records and packets agree to the tick.
 //!
-//! **Why own code and not a reader from a registry:** AUX data, partial files, and writing.
+//! **Why not an existing reader:** AUX data, incomplete files, and writing.
 
 mod attr;
 mod bpf;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Code at its place in a stream's address spaces, and how that changes along the stream.
+//! Places code in a stream's address spaces, with its changes along the stream.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ impl Regions {
     }
 }
 
-/// Times of all mappings and of all programs' begins: what [`super::spaces::find`] is asked for.
+/// Times of all mappings and of all programs' starts, ns: input of [`super::spaces::find`].
 pub(super) fn times(lives: &[Life], ns: impl Fn(u64) -> u64) -> Vec<u64> {
     lives.iter().flat_map(|l| l.maps.iter().map(|(t, _)| *t).chain([l.from])).map(ns).collect()
 }
@@ -52,7 +52,7 @@ pub(super) fn user(
 ) -> Vec<Placed> {
     let mut placed = Vec::new();
     for group in spaces.uses.chunk_by(|a, b| a.asid == b.asid) {
-        // What lies where: (start, end, region), by end.
+        // Contents as (start, end, region), sorted by end.
         let mut there: Vec<(u64, u64, usize)> = Vec::new();
         for (when, m) in in_order(group, history, &ns) {
             let asid = group[0].asid;
@@ -73,7 +73,7 @@ pub(super) fn user(
             }
             let clash = there.iter().any(|t| t.0 < end && m.start < t.1);
             let offset = if clash { offset_at(when) } else { 0 };
-            // What it covers is gone, as far as this list goes.
+            // The covered regions are gone, as far as this list is concerned.
             there.retain(|t| t.1 <= m.start || end <= t.0);
             there.push((m.start, end, region));
             placed.push(Placed { region, va: m.start, asid, offset, replaces: clash });
@@ -86,7 +86,7 @@ pub(super) fn user(
 fn in_order<'h>(uses: &[Use], history: &'h History<'_>, ns: &impl Fn(u64) -> u64) -> Vec<(u64, &'h Mapped)> {
     let mut maps = Vec::new();
     for (i, used) in uses.iter().enumerate() {
-        // A space used before counts from when the next program is seen in it.
+        // A reused space counts from the first time that the next program is seen in it.
         let since = if i == 0 { 0 } else { used.ns };
         let life = &history.lives[used.life];
         maps.extend(life.maps.iter().map(|(t, m)| (ns(*t).max(since), m)));

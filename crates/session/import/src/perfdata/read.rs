@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The whole import: files in, [`Capture`] out.
+//! Imports a recording: files → [`Capture`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,29 +20,29 @@ use crate::capture::{Placed, SwitchAt, Switched, Task};
 use crate::error::read_file;
 use crate::{Capture, Clock, CpuModel, ImportError, Stream};
 
-/// Where to look for what perf does not copy into the recording.
+/// Places of files that perf does not copy into the recording.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
-    /// Folder that stands for the traced machine's root; without it, this machine's files.
+    /// Folder that replaces the traced machine's root; without it, this machine's files.
     pub symfs: Option<PathBuf>,
     /// perf's cache of files by build id.
     pub cache: Option<PathBuf>,
     /// The kernel's code: a copy of `/proc/kcore`.
     pub kcore: Option<PathBuf>,
-    /// The kernel's code and symbols as it was linked.
+    /// The kernel's code and symbols before relocation.
     pub vmlinux: Option<PathBuf>,
     /// The kernel's symbols.
     pub kallsyms: Option<PathBuf>,
 }
 
-/// What a recording is made of.
+/// The parts of a recording.
 #[derive(Debug, Default)]
 pub struct Parts {
-    /// `data`, `data.0`, ...
+    /// The files `data`, `data.0`, ...
     pub data: Vec<Vec<u8>>,
     /// Code of the kernel, with the file's name for errors.
     pub kcore: Option<(PathBuf, Vec<u8>)>,
-    /// The same as linked.
+    /// The kernel as linked, with the file's name for errors.
     pub vmlinux: Option<(PathBuf, Vec<u8>)>,
     /// The kernel's symbols.
     pub kallsyms: Vec<u8>,
@@ -50,7 +50,7 @@ pub struct Parts {
     pub modules: Vec<u8>,
 }
 
-/// Whether a file begins like perf.data.
+/// Returns true if a file begins like perf.data.
 pub(crate) fn is_perf_data(path: &Path) -> bool {
     let mut head = [0; 8];
     std::fs::File::open(path).and_then(|mut f| std::io::Read::read_exact(&mut f, &mut head)).is_ok()
@@ -60,7 +60,7 @@ pub(crate) fn is_perf_data(path: &Path) -> bool {
 /// Reads a recording: a file, or a folder.
 ///
 /// # Errors
-/// A file cannot be read, or holds no Intel PT. What is merely incomplete gives notes.
+/// A file cannot be read, or holds no Intel PT. Incomplete data only gives notes.
 pub fn read(path: &Path, search: &Search) -> Result<Capture, ImportError> {
     let mut parts = Parts::default();
     let mut kcore = search.kcore.clone();
@@ -87,7 +87,7 @@ pub fn read(path: &Path, search: &Search) -> Result<Capture, ImportError> {
     from_parts_with(path, &parts, finder)
 }
 
-/// The same from memory, without the processes' files: `path` is only named in errors.
+/// Reads a recording from memory, without the processes' files. `path` is used only in errors.
 ///
 /// # Errors
 /// As [`read`].
@@ -102,7 +102,7 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     for (i, bytes) in parts.data.iter().enumerate() {
         match i {
             0 => file::read(bytes, &mut contents),
-            // The other files of a folder hold records only.
+            // The other files of a folder contain only records.
             _ => file::records(bytes, 0..bytes.len(), &mut contents),
         }
     }
@@ -156,7 +156,7 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     Ok(capture)
 }
 
-/// What AUXTRACE_INFO says of the trace (tools/perf/util/intel-pt.h).
+/// The data of AUXTRACE_INFO about the trace (tools/perf/util/intel-pt.h).
 #[derive(Debug, Clone, Copy)]
 struct Info {
     conv: Option<TimeConv>,
@@ -179,7 +179,7 @@ impl Info {
         let bits = if self.mtc_bits == 0 { pt::MTC_PERIOD } else { self.mtc_bits };
         let traced = attrs.iter().find(|a| a.config & pt::BRANCH != 0 && a.kind > 5);
         let config = traced.map_or(0, |a| a.config);
-        // Without the file that tells it, as perf does: bus clock 100 MHz.
+        // Without the file that states it, the bus clock is 100 MHz, as in perf.
         let ratio =
             if self.max_ratio == 0 { hz.saturating_add(50_000_000) / 100_000_000 } else { self.max_ratio };
         Clock {
@@ -193,7 +193,7 @@ impl Info {
         }
     }
 
-    /// perf's time in the run's: by way of TSC. What is from before the recording is 0.
+    /// Converts perf's time to the run's, through TSC. Times before the recording are 0.
     fn ns(&self, perf: u64) -> u64 {
         let Some(TimeConv { shift, mult, zero }) = self.conv else { return 0 };
         let Some(since) = perf.checked_sub(zero).filter(|_| perf != 0) else { return 0 };
@@ -247,7 +247,7 @@ fn label(trace: &Trace) -> String {
     }
 }
 
-/// The kernel's code as it was first, and its symbols.
+/// The kernel's initial code, and its symbols.
 fn kernel_code(
     parts: &Parts,
     history: &History<'_>,
@@ -282,7 +282,7 @@ fn kernel_code(
     Ok(regions.into_iter().map(|r| capture.add_region(r.va, r.bytes)).collect())
 }
 
-/// Streams with their code, tasks, switches.
+/// Adds streams with their code, tasks, switches.
 fn fill(
     capture: &mut Capture,
     traces: Vec<Trace>,
@@ -321,7 +321,7 @@ fn fill(
         };
         let mut placed = Vec::new();
         if spaces.kernel {
-            // Before the rest: kcore may have been copied when something else was there.
+            // Before the rest: kcore may have been copied when there was different code.
             placed.extend_from_slice(bpf);
             placed.extend_from_slice(kernel);
             placed.extend(history.pokes.iter().zip(&poked).map(|((t, va, _, _), &region)| Placed {
@@ -346,7 +346,7 @@ fn fill(
     capture.tasks = names.all();
 }
 
-/// A stream for each CPU up to the last, so that numbers of CPUs stay what they are.
+/// A stream for each CPU up to the last, so that CPU numbers are preserved.
 fn with_gaps(traces: Vec<Trace>) -> Vec<Trace> {
     const MOST: u32 = 1024;
     let cpus: Vec<u32> = traces.iter().filter_map(|t| t.cpu).collect();
@@ -358,7 +358,7 @@ fn with_gaps(traces: Vec<Trace>) -> Vec<Trace> {
     (0..=last).map(|cpu| traces.next_if(|t| t.cpu == Some(cpu)).unwrap_or_else(|| empty(cpu))).collect()
 }
 
-/// Enters the switches of one stream; returns who runs first, where that is all that is known.
+/// Adds the switches of one stream. Returns the task that runs first, if only that is known.
 #[allow(clippy::too_many_arguments)]
 fn switches(
     trace: &Trace,
@@ -396,7 +396,7 @@ fn switches(
     first
 }
 
-/// Names of threads in time.
+/// Names of threads over time.
 struct Names(BTreeMap<Thread, Vec<(u64, String)>>);
 
 impl Names {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! perf's records, in both directions.
 //!
-//! Each is a head of eight bytes (type, misc, size), a body, and, if the event's attributes ask for it
-//! (`sample_id_all`), a [`Trailer`] that says who, when and where. Types below 64 are the kernel's
-//! (`enum perf_event_type` in include/uapi/linux/perf_event.h), from 64 on perf's own
-//! (tools/lib/perf/include/perf/event.h). A type not known here is [`Record::Other`], as readers of perf.data
-//! must pass over what later versions add.
+//! Each is a head of eight bytes (type, misc, size), a body, and, if the event's attributes request it
+//! (`sample_id_all`), a [`Trailer`] with task, time and CPU. Types below 64 are the kernel's (`enum perf_event_type` in
+//! include/uapi/linux/perf_event.h), from 64 on perf's own (tools/lib/perf/include/perf/event.h). An unknown type is
+//! [`Record::Other`], because readers of perf.data must skip record types of later versions.
 
 use super::bytes::{Fields, Put};
 
@@ -34,7 +33,7 @@ const FEATURE: u32 = 80;
 const COMPRESSED: u32 = 81;
 const COMPRESSED2: u32 = 83;
 
-/// Who was on the CPU: bits of the head's `misc`.
+/// Privilege mode of the CPU: bits of the head's `misc`.
 const CPUMODE: u16 = 7;
 /// `misc` of kernel code.
 pub(crate) const KERNEL: u16 = 1;
@@ -52,7 +51,7 @@ const BUILD_ID_SIZE: u16 = 1 << 15;
 const PROT_CODE: u32 = 5;
 const PROT_EXEC: u32 = 4;
 
-/// Bits of `perf_event_attr::sample_type` that the trailer knows, in its order.
+/// Bits of `perf_event_attr::sample_type` that define the trailer, in its order.
 pub(crate) mod sample {
     pub const IP: u64 = 1;
     pub const TID: u64 = 1 << 1;
@@ -81,15 +80,15 @@ pub(crate) mod sample {
 
 /// Flags of an AUX record.
 pub(crate) mod aux {
-    /// The buffer was full: what came after is lost.
+    /// The buffer was full. Later data is lost.
     pub const TRUNCATED: u64 = 1;
     /// Newer data overwrote older: a snapshot.
     pub const OVERWRITE: u64 = 2;
-    /// The data have gaps.
+    /// The data has gaps.
     pub const PARTIAL: u64 = 4;
 }
 
-/// Who, when, where (`struct sample_id`).
+/// Task, time and CPU (`struct sample_id`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Trailer {
     pub pid: Option<u32>,
@@ -132,7 +131,7 @@ impl Trailer {
         Some(trailer)
     }
 
-    /// The same at the beginning of a sample; leaves what comes behind.
+    /// Reads the trailer's fields at the start of a sample, and leaves the fields after them.
     pub fn of_sample(kind: u64, from: &mut Fields<'_>) -> Option<Self> {
         let mut trailer = Self::default();
         let has = |bit| kind & bit != 0;
@@ -184,7 +183,7 @@ impl Trailer {
     }
 }
 
-/// A file, or memory without one, mapped for code.
+/// A mapping for code: a file, or memory without one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Mapped {
     pub pid: u32,
@@ -195,7 +194,7 @@ pub(crate) struct Mapped {
     pub path: String,
     /// Empty when the record states none.
     pub build_id: Vec<u8>,
-    /// Kernel code, not a process's.
+    /// True for kernel code.
     pub kernel: bool,
 }
 
@@ -207,20 +206,20 @@ pub(crate) struct TimeConv {
     pub zero: u64,
 }
 
-/// Trace bytes that follow their record.
+/// Trace data that follows its record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Auxtrace {
     pub size: u64,
-    /// Where they begin in the stream.
+    /// Its offset in the stream.
     pub offset: u64,
-    /// A TSC from about then, for what TSC packets leave out of it.
+    /// A TSC from about that time, for the bits that TSC packets omit.
     pub reference: u64,
     pub idx: u32,
     pub tid: u32,
     pub cpu: u32,
 }
 
-/// One record's body.
+/// A record's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record<'a> {
     Mmap(Mapped),
@@ -229,7 +228,7 @@ pub(crate) enum Record<'a> {
     Lost {
         lost: u64,
     },
-    /// Samples alone were lost.
+    /// Only samples were lost.
     LostSamples {
         lost: u64,
     },
@@ -263,7 +262,7 @@ pub(crate) enum Record<'a> {
     Switch {
         out: bool,
     },
-    /// `pid`, `tid`: who enters if `out`, else who left.
+    /// `pid`, `tid`: the task that enters if `out`, else the one that left.
     SwitchCpuWide {
         out: bool,
         pid: u32,
@@ -306,7 +305,7 @@ pub(crate) enum Record<'a> {
 pub(crate) struct Head {
     pub kind: u32,
     pub misc: u16,
-    /// Of the whole record.
+    /// Size of the whole record, bytes.
     pub size: u16,
 }
 
@@ -318,14 +317,14 @@ impl Head {
         Some(Self { kind: f.u32()?, misc: f.u16()?, size: f.u16()? })
     }
 
-    /// Whether a trailer may follow the body.
+    /// Returns true if a trailer may follow the body.
     pub fn has_trailer(self) -> bool {
         self.kind < OWN && self.kind != SAMPLE
     }
 }
 
-/// Reads a record, `body` being what follows the head. `sample_type` is that of its event's attributes, for records other
-/// than samples 0 without `sample_id_all`. `None` when it is too short for its type.
+/// Parses a record; `body` follows the head. `sample_type` is that of its event's attributes; for records other than
+/// samples, 0 without `sample_id_all`. `None` when it is too short for its type.
 pub(crate) fn parse(head: Head, body: &[u8], sample_type: u64) -> Option<(Record<'_>, Trailer)> {
     let mut trailer = Trailer::default();
     let mut f = Fields(body);
@@ -522,7 +521,7 @@ impl Record<'_> {
                 (AUXTRACE, 0)
             }
             Self::TimeConv(t) => {
-                // Since Linux 5.8 with the counter's width, and whether the conversion holds.
+                // Since Linux 5.8 with the counter's width, and a flag for a valid conversion.
                 [t.shift, t.mult, t.zero, 0, u64::MAX, 1].iter().for_each(|word| out.u64(*word));
                 (TIME_CONV, 0)
             }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which process's code a stream runs over, where.
+//! Finds the process to which each stretch of a stream's user code belongs.
 //!
-//! Three kinds of recordings, told apart by the packets and the switch records:
+//! There are three kinds of recordings, distinguished by the packets and the switch records:
 //!
-//! - **Kernel and all of a CPU.** PIP packets name the address space (CR3). Addresses of user code that packets
-//!   state are evidence of whose space it is: the process that ran at that time by the switch records. What is
-//!   seen just beside a switch may be ascribed wrongly, so few pieces of evidence against many do not count.
+//! - **Kernel and all of a CPU.** PIP packets state the address space (CR3). Addresses of user code in packets are
+//!   evidence of the process to which the space belongs: the one that ran at that time by the switch records. Close to
+//!   a switch an address may be assigned to the wrong process, so a few pieces of evidence against many are ignored.
 //!   Tasks change where the flow enters `__switch_to`; each switch record belongs to the entry nearest in time.
-//! - **User code only.** There are no PIPs, but tracing goes off and on again (TIP.PGE) around each stay in the
-//!   kernel. Where another process than before runs at a TIP.PGE, a *turn* is noted: from that stream offset on the
-//!   code is that of a made-up address space, one for each program of each process.
-//! - **Single tasks with the kernel.** PIPs name the space, but the kernel switches the trace off before it enters
-//!   `__switch_to`: tasks turn at TIP.PGE.
+//! - **User code only.** There are no PIPs, but tracing goes off and on again (TIP.PGE) around each stay in the kernel.
+//!   If a different process runs at a TIP.PGE, a *turn* is recorded: from that stream offset on the code is that of an
+//!   artificial address space, one for each program of each process.
+//! - **Single tasks with the kernel.** PIPs state the space, but the kernel switches the trace off before it enters
+//!   `__switch_to`: tasks change at TIP.PGE.
 
 use std::collections::BTreeMap;
 
@@ -22,19 +22,19 @@ use super::streams::Trace;
 use super::tasks::{History, Thread};
 use super::timeline::walk;
 
-/// Pieces of evidence that suffice, and the part of all for a space that does.
+/// Number of pieces of evidence that suffices for a space, and the required fraction of all.
 const MANY: u64 = 8;
 const PART: u64 = 20;
 
 /// CR3 without flags and PCID.
 const CR3_BASE: u64 = 0x000f_ffff_ffff_f000;
 
-/// A place in a stream where another task goes on.
+/// A place in a stream where another task continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TurnAt {
     pub offset: u64,
     pub ns: u64,
-    /// Address space from there on; none where PIPs tell it.
+    /// Address space from there on; `None` if PIPs state it.
     pub asid: Option<u64>,
     pub thread: Thread,
 }
@@ -45,30 +45,30 @@ pub(crate) struct Use {
     pub asid: u64,
     /// Index into [`History::lives`].
     pub life: usize,
-    /// Since when it is seen there.
+    /// Time from which it is seen there, ns.
     pub ns: u64,
 }
 
-/// What a stream's packets tell.
+/// The result of searching a stream's packets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Spaces {
     pub uses: Vec<Use>,
     pub turns: Vec<TurnAt>,
-    /// Offsets of the times asked for.
+    /// Offsets of the requested times.
     pub offsets: Vec<u64>,
-    /// Whether kernel code was traced.
+    /// True if kernel code was traced.
     pub kernel: bool,
     pub first_ns: u64,
 }
 
-/// The address space made up for a program.
+/// The artificial address space of a program.
 fn made_up(life: usize) -> u64 {
     (life as u64 + 1) << 13
 }
 
-/// Goes through a stream. `ns` turns perf's time into the run's; `wanted` are times of the run in order, whose
-/// offsets are wanted: of the first packet that is not before them. `entries`: the flow's entries of `__switch_to`
-/// tell where tasks change.
+/// Searches a stream. `ns` converts perf's time to the run's. `wanted` are sorted times of the run; the offset of the
+/// first packet at or after each is returned. If `entries` is true, tasks change at the flow's entries of
+/// `__switch_to`.
 pub(crate) fn find(
     trace: &Trace,
     history: &History<'_>,
@@ -111,7 +111,7 @@ pub(crate) fn find(
         let Some(ip) = ip else { return };
         spaces.kernel |= ip >> 63 == 1;
         let Some((thread, life)) = who.at(now) else { return };
-        // Without entries to go by, a kernel's tasks change at the first address after the record.
+        // Without such entries, a kernel's tasks change at the first address after the record.
         let begins = begins || cr3.is_some() && !entries && history.cpu_wide;
         if begins && turns.last().is_none_or(|t| (t.thread, t.asid) != (thread, life.map(made_up))) {
             let asid = life.map(made_up);
@@ -149,11 +149,11 @@ pub(crate) fn find(
     spaces
 }
 
-/// Who runs on a stream at which time of the run.
+/// The task that runs on a stream at each time of the run.
 struct Who<'h> {
     /// (time, thread) in order of time.
     turns: Vec<(u64, Thread)>,
-    /// Who runs before.
+    /// The task that runs before.
     first: Option<Thread>,
     /// Programs of each process in order of time: (time, life).
     lives: BTreeMap<u32, Vec<(u64, usize)>>,
@@ -177,7 +177,7 @@ impl<'h> Who<'h> {
             (None, None) => {}
         }
         if turns.is_empty() && first.is_none() && lives.len() == 1 {
-            // Nobody else is known.
+            // No other task is known.
             first = lives.keys().next().map(|&pid| (pid, pid));
         }
         Self { turns, first, lives, history }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Trace bytes put together: perf writes each CPU's (or thread's) AUX buffer piece by piece.
+//! Joins trace data: perf writes each CPU's (or thread's) AUX buffer piece by piece.
 //!
-//! Where data are missing (the buffer was full, a snapshot begins, a piece is not in the file) an OVF packet takes
-//! their place, which is what a processor says of data that it lost; the piece behind it counts from its first PSB.
+//! Missing data (the buffer was full, a snapshot begins, a piece is not in the file) is replaced by an OVF packet, by
+//! which a processor reports data that it lost. The piece after it counts from its first PSB.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,18 @@ use super::tasks::History;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Trace {
     pub cpu: Option<u32>,
-    /// Thread id, where threads were traced one by one.
+    /// Thread id, if threads were traced individually.
     pub tid: Option<u32>,
     pub pt: Vec<u8>,
-    /// Places where data are missing.
+    /// Number of places with missing data.
     pub losses: usize,
 }
 
 const NONE: u32 = u32::MAX;
 
-/// Puts the pieces together, CPUs first, then threads, in order of their numbers.
+/// Joins the pieces, CPUs first, then threads, in order of their numbers.
 pub(crate) fn assemble(mut pieces: Vec<(Auxtrace, &[u8])>, history: &History<'_>) -> Vec<Trace> {
-    // Pieces of a buffer come in order; offsets say so where another order slipped in.
+    // Pieces of a buffer come in order; the offsets show any other order.
     pieces.sort_by_key(|(a, _)| (a.cpu, if a.cpu == NONE { a.tid } else { 0 }, a.offset));
     let mut traces: BTreeMap<(u32, u32), (Trace, u64)> = BTreeMap::new();
     for (head, bytes) in pieces {

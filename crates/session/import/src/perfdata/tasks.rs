@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who ran when on each CPU, what the processes had mapped, and what changed in the kernel: the records in order
-//! of time.
+//! Sorts the records by time: the tasks that ran on each CPU, the processes' mappings, and changes in the kernel.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +11,16 @@ use super::record::{Mapped, Record, Trailer, sample};
 /// A thread: (thread id, process id).
 pub(crate) type Thread = (u32, u32);
 
-/// A task takes a CPU.
+/// A task switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Turn {
-    /// perf's time.
+    /// perf's time, ns.
     pub ns: u64,
     pub prev: Option<Thread>,
     pub next: Thread,
 }
 
-/// One program in one process: from `execve` (or `fork`) to the next or to the end.
+/// One program in one process: from `execve` (or `fork`) to the next one or to the end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Life {
     pub pid: u32,
@@ -38,37 +37,37 @@ pub(crate) struct Name {
     pub comm: String,
 }
 
-/// Everything that happened.
+/// All events of the recording.
 #[derive(Debug, Default)]
 pub(crate) struct History<'a> {
-    /// By CPU.
+    /// Task switches by CPU, in order of time.
     pub turns: BTreeMap<u32, Vec<Turn>>,
-    /// Whether switches were recorded for whole CPUs, not only for some tasks.
+    /// True if switches were recorded for whole CPUs, not only for some tasks.
     pub cpu_wide: bool,
     pub lives: Vec<Life>,
     pub names: Vec<Name>,
     pub kernel_maps: Vec<Mapped>,
-    /// (time, address, old, new).
+    /// Changes of code: (time, address, old, new).
     pub pokes: Vec<(u64, u64, &'a [u8], &'a [u8])>,
-    /// (address, length, name) of code that came while recording.
+    /// Code that appeared during the recording: (address, length, name).
     pub symbols: Vec<(u64, u32, String)>,
-    /// Records that perf lost.
+    /// Number of records that perf lost.
     pub lost: u64,
-    /// Losses of trace data by CPU (or thread): the stream offset behind which data are missing, and why.
+    /// Losses of trace data by CPU (or thread): the stream offset after which data is missing, and the reason.
     pub gaps: Vec<(Option<u32>, Option<u32>, u64, u64)>,
     /// The process of each thread.
     pub process_of: BTreeMap<u32, u32>,
 }
 
-/// The word for kernel threads and the idle task in records.
+/// The id of kernel threads and the idle task in records.
 const NOBODY: u32 = u32::MAX;
 
-/// Goes through the records, which are put in order of time first: those without a time are from before the
+/// Builds the history from the records, which are sorted by time first. Records without a time are from before the
 /// recording.
 pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> History<'a> {
     events.sort_by_key(|e| e.trailer.time.unwrap_or(0));
     let mut h = History::default();
-    // The life that each process is in.
+    // The current life of each process.
     let mut now: BTreeMap<u32, usize> = BTreeMap::new();
     for Event { record, trailer, attr } in events {
         let ns = trailer.time.unwrap_or(0);
@@ -140,8 +139,8 @@ impl History<'_> {
         self.lives.len() - 1
     }
 
-    /// Adds a turn unless the same is known: a switch is told when a task leaves and when the next comes, and maybe
-    /// by sched_switch as well. The first word counts, as it comes before the switch itself.
+    /// Adds a turn unless it is known. A switch is recorded when a task leaves, when the next one comes, and possibly
+    /// by sched_switch as well. The first record counts, because it comes before the switch itself.
     fn turn(&mut self, cpu: u32, turn: Turn) {
         let turns = self.turns.entry(cpu).or_default();
         if turns.last().is_none_or(|last| last.next != turn.next) {
@@ -150,7 +149,7 @@ impl History<'_> {
     }
 }
 
-/// A sample of the tracepoint sched:sched_switch: its fields lie where they have lain since Linux 4.14
+/// Reads a sample of the tracepoint sched:sched_switch. Its fields have been at the same offsets since Linux 4.14
 /// (`prev_comm`, 16 bytes, at 8; `prev_pid` 24, `next_comm` 40, `next_pid` 56).
 fn sched_switch(
     body: &[u8],

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which time it is at which offset of a stream, from its timing packets alone.
+//! Maps offsets of a stream to times, from its timing packets alone.
 
 use kprism_flow::clock::{Clock, ClockConfig};
 use kprism_pt::{Packet, PacketReader};
 
-/// Calls `each` with the offset of every packet, the packet, and the time as of the packets before it (0 before
-/// the first TSC). Goes on at the next PSB where bytes are no packet.
+/// Calls `each` with the offset of every packet, the packet, and the time according to the packets before it (0 before
+/// the first TSC). After invalid bytes it continues at the next PSB.
 pub(crate) fn walk(pt: &[u8], clock: ClockConfig, mut each: impl FnMut(usize, Packet, u64)) {
     let mut clock = Clock::new(clock);
     let mut reader = PacketReader::new(pt);
@@ -29,7 +29,7 @@ pub(crate) fn walk(pt: &[u8], clock: ClockConfig, mut each: impl FnMut(usize, Pa
     }
 }
 
-/// The times at these offsets, which must be in order. At a PSB it is the time that its PSB+ states.
+/// The times at these sorted offsets. At a PSB it is the time in its PSB+.
 pub(crate) fn times_at(pt: &[u8], clock: ClockConfig, offsets: &[u64]) -> Vec<u64> {
     let mut times = Vec::with_capacity(offsets.len());
     let mut in_psb = false;
@@ -49,7 +49,7 @@ pub(crate) fn times_at(pt: &[u8], clock: ClockConfig, offsets: &[u64]) -> Vec<u6
     times
 }
 
-/// The first TSC packet's value; 1 without any, as perf takes 0 for none.
+/// The value of the first TSC packet; 1 if there is none, because perf takes 0 for none.
 pub(crate) fn first_tsc(pt: &[u8]) -> u64 {
     let mut reader = PacketReader::new(pt);
     while reader.resync().is_some() {

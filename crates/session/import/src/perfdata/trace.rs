@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tracepoints in perf.data: `perf record -e 'sched:*'`, `perf sched record`, `perf trace record`.
 //!
-//! In: the bytes of a perf.data, file or pipe, with the formats of its tracepoints (`HEADER_TRACING_DATA`) and samples
-//! with raw data. Out: events of ftrace in order of time, beside them names of tasks as they change. What was lost is
-//! told where perf noted it. A sample's record is the one the ring buffer would have; who ran and where is the sample's.
+//! Input: the bytes of a perf.data, file or pipe, with the formats of its tracepoints (`HEADER_TRACING_DATA`) and
+//! samples with raw data. Output: ftrace's events in order of time, and the changes of tasks' names. Losses are
+//! reported where perf recorded them. A sample's raw record equals that of the ring buffer; task and CPU come from the
+//! sample.
 
 use std::fs;
 use std::io::Read as _;
@@ -21,24 +22,24 @@ use super::bytes::Fields;
 use super::file::{self, Contents};
 use super::record::{Record, Trailer, sample};
 
-/// What a perf.data says of tracepoints.
+/// The tracepoints in a perf.data.
 #[derive(Debug, Default)]
 pub struct Trace<'a> {
-    /// Formats, and names of tasks, as trace-cmd has them.
+    /// Formats, and names of tasks, in trace-cmd's form.
     pub dat: Dat<'a>,
-    /// Release of the kernel, if told.
+    /// Release of the kernel, if known.
     pub release: String,
-    /// The command that was recorded, if told.
+    /// The recorded command, if known.
     pub command: Vec<String>,
     /// Name of the clock.
     pub clock: String,
     /// Names of tasks and their processes: time, thread, process, name.
     pub names: Vec<(u64, u32, u32, String)>,
-    /// Samples of events that are no tracepoints.
+    /// Number of samples of events that are no tracepoints.
     pub others: u64,
-    /// What was passed over.
+    /// Notes on skipped data.
     pub notes: Vec<String>,
-    /// In order of time.
+    /// Samples in order of time.
     samples: Vec<Sample<'a>>,
 }
 
@@ -46,15 +47,15 @@ pub struct Trace<'a> {
 struct Sample<'a> {
     ns: u64,
     cpu: u32,
-    /// Thread; `None` for what was lost.
+    /// Thread id; `None` for a loss.
     tid: Option<u32>,
-    /// Process.
+    /// Process id.
     pid: u32,
     lost: u64,
     record: &'a [u8],
 }
 
-/// Unpacks what perf compressed in a file (`perf record -z`); empty if it did not.
+/// Unpacks records that perf compressed in a file (`perf record -z`); empty if there are none.
 #[must_use]
 pub fn unpack(bytes: &[u8]) -> Vec<u8> {
     let mut contents = Contents::default();
@@ -62,7 +63,7 @@ pub fn unpack(bytes: &[u8]) -> Vec<u8> {
     if contents.compressed.is_empty() { Vec::new() } else { file::unpack(&contents.compressed).0 }
 }
 
-/// Whether a path, a file or perf's folder, holds tracepoints and no Intel PT.
+/// Returns true if a path, a file or perf's folder, holds tracepoints and no Intel PT.
 #[must_use]
 pub fn detect(path: &Path) -> bool {
     let (file, mut head) = (data(path), [0; 8]);
@@ -70,12 +71,12 @@ pub fn detect(path: &Path) -> bool {
     begins && head == *super::MAGIC && fs::read(&file).is_ok_and(|bytes| is_trace(&bytes))
 }
 
-/// The file of perf's folder.
+/// The data file in perf's folder.
 fn data(path: &Path) -> PathBuf {
     if path.is_dir() { path.join("data") } else { path.to_owned() }
 }
 
-/// Copies it into a run: `streams/ftrace/perf.data`, `symbols/kallsyms`. What is missing is told.
+/// Copies the file into a run: `streams/ftrace/perf.data`, `symbols/kallsyms`. Missing parts are reported.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -101,7 +102,7 @@ pub fn copy(
     Ok(if parts { vec![note.to_owned()] } else { Vec::new() })
 }
 
-/// Whether a perf.data is one of tracepoints, and not of Intel PT.
+/// Returns true if a perf.data holds tracepoints, and no Intel PT.
 fn is_trace(bytes: &[u8]) -> bool {
     if !bytes.starts_with(super::MAGIC) {
         return false;
@@ -112,10 +113,10 @@ fn is_trace(bytes: &[u8]) -> bool {
     contents.header.tracing.is_some() && !traced && contents.traces.is_empty()
 }
 
-/// Reads a file. `unpacked` is what [`unpack`] makes of it.
+/// Reads a file. `unpacked` is the result of [`unpack`].
 ///
 /// # Errors
-/// There are no formats to tell what the samples mean.
+/// The formats of the samples are missing.
 pub fn read<'a>(bytes: &'a [u8], unpacked: &'a [u8]) -> Result<Trace<'a>, kprism_ftrace::FtraceError> {
     let mut contents = Contents::default();
     file::read(bytes, &mut contents);
@@ -132,14 +133,15 @@ pub fn read<'a>(bytes: &'a [u8], unpacked: &'a [u8]) -> Result<Trace<'a>, kprism
         notes,
         ..Trace::default()
     };
-    // What perf adds up for each event at the end of a recording has been told by the kernel already, as far as it could.
+    // perf's totals of losses for each event at the end of a recording repeat those that the kernel reported, as far as
+    // it could.
     let (mut told, mut summed) = (0u64, 0u64);
     for event in events {
         let Trailer { pid, tid, time, cpu, .. } = event.trailer;
         let (ns, cpu) = (time.unwrap_or(0), cpu.unwrap_or(0));
         match event.record {
             Record::Sample(body) => {
-                // What was traced says itself which event it is.
+                // A tracepoint's record states its own event.
                 let attr = header.attrs.get(event.attr.unwrap_or(0));
                 match attr.and_then(|attr| raw(attr, body)).filter(|record| record.len() >= 8) {
                     Some(record) => {
@@ -171,19 +173,19 @@ pub fn read<'a>(bytes: &'a [u8], unpacked: &'a [u8]) -> Result<Trace<'a>, kprism
 }
 
 impl<'a> Trace<'a> {
-    /// Samples of tracepoints and places of losses.
+    /// Number of samples of tracepoints, and of losses.
     #[must_use]
     pub fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    /// Threads and their processes.
+    /// Thread ids with their process ids.
     pub fn groups(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.samples.iter().filter_map(|sample| Some((sample.tid?, sample.pid)))
     }
@@ -211,7 +213,7 @@ mod read_format {
     pub const LOST: u64 = 16;
 }
 
-/// A sample's raw data: what comes before them is passed over.
+/// A sample's raw data.
 fn raw<'a>(attr: &Attr, body: &'a [u8]) -> Option<&'a [u8]> {
     let has = |bit| attr.sample_type & bit != 0;
     if !has(sample::RAW) {
@@ -227,7 +229,7 @@ fn raw<'a>(attr: &Attr, body: &'a [u8]) -> Option<&'a [u8]> {
     f.take(size as usize)
 }
 
-/// Passes over what a sample has between its period and its raw data.
+/// Skips a sample's fields between its period and its raw data.
 pub(super) fn skip_to_raw(attr: &Attr, f: &mut Fields<'_>) -> Option<()> {
     if attr.sample_type & sample::READ != 0 {
         skip_counts(attr, f)?;
@@ -239,7 +241,7 @@ pub(super) fn skip_to_raw(attr: &Attr, f: &mut Fields<'_>) -> Option<()> {
     Some(())
 }
 
-/// Passes over what a sample has counted (`PERF_SAMPLE_READ`).
+/// Skips a sample's counters (`PERF_SAMPLE_READ`).
 fn skip_counts(attr: &Attr, f: &mut Fields<'_>) -> Option<()> {
     let asked = |bit| u64::from(attr.read_format & bit != 0);
     let times = asked(read_format::TOTAL_TIME_ENABLED) + asked(read_format::TOTAL_TIME_RUNNING);

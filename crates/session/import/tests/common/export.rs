@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A small perf.data made by the export; the fuzzer's seeds are made of it as well.
+//! A small perf.data made by the export. The fuzzer's seeds are derived from it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use kprism_image::sideband;
 use kprism_import::perfdata::export::{Source, export};
 use kprism_pt::{IpPayload, Packet};
 
-/// Two CPUs, of which one switches from task 7 to task 8; some code of the kernel, which changes, and of task 7.
+/// Two CPUs, one of which switches from task 7 to task 8; some kernel code, which changes, and some code of task 7.
 pub fn small(dir: &Path) -> PathBuf {
     let mut pt = Vec::new();
     for (tsc, cr3) in [(1000, 0x1000), (2000, 0x2000)] {
@@ -68,7 +68,7 @@ pub fn small(dir: &Path) -> PathBuf {
     out
 }
 
-/// The same as it goes through a pipe; with `pack`, all records but the first few and the traces compressed.
+/// The file as data from a pipe. With `pack`, the traces and all records but the first few are compressed.
 pub fn piped(data: &[u8], pack: bool) -> Vec<u8> {
     let word = |at: usize| u64::from_le_bytes(data[at..at + 8].try_into().unwrap()) as usize;
     let record = |out: &mut Vec<u8>, kind: u32, body: &[u8]| {

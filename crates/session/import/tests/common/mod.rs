@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real captures, where the machine has them, and their decode through the flow decoder.
+//! Real captures, if the machine has them, and their decoding by the flow decoder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -8,18 +8,18 @@ use crate::html::HtmlError;
 use crate::table::{Cell, Table};
 use kprism_profile::units::{duration, grouped};
 
-/// What was measured, for the head of the page.
+/// The recording's data for the head of the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
     /// The command; untrusted.
     pub command: String,
     /// The kernel's release.
     pub kernel: String,
-    /// Only the flow of user code was traced.
+    /// True if only the flow of user code was traced.
     pub user_only: bool,
 }
 
-/// Cells as the page shows them.
+/// Cells in the form for the page.
 struct Rows {
     heads: Vec<String>,
     rows: Vec<Vec<(bool, String)>>,
@@ -62,7 +62,7 @@ fn section(sweep: &Sweep, trf: &[Option<f64>]) -> Section {
     Section { title, says, plot: plot::svg(sweep, trf), table: Rows::new(&sweep_table(sweep, trf)) }
 }
 
-/// The page as one file.
+/// Renders the page as one file.
 ///
 /// # Errors
 /// [`HtmlError::Template`], which does not depend on the data.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One sweep as a picture: trace size on the left axis, temporal resolution factor on the right, over the setting.
+//! Plots one sweep: trace size on the left axis, temporal resolution factor on the right, over the setting.
 //!
-//! Settings are powers of two and TRF spans many decades, so both their axes are logarithmic; what has no logarithm
-//! (no threshold, a TRF of 0) stands one step below the smallest that has. Static SVG, drawn with the classes of
-//! the page around it.
+//! Settings are powers of two and TRF spans many decades, so both axes are logarithmic. Values without a logarithm (no
+//! threshold, a TRF of 0) are plotted one step below the smallest other value. The plot is static SVG, which uses the
+//! classes of the page around it.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ const RIGHT: f64 = 84.0;
 const TOP: f64 = 18.0;
 const BOTTOM: f64 = 58.0;
 
-/// A point of a line: place on the page, what it says when pointed at.
+/// A point of a line: its position on the page, and its tooltip.
 type Point = (f64, f64, String);
 
 /// A linear scale onto the page's height.
@@ -33,7 +33,7 @@ impl Scale {
     }
 }
 
-/// The picture of `sweep`, an `svg` element.
+/// The plot of `sweep` as an `svg` element.
 pub fn svg(sweep: &Sweep, trf: &[Option<f64>]) -> String {
     let valued: Vec<_> = sweep
         .steps
@@ -52,7 +52,7 @@ pub fn svg(sweep: &Sweep, trf: &[Option<f64>]) -> String {
 
     let sizes: Vec<f64> = sweep.steps.iter().map(|(_, c)| c.bytes() as f64).collect();
     let (smallest, largest) = (fold(&sizes, f64::min), fold(&sizes, f64::max));
-    // From 0 on, unless the line would be flat then.
+    // The axis starts at 0, unless the line would then be flat.
     let from = if smallest > 0.75 * largest { smallest - (largest - smallest) } else { 0.0 };
     let step = round_step((largest - from) / 5.0);
     let size = Scale { low: (from / step).floor() * step, high: ((largest / step).floor() + 1.0) * step };
@@ -124,7 +124,7 @@ fn fold(values: &[f64], f: impl Fn(f64, f64) -> f64) -> f64 {
     values.iter().copied().reduce(f).unwrap_or(0.0)
 }
 
-/// Where a value stands on the horizontal axis, in powers of two.
+/// The position of a value on the horizontal axis, in powers of two.
 fn place(setting: Setting, value: u64) -> f64 {
     match (setting, value) {
         (Setting::Mtc, n) => n as f64,
@@ -133,7 +133,7 @@ fn place(setting: Setting, value: u64) -> f64 {
     }
 }
 
-/// What stands below the axis.
+/// The label below the axis.
 fn short(setting: Setting, value: u64) -> String {
     match setting {
         Setting::Psb if value >= 1 << 20 && value.is_multiple_of(1 << 20) => format!("{}M", value >> 20),
@@ -144,13 +144,13 @@ fn short(setting: Setting, value: u64) -> String {
     }
 }
 
-/// The smallest of 1, 2, 5 · 10^n that is not below.
+/// The smallest of 1, 2, 5 · 10^n that is at least `at_least`.
 fn round_step(at_least: f64) -> f64 {
     let ten = 10f64.powf(at_least.max(1.0).log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * ten).find(|&s| s >= at_least).unwrap_or(10.0 * ten)
 }
 
-/// `text` is markup: numbers and words of this file only.
+/// Writes a label. `text` is markup: numbers and words of this file only.
 fn label(out: &mut String, class: &str, x: f64, y: f64, text: &str) {
     let _ = writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>");
 }

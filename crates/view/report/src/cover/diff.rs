@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two runs' coverage, line by line, and coverage of the lines that a patch adds.
+//! Compares two runs' coverage line by line, and shows the coverage of the lines that a patch adds.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use super::takes;
 use crate::table::{Cell, Table};
 use kprism_profile::units::grouped;
 
-/// What became of the lines of a file.
+/// Changes in the lines of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
     /// Executed in the new run only.
     pub gained: Vec<u32>,
     /// Executed in the old run only.
     pub lost: Vec<u32>,
-    /// Executed in both, another number of times.
+    /// Number of lines executed in both runs, with different counts.
     pub changed: u64,
 }
 
-/// The changes by file, as far as there are any.
+/// The changes by file; files without changes are absent.
 pub fn changes(old: &Cover, new: &Cover, filter: Option<&str>) -> BTreeMap<String, Change> {
     let mut changes: BTreeMap<String, Change> = BTreeMap::new();
     let mut counts: BTreeMap<(&str, u32), (i64, i64)> = BTreeMap::new();
@@ -73,7 +73,7 @@ pub fn table(changes: &BTreeMap<String, Change>) -> Table {
     Table::new(&columns, rows.collect())
 }
 
-/// `+3-5 +9`: neighbours as one.
+/// `+3-5 +9`: consecutive lines are joined.
 fn ranges(lines: &[u32], sign: char) -> String {
     let runs = lines.chunk_by(|a, b| a + 1 == *b);
     let words = runs.map(|run| match run {
@@ -83,10 +83,10 @@ fn ranges(lines: &[u32], sign: char) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Columns with numbers of lines may be long: people are shown so much of them, programs all.
+/// Width to which columns of line numbers are cut for people. Programs get all.
 const WIDEST: usize = 80;
 
-/// Cuts columns with numbers of lines at a blank, and says how many more there are.
+/// Cuts columns of line numbers at a blank, and adds the number of omitted ones.
 pub fn shorten(table: &mut Table) {
     let columns =
         table.columns.iter().map(|column| ["gained_lines", "lost_lines", "missed"].contains(&column.key));
@@ -104,8 +104,8 @@ pub fn shorten(table: &mut Table) {
     }
 }
 
-/// Lines that a patch adds, by file: a unified diff as git or diff write it, with prefixes (`a/`, `b/`) or without; of
-/// a merge (`diff --cc`) what no parent has.
+/// The lines that a patch adds, by file. The patch is a unified diff of git or diff, with prefixes (`a/`, `b/`) or
+/// without. Of a merge (`diff --cc`), the lines that no parent has.
 pub fn added(patch: &str) -> BTreeMap<String, Vec<u32>> {
     let mut files: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut file: Option<String> = None;
@@ -117,7 +117,7 @@ pub fn added(patch: &str) -> BTreeMap<String, Vec<u32>> {
                 old = name.split('\t').next().unwrap_or(name).to_owned();
             } else if let Some(name) = line.strip_prefix("+++ ") {
                 let name = name.split('\t').next().unwrap_or(name);
-                // git's prefixes are one part that differs; without them (--no-prefix) both names are the same.
+                // git's prefixes differ in one component. Without them (--no-prefix) both names are the same.
                 has_prefix = match old.as_str() {
                     "/dev/null" => name.starts_with("b/") || has_prefix,
                     old => old != name,
@@ -135,7 +135,7 @@ pub fn added(patch: &str) -> BTreeMap<String, Vec<u32>> {
         if line.starts_with('\\') {
             continue;
         }
-        // A sign for each side that it is compared with.
+        // One sign for each compared side.
         let signs = &line.as_bytes()[..left.olds.len().min(line.len())];
         let is_removed = signs.contains(&b'-');
         for (count, side) in left.olds.iter_mut().enumerate() {
@@ -161,10 +161,10 @@ pub fn added(patch: &str) -> BTreeMap<String, Vec<u32>> {
     files
 }
 
-/// Lines of a hunk that are still to come.
+/// Lines of a hunk not read yet.
 #[derive(Debug, Default)]
 struct Left {
-    /// Of each side that it is compared with: one, or the parents of a merge.
+    /// For each compared side: one, or the parents of a merge.
     olds: Vec<u32>,
     new: u32,
 }
@@ -175,7 +175,8 @@ impl Left {
     }
 }
 
-/// Lengths of the old sides, start and length of the new one: `@@ -1,2 +3,4 @@`, of a merge `@@@ -1,2 -1,3 +1,4 @@@`.
+/// Lengths of the old sides, and start and length of the new one: `@@ -1,2 +3,4 @@`, for a merge
+/// `@@@ -1,2 -1,3 +1,4 @@@`.
 fn hunk(line: &str) -> Option<(Vec<u32>, (u32, u32))> {
     let marks = line.bytes().take_while(|&letter| letter == b'@').count();
     if !(2..=MOST_PARENTS).contains(&marks) {
@@ -193,11 +194,12 @@ fn hunk(line: &str) -> Option<(Vec<u32>, (u32, u32))> {
     Some((olds, side(words.next()?, '+')?))
 }
 
-/// Longer rows of `@` are none of git's.
+/// git does not write longer rows of `@`.
 const MOST_PARENTS: usize = 17;
 
-/// Files of a patch that a filter takes, each with its source, if there is code of it. A patch names files from the top of
-/// its repository, which need not be the folder that paths are shown from: one of them may go on further up.
+/// The files of a patch that a filter selects, each with its source, if there is code of it. A patch names files
+/// relative to its repository, which need not be the folder to which displayed paths are relative. So one path may have
+/// additional leading components.
 pub fn found<'a>(
     cover: &'a Cover,
     added: &'a BTreeMap<String, Vec<u32>>,
@@ -225,30 +227,30 @@ pub fn found<'a>(
         .collect()
 }
 
-/// A file of a patch.
+/// A file in a patch.
 #[derive(Debug, Clone, Copy)]
 pub struct Patched<'a> {
-    /// As the patch names it.
+    /// Its path in the patch.
     pub path: &'a str,
-    /// Lines that are added.
+    /// The added lines.
     pub lines: &'a [u32],
     /// Its coverage.
     pub source: Option<&'a Source>,
 }
 
-/// Numbers of a whole patch.
+/// Totals of a patch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PatchTotals {
-    /// Lines added.
+    /// Number of lines added.
     pub added: u64,
-    /// Those with code, and executed ones.
+    /// Number of those with code, and of those executed.
     pub lines: Ratio,
-    /// Files of which there is no code in the run.
+    /// Number of files without code in the run.
     pub unknown: u64,
 }
 
 impl PatchTotals {
-    /// For people.
+    /// The totals as text.
     pub fn to_text(self) -> String {
         let percent = self.lines.percent().map_or(String::new(), |percent| format!(" ({percent:.2}%)"));
         let (hit, all) = (grouped(self.lines.hit), grouped(self.lines.all));
@@ -261,7 +263,7 @@ impl PatchTotals {
         format!("{added} lines added, {all} of them with code: {hit} executed{percent}{unknown}")
     }
 
-    /// For programs.
+    /// The totals as JSON.
     pub fn to_json(self) -> serde_json::Value {
         serde_json::json!({
             "added": self.added, "lines": self.lines.all, "lines_hit": self.lines.hit,
@@ -285,7 +287,7 @@ pub fn patch_totals(files: &[Patched<'_>]) -> PatchTotals {
     totals
 }
 
-/// What was executed of the lines that a patch adds.
+/// A table of the executed lines among those that a patch adds.
 pub fn patch_table(files: &[Patched<'_>]) -> Table {
     let rows = files.iter().map(|&Patched { path, lines, source }| {
         let count = |line: u32| source.and_then(|source| count_of(source, line));
@@ -356,7 +358,7 @@ diff --git a/kernel/fork.c b/kernel/fork.c
         assert_eq!(added(patch), expected);
         let plain = "--- kernel/fork.c\n+++ kernel/fork.c\n@@ -1 +1,2 @@\n a\n+b\n";
         assert_eq!(added(plain), [("kernel/fork.c".to_owned(), vec![2])].into(), "--no-prefix");
-        // `git show` of a merge: the line that both parents lack is the merge's own.
+        // `git show` of a merge: a line that both parents lack was added by the merge itself.
         let merge = "\
 diff --cc a.c
 --- a/a.c

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Coverage as one HTML file: folders, files, functions, and every source file with its counts.
 //!
-//! In: a coverage, and the sources' text. Out: the page. It holds the text of a whole kernel's sources, so each file is
-//! deflated by itself and inflated by the browser when it is looked at: the page opens at once, whatever is in it.
+//! Input: coverage, and the sources' text. Output: the page. It holds the text of a whole kernel's sources, so each
+//! file is deflated separately and inflated by the browser when it is opened. So the page opens at once, whatever its
+//! size.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,18 +21,18 @@ use super::chosen;
 use super::source::outcomes;
 use crate::html::{HtmlError, page};
 
-/// A page, and what it could not hold.
+/// A page, and the number of sources that it lacks.
 #[derive(Debug)]
 pub struct Page {
     /// The file's text.
     pub html: String,
-    /// Source files it is about.
+    /// Number of source files.
     pub files: usize,
-    /// Those whose text could not be read.
+    /// Number of source files whose text could not be read.
     pub without_source: usize,
 }
 
-/// What the page's program is given.
+/// The input of the page's program.
 #[derive(Serialize)]
 struct Data<'a> {
     title: &'a str,
@@ -39,15 +40,15 @@ struct Data<'a> {
     objects: u32,
     root: Option<&'a str>,
     runs: &'a [String],
-    /// By file: path, then its [`numbers`], then of several runs the lines that each executed.
+    /// By file: path, its [`numbers`], and for several runs the lines that each executed.
     files: Vec<(&'a str, [u64; 8], Vec<u64>)>,
-    /// Deflated: by file, its functions' names, first lines, calls, blocks, executed blocks.
+    /// Deflated, by file: its functions' names, first lines, calls, blocks, executed blocks.
     functions: String,
     /// Deflated, by file: text, lines, branches.
     contents: Vec<String>,
 }
 
-/// The page of the files that `filter` takes. `text` reads a source file.
+/// Renders the page for the files that `filter` selects. `text` reads a source file.
 ///
 /// # Errors
 /// As [`crate::html::render`].
@@ -78,7 +79,7 @@ pub fn render(
     Ok(Page { html: page(title, css, js, &data)?, files: sources.len(), without_source })
 }
 
-/// Lines and executed ones, functions and called ones, branches and taken ones, calls and executed ones.
+/// Numbers of lines and executed ones, functions and called ones, branches and taken ones, calls and executed ones.
 fn numbers(source: &Source) -> [u64; 8] {
     let totals = source.totals();
     let (lines, functions, calls) = (totals.lines, totals.functions, totals.calls);
@@ -105,7 +106,7 @@ fn functions_of(source: &Source) -> Value {
     )
 }
 
-/// The contents of all files, made on all CPUs.
+/// The contents of all files, computed on all CPUs.
 fn contents(
     sources: &[&Source],
     runs: Option<&Runs>,
@@ -134,8 +135,8 @@ fn contents(
     (contents, has_text.into_iter().filter(|has_text| !has_text).count())
 }
 
-/// Lines as number, count, whether a part was not executed, runs; branches as line, kind, taken, executed: flat lists.
-/// Conditions by line, in words.
+/// The contents of a file as flat lists. Lines: number, count, whether a part was not executed, runs. Branches: line,
+/// kind, taken, executed. Conditions by line, as text.
 fn content(source: &Source, runs: Option<&Runs>, text: Option<String>) -> Value {
     let mut lines: Vec<Value> = Vec::with_capacity(source.lines.len() * 4);
     for line in &source.lines {
@@ -162,16 +163,16 @@ fn content(source: &Source, runs: Option<&Runs>, text: Option<String>) -> Value 
     })
 }
 
-/// JSON, deflated, in base64.
+/// Encodes JSON, deflated, in base64.
 fn packed(value: &Value) -> String {
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
-    // Into memory: neither can fail.
+    // Writing to memory cannot fail.
     let written = serde_json::to_writer(&mut encoder, value).is_ok();
     let bytes = if written { encoder.finish().unwrap_or_default() } else { Vec::new() };
     base64(&bytes)
 }
 
-/// RFC 4648.
+/// Encodes bytes in base64 (RFC 4648).
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A source file with the counts of its lines, as gcov shows it, for people and programs.
+//! A source file with the counts of its lines, as gcov shows it, as text and JSON.
 
 use std::fmt::Write;
 
@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use crate::table::Style;
 use kprism_profile::units::{grouped, printable};
 
-/// What to show.
+/// Options of the output.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a> {
     /// First and last line.
     pub lines: (u32, u32),
-    /// A line for each branch and call.
+    /// If true, a line for each branch and call.
     pub branches: bool,
-    /// Of several runs, which executed a line.
+    /// For several runs: the runs that executed each line.
     pub runs: Option<&'a Runs>,
 }
 
-/// What stands above the columns; the runs, by the numbers that stand for them.
+/// The heading above the columns, with the runs and their numbers.
 pub fn header(shown: Shown<'_>, style: Style) -> String {
     let mut out = String::new();
     for (number, name) in shown.runs.iter().flat_map(|runs| &runs.names).enumerate() {
@@ -35,10 +35,10 @@ pub fn header(shown: Shown<'_>, style: Style) -> String {
     out
 }
 
-/// Width of the column that tells runs.
+/// Width of the column with the runs.
 const RUNS: usize = 7;
 
-/// `1-3,7`: runs by their numbers from 1 on.
+/// Numbers of runs, from 1 on, as `1-3,7`.
 pub fn run_numbers(runs: &[u16]) -> String {
     let words = runs.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
         [one] => (one + 1).to_string(),
@@ -48,7 +48,7 @@ pub fn run_numbers(runs: &[u16]) -> String {
     words.collect::<Vec<_>>().join(",")
 }
 
-/// The text: count, branches taken, line number, source. `text` is the file's, if it could be read.
+/// The source as text: count, branches taken, line number, source. `text` is the file's, if it could be read.
 pub fn to_text(source: &Source, text: Option<&str>, shown: Shown<'_>, style: Style) -> String {
     let mut out = String::new();
     let texts: Vec<&str> = text.map(|text| text.lines().collect()).unwrap_or_default();
@@ -81,7 +81,7 @@ pub fn to_text(source: &Source, text: Option<&str>, shown: Shown<'_>, style: Sty
         };
         let _ = writeln!(out, "{painted}");
         if shown.branches {
-            // gcov numbers all ways of a line, of whichever function.
+            // gcov numbers all branches of a line together, over all functions.
             for (number, branch) in branches.iter().enumerate() {
                 let _ = writeln!(out, "{}", style.dim(&one(number, branch)));
             }
@@ -93,7 +93,7 @@ pub fn to_text(source: &Source, text: Option<&str>, shown: Shown<'_>, style: Sty
     out
 }
 
-/// Tabs as spaces: the columns before them shift the text.
+/// Replaces tabs by spaces, because the columns before them shift the text.
 fn spaces(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -120,7 +120,8 @@ fn head(function: &FunctionTotal) -> String {
     )
 }
 
-/// As gcov: `-` for no code, `#####` for never, `=====` for never what only exceptions reach, a star where a part was not executed.
+/// The count as in gcov: `-` for no code, `#####` for never executed, `=====` for never executed and reached only by
+/// exceptions, a star if a part was not executed.
 fn count(line: Option<&LineCount>) -> String {
     match line {
         None => "-".into(),
@@ -137,7 +138,7 @@ fn signed(count: i64) -> String {
     format!("{sign}{}", grouped(count.unsigned_abs()))
 }
 
-/// Branches taken, of those there are.
+/// Number of branches taken, and of all branches.
 fn taken(branches: &[BranchCount]) -> String {
     let all = branches.iter().filter(|branch| branch.way.is_branch());
     let (all, taken) = all.fold((0, 0), |(all, taken), b| (all + 1, taken + u32::from(b.taken != 0)));
@@ -159,7 +160,7 @@ fn one(number: usize, branch: &BranchCount) -> String {
     format!("{beginning} {done} {} of {} ({share:.1}%){how}", signed(branch.taken), signed(branch.executed))
 }
 
-/// What was seen of the conditions of a decision.
+/// The observed outcomes of a decision's conditions, as text.
 pub fn outcomes(index: usize, seen: Outcomes) -> String {
     let mut text = format!("decision {index}: {} of {} outcomes of conditions seen", seen.seen(), seen.all());
     for outcome in [true, false] {
@@ -172,7 +173,7 @@ pub fn outcomes(index: usize, seen: Outcomes) -> String {
     text
 }
 
-/// For programs.
+/// The source as JSON.
 pub fn to_json(path: &str, source: &Source, shown: Shown<'_>) -> Value {
     let within = |line: u32| (shown.lines.0..=shown.lines.1).contains(&line);
     let branch = |branch: &BranchCount| {

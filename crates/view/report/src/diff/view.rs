@@ -9,7 +9,7 @@ use crate::calltree::Weight;
 use crate::table::{Cell, Style, Table};
 use kprism_profile::units;
 
-/// What numbers are divided by: nothing, or the calls of the function compared.
+/// Divisor of the numbers: none, or the calls of the compared function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     /// Sums as they are.
@@ -19,7 +19,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// A value of one run, rounded to the nearest.
+    /// A value of one run, rounded to the nearest integer.
     pub fn apply(self, side: Side, value: u64) -> u64 {
         match self {
             Scale::Sums => value,
@@ -43,9 +43,8 @@ fn difference(old: u64, new: u64) -> i64 {
     if new < old { -size } else { size }
 }
 
-/// Functions that one run has and the other has not, or that cost more or less, by the difference of their own
-/// instructions or time. All columns are there; `weight` picks those for people with [`Table::select`] and
-/// [`shown`].
+/// A table of the functions that only one run has, or that cost more or less, sorted by the difference of their own
+/// instructions or time. It has all columns; for people, select those of [`shown`] with [`Table::select`].
 pub fn functions_table(diff: &Diff, weight: Weight, scale: Scale) -> Table {
     let mut rows = Vec::new();
     for row in diff.functions() {
@@ -143,10 +142,10 @@ pub fn shown(weight: Weight) -> [&'static str; 11] {
     }
 }
 
-/// Frames of a path for a terminal, the extra one with them.
+/// Number of frames of a path shown in a terminal, including the extra one.
 pub const FRAMES: usize = 4;
 
-/// Paths that only one run took, the heaviest first. At most `frames` frames of each are written.
+/// A table of the paths that only one run took, the heaviest first, with at most `frames` frames of each.
 pub fn paths_table(diff: &Diff, weight: Weight, scale: Scale, frames: usize) -> Table {
     let totals = diff.totals();
     let mut paths = diff.extra_paths();
@@ -192,7 +191,7 @@ fn stack(diff: &Diff, node: u32, frames: usize) -> String {
     names.join(" < ")
 }
 
-/// What the two did as a whole, in a line.
+/// A summary of both runs in one line.
 pub fn headline(diff: &Diff, name: &str, scale: Scale, style: Style) -> String {
     let totals = diff.totals();
     let of = |side: Side| {
@@ -216,7 +215,7 @@ pub fn headline(diff: &Diff, name: &str, scale: Scale, style: Style) -> String {
         ),
     };
     let mean = if matches!(scale, Scale::PerCall(_)) { "per call " } else { "" };
-    // Recordings of durations count none.
+    // Recordings of durations do not count instructions.
     let instructions = match (old_insns, new_insns) {
         (0, 0) => String::new(),
         (old, new) => {
@@ -232,7 +231,7 @@ pub fn headline(diff: &Diff, name: &str, scale: Scale, style: Style) -> String {
     )
 }
 
-/// For programs; the rows of both tables come from the caller, who may have limited them.
+/// The comparison as JSON. The caller provides the rows of both tables, which it may have limited.
 pub fn to_json(diff: &Diff, scale: Scale, functions: &Table, paths: &Table) -> Value {
     let totals = diff.totals();
     let whole = |side: Side| {

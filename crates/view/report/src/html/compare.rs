@@ -9,18 +9,18 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Contexts and functions embedded: below 5 MB together.
+/// Maximum of contexts and functions embedded: below 5 MB together.
 const CONTEXTS: usize = 25_000;
 const FUNCTIONS: usize = 6_000;
 
-/// Everything the page shows.
+/// The data of the page.
 #[derive(Serialize)]
 pub(super) struct Data {
-    /// Says to the shared parts of the program which page it is.
+    /// Tells the shared parts of the program which page this is.
     name: String,
     headers: [Value; 2],
     paths: [String; 2],
-    /// What numbers are to be divided by.
+    /// Divisors of the numbers, if any.
     calls: Option<[u64; 2]>,
     funcs: Funcs,
     modules: Vec<String>,
@@ -36,7 +36,7 @@ struct Funcs {
     kernel: Vec<u8>,
 }
 
-/// Columns; `present` has bit 0 for OLD, bit 1 for NEW. Costs are of OLD and of NEW.
+/// Columns. `present` has bit 0 for OLD, bit 1 for NEW. Costs are those of OLD and of NEW.
 #[derive(Default, Serialize)]
 struct EmbeddedTree {
     parent: Vec<u32>,
@@ -92,7 +92,7 @@ impl Data {
     }
 }
 
-/// Numbers functions and modules as they are first needed.
+/// Numbers functions and modules in order of first use.
 #[derive(Default)]
 struct Names {
     funcs: Funcs,
@@ -119,7 +119,7 @@ impl Names {
     }
 }
 
-/// The heaviest contexts; the rest is folded into one node per parent, so that sums stay exact.
+/// Embeds the heaviest contexts. The rest is folded into one node per parent, so that sums stay exact.
 fn embed_tree(diff: &Diff, names: &mut Names, limit: usize) -> EmbeddedTree {
     let totals = diff.totals();
     let share = |side: Side, i: usize| {
@@ -182,7 +182,7 @@ impl EmbeddedTree {
     }
 }
 
-/// Functions that differ most in either measure.
+/// Embeds the functions that differ most in either measure.
 fn embed_functions(diff: &Diff, scale: Scale, names: &mut Names, limit: usize) -> Functions {
     let mut rows = diff.functions();
     let difference = |rows: &[Option<FunctionAmount>; 2], value: fn(&FunctionAmount) -> u64| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Durations of functions in the page: each one's numbers and histogram, and the longest calls for the timeline.
+//! Durations of functions in the page: each function's numbers and histogram, and the longest calls for the timeline.
 
 use std::cmp::Reverse;
 
@@ -12,12 +12,12 @@ use super::embed::Names;
 use super::intervals::{Values, values};
 use kprism_profile::Filter;
 
-/// Functions in the page, those of the longest total.
+/// Maximum of functions in the page: those with the longest total.
 const FUNCTIONS: usize = 500;
-/// Calls in the timeline, the longest.
+/// Maximum of calls in the timeline: the longest.
 const SLICES: usize = 20_000;
 
-/// What the page shows of durations.
+/// The data of durations in the page.
 #[derive(Serialize)]
 pub(super) struct Durations {
     calls: u64,
@@ -27,7 +27,7 @@ pub(super) struct Durations {
     slices_omitted: u64,
     lost: u64,
     unfinished: u64,
-    /// What tracing cost, in words, where it was measured.
+    /// The cost of tracing as a sentence, if it was measured.
     cost: Option<String>,
 }
 
@@ -41,14 +41,14 @@ struct Function {
     off_cpu_ns: u64,
     interrupts_ns: u64,
     gapped: u64,
-    /// Percent of the total that is the tracer's, where that is known.
+    /// The tracer's share of the total in percent, if known.
     tracing: Option<f64>,
     /// `!` or `?`: see `cost`.
     mark: &'static str,
     ns: Values,
 }
 
-/// In columns; callers before what they call. Times are from `from_ns` on.
+/// In columns; callers before callees. Times are relative to `from_ns`.
 #[derive(Default, Serialize)]
 struct Slices {
     from_ns: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The data inside the page, in columns to be small. `ui/src/data.ts` reads them.
+//! The data in the page, in columns to keep them small. `ui/src/data.ts` reads them.
 
 use super::Budget;
 use super::durations::{self, Durations};
@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Everything the page shows.
+/// The data of the page.
 #[derive(Serialize)]
 pub(super) struct Data {
     header: Value,
@@ -130,8 +130,7 @@ struct Cpu {
     last_ns: u64,
 }
 
-/// Numbers functions, modules and task names as they are first needed, so that only those in use are
-/// embedded.
+/// Numbers functions, modules and task names in order of first use, so that only those in use are embedded.
 #[derive(Default)]
 pub(super) struct Names {
     funcs: Funcs,
@@ -272,7 +271,7 @@ fn embed_tree(
         scope,
         id,
         label,
-        // The root's parent is never read; 0 is shorter than the largest number there is.
+        // The root's parent is never read; 0 is shorter than the largest number.
         parent: kept.iter().enumerate().map(|(i, k)| if i == 0 { 0 } else { k.parent }).collect(),
         reference: kept.iter().map(|k| reference(k, names)).collect(),
         kind: kept.iter().map(|k| kind_number(k.kind)).collect(),
@@ -283,7 +282,7 @@ fn embed_tree(
     }
 }
 
-/// Index into `KINDS` of the page.
+/// Index into the page's `KINDS`.
 pub(super) fn kind_number(kind: FrameKind) -> u8 {
     match kind {
         FrameKind::Root => 0,

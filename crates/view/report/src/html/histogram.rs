@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Logarithmic bins for latencies: four an octave, exact below four nanoseconds. In integers, so that
-//! every machine puts a value into the same bin.
+//! Logarithmic bins for latencies: four per octave, exact below four nanoseconds. Computed in integers, so that every
+//! machine puts a value into the same bin.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Intervals between markers in the page: histograms in fewer bins, where intervals began, the longest.
+//! Intervals between markers in the page: histograms with fewer bins, the places where intervals began, the longest
+//! ones.
 
 use super::embed::Names;
 use crate::deltas::{self, SiteGroup};
@@ -7,9 +8,9 @@ use kprism_profile::{Bin, Delta, Histogram, NO_PARENT, Profile, Scope};
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// Bins of a histogram in the page.
+/// Maximum of bins per histogram in the page.
 const BINS: usize = 200;
-/// Rows of where intervals began, for each kind.
+/// Maximum of rows with places where intervals began, for each kind.
 const SITES: usize = 300;
 
 /// One kind of interval.
@@ -38,7 +39,7 @@ pub(super) struct Values {
     p90: u64,
     p99: u64,
     max: u64,
-    /// Smallest value, one more than the largest, count; flat.
+    /// Flat triples: smallest value, largest value plus one, count.
     bins: Vec<u64>,
 }
 
@@ -65,7 +66,7 @@ struct Longest {
     to: i64,
 }
 
-/// Calling contexts that intervals name, each once: its caller and function; a caller comes first.
+/// Calling contexts of intervals, each once: its caller and function. Callers come first.
 #[derive(Default, Serialize)]
 pub(super) struct Contexts {
     parent: Vec<i64>,
@@ -75,7 +76,7 @@ pub(super) struct Contexts {
 }
 
 impl Contexts {
-    /// Index of a node's context, -1 where nothing is known.
+    /// Index of a node's context; -1 if unknown.
     fn add(&mut self, profile: &Profile, names: &mut Names, node: u32) -> i64 {
         let mut path = Vec::new();
         let mut at = node;
@@ -163,8 +164,8 @@ pub(super) fn values(h: &Histogram) -> Values {
     }
 }
 
-/// Bins joined to as many an octave as [`BINS`] allow from the first to the last, at most 16; fewer for few
-/// values, which would stand apart like the teeth of a comb.
+/// Joins bins to as many per octave as [`BINS`] allow from the first to the last, at most 16. Fewer for few values,
+/// which would otherwise appear as separate spikes.
 fn coarser(bins: &[Bin]) -> Vec<Bin> {
     let (Some(first), Some(last)) = (bins.first(), bins.last()) else { return Vec::new() };
     let octaves = (last.low.max(1).ilog2() - first.low.max(1).ilog2() + 1) as usize;
@@ -176,14 +177,14 @@ fn coarser(bins: &[Bin]) -> Vec<Bin> {
         let (low, high) = around(bin.low, bits);
         match joined.last_mut() {
             Some(last) if last.low == low => last.count += bin.count,
-            // A bin as wide as counted, where that is wider.
+            // The bin as counted, if that is wider.
             _ => joined.push(Bin { low, high: high.max(bin.high), count: bin.count }),
         }
     }
     joined
 }
 
-/// The bin of a value, of `2^bits` an octave; values below `2^bits` have one each.
+/// The bin of a value, with `2^bits` bins per octave. Values below `2^bits` have one bin each.
 fn around(value: u64, bits: u32) -> (u64, u64) {
     let shift = value.max(1).ilog2().saturating_sub(bits);
     let low = value >> shift << shift;
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn joined_bins_keep_counts_and_borders() {
-        // As the decoder makes them: exact below 256, 128 an octave above.
+        // The decoder's bins: exact below 256, 128 per octave above.
         let width = |low: u64| 1u64 << low.max(1).ilog2().saturating_sub(7);
         for (from, to) in [(0u64, 40u64), (3, 5_000), (0, 1 << 22), (1 << 40, u64::MAX / 2)] {
             let mut bins = Vec::new();

@@ -7,7 +7,7 @@ use kprism_profile::{FrameKind, NO_PARENT};
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// What was folded.
+/// Number of folded contexts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Folded {
     pub contexts: u64,
@@ -15,7 +15,7 @@ pub(super) struct Folded {
     pub ns: u64,
 }
 
-/// A node to embed; `label` is `None` for what was folded below the parent.
+/// A node to embed. `label` is `None` for the contexts folded below the parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Kept {
     pub parent: u32,
@@ -26,7 +26,7 @@ pub(super) struct Kept {
     pub ns: u64,
 }
 
-/// Marks the `limit` largest weights, and at least one; of equal ones the earlier.
+/// Marks the `limit` largest weights, and at least one. Of equal ones the earlier is marked.
 pub(super) fn heaviest(weights: &[f64], limit: usize) -> Vec<bool> {
     let mut order: Vec<u32> = (0..weights.len() as u32).collect();
     order.sort_by(|&a, &b| weights[b as usize].total_cmp(&weights[a as usize]).then(a.cmp(&b)));
@@ -37,8 +37,8 @@ pub(super) fn heaviest(weights: &[f64], limit: usize) -> Vec<bool> {
     keep
 }
 
-/// Keeps at most `limit` nodes, by the larger of their shares of instructions and time. A parent weighs
-/// at least as much as its children and comes before them, so what is kept is a tree.
+/// Keeps at most `limit` nodes, by the larger of their shares of instructions and time. A parent weighs at least as
+/// much as its children and comes before them, so the kept nodes form a tree.
 pub(super) fn prune(tree: &Tree, limit: usize) -> (Vec<Kept>, Folded) {
     let totals = tree.totals();
     let share = |values: &[u64], i: usize| values[i] as f64 / values[0].max(1) as f64;

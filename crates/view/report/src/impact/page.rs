@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Impacts of several tracers as one HTML page.
+//! The impacts of several tracers as an HTML page.
 
 use askama::Template;
 
@@ -31,10 +31,10 @@ struct HtmlCall {
     hidden: usize,
 }
 
-/// One HTML page that needs no network and no script.
+/// Renders one HTML page that needs no network and no script.
 ///
 /// # Errors
-/// [`HtmlError`]; it does not depend on what is shown.
+/// [`HtmlError`]; it does not depend on the data.
 pub fn render(page: &Page) -> Result<String, HtmlError> {
     let mut matrices: Vec<(&str, Vec<Vec<String>>)> =
         TABLES.iter().map(|&(title, kind)| (title, page.matrix(kind))).collect();
@@ -54,7 +54,7 @@ pub fn render(page: &Page) -> Result<String, HtmlError> {
         about: &t.about,
         events: t.events.as_deref().unwrap_or_default(),
         error: t.impact.as_ref().err().map_or("", String::as_str),
-        // A page has room for each of them.
+        // A page has room for each system call.
         calls: t.impact.iter().flat_map(|i| listed(page, i)).map(|c| call(&c)).collect(),
     });
     let html = Html {
@@ -67,7 +67,7 @@ pub fn render(page: &Page) -> Result<String, HtmlError> {
     Ok(html.render()?)
 }
 
-/// The system calls, after all of them together if they are all there.
+/// The system calls. If all are shown, their sum comes first.
 fn listed(page: &Page, impact: &Impact) -> Vec<SyscallImpact> {
     let all = (!page.by_syscall).then(|| impact.all_syscalls());
     all.into_iter().chain(impact.syscalls.iter().cloned()).collect()

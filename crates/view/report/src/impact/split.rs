@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A profile taken apart by system call: the functions of each, entry and exit with them.
+//! Splits a profile by system call: the functions of each, including entry and exit.
 //!
-//! In a calling-context tree the way into the kernel and out of it is a frame that all system calls made at one
-//! place of the program have in common. Mostly that is one system call, as libraries have a function for each;
-//! where it is several, the functions around the bodies are shared out by what each system call spent there.
+//! In a calling-context tree all system calls made at one place of the program share the frame of the kernel entry.
+//! Mostly that is one system call, because libraries have a function for each. If there are several, the functions
+//! around the bodies are attributed in proportion to the instructions of each system call there.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,23 +20,23 @@ pub(super) struct Call {
     pub shared: bool,
 }
 
-/// A profile taken apart.
+/// A split profile.
 #[derive(Debug, Default)]
 pub(super) struct Split {
     pub syscalls: BTreeMap<String, Call>,
     pub places: BTreeMap<Place, Cost>,
 }
 
-/// A task's system calls in order: names and instructions.
+/// A task's system calls in order: names and instruction counts.
 pub(super) type Sequence = Vec<(String, u64)>;
 
-/// Where a node is.
+/// The location of a node.
 #[derive(Debug, Clone, Copy)]
 struct Within {
     place: Place,
-    /// The frame of the system call's entry that it is below.
+    /// The frame of the system call's entry above it.
     entry: Option<u32>,
-    /// The body that it is in.
+    /// The body that contains it.
     body: Option<u32>,
 }
 
@@ -44,10 +44,10 @@ fn cost(node: &Node) -> Cost {
     Cost { calls: node.calls as f64, insns: node.insns as f64, ns: node.ns as f64 }
 }
 
-/// For each frame at a system call's entry the bodies it led to, with what part each has of the frames around them.
+/// For each frame of a system call's entry: the bodies below it, and the share of each in the surrounding frames.
 type Shares = HashMap<u32, Vec<(u32, f64)>>;
 
-/// What each system call of the command did.
+/// Splits the command's work by system call.
 pub(super) fn split(side: Side<'_>) -> Split {
     let profile = side.profile;
     let name_of = |func: u32| units::syscall_name(&profile.funcs[func as usize].name);
@@ -79,8 +79,8 @@ pub(super) fn split(side: Side<'_>) -> Split {
     split
 }
 
-/// A profile of one system call of the command, from entry to exit and without interrupts: a single task whose
-/// calls are the entries. Nothing if the command does not make it.
+/// The profile of one system call of the command, from entry to exit and without interrupts: a single task whose calls
+/// are the entries. `None` if the command does not make it.
 pub(super) fn isolate(side: Side<'_>, syscall: &str) -> Option<Profile> {
     let profile = side.profile;
     let is_it = |func: u32| units::syscall_name(&profile.funcs[func as usize].name) == syscall;
@@ -104,7 +104,7 @@ pub(super) fn isolate(side: Side<'_>, syscall: &str) -> Option<Profile> {
             continue;
         }
         let part = |n: u64| (n as f64 * share).round() as u64;
-        // The frame of the entry hangs from the task, whatever the program's stack was.
+        // The frame of the entry becomes a child of the task, whatever the program's stack was.
         let parent = if entry.is_some() { 0 } else { place[node.parent as usize] };
         place[i] = nodes.len() as u32;
         let calls = entry.copied().unwrap_or(part(node.calls));
@@ -114,18 +114,18 @@ pub(super) fn isolate(side: Side<'_>, syscall: &str) -> Option<Profile> {
     Some(Profile { funcs: profile.funcs.clone(), tasks: vec![task], nodes, ..Profile::default() })
 }
 
-/// To which bodies a frame belongs, and with what part.
+/// The bodies to which a frame belongs, and its share in each.
 fn parts_of<'a>(at: &Within, shares: &'a Shares) -> impl Iterator<Item = (u32, f64)> + 'a {
     let body = at.body;
     let parts = at.entry.and_then(|entry| shares.get(&entry)).into_iter().flatten();
-    // A body that never returned, such as that of `exit_group`, has no part.
+    // A body that never returned, such as that of `exit_group`, has no share.
     parts
         .filter(move |(b, _)| body.is_none_or(|body| body == *b))
         .map(move |(b, share)| (*b, if body.is_some() { 1.0 } else { *share }))
 }
 
 fn shares(side: Side<'_>, within: &[Option<Within>]) -> Shares {
-    // What the system calls' own records say, by the frame of their entry and their body.
+    // The records of the system calls, by the frame of their entry and their body.
     let mut known: BTreeMap<u32, BTreeMap<u32, f64>> = BTreeMap::new();
     for (call, spent) in calls(side) {
         *known.entry(call.node).or_default().entry(call.func).or_default() += spent.insns;
@@ -152,7 +152,7 @@ fn shares(side: Side<'_>, within: &[Option<Within>]) -> Shares {
     known.into_iter().map(parts).collect()
 }
 
-/// The command's system calls, and what each spent, interrupts aside.
+/// The command's system calls with the cost of each, without interrupts.
 fn calls<'a>(side: Side<'a>) -> impl Iterator<Item = (&'a Syscall, Cost)> + 'a {
     let profile = side.profile;
     let ours = move |task: u32| profile.tasks[task as usize].tgid >= side.pid;
@@ -163,7 +163,7 @@ fn calls<'a>(side: Side<'a>) -> impl Iterator<Item = (&'a Syscall, Cost)> + 'a {
     })
 }
 
-/// The system calls of each of the command's tasks in order, tasks in order of their ids.
+/// The system calls of each of the command's tasks in order; tasks are in order of their ids.
 pub(super) fn sequences(side: Side<'_>) -> Vec<Sequence> {
     let profile = side.profile;
     let mut tasks: BTreeMap<u32, Vec<(u64, String, u64)>> = BTreeMap::new();
@@ -179,7 +179,7 @@ pub(super) fn sequences(side: Side<'_>) -> Vec<Sequence> {
     tasks.into_values().map(sorted).collect()
 }
 
-/// Where each node is; nothing for those of other tasks.
+/// The location of each node; `None` for those of other tasks.
 fn places(side: Side<'_>) -> Vec<Option<Within>> {
     let profile = side.profile;
     let task_of = profile.task_of_nodes();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Impacts of several tracers as text and JSON.
+//! The impacts of several tracers as text and JSON.
 
 use std::fmt::Write as _;
 
@@ -9,40 +9,40 @@ use super::{Cost, Impact, Pair, Place, Spread, SyscallImpact};
 use crate::table::Style;
 use kprism_profile::units;
 
-/// What came of one tracer.
+/// The result for one tracer.
 #[derive(Debug, Clone)]
 pub struct Tracer {
     /// Its name.
     pub name: String,
-    /// What it does to the kernel, in a line.
+    /// Its effect on the kernel, in one line.
     pub about: String,
-    /// What it says of its own events once the command had ended, such as how many it lost.
+    /// Its own report on events after the command, such as the number lost.
     pub events: Option<String>,
-    /// Its impact, or why it could not be switched on.
+    /// Its impact, or the reason why it could not be switched on.
     pub impact: Result<Impact, String>,
 }
 
-/// All that is shown.
+/// The data of the output.
 #[derive(Debug, Clone)]
 pub struct Page {
-    /// The command as one would type it.
+    /// The command as typed in a shell.
     pub command: String,
     /// The kernel's release.
     pub kernel: String,
-    /// Whether a second recording without a tracer was the same as the first, instruction by instruction.
+    /// True if a second recording without a tracer was identical to the first, instruction by instruction.
     pub same: bool,
-    /// A recording without a tracer after other preparations: what differs without any tracer's doing.
+    /// A recording without a tracer after other preparations: differences that no tracer causes.
     pub floor: Impact,
-    /// The tracers, in the order asked for.
+    /// The tracers, in the order of the request.
     pub tracers: Vec<Tracer>,
-    /// Show the functions of each system call, not those of all together.
+    /// Show the functions of each system call instead of those of all together.
     pub by_syscall: bool,
-    /// Functions shown of each.
+    /// Maximum of functions shown for each.
     pub functions: usize,
 }
 
 impl Page {
-    /// The lines on how far the numbers can be trusted.
+    /// Text on the accuracy of the numbers.
     pub(super) fn trust(&self) -> Vec<String> {
         let repeated = if self.same {
             "without a tracer, twice: the same, 0 instructions apart".to_owned()
@@ -64,7 +64,7 @@ impl Page {
         std::iter::once(("none", &self.floor)).chain(tracers).collect()
     }
 
-    /// One row a system call: name, calls, instructions of a call by itself, and what each tracer adds.
+    /// One row per system call: name, calls, instructions of a call alone, and the addition by each tracer.
     pub(super) fn matrix(&self, kind: Kind) -> Vec<Vec<String>> {
         let columns = self.columns();
         let mut rows = vec![vec!["syscall".to_owned(), "calls".into(), "by itself".into()]];
@@ -89,7 +89,7 @@ impl Page {
         rows
     }
 
-    /// One row a place: what the command did there in all, and what each tracer adds.
+    /// One row per place: the command's total there, and the addition by each tracer.
     pub(super) fn totals(&self) -> Vec<Vec<String>> {
         let columns = self.columns();
         let mut rows = vec![vec!["where".to_owned(), "by itself".into()]];
@@ -115,7 +115,7 @@ impl Page {
     }
 }
 
-/// A header and rows of functions: what is added to a call, and by how many calls of the function.
+/// A header and rows of functions: the cost added to a call, and the number of added calls of the function.
 pub(super) fn functions(call: &SyscallImpact, limit: usize) -> (Vec<Vec<String>>, usize) {
     let head = ["added insns", "added ns", "added calls", "by itself", "function", "module"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -134,7 +134,7 @@ pub(super) fn functions(call: &SyscallImpact, limit: usize) -> (Vec<Vec<String>>
     (rows, call.functions.len().saturating_sub(keep))
 }
 
-/// What is said above the functions of a system call.
+/// The text above the functions of a system call.
 pub(super) fn caption(call: &SyscallImpact) -> String {
     let added = call.added();
     let mut text = format!(
@@ -161,7 +161,7 @@ pub(super) fn caption(call: &SyscallImpact) -> String {
     text
 }
 
-/// For people.
+/// The impacts as text.
 pub fn to_text(page: &Page, style: Style) -> String {
     let mut out =
         format!("{} on {}\n", style.bold(&units::printable(&page.command)), units::printable(&page.kernel));
@@ -199,7 +199,7 @@ pub fn to_text(page: &Page, style: Style) -> String {
     out
 }
 
-/// What a matrix shows of a system call.
+/// The kind of value in a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Median,
@@ -224,7 +224,7 @@ pub(super) const TABLES: [(&str, Kind); 3] = [
 ];
 pub(super) const TOTALS: &str = "instructions added to the command";
 
-/// For programs.
+/// The impacts as JSON.
 pub fn to_json(page: &Page) -> Value {
     let pair = |p: Pair| json!({"bare": cost(p.bare), "traced": cost(p.traced)});
     let call = |call: &SyscallImpact| {
@@ -283,7 +283,7 @@ fn cost(cost: Cost) -> Value {
     json!({"calls": cost.calls, "instructions": cost.insns, "ns": cost.ns})
 }
 
-/// Rows of cells under a header; the first `names` columns are names, and those after the last number.
+/// Formats rows of cells under a header. The first `names` columns are names, and so are those after the last number.
 fn grid(rows: &[Vec<String>], names: usize) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |c: usize| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
@@ -309,7 +309,7 @@ fn lines(text: &str) -> String {
     text.lines().map(units::printable).collect::<Vec<_>>().join("\n  ")
 }
 
-/// An exact number with thousands separated, or one with a decimal.
+/// An exact number with thousands separated, or a number with one decimal.
 fn number(value: f64) -> String {
     let rounded = (value * 10.0).round() / 10.0;
     let sign = if rounded < 0.0 { "-" } else { "" };
@@ -318,7 +318,7 @@ fn number(value: f64) -> String {
     if tenth == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{tenth}") }
 }
 
-/// The same with its sign.
+/// Like [`number`], with its sign.
 fn signed(value: f64) -> String {
     let text = number(value);
     if text.starts_with('-') || text == "0" { text } else { format!("+{text}") }

@@ -4,16 +4,16 @@
 //! Facts from `protos/perfetto/trace/{trace_packet,track_event/*,interned_data/*,ftrace/*}.proto` of the
 //! Perfetto project. Fields left out are optional there.
 
-/// `TracePacket.sequence_flags`: interned names of before do not count any more.
+/// `TracePacket.sequence_flags`: earlier interned names are no longer valid.
 pub const SEQ_INCREMENTAL_STATE_CLEARED: u32 = 1;
-/// `TracePacket.sequence_flags`: uses interned names.
+/// `TracePacket.sequence_flags`: the packet uses interned names.
 pub const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
 
-/// `TrackEvent.Type`.
+/// `TrackEvent.Type`: begin of a slice.
 pub const SLICE_BEGIN: i32 = 1;
-/// See [`SLICE_BEGIN`].
+/// `TrackEvent.Type`: end of a slice.
 pub const SLICE_END: i32 = 2;
-/// See [`SLICE_BEGIN`].
+/// `TrackEvent.Type`: a point in time.
 pub const INSTANT: i32 = 3;
 
 /// A trace is a sequence of these, each as field 1 of the whole file.
@@ -35,7 +35,7 @@ pub struct TracePacket {
     pub track_descriptor: Option<TrackDescriptor>,
 }
 
-/// Announces a track.
+/// Defines a track.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TrackDescriptor {
     #[prost(uint64, optional, tag = "1")]
@@ -50,7 +50,7 @@ pub struct TrackDescriptor {
     pub parent_uuid: Option<u64>,
 }
 
-/// Makes a track that of a process.
+/// Makes a track a process's.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ProcessDescriptor {
     #[prost(int32, optional, tag = "1")]
@@ -59,7 +59,7 @@ pub struct ProcessDescriptor {
     pub process_name: Option<String>,
 }
 
-/// Makes a track that of a thread.
+/// Makes a track a thread's.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ThreadDescriptor {
     #[prost(int32, optional, tag = "1")]

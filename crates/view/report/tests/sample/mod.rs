@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A run as the lab records it, built in code: a shell that starts `ls | sed` a few times on two CPUs,
-//! with page faults, timer interrupts, a signal, recursion, a decode error, and hostile names.
+//! A run like those of the lab, built in code: a shell that starts `ls | sed` a few times on two CPUs, with page
+//! faults, timer interrupts, a signal, recursion, a decode error, and hostile names.
 
 #![allow(dead_code)] // each test uses its part
 
@@ -8,7 +8,7 @@ use kprism_profile::*;
 use kprism_store::{Kernel, Manifest, RunKind};
 use std::collections::HashMap;
 
-/// A function whose name tries to leave the page and to drive the terminal.
+/// A function whose name tries to break out of the page and to control the terminal.
 pub const HOSTILE: &str = "</script><img src=x onerror=alert(1)>&\"'\u{1b}[31m;\u{2028}";
 
 const LIBC: &str = "/usr/lib/x86_64-linux-gnu/libc.so.6";
@@ -98,7 +98,7 @@ impl Builder {
     }
 }
 
-/// What every program does: path, calls, instructions.
+/// The calls that every program makes: path, calls, instructions.
 const STARTUP: &[(&str, u64, u64)] = &[
     ("_start@ld.so", 1, 12),
     ("_start@ld.so _dl_start", 1, 812),
@@ -332,7 +332,7 @@ pub fn profile() -> Profile {
     profile
 }
 
-/// Intervals that began in all contexts of functions whose name has `part` in it, ever longer.
+/// Intervals that began in all contexts of functions whose name contains `part`, increasing in length.
 fn delta(profile: &Profile, name: &str, part: &str) -> Delta {
     let named = |n: &Node| n.parent != NO_PARENT && profile.funcs[n.func as usize].name.contains(part);
     let began = (0u32..).zip(&profile.nodes).filter(|(_, n)| named(n)).map(|(i, _)| i);
@@ -368,7 +368,7 @@ fn delta(profile: &Profile, name: &str, part: &str) -> Delta {
     delta
 }
 
-/// Exact bins, as the decoder has them for small values.
+/// Exact bins, as in the decoder for small values.
 fn histogram(values: impl Iterator<Item = u64>) -> Histogram {
     let mut counts = std::collections::BTreeMap::new();
     values.for_each(|v| *counts.entry(v).or_insert(0u64) += 1);
@@ -382,7 +382,7 @@ fn histogram(values: impl Iterator<Item = u64>) -> Histogram {
     }
 }
 
-/// What a tracer makes of each call of a function: two calls of [`traced`].
+/// The tracer's addition to each call of a function: two calls of [`traced`].
 pub const TRACED: (u64, u64) = (300, 500);
 
 /// The run again at other addresses: `do_mmap` calls a tracer each time, and nobody sorts in `ls`.
@@ -413,7 +413,7 @@ pub fn traced() -> Profile {
             }
         }
     }
-    // Without the sorting: the nodes below it go, and later ones move up.
+    // Without the sorting: the nodes below it are removed, and later ones move up.
     let mut place = vec![NO_PARENT; profile.nodes.len()];
     let mut kept: Vec<Node> = Vec::new();
     for (i, mut node) in std::mem::take(&mut profile.nodes).into_iter().enumerate() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A browser for tests: the few commands of WebDriver (W3C) that they need, over HTTP to chromedriver.
+//! A browser for tests: the WebDriver (W3C) commands that they need, over HTTP to chromedriver.
 
 use kprism_test::{BROWSER, chromium, needs};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ impl Browser {
             let line = line.ok()?;
             line.strip_suffix('.')?.rsplit_once("on port ")?.1.parse::<u16>().ok()
         });
-        // The driver stops when its output is closed: go on reading.
+        // The driver stops when its output is closed, so it must be read continuously.
         std::thread::spawn(move || lines.for_each(drop));
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -122,13 +122,13 @@ impl Browser {
         self.post("/actions", json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]}));
     }
 
-    /// Everything the page wrote to the console, and what the browser had to say about it.
+    /// The page's console output, and the browser's messages about it.
     pub fn console(&self) -> Vec<Value> {
         let log = self.post("/se/log", json!({"type": "browser"}));
         log.as_array().cloned().unwrap_or_default()
     }
 
-    /// Saves what is to be seen, if `KPRISM_SCREENSHOTS` names a folder: for people who work on the page.
+    /// Saves a screenshot, if `KPRISM_SCREENSHOTS` names a folder: for people who work on the page.
     pub fn screenshot(&self, name: &str) {
         let Some(folder) = std::env::var_os("KPRISM_SCREENSHOTS") else { return };
         let reply = value("/screenshot", self.agent.get(format!("{}/screenshot", self.session)).call());

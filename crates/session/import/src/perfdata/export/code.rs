@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Code of one address space as several CPUs saw it, put in order of time: what was there first, and what changed
-//! when.
+//! Merges the code of one address space as seen by several CPUs, in order of time: the initial code, and its changes
+//! with their times.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 pub(super) const PAGE: u64 = 4096;
 
-/// Code that a CPU was seen to run over.
+/// Code that a CPU executed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen<'a> {
     pub ns: u64,
@@ -15,7 +15,7 @@ pub(super) struct Seen<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Bytes that were replaced.
+/// A replacement of bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
     pub ns: u64,
@@ -37,7 +37,7 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// What was there first at each place; `seen` must be in order of time.
+    /// The initial code at each place. `seen` must be in order of time.
     pub fn first<'a>(seen: impl Iterator<Item = Seen<'a>>) -> (Self, Vec<Change>) {
         let mut first = Self::default();
         let mut now: BTreeMap<u64, u8> = BTreeMap::new();
@@ -55,7 +55,7 @@ impl Code {
         (first, changes)
     }
 
-    /// Adds a byte unless one is known there; returns the one that is there then.
+    /// Adds a byte unless one is known there. Returns the byte that is then there.
     fn add(&mut self, va: u64, byte: u8) -> u8 {
         let at = (va % PAGE) as usize;
         let page = match self.pages.entry(va - va % PAGE) {
@@ -81,7 +81,7 @@ impl Code {
         }
     }
 
-    /// Ranges of pages with code in them; those less than `gap` apart are one.
+    /// Ranges of pages with code. Ranges less than `gap` apart are joined.
     pub fn ranges(&self, gap: u64) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for &start in self.pages.keys() {

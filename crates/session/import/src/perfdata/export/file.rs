@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The file around the records: header, attributes, data, feature sections
+//! Writes the file around the records: header, attributes, data, feature sections
 //! (tools/perf/Documentation/perf.data-file-format.txt).
 
 use std::io::{Result, Seek, SeekFrom, Write};
@@ -12,14 +12,14 @@ use super::super::{MAGIC, feature};
 /// Length of `struct perf_file_header`.
 const HEADER: u64 = 104;
 
-/// What the header says beside the attributes.
+/// Data of the header besides the attributes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Features {
     pub release: String,
     pub version: String,
     pub cpus: u32,
     pub command: Vec<String>,
-    /// Names of the events, in order of the attributes.
+    /// Names of the events, in the order of the attributes.
     pub events: Vec<&'static str>,
     /// Encoded [`Record::BuildId`]s.
     pub build_ids: Vec<u8>,
@@ -30,13 +30,13 @@ pub(super) struct Writer<W> {
     out: W,
     attrs: Vec<Attr>,
     at: u64,
-    /// AUXTRACE records: offset, size of the record.
+    /// AUXTRACE records: offset and size of each.
     index: Vec<(u64, u64)>,
     data: u64,
 }
 
 impl<W: Write + Seek> Writer<W> {
-    /// Writes the attributes; records come next.
+    /// Writes the attributes. Records must follow.
     pub fn new(mut out: W, attrs: Vec<Attr>) -> Result<Self> {
         let ids: u64 = attrs.iter().map(|a| 8 * a.ids.len() as u64).sum();
         let mut head = vec![0; HEADER as usize];
@@ -55,13 +55,13 @@ impl<W: Write + Seek> Writer<W> {
         Ok(Self { out, attrs, at: data, index: Vec::new(), data })
     }
 
-    /// Appends records as they are.
+    /// Appends encoded records.
     pub fn records(&mut self, bytes: &[u8]) -> Result<()> {
         self.at += bytes.len() as u64;
         self.out.write_all(bytes)
     }
 
-    /// Appends trace bytes with their record.
+    /// Appends trace data with its record.
     pub fn auxtrace(&mut self, head: Auxtrace, trace: &[u8]) -> Result<()> {
         let mut record = Vec::new();
         Record::Auxtrace(head).encode(0, &Trailer::default(), &mut record);
@@ -101,7 +101,7 @@ impl<W: Write + Seek> Writer<W> {
         self.out.flush()
     }
 
-    /// Feature sections in order of their numbers.
+    /// Feature sections, ordered by number.
     fn sections(&self, features: &Features) -> Vec<(u64, Vec<u8>)> {
         let text = |text: &str| {
             let mut bytes = Vec::new();

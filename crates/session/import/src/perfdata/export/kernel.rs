@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's code as `perf record --kcore` leaves it: `kcore_dir/kcore`, an ELF core file with a segment for
-//! each stretch of code, and beside it `kallsyms` and `modules`.
+//! Writes the kernel's code in the form of `perf record --kcore`: `kcore_dir/kcore`, an ELF core file with a segment
+//! for each stretch of code, and beside it `kallsyms` and `modules`.
 //!
-//! The file is sparse: between the pages that ran lie holes, which perf never asks for.
+//! The file is sparse: between the executed pages are holes, which perf never reads.
 
 use std::fs::File;
 use std::io::{Result, Seek, SeekFrom, Write};
@@ -14,16 +14,16 @@ use object::elf;
 use super::super::bytes::Put;
 use super::code::Code;
 
-/// Stretches less than this apart share a segment: perf makes a map of each.
+/// Stretches less than this apart share a segment, because perf makes a map of each segment.
 const GAP: u64 = 1 << 20;
 
-/// Where the kernel itself lies: from `_stext` to `_etext`.
+/// Address range of the kernel itself: from `_stext` to `_etext`.
 pub(super) fn text(kallsyms: &[u8]) -> Option<(u64, u64)> {
     let (start, end) = (value_of(kallsyms, "_stext")?, value_of(kallsyms, "_etext")?);
     (start < end && end - start < 1 << 31).then_some((start, end))
 }
 
-/// Writes the ELF core file. The kernel's text is one segment, whatever ran of it.
+/// Writes the ELF core file. The kernel's text is one segment, whatever part of it ran.
 pub(super) fn write_kcore(path: &Path, code: &Code, text: Option<(u64, u64)>) -> Result<()> {
     let mut segments = code.ranges(GAP);
     if let Some((start, end)) = text {

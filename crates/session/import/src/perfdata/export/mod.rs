@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A run as perf.data, for `perf script`, `perf report` and whatever else reads it.
+//! Writes a run as perf.data, for `perf script`, `perf report` and other readers.
 //!
-//! **In:** a run's streams, code and sideband ([`Source`]). **Out:** a folder as `perf record --kcore` makes it:
+//! **In:** a run's streams, code and sideband ([`Source`]). **Out:** a folder in the form of `perf record --kcore`:
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `data` | perf.data: the packets as AUX data of `intel_pt//`, and what ran when as records |
-//! | `kcore_dir/` | `kcore` with the kernel's code as it was first, `kallsyms`, `modules` |
+//! | `data` | perf.data: the packets as AUX data of `intel_pt//`, and tasks and mappings as records |
+//! | `kcore_dir/` | `kcore` with the kernel's initial code, `kallsyms`, `modules` |
 //! | `symfs/` | the programs and libraries, for `--symfs` |
 //!
-//! The packets are the run's own, byte for byte. Kernel code that changed is told by TEXT_POKE records, user code
-//! that is in no file by files made of it (`user`). perf finds the task that runs by the switch records and the
-//! flow's entry of `__switch_to`; it does not know of address spaces, so the code that an address space held is
-//! given to the processes that ran there (`owners`).
+//! The packets are the run's own, byte for byte. Changes of kernel code are written as TEXT_POKE records. User code
+//! that is in no file is written to generated files (`user`). perf finds the running task by the switch records and the
+//! flow's entry of `__switch_to`. It does not know address spaces, so the code of an address space is assigned to the
+//! processes that ran in it (`owners`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,7 +39,7 @@ mod kernel;
 mod owners;
 mod user;
 
-/// What a run holds.
+/// The data of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
     /// Packets and code map of each CPU, by number.
@@ -48,7 +48,7 @@ pub struct Source<'a> {
     pub dict: &'a Dict<'a>,
     /// Tasks and mappings.
     pub records: &'a [Side],
-    /// How to read time packets.
+    /// Parameters for decoding time packets.
     pub clock: ClockConfig,
     /// Text of `/proc/kallsyms`; may be empty.
     pub kallsyms: &'a [u8],
@@ -62,18 +62,18 @@ pub struct Source<'a> {
     pub build_id: &'a str,
     /// The command that was recorded.
     pub command: &'a [String],
-    /// Whether returns are compressed in the packets.
+    /// True if returns are compressed in the packets.
     pub ret_compression: bool,
 }
 
-/// perf numbers PMUs at boot; on Linux 6.x with an Intel processor this one is mostly the tenth.
+/// perf numbers PMUs at boot. On Linux 6.x with an Intel processor this one is usually the tenth.
 const PMU: u32 = 10;
 /// `PERF_AUXTRACE_INTEL_PT`.
 pub(super) const INTEL_PT: u32 = 1;
 const LAYOUT: u64 = sample::IP | sample::TID | sample::TIME | sample::CPU | sample::IDENTIFIER;
 const NOBODY: u32 = u32::MAX;
 
-/// Records in order of time, encoded.
+/// Encoded records in order of time.
 #[derive(Default)]
 struct Events(Vec<(u64, Vec<u8>)>);
 
@@ -87,7 +87,7 @@ impl Events {
     }
 }
 
-/// Writes the folder, which must not be there.
+/// Writes the folder, which must not exist.
 ///
 /// # Errors
 /// [`ImportError::Io`] with the file that could not be written.
@@ -147,7 +147,7 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<(), ImportError> {
     write_data(source, &path, &events, kernel.is_some(), &user).map_err(at(&path))
 }
 
-/// All that happened, in order of time.
+/// All events of the run, in order of time.
 fn events(
     source: &Source<'_>,
     starts: &[(u64, (u32, u32))],
@@ -196,7 +196,7 @@ fn events(
         let record = Record::TextPoke { addr: c.va, old: &c.old, new: &c.new };
         events.add(c.ns, 0, (0, 0), id(0), &record);
     }
-    // What was mapped at a time is there for what runs from then on.
+    // A mapping at some time applies to code that runs from then on.
     events.0.sort_by_key(|(ns, _)| *ns);
     events.0.into_iter().flat_map(|(_, bytes)| bytes).collect()
 }
@@ -313,7 +313,7 @@ fn info(source: &Source<'_>, conv: &TimeConv) -> Vec<u64> {
         1,
         pt::TSC,
         pt::NO_RET_COMPRESSION,
-        // By records of all switches on a CPU.
+        // 3: switches are known by records of all switches on a CPU.
         if switches { 3 } else { 0 },
         0,
         1,
@@ -328,7 +328,7 @@ fn info(source: &Source<'_>, conv: &TimeConv) -> Vec<u64> {
     ]
 }
 
-/// The kernel's form of a frequency: ns = TSC · mult >> shift, mult of 32 bits.
+/// A frequency in the kernel's form: ns = TSC · mult >> shift, with mult of 32 bits.
 fn time_conv(tsc_hz: u64) -> TimeConv {
     const NS: u128 = 1_000_000_000;
     let hz = if tsc_hz == 0 { NS } else { tsc_hz.into() };
@@ -357,8 +357,8 @@ fn build_ids(source: &Source<'_>, user: &User) -> Vec<u8> {
     out
 }
 
-/// Every fragment with its address space and the time from which it was seen, in order of time. What was there from
-/// the start is from time 0; only where CPUs disagree about that is it from when it first ran.
+/// Every fragment with its address space and the time from which it was seen, in order of time. Initial code has time
+/// 0. Only where CPUs disagree about the initial code does it have the time of its first execution.
 fn all_seen<'a>(source: &Source<'a>) -> Vec<(u64, Seen<'a>)> {
     let mut all = Vec::new();
     let mut base: Vec<(usize, u64, Seen<'a>)> = Vec::new();
@@ -385,7 +385,7 @@ fn all_seen<'a>(source: &Source<'a>) -> Vec<(u64, Seen<'a>)> {
     all
 }
 
-/// Sets the times of those fragments of one address space that overlap a disputed place.
+/// Sets the times of fragments in one address space that overlap a disputed place.
 fn first_runs(source: &Source<'_>, space: &mut [(usize, u64, Seen<'_>)], disputed: &[Change]) {
     let overlaps = |s: &Seen<'_>| {
         let end = s.va + s.bytes.len() as u64;
@@ -420,7 +420,7 @@ fn mmaps(records: &[Side]) -> impl Iterator<Item = &Mmap> {
     })
 }
 
-/// Who runs before the first switch: (pid, tgid).
+/// The task that runs before the first switch: (pid, tgid).
 fn first_task(records: &[Side], cpu: u32, switches: &[&Switch]) -> (u32, u32) {
     if let Some(first) = switches.first() {
         return (first.prev_pid, first.prev_tgid);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which process ran user code in which address space from when on: the flow says when user code begins and under
-//! which CR3, the sideband says whose it is.
+//! Finds the processes that ran user code in each address space, with start times. The flow gives the start of user
+//! code and its CR3, the sideband gives the process.
 
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::decode::{Decoder, Setup};
@@ -19,8 +19,8 @@ pub(super) struct Owner {
     pub ns: u64,
 }
 
-/// Three functions: user code, the kernel, and the watched address, to which a jump must be one between functions
-/// in order to be seen. Call structure does not matter here.
+/// A resolver with three functions: user code, the kernel, and the watched address. A jump to the watched address is
+/// reported only if it is a jump between functions. The call structure does not matter here.
 struct Parts {
     watch: u64,
 }
@@ -85,7 +85,7 @@ impl Watch<'_> {
     }
 }
 
-/// One CPU's owners in order of time, and its first time.
+/// One CPU's owners in order of time, and the CPU's first time.
 pub(super) fn find(
     pt: &[u8],
     image: &Image,
@@ -111,7 +111,7 @@ pub(super) fn find(
     (owners, first)
 }
 
-/// The time of what does not happen.
+/// Time of something that never happens.
 pub(super) const NEVER: u64 = u64::MAX;
 
 struct FirstRuns<'a> {
@@ -146,7 +146,7 @@ impl Sink for FirstRuns<'_> {
     }
 }
 
-/// When each of these places of an address space was first run, or [`NEVER`].
+/// Time of the first execution of each of these places in an address space, or [`NEVER`].
 pub(super) fn first_runs(
     pt: &[u8],
     image: &Image,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The processes' code as mapped files, which is all that perf knows: mappings of the sideband whose file holds the
-//! code that ran, and for the rest (vdso, generated code, files that are gone) files made of that code.
+//! Represents the processes' code as mapped files, because perf knows nothing else: mappings of the sideband whose file
+//! contains the executed code, and for the rest (vdso, generated code, deleted files) files generated from that code.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,23 +12,23 @@ use super::super::record::Mapped;
 use super::code::{Change, Code, PAGE, Seen};
 use super::owners::Owner;
 
-/// Where made files lie in the export's tree.
+/// Folder of generated files in the export.
 pub(super) const MADE: &str = "kprism-code";
 
-/// A mapping at a time.
+/// A mapping with its time.
 #[derive(Debug, Clone)]
 pub(super) struct Timed {
     pub ns: u64,
     pub mapped: Mapped,
 }
 
-/// What the processes need of files.
+/// The files and mappings of the processes.
 #[derive(Debug, Default)]
 pub(super) struct User {
     pub mappings: Vec<Timed>,
-    /// Files to be made, by path, with their bytes.
+    /// Files to generate, by path, with their contents.
     pub made: Vec<(String, Vec<u8>)>,
-    /// Files of the run that are needed, by path.
+    /// Files of the run that are used, by path.
     pub used: BTreeMap<String, Vec<u8>>,
 }
 
@@ -52,15 +52,15 @@ impl<'a> Files<'a> {
         self.known.get(path)?.as_deref()
     }
 
-    /// Whether the file, mapped so, shows these bytes.
+    /// Returns true if the file, mapped in this way, shows these bytes.
     fn shows(&mut self, path: &str, start: u64, pgoff: u64, seen: &Seen<'_>) -> bool {
         let at = pgoff.wrapping_add(seen.va.wrapping_sub(start)) as usize;
         self.get(path).and_then(|file| file.get(at..at.checked_add(seen.bytes.len())?)) == Some(seen.bytes)
     }
 }
 
-/// Finds the mappings of one process in one address space. `seen` is its code in order of time, `mmaps` its own
-/// records, `maps` those of all.
+/// Finds the mappings of one process in one address space. `seen` is its code in order of time, `mmaps` are its own
+/// records, `maps` those of all processes.
 pub(super) fn map(
     owner: &Owner,
     seen: &[Seen<'_>],
@@ -111,7 +111,7 @@ pub(super) fn map(
     made(owner, &rest, mmaps, user);
 }
 
-/// Code that no file shows: from each page's first mapping on, and anew whenever it changed.
+/// Generates files for code that is in no file: from each page's first mapping on, and again after each change.
 fn made(owner: &Owner, rest: &[Seen<'_>], mmaps: &[&Mmap], user: &mut User) {
     let Owner { pid, tgid, ns: since, .. } = *owner;
     let (mut code, changes) = Code::first(rest.iter().copied());
