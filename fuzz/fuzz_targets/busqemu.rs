@@ -3,7 +3,7 @@
 //! reverse page table, every access explained once.
 #![no_main]
 
-use kprism_tlb::bus::qemu::{Monitor, Told};
+use kprism_tlb::bus::qemu::{Monitor, Line};
 use kprism_tlb::bus::rpt::replay;
 use libfuzzer_sys::fuzz_target;
 
@@ -13,9 +13,9 @@ fuzz_target!(|bytes: &[u8]| {
     for line in bytes.split(|&b| b == b'\n') {
         lines += 1;
         match monitor.line(line) {
-            Told::Access(access) => accesses.push(access),
-            Told::Record(record) => records.push(record),
-            Told::Nothing => {}
+            Line::Access(access) => accesses.push(access),
+            Line::Record(record) => records.push(record),
+            Line::Nothing => {}
         }
     }
     assert!(accesses.is_sorted_by(|a, b| a.time < b.time || a.time == u64::MAX));

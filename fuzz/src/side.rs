@@ -8,7 +8,7 @@ use std::fs;
 
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
-use kprism_image::code::Turn;
+use kprism_image::code::TaskSwitch;
 use kprism_image::sideband::{Record, read};
 use kprism_image::symbols::Symbols;
 use kprism_store::Run;
@@ -71,7 +71,7 @@ fn decode(records: &[Record]) {
                 image.add(asid, base, &fragment.code);
             }
             let own = records.iter().filter_map(|record| match record {
-                Record::Switch(s) if s.cpu == cpu => Some(Turn { offset: s.offset?, asid: s.asid }),
+                Record::Switch(s) if s.cpu == cpu => Some(TaskSwitch { offset: s.offset?, asid: s.asid }),
                 _ => None,
             });
             image.set_turns(own.collect());

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use driver::{Asked, Ended, run, start};
+use driver::{Ended, Request, run, start};
 use kprism_test::{PERF, needs, test};
 
 const PERF_PROGRAM: &str = "perf";
@@ -77,9 +77,9 @@ fn stopped_by_the_user() {
         }
         asked.set(asked.get() + 1);
         match asked.get() {
-            1 => Some(Asked::Snapshot),
+            1 => Some(Request::Snapshot),
             ..20 => None,
-            _ => Some(Asked::Stop),
+            _ => Some(Request::Stop),
         }
     });
     let ended = ended.unwrap();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::ctype::{Def, Ty, Types, resolve, size_of};
 use crate::regs::{ARGUMENTS, Reg};
-use crate::scope::{Location, Piece, Spot, Sym};
+use crate::scope::{Location, Piece, Storage, Sym};
 
 /// Class of a type in the calling convention.
 enum Class {
@@ -52,7 +52,7 @@ fn floats(types: &dyn Types, ty: &Ty, seen: &mut Vec<Ty>) -> bool {
 }
 
 fn registers(regs: &[Reg]) -> Location {
-    let spot = |reg: &Reg| Spot::Value(Rc::new(Sym::Reg(*reg)));
+    let spot = |reg: &Reg| Storage::Value(Rc::new(Sym::Reg(*reg)));
     match regs {
         [one] => Location::Whole(spot(one)),
         _ => Location::Pieces(regs.iter().map(|r| Piece { bits: 64, offset: 0, at: spot(r) }).collect()),
@@ -61,7 +61,7 @@ fn registers(regs: &[Reg]) -> Location {
 
 fn vector() -> Location {
     let why = "passed in a vector register, which a probe cannot read".to_owned();
-    Location::Whole(Spot::Missing(why, None))
+    Location::Whole(Storage::Missing(why, None))
 }
 
 /// Returns the location of each parameter at the function's first instruction.
@@ -84,23 +84,23 @@ pub(crate) fn parameters(types: &dyn Types, returned: &Ty, all: &[Ty]) -> Vec<Lo
             }
             Class::Reference if next < ARGUMENTS.len() => {
                 next += 1;
-                Location::Whole(Spot::Memory(Rc::new(Sym::Reg(ARGUMENTS[next - 1]))))
+                Location::Whole(Storage::Memory(Rc::new(Sym::Reg(ARGUMENTS[next - 1]))))
             }
             Class::Reference => {
                 let at = Rc::new(Sym::Reg(Reg::Rsp)).plus(stack);
                 stack += 8;
-                Location::Whole(Spot::Memory(Rc::new(Sym::Deref(at, 8))))
+                Location::Whole(Storage::Memory(Rc::new(Sym::Deref(at, 8))))
             }
             Class::Float => vector(),
             Class::Integer(n) => {
                 let at = stack;
                 stack += 8 * n as u64;
-                Location::Whole(Spot::Memory(Rc::new(Sym::Reg(Reg::Rsp)).plus(at)))
+                Location::Whole(Storage::Memory(Rc::new(Sym::Reg(Reg::Rsp)).plus(at)))
             }
             Class::Memory(size) => {
                 let at = stack;
                 stack = stack.saturating_add(size.div_ceil(8).saturating_mul(8));
-                Location::Whole(Spot::Memory(Rc::new(Sym::Reg(Reg::Rsp)).plus(at)))
+                Location::Whole(Storage::Memory(Rc::new(Sym::Reg(Reg::Rsp)).plus(at)))
             }
         });
     }
@@ -113,15 +113,15 @@ pub(crate) fn returned(types: &dyn Types, ty: &Ty) -> Location {
         Class::Integer(1) => registers(&[Reg::Rax]),
         Class::Integer(_) => registers(&[Reg::Rax, Reg::Rdx]),
         Class::Float => vector(),
-        Class::Memory(_) | Class::Reference => Location::Whole(Spot::Memory(Rc::new(Sym::Reg(Reg::Rax)))),
+        Class::Memory(_) | Class::Reference => Location::Whole(Storage::Memory(Rc::new(Sym::Reg(Reg::Rax)))),
     }
 }
 
 /// Returns the location of the object whose address is at `location`.
 pub(crate) fn behind(location: Location) -> Location {
     let spot = match location {
-        Location::Whole(Spot::Value(address)) => Spot::Memory(address),
-        Location::Whole(Spot::Memory(at)) => Spot::Memory(Rc::new(Sym::Deref(at, 8))),
+        Location::Whole(Storage::Value(address)) => Storage::Memory(address),
+        Location::Whole(Storage::Memory(at)) => Storage::Memory(Rc::new(Sym::Deref(at, 8))),
         other => return other,
     };
     Location::Whole(spot)
@@ -140,18 +140,18 @@ pub(crate) fn is_single(types: &dyn Types, ty: &Ty) -> bool {
 /// a paired probe saved at entry.
 pub(crate) fn after_return(location: Location) -> Location {
     let spot = |spot| match spot {
-        Spot::Value(sym) => match *sym {
-            Sym::Reg(reg) => Spot::Value(Rc::new(Sym::Entry(reg))),
-            Sym::Const(_) => Spot::Value(sym),
-            _ => Spot::Missing("known only where the function begins".to_owned(), None),
+        Storage::Value(sym) => match *sym {
+            Sym::Reg(reg) => Storage::Value(Rc::new(Sym::Entry(reg))),
+            Sym::Const(_) => Storage::Value(sym),
+            _ => Storage::Missing("known only where the function begins".to_owned(), None),
         },
         // An object passed by address exists for as long as the call.
-        Spot::Memory(sym) if matches!(*sym, Sym::Reg(reg) if reg != Reg::Rsp) => match *sym {
-            Sym::Reg(reg) => Spot::Memory(Rc::new(Sym::Entry(reg))),
-            _ => Spot::Memory(sym),
+        Storage::Memory(sym) if matches!(*sym, Sym::Reg(reg) if reg != Reg::Rsp) => match *sym {
+            Sym::Reg(reg) => Storage::Memory(Rc::new(Sym::Entry(reg))),
+            _ => Storage::Memory(sym),
         },
-        Spot::Memory(_) => {
-            Spot::Missing("passed in memory, which the function may have changed".to_owned(), None)
+        Storage::Memory(_) => {
+            Storage::Missing("passed in memory, which the function may have changed".to_owned(), None)
         }
         other => other,
     };

@@ -11,7 +11,7 @@ use crate::ast::Tag;
 use crate::ctype::{Def, Int, Ty, TypeRef, Types, resolve, size_of};
 use crate::ir::{BinOp, Space};
 use crate::regs::Reg;
-use crate::scope::{Location, Role, Scope, Spot, Sym, Variable};
+use crate::scope::{Location, Role, Scope, Storage, Sym, Variable};
 
 /// A field of a tracepoint's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl Called<'_> {
             Dynamic::Record => low(&Rc::new(Sym::Context)),
             Dynamic::Behind => low(&own.plus(4)),
         };
-        let location = Location::Whole(Spot::Memory(at));
+        let location = Location::Whole(Storage::Memory(at));
         Variable { name: field.name.clone(), ty, location, role: Role::Parameter }
     }
 
@@ -160,9 +160,9 @@ impl Called<'_> {
         let location = match resolve(self.inner, &all[at].ty) {
             Ok(Def::Record(_)) => {
                 let why = "a structure passed by value, which a probe here cannot read".to_owned();
-                Location::Whole(Spot::Missing(why, None))
+                Location::Whole(Storage::Missing(why, None))
             }
-            _ => Location::Whole(Spot::Value(Rc::new(Sym::Arg(at as u8 - 1)))),
+            _ => Location::Whole(Storage::Value(Rc::new(Sym::Arg(at as u8 - 1)))),
         };
         Some(Variable { location, ..all[at].clone() })
     }
@@ -233,13 +233,13 @@ impl Around<'_> {
         })
     }
 
-    fn spot(&self, spot: &Spot) -> Spot {
+    fn spot(&self, spot: &Storage) -> Storage {
         let found = match spot {
-            Spot::Memory(sym) => self.moved(sym).map(Spot::Memory),
-            Spot::Value(sym) => self.moved(sym).map(Spot::Value),
+            Storage::Memory(sym) => self.moved(sym).map(Storage::Memory),
+            Storage::Value(sym) => self.moved(sym).map(Storage::Value),
             other => Ok(other.clone()),
         };
-        found.unwrap_or_else(|why| Spot::Missing(why, None))
+        found.unwrap_or_else(|why| Storage::Missing(why, None))
     }
 }
 

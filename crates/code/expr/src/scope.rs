@@ -54,7 +54,7 @@ impl Sym {
 
 /// Location of a variable or of a piece of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Spot {
+pub enum Storage {
     /// In memory, at this address.
     Memory(Rc<Sym>),
     /// Not in memory; this is its value.
@@ -73,14 +73,14 @@ pub struct Piece {
     /// Offset within `at`, in bits.
     pub offset: u64,
     /// Location of the piece.
-    pub at: Spot,
+    pub at: Storage,
 }
 
 /// Location of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
     /// The whole variable is in one place.
-    Whole(Spot),
+    Whole(Storage),
     /// The variable is split into pieces.
     Pieces(Vec<Piece>),
 }
@@ -125,7 +125,7 @@ pub struct Variable {
 
 /// Position of the probe in its function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub enum ProbePoint {
     /// Before the first instruction.
     Entry,
     /// At another instruction.
@@ -259,16 +259,16 @@ impl Display for Sym {
     }
 }
 
-impl Display for Spot {
+impl Display for Storage {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Spot::Memory(at) => write!(f, "[{at}]"),
-            Spot::Value(value) => match &**value {
+            Storage::Memory(at) => write!(f, "[{at}]"),
+            Storage::Value(value) => match &**value {
                 Sym::Reg(_) | Sym::Arg(_) | Sym::Const(_) | Sym::Entry(_) => write!(f, "{value}"),
                 _ => write!(f, "computed: {value}"),
             },
-            Spot::Bytes(bytes) => write!(f, "constant, {} bytes", bytes.len()),
-            Spot::Missing(why, _) => f.write_str(why),
+            Storage::Bytes(bytes) => write!(f, "constant, {} bytes", bytes.len()),
+            Storage::Missing(why, _) => f.write_str(why),
         }
     }
 }

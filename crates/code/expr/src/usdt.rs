@@ -12,7 +12,7 @@ use crate::ctype::{Def, Int, Ty, TypeRef, Types};
 use crate::dwarf::Image;
 use crate::ir::{BinOp, Space};
 use crate::regs::Reg;
-use crate::scope::{Location, Role, Scope, Spot, Sym, Variable};
+use crate::scope::{Location, Role, Scope, Storage, Sym, Variable};
 
 /// A static tracepoint in a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,7 +106,7 @@ fn number(text: &str) -> Option<i64> {
 }
 
 /// Parses `[-]N@OPERAND` into type and location. `symbol` returns a symbol's address. Accepts any text.
-pub fn argument(text: &str, symbol: &dyn Fn(&str) -> Option<u64>) -> Option<(Ty, Spot)> {
+pub fn argument(text: &str, symbol: &dyn Fn(&str) -> Option<u64>) -> Option<(Ty, Storage)> {
     let (size, operand) = text.split_once('@')?;
     let size = number(size)?;
     let bytes = u8::try_from(size.unsigned_abs()).ok().filter(|n| matches!(n, 1 | 2 | 4 | 8))?;
@@ -118,10 +118,10 @@ pub fn argument(text: &str, symbol: &dyn Fn(&str) -> Option<u64>) -> Option<(Ty,
             0 => sym,
             n => Rc::new(Sym::Bin(BinOp::Shr, sym, Rc::new(Sym::Const(u64::from(n))))),
         };
-        return Some((ty, Spot::Value(sym)));
+        return Some((ty, Storage::Value(sym)));
     }
     if let Some(constant) = operand.strip_prefix('$') {
-        return Some((ty, Spot::Value(Rc::new(Sym::Const(number(constant)?.cast_unsigned())))));
+        return Some((ty, Storage::Value(Rc::new(Sym::Const(number(constant)?.cast_unsigned())))));
     }
     let (distance, inner) = operand.strip_suffix(')')?.split_once('(')?;
     let mut parts = inner.split(',').map(|p| p.trim().trim_start_matches('%'));
@@ -132,7 +132,7 @@ pub fn argument(text: &str, symbol: &dyn Fn(&str) -> Option<u64>) -> Option<(Ty,
             None => (distance, 0),
         };
         let address = symbol(name)?.wrapping_add_signed(offset);
-        return Some((ty, Spot::Memory(Rc::new(Sym::Address(address)))));
+        return Some((ty, Storage::Memory(Rc::new(Sym::Address(address)))));
     }
     let offset = if distance.is_empty() { 0 } else { number(distance)? };
     let mut sym = Rc::new(Sym::Reg(register(base)?.0));
@@ -141,7 +141,7 @@ pub fn argument(text: &str, symbol: &dyn Fn(&str) -> Option<u64>) -> Option<(Ty,
         let index = Rc::new(Sym::Bin(BinOp::Mul, Rc::new(Sym::Reg(register(index)?.0)), scale));
         sym = Rc::new(Sym::Bin(BinOp::Add, sym, index));
     }
-    Some((ty, Spot::Memory(sym.plus(offset.cast_unsigned()))))
+    Some((ty, Storage::Memory(sym.plus(offset.cast_unsigned()))))
 }
 
 /// Scope at a static tracepoint.
@@ -172,7 +172,7 @@ impl Scope for Place<'_> {
         };
         let (ty, spot) = argument(text, &|name| self.image.symbol(name)).unwrap_or_else(|| {
             let why = format!("`{text}`, which a probe cannot read");
-            (Ty::Int(Int::LONG), Spot::Missing(why, None))
+            (Ty::Int(Int::LONG), Storage::Missing(why, None))
         });
         let location = Location::Whole(spot);
         Ok(Some(Variable { name: name.to_owned(), ty, location, role: Role::Parameter }))

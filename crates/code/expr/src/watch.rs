@@ -11,7 +11,7 @@ use crate::btf;
 use crate::ir::{Block, Func, Input, Op, Term, Val};
 use crate::lower::{self, Env};
 use crate::opt;
-use crate::scope::Moment;
+use crate::scope::ProbePoint;
 
 /// An event that a recorder waits for: a function's entry or return, with a condition.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ impl Watch {
             })
             .transpose()?;
         let name = place.trim_end_matches("%return");
-        let at_return = scope.moment() == Moment::Return;
+        let at_return = scope.moment() == ProbePoint::Return;
         let slots = u8::try_from(scope.slots()).unwrap_or(u8::MAX);
         let entry = address(name).ok_or_else(|| Error::Gone(name.to_owned()))?;
         Ok(Self { entry, at_return, slots, condition })

@@ -14,7 +14,7 @@ use kprism_expr::ir::{Fault, Input, Space};
 use kprism_expr::lower::{self, Env};
 use kprism_expr::opt;
 use kprism_expr::regs::Reg;
-use kprism_expr::scope::Moment;
+use kprism_expr::scope::ProbePoint;
 use kprism_test::{GDB, needs, test};
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object as _, ObjectSegment as _};
@@ -239,7 +239,7 @@ fn compare(flags: &[&str], stops: &[&str]) -> (usize, usize, usize) {
         let (a, t) = run_agents(&code, &all, &mut core);
         agents += a;
         translated += t;
-        let moment = if stop.starts_with('*') { Moment::Entry } else { Moment::Inside };
+        let moment = if stop.starts_with('*') { ProbePoint::Entry } else { ProbePoint::Inside };
         let place = Place::at(&debug, pc - bias, moment, Space::User).expect("the stop's place");
         let inlined = stop.ends_with(&line_of(&source, "inlined").to_string());
         for (expr, theirs) in expressions.lines().zip(values) {

@@ -104,7 +104,7 @@ pub struct Conflict {
 
 /// A position in the stream at which another task continues. It is known from a source other than the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Turn {
+pub struct TaskSwitch {
     /// Stream offset. Packets from here on belong to the task.
     pub offset: u64,
     /// Address space of the task, if the stream itself does not tell it.
@@ -118,7 +118,7 @@ pub struct Image {
     index: HashMap<(u64, u64), u32, BuildHasherDefault<KeyHasher>>,
     granules: Vec<Granule>,
     conflicts: Vec<Conflict>,
-    turns: Vec<Turn>,
+    turns: Vec<TaskSwitch>,
     flat: bool,
 }
 
@@ -236,13 +236,13 @@ impl Image {
 
     /// Sets the positions at which tasks change, for streams that do not tell them because they contain packets of user
     /// code only.
-    pub fn set_turns(&mut self, mut turns: Vec<Turn>) {
+    pub fn set_turns(&mut self, mut turns: Vec<TaskSwitch>) {
         turns.sort_by_key(|turn| turn.offset);
         self.turns = turns;
     }
 
     /// Positions at which tasks change, ordered by stream offset.
-    pub fn turns(&self) -> &[Turn] {
+    pub fn turns(&self) -> &[TaskSwitch] {
         &self.turns
     }
 

@@ -231,7 +231,7 @@ impl Running {
         let child = command.spawn().at("run", &qemu.program)?;
         drop((theirs, inherited));
         let mut running = Self { child, qmp: Qmp::new(ours), log: log.to_owned() };
-        if let Err(error) = running.qmp.greet() {
+        if let Err(error) = running.qmp.handshake() {
             // Most likely QEMU refused its arguments. Its own message is better than this error.
             running.wait(Duration::from_secs(2));
             let said = running.said();

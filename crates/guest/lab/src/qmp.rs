@@ -24,7 +24,7 @@ impl Qmp {
     }
 
     /// Waits for QEMU's greeting and enters command mode.
-    pub fn greet(&mut self) -> Result<()> {
+    pub fn handshake(&mut self) -> Result<()> {
         self.read()?;
         self.call("qmp_capabilities", json!({})).map(|_| ())
     }

@@ -18,7 +18,7 @@ use crate::idt;
 use crate::options::{Keep, Options, Start};
 use crate::pump::Done;
 use crate::trigger::Triggers;
-use crate::turns::Turns;
+use crate::turns::RunningVcpu;
 use crate::vcpu::Vcpu;
 
 /// QEMU's limit for this machine type is 255.
@@ -36,7 +36,7 @@ pub struct State {
     pub options: Options,
     pub hooks: Hooks,
     /// Set if vCPUs share one thread and take turns.
-    pub turns: Option<Turns>,
+    pub turns: Option<RunningVcpu>,
     /// Conditions that cut the streams.
     pub triggers: Triggers,
     /// Number of cuts so far.
@@ -85,7 +85,7 @@ impl State {
         let mut file = BufWriter::new(File::create(&path).map_err(fail)?);
         file.write_all(DICT_MAGIC).map_err(fail)?;
         Ok(State {
-            turns: (options.icount && smp > 1).then(Turns::new).transpose()?,
+            turns: (options.icount && smp > 1).then(RunningVcpu::new).transpose()?,
             triggers: Triggers::new(&options.keep)?,
             cuts: AtomicU64::new(0),
             tracing: AtomicBool::new(options.start == Start::Boot),

@@ -19,14 +19,14 @@ use crate::state::{STATE, State, VCPUS};
 use crate::stops::{self, MARK, MARK_STOP};
 use crate::tape::Entry;
 use crate::tlb;
-use crate::turns::Turn;
+use crate::turns::VcpuCheck;
 use crate::vcpu::{Vcpu, may_leave_kernel};
 
 const MARK_BEGIN: u64 = 1;
 const MARK_END: u64 = 2;
 
 /// An instruction with a callback, and its index in its block.
-struct Spot {
+struct Watched {
     insn: Instruction,
     index: u64,
 }
@@ -115,7 +115,7 @@ fn special(
     mode: Mode,
     cpl: u8,
     index: usize,
-) -> Option<(VcpuUdataCb, Spot)> {
+) -> Option<(VcpuUdataCb, Watched)> {
     let cb: VcpuUdataCb = match state.hooks.at(va) {
         Some(Hook::SwitchTo) => on_switch,
         Some(Hook::Mmap) => on_mmap,
@@ -131,7 +131,7 @@ fn special(
         },
         None => return None,
     };
-    Some((cb, Spot { insn: decode(bytes, va, mode), index: index as u64 }))
+    Some((cb, Watched { insn: decode(bytes, va, mode), index: index as u64 }))
 }
 
 fn decode(bytes: &[u8], va: u64, mode: Mode) -> Instruction {
@@ -148,8 +148,8 @@ pub unsafe fn vcpu<const TURNS: bool>(cpu: c_uint) -> Option<&'static mut Vcpu> 
     let slot = match TURNS {
         false => cpu as usize,
         true => match STATE.get()?.turns.as_ref()?.now() {
-            Turn::Same(slot) => slot,
-            Turn::New(slot) => {
+            VcpuCheck::Same(slot) => slot,
+            VcpuCheck::New(slot) => {
                 // SAFETY: as below.
                 unsafe { VCPUS.get(slot)?.load(Ordering::Relaxed).as_mut()? }.take_turn();
                 slot
@@ -221,7 +221,7 @@ callback!(on_watched_block, |state, v, block: Block| {
     if block.is_special() { v.special_block(block) } else { v.kernel_block(block) }
 });
 callback!(on_done, |_state, v, _block: Block| v.push(Entry::Done));
-callback!(on_cr3, |_state, v, spot: Spot| v.new_space(register_value(spot.insn.op1_register())));
+callback!(on_cr3, |_state, v, spot: Watched| v.new_space(register_value(spot.insn.op1_register())));
 /// Callback: a function that allocates or frees begins.
 unsafe extern "C" fn on_allocator(cpu: c_uint, udata: *mut c_void) {
     // SAFETY: QEMU calls this on the vCPU's thread.
@@ -230,27 +230,27 @@ unsafe extern "C" fn on_allocator(cpu: c_uint, udata: *mut c_void) {
     }
 }
 
-callback!(on_lidt, |state, _v, spot: Spot| {
+callback!(on_lidt, |state, _v, spot: Watched| {
     let mut operand = [0; 10];
     let va = spot.insn.virtual_address(0, 0, |reg, _, _| Some(register_value(reg)));
     if va.is_some_and(|va| guest::memory(va, &mut operand)) {
         state.set_idt(u64::from_le_bytes(operand[2..].try_into().expect("8 bytes")));
     }
 });
-callback!(on_invlpg, |_state, v, spot: Spot| {
+callback!(on_invlpg, |_state, v, spot: Watched| {
     let va = spot.insn.virtual_address(0, 0, |reg, _, _| Some(register_value(reg)));
     if let (Some(va), Some(tlb)) = (va, &mut v.tlb) {
         tlb.invalidate(va);
         v.push(Entry::Dropped(Some(va)));
     }
 });
-callback!(on_cr4, |_state, v, _spot: Spot| {
+callback!(on_cr4, |_state, v, _spot: Watched| {
     if let Some(tlb) = &mut v.tlb {
         tlb.flush_all();
         v.push(Entry::Dropped(None));
     }
 });
-callback!(on_switch, |state, v, spot: Spot| {
+callback!(on_switch, |state, v, spot: Watched| {
     if let Some(what) = state.hooks.switch(spot.insn.ip()) {
         if let What::Switch { next, .. } = &what {
             v.task.clone_from(next);
@@ -258,14 +258,14 @@ callback!(on_switch, |state, v, spot: Spot| {
         v.side(spot.index, what);
     }
 });
-callback!(on_mmap, |state, v, spot: Spot| {
+callback!(on_mmap, |state, v, spot: Watched| {
     if v.on
         && let Some(what) = state.hooks.mmap(v.task.clone(), guest::register(Reg::CR3))
     {
         v.side(spot.index, what);
     }
 });
-callback!(on_comm, |state, v, spot: Spot| {
+callback!(on_comm, |state, v, spot: Watched| {
     if let Some(what) = state.hooks.comm() {
         if let What::Comm(task) = &what
             && task.pid == v.task.pid
@@ -275,7 +275,7 @@ callback!(on_comm, |state, v, spot: Spot| {
         v.side(spot.index, what);
     }
 });
-callback!(on_cpuid, |state, v, spot: Spot| {
+callback!(on_cpuid, |state, v, spot: Watched| {
     if guest::register(Reg::RAX) & 0xffff_ffff == MARK {
         let pid = guest::register(Reg::RBX) as u32;
         match guest::register(Reg::RCX) & 0xffff_ffff {

@@ -28,7 +28,7 @@ const IN_REGISTERS: [Reg; 6] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8,
 
 /// Effect of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
+enum Effect {
     /// Keeps the last part of the streams.
     Snapshot,
     /// Starts keeping them.
@@ -39,7 +39,7 @@ enum Deed {
 
 /// All conditions of a recording.
 #[derive(Debug)]
-pub struct Triggers(Vec<(Deed, Trigger)>);
+pub struct Triggers(Vec<(Effect, Trigger)>);
 
 impl Triggers {
     /// The conditions that select the kept part.
@@ -49,13 +49,13 @@ impl Triggers {
     pub fn new(keep: &Keep) -> Result<Self, String> {
         let all = match keep {
             Keep::All => vec![],
-            Keep::Last { when, .. } => vec![(Deed::Snapshot, "when", Some(when))],
+            Keep::Last { when, .. } => vec![(Effect::Snapshot, "when", Some(when))],
             // A place that is both ends one window and begins the next.
             Keep::Windows { from, until } => {
-                vec![(Deed::Until, "until", until.as_ref()), (Deed::From, "from", from.as_ref())]
+                vec![(Effect::Until, "until", until.as_ref()), (Effect::From, "from", from.as_ref())]
             }
         };
-        let parse = |(deed, name, text): (Deed, &str, Option<&String>)| {
+        let parse = |(deed, name, text): (Effect, &str, Option<&String>)| {
             text.map(|text| Trigger::parse(name, text).map(|trigger| (deed, trigger)))
         };
         all.into_iter().filter_map(parse).collect::<Result<_, _>>().map(Self)
@@ -79,7 +79,7 @@ impl Triggers {
                 continue;
             }
             let open = state.keeps(state.cuts.load(Ordering::SeqCst));
-            if *deed == Deed::Snapshot || open == (*deed == Deed::Until) {
+            if *deed == Effect::Snapshot || open == (*deed == Effect::Until) {
                 state.cut();
             }
         }
@@ -112,7 +112,7 @@ struct Open {
 }
 
 /// The guest's state at a call's entry or return.
-struct Moment<'a> {
+struct GuestState<'a> {
     cpu: u32,
     ns: u64,
     task: &'a Task,
@@ -157,10 +157,10 @@ impl Trigger {
                 None => return false,
             },
         };
-        self.holds(&mut Moment { cpu, ns, task, call, watch: &self.watch, unused: 0 })
+        self.holds(&mut GuestState { cpu, ns, task, call, watch: &self.watch, unused: 0 })
     }
 
-    fn holds(&self, moment: &mut Moment<'_>) -> bool {
+    fn holds(&self, moment: &mut GuestState<'_>) -> bool {
         let Some(condition) = &self.watch.condition else { return true };
         match interp::run(condition, moment) {
             Ok(value) => value != 0,
@@ -212,7 +212,7 @@ fn argument(n: usize, rsp: u64) -> u64 {
     }
 }
 
-impl Machine for Moment<'_> {
+impl Machine for GuestState<'_> {
     fn input(&mut self, input: Input) -> u64 {
         match input {
             Input::Arg(n) => match &self.call {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::state::MAX_VCPUS;
 
 /// Result of a check.
-pub enum Turn {
+pub enum VcpuCheck {
     /// The same vCPU as at the last check.
     Same(usize),
     /// Another vCPU.
@@ -17,7 +17,7 @@ pub enum Turn {
 }
 
 /// Tracks the running vCPU of the one thread.
-pub struct Turns {
+pub struct RunningVcpu {
     get_cpu: unsafe extern "C" fn(c_int) -> *mut c_void,
     /// Address of `current_cpu` of the vCPUs' thread.
     current: AtomicPtr<*mut c_void>,
@@ -25,7 +25,7 @@ pub struct Turns {
     last_slot: AtomicUsize,
 }
 
-impl Turns {
+impl RunningVcpu {
     /// Looks up the two symbols.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Turns {
                     .into(),
             );
         }
-        Ok(Turns {
+        Ok(RunningVcpu {
             // SAFETY: the type is QEMU's.
             get_cpu: unsafe {
                 std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *mut c_void>(get_cpu)
@@ -51,7 +51,7 @@ impl Turns {
 
     /// The vCPU that runs, on the vCPUs' thread.
     #[inline]
-    pub fn now(&self) -> Turn {
+    pub fn now(&self) -> VcpuCheck {
         let mut at = self.current.load(Ordering::Relaxed);
         if at.is_null() {
             at = symbol(c"current_cpu").cast();
@@ -60,19 +60,19 @@ impl Turns {
         // SAFETY: the address of this thread's own thread-local variable.
         let cpu = unsafe { *at };
         if cpu == self.last.load(Ordering::Relaxed) {
-            return Turn::Same(self.last_slot.load(Ordering::Relaxed));
+            return VcpuCheck::Same(self.last_slot.load(Ordering::Relaxed));
         }
         self.turn(cpu)
     }
 
     #[cold]
-    fn turn(&self, cpu: *mut c_void) -> Turn {
+    fn turn(&self, cpu: *mut c_void) -> VcpuCheck {
         // SAFETY: looks an index up in QEMU's list of vCPUs; null past its end.
         let is = |slot: &usize| unsafe { (self.get_cpu)(*slot as c_int) } == cpu;
         let slot = (0..MAX_VCPUS).find(is).unwrap_or(0);
         self.last.store(cpu, Ordering::Relaxed);
         self.last_slot.store(slot, Ordering::Relaxed);
-        Turn::New(slot)
+        VcpuCheck::New(slot)
     }
 }
 

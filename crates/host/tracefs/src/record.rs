@@ -194,7 +194,7 @@ fn stream_all(
             break;
         }
         wait(&[bell.fd(), watched.as_ref().map_or(-1, |fd| fd.as_raw_fd())], left);
-        bell.hush();
+        bell.reset();
     }
     tracefs::write(&switch, &["0"])?;
     let ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -81,7 +81,7 @@ impl Bell {
     }
 
     /// Resets the bell.
-    pub fn hush(&self) {
+    pub fn reset(&self) {
         let mut count = [0; 8];
         (&*self.0).read_exact(&mut count).ok();
     }

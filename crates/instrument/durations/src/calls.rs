@@ -42,7 +42,7 @@ impl TaskKey {
 
 /// News of a call, reported as soon as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum CallEvent {
     /// The call was entered.
     Entered {
         /// Its task.
@@ -107,12 +107,12 @@ struct Task {
 /// A task of which only switches were seen. If only long calls are kept, the first one's exit comes after the task
 /// slept.
 #[derive(Debug, Default)]
-struct Stranger {
+struct UnseenTask {
     out_ns: Option<u64>,
     offs: Vec<(u64, u64)>,
 }
 
-impl Stranger {
+impl UnseenTask {
     fn came(&mut self, ns: u64) {
         let Some(start_ns) = self.out_ns.take() else { return };
         if self.offs.len() >= WAITING {
@@ -156,14 +156,14 @@ pub struct Calls {
     numbers: HashMap<TaskKey, usize>,
     /// The task looked up last: events of a task come in sequence.
     last: Option<(TaskKey, usize)>,
-    strangers: HashMap<TaskKey, Stranger>,
+    strangers: HashMap<TaskKey, UnseenTask>,
     cpus: HashMap<u32, Cpu>,
     /// Sums by calling context.
     pub tree: Tree,
     /// Counters of calls, losses and skipped records.
     pub counts: Counts,
     /// If enabled: the news of calls whose entries were seen, since it was last taken.
-    pub log: Option<Vec<Told>>,
+    pub log: Option<Vec<CallEvent>>,
     /// True if times of different tasks are comparable.
     timed: bool,
     /// True if switches are known from events.
@@ -200,7 +200,7 @@ impl Calls {
         }
         let number = self.tasks.len();
         self.numbers.insert(key, number);
-        let Stranger { out_ns, offs } = self.strangers.remove(&key).unwrap_or_default();
+        let UnseenTask { out_ns, offs } = self.strangers.remove(&key).unwrap_or_default();
         let waiting = offs.into_iter().map(|(start_ns, end_ns)| Waiting::Off { start_ns, end_ns }).collect();
         let root = self.tree.root();
         self.tasks.push(Task { key, number: number as u32, root, stack: Vec::new(), waiting, out_ns });
@@ -321,7 +321,7 @@ impl Calls {
         };
         let node = caller.map(|caller| tree.child(caller, func, interrupt));
         if let Some(log) = log {
-            log.push(Told::Entered { key, func, depth, interrupt });
+            log.push(CallEvent::Entered { key, func, depth, interrupt });
         }
         task.stack.push(Frame {
             func: Some(func),
@@ -348,7 +348,7 @@ impl Calls {
             counts.unfinished += 1;
             tree.unfinished(func);
             if let Some(log) = log {
-                log.push(Told::Unfinished { key: task.key, depth: frame.depth });
+                log.push(CallEvent::Unfinished { key: task.key, depth: frame.depth });
             }
         }
         match task.stack.last_mut() {
@@ -441,7 +441,7 @@ impl Calls {
         counts.calls += 1;
         let ns = call.ns();
         if let Some(log) = log {
-            log.push(Told::Ended(task.key, Ended { inner: Vec::new(), ..call }));
+            log.push(CallEvent::Ended(task.key, Ended { inner: Vec::new(), ..call }));
         }
         match frame.node {
             Some(node) => {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use kprism_flow::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::event::Event;
-use kprism_flow::replay::{self, Code, Listener, Moment};
+use kprism_flow::replay::{self, Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
 use kprism_profile::{Counts, CpuTotals, FrameKind, Func, Profile, Task, Times, Totals};
@@ -59,7 +59,7 @@ impl Heard {
         &mut self.tasks[task]
     }
 
-    fn seen(&mut self, at: &Moment<'_>) {
+    fn seen(&mut self, at: &TracePosition<'_>) {
         if self.named.0.len() != at.tasks.len() || self.named.1 != at.names {
             self.named = (at.tasks.to_vec(), at.names);
         }
@@ -86,7 +86,7 @@ impl Heard {
 }
 
 impl Calls for Heard {
-    fn begin(&mut self, at: &Moment<'_>, call: Begin) {
+    fn begin(&mut self, at: &TracePosition<'_>, call: Begin) {
         self.seen(at);
         self.drop_from(at.task, call.depth);
         let next = self.funcs.len() as u32;
@@ -101,7 +101,7 @@ impl Calls for Heard {
         self.tasks[at.task].stack.push(frame);
     }
 
-    fn end(&mut self, at: &Moment<'_>, call: End) {
+    fn end(&mut self, at: &TracePosition<'_>, call: End) {
         self.seen(at);
         self.drop_from(at.task, call.depth + 1);
         let Some(frame) = self.tasks[at.task].stack.pop() else { return };
@@ -135,18 +135,18 @@ impl Calls for Heard {
 }
 
 impl Listener for Collector {
-    fn define(&mut self, _at: &Moment<'_>, _block: u32, _code: Code, _image: &Image) {}
+    fn define(&mut self, _at: &TracePosition<'_>, _block: u32, _code: Code, _image: &Image) {}
 
     #[inline]
-    fn run(&mut self, at: &Moment<'_>, _block: u32, from: u32, to: u32) {
+    fn run(&mut self, at: &TracePosition<'_>, _block: u32, from: u32, to: u32) {
         self.stacks.run(at, to - from);
     }
 
-    fn rest(&mut self, at: &Moment<'_>, ns: u64) {
+    fn rest(&mut self, at: &TracePosition<'_>, ns: u64) {
         self.stacks.rest(at, ns);
     }
 
-    fn event(&mut self, at: &Moment<'_>, event: &Event) {
+    fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
         self.stacks.event(at, event, &mut self.heard);
     }
 }

@@ -7,7 +7,7 @@ use foldhash::{HashMap, HashMapExt as _};
 use kprism_ftrace::{Context, Data, Event, Exit, UNKNOWN_PID};
 use kprism_profile::{CpuTotals, Func, Profile, Task, Times, Totals};
 
-use crate::calls::{At, Calls, Inside, TaskKey, Told};
+use crate::calls::{At, CallEvent, Calls, Inside, TaskKey};
 use crate::measured::{Measured, Switch};
 use crate::names::{Name, Names};
 use crate::record::CallRecord;
@@ -45,7 +45,7 @@ impl<'n> Collector<'n> {
     }
 
     /// Moves the news of calls whose entries were seen since the last call to `into`, which is emptied first.
-    pub fn take_log(&mut self, into: &mut Vec<Told>) {
+    pub fn take_log(&mut self, into: &mut Vec<CallEvent>) {
         into.clear();
         if let Some(log) = &mut self.calls.log {
             std::mem::swap(log, into);

@@ -30,7 +30,7 @@ pub mod record;
 pub mod rows;
 pub mod tree;
 
-pub use calls::{Calls, TaskKey, Told};
+pub use calls::{CallEvent, Calls, TaskKey};
 pub use measured::{Measured, Switch};
 pub use names::Names;
 pub use tree::Ended;

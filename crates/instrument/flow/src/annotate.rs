@@ -13,7 +13,7 @@ use kprism_image::resolve::{FuncRef, Resolve};
 
 use crate::event::{Event, EventKind, flag};
 use crate::frames::is_kernel;
-use crate::replay::{Code, Listener, Moment, Task};
+use crate::replay::{Code, Listener, Task, TracePosition};
 use crate::window::Window;
 
 /// One instruction, with its counts.
@@ -167,7 +167,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
 
     /// Returns true if there is no window, or if this moment is in it.
     #[inline]
-    fn holds(&self, at: &Moment<'_>) -> bool {
+    fn holds(&self, at: &TracePosition<'_>) -> bool {
         self.window.is_none_or(|window| {
             let task = &at.tasks[at.task];
             (task.pid, task.tgid) == (window.pid, window.tgid) && window.holds(at.ns())
@@ -210,7 +210,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
 
     /// The site that ran last continued at `ip`.
     #[inline(never)]
-    fn went(&mut self, at: &Moment<'_>, (index, from): (u32, u64), ip: u64, asid: u64) {
+    fn went(&mut self, at: &TracePosition<'_>, (index, from): (u32, u64), ip: u64, asid: u64) {
         let site = &mut self.sites[index as usize];
         match site.kind {
             Kind::CondJump { .. } => {
@@ -228,7 +228,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
     }
 
     /// An indirect branch went to `ip`.
-    fn target(&mut self, at: &Moment<'_>, site: u32, ip: u64, asid: u64) {
+    fn target(&mut self, at: &TracePosition<'_>, site: u32, ip: u64, asid: u64) {
         let site = &mut self.sites[site as usize];
         let func = self.resolver.function_at(asid, ip, at.ns());
         let offset = ip.wrapping_sub(func.entry);
@@ -243,7 +243,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
 }
 
 impl<R: Resolve> Listener for Counter<'_, R> {
-    fn define(&mut self, at: &Moment<'_>, _block: u32, code: Code, image: &Image) {
+    fn define(&mut self, at: &TracePosition<'_>, _block: u32, code: Code, image: &Image) {
         let mut sites = Vec::new();
         let mut func = FuncRef { id: 0, entry: 0, known: false, start: 1, end: 0 };
         for &ip in &code.ips {
@@ -269,7 +269,7 @@ impl<R: Resolve> Listener for Counter<'_, R> {
     }
 
     #[inline]
-    fn run(&mut self, at: &Moment<'_>, block: u32, from: u32, to: u32) {
+    fn run(&mut self, at: &TracePosition<'_>, block: u32, from: u32, to: u32) {
         let lane = &mut self.lanes[at.lane];
         if lane.who != Some((at.task, at.names)) {
             lane.who = Some((at.task, at.names));
@@ -307,7 +307,7 @@ impl<R: Resolve> Listener for Counter<'_, R> {
         lane.last = list.last().copied().filter(|&(site, _)| site != NO_SITE);
     }
 
-    fn rest(&mut self, at: &Moment<'_>, ns: u64) {
+    fn rest(&mut self, at: &TracePosition<'_>, ns: u64) {
         let lane = &self.lanes[at.lane];
         if !lane.taken || !self.holds(at) {
             return;
@@ -318,7 +318,7 @@ impl<R: Resolve> Listener for Counter<'_, R> {
         }
     }
 
-    fn event(&mut self, at: &Moment<'_>, event: &Event) {
+    fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
         self.heard = self.heard.wrapping_add(1);
         if self.heard.is_multiple_of(1 << 16) {
             self.stopped = (self.stop)();

@@ -2,7 +2,7 @@
 //! Builds blocks from code bytes, and drops them when code or symbols change.
 
 use kprism_image::Image;
-use kprism_image::code::{GRANULE, Granule, Turn};
+use kprism_image::code::{GRANULE, Granule, TaskSwitch};
 use kprism_image::insn::{Far, Insn, InsnError, Kind, Mode, classify, plain_run};
 use kprism_image::resolve::{FuncRef, Resolve};
 
@@ -130,7 +130,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
     }
 
     /// Task switches that the image places in the stream.
-    pub fn turns(&self) -> &'a [Turn] {
+    pub fn turns(&self) -> &'a [TaskSwitch] {
         self.image.turns()
     }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use crate::event::{Event, EventKind, flag};
 use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, is_kernel, search};
-use crate::replay::Moment;
+use crate::replay::TracePosition;
 use crate::stack::{SPACE, resumes};
 use crate::stitch::MAX_FORKS;
 use kprism_profile::FrameKind;
@@ -49,9 +49,9 @@ pub struct End {
 /// Receives calls, in the order in which they begin and end.
 pub trait Calls {
     /// A call begins.
-    fn begin(&mut self, at: &Moment<'_>, call: Begin);
+    fn begin(&mut self, at: &TracePosition<'_>, call: Begin);
     /// A call ends.
-    fn end(&mut self, at: &Moment<'_>, call: End);
+    fn end(&mut self, at: &TracePosition<'_>, call: End);
 }
 
 #[derive(Debug, Default)]
@@ -83,14 +83,14 @@ pub struct Stacks {
 impl Stacks {
     /// The task executes instructions; see [`Listener::run`](crate::replay::Listener::run).
     #[inline]
-    pub fn run(&mut self, at: &Moment<'_>, insns: u32) {
+    pub fn run(&mut self, at: &TracePosition<'_>, insns: u32) {
         let thread = self.thread(at);
         thread.insns += u64::from(insns);
         thread.cpu += at.after(insns) - at.ns();
     }
 
     /// Time passed without instructions; see [`Listener::rest`](crate::replay::Listener::rest).
-    pub fn rest(&mut self, at: &Moment<'_>, ns: u64) {
+    pub fn rest(&mut self, at: &TracePosition<'_>, ns: u64) {
         self.thread(at).cpu += ns;
     }
 
@@ -100,7 +100,7 @@ impl Stacks {
     }
 
     #[inline]
-    fn thread(&mut self, at: &Moment<'_>) -> &mut Thread {
+    fn thread(&mut self, at: &TracePosition<'_>) -> &mut Thread {
         if at.task >= self.threads.len() {
             self.threads.resize_with(at.task + 1, Thread::default);
         }
@@ -108,7 +108,7 @@ impl Stacks {
     }
 
     /// Applies an event to the stacks.
-    pub fn event(&mut self, at: &Moment<'_>, event: &Event, calls: &mut impl Calls) {
+    pub fn event(&mut self, at: &TracePosition<'_>, event: &Event, calls: &mut impl Calls) {
         if at.lane >= self.spaces.len() {
             self.spaces.resize(at.lane + 1, 0);
         }
@@ -141,7 +141,7 @@ impl Stacks {
 
     fn push(
         &mut self,
-        at: &Moment<'_>,
+        at: &TracePosition<'_>,
         func: u32,
         kind: FrameKind,
         ret_ip: u64,
@@ -167,7 +167,7 @@ impl Stacks {
         calls.begin(at, Begin { func, depth, kind, counts });
     }
 
-    fn pop(&mut self, at: &Moment<'_>, calls: &mut impl Calls) {
+    fn pop(&mut self, at: &TracePosition<'_>, calls: &mut impl Calls) {
         let thread = &mut self.threads[at.task];
         let Some(frame) = thread.stack.pop() else { return };
         calls.end(
@@ -184,14 +184,21 @@ impl Stacks {
         );
     }
 
-    fn truncate(&mut self, at: &Moment<'_>, len: usize, calls: &mut impl Calls) {
+    fn truncate(&mut self, at: &TracePosition<'_>, len: usize, calls: &mut impl Calls) {
         while self.threads[at.task].stack.len() > len {
             self.pop(at, calls);
         }
     }
 
     /// The CPU enters the kernel.
-    fn enter(&mut self, at: &Moment<'_>, e: &Event, kind: FrameKind, space: u64, calls: &mut impl Calls) {
+    fn enter(
+        &mut self,
+        at: &TracePosition<'_>,
+        e: &Event,
+        kind: FrameKind,
+        space: u64,
+        calls: &mut impl Calls,
+    ) {
         self.push(at, e.func, kind, e.ip, true, calls);
         if let Some(top) = self.threads[at.task].stack.last_mut() {
             top.aux = space;
@@ -200,7 +207,7 @@ impl Stacks {
     }
 
     /// The first call of a system call's body names the system call.
-    fn body(&mut self, at: &Moment<'_>, event: &Event) {
+    fn body(&mut self, at: &TracePosition<'_>, event: &Event) {
         if event.flags & flag::SYSCALL_BODY == 0 {
             return;
         }
@@ -216,7 +223,7 @@ impl Stacks {
     }
 
     /// A return: from the top frame, from several frames at once, or a jump made with a return instruction.
-    fn ret(&mut self, at: &Moment<'_>, event: &Event, calls: &mut impl Calls) {
+    fn ret(&mut self, at: &TracePosition<'_>, event: &Event, calls: &mut impl Calls) {
         match search(&self.threads[at.task].stack, |f| f.ret_ip == event.ip && !f.is_entry()) {
             Found::At(index) => self.truncate(at, index, calls),
             _ => self.jump(at, event, calls),
@@ -225,7 +232,7 @@ impl Stacks {
 
     /// A jump to another function: a tail call, a jump into the middle of a function that is on the stack, or a jump
     /// back from a part that the compiler placed elsewhere.
-    fn jump(&mut self, at: &Moment<'_>, event: &Event, calls: &mut impl Calls) {
+    fn jump(&mut self, at: &TracePosition<'_>, event: &Event, calls: &mut impl Calls) {
         let inner = event.flags & flag::INNER != 0;
         let stack = &mut self.threads[at.task].stack;
         if inner
@@ -254,7 +261,7 @@ impl Stacks {
 
     /// Replaces the top frame's function. A kernel entry stays on the stack: only `iret` leaves it, whatever jumps came
     /// before.
-    fn tail(&mut self, at: &Moment<'_>, top: Frame, event: &Event, calls: &mut impl Calls) {
+    fn tail(&mut self, at: &TracePosition<'_>, top: Frame, event: &Event, calls: &mut impl Calls) {
         let counts = event.flags & flag::INNER == 0;
         if top.is_entry() {
             self.push(at, event.func, FrameKind::Tail, NO_RETURN, counts, calls);
@@ -269,7 +276,7 @@ impl Stacks {
     }
 
     /// The flow is known again after a gap. Frames that still fit stay.
-    fn resume(&mut self, at: &Moment<'_>, event: &Event, calls: &mut impl Calls) {
+    fn resume(&mut self, at: &TracePosition<'_>, event: &Event, calls: &mut impl Calls) {
         let stack = &self.threads[at.task].stack;
         if event.flags & (flag::ENTRY | flag::INNER) == 0 && !stack.is_empty() {
             // Without symbols, nothing says which frames still fit.
@@ -291,13 +298,13 @@ impl Stacks {
     }
 
     /// Drops the kernel's frames, down to user code.
-    fn leave_kernel(&mut self, at: &Moment<'_>, calls: &mut impl Calls) {
+    fn leave_kernel(&mut self, at: &TracePosition<'_>, calls: &mut impl Calls) {
         let keep = self.threads[at.task].stack.iter().rposition(|f| !f.kernel).map_or(0, |i| i + 1);
         self.truncate(at, keep, calls);
     }
 
     /// Leaves the kernel, or an interrupt of kernel code.
-    fn exit(&mut self, at: &Moment<'_>, event: &Event, space: u64, calls: &mut impl Calls) {
+    fn exit(&mut self, at: &TracePosition<'_>, event: &Event, space: u64, calls: &mut impl Calls) {
         let user = !is_kernel(event.ip);
         let stack = &self.threads[at.task].stack;
         // The innermost entry. If that one came from the kernel and this return goes to user mode, an entry further
@@ -342,7 +349,7 @@ impl Stacks {
     }
 
     /// The running task creates another. Keeps the stack that the child will start with.
-    fn fork(&mut self, at: &Moment<'_>) {
+    fn fork(&mut self, at: &TracePosition<'_>) {
         let stack = &self.threads[at.task].stack;
         let Some(index) = stack.iter().rposition(|f| f.kind == FrameKind::Syscall) else { return };
         let (ip, space) = (stack[index].ret_ip, stack[index].aux);
@@ -355,7 +362,7 @@ impl Stacks {
 
     /// First user code of a new task. The child of a fork continues in a copy of its parent's stack, a thread in the
     /// function that created it.
-    fn first_user_code(&mut self, at: &Moment<'_>, event: &Event, space: u64, calls: &mut impl Calls) {
+    fn first_user_code(&mut self, at: &TracePosition<'_>, event: &Event, space: u64, calls: &mut impl Calls) {
         if let Some(i) = self.forks.iter().position(|f| f.ip == event.ip)
             && let Some(forked) = self.forks.remove(i)
         {

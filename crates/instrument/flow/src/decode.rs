@@ -226,7 +226,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             }
             match self.reader.next() {
                 Some(Ok((offset, packet))) => {
-                    self.stand_at(offset);
+                    self.seek(offset);
                     self.packet(packet);
                 }
                 Some(Err(error)) => {
@@ -252,7 +252,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         while at < to {
             let byte = self.bytes[at];
             if byte & 1 == 0 && byte > 2 && self.hot {
-                self.stand_at(at);
+                self.seek(at);
                 let n = 6 - byte.leading_zeros();
                 let bits = u64::from(byte >> 1) & !(1 << n);
                 let (bits, len, next) = self.gather(bits, n as u8, at + 1);
@@ -281,7 +281,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 let Some((payload, len)) = short_ip(self.bytes.get(at..to).unwrap_or_default()) else {
                     break;
                 };
-                self.stand_at(at);
+                self.seek(at);
                 at += len;
                 self.reader = PacketReader::at(self.bytes, at);
                 self.tip(payload);
@@ -305,7 +305,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
 
     /// Makes the packet at `offset` the current one, and applies the changes of code that are due there.
     #[inline(always)]
-    pub fn stand_at(&mut self, offset: usize) {
+    pub fn seek(&mut self, offset: usize) {
         self.pos = offset as u64;
         if self.pos >= self.conflict_at {
             self.apply_conflicts();

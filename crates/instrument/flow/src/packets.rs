@@ -327,7 +327,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             self.walk_to_psb(ip);
         }
         let lost = was_lost || matches!(self.phase, Phase::Lost(_));
-        self.stand_at(end as usize);
+        self.seek(end as usize);
         match (self.phase, psb.ip) {
             (Phase::On, Some(ip)) => {
                 let key = self.cache.blocks.cold[self.cur as usize].key;

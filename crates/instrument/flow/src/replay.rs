@@ -64,7 +64,7 @@ pub struct Code {
 
 /// Position of a listener's call: CPU, task and time.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment<'m> {
+pub struct TracePosition<'m> {
     /// Index of the stream.
     pub lane: usize,
     /// CPU number.
@@ -75,13 +75,13 @@ pub struct Moment<'m> {
     pub tasks: &'m [Task],
     /// Number of task renames so far.
     pub names: u32,
-    /// Time of the last report, and instructions since; see [`Moment::after`].
+    /// Time of the last report, and instructions since; see [`TracePosition::after`].
     base: u64,
     ran: u32,
     pace: crate::pace::Pace,
 }
 
-impl Moment<'_> {
+impl TracePosition<'_> {
     /// Current time, ns: before the instructions reported by this call.
     #[inline]
     pub fn ns(&self) -> u64 {
@@ -105,16 +105,16 @@ impl Moment<'_> {
 /// Receives the flow.
 pub trait Listener {
     /// New code in this lane. `block` counts up from 0 in each lane.
-    fn define(&mut self, at: &Moment<'_>, block: u32, code: Code, image: &Image);
+    fn define(&mut self, at: &TracePosition<'_>, block: u32, code: Code, image: &Image);
 
     /// The instructions `from..to` of a block ran.
-    fn run(&mut self, at: &Moment<'_>, block: u32, from: u32, to: u32);
+    fn run(&mut self, at: &TracePosition<'_>, block: u32, from: u32, to: u32);
 
     /// Time passed while the last instruction ran or waited, beyond the time of the instructions themselves; ns.
-    fn rest(&mut self, _at: &Moment<'_>, _ns: u64) {}
+    fn rest(&mut self, _at: &TracePosition<'_>, _ns: u64) {}
 
     /// An event, after all instructions so far.
-    fn event(&mut self, at: &Moment<'_>, event: &Event);
+    fn event(&mut self, at: &TracePosition<'_>, event: &Event);
 
     /// Returns true if the listener needs no more.
     fn is_done(&self) -> bool {

@@ -232,7 +232,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             let Some((_, i)) = next else { return Need::Nothing };
             if let Some(chunk) = self.lanes[i].chunk.take() {
                 let index = self.lanes[i].span;
-                self.stand_at(i, &chunk.spans[index]);
+                self.seek(i, &chunk.spans[index]);
                 if let Some(switch) = self.lanes[i].unseen(&chunk.spans[index]) {
                     self.here.ns = switch.t;
                     self.unseen_switch(i);
@@ -303,7 +303,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     }
 
     /// Makes `span` the current span of a lane.
-    fn stand_at(&mut self, lane: usize, span: &Span) {
+    fn seek(&mut self, lane: usize, span: &Span) {
         let Lane { cpu, task, insns: before, .. } = self.lanes[lane];
         self.here = At {
             lane,

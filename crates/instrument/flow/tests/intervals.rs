@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use kprism_flow::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::delta::{Plan, Spec};
 use kprism_flow::event::Event;
-use kprism_flow::replay::{Code, Inputs, Listener, Moment, replay};
+use kprism_flow::replay::{Code, Inputs, Listener, TracePosition, replay};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
@@ -66,11 +66,11 @@ struct Told<'a> {
 struct Heard(Vec<Result<Begin, End>>);
 
 impl Calls for Heard {
-    fn begin(&mut self, _: &Moment<'_>, call: Begin) {
+    fn begin(&mut self, _: &TracePosition<'_>, call: Begin) {
         self.0.push(Ok(call));
     }
 
-    fn end(&mut self, _: &Moment<'_>, call: End) {
+    fn end(&mut self, _: &TracePosition<'_>, call: End) {
         self.0.push(Err(call));
     }
 }
@@ -93,14 +93,14 @@ impl Told<'_> {
 }
 
 impl Listener for Told<'_> {
-    fn define(&mut self, _: &Moment<'_>, _: u32, _: Code, _: &Image) {}
+    fn define(&mut self, _: &TracePosition<'_>, _: u32, _: Code, _: &Image) {}
 
-    fn run(&mut self, at: &Moment<'_>, _: u32, from: u32, to: u32) {
+    fn run(&mut self, at: &TracePosition<'_>, _: u32, from: u32, to: u32) {
         self.stacks.run(at, to - from);
         self.task(at.task).insns += u64::from(to - from);
     }
 
-    fn event(&mut self, at: &Moment<'_>, event: &Event) {
+    fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
         let mut heard = Heard::default();
         self.stacks.event(at, event, &mut heard);
         let mut left: Option<(usize, Vec<u32>)> = None;

@@ -11,7 +11,7 @@ use kprism_expr::btf;
 use kprism_expr::dwarf::{self, Debug, Image};
 use kprism_expr::event::{Around, Called, Field, Given};
 use kprism_expr::ir::Space;
-use kprism_expr::scope::{Moment, Scope};
+use kprism_expr::scope::{ProbePoint, Scope};
 use kprism_ftrace::format::Format;
 
 use crate::Error;
@@ -79,7 +79,7 @@ fn iterator<'c, 'd>(
     let own = format!("__traceiter_{}", name.event);
     let found = std::iter::once(own.as_str()).chain(ANY).find_map(|n| image.symbol(n));
     let nowhere = || Error::Cannot(format!("{}: no tracepoints: is it a vmlinux?", image.name()));
-    Ok(dwarf::Place::at(debug, found.ok_or_else(nowhere)?, Moment::Entry, Space::Kernel)?)
+    Ok(dwarf::Place::at(debug, found.ok_or_else(nowhere)?, ProbePoint::Entry, Space::Kernel)?)
 }
 
 /// Probes on an event of the kernel with this debug information.
@@ -136,7 +136,7 @@ pub fn scoped<T>(
     }
     let wanted = name.around.unwrap_or_default();
     for site in debug.sites(name.event)? {
-        let place = dwarf::Place::at(debug, site.next, Moment::Inside, Space::Kernel)?;
+        let place = dwarf::Place::at(debug, site.next, ProbePoint::Inside, Space::Kernel)?;
         if !wanted.is_empty() && !place.functions().iter().any(|f| f == wanted) {
             continue;
         }
@@ -144,7 +144,7 @@ pub fn scoped<T>(
             None => take(&place, Some(place.pc)),
             Some(_) => {
                 let saved = debug.saved(name.event, &site)?;
-                let place = dwarf::Place::at(debug, saved.pc, Moment::Inside, Space::Kernel)?;
+                let place = dwarf::Place::at(debug, saved.pc, ProbePoint::Inside, Space::Kernel)?;
                 take(&Around { inner: &place, registers: &saved.registers }, Some(saved.pc))
             }
         };
@@ -248,7 +248,7 @@ fn here(
     }
     let (mut plans, mut functions, mut refused) = (Vec::new(), Vec::new(), None);
     for site in &sites {
-        let place = dwarf::Place::at(debug, site.next, Moment::Inside, Space::Kernel)?;
+        let place = dwarf::Place::at(debug, site.next, ProbePoint::Inside, Space::Kernel)?;
         let function = place.functions();
         functions.extend(function.first().cloned());
         if !wanted.is_empty() && !function.iter().any(|f| f == wanted) {
@@ -308,7 +308,7 @@ fn saved(
     request: &Request<'_>,
 ) -> Result<Plan, Error> {
     let saved = debug.saved(name.event, site)?;
-    let place = dwarf::Place::at(debug, saved.pc, Moment::Inside, Space::Kernel)?;
+    let place = dwarf::Place::at(debug, saved.pc, ProbePoint::Inside, Space::Kernel)?;
     let scope = Around { inner: &place, registers: &saved.registers };
     let site = Site::Raw { name: name.event.to_owned() };
     let mut plan = made(&scope, request, site, Some(saved.pc), &mut |_| Ok(()))?;

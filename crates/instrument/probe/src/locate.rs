@@ -10,7 +10,7 @@ use kprism_expr::dwarf::{self, Debug, Image};
 use kprism_expr::ir::{Func, Input, Op, Space};
 use kprism_expr::lower;
 use kprism_expr::regs::Reg;
-use kprism_expr::scope::{Bare, Moment, Scope};
+use kprism_expr::scope::{Bare, ProbePoint, Scope};
 use kprism_expr::usdt::{self, Usdt};
 
 use crate::Error;
@@ -194,7 +194,7 @@ fn nowhere(request: &Request<'_>, plans: &[Plan]) -> Option<usize> {
 struct At<'s> {
     pc: u64,
     entry: u64,
-    moment: Moment,
+    moment: ProbePoint,
     scope: &'s dyn Scope,
 }
 
@@ -230,9 +230,9 @@ fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>)
         let what = || format!("{}: {address:#x} is not in the file", path.display());
         image.file_offset(address).ok_or_else(|| Error::Cannot(what()))
     };
-    let at_return = place.moment == Moment::Return;
+    let at_return = place.moment == ProbePoint::Return;
     let (pc, entry) = match place.moment {
-        Moment::Inside => (place.pc, place.entry),
+        ProbePoint::Inside => (place.pc, place.entry),
         _ => (landed(image, place.pc), landed(image, place.entry)),
     };
     probeable(image, pc)?;
@@ -280,7 +280,7 @@ fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>)
             request.place.trim_end_matches("%return")
         ));
     }
-    if place.moment == Moment::Entry && pc == place.pc && begins_with_landing(image, pc) {
+    if place.moment == ProbePoint::Entry && pc == place.pc && begins_with_landing(image, pc) {
         plan.notes.push(format!(
             "{} jumps back to its second instruction, so the probe stays at its first, `endbr64`, which the kernel executes by single-stepping: a hit takes 30 times as long",
             request.place
@@ -337,7 +337,7 @@ fn usdt(
     let mut plans = Vec::new();
     for probe in all.iter().filter(wanted) {
         let place = debug.as_ref();
-        let place = place.and_then(|d| dwarf::Place::at(d, probe.pc, Moment::Inside, Space::User).ok());
+        let place = place.and_then(|d| dwarf::Place::at(d, probe.pc, ProbePoint::Inside, Space::User).ok());
         let bare = Bare(Space::User);
         let inner = place.as_ref().map_or(&bare as &dyn Scope, |place| place);
         let scope = usdt::Place { probe, image: &image, inner };
@@ -378,7 +378,7 @@ fn kernel(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> Result<Vec
     let several_places = Request { several: all.len() > 1, ..*request };
     let request = &several_places;
     for place in &all {
-        let at_return = place.moment == Moment::Return;
+        let at_return = place.moment == ProbePoint::Return;
         let site = Site::Kernel { address: place.pc, entry: place.entry, at_return };
         let plan = made(place.scope, request, site, Some(place.pc), &mut |func| {
             at_breakpoint(func, place.moment, place.pc);
@@ -397,8 +397,8 @@ fn kernel(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> Result<Vec
 }
 
 /// In a kprobe's program the instruction pointer is after the breakpoint. Replaces it by the address of the place.
-pub(crate) fn at_breakpoint(func: &mut Func, moment: Moment, pc: u64) {
-    if moment == Moment::Return {
+pub(crate) fn at_breakpoint(func: &mut Func, moment: ProbePoint, pc: u64) {
+    if moment == ProbePoint::Return {
         return;
     }
     for value in &mut func.vals {

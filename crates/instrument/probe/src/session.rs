@@ -27,7 +27,7 @@ use crate::tally::{Row, Tally, Totals};
 
 /// Selects whose hits count.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
+pub enum HitScope {
     /// Everyone's but this process's.
     All,
     /// Those of these processes and of the processes that they start.
@@ -40,7 +40,7 @@ pub enum Who {
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Selects whose hits count.
-    pub who: Who,
+    pub who: HitScope,
     /// Size of each CPU's ring in bytes: a power of two and a multiple of the page size.
     pub ring_bytes: u32,
     /// Maximum of records; then recording ends.
@@ -81,7 +81,7 @@ impl Session {
         let starts = plans.iter().any(|plan| plan.probe.part == Part::Start);
         let numbers = Numbers::here(&kernel)?;
         let layout = Layout {
-            all_but: (config.who == Who::All).then_some(numbers.own()),
+            all_but: (config.who == HitScope::All).then_some(numbers.own()),
             stop_after: config.stop_after,
             vars: config.vars.len() as u32,
             slide,
@@ -96,15 +96,15 @@ impl Session {
         }
         let rings = layout.rings.map("kp_rings")?;
         match &config.who {
-            Who::All => {}
-            Who::Processes(pids) => {
+            HitScope::All => {}
+            HitScope::Processes(pids) => {
                 numbers.of(&kernel, pids)?.into_iter().try_for_each(|pid| tasks.set(pid, TRACED))?;
             }
-            Who::Children => tasks.set(numbers.own(), CHILDREN_ONLY)?,
+            HitScope::Children => tasks.set(numbers.own(), CHILDREN_ONLY)?,
         }
         let (mut programs, mut links, mut maps) = (Vec::new(), Vec::new(), Vec::new());
         let mut keyed = Vec::new();
-        if config.who != Who::All {
+        if config.who != HitScope::All {
             let code = wanted::fork(kernel.btf())?;
             let kind = ProgKind::TpBtf(kernel.tracepoint("sched_process_fork")?);
             let program = Program::load("kp_fork", kind, &code, &[tasks.map()])?;

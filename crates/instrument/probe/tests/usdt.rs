@@ -7,7 +7,7 @@ use std::process::Command;
 
 use kprism_probe::locate::{Target, plans};
 use kprism_probe::plan::{Plan, Request};
-use kprism_probe::session::{Config, Session, Who};
+use kprism_probe::session::{Config, HitScope, Session};
 use kprism_probe::stream::hits;
 use kprism_test::{BPF, SDT, UPROBES, needs, test};
 use serde_json::{Value, json};
@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 /// The program's output, and each probe's records.
 fn recorded(program: &Path, all: Vec<Plan>) -> (String, Vec<Vec<Vec<Value>>>) {
     let probes: Vec<_> = all.iter().map(|plan| plan.probe.clone()).collect();
-    let config = Config { who: Who::Children, ring_bytes: 1 << 20, stop_after: None, vars: vec![], keys: 1 };
+    let config =
+        Config { who: HitScope::Children, ring_bytes: 1 << 20, stop_after: None, vars: vec![], keys: 1 };
     let session = Session::start(all, &config).expect("attached");
     let output = Command::new(program).output().expect("it runs");
     session.stop();

@@ -211,13 +211,13 @@ impl Writer {
 
     /// Adds misses and touches in a row, the fastest way.
     #[inline(always)]
-    pub fn many(&mut self, add: impl FnOnce(&mut Many<MANY>)) {
+    pub fn many(&mut self, add: impl FnOnce(&mut Batch<MANY>)) {
         self.room_for(add);
     }
 
     #[inline(always)]
-    fn room_for<const ROOM: usize>(&mut self, add: impl FnOnce(&mut Many<ROOM>)) {
-        let mut many = Many { bytes: [0; ROOM], len: 0, at: self.at, full: &mut self.bytes };
+    fn room_for<const ROOM: usize>(&mut self, add: impl FnOnce(&mut Batch<ROOM>)) {
+        let mut many = Batch { bytes: [0; ROOM], len: 0, at: self.at, full: &mut self.bytes };
         add(&mut many);
         many.full.extend_from_slice(&many.bytes[..many.len]);
         self.at = many.at;
@@ -251,14 +251,14 @@ pub const MANY: usize = 1024;
 
 /// Adds events without a capacity check for each byte. See [`Writer::many`].
 #[derive(Debug)]
-pub struct Many<'a, const ROOM: usize> {
+pub struct Batch<'a, const ROOM: usize> {
     bytes: [u8; ROOM],
     len: usize,
     at: Place,
     full: &'a mut Vec<u8>,
 }
 
-impl<const ROOM: usize> Many<'_, ROOM> {
+impl<const ROOM: usize> Batch<'_, ROOM> {
     /// [`Event::Miss`].
     #[inline(always)]
     pub fn miss(&mut self, m: &Miss) {

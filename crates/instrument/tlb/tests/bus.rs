@@ -3,7 +3,7 @@
 
 use kprism_tlb::PageSize;
 use kprism_tlb::bus::mappings::{self, Form, Record};
-use kprism_tlb::bus::qemu::{Monitor, Told};
+use kprism_tlb::bus::qemu::{Line, Monitor};
 use kprism_tlb::bus::rpt::{Counts, replay};
 use kprism_tlb::bus::trace::{self, Access, Header, Kind, Merge};
 use proptest::prelude::*;
@@ -224,21 +224,21 @@ fn qemus_lines_are_accesses_and_records() {
     };
     let mut m = Monitor::default();
     let words = |m: &mut Monitor, micros, words: [u64; 3]| {
-        let mut told = Told::Nothing;
+        let mut told = Line::Nothing;
         for (at, word) in (0..).zip(words) {
             told = m.line(line(micros, "write", REGION.0 + at * 8, word, 8).as_bytes());
         }
         told
     };
     let hello = u64::from_le_bytes(*b"HPTAT001");
-    assert_eq!(words(&mut m, 1, [hello, REGION.0, 0]), Told::Nothing);
-    assert_eq!(words(&mut m, 2, [16, REGION.0, REGION.1]), Told::Nothing);
+    assert_eq!(words(&mut m, 1, [hello, REGION.0, 0]), Line::Nothing);
+    assert_eq!(words(&mut m, 2, [16, REGION.0, REGION.1]), Line::Nothing);
     assert_eq!(m.region, Some(REGION));
     let base = 1_700_000_000_000_000_000;
     let told = words(&mut m, 3, [5 | 130 << 32, 0x7f00_0000_0000, REGION.0 + 0x1000]);
     let (size, va, table) = (PageSize::K4, 0x7f00_0000_0000, REGION.0 + 0x1000);
     // Of the three words in one microsecond, the last is two nanoseconds later.
-    assert_eq!(told, Told::Record(Record::Table { time: base + 3002, pid: 130, size, va, table }));
+    assert_eq!(told, Line::Record(Record::Table { time: base + 3002, pid: 130, size, va, table }));
     let told = m.line(line(3, "read", table + 8, 0x67, 8).as_bytes());
     let access = Access {
         time: base + 3003,
@@ -248,7 +248,7 @@ fn qemus_lines_are_accesses_and_records() {
         value: Some(0x67),
         cpu: Some(0),
     };
-    assert_eq!(told, Told::Access(access));
+    assert_eq!(told, Line::Access(access));
     let path = u64::from_le_bytes(*b"/bin/cat");
     words(&mut m, 4, [17 | 130 << 32, 0x1000, 0x3000]);
     words(&mut m, 4, [18 | 130 << 32, 0x5000, 1]);
@@ -260,7 +260,7 @@ fn qemus_lines_are_accesses_and_records() {
     for bad in
         ["", "garbage", "7@1.5:memory_region_ops_read cpu 0 mr 0x1 addr 0x", "7@99999999999999999999.0:x"]
     {
-        assert_eq!(m.line(bad.as_bytes()), Told::Nothing);
+        assert_eq!(m.line(bad.as_bytes()), Line::Nothing);
     }
     assert_eq!((m.others, m.unknown), (4, 0));
 }

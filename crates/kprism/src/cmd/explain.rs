@@ -13,7 +13,7 @@ use kprism_expr::dwarf::{Debug, Image, Places};
 use kprism_expr::emit::{self, Cpu, Output};
 use kprism_expr::ir::{Func, Op, Space};
 use kprism_expr::lower::{self, Env, Lowered};
-use kprism_expr::scope::{Bare, Moment, Scope};
+use kprism_expr::scope::{Bare, ProbePoint, Scope};
 use kprism_expr::{agent, opt};
 use kprism_probe::events::{self, Name};
 use kprism_probe::{locate, separate};
@@ -146,7 +146,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let mut lowered = lower(args, expr, place)?;
     if image.moves() {
         let globals = lowered.func.ops().any(|op| matches!(op, Op::Address(_)));
-        if globals && moment == Moment::Return {
+        if globals && moment == ProbePoint::Return {
             bail!(
                 "globals of a program that can be loaded anywhere cannot be found where a function returns; use its entry or a line"
             );

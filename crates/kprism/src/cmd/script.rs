@@ -279,7 +279,7 @@ fn of_durations(run: &Run, args: &Args, progress: &Progress, out: &mut dyn Write
     let levels = args.depth.unwrap_or(usize::MAX);
     let mut lister = Lister::new(args.options(), levels, profile.funcs, tasks, rebuilt, output);
     let mut visit = |collector: &mut Collector<'_>, event: &Event<'_>, describe: Describe<'_>| {
-        lister.hear(collector, event, describe)
+        lister.event(collector, event, describe)
     };
     durations::again(run, &mut Consumer::Events(&mut visit))?;
     conclude(lister.finish(), args, progress)

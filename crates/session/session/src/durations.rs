@@ -325,7 +325,7 @@ fn collect<'a>(
     let mut merged = Merged::new(cpus);
     for mut event in merged.by_ref() {
         time.apply(&mut event, &mut last);
-        facts.hear(&event);
+        facts.count(&event);
         if let Some(wanted) = wanted.as_mut()
             && !wanted.takes(&event)
         {

@@ -16,7 +16,7 @@ use kprism_flow::replay::{Inputs, Listener, replay};
 use kprism_flow::window::Window;
 use kprism_flow::{Options, Stream};
 use kprism_image::Image;
-use kprism_image::code::Turn;
+use kprism_image::code::TaskSwitch;
 use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
 use kprism_image::symbols::{Symbols, kallsyms};
@@ -334,9 +334,9 @@ pub fn streams(
 }
 
 /// Where the sideband itself says that a CPU's tasks change.
-pub fn turns(records: &[sideband::Record], cpu: u32) -> Vec<Turn> {
+pub fn turns(records: &[sideband::Record], cpu: u32) -> Vec<TaskSwitch> {
     let own = records.iter().filter_map(|record| match record {
-        sideband::Record::Switch(s) if s.cpu == cpu => Some(Turn { offset: s.offset?, asid: s.asid }),
+        sideband::Record::Switch(s) if s.cpu == cpu => Some(TaskSwitch { offset: s.offset?, asid: s.asid }),
         _ => None,
     });
     own.collect()

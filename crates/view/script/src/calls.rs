@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use kprism_flow::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::event::Event;
-use kprism_flow::replay::{Code, Listener, Moment};
+use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
 use kprism_profile::FrameKind;
@@ -59,8 +59,8 @@ impl Matching {
 struct Nobody;
 
 impl Calls for Nobody {
-    fn begin(&mut self, _at: &Moment<'_>, _call: Begin) {}
-    fn end(&mut self, _at: &Moment<'_>, _call: End) {}
+    fn begin(&mut self, _at: &TracePosition<'_>, _call: Begin) {}
+    fn end(&mut self, _at: &TracePosition<'_>, _call: End) {}
 }
 
 impl Inside {
@@ -69,7 +69,7 @@ impl Inside {
     }
 
     #[inline]
-    pub fn run(&mut self, at: &Moment<'_>, insns: u32) {
+    pub fn run(&mut self, at: &TracePosition<'_>, insns: u32) {
         self.stacks.run(at, insns);
     }
 
@@ -80,7 +80,7 @@ impl Inside {
 
     pub fn event<R: Resolve>(
         &mut self,
-        at: &Moment<'_>,
+        at: &TracePosition<'_>,
         event: &Event,
         select: &Select,
         names: &mut Names<'_, R>,
@@ -159,18 +159,18 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
 }
 
 impl<R: Resolve> Listener for Lister<'_, '_, R> {
-    fn define(&mut self, _at: &Moment<'_>, _block: u32, _code: Code, _image: &Image) {}
+    fn define(&mut self, _at: &TracePosition<'_>, _block: u32, _code: Code, _image: &Image) {}
 
     #[inline]
-    fn run(&mut self, at: &Moment<'_>, _block: u32, from: u32, to: u32) {
+    fn run(&mut self, at: &TracePosition<'_>, _block: u32, from: u32, to: u32) {
         self.stacks.run(at, to - from);
     }
 
-    fn rest(&mut self, at: &Moment<'_>, ns: u64) {
+    fn rest(&mut self, at: &TracePosition<'_>, ns: u64) {
         self.stacks.rest(at, ns);
     }
 
-    fn event(&mut self, at: &Moment<'_>, event: &Event) {
+    fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
         self.stacks.event(at, event, &mut self.lines);
     }
 
@@ -218,7 +218,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
         self.out.end_line();
     }
 
-    fn graph_end(&mut self, at: &Moment<'_>, call: &End, indent: usize) {
+    fn graph_end(&mut self, at: &TracePosition<'_>, call: &End, indent: usize) {
         let (wall, name) = (at.ns().saturating_sub(call.start_ns), self.names.get(call.func));
         let leaf = matches!(&self.waiting, Some(w) if w.task == at.task && w.depth == call.depth);
         if leaf && let Some(waiting) = self.waiting.take() {
@@ -242,7 +242,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
         self.out.end_line();
     }
 
-    fn syscall_end(&mut self, at: &Moment<'_>, call: &End) {
+    fn syscall_end(&mut self, at: &TracePosition<'_>, call: &End) {
         let func = call.body.unwrap_or(call.func);
         let symbol = &self.names.get(func).symbol;
         let name = syscall_name(symbol);
@@ -269,7 +269,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
         self.out.end_line();
     }
 
-    fn json_end(&mut self, at: &Moment<'_>, call: &End, depth: usize) {
+    fn json_end(&mut self, at: &TracePosition<'_>, call: &End, depth: usize) {
         let wall = at.ns().saturating_sub(call.start_ns);
         let name = self.names.get(call.func);
         let out = self.out.buffer();
@@ -288,7 +288,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
     }
 
     /// Returns true if this moment and function are selected, and prepares the prefix.
-    fn wanted(&mut self, at: &Moment<'_>, func: u32, from: u64) -> bool {
+    fn wanted(&mut self, at: &TracePosition<'_>, func: u32, from: u64) -> bool {
         let select = &self.options.select;
         let prefix = &mut self.prefixes[at.lane];
         prefix.follow(at, &self.options.fields, select);
@@ -305,7 +305,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
 }
 
 impl<R: Resolve> Calls for Lines<'_, '_, R> {
-    fn begin(&mut self, at: &Moment<'_>, call: Begin) {
+    fn begin(&mut self, at: &TracePosition<'_>, call: Begin) {
         if self.subject != Subject::Graph {
             return;
         }
@@ -320,7 +320,7 @@ impl<R: Resolve> Calls for Lines<'_, '_, R> {
             Some(Waiting { task: at.task, depth: call.depth, indent, prefix, name, kind: call.kind });
     }
 
-    fn end(&mut self, at: &Moment<'_>, call: End) {
+    fn end(&mut self, at: &TracePosition<'_>, call: End) {
         let wanted = self.wanted(at, call.func, call.start_ns);
         if self.subject == Subject::Syscalls {
             if wanted && call.kind == FrameKind::Syscall {

@@ -303,8 +303,8 @@ impl Insn {
         self.bytes[..len] == bytes[..len] && (self.func, self.entry, self.mode) == (func.id, func.entry, mode)
     }
 
-    fn spot(&self) -> Spot {
-        Spot { ip: self.ip, func: self.func, entry: self.entry, known: self.known }
+    fn spot(&self) -> CodePlace {
+        CodePlace { ip: self.ip, func: self.func, entry: self.entry, known: self.known }
     }
 
     /// Returns true for kernel code.
@@ -315,14 +315,14 @@ impl Insn {
 
 /// A place in the code.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Spot {
+pub(crate) struct CodePlace {
     pub ip: u64,
     pub func: u32,
     pub entry: u64,
     pub known: bool,
 }
 
-impl Spot {
+impl CodePlace {
     pub fn find(ip: u64, asid: u64, resolver: &impl Resolve, ns: u64) -> Self {
         let func = resolver.function_at(if ip >> 63 == 1 { 0 } else { asid }, ip, ns);
         Self { ip, func: func.id, entry: func.entry, known: func.known }
@@ -338,7 +338,7 @@ pub(crate) fn write_nowhere(out: &mut Vec<u8>, form: Form, fields: &Fields) {
 }
 
 /// Writes a place. In JSON each member is followed by a comma.
-pub(crate) fn write_place<R: Resolve>(out: &mut Vec<u8>, spot: &Spot, maker: &mut Maker<'_, R>) {
+pub(crate) fn write_place<R: Resolve>(out: &mut Vec<u8>, spot: &CodePlace, maker: &mut Maker<'_, R>) {
     let Maker { form, fields, names, .. } = maker;
     let name = names.get(spot.func);
     let offset = spot.ip.wrapping_sub(spot.entry);
@@ -387,7 +387,7 @@ fn write_insn<R: Resolve>(out: &mut Vec<u8>, insn: &Insn, maker: &mut Maker<'_, 
     out.extend_from_slice(text.as_bytes());
     match refers {
         Some(Refers::Branch(target)) => {
-            let spot = Spot::find(target, insn.asid, maker.names.resolver, u64::MAX);
+            let spot = CodePlace::find(target, insn.asid, maker.names.resolver, u64::MAX);
             if spot.known {
                 let _ = write!(out, " <{}", maker.names.get(spot.func).symbol);
                 let offset = target.wrapping_sub(spot.entry);

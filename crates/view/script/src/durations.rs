@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::Write as _;
 
 use kprism_durations::ftrace::Collector;
-use kprism_durations::{Ended, TaskKey, Told};
+use kprism_durations::{CallEvent, Ended, TaskKey};
 use kprism_flow::replay::Task;
 use kprism_ftrace::show::Describe;
 use kprism_ftrace::{Data, Event, UNKNOWN_PID};
@@ -86,7 +86,7 @@ pub struct Lister<'w> {
     marks: std::vec::IntoIter<Mark>,
     threads: HashMap<TaskKey, Thread>,
     lanes: Vec<Lane>,
-    log: Vec<Told>,
+    log: Vec<CallEvent>,
     waiting: VecDeque<Line>,
     /// Number of the first waiting line.
     first: u64,
@@ -132,17 +132,22 @@ impl<'w> Lister<'w> {
 
     /// Handles an event after the collector did; the collector must keep its log. `describe` writes the text of events that
     /// are not functions'. Returns false once no more events are needed.
-    pub fn hear(&mut self, collector: &mut Collector<'_>, event: &Event<'_>, describe: Describe<'_>) -> bool {
+    pub fn event(
+        &mut self,
+        collector: &mut Collector<'_>,
+        event: &Event<'_>,
+        describe: Describe<'_>,
+    ) -> bool {
         self.catch_up(event.ns, Some(collector));
         let mut log = std::mem::take(&mut self.log);
         collector.take_log(&mut log);
         for told in log.drain(..) {
             match told {
-                Told::Entered { key, func, depth, interrupt } => {
+                CallEvent::Entered { key, func, depth, interrupt } => {
                     self.begin(Some(collector), (key, event.cpu, event.ns), func, depth, interrupt);
                 }
-                Told::Ended(key, call) => self.end(Some(collector), (key, event.cpu, event.ns), &call),
-                Told::Unfinished { key, depth } => self.forget(key, depth),
+                CallEvent::Ended(key, call) => self.end(Some(collector), (key, event.cpu, event.ns), &call),
+                CallEvent::Unfinished { key, depth } => self.forget(key, depth),
             }
         }
         self.log = log;

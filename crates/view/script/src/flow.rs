@@ -2,13 +2,13 @@
 //! Listings of the flow: every instruction, or every taken branch.
 
 use kprism_flow::event::{Event, EventKind};
-use kprism_flow::replay::{Code, Listener, Moment};
+use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::insn::Far;
 use kprism_image::resolve::Resolve;
 
 use crate::calls::Inside;
-use crate::code::{Codes, Ends, Insn, Maker, Spot, write_nowhere, write_place};
+use crate::code::{CodePlace, Codes, Ends, Insn, Maker, write_nowhere, write_place};
 use crate::disasm::Syntax;
 use crate::output::Output;
 use crate::prefix::{Form, Prefix};
@@ -93,7 +93,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
     }
 
     /// Writes a line for the transfer to the first instruction of `run`, if it needs one.
-    fn arrival(&mut self, at: &Moment<'_>, id: u32) {
+    fn arrival(&mut self, at: &TracePosition<'_>, id: u32) {
         let lane = &mut self.lanes[at.lane];
         let from = std::mem::replace(&mut lane.before, Place::Insn(id));
         let kind = match from {
@@ -107,7 +107,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         self.branch(at, kind, from, Place::Insn(id));
     }
 
-    fn branch(&mut self, at: &Moment<'_>, kind: &str, from: Place, to: Place) {
+    fn branch(&mut self, at: &TracePosition<'_>, kind: &str, from: Place, to: Place) {
         let ns = at.ns();
         let select = &self.options.select;
         let lane = &mut self.lanes[at.lane];
@@ -151,7 +151,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
     }
 
     #[inline]
-    fn list_branches(&mut self, at: &Moment<'_>, block: u32, places: std::ops::Range<usize>) {
+    fn list_branches(&mut self, at: &TracePosition<'_>, block: u32, places: std::ops::Range<usize>) {
         let first = self.lanes[at.lane].codes.at(places.start);
         self.arrival(at, first);
         for turn in 0..self.lanes[at.lane].codes.turns(block, &places).len() {
@@ -166,7 +166,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
     }
 
     #[inline]
-    fn list_insns(&mut self, at: &Moment<'_>, places: std::ops::Range<usize>) {
+    fn list_insns(&mut self, at: &TracePosition<'_>, places: std::ops::Range<usize>) {
         let Lane { codes, prefix, .. } = &mut self.lanes[at.lane];
         let select = &self.options.select;
         prefix.follow(at, &self.options.fields, select);
@@ -189,12 +189,12 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
 }
 
 impl<R: Resolve> Listener for Lister<'_, '_, R> {
-    fn define(&mut self, at: &Moment<'_>, _block: u32, code: Code, image: &Image) {
+    fn define(&mut self, at: &TracePosition<'_>, _block: u32, code: Code, image: &Image) {
         self.lanes[at.lane].codes.define(&code, image, self.maker.names.resolver, at.ns());
     }
 
     #[inline]
-    fn run(&mut self, at: &Moment<'_>, block: u32, from: u32, to: u32) {
+    fn run(&mut self, at: &TracePosition<'_>, block: u32, from: u32, to: u32) {
         // Calls come in order of time.
         self.past = self.options.select.to.is_some_and(|to| at.ns() >= to);
         let places = self.lanes[at.lane].codes.block(block, from, to);
@@ -221,7 +221,7 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
         }
     }
 
-    fn event(&mut self, at: &Moment<'_>, event: &Event) {
+    fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
         if let Some(inside) = &mut self.inside {
             inside.event(at, event, &self.options.select, &mut self.maker.names);
         }
@@ -284,7 +284,7 @@ fn write_end<R: Resolve>(
         Place::Nowhere => write_nowhere(out, maker.form, &maker.fields),
         Place::Insn(id) => out.extend_from_slice(codes.place(id, maker)),
         Place::Address(ip) => {
-            let spot = Spot::find(ip, space, maker.names.resolver, ns);
+            let spot = CodePlace::find(ip, space, maker.names.resolver, ns);
             write_place(out, &spot, maker);
         }
     }

@@ -4,7 +4,7 @@
 
 use std::io::Write as _;
 
-use kprism_flow::replay::{Moment, Task};
+use kprism_flow::replay::{Task, TracePosition};
 use kprism_profile::units::printable;
 
 use crate::json;
@@ -71,14 +71,14 @@ impl Prefix {
 
     /// Updates the prefix for the running task.
     #[inline]
-    pub fn follow(&mut self, at: &Moment<'_>, fields: &Fields, select: &Select) {
+    pub fn follow(&mut self, at: &TracePosition<'_>, fields: &Fields, select: &Select) {
         if self.task != at.task || self.names != at.names {
             self.rebuild(at, fields, select);
         }
     }
 
     #[inline(never)]
-    fn rebuild(&mut self, at: &Moment<'_>, fields: &Fields, select: &Select) {
+    fn rebuild(&mut self, at: &TracePosition<'_>, fields: &Fields, select: &Select) {
         (self.task, self.names) = (at.task, at.names);
         self.set(at.cpu, &at.tasks[at.task], fields, select);
     }

@@ -15,7 +15,7 @@ use crate::ctype::{Def, Ty, TypeRef, Types, resolve, size_of};
 use crate::error::suggestion;
 use crate::ir::Space;
 use crate::regs::Reg;
-use crate::scope::{Location, Moment, Piece, Role, Scope, Spot, Sym, Variable};
+use crate::scope::{Location, Piece, ProbePoint, Role, Scope, Storage, Sym, Variable};
 
 use super::{ty, variant};
 
@@ -40,7 +40,7 @@ pub enum Error {
 pub struct Place<'c> {
     btf: &'c Btf,
     name: String,
-    moment: Moment,
+    moment: ProbePoint,
     returned: Ty,
     /// Name, type, first slot and number of slots of each parameter.
     parameters: Vec<(String, Ty, usize, usize)>,
@@ -55,8 +55,8 @@ impl<'c> Place<'c> {
     /// Finds `FUNC` or `FUNC%return`.
     pub fn find(btf: &'c Btf, spec: &str) -> Result<Self, Error> {
         let (name, moment) = match spec.strip_suffix("%return") {
-            Some(name) => (name, Moment::Return),
-            None => (spec, Moment::Entry),
+            Some(name) => (name, ProbePoint::Return),
+            None => (spec, ProbePoint::Entry),
         };
         let fail = |what: String| Error::Place { origin: btf.origin().to_owned(), what };
         if spec.contains([':', '+']) || spec.starts_with("0x") {
@@ -101,13 +101,13 @@ impl<'c> Place<'c> {
     fn in_registers(&self, number: usize) -> Location {
         let types: Vec<Ty> = self.parameters.iter().map(|p| p.1.clone()).collect();
         let found = abi::parameters(self.btf, &self.returned, &types).into_iter().nth(number);
-        let missing = || Location::Whole(Spot::Missing("nowhere".to_owned(), None));
+        let missing = || Location::Whole(Storage::Missing("nowhere".to_owned(), None));
         let location = found.unwrap_or_else(missing);
-        if self.moment == Moment::Return { abi::after_return(location) } else { location }
+        if self.moment == ProbePoint::Return { abi::after_return(location) } else { location }
     }
 
     /// Returns `Entry` or `Return`.
-    pub fn moment(&self) -> Moment {
+    pub fn moment(&self) -> ProbePoint {
         self.moment
     }
 
@@ -117,8 +117,8 @@ impl<'c> Place<'c> {
     }
 }
 
-fn slot(n: usize) -> Spot {
-    Spot::Value(Rc::new(Sym::Arg(n as u8)))
+fn slot(n: usize) -> Storage {
+    Storage::Value(Rc::new(Sym::Arg(n as u8)))
 }
 
 fn slots(first: usize, count: usize) -> Location {
@@ -148,10 +148,10 @@ impl Scope for Place<'_> {
             self.in_registers(number)
         } else if first + takes > 12 {
             let why = "beyond the twelfth argument, which a probe by BTF cannot see".to_owned();
-            Location::Whole(Spot::Missing(why, None))
+            Location::Whole(Storage::Missing(why, None))
         } else if matches!(resolve(self.btf, ty), Ok(Def::Float(..))) {
             let why = "passed in a vector register, which a probe cannot read".to_owned();
-            Location::Whole(Spot::Missing(why, None))
+            Location::Whole(Storage::Missing(why, None))
         } else {
             slots(*first, *takes)
         };
@@ -167,7 +167,7 @@ impl Scope for Place<'_> {
     }
 
     fn returned(&self) -> Result<(Ty, Location), String> {
-        if self.moment != Moment::Return {
+        if self.moment != ProbePoint::Return {
             return Err("`$retval` is known only where the function returns: use FUNC%return".to_owned());
         }
         if self.returned == Ty::Void {
@@ -186,7 +186,7 @@ impl Scope for Place<'_> {
         let stack = Rc::new(Sym::Reg(Reg::Rsp));
         Ok(match (self.registers, self.moment) {
             (false, _) => Rc::new(Sym::Const(0)),
-            (true, Moment::Return) => stack,
+            (true, ProbePoint::Return) => stack,
             (true, _) => stack.plus(8),
         })
     }
@@ -200,7 +200,7 @@ impl Scope for Place<'_> {
     }
 
     fn describe(&self) -> String {
-        let moment = if self.moment == Moment::Return { "return" } else { "entry" };
+        let moment = if self.moment == ProbePoint::Return { "return" } else { "entry" };
         format!("{}, at {moment}, by BTF", self.name)
     }
 }

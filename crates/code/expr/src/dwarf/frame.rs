@@ -7,18 +7,18 @@ use std::rc::Rc;
 use gimli::{BaseAddresses, CfaRule, EndianSlice, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
 
 use crate::regs::Reg;
-use crate::scope::{Moment, Sym};
+use crate::scope::{ProbePoint, Sym};
 
 use super::{Debug, R};
 
 impl<'d> Debug<'d> {
     /// Returns the frame address at a position in a function. `pc` is the instruction.
-    pub(super) fn frame_at(&self, moment: Moment, pc: u64) -> Result<Rc<Sym>, String> {
+    pub(super) fn frame_at(&self, moment: ProbePoint, pc: u64) -> Result<Rc<Sym>, String> {
         match moment {
-            Moment::Entry => Ok(Rc::new(Sym::Reg(Reg::Rsp)).plus(8)),
+            ProbePoint::Entry => Ok(Rc::new(Sym::Reg(Reg::Rsp)).plus(8)),
             // The return instruction has popped the return address.
-            Moment::Return => Ok(Rc::new(Sym::Reg(Reg::Rsp))),
-            Moment::Inside => self.cfa(pc),
+            ProbePoint::Return => Ok(Rc::new(Sym::Reg(Reg::Rsp))),
+            ProbePoint::Inside => self.cfa(pc),
         }
     }
 

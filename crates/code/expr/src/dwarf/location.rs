@@ -8,7 +8,7 @@ use gimli::{AttributeValue, Expression, Operation, Reader as _, UnitOffset};
 
 use crate::ir::{BinOp, Cond};
 use crate::regs::Reg;
-use crate::scope::{Location, Piece, Spot, Sym};
+use crate::scope::{Location, Piece, Storage, Sym};
 
 use super::{Debug, R, Unit};
 
@@ -31,8 +31,8 @@ pub(crate) struct Context<'c, 'd> {
 /// A value and, if it is typed, its width in bits and whether it is signed.
 type Typed = (Rc<Sym>, Option<(u8, bool)>);
 
-fn missing(why: impl Into<String>) -> Spot {
-    Spot::Missing(why.into(), None)
+fn missing(why: impl Into<String>) -> Storage {
+    Storage::Missing(why.into(), None)
 }
 
 impl<'d> Context<'_, 'd> {
@@ -85,11 +85,11 @@ impl<'d> Context<'_, 'd> {
         &self,
         expression: Expression<R<'d>>,
         depth: usize,
-    ) -> Result<(Vec<Piece>, Option<Spot>), String> {
+    ) -> Result<(Vec<Piece>, Option<Storage>), String> {
         let broken = |e: gimli::Error| format!("described by a broken expression: {e}");
         let mut stack: Vec<Typed> = Vec::new();
         let mut pieces = Vec::new();
-        let mut done: Option<Spot> = None;
+        let mut done: Option<Storage> = None;
         let mut operations = expression.operations(self.unit.encoding());
         let mut steps = 0;
         while let Some(operation) = operations.next().map_err(broken)? {
@@ -100,16 +100,16 @@ impl<'d> Context<'_, 'd> {
             match operation {
                 Operation::Register { register } => {
                     done = Some(match self.reg(register.0) {
-                        Ok(sym) => Spot::Value(sym),
+                        Ok(sym) => Storage::Value(sym),
                         Err(why) => missing(why),
                     });
                 }
                 Operation::StackValue => {
                     let (sym, _) = stack.pop().ok_or("described by an expression without a value")?;
-                    done = Some(Spot::Value(sym));
+                    done = Some(Storage::Value(sym));
                 }
                 Operation::ImplicitValue { data } => {
-                    done = Some(Spot::Bytes(data.to_slice().map_err(broken)?.into_owned()));
+                    done = Some(Storage::Bytes(data.to_slice().map_err(broken)?.into_owned()));
                 }
                 Operation::ImplicitPointer { .. } => {
                     done = Some(missing("a pointer to something that is in no memory here"));
@@ -117,7 +117,7 @@ impl<'d> Context<'_, 'd> {
                 Operation::Piece { size_in_bits, bit_offset } => {
                     let at = match (done.take(), stack.pop()) {
                         (Some(spot), _) => spot,
-                        (None, Some((sym, _))) => Spot::Memory(sym),
+                        (None, Some((sym, _))) => Storage::Memory(sym),
                         (None, None) => missing("optimised out here"),
                     };
                     pieces.push(Piece { bits: size_in_bits, offset: bit_offset.unwrap_or(0), at });
@@ -125,7 +125,7 @@ impl<'d> Context<'_, 'd> {
                 operation => self.step(operation, &mut stack, depth)?,
             }
         }
-        let rest = done.or_else(|| stack.pop().map(|(sym, _)| Spot::Memory(sym)));
+        let rest = done.or_else(|| stack.pop().map(|(sym, _)| Storage::Memory(sym)));
         Ok((pieces, rest))
     }
 
@@ -149,7 +149,7 @@ impl<'d> Context<'_, 'd> {
             Operation::FrameOffset { offset } => {
                 let base = self.base.filter(|_| depth < 4).ok_or("in a frame that nothing describes")?;
                 let frame = match self.pieces(base, depth + 1)?.1 {
-                    Some(Spot::Memory(sym) | Spot::Value(sym)) => sym,
+                    Some(Storage::Memory(sym) | Storage::Value(sym)) => sym,
                     _ => return Err("in a frame that nothing describes".to_owned()),
                 };
                 (frame.plus(offset as u64), None)

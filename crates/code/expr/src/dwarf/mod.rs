@@ -93,7 +93,7 @@ pub(crate) struct Part<'d> {
 }
 
 /// Key of a type lookup: the unit it starts from, tag and name.
-type Asked = (Option<(usize, usize)>, Tag, String);
+type TypeKey = (Option<(usize, usize)>, Tag, String);
 
 /// The debug information of a file.
 pub struct Debug<'d> {
@@ -102,7 +102,7 @@ pub struct Debug<'d> {
     /// Parsed units, by their start.
     units: RefCell<HashMap<Node, Rc<Unit<'d>>>>,
     defs: RefCell<HashMap<TypeRef, Def>>,
-    found: RefCell<HashMap<Asked, Option<Ty>>>,
+    found: RefCell<HashMap<TypeKey, Option<Ty>>>,
     /// Global variables and functions, by the unit that asks and the name.
     globals: RefCell<HashMap<(usize, usize, String), Option<Node>>>,
     /// Instructions that the kernel patches at run time: address and length.

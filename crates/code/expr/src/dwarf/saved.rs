@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use crate::ir::{BinOp, Cond, Space};
 use crate::regs::Reg;
-use crate::scope::{Location, Moment, Scope as _, Spot, Sym};
+use crate::scope::{Location, ProbePoint, Scope as _, Storage, Sym};
 
 use super::tracepoint::{Members, Site};
 use super::{Debug, Error, Place};
@@ -67,9 +67,9 @@ impl Debug<'_> {
             self.listener(own)?.ok_or_else(|| fail("it takes no BPF program".into()))?;
         let runner = symbol(format!("bpf_trace_run{arguments}"))?;
         let inner = self.deepest(runner).map_err(fail)?;
-        let place = Place::at(self, inner.pc, Moment::Inside, Space::Kernel)?;
+        let place = Place::at(self, inner.pc, ProbePoint::Inside, Space::Kernel)?;
         let array = place.outermost("args")?.map(|v| v.location);
-        let Some(Location::Whole(Spot::Memory(array))) = array else {
+        let Some(Location::Whole(Storage::Memory(array))) = array else {
             return Err(fail(format!("nothing says where bpf_trace_run{arguments} has its arguments")));
         };
         let frame = place.frame().map_err(fail)?;

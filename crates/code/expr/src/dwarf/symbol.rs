@@ -8,7 +8,7 @@ use crate::ast::Tag;
 use crate::ctype::{Def, Int, Ty, TypeRef, Types};
 use crate::ir::Space;
 use crate::regs::Reg;
-use crate::scope::{Location, Moment, Scope, Spot, Sym, Variable};
+use crate::scope::{Location, ProbePoint, Scope, Storage, Sym, Variable};
 
 use super::{Debug, Error};
 
@@ -20,7 +20,7 @@ pub struct Bare<'c, 'd> {
     /// Address of the function.
     pub entry: u64,
     /// Position in the function.
-    pub moment: Moment,
+    pub moment: ProbePoint,
     space: Space,
     name: String,
 }
@@ -30,7 +30,7 @@ impl<'c, 'd> Bare<'c, 'd> {
     pub(crate) fn at(
         debug: &'c Debug<'d>,
         pc: u64,
-        moment: Moment,
+        moment: ProbePoint,
         space: Space,
         why: Error,
     ) -> Result<Self, Error> {
@@ -64,10 +64,10 @@ impl Scope for Bare<'_, '_> {
     }
 
     fn returned(&self) -> Result<(Ty, Location), String> {
-        if self.moment != Moment::Return {
+        if self.moment != ProbePoint::Return {
             return Err("`$retval` is known only where the function returns: use FUNC%return".to_owned());
         }
-        Ok((Ty::Int(Int::LONG), Location::Whole(Spot::Value(Rc::new(Sym::Reg(Reg::Rax))))))
+        Ok((Ty::Int(Int::LONG), Location::Whole(Storage::Value(Rc::new(Sym::Reg(Reg::Rax))))))
     }
 
     fn frame(&self) -> Result<Rc<Sym>, String> {
@@ -81,9 +81,9 @@ impl Scope for Bare<'_, '_> {
     fn describe(&self) -> String {
         let known = "(known by its symbol only)";
         match self.moment {
-            Moment::Entry => format!("{}, at entry {known}", self.name),
-            Moment::Return => format!("{}, at return {known}", self.name),
-            Moment::Inside => format!("{}+{:#x} {known}", self.name, self.pc - self.entry),
+            ProbePoint::Entry => format!("{}, at entry {known}", self.name),
+            ProbePoint::Return => format!("{}, at return {known}", self.name),
+            ProbePoint::Inside => format!("{}+{:#x} {known}", self.name, self.pc - self.entry),
         }
     }
 }

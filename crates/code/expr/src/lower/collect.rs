@@ -7,7 +7,7 @@ use crate::ctype::{self, Def, Int, Ty};
 use crate::error::{Error, Result};
 use crate::ir::{Func, Term};
 use crate::parse::parse;
-use crate::scope::{Location, Spot};
+use crate::scope::{Location, Storage};
 
 use super::elements::Elements;
 use super::{Env, Lower, Operand, Scalar, Use, is_type};
@@ -132,7 +132,7 @@ fn counted(expr: &Expr, env: Env<'_>, of: (Ty, String), elements: Elements) -> R
 /// Returns true if the operand is not in memory as a whole and so has no address.
 fn is_scattered(operand: &Operand) -> bool {
     match operand {
-        Operand::Parts { location: Location::Whole(Spot::Memory(_) | Spot::Missing(..)), .. } => false,
+        Operand::Parts { location: Location::Whole(Storage::Memory(_) | Storage::Missing(..)), .. } => false,
         Operand::Parts { .. } => true,
         _ => false,
     }

@@ -8,7 +8,7 @@ use crate::ctype::{Int, Ty};
 use crate::error::{Error, Result, Span, suggestion};
 use crate::ir::{BinOp, Input, Kept, Op, Width};
 use crate::regs::{self, Reg};
-use crate::scope::{Location, Spot};
+use crate::scope::{Location, Storage};
 
 use super::{Lower, Operand, Scalar, Use};
 
@@ -77,7 +77,7 @@ impl Lower<'_> {
     }
 
     fn variable(&mut self, location: Location, ty: Ty, name: &str, span: Span) -> Result<Operand> {
-        let operand = if let Location::Whole(Spot::Memory(sym)) = &location {
+        let operand = if let Location::Whole(Storage::Memory(sym)) = &location {
             let addr = self.sym(sym, span)?;
             Operand::Memory { addr, ty, bits: None }
         } else {

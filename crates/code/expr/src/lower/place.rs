@@ -8,7 +8,7 @@ use crate::ctype::{Def, Int, Kin, Member, Record, Ty};
 use crate::error::{Error, Result, Span, suggestion};
 use crate::interp;
 use crate::ir::{BinOp, Input, Kept, Op, Val, Width};
-use crate::scope::{Location, Piece, Spot, Sym};
+use crate::scope::{Location, Piece, Storage, Sym};
 
 use super::{Lower, Operand, Scalar};
 
@@ -231,16 +231,16 @@ impl Lower<'_> {
     }
 
     /// Computes `count` bits (at most 64) of a spot, from bit `from` on. Higher bits of the result are unspecified.
-    fn spot(&mut self, spot: &Spot, from: u64, count: u64, name: &str, span: Span) -> Result<Val> {
+    fn spot(&mut self, spot: &Storage, from: u64, count: u64, name: &str, span: Span) -> Result<Val> {
         match spot {
-            Spot::Missing(why, help) => {
+            Storage::Missing(why, help) => {
                 let error = Error::new(span, format!("`{name}` is {why}"));
                 Err(match help {
                     Some(help) => error.help(help.clone()),
                     None => error,
                 })
             }
-            Spot::Value(sym) => {
+            Storage::Value(sym) => {
                 let v = self.sym(sym, span)?;
                 if from >= 64 {
                     return Err(Error::new(span, format!("a part of `{name}` is not described here")));
@@ -248,7 +248,7 @@ impl Lower<'_> {
                 let shift = self.b.constant(from, Width::W64);
                 Ok(self.b.bin(BinOp::Shr, v, shift))
             }
-            Spot::Bytes(bytes) => {
+            Storage::Bytes(bytes) => {
                 let mut number = [0; 16];
                 let first = (from / 8) as usize;
                 for (to, byte) in number.iter_mut().zip(bytes.iter().skip(first)) {
@@ -257,7 +257,7 @@ impl Lower<'_> {
                 let n = u128::from_le_bytes(number) >> (from % 8);
                 Ok(self.b.constant(n as u64, Width::W64))
             }
-            Spot::Memory(sym) => {
+            Storage::Memory(sym) => {
                 let addr = self.sym(sym, span)?;
                 let first = from / 8;
                 let bytes = (from + count).div_ceil(8) - first;
@@ -321,11 +321,11 @@ impl Lower<'_> {
             Operand::Memory { .. } | Operand::Parts { bits: Some(_), .. } => {
                 Err(Error::new(span, "a bitfield has no address"))
             }
-            Operand::Parts { location: Location::Whole(Spot::Memory(sym)), from, .. } => {
+            Operand::Parts { location: Location::Whole(Storage::Memory(sym)), from, .. } => {
                 let addr = self.sym(&sym, span)?;
                 Ok(self.offset(addr, from / 8))
             }
-            Operand::Parts { location: Location::Whole(Spot::Missing(why, help)), name, .. } => {
+            Operand::Parts { location: Location::Whole(Storage::Missing(why, help)), name, .. } => {
                 let mut error = Error::new(span, format!("`{name}` is {why}"));
                 error.help = help;
                 Err(error)
@@ -363,7 +363,7 @@ impl Lower<'_> {
         }
         // An array that is not in memory as a whole: a constant index selects the element's bits.
         if let Operand::Parts { location, ty, from, bits: None, name } = &of
-            && !matches!(location, Location::Whole(Spot::Memory(_)))
+            && !matches!(location, Location::Whole(Storage::Memory(_)))
             && let Def::Plain(Ty::Array(elem, _)) = self.resolve(ty, a.span)?
         {
             let (v, scalar) = self.value_of(i)?;

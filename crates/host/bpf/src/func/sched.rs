@@ -28,7 +28,7 @@ pub const STACKS: usize = 4;
 
 /// Selection of the tasks to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum Tasks {
     /// All processes except this one.
     AllBut(u32),
     /// Processes that are traced.
@@ -54,7 +54,7 @@ impl TaskOffsets {
 }
 
 /// Generates the program at `sched_switch(preempt, prev, next, …)`.
-pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, Error> {
+pub fn switch(offsets: TaskOffsets, who: Tasks, regions: Regions) -> Result<Code, Error> {
     const TASK_DEAD: i32 = 0x80;
     const EXIT_BITS: i32 = 0x7e0;
     const BASE: i32 = (STACKS_BYTES - STACK_BYTES) as i32;
@@ -98,11 +98,11 @@ pub fn switch(offsets: TaskOffsets, who: Who, regions: Regions) -> Result<Code, 
 
     asm.bind(next).note("who comes: is it to be traced?");
     match who {
-        Who::AllBut(tgid) => {
+        Tasks::AllBut(tgid) => {
             asm.load(B4, R1, R8, offsets.tgid).branch_imm(Cond::Eq, R1, tgid.cast_signed(), off);
         }
-        Who::Wanted | Who::WantedThreads => {
-            let number = if who == Who::Wanted { offsets.tgid } else { offsets.pid };
+        Tasks::Wanted | Tasks::WantedThreads => {
+            let number = if who == Tasks::Wanted { offsets.tgid } else { offsets.pid };
             asm.load(B4, R1, R8, number);
             wanted::load(asm, WANTED, R1, R0);
             asm.branch_imm(Cond::Ne, R0, TRACED.into(), off);

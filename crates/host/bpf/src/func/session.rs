@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::emit::{self, Keep, Regions, Shape, Site};
 use super::layout::{self, OFF, STACK_BYTES, STACKS, STACKS_BYTES, cpu, row};
-use super::sched::{self, TaskOffsets, Who};
+use super::sched::{self, TaskOffsets, Tasks};
 use super::stats::{self, FunctionStats, Losses};
 use crate::asm::{Asm, Code};
 use crate::error::Error;
@@ -208,9 +208,9 @@ impl Session {
     fn follow_tasks(&mut self, kernel: &Kernel, config: &Config, regions: Regions) -> Result<(), Error> {
         let offsets = TaskOffsets::new(kernel.btf())?;
         let who = match config.scope {
-            Scope::All => Who::AllBut(self.numbers.own()),
-            Scope::Processes | Scope::Children => Who::Wanted,
-            Scope::Threads => Who::WantedThreads,
+            Scope::All => Tasks::AllBut(self.numbers.own()),
+            Scope::Processes | Scope::Children => Tasks::Wanted,
+            Scope::Threads => Tasks::WantedThreads,
         };
         let maps = &self.maps;
         let code = sched::switch(offsets, who, regions)?;
@@ -219,7 +219,7 @@ impl Session {
         let switch = Program::load("kp_switch", kind, &code, &all)?;
         self.sched_links.push(Link::tracing(&switch, 0)?);
         self.programs.push(switch);
-        if who == Who::Wanted {
+        if who == Tasks::Wanted {
             let kind = ProgKind::TpBtf(kernel.tracepoint("sched_process_fork")?);
             let fork = Program::load("kp_fork", kind, &wanted::fork(kernel.btf())?, &[maps.wanted.map()])?;
             self.sched_links.push(Link::tracing(&fork, 0)?);

@@ -8,7 +8,7 @@ use kprism_image::Image;
 use kprism_image::sideband::{Record as Sideband, Switch};
 
 use super::lane::{Batch, Record};
-use super::{Listener, Moment, Task};
+use super::{Listener, Task, TracePosition};
 use crate::event::{Event, EventKind};
 use crate::pace::Pace;
 use crate::parallel::{Stream, first_task};
@@ -185,8 +185,8 @@ impl<'a> Cursor<'a> {
         self.clock.now + self.clock.of(self.told)
     }
 
-    fn moment<'m>(&self, tasks: &'m Tasks<'_>) -> Moment<'m> {
-        Moment {
+    fn moment<'m>(&self, tasks: &'m Tasks<'_>) -> TracePosition<'m> {
+        TracePosition {
             lane: self.lane,
             cpu: self.cpu,
             task: self.task,
@@ -279,7 +279,7 @@ impl<'a> Cursor<'a> {
         match record {
             Record::Time { ns, .. } => match self.clock.report(ns, self.total) {
                 Some(rest) if rest > 0 && self.on => {
-                    let at = Moment { base: self.clock.now - rest, ..self.moment(tasks) };
+                    let at = TracePosition { base: self.clock.now - rest, ..self.moment(tasks) };
                     listener.rest(&at, rest);
                 }
                 _ => {}

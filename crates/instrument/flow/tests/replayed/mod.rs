@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use kprism_flow::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::event::{Event, EventKind};
-use kprism_flow::replay::{Code, Inputs, Listener, Moment, replay};
+use kprism_flow::replay::{Code, Inputs, Listener, TracePosition, replay};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
 
@@ -75,7 +75,7 @@ impl<'a, R: Resolve> Replayed<'a, R> {
         }
     }
 
-    fn note_time(&mut self, at: &Moment<'_>) {
+    fn note_time(&mut self, at: &TracePosition<'_>) {
         assert!(at.ns() >= self.last_ns, "{} after {}", at.ns(), self.last_ns);
         self.last_ns = at.ns();
     }
@@ -89,22 +89,22 @@ struct Heard {
 }
 
 impl Calls for Heard {
-    fn begin(&mut self, _at: &Moment<'_>, call: Begin) {
+    fn begin(&mut self, _at: &TracePosition<'_>, call: Begin) {
         self.begun.push(call);
     }
 
-    fn end(&mut self, at: &Moment<'_>, call: End) {
+    fn end(&mut self, at: &TracePosition<'_>, call: End) {
         self.ended.push((at.ns(), call));
     }
 }
 
 impl<R: Resolve> Listener for Replayed<'_, R> {
-    fn define(&mut self, at: &Moment<'_>, block: u32, code: Code, _image: &Image) {
+    fn define(&mut self, at: &TracePosition<'_>, block: u32, code: Code, _image: &Image) {
         assert_eq!(block as usize, self.blocks[at.lane].len());
         self.blocks[at.lane].push(code.ips);
     }
 
-    fn run(&mut self, at: &Moment<'_>, block: u32, from: u32, to: u32) {
+    fn run(&mut self, at: &TracePosition<'_>, block: u32, from: u32, to: u32) {
         self.note_time(at);
         self.stacks.run(at, to - from);
         let ips = &self.blocks[at.lane][block as usize][from as usize..to as usize];
@@ -112,11 +112,11 @@ impl<R: Resolve> Listener for Replayed<'_, R> {
         *self.running.entry(at.task).or_default() += u64::from(to - from);
     }
 
-    fn rest(&mut self, at: &Moment<'_>, ns: u64) {
+    fn rest(&mut self, at: &TracePosition<'_>, ns: u64) {
         self.stacks.rest(at, ns);
     }
 
-    fn event(&mut self, at: &Moment<'_>, event: &Event) {
+    fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
         self.note_time(at);
         if event.kind != EventKind::Switch {
             self.settle(at.task, at.tasks[at.task].pid);

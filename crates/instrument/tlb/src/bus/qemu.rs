@@ -51,7 +51,7 @@ pub struct Vma {
 
 /// Content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum Line {
     /// An access to the region.
     Access(Access),
     /// A record of the module.
@@ -88,10 +88,10 @@ pub struct Monitor {
 
 impl Monitor {
     /// Handles a line.
-    pub fn line(&mut self, line: &[u8]) -> Told {
+    pub fn line(&mut self, line: &[u8]) -> Line {
         let Some((micros, access)) = parse(line) else {
             self.others += 1;
-            return Told::Nothing;
+            return Line::Nothing;
         };
         let time = micros.saturating_mul(1000).max(self.last.saturating_add(1));
         self.last = time;
@@ -99,13 +99,13 @@ impl Monitor {
         let Some(mailbox) = self.mailbox else {
             self.before += 1;
             self.listen(&access);
-            return Told::Nothing;
+            return Line::Nothing;
         };
         if access.kind == Kind::Write && access.address & !0xfff == mailbox {
             self.mailbox_writes += 1;
-            return self.word(&access).map_or(Told::Nothing, Told::Record);
+            return self.word(&access).map_or(Line::Nothing, Line::Record);
         }
-        Told::Access(access)
+        Line::Access(access)
     }
 
     /// Waits for the module's announcement.

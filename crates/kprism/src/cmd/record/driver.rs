@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// What the user wants of a recording under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum Request {
     /// Its end.
     Stop,
     /// A snapshot, and to go on.
@@ -59,7 +59,7 @@ pub fn run(
     program: &Path,
     args: &[OsString],
     limit: Option<Duration>,
-    asked: &dyn Fn() -> Option<Asked>,
+    asked: &dyn Fn() -> Option<Request>,
 ) -> Result<Ended> {
     let mut command = Command::new(program);
     run_command(command.args(args), limit, asked)
@@ -69,7 +69,7 @@ pub fn run(
 pub fn run_command(
     command: &mut Command,
     limit: Option<Duration>,
-    asked: &dyn Fn() -> Option<Asked>,
+    asked: &dyn Fn() -> Option<Request>,
 ) -> Result<Ended> {
     let started = Instant::now();
     let mut child = start(command)?;
@@ -81,9 +81,9 @@ pub fn run_command(
         let over = limit.is_some_and(|limit| started.elapsed() >= limit);
         match asked() {
             _ if stopped => {}
-            Some(Asked::Stop) => stopped = signal(&child, libc::SIGINT),
+            Some(Request::Stop) => stopped = signal(&child, libc::SIGINT),
             _ if over => stopped = signal(&child, libc::SIGINT),
-            Some(Asked::Snapshot) => drop(signal(&child, libc::SIGUSR2)),
+            Some(Request::Snapshot) => drop(signal(&child, libc::SIGUSR2)),
             None => {}
         }
         std::thread::sleep(TICK);

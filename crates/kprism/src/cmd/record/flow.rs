@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use kprism_store::Run;
 
-use super::driver::{self, Asked};
+use super::driver::{self, Request};
 use super::line::{self, Filter};
 use super::pmu::Pmu;
 use super::rights::Rights;
@@ -128,8 +128,8 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
         driver::catch_snapshot_signal();
     }
     let asked = || match kprism_lab::interrupt::requested() {
-        true => Some(Asked::Stop),
-        false => driver::snapshot_requested().then_some(Asked::Snapshot),
+        true => Some(Request::Stop),
+        false => driver::snapshot_requested().then_some(Request::Snapshot),
     };
     let ended = driver::run(&perf, &line, args.duration, &asked)?;
     let imported = import_and_note(args, &data, &words, &ended, progress);

@@ -15,7 +15,7 @@ use kprism_lab::{Ended, Outcome as Ran, Span};
 use kprism_store::{Instrument, Run};
 use kprism_tlb::Access;
 use kprism_tlb::bus::mappings::{self, Form};
-use kprism_tlb::bus::qemu::{Monitor, Told, Vma};
+use kprism_tlb::bus::qemu::{Line, Monitor, Vma};
 use kprism_tlb::bus::rpt::{self, Counts};
 use kprism_tlb::bus::trace;
 use kprism_tlb::stream::{Event, Miss, Writer};
@@ -162,14 +162,14 @@ fn listen_into(
     loop {
         line.clear();
         let more = lines.read_until(b'\n', &mut line)? > 0;
-        match if more { monitor.line(&line) } else { Told::Nothing } {
+        match if more { monitor.line(&line) } else { Line::Nothing } {
             // With the disk full, the lines are still taken: QEMU would stand still otherwise.
-            Told::Access(_) if unwritten.why.is_some() => unwritten.accesses += 1,
-            Told::Access(access) => accesses.access(&access),
-            Told::Record(record) => {
+            Line::Access(_) if unwritten.why.is_some() => unwritten.accesses += 1,
+            Line::Access(access) => accesses.access(&access),
+            Line::Record(record) => {
                 records.record(&record);
             }
-            Told::Nothing => {}
+            Line::Nothing => {}
         }
         if accesses.bytes.len() >= 1 << 20 || !more && !accesses.bytes.is_empty() {
             let all = written + accesses.bytes.len() as u64;

@@ -78,7 +78,7 @@ pub fn record(
     let limit = place.timeout.map(Duration::from_secs);
     let started = Instant::now();
     let ended = driver::run_command(&mut line, limit, &|| {
-        kprism_lab::interrupt::requested().then_some(driver::Asked::Stop)
+        kprism_lab::interrupt::requested().then_some(driver::Request::Stop)
     })?;
     let over = limit.is_some_and(|limit| ended.stopped && started.elapsed() >= limit);
     if !data.is_file() {

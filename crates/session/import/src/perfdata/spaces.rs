@@ -77,7 +77,7 @@ pub(crate) fn find(
     wanted: &[u64],
     entries: bool,
 ) -> Spaces {
-    let who = Who::new(trace, history, &ns);
+    let who = RunningTask::new(trace, history, &ns);
     let mut spaces = Spaces::default();
     let mut evidence: BTreeMap<(u64, usize), (u64, u64)> = BTreeMap::new();
     let mut turns: Vec<TurnAt> = Vec::new();
@@ -150,7 +150,7 @@ pub(crate) fn find(
 }
 
 /// The task that runs on a stream at each time of the run.
-struct Who<'h> {
+struct RunningTask<'h> {
     /// (time, thread) in order of time.
     turns: Vec<(u64, Thread)>,
     /// The task that runs before.
@@ -160,7 +160,7 @@ struct Who<'h> {
     history: &'h History<'h>,
 }
 
-impl<'h> Who<'h> {
+impl<'h> RunningTask<'h> {
     fn new(trace: &Trace, history: &'h History<'h>, ns: &impl Fn(u64) -> u64) -> Self {
         let mut lives: BTreeMap<u32, Vec<(u64, usize)>> = BTreeMap::new();
         for (index, life) in history.lives.iter().enumerate() {

@@ -13,7 +13,7 @@ pub(crate) type Thread = (u32, u32);
 
 /// A task switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct TaskSwitch {
     /// perf's time, ns.
     pub ns: u64,
     pub prev: Option<Thread>,
@@ -41,7 +41,7 @@ pub(crate) struct Name {
 #[derive(Debug, Default)]
 pub(crate) struct History<'a> {
     /// Task switches by CPU, in order of time.
-    pub turns: BTreeMap<u32, Vec<Turn>>,
+    pub turns: BTreeMap<u32, Vec<TaskSwitch>>,
     /// True if switches were recorded for whole CPUs, not only for some tasks.
     pub cpu_wide: bool,
     pub lives: Vec<Life>,
@@ -99,7 +99,7 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
             }
             Record::ItraceStart { pid, tid } => {
                 if let Some(cpu) = trailer.cpu {
-                    h.turn(cpu, Turn { ns, prev: None, next: (tid, pid) });
+                    h.turn(cpu, TaskSwitch { ns, prev: None, next: (tid, pid) });
                 }
             }
             Record::SwitchCpuWide { out, pid, tid } => {
@@ -107,12 +107,12 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
                 if let (Some(cpu), Some(task)) = (trailer.cpu, task) {
                     let other = (if tid == NOBODY { 0 } else { tid }, if pid == NOBODY { 0 } else { pid });
                     let (prev, next) = if out { (task, other) } else { (other, task) };
-                    h.turn(cpu, Turn { ns, prev: Some(prev), next });
+                    h.turn(cpu, TaskSwitch { ns, prev: Some(prev), next });
                 }
             }
             Record::Switch { out: false } => {
                 if let (Some(cpu), Some(next)) = (trailer.cpu, task) {
-                    h.turn(cpu, Turn { ns, prev: None, next });
+                    h.turn(cpu, TaskSwitch { ns, prev: None, next });
                 }
             }
             Record::Sample(body) => {
@@ -141,7 +141,7 @@ impl History<'_> {
 
     /// Adds a turn unless it is known. A switch is recorded when a task leaves, when the next one comes, and possibly
     /// by sched_switch as well. The first record counts, because it comes before the switch itself.
-    fn turn(&mut self, cpu: u32, turn: Turn) {
+    fn turn(&mut self, cpu: u32, turn: TaskSwitch) {
         let turns = self.turns.entry(cpu).or_default();
         if turns.last().is_none_or(|last| last.next != turn.next) {
             turns.push(turn);
@@ -156,7 +156,7 @@ fn sched_switch(
     attr: usize,
     header: &Header,
     process_of: &BTreeMap<u32, u32>,
-) -> Option<(u32, Turn)> {
+) -> Option<(u32, TaskSwitch)> {
     let attr = header.attrs.get(attr).filter(|a| a.kind == kind::TRACEPOINT)?;
     let named =
         |id: &u64| header.names.iter().any(|(known, name)| known == id && name == "sched:sched_switch");
@@ -180,6 +180,6 @@ fn sched_switch(
     let raw = f.take(len as usize)?;
     let pid_at = |at: usize| Fields(raw.get(at..)?).u32();
     let thread = |tid| (tid, process_of.get(&tid).copied().unwrap_or(tid));
-    let turn = Turn { ns: trailer.time?, prev: Some(thread(pid_at(24)?)), next: thread(pid_at(56)?) };
+    let turn = TaskSwitch { ns: trailer.time?, prev: Some(thread(pid_at(24)?)), next: thread(pid_at(56)?) };
     Some((trailer.cpu?, turn))
 }

@@ -56,7 +56,7 @@ impl Facts {
     }
 
     /// A task's returns repeat the sum so far.
-    pub fn hear(&mut self, event: &Event<'_>) {
+    pub fn count(&mut self, event: &Event<'_>) {
         if let Data::Exit(Exit { overrun, .. }) = event.data
             && overrun > 0
         {

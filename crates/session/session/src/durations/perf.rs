@@ -47,7 +47,7 @@ pub(super) fn measure(
         while let Some((_, tid, pid, comm)) = names.next_if(|name| name.0 <= event.ns) {
             collector.rename_task(*tid, *pid, comm);
         }
-        facts.hear(&event);
+        facts.count(&event);
         match event.data {
             Data::Lost { count } => facts.overwrote(count.unwrap_or(0)),
             _ => facts.events += 1,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use kprism_bpf::host;
 use kprism_probe::compiled::Compiled;
-use kprism_probe::session::{Config, Session, Who};
+use kprism_probe::session::{Config, HitScope, Session};
 use kprism_probe::stream::{Counts, Description, VERSION};
 use kprism_store::{Instrument, Manifest, Run};
 use kprism_tracefs::signals;
@@ -192,9 +192,9 @@ fn most_bytes() -> u64 {
 fn config(program: &Compiled, settings: &Settings) -> Config {
     let bytes = settings.buffer_kib.saturating_mul(1024).min(most_bytes()).max(1 << 16);
     let who = match (settings.everybody, settings.processes.is_empty()) {
-        (true, _) => Who::All,
-        (_, false) => Who::Processes(settings.processes.clone()),
-        _ => Who::Children,
+        (true, _) => HitScope::All,
+        (_, false) => HitScope::Processes(settings.processes.clone()),
+        _ => HitScope::Children,
     };
     Config {
         who,

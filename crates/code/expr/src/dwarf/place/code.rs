@@ -12,7 +12,7 @@ use crate::dwarf::symbol::Bare;
 use crate::dwarf::{Debug, Error, Node};
 use crate::error::suggestion;
 use crate::ir::Space;
-use crate::scope::Moment;
+use crate::scope::ProbePoint;
 
 /// Limit of the places of one name or line.
 const MOST_PLACES: usize = 1000;
@@ -33,7 +33,7 @@ impl<'c, 'd> Places<'c, 'd> {
         Place::all(debug, spec, space)
     }
 
-    fn one(debug: &'c Debug<'d>, pc: u64, moment: Moment, space: Space) -> Result<Self, Error> {
+    fn one(debug: &'c Debug<'d>, pc: u64, moment: ProbePoint, space: Space) -> Result<Self, Error> {
         let (mut places, mut symbols) = (Vec::new(), Vec::new());
         match Place::at(debug, pc, moment, space) {
             Ok(place) => places.push(place),
@@ -62,11 +62,11 @@ impl<'c, 'd> Place<'c, 'd> {
         if let Some(address) = spec.strip_prefix("0x") {
             let address = u64::from_str_radix(address, 16)
                 .map_err(|e| Error::Nothing(format!("`{spec}` is no address: {e}")))?;
-            return Places::one(debug, address, Moment::Inside, space);
+            return Places::one(debug, address, ProbePoint::Inside, space);
         }
         let (name, moment) = match spec.strip_suffix("%return") {
-            Some(name) => (name, Moment::Return),
-            None => (spec, Moment::Entry),
+            Some(name) => (name, ProbePoint::Return),
+            None => (spec, ProbePoint::Entry),
         };
         if let Some((name, offset)) = spec.rsplit_once('+')
             && offset.starts_with(|c: char| c.is_ascii_digit())
@@ -77,7 +77,7 @@ impl<'c, 'd> Place<'c, 'd> {
             };
             let offset = number.map_err(|e| Error::Nothing(format!("`{offset}` is no offset: {e}")))?;
             let start = one_function(debug, name)?;
-            return Places::one(debug, start.wrapping_add(offset), Moment::Inside, space);
+            return Places::one(debug, start.wrapping_add(offset), ProbePoint::Inside, space);
         }
         Self::of_function(debug, name, moment, space)
     }
@@ -86,7 +86,7 @@ impl<'c, 'd> Place<'c, 'd> {
     fn of_function(
         debug: &'c Debug<'d>,
         name: &str,
-        moment: Moment,
+        moment: ProbePoint,
         space: Space,
     ) -> Result<Places<'c, 'd>, Error> {
         let copies = debug.copies(name)?;
@@ -96,13 +96,13 @@ impl<'c, 'd> Place<'c, 'd> {
         let (own, inlined): (Vec<Copy>, Vec<Copy>) = copies.all.iter().partition(|c| c.inlined.is_none());
         let mut notes = Vec::new();
         let wanted = match moment {
-            Moment::Return if own.is_empty() && !inlined.is_empty() => {
+            ProbePoint::Return if own.is_empty() && !inlined.is_empty() => {
                 let what = format!(
                     "`{name}` is inlined wherever it is called, and has no return there; name a line of it (FILE:LINE)"
                 );
                 return Err(Error::Nothing(what));
             }
-            Moment::Return => {
+            ProbePoint::Return => {
                 if !inlined.is_empty() {
                     notes.push(format!(
                         "`{name}` is inlined in {} places too, which have no return: calls there are not seen",
@@ -127,7 +127,7 @@ impl<'c, 'd> Place<'c, 'd> {
         for copy in wanted {
             match (copy.inlined, Self::at(debug, copy.pc, moment, space)) {
                 (Some(node), _) => {
-                    places.push(Self::found(debug, copy.pc, Moment::Inside, space, Some(node))?);
+                    places.push(Self::found(debug, copy.pc, ProbePoint::Inside, space, Some(node))?);
                 }
                 (None, Ok(place)) => places.push(place),
                 (None, Err(error)) => symbols.push(Bare::at(debug, copy.pc, moment, space, error)?),
@@ -169,7 +169,7 @@ impl<'c, 'd> Place<'c, 'd> {
         let mut undescribed = 0;
         let mut all: Vec<(Self, bool)> = Vec::new();
         for (pc, goes_on) in addresses {
-            match Self::at(debug, pc, Moment::Inside, space) {
+            match Self::at(debug, pc, ProbePoint::Inside, space) {
                 Ok(place) => all.push((place, goes_on)),
                 Err(_) => undescribed += 1,
             }
@@ -190,7 +190,7 @@ impl<'c, 'd> Place<'c, 'd> {
                 continue;
             }
             if let Some(behind) = place.behind_prologue()? {
-                place = Self::at(debug, behind, Moment::Inside, space)?;
+                place = Self::at(debug, behind, ProbePoint::Inside, space)?;
             }
             if !places.iter().any(|p| p.pc == place.pc) {
                 places.push(place);

@@ -12,7 +12,7 @@ use crate::abi;
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef, Types};
 use crate::ir::Space;
-use crate::scope::{Location, Moment, Role, Scope, Spot, Sym, Variable};
+use crate::scope::{Location, ProbePoint, Role, Scope, Storage, Sym, Variable};
 
 mod code;
 mod variable;
@@ -45,7 +45,7 @@ pub struct Place<'c, 'd> {
     /// Address of the enclosing function's entry.
     pub entry: u64,
     /// Position in the function.
-    pub moment: Moment,
+    pub moment: ProbePoint,
     space: Space,
     /// The function, then the functions inlined into it, innermost last.
     frames: Vec<Frame>,
@@ -63,7 +63,7 @@ pub struct Place<'c, 'd> {
 
 impl<'c, 'd> Place<'c, 'd> {
     /// Returns the place at an address.
-    pub fn at(debug: &'c Debug<'d>, pc: u64, moment: Moment, space: Space) -> Result<Self, Error> {
+    pub fn at(debug: &'c Debug<'d>, pc: u64, moment: ProbePoint, space: Space) -> Result<Self, Error> {
         Self::found(debug, pc, moment, space, None)
     }
 
@@ -71,7 +71,7 @@ impl<'c, 'd> Place<'c, 'd> {
     fn found(
         debug: &'c Debug<'d>,
         pc: u64,
-        moment: Moment,
+        moment: ProbePoint,
         space: Space,
         innermost: Option<Node>,
     ) -> Result<Self, Error> {
@@ -213,7 +213,7 @@ impl<'c, 'd> Place<'c, 'd> {
                 }
                 // At a function's entry and after its return no inlined function is active.
                 gimli::DW_TAG_inlined_subroutine
-                    if self.moment == Moment::Inside
+                    if self.moment == ProbePoint::Inside
                         && !self.is_innermost()
                         && self.covers(entry, self.pc)? =>
                 {
@@ -336,13 +336,13 @@ impl Scope for Place<'_, '_> {
     }
 
     fn returned(&self) -> Result<(Ty, Location), String> {
-        if self.moment != Moment::Return {
+        if self.moment != ProbePoint::Return {
             return Err("`$retval` is known only where the function returns: use FUNC%return".to_owned());
         }
         let ty = self.debug.type_at(self.function).map_err(|e| e.to_string())?;
         if self.is_rust() && !abi::is_single(self.debug, &ty) {
             let why = "returned in a way that Rust leaves open".to_owned();
-            return Ok((ty, Location::Whole(Spot::Missing(why, None))));
+            return Ok((ty, Location::Whole(Storage::Missing(why, None))));
         }
         Ok((ty.clone(), abi::returned(self.debug, &ty)))
     }
@@ -359,8 +359,8 @@ impl Scope for Place<'_, '_> {
         let names: Vec<&str> = self.frames.iter().rev().map(|f| f.name.as_str()).collect();
         let mut text = names.join(", inlined in ");
         match (self.moment, &self.line) {
-            (Moment::Return, _) => text.push_str(", at return"),
-            (Moment::Entry, _) => text.push_str(", at entry"),
+            (ProbePoint::Return, _) => text.push_str(", at return"),
+            (ProbePoint::Entry, _) => text.push_str(", at entry"),
             (_, Some(line)) => {
                 let file = line.file.rsplit('/').next().unwrap_or(&line.file);
                 text.push_str(&format!(" ({file}:{})", line.line));

@@ -14,7 +14,7 @@ use crate::dwarf::location::Context;
 use crate::dwarf::pattern::Pattern;
 use crate::dwarf::{Error, Node, R, Unit};
 use crate::ir::{BinOp, Space};
-use crate::scope::{Location, Moment, Role, Spot, Sym, Variable};
+use crate::scope::{Location, ProbePoint, Role, Storage, Sym, Variable};
 
 impl<'d> Place<'_, 'd> {
     /// Returns the function's parameters in order: DIE, type, and whether the object is passed by address.
@@ -51,7 +51,7 @@ impl<'d> Place<'_, 'd> {
         if self.is_rust() && !types.iter().chain([&returned]).all(|ty| abi::is_single(self.debug, ty)) {
             let why = "passed in a way that Rust leaves open".to_owned();
             let help = "name the function's first line (FILE:LINE), where it is in memory".to_owned();
-            return Ok(Some(Location::Whole(Spot::Missing(why, Some(help)))));
+            return Ok(Some(Location::Whole(Storage::Missing(why, Some(help)))));
         }
         // The size and copy semantics of an incomplete type are unknown, so the registers of all later parameters are
         // too.
@@ -59,7 +59,7 @@ impl<'d> Place<'_, 'd> {
         if types[..=at].iter().chain([&returned]).any(is_declared) {
             let why = "passed beside an object of a type that is only declared here".to_owned();
             let help = "name the function's first line (FILE:LINE), where it is in memory".to_owned();
-            return Ok(Some(Location::Whole(Spot::Missing(why, Some(help)))));
+            return Ok(Some(Location::Whole(Storage::Missing(why, Some(help)))));
         }
         let found = abi::parameters(self.debug, &returned, &types);
         let found = found.into_iter().nth(at);
@@ -74,7 +74,7 @@ impl<'d> Place<'_, 'd> {
     fn locate(&self, node: Node, role: Role) -> Result<Location, Error> {
         let (unit, entry) = self.debug.entry(node)?;
         let attr = entry.attr_value(gimli::DW_AT_location);
-        if role == Role::Parameter && self.moment != Moment::Inside {
+        if role == Role::Parameter && self.moment != ProbePoint::Inside {
             // A location in the frame is valid only after the prologue. Other locations are valid at the first
             // instruction, also in copies of the function with a convention of their own.
             let in_frame = matches!(&attr, Some(AttributeValue::Exprloc(e)) if self.is_in_frame(*e));
@@ -87,28 +87,28 @@ impl<'d> Place<'_, 'd> {
                 (Some(list), false) => self.listed(&unit, *list, self.entry)?,
             };
             if let Some(location) = said {
-                return Ok(if self.moment == Moment::Return {
+                return Ok(if self.moment == ProbePoint::Return {
                     abi::after_return(location)
                 } else {
                     location
                 });
             }
-            if self.moment == Moment::Return && attr.is_some() {
+            if self.moment == ProbePoint::Return && attr.is_some() {
                 return Ok(gone(None));
             }
         }
-        if role == Role::Local && self.moment != Moment::Inside {
+        if role == Role::Local && self.moment != ProbePoint::Inside {
             let local_static =
                 matches!(&attr, Some(AttributeValue::Exprloc(e)) if matches!(e.0.first(), Some(0x03 | 0xa1)));
             let listed = attr.as_ref().is_some_and(|a| !matches!(a, AttributeValue::Exprloc(_)));
-            if self.moment == Moment::Return && !local_static {
+            if self.moment == ProbePoint::Return && !local_static {
                 let why = "gone when the function has returned".to_owned();
-                return Ok(Location::Whole(Spot::Missing(why, None)));
+                return Ok(Location::Whole(Storage::Missing(why, None)));
             }
             if attr.is_some() && !local_static && !listed {
                 let why = "not set yet where the function begins".to_owned();
                 let help = "name a line behind the one that sets it (FILE:LINE)".to_owned();
-                return Ok(Location::Whole(Spot::Missing(why, Some(help))));
+                return Ok(Location::Whole(Storage::Missing(why, Some(help))));
             }
         }
         let dwarf = &self.debug.parts[self.file].dwarf;
@@ -179,9 +179,9 @@ impl<'d> Place<'_, 'd> {
     fn constant(&self, node: Node) -> Result<Option<Location>, Error> {
         let value = self.debug.inherited(node, |_, _, e| e.attr_value(gimli::DW_AT_const_value))?;
         let spot = match value {
-            Some(AttributeValue::Block(data)) => Spot::Bytes(data.slice().to_vec()),
-            Some(AttributeValue::Sdata(n)) => Spot::Value(Rc::new(Sym::Const(n as u64))),
-            Some(other) => Spot::Value(Rc::new(Sym::Const(other.udata_value().unwrap_or(0)))),
+            Some(AttributeValue::Block(data)) => Storage::Bytes(data.slice().to_vec()),
+            Some(AttributeValue::Sdata(n)) => Storage::Value(Rc::new(Sym::Const(n as u64))),
+            Some(other) => Storage::Value(Rc::new(Sym::Const(other.udata_value().unwrap_or(0)))),
             None => return Ok(None),
         };
         Ok(Some(Location::Whole(spot)))
@@ -255,7 +255,7 @@ impl<'d> Place<'_, 'd> {
                     let linked = debug.linkage_name(*node)?.unwrap_or_else(|| name.to_owned());
                     let symbol = debug.image.symbols(|n| n == linked).into_iter().next();
                     let location = match symbol {
-                        Some(s) => Location::Whole(Spot::Memory(Rc::new(Sym::Address(s.address)))),
+                        Some(s) => Location::Whole(Storage::Memory(Rc::new(Sym::Address(s.address)))),
                         None => self.constant(*node)?.unwrap_or_else(elsewhere),
                     };
                     (*node, location)
@@ -313,7 +313,7 @@ impl<'d> Place<'_, 'd> {
             // Defined in another unit, or a function: use the symbol's address.
             None => match debug.image.symbols(|n| n == name).first() {
                 Some(symbol) => {
-                    self.per_cpu(Location::Whole(Spot::Memory(Rc::new(Sym::Address(symbol.address)))))
+                    self.per_cpu(Location::Whole(Storage::Memory(Rc::new(Sym::Address(symbol.address)))))
                 }
                 None => self.constant(node)?.unwrap_or_else(elsewhere),
             },
@@ -326,14 +326,14 @@ impl<'d> Place<'_, 'd> {
     /// Redirects the address of a kernel's per-CPU variable to the copy of the current CPU
     /// (include/linux/percpu-defs.h).
     fn per_cpu(&self, location: Location) -> Location {
-        let Location::Whole(Spot::Memory(sym)) = &location else { return location };
+        let Location::Whole(Storage::Memory(sym)) = &location else { return location };
         let Sym::Address(link) = **sym else { return location };
         if self.space != Space::Kernel || !self.debug.image.is_per_cpu(link) {
             return location;
         }
         let Some(table) = self.debug.image.symbol("__per_cpu_offset") else {
             let why = "a per-CPU variable, and there is no __per_cpu_offset to find its copies by";
-            return Location::Whole(Spot::Missing(why.to_owned(), None));
+            return Location::Whole(Storage::Missing(why.to_owned(), None));
         };
         // Before Linux 6.15 per-CPU addresses start at 0 and are not relocated.
         let zero_based = self.debug.image.symbol("__per_cpu_start") == Some(0);
@@ -341,13 +341,13 @@ impl<'d> Place<'_, 'd> {
         let index = Sym::Bin(BinOp::Mul, Rc::new(Sym::Cpu), Rc::new(Sym::Const(8)));
         let entry = Sym::Bin(BinOp::Add, Rc::new(Sym::Address(table)), Rc::new(index));
         let offset = Rc::new(Sym::Deref(Rc::new(entry), 8));
-        Location::Whole(Spot::Memory(Rc::new(Sym::Bin(BinOp::Add, Rc::new(base), offset))))
+        Location::Whole(Storage::Memory(Rc::new(Sym::Bin(BinOp::Add, Rc::new(base), offset))))
     }
 }
 
 fn elsewhere() -> Location {
     let why = "declared here, but defined in another file";
-    Location::Whole(Spot::Missing(why.to_owned(), None))
+    Location::Whole(Storage::Missing(why.to_owned(), None))
 }
 
 fn gone(elsewhere: Option<(Line, u64)>) -> Location {
@@ -355,5 +355,5 @@ fn gone(elsewhere: Option<(Line, u64)>) -> Location {
         let file = l.file.rsplit('/').next().unwrap_or(&l.file);
         format!("available from line {} ({file}:{}, {pc:#x})", l.line, l.line)
     });
-    Location::Whole(Spot::Missing("optimised out here".to_owned(), help))
+    Location::Whole(Storage::Missing("optimised out here".to_owned(), help))
 }
