@@ -163,11 +163,23 @@ fn assemble(text: &str) -> Option<Vec<u8>> {
     (!code.is_empty()).then_some(code)
 }
 
+/// True if this GDB casts the magnitude of a negative number: 16.3 prints 48 for `(char)g_i16`, which is -30000. C has -48.
+fn casts_magnitudes(expressions: &str, theirs: &[&str]) -> bool {
+    expressions.lines().zip(theirs).any(|(expr, theirs)| expr == "(char)g_i16" && *theirs == "48")
+}
+
+/// True if GDB's value is that of a cast of the magnitude: see [`casts_magnitudes`].
+fn is_cast_magnitude(expr: &str, ours: i128, theirs: i128) -> bool {
+    let narrow = [("char)", 8), ("short)", 16), ("int)", 32), ("unsigned)", 32)];
+    narrow.iter().any(|(name, bits)| expr.contains(name) && (ours + theirs) & ((1 << bits) - 1) == 0)
+}
+
 /// Runs the bytecode that GDB makes of each expression; returns how many had GDB's value, and how many were translated.
-fn run_agents(lines: &str, theirs: &[&str], core: &mut Core) -> (usize, usize) {
+fn run_agents(lines: &str, exprs: &str, theirs: &[&str], core: &mut Core) -> (usize, usize) {
+    let magnitudes = casts_magnitudes(exprs, theirs);
     let (mut same, mut translated) = (0, 0);
     let lines: Vec<&str> = lines.lines().collect();
-    for (forms, theirs) in lines.chunks(3).zip(theirs) {
+    for ((forms, theirs), expr) in lines.chunks(3).zip(theirs).zip(exprs.lines()) {
         for (form, text) in forms.iter().enumerate() {
             let Some(code) = assemble(text) else { continue };
             if code.contains(&0x1c) && text.contains("ref_double") {
@@ -184,7 +196,10 @@ fn run_agents(lines: &str, theirs: &[&str], core: &mut Core) -> (usize, usize) {
             }
             translated += 1;
             if let (0, Ok(value), Ok(theirs)) = (form, result, theirs.parse::<i128>()) {
-                assert_eq!(value, theirs as u64, "{text}");
+                if magnitudes && is_cast_magnitude(expr, i128::from(value as i64), theirs) {
+                    continue;
+                }
+                assert_eq!(value, theirs as u64, "{expr}: {text}");
                 same += 1;
             }
         }
@@ -236,9 +251,10 @@ fn compare(flags: &[&str], stops: &[&str]) -> (usize, usize, usize) {
         let pc: u64 = values.next().and_then(|l| l.parse().ok()).expect("the address");
         let mut core = Core::read(&folder.path().join(format!("core.{index}")), &program, bias);
         let code = fs::read_to_string(folder.path().join(format!("agent.{index}"))).expect("GDB's bytecode");
-        let (a, t) = run_agents(&code, &all, &mut core);
+        let (a, t) = run_agents(&code, &expressions, &all, &mut core);
         agents += a;
         translated += t;
+        let magnitudes = casts_magnitudes(&expressions, &all);
         let moment = if stop.starts_with('*') { ProbePoint::Entry } else { ProbePoint::Inside };
         let place = Place::at(&debug, pc - bias, moment, Space::User).expect("the stop's place");
         let inlined = stop.ends_with(&line_of(&source, "inlined").to_string());
@@ -265,6 +281,7 @@ fn compare(flags: &[&str], stops: &[&str]) -> (usize, usize, usize) {
             });
             match (ours, theirs.parse::<i128>()) {
                 (Ok(a), Ok(b)) if a == b => same += 1,
+                (Ok(a), Ok(b)) if magnitudes && is_cast_magnitude(expr, a, b) => {}
                 (Err(e), _) if e == "entry" => entry += 1,
                 // In an inlined function, GDB does not see variables of the enclosing function.
                 (Ok(_), Err(_)) if inlined && theirs.contains("No symbol") => {}

@@ -58,6 +58,19 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
         let period = miss.period as f64;
         (sum + period, squares + period * period)
     });
+    let names = kallsyms.and_then(|path| fs::read(path).ok());
+    let mut notes = samples.notes.clone();
+    let names = names.filter(|names| {
+        let hidden = !has_addresses(names);
+        if hidden {
+            notes.push(
+                "functions of the kernel have no names: /proc/kallsyms was read without the right to see addresses \
+                 (as root, or with kernel.kptr_restrict=0)"
+                    .into(),
+            );
+        }
+        !hidden
+    });
     let of_events: Vec<_> = samples
         .events
         .iter()
@@ -65,10 +78,10 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
         .collect();
     let account = json!({"method": "sampled", "samples": samples.misses.len(), "period": squares / sum,
         "events": of_events, "lost": samples.lost, "without_address": samples.nowhere, "of_no_known_event": samples.nameless,
-        "cut_short": samples.short, "notes": samples.notes, "vcpus": []});
+        "cut_short": samples.short, "notes": notes, "vcpus": []});
     fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&account)?)?;
     files(&run, &samples, root)?;
-    if let Some(text) = kallsyms.and_then(|path| fs::read(path).ok()) {
+    if let Some(text) = names {
         fs::create_dir_all(run.symbols())?;
         fs::write(run.kallsyms(), text)?;
     }
@@ -130,6 +143,13 @@ fn sideband(samples: &mem::Samples, begin: u64) -> String {
         text += &format!("{line}\n");
     }
     text
+}
+
+/// Whether a text of kallsyms has addresses: a reader without the right to see them is given zeros.
+fn has_addresses(kallsyms: &[u8]) -> bool {
+    kallsyms
+        .split(|&byte| byte == b'\n')
+        .any(|line| line.iter().take_while(|b| b.is_ascii_hexdigit()).any(|&b| b != b'0'))
 }
 
 /// Copies of what was mapped, for names: if its build id is told, only files that have it.
