@@ -151,7 +151,10 @@ fn comparable(args: &Args, new: &Path) -> Result<()> {
     use kprism_session::cover::is_alone;
     for path in [&args.old, new] {
         if !path.exists() {
-            bail!("{}: no such file or folder", path.display());
+            bail!(
+                "{}: no such file or folder; record a run with `kprism lab run` or `kprism import`",
+                path.display()
+            );
         }
     }
     match [&args.old, new].map(|path| is_alone(path)) {
