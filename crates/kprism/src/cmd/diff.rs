@@ -157,7 +157,7 @@ fn comparable(args: &Args, new: &Path) -> Result<()> {
             );
         }
     }
-    match [&args.old, new].map(|path| is_alone(path)) {
+    match [args.old.as_path(), new].map(is_alone) {
         [true, false] | [false, true] if !args.cover_lines => bail!(
             "{} and {}: one holds counters of gcov, the other is a run: --cover compares the lines that they executed",
             args.old.display(),
