@@ -6,7 +6,7 @@
 //! | 0 | done |
 //! | 1 | nothing matched: an empty table, no runs, something necessary missing in `check` |
 //! | 2 | error; also of the command line itself |
-//! | 4 | with `--strict`: done, but something was lost, not understood or guessed |
+//! | 4 | with `--strict`: something was lost, not understood or guessed, whether anything matched or not |
 //!
 //! `kprism lab run` is different, so that it can stand in front of any command: it ends with the guest
 //! command's own code; with 124 when `--timeout` ended it, 125 when kprism itself failed, 130 after Ctrl-C
@@ -23,6 +23,8 @@ pub enum Outcome {
     NothingMatched,
     /// It did what it was asked, and the account that it drew up itself says that nothing is missing (`--strict`).
     Whole,
+    /// There is nothing to show, and the account that it drew up itself says that nothing is missing (`--strict`).
+    WholeNothing,
     /// It did what it was asked, and the run's account is not whole (`--strict`).
     Incomplete,
     /// The code to end with is somebody else's.
@@ -40,7 +42,7 @@ impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Done | Outcome::Whole => ExitCode::SUCCESS,
-            Outcome::NothingMatched => ExitCode::from(1),
+            Outcome::NothingMatched | Outcome::WholeNothing => ExitCode::from(1),
             Outcome::Incomplete => ExitCode::from(4),
             Outcome::Code(code) => ExitCode::from(code),
         }

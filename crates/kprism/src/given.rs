@@ -12,7 +12,7 @@ use clap::{ArgMatches, Command};
 const ALWAYS: [&str; 4] = ["verbose", "quiet", "color", "strict"];
 
 /// Where options that one view alone honours are at home.
-const HOMES: [(&[&str], &str); 13] = [
+const HOMES: [(&[&str], &str); 14] = [
     (&["parts"], "`report syscalls`"),
     (&["by", "min_percent"], "`report tree`"),
     (&["depth"], "`report tree` and `script calls`"),
@@ -27,6 +27,7 @@ const HOMES: [(&[&str], &str); 13] = [
         &["each", "compare", "source_dir", "source_prefix", "build_dir", "since_boot", "by_flow", "merge"],
         "coverage",
     ),
+    (&["under", "patch", "cover_lines"], "`diff` of coverage"),
     (&["relative"], "`export -o FOLDER.gcda`"),
     (&["syntax"], "`script insns` and `annotate`"),
 ];
@@ -66,6 +67,17 @@ impl Given {
                 let home = home.map(|(_, home)| format!("; it is for {home}")).unwrap_or_default();
                 bail!("{shown} does not go with {view}: it would change nothing there{home}")
             }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses the first of `ids` that was typed: this input has nothing that it could change.
+    ///
+    /// # Errors
+    /// Names it.
+    pub fn none_of(&self, input: &str, ids: &[&str]) -> Result<()> {
+        match self.0.iter().find(|(id, _)| ids.contains(&id.as_str())) {
+            Some((_, shown)) => bail!("{shown} does not go with {input}: it would change nothing there"),
             None => Ok(()),
         }
     }

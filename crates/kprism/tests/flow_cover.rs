@@ -107,6 +107,31 @@ fn lines_of_an_unmodified_program_are_those_of_gcov() {
     for (name, count) in known {
         assert_eq!(called(&report, name), count, "calls of {name}");
     }
+    // Instructions of the kernel, and of programs without debug information, are not in it, and are counted.
+    let account = report["account"].as_array().unwrap().clone();
+    let count = |fate: &str, unit: &str| {
+        let found = account.iter().find(|entry| entry["fate"] == fate && entry["unit"] == unit);
+        found.unwrap_or_else(|| panic!("{fate} {unit}: {account:?}"))
+    };
+    let lost = count("lost", "instructions in files without debug information");
+    let number = |entry: &serde_json::Value| entry["count"].as_u64().unwrap();
+    let (seen, kept) = (number(count("seen", "instructions")), number(count("kept", "instructions")));
+    assert!(kept > 10_000 && number(lost) > 10_000 && seen == kept + number(lost), "{account:?}");
+    let places: Vec<&str> = lost["places"].as_array().unwrap().iter().filter_map(|p| p.as_str()).collect();
+    assert!(places.iter().any(|place| place.starts_with("[kernel]: ")), "{places:?}");
+    let annotate = ["annotate", "-i", text(&run), "--comm", "plain-O0", SOURCE];
+    let (shown, value) = (ok(&annotate), json(&[&annotate[..], &["--json"]].concat()));
+    let shown = String::from_utf8(shown).unwrap();
+    let inferred = value["lines"].as_array().unwrap().iter().filter(|line| line["inferred"] == true).count();
+    let marked = shown
+        .lines()
+        .filter(|l| l.split_whitespace().next().is_some_and(|w| w.len() > 1 && w.ends_with('~')));
+    assert!(inferred > 0 && marked.count() == inferred, "{inferred} lines are told from others:\n{shown}");
+    assert!(shown.contains("\nnot whole: lost ") && value["account"] == report["account"], "{shown}");
+    assert_eq!(guest::kprism(&[&annotate[..], &["--strict"]].concat()).status.code(), Some(4));
+    for option in [&["--build-dir", "/"][..], &["--since-boot"]] {
+        assert_eq!(guest::kprism(&[&annotate[..], option].concat()).status.code(), Some(2), "{option:?}");
+    }
     let annotated = ok(&["annotate", "-q", "-i", text(&run), "--comm", "plain-O0", "lists.c:25-31"]);
     assert!(String::from_utf8(annotated).unwrap().contains("1,922"), "the loop's condition");
 }

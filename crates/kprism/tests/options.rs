@@ -85,7 +85,10 @@ fn ignored(
         let line = |more: &[&str]| {
             let mut line = vec![command];
             line.extend(*view);
-            line.extend(["-i", text(run)]);
+            // `diff` takes its runs as arguments: they are part of the view.
+            if command != "diff" {
+                line.extend(["-i", text(run)]);
+            }
             line.extend(more);
             line.into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
@@ -278,6 +281,87 @@ fn options_of_durations_too() {
         "self" => Some(Beside(&["--func", "lru_add"], &[])),
         other => of_script(other, view),
     }));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+fn of_diff(option: &str, view: View<'_>) -> Option<Try<'static>> {
+    let is_coverage = view.len() < 2 || view.contains(&"--cover") || view.contains(&"--patch");
+    Some(match option {
+        "help" | "verbose" | "quiet" | "color" | "strict" | "cover" | "patch" => Always,
+        "html" if is_coverage => Foreign(&["/nonexistent"]),
+        "html" => With(&["FILE"]),
+        "syscall" | "function" if is_coverage => Foreign(&["mmap"]),
+        "syscall" => With(&["mmap"]),
+        "function" => With(&["vfs_read"]),
+        "sums" if is_coverage => Foreign(&[]),
+        "sums" => Beside(&["--syscall", "mmap"], &[]),
+        "by" if is_coverage => Foreign(&["time"]),
+        "by" => With(&["time"]),
+        "sort" if is_coverage => With(&["-path"]),
+        "sort" => With(&["-calls_old"]),
+        "limit" => With(&["1"]),
+        "json" => With(&[]),
+        "task" => With(&["1"]),
+        "comm" => With(&["true"]),
+        "under" if is_coverage => With(&["b.c"]),
+        "under" => Foreign(&["b.c"]),
+        "source-prefix" => Foreign(&["/old=/new"]),
+        "since-boot" | "by-flow" => Foreign(&[]),
+        "build-dir" | "debug-dir" | "merge" | "vmlinux" | "module-file" | "source-dir" => {
+            Foreign(&["/nonexistent"])
+        }
+        _ => return None,
+    })
+}
+
+/// Of stored flows, and of counters in folders.
+#[test]
+fn options_of_comparisons_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    let stored = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cmd/diff.in");
+    let copy = |name: &str| {
+        let to = dir.path().join(name);
+        let from = format!("{stored}/{name}.data");
+        assert!(Command::new("cp").args(["-r", &from, text(&to)]).status().unwrap().success());
+        to
+    };
+    let (plain, traced) = (copy("plain"), copy("traced"));
+    let views: [View<'_>; 1] = [&[text(&plain), text(&traced)]];
+    let faults = ignored("diff", &views, &plain, &file, &of_diff);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let folder = |name: &str, arguments: &[&str]| {
+        let to = dir.path().join(name);
+        std::fs::create_dir(&to).unwrap();
+        let main = "int other(int);\nint main(int argc, char **argv) {\n  if (argc > 1)\n    return other(argc);\n  return 0;\n}\n";
+        std::fs::write(to.join("a.c"), main).unwrap();
+        std::fs::write(to.join("b.c"), "int other(int a) {\n  return a == 0;\n}\n").unwrap();
+        let built =
+            Command::new("gcc").args(["--coverage", "-o", "a", "a.c", "b.c"]).current_dir(&to).status();
+        assert!(
+            built.unwrap().success() && Command::new("./a").args(arguments).current_dir(&to).status().is_ok()
+        );
+        to
+    };
+    let (old, new) = (folder("old", &[]), folder("new", &["1"]));
+    let patch = dir.path().join("change.patch");
+    std::fs::write(
+        &patch,
+        "--- a/a.c\n+++ b/a.c\n@@ -3 +3,2 @@\n x\n+y\n--- a/b.c\n+++ b/b.c\n@@ -1 +1,2 @@\n x\n+y\n",
+    )
+    .unwrap();
+    let views: [View<'_>; 2] =
+        [&[text(&old), text(&new), "--under", "."], &[text(&new), "--patch", text(&patch)]];
+    let faults = ignored("diff", &views, &old, &file, &|option, view| match option {
+        // Counters are of all tasks.
+        "task" => Some(Foreign(&["1"])),
+        "comm" => Some(Foreign(&["a"])),
+        "under" if view.contains(&"--under") => Some(Always),
+        // A folder that no source is below is noted.
+        "source-prefix" => Some(Always),
+        "html" | "syscall" | "function" | "sums" | "by" | "sort" => of_diff(option, &[]),
+        other => of_diff(other, view),
+    });
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 

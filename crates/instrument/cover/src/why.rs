@@ -160,7 +160,7 @@ pub fn compare(
     text: &dyn Fn(&str) -> Option<String>,
 ) -> Vec<Comparison> {
     let flows: HashMap<&str, &Source> = flow.sources.iter().map(|s| (s.path.as_str(), s)).collect();
-    let chosen = gcov.sources.iter().filter(|source| takes(gcov.shown(&source.path)));
+    let chosen = gcov.sources.iter().filter(|source| takes(&source.path));
     let one = |source: &Source| {
         let text = text(&source.path).unwrap_or_default();
         let text: Vec<&str> = text.lines().map(str::trim).collect();

@@ -70,6 +70,9 @@ pub struct Counts {
     pub insns: u64,
     /// Their time on a CPU, ns.
     pub ns: u64,
+    /// Instructions of functions that were not chosen, by number of the function. Of a block that has several, all are
+    /// the first one's.
+    pub elsewhere: Vec<u64>,
 }
 
 /// Prefix of the functions that stand for an indirect jump through a register (Linux, arch/x86/lib/retpoline.S).
@@ -84,6 +87,8 @@ struct Block {
     asid: u64,
     /// Index into [`Lane::list`]; [`NO_SITE`] if it has none.
     sites: u32,
+    /// The first of its functions that is not chosen.
+    other: u32,
 }
 
 #[derive(Debug, Default)]
@@ -117,6 +122,7 @@ pub struct Counter<'a, R> {
     by_key: HashMap<(u32, u64, Vec<u8>), u32>,
     insns: u64,
     ns: u64,
+    elsewhere: Vec<u64>,
     /// Number of calls received; `stop` is asked once in a while.
     heard: u32,
     stopped: bool,
@@ -144,6 +150,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
             by_key: HashMap::new(),
             insns: 0,
             ns: 0,
+            elsewhere: Vec::new(),
             heard: 0,
             stopped: false,
         }
@@ -162,7 +169,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
         for site in &mut sites {
             site.targets.sort_by_key(|t| (std::cmp::Reverse(t.count), t.func, t.offset));
         }
-        Counts { sites, insns: self.insns, ns: self.ns }
+        Counts { sites, insns: self.insns, ns: self.ns, elsewhere: self.elsewhere }
     }
 
     /// Returns true if there is no window, or if this moment is in it.
@@ -245,6 +252,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
 impl<R: Resolve> Listener for Counter<'_, R> {
     fn define(&mut self, at: &TracePosition<'_>, _block: u32, code: Code, image: &Image) {
         let mut sites = Vec::new();
+        let mut other = None;
         let mut func = FuncRef { id: 0, entry: 0, known: false, start: 1, end: 0 };
         for &ip in &code.ips {
             if ip < func.start || func.end <= ip {
@@ -255,6 +263,7 @@ impl<R: Resolve> Listener for Counter<'_, R> {
                 let got = image.fetch(code.asid, ip, code.offset, &mut bytes);
                 sites.push((self.site(&func, ip, &bytes[..got], code.mode), ip));
             } else {
+                other.get_or_insert(func.id);
                 sites.push((NO_SITE, ip));
             }
         }
@@ -262,7 +271,11 @@ impl<R: Resolve> Listener for Counter<'_, R> {
         let some = sites.iter().any(|s| s.0 != NO_SITE);
         let first_ip = code.ips.first().copied().unwrap_or(0);
         let start = if some { lane.list.len() as u32 } else { NO_SITE };
-        lane.blocks.push(Block { first_ip, asid: code.asid, sites: start });
+        let other = other.unwrap_or(0);
+        lane.blocks.push(Block { first_ip, asid: code.asid, sites: start, other });
+        if self.elsewhere.len() <= other as usize {
+            self.elsewhere.resize(other as usize + 1, 0);
+        }
         if some {
             lane.list.extend(sites);
         }
@@ -275,7 +288,7 @@ impl<R: Resolve> Listener for Counter<'_, R> {
             lane.who = Some((at.task, at.names));
             lane.taken = (self.takes)(at.cpu, &at.tasks[at.task]);
         }
-        let Block { first_ip, asid, sites } = lane.blocks[block as usize];
+        let Block { first_ip, asid, sites, other } = lane.blocks[block as usize];
         if let Some(last) = lane.last.take()
             && from == 0
         {
@@ -287,6 +300,7 @@ impl<R: Resolve> Listener for Counter<'_, R> {
         self.insns += u64::from(to - from);
         self.ns += at.after(to - from) - at.ns();
         if sites == NO_SITE {
+            self.elsewhere[other as usize] += u64::from(to - from);
             return;
         }
         let lane = &mut self.lanes[at.lane];
@@ -301,6 +315,8 @@ impl<R: Resolve> Listener for Counter<'_, R> {
                 site.count += 1;
                 site.ns += next - now;
                 site.last_ns = now;
+            } else {
+                self.elsewhere[other as usize] += 1;
             }
             now = next;
         }

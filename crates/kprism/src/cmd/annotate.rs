@@ -54,6 +54,8 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
+    pub strict: super::strict::StrictArgs,
+    #[command(flatten)]
     pub cover: super::cover_args::CoverageArgs,
     /// A line for each branch and call
     #[arg(long, help_heading = "Coverage")]
@@ -102,14 +104,22 @@ pub fn run(
         || names_source(&args.func)
     {
         given.only("annotated source", &SOURCE)?;
-        let view = super::cover::Annotate {
+        args.cover.check(given, &[&args.input], false)?;
+        let view = super::cover_annotate::Annotate {
             what: &args.func,
             branches: args.branches,
             json: args.json,
             style: Style { color: wants_color(color) },
+            strict: args.strict,
         };
         let who = kprism_session::cover::Part { filter: args.tasks.filter(), call: None };
-        return super::cover::annotate(&args.input, (&args.cover.options(), &who), &view, progress, out);
+        return super::cover_annotate::annotate(
+            &args.input,
+            (&args.cover.options(), &who),
+            &view,
+            progress,
+            out,
+        );
     }
     let run = Run::open(&args.input)?;
     if args.misses || super::tlb_annotate::is_all(&run) {

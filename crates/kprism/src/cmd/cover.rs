@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage in `report`, `annotate`, `export` and `diff`: what those commands do with a run that has counters, or a
+//! Coverage in `report`, `export` and `diff`: what those commands do with a run that has counters, or a
 //! flow.
 
 use std::io::{BufWriter, Read as _, Write};
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use kprism_agent::gcov::AFTER;
 use kprism_cover::sampled::{self, Profile};
 use kprism_gcov::cover::Source;
-use kprism_gcov::runs::Runs;
-use kprism_gcov::{Cover, demangled, export};
-use kprism_report::cover::{self, Each, diff, page, source};
+use kprism_gcov::{Cover, export};
+use kprism_report::cover::{self, Each, diff, page};
 use kprism_report::header::account_text;
 use kprism_report::table::Cell;
 use kprism_report::{Style, Table};
-use kprism_store::Account;
+use kprism_store::{Account, Fate};
 use serde_json::json;
 
 use super::report::print_json;
@@ -24,8 +24,9 @@ use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::cover::{Loaded, Options, Part, Unsettled, is_flow, load, reset_text};
+use kprism_session::flow_cover::CHANGED;
 use kprism_session::profile_use;
-use kprism_session::source_files;
+use kprism_session::source_files::{self, Found};
 
 /// Rows of a table unless told otherwise.
 const ROWS: usize = 40;
@@ -82,16 +83,37 @@ pub fn write_html(
     (path, file, strict): (Option<&str>, &Path, StrictArgs),
     progress: &Progress,
 ) -> Result<Outcome> {
-    let (cover, runs, account) = load_runs(input, (&args.from.options(), who), progress)?;
+    let from = Options { shows_text: true, ..args.from.options() };
+    let Loaded { cover, runs, mut account, built, .. } = load_told(input, (&from, who), progress)?;
     progress.step("writing the page");
-    let text = |source: &Source| source_files::of_source(source, args.from.source_dir.as_deref());
+    let (changed, short) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let text = |source: &Source| {
+        let found = source_files::of_source(source, from.source_dir.as_deref());
+        if let Some(told) = found.changed(&source.path, &built) {
+            changed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(told);
+        }
+        if let Found::Short(place, lines) = &found {
+            let told = short_text(place, *lines);
+            short.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(told);
+        }
+        found.text()
+    };
     let title =
         path.map_or_else(|| input.display().to_string(), |path| format!("{}: {path}", input.display()));
     let page = page::render(&cover, runs.as_ref(), path, &title, &text).context("HTML page")?;
     progress.clear();
     if page.files == 0 {
-        progress.say("no source file matches");
-        return Ok(Outcome::NothingMatched);
+        no_match(path, progress);
+        return judge_own(strict, &[(input, &account)], Outcome::NothingMatched, progress);
+    }
+    for texts in [&changed, &short] {
+        let mut texts = texts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        texts.sort_unstable();
+        notes(&texts, progress);
+    }
+    if !is_flow(input, &from) {
+        let changed = changed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        account = account.at(Fate::Guessed, CHANGED, changed.len() as u64, changed);
     }
     if page.without_source > 0 {
         progress.say(&format!(
@@ -104,12 +126,38 @@ pub fn write_html(
     judge_own(strict, &[(input, &account)], Outcome::Done, progress)
 }
 
+/// Notes on single files, the first ones.
+fn notes(texts: &[String], progress: &Progress) {
+    for text in texts.iter().take(NAMED) {
+        progress.say(&format!("kprism: note: {text}"));
+    }
+    if texts.len() > NAMED {
+        progress.say(&format!("kprism: note: so too {} more", texts.len() - NAMED));
+    }
+}
+
+/// What is said of a source that ends before its code does.
+pub fn short_text(place: &Path, lines: u64) -> String {
+    format!(
+        "{}: has fewer lines ({lines}) than the code: not the file that was compiled; --source-dir names another folder",
+        place.display()
+    )
+}
+
+/// Says that a path is none of a source.
+pub fn no_match(path: Option<&str>, progress: &Progress) {
+    match path {
+        Some(path) => progress.say(&format!("kprism: no source matches {path}; --each file lists them")),
+        None => progress.say("kprism: no source file in it"),
+    }
+}
+
 /// Where coverage is read from, and of whom.
 pub type Asked<'a> = (&'a Options, &'a Part);
 
 fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) -> Result<(Cover, Account)> {
     no_text(input, asked.0)?;
-    let (cover, _, account) = load_runs(input, asked, progress)?;
+    let Loaded { cover, account, .. } = load_told(input, asked, progress)?;
     Ok((cover, account))
 }
 
@@ -124,17 +172,22 @@ fn no_text(input: &Path, from: &Options) -> Result<()> {
     Ok(())
 }
 
-type Read = (Cover, Option<Runs>, Account);
-
-fn load_runs(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<Read> {
-    let Loaded { cover, problems, runs, unsettled, account, resets, .. } = load(input, from, who, progress)?;
-    for (run, objects) in resets {
-        eprintln!("kprism: {}", reset_text(&run, objects));
+/// Reads coverage, and tells what is wrong with it.
+pub fn load_told(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<Loaded> {
+    let loaded = load(input, from, who, progress)?;
+    let cover = &loaded.cover;
+    for (run, objects) in &loaded.resets {
+        eprintln!("kprism: {}", reset_text(run, *objects));
     }
-    complain(&problems.into_iter().map(|problem| problem.text).collect::<Vec<_>>());
+    complain(&loaded.problems.iter().map(|problem| problem.text.clone()).collect::<Vec<_>>());
     // Reading takes the same way each time: its own is taken out of the window.
-    if let Some(told) = unsettled.filter(|u| u.functions > u.reading).and_then(Unsettled::told) {
+    if let Some(told) = loaded.unsettled.filter(|u| u.functions > u.reading).and_then(Unsettled::told) {
         eprintln!("kprism: {told}");
+    }
+    for (old, new) in &from.source_prefix {
+        if !cover.sources.iter().any(|source| cover::takes(Some(new), &source.path)) {
+            progress.say(&format!("kprism: note: --source-prefix {old}={new}: no source is below {old}"));
+        }
     }
     if cover.torn() > 0 {
         eprintln!(
@@ -143,7 +196,7 @@ fn load_runs(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Resul
             cover.torn()
         );
     }
-    Ok((cover, runs, account))
+    Ok(loaded)
 }
 
 fn complain(problems: &[String]) {
@@ -214,7 +267,7 @@ pub fn report(
         return super::cover_compare::report(input, &args.from.options(), view, progress, out);
     }
     no_text(input, &args.from.options())?;
-    let (cover, runs, account) = load_runs(input, (&args.from.options(), who), progress)?;
+    let Loaded { cover, runs, account, .. } = load_told(input, (&args.from.options(), who), progress)?;
     let (sources, totals) = cover::chosen(&cover, view.path);
     let mut table = match (args.each, &runs) {
         (None | Some(EachArg::Dir), _) => cover::table(&cover, Each::Folder, view.path),
@@ -248,106 +301,42 @@ pub fn report(
         write!(out, "\n{}", account_text(Some(&account), view.style))?;
     }
     let outcome = if sources.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
+    if sources.is_empty() {
+        no_match(view.path, progress);
+    }
     judge_own(view.strict, &[(input, &account)], outcome, progress)
-}
-
-/// What `annotate` shows of a source file.
-pub struct Annotate<'a> {
-    /// The file, `FILE:LINE`, `FILE:FROM-TO`, or a function.
-    pub what: &'a str,
-    /// A line for each branch and call.
-    pub branches: bool,
-    /// As JSON.
-    pub json: bool,
-    /// How text is drawn.
-    pub style: Style,
-}
-
-/// Lines around one that is asked for.
-const AROUND: u32 = 10;
-
-/// `kprism annotate FILE` of a run with coverage.
-pub fn annotate(
-    input: &Path,
-    from: Asked<'_>,
-    view: &Annotate<'_>,
-    progress: &Progress,
-    out: &mut dyn Write,
-) -> Result<Outcome> {
-    let (cover, runs, _) = load_runs(input, from, progress)?;
-    let (found, lines) = find(&cover, view.what)?;
-    let path = cover.shown(&found.path);
-    let shown = source::Shown { lines, branches: view.branches, runs: runs.as_ref() };
-    if view.json {
-        print_json(&source::to_json(path, found, shown), out)?;
-        return Ok(Outcome::Done);
-    }
-    let text = source_files::of_source(found, from.0.source_dir.as_deref());
-    if text.is_none() {
-        progress.say(&format!("kprism: note: {}: no source; --source-dir names its folder", found.path));
-    }
-    let totals = found.totals();
-    writeln!(out, "{}\n{}", view.style.bold(path), cover::summary(&totals))?;
-    write!(out, "{}", source::header(shown, view.style))?;
-    write!(out, "{}", source::to_text(found, text.as_deref(), shown, view.style))?;
-    Ok(Outcome::Done)
-}
-
-/// The file, and which lines of it.
-fn find<'a>(cover: &'a Cover, what: &str) -> Result<(&'a Source, (u32, u32))> {
-    let all = (1, u32::MAX);
-    let (name, lines) = match what.rsplit_once(':').and_then(|(name, lines)| Some((name, range(lines)?))) {
-        Some((name, lines)) => (name, lines),
-        None => (what, all),
-    };
-    let mut found: Vec<&Source> = Vec::new();
-    for source in &cover.sources {
-        let path = cover.shown(&source.path);
-        if path == name || source.path == name {
-            return Ok((source, lines));
-        }
-        if path.strip_suffix(name).is_some_and(|rest| rest.ends_with('/')) {
-            found.push(source);
-        }
-    }
-    if found.is_empty() {
-        for source in &cover.sources {
-            if let Some(function) = source.functions.iter().find(|function| is_called(&function.name, name)) {
-                return Ok((source, function.lines));
-            }
-        }
-    }
-    match found[..] {
-        [one] => Ok((one, lines)),
-        [] => bail!("{name}: no such source file or function; `kprism report cover --each file` lists them"),
-        _ => {
-            let names: Vec<&str> = found.iter().map(|source| cover.shown(&source.path)).collect();
-            bail!("{name} is several files: {}", names.join(", "))
-        }
-    }
-}
-
-/// Whether a function has this name: as the linker knows it, or as its source does, with parameters or without.
-fn is_called(function: &str, name: &str) -> bool {
-    let shown = demangled(function);
-    function == name || shown == name || shown.split_once('(').is_some_and(|(plain, _)| plain == name)
-}
-
-/// `12` with some lines around it, or `12-40`.
-fn range(text: &str) -> Option<(u32, u32)> {
-    match text.split_once('-') {
-        Some((from, to)) => Some((from.parse().ok()?, to.parse().ok()?)),
-        None => {
-            let line: u32 = text.parse().ok()?;
-            Some((line.saturating_sub(AROUND), line.saturating_add(AROUND)))
-        }
-    }
 }
 
 /// Whether `export` is to write coverage.
 pub fn is_export(output: &Path) -> bool {
-    output.extension().is_some_and(|suffix| suffix == "info" || suffix == "xml") || is_llvm(output)
+    matches!(suffix(output).as_str(), "info" | "xml") || is_llvm(output)
 }
+
+/// What the file's name ends in, in small letters; nothing if there is no point in it.
+pub fn suffix(output: &Path) -> String {
+    output.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
+}
+
+/// Refuses formats that counters outside a run cannot be written in.
+pub fn check_format(input: &Path, output: &Path) -> Result<()> {
+    match suffix(output).as_str() {
+        "info" | "xml" | "gcda" => Ok(()),
+        "json" if is_llvm(output) => Ok(()),
+        suffix @ ("json" | "csv") => bail!(
+            "{}: holds counters of gcov, and no run: `kprism export cover` writes coverage as .{suffix}",
+            input.display()
+        ),
+        "afdo" | "prof" => bail!(
+            "{}: holds counters of gcov, and no flow to take samples of; for gcc -fprofile-use: -o FOLDER.gcda",
+            input.display()
+        ),
+        _ => bail!("{}: {FORMATS}, or a folder .gcda", output.display()),
+    }
+}
+
+/// Suffixes of exports.
+const FORMATS: &str =
+    "the suffix picks the format of coverage: .info (lcov), .xml (Cobertura), .json (gcov), .llvm.json, .csv";
 
 fn is_llvm(output: &Path) -> bool {
     output.to_string_lossy().to_ascii_lowercase().ends_with(".llvm.json")
@@ -361,19 +350,15 @@ pub fn write(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let suffix = output.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase());
     let recorded = recorded(input);
     let cobertura = |cover: &Cover, out: &mut dyn Write| export::cobertura(cover, recorded, out);
-    let write: &dyn Fn(&Cover, &mut dyn Write) -> std::io::Result<()> = match suffix.as_deref() {
-        Some("info") => &export::lcov,
-        Some("xml") => &cobertura,
-        Some("json") if is_llvm(output) => &export::llvm,
-        Some("json") => &export::json,
-        Some("csv") => &|cover, out| out.write_all(cover::table(cover, Each::File, None).to_csv().as_bytes()),
-        _ => bail!(
-            "{}: the suffix picks the format of coverage: .info (lcov), .xml (Cobertura), .json (gcov), .llvm.json, .csv",
-            output.display()
-        ),
+    let write: &dyn Fn(&Cover, &mut dyn Write) -> std::io::Result<()> = match suffix(output).as_str() {
+        "info" => &export::lcov,
+        "xml" => &cobertura,
+        "json" if is_llvm(output) => &export::llvm,
+        "json" => &export::json,
+        "csv" => &|cover, out| out.write_all(cover::table(cover, Each::File, None).to_csv().as_bytes()),
+        _ => bail!("{}: {FORMATS}", output.display()),
     };
     let (cover, account) = load_and_complain(input, from, progress)?;
     if output.to_string_lossy().starts_with("-.") {
@@ -398,7 +383,7 @@ type WriteSamples = fn(&Profile, &mut dyn Write) -> std::io::Result<()>;
 
 /// How `export` is to write what ran for a compiler that takes samples, if that is meant.
 pub fn samples(output: &Path) -> Option<WriteSamples> {
-    match output.extension()?.to_str()? {
+    match suffix(output).as_str() {
         "afdo" => Some(sampled::gcc),
         "prof" => Some(sampled::llvm),
         _ => None,
@@ -409,8 +394,7 @@ pub fn samples(output: &Path) -> Option<WriteSamples> {
 pub fn write_samples(
     input: &Path,
     (from, who): Asked<'_>,
-    output: &Path,
-    write: WriteSamples,
+    (output, write, strict): (&Path, WriteSamples, StrictArgs),
     progress: &Progress,
 ) -> Result<Outcome> {
     let (profile, problems) = kprism_session::flow_cover::sampled(input, &from.debug, who, progress)?;
@@ -418,20 +402,21 @@ pub fn write_samples(
     let name = || output.display().to_string();
     let mut file = BufWriter::new(std::fs::File::create(output).with_context(name)?);
     write(&profile, &mut file).and_then(|()| file.flush()).with_context(name)?;
-    let option = if output.extension().is_some_and(|s| s == "afdo") {
+    let option = if suffix(output) == "afdo" {
         "gcc takes it with -fauto-profile"
     } else {
         "clang takes it with -fprofile-sample-use"
     };
     progress.say(&format!("wrote {}: {} functions; {option}={}", name(), profile.functions.len(), name()));
-    Ok(Outcome::Done)
+    let account = left_out("files left out", problems);
+    judge_own(strict, &[(input, &account)], Outcome::Done, progress)
 }
 
 /// `kprism export -o FOLDER.gcda`: what gcc takes with `-fprofile-use`.
 pub fn write_profile(
     input: &Path,
     from: &Options,
-    relative: bool,
+    (relative, strict): (bool, StrictArgs),
     folder: &Path,
     progress: &Progress,
 ) -> Result<Outcome> {
@@ -445,7 +430,14 @@ pub fn write_profile(
         written.files,
         place.display()
     ));
-    Ok(Outcome::Done)
+    let account =
+        left_out("objects left out", written.problems).with(Fate::Kept, "objects", written.files as u64);
+    judge_own(strict, &[(input, &account)], Outcome::Done, progress)
+}
+
+/// An account of what could not be used.
+fn left_out(unit: &str, problems: Vec<String>) -> Account {
+    Account::new().at(Fate::Lost, unit, problems.len() as u64, problems)
 }
 
 /// `kprism diff` of two runs with coverage.
@@ -465,7 +457,11 @@ pub fn compare(
     let gained: usize = changes.values().map(|change| change.gained.len()).sum();
     let lost: usize = changes.values().map(|change| change.lost.len()).sum();
     let table = diff::table(&changes);
-    let (before, after) = (old.totals(), new.totals());
+    let ((of_old_files, before), (of_new_files, after)) =
+        (cover::chosen(&old, view.path), cover::chosen(&new, view.path));
+    if of_old_files.is_empty() && of_new_files.is_empty() {
+        no_match(view.path, progress);
+    }
     if view.json {
         let value = json!({
             "old": cover::summary_json(&before), "new": cover::summary_json(&after),
@@ -509,9 +505,19 @@ pub fn patch(
     let (cover, account) = load_and_complain(input, from, progress)?;
     let found = diff::found(&cover, &added, view.path);
     let totals = diff::patch_totals(&found);
+    let unknown =
+        found.iter().filter(|file| file.source.is_none()).map(|file| file.path.to_owned()).collect();
+    let account =
+        account.at(Fate::Lost, "files of the patch that are not in the run", totals.unknown, unknown);
+    if found.is_empty()
+        && let Some(path) = view.path
+    {
+        progress.say(&format!("kprism: no file of the patch matches {path}"));
+    }
     let mut value = json!({});
     if view.json {
         value["totals"] = totals.to_json();
+        value["account"] = json!(account);
     } else if !found.is_empty() {
         writeln!(out, "{}\n", totals.to_text())?;
     }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Options that several commands share: those of coverage, of debug information, and of one system call.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Result, bail};
 use kprism_session::call::{Call, Which};
-use kprism_session::cover::{DebugFiles, Options};
+use kprism_session::cover::{DebugFiles, Options, is_alone, is_cover, is_flow};
 use kprism_session::source_files::parse_prefix;
+
+use crate::given::Given;
 
 /// Options on where coverage is read from.
 #[derive(Debug, Clone, clap::Args)]
@@ -58,7 +61,56 @@ pub struct CallArgs {
     pub call: Which,
 }
 
+/// Ids of the options of [`CoverageArgs`].
+pub const COVERAGE: [&str; 9] = [
+    "build_dir",
+    "since_boot",
+    "by_flow",
+    "merge",
+    "source_prefix",
+    "source_dir",
+    "vmlinux",
+    "module_file",
+    "debug_dir",
+];
+
 impl CoverageArgs {
+    /// Refuses options that coverage of these inputs would ignore, and folders that are not there. `both` says that the
+    /// counters and the flow of each input are read.
+    ///
+    /// # Errors
+    /// Names the option.
+    pub fn check(&self, given: &Given, inputs: &[&Path], both: bool) -> Result<()> {
+        let folders = [("--build-dir", &self.build_dir), ("--source-dir", &self.source_dir)];
+        let folders = folders.into_iter().filter_map(|(option, folder)| Some((option, folder.as_ref()?)));
+        for (option, folder) in folders.chain(self.debug.debug_dir.iter().map(|dir| ("--debug-dir", dir))) {
+            if !folder.is_dir() {
+                bail!("{option} {}: no such folder", folder.display());
+            }
+        }
+        if let Some(run) = self.merge.iter().find(|run| !run.exists()) {
+            bail!("--merge {}: no such file or folder", run.display());
+        }
+        let from = self.options();
+        let all: Vec<&Path> = inputs.iter().copied().chain(self.merge.iter().map(PathBuf::as_path)).collect();
+        if all.iter().all(|input| is_alone(input)) {
+            given.none_of(
+                "counters outside a run, which have no flow and no window",
+                &["by_flow", "since_boot"],
+            )?;
+        }
+        if !both && !all.iter().any(|input| is_flow(input, &from)) {
+            given.none_of("gcov's counters", &["vmlinux", "module_file", "debug_dir"])?;
+        }
+        if !both && all.iter().all(|input| is_flow(input, &from)) {
+            given.none_of("coverage from a flow", &["build_dir", "since_boot"])?;
+        }
+        if !all.iter().any(|input| is_cover(input)) {
+            given.none_of("inputs without counters of a window", &["since_boot"])?;
+        }
+        Ok(())
+    }
+
     /// As the library takes them.
     pub fn options(&self) -> Options {
         Options {
@@ -69,6 +121,7 @@ impl CoverageArgs {
             source_prefix: self.source_prefix.clone(),
             source_dir: self.source_dir.clone(),
             debug: self.debug.files(),
+            shows_text: false,
         }
     }
 }

@@ -7,12 +7,13 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use kprism_cover::why::{Comparison, Differs, Why, compare};
 use kprism_profile::units::grouped;
-use kprism_report::cover::takes;
+use kprism_report::cover::takes_source;
 use kprism_report::table::{Cell, Column, Table};
 use serde_json::json;
 
-use super::cover::View;
+use super::cover::{View, no_match};
 use super::report::print_json;
+use super::strict::judge_own;
 use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::cover::{Options, Part, is_cover, load};
@@ -36,9 +37,12 @@ pub fn report(
     let gcov = load(input, &Options { by_flow: false, ..from.clone() }, &Part::default(), progress)?;
     let (flow, known) = flow_cover::load_known(input, from, &Part::default(), progress)?;
     let text = |path: &str| source_files::read(path, 0, from.source_dir.as_deref());
-    let files = compare(&gcov.cover, &flow.cover, &known, &|path| takes(view.path, path), &text);
+    let files =
+        compare(&gcov.cover, &flow.cover, &known, &|path| takes_source(&gcov.cover, view.path, path), &text);
+    let accounts = [(input, &gcov.account), (input, &flow.account)];
     if files.is_empty() {
-        return Ok(Outcome::NothingMatched);
+        no_match(view.path, progress);
+        return judge_own(view.strict, &accounts, Outcome::NothingMatched, progress);
     }
     let mut all = Comparison::default();
     files.iter().for_each(|file| all.add(file));
@@ -58,13 +62,13 @@ pub fn report(
             "rows": table.to_json(),
         });
         print_json(&value, out)?;
-        return Ok(Outcome::Done);
+        return judge_own(view.strict, &accounts, Outcome::Done, progress);
     }
     write!(out, "{}\n{}", summary(&all), table.to_text(view.style))?;
     if let [file] = &files[..] {
         write!(out, "\n{}", lines_of(file))?;
     }
-    Ok(Outcome::Done)
+    judge_own(view.strict, &accounts, Outcome::Done, progress)
 }
 
 fn percent(part: u64, whole: u64) -> f64 {

@@ -14,9 +14,11 @@ use kprism_store::Instrument;
 use serde_json::json;
 
 use super::cover;
+use super::cover_args::COVERAGE;
 use super::report::{By, Select, wants_color};
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
+use crate::given::Given;
 use kprism_session::Progress;
 use kprism_session::flow;
 
@@ -136,9 +138,39 @@ fn open(path: &Path, progress: &Progress) -> Result<Opened> {
     Ok(Opened { profile, header, counts })
 }
 
+/// Options of coverage, those of [`COVERAGE`] too.
+const COVER: [&str; 9] = ["old", "new", "pids", "comms", "sort", "limit", "json", "under", "cover_lines"];
+const PATCH: [&str; 8] = ["old", "patch", "pids", "comms", "sort", "limit", "json", "under"];
+/// Options of flows and durations, and those that a page honours.
+const FLOWS: [&str; 11] =
+    ["old", "new", "syscall", "function", "sums", "pids", "comms", "by", "sort", "limit", "json"];
+const PAGE: [&str; 8] = ["old", "new", "syscall", "function", "sums", "pids", "comms", "html"];
+
+/// Refuses what is no file or folder, and counters beside something else.
+fn comparable(args: &Args, new: &Path) -> Result<()> {
+    use kprism_session::cover::is_alone;
+    for path in [&args.old, new] {
+        if !path.exists() {
+            bail!(
+                "{}: no such file or folder; record a run with `kprism lab run` or `kprism import`",
+                path.display()
+            );
+        }
+    }
+    match [args.old.as_path(), new].map(is_alone) {
+        [true, false] | [false, true] if !args.cover_lines => bail!(
+            "{} and {}: one holds counters of gcov, the other is a run: --cover compares the lines that they executed",
+            args.old.display(),
+            new.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Compares and shows it.
 pub fn run(
     args: &Args,
+    given: &Given,
     color: clap::ColorChoice,
     progress: &Progress,
     out: &mut dyn Write,
@@ -156,17 +188,29 @@ pub fn run(
     let who = kprism_session::cover::Part { filter: args.select.filter(), call: None };
     let asked = (&args.cover.options(), &who);
     let new = match (&args.new, &args.patch) {
-        (_, Some(patch)) => return cover::patch(&args.old, patch, asked, &view, progress, out),
+        (_, Some(patch)) => {
+            given.only("`diff --patch`", &[PATCH.as_slice(), &COVERAGE].concat())?;
+            args.cover.check(given, &[&args.old], false)?;
+            return cover::patch(&args.old, patch, asked, &view, progress, out);
+        }
         (Some(new), _) => new,
         (None, None) => bail!("a second run to compare with, or --patch"),
     };
+    comparable(args, new)?;
     let holds_counters =
         |path: &Path| kprism_session::cover::is_cover(path) || kprism_session::cover::is_alone(path);
     if args.cover_lines || holds_counters(&args.old) && holds_counters(new) {
+        given.only("`diff` of coverage", &[COVER.as_slice(), &COVERAGE].concat())?;
+        args.cover.check(given, &[&args.old, new], false)?;
         return cover::compare(&args.old, new, asked, &view, progress, out);
     }
     if kprism_session::boot::is_boot(&args.old) && kprism_session::boot::is_boot(new) {
+        given.only("`diff` of boots", &["old", "new", "html", "json", "limit"])?;
         return diff_boots(args, new, style, progress, out);
+    }
+    match args.html {
+        Some(_) => given.only("`diff --html`", &PAGE)?,
+        None => given.only("`diff` of flows or durations", &FLOWS)?,
     }
     let new_path = new;
     let (old, new) = (open(&args.old, progress)?, open(new_path, progress)?);

@@ -103,19 +103,24 @@ fn format(path: &Path) -> Result<Format> {
 
 /// Writes it.
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    let is_counters = kprism_session::cover::is_alone(&args.input);
+    if is_counters && args.subject != Subject::Cover {
+        super::cover::check_format(&args.input, &args.output)?;
+    }
     if perfdata::is_named(&args.output) {
         given.only("a .perf.data", &["input", "output"])?;
         return perfdata::export(&args.input, &args.output, progress).map(|()| Outcome::Done);
     }
-    if args.output.extension().is_some_and(|suffix| suffix == "gcda") {
+    if super::cover::suffix(&args.output) == "gcda" {
         given.only(
             "a folder of .gcda",
             &["subject", "input", "output", "build_dir", "since_boot", "merge", "relative"],
         )?;
+        args.cover.check(given, &[&args.input], false)?;
         return super::cover::write_profile(
             &args.input,
             &args.cover.options(),
-            args.relative,
+            (args.relative, args.strict),
             &args.output,
             progress,
         );
@@ -127,8 +132,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         return super::cover::write_samples(
             &args.input,
             (&args.cover.options(), &who),
-            &args.output,
-            write,
+            (&args.output, write, args.strict),
             progress,
         );
     }
@@ -137,6 +141,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
             "an export of coverage",
             &[COVER.as_slice(), &["pids", "comms", "syscall", "call"]].concat(),
         )?;
+        args.cover.check(given, &[&args.input], false)?;
         let call = args.one.syscall.is_some().then(|| args.one.call());
         let who = kprism_session::cover::Part { filter: args.select.filter(), call };
         return super::cover::write(

@@ -65,7 +65,7 @@ pub struct Args {
     /// Memory in MiB
     #[arg(long, value_name = "MIB", default_value_t = 768, help_heading = "Guest")]
     pub mem: u64,
-    /// Record the flow, too: kprism report cover --by flow, --compare (implies --debug-info)
+    /// Record the flow, too: kprism report cover --by-flow, --compare (implies --debug-info)
     #[arg(long)]
     pub flow: bool,
     /// Load this module, with what it needs: ext2, minix, romfs, or a .ko file (can be repeated)

@@ -6,6 +6,7 @@ mod check;
 mod check_plugins;
 mod compile;
 mod cover;
+mod cover_annotate;
 mod cover_args;
 mod cover_compare;
 mod delta;
@@ -134,7 +135,7 @@ pub fn run(
         }
         Command::Impact(args) => impact::run(args, color, progress, out),
         Command::Diff(args) => {
-            let outcome = diff::run(args, color, progress, out)?;
+            let outcome = diff::run(args, given, color, progress, out)?;
             strict::judge(args.strict, &args.runs(), outcome, progress)
         }
         Command::Export(args) => {
@@ -142,7 +143,10 @@ pub fn run(
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
         Command::Script(args) => script::run(args, given, progress, out),
-        Command::Annotate(args) => annotate::run(args, given, color, progress, out),
+        Command::Annotate(args) => {
+            let outcome = annotate::run(args, given, color, progress, out)?;
+            strict::judge(args.strict, &[&args.input], outcome, progress)
+        }
         Command::Explain(args) => explain::run(args, progress, out),
         Command::Compile(args) => compile::run(args, progress),
         Command::FlowCost(args) => flow_cost::run(args, color, progress, out),

@@ -191,7 +191,12 @@ pub fn run(
         return record::report_boot(&shown, progress, out);
     }
     if args.subject == Some(Subject::Cover) {
-        given.only("`report cover`", &COVER)?;
+        match (&args.html, args.cover.compare) {
+            (Some(_), _) => given.only("`report cover --html`", &[COVER.as_slice(), &["html"]].concat())?,
+            (None, true) => given.only("`report cover --compare`", &COMPARE)?,
+            (None, false) => given.only("`report cover`", &[COVER.as_slice(), &COVER_TABLE].concat())?,
+        }
+        args.cover.from.check(given, &[&args.input], args.cover.compare)?;
         let (path, sort) = (args.name.as_deref(), args.sort.as_deref());
         let view = cover::View { path, sort, limit: args.limit, json: args.json, style, strict: args.strict };
         let call = args.one.syscall.is_some().then(|| args.one.call());
@@ -344,26 +349,37 @@ const FUNC: [&str; 13] = [
 ];
 const FUNC_TREE: [&str; 9] =
     ["subject", "input", "limit", "json", "pids", "comms", "tree", "min_percent", "depth"];
-const COVER: [&str; 22] = [
+const COVER: [&str; 16] = [
     "subject",
     "name",
     "input",
-    "sort",
-    "limit",
-    "json",
-    "html",
     "pids",
     "comms",
     "syscall",
     "call",
-    "each",
-    "compare",
     "source_dir",
     "source_prefix",
     "build_dir",
     "since_boot",
     "by_flow",
     "merge",
+    "vmlinux",
+    "module_file",
+    "debug_dir",
+];
+const COVER_TABLE: [&str; 4] = ["sort", "limit", "json", "each"];
+/// The comparison is of everything in the window.
+const COMPARE: [&str; 13] = [
+    "subject",
+    "name",
+    "input",
+    "sort",
+    "limit",
+    "json",
+    "compare",
+    "source_dir",
+    "source_prefix",
+    "build_dir",
     "vmlinux",
     "module_file",
     "debug_dir",

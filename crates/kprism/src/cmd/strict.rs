@@ -20,9 +20,10 @@ pub struct StrictArgs {
     pub strict: bool,
 }
 
-/// The outcome of a command that read these runs. Other failures come first.
+/// The outcome of a command that read these runs. A result that is not whole counts for more than one without a row: what
+/// was lost may have been what was looked for.
 pub fn judge(strict: StrictArgs, runs: &[&Path], outcome: Outcome, progress: &Progress) -> Result<Outcome> {
-    if !strict.strict || outcome != Outcome::Done {
+    if !strict.strict || !matches!(outcome, Outcome::Done | Outcome::NothingMatched) {
         return Ok(outcome);
     }
     for run in runs {
@@ -32,7 +33,7 @@ pub fn judge(strict: StrictArgs, runs: &[&Path], outcome: Outcome, progress: &Pr
             return Ok(Outcome::Incomplete);
         }
     }
-    Ok(Outcome::Done)
+    Ok(outcome)
 }
 
 /// The same of inputs whose account the command drew up itself, which need not be runs.
@@ -42,7 +43,7 @@ pub fn judge_own(
     outcome: Outcome,
     progress: &Progress,
 ) -> Result<Outcome> {
-    if !strict.strict || outcome != Outcome::Done {
+    if !strict.strict || !matches!(outcome, Outcome::Done | Outcome::NothingMatched) {
         return Ok(outcome);
     }
     for (input, account) in inputs {
@@ -56,7 +57,7 @@ pub fn judge_own(
             return Ok(Outcome::Incomplete);
         }
     }
-    Ok(Outcome::Whole)
+    Ok(if outcome == Outcome::Done { Outcome::Whole } else { Outcome::WholeNothing })
 }
 
 /// Why the run is not whole.
@@ -79,7 +80,8 @@ fn recorded(manifest: &Manifest) -> Option<String> {
     manifest.accounts.iter().find_map(|(name, account)| Some(format!("{name}: {}", bad(account)?)))
 }
 
-fn bad(account: &Account) -> Option<String> {
+/// What an account says is missing or guessed.
+pub fn bad(account: &Account) -> Option<String> {
     let entries = account.entries.iter().filter(|e| e.fate.is_fault() && e.count != Some(0));
     let texts: Vec<String> = entries.map(|e| format!("{} {}", e.fate.name(), e.to_text())).collect();
     (!texts.is_empty()).then(|| texts.join(", "))

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use kprism_agent::gcov::{AFTER, BEFORE, IDLE};
+use kprism_cover::gather::Inferred;
 use kprism_gcov::cover::Object;
 use kprism_gcov::memory::TRIES;
 use kprism_gcov::runs::{Marks, Runs};
@@ -28,7 +29,7 @@ use kprism_store::{Account, Fate, Run};
 
 use crate::call::Call;
 use crate::progress::Progress;
-use crate::source_files;
+use crate::source_files::{self, Built};
 
 /// Where a run keeps its counters, below its streams.
 const FOLDER: &str = "gcov";
@@ -47,6 +48,10 @@ pub struct Loaded {
     pub runs: Option<Runs>,
     /// How much of what was recorded is in it.
     pub account: Account,
+    /// When the code was built, or ran, for sources that are read.
+    pub built: Built,
+    /// Lines without code whose counts follow from lines around them; counters have none.
+    pub inferred: Option<Inferred>,
     /// Runs all of whose counters were cleared in the window, and how many objects show it.
     pub resets: Vec<(String, usize)>,
 }
@@ -133,6 +138,8 @@ pub struct Options {
     pub source_dir: Option<PathBuf>,
     /// Debug information, for coverage of a flow.
     pub debug: DebugFiles,
+    /// The text of sources is shown: notes tell when each was built.
+    pub shows_text: bool,
 }
 
 /// Where debug information is, for coverage of a flow and source lines of functions.
@@ -350,6 +357,11 @@ pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -
     loaded.resets = resets;
     loaded.unsettled = Unsettled::of(input);
     loaded.account = account(&all, &loaded);
+    if !is_alone(input) {
+        loaded.built = Built::of_run(input);
+    } else if options.shows_text {
+        loaded.built = built(&all, options);
+    }
     progress.clear();
     if loaded.cover.objects == 0 {
         bail!("none of {} objects could be used; the first: {}", all.objects.len(), loaded.problems[0].text);
@@ -410,6 +422,26 @@ impl Many {
         }
         sum.context("no run has it")
     }
+}
+
+/// The oldest notes of each source file.
+fn built(all: &Many, options: &Options) -> Built {
+    let prefixes = source_files::prefixes(&options.source_prefix);
+    let (mut built, mut bytes) = (Built::default(), Vec::new());
+    for (object, _) in &all.objects {
+        let path = find_notes(object, options.build_dir.as_deref());
+        let Ok(written) = fs::metadata(&path).and_then(|file| file.modified()) else { continue };
+        // Notes that cannot be read are named where counts are put together.
+        if read_notes(object, options.build_dir.as_deref(), &mut bytes).is_err() {
+            continue;
+        }
+        let Ok(notes) = notes::read(&bytes) else { continue };
+        for source in &notes.sources {
+            let source = kprism_gcov::path::absolute(notes.cwd.as_deref(), source);
+            built.add(prefixes.map(&source).into_owned(), written, &path);
+        }
+    }
+    built
 }
 
 /// What became of the counters that a run has from before its window.
@@ -544,6 +576,8 @@ fn collect(all: &Many, options: &Options) -> (Loaded, Vec<Before>) {
         unsettled: None,
         runs: marks.map(|marks| marks.finish(names)),
         account: Account::new(),
+        built: Built::default(),
+        inferred: None,
         resets: Vec::new(),
     };
     (loaded, before.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))

@@ -5,7 +5,8 @@
 //! `--vmlinux`, modules. Out: a coverage as of gcov's counters, with files that could not be used. Exact for the tasks,
 //! or the single system call, that are asked for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -21,13 +22,17 @@ use kprism_flow::window::Window;
 use kprism_gcov::path::Prefixes;
 use kprism_image::insn::{Kind, Mode, classify};
 use kprism_image::symbols::{FunctionId, Symbols, under_root};
+use kprism_profile::units::grouped;
 use kprism_store::{Account, Fate, Run};
 
 use crate::cover::{DebugFiles, Loaded, Options, Part, Problem, ProblemKind};
 use crate::flow;
 use crate::flow::follow;
 use crate::progress::Progress;
-use crate::source_files;
+use crate::source_files::{self, Built};
+
+/// Unit of sources that are newer than the code.
+pub const CHANGED: &str = "source files newer than the code";
 
 /// Reads coverage.
 pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -> Result<Loaded> {
@@ -43,24 +48,45 @@ pub fn load_known(
 ) -> Result<(Loaded, Known)> {
     let (mut gatherer, mut known) = (Gatherer::default(), Known::default());
     let prefixes = source_files::prefixes(&options.source_prefix);
-    let problems = each(input, (&options.debug, &prefixes), part, progress, &mut |seen| {
+    let (problems, seen) = each(input, (&options.debug, &prefixes), part, progress, &mut |seen| {
         known.add(seen.lines);
         gatherer.add(seen.lines, seen.ran, &seen.jumps);
     })?;
     progress.step("reading sources");
-    let text = |path: &str, last: u32| source_files::read(path, last, options.source_dir.as_deref());
+    let built = Built::of_run(input);
+    let changed = RefCell::new(BTreeSet::new());
+    let text = |path: &str, last: u32| {
+        let found = source_files::find(path, last, options.source_dir.as_deref());
+        changed.borrow_mut().extend(found.changed(path, &built));
+        found.text()
+    };
     let (cover, inferred) = gatherer.finish(&text);
     known.inferred = inferred;
     progress.clear();
     let inferred = known.inferred.values().map(|lines| lines.len() as u64).sum::<u64>();
+    let changed: Vec<String> = changed.into_inner().into_iter().collect();
+    let lost = seen.insns.saturating_sub(seen.kept);
     let account = Account::new()
+        .with(Fate::Seen, "instructions", seen.insns)
+        .with(Fate::Kept, "instructions", seen.kept)
+        .at(Fate::Lost, "instructions in files without debug information", lost, seen.largest())
         .with(Fate::Kept, "files with debug information", u64::from(cover.objects))
         .at(Fate::Lost, "files left out", problems.len() as u64, problems.clone())
-        .with(Fate::Guessed, "lines without code, told from lines around", inferred);
+        .with(Fate::Guessed, "lines without code, told from lines around", inferred)
+        .at(Fate::Guessed, CHANGED, changed.len() as u64, changed);
     let problem = |text| Problem { kind: ProblemKind::LeftOut, text };
     let problems = problems.into_iter().map(problem).collect();
-    let loaded =
-        Loaded { cover, problems, footprint: None, unsettled: None, runs: None, account, resets: Vec::new() };
+    let loaded = Loaded {
+        cover,
+        problems,
+        footprint: None,
+        unsettled: None,
+        runs: None,
+        account,
+        built,
+        inferred: Some(known.inferred.clone()),
+        resets: Vec::new(),
+    };
     Ok((loaded, known))
 }
 
@@ -74,7 +100,7 @@ pub fn sampled(
     let mut profile = Profile::default();
     let folders = debug.folders();
     let mut problems = Vec::new();
-    let more =
+    let (more, _) =
         each(input, (debug, &Prefixes::default()), part, progress, &mut |seen| match Scopes::of_file(
             seen.file, &folders,
         ) {
@@ -85,6 +111,38 @@ pub fn sampled(
     progress.clear();
     problems.extend(more);
     Ok((profile, problems))
+}
+
+/// Instructions of the tasks, or the call, that were asked for.
+#[derive(Debug, Default)]
+struct Instructions {
+    /// All of them.
+    insns: u64,
+    /// Those in files with debug information.
+    kept: u64,
+    /// The others, by program, library or module.
+    without: BTreeMap<String, u64>,
+}
+
+/// Files without debug information that are named.
+const NAMED: usize = 5;
+
+impl Instructions {
+    fn lost(&mut self, module: &str, count: u64) {
+        let module = if module.is_empty() { "[unknown]" } else { module };
+        if count > 0 {
+            *self.without.entry(module.to_owned()).or_default() += count;
+        }
+    }
+
+    /// Files without debug information, those with the most instructions first.
+    fn largest(&self) -> Vec<String> {
+        let mut all: Vec<(&String, u64)> =
+            self.without.iter().map(|(module, &count)| (module, count)).collect();
+        all.sort_by_key(|&(module, count)| (std::cmp::Reverse(count), module));
+        all.truncate(NAMED);
+        all.into_iter().map(|(module, count)| format!("{module}: {}", grouped(count))).collect()
+    }
 }
 
 /// What ran of a file, by its own addresses.
@@ -98,14 +156,14 @@ struct Seen<'s> {
     jumps: Jumped,
 }
 
-/// Goes through the files with debug information; returns what could not be used.
+/// Goes through the files with debug information; returns what could not be used, and how many instructions that leaves.
 fn each(
     input: &Path,
     (debug, prefixes): (&DebugFiles, &Prefixes),
     part: &Part,
     progress: &Progress,
     take: &mut dyn FnMut(Seen<'_>),
-) -> Result<Vec<String>> {
+) -> Result<(Vec<String>, Instructions)> {
     let window = match &part.call {
         Some(call) => {
             let (_, profile, _) = flow::open(input, progress)?;
@@ -140,11 +198,18 @@ fn each(
     for (index, site) in counts.sites.iter().enumerate() {
         by_module.entry(&symbols.function(FunctionId(site.func)).module).or_default().push(index);
     }
+    let mut seen = Instructions { insns: counts.insns, ..Instructions::default() };
+    for (func, &count) in counts.elsewhere.iter().enumerate().filter(|(_, count)| **count > 0) {
+        seen.lost(&symbols.function(FunctionId(func as u32)).module, count);
+    }
     for (module, (file, lines)) in &files {
+        let sites =
+            || by_module.get(module.as_str()).into_iter().flatten().map(|&index| &counts.sites[index]);
         let places = match places(module, lines, symbols) {
             Ok(places) => places,
             Err(reason) => {
                 problems.push(format!("{module}: {reason}"));
+                seen.lost(module, sites().map(|site| site.count).sum());
                 continue;
             }
         };
@@ -154,8 +219,12 @@ fn each(
         }
         let (mut all, mut targets, mut jumps) = (Vec::new(), BTreeMap::new(), Jumped::new());
         for &index in by_module.get(module.as_str()).into_iter().flatten() {
-            let Some(ran) = ran(&counts, index, symbols, &places) else { continue };
             let site = &counts.sites[index];
+            let Some(ran) = ran(&counts, index, symbols, &places) else {
+                seen.lost(module, site.count);
+                continue;
+            };
+            seen.kept += site.count;
             if site.kind == Kind::IndirectJump {
                 let entry = ran.address.wrapping_sub(site.offset);
                 let own = site.targets.iter().filter(|target| target.func == site.func);
@@ -171,7 +240,7 @@ fn each(
         }
         take(Seen { file, lines, ran: all, targets, jumps });
     }
-    Ok(problems)
+    Ok((problems, seen))
 }
 
 fn count(loaded: &flow::Loaded, chosen: &[bool], part: &Part, window: Option<Window>) -> Counts {

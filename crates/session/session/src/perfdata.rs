@@ -14,7 +14,7 @@ use crate::progress::Progress;
 
 /// Whether the name of a file asks for this format.
 pub fn is_named(output: &Path) -> bool {
-    let name = output.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = output.file_name().map(|n| n.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     name == "perf.data" || name.ends_with(".perf.data")
 }
 

@@ -3,12 +3,16 @@
 //!
 //! In: a path, `--source-dir`. Out: the text. A folder holds a file under the longest end of its path that is there, as
 //! notes are looked for, whether sources lie in the folder of the build or (`make O=`) outside. A file that ends before
-//! the last line with code is another one of that name, and is passed over.
+//! the last line with code is another one of that name, and is passed over. A file that changed after the code was built,
+//! or ran, is told: counts may belong to other lines now.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kprism_gcov::cover::Source;
 use kprism_gcov::path::Prefixes;
+use kprism_store::Run;
 
 /// `OLD=NEW` of the command line.
 pub fn parse_prefix(text: &str) -> Result<(String, String), String> {
@@ -23,19 +27,114 @@ pub fn prefixes(pairs: &[(String, String)]) -> Prefixes {
     Prefixes::new(pairs.iter().cloned())
 }
 
-/// The text of a source file with code, if it is there.
-pub fn of_source(source: &Source, folder: Option<&Path>) -> Option<String> {
-    let last = source.lines.last().map_or(0, |line| line.line);
-    read(&source.path, last, folder)
+/// A source file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// It is there.
+    Text {
+        /// Its text.
+        text: String,
+        /// Where it is.
+        place: PathBuf,
+        /// When it was changed last, if the file system knows.
+        modified: Option<SystemTime>,
+    },
+    /// It has fewer lines than the code: so many.
+    Short(PathBuf, u64),
+    /// It is nowhere.
+    Missing,
+}
+
+impl Found {
+    /// The text, if it is there.
+    pub fn text(self) -> Option<String> {
+        match self {
+            Found::Text { text, .. } => Some(text),
+            Found::Short(..) | Found::Missing => None,
+        }
+    }
+
+    /// Says that the file changed after the code was built, or ran.
+    pub fn changed(&self, source: &str, built: &Built) -> Option<String> {
+        let Found::Text { place, modified: Some(modified), .. } = self else { return None };
+        let than = built.before(source, *modified)?;
+        Some(format!("{}: source is newer than {than}: counts may be of other lines", place.display()))
+    }
+}
+
+/// The file of a source with code.
+pub fn of_source(source: &Source, folder: Option<&Path>) -> Found {
+    find(&source.path, source.lines.last().map_or(0, |line| line.line), folder)
 }
 
 /// The text of the file at `path` that has a line `last`.
 pub fn read(path: &str, last: u32, folder: Option<&Path>) -> Option<String> {
-    places(path, folder).into_iter().find_map(|place| {
-        let bytes = std::fs::read(place).ok()?;
+    find(path, last, folder).text()
+}
+
+/// The file at `path` that has a line `last`.
+pub fn find(path: &str, last: u32, folder: Option<&Path>) -> Found {
+    let mut short = None;
+    for place in places(path, folder) {
+        let Ok(bytes) = std::fs::read(&place) else { continue };
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        (text.lines().count() as u64 >= u64::from(last)).then_some(text)
-    })
+        let lines = text.lines().count() as u64;
+        if lines >= u64::from(last) {
+            let modified = std::fs::metadata(&place).and_then(|file| file.modified()).ok();
+            return Found::Text { text, place, modified };
+        }
+        short.get_or_insert((place, lines));
+    }
+    short.map_or(Found::Missing, |(place, lines)| Found::Short(place, lines))
+}
+
+/// When code was built, or ran: sources that changed later may have other lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Built {
+    /// Of a run: when it was recorded, in whole seconds.
+    pub recorded: Option<SystemTime>,
+    /// Of counters outside a run: by source file, the oldest notes with code of it.
+    pub notes: BTreeMap<String, (SystemTime, PathBuf)>,
+}
+
+impl Built {
+    /// Of a run, by its manifest.
+    pub fn of_run(input: &Path) -> Self {
+        let created = Run::open(input).and_then(|run| run.manifest()).ok();
+        Built { recorded: created.and_then(|m| rfc3339(&m.created)), notes: BTreeMap::new() }
+    }
+
+    /// Adds the notes of an object, and a source file that they name.
+    pub fn add(&mut self, source: String, written: SystemTime, notes: &Path) {
+        let known = self.notes.entry(source).or_insert_with(|| (written, notes.to_owned()));
+        if written < known.0 {
+            *known = (written, notes.to_owned());
+        }
+    }
+
+    /// Which file or event is older than a source that was changed at `modified`.
+    fn before(&self, source: &str, modified: SystemTime) -> Option<String> {
+        if self.recorded.is_some_and(|at| modified >= at + Duration::from_secs(1)) {
+            return Some("the run".into());
+        }
+        let (written, notes) = self.notes.get(source)?;
+        (modified > *written).then(|| notes.display().to_string())
+    }
+}
+
+/// `2026-01-31T12:00:00Z`, with or without a fraction of the second, which is dropped.
+fn rfc3339(text: &str) -> Option<SystemTime> {
+    let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u64>().ok();
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    if !text.ends_with('Z') || !(1970..=9999).contains(&year) || !(1..=12).contains(&month) {
+        return None;
+    }
+    // Days of the civil calendar: years begin in March, so that the leap day is the last one.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
+    let days = days.checked_sub(719_469)?;
+    Some(UNIX_EPOCH + Duration::from_secs(((days * 24 + hour) * 60 + minute) * 60 + second))
 }
 
 /// Where it may be, the likeliest first.
@@ -70,5 +169,25 @@ mod tests {
         assert_eq!(read("/src/linux/mm/fork.c", 2), None, "another file of that name");
         assert_eq!(parse_prefix("/a=/b"), Ok(("/a".into(), "/b".into())));
         assert!(parse_prefix("/a").is_err() && parse_prefix("=/b").is_err());
+        let short = find("/src/linux/mm/fork.c", 2, Some(dir.path()));
+        assert_eq!(short, Found::Short(dir.path().join("fork.c"), 1));
+        assert_eq!(find("/src/linux/mm/none.c", 2, Some(dir.path())), Found::Missing);
+    }
+
+    #[test]
+    fn what_changed_since() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(rfc3339("1970-01-01T00:00:00Z"), Some(at(0)));
+        assert_eq!(rfc3339("2000-03-01T00:00:01.5Z"), Some(at(951_868_801)));
+        assert_eq!(rfc3339("2024-12-31T23:59:59Z"), Some(at(1_735_689_599)));
+        assert_eq!((rfc3339(""), rfc3339("2024-13-01T00:00:00Z")), (None, None));
+        let run = Built { recorded: Some(at(10)), ..Built::default() };
+        assert_eq!(run.before("/a.c", at(10) + Duration::from_millis(900)), None, "the same second");
+        assert_eq!(run.before("/a.c", at(11)).as_deref(), Some("the run"));
+        let mut folder = Built::default();
+        folder.add("/a.h".into(), at(30), Path::new("new.gcno"));
+        folder.add("/a.h".into(), at(20), Path::new("old.gcno"));
+        assert_eq!(folder.before("/a.h", at(25)).as_deref(), Some("old.gcno"));
+        assert_eq!((folder.before("/a.h", at(20)), folder.before("/b.h", at(99))), (None, None));
     }
 }

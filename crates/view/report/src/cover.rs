@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kprism_gcov::Cover;
 use kprism_gcov::cover::{Ratio, Source, Totals};
 use kprism_gcov::demangled;
+use kprism_gcov::path::absolute;
 use kprism_gcov::runs::Runs;
 use kprism_image::glob::glob;
 
@@ -34,9 +35,29 @@ pub fn takes(filter: Option<&str>, path: &str) -> bool {
     })
 }
 
-/// The files that `filter` selects, and their totals.
+/// Whether a source file is below `filter`, or matches it as a pattern. The filter is a path as tables show it, maybe with
+/// `./` before it, or an absolute one.
+pub fn takes_source(cover: &Cover, filter: Option<&str>, path: &str) -> bool {
+    filter.is_none_or(|filter| {
+        let wanted = absolute(None, filter);
+        let filter = cover.shown(&wanted);
+        filter.is_empty()
+            || takes(Some(filter), cover.shown(path))
+            || filter.starts_with('/') && takes(Some(filter), path)
+    })
+}
+
+/// Folders from the top of what is shown down to what `filter` names.
+fn depth(cover: &Cover, filter: &str) -> usize {
+    let wanted = absolute(None, filter);
+    let shown = cover.shown(&wanted);
+    let holds_root = cover.root.as_deref().is_some_and(|root| takes(Some(shown), root));
+    if shown.is_empty() || holds_root { 0 } else { shown.trim_matches('/').split('/').count() }
+}
+
+/// The files that `filter` takes, and their totals.
 pub fn chosen<'a>(cover: &'a Cover, filter: Option<&str>) -> (Vec<&'a Source>, Totals) {
-    let sources = cover.sources.iter().filter(|source| takes(filter, cover.shown(&source.path)));
+    let sources = cover.sources.iter().filter(|source| takes_source(cover, filter, &source.path));
     let sources: Vec<&Source> = sources.collect();
     let mut totals = Totals::default();
     sources.iter().for_each(|source| totals.add(&source.totals()));
@@ -50,8 +71,8 @@ pub fn table(cover: &Cover, each: Each, filter: Option<&str>) -> Table {
         Each::Function => return functions(cover, &sources),
         Each::File => sources.iter().map(|source| row(cover.shown(&source.path), &source.totals())).collect(),
         Each::Folder => {
-            // Two levels below the filter. A file stands for its folder.
-            let levels = filter.map_or(0, |filter| filter.trim_matches('/').split('/').count()) + 2;
+            // Two levels below what is asked for; a file stands for the folder it is in.
+            let levels = filter.map_or(0, |filter| depth(cover, filter)) + 2;
             let paths: Vec<&str> = sources.iter().map(|source| cover.shown(&source.path)).collect();
             let chains = chains(&paths);
             let mut folders: BTreeMap<&str, Totals> = BTreeMap::new();
@@ -232,4 +253,37 @@ pub fn summary_json(totals: &Totals) -> serde_json::Value {
         "conditions": totals.conditions.all, "conditions_seen": totals.conditions.hit,
         "paths": totals.paths.all, "paths_gone": totals.paths.hit,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_as_people_name_them() {
+        let source = |path: &str| Source { path: path.into(), ..Source::default() };
+        let sources = vec![source("/work/src/a.c"), source("/work/src/mm/b.c"), source("/usr/include/c.h")];
+        let cover = Cover { sources, root: Some("/work/src".into()), ..Cover::default() };
+        let found = |filter: &str| chosen(&cover, Some(filter)).0.len();
+        for (filter, files) in [
+            ("a.c", 1),
+            ("./a.c", 1),
+            (".", 3),
+            ("mm/", 1),
+            ("./mm//b.c", 1),
+            ("/work/src/a.c", 1),
+            ("/work/src/mm", 1),
+            ("/work/src", 2),
+            ("/work", 2),
+            ("/work/src/*.c", 2),
+            ("./m*", 1),
+            ("/usr", 1),
+            ("/", 3),
+            ("/work/sr", 0),
+            ("src", 0),
+        ] {
+            assert_eq!(found(filter), files, "{filter}");
+        }
+        assert_eq!((depth(&cover, "/work"), depth(&cover, "/work/src/mm"), depth(&cover, "./mm")), (0, 1, 1));
+    }
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares two runs' coverage line by line, and shows the coverage of the lines that a patch adds.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kprism_gcov::Cover;
 use kprism_gcov::cover::{Ratio, Source};
+use kprism_gcov::path::absolute;
 
-use super::takes;
+use super::{takes, takes_source};
 use crate::table::{Cell, Table};
 use kprism_profile::units::grouped;
 
@@ -28,7 +30,7 @@ pub fn changes(old: &Cover, new: &Cover, filter: Option<&str>) -> BTreeMap<Strin
     for (cover, is_new) in [(old, false), (new, true)] {
         for source in &cover.sources {
             let path = cover.shown(&source.path);
-            if takes(filter, path) {
+            if takes_source(cover, filter, &source.path) {
                 for line in source.lines.iter().filter(|line| line.count != 0) {
                     let entry = counts.entry((path, line.line)).or_default();
                     *(if is_new { &mut entry.1 } else { &mut entry.0 }) = line.count;
@@ -114,9 +116,9 @@ pub fn added(patch: &str) -> BTreeMap<String, Vec<u32>> {
     for line in patch.lines() {
         if left.is_done() {
             if let Some(name) = line.strip_prefix("--- ") {
-                old = name.split('\t').next().unwrap_or(name).to_owned();
+                old = file_name(name).into_owned();
             } else if let Some(name) = line.strip_prefix("+++ ") {
-                let name = name.split('\t').next().unwrap_or(name);
+                let name = &*file_name(name);
                 // git's prefixes differ in one component. Without them (--no-prefix) both names are the same.
                 has_prefix = match old.as_str() {
                     "/dev/null" => name.starts_with("b/") || has_prefix,
@@ -161,7 +163,46 @@ pub fn added(patch: &str) -> BTreeMap<String, Vec<u32>> {
     files
 }
 
-/// Lines of a hunk not read yet.
+/// The name in a line `--- NAME` or `+++ NAME`, before the time of GNU diff. Both git and GNU diff put names with letters
+/// beyond ASCII, quotes or control characters into quotes, as in C.
+fn file_name(text: &str) -> Cow<'_, str> {
+    match text.strip_prefix('"').and_then(unquoted) {
+        Some(name) => Cow::Owned(name),
+        None => Cow::Borrowed(text.split('\t').next().unwrap_or(text)),
+    }
+}
+
+/// What stands before the closing quote. None if there is none, or an escape is not one of C's.
+fn unquoted(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    loop {
+        match bytes.next()? {
+            b'"' => return Some(String::from_utf8_lossy(&out).into_owned()),
+            b'\\' => out.push(match bytes.next()? {
+                b'a' => 7,
+                b'b' => 8,
+                b't' => b'\t',
+                b'n' => b'\n',
+                b'v' => 11,
+                b'f' => 12,
+                b'r' => b'\r',
+                letter @ (b'"' | b'\\' | b' ') => letter,
+                first @ b'0'..=b'3' => {
+                    let digits = [bytes.next()?, bytes.next()?];
+                    if !digits.iter().all(|digit| (b'0'..=b'7').contains(digit)) {
+                        return None;
+                    }
+                    (first - b'0') << 6 | (digits[0] - b'0') << 3 | (digits[1] - b'0')
+                }
+                _ => return None,
+            }),
+            byte => out.push(byte),
+        }
+    }
+}
+
+/// Lines of a hunk that are still to come.
 #[derive(Debug, Default)]
 struct Left {
     /// For each compared side: one, or the parents of a merge.
@@ -221,8 +262,9 @@ pub fn found<'a>(
     });
     files
         .filter(|file| {
-            let shown = file.source.map(|source| cover.shown(&source.path));
-            takes(filter, file.path) || shown.is_some_and(|shown| takes(filter, shown))
+            let wanted = filter.map(|filter| absolute(None, filter));
+            takes(wanted.as_deref(), file.path)
+                || file.source.is_some_and(|source| takes_source(cover, filter, &source.path))
         })
         .collect()
 }
@@ -376,6 +418,32 @@ diff --cc a.c
 ++ten
 ";
         assert_eq!(added(merge), [("a.c".to_owned(), vec![4, 12])].into());
+        // git's quotes, those of GNU diff with its time, and a blank, after which git puts a tab.
+        let quoted = r#"
+--- "a/s p/\303\274.c"
++++ "b/s p/\303\274.c"
+@@ -1 +1,2 @@
+ a
++b
+--- "old/q\"t.c"	2026-01-01
++++ "new/q\"t.c"	2026-01-02
+@@ -1 +1,2 @@
+ a
++b
+--- a/b c.c	
++++ b/b c.c	
+@@ -1 +1,2 @@
+ a
++b
+--- /dev/null
++++ "b/t\tab.c"
+@@ -0,0 +1 @@
++b
+"#;
+        let names: Vec<String> = added(quoted).into_keys().collect();
+        assert_eq!(names, ["b c.c", "q\"t.c", "s p/\u{fc}.c", "t\tab.c"]);
+        assert_eq!(file_name("\"never closed"), "\"never closed");
+        assert_eq!(file_name("\"\\400.c\""), "\"\\400.c\"", "no byte");
         assert!(added("@@ -1,99999 +1,4294967295 @@\n+x\n garbage").is_empty());
         assert_eq!(ranges(&[3, 4, 5, 9], '+'), "+3-5 +9");
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A source file with the counts of its lines, as gcov shows it, as text and JSON.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use kprism_gcov::cover::{BranchCount, FunctionTotal, LineCount, Source};
@@ -21,6 +22,14 @@ pub struct Shown<'a> {
     pub branches: bool,
     /// For several runs: the runs that executed each line.
     pub runs: Option<&'a Runs>,
+    /// Of a flow, lines without code: their counts follow from lines around them.
+    pub inferred: Option<&'a BTreeSet<u32>>,
+}
+
+impl Shown<'_> {
+    fn is_inferred(&self, line: u32) -> bool {
+        self.inferred.is_some_and(|inferred| inferred.contains(&line))
+    }
 }
 
 /// The heading above the columns, with the runs and their numbers.
@@ -28,6 +37,12 @@ pub fn header(shown: Shown<'_>, style: Style) -> String {
     let mut out = String::new();
     for (number, name) in shown.runs.iter().flat_map(|runs| &runs.names).enumerate() {
         let _ = writeln!(out, "run {}: {}", number + 1, printable(name));
+    }
+    if shown
+        .inferred
+        .is_some_and(|inferred| inferred.iter().any(|line| (shown.lines.0..=shown.lines.1).contains(line)))
+    {
+        let _ = writeln!(out, "~ behind a count: a line without code, told from lines around");
     }
     let runs = if shown.runs.is_some() { format!("{:<RUNS$}  ", "runs") } else { String::new() };
     let _ =
@@ -72,7 +87,8 @@ pub fn to_text(source: &Source, text: Option<&str>, shown: Shown<'_>, style: Sty
             format!("{numbers:<RUNS$}  ")
         });
         let runs = runs.unwrap_or_default();
-        let beginning = format!("{:>13}  {:>7}  {runs}{number:>6}", count(line), taken(branches));
+        let mark = if line.is_some() && shown.is_inferred(number) { "~" } else { "" };
+        let beginning = format!("{:>13}  {:>7}  {runs}{number:>6}", count(line) + mark, taken(branches));
         let whole = format!("{beginning}  {text}");
         let painted = match line {
             Some(line) if line.count == 0 => style.alert(whole.trim_end()),
@@ -190,6 +206,9 @@ pub fn to_json(path: &str, source: &Source, shown: Shown<'_>) -> Value {
             "exceptional": line.exceptional,
             "branches": branches,
         });
+        if shown.inferred.is_some() {
+            value["inferred"] = json!(shown.is_inferred(line.line));
+        }
         let conditions = source.conditions_of(line.line);
         if !conditions.is_empty() {
             let all = conditions.iter().map(|condition| {
