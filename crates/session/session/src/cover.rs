@@ -282,7 +282,7 @@ impl Recorded {
     }
 
     /// Number of objects.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.counters.len()
     }
 
