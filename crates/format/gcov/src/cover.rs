@@ -14,7 +14,7 @@ use foldhash::fast::RandomState;
 
 use crate::error::Result;
 use crate::notes::Notes;
-use crate::path::{Prefixes, below, canonical, source_root};
+use crate::path::{Prefixes, below, canonical, is_header, root_of, source_root};
 use crate::unit::{Outcomes, Solver, Unit, Way};
 use crate::version::Version;
 use crate::{Data, data, notes};
@@ -26,8 +26,8 @@ pub struct Cover {
     pub sources: Vec<Source>,
     /// Number of objects that were merged.
     pub objects: u32,
-    /// Root directory of most objects' sources, if the notes contain it: the working directory of the compilation,
-    /// unless the sources are elsewhere (`make O=`). Paths are displayed relative to it.
+    /// The folder that most objects' sources are below, if the notes tell: the working directories of the compilations,
+    /// unless the sources are elsewhere (`make O=`), and what these have in common. Paths are displayed relative to it.
     pub root: Option<String>,
     /// Newest compiler version in any object's notes.
     pub compiler: Option<Version>,
@@ -471,21 +471,24 @@ impl Collector {
         }
         sources.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         let folders = self.folders.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // Of equal counts, the first by name; `max_by_key` alone would return the last.
-        let root = folders.into_iter().rev().max_by_key(|(_, count)| *count).map(|(folder, _)| folder);
+        let root = root_of(&folders);
         let compiler = self.compilers.into_inner().unwrap_or_else(PoisonError::into_inner);
         Cover { sources, objects: self.objects.into_inner(), root, compiler }
     }
 }
 
 /// Returns the root directory of an object's sources: the working directory of the compilation. If the object's own
-/// source is elsewhere, it is the directory below which source and object have the same path.
+/// source is elsewhere, it is the directory below which source and object have the same path, or else the source's own.
 fn root<'a>(object: Option<&str>, cwd: Option<&'a str>, paths: &'a [String]) -> Option<&'a str> {
-    let own = paths.iter().find_map(|path| Some((path, source_root(object?, path)?)));
     let inside =
         |path: &str| cwd.is_some_and(|cwd| path.strip_prefix(cwd).is_some_and(|rest| rest.starts_with('/')));
+    let own = paths.iter().find_map(|path| Some((path, source_root(object?, path)?)));
+    // The object may have another name than its source (meson: `main.c.p/src_a.c.o`).
+    let own = own.or_else(|| Some((paths.iter().find(|path| !is_header(path))?, "")));
     match own {
-        Some((path, root)) if !inside(path) && !root.is_empty() => Some(root),
+        Some((path, _)) if inside(path) => cwd,
+        Some((_, root)) if !root.is_empty() => Some(root),
+        Some((path, _)) if path.starts_with('/') => path.rsplit_once('/').map(|(folder, _)| folder),
         _ => cwd,
     }
 }

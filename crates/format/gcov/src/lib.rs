@@ -41,7 +41,7 @@ pub use data::Data;
 pub use error::{Error, Result};
 pub use names::demangled;
 pub use notes::Notes;
-pub use path::absolute;
+pub use path::{absolute, common};
 pub use unit::{Solver, Unit};
 pub use version::Version;
 pub use words::Header;
