@@ -42,6 +42,6 @@ pub use error::{Error, Result};
 pub use names::demangled;
 pub use notes::Notes;
 pub use path::{absolute, common};
-pub use unit::{Solver, Unit};
+pub use unit::{Gaps, Solver, Unit, gaps};
 pub use version::Version;
 pub use words::Header;
