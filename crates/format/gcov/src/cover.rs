@@ -7,7 +7,7 @@
 //! branches on the line. Copies with another number of branches, for which the compiler generated other code, stay
 //! separate.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::fast::RandomState;
@@ -219,10 +219,38 @@ impl Cover {
         below.unwrap_or(path)
     }
 
-    /// Number of lines with a negative count. Two CPUs changed their counters at once, or the counters changed while
-    /// they were read.
+    /// Number of lines with a negative count of the line, its function, or a branch or call. Two CPUs changed their
+    /// counters at once, or the counters changed while they were read.
     pub fn torn(&self) -> usize {
-        self.sources.iter().flat_map(|source| &source.lines).filter(|line| line.count < 0).count()
+        let torn = |branch: &BranchCount| {
+            branch.taken < 0
+                || branch.executed < 0
+                || branch.way.is_branch() && branch.taken > branch.executed
+        };
+        self.sources
+            .iter()
+            .map(|source| {
+                let lines = source.lines.iter().filter(|line| line.count < 0).map(|line| line.line);
+                let branches = source.branches.iter().filter(|branch| torn(branch)).map(|branch| branch.line);
+                let functions =
+                    source.functions.iter().filter(|found| found.called < 0 || found.returned < 0);
+                let functions = functions.map(|found| found.lines.0);
+                lines.chain(branches).chain(functions).collect::<BTreeSet<u32>>().len()
+            })
+            .sum()
+    }
+
+    /// Number of lines with calls that returned more often than they were made: before the window or a reset of the
+    /// counters, or fork(), which returns twice; or counters are torn.
+    pub fn returned_only(&self) -> usize {
+        let of_source = |source: &Source| {
+            let found = source
+                .branches
+                .iter()
+                .filter(|call| !call.way.is_branch() && call.executed >= 0 && call.taken > call.executed);
+            found.map(|call| call.line).collect::<BTreeSet<u32>>().len()
+        };
+        self.sources.iter().map(of_source).sum()
     }
 
     /// Computes the totals of all files.
@@ -306,6 +334,16 @@ impl Collector {
         data: &Data,
     ) -> Result<()> {
         let unit = solver.unit(notes, Some(data))?;
+        self.merge(object, notes, &unit);
+        Ok(())
+    }
+
+    /// Merges an object that never ran: all its counts are 0.
+    ///
+    /// # Errors
+    /// As for [`Collector::add`].
+    pub fn add_never_ran(&self, solver: &mut Solver, object: Object<'_>, notes: &Notes<'_>) -> Result<()> {
+        let unit = solver.unit(notes, None)?;
         self.merge(object, notes, &unit);
         Ok(())
     }
