@@ -7,14 +7,14 @@
 //! branches on the line. Copies with another number of branches, for which the compiler generated other code, stay
 //! separate.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::fast::RandomState;
 
 use crate::error::Result;
 use crate::notes::Notes;
-use crate::path::{Prefixes, below, canonical, source_root};
+use crate::path::{Prefixes, below, canonical, is_header, root_of, source_root};
 use crate::unit::{Outcomes, Solver, Unit, Way};
 use crate::version::Version;
 use crate::{Data, data, notes};
@@ -26,8 +26,8 @@ pub struct Cover {
     pub sources: Vec<Source>,
     /// Number of objects that were merged.
     pub objects: u32,
-    /// Root directory of most objects' sources, if the notes contain it: the working directory of the compilation,
-    /// unless the sources are elsewhere (`make O=`). Paths are displayed relative to it.
+    /// The folder that most objects' sources are below, if the notes tell: the working directories of the compilations,
+    /// unless the sources are elsewhere (`make O=`), and what these have in common. Paths are displayed relative to it.
     pub root: Option<String>,
     /// Newest compiler version in any object's notes.
     pub compiler: Option<Version>,
@@ -219,10 +219,38 @@ impl Cover {
         below.unwrap_or(path)
     }
 
-    /// Number of lines with a negative count. Two CPUs changed their counters at once, or the counters changed while
-    /// they were read.
+    /// Number of lines with a negative count of the line, its function, or a branch or call. Two CPUs changed their
+    /// counters at once, or the counters changed while they were read.
     pub fn torn(&self) -> usize {
-        self.sources.iter().flat_map(|source| &source.lines).filter(|line| line.count < 0).count()
+        let torn = |branch: &BranchCount| {
+            branch.taken < 0
+                || branch.executed < 0
+                || branch.way.is_branch() && branch.taken > branch.executed
+        };
+        self.sources
+            .iter()
+            .map(|source| {
+                let lines = source.lines.iter().filter(|line| line.count < 0).map(|line| line.line);
+                let branches = source.branches.iter().filter(|branch| torn(branch)).map(|branch| branch.line);
+                let functions =
+                    source.functions.iter().filter(|found| found.called < 0 || found.returned < 0);
+                let functions = functions.map(|found| found.lines.0);
+                lines.chain(branches).chain(functions).collect::<BTreeSet<u32>>().len()
+            })
+            .sum()
+    }
+
+    /// Number of lines with calls that returned more often than they were made: before the window or a reset of the
+    /// counters, or fork(), which returns twice; or counters are torn.
+    pub fn returned_only(&self) -> usize {
+        let of_source = |source: &Source| {
+            let found = source
+                .branches
+                .iter()
+                .filter(|call| !call.way.is_branch() && call.executed >= 0 && call.taken > call.executed);
+            found.map(|call| call.line).collect::<BTreeSet<u32>>().len()
+        };
+        self.sources.iter().map(of_source).sum()
     }
 
     /// Computes the totals of all files.
@@ -306,6 +334,16 @@ impl Collector {
         data: &Data,
     ) -> Result<()> {
         let unit = solver.unit(notes, Some(data))?;
+        self.merge(object, notes, &unit);
+        Ok(())
+    }
+
+    /// Merges an object that never ran: all its counts are 0.
+    ///
+    /// # Errors
+    /// As for [`Collector::add`].
+    pub fn add_never_ran(&self, solver: &mut Solver, object: Object<'_>, notes: &Notes<'_>) -> Result<()> {
+        let unit = solver.unit(notes, None)?;
         self.merge(object, notes, &unit);
         Ok(())
     }
@@ -471,21 +509,24 @@ impl Collector {
         }
         sources.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         let folders = self.folders.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // Of equal counts, the first by name; `max_by_key` alone would return the last.
-        let root = folders.into_iter().rev().max_by_key(|(_, count)| *count).map(|(folder, _)| folder);
+        let root = root_of(&folders);
         let compiler = self.compilers.into_inner().unwrap_or_else(PoisonError::into_inner);
         Cover { sources, objects: self.objects.into_inner(), root, compiler }
     }
 }
 
 /// Returns the root directory of an object's sources: the working directory of the compilation. If the object's own
-/// source is elsewhere, it is the directory below which source and object have the same path.
+/// source is elsewhere, it is the directory below which source and object have the same path, or else the source's own.
 fn root<'a>(object: Option<&str>, cwd: Option<&'a str>, paths: &'a [String]) -> Option<&'a str> {
-    let own = paths.iter().find_map(|path| Some((path, source_root(object?, path)?)));
     let inside =
         |path: &str| cwd.is_some_and(|cwd| path.strip_prefix(cwd).is_some_and(|rest| rest.starts_with('/')));
+    let own = paths.iter().find_map(|path| Some((path, source_root(object?, path)?)));
+    // The object may have another name than its source (meson: `main.c.p/src_a.c.o`).
+    let own = own.or_else(|| Some((paths.iter().find(|path| !is_header(path))?, "")));
     match own {
-        Some((path, root)) if !inside(path) && !root.is_empty() => Some(root),
+        Some((path, _)) if inside(path) => cwd,
+        Some((_, root)) if !root.is_empty() => Some(root),
+        Some((path, _)) if path.starts_with('/') => path.rsplit_once('/').map(|(folder, _)| folder),
         _ => cwd,
     }
 }

@@ -6,6 +6,8 @@ use crate::version::Version;
 use crate::words::{FUNCTION, Header, Words};
 
 const OBJECT_SUMMARY: u32 = 0xa100_0000;
+/// Written by GCC before 9, and by clang.
+const PROGRAM_SUMMARY: u32 = 0xa300_0000;
 const COUNTERS: u32 = 0x01a1_0000;
 /// Distance between the tags of two kinds of counters.
 const NEXT_KIND: u32 = 0x0002_0000;
@@ -31,6 +33,19 @@ pub struct Data {
     pub summary: Option<Summary>,
     /// Counters by function, in the order of the file.
     pub functions: Vec<Counters>,
+    /// Contents that are not counters of a function.
+    pub rest: Rest,
+}
+
+/// Contents of a data file that are not counters of a function.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rest {
+    /// Empty records of functions whose counters are in another object: the linker kept one copy of each.
+    pub elsewhere: u32,
+    /// Records of an unknown kind, and counters that follow one instead of a function.
+    pub unknown: u32,
+    /// Bytes after the end of the file's contents, unless all are zero.
+    pub after_end: u64,
 }
 
 /// Summary of a program's runs, written by libgcov.
@@ -126,13 +141,25 @@ impl Counters {
     }
 }
 
+/// Size of the largest header in bytes.
+pub const HEADER: usize = 16;
+
+/// Parses the header of a data file. Only its first [`HEADER`] bytes are needed.
+///
+/// # Errors
+/// If they are not those of a data file.
+pub fn header(bytes: &[u8]) -> Result<Header> {
+    Ok(Words::open(bytes, "gcda")?.0)
+}
+
 /// Parses a data file.
 ///
 /// # Errors
-/// If the bytes are not valid, with the offset.
+/// If the bytes are not valid, with the offset. libgcov of GCC 9 and later begins a file with a summary and ends it with
+/// a zero word: a file that has the one and lacks the other is truncated. The kernel writes neither.
 pub fn read(bytes: &[u8]) -> Result<Data> {
     let (header, mut words) = Words::open(bytes, "gcda")?;
-    let mut data = Data { header, summary: None, functions: Vec::new() };
+    let mut data = Data { header, summary: None, functions: Vec::new(), rest: Rest::default() };
     let mut in_function = false;
     while let Some(record) = words.record()? {
         let mut contents = record.contents;
@@ -143,7 +170,10 @@ pub fn read(bytes: &[u8]) -> Result<Data> {
                 data.summary = Some(Summary { runs, sum_max });
             }
             // A function that is not in the program; its record is empty.
-            FUNCTION if record.length == 0 => in_function = false,
+            FUNCTION if record.length == 0 => {
+                data.rest.elsewhere += 1;
+                in_function = false;
+            }
             FUNCTION => {
                 data.functions.push(Counters {
                     ident: contents.word("a function's ident")?,
@@ -154,8 +184,16 @@ pub fn read(bytes: &[u8]) -> Result<Data> {
                 in_function = true;
             }
             tag => {
-                let Some(kind) = kind_of(tag) else { continue };
-                let Some(function) = data.functions.last_mut().filter(|_| in_function) else { continue };
+                let Some(kind) = kind_of(tag) else {
+                    // Counters after it are not those of the function before it.
+                    in_function &= matches!(tag, OBJECT_SUMMARY | PROGRAM_SUMMARY);
+                    data.rest.unknown += u32::from(!matches!(tag, OBJECT_SUMMARY | PROGRAM_SUMMARY));
+                    continue;
+                };
+                let Some(function) = data.functions.last_mut().filter(|_| in_function) else {
+                    data.rest.unknown += 1;
+                    continue;
+                };
                 let count = record.words() / 2;
                 let values = if record.length < 0 && count > 0 {
                     if !header.version.leaves_out_zeros() {
@@ -169,6 +207,15 @@ pub fn read(bytes: &[u8]) -> Result<Data> {
             }
         }
     }
+    if data.summary.is_some() && !words.ended {
+        return Err(Error::Truncated {
+            offset: bytes.len(),
+            what: "its records: the zero word after them is missing",
+        });
+    }
+    // clang pads the file with zeros.
+    let left = &bytes[words.at..];
+    data.rest.after_end = if left.iter().any(|&byte| byte != 0) { left.len() as u64 } else { 0 };
     Ok(data)
 }
 
@@ -206,6 +253,11 @@ impl Data {
     fn combine(&mut self, other: &Data, way: Way) -> Result<()> {
         if self.header.stamp != other.header.stamp {
             return Err(Error::Stamp { data: other.header.stamp, notes: self.header.stamp });
+        }
+        if matches!(way, Way::Add) {
+            self.rest.elsewhere = self.rest.elsewhere.max(other.rest.elsewhere);
+            self.rest.unknown = self.rest.unknown.saturating_add(other.rest.unknown);
+            self.rest.after_end = self.rest.after_end.saturating_add(other.rest.after_end);
         }
         for (index, theirs) in other.functions.iter().enumerate() {
             // The index is almost always the same.
@@ -263,6 +315,9 @@ impl Data {
                     }
                 }
             }
+        }
+        for _ in 0..self.rest.elsewhere {
+            out.record(FUNCTION, 0);
         }
         out.word(0);
         out.bytes

@@ -51,6 +51,17 @@ pub enum Error {
         /// Stamp of the notes.
         notes: u32,
     },
+    /// Notes and data are of different compilers.
+    #[error(
+        "the data's version is GCC {data}, the notes' is {notes}: they are of different builds; use the .gcno files of the \
+         very build that runs"
+    )]
+    Versions {
+        /// Version of the data.
+        data: Version,
+        /// Version of the notes.
+        notes: Version,
+    },
     /// Two functions have the same number but differ.
     #[error("function {function}: {what} of notes and data differ: they are of different builds")]
     Mismatch {

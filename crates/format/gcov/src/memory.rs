@@ -257,7 +257,7 @@ impl Reader<'_> {
         }
         // The kernel writes no checksum either.
         let header = Header { big_endian: false, version, stamp, checksum: 0 };
-        Ok((name, Data { header, summary: None, functions }))
+        Ok((name, Data { header, summary: None, functions, rest: Default::default() }))
     }
 
     /// Reads a `struct gcov_fn_info`. Also returns whether its counters are from one point in time.

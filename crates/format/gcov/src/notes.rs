@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Notes files (.gcno): the functions of a compilation unit, with blocks, arcs and lines.
 //!
-//! Input: the file's bytes. Output: [`Notes`], with names borrowed from the bytes. Unknown records are skipped.
+//! Input: the file's bytes. Output: [`Notes`], with names borrowed from the bytes. Unknown records are counted and
+//! skipped.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -33,6 +34,8 @@ pub struct Notes<'a> {
     pub sources: Vec<Cow<'a, str>>,
     /// Functions, in the order of the file.
     pub functions: Vec<Function<'a>>,
+    /// Number of records of an unknown kind, or without a function.
+    pub unknown: u32,
     /// Arcs of all functions.
     arcs: Vec<Arc>,
     /// Line ranges of all functions.
@@ -164,6 +167,7 @@ pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
     };
     let mut functions: Vec<Function<'_>> = Vec::new();
     let mut in_function = false;
+    let mut unknown = 0;
     while let Some(record) = words.record()? {
         match (record.tag, functions.last_mut().filter(|_| in_function)) {
             (FUNCTION, _) => {
@@ -178,12 +182,14 @@ pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
                 function.paths = record.contents.clone().word("the number of paths")?
             }
             // A record that does not belong to a function ends it.
-            (tag, _) if !is_part_of_function(tag) => in_function = false,
-            _ => {}
+            (tag, _) => {
+                in_function &= is_part_of_function(tag);
+                unknown += 1;
+            }
         }
     }
     let Reader { sources, arcs, locations, lines, .. } = reader;
-    Ok(Notes { header, cwd, sources, functions, arcs, locations, lines })
+    Ok(Notes { header, cwd, sources, functions, unknown, arcs, locations, lines })
 }
 
 /// Returns true if the record belongs to a function: the zero bytes of a tag define its level.

@@ -2,6 +2,7 @@
 //! Paths of source files, normalized lexically, so that each file has a single name.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// Removes `.` and empty components and, where possible, `..`. gcov checks whether a directory before `..` is a
 /// symbolic link; a kernel's build has none.
@@ -76,6 +77,44 @@ impl Prefixes {
     }
 }
 
+/// Returns the folder that paths are displayed from: the deepest one at or above nine in ten of `folders`, which have
+/// the number of objects each. If that is only `/`, the deepest one that most of them are below, so that a few objects
+/// from elsewhere (modules of another tree) change nothing. None if there is none but `/`.
+pub(crate) fn root_of(folders: &BTreeMap<String, u32>) -> Option<String> {
+    let mut below: BTreeMap<&str, u64> = BTreeMap::new();
+    for (folder, &count) in folders {
+        let ends = folder.match_indices('/').map(|(at, _)| at).chain([folder.len()]);
+        for end in ends.filter(|&end| end > 0) {
+            *below.entry(&folder[..end]).or_default() += u64::from(count);
+        }
+    }
+    let all: u64 = folders.values().map(|&count| u64::from(count)).sum();
+    let deepest = |is_enough: &dyn Fn(u64) -> bool| {
+        let enough = below.iter().filter(|&(_, &count)| is_enough(count));
+        // More than half are below each, so that one is below the other.
+        enough.max_by_key(|(folder, _)| folder.len()).map(|(folder, _)| (*folder).to_owned())
+    };
+    deepest(&|count| 10 * count >= 9 * all).or_else(|| deepest(&|count| 2 * count > all))
+}
+
+/// Returns the deepest folder at or above both; None if that is only `/`.
+pub fn common<'p>(a: &'p str, b: &str) -> Option<&'p str> {
+    let same = a.split('/').zip(b.split('/')).take_while(|(a, b)| a == b);
+    let end = same.map(|(part, _)| part.len() + 1).sum::<usize>().saturating_sub(1);
+    Some(&a[..end]).filter(|folder| !folder.is_empty())
+}
+
+/// Returns true for names of files that are included, not compiled: headers, by their suffix.
+pub(crate) fn is_header(path: &str) -> bool {
+    let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
+    match name.rsplit_once('.') {
+        None => true,
+        Some((_, suffix)) => {
+            ["h", "hh", "hpp", "hxx", "h++", "H", "inc", "inl", "ipp", "tcc"].contains(&suffix)
+        }
+    }
+}
+
 /// Derives the sources' root directory from an object and its source: `/out/kernel/fork` and `/src/kernel/fork.c` give
 /// `/src`. None if their names differ.
 pub fn source_root<'s>(object: &str, source: &'s str) -> Option<&'s str> {
@@ -126,6 +165,33 @@ mod tests {
             ("/src/kernel/fork", "/src/kernel/fork.c", Some("")),
         ] {
             assert_eq!(source_root(object, source), root, "{object}");
+        }
+    }
+
+    #[test]
+    fn the_folder_of_most_sources_is_above_them() {
+        for (folders, root) in [
+            (&[("/pr/lib", 4), ("/pr/src", 3)][..], Some("/pr")),
+            (&[("/pr/lib", 4), ("/pr/src", 5)], Some("/pr")),
+            (&[("/pr/src", 5)], Some("/pr/src")),
+            (&[("/linux", 1300), ("/home/module", 1)], Some("/linux")),
+            (&[("/linux", 6), ("/home/module", 4)], Some("/linux")),
+            (&[("/a", 1), ("/b", 1)], None),
+            (&[("/pr", 1), ("/prefix", 1)], None),
+            (&[("relative", 1)], Some("relative")),
+            (&[], None),
+        ] {
+            let folders = folders.iter().map(|&(folder, count)| (folder.to_owned(), count)).collect();
+            assert_eq!(root_of(&folders).as_deref(), root, "{folders:?}");
+        }
+        for (a, b, folder) in [
+            ("/pr/lib", "/pr/src", Some("/pr")),
+            ("/pr", "/pr/src", Some("/pr")),
+            ("/pr", "/pr", Some("/pr")),
+            ("/pr", "/prefix", None),
+            ("", "/a", None),
+        ] {
+            assert_eq!(common(a, b), folder);
         }
     }
 

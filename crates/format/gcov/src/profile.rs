@@ -18,18 +18,23 @@ pub fn highest<'a>(all: impl IntoIterator<Item = &'a Data>) -> i64 {
 }
 
 /// Completes data for gcc. `highest` is the program's highest count. Torn counters, which are negative, become zero: a
-/// profile has no negative counts.
-pub fn complete(data: &mut Data, highest: i64) {
+/// profile has no negative counts. Returns how many there were.
+pub fn complete(data: &mut Data, highest: i64) -> usize {
+    let mut torn = 0;
     let sum_max = u32::try_from(highest.max(0)).unwrap_or(u32::MAX);
     let runs = data.summary.map_or(1, |summary| summary.runs.max(1));
     data.summary = Some(Summary { runs, sum_max });
     for function in &mut data.functions {
         for (kind, values) in &mut function.values {
             if let (crate::data::kind::ARCS, Values::All(values)) = (*kind, values) {
-                values.iter_mut().for_each(|value| *value = (*value).max(0));
+                for value in values.iter_mut().filter(|value| **value < 0) {
+                    *value = 0;
+                    torn += 1;
+                }
             }
         }
     }
+    torn
 }
 
 /// Returns the file name that gcc looks for. `object` is the object's absolute path without suffix; the name is

@@ -119,7 +119,7 @@ pub fn is_reset(anew: usize, stood: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Counters;
+    use crate::data::{Counters, Rest};
     use crate::version::Version;
     use crate::words::Header;
 
@@ -130,7 +130,7 @@ mod tests {
             Counters { ident, lineno_checksum: 0, cfg_checksum: 0, values }
         });
         let header = Header { big_endian: false, version, stamp: 1, checksum: 0 };
-        Data { header, summary: None, functions: functions.collect() }
+        Data { header, summary: None, functions: functions.collect(), rest: Rest::default() }
     }
 
     #[test]

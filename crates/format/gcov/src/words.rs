@@ -28,6 +28,8 @@ pub(crate) struct Words<'a> {
     bytes: &'a [u8],
     /// Offset of the next byte.
     pub at: usize,
+    /// True after a zero tag, the end of the records.
+    pub ended: bool,
     big_endian: bool,
     in_bytes: bool,
 }
@@ -52,7 +54,7 @@ impl<'a> Words<'a> {
         if !big_endian && reversed != magic.as_bytes() {
             return Err(Error::Magic { expected: magic, found: word.to_vec() });
         }
-        let mut words = Words { bytes, at: 4, big_endian, in_bytes: false };
+        let mut words = Words { bytes, at: 4, ended: false, big_endian, in_bytes: false };
         let version = Version(words.word("the version")?);
         if !version.is_known() {
             return Err(Error::Version { found: version });
@@ -124,6 +126,7 @@ impl<'a> Words<'a> {
         }
         let tag = self.word("a record's tag")?;
         if tag == 0 {
+            self.ended = true;
             return Ok(None);
         }
         let length = self.word("a record's length")? as i32;

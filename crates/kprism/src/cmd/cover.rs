@@ -23,7 +23,7 @@ use super::report::print_json;
 use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;
-use kprism_session::cover::{Loaded, Options, Part, Unsettled, is_flow, load, reset_text};
+use kprism_session::cover::{Loaded, NEVER_RAN, Options, Part, TORN, Unsettled, is_flow, load, reset_text};
 use kprism_session::flow_cover::CHANGED;
 use kprism_session::profile_use;
 use kprism_session::source_files::{self, Found};
@@ -189,11 +189,10 @@ pub fn load_told(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> R
             progress.say(&format!("kprism: note: --source-prefix {old}={new}: no source is below {old}"));
         }
     }
-    if cover.torn() > 0 {
+    let torn = loaded.account.count(Fate::NotUnderstood, TORN).unwrap_or(0);
+    if torn > 0 {
         eprintln!(
-            "kprism: {} lines have negative counts: counters were changed by several CPUs at once; build with \
-             CFLAGS_GCOV+=-fprofile-update=prefer-atomic",
-            cover.torn()
+            "kprism: {torn} lines have counts that cannot be (below 0): counters were changed by several CPUs at once; build with CFLAGS_GCOV+=-fprofile-update=prefer-atomic"
         );
     }
     Ok(loaded)
@@ -236,10 +235,10 @@ pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn W
     for (run, objects) in &loaded.resets {
         progress.say(&reset_text(run, *objects));
     }
-    if loaded.cover.torn() > 0 {
+    let torn = loaded.account.count(Fate::NotUnderstood, TORN).unwrap_or(0);
+    if torn > 0 {
         progress.say(&format!(
-            "{} lines have negative counts: they were changed while they were read, or by several CPUs at once",
-            loaded.cover.torn()
+            "{torn} lines have counts that cannot be: they were changed while they were read, or by several CPUs at once"
         ));
     }
     if show.is_some() {
@@ -293,7 +292,11 @@ pub fn report(
     } else {
         let plural = |count: usize| if count == 1 { "" } else { "s" };
         let (objects, files) = (cover.objects as usize, sources.len());
-        writeln!(out, "{objects} object{}, {files} source file{}", plural(objects), plural(files))?;
+        let never = match account.count(Fate::Kept, NEVER_RAN) {
+            Some(never) if never > 0 => format!(" ({never} of them never ran)"),
+            _ => String::new(),
+        };
+        writeln!(out, "{objects} object{}{never}, {files} source file{}", plural(objects), plural(files))?;
         if matches!(args.each, None | Some(EachArg::Dir | EachArg::File)) {
             table.select(&cover::SHOWN);
         }
@@ -422,6 +425,19 @@ pub fn write_profile(
 ) -> Result<Outcome> {
     let written = profile_use::write(input, from, relative, folder, progress)?;
     complain(&written.problems);
+    if written.torn > 0 {
+        progress.say(&format!(
+            "kprism: note: {} counters were negative (torn: several CPUs changed them at once), and are 0 in the profile",
+            written.torn
+        ));
+    }
+    if let Some(first) = written.damaged.first() {
+        progress.say(&format!(
+            "kprism: note: {} objects have functions without counters or without notes, the first: {first}; `kprism report \
+             cover` counts them",
+            written.damaged.len()
+        ));
+    }
     let prefix = written.root.map(|root| format!(" -fprofile-prefix-path={root}")).unwrap_or_default();
     let place = folder.canonicalize().with_context(|| folder.display().to_string())?;
     progress.say(&format!(

@@ -23,11 +23,12 @@ use kprism_gcov::cover::Object;
 use kprism_gcov::memory::TRIES;
 use kprism_gcov::runs::{Marks, Runs};
 use kprism_gcov::window::{self, Windowed};
-use kprism_gcov::{Collector, Cover, Data, Solver, data, notes};
+use kprism_gcov::{Collector, Cover, Data, Gaps, Solver, data, gaps, notes};
 use kprism_profile::Filter;
 use kprism_store::{Account, Fate, Run};
 
 use crate::call::Call;
+use crate::cover_objects::{Found, Names, Objects, Shared};
 use crate::progress::Progress;
 use crate::source_files::{self, Built};
 
@@ -199,14 +200,15 @@ struct Archive {
 /// All counters of one moment.
 enum Counters {
     Archive(Archive),
-    Files(Vec<PathBuf>),
+    /// Files, and the folder that they are below.
+    Files(Vec<PathBuf>, Option<PathBuf>),
 }
 
 impl Counters {
     fn len(&self) -> usize {
         match self {
             Counters::Archive(archive) => archive.files.len(),
-            Counters::Files(files) => files.len(),
+            Counters::Files(files, _) => files.len(),
         }
     }
 
@@ -214,14 +216,21 @@ impl Counters {
     fn object(&self, index: usize) -> PathBuf {
         match self {
             Counters::Archive(archive) => Path::new("/").join(&archive.files[index].0).with_extension(""),
-            Counters::Files(files) => files[index].with_extension(""),
+            Counters::Files(files, _) => files[index].with_extension(""),
+        }
+    }
+
+    fn names(&self, index: usize) -> Names {
+        match self {
+            Counters::Archive(_) => Names::of_archive(self.object(index)),
+            Counters::Files(files, folder) => Names::of_file(&files[index], folder.as_deref()),
         }
     }
 
     fn data(&self, index: usize) -> Result<Data> {
         match self {
             Counters::Archive(archive) => Ok(data::read(&archive.bytes[archive.files[index].1.clone()])?),
-            Counters::Files(files) => Ok(data::read(&fs::read(&files[index])?)?),
+            Counters::Files(files, _) => Ok(data::read(&fs::read(&files[index])?)?),
         }
     }
 }
@@ -231,6 +240,10 @@ pub struct Recorded {
     counters: Counters,
     /// In order of time.
     earlier: Vec<Earlier>,
+    /// Notes in the folder.
+    notes: Vec<PathBuf>,
+    /// Files that are named like counters, and cannot be read as such.
+    others: Vec<PathBuf>,
 }
 
 /// Counters of an earlier moment, by the object's name.
@@ -243,6 +256,7 @@ impl Recorded {
     /// Opens them.
     pub fn open(input: &Path, since_boot: bool) -> Result<Self> {
         let mut earlier = Vec::new();
+        let mut found = Found::default();
         let counters = if is_cover(input) {
             let folder = input.join("streams").join(FOLDER);
             let before = IDLE.into_iter().chain([BEFORE]).map(|name| folder.join(name));
@@ -253,7 +267,7 @@ impl Recorded {
             Counters::Archive(archive(&folder.join(AFTER))?)
         } else if input.is_file() {
             match input.extension().and_then(|suffix| suffix.to_str()) {
-                Some("gcda") => Counters::Files(vec![input.to_owned()]),
+                Some("gcda") => Counters::Files(vec![input.to_owned()], None),
                 Some(suffix @ ("info" | "xml" | "json" | "gcno" | "tar" | "gz" | "xz" | "zst" | "zip")) => {
                     bail!(
                         "{}: {}; counters are read from a run, a folder with .gcda files, one .gcda file, or a cpio archive of them",
@@ -268,9 +282,8 @@ impl Recorded {
                 _ => Counters::Archive(archive(input)?),
             }
         } else {
-            let mut files = Vec::new();
-            data_files(input, &mut files).with_context(|| input.display().to_string())?;
-            Counters::Files(files)
+            found = Found::below(input).with_context(|| input.display().to_string())?;
+            Counters::Files(std::mem::take(&mut found.data), Some(input.to_owned()))
         };
         if counters.len() == 0 {
             bail!(
@@ -278,7 +291,8 @@ impl Recorded {
                 input.display()
             );
         }
-        Ok(Recorded { counters, earlier })
+        let Found { notes, others, .. } = found;
+        Ok(Recorded { counters, earlier, notes, others })
     }
 
     /// Number of objects.
@@ -315,14 +329,32 @@ impl Recorded {
     }
 }
 
-/// Reads an object's notes into `bytes`.
-pub fn read_notes(object: &Path, build_dir: Option<&Path>, bytes: &mut Vec<u8>) -> Result<()> {
-    let notes = find_notes(object, build_dir);
+/// Reads an object's notes into `bytes`: those beside the first of several copies of its counters that has them. Returns
+/// their path.
+pub fn read_notes(
+    all: &Many,
+    object: usize,
+    build_dir: Option<&Path>,
+    bytes: &mut Vec<u8>,
+) -> Result<PathBuf> {
+    let mut first = None;
+    for &(run, index) in &all.objects[object].1 {
+        let notes = find_notes(&all.runs[run].1.object(index), build_dir);
+        match read_file(&notes, bytes) {
+            Ok(()) => return Ok(notes),
+            Err(error) => drop(first.get_or_insert((notes, error))),
+        }
+    }
+    let (notes, error) = first.context("no run has it")?;
+    Err(error).with_context(|| format!("{}; --build-dir names the folder of the build", notes.display()))
+}
+
+fn read_file(path: &Path, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     bytes.clear();
-    File::open(&notes)
-        .and_then(|mut file| file.read_to_end(bytes))
-        .with_context(|| format!("{}; --build-dir names the folder of the build", notes.display()))?;
-    Ok(())
+    if path.exists() && !path.is_file() {
+        return Err(std::io::Error::other("not a regular file"));
+    }
+    File::open(path).and_then(|mut file| file.read_to_end(bytes)).map(drop)
 }
 
 /// Reads coverage.
@@ -342,21 +374,21 @@ pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -
     progress.step("reading coverage");
     let all = Many::open(input, options)?;
     let mut all = all;
-    let (mut loaded, seen) = collect(&all, options);
+    let (mut loaded, mut seen) = collect(&all, options);
     // A reset is of all objects: differences with what was counted before it would be wrong even where none is negative.
     let mut resets = Vec::new();
-    for ((name, recorded), seen) in all.runs.iter_mut().zip(seen) {
+    for ((name, recorded), seen) in all.runs.iter_mut().zip(&seen.before) {
         if window::is_reset(seen.anew, seen.stood) {
             recorded.earlier.clear();
             resets.push((name.clone(), seen.anew));
         }
     }
     if !resets.is_empty() {
-        (loaded, _) = collect(&all, options);
+        (loaded, seen) = collect(&all, options);
     }
     loaded.resets = resets;
     loaded.unsettled = Unsettled::of(input);
-    loaded.account = account(&all, &loaded);
+    loaded.account = account(&all, &loaded, &seen.gaps);
     if !is_alone(input) {
         loaded.built = Built::of_run(input);
     } else if options.shows_text {
@@ -374,7 +406,29 @@ pub struct Many {
     /// What the runs are called, and what they counted.
     pub runs: Vec<(String, Recorded)>,
     /// Paths of objects, without suffix; the runs that have them, and where.
-    pub objects: Vec<(PathBuf, Vec<(usize, usize)>)>,
+    pub objects: Vec<Shared>,
+    /// Notes in the folders whose objects have no counters in any of them. None if no input is a folder: a run or an
+    /// archive does not say which objects it could have had.
+    pub never_ran: Option<Vec<PathBuf>>,
+}
+
+/// The notes of folders that no counters belong to, each once.
+fn never_ran<'r>(runs: impl Iterator<Item = &'r Recorded> + Clone) -> Option<Vec<PathBuf>> {
+    let folders = runs.filter_map(|recorded| match &recorded.counters {
+        Counters::Files(files, Some(folder)) => Some((files, &recorded.notes, folder)),
+        _ => None,
+    });
+    folders.clone().next()?;
+    let below = |path: &Path, folder: &Path| path.strip_prefix(folder).unwrap_or(path).with_extension("");
+    let mut known: HashSet<PathBuf> = HashSet::new();
+    for (files, _, folder) in folders.clone() {
+        known.extend(files.iter().map(|path| below(path, folder)));
+    }
+    let mut never = Vec::new();
+    for (_, notes, folder) in folders {
+        never.extend(notes.iter().filter(|path| known.insert(below(path, folder))).cloned());
+    }
+    Some(never)
 }
 
 impl Many {
@@ -384,19 +438,20 @@ impl Many {
         for path in std::iter::once(input).chain(options.merge.iter().map(PathBuf::as_path)) {
             runs.push((path.display().to_string(), Recorded::open(path, options.since_boot)?));
         }
-        let mut objects: Vec<(PathBuf, Vec<(usize, usize)>)> = Vec::new();
-        let mut known: HashMap<PathBuf, usize> = HashMap::new();
+        let mut objects = Objects::default();
         for (run, (_, recorded)) in runs.iter().enumerate() {
             for index in 0..recorded.len() {
-                let object = recorded.object(index);
-                let place = *known.entry(object.clone()).or_insert(objects.len());
-                match objects.get_mut(place) {
-                    Some((_, found)) => found.push((run, index)),
-                    None => objects.push((object, vec![(run, index)])),
-                }
+                let names = match runs.len() {
+                    // Nothing to be compared with: the stamp need not be read.
+                    1 => Names::default(),
+                    _ => recorded.counters.names(index),
+                };
+                objects.add(names, recorded.object(index), (run, index));
             }
         }
-        Ok(Many { runs, objects })
+        let never_ran = never_ran(runs.iter().map(|(_, recorded)| recorded));
+        let objects = objects.all;
+        Ok(Many { runs, objects, never_ran })
     }
 
     fn windows(&self, object: usize) -> impl Iterator<Item = (usize, Result<Windowed>)> {
@@ -428,13 +483,10 @@ impl Many {
 fn built(all: &Many, options: &Options) -> Built {
     let prefixes = source_files::prefixes(&options.source_prefix);
     let (mut built, mut bytes) = (Built::default(), Vec::new());
-    for (object, _) in &all.objects {
-        let path = find_notes(object, options.build_dir.as_deref());
-        let Ok(written) = fs::metadata(&path).and_then(|file| file.modified()) else { continue };
+    for object in 0..all.objects.len() {
         // Notes that cannot be read are named where counts are put together.
-        if read_notes(object, options.build_dir.as_deref(), &mut bytes).is_err() {
-            continue;
-        }
+        let Ok(path) = read_notes(all, object, options.build_dir.as_deref(), &mut bytes) else { continue };
+        let Ok(written) = fs::metadata(&path).and_then(|file| file.modified()) else { continue };
         let Ok(notes) = notes::read(&bytes) else { continue };
         for source in &notes.sources {
             let source = kprism_gcov::path::absolute(notes.cwd.as_deref(), source);
@@ -453,8 +505,23 @@ struct Before {
     stood: usize,
 }
 
+/// What collecting tells beside the coverage.
+struct Collected {
+    /// Of each run.
+    before: Vec<Before>,
+    /// Counters that do not go with their notes, by name.
+    gaps: Vec<(String, Gaps)>,
+}
+
+/// What the account calls objects without counters.
+pub const NEVER_RAN: &str = "objects that never ran (notes, and no counters)";
+/// What the account calls lines with calls that returned more often than they were made.
+const RETURNED: &str = "lines with calls that returned more often than they were made";
+/// What the account calls lines whose counters several CPUs changed at once, or that changed while they were read.
+pub const TORN: &str = "lines with counts that cannot be (torn counters)";
+
 /// What is in a coverage, and what is not.
-fn account(all: &Many, loaded: &Loaded) -> Account {
+fn account(all: &Many, loaded: &Loaded, gaps: &[(String, Gaps)]) -> Account {
     let cover = &loaded.cover;
     let footprint = loaded.footprint.unwrap_or_default();
     let (left_out, anew): (Vec<&Problem>, Vec<&Problem>) =
@@ -464,9 +531,31 @@ fn account(all: &Many, loaded: &Loaded) -> Account {
         anew.into_iter().partition(|problem| matches!(problem.kind, ProblemKind::Unloaded));
     let resets = loaded.resets.iter().map(|(run, objects)| reset_text(run, *objects));
     let unsettled = loaded.unsettled.unwrap_or_default();
-    Account::new()
-        .with(Fate::Seen, "objects", all.objects.len() as u64)
-        .with(Fate::Kept, "objects", u64::from(cover.objects))
+    let others = all.runs.iter().map(|(_, run)| run.others.len()).sum::<usize>();
+    let never = all.never_ran.as_ref();
+    let seen = all.objects.len() + never.map_or(0, Vec::len) + others;
+    let gap = |of: fn(&Gaps) -> u64| {
+        let found = gaps.iter().map(move |(name, gaps)| (name, of(gaps))).filter(|(_, count)| *count > 0);
+        let places = found.clone().map(|(name, count)| format!("{name}: {count}")).collect();
+        (found.map(|(_, count)| count).sum::<u64>(), places)
+    };
+    let (without_data, data_places) = gap(|gaps| gaps.without_data);
+    let (without_notes, notes_places) = gap(|gaps| gaps.without_notes);
+    let (unknown, unknown_places) = gap(|gaps| gaps.unknown);
+    let (after_end, end_places) = gap(|gaps| gaps.after_end);
+    let account = Account::new().with(Fate::Seen, "objects", seen as u64).with(
+        Fate::Kept,
+        "objects",
+        u64::from(cover.objects),
+    );
+    let account = match never {
+        Some(never) => account.with(Fate::Kept, NEVER_RAN, never.len() as u64),
+        None => account,
+    };
+    // No fault: a call that was made before the window or a reset of the counters returned after it, and fork() returns
+    // twice. Of a kernel without atomic counters they may be torn ones.
+    let account = account.with(Fate::Kept, RETURNED, cover.returned_only() as u64);
+    account
         .at(Fate::Lost, "objects left out", left_out.len() as u64, texts(&left_out))
         .at(Fate::Lost, "objects of modules that went in the window", gone.len() as u64, texts(&gone))
         .at(Fate::Lost, "objects whose counters began anew in the window", anew.len() as u64, texts(&anew))
@@ -476,7 +565,11 @@ fn account(all: &Many, loaded: &Loaded) -> Account {
             loaded.resets.len() as u64,
             resets.collect(),
         )
-        .with(Fate::NotUnderstood, "lines with a negative count (torn counters)", cover.torn() as u64)
+        .at(Fate::Lost, "functions without counters, shown as never called", without_data, data_places)
+        .with(Fate::NotUnderstood, TORN, cover.torn() as u64)
+        .at(Fate::NotUnderstood, "functions that the notes do not have", without_notes, notes_places)
+        .at(Fate::NotUnderstood, "records of unknown kinds", unknown, unknown_places)
+        .at(Fate::NotUnderstood, "bytes after the end of counters", after_end, end_places)
         .with(Fate::Guessed, "functions whose counts have the reading's in them", footprint.unsure as u64)
         .with(
             Fate::Guessed,
@@ -493,7 +586,7 @@ pub fn reset_text(run: &str, objects: usize) -> String {
     )
 }
 
-fn collect(all: &Many, options: &Options) -> (Loaded, Vec<Before>) {
+fn collect(all: &Many, options: &Options) -> (Loaded, Collected) {
     let before = Mutex::new(vec![Before::default(); all.runs.len()]);
     let prefixes = source_files::prefixes(&options.source_prefix);
     let build_dir = options.build_dir.as_deref();
@@ -502,13 +595,25 @@ fn collect(all: &Many, options: &Options) -> (Loaded, Vec<Before>) {
     let problems = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
     let footprint = Mutex::new(Footprint::default());
+    let damaged = Mutex::new(Vec::new());
     let complain = |kind: ProblemKind, text: String| {
         problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(Problem { kind, text });
     };
     let one = |index: usize, solver: &mut Solver, bytes: &mut Vec<u8>| -> Result<()> {
         let mut sum: Option<Data> = None;
+        let (mut read, mut gaps_here) = (Vec::new(), Vec::new());
         for (run, windowed) in all.windows(index) {
-            let windowed = windowed?;
+            read.push((run, windowed?));
+        }
+        read_notes(all, index, build_dir, bytes)?;
+        let notes = notes::read(bytes)?;
+        for (run, windowed) in read {
+            let found = gaps(&notes, &windowed.data);
+            if found != Gaps::default() {
+                let copies = all.objects[index].1.iter().find(|(with, _)| *with == run);
+                let object = copies.map(|&(_, at)| all.runs[run].1.object(at)).unwrap_or_default();
+                gaps_here.push((object.display().to_string(), found));
+            }
             let mut found = footprint.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             found.counters += windowed.footprint;
             found.varying += windowed.varying;
@@ -531,8 +636,6 @@ fn collect(all: &Many, options: &Options) -> (Loaded, Vec<Before>) {
             }
         }
         let sum = sum.context("no run has it")?;
-        read_notes(&all.objects[index].0, build_dir, bytes)?;
-        let notes = notes::read(bytes)?;
         if let Some(marks) = &marks {
             for (run, data) in all.data(index) {
                 let unit = solver.unit(&notes, Some(&data?)).with_context(|| all.runs[run].0.clone())?;
@@ -540,7 +643,24 @@ fn collect(all: &Many, options: &Options) -> (Loaded, Vec<Before>) {
             }
         }
         let object = Object { number: index as u32, path: all.objects[index].0.to_str() };
-        Ok(collector.add_read(solver, object, &notes, &sum)?)
+        collector.add_read(solver, object, &notes, &sum)?;
+        damaged.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(gaps_here);
+        Ok(())
+    };
+    let never_ran = all.never_ran.as_deref().unwrap_or_default();
+    let unexecuted = |index: usize, solver: &mut Solver, bytes: &mut Vec<u8>| -> Result<()> {
+        let path = &never_ran[index];
+        read_file(path, bytes).with_context(|| path.display().to_string())?;
+        let notes = notes::read(bytes)?;
+        let path = path.with_extension("");
+        let object = Object { number: (all.objects.len() + index) as u32, path: path.to_str() };
+        collector.add_never_ran(solver, object, &notes)?;
+        if notes.unknown > 0 {
+            let gaps = Gaps { unknown: notes.unknown.into(), ..Gaps::default() };
+            let name = path.display().to_string();
+            damaged.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((name, gaps));
+        }
+        Ok(())
     };
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
@@ -548,12 +668,15 @@ fn collect(all: &Many, options: &Options) -> (Loaded, Vec<Before>) {
                 let (mut solver, mut bytes) = (Solver::default(), Vec::new());
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= all.objects.len() {
+                    let (name, result) = if let Some((object, _)) = all.objects.get(index) {
+                        (object, one(index, &mut solver, &mut bytes))
+                    } else if let Some(notes) = never_ran.get(index - all.objects.len()) {
+                        (notes, unexecuted(index - all.objects.len(), &mut solver, &mut bytes))
+                    } else {
                         break;
-                    }
-                    if let Err(error) = one(index, &mut solver, &mut bytes) {
-                        let text = format!("{}: {error:#}", all.objects[index].0.display());
-                        complain(ProblemKind::LeftOut, text);
+                    };
+                    if let Err(error) = result {
+                        complain(ProblemKind::LeftOut, format!("{}: {error:#}", name.display()));
                     }
                 }
             });
@@ -566,7 +689,13 @@ fn collect(all: &Many, options: &Options) -> (Loaded, Vec<Before>) {
             "/{name}: unloaded in the window, and what it counted is lost: boot with gcov_persist=1"
         ),
     }));
+    problems.extend(all.runs.iter().flat_map(|(_, run)| &run.others).map(|path| Problem {
+        kind: ProblemKind::LeftOut,
+        text: format!("{}: not a regular file, so not counters that were written", path.display()),
+    }));
     problems.sort_unstable();
+    let mut gaps = damaged.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    gaps.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     let footprint = footprint.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let names = all.runs.iter().map(|(name, _)| name.clone()).collect();
     let loaded = Loaded {
@@ -580,7 +709,8 @@ fn collect(all: &Many, options: &Options) -> (Loaded, Vec<Before>) {
         inferred: None,
         resets: Vec::new(),
     };
-    (loaded, before.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    let before = before.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    (loaded, Collected { before, gaps })
 }
 
 /// The notes of an object: beside it, or in the build's folder under the longest end of its path.
@@ -594,24 +724,26 @@ fn find_notes(object: &Path, build_dir: Option<&Path>) -> PathBuf {
     ends.into_iter().find(|path| path.exists()).unwrap_or(notes)
 }
 
-fn data_files(folder: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    let mut entries = fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
-    entries.sort_unstable_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let path = entry.path();
-        if entry.file_type()?.is_dir() {
-            data_files(&path, found)?;
-        } else if path.extension().is_some_and(|extension| extension == "gcda") {
-            found.push(path);
-        }
-    }
-    Ok(())
-}
+/// What coverage is read from.
+const TAKEN: &str =
+    "a run, a folder with .gcda files, one .gcda file, or a cpio archive of them (newc) is expected";
+
+/// How cpio archives in the format newc begin, without checksums and with them.
+const CPIO: [&[u8]; 2] = [b"070701", b"070702"];
 
 /// Reads an archive of counters.
 fn archive(path: &Path) -> Result<Archive> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
-    let files = entries(&bytes).with_context(|| format!("{}: not a good cpio archive", path.display()))?;
+    let files = match entries(&bytes) {
+        Ok(files) => files,
+        Err(error) if CPIO.iter().any(|magic| bytes.starts_with(*magic)) => {
+            return Err(error.context(format!("{}: a cpio archive that is damaged", path.display())));
+        }
+        Err(_) if bytes.starts_with(b"adcg") || bytes.starts_with(b"gcda") => {
+            bail!("{}: counters under another name: {TAKEN} (.gcda)", path.display())
+        }
+        Err(_) => bail!("{}: no counters: {TAKEN}", path.display()),
+    };
     Ok(Archive { bytes, files })
 }
 

@@ -35,6 +35,7 @@ pub mod call;
 pub mod core_memory;
 pub mod cost;
 pub mod cover;
+mod cover_objects;
 pub mod durations;
 pub mod flow;
 pub mod flow_account;

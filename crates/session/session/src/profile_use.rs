@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_gcov::{Data, Solver, notes, profile};
+use kprism_gcov::{Data, Gaps, Solver, gaps, notes, profile};
 
 use crate::cover::{Many, Options, read_notes};
 use crate::progress::Progress;
@@ -22,6 +22,10 @@ pub struct Written {
     pub root: Option<String>,
     /// Objects left out, and why.
     pub problems: Vec<String>,
+    /// Negative counters (torn ones), written as 0.
+    pub torn: usize,
+    /// Objects whose counters and notes do not go together in all functions.
+    pub damaged: Vec<String>,
 }
 
 /// Writes the folder; one that is there must hold nothing but such files, which go.
@@ -35,15 +39,18 @@ pub fn write(
     progress.step("reading counters");
     let all = Many::open(input, options)?;
     let mut objects: Vec<(PathBuf, Data)> = Vec::new();
-    let mut problems = Vec::new();
+    let (mut problems, mut damaged) = (Vec::new(), Vec::new());
     let mut roots: BTreeMap<String, usize> = BTreeMap::new();
     let (mut solver, mut bytes) = (Solver::default(), Vec::new());
     for (index, (object, _)) in all.objects.iter().enumerate() {
         let mut checked = || -> Result<Data> {
             let data = all.sum(index)?;
-            read_notes(object, options.build_dir.as_deref(), &mut bytes)?;
+            read_notes(&all, index, options.build_dir.as_deref(), &mut bytes)?;
             let notes = notes::read(&bytes)?;
             solver.unit(&notes, Some(&data))?;
+            if gaps(&notes, &data) != Gaps::default() {
+                damaged.push(object.display().to_string());
+            }
             if let Some(cwd) = notes.cwd {
                 *roots.entry(cwd.into_owned()).or_default() += 1;
             }
@@ -67,14 +74,15 @@ pub fn write(
     };
     clear(folder)?;
     let highest = profile::highest(objects.iter().map(|(_, data)| data));
+    let mut torn = 0;
     for (object, data) in &mut objects {
-        profile::complete(data, highest);
+        torn += profile::complete(data, highest);
         let object = std::path::absolute(&*object).with_context(|| object.display().to_string())?;
         let path = folder.join(profile::file_name(&object.to_string_lossy(), root.as_deref()));
         fs::write(&path, data.to_bytes()).with_context(|| path.display().to_string())?;
     }
     progress.clear();
-    Ok(Written { files: objects.len(), root, problems })
+    Ok(Written { files: objects.len(), root, problems, torn, damaged })
 }
 
 fn clear(folder: &Path) -> Result<()> {

@@ -2,11 +2,11 @@
 //! Compares two runs' coverage line by line, and shows the coverage of the lines that a patch adds.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use kprism_gcov::Cover;
 use kprism_gcov::cover::{Ratio, Source};
-use kprism_gcov::path::absolute;
+use kprism_gcov::path::{Prefixes, absolute};
+use kprism_gcov::{Cover, common};
 
 use super::{takes, takes_source};
 use crate::table::{Cell, Table};
@@ -23,25 +23,46 @@ pub struct Change {
     pub changed: u64,
 }
 
-/// The changes by file; files without changes are absent.
+/// The changes by file, as far as there are any. Files are compared by their full path, and both runs are shown from the
+/// same folder: which folder most sources are below may differ between them. If no source of the old run is where the new
+/// one has it, the sources have moved, and the folder that they moved with is taken for the new one.
 pub fn changes(old: &Cover, new: &Cover, filter: Option<&str>) -> BTreeMap<String, Change> {
     let mut changes: BTreeMap<String, Change> = BTreeMap::new();
-    let mut counts: BTreeMap<(&str, u32), (i64, i64)> = BTreeMap::new();
-    for (cover, is_new) in [(old, false), (new, true)] {
+    let mut counts: BTreeMap<(Cow<'_, str>, u32), (i64, i64)> = BTreeMap::new();
+    let moved = moved(old, new);
+    let root = match (&old.root, &new.root) {
+        (Some(a), Some(b)) => common(&moved.map(a), b).map(str::to_owned).or(new.root.clone()),
+        _ => new.root.clone(),
+    };
+    let shown = |path| match path {
+        Cow::Borrowed(path) => Cow::Borrowed(below(path, root.as_deref())),
+        Cow::Owned(path) => Cow::Owned(below(&path, root.as_deref()).to_owned()),
+    };
+    let wanted = filter.map(|filter| below(&absolute(None, filter), root.as_deref()).to_owned());
+    let taken = |full: &str, path: &str| {
+        wanted.as_deref().is_none_or(|wanted| {
+            wanted.is_empty()
+                || takes(Some(wanted), path)
+                || wanted.starts_with('/') && takes(Some(wanted), full)
+        })
+    };
+    let stay = Prefixes::default();
+    for (cover, prefixes, is_new) in [(old, &moved, false), (new, &stay, true)] {
         for source in &cover.sources {
-            let path = cover.shown(&source.path);
-            if takes_source(cover, filter, &source.path) {
+            let full = prefixes.map(&source.path);
+            let path = shown(full.clone());
+            if taken(&full, &path) {
                 for line in source.lines.iter().filter(|line| line.count != 0) {
-                    let entry = counts.entry((path, line.line)).or_default();
+                    let entry = counts.entry((path.clone(), line.line)).or_default();
                     *(if is_new { &mut entry.1 } else { &mut entry.0 }) = line.count;
                 }
             }
         }
     }
     for ((path, line), (old, new)) in counts.into_iter().filter(|(_, (old, new))| old != new) {
-        let change = match changes.get_mut(path) {
+        let change = match changes.get_mut(&*path) {
             Some(change) => change,
-            None => changes.entry(path.to_owned()).or_default(),
+            None => changes.entry(path.into_owned()).or_default(),
         };
         match (old, new) {
             (0, _) => change.gained.push(line),
@@ -50,6 +71,42 @@ pub fn changes(old: &Cover, new: &Cover, filter: Option<&str>) -> BTreeMap<Strin
         }
     }
     changes
+}
+
+fn below<'p>(path: &'p str, folder: Option<&str>) -> &'p str {
+    folder.and_then(|folder| path.strip_prefix(folder)?.strip_prefix('/')).unwrap_or(path)
+}
+
+/// Where the old run's sources are in the new one: nowhere else, if one of its own (not a system's header) is still where
+/// it was. Else the two folders that most files of the same name differ by.
+fn moved(old: &Cover, new: &Cover) -> Prefixes {
+    let paths: HashSet<&str> = new.sources.iter().map(|source| source.path.as_str()).collect();
+    let own = |path: &str| old.root.as_deref().is_none_or(|root| below(path, Some(root)) != path);
+    let own = || old.sources.iter().map(|source| source.path.as_str()).filter(|path| own(path));
+    if own().any(|path| paths.contains(path)) {
+        return Prefixes::default();
+    }
+    let mut names: HashMap<&str, Vec<&str>> = HashMap::new();
+    for path in paths {
+        names.entry(path.rsplit('/').next().unwrap_or(path)).or_default().push(path);
+    }
+    let mut votes: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for path in own() {
+        // Of several files of that name, that with the longest end in common.
+        let found = names.get(path.rsplit('/').next().unwrap_or(path)).into_iter().flatten();
+        let ends = found.map(|other| (shared(path, other), *other));
+        if let Some((end, other)) = ends.max() {
+            *votes.entry((&path[..path.len() - end], &other[..other.len() - end])).or_default() += 1;
+        }
+    }
+    let best = votes.into_iter().max_by_key(|&(_, votes)| votes);
+    Prefixes::new(best.map(|((old, new), _)| (old.to_owned(), new.to_owned())))
+}
+
+/// Length of the longest end of whole parts that two paths have in common, with the slash before it.
+fn shared(a: &str, b: &str) -> usize {
+    let same = a.rsplit('/').zip(b.rsplit('/')).take_while(|(a, b)| a == b);
+    same.map(|(part, _)| part.len() + 1).sum::<usize>().min(a.len()).min(b.len())
 }
 
 /// The changes as a table.
