@@ -26,7 +26,7 @@ pub fn demangled(name: &str) -> Cow<'_, str> {
     Cow::Borrowed(name)
 }
 
-/// Removes the return type that the demangler gives to constructors in functions: they have none.
+/// Removes the return type that the demangler gives to constructors and destructors in functions: they have none.
 fn without_void(text: String) -> String {
     let Some(rest) = text.strip_prefix("void ") else { return text };
     // The last two parts of the name before its parameters, without those in brackets.
@@ -35,7 +35,7 @@ fn without_void(text: String) -> String {
     let mut end = rest.len();
     for (at, byte) in rest.bytes().enumerate() {
         match byte {
-            b'(' if depth == 0 && parts.last().is_some_and(|last| *last == base(&rest[start..at])) => {
+            b'(' if depth == 0 && parts.last() == Some(&base(rest[start..at].trim_start_matches('~'))) => {
                 end = at;
                 break;
             }
@@ -69,6 +69,10 @@ mod tests {
                 "_ZZNSt6vectorIdSaIdEE17_M_realloc_appendIJdEEEvDpOT_EN6_GuardC2EPdmRS0_",
                 "std::vector<double, std::allocator<double> >::_M_realloc_append<double>(double&&)::\
                  _Guard::_Guard(double*, unsigned long, std::allocator<double>&)",
+            ),
+            (
+                "_ZZNSt6vectorIdSaIdEE17_M_realloc_appendIJdEEEvDpOT_EN6_GuardD2Ev",
+                "std::vector<double, std::allocator<double> >::_M_realloc_append<double>(double&&)::_Guard::~_Guard()",
             ),
             ("_Z1fIiEvT_", "void f<int>(int)"),
             ("_do_fork", "_do_fork"),
