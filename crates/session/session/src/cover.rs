@@ -289,7 +289,7 @@ impl Recorded {
     }
 
     /// Number of objects.
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.counters.len()
     }
 
@@ -699,7 +699,7 @@ fn archive(path: &Path) -> Result<Archive> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
     let files = match entries(&bytes) {
         Ok(files) => files,
-        Err(error) if CPIO.iter().any(|magic| bytes.starts_with(*magic)) => {
+        Err(error) if CPIO.iter().any(|magic| bytes.starts_with(magic)) => {
             return Err(error.context(format!("{}: a cpio archive that is damaged", path.display())));
         }
         Err(_) if bytes.starts_with(b"adcg") || bytes.starts_with(b"gcda") => {
