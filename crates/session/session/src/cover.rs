@@ -296,7 +296,7 @@ impl Recorded {
     }
 
     /// Number of objects.
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.counters.len()
     }
 

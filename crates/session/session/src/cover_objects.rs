@@ -60,6 +60,8 @@ type Build = (u32, u32);
 enum Key {
     /// Path on the machine that built it.
     At(PathBuf),
+    /// That path, if the folder that was named is one that `GCOV_PREFIX` named.
+    Prefixed(PathBuf),
     /// Path below the folder that was named.
     Below(PathBuf, Build),
     /// Name of a file in a folder.
@@ -78,33 +80,36 @@ pub(crate) struct Names {
 impl Names {
     /// Names of an object of a run or an archive.
     pub fn of_archive(object: PathBuf) -> Self {
-        Names { known: vec![Key::At(object.clone())], sought: vec![Key::At(object)] }
+        Names {
+            known: vec![Key::At(object.clone())],
+            sought: vec![Key::At(object.clone()), Key::Prefixed(object)],
+        }
     }
 
     /// Names of a file below `folder`, or one by itself.
     pub fn of_file(path: &Path, folder: Option<&Path>) -> Self {
         let object = path.with_extension("");
-        let mut at =
-            vec![Key::At(path.canonicalize().unwrap_or_else(|_| path.to_owned()).with_extension(""))];
+        let place = path.canonicalize().unwrap_or_else(|_| path.to_owned()).with_extension("");
+        let at = Key::At(place.clone());
         let (Some(name), Some(build)) = (object.file_name(), build(path)) else {
-            return Names { known: at.clone(), sought: at };
+            return Names { known: vec![at.clone()], sought: vec![at] };
         };
         let below = folder.and_then(|folder| object.strip_prefix(folder).ok());
         let key = Key::Below(below.unwrap_or(Path::new(name)).to_owned(), build);
         // GCOV_PREFIX puts a folder before the whole path.
-        at.extend(below.map(|below| Key::At(Path::new("/").join(below))));
+        let whole = below.map(|below| Path::new("/").join(below));
         let own = match folder {
             Some(_) => Key::InFolder(name.to_owned(), build),
             None => Key::Alone(name.to_owned(), build),
         };
-        let mut names = Names { known: at, sought: Vec::new() };
-        names.sought.push(key.clone());
-        names.sought.extend(names.known.iter().cloned());
+        let mut names =
+            Names { known: vec![at.clone(), key.clone(), own], sought: vec![key, at, Key::Prefixed(place)] };
+        names.sought.extend(whole.clone().map(Key::At));
+        names.known.extend(whole.map(Key::Prefixed));
         names.sought.push(Key::Alone(name.to_owned(), build));
         if folder.is_none() {
             names.sought.push(Key::InFolder(name.to_owned(), build));
         }
-        names.known.extend([key, own]);
         names
     }
 }
