@@ -386,20 +386,20 @@ impl Emitter<'_> {
         }
     }
 
+    /// A value that a helper without arguments returns.
+    fn call_for(&mut self, v: Val, helper: i32) {
+        self.push(insn::CALL, 0, 0, 0, helper);
+        self.made(v, A)
+    }
+
     fn input(&mut self, v: Val, input: Input) {
         let off = match input {
             Input::Reg(reg) => Some(reg.pt_regs_offset()),
             Input::Arg(n) => Some(i16::from(n) * 8),
             Input::Context => None,
-            other => {
-                let number = match other {
-                    Input::PidTgid => helper::PID_TGID,
-                    Input::Cpu => helper::CPU,
-                    _ => helper::TIME,
-                };
-                self.push(insn::CALL, 0, 0, 0, number);
-                return self.made(v, A);
-            }
+            Input::PidTgid => return self.call_for(v, helper::PID_TGID),
+            Input::Cpu => return self.call_for(v, helper::CPU),
+            Input::Time => return self.call_for(v, helper::TIME),
         };
         let d = self.dst(v);
         let ctx = match self.alloc.ctx {
