@@ -27,6 +27,10 @@ pub const MAX_VCPUS: usize = 256;
 /// State shared by all callbacks.
 pub static STATE: OnceLock<State> = OnceLock::new();
 
+/// For each vCPU: true while its blocks may take the fast path. Apart from the vCPU, of which other threads must not have a
+/// reference.
+pub static QUICK: [AtomicBool; MAX_VCPUS] = [const { AtomicBool::new(false) }; MAX_VCPUS];
+
 /// The vCPUs by number; null before their start and after the end. Separate from [`STATE`], because every block that
 /// runs reads this.
 pub static VCPUS: [AtomicPtr<Vcpu>; MAX_VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_VCPUS];
@@ -173,7 +177,7 @@ impl State {
 
     /// Makes every vCPU take the slow path at its next block, where it notices changes.
     fn tell(&self) {
-        self.for_each_vcpu(|v| v.quick.store(false, Ordering::SeqCst));
+        QUICK.iter().for_each(|quick| quick.store(false, Ordering::SeqCst));
     }
 
     /// Returns true if data is kept after this number of cuts. For snapshots always: a later one may contain it.
@@ -188,17 +192,6 @@ impl State {
     pub fn windows(&self) -> Option<u64> {
         let cuts = self.cuts.load(Ordering::SeqCst);
         matches!(self.options.keep, Keep::Windows { .. }).then(|| (cuts + 1 + u64::from(self.keeps(0))) / 2)
-    }
-
-    /// Calls `f` for every existing vCPU. Only its atomic fields may be used, unless its thread is the caller's or is
-    /// stopped.
-    pub fn for_each_vcpu(&self, mut f: impl FnMut(&Vcpu)) {
-        for slot in &VCPUS {
-            // SAFETY: set once from a leaked box, never freed.
-            if let Some(v) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
-                f(v);
-            }
-        }
     }
 
     /// Flushes the dictionary. Returns the memory used by its blocks, bytes.

@@ -14,15 +14,15 @@ use crate::guest::{self, Reg};
 use crate::idt;
 use crate::options::{Keep, Start};
 use crate::side::{Side, Task, What};
-use crate::state::{STATE, State};
+use crate::state::{QUICK, STATE, State};
 use crate::tape::{Entry, Tape};
 use crate::tlb::Tlb;
 use kprism_tlb::Geometry;
 
-/// A vCPU. Only its own thread uses it (except `quick`).
+/// A vCPU. Only its own thread uses it.
 pub struct Vcpu {
     /// Tracing is on, and the next block needs no slow path.
-    pub quick: AtomicBool,
+    pub quick: &'static AtomicBool,
     /// Its number.
     pub cpu: u32,
     /// Tracing is on for this vCPU.
@@ -74,7 +74,7 @@ impl Vcpu {
     /// vCPU number `cpu`, which sends its chunks to `full` and takes emptied ones from `empty`.
     pub fn new(cpu: u32, full: SyncSender<Vec<u64>>, empty: Receiver<Vec<u64>>, tlb: &[Geometry]) -> Self {
         Vcpu {
-            quick: AtomicBool::new(false),
+            quick: &QUICK[cpu as usize],
             cpu,
             on: false,
             idle: false,
