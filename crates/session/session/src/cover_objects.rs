@@ -217,8 +217,8 @@ mod tests {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, b"adcg*22B\x01\0\0\0\x01\0\0\0").unwrap();
         let mut objects = Objects::default();
-        objects.add(Names::of_archive("/work/x/a".into()), "/work/x/a".into(), (0, 7));
+        objects.add(Names::of_archive("/build/x/a".into()), "/build/x/a".into(), (0, 7));
         objects.add(Names::of_file(&file, Some(dir.path())), file.with_extension(""), (1, 0));
-        assert_eq!(objects.all, [("/work/x/a".into(), vec![(0, 7), (1, 0)])]);
+        assert_eq!(objects.all, [("/build/x/a".into(), vec![(0, 7), (1, 0)])]);
     }
 }

@@ -262,8 +262,8 @@ mod tests {
     #[test]
     fn paths_as_people_name_them() {
         let source = |path: &str| Source { path: path.into(), ..Source::default() };
-        let sources = vec![source("/work/src/a.c"), source("/work/src/mm/b.c"), source("/usr/include/c.h")];
-        let cover = Cover { sources, root: Some("/work/src".into()), ..Cover::default() };
+        let sources = vec![source("/tree/src/a.c"), source("/tree/src/mm/b.c"), source("/usr/include/c.h")];
+        let cover = Cover { sources, root: Some("/tree/src".into()), ..Cover::default() };
         let found = |filter: &str| chosen(&cover, Some(filter)).0.len();
         for (filter, files) in [
             ("a.c", 1),
@@ -271,19 +271,19 @@ mod tests {
             (".", 3),
             ("mm/", 1),
             ("./mm//b.c", 1),
-            ("/work/src/a.c", 1),
-            ("/work/src/mm", 1),
-            ("/work/src", 2),
-            ("/work", 2),
-            ("/work/src/*.c", 2),
+            ("/tree/src/a.c", 1),
+            ("/tree/src/mm", 1),
+            ("/tree/src", 2),
+            ("/tree", 2),
+            ("/tree/src/*.c", 2),
             ("./m*", 1),
             ("/usr", 1),
             ("/", 3),
-            ("/work/sr", 0),
+            ("/tree/sr", 0),
             ("src", 0),
         ] {
             assert_eq!(found(filter), files, "{filter}");
         }
-        assert_eq!((depth(&cover, "/work"), depth(&cover, "/work/src/mm"), depth(&cover, "./mm")), (0, 1, 1));
+        assert_eq!((depth(&cover, "/tree"), depth(&cover, "/tree/src/mm"), depth(&cover, "./mm")), (0, 1, 1));
     }
 }
