@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_prefix_of_the_whole_path_is_none() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("work/x/a.gcda");
+        let file = dir.path().join("build/x/a.gcda");
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, b"adcg*22B\x01\0\0\0\x01\0\0\0").unwrap();
         let mut objects = Objects::default();
