@@ -2,33 +2,17 @@
 //! Which objects are counted, and what is said of those that are not whole: copies of a build, units that never ran,
 //! damaged files. gcov, gcov-tool and gcc are the judges.
 
+mod commands;
+
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
+use commands::{kprism, run, said};
 use kprism_test::{GCC, needs, skip, test};
 use serde_json::Value;
 
-/// Runs a program that must succeed; what it printed.
-fn run(folder: &Path, program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).current_dir(folder).output().unwrap();
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn kprism(folder: &Path, arguments: &[&str]) -> Output {
-    let kprism = env!("CARGO_BIN_EXE_kprism");
-    Command::new(kprism).args(arguments).current_dir(folder).env("NO_COLOR", "1").output().unwrap()
-}
-
-/// What kprism printed, having succeeded.
-fn said(folder: &Path, arguments: &[&str]) -> String {
-    let output = kprism(folder, arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// What `report cover --json` says of an input.
+/// The JSON of `report cover` for an input.
 fn report(folder: &Path, input: &[&str]) -> Value {
     serde_json::from_str(&said(folder, &[&["report", "cover", "--json", "-i"], input].concat())).unwrap()
 }

@@ -2,32 +2,16 @@
 //! Coverage of programs compiled and run here: sources elsewhere than the build, C++, counters cleared in the window,
 //! patches. gcov and c++filt are the judges.
 
+mod commands;
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use commands::{kprism, run, said};
 use kprism_test::{GCC, needs, skip, test};
 use serde_json::{Value, json};
-
-/// Runs a program that must succeed; what it printed.
-fn run(folder: &Path, program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).current_dir(folder).output().unwrap();
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn kprism(folder: &Path, arguments: &[&str]) -> Output {
-    let kprism = env!("CARGO_BIN_EXE_kprism");
-    Command::new(kprism).args(arguments).current_dir(folder).env("NO_COLOR", "1").output().unwrap()
-}
-
-/// What kprism printed, having succeeded.
-fn said(folder: &Path, arguments: &[&str]) -> String {
-    let output = kprism(folder, arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
 
 fn json(folder: &Path, arguments: &[&str]) -> Value {
     serde_json::from_str(&said(folder, arguments)).unwrap()

@@ -407,7 +407,7 @@ proptest! {
 }
 
 proptest! {
-    /// Batch accesses at once behind the sieve have the same effect as one by one, whatever the geometries: plain, with
+    /// Many accesses at once behind the sieve have the same effect as one by one, whatever the geometries: plain, with
     /// separate arrays for loads and stores, with data and code in one array.
     #[test]
     fn many_at_once_do_what_each_does(

@@ -136,7 +136,7 @@ fn notes(texts: &[String], progress: &Progress) {
     }
 }
 
-/// What is said of a source that ends before its code does.
+/// The remark on a source that ends before its code does.
 pub fn short_text(place: &Path, lines: u64) -> String {
     format!(
         "{}: has fewer lines ({lines}) than the code: not the file that was compiled; --source-dir names another folder",
@@ -315,7 +315,7 @@ pub fn is_export(output: &Path) -> bool {
     matches!(suffix(output).as_str(), "info" | "xml") || is_llvm(output)
 }
 
-/// What the file's name ends in, in small letters; nothing if there is no point in it.
+/// The suffix of the file's name, in small letters; empty if there is no point in it.
 pub fn suffix(output: &Path) -> String {
     output.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
 }

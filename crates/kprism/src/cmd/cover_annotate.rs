@@ -28,7 +28,7 @@ use kprism_session::cover::{Loaded, Options, is_flow};
 use kprism_session::flow_cover::CHANGED;
 use kprism_session::source_files::{self, Found};
 
-/// What `annotate` shows of a source file.
+/// Options of `annotate` on a source file.
 pub struct Annotate<'a> {
     /// The file, `FILE:LINE`, `FILE:FROM-TO`, or a function.
     pub what: &'a str,
@@ -131,7 +131,7 @@ pub fn annotate(
     judge_own(view.strict, &[(input, &account)], Outcome::Done, progress)
 }
 
-/// What a name stands for.
+/// The source or the functions that a name stands for.
 enum Which<'a> {
     One(&'a Source, Lines),
     Several(Vec<(&'a Source, &'a FunctionTotal)>),

@@ -80,7 +80,7 @@ fn recorded(manifest: &Manifest) -> Option<String> {
     manifest.accounts.iter().find_map(|(name, account)| Some(format!("{name}: {}", bad(account)?)))
 }
 
-/// What an account says is missing or guessed.
+/// The first fault of an account: something missing or guessed.
 pub fn bad(account: &Account) -> Option<String> {
     let entries = account.entries.iter().filter(|e| e.fate.is_fault() && e.count != Some(0));
     let texts: Vec<String> = entries.map(|e| format!("{} {}", e.fate.name(), e.to_text())).collect();

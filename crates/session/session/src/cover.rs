@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Options recorded counters to coverage: finds counters and notes, and puts them together on all CPUs.
+//! From recorded counters to coverage: finds counters and notes, and puts them together on all CPUs.
 //!
 //! In: a run with `streams/gcov/counters.cpio` (and, for a window, `before.cpio`, and readings from before that, which
 //! tell what reading adds), such an archive alone, or a folder
@@ -122,7 +122,7 @@ impl Unsettled {
     }
 }
 
-/// How coverage is read.
+/// Options of reading coverage.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Folder with the notes (.gcno) of the build, if they are not where it was built.
@@ -372,8 +372,7 @@ pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -
         );
     }
     progress.step("reading coverage");
-    let all = Many::open(input, options)?;
-    let mut all = all;
+    let mut all = Many::open(input, options)?;
     let (mut loaded, mut seen) = collect(&all, options);
     // A reset is of all objects: differences with what was counted before it would be wrong even where none is negative.
     let mut resets = Vec::new();
@@ -505,7 +504,7 @@ struct Before {
     stood: usize,
 }
 
-/// What collecting tells beside the coverage.
+/// Facts that collecting gives beside the coverage.
 struct Collected {
     /// Of each run.
     before: Vec<Before>,
@@ -513,11 +512,11 @@ struct Collected {
     gaps: Vec<(String, Gaps)>,
 }
 
-/// What the account calls objects without counters.
+/// Unit of the account: objects without counters.
 pub const NEVER_RAN: &str = "objects that never ran (notes, and no counters)";
-/// What the account calls lines with calls that returned more often than they were made.
+/// Unit of the account: lines with calls that returned more often than they were made.
 const RETURNED: &str = "lines with calls that returned more often than they were made";
-/// What the account calls lines whose counters several CPUs changed at once, or that changed while they were read.
+/// Unit of the account: lines whose counters several CPUs changed at once, or that changed while they were read.
 pub const TORN: &str = "lines with counts that cannot be (torn counters)";
 
 /// What is in a coverage, and what is not.
@@ -724,11 +723,11 @@ fn find_notes(object: &Path, build_dir: Option<&Path>) -> PathBuf {
     ends.into_iter().find(|path| path.exists()).unwrap_or(notes)
 }
 
-/// What coverage is read from.
+/// The inputs that coverage is read from.
 const TAKEN: &str =
     "a run, a folder with .gcda files, one .gcda file, or a cpio archive of them (newc) is expected";
 
-/// How cpio archives in the format newc begin, without checksums and with them.
+/// First bytes of cpio archives in the format newc, without checksums and with them.
 const CPIO: [&[u8]; 2] = [b"070701", b"070702"];
 
 /// Reads an archive of counters.

@@ -70,7 +70,7 @@ enum Key {
     Alone(OsString, Build),
 }
 
-/// What a file is known as, and what it is looked for as, the best first.
+/// The names that a file has, and those that it is looked for by, the best first.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     known: Vec<Key>,

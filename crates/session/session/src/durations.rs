@@ -599,7 +599,6 @@ pub fn calls(measured: &Measured) -> String {
 /// Where the run is, and what shows it.
 pub fn see(run: &Run) -> String {
     let place = run.dir().display();
-    let input =
-        if run.dir() == Path::new(crate::DEFAULT_RUN) { String::new() } else { format!(" -i {place}") };
+    let input = crate::input_option(run);
     format!("{place}; see: kprism report func{input}")
 }

@@ -418,8 +418,7 @@ pub fn summary(run: &Run, m: &Manifest) -> String {
         }
     }
     let place = run.dir().display();
-    let input =
-        if run.dir() == Path::new(crate::DEFAULT_RUN) { String::new() } else { format!(" -i {place}") };
+    let input = crate::input_option(run);
     text += &format!("\nrecorded in {place}; see: kprism report{input}");
     text
 }

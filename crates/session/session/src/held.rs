@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a run holds, by its streams and tables, and which command shows it: for views that need something else.
+//! The refusal of a view that needs what a run does not hold: names what it holds, and the commands that show it.
 
 use kprism_store::{Instrument, Run};
 
@@ -18,11 +18,7 @@ fn words(instrument: Instrument) -> (&'static str, &'static str, &'static str) {
 /// Why a view has nothing to show: what the run holds instead.
 pub fn lacks(run: &Run, wanted: Instrument) -> anyhow::Error {
     let dir = run.dir().display();
-    let place = if run.dir() == std::path::Path::new(crate::DEFAULT_RUN) {
-        String::new()
-    } else {
-        format!(" -i {dir}")
-    };
+    let place = crate::input_option(run);
     let shown = |instrument| {
         let (name, command, _) = words(instrument);
         format!("{name} (see: kprism {command}{place})")

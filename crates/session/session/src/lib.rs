@@ -59,3 +59,11 @@ pub use progress::{Progress, Update};
 
 /// The folder in which runs are written and read unless told otherwise.
 pub const DEFAULT_RUN: &str = "kprism.data";
+
+/// The option that names this run to a command: ` -i PLACE`, or nothing for [`DEFAULT_RUN`].
+fn input_option(run: &kprism_store::Run) -> String {
+    match run.dir() == std::path::Path::new(DEFAULT_RUN) {
+        true => String::new(),
+        false => format!(" -i {}", run.dir().display()),
+    }
+}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is going on while a run is recorded or decoded, for whoever wants to show it.
+//! Progress of recording and decoding, for a program that shows it.
 //!
 //! The library prints nothing. It tells each step to a function that its user passes in; [`Progress::silent`] tells nobody.
 
@@ -29,7 +29,7 @@ pub enum Update<'t> {
     Clear,
 }
 
-/// Where updates go.
+/// Receiver of the updates.
 pub struct Progress {
     verbose: bool,
     show: Box<dyn Fn(Update<'_>) + Send + Sync>,

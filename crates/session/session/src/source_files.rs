@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the text of source files is: at the path that the compiler noted, or elsewhere.
+//! Finds the text of source files: at the path that the compiler noted, or elsewhere.
 //!
 //! In: a path, `--source-dir`. Out: the text. A folder holds a file under the longest end of its path that is there, as
 //! notes are looked for, whether sources lie in the folder of the build or (`make O=`) outside. A file that ends before
@@ -22,7 +22,7 @@ pub fn parse_prefix(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// What the pairs of the command line do to paths.
+/// The renaming of paths that the pairs of the command line ask for.
 pub fn prefixes(pairs: &[(String, String)]) -> Prefixes {
     Prefixes::new(pairs.iter().cloned())
 }
@@ -137,7 +137,7 @@ fn rfc3339(text: &str) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::from_secs(((days * 24 + hour) * 60 + minute) * 60 + second))
 }
 
-/// Where it may be, the likeliest first.
+/// The places where it may be, the likeliest first.
 fn places(path: &str, folder: Option<&Path>) -> Vec<PathBuf> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let mut places = Vec::new();

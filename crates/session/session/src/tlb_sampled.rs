@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use kprism_image::symbols::kallsyms::{self, KallsymsError};
 use kprism_image::symbols::under_root;
 use kprism_import::perfdata::mem;
 use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
@@ -60,8 +61,8 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
     });
     let names = kallsyms.and_then(|path| fs::read(path).ok());
     let mut notes = samples.notes.clone();
-    let names = names.filter(|names| {
-        let hidden = !has_addresses(names);
+    let names = names.filter(|text| {
+        let hidden = matches!(kallsyms::parse(text), Err(KallsymsError::Hidden));
         if hidden {
             notes.push(
                 "functions of the kernel have no names: /proc/kallsyms was read without the right to see addresses \
@@ -143,13 +144,6 @@ fn sideband(samples: &mem::Samples, begin: u64) -> String {
         text += &format!("{line}\n");
     }
     text
-}
-
-/// Whether a text of kallsyms has addresses: a reader without the right to see them is given zeros.
-fn has_addresses(kallsyms: &[u8]) -> bool {
-    kallsyms
-        .split(|&byte| byte == b'\n')
-        .any(|line| line.iter().take_while(|b| b.is_ascii_hexdigit()).any(|&b| b != b'0'))
 }
 
 /// Copies of what was mapped, for names: if its build id is told, only files that have it.

@@ -38,13 +38,13 @@ pub fn takes(filter: Option<&str>, path: &str) -> bool {
 /// Whether a source file is below `filter`, or matches it as a pattern. The filter is a path as tables show it, maybe with
 /// `./` before it, or an absolute one.
 pub fn takes_source(cover: &Cover, filter: Option<&str>, path: &str) -> bool {
-    filter.is_none_or(|filter| {
-        let wanted = absolute(None, filter);
-        let filter = cover.shown(&wanted);
-        filter.is_empty()
-            || takes(Some(filter), cover.shown(path))
-            || filter.starts_with('/') && takes(Some(filter), path)
-    })
+    filter.is_none_or(|filter| takes_either(cover.shown(&absolute(None, filter)), path, cover.shown(path)))
+}
+
+/// Returns true if a source with this full path, shown as `shown`, is below `filter`. An empty filter is the folder from
+/// which all paths are shown.
+fn takes_either(filter: &str, full: &str, shown: &str) -> bool {
+    filter.is_empty() || takes(Some(filter), shown) || filter.starts_with('/') && takes(Some(filter), full)
 }
 
 /// Folders from the top of what is shown down to what `filter` names.

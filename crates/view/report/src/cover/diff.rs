@@ -8,7 +8,7 @@ use kprism_gcov::cover::{Ratio, Source};
 use kprism_gcov::path::{Prefixes, absolute};
 use kprism_gcov::{Cover, common};
 
-use super::{takes, takes_source};
+use super::{takes, takes_either, takes_source};
 use crate::table::{Cell, Table};
 use kprism_profile::units::grouped;
 
@@ -39,19 +39,12 @@ pub fn changes(old: &Cover, new: &Cover, filter: Option<&str>) -> BTreeMap<Strin
         Cow::Owned(path) => Cow::Owned(below(&path, root.as_deref()).to_owned()),
     };
     let wanted = filter.map(|filter| below(&absolute(None, filter), root.as_deref()).to_owned());
-    let taken = |full: &str, path: &str| {
-        wanted.as_deref().is_none_or(|wanted| {
-            wanted.is_empty()
-                || takes(Some(wanted), path)
-                || wanted.starts_with('/') && takes(Some(wanted), full)
-        })
-    };
     let stay = Prefixes::default();
     for (cover, prefixes, is_new) in [(old, &moved, false), (new, &stay, true)] {
         for source in &cover.sources {
             let full = prefixes.map(&source.path);
             let path = shown(full.clone());
-            if taken(&full, &path) {
+            if wanted.as_deref().is_none_or(|wanted| takes_either(wanted, &full, &path)) {
                 for line in source.lines.iter().filter(|line| line.count != 0) {
                     let entry = counts.entry((path.clone(), line.line)).or_default();
                     *(if is_new { &mut entry.1 } else { &mut entry.0 }) = line.count;
@@ -77,7 +70,7 @@ fn below<'p>(path: &'p str, folder: Option<&str>) -> &'p str {
     folder.and_then(|folder| path.strip_prefix(folder)?.strip_prefix('/')).unwrap_or(path)
 }
 
-/// Where the old run's sources are in the new one: nowhere else, if one of its own (not a system's header) is still where
+/// The folder to which the old run's sources moved in the new one: none, if one of its own (not a system's header) is still where
 /// it was. Else the two folders that most files of the same name differ by.
 fn moved(old: &Cover, new: &Cover) -> Prefixes {
     let paths: HashSet<&str> = new.sources.iter().map(|source| source.path.as_str()).collect();
@@ -229,7 +222,7 @@ fn file_name(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// What stands before the closing quote. None if there is none, or an escape is not one of C's.
+/// The text before the closing quote. None if there is none, or an escape is not one of C's.
 fn unquoted(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
