@@ -5,6 +5,8 @@
 //! counts, and the PTAT paper's relative error (its equation 1).
 
 use crate::geometry::Access;
+use crate::profile::Misses;
+use crate::stream::Miss;
 
 /// A counter.
 #[derive(Debug, Clone, PartialEq)]
@@ -132,6 +134,29 @@ impl Counter {
 /// The paper's equation 1: `1 - misses / counted`; `None` if the counter counted none.
 pub fn relative_error(misses: u64, counted: u64) -> Option<f64> {
     (counted > 0).then(|| 1.0 - misses as f64 / counted as f64)
+}
+
+/// Misses of programs' and the kernel's instructions, by access and geometry.
+#[derive(Debug, Clone, Default)]
+pub struct BySide([[Misses; 3]; 2]);
+
+impl BySide {
+    /// Adds a miss with its weight.
+    pub fn add(&mut self, miss: &Miss, weight: u64) {
+        let to = &mut self.0[(miss.ip >> 63) as usize][miss.access as usize];
+        to.iter_mut().enumerate().for_each(|(g, n)| *n += u64::from(miss.last >> g & 1) * weight);
+    }
+
+    /// Misses of these accesses, of one side's code, in the geometry of this number.
+    pub fn of(&self, accesses: &[Access], side: Side, geometry: usize) -> u64 {
+        let taken = |kernel: usize| match side {
+            Side::Both => true,
+            Side::User => kernel == 0,
+            Side::Kernel => kernel == 1,
+        };
+        let sum = |kernel: usize| accesses.iter().map(|&a| self.0[kernel][a as usize][geometry]).sum::<u64>();
+        (0..2).filter(|&kernel| taken(kernel)).map(sum).sum()
+    }
 }
 
 #[cfg(test)]

@@ -175,6 +175,17 @@ impl Replay {
 /// Misses by number of the object, with a change.
 pub type ByObject = HashMap<u32, u64>;
 
+/// The predicted effect of a change of page size.
+#[derive(Debug, Clone)]
+pub struct Prediction {
+    /// The object; `None` for all that can be changed.
+    pub object: Option<u32>,
+    /// Its new page size.
+    pub size: PageSize,
+    /// Misses of every object after the change.
+    pub misses: ByObject,
+}
+
 /// Replays a CPU's stream through fresh TLBs, once for each change, and adds the misses to `misses`, which has the same
 /// length. The stream is read once.
 ///

@@ -122,10 +122,10 @@ pub fn run(
         );
     }
     let run = Run::open(&args.input)?;
-    if args.misses || super::tlb_annotate::is_all(&run) {
+    if args.misses || kprism_session::tlb::is_alone(&run) {
         given.only("a function's misses", &["func", "input", "syntax", "misses", "json", "debug_dir"])?;
         let style = Style { color: wants_color(color) };
-        return super::tlb_annotate::run(args, &run, style, progress, out);
+        return super::tlb::annotate(args, &run, style, progress, out);
     }
     given.only(
         "a function's instructions",

@@ -10,13 +10,13 @@ use kprism_import::perfdata::{Search, mem, trace};
 use kprism_import::{CodeFile, ImportError, Source, detect, ftrace, read, write};
 use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 
-use crate::cmd::tlb;
 use crate::exit::Outcome;
 use crate::given::Given;
 use kprism_session::Progress;
 use kprism_session::boot;
 use kprism_session::durations;
 use kprism_session::flow;
+use kprism_session::tlb;
 use kprism_session::tlb_sampled;
 
 const AFTER_HELP: &str = "\

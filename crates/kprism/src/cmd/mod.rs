@@ -34,8 +34,6 @@ pub mod script;
 mod snapshot;
 mod strict;
 mod tlb;
-mod tlb_annotate;
-mod tlb_sites;
 
 use std::io::Write;
 

@@ -22,6 +22,7 @@
 //! | coverage: from gcov's counters, or from a flow | [`cover`], [`flow_cover`] |
 //! | gcov's counters in a kernel's memory; a profile for gcc | [`core_memory`], [`profile_use`] |
 //! | the size and resolution of a trace | [`cost`] |
+//! | TLB misses, their objects, the effect of larger pages | [`tlb`] |
 //! | accounts of recordings of a flow, TLB misses, probes | [`flow_account`], [`tlb_account`], [`probe_account`] |
 //! | records of probes | [`probe`] |
 //! | a new run: probes on this machine | [`record`] |
@@ -50,6 +51,7 @@ pub mod profile_use;
 pub mod progress;
 pub mod record;
 pub mod source_files;
+pub mod tlb;
 pub mod tlb_account;
 pub mod tlb_sampled;
 

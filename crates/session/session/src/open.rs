@@ -10,7 +10,7 @@ use kprism_store::{Instrument, Manifest, Run};
 
 use crate::cover::{self, Loaded, Options, Part};
 use crate::progress::Progress;
-use crate::{boot, durations, flow, flow_durations, held};
+use crate::{boot, durations, flow, flow_durations, held, tlb};
 
 /// A run, opened. Results are read, or decoded first, when they are asked for.
 #[derive(Debug)]
@@ -81,6 +81,15 @@ impl Session {
     /// The run holds neither, or nothing of it could be used.
     pub fn cover(&self, options: &Options) -> Result<Loaded> {
         cover::load(self.run.dir(), options, &Part::default(), &self.progress)
+    }
+
+    /// The TLB misses, with the objects that they fall into.
+    ///
+    /// # Errors
+    /// The run holds none, or they cannot be read.
+    pub fn tlb(&self) -> Result<tlb::Loaded> {
+        self.need(Instrument::Tlb)?;
+        tlb::Loaded::open(&self.run)
     }
 
     fn need(&self, instrument: Instrument) -> Result<()> {

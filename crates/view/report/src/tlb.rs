@@ -5,19 +5,23 @@ use std::collections::HashMap;
 
 use kprism_image::symbols::Symbols;
 use kprism_tlb::bank::MAX_GEOMETRIES;
-use kprism_tlb::counters::{Counter, Side, relative_error};
+use kprism_tlb::counters::{BySide, Counter, relative_error};
 use kprism_tlb::geometry::PageSize;
 use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
 use kprism_tlb::profile::{Context, Distribution, Misses, Profile};
-use kprism_tlb::stream::Miss;
-use kprism_tlb::whatif::{Begun, ByObject, huge_mebibytes, may_be_huge};
+use kprism_tlb::whatif::{Begun, ByObject, Prediction, huge_mebibytes, may_be_huge};
 use kprism_tlb::{Access, Geometry};
 use serde_json::Value;
 
 use crate::poisson;
 use crate::table::{Cell, Column, Table};
+
 use kprism_profile::units;
+
+mod report;
+
+pub use report::Report;
 
 /// References, first-level and last-level misses of each geometry. `counts` is the recorder's account.
 pub fn summary(profile: &Profile, geometries: &[Geometry], counts: &Value) -> Table {
@@ -205,28 +209,6 @@ pub fn functions(profile: &Profile, geometries: &[&str], symbols: &Symbols) -> T
     ranked(&[("function", "function"), ("module", "module")], rows, profile.all(), geometries)
 }
 
-/// Misses of programs' and the kernel's instructions, by access and geometry.
-#[derive(Debug, Clone, Default)]
-pub struct BySide([[Misses; 3]; 2]);
-
-impl BySide {
-    /// Adds a miss with its weight.
-    pub fn add(&mut self, miss: &Miss, weight: u64) {
-        let to = &mut self.0[(miss.ip >> 63) as usize][miss.access as usize];
-        to.iter_mut().enumerate().for_each(|(g, n)| *n += u64::from(miss.last >> g & 1) * weight);
-    }
-
-    fn of(&self, accesses: &[Access], side: Side, geometry: usize) -> u64 {
-        let taken = |kernel: usize| match side {
-            Side::Both => true,
-            Side::User => kernel == 0,
-            Side::Kernel => kernel == 1,
-        };
-        let sum = |kernel: usize| accesses.iter().map(|&a| self.0[kernel][a as usize][geometry]).sum::<u64>();
-        (0..2).filter(|&kernel| taken(kernel)).map(sum).sum()
-    }
-}
-
 /// Compares a processor's counters with the run's misses, for each geometry, with the PTAT paper's relative error.
 pub fn counters(counters: &[Counter], sums: &BySide, geometries: &[Geometry]) -> Table {
     let mut rows = Vec::new();
@@ -362,17 +344,6 @@ pub fn distribution(profile: &Profile, tgid: Option<u32>) -> Table {
         ],
         rows,
     )
-}
-
-/// The predicted effect of a change of page size.
-#[derive(Debug, Clone)]
-pub struct Prediction {
-    /// The object; `None` for all that can be changed.
-    pub object: Option<u32>,
-    /// Its new page size.
-    pub size: PageSize,
-    /// Misses of every object after the change.
-    pub misses: ByObject,
 }
 
 /// Predictions, ranked by misses saved per MiB of huge pages.

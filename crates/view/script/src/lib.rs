@@ -10,6 +10,7 @@
 //! | the graph of calls, system calls | [`calls`] |
 //! | the graph of calls of a trace of durations | [`durations`] |
 //! | a function's instructions with counts, time, branches, source | [`annotate`] |
+//! | a function's instructions that missed TLBs, with source | [`misses`] |
 //!
 //! Formatting dominates the cost: decoding an instruction takes a few nanoseconds, formatting one a thousand. So an
 //! instruction is formatted once, when it first appears ([`code`]). A line is then three copies: the task's part, the
@@ -22,6 +23,7 @@ pub mod disasm;
 pub mod durations;
 pub mod flow;
 mod json;
+pub mod misses;
 mod names;
 mod output;
 mod prefix;

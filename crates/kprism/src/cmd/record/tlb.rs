@@ -12,10 +12,10 @@ use kprism_tlb::{Geometry, bank, presets};
 
 use super::{ptat, tlb_perf, tlb_user};
 use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
-use crate::cmd::tlb;
 use crate::exit::Outcome;
 use crate::given::Given;
 use kprism_session::Progress;
+use kprism_session::tlb;
 
 pub const HELP: &str = "\
 Geometries: ivybridge-ep, skylake-sp, sapphire-rapids, zen4, zen5, or a JSON file

@@ -13,17 +13,17 @@ const LIBRARY: [&str; 2] = ["std::", "__gnu_cxx::"];
 /// Longest name.
 const LONGEST: usize = 80;
 
-/// `malloc by insert (tree.c:41) < main (tree.c:90)`.
-pub struct Sites<'a> {
+/// Names places, as `malloc by insert (tree.c:41) < main (tree.c:90)`.
+pub struct Names<'a> {
     symbols: &'a Symbols,
     root: PathBuf,
     sources: HashMap<String, Option<Source>>,
 }
 
-impl<'a> Sites<'a> {
+impl<'a> Names<'a> {
     /// Files of programs lie under `root`.
     pub fn new(symbols: &'a Symbols, root: PathBuf) -> Self {
-        Sites { symbols, root, sources: HashMap::new() }
+        Names { symbols, root, sources: HashMap::new() }
     }
 
     /// The name of a place, of code in this address space.

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TLB misses of a run.
+//!
+//! Input: `streams/tlb/`, the sideband and symbols of a run. Output: [`Loaded`], which gives a
+//! [`Profile`] of the misses, their [`Objects`], a [`Heat`] map, the effect of larger pages ([`Loaded::advice`]), sums to
+//! compare with a processor's own counts ([`Loaded::counters`]), misses by instruction ([`by_function`]), and the
+//! account. [`save`] ends a recording: it writes the table of misses and the account.
+
+mod advice;
+mod function;
+mod save;
+mod sites;
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+use kprism_image::sideband::Record;
+use kprism_image::symbols::Symbols;
+use kprism_store::{Account, Manifest, Run};
+use kprism_tlb::Geometry;
+use kprism_tlb::counters::{BySide, Counter};
+use kprism_tlb::heat::Heat;
+use kprism_tlb::objects::Objects;
+use kprism_tlb::profile::{Context as Place, Profile, for_each};
+use kprism_tlb::stream::{Event, Reader, StreamError};
+use serde_json::Value;
+
+use crate::{flow, tlb_account};
+
+pub use advice::Advice;
+pub use function::{Sites, by_function, bytes_at};
+pub use save::save;
+
+/// Objects of the heat map, bands of addresses of each, bins of time.
+const HOTTEST: usize = 5;
+const BANDS: usize = 8;
+const BINS: usize = 64;
+
+/// The misses of a run, and what names them.
+pub struct Loaded {
+    /// Facts on the recording.
+    pub manifest: Manifest,
+    /// Task switches, names and mappings.
+    pub records: Vec<Record>,
+    /// The objects that misses fall into. [`Loaded::profile`] adds to them.
+    pub objects: Objects,
+    /// What the recorder counted: `streams/tlb/counts.json`.
+    pub counts: Value,
+    /// Remarks on the result: damage, and what the recorder noted.
+    pub notes: Vec<String>,
+    run: Run,
+    streams: Vec<Vec<u8>>,
+    /// Allocations whose caller is not known.
+    nameless: u64,
+}
+
+/// How misses were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// By models of processors' TLBs, which saw every access.
+    Model,
+    /// From walks of page tables on the memory bus.
+    Bus,
+    /// By samples of a processor's events.
+    Sampled,
+}
+
+impl Loaded {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// The run holds no TLB misses, or a file cannot be read.
+    pub fn open(run: &Run) -> Result<Self> {
+        let mut manifest = run.manifest()?;
+        flow::complete(run, &mut manifest)?;
+        let mut notes = Vec::new();
+        let records = flow::sideband_records(run, &mut notes)?;
+        let mut streams = Vec::new();
+        for cpu in 0..manifest.vcpus {
+            let path = run.tlb_misses(cpu);
+            let bytes =
+                flow::read(&path).context("no TLB misses here; record them with `kprism record tlb`")?;
+            streams.push(bytes);
+        }
+        let root = run.root();
+        let mut objects =
+            Objects::new(&records, |path| std::fs::read(root.join(path.trim_start_matches('/'))).ok());
+        let allocated = allocations(&streams);
+        let nameless = |(_, event): &&(Place, Event)| matches!(event, Event::Alloc(a) if a.frames[0] == 0);
+        let nameless = allocated.iter().filter(nameless).count() as u64;
+        objects.allocated(allocated);
+        let counts = flow::read_if_there(&run.tlb_counts())?;
+        let counts: Value = serde_json::from_slice(&counts).unwrap_or_default();
+        // Of a recording that was imported.
+        notes.extend(
+            counts["notes"].as_array().into_iter().flatten().filter_map(|n| n.as_str()).map(Into::into),
+        );
+        Ok(Loaded { manifest, streams, records, objects, counts, notes, run: run.clone(), nameless })
+    }
+
+    /// The models, in the order of their numbers in the streams; none if the misses were not found by models.
+    ///
+    /// # Errors
+    /// A stream does not begin as one.
+    pub fn geometries(&self) -> Result<Vec<Geometry>> {
+        Ok(readers(&self.streams)?.first().map(|r| r.header().geometries.clone()).unwrap_or_default())
+    }
+
+    /// How the misses were found, as far as the recorder's counts tell.
+    pub fn method(&self) -> Method {
+        match self.counts["method"].as_str() {
+            Some("ptat") => Method::Bus,
+            Some("sampled") => Method::Sampled,
+            _ => Method::Model,
+        }
+    }
+
+    /// The source of the misses in a few words: the first geometry's name, `sampled` or `off the bus`.
+    ///
+    /// # Errors
+    /// As [`Loaded::geometries`].
+    pub fn source(&self) -> Result<String> {
+        Ok(match self.geometries()?.first() {
+            Some(geometry) => geometry.name.clone(),
+            None if self.method() == Method::Sampled => "sampled".into(),
+            None => "off the bus".into(),
+        })
+    }
+
+    /// A stream that was cut short is used up to there.
+    fn note(&mut self, results: Vec<Result<(), StreamError>>) {
+        for (cpu, result) in results.into_iter().enumerate() {
+            if let Err(e) = result {
+                let note = format!("streams/tlb/cpu{cpu}.miss: {e}; what came before is used");
+                if !self.notes.contains(&note) {
+                    self.notes.push(note);
+                }
+            }
+        }
+    }
+
+    /// What was seen, kept and lost.
+    pub fn account(&self, profile: &Profile) -> Account {
+        let read = tlb_account::Read {
+            misses: profile.all()[0],
+            nameless: self.nameless,
+            damage: self.notes.clone(),
+        };
+        tlb_account::account(&self.counts, &read)
+    }
+
+    /// The misses, by task, instruction, object and page.
+    ///
+    /// # Errors
+    /// A stream does not begin as one. Damage further on is a note.
+    pub fn profile(&mut self) -> Result<Profile> {
+        let mut profile = Profile::default();
+        let results =
+            readers(&self.streams)?.into_iter().map(|r| profile.add(r, &mut self.objects)).collect();
+        self.note(results);
+        Ok(profile)
+    }
+
+    /// The objects that miss most, over address and time.
+    ///
+    /// # Errors
+    /// As [`Loaded::profile`].
+    pub fn heat(&mut self, profile: &Profile) -> Result<Heat> {
+        let mut heat = Heat::new(profile, HOTTEST, BANDS, BINS);
+        let results = readers(&self.streams)?.into_iter().map(|r| heat.add(r, &mut self.objects)).collect();
+        self.note(results);
+        Ok(heat)
+    }
+
+    /// Misses of one process, or of all, to compare with a processor's own counts. Counters that are not known to count
+    /// misses of the last level get a note.
+    ///
+    /// # Errors
+    /// As [`Loaded::profile`].
+    pub fn counters(&mut self, counters: &[Counter], tgid: Option<u32>) -> Result<BySide> {
+        let mut sums = BySide::default();
+        let mut results = Vec::new();
+        for reader in readers(&self.streams)? {
+            results.push(for_each(reader, |context, miss| {
+                if tgid.is_none_or(|tgid| tgid == context.tgid) {
+                    sums.add(miss, context.weight());
+                }
+            }));
+        }
+        self.note(results);
+        let unknown: Vec<&str> =
+            counters.iter().filter(|c| c.accesses().is_none()).map(|c| c.event.as_str()).collect();
+        if !unknown.is_empty() {
+            self.notes.push(format!("not known to count misses of the last level: {}", unknown.join(", ")));
+        }
+        Ok(sums)
+    }
+
+    /// Names of tasks by thread id, the last one each had.
+    pub fn comms(&self) -> HashMap<u32, String> {
+        let mut comms = HashMap::new();
+        for record in &self.records {
+            match record {
+                Record::Switch(s) => {
+                    comms.insert(s.prev_pid, s.prev_comm.clone());
+                    comms.insert(s.pid, s.comm.clone());
+                }
+                Record::Comm(c) => {
+                    comms.insert(c.pid, c.comm.clone());
+                }
+                _ => {}
+            }
+        }
+        comms
+    }
+
+    /// Functions of the kernel and of programs.
+    ///
+    /// # Errors
+    /// The run's kallsyms cannot be read.
+    pub fn symbols(&self) -> Result<Symbols> {
+        let names = flow::read_if_there(&self.run.kallsyms())?;
+        Ok(Symbols::load(&names, &self.records, Some(&self.run.root()))?)
+    }
+
+    /// Names the allocated objects by the functions and lines that allocated them.
+    ///
+    /// # Errors
+    /// As [`Loaded::symbols`].
+    pub fn name_objects(&mut self) -> Result<()> {
+        if self.objects.all().iter().any(|o| o.site.is_some()) {
+            let symbols = self.symbols()?;
+            let mut sites = sites::Names::new(&symbols, self.run.root());
+            self.objects.name_sites(|site, space| sites.name(site, space));
+        }
+        Ok(())
+    }
+}
+
+fn readers(streams: &[Vec<u8>]) -> Result<Vec<Reader<'_>>> {
+    let mut readers = Vec::new();
+    for (cpu, bytes) in streams.iter().enumerate() {
+        readers.push(Reader::new(bytes).with_context(|| format!("streams/tlb/cpu{cpu}.miss"))?);
+    }
+    Ok(readers)
+}
+
+/// What programs allocated and gave back, in order of time. A stream's damage is named elsewhere.
+fn allocations(streams: &[Vec<u8>]) -> Vec<(Place, Event)> {
+    let mut all = Vec::new();
+    for reader in streams.iter().filter_map(|bytes| Reader::new(bytes).ok()) {
+        let mut place = Place::default();
+        for event in reader.map_while(Result::ok) {
+            place.follow(&event);
+            if matches!(event, Event::Alloc(_) | Event::Free { .. }) {
+                all.push((place, event));
+            }
+        }
+    }
+    all.sort_by_key(|(place, _)| place.ns);
+    all
+}
+
+/// Returns true if the run has misses and no flow of instructions.
+pub fn is_alone(run: &Run) -> bool {
+    run.tlb_misses(0).is_file() && !run.streams().join("cpu0.pt").is_file()
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One or several tables of TLB misses with what is said of the run: text, JSON.
+
+use kprism_profile::units;
+use kprism_store::{Account, Manifest};
+use kprism_tlb::Geometry;
+use serde_json::{Value, json};
+
+use crate::header;
+use crate::table::{Style, Table, UnknownColumn};
+
+/// Tables of a run's misses.
+pub struct Report<'a> {
+    /// Facts on the recording.
+    pub manifest: &'a Manifest,
+    /// The models; none if the misses were not found by models.
+    pub geometries: &'a [Geometry],
+    /// What the recorder counted.
+    pub counts: &'a Value,
+    /// What was seen, kept and lost.
+    pub account: &'a Account,
+    /// The tables, each with its name.
+    pub tables: Vec<(&'static str, Table)>,
+}
+
+impl Report<'_> {
+    /// Adds the intervals of estimates, if the misses are samples; sorts the tables by column `sort`, and keeps `rows` of
+    /// each (0: all). The table `geometries` is never shortened: geometries are few, and each is asked for by name.
+    ///
+    /// # Errors
+    /// A table has no such column.
+    pub fn arrange(&mut self, sort: Option<&str>, rows: usize) -> Result<(), UnknownColumn> {
+        let period = self.counts["period"].as_f64().filter(|p| *p >= 1.0).unwrap_or(1.0);
+        let sampled = self.is_sampled();
+        for (name, table) in &mut self.tables {
+            if sampled {
+                super::add_intervals(table, period);
+            }
+            if let Some(key) = sort {
+                table.sort_by(key)?;
+            }
+            if rows > 0 && *name != "geometries" {
+                table.limit(rows);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if no table has a row.
+    pub fn is_empty(&self) -> bool {
+        self.tables.iter().all(|(_, table)| table.rows.is_empty())
+    }
+
+    fn is_sampled(&self) -> bool {
+        self.counts["method"] == "sampled"
+    }
+
+    /// All of it as JSON.
+    pub fn to_json(&self) -> Value {
+        let sampled = self.is_sampled();
+        let source = match self.geometries.is_empty() {
+            true if sampled => "samples",
+            true => "bus",
+            false => "model",
+        };
+        let heads = self.geometries.iter().map(|g| json!({"name": g.name, "source": g.source}));
+        let mut value = json!({"command": self.manifest.command, "geometries": heads.collect::<Vec<_>>(),
+            "source": source, "complete": !sampled});
+        if sampled {
+            value["sampling"] = self.counts.clone();
+        }
+        for (name, table) in &self.tables {
+            value[*name] = table.to_json();
+        }
+        value["stopped"] = json!(self.manifest.stopped);
+        value["account"] = json!(self.account);
+        value
+    }
+
+    /// All of it as text.
+    pub fn to_text(&self, style: Style) -> String {
+        let mut text = self.manifest.command.join(" ");
+        if let Some(why) = &self.manifest.stopped {
+            text += &style.alert(&format!("\nrecording ended early: {}", units::printable(why)));
+        }
+        text += &if self.is_sampled() {
+            let n = self.counts["samples"].as_u64().unwrap_or(0);
+            let events = self.counts["events"].as_array().into_iter().flatten();
+            let events: Vec<&str> = events.filter_map(|e| e["event"].as_str()).collect();
+            format!(
+                "\nsampled, not complete: estimates from {} samples of {}, with 95 % intervals\n\n",
+                units::grouped(n),
+                events.join(", ")
+            )
+        } else if self.geometries.is_empty() {
+            "\nevery walk after a miss of the machine's own TLB, off the memory bus\n\n".to_owned()
+        } else {
+            let names: Vec<&str> = self.geometries.iter().map(|g| g.name.as_str()).collect();
+            format!("\nevery miss of the last level, by models: {}\n\n", names.join(", "))
+        };
+        let several = self.tables.len() > 1;
+        for (name, table) in &self.tables {
+            if several {
+                text += &format!("{}\n", style.bold(name));
+            }
+            text += &format!("{}\n", table.to_text(style).trim_end());
+            if several {
+                text.push('\n');
+            }
+        }
+        if !several {
+            text.push('\n');
+        }
+        text + &header::account_text(Some(self.account), style)
+    }
+}
