@@ -26,6 +26,7 @@
 //! | [`shape`] | the type of a record's bytes; shown as text or JSON |
 //! | [`actions`] | further effects of a hit: variables, counts, histograms; hits that are skipped |
 //! | [`tally`] | counts by keys and histograms: their definition and their values |
+//! | [`summary`] | counts of hits, records and losses in words |
 //! | [`stream`] | `streams/probe/`: records and their description, written and read; takes any bytes |
 //!
 //! A record is made in one piece: reserved in the ring, filled by the segments, submitted. If a segment fails (a bad
@@ -48,6 +49,7 @@ pub mod session;
 pub mod shape;
 pub mod splice;
 pub mod stream;
+pub mod summary;
 pub mod tally;
 
 impl From<kprism_btf::Error> for Error {

@@ -38,6 +38,24 @@ pub struct Description {
     pub variables: Vec<(String, i64)>,
 }
 
+impl Description {
+    /// A probe's place and its counts by keys, if it has some.
+    pub fn tallied(&self, number: usize) -> Option<(&str, &Tally, &Totals)> {
+        let probe = self.probes.get(number)?;
+        Some((&probe.place, probe.tally.as_ref()?, self.totals.get(number)?.as_ref()?))
+    }
+
+    /// The same of all probes that have some.
+    pub fn all_tallied(&self) -> impl Iterator<Item = (&str, &Tally, &Totals)> + Clone {
+        (0..self.probes.len()).filter_map(|number| self.tallied(number))
+    }
+
+    /// Returns true if any probe counted a hit by keys.
+    pub fn has_counted(&self) -> bool {
+        self.all_tallied().any(|(_, _, totals)| totals.rows.iter().any(|row| row.count > 0))
+    }
+}
+
 /// A probe and its record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {

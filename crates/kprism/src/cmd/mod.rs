@@ -26,8 +26,6 @@ mod lab;
 mod list;
 mod list_events;
 mod probe;
-mod probe_counts;
-mod probe_trace;
 mod record;
 mod report;
 pub mod script;

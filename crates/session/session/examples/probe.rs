@@ -16,7 +16,7 @@ fn main() -> Result<()> {
     };
     let program = probes.compile(&[], &[], &progress)?;
     let recorded = record(program, &Settings { command, ..Settings::default() }, &progress)?;
-    Loaded::open(&recorded.run)?.each(recorded.run.dir(), |hit, values| {
+    Loaded::open(&recorded.run)?.each(|hit, values| {
         println!("{} {values:?}", hit.pid);
         Ok(true)
     })?;

@@ -10,7 +10,7 @@ use kprism_store::{Instrument, Manifest, Run};
 
 use crate::cover::{self, Loaded, Options, Part};
 use crate::progress::Progress;
-use crate::{boot, durations, flow, flow_durations, held, tlb};
+use crate::{boot, durations, flow, flow_durations, held, probe, tlb};
 
 /// A run, opened. Results are read, or decoded first, when they are asked for.
 #[derive(Debug)]
@@ -90,6 +90,14 @@ impl Session {
     pub fn tlb(&self) -> Result<tlb::Loaded> {
         self.need(Instrument::Tlb)?;
         tlb::Loaded::open(&self.run)
+    }
+
+    /// The records of probes, and what they counted.
+    ///
+    /// # Errors
+    /// The run holds none, or they cannot be read.
+    pub fn probe(&self) -> Result<probe::Loaded> {
+        probe::Loaded::open(&self.run)
     }
 
     fn need(&self, instrument: Instrument) -> Result<()> {

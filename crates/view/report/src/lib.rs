@@ -18,6 +18,8 @@
 //! | pprof's profile | [`pprof`] | pprof, and tools that read its files |
 //! | size and resolution of a trace by packet settings | [`cost`] | choosing settings |
 //! | coverage: tables, annotated source, differences | [`cover`] | terminals, scripts |
+//! | records and counts of probes | [`probe`] | terminals, scripts |
+//! | TLB misses | [`tlb`] | terminals, scripts |
 //! | one HTML file: sunburst, flame graph, tables | [`html`] | browsers, without a network |
 //!
 //! All views are in one crate because they are pure functions of the same rows, so they cannot disagree. Names come
@@ -37,6 +39,7 @@ pub mod impact;
 pub mod perfetto;
 mod poisson;
 pub mod pprof;
+pub mod probe;
 pub mod rows;
 pub mod table;
 pub mod tables;

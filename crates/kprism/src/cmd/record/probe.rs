@@ -248,11 +248,11 @@ fn in_guest(args: &Args, program: &Compiled, progress: &Progress, out: &mut dyn 
 fn told(description: &Description, last: Option<u32>) -> Vec<String> {
     let mut lines = Vec::new();
     for (probe, counts) in description.probes.iter().zip(&description.counts) {
-        let mut said = crate::cmd::probe_counts::counted(probe, counts).into_iter();
+        let mut said = kprism_probe::summary::counted(probe, counts).into_iter();
         lines.extend(said.next().map(|first| format!("{}: {first}", probe.place)));
         lines.extend(said);
     }
-    lines.extend(crate::cmd::probe_counts::sums(&description.probes, &description.counts));
+    lines.extend(kprism_probe::summary::sums(&description.probes, &description.counts));
     lines.extend(last.map(|last| format!("of all records the last {last} are kept")));
     let variables = description.variables.iter().map(|(name, value)| format!("${name} = {value}"));
     lines.extend(variables);

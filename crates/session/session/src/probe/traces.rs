@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records of probes as trace files of others: CTF's folder, GDB's file.
+//! Records of probes as trace files of other tools: a folder of CTF, a file of GDB.
 
 use std::fs;
 use std::path::Path;
@@ -13,14 +13,15 @@ use kprism_probe::stream::{Description, Hit, Probe};
 use kprism_rsp::buffer::{Buffer, Frame};
 use kprism_rsp::define::{Action, Definitions, Key, Kind, Tracepoint};
 use kprism_rsp::hex;
-use kprism_store::Run;
 
-use crate::exit::Outcome;
-use kprism_session::Progress;
-use kprism_session::probe::Loaded;
+use super::Loaded;
+use crate::progress::Progress;
 
-/// Writes a folder for CTF's readers.
-pub fn ctf(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Result<Outcome> {
+/// Writes the records as a folder for readers of CTF. Returns their number.
+///
+/// # Errors
+/// The folder is not empty or cannot be written, or as [`Loaded::each`].
+pub fn ctf(loaded: &Loaded, path: &Path) -> Result<u64> {
     let name = |path: &Path| path.display().to_string();
     fs::create_dir_all(path).with_context(|| name(path))?;
     if fs::read_dir(path).with_context(|| name(path))?.next().is_some() {
@@ -29,7 +30,7 @@ pub fn ctf(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Resu
     let probes = &&loaded.description.probes;
     let mut streams = Streams::default();
     let mut records = 0_u64;
-    loaded.each(run.dir(), |hit, values| {
+    loaded.each(|hit, values| {
         let values: Vec<_> = values.into_iter().map(|(_, value)| value.ok()).collect();
         let Hit { probe, cpu, time_ns, pid, tid, .. } = *hit;
         let event = Event { probe, cpu, time_ns, pid, tid, values: &values };
@@ -45,13 +46,15 @@ pub fn ctf(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Resu
     for (cpu, bytes) in streams.files() {
         write(&format!("cpu_{cpu}"), &bytes)?;
     }
-    progress.say(&format!("wrote {}; see: babeltrace2 {}", path.display(), path.display()));
-    loaded.whole(run)?;
-    Ok(if records == 0 { Outcome::NothingMatched } else { Outcome::Done })
+    Ok(records)
 }
 
-/// Writes a trace file for GDB.
-pub fn gdb(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Result<Outcome> {
+/// Writes the records as a trace file for GDB. Returns the number of its frames. `progress` is told where files were
+/// loaded, and what GDB has to be told of that.
+///
+/// # Errors
+/// The records were not made for GDB, the file cannot be written, or as [`Loaded::each`].
+pub fn gdb(loaded: &Loaded, path: &Path, progress: &Progress) -> Result<u64> {
     let Description { probes, .. } = &loaded.description;
     if probes.iter().all(|probe| probe.gdb.is_none()) {
         bail!("{}: GDB needs registers and memory: record with --for-gdb", path.display());
@@ -59,7 +62,7 @@ pub fn gdb(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Resu
     let mut buffer = Buffer::new(usize::MAX, false);
     // How far from where it is linked each probe's file was loaded.
     let mut slides: Vec<Vec<u64>> = vec![Vec::new(); probes.len()];
-    loaded.each(run.dir(), |hit, _| {
+    loaded.each(|hit, _| {
         let number = usize::from(hit.probe);
         let (probe, slides) = (&probes[number], &mut slides[number]);
         let Some(kept) = &probe.gdb else { return Ok(true) };
@@ -104,9 +107,7 @@ pub fn gdb(run: &Run, loaded: &Loaded, path: &Path, progress: &Progress) -> Resu
     let status = format!("T0;tstop::0;tframes:{frames:x};tcreated:{frames:x}");
     let description = tfile::Description { definitions: &definitions, buffer: &buffer };
     fs::write(path, description.bytes(&status)).with_context(|| path.display().to_string())?;
-    progress.say(&format!("wrote {}; in GDB: target tfile {}", path.display(), path.display()));
-    loaded.whole(run)?;
-    Ok(if frames == 0 { Outcome::NothingMatched } else { Outcome::Done })
+    Ok(frames as u64)
 }
 
 fn linked(probe: &Probe) -> u64 {

@@ -1,24 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Records of probes, read from a run.
 //!
-//! Input: `streams/probe/` of a run. Output: [`Loaded`], which gives each record with its values, the counts, the account.
+//! Input: `streams/probe/` of a run. Output: [`Loaded`], which gives each record with its values, the counts, the account;
+//! the records as columns of numbers and text ([`columns`]), as a folder of CTF ([`ctf`]), as a trace file of GDB ([`gdb`]).
 
-use std::path::Path;
+mod columns;
+mod traces;
 
 use anyhow::{Context, Result, bail};
 use kprism_image::symbols::Symbols;
 use kprism_probe::shape::Shape;
 use kprism_probe::stream::{Description, Hit, Item, VERSION, hits};
-use kprism_probe::tally::{Tally, Totals};
 use kprism_store::{Account, Instrument, Manifest, Run};
 use serde_json::Value;
 
 use crate::{flow, held, probe_account};
 
+pub use columns::{columns, names};
+pub use traces::{ctf, gdb};
+
 /// The probes of a run and their records.
 pub struct Loaded {
     /// The probes, their counts, and the variables at the end.
     pub description: Description,
+    run: Run,
     bytes: Vec<u8>,
     /// The kernel's functions, if stacks were collected.
     symbols: Option<Symbols>,
@@ -49,7 +54,7 @@ impl Loaded {
             false => None,
         };
         let bytes = flow::read(&folder.join("hits.bin"))?;
-        Ok(Self { description, bytes, symbols, tasks: Vec::new() })
+        Ok(Self { description, run: run.clone(), bytes, symbols, tasks: Vec::new() })
     }
 
     /// The account: hits seen, records kept and lost, values that could not be read.
@@ -67,7 +72,6 @@ impl Loaded {
     /// A record names a probe that does not exist, or `take` fails.
     pub fn each(
         &self,
-        path: &Path,
         mut take: impl FnMut(&Hit<'_>, Vec<(&str, Result<Value, &'static str>)>) -> Result<bool>,
     ) -> Result<()> {
         for hit in hits(&self.bytes) {
@@ -76,7 +80,11 @@ impl Loaded {
                 continue;
             }
             let Some(probe) = self.description.probes.get(usize::from(hit.probe)) else {
-                bail!("{}: a record of probe {}, which probes.json does not have", path.display(), hit.probe);
+                bail!(
+                    "{}: a record of probe {}, which probes.json does not have",
+                    self.run.dir().display(),
+                    hit.probe
+                );
             };
             let values = probe.items.iter().enumerate();
             let value = |n, item: &Item| hit.value(n, item).map(|value| self.named(item, value));
@@ -94,10 +102,10 @@ impl Loaded {
     ///
     /// # Errors
     /// Names the place.
-    pub fn whole(&self, run: &Run) -> Result<()> {
+    pub fn whole(&self) -> Result<()> {
         match hits(&self.bytes).find_map(Result::err) {
             Some(damage) => Err(damage)
-                .with_context(|| run.dir().display().to_string())
+                .with_context(|| self.run.dir().display().to_string())
                 .context("the records end there; those before are shown"),
             None => Ok(()),
         }
@@ -124,23 +132,5 @@ impl Loaded {
             name.ends_with("_kp_probe") || name.starts_with("bpf_trampoline_")
         };
         named.skip_while(own).collect()
-    }
-}
-
-impl Loaded {
-    /// A probe's place and its counts by keys, if it has some.
-    pub fn tallied(&self, number: usize) -> Option<(&str, &Tally, &Totals)> {
-        let probe = self.description.probes.get(number)?;
-        Some((&probe.place, probe.tally.as_ref()?, self.description.totals.get(number)?.as_ref()?))
-    }
-
-    /// The same of all probes that have some.
-    pub fn all_tallied(&self) -> impl Iterator<Item = (&str, &Tally, &Totals)> + Clone {
-        (0..self.description.probes.len()).filter_map(|number| self.tallied(number))
-    }
-
-    /// True if any probe counted a hit by keys.
-    pub fn has_counted(&self) -> bool {
-        self.all_tallied().any(|(_, _, totals)| totals.rows.iter().any(|row| row.count > 0))
     }
 }
