@@ -20,7 +20,6 @@ mod exit;
 mod given;
 mod plain;
 mod progress;
-mod text;
 
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;

@@ -49,7 +49,8 @@ impl Terminal {
             Update::LongStep(text) => self.begin(text, Level::Normal),
             Update::Detail(text) => self.detail(text),
             Update::Amount { text, done, total } => self.amount(text, done, total),
-            Update::Say(text) => self.say(text),
+            Update::Say(_) if self.level == Level::Quiet => {}
+            Update::Say(text) | Update::Error(text) => self.say(text),
             Update::Clear => self.clear(),
         }
     }
@@ -98,9 +99,6 @@ impl Terminal {
     }
 
     fn say(&self, text: &str) {
-        if self.level == Level::Quiet {
-            return;
-        }
         let text = plain(text);
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{text}")),

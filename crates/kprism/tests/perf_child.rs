@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! perf as a child of `kprism record`: the real perf, with an event that every kernel has. The module is taken as it is, since
-//! a program's unit tests cannot say that they were not run.
-
-#[allow(dead_code, reason = "signals of the user are the program's")]
-#[path = "../src/cmd/record/driver.rs"]
-mod driver;
+//! perf as a child of `kprism record`: the real perf, with an event that every kernel has.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -12,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use driver::{Ended, Request, run, start};
+use kprism_record::flow::perf::{Ended, Request, run, start};
 use kprism_test::{PERF, needs, test};
 
 const PERF_PROGRAM: &str = "perf";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Options of the guest and of a job.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -141,6 +142,14 @@ impl Share {
             }
             _ => Self { host: text.into(), guest: "/share".into() },
         }
+    }
+}
+
+/// As [`Share::parse`] reads it.
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.host.display())?;
+        if self.guest == "/share" { Ok(()) } else { write!(f, ":{}", self.guest) }
     }
 }
 

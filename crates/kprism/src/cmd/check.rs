@@ -2,16 +2,11 @@
 //! `kprism check`: what this machine can do, and the remedy for the rest.
 
 use std::io::Write;
-use std::path::Path;
-use std::process::Command;
 
 use anyhow::Result;
-use serde::Serialize;
+use kprism_record::check::{State, machine};
 
-use super::check_plugins;
-use super::record::{self, Pmu, Rights};
 use crate::exit::Outcome;
-use crate::text::bytes;
 
 /// Options of `kprism check`.
 #[derive(Debug, clap::Args)]
@@ -21,52 +16,9 @@ pub struct Args {
     pub json: bool,
 }
 
-/// How one thing stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum State {
-    /// There.
-    Ok,
-    /// Not there, but only some jobs need it.
-    Optional,
-    /// Not there, and `kprism lab run` cannot do without.
-    Missing,
-}
-
-#[derive(Debug, Serialize)]
-struct Item {
-    name: &'static str,
-    state: State,
-    /// What was found.
-    found: String,
-    /// What to do about it; empty when nothing is to be done.
-    remedy: String,
-}
-
-impl Item {
-    fn new(name: &'static str, ok: bool, otherwise: State, found: impl Into<String>, remedy: &str) -> Self {
-        let state = if ok { State::Ok } else { otherwise };
-        Item { name, state, found: found.into(), remedy: if ok { String::new() } else { remedy.to_owned() } }
-    }
-}
-
 /// Looks and prints. Ends with 1 if something is missing that the lab needs.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
-    let items = [
-        cpus(),
-        qemu(),
-        plugin("observer plugin", State::Missing, check_plugins::observer()),
-        beside("guest agent", kprism_lab::find_agent()),
-        guest_kernel(),
-        disk(),
-        intel_pt(),
-        perf(),
-        function_tracer(),
-        bpf(),
-        plugin("user plugin", State::Optional, check_plugins::user()),
-        browser(),
-    ];
-    let items: Vec<Item> = items.into_iter().chain(killed_recording()).collect();
+    let items = machine();
     let missing = items.iter().any(|i| i.state == State::Missing);
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &items)?;
@@ -92,159 +44,4 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
         writeln!(out, "{verdict}")?;
     }
     Ok(if missing { Outcome::NothingMatched } else { Outcome::Done })
-}
-
-fn cpus() -> Item {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ")).map_or("", |x| x.1);
-    let ok = cfg!(target_arch = "x86_64");
-    Item::new("processor", ok, State::Missing, format!("{cpus} × {model}"), "kprism runs on x86-64 only")
-}
-
-fn qemu() -> Item {
-    const REMEDY: &str = "install qemu-system-x86 of bookworm-backports: scripts/setup.sh does it";
-    let output = Command::new(kprism_lab::qemu_program()).arg("--version").output();
-    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
-    let version = text.split_whitespace().skip_while(|w| *w != "version").nth(1).unwrap_or("none").to_owned();
-    let major: u32 = version.split('.').next().and_then(|m| m.parse().ok()).unwrap_or(0);
-    Item::new("QEMU", major >= 10, State::Missing, format!("{version} (10 or later is needed)"), REMEDY)
-}
-
-fn beside(name: &'static str, file: Result<std::path::PathBuf, kprism_lab::Error>) -> Item {
-    match file {
-        Ok(path) => Item::new(name, true, State::Missing, path.display().to_string(), ""),
-        Err(e) => Item::new(name, false, State::Missing, "not found", &e.to_string()),
-    }
-}
-
-fn plugin(name: &'static str, otherwise: State, tried: check_plugins::Tried) -> Item {
-    Item::new(name, tried.ok, otherwise, tried.found, &tried.remedy)
-}
-
-/// The kernel comes from the cache or from apt.
-fn guest_kernel() -> Item {
-    let cached =
-        cache_folder().map(|c| c.join("kernel")).is_some_and(|k| k.read_dir().is_ok_and(|d| d.count() > 0));
-    let known = Command::new("apt-cache").args(["pkgnames", "linux-image-6.12."]).output();
-    let known = known.is_ok_and(|o| o.status.success() && !o.stdout.is_empty());
-    let found = match (cached, known) {
-        (true, _) => "in the cache",
-        (false, true) => "apt can fetch it",
-        (false, false) => "neither in the cache nor known to apt",
-    };
-    const REMEDY: &str =
-        "add bookworm-backports to apt's sources (scripts/setup.sh does it), or use --kernel and --initrd";
-    Item::new("guest kernel", cached || known, State::Missing, found, REMEDY)
-}
-
-fn disk() -> Item {
-    const NEEDED: u64 = 2 << 30;
-    let Some(folder) = cache_folder() else {
-        return Item::new("cache folder", false, State::Missing, "none", "set HOME or XDG_CACHE_HOME");
-    };
-    // The folder itself may not be there yet.
-    let place = folder.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
-    let free = free_bytes(place);
-    let found = format!("{}, {} free", folder.display(), free.map_or_else(|| "unknown".into(), bytes));
-    let remedy = "a first run takes 2 GiB: free some, or set XDG_CACHE_HOME to a folder on a larger disk";
-    Item::new("cache folder", free.is_none_or(|f| f >= NEEDED), State::Missing, found, remedy)
-}
-
-fn cache_folder() -> Option<std::path::PathBuf> {
-    kprism_lab::cache::Cache::open().ok().map(|cache| cache.folder().to_owned())
-}
-
-fn free_bytes(place: &Path) -> Option<u64> {
-    use std::os::unix::ffi::OsStrExt as _;
-    let name = std::ffi::CString::new(place.as_os_str().as_bytes()).ok()?;
-    // SAFETY: an all-zero statvfs is a valid one to be filled in, and the name ends in NUL.
-    let (result, stat) = unsafe {
-        let mut stat: libc::statvfs = std::mem::zeroed();
-        (libc::statvfs(name.as_ptr(), &raw mut stat), stat)
-    };
-    (result == 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
-fn intel_pt() -> Item {
-    let pmu = Pmu::of_this_machine();
-    let found = pmu.as_ref().map_or_else(|| "no such PMU".to_owned(), Pmu::words);
-    let remedy =
-        "not needed: the lab makes the same packets in a guest; recordings of other machines can be imported";
-    Item::new("Intel PT hardware", pmu.is_some(), State::Optional, found, remedy)
-}
-
-/// What `kprism record flow` needs besides the PMU.
-fn perf() -> Item {
-    const NAME: &str = "perf";
-    let Some(perf) = record::find_perf() else {
-        let remedy = "only kprism record flow needs it: install linux-perf (linux-tools, perf)";
-        return Item::new(NAME, false, State::Optional, "not installed", remedy);
-    };
-    let found = perf.display().to_string();
-    match Rights::here(&perf).refusal(false, true) {
-        None => Item::new(NAME, true, State::Optional, found, ""),
-        Some(why) => {
-            let why = why.replace('\n', "; ");
-            Item::new(NAME, false, State::Optional, found, &format!("kprism record flow: {why}"))
-        }
-    }
-}
-
-/// What `kprism record func` needs on this machine.
-fn function_tracer() -> Item {
-    const NAME: &str = "function tracer";
-    // Whose calls makes no difference to what the kernel must have.
-    let settings = kprism_tracefs::Settings { scope: kprism_tracefs::Scope::All, ..Default::default() };
-    match kprism_tracefs::ready(&settings, &[]) {
-        Ok(tracefs) => {
-            let found = format!("function_graph in {}", tracefs.root().display());
-            Item::new(NAME, true, State::Optional, found, "")
-        }
-        Err(why) => {
-            let remedy = format!("kprism record func: {why}");
-            Item::new(NAME, false, State::Optional, "cannot be used", &remedy)
-        }
-    }
-}
-
-/// Puts back what a recording that was killed left in tracefs; nothing to tell if there was none.
-fn killed_recording() -> Option<Item> {
-    const NAME: &str = "killed recording";
-    match kprism_tracefs::undo_stale() {
-        Ok(None) => None,
-        Ok(Some(undone)) => {
-            let failed = undone.failed.join("; ");
-            Some(Item::new(NAME, failed.is_empty(), State::Optional, record::told(&undone), &failed))
-        }
-        Err(why) => {
-            Some(Item::new(NAME, false, State::Optional, "tracefs is as it left it", &why.to_string()))
-        }
-    }
-}
-
-/// What `kprism record func --aggregate` needs.
-fn bpf() -> Item {
-    let host = kprism_bpf::host::Host::here();
-    let found = format!("lockdown {}, {}", host.lockdown, if host.btf { "BTF" } else { "no BTF" });
-    let why = host.function_refusal().unwrap_or_else(|| {
-        "the kernel needs CONFIG_DEBUG_INFO_BTF=y: task switches are followed by its types".into()
-    });
-    let ok = host.function_refusal().is_none() && host.btf;
-    Item::new(
-        "BPF at functions",
-        ok,
-        State::Optional,
-        found,
-        &format!("kprism record func --aggregate: {why}"),
-    )
-}
-
-fn browser() -> Item {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    let there = std::env::split_paths(&path).flat_map(|d| names.map(|n| d.join(n))).find(|p| p.exists());
-    let found = there.as_ref().map_or_else(|| "none".to_owned(), |p| p.display().to_string());
-    let remedy = "only the tests of the HTML report need it: scripts/setup.sh test installs it";
-    Item::new("Chromium", there.is_some(), State::Optional, found, remedy)
 }

@@ -1,28 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism flow-cost`: the same command recorded over and over, each time with other packets. The lab's default
-//! pace makes every run the same instructions, which is checked; so what differs is the cost of the packets.
+//! `kprism flow-cost`: trace size against temporal resolution, over packet settings.
 
-use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
-use kprism_flow::cost::Cost;
-use kprism_lab::{Ended, Prepared};
-use kprism_profile::units::{duration, grouped};
+use anyhow::{Context, Result};
+use kprism_flow::cost::Setting;
+use kprism_profile::units::{duration, grouped, quoted};
+use kprism_record::flow_cost::{Recorded, Settings, all_values, record};
 use kprism_report::cost::page::{self, About};
-use kprism_report::cost::{self, Setting, Sweep};
-use kprism_report::{Style, Table};
+use kprism_report::{Style, Table, cost};
+use kprism_session::Progress;
+use kprism_session::cost::measure;
 use kprism_store::Run;
 use serde_json::json;
 
-use super::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
+use super::guest_args::{GuestArgs, PlaceArgs, cyc, mtc, psb};
+use super::lab;
 use super::report::{print_json, wants_color};
 use crate::exit::{self, Outcome};
-use crate::text::quoted;
-use kprism_session::Progress;
-use kprism_session::cost::measure;
 
 pub const HELP: &str = "\
 Each setting is one recording of the same instructions; TRF is over all of them.
@@ -57,13 +54,13 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_values = ["cyc", "mtc", "psb"])]
     sweep: Vec<Varied>,
     /// CYC thresholds in cycles (0 or powers of two up to 16384), and `off`; all if not given
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lab::cyc)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cyc)]
     cyc: Vec<String>,
     /// MTC periods as powers of two of crystal ticks (0 to 15), and `off`; all if not given
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lab::mtc)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = mtc)]
     mtc: Vec<String>,
     /// PSB periods in bytes; 2 KiB to 64 MiB if not given
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lab::psb())]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = psb())]
     psb: Vec<u64>,
     /// Keep the recordings, as runs in this folder
     #[arg(long, value_name = "DIR")]
@@ -85,72 +82,30 @@ enum Varied {
     Psb,
 }
 
-/// PSB period where it is not varied: what perf asks for.
-const PSB: u64 = 16 << 10;
-
-/// One sweep to come: the values, and the packets they mean.
-type Planned = (Setting, Vec<(Option<u64>, Packets)>);
-
-/// One recording's packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Packets {
-    cyc: Option<u64>,
-    mtc: Option<u64>,
-    psb: u64,
-}
-
-impl Packets {
-    fn args(self, user_only: bool) -> PacketArgs {
-        let word = |n: Option<u64>| Some(n.map_or_else(|| "off".to_owned(), |n| n.to_string()));
-        PacketArgs { psb: Some(self.psb), mtc: word(self.mtc), cyc: word(self.cyc), user_only, retc: None }
-    }
-
-    /// Names the recording, and its folder if it is kept.
-    fn name(self) -> String {
-        let word = |n: Option<u64>| n.map_or_else(|| "off".to_owned(), |n| n.to_string());
-        format!("cyc-{}-mtc-{}-psb-{}", word(self.cyc), word(self.mtc), self.psb)
-    }
-}
-
 impl Args {
-    /// What is to be recorded.
-    fn plan(&self) -> Vec<Planned> {
-        let none = Packets { cyc: None, mtc: None, psb: PSB };
-        let listed = |words: &[String], all: &mut dyn Iterator<Item = u64>| -> Vec<Option<u64>> {
-            if words.is_empty() {
-                return all.map(Some).chain([None]).collect();
-            }
+    /// As the library takes them.
+    fn settings(&self) -> Settings {
+        let values = |setting: Setting, words: &[String]| -> Vec<Option<u64>> {
             let number = |word: &String| if word == "on" { Some(0) } else { word.parse().ok() };
-            words.iter().map(number).collect()
+            match words.is_empty() {
+                true => all_values(setting),
+                false => words.iter().map(number).collect(),
+            }
         };
         let sweep = |varied: &Varied| match varied {
-            Varied::Cyc => {
-                let values = listed(&self.cyc, &mut [0].into_iter().chain((0..=14).map(|n| 1 << n)));
-                (Setting::Cyc, values.into_iter().map(|v| (v, Packets { cyc: v, ..none })).collect())
-            }
-            Varied::Mtc => {
-                let values = listed(&self.mtc, &mut (0..=15));
-                (Setting::Mtc, values.into_iter().map(|v| (v, Packets { mtc: v, ..none })).collect())
-            }
-            Varied::Psb => {
-                let all = (0..=15).map(|n| 2048 << n).collect();
-                let values = if self.psb.is_empty() { all } else { self.psb.clone() };
-                (Setting::Psb, values.into_iter().map(|v| (Some(v), Packets { psb: v, ..none })).collect())
-            }
+            Varied::Cyc => (Setting::Cyc, values(Setting::Cyc, &self.cyc)),
+            Varied::Mtc => (Setting::Mtc, values(Setting::Mtc, &self.mtc)),
+            Varied::Psb if self.psb.is_empty() => (Setting::Psb, all_values(Setting::Psb)),
+            Varied::Psb => (Setting::Psb, self.psb.iter().copied().map(Some).collect()),
         };
-        self.sweep.iter().map(sweep).collect()
-    }
-}
-
-/// Every recording once: sweeps have some in common.
-fn distinct(plan: &[Planned]) -> Vec<Packets> {
-    let mut settings = Vec::new();
-    for &(_, packets) in plan.iter().flat_map(|(_, steps)| steps) {
-        if !settings.contains(&packets) {
-            settings.push(packets);
+        Settings {
+            job: self.place.job(&self.command),
+            guest: self.guest.options(),
+            user_only: self.user,
+            keep: self.keep.clone(),
+            plan: self.sweep.iter().map(sweep).collect(),
         }
     }
-    settings
 }
 
 /// Records and shows.
@@ -165,150 +120,31 @@ pub fn run(
         return show_runs(args, style, progress, out);
     }
     kprism_lab::interrupt::catch_signals();
-    let recorder = match Recorder::new(args, progress) {
-        Err(error) => return lab::interrupted(error),
-        Ok(recorder) => recorder,
-    };
-    match recorder.sweeps(args) {
-        Ok(Some(sweeps)) => {
-            progress.clear();
-            show_sweeps(args, &recorder, &sweeps, style, out)
-        }
+    match record(&args.settings(), progress) {
+        Ok(Some(recorded)) => show_sweeps(args, &recorded, style, progress, out),
         Ok(None) => Ok(Outcome::Code(exit::INTERRUPTED)),
         Err(error) => lab::interrupted(error),
     }
 }
 
-/// A guest ready to run the command again and again.
-struct Recorder<'a> {
-    args: &'a Args,
-    prepared: Prepared,
-    progress: &'a Progress,
-}
-
-impl<'a> Recorder<'a> {
-    fn new(args: &'a Args, progress: &'a Progress) -> Result<Self> {
-        ensure!(!args.guest.is_fast(), "--fast: no run is like another, so packets cannot be compared");
-        kprism_lab::find_observer()?;
-        Ok(Self { args, prepared: lab::prepared(&args.guest, progress)?, progress })
-    }
-
-    /// All recordings, each once. `None` after Ctrl-C.
-    fn sweeps(&self, args: &Args) -> Result<Option<Vec<Sweep>>> {
-        let plan = args.plan();
-        let settings = distinct(&plan);
-        let scratch = Scratch::new(args.keep.as_deref())?;
-        let mut costs: HashMap<Packets, Cost> = HashMap::new();
-        for (i, &packets) in settings.iter().enumerate() {
-            self.progress.step(&format!("recording {} of {}: {}", i + 1, settings.len(), packets.name()));
-            let Some(cost) = self.record(packets, &scratch.folder.join(packets.name()))? else {
-                return Ok(None);
-            };
-            if let Some(first) = costs.get(&settings[0])
-                && (first.instructions, first.duration_ns) != (cost.instructions, cost.duration_ns)
-            {
-                bail!(
-                    "{} recorded {} instructions in {}, {} recorded {} in {}: they cannot be compared",
-                    settings[0].name(),
-                    grouped(first.instructions),
-                    duration(first.duration_ns),
-                    packets.name(),
-                    grouped(cost.instructions),
-                    duration(cost.duration_ns)
-                );
-            }
-            costs.insert(packets, cost);
-        }
-        let sweep = |(setting, steps): Planned| Sweep {
-            setting,
-            steps: steps
-                .into_iter()
-                .map(|(value, packets)| {
-                    let name = value.map_or_else(|| "off".to_owned(), |v| v.to_string());
-                    (value, Cost { name, ..costs[&packets].clone() })
-                })
-                .collect(),
-        };
-        Ok(Some(plan.into_iter().map(sweep).collect()))
-    }
-
-    fn record(&self, packets: Packets, folder: &Path) -> Result<Option<Cost>> {
-        let Args { command, place, guest, user, keep, .. } = self.args;
-        let args = RunArgs::recording(command, folder.to_owned(), (place, guest), packets.args(*user));
-        let (run, ran) = lab::record(
-            &args,
-            &args.job(),
-            args.observer(&self.prepared)?.as_ref(),
-            &self.prepared,
-            &mut |_| {},
-        )?;
-        match &ran.ended {
-            Ended::Interrupted => return Ok(None),
-            Ended::Normal if ran.exit_code == Some(0) => {}
-            Ended::Normal => {
-                let said = fs::read_to_string(run.stderr()).unwrap_or_default();
-                bail!("the command failed with exit code {}\n{said}", ran.exit_code.unwrap_or_default());
-            }
-            _ => {
-                lab::complain(&ran, self.progress);
-                bail!("{}: the command did not come to its end", packets.name());
-            }
-        }
-        let cost = measure(&run, packets.name())?;
-        if keep.is_none() {
-            fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
-        }
-        Ok(Some(cost))
-    }
-}
-
-/// The folder of the recordings; removed on drop unless they are to be kept.
-struct Scratch {
-    folder: PathBuf,
-    temporary: bool,
-}
-
-impl Scratch {
-    fn new(keep: Option<&Path>) -> Result<Self> {
-        let folder = match keep {
-            Some(folder) => folder.to_owned(),
-            // A name that nobody can have taken before.
-            None => tempfile::Builder::new().prefix("kprism-flow-cost.").tempdir()?.keep(),
-        };
-        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        Ok(Self { folder, temporary: keep.is_none() })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if self.temporary {
-            // What is left of it is in the way of nobody.
-            let _ = fs::remove_dir_all(&self.folder);
-        }
-    }
-}
-
 fn show_sweeps(
     args: &Args,
-    recorder: &Recorder<'_>,
-    sweeps: &[Sweep],
+    recorded: &Recorded,
     style: Style,
+    progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let about = About {
-        command: quoted(&args.command),
-        kernel: recorder.prepared.kernel().release.clone(),
-        user_only: args.user,
-    };
+    let sweeps = &recorded.sweeps;
+    let about =
+        About { command: quoted(&args.command), kernel: recorded.kernel.clone(), user_only: args.user };
     let Some((_, any)) = sweeps.iter().flat_map(|s| &s.steps).next() else {
         return Ok(Outcome::NothingMatched);
     };
     let all = cost::sweeps_for_programs(sweeps);
     if let Some(file) = &args.output {
-        write(file, &page::render(&about, sweeps)?, recorder.progress)?;
+        write(file, &page::render(&about, sweeps)?, progress)?;
     }
-    write_csv(args, &all, recorder.progress)?;
+    write_csv(args, &all, progress)?;
     if args.json {
         let value = json!({
             "run": {
@@ -320,7 +156,7 @@ fn show_sweeps(
         print_json(&value, out)?;
         return Ok(Outcome::Done);
     }
-    let recordings = match distinct(&args.plan()).len() {
+    let recordings = match recorded.recordings {
         1 => String::new(),
         n => format!(", the same in all {n} recordings"),
     };

@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism lab gcov-kernel`: a kernel with gcov built, booted, loaded with a command, and its counters recorded.
-//!
-//! The guest stops right before the command and right after it, and the counters are read from its memory: what is shown
-//! is their difference, so that nothing has to be cleared and the boot stays in the run, and nothing of it is of the
-//! reading. With `--in-place` the guest's agent reads debugfs, as on a machine, and what that adds is taken out.
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Result, bail};
-use kprism_lab::gcov_kernel::{BuildOptions, Counting, GcovKernel};
-use kprism_lab::{Counters, Ended, Job, ObserverOptions, Options, Pace, Prepared, Share};
-use kprism_store::{Kernel, Manifest, Run, RunKind};
-use serde_json::json;
-
-use super::lab::{PlaceArgs, complain, reason, show};
-use crate::exit::{self, Outcome};
+use anyhow::Result;
+use kprism_lab::{Ended, Options, Pace};
+use kprism_record::gcov_kernel::{Build, Counts, DEBUG_INFO, Reading, Settings, prepare, record, suits};
 use kprism_session::Progress;
-use kprism_session::flow;
+
+use super::guest_args::PlaceArgs;
+use super::lab::{self, Output};
+use crate::exit::Outcome;
 
 /// Help that follows the options.
 pub const HELP: &str = "\
@@ -110,126 +103,58 @@ pub struct Args {
     pub refresh: bool,
 }
 
-/// What `--debug-info` adds to the configuration.
-const DEBUG_INFO: &str = "CONFIG_DEBUG_INFO_DWARF5=y";
+impl Args {
+    /// As the library takes them.
+    fn settings(&self) -> Settings {
+        let mut config = self.config.clone();
+        config.extend((self.debug_info || self.flow).then(|| DEBUG_INFO.to_owned()));
+        let counting = match (&self.profile_use, self.uncounted) {
+            (Some(profile), _) => Counts::Used(profile.clone()),
+            (None, true) => Counts::Off,
+            (None, false) => Counts::On,
+        };
+        Settings {
+            output: self.output.clone(),
+            job: self.place.job(&self.command),
+            guest: Options {
+                smp: self.smp,
+                mem_mib: self.mem,
+                append: self.append.clone(),
+                modules: self.module.clone(),
+                packages: self.package.clone(),
+                pace: if self.fast { Pace::Fast } else { Pace::Exact },
+                refresh: self.refresh,
+                ..Options::default()
+            },
+            build: Build { config, only: self.only.clone(), jobs: self.jobs, counting },
+            reading: if self.in_place { Reading::InGuest } else { Reading::OfMemory },
+            flow: self.flow,
+        }
+    }
+}
 
 /// Builds, boots, runs, records, reports.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     kprism_lab::interrupt::catch_signals();
-    record(args, progress, out).or_else(super::lab::interrupted)
+    record_and_report(args, progress, out).or_else(lab::interrupted)
 }
 
-fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let mut config = args.config.clone();
-    config.extend((args.debug_info || args.flow).then(|| DEBUG_INFO.to_owned()));
-    let counting = match (&args.profile_use, args.uncounted) {
-        (Some(profile), _) => Counting::Used(profile.clone()),
-        (None, true) => Counting::Off,
-        (None, false) => Counting::On,
-    };
-    if counting != Counting::On && (args.empty || !args.command.is_empty()) {
-        bail!("this kernel has no counters: leave CMD away, and run it with `kprism lab run --kernel`");
+fn record_and_report(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    let settings = args.settings();
+    let records = args.empty || !args.command.is_empty();
+    if records {
+        suits(&settings)?;
     }
-    let build = BuildOptions { config, only: args.only.clone(), jobs: args.jobs, counting };
-    let kernel = GcovKernel::find(&build, args.refresh, &mut |p| show(progress, p))?;
-    let plugin = args.flow.then(kprism_lab::find_observer).transpose()?;
-    let observer = plugin.map(|plugin| ObserverOptions { plugin, arguments: Vec::new() });
-    let prepared = kprism_lab::prepare(&options(args, &kernel), &mut |p| show(progress, p))?;
-    progress.clear();
-    if args.command.is_empty() && !args.empty {
-        let (folder, image) = (kernel.folder.display(), kernel.image.display());
-        progress.say(&format!("ready: {} in {folder}, {image}", prepared.kernel().release));
+    let ready = prepare(&settings, progress)?;
+    if !records {
+        let (folder, image) = (ready.kernel.folder.display(), ready.kernel.image.display());
+        progress.say(&format!("ready: {} in {folder}, {image}", ready.prepared.kernel().release));
         return Ok(Outcome::Done);
     }
-    let job = job(args);
-    let run = Run::create(&args.output)?;
-    let mut manifest = manifest(args, &kernel, &prepared);
-    run.write_manifest(&manifest)?;
-    progress.step("running the command");
-    let ran = kprism_lab::run(&prepared, &job, run.dir(), observer.as_ref(), &mut |p| match p {
-        kprism_lab::Progress::Stdout(bytes) => {
-            progress.clear();
-            // Nobody may be reading any more; what is recorded stays of use.
-            let _ = out.write_all(bytes).and_then(|()| out.flush());
-        }
-        kprism_lab::Progress::Stderr(bytes) => {
-            progress.clear();
-            let _ = std::io::stderr().write_all(bytes);
-        }
-        other => show(progress, other),
-    })?;
-    progress.clear();
-    manifest.exit_code = ran.exit_code.map(i32::from);
-    manifest.instruments = vec![kprism_store::Instrument::Cover];
-    manifest.stopped = reason(&ran.ended);
-    run.write_manifest(&manifest)?;
-    complain(&ran, progress);
-    if ran.ended != Ended::Normal {
-        return Ok(Outcome::Code(match ran.ended {
-            Ended::Timeout => exit::TIMED_OUT,
-            Ended::Interrupted => exit::INTERRUPTED,
-            _ => exit::LAB_FAILED,
-        }));
+    let mut output = Output::new(out, progress);
+    let (run, ran) = record(&settings, &ready, progress, &mut |p| output.pass(p))?;
+    if ran.ended == Ended::Normal {
+        super::cover::tell(run.dir(), args.show.as_deref(), progress, out)?;
     }
-    super::cover::tell(run.dir(), args.show.as_deref(), progress, out)?;
-    Ok(Outcome::Code(ran.exit_code.unwrap_or(exit::LAB_FAILED)))
-}
-
-fn options(args: &Args, kernel: &GcovKernel) -> Options {
-    // Modules of this kernel by their names; of others by their files.
-    let modules = args.module.iter().map(|name| match name.contains('/') || name.ends_with(".ko") {
-        true => name.clone(),
-        false => kernel.folder.join(format!("fs/{name}/{name}.ko")).display().to_string(),
-    });
-    Options {
-        smp: args.smp,
-        mem_mib: args.mem,
-        append: args.append.clone(),
-        kernel: Some(kernel.image.clone()),
-        modules: modules.collect(),
-        packages: args.package.clone(),
-        pace: if args.fast { Pace::Fast } else { Pace::Exact },
-        refresh: args.refresh,
-        ..Options::default()
-    }
-}
-
-fn job(args: &Args) -> Job {
-    Job {
-        env: args.place.env.clone(),
-        cwd: args.place.cwd.clone(),
-        before: args.place.before.clone(),
-        stdin: args.place.input(),
-        counters: match (args.in_place, args.fast) {
-            (true, _) => Counters::Read,
-            (false, true) => Counters::Stopped,
-            (false, false) => Counters::Held,
-        },
-        shares: args.place.share.iter().map(|text| Share::parse(text)).collect(),
-        timeout: args.place.timeout.map(Duration::from_secs),
-        ..Job::new(args.command.iter().cloned())
-    }
-}
-
-fn manifest(args: &Args, kernel: &GcovKernel, prepared: &Prepared) -> Manifest {
-    let mut manifest = Manifest::new(RunKind::Lab, args.smp);
-    manifest.command = args.command.clone();
-    let facts = prepared.kernel();
-    manifest.kernel = Some(Kernel { release: facts.release.clone(), build_id: facts.build_id.clone() });
-    manifest.created = flow::now();
-    manifest.stopped = Some("the recorder has not ended properly".into());
-    for (name, value) in [
-        ("instrument", json!("cover")),
-        ("build_dir", json!(kernel.folder.display().to_string())),
-        ("qemu", json!(prepared.qemu_version())),
-        ("kernel_command_line", json!(prepared.command_line())),
-        ("counters", json!(if args.in_place { "read in the guest" } else { "of the guest's memory" })),
-        ("pace", json!(if args.fast { "fast" } else { "exact" })),
-        ("mem_mib", json!(args.mem)),
-        ("module", json!(options(args, kernel).modules)),
-        ("before", json!(args.place.before)),
-    ] {
-        manifest.options.insert(name.to_owned(), value);
-    }
-    manifest
+    Ok(Outcome::Code(lab::code(&ran)))
 }

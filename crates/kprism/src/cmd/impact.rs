@@ -1,29 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism impact`: a command recorded by itself, then with each software tracer, and what the tracers added.
-//!
-//! The guest is deterministic, and the same for all recordings: the same packages and modules, the same
-//! preparations but for the tracer's own. So what differs is the tracer's doing; two more recordings without a
-//! tracer, one of them after other preparations, show how far that holds.
-
-mod record;
-mod tracers;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_profile::Filter;
+use kprism_profile::units::quoted;
+use kprism_record::guest::is_interrupt;
+use kprism_record::impact::tracers::{self, Tracer};
+use kprism_record::impact::{self as recorder, Recording, Settings};
 use kprism_report::diff::{Diff, Scale, Within};
-use kprism_report::impact::{self, Impact, Page};
+use kprism_report::header::Header;
+use kprism_report::impact::{self, Impact, Page, Side};
 use kprism_report::{Style, html};
+use kprism_session::Progress;
 
-use super::lab::{self, GuestArgs, PlaceArgs};
+use super::guest_args::{GuestArgs, PlaceArgs, assignment};
 use super::report::wants_color;
 use crate::exit::{self, Outcome};
-use crate::text;
-use kprism_session::Progress;
-use record::{Recorded, Recording};
-use tracers::Tracer;
 
 const HELP: &str = "\
 Tracers: function, function_graph, events, kprobes, perf, bpftrace, and with
@@ -46,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     tracer: Vec<String>,
     /// A tracer of your own: a shell command in the guest that switches it on (can be repeated)
-    #[arg(long, value_name = "NAME=COMMAND", value_parser = lab::assignment)]
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = assignment)]
     with: Vec<(String, String)>,
     /// LTTng too, with its kernel modules built for the guest's kernel in this folder
     #[arg(long, value_name = "FOLDER")]
@@ -72,10 +67,6 @@ pub struct Args {
     guest: GuestArgs,
 }
 
-/// Other preparations, which switch nothing on: more processes, other memory, another time.
-const OTHERWISE: &str =
-    "for i in 1 2 3; do ls -R /sys/kernel/tracing/events > /dev/null; done; sleep 0.1234567";
-
 /// Records and shows.
 pub fn run(
     args: &Args,
@@ -85,10 +76,8 @@ pub fn run(
 ) -> Result<Outcome> {
     kprism_lab::interrupt::catch_signals();
     match measure(args, progress) {
-        Err(error) => match error.downcast_ref::<kprism_lab::Error>() {
-            Some(kprism_lab::Error::Interrupted) => Ok(Outcome::Code(exit::INTERRUPTED)),
-            _ => Err(error),
-        },
+        Err(error) if is_interrupt(&error) => Ok(Outcome::Code(exit::INTERRUPTED)),
+        Err(error) => Err(error),
         Ok(page) => show(args, &page, Style { color: wants_color(color) }, progress, out),
     }
 }
@@ -123,10 +112,7 @@ fn chosen(args: &Args) -> Result<Vec<Tracer>> {
     }
     chosen.extend(known.iter().filter(|name| wanted(name)).filter_map(|name| tracers::find(name)));
     for (name, command) in &args.with {
-        let fits = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        let taken = ["bare", "again", "otherwise"].contains(&name.as_str());
-        if taken || name.starts_with('.') || !name.chars().all(fits) || chosen.iter().any(|t| t.name == *name)
-        {
+        if !recorder::is_name(name) || chosen.iter().any(|t| t.name == *name) {
             bail!(
                 "--with {name:?}: a recording's folder gets this name: it must be new, of letters, digits, _ - ."
             );
@@ -136,33 +122,34 @@ fn chosen(args: &Args) -> Result<Vec<Tracer>> {
     Ok(chosen)
 }
 
+/// As comparisons want it.
+fn side(recording: &Recording) -> Side<'_> {
+    Side { profile: &recording.profile, pid: recording.pid }
+}
+
 /// Records everything and compares.
 fn measure(args: &Args, progress: &Progress) -> Result<Page> {
-    let mut tracers: Vec<(Tracer, Option<String>)> = chosen(args)?.into_iter().map(|t| (t, None)).collect();
-    let guest = record::guest(args, &mut tracers, progress)?;
-    std::fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
-    let record = |name: &str, before: &str, after: &str| {
-        progress.long_step(&format!("recording: {name}"));
-        record::record(args, &guest, name, before, after, progress)
+    let settings = Settings {
+        output: args.output.clone(),
+        job: args.place.job(&args.command),
+        guest: args.guest.options(),
+        tracers: chosen(args)?,
+        lttng: args.lttng.clone(),
     };
-    // As many processes as a simple tracer's preparations take.
-    let nothing = Tracer::of_user("", ":").script();
-    let bare = needed("bare", record("bare", &nothing, "")?)?;
-    check_it_ran(args, bare.exit_code)?;
-    let again = needed("again", record("again", &nothing, "")?)?;
-    let otherwise = needed("otherwise", record("otherwise", OTHERWISE, "")?)?;
+    let series = recorder::begin(&settings, progress)?;
+    let bare = &series.bare;
     let compare = |recording: &Recording| {
-        let mut impact = Impact::new(bare.side(), recording.side());
+        let mut impact = Impact::new(side(bare), side(recording));
         if !args.syscall.is_empty() {
             impact.retain(&args.syscall);
         }
         impact
     };
     let mut results = Vec::new();
-    for (tracer, unavailable) in tracers {
+    for (tracer, unavailable) in &series.tracers {
         let recorded = match unavailable {
-            Some(reason) => Err(reason),
-            None => record(&tracer.name, &tracer.script(), &tracer.events)?,
+            Some(reason) => Err(reason.clone()),
+            None => series.record(tracer, progress)?,
         };
         if let Ok(Recording { exit_code, .. }) = &recorded
             && *exit_code != bare.exit_code
@@ -174,26 +161,26 @@ fn measure(args: &Args, progress: &Progress) -> Result<Page> {
         }
         if let (Some(file), Ok(traced)) = (&args.html, &recorded) {
             for syscall in &args.syscall {
-                sunbursts(file, syscall, &tracer.name, [&bare, traced], progress)?;
+                sunbursts(file, syscall, &tracer.name, [bare, traced], progress)?;
             }
         }
         results.push(impact::Tracer {
-            name: tracer.name,
-            about: tracer.about,
+            name: tracer.name.clone(),
+            about: tracer.about.clone(),
             events: recorded.as_ref().ok().and_then(|r| r.events.clone()),
             impact: recorded.as_ref().map(compare).map_err(Clone::clone),
         });
     }
-    let floor = compare(&otherwise);
+    let floor = compare(&series.otherwise);
     if !args.syscall.is_empty() && floor.syscalls.is_empty() {
-        let all = Impact::new(bare.side(), bare.side());
+        let all = Impact::new(side(bare), side(bare));
         let known: Vec<&str> = all.syscalls.iter().map(|c| c.name.as_str()).collect();
         bail!("the command makes no such system call; it makes: {}", known.join(", "));
     }
     Ok(Page {
-        command: text::quoted(&args.command),
-        kernel: bare.header.kernel.clone(),
-        same: again.profile == bare.profile,
+        command: quoted(&args.command),
+        kernel: Header::new(&bare.manifest, &bare.profile).kernel,
+        same: series.again.profile == bare.profile,
         floor,
         tracers: results,
         by_syscall: !args.syscall.is_empty(),
@@ -209,7 +196,7 @@ fn sunbursts(
     sides: [&Recording; 2],
     progress: &Progress,
 ) -> Result<()> {
-    let [Some(bare), Some(traced)] = sides.map(|r| impact::isolate(r.side(), syscall)) else { return Ok(()) };
+    let [Some(bare), Some(traced)] = sides.map(|r| impact::isolate(side(r), syscall)) else { return Ok(()) };
     // The first frame of what was isolated is the kernel's entry.
     let Some(entry) = bare.nodes.get(1).map(|n| bare.funcs[n.func as usize].name.clone()) else {
         return Ok(());
@@ -219,28 +206,11 @@ fn sunbursts(
     };
     let scale = diff.invocations.map_or(Scale::Sums, Scale::PerCall);
     let paths = ["bare".to_owned(), tracer.to_owned()];
-    let page =
-        html::render_diff(&diff, scale, sides.map(|r| &r.header), &paths, syscall).context("HTML page")?;
+    let headers = sides.map(|r| Header::new(&r.manifest, &r.profile));
+    let page = html::render_diff(&diff, scale, headers.each_ref(), &paths, syscall).context("HTML page")?;
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let file = file.with_file_name(format!("{stem}-{tracer}-{syscall}.html"));
     std::fs::write(&file, page).with_context(|| file.display().to_string())?;
     progress.say(&format!("wrote {}", file.display()));
     Ok(())
-}
-
-/// Refuses a command that could not even be started: there would be numbers, of the attempt.
-fn check_it_ran(args: &Args, exit_code: Option<u8>) -> Result<()> {
-    let (Some(126 | 127), [program, ..]) = (exit_code, &args.command[..]) else { return Ok(()) };
-    let path = args.output.join("bare").join("stderr");
-    let said = std::fs::read(&path).with_context(|| path.display().to_string())?;
-    let said = String::from_utf8_lossy(&said);
-    match said.lines().find(|line| line.starts_with(&format!("kprism: {program}: "))) {
-        Some(line) => bail!("{}", line.trim_start_matches("kprism: ")),
-        None => Ok(()),
-    }
-}
-
-/// A recording without which there is nothing to compare.
-fn needed(name: &str, recorded: Recorded) -> Result<Recording> {
-    recorded.map_err(|reason| anyhow::anyhow!("the recording without a tracer ({name}): {reason}"))
 }

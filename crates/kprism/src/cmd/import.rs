@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism import`: what other tools recorded becomes a run.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
-use kprism_import::logs::Stamp;
-use kprism_import::perfdata::{Search, mem, trace};
-use kprism_import::{CodeFile, ImportError, Source, detect, ftrace, read, write};
-use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
+use anyhow::Result;
+use kprism_record::import::{Recording, Settings, Source, import, look};
+use kprism_session::Progress;
 
 use crate::exit::Outcome;
 use crate::given::Given;
-use kprism_session::Progress;
-use kprism_session::boot;
-use kprism_session::durations;
-use kprism_session::flow;
-use kprism_session::tlb;
-use kprism_session::tlb_sampled;
 
 const AFTER_HELP: &str = "\
 PATH is told apart by what it holds:
@@ -76,48 +67,19 @@ pub struct Args {
 }
 
 impl Args {
-    /// What perf wrote on this machine.
-    pub fn of_perf_data(path: &Path, output: &Path) -> Self {
-        Args { path: path.to_owned(), output: output.to_owned(), ..Args::default() }
+    /// As the library takes them.
+    fn settings(&self) -> Settings {
+        Settings {
+            output: self.output.clone(),
+            code: self.code.clone(),
+            symfs: self.symfs.clone(),
+            kcore: self.kcore.clone(),
+            vmlinux: self.vmlinux.clone(),
+            kallsyms: self.kallsyms.clone(),
+            decode: !self.no_decode,
+            ..Settings::new(self.path.clone())
+        }
     }
-}
-
-/// Sixteen bytes that every stream of Intel PT has now and then, and nothing else (Intel SDM volume 3, PSB packet).
-const PSB: [u8; 16] = [0x02, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82];
-
-/// Refuses a file that no reader can make sense of, with a word on what it is: there is nothing, or nothing in it, or one
-/// piece of a recording.
-fn look(path: &Path) -> Result<()> {
-    let name = path.display();
-    let file = fs::metadata(path).with_context(|| name.to_string())?;
-    if !file.is_file() {
-        return Ok(());
-    }
-    if file.len() == 0 {
-        bail!("{name}: is empty: the recording left nothing in it");
-    }
-    let own = path.file_name().unwrap_or_default().to_string_lossy();
-    let of_one_cpu = own.starts_with("cpu") && own.ends_with(".raw") || own == "trace_pipe_raw";
-    if of_one_cpu {
-        bail!(
-            "{name}: pages of one CPU's ring buffer do not say what is in them: name the folder that holds it, with the \
-             formats beside it (events/, as in tracefs)"
-        );
-    }
-    Ok(())
-}
-
-/// Refuses a file that is taken for packets because it is nothing else, and holds none.
-fn holds_packets(path: &Path) -> Result<()> {
-    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
-    if bytes.windows(PSB.len()).any(|window| window == PSB) {
-        return Ok(());
-    }
-    bail!(
-        "{}: no recording that kprism knows: no packets of Intel PT (there is no PSB), no trace.dat, no text of ftrace, no \
-         perf.data; see: kprism import --help",
-        path.display()
-    )
 }
 
 /// What an import of ftrace's events honours; of samples; of packets with their code in the folder; of packets whose code
@@ -127,145 +89,25 @@ const SAMPLES: [&str; 4] = ["path", "output", "symfs", "kallsyms"];
 const PACKETS: [&str; 4] = ["path", "output", "code", "no_decode"];
 const SEARCHED: [&str; 8] = ["path", "output", "code", "symfs", "kcore", "vmlinux", "kallsyms", "no_decode"];
 
-/// Reads, writes the run, decodes it.
-pub fn run(args: &Args, given: &Given, progress: &Progress) -> Result<Outcome> {
-    look(&args.path)?;
-    if let Some(found) = ftrace::detect(&args.path)? {
-        given.only("events of ftrace", &EVENTS)?;
-        return import_ftrace(
-            args,
-            ftrace::stamp(&found),
-            |run| ftrace::copy(&found, args.kallsyms.as_deref(), &run.streams(), &run.symbols()),
-            progress,
-        );
+/// Refuses options that the import of this recording would ignore.
+fn honoured(recording: &Recording, given: &Given) -> Result<()> {
+    match recording {
+        Recording::Ftrace(_) => given.only("events of ftrace", &EVENTS),
+        Recording::Tracepoints => given.only("tracepoints of perf", &EVENTS),
+        Recording::Samples => given.only("sampled TLB misses", &SAMPLES),
+        Recording::Flow(Source::PerfData(_)) => given.only("a perf.data", &SEARCHED),
+        Recording::Flow(Source::SimplePt(_)) => given.only("simple-pt's folder", &SEARCHED),
+        Recording::Flow(Source::Raw(_)) => given.only("a file of packets, whose code --code names", &PACKETS),
+        Recording::Flow(Source::Pages(_)) => given.only("a folder with xpages.txt", &PACKETS),
+        Recording::Flow(Source::Drpt2trace(_)) => given.only("a folder of drpt2trace", &PACKETS),
+        Recording::Flow(Source::Lldb(_)) => given.only("a trace bundle of LLDB", &PACKETS),
     }
-    if trace::detect(&args.path) {
-        given.only("tracepoints of perf", &EVENTS)?;
-        return import_ftrace(
-            args,
-            None,
-            |run| trace::copy(&args.path, args.kallsyms.as_deref(), &run.streams(), &run.symbols()),
-            progress,
-        );
-    }
-    if mem::detect(&args.path) {
-        given.only("sampled TLB misses", &SAMPLES)?;
-        progress.step("reading the samples");
-        let root = args.symfs.as_deref().unwrap_or(Path::new("/"));
-        let run = tlb_sampled::import(&args.path, root, args.kallsyms.as_deref(), &args.output)?;
-        let text = tlb::save(&run)?;
-        progress.clear();
-        progress.say(&text);
-        return Ok(Outcome::Done);
-    }
-    let code = args.code.iter().map(|text| CodeFile::parse(text)).collect::<Result<Vec<_>, _>>()?;
-    progress.step("reading the recording");
-    let search = Search {
-        symfs: args.symfs.clone(),
-        cache: std::env::home_dir().map(|home| home.join(".debug")),
-        kcore: args.kcore.clone(),
-        vmlinux: args.vmlinux.clone(),
-        kallsyms: args.kallsyms.clone(),
-    };
-    let source = detect(&args.path)?;
-    match &source {
-        Source::PerfData(_) => given.only("a perf.data", &SEARCHED)?,
-        Source::SimplePt(_) => given.only("simple-pt's folder", &SEARCHED)?,
-        Source::Raw(_) => given.only("a file of packets, whose code --code names", &PACKETS)?,
-        Source::Pages(_) => given.only("a folder with xpages.txt", &PACKETS)?,
-        Source::Drpt2trace(_) => given.only("a folder of drpt2trace", &PACKETS)?,
-        Source::Lldb(_) => given.only("a trace bundle of LLDB", &PACKETS)?,
-    }
-    if let (Source::Raw(file), []) = (&source, code.as_slice()) {
-        holds_packets(file)?;
-    }
-    let capture = read(&source, &code, &search)?;
-    for note in &capture.notes {
-        progress.say(&format!("note: {note}"));
-    }
-    let run = Run::create(&args.output)?;
-    write(&capture, &run.streams(), &run.symbols())?;
-    let mut manifest = Manifest::new(RunKind::Import, 0);
-    flow::complete(&run, &mut manifest)?;
-    manifest.created = flow::now();
-    manifest.command.clone_from(&capture.command);
-    let (release, build_id) = capture.kernel.clone();
-    if !(release.is_empty() && build_id.is_empty()) {
-        manifest.kernel = Some(Kernel { release, build_id });
-    }
-    manifest.instruments = vec![Instrument::Flow];
-    manifest.options.insert("source".into(), args.path.display().to_string().into());
-    if !capture.notes.is_empty() {
-        manifest.options.insert(flow::IMPORT_NOTES.into(), capture.notes.clone().into());
-    }
-    if !args.code.is_empty() {
-        manifest.options.insert("code".into(), args.code.clone().into());
-    }
-    run.write_manifest(&manifest)?;
-    if args.no_decode {
-        return Ok(Outcome::Done);
-    }
-    let (profile, manifest) = flow::decode(&run, progress)?;
-    progress.clear();
-    progress.say(&flow::summary(&run, &manifest));
-    if profile.totals.instructions() == 0 {
-        progress.say(
-            "nothing could be decoded: is it Intel PT, and is it the right code? see: kprism report errors",
-        );
-        return Ok(Outcome::NothingMatched);
-    }
-    Ok(Outcome::Done)
 }
 
-/// The same for what ftrace left.
-fn import_ftrace(
-    args: &Args,
-    stamp: Option<Stamp>,
-    copy: impl FnOnce(&Run) -> Result<Vec<String>, ImportError>,
-    progress: &Progress,
-) -> Result<Outcome> {
-    progress.step("reading the recording");
-    let run = Run::create(&args.output)?;
-    for note in &copy(&run)? {
-        progress.say(&format!("note: {note}"));
-    }
-    let mut manifest = Manifest::new(RunKind::Import, 0);
-    manifest.created = flow::now();
-    manifest.options.insert("source".into(), args.path.display().to_string().into());
-    if let Some(Stamp { mode, release, command, .. }) = stamp {
-        manifest.kernel = Some(Kernel { release, build_id: String::new() });
-        manifest.options.insert("recorded_by".into(), command.into());
-        manifest.options.insert("recorded_of".into(), mode.into());
-    }
-    run.write_manifest(&manifest)?;
-    if args.no_decode {
-        return Ok(Outcome::Done);
-    }
-    // A kernel's log alone has no calls to be measured.
-    let measured = match run.holds(Instrument::Durations) {
-        true => Some(durations::measure(&run, progress)?),
-        false => None,
-    };
-    progress.clear();
-    if let Some(measured) = &measured {
-        progress.say(&durations::summary(&run, measured)?);
-    }
-    if let Some(boot) = boot::adopt(run.dir())? {
-        let mut manifest = run.manifest()?;
-        manifest.options.insert("record".into(), "boot".into());
-        manifest.options.insert("kernel_command_line".into(), boot.command_line.clone().into());
-        if let Ok(read) = boot::load(run.dir()) {
-            boot::enter(&read, &boot, &mut manifest);
-        }
-        run.write_manifest(&manifest)?;
-        progress.say(&format!(
-            "a boot, with the kernel's log; see: kprism report boot -i {}",
-            run.dir().display()
-        ));
-    } else if run.dmesg().is_file() {
-        progress.say("note: the kernel's log tells of no initcalls, and nothing else is read from it");
-    }
-    let Some(measured) = measured else { return Ok(Outcome::Done) };
-    let nothing = measured.times.counts.calls == 0 && !durations::has_events(&run)?;
-    Ok(if nothing { Outcome::NothingMatched } else { Outcome::Done })
+/// Reads, writes the run, decodes it.
+pub fn run(args: &Args, given: &Given, progress: &Progress) -> Result<Outcome> {
+    let recording = look(&args.path)?;
+    honoured(&recording, given)?;
+    let imported = import(&args.settings(), recording, progress)?;
+    Ok(if imported.empty { Outcome::NothingMatched } else { Outcome::Done })
 }

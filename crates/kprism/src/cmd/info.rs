@@ -10,7 +10,7 @@ use kprism_store::{Instrument, Manifest, Run, RunKind};
 
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
-use crate::text::quoted;
+use kprism_profile::units::quoted;
 
 /// Options of `kprism info`.
 #[derive(Debug, clap::Args)]

@@ -10,7 +10,7 @@ use kprism_store::{Manifest, Run};
 use serde_json::json;
 
 use crate::exit::Outcome;
-use crate::text::quoted;
+use kprism_profile::units::quoted;
 
 /// Options of `kprism list`.
 #[derive(Debug, clap::Args)]

@@ -3,7 +3,6 @@
 
 pub mod annotate;
 mod check;
-mod check_plugins;
 mod compile;
 mod cover;
 mod cover_annotate;
@@ -19,6 +18,7 @@ mod func_events;
 mod gcov_kernel;
 mod gdbserver;
 mod generate;
+mod guest_args;
 mod impact;
 mod import;
 mod info;
@@ -29,7 +29,6 @@ mod probe;
 mod record;
 mod report;
 pub mod script;
-mod snapshot;
 mod strict;
 mod tlb;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Numbers and names for people: scaled units with three decimals, names made safe for terminals.
+//! Numbers, names and command lines for people: scaled units with three decimals, names made safe for terminals.
 
 /// A duration: `999 ns`, `1.234 µs`, `12.345 ms`, `1.000 s`.
 pub fn duration(ns: u64) -> String {
@@ -18,6 +18,17 @@ pub fn count(n: u64) -> String {
         1_000..1_000_000 => scaled(n, 1_000, "k"),
         1_000_000..1_000_000_000 => scaled(n, 1_000_000, "M"),
         _ => scaled(n, 1_000_000_000, "G"),
+    }
+}
+
+/// Bytes in the largest binary unit that keeps a digit before the point: `12 B`, `1.5 KiB`.
+pub fn bytes(n: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let unit = (0..units.len() - 1).find(|&u| n >> (10 * (u + 1)) == 0).unwrap_or(units.len() - 1);
+    if unit == 0 {
+        format!("{n} B")
+    } else {
+        format!("{:.1} {}", n as f64 / (1u64 << (10 * unit)) as f64, units[unit])
     }
 }
 
@@ -71,6 +82,19 @@ pub fn printable(name: &str) -> String {
     out
 }
 
+/// A command line that a shell reads as the same words.
+pub fn quoted(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
+    let one = |word: &String| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    words.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
 /// The system call's name as in its man page: `__x64_sys_openat` is `openat`. Names of the 32-bit entry keep a mark,
 /// because they are different calls.
 pub fn syscall_name(symbol: &str) -> String {
@@ -112,6 +136,18 @@ mod tests {
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(grouped(100), "100");
         assert_eq!([real(0.0), real(12.0), real(0.001), real(0.000_12)], ["0", "12.000", "0.001", "1.2e-4"]);
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes(12), "12 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+    }
+
+    #[test]
+    fn commands_are_quoted_for_a_shell() {
+        let words = ["sh", "-c", "for i in 1; do ls; done", "it's", ""].map(String::from);
+        assert_eq!(quoted(&words), r"sh -c 'for i in 1; do ls; done' 'it'\''s' ''");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! # Ok::<(), kprism_session::Error>(())
 //! ```
 //!
-//! `examples/` has the ten hottest kernel functions of a run, the difference of two runs, and a probe.
+//! `examples/` has the ten hottest kernel functions of a run, and the difference of two runs. `kprism-record` makes runs.
 //!
 //! | result | module |
 //! |---|---|
@@ -25,7 +25,6 @@
 //! | TLB misses, their objects, the effect of larger pages | [`tlb`] |
 //! | accounts of recordings of a flow, TLB misses, probes | [`flow_account`], [`tlb_account`], [`probe_account`] |
 //! | records of probes | [`probe`] |
-//! | a new run: probes on this machine | [`record`] |
 //! | what a run holds | [`held`] |
 //! | a run as perf.data; sampled TLB misses of perf.data | [`perfdata`], [`tlb_sampled`] |
 //!
@@ -49,7 +48,6 @@ pub mod probe;
 pub mod probe_account;
 pub mod profile_use;
 pub mod progress;
-pub mod record;
 pub mod source_files;
 pub mod tlb;
 pub mod tlb_account;

@@ -25,6 +25,8 @@ pub enum Update<'t> {
     },
     /// A line that stays: a note on the result.
     Say(&'t str),
+    /// A line that stays, and that is shown even to a user who asked for quiet: why something did not end as it should.
+    Error(&'t str),
     /// The current step is over; something else may be written.
     Clear,
 }
@@ -75,6 +77,11 @@ impl Progress {
     /// See [`Update::Say`].
     pub fn say(&self, text: &str) {
         (self.show)(Update::Say(text));
+    }
+
+    /// See [`Update::Error`].
+    pub fn error(&self, text: &str) {
+        (self.show)(Update::Error(text));
     }
 
     /// See [`Update::Clear`].

@@ -8,52 +8,12 @@
 pub mod page;
 mod plot;
 
-use kprism_flow::cost::Cost;
+use kprism_flow::cost::{Cost, Sweep};
 use kprism_flow::resolution::factors;
 use kprism_pt::mix::Kind;
 
 use crate::table::{Cell, Table};
 use kprism_profile::units::percent;
-
-/// A packet setting that is varied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Setting {
-    /// Minimum of cycles between CYC packets.
-    Cyc,
-    /// MTC period, a power of two of crystal ticks.
-    Mtc,
-    /// Bytes between PSB packets.
-    Psb,
-}
-
-impl Setting {
-    /// The key in output for programs.
-    pub fn key(self) -> &'static str {
-        match self {
-            Setting::Cyc => "cyc",
-            Setting::Mtc => "mtc",
-            Setting::Psb => "psb",
-        }
-    }
-
-    /// The name in output for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Setting::Cyc => "CYC threshold, cycles",
-            Setting::Mtc => "MTC period, 2^N crystal ticks",
-            Setting::Psb => "PSB period, bytes",
-        }
-    }
-}
-
-/// Recordings of the same instructions that differ in one setting.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sweep {
-    /// The setting that varies.
-    pub setting: Setting,
-    /// The values, `None` for off, with their measurements.
-    pub steps: Vec<(Option<u64>, Cost)>,
-}
 
 /// The temporal resolution factor of every recording of all sweeps. P is the set of all recordings.
 pub fn resolutions(sweeps: &[Sweep]) -> Vec<Vec<Option<f64>>> {

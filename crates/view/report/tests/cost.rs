@@ -2,11 +2,12 @@
 //! Views of the cost of traces, from hand-made measurements.
 
 use kprism_flow::cost::Cost;
+use kprism_flow::cost::{Setting, Sweep};
 use kprism_pt::Packet;
 use kprism_pt::mix::Mix;
 use kprism_report::Style;
+use kprism_report::cost;
 use kprism_report::cost::page::{self, About};
-use kprism_report::cost::{self, Setting, Sweep};
 
 /// A recording of 1000 instructions with `tnts` packets of one byte, and `points` timed points.
 fn cost(name: &str, tnts: usize, points: u64, median: u64) -> Cost {

@@ -6,22 +6,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use kprism_lab::{Ended, Share, Span};
+use anyhow::{Context, Result};
+use kprism_record::boot::{self as recorder, Plan, Recorded, collect, was_traced};
 use kprism_report::header::account_text;
 use kprism_report::{Style, boot as view};
-use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
-use kprism_tracefs::boot::{Collected, Plan, collect, was_traced};
+use kprism_session::{Progress, held};
+use kprism_store::{Instrument, Kernel, Run};
+use kprism_tracefs::boot::Collected;
 
-use super::func::{GUEST_RECORDER, GUEST_RUN};
 use super::func_args::time;
-use crate::cmd::lab::{self, PacketArgs, PlaceArgs, RunArgs};
+use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
+use crate::cmd::lab;
 use crate::cmd::report::wants_color;
 use crate::exit::{self, Outcome};
-use kprism_session::Progress;
-use kprism_session::flow;
-use kprism_session::held;
-use kprism_session::record::this_kernel;
 
 pub const HELP: &str = "\
 Before the boot it prints the words for the kernel's command line; with GRUB,
@@ -86,7 +83,7 @@ pub struct LabArgs {
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     #[command(flatten)]
-    guest: lab::GuestArgs,
+    guest: GuestArgs,
 }
 
 /// Prints or collects.
@@ -101,14 +98,8 @@ pub fn run(
         writeln!(out, "{}", args.plan.plan().command_line())?;
         return Ok(Outcome::Done);
     }
-    kprism_tracefs::Tracefs::find()?;
-    let run = Run::create(&args.output)?;
-    let mut manifest = Manifest::new(RunKind::Host, 0);
-    manifest.created = flow::now();
-    manifest.kernel = Some(this_kernel());
-    run.write_manifest(&manifest)?;
-    let collected = collect(run.dir(), true)?;
-    finish(&run, manifest, &collected, 12, Style { color: wants_color(color) }, progress, out)
+    let recorded = collect(&args.output)?;
+    show(&recorded, 12, Style { color: wants_color(color) }, progress, out)
 }
 
 /// Boots a guest and shows what came of it.
@@ -119,55 +110,24 @@ pub fn in_guest(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     kprism_lab::interrupt::catch_signals();
-    boot_guest(args, Style { color: wants_color(color) }, progress, out).or_else(lab::interrupted)
-}
-
-fn boot_guest(args: &LabArgs, style: Style, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let recorder = kprism_lab::find_recorder()?;
-    let mut prepared = lab::prepared(&args.guest, progress)?;
-    prepared.boot_with(&args.plan.plan().command_line());
-    let place = PlaceArgs { timeout: args.timeout, ..PlaceArgs::default() };
-    let run_args = RunArgs::recording(&[], args.output.clone(), (&place, &args.guest), PacketArgs::default());
-    let mut job = run_args.job();
-    job.span = Span::Boot;
-    job.argv = [GUEST_RECORDER, "boot", GUEST_RUN].map(str::to_owned).to_vec();
-    job.shares.push(Share { host: recorder, guest: GUEST_RECORDER.into() });
-    job.collect = Some(GUEST_RUN.into());
-    progress.long_step("booting the guest");
-    let (run, ran) = lab::record(&run_args, &job, None, &prepared, &mut |p| lab::show(progress, p))?;
-    progress.clear();
-    lab::complain(&ran, progress);
-    match (&ran.ended, Collected::load(run.dir())) {
-        (Ended::Interrupted, _) => Ok(Outcome::Code(exit::INTERRUPTED)),
-        (_, Ok(collected)) => finish(&run, run.manifest()?, &collected, args.limit, style, progress, out),
-        (_, Err(_)) => {
-            let said = std::fs::read(run.stderr()).unwrap_or_default();
-            bail!("nothing was collected in the guest: {}", String::from_utf8_lossy(&said).trim())
-        }
+    let job = PlaceArgs { timeout: args.timeout, ..PlaceArgs::default() }.job(&[]);
+    let guest = args.guest.guest(job)?;
+    match recorder::in_guest(&args.plan.plan(), &guest, &args.output, progress) {
+        Ok(Some(recorded)) => show(&recorded, args.limit, Style { color: wants_color(color) }, progress, out),
+        Ok(None) => Ok(Outcome::Code(exit::INTERRUPTED)),
+        Err(error) => lab::interrupted(error),
     }
 }
 
-fn finish(
-    run: &Run,
-    mut manifest: Manifest,
-    collected: &Collected,
+fn show(
+    recorded: &Recorded,
     limit: usize,
     style: Style,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    manifest.vcpus = u32::try_from(collected.cpus.len()).unwrap_or(u32::MAX);
-    manifest.clock.name = "ftrace local".into();
-    manifest.instruments = vec![Instrument::Boot, Instrument::Durations];
-    manifest.options.insert("record".into(), "boot".into());
-    manifest.options.insert("kernel_command_line".into(), collected.command_line.clone().into());
-    manifest.other.insert("events".into(), collected.events().into());
-    manifest.other.insert("lost_events".into(), collected.lost().into());
-    run.write_manifest(&manifest)?;
-    let boot = kprism_session::boot::load(run.dir())?;
-    kprism_session::boot::enter(&boot, collected, &mut manifest);
-    run.write_manifest(&manifest)?;
-    write!(out, "{}", view::to_text(&boot, limit, style))?;
+    let Recorded { run, manifest, boot } = recorded;
+    write!(out, "{}", view::to_text(boot, limit, style))?;
     write!(out, "\n{}", account_text(manifest.accounts.get(&Instrument::Boot), style))?;
     let dir = run.dir().display();
     progress.say(&format!("\nrecorded in {dir}; see: kprism report boot -i {dir} --html boot.html"));

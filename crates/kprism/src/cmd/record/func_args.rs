@@ -4,9 +4,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kprism_tracefs::{Scope, Settings};
+use anyhow::Result;
+use kprism_record::func::{self, Scope, Settings};
 
-use crate::cmd::lab::{GuestArgs, PlaceArgs};
+use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
 
 /// Options of `kprism record func`.
 #[derive(Debug, clap::Args)]
@@ -108,7 +109,7 @@ pub struct Args {
 }
 
 /// What measures durations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub enum Backend {
     /// ftrace, or BPF with --aggregate or where the kernel has no function_graph
     Auto,
@@ -121,8 +122,29 @@ pub enum Backend {
 }
 
 impl Args {
-    /// As the recorder wants it.
-    pub fn settings(&self) -> Settings {
+    /// As the library takes them.
+    pub fn settings(&self) -> Result<Settings> {
+        let guest = match self.guest {
+            true => Some(self.guest_args.guest(self.place.job(&self.command))?),
+            false => None,
+        };
+        Ok(Settings {
+            output: self.output.clone(),
+            command: self.command.clone(),
+            backend: match self.backend {
+                Backend::Auto => func::Backend::Auto,
+                Backend::Ftrace => func::Backend::Ftrace,
+                Backend::BpfFentry => func::Backend::BpfFentry,
+                Backend::BpfKprobe => func::Backend::BpfKprobe,
+            },
+            aggregate: self.aggregate,
+            remeasure: self.remeasure,
+            trace: self.trace(),
+            guest,
+        })
+    }
+
+    fn trace(&self) -> kprism_tracefs::Settings {
         let scope = match (&self.cgroup, self.all) {
             (Some(group), _) => Scope::Cgroup(group.clone()),
             (None, true) => Scope::All,
@@ -130,7 +152,7 @@ impl Args {
             (None, false) if !self.tid.is_empty() => Scope::Threads(self.tid.clone()),
             (None, false) => Scope::Command,
         };
-        Settings {
+        kprism_tracefs::Settings {
             scope,
             longer_than: self.longer_than,
             functions: self.functions.clone(),

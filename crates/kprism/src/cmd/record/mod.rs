@@ -1,44 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism record`: what this machine itself can record.
 //!
-//! In: options and a command. Out: a run. `func` has the kernel's function tracer record calls, here or in a guest,
-//! `boot` collects what a traced boot left, and `tlb` has the observer model TLBs in the guest. `flow` drives
-//! `perf record -e intel_pt//` and imports what it wrote:
-//!
-//! | file | what |
-//! |---|---|
-//! | `func` | calls of functions and how long they took, through tracefs |
-//! | `func_args` | its options, as the recorder wants them |
-//! | `boot` | initcalls and long functions of a boot |
-//! | `cover` | coverage of this machine's kernel, by gcov's counters |
-//! | `probe` | conditional tracepoints: what is collected, and whose |
-//! | `probe_args` | which probes; their places looked up and compiled |
-//! | `flow` | options, the checks before, the import afterwards |
-//! | `line` | perf's command line, made of the options; touches nothing |
-//! | `ptat` | TLB misses off the bus, with a module in the guest |
-//! | `pmu` | what the processor's Intel PT can do, from sysfs |
-//! | `rights` | what this user may trace |
-//! | `driver` | perf as a child: its end, by itself or asked for |
-//! | `here` | a command of this machine: its surroundings, its end |
+//! Each recorder has a file with its options; [`kprism_record`] records.
 
 mod boot;
 mod cover;
-mod driver;
 mod flow;
 mod func;
 mod func_args;
-mod func_bpf;
-mod func_bpf_guest;
-mod here;
-mod line;
-mod pmu;
 mod probe;
 mod probe_args;
-mod ptat;
-mod rights;
 mod tlb;
-mod tlb_perf;
-mod tlb_user;
 
 use std::io::Write;
 
@@ -48,12 +20,8 @@ pub use boot::{
     GUEST_HELP as BOOT_HELP, LabArgs as BootArgs, Shown as ShownBoot, in_guest as boot_guest,
     report as report_boot,
 };
-pub use func::told;
 pub use func_args::kib;
-pub use line::find_perf;
-pub use pmu::Pmu;
 pub use probe_args::ProbeArgs;
-pub use rights::Rights;
 
 use crate::exit::Outcome;
 use crate::given::Given;

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism record probe`: values where a condition holds, at any place of the kernel or of a program.
 //!
-//! The library records ([`kprism_session::record::probe`]); here are the options, the guest, and what is printed.
+//! [`kprism_record::probe`] records; here are the options, and what is printed.
 
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use kprism_lab::Share;
+use anyhow::{Result, bail};
 use kprism_probe::compiled::Compiled;
 use kprism_probe::plan::Site;
 use kprism_probe::stream::Description;
+use kprism_record::probe::{KEYS, Recorded, Settings, record};
+use kprism_record::probe_guest;
+use kprism_record::probes::tell;
 use kprism_session::probe::Loaded;
-use kprism_session::record::probe::{KEYS, Recorded, Settings, record};
-use kprism_session::record::probes::tell;
 use kprism_session::{Progress, flow};
 use kprism_tracefs::signals;
 
 use super::func_args::{kib, time};
 use super::probe_args::ProbeArgs;
-use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
+use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
+use crate::cmd::lab::{self, Output};
 use crate::exit::{self, Outcome};
 
 pub const HELP: &str = "\
@@ -120,10 +120,6 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     if args.keys.is_some() && !has_keys {
         bail!("--keys: nothing is counted by keys (--by)");
     }
-    if args.guest {
-        kprism_lab::interrupt::catch_signals();
-        return in_guest(args, &program, progress, out);
-    }
     let settings = Settings {
         output: args.output.clone(),
         command: args.command.clone(),
@@ -137,6 +133,10 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         probes: args.what.probes.clone(),
         collect: args.what.collect.clone(),
     };
+    if args.guest {
+        kprism_lab::interrupt::catch_signals();
+        return in_guest(args, &program, &settings, progress, out);
+    }
     signals::catch();
     let recorded = record(program, &settings, progress)?;
     let Recorded { run, description, full, remarks, .. } = &recorded;
@@ -188,55 +188,17 @@ fn elsewhere(program: &mut Compiled, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where this program, the probes and the run are in a guest.
-const GUEST: [&str; 3] = ["/kprism/kprism", "/kprism/probes", "/kprism/run"];
-
-/// Gives the guest this program and the compiled probes; what it records is copied out.
-fn in_guest(args: &Args, program: &Compiled, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let folder = tempfile::tempdir().context("a folder for the probes")?;
-    let file = folder.path().join("probes");
-    fs::write(&file, program.bytes()?).with_context(|| file.display().to_string())?;
-    let prepared = lab::prepared(&args.guest_args, progress)?;
-    let place = (&args.place, &args.guest_args);
-    let run_args = RunArgs::recording(&args.command, args.output.clone(), place, PacketArgs::default());
-    let mut job = run_args.job();
-    let own = std::env::current_exe().context("this program's own file")?;
-    job.shares.push(Share { host: own, guest: GUEST[0].into() });
-    job.shares.push(Share { host: file, guest: GUEST[1].into() });
-    let [kprism, probes, run] = GUEST.map(str::to_owned);
-    // It is this program, outside, that says what was recorded.
-    let words = ["-q", "record", "probe", "--program", &probes, "-o", &run];
-    job.argv = std::iter::once(kprism).chain(words.map(str::to_owned)).collect();
-    if args.all {
-        job.argv.push("--all".to_owned());
-    }
-    if let Some(most) = args.stop_after {
-        job.argv.extend(["--stop-after".to_owned(), most.to_string()]);
-    }
-    if let Some(last) = args.last {
-        job.argv.extend(["--last".to_owned(), last.to_string()]);
-    }
-    if let Some(keys) = args.keys {
-        job.argv.extend(["--keys".to_owned(), keys.to_string()]);
-    }
-    job.argv.extend(["--buffer-size".to_owned(), format!("{}K", args.buffer_size), "--".to_owned()]);
-    job.argv.extend(args.command.iter().cloned());
-    job.collect = Some(GUEST[2].into());
-    let mut output = lab::Output::new(out, progress);
-    let (run, ran) = lab::record(&run_args, &job, None, &prepared, &mut |p| output.pass(p))?;
-    progress.clear();
-    lab::complain(&ran, progress);
-    let mut manifest = run.manifest()?;
-    manifest.options.insert("record".into(), "probe".into());
-    run.write_manifest(&manifest)?;
-    let strings = |key: &str| {
-        let all = manifest.other.get(key).and_then(|all| all.as_array()).into_iter().flatten();
-        all.filter_map(|text| text.as_str().map(str::to_owned)).collect::<Vec<_>>()
-    };
-    strings("notes")
-        .iter()
-        .for_each(|note| progress.say(&format!("note: {}", note.trim_start_matches("note: "))));
-    strings("not_attached").iter().for_each(|why| progress.say(&format!("not attached: {why}")));
+/// Records in a guest, and says what was recorded.
+fn in_guest(
+    args: &Args,
+    program: &Compiled,
+    settings: &Settings,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let guest = args.guest_args.guest(args.place.job(&args.command))?;
+    let mut output = Output::new(out, progress);
+    let (run, ran) = probe_guest::record(program, settings, &guest, progress, &mut |p| output.pass(p))?;
     if let Ok(loaded) = Loaded::open(&run) {
         told(&loaded.description, args.last).iter().for_each(|line| progress.say(line));
         progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use kprism_session::record::probes::Probes;
+use kprism_record::probes::Probes;
 
 /// Probes on a command line.
 #[derive(Debug, clap::Args)]

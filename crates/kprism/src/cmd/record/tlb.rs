@@ -4,18 +4,17 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
-use kprism_lab::Outcome as Ran;
+use anyhow::{Context, Result};
+use kprism_record::guest;
+use kprism_record::tlb::{Ended, Recorded, geometries, model, perf, ptat, user};
+use kprism_session::{Progress, tlb};
 use kprism_store::Run;
-use kprism_tlb::allocs::{self, Signature};
-use kprism_tlb::{Geometry, bank, presets};
+use kprism_tlb::presets;
 
-use super::{ptat, tlb_perf, tlb_user};
-use crate::cmd::lab::{self, GuestArgs, PacketArgs, PlaceArgs, RunArgs};
-use crate::exit::Outcome;
+use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
+use crate::cmd::lab::{self, Output};
+use crate::exit::{self, Outcome};
 use crate::given::Given;
-use kprism_session::Progress;
-use kprism_session::tlb;
 
 pub const HELP: &str = "\
 Geometries: ivybridge-ep, skylake-sp, sapphire-rapids, zen4, zen5, or a JSON file
@@ -102,117 +101,47 @@ fn honoured(method: Method, given: &Given) -> Result<()> {
     given.only(view, &[ANY.as_slice(), &more.concat()].concat())
 }
 
-/// A preset, or what a file describes.
-pub fn geometry(name: &str) -> Result<Geometry> {
-    if let Some(geometry) = presets::preset(name) {
-        return Ok(geometry);
-    }
-    let text = std::fs::read_to_string(name).with_context(|| {
-        format!("{name}: neither a file nor one of the geometries {}", presets::NAMES.join(", "))
-    })?;
-    Geometry::parse(&text).with_context(|| name.to_owned())
-}
-
 /// Records.
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     honoured(args.method, given)?;
     kprism_lab::interrupt::catch_signals();
-    if args.geometry.len() > bank::MAX_GEOMETRIES {
-        bail!("at most {} geometries", bank::MAX_GEOMETRIES);
-    }
-    let mut words = Vec::new();
-    for name in &args.geometry {
-        geometry(name)?;
-        if presets::preset(name).is_some() {
-            words.push(name.clone());
-            continue;
-        }
-        let path = std::path::absolute(name)?.display().to_string();
-        if path.contains(['+', ',']) {
-            bail!("{path}: no `+` or `,` may be in a description's path");
-        }
-        words.push(path);
-    }
-    if matches!(args.method, Method::User | Method::Perf) {
-        let (run, code) = match args.method {
-            Method::User => tlb_user::record(&args.command, &words, &args.place, &args.output, progress)?,
-            _ => {
-                let event = args.event.as_deref();
-                tlb_perf::record(&args.command, event, args.period, &args.place, &args.output)?
-            }
-        };
-        progress.step("writing the table of misses");
-        let text = tlb::save(&run)?;
-        progress.clear();
-        progress.say(&text);
-        return Ok(Outcome::Code(code));
-    }
-    let packets = PacketArgs::default();
-    if let Some(module) = args.ptat.as_ref().filter(|_| args.method == Method::Ptat) {
-        let mut guest = args.guest.clone();
-        guest.module.extend(ptat::MODULES.map(str::to_owned));
-        guest.with_module.push(std::path::absolute(module)?.display().to_string());
-        let run = RunArgs::recording(&args.command, args.output.clone(), (&args.place, &guest), packets);
-        let placed = ptat::Placed { pmd: args.pmd, room: args.room };
-        return finish(ptat::record(&run, placed, progress, out), progress);
-    }
-    let run = RunArgs::recording(&args.command, args.output.clone(), (&args.place, &args.guest), packets);
-    let folder = tempfile::tempdir()?;
-    let allocs = folder.path().join("allocs");
-    std::fs::write(&allocs, allocs::to_text(&allocators(&run, progress)?))?;
-    let more = [("tlb".to_owned(), words.join("+")), ("allocs".to_owned(), allocs.display().to_string())];
-    finish(lab::record_command(&run, &more, progress, out), progress)
+    record(args, progress, out).or_else(lab::interrupted)
 }
 
-/// Libraries whose functions allocate.
-const LIBRARIES: [&str; 6] = [
-    "libc.so.6",
-    "libstdc++.so.6",
-    "libjemalloc.so.2",
-    "libtcmalloc.so.4",
-    "libtcmalloc_minimal.so.4",
-    "libmimalloc.so.2",
-];
-/// Larger files are not looked into.
-const MAX_ELF: u64 = 256 << 20;
-
-/// How the functions that allocate begin: those of the guest's libraries, and of programs that were linked statically
-/// or bring their own.
-fn allocators(run: &RunArgs, progress: &Progress) -> Result<Vec<Signature>> {
-    let prepared = lab::prepared(&run.guest, progress)?;
-    let mut files = Vec::new();
-    if let Some(root) = prepared.root() {
-        files.extend(LIBRARIES.map(|name| root.join("usr/lib/x86_64-linux-gnu").join(name)));
-    }
-    let mut folders: Vec<PathBuf> = run.job().shares.into_iter().map(|share| share.host).collect();
-    while let Some(path) = folders.pop() {
-        if path.is_symlink() {
-            continue;
-        } else if path.is_dir() {
-            folders.extend(std::fs::read_dir(&path)?.map_while(Result::ok).map(|entry| entry.path()));
-        } else {
-            files.push(path);
+fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    let geometries = geometries(&args.geometry)?;
+    let job = args.place.job(&args.command);
+    let mut output = Output::new(out, progress);
+    let mut report = |p: kprism_lab::Progress<'_>| output.pass(p);
+    let (run, code) = match args.method {
+        Method::Model => {
+            let settings = guest::Settings::new(args.output.clone(), args.guest.options(), job);
+            let (run, ran) = model::record(&settings, &geometries, progress, &mut report)?;
+            (run, lab::code(&ran))
         }
-    }
-    let mut all = Vec::new();
-    for file in files {
-        if std::fs::metadata(&file).is_ok_and(|m| m.is_file() && m.len() <= MAX_ELF) {
-            all.extend(allocs::signatures(&std::fs::read(&file).unwrap_or_default()));
+        Method::Ptat => {
+            let module = args.ptat.as_deref().context("--ptat FILE")?;
+            let placed = ptat::Placed { pmd: args.pmd, room: args.room };
+            let guest = args.guest.guest(job)?;
+            let (run, ran) = ptat::record(&guest, module, placed, &args.output, progress, &mut report)?;
+            (run, lab::code(&ran))
         }
-    }
-    all.sort();
-    all.dedup();
-    Ok(all)
-}
-
-fn finish(recorded: Result<(Run, Ran)>, progress: &Progress) -> Result<Outcome> {
-    let (run, ran) = match recorded {
-        Ok(recorded) => recorded,
-        Err(error) => return lab::interrupted(error),
+        Method::User => code_of(user::record(&job, &geometries, &args.output, progress)?),
+        Method::Perf => code_of(perf::record(&job, args.event.as_deref(), args.period, &args.output)?),
     };
     progress.step("writing the table of misses");
     let text = tlb::save(&run)?;
     progress.clear();
     progress.say(&text);
-    Ok(Outcome::Code(lab::code(&ran)))
+    Ok(Outcome::Code(code))
+}
+
+/// The run, and the exit code of a command on this machine.
+fn code_of(recorded: Recorded) -> (Run, u8) {
+    let code = match recorded.ended {
+        Ended::Code(code) => u8::try_from(code).unwrap_or(1),
+        Ended::Timeout => exit::TIMED_OUT,
+        Ended::Interrupted => exit::INTERRUPTED,
+    };
+    (recorded.run, code)
 }

@@ -3,9 +3,10 @@
 
 use askama::Template;
 
-use super::{Setting, Sweep, mix_table, plot, resolutions, sweep_table};
+use super::{mix_table, plot, resolutions, sweep_table};
 use crate::html::HtmlError;
 use crate::table::{Cell, Table};
+use kprism_flow::cost::{Setting, Sweep};
 use kprism_profile::units::{duration, grouped};
 
 /// The recording's data for the head of the page.

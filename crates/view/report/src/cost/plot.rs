@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use super::{Setting, Sweep};
+use kprism_flow::cost::{Setting, Sweep};
 use kprism_profile::units::{grouped, real};
 
 const WIDTH: f64 = 860.0;

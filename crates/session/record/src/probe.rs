@@ -17,11 +17,11 @@ use kprism_store::{Instrument, Manifest, Run};
 use kprism_tracefs::signals;
 use serde_json::Value;
 
-use super::kept::Kept;
-use super::watch::{self, Watch};
-use crate::flow;
-use crate::probe::Loaded;
-use crate::progress::Progress;
+use kprism_session::probe::Loaded;
+use kprism_session::{Progress, flow};
+
+use crate::kept::Kept;
+use crate::watch::{self, Watch};
 
 /// Settings of a recording.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            output: crate::DEFAULT_RUN.into(),
+            output: kprism_session::DEFAULT_RUN.into(),
             command: Vec::new(),
             processes: Vec::new(),
             everybody: false,
@@ -207,7 +207,7 @@ fn config(program: &Compiled, settings: &Settings) -> Config {
 
 /// Refuses a command that is not there.
 fn exists(name: &str) -> Result<()> {
-    match super::probes::found(name) {
+    match crate::probes::found(name) {
         Some(path) => fs::metadata(&path).map(|_| ()).with_context(|| path.display().to_string()),
         None => bail!("{name}: no such program in $PATH"),
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism record tlb --method user`: one program of this machine under QEMU's user mode, whose plugin `kprism-user` feeds
-//! its accesses to models of TLBs. No guest, no kernel: quick, and only the program's own accesses.
+//! By models, of one program of this machine: QEMU's user mode runs it, and the plugin `kprism-user` feeds its accesses to
+//! models of TLBs. No guest, no kernel: quick, and only the program's own accesses.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -10,32 +10,27 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kprism_image::sideband::{self, Record};
 use kprism_image::symbols::under_root;
+use kprism_lab::Job;
+use kprism_session::{Progress, flow};
 use kprism_store::{Instrument, Manifest, Run, RunKind};
 use kprism_tlb::live;
 use kprism_tlb::stream::Writer;
 use serde_json::{Value, json};
 
-use super::here::{self, Stopped};
-use super::tlb;
-use crate::cmd::lab::PlaceArgs;
-use kprism_session::flow;
+use super::{Ended, Recorded, geometry};
+use crate::here::{self, Stopped};
 
-use crate::exit;
-use kprism_session::Progress;
-
-/// Records a command; gives the run and the exit code.
-pub fn record(
-    command: &[String],
-    geometries: &[String],
-    place: &PlaceArgs,
-    output: &Path,
-    progress: &Progress,
-) -> Result<(Run, u8)> {
+/// Records the command of `job` with these geometries ([`super::geometries`]) into `output`. An interrupt ends it
+/// ([`kprism_lab::interrupt`]).
+///
+/// # Errors
+/// There is no QEMU for programs or no plugin, the command is not there or no program that QEMU runs, or it left no counts.
+pub fn record(job: &Job, geometries: &[String], output: &Path, progress: &Progress) -> Result<Recorded> {
+    let command = &job.argv;
     let plugin = kprism_lab::find_user_plugin()?;
     let qemu = kprism_lab::find_qemu_user()?;
     for path in [&plugin, &output.to_path_buf()] {
@@ -43,9 +38,9 @@ pub fn record(
             bail!("{}: no `,` may be in this path, as QEMU's options are separated by it", path.display());
         }
     }
-    let program = program(command, place)?;
+    let program = program(command, job)?;
     let mut line = Command::new(&qemu);
-    here::place(&mut line, place)?;
+    here::place(&mut line, job)?;
     let run = Run::create(output)?;
     let mut argument = plugin.into_os_string();
     argument.push(",out=");
@@ -54,8 +49,7 @@ pub fn record(
     line.arg("-plugin").arg(&argument).args(&program);
     let mut child = here::start(&mut line)?;
     let pid = child.id();
-    let limit = place.timeout.map(Duration::from_secs);
-    let (status, stopped) = here::wait(&mut child, limit, &kprism_lab::interrupt::requested)?;
+    let (status, stopped) = here::wait(&mut child, job.timeout, &kprism_lab::interrupt::requested)?;
     let signal = status.signal();
     let own = status.code().or(signal.map(|s| 128 + s)).unwrap_or(1);
     let counts = complete(&run, geometries)
@@ -84,7 +78,7 @@ pub fn record(
     let account = json!({"vcpus": vcpus, "clock": null, "stopped": why});
     fs::write(run.counts(), serde_json::to_vec_pretty(&account)?)?;
     let mut manifest = Manifest::new(RunKind::Host, threads as u32);
-    manifest.command = command.to_vec();
+    manifest.command.clone_from(command);
     manifest.created = flow::now();
     manifest.clock.name = "instructions of the thread".into();
     manifest.exit_code = Some(own);
@@ -96,19 +90,19 @@ pub fn record(
     for note in collect(&run)? {
         progress.say(&format!("kprism: note: {note}"));
     }
-    let code = match stopped {
-        Some(Stopped::Timeout) => exit::TIMED_OUT,
-        Some(Stopped::Interrupted) => exit::INTERRUPTED,
-        None => u8::try_from(own).unwrap_or(1),
+    let ended = match stopped {
+        Some(Stopped::Timeout) => Ended::Timeout,
+        Some(Stopped::Interrupted) => Ended::Interrupted,
+        None => Ended::Code(own),
     };
-    Ok((run, code))
+    Ok(Recorded { run, ended })
 }
 
 /// The recorder's counts; made of what it left in [`live`], and its streams cut to what was written, if it was ended.
 fn complete(run: &Run, names: &[String]) -> Result<Value> {
     let path = run.tlb().join("live");
     if let Some(left) = fs::read(&path).ok().as_deref().and_then(live::Live::new) {
-        let geometries = names.iter().map(|name| tlb::geometry(name)).collect::<Result<Vec<_>>>()?;
+        let geometries = names.iter().map(|name| geometry(name)).collect::<Result<Vec<_>>>()?;
         for slot in 0..left.slots() {
             let path = run.tlb_misses(slot as u32);
             let bytes = left.slot(slot, live::BYTES);
@@ -126,8 +120,8 @@ fn complete(run: &Run, names: &[String]) -> Result<Value> {
 }
 
 /// What QEMU is to run, which looks for no program and runs no script: as the kernel would, with a script's interpreter.
-fn program(command: &[String], place: &PlaceArgs) -> Result<Vec<OsString>> {
-    let mut file = here::find(&command[0], place)?;
+fn program(command: &[String], job: &Job) -> Result<Vec<OsString>> {
+    let mut file = here::find(&command[0], job)?;
     // What the program is told of itself is as it was typed.
     let own = match command[0].contains('/') {
         true => OsString::from(&command[0]),
@@ -147,7 +141,7 @@ fn program(command: &[String], place: &PlaceArgs) -> Result<Vec<OsString>> {
             let (interpreter, argument) = text.split_once([' ', '\t']).unwrap_or((text.as_str(), ""));
             let more = [interpreter, argument.trim()].into_iter().filter(|word| !word.is_empty());
             words = more.map(OsString::from).chain(words).collect();
-            file = here::find(interpreter, place).with_context(|| file.display().to_string())?;
+            file = here::find(interpreter, job).with_context(|| file.display().to_string())?;
             continue;
         }
         // e_ident's magic number, 64 bits, little-endian; e_machine.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism record tlb --method ptat`: the walks of QEMU's own TLB, read off the bus (docs/tlb.md).
+//! Off the bus: the walks of QEMU's own TLB (docs/tlb.md).
 //!
 //! The guest boots with memory behind a CXL window and the module `kmod/ptat`, which puts the command's page tables there.
 //! QEMU writes each access to the window as a line to a pipe; what the lines say goes to `streams/tlb/`, as a monitor's
@@ -11,7 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_lab::{Ended, Outcome as Ran, Span};
+use kprism_lab::{Ended, Outcome, Report, Span};
+use kprism_session::Progress;
 use kprism_store::{Instrument, Run};
 use kprism_tlb::Access;
 use kprism_tlb::bus::mappings::{self, Form};
@@ -21,11 +22,10 @@ use kprism_tlb::bus::trace;
 use kprism_tlb::stream::{Event, Miss, Writer};
 use serde_json::json;
 
-use crate::cmd::lab::{self, Output, RunArgs};
-use kprism_session::Progress;
+use crate::guest::{self, Guest};
 
 /// Modules of the kernel's that take CXL memory into use.
-pub const MODULES: [&str; 6] = ["cxl_acpi", "cxl_pci", "cxl_mem", "device_dax", "kmem", "dax_cxl"];
+const MODULES: [&str; 6] = ["cxl_acpi", "cxl_pci", "cxl_mem", "device_dax", "kmem", "dax_cxl"];
 
 /// Makes a region of the memory device, waits for it to be a node, loads the module for that node.
 /// Documentation/ABI/testing/sysfs-bus-cxl.
@@ -47,7 +47,7 @@ struct Unwritten {
     why: Option<std::io::Error>,
 }
 
-/// What is placed in the region.
+/// The page tables that the module places in the region of the bus monitor.
 #[derive(Debug, Clone, Copy)]
 pub struct Placed {
     /// Page directories too.
@@ -56,17 +56,25 @@ pub struct Placed {
     pub room: u32,
 }
 
-/// Records `args` (whose guest has [`MODULES`] and the module `ptat`) into a run.
+/// Records the job of `guest` into `output`, with the module `ptat` from the file `module`.
+///
+/// # Errors
+/// The guest cannot be booted, the module does not tell of itself on the bus, or the run cannot be written. A full disk is
+/// no error: what was lost is told to `progress`, and is in the account.
 pub fn record(
-    args: &RunArgs,
+    guest: &Guest,
+    module: &Path,
     placed: Placed,
+    output: &Path,
     progress: &Progress,
-    out: &mut dyn Write,
-) -> Result<(Run, Ran)> {
-    let mut prepared = lab::prepared(&args.guest, progress)?;
+    report: Report<'_>,
+) -> Result<(Run, Outcome)> {
+    let mut guest = guest.clone();
+    guest.options.modules.extend(MODULES.map(str::to_owned));
+    guest.options.with_modules.push(std::path::absolute(module)?.display().to_string());
+    let mut prepared = guest::prepare(&guest.options, progress)?;
     // On the run's disk, so that what is recorded is moved there, and a full disk is that one.
-    let beside =
-        args.output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let beside = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(beside).with_context(|| beside.display().to_string())?;
     let folder = tempfile::Builder::new().prefix(".bus.").tempdir_in(beside)?;
     let pipe = std::path::absolute(folder.path().join("bus"))?;
@@ -80,7 +88,7 @@ pub fn record(
         File::options().read(true).write(true).open(&pipe).with_context(|| pipe.display().to_string())?;
     let lines = File::open(&pipe).with_context(|| pipe.display().to_string())?;
     prepared.monitor_bus(&pipe);
-    let mut job = args.job();
+    let mut job = guest.job.clone();
     job.span = Span::Boot;
     job.before.push(format!("PMD={}\nROOM={}\n{SET_UP}", u8::from(placed.pmd), placed.room));
     let mut argv: Vec<String> = ["/bin/sh", "-c", CONTROL, "sh"].map(str::to_owned).to_vec();
@@ -88,17 +96,17 @@ pub fn record(
     job.argv = argv;
     job.after.push("echo 0 > /sys/module/ptat/parameters/pid && rmmod ptat && echo unloaded".into());
     let (trace, maps) = (folder.path().join("trace"), folder.path().join("mappings"));
-    let mut output = Output::new(out, progress);
+    let settings = guest.settings(output.to_owned());
     progress.step("booting with the bus monitor");
     let (recorded, bus) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| listen(lines, &trace, &maps));
-        let recorded = lab::record(args, &job, None, &prepared, &mut |p| output.pass(p));
+        let recorded = guest::record(&settings, &job, &prepared, report);
         drop(held);
         (recorded, reader.join())
     });
     progress.clear();
     let (run, ran) = recorded?;
-    lab::complain(&ran, progress);
+    guest::complain(&ran, progress);
     let Ok((bus, read)) = bus else { bail!("the reader of the bus trace failed") };
     read.context("reading the bus trace")?;
     if let Some(error) = &bus.unwritten.why {
@@ -135,7 +143,7 @@ pub fn record(
     }
     let counts = misses(&run, region, &trace, &maps)?;
     let pid = bus.monitor.vmas.last().map_or(0, |vma| vma.pid);
-    sideband(&run, &args.job().argv, pid, &bus.monitor.vmas)?;
+    sideband(&run, &guest.job.argv, pid, &bus.monitor.vmas)?;
     account(&run, &bus, &counts)?;
     Ok((run, ran))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The software tracers `kprism impact` knows: data only.
+//! The software tracers that are known: data only.
 //!
 //! Commands are lines of a shell in the guest. Events are read once the recording is over.
 

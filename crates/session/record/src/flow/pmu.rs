@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::flow::Args;
+use super::Settings;
 
 /// The PMU's folder.
 pub const PLACE: &str = "/sys/bus/event_source/devices/intel_pt";
@@ -15,9 +15,11 @@ pub struct Pmu {
     pub psb_cyc: bool,
     /// MTC packets.
     pub mtc: bool,
-    /// Sets of the values allowed: bit N for N.
+    /// The periods of MTC packets that are allowed: bit N for N.
     pub mtc_periods: u64,
+    /// The same for thresholds of CYC packets.
     pub cycle_thresholds: u64,
+    /// The same for periods of PSB packets.
     pub psb_periods: u64,
     /// Address ranges that can be filtered by at once.
     pub filters: u64,
@@ -43,14 +45,20 @@ impl Pmu {
     }
 
     /// Why the options cannot be had here, if so.
-    pub fn refusal(&self, args: &Args) -> Option<String> {
+    pub fn refusal(&self, settings: &Settings) -> Option<String> {
         let without = |option: &str, what: &str| {
             Some(format!("{option}: this processor's Intel PT has no {what}; leave the option out"))
         };
         let periods = [
-            ("--mtc-period", args.mtc_period, self.mtc, self.mtc_periods, "MTC packets"),
-            ("--cyc", args.cyc.map(|n| n.unwrap_or(0)), self.psb_cyc, self.cycle_thresholds, "CYC packets"),
-            ("--psb-period", args.psb_period, self.psb_cyc, self.psb_periods, "choice of PSB's period"),
+            ("--mtc-period", settings.mtc_period, self.mtc, self.mtc_periods, "MTC packets"),
+            (
+                "--cyc",
+                settings.cyc.map(|n| n.unwrap_or(0)),
+                self.psb_cyc,
+                self.cycle_thresholds,
+                "CYC packets",
+            ),
+            ("--psb-period", settings.psb_period, self.psb_cyc, self.psb_periods, "choice of PSB's period"),
         ];
         for (option, value, able, allowed, what) in periods {
             let Some(value) = value else { continue };
@@ -62,7 +70,7 @@ impl Pmu {
                 return Some(format!("{option} {value}: this processor has {}", numbers(allowed)));
             }
         }
-        match args.filter.len() as u64 {
+        match settings.filter.len() as u64 {
             0 => None,
             _ if self.filters == 0 => without("--filter", "address filters"),
             n if n > self.filters => {
@@ -103,27 +111,31 @@ mod tests {
 
     #[test]
     fn what_the_processor_cannot_do_is_refused() {
-        let refusal = |pmu: &Pmu, args: Args| pmu.refusal(&args);
-        assert_eq!(refusal(&SKYLAKE, Args::default()), None);
-        let args =
-            || Args { mtc_period: Some(3), cyc: Some(Some(12)), psb_period: Some(5), ..Args::default() };
-        assert_eq!(refusal(&SKYLAKE, args()), None);
-        let said = refusal(&SKYLAKE, Args { mtc_period: Some(4), ..args() });
+        let refusal = |pmu: &Pmu, settings: Settings| pmu.refusal(&settings);
+        assert_eq!(refusal(&SKYLAKE, Settings::default()), None);
+        let settings = || Settings {
+            mtc_period: Some(3),
+            cyc: Some(Some(12)),
+            psb_period: Some(5),
+            ..Settings::default()
+        };
+        assert_eq!(refusal(&SKYLAKE, settings()), None);
+        let said = refusal(&SKYLAKE, Settings { mtc_period: Some(4), ..settings() });
         assert_eq!(said.as_deref(), Some("--mtc-period 4: this processor has 0, 3, 6, 9"));
-        assert!(refusal(&SKYLAKE, Args { cyc: Some(Some(13)), ..args() }).is_some());
-        assert!(refusal(&SKYLAKE, Args { psb_period: Some(6), ..args() }).is_some());
+        assert!(refusal(&SKYLAKE, Settings { cyc: Some(Some(13)), ..settings() }).is_some());
+        assert!(refusal(&SKYLAKE, Settings { psb_period: Some(6), ..settings() }).is_some());
         // Broadwell has neither.
         let broadwell = Pmu::default();
-        assert_eq!(refusal(&broadwell, Args::default()), None);
-        for args in [
-            Args { cyc: Some(None), ..Args::default() },
-            Args { mtc_period: Some(0), ..Args::default() },
-            Args { psb_period: Some(0), ..Args::default() },
-            Args { filter: vec![Filter::parse("f").unwrap()], ..Args::default() },
+        assert_eq!(refusal(&broadwell, Settings::default()), None);
+        for settings in [
+            Settings { cyc: Some(None), ..Settings::default() },
+            Settings { mtc_period: Some(0), ..Settings::default() },
+            Settings { psb_period: Some(0), ..Settings::default() },
+            Settings { filter: vec![Filter::parse("f").unwrap()], ..Settings::default() },
         ] {
-            assert!(refusal(&broadwell, args).is_some_and(|said| said.contains("leave the option out")));
+            assert!(refusal(&broadwell, settings).is_some_and(|said| said.contains("leave the option out")));
         }
-        let three = Args { filter: vec![Filter::parse("f").unwrap(); 3], ..Args::default() };
+        let three = Settings { filter: vec![Filter::parse("f").unwrap(); 3], ..Settings::default() };
         assert!(refusal(&SKYLAKE, three).is_some_and(|said| said.ends_with("this processor has 2")));
     }
 }

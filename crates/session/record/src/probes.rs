@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From the probes that a user writes to programs: places are looked up, conditions and values compiled.
 //!
-//! Input: [`Probes`] and the command or process they are for. Output: [`Compiled`], which [`super::probe::record`] attaches
+//! Input: [`Probes`] and the command or process they are for. Output: [`Compiled`], which [`crate::probe::record`] attaches
 //! here, or a file takes to another machine.
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use kprism_probe::locate::{Target, kernel_plans, plans};
 use kprism_probe::plan::{Plan, Request, expressions, split};
 use kprism_probe::stream::Part;
 
-use crate::progress::Progress;
+use kprism_session::Progress;
 
 /// Probes, and what each of their hits does. The fields are the options of `kprism record probe`.
 #[derive(Debug, Clone)]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism record func` by BPF: durations are taken and judged in the kernel. A call that is not kept leaves nothing;
-//! with `--aggregate` no call does, and only each function's numbers are read at the end.
+//! By BPF: durations are taken and judged in the kernel. A call that is not kept leaves nothing; of [`Settings::aggregate`]
+//! no call is kept, and only each function's numbers are read at the end.
 //!
-//! Out: `streams/bpf/calls.bin`, or `streams/bpf/functions.jsonl`, and `symbols/kallsyms`.
+//! Output: `streams/bpf/calls.bin`, or `streams/bpf/functions.jsonl`, and `symbols/kallsyms`.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -16,26 +16,23 @@ use kprism_bpf::kernel::{self, Function, Kernel};
 use kprism_durations::names::Role;
 use kprism_durations::record::{CallRecord, SIZE};
 use kprism_image::glob::glob;
-use kprism_profile::units::grouped;
+use kprism_lab::Report;
+use kprism_profile::units::{grouped, quoted};
+use kprism_session::{Progress, durations};
 use kprism_store::{Instrument, Manifest, Run};
-use kprism_tracefs::signals;
+use kprism_tracefs::{self as tracefs, signals};
 use serde_json::{Value, json};
 
-use super::func_args::{Args, Backend};
-use super::func_bpf_guest;
-use crate::exit::{self, Outcome};
-use crate::text;
-use kprism_session::Progress;
-use kprism_session::durations;
-use kprism_session::record::watch::{self, Watch};
+use super::{Backend, Recorded, Settings, bpf_guest, ns};
+use crate::watch::{self, Watch};
 
 /// Whether BPF records, and why it and not ftrace.
-pub fn chosen(args: &Args) -> Option<&'static str> {
-    match args.backend {
+pub(super) fn chosen(settings: &Settings) -> Option<&'static str> {
+    match settings.backend {
         Backend::Ftrace => None,
         Backend::BpfFentry | Backend::BpfKprobe => Some("as asked for"),
-        Backend::Auto if args.aggregate => Some("--aggregate needs it"),
-        Backend::Auto if args.guest || has_function_graph() => None,
+        Backend::Auto if settings.aggregate => Some("--aggregate needs it"),
+        Backend::Auto if settings.guest.is_some() || has_function_graph() => None,
         Backend::Auto => Some("the kernel has no function_graph"),
     }
 }
@@ -46,20 +43,24 @@ fn has_function_graph() -> bool {
     tracers.is_none_or(|tracers| tracers.split_whitespace().any(|tracer| tracer == "function_graph"))
 }
 
-/// Records.
-pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    suits(args).with_context(|| format!("BPF records ({why})"))?;
-    if args.guest {
-        return func_bpf_guest::run(args, progress, out);
+pub(super) fn record(
+    settings: &Settings,
+    why: &str,
+    progress: &Progress,
+    report: Report<'_>,
+) -> Result<Recorded> {
+    suits(settings).with_context(|| format!("BPF records ({why})"))?;
+    if let Some(guest) = &settings.guest {
+        return bpf_guest::record(settings, guest, progress, report);
     }
     if let Some(why) = Host::here().function_refusal() {
         bail!("{why}");
     }
     let mut kernel = Kernel::running()?;
     let kallsyms = fs::read("/proc/kallsyms").context("/proc/kallsyms")?;
-    let (mut functions, around) = wanted(args, &String::from_utf8_lossy(&kallsyms))?;
+    let (mut functions, around) = wanted(&settings.trace, &String::from_utf8_lossy(&kallsyms))?;
     let asked = || "as asked for".to_owned();
-    let (hook, hook_why) = match args.backend {
+    let (hook, hook_why) = match settings.backend {
         Backend::BpfFentry => (Hook::Fentry, asked()),
         Backend::BpfKprobe => (many(&kernel), asked()),
         Backend::Auto | Backend::Ftrace => choose(&mut kernel, &functions),
@@ -76,22 +77,21 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
         }
     }
     if hook == Hook::Fentry {
-        leave_unknown(args, &mut kernel, &mut functions, progress)?;
+        leave_unknown(&settings.trace, &mut kernel, &mut functions, progress)?;
     }
-    if !args.no_events {
+    if settings.trace.events {
         functions.extend(around.into_iter().filter(|f| hook != Hook::Fentry || kernel.knows(f)));
     }
     progress.say(&format!("backend: BPF ({why}), {} ({hook_why})", hook.name()));
-    signals::catch();
-    let run = Run::create(&args.output)?;
-    let mut manifest = begun(args, hook, functions.len());
+    let run = Run::create(&settings.output)?;
+    let mut manifest = begun(settings, hook, functions.len());
     run.write_manifest(&manifest)?;
     fs::create_dir_all(run.symbols())?;
     fs::write(run.kallsyms(), kallsyms).context("symbols/kallsyms")?;
     let folder = run.bpf();
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
 
-    let config = config(args, hook);
+    let config = config(settings, hook);
     let mut hooked = |done: usize| progress.amount("functions hooked", done as u64, functions.len() as u64);
     let mut session = Session::start(&mut kernel, &functions, &config, &mut hooked)?;
     progress.clear();
@@ -102,14 +102,14 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
         manifest.options.insert("left_out".into(), list.into());
         run.write_manifest(&manifest)?;
     }
-    let (ended, calls) = watch(args, &mut session, &functions, &folder, progress)?;
+    let (ended, calls) = watch(settings, &mut session, &functions, &folder, progress)?;
     let losses = session.losses();
-    if args.aggregate {
+    if settings.aggregate {
         write_functions(&folder.join("functions.jsonl"), &functions, &session.stats())?;
     }
     manifest.exit_code = ended.exit_code;
     manifest.stopped = ended.interrupted.then(|| "interrupted".to_owned());
-    if !args.aggregate {
+    if !settings.aggregate {
         manifest.other.insert("calls".into(), calls.into());
     }
     manifest.instruments = vec![Instrument::Durations];
@@ -122,10 +122,10 @@ pub fn run(args: &Args, why: &str, progress: &Progress, out: &mut dyn Write) -> 
     progress.say(&durations::calls(&measured));
     remarks(&manifest).iter().for_each(|line| progress.say(line));
     progress.say(&format!("recorded in {}", durations::see(&run)));
-    Ok(if ended.interrupted { Outcome::Code(exit::INTERRUPTED) } else { Outcome::Done })
+    Ok(Recorded { run, measured: Some(measured), interrupted: ended.interrupted })
 }
 
-/// What the kernel did not let us hook, as the manifest has it.
+/// The functions that the kernel did not let us hook, in a line; nothing if there are none.
 fn left_out(manifest: &Manifest) -> Option<String> {
     const NAMED: usize = 8;
     let all = manifest.options.get("left_out")?.as_array()?;
@@ -139,58 +139,59 @@ fn left_out(manifest: &Manifest) -> Option<String> {
     Some(format!("{what} left out, the kernel lets no program be there: {} ({why})", names.join(", ")))
 }
 
-/// What a recording that is done has to say for itself, here or in a guest.
+/// Remarks on a recording that has ended, here or in a guest: functions left out, losses.
 pub(super) fn remarks(manifest: &Manifest) -> Vec<String> {
-    let losses = manifest.other.get("losses").map(told).unwrap_or_default();
+    let losses = manifest.other.get("losses").map(losses_text).unwrap_or_default();
     left_out(manifest).into_iter().chain(losses).collect()
 }
 
-/// What this backend cannot do is refused, not passed over.
-fn suits(args: &Args) -> Result<()> {
+/// Refuses settings that this backend would pass over.
+fn suits(settings: &Settings) -> Result<()> {
+    let trace = &settings.trace;
     let cannot = [
-        (!args.graph.is_empty(), "-G"),
-        (!args.not_graph.is_empty(), "-g"),
-        (args.depth.is_some(), "--depth"),
-        (args.no_irqs, "--no-irqs"),
-        (args.no_sleep_time, "--no-sleep-time"),
-        (args.cgroup.is_some(), "--cgroup"),
-        (args.remeasure, "--remeasure"),
-        (args.cpu.is_some(), "--cpu"),
-        (!args.more_events.is_empty(), "--event"),
-        (args.clock != "local", "--clock"),
-        (args.top_level, "--top-level"),
+        (!trace.graph.is_empty(), "-G"),
+        (!trace.not_graph.is_empty(), "-g"),
+        (trace.depth.is_some(), "--depth"),
+        (!trace.interrupts, "--no-irqs"),
+        (!trace.sleep_time, "--no-sleep-time"),
+        (matches!(trace.scope, tracefs::Scope::Cgroup(_)), "--cgroup"),
+        (settings.remeasure, "--remeasure"),
+        (trace.cpus.is_some(), "--cpu"),
+        (!trace.more_events.is_empty(), "--event"),
+        (trace.clock != "local", "--clock"),
+        (trace.top_level, "--top-level"),
     ];
     if let Some((_, option)) = cannot.iter().find(|(given, _)| *given) {
         bail!("the BPF backend has no {option}: leave it out, or use --backend ftrace");
     }
-    if args.functions.is_empty() {
+    if trace.functions.is_empty() {
         bail!("the BPF backend hooks functions one by one: name them with -T");
     }
-    if args.aggregate && args.longer_than.is_some() {
+    if settings.aggregate && trace.longer_than.is_some() {
         bail!("--aggregate counts every call: leave --longer-than out");
     }
     Ok(())
 }
 
 /// The functions asked for, and those that say what a call's time was not spent on: the scheduler, interrupts.
-fn wanted(args: &Args, kallsyms: &str) -> Result<(Vec<Function>, Vec<Function>)> {
+fn wanted(trace: &tracefs::Settings, kallsyms: &str) -> Result<(Vec<Function>, Vec<Function>)> {
     let matches = |pattern: &String, function: &Function| {
         let (name, module) = pattern.split_once(":mod:").unwrap_or((pattern, "*"));
         let is = glob(name, &function.name) || function.aliases.iter().any(|other| glob(name, other));
         is && (module == "*" || function.module.as_deref().is_some_and(|own| glob(module, own)))
     };
     let mut functions = kernel::functions(kallsyms)?;
-    let not = |function: &Function| args.not_functions.iter().any(|pattern| matches(pattern, function));
+    let not = |function: &Function| trace.not_functions.iter().any(|pattern| matches(pattern, function));
     functions.retain(|function| !not(function));
     let (functions, mut around): (Vec<_>, Vec<_>) = functions
         .into_iter()
-        .partition(|function| args.functions.iter().any(|pattern| matches(pattern, function)));
+        .partition(|function| trace.functions.iter().any(|pattern| matches(pattern, function)));
     around.retain(|function| {
         let role = Role::of(&function.name);
         function.module.is_none() && (role.interrupt || role.schedules)
     });
     if functions.is_empty() {
-        bail!("no function that can be traced matches {}", text::quoted(&args.functions));
+        bail!("no function that can be traced matches {}", quoted(&trace.functions));
     }
     Ok((functions, around))
 }
@@ -198,13 +199,13 @@ fn wanted(args: &Args, kallsyms: &str) -> Result<(Vec<Function>, Vec<Function>)>
 /// Trampolines are for functions that BTF describes. One that was named must be; of those that a glob found, the others
 /// are left out.
 fn leave_unknown(
-    args: &Args,
+    trace: &tracefs::Settings,
     kernel: &mut Kernel,
     functions: &mut Vec<Function>,
     progress: &Progress,
 ) -> Result<()> {
     let remedy = "BTF does not describe it, or another has its name: use --backend bpf-kprobe";
-    let named = |function: &Function| args.functions.contains(&function.name);
+    let named = |function: &Function| trace.functions.contains(&function.name);
     let (known, unknown): (Vec<_>, Vec<_>) =
         std::mem::take(functions).into_iter().partition(|function| kernel.knows(function));
     if let Some(function) = unknown.iter().find(|function| known.is_empty() || named(function)) {
@@ -222,32 +223,34 @@ fn many(kernel: &Kernel) -> Hook {
     if session { Hook::KprobeSession } else { Hook::KprobeMulti }
 }
 
-fn config(args: &Args, hook: Hook) -> Config {
-    let scope = match (args.all, args.pid.is_empty(), args.tid.is_empty()) {
-        (true, _, _) => Scope::All,
-        (_, false, _) => Scope::Processes,
-        (_, _, false) => Scope::Threads,
-        _ => Scope::Children,
+fn config(settings: &Settings, hook: Hook) -> Config {
+    let scope = match settings.trace.scope {
+        tracefs::Scope::All => Scope::All,
+        tracefs::Scope::Processes(_) => Scope::Processes,
+        tracefs::Scope::Threads(_) => Scope::Threads,
+        tracefs::Scope::Command | tracefs::Scope::Cgroup(_) => Scope::Children,
     };
-    let least = args.longer_than.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    let keep = if args.aggregate { Keep::Aggregate } else { Keep::LongerThan(least) };
+    let keep = match settings.aggregate {
+        true => Keep::Aggregate,
+        false => Keep::LongerThan(settings.trace.longer_than.map_or(0, ns)),
+    };
     // One ring serves all CPUs.
-    let bytes = args.buffer_size.saturating_mul(1024 * host::possible_cpus() as u64);
+    let bytes = settings.trace.buffer_kib.saturating_mul(1024 * host::possible_cpus() as u64);
     let ring_bytes = bytes.clamp(1 << 16, 1 << 30).next_power_of_two() as u32;
     Config { keep, scope, hook, ring_bytes }
 }
 
-fn begun(args: &Args, hook: Hook, functions: usize) -> Manifest {
+fn begun(settings: &Settings, hook: Hook, functions: usize) -> Manifest {
     let options: Vec<(&str, Value)> = vec![
         ("record", "func".into()),
         ("backend", "bpf".into()),
         ("hook", hook.name().into()),
         ("functions", functions.into()),
-        ("aggregate", args.aggregate.into()),
+        ("aggregate", settings.aggregate.into()),
         ("record_bytes", SIZE.into()),
-        ("longer_than_ns", args.longer_than.map(|time| time.as_nanos() as u64).into()),
+        ("longer_than_ns", settings.trace.longer_than.map(ns).into()),
     ];
-    watch::begun(&args.command, options)
+    watch::begun(&settings.command, options)
 }
 
 struct Watched {
@@ -259,23 +262,26 @@ struct Watched {
 
 /// Runs the command, or waits for as long as was asked, and takes calls out as they come.
 fn watch(
-    args: &Args,
+    settings: &Settings,
     session: &mut Session,
     functions: &[Function],
     folder: &Path,
     progress: &Progress,
 ) -> Result<(Watched, u64)> {
     const TICK: Duration = Duration::from_millis(20);
-    let watched: Vec<u32> = args.pid.iter().chain(&args.tid).copied().collect();
+    let watched = match &settings.trace.scope {
+        tracefs::Scope::Processes(numbers) | tracefs::Scope::Threads(numbers) => numbers.clone(),
+        tracefs::Scope::All | tracefs::Scope::Command | tracefs::Scope::Cgroup(_) => Vec::new(),
+    };
     for &number in &watched {
         session.trace(number)?;
     }
     let path = folder.join("calls.bin");
-    let mut file = match args.aggregate {
+    let mut file = match settings.aggregate {
         true => None,
         false => Some(BufWriter::new(File::create(&path).with_context(|| path.display().to_string())?)),
     };
-    let mut watch = Watch::begin(&args.command, watched, args.duration, progress)?;
+    let mut watch = Watch::begin(&settings.command, watched, settings.trace.duration, progress)?;
     let mut calls = 0;
     loop {
         calls += drain(session, functions, file.as_mut())?;
@@ -344,8 +350,8 @@ fn as_json(losses: &Losses) -> Value {
     })
 }
 
-/// What is missing from the numbers, in words; nothing if nothing is.
-fn told(losses: &Value) -> Vec<String> {
+/// The calls that are missing from the numbers, a line for each reason.
+fn losses_text(losses: &Value) -> Vec<String> {
     let of = |kind: &str| losses[kind].as_u64().unwrap_or(0);
     let lines = [
         (of("lost"), "kept calls lost, the ring was full: a larger --buffer-size, or --longer-than"),

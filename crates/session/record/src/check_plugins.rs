@@ -4,18 +4,18 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// How loading a plugin went.
-pub struct Tried {
+/// The result of loading a plugin.
+pub(crate) struct Tried {
     /// The plugin was loaded and did its first work.
     pub ok: bool,
-    /// Which files, or what was said.
+    /// The files, or QEMU's error.
     pub found: String,
-    /// What helps.
+    /// The remedy.
     pub remedy: String,
 }
 
 /// The observer, in an empty machine.
-pub fn observer() -> Tried {
+pub(crate) fn observer() -> Tried {
     let remedy =
         "build plugin and program together (cargo build --release), and use QEMU 10 (scripts/setup.sh)";
     let plugin = match kprism_lab::find_observer() {
@@ -43,7 +43,7 @@ pub fn observer() -> Tried {
 }
 
 /// The plugin for one program, which is `true`.
-pub fn user() -> Tried {
+pub(crate) fn user() -> Tried {
     let remedy = "kprism record tlb --method user: scripts/qemu-user.sh gets a QEMU that takes plugins";
     let plugin = match kprism_lab::find_user_plugin() {
         Ok(plugin) => plugin,

@@ -5,17 +5,22 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::flow::Args;
+use super::{Rings, Settings};
 
-/// A function, and the program that it is in; none for the kernel.
+/// A function to which tracing is limited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
+    /// Its name in the symbol table.
     pub function: String,
+    /// The program that it is in; none for the kernel.
     pub file: Option<PathBuf>,
 }
 
 impl Filter {
-    /// Reads `FUNC[@FILE]`. perf parses the words again, so those that would be something else to it are refused.
+    /// Parses `FUNC[@FILE]`. perf parses the words again, so those that would mean something else to it are refused.
+    ///
+    /// # Errors
+    /// The expected form, in words.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (function, file) = match text.split_once('@') {
             Some((function, file)) => (function, Some(file)),
@@ -45,50 +50,50 @@ impl Filter {
 
 /// The event: Intel PT with its settings. What is not named is as perf has it: TSC, MTC where the processor can,
 /// compressed returns.
-fn event(args: &Args) -> String {
+fn event(settings: &Settings) -> String {
     let mut terms = Vec::new();
-    if let Some(threshold) = args.cyc {
+    if let Some(threshold) = settings.cyc {
         terms.push("cyc".to_owned());
         terms.extend(threshold.map(|n| format!("cyc_thresh={n}")));
     }
-    terms.extend(args.mtc_period.map(|n| format!("mtc_period={n}")));
-    terms.extend(args.psb_period.map(|n| format!("psb_period={n}")));
-    let ring = match (args.kernel, args.user) {
-        (true, _) => "k",
-        (_, true) => "u",
-        _ => "",
+    terms.extend(settings.mtc_period.map(|n| format!("mtc_period={n}")));
+    terms.extend(settings.psb_period.map(|n| format!("psb_period={n}")));
+    let ring = match settings.rings {
+        Rings::Kernel => "k",
+        Rings::User => "u",
+        Rings::Both => "",
     };
     format!("intel_pt/{}/{ring}", terms.join(","))
 }
 
 /// perf's arguments, for a recording into `data`.
-pub fn perf(args: &Args, kcore: bool, data: &Path) -> Vec<OsString> {
+pub fn perf(settings: &Settings, kcore: bool, data: &Path) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec!["record".into(), "-o".into(), data.into()];
     if kcore {
         line.push("--kcore".into());
     }
-    line.extend(["-e".into(), event(args).into()]);
-    if !args.filter.is_empty() {
-        let filters: Vec<_> = args.filter.iter().map(Filter::text).collect();
+    line.extend(["-e".into(), event(settings).into()]);
+    if !settings.filter.is_empty() {
+        let filters: Vec<_> = settings.filter.iter().map(Filter::text).collect();
         line.extend(["--filter".into(), filters.join(",").into()]);
     }
-    if let Some(size) = args.snapshot {
+    if let Some(size) = settings.snapshot {
         // e: one at the end too, so that there is one at all.
         line.push(format!("--snapshot=e{}", size.map_or_else(String::new, |n| n.to_string())).into());
     }
-    if let Some(buffer) = args.buffer {
+    if let Some(buffer) = settings.buffer {
         // perf takes pages, or bytes with a suffix; the part before the comma is for records.
         line.extend(["-m".into(), format!(",{buffer}B").into()]);
     }
-    if args.all_cpus {
+    if settings.all_cpus {
         line.push("-a".into());
     }
-    if let Some(pid) = args.pid {
+    if let Some(pid) = settings.pid {
         line.extend(["-p".into(), pid.to_string().into()]);
     }
-    if !args.command.is_empty() {
+    if !settings.command.is_empty() {
         line.push("--".into());
-        line.extend(args.command.iter().map(OsString::from));
+        line.extend(settings.command.iter().map(OsString::from));
     }
     line
 }
@@ -104,8 +109,8 @@ pub fn find_perf() -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn words(args: &Args, kcore: bool) -> String {
-        let line = perf(args, kcore, Path::new("run.perf.data"));
+    fn words(settings: &Settings, kcore: bool) -> String {
+        let line = perf(settings, kcore, Path::new("run.perf.data"));
         line.iter().map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" | ")
     }
 
@@ -115,38 +120,39 @@ mod tests {
 
     #[test]
     fn a_command_with_its_kernel() {
-        let args = Args { command: command(&["ls", "-l", "a b"]), ..Args::default() };
+        let settings = Settings { command: command(&["ls", "-l", "a b"]), ..Settings::default() };
         let told = "record | -o | run.perf.data | --kcore | -e | intel_pt// | -- | ls | -l | a b";
-        assert_eq!(words(&args, true), told);
+        assert_eq!(words(&settings, true), told);
     }
 
     #[test]
     fn packets_and_rings() {
-        let args = Args {
+        let settings = Settings {
             command: command(&["ls"]),
-            user: true,
+            rings: Rings::User,
             cyc: Some(None),
             mtc_period: Some(3),
             psb_period: Some(0),
             buffer: Some(1 << 20),
-            ..Args::default()
+            ..Settings::default()
         };
         let told = "record | -o | run.perf.data | -e | intel_pt/cyc,mtc_period=3,psb_period=0/u | -m | ,1048576B | -- | ls";
-        assert_eq!(words(&args, false), told);
-        let args = Args { cyc: Some(Some(9)), kernel: true, user: false, ..args };
-        assert!(words(&args, false).contains("intel_pt/cyc,cyc_thresh=9,mtc_period=3,psb_period=0/k"));
+        assert_eq!(words(&settings, false), told);
+        let settings = Settings { cyc: Some(Some(9)), rings: Rings::Kernel, ..settings };
+        assert!(words(&settings, false).contains("intel_pt/cyc,cyc_thresh=9,mtc_period=3,psb_period=0/k"));
     }
 
     #[test]
     fn filters_snapshots_and_targets() {
         let filter = ["vfs_read", "main@/bin/ls"].map(|f| Filter::parse(f).unwrap()).to_vec();
-        let args = Args { all_cpus: true, snapshot: Some(Some(1 << 20)), filter, ..Args::default() };
+        let settings =
+            Settings { all_cpus: true, snapshot: Some(Some(1 << 20)), filter, ..Settings::default() };
         let told = "record | -o | run.perf.data | --kcore | -e | intel_pt// | --filter | \
                     filter vfs_read,filter main @ /bin/ls | --snapshot=e1048576 | -a";
-        assert_eq!(words(&args, true), told);
-        let args = Args { pid: Some(42), snapshot: Some(None), ..Args::default() };
+        assert_eq!(words(&settings, true), told);
+        let settings = Settings { pid: Some(42), snapshot: Some(None), ..Settings::default() };
         let told = "record | -o | run.perf.data | -e | intel_pt// | --snapshot=e | -p | 42";
-        assert_eq!(words(&args, false), told);
+        assert_eq!(words(&settings, false), told);
     }
 
     #[test]

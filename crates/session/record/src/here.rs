@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A command of this machine, in the surroundings that options give it: environment, folder, standard input.
+//! A command of this machine, in the surroundings that a [`Job`] gives it: environment, folder, standard input.
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,31 +9,39 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-
-use crate::cmd::lab::PlaceArgs;
+use kprism_lab::Job;
 
 const TICK: Duration = Duration::from_millis(5);
 /// What a command has to end by itself after Ctrl-C, which a terminal sends it too, and then after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Gives `command` what `--env`, `--cwd` and `--stdin` say.
-pub fn place(command: &mut Command, place: &PlaceArgs) -> Result<()> {
-    command.envs(place.env.iter().map(|(name, value)| (name, value)));
-    if let Some(folder) = &place.cwd {
+/// A job's standard input that is this process's own.
+pub const OWN_STDIN: &str = "/dev/stdin";
+
+/// Gives `command` the environment, folder and standard input of the job.
+///
+/// # Errors
+/// The folder or the file is not there.
+pub fn place(command: &mut Command, job: &Job) -> Result<()> {
+    command.envs(job.env.iter().map(|(name, value)| (name, value)));
+    if let Some(folder) = &job.cwd {
         anyhow::ensure!(Path::new(folder).is_dir(), "--cwd {folder}: there is no such folder");
         command.current_dir(folder);
     }
-    if let Some(path) = place.stdin.as_ref().filter(|path| path.as_os_str() != "-") {
+    if let Some(path) = job.stdin.as_ref().filter(|path| path.as_os_str() != OWN_STDIN) {
         let file = File::open(path).with_context(|| format!("--stdin {}", path.display()))?;
         command.stdin(Stdio::from(file));
     }
     Ok(())
 }
 
-/// Where a command's program is, as the command finds it: below `--cwd`, or in the PATH that `--env` may set.
-pub fn find(name: &str, place: &PlaceArgs) -> Result<PathBuf> {
-    let from = place.cwd.as_ref().map(PathBuf::from).unwrap_or_default();
-    let path = place.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path.into());
+/// Finds a command's program as the command does: below the job's folder, or in the `PATH` that its environment may set.
+///
+/// # Errors
+/// There is none, or it is not executable.
+pub fn find(name: &str, job: &Job) -> Result<PathBuf> {
+    let from = job.cwd.as_ref().map(PathBuf::from).unwrap_or_default();
+    let path = job.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path.into());
     let path = path.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
     let places: Vec<PathBuf> = match name.contains('/') {
         true => vec![from.join(name)],
@@ -41,7 +49,7 @@ pub fn find(name: &str, place: &PlaceArgs) -> Result<PathBuf> {
     };
     let may_run = |path: &Path| path.metadata().is_ok_and(|file| file.permissions().mode() & 0o111 != 0);
     let files: Vec<PathBuf> = places.into_iter().filter(|path| path.is_file()).collect();
-    match (files.iter().find(|path| may_run(path)), files.first(), &place.cwd) {
+    match (files.iter().find(|path| may_run(path)), files.first(), &job.cwd) {
         (Some(program), _, _) => Ok(program.clone()),
         (None, Some(file), _) => bail!("{}: is not executable", file.display()),
         (None, None, Some(folder)) if name.contains('/') => bail!("{name}: no such program in {folder}"),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads of a command that returned something, as root: `cargo run -p kprism-session --example probe -- ls -l`.
+//! Reads of a command that returned something, as root: `cargo run -p kprism-record --example probe -- ls -l`.
 
+use kprism_record::probe::{Settings, record};
+use kprism_record::probes::Probes;
 use kprism_session::probe::Loaded;
-use kprism_session::record::probe::{Settings, record};
-use kprism_session::record::probes::Probes;
 use kprism_session::{Progress, Result};
 
 fn main() -> Result<()> {

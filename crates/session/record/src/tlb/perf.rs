@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism record tlb --method perf`: this processor's own TLB misses, sampled by perf where it has an event for them.
+//! By perf: this processor's own TLB misses, sampled where it has an event for them.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kprism_store::Run;
-
-use super::line::find_perf;
-use super::{driver, here};
-use crate::cmd::lab::PlaceArgs;
-use crate::exit;
+use kprism_lab::Job;
 use kprism_session::tlb_sampled;
 
-/// Where the kernel lists who counts events.
+use super::{Ended, Recorded};
+use crate::flow::line::find_perf;
+use crate::flow::perf;
+use crate::here;
+
+/// The kernel's list of performance monitoring units.
 const SOURCES: &str = "/sys/bus/event_source/devices";
 
 /// Intel's, and misses from one sample to the next: a prime, so that loops do not beat with it.
@@ -23,7 +23,7 @@ const INTEL: (&str, u64) = ("mem_inst_retired.stlb_miss_loads:P,mem_inst_retired
 /// AMD's: operations from one sample to the next.
 const AMD: (&str, u64) = ("ibs_op//", 100_003);
 
-/// What to sample here, and every how many; an error that says what would help, if there is nothing.
+/// The event to sample on this machine, and how many of them to one sample.
 fn event() -> Result<(&'static str, u64)> {
     let has = |name: &str| Path::new(SOURCES).join(name).is_dir();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -48,20 +48,19 @@ fn event() -> Result<(&'static str, u64)> {
     )
 }
 
-/// Records a command; gives the run and the exit code.
-pub fn record(
-    command: &[String],
-    events: Option<&str>,
-    period: Option<u64>,
-    place: &PlaceArgs,
-    output: &Path,
-) -> Result<(Run, u8)> {
+/// Records the command of `job` on this machine into `output`. `events` and `period` are what perf samples and how often;
+/// by default what this processor has.
+///
+/// # Errors
+/// There is no such event here, no perf, or no such command; or perf left no recording.
+pub fn record(job: &Job, events: Option<&str>, period: Option<u64>, output: &Path) -> Result<Recorded> {
+    let command = &job.argv;
     let (name, every) = match events {
         Some(name) => (name, 1),
         None => event()?,
     };
-    let Some(perf) = find_perf() else { bail!("perf is not installed (Debian: linux-perf)") };
-    here::find(&command[0], place)?;
+    let Some(program) = find_perf() else { bail!("perf is not installed (Debian: linux-perf)") };
+    here::find(&command[0], job)?;
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("perf.data");
     let mut words: Vec<OsString> = ["record", "-q", "-d", "-e", name, "-c"].map(Into::into).into();
@@ -73,12 +72,12 @@ pub fn record(
     words.push(data.clone().into());
     words.push("--".into());
     words.extend(command.iter().map(OsString::from));
-    let mut line = Command::new(&perf);
-    here::place(line.args(&words), place)?;
-    let limit = place.timeout.map(Duration::from_secs);
+    let mut line = Command::new(&program);
+    here::place(line.args(&words), job)?;
+    let limit = job.timeout;
     let started = Instant::now();
-    let ended = driver::run_command(&mut line, limit, &|| {
-        kprism_lab::interrupt::requested().then_some(driver::Request::Stop)
+    let ended = perf::run_command(&mut line, limit, &|| {
+        kprism_lab::interrupt::requested().then_some(perf::Request::Stop)
     })?;
     let over = limit.is_some_and(|limit| ended.stopped && started.elapsed() >= limit);
     if !data.is_file() {
@@ -86,7 +85,7 @@ pub fn record(
     }
     let run = tlb_sampled::import(&data, Path::new("/"), Some(Path::new("/proc/kallsyms")), output)?;
     let mut manifest = run.manifest()?;
-    manifest.command = command.to_vec();
+    manifest.command.clone_from(command);
     manifest.options.insert("source".into(), format!("perf record -e {name}").into());
     manifest.exit_code = ended.code;
     manifest.stopped = match over {
@@ -94,6 +93,6 @@ pub fn record(
         false => ended.stopped.then(|| "recording was interrupted".into()),
     };
     run.write_manifest(&manifest)?;
-    let code = if over { exit::TIMED_OUT } else { u8::try_from(ended.code.unwrap_or(1)).unwrap_or(1) };
-    Ok((run, code))
+    let ended = if over { Ended::Timeout } else { Ended::Code(ended.code.unwrap_or(1)) };
+    Ok(Recorded { run, ended })
 }

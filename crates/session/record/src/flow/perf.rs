@@ -18,12 +18,12 @@ use anyhow::{Context, Result};
 /// How often the child and the clock are looked at.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What the user wants of a recording under way.
+/// A request of the user during a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// Its end.
+    /// End it.
     Stop,
-    /// A snapshot, and to go on.
+    /// Take a snapshot and go on.
     Snapshot,
 }
 
@@ -55,6 +55,9 @@ impl fmt::Display for Ended {
 }
 
 /// Runs perf until it ends by itself, `limit` is over, or `asked` says so.
+///
+/// # Errors
+/// perf cannot be started or waited for.
 pub fn run(
     program: &Path,
     args: &[OsString],
@@ -66,6 +69,9 @@ pub fn run(
 }
 
 /// The same of a command line that has its surroundings.
+///
+/// # Errors
+/// As of [`run`].
 pub fn run_command(
     command: &mut Command,
     limit: Option<Duration>,
@@ -91,6 +97,9 @@ pub fn run_command(
 }
 
 /// Starts perf, so that it ends with the thread that called.
+///
+/// # Errors
+/// The program cannot be started.
 pub fn start(command: &mut Command) -> Result<Child> {
     // SAFETY: prctl is async-signal-safe and touches only the new process.
     unsafe {

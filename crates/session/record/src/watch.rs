@@ -12,9 +12,9 @@ use kprism_store::{Manifest, RunKind};
 use kprism_tracefs::signals;
 use serde_json::Value;
 
-use super::this_kernel;
-use crate::flow;
-use crate::progress::Progress;
+use kprism_session::{Progress, flow};
+
+use crate::this_kernel;
 
 /// The account of a recording of this machine by BPF, as long as it has not ended.
 pub fn begun(command: &[String], options: Vec<(&str, Value)>) -> Manifest {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `--snapshot-when`, `--from`, `--until`: what of the streams is kept. A probe's text in, what the recorder interprets
-//! out.
+//! Conditions that the observer watches for: where a snapshot is taken, where a window opens and closes.
+//!
+//! Input: `FUNC[%return] [if EXPR]` and a guest. Output: the program that the observer interprets, as JSON.
 
 use anyhow::{Context, Result, bail};
 use kprism_btf::{Btf, Kind};
@@ -10,7 +11,7 @@ use kprism_image::symbols::kallsyms;
 use kprism_lab::Prepared;
 use kprism_probe::plan;
 
-/// `FUNC[%return] [if EXPR]`, given with `option`, as the observer wants it, by what the guest's kernel says of itself.
+/// Compiles `spec`, given with `option`, by the symbols and types of the guest's kernel.
 ///
 /// # Errors
 /// The kernel has no such function, or the condition cannot be compiled.
@@ -45,7 +46,7 @@ pub fn argument(option: &str, spec: &str, prepared: &Prepared) -> Result<String>
     }
 }
 
-/// A question, if the kernel has a function with a name like this one.
+/// The question whether a similar name was meant, if the kernel has a function with one.
 fn like(name: &str, types: Vec<u8>) -> String {
     let Ok(btf) = Btf::parse("the guest's BTF", types, None) else { return String::new() };
     let functions = btf.all().filter(|ty| ty.kind == Kind::Func).map(|ty| ty.name);

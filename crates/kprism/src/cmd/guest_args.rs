@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Options of a guest, of what a command finds there, and of packets: those of every command that records in the guest.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kprism_lab::{Job, Options, Pace, Share};
+use kprism_record::guest::{Guest, Packets};
+use kprism_record::here::OWN_STDIN;
+
+/// Which guest.
+#[derive(Debug, Clone, clap::Args)]
+pub struct GuestArgs {
+    /// Boot this kernel image (vmlinuz) instead of Debian's
+    #[arg(long, value_name = "FILE", help_heading = "Guest")]
+    kernel: Option<PathBuf>,
+    /// Use this initramfs instead of Debian's programs
+    #[arg(long, value_name = "FILE", help_heading = "Guest")]
+    initrd: Option<PathBuf>,
+    /// Load this kernel module at boot: a name, or a .ko file (can be repeated)
+    #[arg(long, value_name = "MODULE", help_heading = "Guest")]
+    pub module: Vec<String>,
+    /// Have this kernel module at hand, not loaded (can be repeated)
+    #[arg(long, value_name = "MODULE", help_heading = "Guest")]
+    pub with_module: Vec<String>,
+    /// Have this Debian package in the guest (can be repeated)
+    #[arg(long, value_name = "NAME", help_heading = "Guest")]
+    pub package: Vec<String>,
+    /// Virtual CPUs
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Guest")]
+    smp: u32,
+    /// Memory, with suffix M or G (M if none)
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = mebibytes, help_heading = "Guest")]
+    pub mem: u64,
+    /// Add to the kernel's command line (can be repeated)
+    #[arg(long, value_name = "WORDS", help_heading = "Guest")]
+    append: Vec<String>,
+    /// Run at host speed with parallel CPUs: faster, but no run is like another
+    #[arg(long, help_heading = "Guest")]
+    fast: bool,
+    /// Ask apt for newer packages than those in the cache
+    #[arg(long, help_heading = "Guest")]
+    refresh: bool,
+    /// How long a boot may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, help_heading = "Guest")]
+    boot_timeout: u64,
+}
+
+/// What the command finds around it.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct PlaceArgs {
+    /// Give the guest a copy of this folder, at /share or at PLACE (can be repeated)
+    #[arg(long, value_name = "DIR[:PLACE]")]
+    pub share: Vec<String>,
+    /// Run this in a shell first, not recorded unless the boot is (can be repeated)
+    #[arg(long, value_name = "CMD")]
+    pub before: Vec<String>,
+    /// Set an environment variable of the command (can be repeated)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    pub env: Vec<(String, String)>,
+    /// Working directory of the command
+    #[arg(long, value_name = "DIR")]
+    pub cwd: Option<String>,
+    /// Give the command this file as its standard input, `-` for kprism's own; in a guest it is empty otherwise
+    #[arg(long, value_name = "FILE")]
+    pub stdin: Option<PathBuf>,
+    /// End the command after it ran for this time
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<u64>,
+    /// Have QEMU make this Unix socket, for GDB to attach to the guest (`target remote SOCKET`)
+    #[arg(long, value_name = "SOCKET")]
+    pub gdb: Option<PathBuf>,
+}
+
+impl PlaceArgs {
+    /// The command with what it finds around it.
+    pub fn job(&self, command: &[String]) -> Job {
+        let stdin = self.stdin.as_ref().map(|path| match path.as_os_str() == "-" {
+            true => OWN_STDIN.into(),
+            false => path.clone(),
+        });
+        Job {
+            env: self.env.clone(),
+            cwd: self.cwd.clone(),
+            before: self.before.clone(),
+            stdin,
+            shares: self.share.iter().map(|text| Share::parse(text)).collect(),
+            gdb: self.gdb.clone(),
+            timeout: self.timeout.map(Duration::from_secs),
+            ..Job::new(command.iter().cloned())
+        }
+    }
+
+    /// An option that is given, if one is.
+    pub fn given(&self) -> Option<&'static str> {
+        [
+            (!self.share.is_empty(), "--share"),
+            (!self.before.is_empty(), "--before"),
+            (!self.env.is_empty(), "--env"),
+            (self.cwd.is_some(), "--cwd"),
+            (self.timeout.is_some(), "--timeout"),
+            (self.gdb.is_some(), "--gdb"),
+            (self.stdin.is_some(), "--stdin"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
+}
+
+impl GuestArgs {
+    /// An option that is given, if one is.
+    pub fn given(&self) -> Option<&'static str> {
+        [
+            (self.kernel.is_some(), "--kernel"),
+            (self.initrd.is_some(), "--initrd"),
+            (!self.module.is_empty(), "--module"),
+            (!self.with_module.is_empty(), "--with-module"),
+            (!self.package.is_empty(), "--package"),
+            (self.smp != 1, "--smp"),
+            (self.mem != 1024, "--mem"),
+            (!self.append.is_empty(), "--append"),
+            (self.fast, "--fast"),
+            (self.refresh, "--refresh"),
+            (self.boot_timeout != 300, "--boot-timeout"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
+}
+
+/// How packets are written.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct PacketArgs {
+    /// Compress returns to their calls, as processors do
+    #[arg(long, value_enum, value_name = "ON|OFF", help_heading = "Packets")]
+    retc: Option<Switch>,
+    /// Bytes between synchronisation points (PSB): 2048 to 64 MiB in processors, which cannot do without
+    #[arg(long, value_name = "BYTES", value_parser = psb(), help_heading = "Packets")]
+    pub psb: Option<u64>,
+    /// Mini time counter every 2^N crystal ticks (0 to 15), or `off`
+    #[arg(long, value_name = "N|off", value_parser = mtc, help_heading = "Packets")]
+    pub mtc: Option<String>,
+    /// Cycle counts at every packet, at least so many cycles apart (a power of two up to 16384), or `off`
+    #[arg(long, value_name = "CYCLES|on|off", value_parser = cyc, help_heading = "Packets")]
+    pub cyc: Option<String>,
+}
+
+/// Yes or no.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum Switch {
+    /// Yes
+    On,
+    /// No
+    Off,
+}
+
+fn mebibytes(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.strip_suffix(['G', 'g']) {
+        Some(digits) => (digits, 1024),
+        None => (text.strip_suffix(['M', 'm']).unwrap_or(text), 1),
+    };
+    let number: u64 = digits.parse().map_err(|_| "expected a number with suffix M or G".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
+}
+
+/// What the recorder takes; processors take powers of two from 2 KiB to 64 MiB (SDM, IA32_RTIT_CTL.PSBFreq).
+pub fn psb() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(256..=1 << 30)
+}
+
+/// SDM, IA32_RTIT_CTL.MTCFreq: the period is 2^N crystal ticks.
+pub fn mtc(text: &str) -> Result<String, String> {
+    match text.parse::<u8>() {
+        Ok(0..=15) => Ok(text.to_owned()),
+        _ if text == "off" => Ok(text.to_owned()),
+        _ => Err("expected 0 to 15, or off".to_owned()),
+    }
+}
+
+/// SDM, IA32_RTIT_CTL.CycThresh: 0, or 2^(n-1) cycles.
+pub fn cyc(text: &str) -> Result<String, String> {
+    match text.parse::<u32>() {
+        Ok(n) if n == 0 || n <= 16384 && n.is_power_of_two() => Ok(text.to_owned()),
+        _ if text == "on" || text == "off" => Ok(text.to_owned()),
+        _ => Err("expected 0 or a power of two up to 16384, on, or off".to_owned()),
+    }
+}
+
+/// A number of bytes with suffix K, M or G.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    number
+        .filter(|n| (4096..=1 << 34).contains(n))
+        .ok_or_else(|| "expected 4K to 16G, as a number with suffix K, M or G".to_owned())
+}
+
+pub fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
+}
+
+impl GuestArgs {
+    /// As the lab takes them.
+    pub fn options(&self) -> Options {
+        Options {
+            smp: self.smp,
+            mem_mib: self.mem,
+            append: self.append.clone(),
+            kernel: self.kernel.clone(),
+            initrd: self.initrd.clone(),
+            modules: self.module.clone(),
+            with_modules: self.with_module.clone(),
+            packages: self.package.clone(),
+            pace: if self.fast { Pace::Fast } else { Pace::Exact },
+            refresh: self.refresh,
+            boot_timeout: Duration::from_secs(self.boot_timeout),
+        }
+    }
+
+    /// A recorder that runs in this guest.
+    pub fn guest(&self, job: Job) -> anyhow::Result<Guest> {
+        use anyhow::Context as _;
+        let program = std::env::current_exe().context("kprism's own file, for the guest")?;
+        Ok(Guest { options: self.options(), job, program })
+    }
+}
+
+impl PacketArgs {
+    /// As the library takes them.
+    pub fn packets(&self) -> Packets {
+        Packets {
+            retc: self.retc.map(|switch| matches!(switch, Switch::On)),
+            psb: self.psb,
+            mtc: self.mtc.clone(),
+            cyc: self.cyc.clone(),
+            user_only: false,
+        }
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The flow by this processor's Intel PT: perf records, [`crate::import`] reads what it wrote.
+//!
+//! Everything that would make perf fail, or give a recording that cannot be decoded, is looked for first, so that the answer
+//! names the remedy. An interrupt ends the recording ([`kprism_lab::interrupt`]), SIGUSR2 takes a snapshot
+//! ([`perf::catch_snapshot_signal`]).
+//!
+//! | file | |
+//! |---|---|
+//! | [`line`] | perf's command line, made of the settings; touches nothing |
+//! | [`pmu`] | what the processor's Intel PT can do, from sysfs |
+//! | [`rights`] | what this user may trace |
+//! | [`perf`] | perf as a child: its end, by itself or asked for |
+
+pub mod line;
+pub mod perf;
+pub mod pmu;
+pub mod rights;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kprism_session::Progress;
+
+use self::line::Filter;
+use self::perf::Request;
+use self::pmu::Pmu;
+use self::rights::Rights;
+use crate::import::{self, Imported};
+
+/// Settings of a recording.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The run folder to write; perf's own file stands beside it.
+    pub output: PathBuf,
+    /// The command to record; empty for none.
+    pub command: Vec<String>,
+    /// Everything that runs is recorded, on all CPUs.
+    pub all_cpus: bool,
+    /// The process to record, with its threads.
+    pub pid: Option<u32>,
+    /// The recording ends after this time.
+    pub duration: Option<Duration>,
+    /// perf's file is kept.
+    pub keep_perf_data: bool,
+    /// Whose code is traced.
+    pub rings: Rings,
+    /// Only these functions are traced; all if empty.
+    pub filter: Vec<Filter>,
+    /// Only the last bytes of each CPU are kept: so many, or as many as perf takes.
+    pub snapshot: Option<Option<u64>>,
+    /// Cycle counts between packets; at most each 2^(N-1) cycles if N is given.
+    pub cyc: Option<Option<u8>>,
+    /// A time packet each 2^N ticks of the crystal clock.
+    pub mtc_period: Option<u8>,
+    /// A synchronisation point each 2^(N+11) bytes.
+    pub psb_period: Option<u8>,
+    /// perf's buffer for packets of each CPU, in bytes.
+    pub buffer: Option<u64>,
+}
+
+/// Whose code is traced.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Rings {
+    /// The kernel's and programs'.
+    #[default]
+    Both,
+    /// The kernel's.
+    Kernel,
+    /// Programs'.
+    User,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            output: kprism_session::DEFAULT_RUN.into(),
+            command: Vec::new(),
+            all_cpus: false,
+            pid: None,
+            duration: None,
+            keep_perf_data: false,
+            rings: Rings::Both,
+            filter: Vec::new(),
+            snapshot: None,
+            cyc: None,
+            mtc_period: None,
+            psb_period: None,
+            buffer: None,
+        }
+    }
+}
+
+impl Settings {
+    /// True if kernel code is traced.
+    pub fn in_kernel(&self) -> bool {
+        self.rings != Rings::User
+    }
+}
+
+/// Checks, records, imports.
+///
+/// # Errors
+/// This machine has no Intel PT or no perf, the user has no right to it, perf fails, or what it wrote cannot be read; then
+/// its file is kept.
+pub fn record(settings: &Settings, progress: &Progress) -> Result<Imported> {
+    let program = ready(settings)?;
+    let mut path = settings.output.clone().into_os_string();
+    path.push(".perf.data");
+    let data = PathBuf::from(path);
+    if data.symlink_metadata().is_ok() {
+        bail!("{}: is there already; remove it, or choose another RUN with -o", data.display());
+    }
+    let kcore = kcore(settings, progress);
+    let line = line::perf(settings, kcore, &data);
+    let words: Vec<_> = line.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    progress.step(&format!("perf {}", words.join(" ")));
+    // perf and the command use the terminal from here on.
+    progress.clear();
+    if settings.command.is_empty() && settings.duration.is_none() {
+        progress.say("recording; Ctrl-C ends it");
+    }
+    let asked = || match kprism_lab::interrupt::requested() {
+        true => Some(Request::Stop),
+        false => perf::snapshot_requested().then_some(Request::Snapshot),
+    };
+    let ended = perf::run(&program, &line, settings.duration, &asked)?;
+    let imported = import_and_note(settings, &data, &words, &ended, progress);
+    match &imported {
+        Ok(imported) if !settings.keep_perf_data && !imported.empty => remove(&data, progress),
+        _ if data.exists() => progress.say(&format!("what perf wrote is in {}", data.display())),
+        _ => {}
+    }
+    imported.with_context(|| format!("perf record {ended}; what it said is above"))
+}
+
+/// Finds perf, or says why nothing can be recorded.
+fn ready(settings: &Settings) -> Result<PathBuf> {
+    let Some(pmu) = Pmu::of_this_machine() else {
+        bail!(
+            "no Intel PT here: {} is missing (another processor, a virtual machine, or a kernel without it)\n\
+             kprism lab run -- CMD makes the same packets in a guest, on any x86-64 machine;\n\
+             kprism import reads what perf recorded on another one",
+            pmu::PLACE
+        );
+    };
+    let Some(perf) = line::find_perf() else {
+        bail!("perf is not installed: install linux-perf (Debian), linux-tools (Ubuntu) or perf (Fedora)");
+    };
+    if let Some(why) = pmu.refusal(settings) {
+        bail!("{why}");
+    }
+    if let Some(why) = Rights::here(&perf).refusal(settings.all_cpus, settings.in_kernel()) {
+        bail!("{why}");
+    }
+    for file in settings.filter.iter().filter_map(|filter| filter.file.as_ref()) {
+        File::open(file).with_context(|| format!("--filter: {}", file.display()))?;
+    }
+    if let Some(pid) = settings.pid.filter(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        bail!("no process {pid}");
+    }
+    Ok(perf)
+}
+
+/// Whether perf is to copy the kernel's code; without it, what ran in the kernel cannot be decoded.
+fn kcore(settings: &Settings, progress: &Progress) -> bool {
+    if !settings.in_kernel() {
+        return false;
+    }
+    match File::open("/proc/kcore") {
+        Ok(_) => true,
+        Err(error) => {
+            progress.say(&format!(
+                "note: /proc/kcore: {error}: the kernel's code cannot be copied, and not be decoded; run as root, \
+                 or use --keep-perf-data and kprism import --vmlinux"
+            ));
+            false
+        }
+    }
+}
+
+/// Imports perf's file, and notes in the run who recorded it.
+fn import_and_note(
+    settings: &Settings,
+    data: &Path,
+    words: &[String],
+    ended: &perf::Ended,
+    progress: &Progress,
+) -> Result<Imported> {
+    let from = import::Settings { output: settings.output.clone(), ..import::Settings::new(data.to_owned()) };
+    let imported = import::import(&from, import::look(data)?, progress)?;
+    let run = &imported.run;
+    let mut manifest = run.manifest()?;
+    manifest.command.clone_from(&settings.command);
+    manifest.exit_code = ended.code.filter(|_| !settings.command.is_empty());
+    manifest.options.insert("perf".into(), words.into());
+    run.write_manifest(&manifest)?;
+    if let Some(code) = manifest.exit_code.filter(|&code| code != 0) {
+        progress.say(&format!("note: the command ended with {code}"));
+    }
+    Ok(imported)
+}
+
+fn remove(data: &Path, progress: &Progress) {
+    let removed = if data.is_dir() { std::fs::remove_dir_all(data) } else { std::fs::remove_file(data) };
+    if let Err(error) = removed {
+        progress.error(&format!("kprism: {}: {error}", data.display()));
+    }
+}

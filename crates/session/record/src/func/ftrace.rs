@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! By function_graph. In a guest the same recorder runs as a program of its own, `kprism-recorder`, which is given to the
+//! guest, and whose files are brought back; the run looks the same.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kprism_durations::{Measured, rows};
+use kprism_lab::{Ended, Report, Share};
+use kprism_profile::units::{bytes, grouped};
+use kprism_session::{Progress, durations};
+use kprism_store::{Instrument, Manifest, Run};
+use kprism_tracefs::calibrate::Cost;
+use kprism_tracefs::{Recording, Undone};
+
+use super::{GUEST_RECORDER, GUEST_RUN, Recorded, Settings, undone_text};
+use crate::guest::{self, Guest};
+
+/// Functions that a second pass measures, at most.
+const MOST: usize = 100;
+
+pub(super) fn record(settings: &Settings, progress: &Progress, report: Report<'_>) -> Result<Recorded> {
+    let trace = &settings.trace;
+    let (run, first) = pass(settings, trace, &settings.output, progress, report)?;
+    let Some((recording, measured)) = first else {
+        return Ok(Recorded { run, measured: None, interrupted: true });
+    };
+    let interrupted = recording.stopped.as_deref() == Some("interrupted");
+    summary(&recording, &measured).iter().for_each(|line| progress.say(line));
+    if !settings.remeasure || interrupted {
+        progress.say(&format!("recorded in {}", durations::see(&run)));
+        return Ok(Recorded { run, measured: Some(measured), interrupted });
+    }
+    let functions = candidates(&measured);
+    if functions.is_empty() {
+        bail!("no call was kept, so there is nothing to measure again: try a lower --longer-than");
+    }
+    progress.say(&format!("measuring {} functions again, every call", functions.len()));
+    let again = kprism_tracefs::Settings { functions, lenient: true, longer_than: None, ..trace.clone() };
+    let (_, second) = pass(settings, &again, &durations::remeasured(&run), progress, report)?;
+    let Some((recording, measured)) = second else {
+        return Ok(Recorded { run, measured: None, interrupted: true });
+    };
+    summary(&recording, &measured).iter().for_each(|line| progress.say(line));
+    progress.say(&format!("recorded in {} --remeasured", durations::see(&run)));
+    Ok(Recorded { run, measured: Some(measured), interrupted })
+}
+
+/// The functions that a second pass is for: of those with calls, the longest in total.
+fn candidates(measured: &Measured) -> Vec<String> {
+    let (profile, times) = (&measured.profile, &measured.times);
+    let mut rows = rows::functions(profile, times, &vec![true; profile.tasks.len()]);
+    rows.retain(|row| row.calls > 0);
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.total_ns), row.func));
+    rows.iter().take(MOST).map(|row| profile.funcs[row.func as usize].name.clone()).collect()
+}
+
+/// The result of a pass; none if it was interrupted in the guest.
+type Pass = Option<(Recording, Measured)>;
+
+fn pass(
+    settings: &Settings,
+    trace: &kprism_tracefs::Settings,
+    output: &Path,
+    progress: &Progress,
+    report: Report<'_>,
+) -> Result<(Run, Pass)> {
+    match &settings.guest {
+        Some(guest) => in_guest(guest, trace, output, progress, report),
+        None => here(settings, trace, output, progress),
+    }
+}
+
+fn here(
+    settings: &Settings,
+    trace: &kprism_tracefs::Settings,
+    output: &Path,
+    progress: &Progress,
+) -> Result<(Run, Pass)> {
+    // Before an earlier run is moved away for nothing.
+    kprism_tracefs::ready(trace, &settings.command)?;
+    let run = Run::create(output)?;
+    let mut manifest = crate::begun_here(&settings.command);
+    run.write_manifest(&manifest)?;
+    if settings.command.is_empty() && trace.duration.is_none() {
+        progress.say("recording; Ctrl-C ends it");
+    }
+    let mut undone = |undone: &Undone| {
+        progress.say(&undone_text(undone));
+        undone.failed.iter().for_each(|why| progress.say(&format!("not put back: {why}")));
+    };
+    let recording = kprism_tracefs::record(trace, &settings.command, run.dir(), &mut undone)?;
+    manifest.exit_code = recording.exit_code;
+    manifest.stopped.clone_from(&recording.stopped);
+    let measured = finish(&run, manifest, &recording, progress)?;
+    Ok((run, Some((recording, measured))))
+}
+
+fn in_guest(
+    guest: &Guest,
+    trace: &kprism_tracefs::Settings,
+    output: &Path,
+    progress: &Progress,
+    report: Report<'_>,
+) -> Result<(Run, Pass)> {
+    let recorder = kprism_lab::find_recorder()?;
+    let prepared = guest::prepare(&guest.options, progress)?;
+    let settings = guest.settings(output.to_owned());
+    let mut job = guest.job.clone();
+    job.shares.push(Share { host: recorder, guest: GUEST_RECORDER.into() });
+    let told = serde_json::to_string(trace).context("settings")?;
+    job.argv = [GUEST_RECORDER, "record", GUEST_RUN, &told].map(str::to_owned).to_vec();
+    job.argv.extend(guest.job.argv.iter().cloned());
+    job.collect = Some(GUEST_RUN.into());
+    job.asks_first = true;
+    let (run, ran) = guest::record(&settings, &job, &prepared, report)?;
+    progress.clear();
+    guest::complain(&ran, progress);
+    if ran.ended == Ended::Interrupted {
+        return Ok((run, None));
+    }
+    let manifest = run.manifest()?;
+    match Recording::load(run.dir()) {
+        Ok(recording) => {
+            let measured = finish(&run, manifest, &recording, progress)?;
+            Ok((run, Some((recording, measured))))
+        }
+        // The recorder's own errors went to standard error already.
+        Err(_) => bail!("nothing was recorded in the guest; see above, and {}", run.stderr().display()),
+    }
+}
+
+/// Notes in the manifest what was recorded, and measures it.
+fn finish(run: &Run, mut manifest: Manifest, recording: &Recording, progress: &Progress) -> Result<Measured> {
+    let settings = &recording.settings;
+    manifest.vcpus = u32::try_from(recording.cpus.len()).unwrap_or(u32::MAX);
+    manifest.clock.name = format!("ftrace {}", settings.clock);
+    manifest.clock.tsc_hz = 1_000_000_000;
+    manifest.exit_code = recording.exit_code;
+    if manifest.stopped.is_none() {
+        manifest.stopped.clone_from(&recording.stopped);
+    }
+    manifest.instruments = vec![Instrument::Durations];
+    manifest.options.insert("record".into(), "func".into());
+    manifest.options.insert("backend".into(), "ftrace".into());
+    manifest.options.insert("settings".into(), serde_json::to_value(settings).context("settings")?);
+    manifest.other.insert("events".into(), recording.events().into());
+    manifest.other.insert("lost_events".into(), recording.lost().into());
+    if let Some(cost) = &recording.cost {
+        let dropped = settings.longer_than.is_some();
+        let Cost { call_ns, inside_ns, slowdown } = *cost;
+        let cost = kprism_durations::cost::Cost { call_ns, inside_ns, slowdown, dropped };
+        manifest.other.insert("tracing_cost".into(), serde_json::to_value(cost).context("cost")?);
+    }
+    run.write_manifest(&manifest)?;
+    let measured = durations::measure(run, progress)?;
+    progress.clear();
+    Ok(measured)
+}
+
+fn summary(recording: &Recording, measured: &Measured) -> Vec<String> {
+    let cpus = match recording.cpus.len() {
+        1 => "1 CPU".to_owned(),
+        n => format!("{n} CPUs"),
+    };
+    let mut lines = vec![format!(
+        "{} events on {cpus} in {:.3} s, {} lost, {}",
+        grouped(recording.events()),
+        recording.ns as f64 / 1e9,
+        grouped(recording.lost()),
+        bytes(recording.bytes),
+    )];
+    lines.push(traced(recording));
+    lines.push(durations::calls(measured));
+    if recording.lost() > 0 {
+        lines.push("for fewer losses: --longer-than, fewer functions (-T), or a larger --buffer-size".into());
+    }
+    if let Some(why) = &recording.stopped {
+        lines.push(format!("stopped early: {why}"));
+    }
+    if let Some(code) = recording.exit_code.filter(|&code| code != 0) {
+        lines.push(format!("the command's exit code is {code}"));
+    }
+    lines.extend(recording.not_restored.iter().map(|why| format!("not put back in tracefs: {why}")));
+    lines
+}
+
+/// The tracer, the functions and calls it recorded, and its buffer, in a line.
+fn traced(recording: &Recording) -> String {
+    let mut words = "function_graph, ".to_owned();
+    match recording.functions {
+        Some(count) => words.push_str(&format!("{} functions", grouped(count as u64))),
+        None => words.push_str("all functions"),
+    }
+    match recording.settings.longer_than {
+        Some(time) => words.push_str(&format!(", calls of {time:?} and more")),
+        None => words.push_str(", every call"),
+    }
+    words.push_str(if recording.own_instance { ", own instance" } else { ", the machine's buffer" });
+    words
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A command in the guest, recorded into a run.
+//!
+//! Input: [`Settings`]. Output: a run whose `streams/` the observer wrote, with the command's output, exit code and symbols.
+//! Ctrl-C is looked for by [`kprism_lab::interrupt`].
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kprism_lab::{Ended, Job, ObserverOptions, Options, Outcome, Pace, Prepared, Report, Share, Span};
+use kprism_session::{Progress, flow};
+use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
+
+use crate::{NOT_ENDED, condition};
+
+/// Settings of a recording in the guest.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The run folder to write.
+    pub output: PathBuf,
+    /// The guest.
+    pub guest: Options,
+    /// The user's command, and what it finds around it.
+    pub job: Job,
+    /// The part of the flow that is recorded.
+    pub observe: Observe,
+    /// How packets are written.
+    pub packets: Packets,
+    /// More arguments for the observer: names and values.
+    pub observer_arguments: Vec<(String, String)>,
+}
+
+/// The part of the flow that is recorded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Observe {
+    /// Nothing: the guest runs without the observer.
+    Nothing,
+    /// Everything of the job's span.
+    #[default]
+    Everything,
+    /// What led to the places where a condition held.
+    Snapshot {
+        /// The condition: `FUNC[%return] [if EXPR]`.
+        when: String,
+        /// Bytes of each CPU's stream that a snapshot holds.
+        bytes: u64,
+    },
+    /// What ran between two conditions. Without `from`, what ran before the first `until`.
+    Window {
+        /// The condition that opens a window.
+        from: Option<String>,
+        /// The condition that closes it.
+        until: Option<String>,
+    },
+}
+
+/// How packets are written. `None` leaves a setting as the observer has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Packets {
+    /// Returns are compressed (SDM, IA32_RTIT_CTL.DisRETC).
+    pub retc: Option<bool>,
+    /// Bytes between PSB packets.
+    pub psb: Option<u64>,
+    /// MTC period as a power of two of crystal ticks, or `off`.
+    pub mtc: Option<String>,
+    /// Minimum of cycles between CYC packets, `on` or `off`.
+    pub cyc: Option<String>,
+    /// The kernel's flow is left out. Then nothing tells when tasks are switched, so that there is no profile.
+    pub user_only: bool,
+}
+
+/// A guest in which a recorder runs beside the command, instead of the observer outside.
+#[derive(Debug, Clone)]
+pub struct Guest {
+    /// The guest.
+    pub options: Options,
+    /// The user's command, and what it finds around it.
+    pub job: Job,
+    /// The program `kprism`, for recorders that are a part of it: BPF, probes.
+    pub program: PathBuf,
+}
+
+impl Guest {
+    /// A recording into `output` without the observer.
+    pub(crate) fn settings(&self, output: PathBuf) -> Settings {
+        Settings {
+            observe: Observe::Nothing,
+            ..Settings::new(output, self.options.clone(), self.job.clone())
+        }
+    }
+}
+
+impl Packets {
+    fn arguments(&self) -> Vec<(String, String)> {
+        let all = [
+            ("retc", self.retc.map(|on| if on { "on" } else { "off" }.to_owned())),
+            ("psb", self.psb.map(|n| n.to_string())),
+            ("mtc", self.mtc.clone()),
+            ("cyc", self.cyc.clone()),
+            ("filter", self.user_only.then(|| "user".to_owned())),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    }
+}
+
+impl Settings {
+    /// Everything that `job` does in the guest `guest` is recorded into `output`.
+    pub fn new(output: PathBuf, guest: Options, job: Job) -> Self {
+        Settings {
+            output,
+            guest,
+            job,
+            observe: Observe::Everything,
+            packets: Packets::default(),
+            observer_arguments: Vec::new(),
+        }
+    }
+
+    /// The observer with its arguments; none if nothing is observed.
+    ///
+    /// # Errors
+    /// The observer is not installed, the guest's kernel is not where it was linked, or a condition does not fit it.
+    pub fn observer(&self, prepared: &Prepared) -> Result<Option<ObserverOptions>> {
+        if self.observe == Observe::Nothing {
+            return Ok(None);
+        }
+        if !prepared.is_where_linked() {
+            bail!(
+                "kaslr goes with --unobserved: names of what is observed are those of the kernel as it is linked"
+            );
+        }
+        let plugin = kprism_lab::find_observer()?;
+        let mut arguments = self.packets.arguments();
+        let mut add = |option: &str, key: &str, condition: Option<&String>| -> Result<()> {
+            if let Some(text) = condition {
+                arguments.push((key.to_owned(), condition::argument(option, text, prepared)?));
+            }
+            Ok(())
+        };
+        match &self.observe {
+            Observe::Nothing | Observe::Everything => {}
+            Observe::Snapshot { when, bytes } => {
+                add("--snapshot-when", "when", Some(when))?;
+                arguments.push(("keep".to_owned(), bytes.to_string()));
+            }
+            Observe::Window { from, until } => {
+                add("--from", "from", from.as_ref())?;
+                add("--until", "until", until.as_ref())?;
+            }
+        }
+        arguments.extend_from_slice(&self.observer_arguments);
+        Ok(Some(ObserverOptions { plugin, arguments }))
+    }
+
+    fn manifest(&self, prepared: &Prepared) -> Manifest {
+        let (guest, job) = (&self.guest, &self.job);
+        let mut m = Manifest::new(RunKind::Lab, guest.smp);
+        m.command = job.argv.clone();
+        m.kernel = Some(kernel(prepared));
+        m.created = flow::now();
+        m.stopped = Some(NOT_ENDED.into());
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|p| p.display().to_string());
+        let (mut when, mut from, mut until) = (None, None, None);
+        match &self.observe {
+            Observe::Nothing | Observe::Everything => {}
+            Observe::Snapshot { when: condition, .. } => when = Some(condition.clone()),
+            Observe::Window { from: opens, until: closes } => (from, until) = (opens.clone(), closes.clone()),
+        }
+        for (name, value) in [
+            ("qemu", prepared.qemu_version().into()),
+            ("kernel_command_line", prepared.command_line().into()),
+            ("pace", if guest.pace == Pace::Fast { "fast" } else { "exact" }.into()),
+            ("mem_mib", guest.mem_mib.into()),
+            ("boot", (job.span == Span::Boot).into()),
+            ("kernel", path(&guest.kernel).into()),
+            ("initrd", path(&guest.initrd).into()),
+            ("module", guest.modules.clone().into()),
+            ("with_module", guest.with_modules.clone().into()),
+            ("package", guest.packages.clone().into()),
+            ("share", job.shares.iter().map(Share::to_string).collect()),
+            ("stdin", path(&job.stdin).into()),
+            ("before", job.before.clone().into()),
+            ("env", job.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
+            ("cwd", job.cwd.clone().into()),
+            ("timeout", job.timeout.as_ref().map(Duration::as_secs).into()),
+            ("snapshot_when", when.into()),
+            ("from", from.into()),
+            ("until", until.into()),
+            ("packets", serde_json::json!(self.packets.arguments())),
+        ] {
+            m.options.insert(name.to_owned(), value);
+        }
+        m
+    }
+}
+
+/// The guest's kernel, for a manifest.
+pub(crate) fn kernel(prepared: &Prepared) -> Kernel {
+    let kernel = prepared.kernel();
+    Kernel { release: kernel.release.clone(), build_id: kernel.build_id.clone() }
+}
+
+/// Makes a guest ready: fetches, boots and snapshots it, unless the cache has it.
+///
+/// # Errors
+/// [`kprism_lab::Error`].
+pub fn prepare(guest: &Options, progress: &Progress) -> Result<Prepared> {
+    let prepared = kprism_lab::prepare(guest, &mut |p| show(progress, p))?;
+    progress.clear();
+    Ok(prepared)
+}
+
+/// Makes the guest ready, runs the command and records it. The command's output goes to `report`.
+///
+/// # Errors
+/// As of [`prepare`] and [`record`].
+pub fn run(settings: &Settings, progress: &Progress, report: Report<'_>) -> Result<(Run, Outcome)> {
+    if settings.observe != Observe::Nothing {
+        // Better before a long boot than after it.
+        kprism_lab::find_observer()?;
+    }
+    let prepared = prepare(&settings.guest, progress)?;
+    progress.step("running the command");
+    let (run, ran) = record(settings, &settings.job, &prepared, report)?;
+    progress.clear();
+    complain(&ran, progress);
+    Ok((run, ran))
+}
+
+/// Records `job` into a new run. It is the user's own ([`Settings::job`], which the manifest names), or wraps that.
+///
+/// # Errors
+/// The run cannot be written, or QEMU cannot be started. A guest that did not come to its end is no error: see
+/// [`Outcome::ended`].
+pub fn record(
+    settings: &Settings,
+    job: &Job,
+    prepared: &Prepared,
+    report: Report<'_>,
+) -> Result<(Run, Outcome)> {
+    let observer = settings.observer(prepared)?;
+    let run = Run::create(&settings.output)?;
+    let mut manifest = settings.manifest(prepared);
+    run.write_manifest(&manifest)?;
+    let mut ran = kprism_lab::run(prepared, job, run.dir(), observer.as_ref(), report)?;
+    if job.collect.is_some() {
+        adopt(&mut manifest, run.manifest()?);
+    }
+    manifest.exit_code = ran.exit_code.map(i32::from);
+    manifest.stopped = reason(&ran.ended);
+    if let Some(observer) = observer {
+        manifest.instruments.push(Instrument::Flow);
+        if observer.arguments.iter().any(|(name, _)| name == "tlb") {
+            manifest.instruments.push(Instrument::Tlb);
+        }
+        flow::complete(&run, &mut manifest)?;
+        // A recorder that cannot go on ends QEMU: its reason is the one to tell.
+        if let (Ended::Failed(why), Some(stopped)) = (&mut ran.ended, &manifest.stopped) {
+            why.clone_from(stopped);
+        }
+    }
+    run.write_manifest(&manifest)?;
+    Ok((run, ran))
+}
+
+/// A recorder in the guest leaves a manifest of its own in what was collected: its counts and accounts are the run's.
+fn adopt(manifest: &mut Manifest, collected: Manifest) {
+    manifest.other.extend(collected.other);
+    manifest.accounts.extend(collected.accounts);
+    manifest.instruments.extend(collected.instruments);
+    for (name, value) in collected.options {
+        manifest.options.entry(name).or_insert(value);
+    }
+}
+
+/// Shows the lab's steps and the guest's console; the command's output is left out.
+pub fn show(progress: &Progress, p: kprism_lab::Progress<'_>) {
+    match p {
+        kprism_lab::Progress::Step(text) => progress.long_step(text),
+        kprism_lab::Progress::Console(line) => progress.detail(line),
+        kprism_lab::Progress::Stdout(_) | kprism_lab::Progress::Stderr(_) => {}
+    }
+}
+
+/// Why a guest did not come to its end; nothing if it did.
+pub fn reason(ended: &Ended) -> Option<String> {
+    match ended {
+        Ended::Normal => None,
+        Ended::Timeout => Some("time-out".into()),
+        Ended::Interrupted => Some("interrupted".into()),
+        Ended::Panic(words) => Some(format!("the guest's kernel panicked: {words}")),
+        Ended::Failed(why) => Some(why.clone()),
+    }
+}
+
+/// Tells what went wrong, if anything did, with the end of the guest's console.
+pub fn complain(ran: &Outcome, progress: &Progress) {
+    if let Some(reason) = reason(&ran.ended) {
+        progress.error(&format!("kprism: {reason}"));
+        if !ran.console_tail.is_empty() && ran.ended != Ended::Interrupted {
+            progress.error(&format!("last lines of the guest's console:\n{}", ran.console_tail.trim_end()));
+        }
+    }
+    if progress.is_verbose() {
+        progress.say(&format!(
+            "kprism: the guest took the command after {:.3} s, ended after {:.3} s",
+            ran.start.as_secs_f64(),
+            ran.wall.as_secs_f64()
+        ));
+        for file in &ran.missing_files {
+            progress.say(&format!("kprism: no symbols of {file}: it was made in the guest"));
+        }
+    }
+}
+
+/// True if the error is that an end was asked for ([`kprism_lab::interrupt`]).
+pub fn is_interrupt(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<kprism_lab::Error>(), Some(kprism_lab::Error::Interrupted))
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Recordings of other tools become runs.
+//!
+//! Input: a file or folder; [`look`] tells what it holds. Output: a run with its streams and symbols, decoded unless that is
+//! not wanted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kprism_import::ftrace::{self, Ftrace};
+use kprism_import::logs::Stamp;
+use kprism_import::perfdata::{Search, mem, trace};
+use kprism_import::{CodeFile, ImportError, detect, read, write};
+use kprism_session::{Progress, boot, durations, flow, tlb_sampled};
+use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
+
+pub use kprism_import::Source;
+
+/// Settings of an import.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The recording.
+    pub path: PathBuf,
+    /// The run folder to write.
+    pub output: PathBuf,
+    /// Code beside the recording's own: `FILE@VA`, an ELF file or raw bytes and its address in hex.
+    pub code: Vec<String>,
+    /// The folder that stands for the traced machine's root.
+    pub symfs: Option<PathBuf>,
+    /// A copy of `/proc/kcore` of the time of recording.
+    pub kcore: Option<PathBuf>,
+    /// The kernel as linked.
+    pub vmlinux: Option<PathBuf>,
+    /// A copy of `/proc/kallsyms`.
+    pub kallsyms: Option<PathBuf>,
+    /// The run is decoded at once.
+    pub decode: bool,
+}
+
+impl Settings {
+    /// The recording at `path` goes to the default run, and is decoded.
+    pub fn new(path: PathBuf) -> Self {
+        Settings {
+            path,
+            output: kprism_session::DEFAULT_RUN.into(),
+            code: Vec::new(),
+            symfs: None,
+            kcore: None,
+            vmlinux: None,
+            kallsyms: None,
+            decode: true,
+        }
+    }
+}
+
+/// The kind of a recording.
+#[derive(Debug)]
+pub enum Recording {
+    /// Events of ftrace, or the log of a boot.
+    Ftrace(Ftrace),
+    /// Tracepoints that perf recorded.
+    Tracepoints,
+    /// Samples of TLB misses that perf recorded.
+    Samples,
+    /// Intel PT.
+    Flow(Source),
+}
+
+/// A run that was made.
+#[derive(Debug)]
+pub struct Imported {
+    /// The run.
+    pub run: Run,
+    /// Nothing could be decoded.
+    pub empty: bool,
+}
+
+/// Sixteen bytes that every stream of Intel PT has now and then, and nothing else (Intel SDM volume 3, PSB packet).
+const PSB: [u8; 16] = [0x02, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82];
+
+/// Refuses a file that no reader can make sense of, with a word on what it is: there is nothing, or nothing in it, or one
+/// piece of a recording.
+fn is_a_recording(path: &Path) -> Result<()> {
+    let name = path.display();
+    let file = fs::metadata(path).with_context(|| name.to_string())?;
+    if !file.is_file() {
+        return Ok(());
+    }
+    if file.len() == 0 {
+        bail!("{name}: is empty: the recording left nothing in it");
+    }
+    let own = path.file_name().unwrap_or_default().to_string_lossy();
+    let of_one_cpu = own.starts_with("cpu") && own.ends_with(".raw") || own == "trace_pipe_raw";
+    if of_one_cpu {
+        bail!(
+            "{name}: pages of one CPU's ring buffer do not say what is in them: name the folder that holds it, with the \
+             formats beside it (events/, as in tracefs)"
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a file that is taken for packets because it is nothing else, and holds none.
+fn holds_packets(path: &Path) -> Result<()> {
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    if bytes.windows(PSB.len()).any(|window| window == PSB) {
+        return Ok(());
+    }
+    bail!(
+        "{}: no recording that kprism knows: no packets of Intel PT (there is no PSB), no trace.dat, no text of ftrace, no \
+         perf.data; see: kprism import --help",
+        path.display()
+    )
+}
+
+/// Tells what a recording holds.
+///
+/// # Errors
+/// There is no file, nothing in it, only one piece of a recording, or nothing that kprism knows.
+pub fn look(path: &Path) -> Result<Recording> {
+    is_a_recording(path)?;
+    if let Some(found) = ftrace::detect(path)? {
+        return Ok(Recording::Ftrace(found));
+    }
+    Ok(match path {
+        path if trace::detect(path) => Recording::Tracepoints,
+        path if mem::detect(path) => Recording::Samples,
+        path => Recording::Flow(detect(path)?),
+    })
+}
+
+/// Reads the recording, writes the run and decodes it. Notes and a summary go to `progress`.
+///
+/// # Errors
+/// The recording cannot be read, with the place in it, or the run cannot be written.
+pub fn import(settings: &Settings, recording: Recording, progress: &Progress) -> Result<Imported> {
+    let kallsyms = settings.kallsyms.as_deref();
+    match recording {
+        Recording::Ftrace(found) => {
+            let copy = |run: &Run| ftrace::copy(&found, kallsyms, &run.streams(), &run.symbols());
+            import_events(settings, ftrace::stamp(&found), copy, progress)
+        }
+        Recording::Tracepoints => {
+            let copy = |run: &Run| trace::copy(&settings.path, kallsyms, &run.streams(), &run.symbols());
+            import_events(settings, None, copy, progress)
+        }
+        Recording::Samples => {
+            progress.step("reading the samples");
+            let root = settings.symfs.as_deref().unwrap_or(Path::new("/"));
+            let run = tlb_sampled::import(&settings.path, root, kallsyms, &settings.output)?;
+            let text = kprism_session::tlb::save(&run)?;
+            progress.clear();
+            progress.say(&text);
+            Ok(Imported { run, empty: false })
+        }
+        Recording::Flow(source) => import_flow(settings, &source, progress),
+    }
+}
+
+fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Result<Imported> {
+    let code = settings.code.iter().map(|text| CodeFile::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    progress.step("reading the recording");
+    let search = Search {
+        symfs: settings.symfs.clone(),
+        cache: std::env::home_dir().map(|home| home.join(".debug")),
+        kcore: settings.kcore.clone(),
+        vmlinux: settings.vmlinux.clone(),
+        kallsyms: settings.kallsyms.clone(),
+    };
+    if let (Source::Raw(file), []) = (source, code.as_slice()) {
+        holds_packets(file)?;
+    }
+    let capture = read(source, &code, &search)?;
+    for note in &capture.notes {
+        progress.say(&format!("note: {note}"));
+    }
+    let run = Run::create(&settings.output)?;
+    write(&capture, &run.streams(), &run.symbols())?;
+    let mut manifest = Manifest::new(RunKind::Import, 0);
+    flow::complete(&run, &mut manifest)?;
+    manifest.created = flow::now();
+    manifest.command.clone_from(&capture.command);
+    let (release, build_id) = capture.kernel.clone();
+    if !(release.is_empty() && build_id.is_empty()) {
+        manifest.kernel = Some(Kernel { release, build_id });
+    }
+    manifest.instruments = vec![Instrument::Flow];
+    manifest.options.insert("source".into(), settings.path.display().to_string().into());
+    if !capture.notes.is_empty() {
+        manifest.options.insert(flow::IMPORT_NOTES.into(), capture.notes.clone().into());
+    }
+    if !settings.code.is_empty() {
+        manifest.options.insert("code".into(), settings.code.clone().into());
+    }
+    run.write_manifest(&manifest)?;
+    if !settings.decode {
+        return Ok(Imported { run, empty: false });
+    }
+    let (profile, manifest) = flow::decode(&run, progress)?;
+    progress.clear();
+    progress.say(&flow::summary(&run, &manifest));
+    let empty = profile.totals.instructions() == 0;
+    if empty {
+        progress.say(
+            "nothing could be decoded: is it Intel PT, and is it the right code? see: kprism report errors",
+        );
+    }
+    Ok(Imported { run, empty })
+}
+
+/// Copies events into a run and measures durations, if there are calls.
+fn import_events(
+    settings: &Settings,
+    stamp: Option<Stamp>,
+    copy: impl FnOnce(&Run) -> Result<Vec<String>, ImportError>,
+    progress: &Progress,
+) -> Result<Imported> {
+    progress.step("reading the recording");
+    let run = Run::create(&settings.output)?;
+    for note in &copy(&run)? {
+        progress.say(&format!("note: {note}"));
+    }
+    let mut manifest = Manifest::new(RunKind::Import, 0);
+    manifest.created = flow::now();
+    manifest.options.insert("source".into(), settings.path.display().to_string().into());
+    if let Some(Stamp { mode, release, command, .. }) = stamp {
+        manifest.kernel = Some(Kernel { release, build_id: String::new() });
+        manifest.options.insert("recorded_by".into(), command.into());
+        manifest.options.insert("recorded_of".into(), mode.into());
+    }
+    run.write_manifest(&manifest)?;
+    if !settings.decode {
+        return Ok(Imported { run, empty: false });
+    }
+    // A kernel's log alone has no calls to be measured.
+    let measured = match run.holds(Instrument::Durations) {
+        true => Some(durations::measure(&run, progress)?),
+        false => None,
+    };
+    progress.clear();
+    if let Some(measured) = &measured {
+        progress.say(&durations::summary(&run, measured)?);
+    }
+    if let Some(boot) = boot::adopt(run.dir())? {
+        let mut manifest = run.manifest()?;
+        manifest.options.insert("record".into(), "boot".into());
+        manifest.options.insert("kernel_command_line".into(), boot.command_line.clone().into());
+        if let Ok(read) = boot::load(run.dir()) {
+            boot::enter(&read, &boot, &mut manifest);
+        }
+        run.write_manifest(&manifest)?;
+        progress.say(&format!(
+            "a boot, with the kernel's log; see: kprism report boot -i {}",
+            run.dir().display()
+        ));
+    } else if run.dmesg().is_file() {
+        progress.say("note: the kernel's log tells of no initcalls, and nothing else is read from it");
+    }
+    let Some(measured) = measured else { return Ok(Imported { run, empty: false }) };
+    let empty = measured.times.counts.calls == 0 && !durations::has_events(&run)?;
+    Ok(Imported { run, empty })
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Makes runs: what a user asks for in, a run folder out.
+//!
+//! Each module is one recorder: its `Settings`, and a function that records. A recorder refuses what it cannot do before it
+//! changes anything, says what it does to a [`Progress`], and leaves nothing attached when it returns or the process ends.
+//! It reads no command line and prints nothing.
+//!
+//! | recorder | module |
+//! |---|---|
+//! | a command in the guest, with the observer | [`guest`], [`condition`] |
+//! | the flow, by this processor's Intel PT through perf | [`flow`] |
+//! | durations of functions: by ftrace or BPF, here or in the guest | [`func`] |
+//! | a boot | [`boot`] |
+//! | TLB misses: by models, off the bus, by this processor | [`tlb`] |
+//! | probes | [`probes`] compiles, [`probe`] attaches and records, [`probe_guest`] in the guest |
+//! | gcov's counters: of this kernel, of one built for it in the guest | [`cover`], [`gcov_kernel`] |
+//! | one command again and again: with tracers, with other packets | [`impact`], [`flow_cost`] |
+//! | recordings of other tools | [`import`] |
+//! | nothing: which of these work on this machine | [`check`] |
+//!
+//! [`here`] starts a command on this machine, [`watch`] waits for its end.
+//!
+//! Whether Ctrl-C ends a recording is up to the program: [`kprism_lab::interrupt::catch_signals`] and
+//! [`kprism_tracefs::signals::catch`] install the handlers, and each recorder says which of them it looks at.
+//!
+//! ```no_run
+//! use kprism_record::func::{self, Settings};
+//! use kprism_session::Progress;
+//!
+//! let settings = Settings { command: vec!["ls".into()], ..Settings::default() };
+//! let recorded = func::record(&settings, &Progress::silent(), &mut |_| {})?;
+//! println!("{} calls", recorded.measured.times.counts.calls);
+//! # Ok::<(), kprism_session::Error>(())
+//! ```
+
+pub mod boot;
+pub mod check;
+mod check_plugins;
+pub mod condition;
+pub mod cover;
+pub mod flow;
+pub mod flow_cost;
+pub mod func;
+pub mod gcov_kernel;
+pub mod guest;
+pub mod here;
+pub mod impact;
+pub mod import;
+mod kept;
+pub mod probe;
+pub mod probe_guest;
+pub mod probes;
+pub mod tlb;
+pub mod watch;
+
+pub use kprism_session::{Progress, Result};
+use kprism_store::{Kernel, Manifest, RunKind};
+
+/// The running kernel.
+pub fn this_kernel() -> Kernel {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Kernel { release: release.trim().to_owned(), build_id: String::new() }
+}
+
+/// The manifest of a recording of this machine that has begun. It says that the recording is not whole until its end is
+/// written.
+fn begun_here(command: &[String]) -> Manifest {
+    let mut manifest = Manifest::new(RunKind::Host, 0);
+    manifest.created = kprism_session::flow::now();
+    manifest.command = command.to_vec();
+    manifest.kernel = Some(this_kernel());
+    manifest.stopped = Some(NOT_ENDED.into());
+    manifest
+}
+
+/// Why a recording is not whole, while it is under way.
+const NOT_ENDED: &str = "the recorder has not ended properly";

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TLB misses of a command: every one by models, every one off a memory bus, or sampled by this processor.
+//!
+//! | method | module |
+//! |---|---|
+//! | models of processors' TLBs, fed by the observer in the guest | [`model`] |
+//! | the same of one program under QEMU's user mode | [`user`] |
+//! | the walks of QEMU's own TLB, on the bus of the guest | [`ptat`] |
+//! | this processor's own misses, sampled by perf | [`perf`] |
+
+pub mod model;
+pub mod perf;
+pub mod ptat;
+pub mod user;
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kprism_store::Run;
+use kprism_tlb::{Geometry, bank, presets};
+
+/// A recording on this machine that has ended.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The run.
+    pub run: Run,
+    /// How the command ended.
+    pub ended: Ended,
+}
+
+/// How a command of this machine ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// With this exit code; 128 and the number of a signal that ended it.
+    Code(i32),
+    /// It ran for as long as it may.
+    Timeout,
+    /// An interrupt ended it.
+    Interrupted,
+}
+
+/// The geometry of a preset, or that a file describes.
+///
+/// # Errors
+/// It is neither, or the description is wrong.
+pub fn geometry(name: &str) -> Result<Geometry> {
+    if let Some(geometry) = presets::preset(name) {
+        return Ok(geometry);
+    }
+    let text = std::fs::read_to_string(name).with_context(|| {
+        format!("{name}: neither a file nor one of the geometries {}", presets::NAMES.join(", "))
+    })?;
+    Geometry::parse(&text).with_context(|| name.to_owned())
+}
+
+/// Names of geometries as a recorder in another process finds them: files by their absolute paths.
+///
+/// # Errors
+/// One is unknown, there are too many, or a path has a character that separates the recorder's options.
+pub fn geometries(names: &[String]) -> Result<Vec<String>> {
+    if names.len() > bank::MAX_GEOMETRIES {
+        bail!("at most {} geometries", bank::MAX_GEOMETRIES);
+    }
+    let word = |name: &String| {
+        geometry(name)?;
+        if presets::preset(name).is_some() {
+            return Ok(name.clone());
+        }
+        let path = std::path::absolute(Path::new(name))?.display().to_string();
+        if path.contains(['+', ',']) {
+            bail!("{path}: no `+` or `,` may be in a description's path");
+        }
+        Ok(path)
+    };
+    names.iter().map(word).collect()
+}
