@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
+use lzma_rust2::XzReader;
 use object::{Object, ObjectSection};
 
 use crate::error::{Context, Error, Result};
@@ -13,6 +14,8 @@ use crate::kernel::Kernel;
 
 /// Maximum size of a module, bytes. A file that claims to be larger is invalid.
 const LARGEST: u64 = 256 << 20;
+/// Maximum memory that unpacking an .xz may take, KiB: `xz -9` needs 65 MiB.
+const MOST_MEMORY_KIB: u32 = 512 << 10;
 
 /// A module to put into the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,36 +210,23 @@ fn unpack(path: &Path) -> Result<Vec<u8>> {
     let bad = |reason: String| Error::BadFile { path: path.to_owned(), reason };
     let mut contents = Vec::new();
     if packed.starts_with(b"\xfd7zXZ\0") {
-        let mut output = Limited(&mut contents);
-        lzma_rs::xz_decompress(&mut Cursor::new(packed), &mut output)
-            .map_err(|error| bad(format!("not a good .xz file: {error:?}")))?;
+        XzReader::new_mem_limit(Cursor::new(packed), true, MOST_MEMORY_KIB)
+            .take(LARGEST + 1)
+            .read_to_end(&mut contents)
+            .map_err(|error| bad(format!("not a good .xz file: {error}")))?;
     } else if packed.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         ruzstd::decoding::StreamingDecoder::new(Cursor::new(packed))
             .map_err(|error| bad(format!("not a good .zst file: {error}")))?
-            .take(LARGEST)
+            .take(LARGEST + 1)
             .read_to_end(&mut contents)
             .map_err(|error| bad(format!("not a good .zst file: {error}")))?;
     } else {
         contents = packed;
     }
+    if contents.len() as u64 > LARGEST {
+        return Err(bad("too large for a module".into()));
+    }
     Ok(contents)
-}
-
-/// Accepts up to [`LARGEST`] bytes.
-struct Limited<'a>(&'a mut Vec<u8>);
-
-impl std::io::Write for Limited<'_> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.0.len() as u64 + bytes.len() as u64 > LARGEST {
-            return Err(std::io::Error::other("too large for a module"));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The dependencies in a module's `.modinfo`.
@@ -289,6 +279,21 @@ mod tests {
     #[test]
     fn names_are_compared_as_the_kernel_does() {
         assert_eq!(plain(&stem(Path::new("/x/crc-ccitt.ko.xz"))), "crc_ccitt");
+    }
+
+    /// `xz --x86`: addresses of calls were made absolute before compression.
+    #[test]
+    fn xz_with_a_filter_for_x86() {
+        const PACKED: [u8; 80] = [
+            0xfd, 0x37, 0x7a, 0x58, 0x5a, 0, 0, 1, 0x69, 0x22, 0xde, 0x36, 2, 1, 4, 0, 0x21, 1, 0, 0, 0xda,
+            0x33, 0xad, 3, 0xe0, 0, 0x23, 0, 0x15, 0x5d, 0, 0x48, 0x39, 0xfe, 0xc0, 0x0c, 0xb6, 0xc6, 0x3f,
+            0xe3, 0x4b, 0x44, 0x33, 7, 0x96, 8, 0xff, 0x80, 0xe1, 0x0a, 0x63, 0, 0, 0, 0, 0, 0x28, 0x30,
+            0xd4, 0x8e, 0, 1, 0x2d, 0x24, 0x15, 0x0b, 0xaf, 0x3c, 0x90, 0x42, 0x99, 0x0d, 1, 0, 0, 0, 0, 1,
+            0x59, 0x5a,
+        ];
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), PACKED).unwrap();
+        assert_eq!(unpack(file.path()).unwrap(), [0x90, 0xe8, 0x10, 0, 0, 0].repeat(6));
     }
 
     #[test]

@@ -401,8 +401,10 @@ pub(crate) fn parse(head: Head, body: &[u8], sample_type: u64) -> Option<(Record
         FEATURE => Record::Feature { id: f.u64()?, body: f.0 },
         COMPRESSED => Record::Compressed(body),
         COMPRESSED2 => {
-            let len = usize::try_from(f.u64()?).ok()?;
-            Record::Compressed(f.0.get(..len)?)
+            let len = usize::try_from(f.u64()?).unwrap_or(usize::MAX);
+            // Before it was mended, perf wrote 0, or the size of several records, where one piece of a ring buffer gave
+            // more than one record (KDAB/hotspot#736): these have no padding.
+            Record::Compressed(f.0.get(..len).filter(|data| !data.is_empty()).unwrap_or(f.0))
         }
         kind => Record::Other(kind),
     };
@@ -534,4 +536,21 @@ fn encode_place(m: &Mapped, out: &mut Vec<u8>) {
     out.u32(m.pid);
     out.u32(m.tid);
     [m.start, m.len, m.pgoff].iter().for_each(|word| out.u64(*word));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// perf without the mend wrote sizes of 0, and of several records together.
+    #[test]
+    fn compressed_records_with_a_wrong_size_are_taken_whole() {
+        let head = Head { kind: COMPRESSED2, misc: 0, size: 24 };
+        for (size, data) in [(5_u64, "zstd!"), (0, "zstd!..."), (70_000, "zstd!..."), (u64::MAX, "zstd!...")]
+        {
+            let body = [size.to_le_bytes().as_slice(), b"zstd!..."].concat();
+            let record = parse(head, &body, 0).map(|(record, _)| record);
+            assert!(matches!(record, Some(Record::Compressed(found)) if found == data.as_bytes()), "{size}");
+        }
+    }
 }
