@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use kprism_lab::{Ended, Job, ObserverOptions, Options, Pace, Progress, Share, Span};
 
 fn main() -> ExitCode {
-    kprism_lab::interrupt::catch_signals();
+    kprism_signals::catch(kprism_signals::Second::EndsProcess).expect("signals");
     match work() {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

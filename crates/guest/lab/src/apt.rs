@@ -103,7 +103,7 @@ fn call(program: &str, folder: &Path, arguments: &[&str]) -> Result<Output> {
         std::io::ErrorKind::NotFound => Error::MissingProgram { program: program.into(), remedy: NO_APT },
         _ => Error::Io { what: "run", path: program.into(), source: error },
     })?;
-    if crate::interrupt::requested() { Err(Error::Interrupted) } else { Ok(output) }
+    if kprism_signals::end_requested() { Err(Error::Interrupted) } else { Ok(output) }
 }
 
 /// apt's error lines; without any, the last line of its output.

@@ -142,7 +142,7 @@ impl Lock {
             }
             let error = io::Error::last_os_error();
             match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted if crate::interrupt::requested() => {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted if kprism_signals::end_requested() => {
                     return Err(Error::Interrupted);
                 }
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => std::thread::sleep(RETRY),

@@ -311,7 +311,7 @@ fn run(command: &mut Command, what: &str, log: &Path) -> Result<()> {
         if let Some(status) = child.try_wait().at("run", log)? {
             break status;
         }
-        if crate::interrupt::requested() {
+        if kprism_signals::end_requested() {
             // make ends its children, and can be continued.
             // SAFETY: a signal to the group of a child that has not been waited for.
             unsafe { libc::kill(-(child.id() as i32), libc::SIGTERM) };

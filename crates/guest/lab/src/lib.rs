@@ -18,7 +18,6 @@ pub mod error;
 pub mod files;
 pub mod gcov_kernel;
 pub mod hooks;
-pub mod interrupt;
 
 mod apt;
 mod archive;

@@ -251,13 +251,13 @@ impl<'a> Watch<'a> {
             }
             // Before the guest can handle it, Ctrl-Alt-Del ends the guest.
             if ended.is_some() && asked.is_some() && self.exit_code.is_none() {
-                return if crate::interrupt::requested() { Ended::Interrupted } else { Ended::Timeout };
+                return if kprism_signals::end_requested() { Ended::Interrupted } else { Ended::Timeout };
             }
             if let Some(status) = ended {
                 return self.judge(&format!("QEMU ended ({status}) {}", qemu.said()));
             }
             let over = limit.is_some_and(|limit| self.ran_for() > limit);
-            if over || crate::interrupt::requested() {
+            if over || kprism_signals::end_requested() {
                 let first = asked.is_none();
                 let since = *asked.get_or_insert_with(Instant::now);
                 if asks_first && since.elapsed() < ASK_PATIENCE {

@@ -173,7 +173,7 @@ fn wait_ready(qemu: &mut Running, files: &PortFiles, limit: Duration, report: Re
         if start.elapsed() > limit {
             return Err(failed(format!("not ready after {} s", limit.as_secs())));
         }
-        if crate::interrupt::requested() {
+        if kprism_signals::end_requested() {
             return Err(Error::Interrupted);
         }
         std::thread::sleep(Duration::from_millis(5));

@@ -43,7 +43,7 @@ fn run(words: &[&str]) -> Result<u8, (u8, String)> {
         ["record", folder, settings, command @ ..] => {
             let settings: Settings =
                 serde_json::from_str(settings).map_err(|error| (FAILED, format!("settings: {error}")))?;
-            signals::catch_alone();
+            signals::catch_alone().map_err(|error| (FAILED, format!("signals: {error}")))?;
             take_ctrl_alt_del();
             let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
             let recording = record(&settings, &command, Path::new(folder), &mut |_| {}).map_err(failed)?;

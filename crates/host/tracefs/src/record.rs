@@ -142,7 +142,7 @@ pub fn record(
     // The command is waited for only after all tracing is off.
     if let Some(running) = running {
         let patience = if signals::alone() { Duration::ZERO } else { PATIENCE };
-        let ended = if signals::requested() { running.finish(patience) } else { running.wait() };
+        let ended = if kprism_signals::end_requested() { running.finish(patience) } else { running.wait() };
         recording.exit_code = ended.transpose()?.map(code);
     }
     let path = output.join("recording.json");
@@ -190,7 +190,7 @@ fn stream_all(
         }
         let left = settings.duration.map(|limit| limit.saturating_sub(begun.elapsed()));
         let gone = watched.as_ref().is_some_and(has_ended);
-        if signals::requested() || streams.in_trouble() || left == Some(Duration::ZERO) || gone {
+        if kprism_signals::end_requested() || streams.in_trouble() || left == Some(Duration::ZERO) || gone {
             break;
         }
         wait(&[bell.fd(), watched.as_ref().map_or(-1, |fd| fd.as_raw_fd())], left);
@@ -206,7 +206,7 @@ fn stream_all(
     let over = exit.is_none() && running.is_some() && settings.duration.is_some();
     let stopped = match trouble {
         Some(error) => Some(format!("{error}; what came until then is kept")),
-        None if signals::requested() && running.is_some() => Some("interrupted".to_owned()),
+        None if kprism_signals::end_requested() && running.is_some() => Some("interrupted".to_owned()),
         None if over => Some("time-out".to_owned()),
         None => None,
     };

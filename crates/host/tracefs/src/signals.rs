@@ -1,34 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A descriptor that wakes the recorder. The input is signals, the command's end and errors such as a full disk, which
-//! all write to it; the output is a readable descriptor. One descriptor is used so that a single poll(2) can wait for
-//! all of them.
+//! A descriptor that wakes the recorder. Signals, the command's end and errors such as a full disk all write to it, so that a
+//! single poll(2) waits for all of them.
 
-use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-static REQUESTED: AtomicBool = AtomicBool::new(false);
+use kprism_signals::Second;
+
 static ALONE: AtomicBool = AtomicBool::new(false);
-/// Descriptor to which the signal handler writes; -1 for none.
-static WAKE: AtomicI32 = AtomicI32::new(-1);
 
-/// Installs handlers for SIGINT, SIGTERM and SIGHUP. These signals end a recording, and the program then goes on to
-/// restore everything.
-pub fn catch() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        let handler = on_signal as extern "C" fn(libc::c_int);
-        // SAFETY: the handler does nothing but an atomic store and a write(2).
-        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
-    }
-}
-
-/// Installs the handlers, for a process that gets the signals alone and must forward them to the command. Otherwise the
-/// terminal's Ctrl-C reaches the command too.
-pub fn catch_alone() {
+/// Catches the signals that end a recording, for a process that gets them alone and must forward them to the command.
+/// Otherwise the terminal's Ctrl-C reaches the command too.
+///
+/// # Errors
+/// The kernel refuses to change a signal's handler.
+pub fn catch_alone() -> io::Result<()> {
     ALONE.store(true, Ordering::SeqCst);
-    catch();
+    kprism_signals::catch(Second::Ignored)
 }
 
 /// True if the command receives signals only from this process.
@@ -36,54 +27,37 @@ pub(crate) fn alone() -> bool {
     ALONE.load(Ordering::SeqCst)
 }
 
-/// True if one of the signals has arrived.
-pub fn requested() -> bool {
-    REQUESTED.load(Ordering::SeqCst)
-}
-
-extern "C" fn on_signal(_: libc::c_int) {
-    REQUESTED.store(true, Ordering::SeqCst);
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: write is async-signal-safe, and the eight bytes are ours. With a closed descriptor it only fails.
-    unsafe { libc::write(WAKE.load(Ordering::SeqCst), one.as_ptr().cast(), 8) };
-}
-
-/// An eventfd. Clones share the same eventfd.
+/// A pair of connected sockets that do not block. Clones share the same pair.
 #[derive(Debug, Clone)]
-pub(crate) struct Bell(Arc<File>);
+pub(crate) struct Bell(Arc<(UnixStream, UnixStream)>);
 
 impl Bell {
     pub fn new() -> io::Result<Self> {
-        // SAFETY: makes a descriptor, which is owned from here on.
-        unsafe {
-            let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            Ok(Self(Arc::new(File::from(OwnedFd::from_raw_fd(fd)))))
-        }
+        let (read, write) = UnixStream::pair()?;
+        read.set_nonblocking(true)?;
+        write.set_nonblocking(true)?;
+        Ok(Self(Arc::new((read, write))))
     }
 
     /// Wakes the waiting thread, or the next one that waits.
     pub fn ring(&self) {
-        (&*self.0).write_all(&1u64.to_ne_bytes()).ok();
+        // A socket that is full wakes it as well.
+        (&self.0.1).write_all(&[1]).ok();
     }
 
-    /// Makes signals ring this bell. The handler uses a duplicate descriptor that is never closed, because it may run
-    /// at any time.
+    /// Makes signals ring this bell.
     pub fn take_signals(&self) -> io::Result<()> {
-        WAKE.store(self.0.try_clone()?.into_raw_fd(), Ordering::SeqCst);
-        Ok(())
+        kprism_signals::wake(&self.0.1)
     }
 
     pub fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.0.0.as_raw_fd()
     }
 
     /// Resets the bell.
     pub fn reset(&self) {
-        let mut count = [0; 8];
-        (&*self.0).read_exact(&mut count).ok();
+        let mut rung = [0; 64];
+        while (&self.0.0).read(&mut rung).is_ok_and(|n| n == rung.len()) {}
     }
 }
 

@@ -15,6 +15,7 @@ use kprism_profile::units::{grouped, printable};
 use kprism_report::Style;
 use kprism_script::Select;
 use kprism_script::annotate::Annotation;
+use kprism_signals::Second;
 use kprism_store::Run;
 use serde_json::json;
 
@@ -135,10 +136,10 @@ pub fn run(
     let symbols = &loaded.symbols;
     let chosen = choose(&args.func, symbols)?;
     progress.step("counting");
-    kprism_lab::interrupt::catch_signals();
+    kprism_signals::catch(Second::EndsProcess)?;
     let counts = count(args, &loaded, &chosen);
     progress.clear();
-    if kprism_lab::interrupt::requested() {
+    if kprism_signals::end_requested() {
         return Ok(Outcome::Code(exit::INTERRUPTED));
     }
     let mut ran: BTreeMap<u32, u64> = BTreeMap::new();
@@ -181,7 +182,7 @@ fn count(args: &Args, loaded: &Loaded, chosen: &[bool]) -> Counts {
     };
     let takes = |cpu: u16, task: &Task| select.takes(cpu, task);
     let lanes = loaded.streams().len();
-    let stop = &kprism_lab::interrupt::requested;
+    let stop = &kprism_signals::end_requested;
     let mut counter = Counter::new(lanes, &loaded.symbols, chosen, &takes, stop);
     follow(loaded, &mut counter);
     counter.finish()

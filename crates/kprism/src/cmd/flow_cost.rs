@@ -13,6 +13,7 @@ use kprism_report::cost::page::{self, About};
 use kprism_report::{Style, Table, cost};
 use kprism_session::Progress;
 use kprism_session::cost::measure;
+use kprism_signals::Second;
 use kprism_store::Run;
 use serde_json::json;
 
@@ -119,7 +120,7 @@ pub fn run(
     if !args.input.is_empty() {
         return show_runs(args, style, progress, out);
     }
-    kprism_lab::interrupt::catch_signals();
+    kprism_signals::catch(Second::EndsProcess)?;
     match record(&args.settings(), progress) {
         Ok(Some(recorded)) => show_sweeps(args, &recorded, style, progress, out),
         Ok(None) => Ok(Outcome::Code(exit::INTERRUPTED)),

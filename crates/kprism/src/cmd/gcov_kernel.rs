@@ -8,6 +8,7 @@ use anyhow::Result;
 use kprism_lab::{Ended, Options, Pace};
 use kprism_record::gcov_kernel::{Build, Counts, DEBUG_INFO, Reading, Settings, prepare, record, suits};
 use kprism_session::Progress;
+use kprism_signals::Second;
 
 use super::guest_args::PlaceArgs;
 use super::lab::{self, Output};
@@ -135,7 +136,7 @@ impl Args {
 
 /// Builds, boots, runs, records, reports.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    kprism_lab::interrupt::catch_signals();
+    kprism_signals::catch(Second::EndsProcess)?;
     record_and_report(args, progress, out).or_else(lab::interrupted)
 }
 

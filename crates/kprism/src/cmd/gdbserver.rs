@@ -7,7 +7,7 @@ use anyhow::Result;
 use kprism_gdb::listen::{self, Address, Listener};
 use kprism_gdb::server::Server;
 use kprism_gdb::target::{Kernel, Process, Target};
-use kprism_tracefs::signals;
+use kprism_signals::Second;
 
 use super::record::kib;
 use crate::exit::Outcome;
@@ -57,7 +57,7 @@ struct Which {
 
 /// Serves.
 pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
-    signals::catch();
+    kprism_signals::catch(Second::Ignored)?;
     let address = Address::parse(&args.socket)?;
     let listener = Listener::bind(&address)?;
     let (target, what) = match (&args.target.exec, args.target.pid) {
@@ -76,6 +76,6 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     let ring = args.buffer_size.saturating_mul(1024).clamp(1 << 16, 1 << 30).next_power_of_two() as u32;
     let mut server = Server::new(target, listen::BUFFER, ring);
     progress.say(&format!("{what}; in GDB: target remote {}", listener.name()));
-    listen::serve(&mut server, &listener, &signals::requested, &mut |text| progress.say(text))?;
+    listen::serve(&mut server, &listener, &kprism_signals::end_requested, &mut |text| progress.say(text))?;
     Ok(Outcome::Done)
 }

@@ -15,6 +15,7 @@ use kprism_report::header::Header;
 use kprism_report::impact::{self, Impact, Page, Side};
 use kprism_report::{Style, html};
 use kprism_session::Progress;
+use kprism_signals::Second;
 
 use super::guest_args::{GuestArgs, PlaceArgs, assignment};
 use super::report::wants_color;
@@ -74,7 +75,7 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    kprism_lab::interrupt::catch_signals();
+    kprism_signals::catch(Second::EndsProcess)?;
     match measure(args, progress) {
         Err(error) if is_interrupt(&error) => Ok(Outcome::Code(exit::INTERRUPTED)),
         Err(error) => Err(error),

@@ -8,6 +8,7 @@ use anyhow::Result;
 use kprism_lab::{Ended, Outcome as Ran, Span};
 use kprism_record::guest::{self, Observe, Settings, is_interrupt};
 use kprism_session::{Progress, flow};
+use kprism_signals::Second;
 
 use super::guest_args::{GuestArgs, PacketArgs, PlaceArgs, bytes};
 use crate::exit::{self, Outcome};
@@ -97,7 +98,7 @@ impl RunArgs {
 
 /// Fetches and boots the guest.
 pub fn prepare(args: &GuestArgs, progress: &Progress) -> Result<Outcome> {
-    kprism_lab::interrupt::catch_signals();
+    kprism_signals::catch(Second::EndsProcess)?;
     let prepared = match guest::prepare(&args.options(), progress) {
         Err(error) => return interrupted(error),
         Ok(prepared) => prepared,
@@ -112,7 +113,7 @@ pub fn prepare(args: &GuestArgs, progress: &Progress) -> Result<Outcome> {
 
 /// Runs, records, decodes.
 pub fn run(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    kprism_lab::interrupt::catch_signals();
+    kprism_signals::catch(Second::EndsProcess)?;
     record_and_decode(args, progress, out).or_else(interrupted)
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use kprism_durations::ftrace::Collector;
+use kprism_signals::Second;
 
 use kprism_ftrace::Event;
 use kprism_ftrace::show::Describe;
@@ -208,8 +209,8 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         progress.say(&format!("kprism: note: {note}"));
     }
     progress.clear();
-    kprism_lab::interrupt::catch_signals();
-    let output = Output::new(out, args.limit, &kprism_lab::interrupt::requested);
+    kprism_signals::catch(Second::EndsProcess)?;
+    let output = Output::new(out, args.limit, &kprism_signals::end_requested);
     let (options, lanes) = (args.options(), loaded.streams().len());
     let symbols = &loaded.symbols;
     let output = match subject {
@@ -273,8 +274,8 @@ fn of_durations(run: &Run, args: &Args, progress: &Progress, out: &mut dyn Write
         }
     };
     progress.clear();
-    kprism_lab::interrupt::catch_signals();
-    let output = Output::new(out, args.limit, &kprism_lab::interrupt::requested);
+    kprism_signals::catch(Second::EndsProcess)?;
+    let output = Output::new(out, args.limit, &kprism_signals::end_requested);
     let tasks = profile.tasks.into_iter().map(|task| (task.pid, task.tgid, task.comm));
     let levels = args.depth.unwrap_or(usize::MAX);
     let mut lister = Lister::new(args.options(), levels, profile.funcs, tasks, rebuilt, output);
@@ -287,7 +288,7 @@ fn of_durations(run: &Run, args: &Args, progress: &Progress, out: &mut dyn Write
 
 fn conclude(output: Output<'_>, args: &Args, progress: &Progress) -> Result<Outcome> {
     let lines = output.finish().context("standard output")?;
-    if kprism_lab::interrupt::requested() {
+    if kprism_signals::end_requested() {
         return Ok(Outcome::Code(exit::INTERRUPTED));
     }
     if lines == 0 && args.limit != Some(0) {

@@ -43,7 +43,7 @@ pub fn collect(output: &Path) -> Result<Recorded> {
 }
 
 /// Boots a guest with the plan's words; its job gives the time-out. `None` if an interrupt ended it
-/// ([`kprism_lab::interrupt`]).
+/// ([`kprism_signals`]).
 ///
 /// # Errors
 /// The guest cannot be booted, or left nothing.

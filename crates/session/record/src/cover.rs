@@ -3,7 +3,7 @@
 //!
 //! Input: a kernel with gcov, its counters in debugfs, or in its memory (`/proc/kcore`, a crash dump). Output: a run with the
 //! counters before and after, and readings from before that, by which what reading adds is taken out. An interrupt ends a
-//! window without a command ([`kprism_lab::interrupt`]).
+//! window without a command ([`kprism_signals`]).
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -17,7 +17,6 @@ use cpio::newc::{Builder, trailer};
 use kprism_agent::gcov::{AFTER, BEFORE, FOLDER, IDLE, Session};
 use kprism_gcov::Data;
 use kprism_gcov::memory::Live;
-use kprism_lab::interrupt;
 use kprism_session::Progress;
 use kprism_session::core_memory::{CoreMemory, KCORE};
 use kprism_session::cover::Unsettled;
@@ -126,7 +125,7 @@ fn window(settings: &Settings) -> Result<i32> {
         return Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
     }
     let start = Instant::now();
-    while !interrupt::requested() && settings.duration.is_none_or(|limit| start.elapsed() < limit) {
+    while !kprism_signals::end_requested() && settings.duration.is_none_or(|limit| start.elapsed() < limit) {
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(0)

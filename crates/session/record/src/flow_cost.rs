@@ -112,7 +112,7 @@ pub struct Recorded {
 }
 
 /// Records the command with each setting, and measures each recording. `None` if an interrupt ended it
-/// ([`kprism_lab::interrupt`]).
+/// ([`kprism_signals`]).
 ///
 /// # Errors
 /// The guest cannot be booted, the command failed, or two recordings are not of the same instructions.

@@ -2,7 +2,7 @@
 //! A command in the guest, recorded into a run.
 //!
 //! Input: [`Settings`]. Output: a run whose `streams/` the observer wrote, with the command's output, exit code and symbols.
-//! Ctrl-C is looked for by [`kprism_lab::interrupt`].
+//! Ctrl-C is looked for by [`kprism_signals`].
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -314,7 +314,7 @@ pub fn complain(ran: &Outcome, progress: &Progress) {
     }
 }
 
-/// True if the error is that an end was asked for ([`kprism_lab::interrupt`]).
+/// True if the error is that an end was asked for ([`kprism_signals`]).
 pub fn is_interrupt(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<kprism_lab::Error>(), Some(kprism_lab::Error::Interrupted))
 }

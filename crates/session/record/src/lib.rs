@@ -20,8 +20,8 @@
 //!
 //! [`here`] starts a command on this machine, [`watch`] waits for its end.
 //!
-//! Whether Ctrl-C ends a recording is up to the program: [`kprism_lab::interrupt::catch_signals`] and
-//! [`kprism_tracefs::signals::catch`] install the handlers, and each recorder says which of them it looks at.
+//! A recording ends when [`kprism_signals::end_requested`]. A program that wants Ctrl-C to request it calls
+//! [`kprism_signals::catch`].
 //!
 //! ```no_run
 //! use kprism_record::func::{self, Settings};

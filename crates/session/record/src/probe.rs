@@ -14,7 +14,6 @@ use kprism_probe::compiled::Compiled;
 use kprism_probe::session::{Config, HitScope, Session};
 use kprism_probe::stream::{Counts, Description, VERSION};
 use kprism_store::{Instrument, Manifest, Run};
-use kprism_tracefs::signals;
 use serde_json::Value;
 
 use kprism_session::probe::Loaded;
@@ -267,7 +266,13 @@ fn watch(settings: &Settings, session: &Session, path: &Path, progress: &Progres
     file.take(|take| reader.finish(take));
     let (records, full) = file.end();
     let command_end = watch.told();
-    Ok(Watched { exit_code: watch.exit_code, interrupted: signals::requested(), records, full, command_end })
+    Ok(Watched {
+        exit_code: watch.exit_code,
+        interrupted: kprism_signals::end_requested(),
+        records,
+        full,
+        command_end,
+    })
 }
 
 /// Lets this thread run before those that fill the rings. It takes little of a CPU, and records for which it comes too late

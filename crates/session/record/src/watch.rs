@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use kprism_bpf::host;
 use kprism_store::{Manifest, RunKind};
-use kprism_tracefs::signals;
 use serde_json::Value;
 
 use kprism_session::{Progress, flow};
@@ -106,7 +105,7 @@ impl Watch {
         let gone =
             self.command.is_none() && !self.numbers.is_empty() && !self.numbers.iter().copied().any(alive);
         let over = self.limit.is_some_and(|limit| self.started.elapsed() >= limit);
-        if !(gone || over || signals::requested()) {
+        if !(gone || over || kprism_signals::end_requested()) {
             return false;
         }
         // The terminal's Ctrl-C reached the command too.

@@ -11,6 +11,7 @@ use kprism_record::boot::{self as recorder, Plan, Recorded, collect, was_traced}
 use kprism_report::header::account_text;
 use kprism_report::{Style, boot as view};
 use kprism_session::{Progress, held};
+use kprism_signals::Second;
 use kprism_store::{Instrument, Kernel, Run};
 use kprism_tracefs::boot::Collected;
 
@@ -109,7 +110,7 @@ pub fn in_guest(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    kprism_lab::interrupt::catch_signals();
+    kprism_signals::catch(Second::EndsProcess)?;
     let job = PlaceArgs { timeout: args.timeout, ..PlaceArgs::default() }.job(&[]);
     let guest = args.guest.guest(job)?;
     match recorder::in_guest(&args.plan.plan(), &guest, &args.output, progress) {

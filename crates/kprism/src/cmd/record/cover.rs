@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use kprism_lab::interrupt;
 use kprism_record::cover::{Settings, record};
 use kprism_session::Progress;
+use kprism_signals::Second;
 
 use crate::exit::Outcome;
 
@@ -53,7 +53,7 @@ pub struct Args {
 
 /// Records.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    interrupt::catch_signals();
+    kprism_signals::catch(Second::EndsProcess)?;
     let settings = Settings {
         output: args.output.clone(),
         command: args.command.clone(),

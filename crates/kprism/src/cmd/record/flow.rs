@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use kprism_record::flow::line::Filter;
-use kprism_record::flow::{Rings, Settings, perf, record};
+use kprism_record::flow::{Rings, Settings, record};
 use kprism_session::Progress;
+use kprism_signals::Second;
 
 use crate::exit::Outcome;
 
@@ -116,9 +117,9 @@ fn size(text: &str) -> Result<u64, String> {
 
 /// Records and imports.
 pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
-    kprism_lab::interrupt::catch_signals();
+    kprism_signals::catch(Second::EndsProcess)?;
     if args.snapshot.is_some() {
-        perf::catch_snapshot_signal();
+        kprism_signals::catch_snapshot()?;
     }
     let imported = record(&args.settings(), progress)?;
     Ok(if imported.empty { Outcome::NothingMatched } else { Outcome::Done })

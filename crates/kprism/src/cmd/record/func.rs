@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::{Result, bail};
 use kprism_record::func::record;
 use kprism_session::Progress;
-use kprism_tracefs::signals;
+use kprism_signals::Second;
 
 use super::func_args::Args;
 use crate::cmd::lab::{self, Output};
@@ -38,8 +38,8 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         bail!("{option} is about a guest: add --guest, or leave it out");
     }
     match args.guest {
-        true => kprism_lab::interrupt::catch_signals(),
-        false => signals::catch(),
+        true => kprism_signals::catch(Second::EndsProcess)?,
+        false => kprism_signals::catch(Second::Ignored)?,
     }
     let mut output = Output::new(out, progress);
     match record(&args.settings()?, progress, &mut |p| output.pass(p)) {

@@ -16,7 +16,7 @@ use kprism_record::probe_guest;
 use kprism_record::probes::tell;
 use kprism_session::probe::Loaded;
 use kprism_session::{Progress, flow};
-use kprism_tracefs::signals;
+use kprism_signals::Second;
 
 use super::func_args::{kib, time};
 use super::probe_args::ProbeArgs;
@@ -134,10 +134,10 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         collect: args.what.collect.clone(),
     };
     if args.guest {
-        kprism_lab::interrupt::catch_signals();
+        kprism_signals::catch(Second::EndsProcess)?;
         return in_guest(args, &program, &settings, progress, out);
     }
-    signals::catch();
+    kprism_signals::catch(Second::Ignored)?;
     let recorded = record(program, &settings, progress)?;
     let Recorded { run, description, full, remarks, .. } = &recorded;
     told(description, args.last).iter().for_each(|line| progress.say(line));

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use kprism_record::guest;
 use kprism_record::tlb::{Ended, Recorded, geometries, model, perf, ptat, user};
 use kprism_session::{Progress, tlb};
+use kprism_signals::Second;
 use kprism_store::Run;
 use kprism_tlb::presets;
 
@@ -104,7 +105,7 @@ fn honoured(method: Method, given: &Given) -> Result<()> {
 /// Records.
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     honoured(args.method, given)?;
-    kprism_lab::interrupt::catch_signals();
+    kprism_signals::catch(Second::EndsProcess)?;
     record(args, progress, out).or_else(lab::interrupted)
 }
 

@@ -2,8 +2,8 @@
 //! The flow by this processor's Intel PT: perf records, [`crate::import`] reads what it wrote.
 //!
 //! Everything that would make perf fail, or give a recording that cannot be decoded, is looked for first, so that the answer
-//! names the remedy. An interrupt ends the recording ([`kprism_lab::interrupt`]), SIGUSR2 takes a snapshot
-//! ([`perf::catch_snapshot_signal`]).
+//! names the remedy. An interrupt ends the recording ([`kprism_signals`]), SIGUSR2 takes a snapshot
+//! ([`kprism_signals::catch_snapshot`]).
 //!
 //! | file | |
 //! |---|---|
@@ -122,9 +122,9 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Imported> {
     if settings.command.is_empty() && settings.duration.is_none() {
         progress.say("recording; Ctrl-C ends it");
     }
-    let asked = || match kprism_lab::interrupt::requested() {
+    let asked = || match kprism_signals::end_requested() {
         true => Some(Request::Stop),
-        false => perf::snapshot_requested().then_some(Request::Snapshot),
+        false => kprism_signals::snapshot_requested().then_some(Request::Snapshot),
     };
     let ended = perf::run(&program, &line, settings.duration, &asked)?;
     let imported = import_and_note(settings, &data, &words, &ended, progress);

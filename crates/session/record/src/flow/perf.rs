@@ -10,7 +10,6 @@ use std::fmt;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -119,21 +118,4 @@ fn signal(child: &Child, number: i32) -> bool {
     let Ok(pid) = libc::pid_t::try_from(child.id()) else { return false };
     // SAFETY: kill touches no memory of ours.
     unsafe { libc::kill(pid, number) == 0 }
-}
-
-static SNAPSHOT: AtomicBool = AtomicBool::new(false);
-
-/// Takes SIGUSR2, which otherwise ends a process.
-pub fn catch_snapshot_signal() {
-    extern "C" fn on_signal(_: libc::c_int) {
-        SNAPSHOT.store(true, Ordering::SeqCst);
-    }
-    let handler = on_signal as extern "C" fn(libc::c_int);
-    // SAFETY: the handler does nothing but an atomic store.
-    unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
-}
-
-/// Whether SIGUSR2 came since the last call.
-pub fn snapshot_requested() -> bool {
-    SNAPSHOT.swap(false, Ordering::SeqCst)
 }

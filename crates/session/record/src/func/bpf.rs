@@ -20,7 +20,7 @@ use kprism_lab::Report;
 use kprism_profile::units::{grouped, quoted};
 use kprism_session::{Progress, durations};
 use kprism_store::{Instrument, Manifest, Run};
-use kprism_tracefs::{self as tracefs, signals};
+use kprism_tracefs as tracefs;
 use serde_json::{Value, json};
 
 use super::{Backend, Recorded, Settings, bpf_guest, ns};
@@ -297,7 +297,7 @@ fn watch(
     if let Some(mut file) = file {
         file.flush().with_context(|| path.display().to_string())?;
     }
-    Ok((Watched { exit_code: watch.exit_code, ns, interrupted: signals::requested() }, calls))
+    Ok((Watched { exit_code: watch.exit_code, ns, interrupted: kprism_signals::end_requested() }, calls))
 }
 
 fn drain(session: &Session, functions: &[Function], file: Option<&mut BufWriter<File>>) -> Result<u64> {

@@ -2,7 +2,7 @@
 //! Durations of kernel functions: by the kernel's function tracer or by BPF, on this machine or in the guest.
 //!
 //! Output: a run with ftrace's pages (`streams/`) or BPF's records (`streams/bpf/`), measured. On this machine a signal ends
-//! it ([`kprism_tracefs::signals`]), in the guest an interrupt ([`kprism_lab::interrupt`]).
+//! it ([`kprism_signals`]), in the guest an interrupt ([`kprism_signals`]).
 
 mod bpf;
 mod bpf_guest;

@@ -77,7 +77,7 @@ pub fn record(job: &Job, events: Option<&str>, period: Option<u64>, output: &Pat
     let limit = job.timeout;
     let started = Instant::now();
     let ended = perf::run_command(&mut line, limit, &|| {
-        kprism_lab::interrupt::requested().then_some(perf::Request::Stop)
+        kprism_signals::end_requested().then_some(perf::Request::Stop)
     })?;
     let over = limit.is_some_and(|limit| ended.stopped && started.elapsed() >= limit);
     if !data.is_file() {

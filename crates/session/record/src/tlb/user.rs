@@ -25,7 +25,7 @@ use super::{Ended, Recorded, geometry};
 use crate::here::{self, Stopped};
 
 /// Records the command of `job` with these geometries ([`super::geometries`]) into `output`. An interrupt ends it
-/// ([`kprism_lab::interrupt`]).
+/// ([`kprism_signals`]).
 ///
 /// # Errors
 /// There is no QEMU for programs or no plugin, the command is not there or no program that QEMU runs, or it left no counts.
@@ -49,7 +49,7 @@ pub fn record(job: &Job, geometries: &[String], output: &Path, progress: &Progre
     line.arg("-plugin").arg(&argument).args(&program);
     let mut child = here::start(&mut line)?;
     let pid = child.id();
-    let (status, stopped) = here::wait(&mut child, job.timeout, &kprism_lab::interrupt::requested)?;
+    let (status, stopped) = here::wait(&mut child, job.timeout, &kprism_signals::end_requested)?;
     let signal = status.signal();
     let own = status.code().or(signal.map(|s| 128 + s)).unwrap_or(1);
     let counts = complete(&run, geometries)
