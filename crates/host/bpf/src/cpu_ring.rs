@@ -15,11 +15,11 @@
 //! clears records before it releases them, so a size other than 0 always belongs to the current round. Stores become
 //! visible in program order (x86), so the size becomes visible after the data.
 
-use crate::asm::{Asm, Label};
 use crate::error::Error;
-use crate::insn::{self, Alu, Cond, Helper, Reg, Width};
 use crate::map::Map;
 use crate::mapping::Mapping;
+use kprism_ebpf::asm::{Asm, Label};
+use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 
 use Reg::{R0, R1, R2, R3, R4};
 use Width::{B4, B8};

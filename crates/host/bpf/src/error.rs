@@ -44,7 +44,15 @@ pub enum Error {
     },
     /// The program cannot be assembled.
     #[error("program: {0}")]
-    Assembly(String),
+    Assembly(#[from] kprism_ebpf::asm::Error),
+    /// A program refers to a map that it was not given.
+    #[error("program: instruction {at} names map {map}")]
+    NoMap {
+        /// Index of the instruction.
+        at: usize,
+        /// Index of the map.
+        map: usize,
+    },
     /// BTF could not be read, or lacks a type.
     #[error(transparent)]
     Btf(#[from] kprism_btf::Error),

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Loads and attaches BPF programs through bpf(2), without a compiler. No other crate does this.
 //!
-//! **Input:** instructions, assembled with [`asm`] or generated elsewhere as plain words with relocations
-//! ([`asm::Code`]), and attachment points. **Output:** maps and rings, links that last as long as this process, and
+//! **Input:** instructions ([`kprism_ebpf::asm::Code`]) and attachment points. **Output:** maps and rings, links that last as long as this process, and
 //! errors that name the missing kernel feature or contain the verifier's log with the notes on the instructions.
 //!
 //! | module | job |
 //! |---|---|
-//! | [`insn`], [`asm`], [`disasm`] | instructions: encode, assemble with labels, list |
 //! | [`map`], [`ring`], [`mapping`] | memory shared with programs |
 //! | [`cpu_ring`] | per-CPU rings, independent of the kernel's: the cheapest way to write a record |
 //! | [`wanted`] | selection of processes: a byte for each |
@@ -20,13 +18,10 @@
 //! is a dozen system calls with stable layouts. Without it there is no C to build, the binary stays static, and error
 //! messages are under this crate's control. The two system calls and all their `unsafe` are in one file.
 
-pub mod asm;
 pub mod cpu_ring;
-pub mod disasm;
 mod error;
 pub mod func;
 pub mod host;
-pub mod insn;
 pub mod kernel;
 pub mod link;
 pub mod map;

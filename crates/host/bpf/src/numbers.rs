@@ -7,13 +7,13 @@ use std::io::Read as _;
 
 use kprism_btf::Btf;
 
-use crate::asm::Asm;
 use crate::error::Error;
-use crate::insn::{Alu, Cond, Helper, Reg, Width};
 use crate::kernel::Kernel;
 use crate::link::Link;
 use crate::map::{Map, MapKind};
 use crate::prog::{ProgKind, Program};
+use kprism_ebpf::asm::Asm;
+use kprism_ebpf::insn::{Alu, Cond, Helper, Reg, Width};
 
 use Reg::{R0, R1, R2, R3, R6, R7, R8, R10};
 use Width::{B4, B8};

@@ -4,12 +4,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::asm::Code;
-use crate::disasm;
 use crate::error::{Error, VerifierLog};
 use crate::host;
 use crate::map::Map;
 use crate::sys::{self, Cmd};
+use kprism_ebpf::asm::Code;
+use kprism_ebpf::disasm;
+use kprism_ebpf::insn::Insn;
 
 /// A function or tracepoint of the kernel, identified by its BTF ID.
 #[derive(Debug, Clone, Copy)]
@@ -117,7 +118,7 @@ impl Program {
     }
 
     /// As [`Self::load`], for a sleepable program: it may wait for a page to be read in
-    /// ([`crate::insn::Helper::CopyFromUser`]).
+    /// ([`kprism_ebpf::insn::Helper::CopyFromUser`]).
     pub fn load_sleepable(name: &str, kind: ProgKind<'_>, code: &Code, maps: &[&Map]) -> Result<Self, Error> {
         const SLEEPABLE: u32 = 1 << 4;
         Self::loaded(name, kind, code, maps, SLEEPABLE)
@@ -189,22 +190,22 @@ impl AsFd for Program {
     }
 }
 
-/// Inserts the maps' descriptors into the instructions.
+/// The instructions as the kernel reads them, with the maps' descriptors.
 fn place(code: &Code, maps: &[&Map]) -> Result<Vec<u64>, Error> {
-    const MAP_FD: u64 = 1 << 12;
-    const MAP_VALUE: u64 = 2 << 12;
+    const MAP_FD: u8 = 1;
+    const MAP_VALUE: u8 = 2;
     let mut insns = code.insns.clone();
     for reloc in &code.relocs {
-        let missing = || Error::Assembly(format!("instruction {} names map {}", reloc.at, reloc.map));
+        let missing = || Error::NoMap { at: reloc.at, map: reloc.map };
         let map = maps.get(reloc.map).ok_or_else(missing)?;
         let [first, second] = insns.get_mut(reloc.at..reloc.at + 2).ok_or_else(missing)? else {
             return Err(missing());
         };
-        let source = if reloc.value.is_some() { MAP_VALUE } else { MAP_FD };
-        *first = *first & 0x0fff | source | u64::from(sys::raw(map.as_fd())) << 32;
-        *second = u64::from(reloc.value.unwrap_or(0)) << 32;
+        first.src = if reloc.value.is_some() { MAP_VALUE } else { MAP_FD };
+        first.imm = sys::raw(map.as_fd()).cast_signed();
+        second.imm = reloc.value.unwrap_or(0).cast_signed();
     }
-    Ok(insns)
+    Ok(insns.into_iter().map(Insn::word).collect())
 }
 
 /// Loads the program again, to get the verifier's log.

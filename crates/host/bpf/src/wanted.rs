@@ -2,12 +2,12 @@
 //! Selection of processes or threads: an array with a byte for each possible ID. A program reads it with four
 //! instructions; a hash map takes 140. A program at fork passes the selection on to children.
 
-use crate::asm::{Asm, Code};
 use crate::error::Error;
-use crate::insn::{Alu, Cond, Reg, Width};
 use crate::map::Map;
 use crate::mapping::Mapping;
 use kprism_btf::Btf;
+use kprism_ebpf::asm::{Asm, Code};
+use kprism_ebpf::insn::{Alu, Cond, Reg, Width};
 
 use Reg::{R0, R1, R2, R3};
 use Width::{B1, B4, B8};
@@ -69,5 +69,5 @@ pub fn fork(btf: &Btf) -> Result<Code, Error> {
     asm.alu_imm(Alu::And, R3, NUMBERS.cast_signed() - 1);
     asm.map_value(R1, WANTED_HERE, 0).alu(Alu::Add, R1, R3).store(B1, R1, 0, R0);
     asm.bind(thread).end();
-    asm.finish()
+    Ok(asm.finish()?)
 }

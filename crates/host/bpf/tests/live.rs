@@ -6,17 +6,17 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use kprism_bpf::Error;
-use kprism_bpf::asm::{Asm, Code, Reloc};
 use kprism_bpf::cpu_ring::{self, CpuRing};
-use kprism_bpf::disasm::listing;
 use kprism_bpf::host::Host;
-use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_bpf::kernel::Kernel;
 use kprism_bpf::link::{Link, When};
 use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::numbers::Numbers;
 use kprism_bpf::prog::{ProgKind, Program};
 use kprism_bpf::ring::Ring;
+use kprism_ebpf::asm::{Asm, Code, Reloc};
+use kprism_ebpf::disasm::listing;
+use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_test::{skip, test};
 
 /// Ignores the test if programs may not be loaded.
@@ -66,12 +66,13 @@ fn heard(ring: &mut Ring<'_>) -> Vec<u64> {
 #[test]
 fn a_program_computes() {
     allowed();
-    // Plain words, as from another code generator: multiplies the word in the context by 3 and stores it in a map.
+    // As from another code generator: multiplies the word in the context by 3 and stores it in a map.
+    let [map, second] = insn::load_imm64(Reg::R1, 0, 0);
     let insns = [
         insn::load(Width::B8, Reg::R3, Reg::R1, 0),
         insn::alu_imm(Alu::Mul, Reg::R3, 3),
-        insn::encode(0x18, 1, 0, 0, 0),
-        0,
+        map,
+        second,
         insn::store(Width::B8, Reg::R1, 8, Reg::R3),
         insn::alu_imm(Alu::Mov, Reg::R0, 7),
         insn::exit(),

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use kprism_bpf::asm::{Asm, Code, Label};
-use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
+use kprism_ebpf::asm::{Asm, Code, Label};
+use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_expr::emit::{self, Cpu, Frame, Program, Reloc, Slot};
 use kprism_expr::ir::{BinOp, Builder, Func, Input, Op, Record, Space, Term, Val, Width as Bits};
 use kprism_expr::regs::Reg as Reg64;
@@ -185,7 +185,7 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
             // A segment that always fails (1/0): the verifier refuses code after it.
             asm.bind(value).bind(out).end();
             return Ok(Made {
-                code: asm.finish()?,
+                code: asm.finish().map_err(kprism_bpf::Error::from)?,
                 registers: None,
                 known: 0,
                 slots: Vec::new(),
@@ -233,7 +233,13 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
         asm.store_imm(B8, R1, 0, 0).store_imm(B8, R1, ENDED_BY as i16, place.cast_signed() + 1);
     }
     asm.bind(out).end();
-    Ok(Made { code: asm.finish()?, registers, known, slots: frame.slots, statics })
+    Ok(Made {
+        code: asm.finish().map_err(kprism_bpf::Error::from)?,
+        registers,
+        known,
+        slots: frame.slots,
+        statics,
+    })
 }
 
 /// Compiles the program that takes `bytes` bytes of a static tracepoint's own record, if the program of [`make`] has
@@ -259,7 +265,7 @@ pub fn own_record(place: u32, bytes: u32) -> Result<Code, Error> {
         .mov_imm(R0, 1)
         .put(insn::atomic_add(R1, 0, R0));
     asm.bind(out).end();
-    Ok(asm.finish()?)
+    Ok(asm.finish().map_err(kprism_bpf::Error::from)?)
 }
 
 /// Sets r0 to the place where this CPU keeps this tracepoint's hit that waits for its own record.

@@ -4,8 +4,8 @@
 //! Keys are assembled on the stack, as in a record without its header: first the word of failed values, then the keys.
 //! Every addition is atomic, so an interrupt loses no count.
 
-use kprism_bpf::asm::{Asm, Label};
-use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
+use kprism_ebpf::asm::{Asm, Label};
+use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 
 use crate::Error;
 use crate::plan::Plan;

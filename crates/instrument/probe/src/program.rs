@@ -5,10 +5,10 @@
 //! Segments use the stack from its top. The program's own data lies at the bottom, and no register is kept across
 //! segments. Counters and the ring are per CPU, so no two CPUs write to one cache line.
 
-use kprism_bpf::asm::{Asm, Code, Label};
 use kprism_bpf::cpu_ring;
-use kprism_bpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_bpf::wanted::{self, TRACED};
+use kprism_ebpf::asm::{Asm, Code, Label};
+use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_expr::emit::{self, Map, Reloc};
 use kprism_expr::ir::{FAULTS, Fault, Space};
 use kprism_expr::regs;
@@ -215,7 +215,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     }
     if size == 0 {
         asm.bind(lost).bind(out).end();
-        return Ok(asm.finish()?);
+        return Ok(asm.finish().map_err(kprism_bpf::Error::from)?);
     }
     if !plan.actions.set.is_empty() || plan.probe.tally.is_some() {
         asm.load(B8, R1, R10, CELL_AT);
@@ -238,7 +238,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     asm.bind(lost).load(B8, R1, R10, CELL_AT);
     count(&mut asm, 16);
     asm.goto(out);
-    Ok(asm.finish()?)
+    Ok(asm.finish().map_err(kprism_bpf::Error::from)?)
 }
 
 /// Returns true if calls of the probe's function are counted beside its returns. The kernel silently gives up on
@@ -261,13 +261,13 @@ pub fn entry(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     }
     if plan.kept.is_empty() {
         asm.bind(out).end();
-        return Ok(asm.finish()?);
+        return Ok(asm.finish().map_err(kprism_bpf::Error::from)?);
     }
     let program = emit::entry(&plan.kept, plan.site.has_registers());
     let segment = Segment { text: "entry".into(), program };
     let done = splice(&mut asm, &segment, 0, layout, out)?;
     asm.bind(done).bind(out).end();
-    Ok(asm.finish()?)
+    Ok(asm.finish().map_err(kprism_bpf::Error::from)?)
 }
 
 /// Skips the first hits, and jumps to `out` once the pass limit is reached.

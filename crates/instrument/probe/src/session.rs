@@ -6,7 +6,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kprism_bpf::asm::Code;
 use kprism_bpf::cpu_ring::CpuRing;
 use kprism_bpf::host;
 use kprism_bpf::kernel::{Function, Kernel};
@@ -16,6 +15,7 @@ use kprism_bpf::mapping::{self, Mapping};
 use kprism_bpf::numbers::Numbers;
 use kprism_bpf::prog::{ProgKind, Program};
 use kprism_bpf::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
+use kprism_ebpf::asm::Code;
 use kprism_expr::ir::FAULTS;
 
 use crate::Error;

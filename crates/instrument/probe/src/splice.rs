@@ -2,9 +2,10 @@
 //! Inserts a compiled segment into a program. The segment has its own registers and stack; the caller resolves its maps
 //! and addresses.
 
-use kprism_bpf::asm::{Asm, Label};
-use kprism_bpf::insn::{Helper, Reg, Width};
-use kprism_expr::emit::{Insn, Program, Reloc};
+use kprism_ebpf::asm::{Asm, Label};
+use kprism_ebpf::insn::{Helper, Reg, Width};
+use kprism_ebpf::opcode::{CALL, EXIT};
+use kprism_expr::emit::{Program, Reloc};
 
 /// Bytes of stack that segments may use, from the top.
 pub const STACK: u32 = 472;
@@ -31,8 +32,6 @@ pub fn splice(
     fault: Label,
     sleeps: bool,
 ) -> Result<Label, String> {
-    const EXIT: u8 = 0x95;
-    const CALL: u8 = 0x85;
     let Program { insns, relocs, faulted, stack, .. } = segment;
     if *stack > STACK {
         return Err("too large for a program's stack; split it, or collect less at once".to_owned());
@@ -48,7 +47,7 @@ pub fn splice(
                 CALL if sleeps && insn.imm == Helper::ProbeReadUser as i32 && insn.src == 0 => {
                     asm.call(Helper::CopyFromUser)
                 }
-                _ => asm.put(word(insn)),
+                _ => asm.put(*insn),
             };
             at += 1;
             continue;
@@ -62,10 +61,6 @@ pub fn splice(
         at += 2;
     }
     Ok(value)
-}
-
-fn word(insn: &Insn) -> u64 {
-    u64::from_le_bytes(insn.bytes())
 }
 
 fn register(number: u8) -> Reg {

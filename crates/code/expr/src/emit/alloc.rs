@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::ir::{Cond, Func, Input, Op, Term, Val, Width};
 
-use super::insn::Cpu;
+use super::Cpu;
 
 /// Location of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

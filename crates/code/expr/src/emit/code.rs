@@ -3,15 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use kprism_ebpf::insn::Helper;
+use kprism_ebpf::opcode;
+
 use crate::ir::{
     BinOp, Block, Cond, FAULTS, Fault, Func, Input, Kept, Op, Record, Target, Term, Text, Val, Width,
 };
 
 use super::alloc::{Allocation, Place, allocate};
 use super::frame::Frame;
-use super::insn::{self, Cpu, Insn, helper};
 use super::legal::legalise;
-use super::{LOST, Map, Output, Program, RESULT, Reloc, VARS};
+use super::{Cpu, Insn, LOST, Map, Output, Program, RESULT, Reloc, VARS};
 
 /// Reason why no program can be generated.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -139,35 +141,35 @@ pub fn entry(kept: &[Kept], registers: bool) -> Program {
     let key = value - 16;
     out.stack = u32::from(key.unsigned_abs());
     let mut push = |code, dst, src, off, imm| out.insns.push(Insn { code, dst, src, off, imm });
-    push(insn::ALU64 | insn::MOV | insn::X, 6, 1, 0, 0);
+    push(opcode::ALU64 | opcode::MOV | opcode::X, 6, 1, 0, 0);
     if registers {
-        push(insn::LDX | 0x18, 1, 6, crate::regs::Reg::Rsp.pt_regs_offset(), 0);
-        push(insn::ALU64 | insn::ADD, 1, 0, 0, 8);
+        push(opcode::LDX | 0x18, 1, 6, crate::regs::Reg::Rsp.pt_regs_offset(), 0);
+        push(opcode::ALU64 | opcode::ADD, 1, 0, 0, 8);
     } else {
-        push(insn::ALU64 | insn::MOV, 1, 0, 0, 0);
+        push(opcode::ALU64 | opcode::MOV, 1, 0, 0, 0);
     }
-    push(insn::STX | 0x18, FP, 1, key + 8, 0);
+    push(opcode::STX | 0x18, FP, 1, key + 8, 0);
     for (i, what) in kept.iter().enumerate() {
         match what {
-            Kept::Time => push(insn::CALL, 0, 0, 0, helper::TIME),
-            Kept::Reg(reg) => push(insn::LDX | 0x18, 0, 6, reg.pt_regs_offset(), 0),
+            Kept::Time => push(opcode::CALL, 0, 0, 0, Helper::KtimeGetNs as i32),
+            Kept::Reg(reg) => push(opcode::LDX | 0x18, 0, 6, reg.pt_regs_offset(), 0),
         }
-        push(insn::STX | 0x18, FP, 0, value + 8 * i as i16, 0);
+        push(opcode::STX | 0x18, FP, 0, value + 8 * i as i16, 0);
     }
-    push(insn::CALL, 0, 0, 0, helper::PID_TGID);
-    push(insn::STX | 0x18, FP, 0, key, 0);
+    push(opcode::CALL, 0, 0, 0, Helper::CurrentPidTgid as i32);
+    push(opcode::STX | 0x18, FP, 0, key, 0);
     let map = out.insns.len();
     let mut push = |code, dst, src, off, imm| out.insns.push(Insn { code, dst, src, off, imm });
-    push(insn::LDDW, 1, 1, 0, 0);
+    push(opcode::LDDW, 1, 1, 0, 0);
     push(0, 0, 0, 0, 0);
-    push(insn::ALU64 | insn::MOV | insn::X, 2, FP, 0, 0);
-    push(insn::ALU64 | insn::ADD, 2, 0, 0, i32::from(key));
-    push(insn::ALU64 | insn::MOV | insn::X, 3, FP, 0, 0);
-    push(insn::ALU64 | insn::ADD, 3, 0, 0, i32::from(value));
-    push(insn::ALU64 | insn::MOV, 4, 0, 0, 0);
-    push(insn::CALL, 0, 0, 0, helper::MAP_UPDATE);
-    push(insn::ALU64 | insn::MOV, 0, 0, 0, 0);
-    push(insn::EXIT, 0, 0, 0, 0);
+    push(opcode::ALU64 | opcode::MOV | opcode::X, 2, FP, 0, 0);
+    push(opcode::ALU64 | opcode::ADD, 2, 0, 0, i32::from(key));
+    push(opcode::ALU64 | opcode::MOV | opcode::X, 3, FP, 0, 0);
+    push(opcode::ALU64 | opcode::ADD, 3, 0, 0, i32::from(value));
+    push(opcode::ALU64 | opcode::MOV, 4, 0, 0, 0);
+    push(opcode::CALL, 0, 0, 0, Helper::MapUpdate as i32);
+    push(opcode::ALU64 | opcode::MOV, 0, 0, 0, 0);
+    push(opcode::EXIT, 0, 0, 0, 0);
     out.relocs.push((map, Reloc::Map(Map::Entries)));
     out
 }
@@ -201,17 +203,17 @@ impl Emitter<'_> {
 
     pub fn mov(&mut self, dst: u8, src: u8) {
         if dst != src {
-            self.push(insn::ALU64 | insn::MOV | insn::X, dst, src, 0, 0);
+            self.push(opcode::ALU64 | opcode::MOV | opcode::X, dst, src, 0, 0);
         }
     }
 
     pub fn mov_imm(&mut self, dst: u8, value: u64) {
         if value as i64 == i64::from(value as i32) {
-            self.push(insn::ALU64 | insn::MOV, dst, 0, 0, value as i32);
+            self.push(opcode::ALU64 | opcode::MOV, dst, 0, 0, value as i32);
         } else if value >> 32 == 0 {
-            self.push(insn::ALU | insn::MOV, dst, 0, 0, value as i32);
+            self.push(opcode::ALU | opcode::MOV, dst, 0, 0, value as i32);
         } else {
-            self.push(insn::LDDW, dst, 0, 0, value as i32);
+            self.push(opcode::LDDW, dst, 0, 0, value as i32);
             self.push(0, 0, 0, 0, (value >> 32) as i32);
         }
     }
@@ -223,7 +225,7 @@ impl Emitter<'_> {
             Reloc::Address(link) => (0, link as i32, (link >> 32) as i32),
         };
         self.out.relocs.push((self.out.insns.len(), reloc));
-        self.push(insn::LDDW, dst, src, 0, low);
+        self.push(opcode::LDDW, dst, src, 0, low);
         self.push(0, 0, 0, 0, high);
     }
 
@@ -258,7 +260,7 @@ impl Emitter<'_> {
             Some(Place::Reg(r)) => r,
             Some(Place::Slot(s)) => {
                 let at = self.slot(s);
-                self.push(insn::LDX | 0x18, scratch, FP, at, 0);
+                self.push(opcode::LDX | 0x18, scratch, FP, at, 0);
                 scratch
             }
             None => scratch,
@@ -284,7 +286,7 @@ impl Emitter<'_> {
             Some(Place::Reg(own)) => self.mov(own, r),
             Some(Place::Slot(s)) => {
                 let at = self.slot(s);
-                self.push(insn::STX | 0x18, FP, r, at, 0);
+                self.push(opcode::STX | 0x18, FP, r, at, 0);
             }
             None => {}
         }
@@ -293,7 +295,7 @@ impl Emitter<'_> {
     fn all(&mut self) {
         if let Some(Place::Slot(s)) = self.alloc.ctx {
             let at = self.slot(s);
-            self.push(insn::STX | 0x18, FP, 1, at, 0);
+            self.push(opcode::STX | 0x18, FP, 1, at, 0);
         } else if let Some(Place::Reg(r)) = self.alloc.ctx {
             self.mov(r, 1);
         }
@@ -316,7 +318,7 @@ impl Emitter<'_> {
             self.count(8 * number);
             self.mov_imm(0, 0);
             self.out.faulted.push(self.out.insns.len());
-            self.push(insn::EXIT, 0, 0, 0, 0);
+            self.push(opcode::EXIT, 0, 0, 0, 0);
         }
     }
 
@@ -325,7 +327,7 @@ impl Emitter<'_> {
         debug_assert!(at <= LOST);
         self.relocated(B, Reloc::MapValue(Map::State, at));
         self.mov_imm(A, 1);
-        self.push(insn::ATOMIC_DW, B, A, 0, 0);
+        self.push(opcode::ATOMIC_DW, B, A, 0, 0);
     }
 
     fn inst(&mut self, v: Val) {
@@ -349,7 +351,7 @@ impl Emitter<'_> {
                 self.compare(*cond, *a, *b, yes);
                 let d = self.dst(v);
                 self.mov_imm(d, 0);
-                self.jump(insn::JMP | insn::JA, 0, 0, 0, end);
+                self.jump(opcode::JMP | opcode::JA, 0, 0, 0, end);
                 self.here(yes);
                 self.mov_imm(d, 1);
                 self.here(end);
@@ -358,23 +360,23 @@ impl Emitter<'_> {
             Op::GetVar(n) => {
                 let d = self.dst(v);
                 self.relocated(B, Reloc::MapValue(Map::State, VARS + 8 * i32::from(*n)));
-                self.push(insn::LDX | 0x18, d, B, 0, 0);
+                self.push(opcode::LDX | 0x18, d, B, 0, 0);
                 self.made(v, d);
             }
             Op::SetVar(n, of) => {
                 let r = self.reg(*of, A);
                 self.relocated(B, Reloc::MapValue(Map::State, VARS + 8 * i32::from(*n)));
-                self.push(insn::STX | 0x18, B, r, 0, 0);
+                self.push(opcode::STX | 0x18, B, r, 0, 0);
                 self.made(v, r);
             }
             Op::AddVar(n, of) => {
                 self.into(A, *of);
                 self.relocated(B, Reloc::MapValue(Map::State, VARS + 8 * i32::from(*n)));
                 let used = self.alloc.is_used(v);
-                self.push(insn::ATOMIC_DW, B, A, 0, i32::from(used));
+                self.push(opcode::ATOMIC_DW, B, A, 0, i32::from(used));
                 if used {
                     let r = self.reg(*of, B);
-                    self.push(insn::ALU64 | insn::ADD | insn::X, A, r, 0, 0);
+                    self.push(opcode::ALU64 | opcode::ADD | opcode::X, A, r, 0, 0);
                     self.made(v, A);
                 }
             }
@@ -387,8 +389,8 @@ impl Emitter<'_> {
     }
 
     /// A value that a helper without arguments returns.
-    fn call_for(&mut self, v: Val, helper: i32) {
-        self.push(insn::CALL, 0, 0, 0, helper);
+    fn call_for(&mut self, v: Val, helper: Helper) {
+        self.push(opcode::CALL, 0, 0, 0, helper as i32);
         self.made(v, A)
     }
 
@@ -397,23 +399,23 @@ impl Emitter<'_> {
             Input::Reg(reg) => Some(reg.pt_regs_offset()),
             Input::Arg(n) => Some(i16::from(n) * 8),
             Input::Context => None,
-            Input::PidTgid => return self.call_for(v, helper::PID_TGID),
-            Input::Cpu => return self.call_for(v, helper::CPU),
-            Input::Time => return self.call_for(v, helper::TIME),
+            Input::PidTgid => return self.call_for(v, Helper::CurrentPidTgid),
+            Input::Cpu => return self.call_for(v, Helper::SmpProcessorId),
+            Input::Time => return self.call_for(v, Helper::KtimeGetNs),
         };
         let d = self.dst(v);
         let ctx = match self.alloc.ctx {
             Some(Place::Reg(r)) => r,
             Some(Place::Slot(s)) => {
                 let at = self.slot(s);
-                self.push(insn::LDX | 0x18, B, FP, at, 0);
+                self.push(opcode::LDX | 0x18, B, FP, at, 0);
                 B
             }
             None => 1,
         };
         match off {
-            Some(off) => self.push(insn::LDX | 0x18, d, ctx, off, 0),
-            None => self.push(insn::ALU64 | insn::MOV | insn::X, d, ctx, 0, 0),
+            Some(off) => self.push(opcode::LDX | 0x18, d, ctx, off, 0),
+            None => self.push(opcode::ALU64 | opcode::MOV | opcode::X, d, ctx, 0, 0),
         }
         self.made(v, d);
     }
@@ -429,21 +431,21 @@ impl Emitter<'_> {
 
     fn bin(&mut self, v: Val, op: BinOp, width: Width, a: Val, b: Val) {
         let (a, b) = if op.commutes() && self.func.constant(a).is_some() { (b, a) } else { (a, b) };
-        let class = if width == Width::W32 { insn::ALU } else { insn::ALU64 };
+        let class = if width == Width::W32 { opcode::ALU } else { opcode::ALU64 };
         let (code, off) = match op {
-            BinOp::Add => (insn::ADD, 0),
-            BinOp::Sub => (insn::SUB, 0),
-            BinOp::Mul => (insn::MUL, 0),
-            BinOp::UDiv => (insn::DIV, 0),
-            BinOp::SDiv => (insn::DIV, 1),
-            BinOp::URem => (insn::MOD, 0),
-            BinOp::SRem => (insn::MOD, 1),
-            BinOp::And => (insn::AND, 0),
-            BinOp::Or => (insn::OR, 0),
-            BinOp::Xor => (insn::XOR, 0),
-            BinOp::Shl => (insn::LSH, 0),
-            BinOp::Shr => (insn::RSH, 0),
-            BinOp::Sar => (insn::ARSH, 0),
+            BinOp::Add => (opcode::ADD, 0),
+            BinOp::Sub => (opcode::SUB, 0),
+            BinOp::Mul => (opcode::MUL, 0),
+            BinOp::UDiv => (opcode::DIV, 0),
+            BinOp::SDiv => (opcode::DIV, 1),
+            BinOp::URem => (opcode::MOD, 0),
+            BinOp::SRem => (opcode::MOD, 1),
+            BinOp::And => (opcode::AND, 0),
+            BinOp::Or => (opcode::OR, 0),
+            BinOp::Xor => (opcode::XOR, 0),
+            BinOp::Shl => (opcode::LSH, 0),
+            BinOp::Shr => (opcode::RSH, 0),
+            BinOp::Sar => (opcode::ARSH, 0),
         };
         let d = self.dst(v);
         let mut imm = self.imm(b, width);
@@ -458,45 +460,45 @@ impl Emitter<'_> {
         }
         let mut rb = self.reg(b, B);
         if op.divides() {
-            let jump = if width == Width::W32 { insn::JMP32 } else { insn::JMP };
-            self.jump(jump | insn::JEQ, rb, 0, 0, Label::Fault(Fault::Divide));
+            let jump = if width == Width::W32 { opcode::JMP32 } else { opcode::JMP };
+            self.jump(jump | opcode::JEQ, rb, 0, 0, Label::Fault(Fault::Divide));
         }
         if rb == d && self.alloc.real(a) != self.alloc.real(b) {
             if op.commutes() {
                 let ra = self.reg(a, A);
-                self.push(class | code | insn::X, d, ra, 0, 0);
+                self.push(class | code | opcode::X, d, ra, 0, 0);
                 return self.made(v, d);
             }
             self.mov(B, rb);
             rb = B;
         }
         self.into(d, a);
-        self.push(class | code | insn::X, d, rb, off, 0);
+        self.push(class | code | opcode::X, d, rb, off, 0);
         self.made(v, d);
     }
 
     fn ext(&mut self, v: Val, bits: u8, signed: bool, of: Val, width: Width) {
         let d = self.dst(v);
-        let class = if width == Width::W32 { insn::ALU } else { insn::ALU64 };
+        let class = if width == Width::W32 { opcode::ALU } else { opcode::ALU64 };
         let shift = (width.bits() as i32 - i32::from(bits)).max(0);
         match (bits, signed) {
             (32, false) if width == Width::W64 => {
                 let r = self.reg(of, A);
-                self.push(insn::ALU | insn::MOV | insn::X, d, r, 0, 0);
+                self.push(opcode::ALU | opcode::MOV | opcode::X, d, r, 0, 0);
             }
             (1..32, false) => {
                 self.into(d, of);
-                self.push(class | insn::AND, d, 0, 0, (1u32 << bits).wrapping_sub(1) as i32);
+                self.push(class | opcode::AND, d, 0, 0, (1u32 << bits).wrapping_sub(1) as i32);
             }
             (8 | 16 | 32, true) if self.cpu == Cpu::V4 && shift > 0 => {
                 let r = self.reg(of, A);
-                self.push(class | insn::MOV | insn::X, d, r, i16::from(bits), 0);
+                self.push(class | opcode::MOV | opcode::X, d, r, i16::from(bits), 0);
             }
             _ => {
                 self.into(d, of);
                 if shift > 0 {
-                    self.push(class | insn::LSH, d, 0, 0, shift);
-                    let right = if signed { insn::ARSH } else { insn::RSH };
+                    self.push(class | opcode::LSH, d, 0, 0, shift);
+                    let right = if signed { opcode::ARSH } else { opcode::RSH };
                     self.push(class | right, d, 0, 0, shift);
                 }
             }
@@ -507,14 +509,14 @@ impl Emitter<'_> {
     /// Emits a jump that is taken if the comparison holds.
     fn compare(&mut self, cond: Cond, a: Val, b: Val, to: Label) {
         let width = self.func.width(a);
-        let class = if width == Width::W32 { insn::JMP32 } else { insn::JMP };
+        let class = if width == Width::W32 { opcode::JMP32 } else { opcode::JMP };
         let (plain, swapped) = match cond {
-            Cond::Eq => (insn::JEQ, insn::JEQ),
-            Cond::Ne => (insn::JNE, insn::JNE),
-            Cond::Ult => (insn::JLT, insn::JGT),
-            Cond::Ule => (insn::JLE, insn::JGE),
-            Cond::Slt => (insn::JSLT, insn::JSGT),
-            Cond::Sle => (insn::JSLE, insn::JSGE),
+            Cond::Eq => (opcode::JEQ, opcode::JEQ),
+            Cond::Ne => (opcode::JNE, opcode::JNE),
+            Cond::Ult => (opcode::JLT, opcode::JGT),
+            Cond::Ule => (opcode::JLE, opcode::JGE),
+            Cond::Slt => (opcode::JSLT, opcode::JSGT),
+            Cond::Sle => (opcode::JSLE, opcode::JSGE),
         };
         let swap = self.func.constant(a).is_some();
         let (a, b, code) = if swap { (b, a, swapped) } else { (a, b, plain) };
@@ -523,7 +525,7 @@ impl Emitter<'_> {
             Some(n) => self.jump(class | code, ra, 0, n, to),
             None => {
                 let rb = self.reg(b, B);
-                self.jump(class | code | insn::X, ra, rb, 0, to);
+                self.jump(class | code | opcode::X, ra, rb, 0, to);
             }
         }
     }
@@ -556,8 +558,8 @@ impl Emitter<'_> {
                 if self.alloc.fused.contains_key(v) {
                     self.compare(cond.unwrap_or(Cond::Ne), a, b, Label::Block(then));
                 } else {
-                    let class = if self.func.width(a) == Width::W32 { insn::JMP32 } else { insn::JMP };
-                    let code = if cond == Some(Cond::Eq) { insn::JEQ } else { insn::JNE };
+                    let class = if self.func.width(a) == Width::W32 { opcode::JMP32 } else { opcode::JMP };
+                    let code = if cond == Some(Cond::Eq) { opcode::JEQ } else { opcode::JNE };
                     let r = self.reg(a, A);
                     self.jump(class | code, r, 0, 0, Label::Block(then));
                 }
@@ -567,20 +569,20 @@ impl Emitter<'_> {
                 if self.output == Output::State {
                     let r = self.reg(*v, A);
                     self.relocated(B, Reloc::MapValue(Map::State, RESULT));
-                    self.push(insn::STX | 0x18, B, r, 0, 0);
+                    self.push(opcode::STX | 0x18, B, r, 0, 0);
                     self.mov_imm(0, 1);
                 } else {
                     self.into(0, *v);
                 }
-                self.push(insn::EXIT, 0, 0, 0, 0);
+                self.push(opcode::EXIT, 0, 0, 0, 0);
             }
-            Term::Fault(fault) => self.jump(insn::JMP | insn::JA, 0, 0, 0, Label::Fault(*fault)),
+            Term::Fault(fault) => self.jump(opcode::JMP | opcode::JA, 0, 0, 0, Label::Fault(*fault)),
         }
     }
 
     fn go(&mut self, to: Block, next: Option<Block>) {
         if next != Some(to) {
-            self.jump(insn::JMP | insn::JA, 0, 0, 0, Label::Block(to));
+            self.jump(opcode::JMP | opcode::JA, 0, 0, 0, Label::Block(to));
         }
     }
 
@@ -629,7 +631,7 @@ impl Emitter<'_> {
                 Place::Slot(s) => {
                     let at = self.slot(s);
                     self.mov_imm(B, n);
-                    self.push(insn::STX | 0x18, FP, B, at, 0);
+                    self.push(opcode::STX | 0x18, FP, B, at, 0);
                 }
             }
         }
@@ -641,7 +643,7 @@ impl Emitter<'_> {
             (Place::Slot(s), to) => {
                 let r = if let Place::Reg(r) = to { r } else { scratch };
                 let at = self.slot(s);
-                self.push(insn::LDX | 0x18, r, FP, at, 0);
+                self.push(opcode::LDX | 0x18, r, FP, at, 0);
                 r
             }
         };
@@ -649,7 +651,7 @@ impl Emitter<'_> {
             Place::Reg(to) => self.mov(to, r),
             Place::Slot(s) => {
                 let at = self.slot(s);
-                self.push(insn::STX | 0x18, FP, r, at, 0);
+                self.push(opcode::STX | 0x18, FP, r, at, 0);
             }
         }
     }

@@ -3,10 +3,13 @@
 //! address unset. A length of 0 marks a record that was not written. The caller reserves the memory, stores its address
 //! on the stack and sets the lengths to 0.
 
+use kprism_ebpf::opcode;
+
 use crate::ir::{Fault, Record, Space, Val};
 
 use super::code::{A, B, Emitter, Error, FP, Label};
-use super::insn::{self, helper};
+
+use super::memory::reader;
 use super::{HEADER, MAX_RECORD, Map, Reloc, VARS};
 
 /// Limit of a frame in bytes. Every offset in it fits the instruction's offset field.
@@ -75,10 +78,10 @@ impl Emitter<'_> {
             Record::Var(n) => {
                 let at = self.take(8, What::Var(*n))?;
                 self.relocated(B, Reloc::MapValue(Map::State, VARS + 8 * i32::from(*n)));
-                self.push(insn::LDX | 0x18, A, B, 0, 0);
+                self.push(opcode::LDX | 0x18, A, B, 0, 0);
                 self.place(1, at);
-                self.push(insn::ST | 0x18, 1, 0, 8, 8);
-                self.push(insn::STX | 0x18, 1, A, HEADER as i16, 0);
+                self.push(opcode::ST | 0x18, 1, 0, 8, 8);
+                self.push(opcode::STX | 0x18, 1, A, HEADER as i16, 0);
                 Ok(())
             }
             Record::Format(..) => Err(Error::Printf),
@@ -98,25 +101,25 @@ impl Emitter<'_> {
         self.into(2, len);
         if fixed.is_none() {
             self.bound(2);
-            self.push(insn::STX | 0x18, FP, 2, -24, 0);
+            self.push(opcode::STX | 0x18, FP, 2, -24, 0);
         }
         self.place(1, at);
-        self.push(insn::STX | 0x18, 1, 3, 0, 0);
-        self.push(insn::ALU64 | insn::ADD, 1, 0, 0, HEADER);
-        let call = helper::read(space, text);
-        self.push(insn::CALL, 0, 0, 0, call);
-        let bad = if text { insn::JSLT } else { insn::JNE };
-        self.jump(insn::JMP | bad, 0, 0, 0, Label::Fault(Fault::Read));
+        self.push(opcode::STX | 0x18, 1, 3, 0, 0);
+        self.push(opcode::ALU64 | opcode::ADD, 1, 0, 0, HEADER);
+        let call = reader(space, text);
+        self.push(opcode::CALL, 0, 0, 0, call as i32);
+        let bad = if text { opcode::JSLT } else { opcode::JNE };
+        self.jump(opcode::JMP | bad, 0, 0, 0, Label::Fault(Fault::Read));
         if text {
             self.at_least_one();
         }
         self.place(1, at);
         match fixed {
-            _ if text => self.push(insn::STX | 0x18, 1, A, 8, 0),
-            Some(n) => self.push(insn::ST | 0x18, 1, 0, 8, n as i32),
+            _ if text => self.push(opcode::STX | 0x18, 1, A, 8, 0),
+            Some(n) => self.push(opcode::ST | 0x18, 1, 0, 8, n as i32),
             None => {
-                self.push(insn::LDX | 0x18, A, FP, -24, 0);
-                self.push(insn::STX | 0x18, 1, A, 8, 0);
+                self.push(opcode::LDX | 0x18, A, FP, -24, 0);
+                self.push(opcode::STX | 0x18, 1, A, 8, 0);
             }
         }
         Ok(())
@@ -130,7 +133,7 @@ impl Emitter<'_> {
     /// Emits r`reg` = address of this offset in the frame.
     fn place(&mut self, reg: u8, at: u32) {
         let pointer = self.frame.as_ref().map_or(0, |f| f.pointer);
-        self.push(insn::LDX | 0x18, reg, FP, pointer, 0);
-        self.push(insn::ALU64 | insn::ADD, reg, 0, 0, at as i32);
+        self.push(opcode::LDX | 0x18, reg, FP, pointer, 0);
+        self.push(opcode::ALU64 | opcode::ADD, reg, 0, 0, at as i32);
     }
 }

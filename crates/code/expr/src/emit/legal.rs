@@ -3,7 +3,7 @@
 
 use crate::ir::{BinOp, Block, Body, Func, Op, Target, Term, Val, Width};
 
-use super::insn::Cpu;
+use super::Cpu;
 
 /// Removes unreachable blocks (the verifier rejects them), replaces signed division on v3, and removes arguments from
 /// branches.

@@ -17,14 +17,15 @@
 mod alloc;
 mod code;
 mod frame;
-mod insn;
 mod legal;
 mod memory;
 
 pub use code::{Error, entry, framed, program, segment};
 pub use frame::{Frame, Slot, What};
-pub use insn::{Cpu, Insn, helper};
+pub use kprism_ebpf::insn::Insn;
 
+use kprism_ebpf::disasm::line;
+use kprism_ebpf::opcode;
 use serde::{Deserialize, Serialize};
 
 use crate::ir::Kept;
@@ -41,6 +42,15 @@ pub const MAX_RECORD: i32 = 4096;
 pub const HEADER: i32 = 16;
 /// Size of the scratch memory in bytes.
 pub const SCRATCH: i32 = HEADER + MAX_RECORD;
+
+/// Version of the BPF instruction set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cpu {
+    /// Version 3: supported since Linux 5.12.
+    V3,
+    /// Version 4: adds signed division and sign extension; supported since Linux 6.6.
+    V4,
+}
 
 /// Size of the state in bytes, with this many trace state variables.
 pub fn state_size(vars: usize) -> usize {
@@ -85,7 +95,7 @@ pub enum Output {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Program {
     /// Instructions.
-    #[serde(with = "insn::hex")]
+    #[serde(with = "kprism_ebpf::insn::hex")]
     pub insns: Vec<Insn>,
     /// Relocations, with the index of their instruction.
     pub relocs: Vec<(usize, Reloc)>,
@@ -115,14 +125,14 @@ impl Program {
             if std::mem::take(&mut second) {
                 continue;
             }
-            second = insn.code == insn::LDDW;
+            second = insn.code == opcode::LDDW;
             let high = self.insns.get(i + 1).map_or(0, |n| n.imm);
             let reloc = self.relocs.iter().find(|r| r.0 == i).map(|r| r.1);
             let text = match reloc {
                 Some(Reloc::Map(map)) => format!("r{} = map {map:?}", insn.dst),
                 Some(Reloc::MapValue(map, at)) => format!("r{} = {map:?} + {at}", insn.dst),
                 Some(Reloc::Address(link)) => format!("r{} = address {link:#x}", insn.dst),
-                None => insn::text(*insn, high),
+                None => line(*insn, high, None),
             };
             out.push_str(&format!("{i:4}: {text}\n"));
         }
@@ -136,11 +146,11 @@ impl Program {
             let to = |off: i64| {
                 usize::try_from(i as i64 + 1 + off).ok().and_then(|t| from.get(t)).copied().unwrap_or(0)
             };
-            let jumps = matches!(insn.code & 7, 5 | 6) && !matches!(insn.code, insn::CALL | insn::EXIT);
+            let jumps = matches!(insn.code & 7, 5 | 6) && !matches!(insn.code, opcode::CALL | opcode::EXIT);
             from[i] = 1 + match insn.code {
-                insn::EXIT => 0,
-                insn::LDDW => to(1),
-                c if jumps && c & 0xf0 == insn::JA => to(i64::from(insn.off)),
+                opcode::EXIT => 0,
+                opcode::LDDW => to(1),
+                c if jumps && c & 0xf0 == opcode::JA => to(i64::from(insn.off)),
                 _ if jumps => to(0).max(to(i64::from(insn.off))),
                 _ => to(0),
             };

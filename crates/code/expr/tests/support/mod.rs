@@ -6,7 +6,8 @@ pub mod text;
 
 use std::cell::RefCell;
 
-use kprism_expr::emit::{self, Cpu, LOST, Map, Output, Program, RESULT, Reloc, VARS, helper};
+use kprism_ebpf::insn::Helper;
+use kprism_expr::emit::{self, Cpu, LOST, Map, Output, Program, RESULT, Reloc, VARS};
 use kprism_expr::interp::Machine;
 use kprism_expr::ir::{
     BinOp, Block, Builder, Cond, FAULTS, Fault, Func, Input, Op, Space, Target, Term, Text, Val, Width,
@@ -363,8 +364,11 @@ pub fn in_rbpf(func: &Func, world: &World) -> Ended {
     let code = for_rbpf(&program, start);
     let mut vm = rbpf::EbpfVmRaw::new(Some(&code)).expect("rbpf takes the program");
     vm.register_allowed_memory(start..start + 8 * state.len() as u64);
-    let helpers: [(i32, rbpf::ebpf::Helper); 3] =
-        [(helper::READ_USER, read_helper), (helper::READ_USER_STR, text_helper), (COUNT, count_helper)];
+    let helpers: [(i32, rbpf::ebpf::Helper); 3] = [
+        (Helper::ProbeReadUser as i32, read_helper),
+        (Helper::ProbeReadUserStr as i32, text_helper),
+        (COUNT, count_helper),
+    ];
     for (number, f) in helpers {
         vm.register_helper(number as u32, f).expect("rbpf takes helpers");
     }

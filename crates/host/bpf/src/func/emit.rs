@@ -9,9 +9,9 @@
 //! between finds the stack in order, and leaves it so.
 
 use super::layout::{AWAY, CHILD, ENTERED, FRAME, FULL, KEY, OFF, ROW, TOP_MASK, cpu, row};
-use crate::asm::{Asm, Code, Label};
 use crate::error::Error;
-use crate::insn::{Alu, Cond, Helper, Reg, Width};
+use kprism_ebpf::asm::{Asm, Code, Label};
+use kprism_ebpf::insn::{Alu, Cond, Helper, Reg, Width};
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R10};
 use Width::B8;
@@ -99,14 +99,14 @@ fn count(asm: &mut Asm, region: Reg, field: i16, free: Reg) {
 pub fn entry(shape: &Shape, site: Site) -> Result<Code, Error> {
     let mut asm = Asm::new();
     entry_body(&mut asm, shape, site);
-    asm.finish()
+    Ok(asm.finish()?)
 }
 
 /// Generates the program at return.
 pub fn exit(shape: &Shape, site: Site) -> Result<Code, Error> {
     let mut asm = Asm::new();
     exit_body(&mut asm, shape, site);
-    asm.finish()
+    Ok(asm.finish()?)
 }
 
 /// Generates a combined program for entry and return. `is_return` is the BTF ID of `bpf_session_is_return`.
@@ -114,12 +114,12 @@ pub fn session(shape: &Shape, functions: u32, is_return: u32) -> Result<Code, Er
     let mut asm = Asm::new();
     let returned = asm.label();
     asm.mov(R6, R1).kfunc(is_return, 0);
-    asm.put(crate::insn::alu32_imm(Alu::And, R0, 1));
+    asm.put(kprism_ebpf::insn::alu32_imm(Alu::And, R0, 1));
     asm.mov(R1, R6).branch_imm(Cond::Ne, R0, 0, returned);
     entry_body(&mut asm, shape, Site::Cookie(functions));
     asm.bind(returned);
     exit_body(&mut asm, shape, Site::Cookie(functions));
-    asm.finish()
+    Ok(asm.finish()?)
 }
 
 /// `R7 =` the function's number from the cookie. Ends the program if it is out of range.

@@ -8,11 +8,11 @@
 
 use super::emit::{Regions, cpu_region};
 use super::layout::{AWAY, FULL, NONE_LEFT, OFF, SINCE, STACK_BYTES, STACKS_BYTES, cpu};
-use crate::asm::{Asm, Code};
 use crate::error::Error;
-use crate::insn::{Alu, Cond, Helper, Reg, Width};
 use crate::wanted::{self, TRACED};
 use kprism_btf::Btf;
+use kprism_ebpf::asm::{Asm, Code};
+use kprism_ebpf::insn::{Alu, Cond, Helper, Reg, Width};
 
 use Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use Width::{B4, B8};
@@ -127,7 +127,7 @@ pub fn switch(offsets: TaskOffsets, who: Tasks, regions: Regions) -> Result<Code
     asm.bind(none).mov_imm(R7, NONE_LEFT.cast_signed()).goto(done);
     asm.bind(off).mov_imm(R7, OFF.cast_signed());
     asm.bind(done).store(B8, R9, cpu::TOP, R7).end();
-    std::mem::take(asm).finish()
+    Ok(std::mem::take(asm).finish()?)
 }
 
 /// Stores the key of a task at `R10 - 8`: its number, or, for idle tasks, which all have number 0, the complement of

@@ -7,10 +7,8 @@ use super::emit::{self, Keep, Regions, Shape, Site};
 use super::layout::{self, OFF, STACK_BYTES, STACKS, STACKS_BYTES, cpu, row};
 use super::sched::{self, TaskOffsets, Tasks};
 use super::stats::{self, FunctionStats, Losses};
-use crate::asm::{Asm, Code};
 use crate::error::Error;
 use crate::host;
-use crate::insn::{Reg, Width};
 use crate::kernel::{Function, Kernel};
 use crate::link::{Link, When};
 use crate::map::{MMAPABLE, Map, MapKind};
@@ -20,6 +18,8 @@ use crate::prog::{BtfTarget, ProgKind, Program};
 use crate::ring::Ring;
 use crate::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
 use kprism_btf::Btf;
+use kprism_ebpf::asm::{Asm, Code};
+use kprism_ebpf::insn::{Reg, Width};
 
 /// Method of hooking functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,12 +5,12 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 
-use kprism_bpf::asm::Asm;
-use kprism_bpf::insn::{Alu, Cond, Helper, Reg, Width};
 use kprism_bpf::link::{Link, When};
 use kprism_bpf::map::Map;
 use kprism_bpf::mapping::Mapping;
 use kprism_bpf::prog::{ProgKind, Program};
+use kprism_ebpf::asm::Asm;
+use kprism_ebpf::insn::{Alu, Cond, Helper, Reg, Width};
 
 use super::markers::{self, Marker};
 use crate::Error;
@@ -173,8 +173,13 @@ impl Reader {
         asm.load(Width::B8, R3, R1, 0).load(Width::B8, R6, R1, 8).alu_imm(Alu::And, R6, 0x3ff);
         asm.branch_imm(Cond::Le, R6, PIECE as i32, fine).mov_imm(R6, PIECE as i32).bind(fine);
         asm.map_value(R1, 0, 0).mov(R2, R6).call(Helper::ProbeReadKernel);
-        asm.alu_imm(Alu::Rsh, R0, 63).put(kprism_bpf::insn::exit());
-        let program = Program::load("kg_read", ProgKind::RawTracepoint, &asm.finish()?, &[&map])?;
+        asm.alu_imm(Alu::Rsh, R0, 63).put(kprism_ebpf::insn::exit());
+        let program = Program::load(
+            "kg_read",
+            ProgKind::RawTracepoint,
+            &asm.finish().map_err(kprism_bpf::Error::from)?,
+            &[&map],
+        )?;
         Ok(Self { program, memory: map.mapped()?, _map: map })
     }
 

@@ -6,14 +6,30 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::Error;
-use crate::insn::{self, Alu, Cond, Helper, Reg, Width};
+use crate::insn::{self, Alu, Cond, Helper, Insn, Reg, Width};
+use crate::opcode::{CALL, EXIT, JA, JMP, LDDW};
+
+/// A program that cannot be assembled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A label was never placed.
+    #[error("label {0} is nowhere")]
+    Nowhere(usize),
+    /// A jump is too long.
+    #[error("the jump at {at} is {distance} instructions long, more than 32767")]
+    TooFar {
+        /// Index of the jump.
+        at: usize,
+        /// Instructions from the next one to its target.
+        distance: i64,
+    },
+}
 
 /// A program that is ready to load, except for the maps' file descriptors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Code {
-    /// Instructions of 8 bytes each, see [`insn`].
-    pub insns: Vec<u64>,
+    /// The instructions.
+    pub insns: Vec<Insn>,
     /// Instructions that reference maps.
     pub relocs: Vec<Reloc>,
     /// Notes on the purpose of instructions, by index. Listings and the verifier's log show them.
@@ -33,7 +49,7 @@ pub struct Reloc {
 
 impl Code {
     /// Wraps instructions from another code generator, with their references to maps.
-    pub fn new(insns: &[u64], relocs: &[Reloc]) -> Self {
+    pub fn new(insns: &[Insn], relocs: &[Reloc]) -> Self {
         Self { insns: insns.to_vec(), relocs: relocs.to_vec(), notes: BTreeMap::new() }
     }
 }
@@ -72,8 +88,8 @@ impl Asm {
         self
     }
 
-    /// Appends an encoded instruction.
-    pub fn put(&mut self, insn: u64) -> &mut Self {
+    /// Appends an instruction.
+    pub fn put(&mut self, insn: Insn) -> &mut Self {
         self.code.insns.push(insn);
         self
     }
@@ -113,32 +129,28 @@ impl Asm {
     pub fn mov_u64(&mut self, dst: Reg, value: u64) -> &mut Self {
         match i32::try_from(value.cast_signed()) {
             Ok(small) => self.mov_imm(dst, small),
-            Err(_) => self.wide(dst, 0, value as i32, (value >> 32) as i32),
+            Err(_) => self.mov_wide(dst, value),
         }
     }
 
     /// `dst = value`, always in two instructions, so that it can replace such a pair of another code generator.
     pub fn mov_wide(&mut self, dst: Reg, value: u64) -> &mut Self {
-        self.wide(dst, 0, value as i32, (value >> 32) as i32)
+        let [first, second] = insn::load_imm64(dst, 0, value);
+        self.put(first).put(second)
     }
 
     /// `dst = map`, for helpers.
     pub fn map(&mut self, dst: Reg, map: usize) -> &mut Self {
         let at = self.len();
         self.code.relocs.push(Reloc { at, map, value: None });
-        self.wide(dst, 0, 0, 0)
+        self.mov_wide(dst, 0)
     }
 
     /// `dst = address of byte `offset` of the only value of array `map`.
     pub fn map_value(&mut self, dst: Reg, map: usize, offset: u32) -> &mut Self {
         let at = self.len();
         self.code.relocs.push(Reloc { at, map, value: Some(offset) });
-        self.wide(dst, 0, 0, 0)
-    }
-
-    fn wide(&mut self, dst: Reg, src: u8, low: i32, high: i32) -> &mut Self {
-        self.put(insn::encode(0x18, dst as u8, src, 0, low));
-        self.put(insn::encode(0, 0, 0, 0, high))
+        self.mov_wide(dst, 0)
     }
 
     /// `dst = *(base + offset)`.
@@ -164,7 +176,7 @@ impl Asm {
     /// Appends a call of a kernel function by its BTF ID. `btf` is 0 for vmlinux, or the index of a module's BTF in the
     /// descriptors passed at load time.
     pub fn kfunc(&mut self, id: u32, btf: i16) -> &mut Self {
-        self.put(insn::encode(0x85, 0, 2, btf, id.cast_signed()))
+        self.put(insn::kfunc(id, btf))
     }
 
     /// Ends the program with return value 0.
@@ -186,20 +198,20 @@ impl Asm {
 
     /// Appends an unconditional jump.
     pub fn goto(&mut self, to: Label) -> &mut Self {
-        self.jump(insn::encode(0x05, 0, 0, 0, 0), to)
+        self.jump(insn::goto(), to)
     }
 
     /// Appends a jump that is taken if `dst cond src`.
     pub fn branch(&mut self, cond: Cond, dst: Reg, src: Reg, to: Label) -> &mut Self {
-        self.jump(insn::encode(cond as u8 | 0x0d, dst as u8, src as u8, 0, 0), to)
+        self.jump(insn::branch(cond, dst, src), to)
     }
 
     /// Appends a jump that is taken if `dst cond imm`.
     pub fn branch_imm(&mut self, cond: Cond, dst: Reg, imm: i32, to: Label) -> &mut Self {
-        self.jump(insn::encode(cond as u8 | 0x05, dst as u8, 0, 0, imm), to)
+        self.jump(insn::branch_imm(cond, dst, imm), to)
     }
 
-    fn jump(&mut self, insn: u64, to: Label) -> &mut Self {
+    fn jump(&mut self, insn: Insn, to: Label) -> &mut Self {
         self.jumps.push((self.code.insns.len(), to));
         self.put(insn)
     }
@@ -213,28 +225,21 @@ impl Asm {
         let mut code = self.code;
         for (at, label) in self.jumps {
             let target = self.labels[label.0];
-            let target = target.ok_or_else(|| Error::Assembly(format!("label {} is nowhere", label.0)))?;
+            let target = target.ok_or(Error::Nowhere(label.0))?;
             let distance = target as i64 - at as i64 - 1;
-            let distance = i16::try_from(distance).map_err(|_| {
-                Error::Assembly(format!("the jump at {at} is {distance} instructions long, more than 32767"))
-            })?;
-            let (op, dst, src, _, imm) = insn::decode(code.insns[at]);
-            code.insns[at] = insn::encode(op, dst, src, distance, imm);
+            code.insns[at].off = i16::try_from(distance).map_err(|_| Error::TooFar { at, distance })?;
         }
         Ok(reachable(code))
     }
 }
 
-const LOAD_IMM64: u8 = 0x18;
-const GOTO: u8 = 0x05;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
+const GOTO: u8 = JMP | JA;
 
 /// Returns the jump target of an instruction, if it is a jump.
-fn target(insns: &[u64], at: usize) -> Option<usize> {
-    let (op, _, _, distance, _) = insn::decode(insns[at]);
-    let jumps = matches!(op & 7, 5 | 6) && !matches!(op, CALL | EXIT);
-    jumps.then(|| usize::try_from(at as i64 + 1 + i64::from(distance)).ok()).flatten()
+fn target(insns: &[Insn], at: usize) -> Option<usize> {
+    let Insn { code, off, .. } = insns[at];
+    let jumps = matches!(code & 7, 5 | 6) && !matches!(code, CALL | EXIT);
+    jumps.then(|| usize::try_from(at as i64 + 1 + i64::from(off)).ok()).flatten()
 }
 
 /// Removes unreachable instructions.
@@ -247,11 +252,10 @@ fn reachable(code: Code) -> Code {
             continue;
         }
         kept[at] = true;
-        let (op, ..) = insn::decode(insns[at]);
         todo.extend(target(&insns, at));
-        match op {
+        match insns[at].code {
             EXIT | GOTO => {}
-            LOAD_IMM64 => {
+            LDDW => {
                 if let Some(second) = kept.get_mut(at + 1) {
                     *second = true;
                 }
@@ -270,15 +274,14 @@ fn reachable(code: Code) -> Code {
     let mut second = false;
     let mut moved = Vec::new();
     for at in (0..insns.len()).filter(|at| kept[*at]) {
-        let (op, dst, src, distance, imm) = insn::decode(insns[at]);
+        let mut insn = insns[at];
         let is_second = std::mem::take(&mut second);
-        second = op == LOAD_IMM64 && !is_second;
+        second = insn.code == LDDW && !is_second;
         // Distances can only become smaller.
-        let distance = match target(&insns, at).filter(|_| !is_second) {
-            Some(to) => places.get(to).map_or(distance, |to| (*to as i64 - places[at] as i64 - 1) as i16),
-            None => distance,
-        };
-        moved.push(insn::encode(op, dst, src, distance, imm));
+        if let Some(to) = target(&insns, at).filter(|_| !is_second).and_then(|to| places.get(to)) {
+            insn.off = (*to as i64 - places[at] as i64 - 1) as i16;
+        }
+        moved.push(insn);
     }
     let relocs = relocs.into_iter().filter(|r| kept[r.at]).map(|r| Reloc { at: places[r.at], ..r }).collect();
     let notes = notes.into_iter().filter(|(at, _)| kept.get(*at) == Some(&true));
