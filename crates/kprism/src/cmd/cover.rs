@@ -4,15 +4,11 @@
 
 use std::io::{BufWriter, Read as _, Write};
 use std::path::Path;
-use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use kprism_agent::gcov::AFTER;
 use kprism_cover::sampled::{self, Profile};
-use kprism_gcov::cover::Source;
 use kprism_gcov::{Cover, export};
-use kprism_report::cover::{self, Each, diff, page};
+use kprism_report::cover::{self, Each, compare, diff, page, patch};
 use kprism_report::header::account_text;
 use kprism_report::table::Cell;
 use kprism_report::{Style, Table};
@@ -23,10 +19,12 @@ use super::report::print_json;
 use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;
-use kprism_session::cover::{Loaded, NEVER_RAN, Options, Part, TORN, Unsettled, is_flow, load, reset_text};
+use kprism_session::cover::{
+    Compared, Loaded, NEVER_RAN, Options, Part, TORN, Unsettled, is_flow, load, reset_text,
+};
 use kprism_session::flow_cover::CHANGED;
 use kprism_session::profile_use;
-use kprism_session::source_files::{self, Found};
+use kprism_session::source_files::{Remarks, Texts};
 
 /// Rows of a table unless told otherwise.
 const ROWS: usize = 40;
@@ -86,33 +84,20 @@ pub fn write_html(
     let from = Options { shows_text: true, ..args.from.options() };
     let Loaded { cover, runs, mut account, built, .. } = load_told(input, (&from, who), progress)?;
     progress.step("writing the page");
-    let (changed, short) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    let text = |source: &Source| {
-        let found = source_files::of_source(source, from.source_dir.as_deref());
-        if let Some(told) = found.changed(&source.path, &built) {
-            changed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(told);
-        }
-        if let Found::Short(place, lines) = &found {
-            let told = short_text(place, *lines);
-            short.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(told);
-        }
-        found.text()
-    };
+    let texts = Texts::new(from.source_dir.as_deref(), &built);
     let title =
         path.map_or_else(|| input.display().to_string(), |path| format!("{}: {path}", input.display()));
-    let page = page::render(&cover, runs.as_ref(), path, &title, &text).context("HTML page")?;
+    let page = page::render(&cover, runs.as_ref(), path, &title, &|source| texts.text(source))
+        .context("HTML page")?;
     progress.clear();
     if page.files == 0 {
         no_match(path, progress);
         return judge_own(strict, &[(input, &account)], Outcome::NothingMatched, progress);
     }
-    for texts in [&changed, &short] {
-        let mut texts = texts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        texts.sort_unstable();
-        notes(&texts, progress);
-    }
+    let Remarks { changed, short } = texts.into_remarks();
+    notes(&changed, progress);
+    notes(&short, progress);
     if !is_flow(input, &from) {
-        let changed = changed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         account = account.at(Fate::Guessed, CHANGED, changed.len() as u64, changed);
     }
     if page.without_source > 0 {
@@ -134,14 +119,6 @@ fn notes(texts: &[String], progress: &Progress) {
     if texts.len() > NAMED {
         progress.say(&format!("kprism: note: so too {} more", texts.len() - NAMED));
     }
-}
-
-/// The remark on a source that ends before its code does.
-pub fn short_text(place: &Path, lines: u64) -> String {
-    format!(
-        "{}: has fewer lines ({lines}) than the code: not the file that was compiled; --source-dir names another folder",
-        place.display()
-    )
 }
 
 /// Says that a path is none of a source.
@@ -263,7 +240,7 @@ pub fn report(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     if args.compare {
-        return super::cover_compare::report(input, &args.from.options(), view, progress, out);
+        return counters_and_flow(input, &args.from.options(), view, progress, out);
     }
     no_text(input, &args.from.options())?;
     let Loaded { cover, runs, account, .. } = load_told(input, (&args.from.options(), who), progress)?;
@@ -283,24 +260,14 @@ pub fn report(
         table.limit(limit);
     }
     if view.json {
-        let value = json!({
-            "objects": cover.objects, "files": sources.len(), "root": cover.root,
-            "totals": cover::summary_json(&totals), "rows": table.to_json(), "hidden": table.hidden,
-            "account": account,
-        });
-        print_json(&value, out)?;
+        print_json(&cover::to_json(&cover, sources.len(), &totals, &table, &account), out)?;
     } else {
-        let plural = |count: usize| if count == 1 { "" } else { "s" };
-        let (objects, files) = (cover.objects as usize, sources.len());
-        let never = match account.count(Fate::Kept, NEVER_RAN) {
-            Some(never) if never > 0 => format!(" ({never} of them never ran)"),
-            _ => String::new(),
-        };
-        writeln!(out, "{objects} object{}{never}, {files} source file{}", plural(objects), plural(files))?;
         if matches!(args.each, None | Some(EachArg::Dir | EachArg::File)) {
             table.select(&cover::SHOWN);
         }
-        write!(out, "{}\n{}", cover::summary(&totals), table.to_text(view.style))?;
+        let never = account.count(Fate::Kept, NEVER_RAN).unwrap_or(0);
+        let header = cover::header(&cover, never, sources.len(), &totals);
+        write!(out, "{header}\n{}", table.to_text(view.style))?;
         write!(out, "\n{}", account_text(Some(&account), view.style))?;
     }
     let outcome = if sources.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
@@ -308,6 +275,37 @@ pub fn report(
         no_match(view.path, progress);
     }
     judge_own(view.strict, &[(input, &account)], outcome, progress)
+}
+
+/// `kprism report cover --compare`.
+fn counters_and_flow(
+    input: &Path,
+    from: &Options,
+    view: &View<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let takes = |cover: &Cover, path: &str| cover::takes_source(cover, view.path, path);
+    let Compared { files, counters, flow } = kprism_session::cover::compare(input, from, &takes, progress)?;
+    let accounts = [(input, &counters), (input, &flow)];
+    if files.is_empty() {
+        no_match(view.path, progress);
+        return judge_own(view.strict, &accounts, Outcome::NothingMatched, progress);
+    }
+    let mut table = compare::table(&files);
+    table.sort_by(view.sort.unwrap_or("lines"))?;
+    if let Some(limit) = view.limit.or((!view.json).then_some(ROWS)) {
+        table.limit(limit);
+    }
+    if view.json {
+        print_json(&compare::to_json(&files, &table), out)?;
+    } else {
+        write!(out, "{}\n{}", compare::summary(&compare::total(&files)), table.to_text(view.style))?;
+        if let [file] = &files[..] {
+            write!(out, "\n{}", compare::lines(file))?;
+        }
+    }
+    judge_own(view.strict, &accounts, Outcome::Done, progress)
 }
 
 /// Whether `export` is to write coverage.
@@ -353,7 +351,7 @@ pub fn write(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let recorded = recorded(input);
+    let recorded = kprism_session::cover::recorded(input);
     let cobertura = |cover: &Cover, out: &mut dyn Write| export::cobertura(cover, recorded, out);
     let write: &dyn Fn(&Cover, &mut dyn Write) -> std::io::Result<()> = match suffix(output).as_str() {
         "info" => &export::lcov,
@@ -373,13 +371,6 @@ pub fn write(
     write(&cover, &mut file).and_then(|()| file.flush()).with_context(name)?;
     progress.say(&format!("wrote {}", output.display()));
     judge_own(strict, &[(input, &account)], Outcome::Done, progress)
-}
-
-/// When counters were recorded, as the run says, or else the file.
-fn recorded(input: &Path) -> SystemTime {
-    let counters = input.join("streams/gcov").join(AFTER);
-    let place = if counters.exists() { &counters } else { input };
-    std::fs::metadata(place).and_then(|file| file.modified()).unwrap_or(UNIX_EPOCH)
 }
 
 type WriteSamples = fn(&Profile, &mut dyn Write) -> std::io::Result<()>;
@@ -457,7 +448,7 @@ fn left_out(unit: &str, problems: Vec<String>) -> Account {
 }
 
 /// `kprism diff` of two runs with coverage.
-pub fn compare(
+pub fn of_two(
     old: &Path,
     new: &Path,
     from: Asked<'_>,
@@ -470,8 +461,6 @@ pub fn compare(
     let (new, of_new) = load_and_complain(new, from, progress)?;
     let accounts = [(paths.0, &of_old), (paths.1, &of_new)];
     let changes = diff::changes(&old, &new, view.path);
-    let gained: usize = changes.values().map(|change| change.gained.len()).sum();
-    let lost: usize = changes.values().map(|change| change.lost.len()).sum();
     let table = diff::table(&changes);
     let ((of_old_files, before), (of_new_files, after)) =
         (cover::chosen(&old, view.path), cover::chosen(&new, view.path));
@@ -479,48 +468,39 @@ pub fn compare(
         no_match(view.path, progress);
     }
     if view.json {
-        let value = json!({
-            "old": cover::summary_json(&before), "new": cover::summary_json(&after),
-            "gained": gained, "lost": lost,
-        });
+        let value = diff::to_json(&before, &after, &changes);
         let outcome = show(table, view, value, out)?;
         return judge_own(view.strict, &accounts, outcome, progress);
     }
-    writeln!(
-        out,
-        "lines executed: {} before, {} after; {gained} gained, {lost} lost, in {} files\n",
-        before.lines.hit,
-        after.lines.hit,
-        changes.len()
-    )?;
+    writeln!(out, "{}", diff::summary(&before, &after, &changes))?;
     let outcome = show(table, view, json!({}), out)?;
     judge_own(view.strict, &accounts, outcome, progress)
 }
 
 /// `kprism diff --patch`: what was executed of the lines a patch adds.
-pub fn patch(
+pub fn of_patch(
     input: &Path,
-    patch: &Path,
+    file: &Path,
     from: Asked<'_>,
     view: &View<'_>,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let text = match patch.to_str() {
+    let text = match file.to_str() {
         Some("-") => {
             let mut text = Vec::new();
             std::io::stdin().lock().read_to_end(&mut text).context("standard input")?;
             text
         }
-        _ => std::fs::read(patch).with_context(|| patch.display().to_string())?,
+        _ => std::fs::read(file).with_context(|| file.display().to_string())?,
     };
-    let added = diff::added(&String::from_utf8_lossy(&text));
+    let added = patch::added(&String::from_utf8_lossy(&text));
     if added.is_empty() {
-        bail!("{}: not a unified diff that adds lines (git diff, diff -u)", patch.display());
+        bail!("{}: not a unified diff that adds lines (git diff, diff -u)", file.display());
     }
     let (cover, account) = load_and_complain(input, from, progress)?;
-    let found = diff::found(&cover, &added, view.path);
-    let totals = diff::patch_totals(&found);
+    let found = patch::found(&cover, &added, view.path);
+    let totals = patch::totals(&found);
     let unknown =
         found.iter().filter(|file| file.source.is_none()).map(|file| file.path.to_owned()).collect();
     let account =
@@ -537,7 +517,7 @@ pub fn patch(
     } else if !found.is_empty() {
         writeln!(out, "{}\n", totals.to_text())?;
     }
-    let outcome = show(diff::patch_table(&found), view, value, out)?;
+    let outcome = show(patch::table(&found), view, value, out)?;
     judge_own(view.strict, &[(input, &account)], outcome, progress)
 }
 

@@ -191,7 +191,7 @@ pub fn run(
         (_, Some(patch)) => {
             given.only("`diff --patch`", &[PATCH.as_slice(), &COVERAGE].concat())?;
             args.cover.check(given, &[&args.old], false)?;
-            return cover::patch(&args.old, patch, asked, &view, progress, out);
+            return cover::of_patch(&args.old, patch, asked, &view, progress, out);
         }
         (Some(new), _) => new,
         (None, None) => bail!("a second run to compare with, or --patch"),
@@ -202,7 +202,7 @@ pub fn run(
     if args.cover_lines || holds_counters(&args.old) && holds_counters(new) {
         given.only("`diff` of coverage", &[COVER.as_slice(), &COVERAGE].concat())?;
         args.cover.check(given, &[&args.old, new], false)?;
-        return cover::compare(&args.old, new, asked, &view, progress, out);
+        return cover::of_two(&args.old, new, asked, &view, progress, out);
     }
     if kprism_session::boot::is_boot(&args.old) && kprism_session::boot::is_boot(new) {
         given.only("`diff` of boots", &["old", "new", "html", "json", "limit"])?;

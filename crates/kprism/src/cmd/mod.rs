@@ -7,7 +7,6 @@ mod compile;
 mod cover;
 mod cover_annotate;
 mod cover_args;
-mod cover_compare;
 mod delta;
 mod diff;
 mod explain;

@@ -5,6 +5,8 @@
 //! tell what reading adds), such an archive alone, or a folder
 //! with `.gcda` files; of a run that has a flow instead, see `flow_cover`. Out: a [`Cover`], with what was wrong with single objects.
 //!
+//! [`compare`] sets the counters beside the flow of the same run; [`place`] finds a file, lines or a function by a text.
+//!
 //! Counters are named after the object on the machine that built the kernel: notes are looked for beside it there,
 //! or below `--build-dir`, under as much of the path's end as is found there.
 
@@ -15,6 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use kprism_agent::gcov::{AFTER, BEFORE, IDLE};
@@ -31,6 +34,11 @@ use crate::call::Call;
 use crate::cover_objects::{Found, Names, Objects, Shared};
 use crate::progress::Progress;
 use crate::source_files::{self, Built};
+
+mod compare;
+pub mod place;
+
+pub use compare::{Compared, compare};
 
 /// Where a run keeps its counters, below its streams.
 const FOLDER: &str = "gcov";
@@ -189,6 +197,13 @@ pub fn is_flow(input: &Path, options: &Options) -> bool {
 pub fn is_alone(input: &Path) -> bool {
     input.is_file()
         || input.is_dir() && !input.join("manifest.json").exists() && !input.join("streams").exists()
+}
+
+/// The time at which counters were recorded: that of the run's file, or else of `input` itself.
+pub fn recorded(input: &Path) -> SystemTime {
+    let counters = input.join("streams").join(FOLDER).join(AFTER);
+    let place = if counters.exists() { &counters } else { input };
+    fs::metadata(place).and_then(|file| file.modified()).unwrap_or(UNIX_EPOCH)
 }
 
 /// An archive in memory, its files by name.

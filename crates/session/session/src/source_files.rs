@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kprism_gcov::cover::Source;
@@ -54,11 +55,61 @@ impl Found {
         }
     }
 
+    /// Says that the file ends before its code does.
+    pub fn short(&self) -> Option<String> {
+        let Found::Short(place, lines) = self else { return None };
+        Some(format!(
+            "{}: has fewer lines ({lines}) than the code: not the file that was compiled; --source-dir names another folder",
+            place.display()
+        ))
+    }
+
     /// Says that the file changed after the code was built, or ran.
     pub fn changed(&self, source: &str, built: &Built) -> Option<String> {
         let Found::Text { place, modified: Some(modified), .. } = self else { return None };
         let than = built.before(source, *modified)?;
         Some(format!("{}: source is newer than {than}: counts may be of other lines", place.display()))
+    }
+}
+
+/// Reads sources for a view that shows many of them, from any thread, and collects remarks on them.
+#[derive(Debug)]
+pub struct Texts<'a> {
+    folder: Option<&'a Path>,
+    built: &'a Built,
+    remarks: Mutex<Remarks>,
+}
+
+/// Remarks on sources, in the order of their text.
+#[derive(Debug, Default)]
+pub struct Remarks {
+    /// Sources that changed after the code was built, or ran.
+    pub changed: Vec<String>,
+    /// Sources that end before their code does.
+    pub short: Vec<String>,
+}
+
+impl<'a> Texts<'a> {
+    /// Sources lie in `folder`, if one is given, or where the compiler noted.
+    pub fn new(folder: Option<&'a Path>, built: &'a Built) -> Self {
+        Texts { folder, built, remarks: Mutex::default() }
+    }
+
+    /// The text of a source, if it is there.
+    pub fn text(&self, source: &Source) -> Option<String> {
+        let found = of_source(source, self.folder);
+        let mut remarks = self.remarks.lock().unwrap_or_else(PoisonError::into_inner);
+        remarks.changed.extend(found.changed(&source.path, self.built));
+        remarks.short.extend(found.short());
+        found.text()
+    }
+
+    /// The remarks on the sources that were read.
+    pub fn into_remarks(self) -> Remarks {
+        let mut remarks = self.remarks.into_inner().unwrap_or_else(PoisonError::into_inner);
+        remarks.changed.sort_unstable();
+        remarks.short.sort_unstable();
+        remarks
     }
 }
 

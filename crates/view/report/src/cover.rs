@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables of coverage by folder, file or function.
 
+pub mod compare;
 pub mod diff;
 pub mod page;
+pub mod patch;
 pub mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +15,8 @@ use kprism_gcov::demangled;
 use kprism_gcov::path::absolute;
 use kprism_gcov::runs::Runs;
 use kprism_image::glob::glob;
+use kprism_store::Account;
+use serde_json::{Value, json};
 
 use crate::table::{Cell, Table};
 
@@ -243,8 +247,8 @@ pub fn summary(totals: &Totals) -> String {
 }
 
 /// The totals as JSON.
-pub fn summary_json(totals: &Totals) -> serde_json::Value {
-    serde_json::json!({
+pub fn summary_json(totals: &Totals) -> Value {
+    json!({
         "lines": totals.lines.all, "lines_hit": totals.lines.hit,
         "functions": totals.functions.all, "functions_hit": totals.functions.hit,
         "branches": totals.branches.all, "branches_executed": totals.branches.hit,
@@ -252,6 +256,25 @@ pub fn summary_json(totals: &Totals) -> serde_json::Value {
         "calls": totals.calls.all, "calls_executed": totals.calls.hit,
         "conditions": totals.conditions.all, "conditions_seen": totals.conditions.hit,
         "paths": totals.paths.all, "paths_gone": totals.paths.hit,
+    })
+}
+
+/// The number of objects and of source files, and the totals, as text. `never` is the number of objects that never ran;
+/// `files` and `totals` are of the sources that were chosen.
+pub fn header(cover: &Cover, never: u64, files: usize, totals: &Totals) -> String {
+    let objects = cover.objects;
+    let plural = |count: u64| if count == 1 { "" } else { "s" };
+    let never = if never > 0 { format!(" ({never} of them never ran)") } else { String::new() };
+    let (one, other) = (plural(objects.into()), plural(files as u64));
+    format!("{objects} object{one}{never}, {files} source file{other}\n{}", summary(totals))
+}
+
+/// A table with what is said of the coverage, as JSON. `files` and `totals` are of the sources that were chosen.
+pub fn to_json(cover: &Cover, files: usize, totals: &Totals, table: &Table, account: &Account) -> Value {
+    json!({
+        "objects": cover.objects, "files": files, "root": cover.root,
+        "totals": summary_json(totals), "rows": table.to_json(), "hidden": table.hidden,
+        "account": account,
     })
 }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use kprism_gcov::cover::{BranchCount, FunctionTotal, LineCount, Source};
-use kprism_gcov::demangled;
 use kprism_gcov::runs::Runs;
 use kprism_gcov::unit::{Outcomes, Way};
+use kprism_gcov::{Cover, demangled};
 use serde_json::{Value, json};
 
 use crate::table::Style;
@@ -238,4 +238,28 @@ pub fn to_json(path: &str, source: &Source, shown: Shown<'_>) -> Value {
     json!({
         "file": path, "functions": functions.collect::<Vec<_>>(), "lines": lines.collect::<Vec<_>>(),
     })
+}
+
+/// The functions that a name could mean, each with its source, as text. `what` is the name.
+pub fn several(what: &str, cover: &Cover, functions: &[(&Source, &FunctionTotal)]) -> String {
+    let mut out = format!("{what} is several functions; choose one by its lines:\n");
+    for (source, function) in functions {
+        let (path, (first, last)) = (cover.shown(&source.path), function.lines);
+        let called = grouped(function.called.max(0) as u64);
+        let name = printable(&demangled(&function.name));
+        let _ = writeln!(out, "{called:>15} called  {}:{first}-{last}  {name}", printable(path));
+    }
+    out
+}
+
+/// The same as JSON.
+pub fn several_json(cover: &Cover, functions: &[(&Source, &FunctionTotal)]) -> Value {
+    let rows = functions.iter().map(|(source, function)| {
+        json!({
+            "function": function.name, "demangled_name": demangled(&function.name),
+            "file": cover.shown(&source.path), "line": function.lines.0, "last_line": function.lines.1,
+            "called": function.called,
+        })
+    });
+    json!({ "several": rows.collect::<Vec<_>>() })
 }

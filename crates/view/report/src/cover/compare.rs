@@ -1,81 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism report cover --compare`: gcov's counters and the flow of the same run, line by line.
+//! gcov's counters beside the flow of the same run: agreement by file, and the reasons of differences.
+//!
+//! Input: a [`Comparison`] for each source file. Output: a table, text, JSON.
 
-use std::io::Write;
-use std::path::Path;
-
-use anyhow::{Result, bail};
-use kprism_cover::why::{Comparison, Differs, Why, compare};
+use kprism_cover::why::{Comparison, Differs, Why};
 use kprism_profile::units::grouped;
-use kprism_report::cover::takes_source;
-use kprism_report::table::{Cell, Column, Table};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use super::cover::{View, no_match};
-use super::report::print_json;
-use super::strict::judge_own;
-use crate::exit::Outcome;
-use kprism_session::Progress;
-use kprism_session::cover::{Options, Part, is_cover, load};
-use kprism_session::flow_cover;
-use kprism_session::source_files;
+use crate::table::{Cell, Table};
 
 /// Lines that are named for each kind of difference.
 const NAMED: usize = 12;
 
-/// Compares.
-pub fn report(
-    input: &Path,
-    from: &Options,
-    view: &View<'_>,
-    progress: &Progress,
-    out: &mut dyn Write,
-) -> Result<Outcome> {
-    if !is_cover(input) {
-        bail!("{}: no counters of gcov in it: kprism lab gcov-kernel --flow records both", input.display());
-    }
-    let gcov = load(input, &Options { by_flow: false, ..from.clone() }, &Part::default(), progress)?;
-    let (flow, known) = flow_cover::load_known(input, from, &Part::default(), progress)?;
-    let text = |path: &str| source_files::read(path, 0, from.source_dir.as_deref());
-    let files =
-        compare(&gcov.cover, &flow.cover, &known, &|path| takes_source(&gcov.cover, view.path, path), &text);
-    let accounts = [(input, &gcov.account), (input, &flow.account)];
-    if files.is_empty() {
-        no_match(view.path, progress);
-        return judge_own(view.strict, &accounts, Outcome::NothingMatched, progress);
-    }
+/// The sums over all files.
+pub fn total(files: &[Comparison]) -> Comparison {
     let mut all = Comparison::default();
     files.iter().for_each(|file| all.add(file));
-    let mut table = table(&files);
-    table.sort_by(view.sort.unwrap_or("lines"))?;
-    if let Some(limit) = view.limit.or((!view.json).then_some(40)) {
-        table.limit(limit);
-    }
-    if view.json {
-        let why: serde_json::Map<String, serde_json::Value> =
-            all.only_gcov.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines.len()))).collect();
-        let value = json!({
-            "lines": all.gcov, "both": all.both, "alike": all.alike, "equal": all.equal,
-            "executed": all.executed.0, "executed_both": all.executed.1,
-            "inferred": all.inferred.0, "inferred_alike": all.inferred.1, "inferred_wrongly": all.wrongly.len(),
-            "only_gcov": why, "only_flow": all.only_flow.len(), "files": files.iter().map(listed).collect::<Vec<_>>(),
-            "rows": table.to_json(),
-        });
-        print_json(&value, out)?;
-        return judge_own(view.strict, &accounts, Outcome::Done, progress);
-    }
-    write!(out, "{}\n{}", summary(&all), table.to_text(view.style))?;
-    if let [file] = &files[..] {
-        write!(out, "\n{}", lines_of(file))?;
-    }
-    judge_own(view.strict, &accounts, Outcome::Done, progress)
+    all
+}
+
+/// Everything as JSON; `table` is that of [`table`], maybe sorted and shortened.
+pub fn to_json(files: &[Comparison], table: &Table) -> Value {
+    let all = total(files);
+    let why: Map<String, Value> =
+        all.only_gcov.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines.len()))).collect();
+    json!({
+        "lines": all.gcov, "both": all.both, "alike": all.alike, "equal": all.equal,
+        "executed": all.executed.0, "executed_both": all.executed.1,
+        "inferred": all.inferred.0, "inferred_alike": all.inferred.1, "inferred_wrongly": all.wrongly.len(),
+        "only_gcov": why, "only_flow": all.only_flow.len(), "files": files.iter().map(listed).collect::<Vec<_>>(),
+        "rows": table.to_json(),
+    })
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 100.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
-fn summary(all: &Comparison) -> String {
+/// The sums in words: see [`total`].
+pub fn summary(all: &Comparison) -> String {
     let mut text = format!(
         "{} lines of gcov's, most of which ran in neither: {:.2}% executed alike, {:.2}% with the same count; of the {} that ran by gcov, the flow has {:.2}%\n\
          {} of them in the flow's coverage, {} of these without code, told from lines around: {:.2}% alike\n",
@@ -109,7 +72,8 @@ fn summary(all: &Comparison) -> String {
     text
 }
 
-fn table(files: &[Comparison]) -> Table {
+/// A row for each file.
+pub fn table(files: &[Comparison]) -> Table {
     let rows = files.iter().map(|file| {
         let only = |why: Why| Cell::Int(file.only_gcov.get(&why).map_or(0, |lines| lines.len() as u64));
         let mut row = vec![
@@ -136,16 +100,15 @@ fn table(files: &[Comparison]) -> Table {
         ("only_flow", "only flow"),
         ("path", "file"),
     ];
-    let columns = columns.map(|(key, head)| Column { key, head: head.into() }).to_vec();
-    Table { columns, rows: rows.collect(), hidden: 0 }
+    Table::new(&columns, rows.collect())
 }
 
-/// Every line that differs, for programs.
-fn listed(file: &Comparison) -> serde_json::Value {
+/// Every line that differs, as JSON.
+fn listed(file: &Comparison) -> Value {
     let of = |kind: Differs| -> Vec<u32> {
         file.differ.iter().filter(|(_, differs)| *differs == kind).map(|(line, _)| *line).collect()
     };
-    let why: serde_json::Map<String, serde_json::Value> =
+    let why: Map<String, Value> =
         file.only_gcov.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines))).collect();
     json!({
         "path": file.path, "only_gcov": why, "only_flow": file.only_flow,
@@ -154,8 +117,8 @@ fn listed(file: &Comparison) -> serde_json::Value {
     })
 }
 
-/// The same for people.
-fn lines_of(file: &Comparison) -> String {
+/// The first lines of a file that differ, by the kind of difference, as text.
+pub fn lines(file: &Comparison) -> String {
     let mut text = String::new();
     let mut line = |words: &str, lines: Vec<u32>| {
         if lines.is_empty() {
