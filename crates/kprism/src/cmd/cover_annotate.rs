@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::cover::{Asked, load_told};
 use super::report::print_json;
-use super::strict::{StrictArgs, bad, judge_own};
+use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::cover::place::{Which, find, split};
@@ -105,7 +105,7 @@ pub fn annotate(
         writeln!(out, "{}\n{}", view.style.bold(path), cover::summary(&found.totals()))?;
         write!(out, "{}", source::header(shown, view.style))?;
         write!(out, "{}", source::to_text(found, text.as_deref(), shown, view.style))?;
-        if let Some(reason) = bad(&account) {
+        if let Some(reason) = account.fault() {
             writeln!(out, "\n{}", view.style.alert(&format!("not whole: {reason}")))?;
         }
     }

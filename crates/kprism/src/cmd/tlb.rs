@@ -14,10 +14,11 @@ use kprism_report::{Style, Table, tlb};
 use kprism_script::misses::Annotation;
 use kprism_store::{Instrument, Run};
 
-use super::annotate::{Args, choose, several};
+use super::annotate::{Args, several};
 use super::report::{Select, print_json};
 use crate::exit::Outcome;
 use kprism_session::Progress;
+use kprism_session::annotate::choose;
 use kprism_session::flow;
 use kprism_session::held;
 use kprism_session::tlb::{Loaded, Method, by_function, bytes_at};

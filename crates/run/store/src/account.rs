@@ -113,6 +113,13 @@ impl Account {
         !self.is_empty() && self.entries.iter().filter(|e| e.fate.is_fault()).all(|e| e.count == Some(0))
     }
 
+    /// The counts of losses, misunderstandings and guesses that are not zero, in words; `None` if there are none.
+    pub fn fault(&self) -> Option<String> {
+        let entries = self.entries.iter().filter(|e| e.fate.is_fault() && e.count != Some(0));
+        let texts: Vec<String> = entries.map(|e| format!("{} {}", e.fate.name(), e.to_text())).collect();
+        (!texts.is_empty()).then(|| texts.join(", "))
+    }
+
     /// Text with a line for each fate that has counts, and one for each place.
     pub fn to_text(&self) -> String {
         let mut text = String::new();

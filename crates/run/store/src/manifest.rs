@@ -127,6 +127,22 @@ impl Manifest {
         !self.accounts.is_empty() && self.accounts.values().all(Account::is_whole)
     }
 
+    /// Why the run is not whole, in words; `None` if it is.
+    pub fn fault(&self) -> Option<String> {
+        match self.accounts.is_empty() && self.stopped.is_none() {
+            true => Some("it has no account of what was lost".into()),
+            false => self.recording_fault(),
+        }
+    }
+
+    /// The same, of a run that need not have an account: an early end, or the first account that is not whole.
+    pub fn recording_fault(&self) -> Option<String> {
+        if let Some(reason) = &self.stopped {
+            return Some(format!("recording ended early: {reason}"));
+        }
+        self.accounts.iter().find_map(|(name, account)| Some(format!("{name}: {}", account.fault()?)))
+    }
+
     /// A manifest with only a kind and a number of CPUs.
     pub fn new(kind: RunKind, vcpus: u32) -> Self {
         Manifest {
@@ -149,5 +165,24 @@ impl Manifest {
             accounts: BTreeMap::new(),
             other: BTreeMap::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Fate;
+
+    #[test]
+    fn whole_runs_pass_and_others_say_why() {
+        let mut manifest = Manifest::new(RunKind::Lab, 1);
+        assert_eq!(manifest.fault().as_deref(), Some("it has no account of what was lost"));
+        let whole = Account::new().with(Fate::Lost, "bytes", 0);
+        manifest.accounts.insert(Instrument::Flow, whole.clone());
+        assert_eq!(manifest.fault(), None);
+        manifest.accounts.insert(Instrument::Tlb, whole.with(Fate::Lost, "records", None));
+        assert_eq!(manifest.fault().as_deref(), Some("tlb: lost records not known"));
+        manifest.stopped = Some("the disk is full".into());
+        assert_eq!(manifest.fault().as_deref(), Some("recording ended early: the disk is full"));
     }
 }

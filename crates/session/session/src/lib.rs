@@ -17,6 +17,7 @@
 //! | all of them, of one run | [`Session`] |
 //! | the flow's profile, and all that a decode needs | [`flow`] |
 //! | one system call of it | [`call`] |
+//! | counts of the instructions of a function | [`annotate`] |
 //! | durations of functions: recorded, or from a flow | [`durations`], [`flow_durations`] |
 //! | a boot's initcalls | [`boot`] |
 //! | coverage: from gcov's counters, or from a flow | [`cover`], [`flow_cover`] |
@@ -30,6 +31,7 @@
 //!
 //! Errors are [`anyhow::Error`]s whose chain names the file and what was expected.
 
+pub mod annotate;
 pub mod boot;
 pub mod call;
 pub mod core_memory;

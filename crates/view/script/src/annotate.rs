@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Annotates a function: each instruction with its count, its share, its branches, and its source.
 
+use std::collections::BTreeMap;
+
 use kprism_flow::annotate::{Counts, Site, Target};
 use kprism_image::insn::Kind;
 use kprism_image::symbols::{FunctionId, Symbols};
@@ -258,6 +260,30 @@ impl<'c> Annotation<'c> {
             "lines": lines,
         })
     }
+}
+
+/// The functions that a name could mean, as text. `name` is the name, `amounts` how many `what` (instructions, misses)
+/// each function has.
+pub fn several(name: &str, symbols: &Symbols, amounts: &BTreeMap<u32, u64>, what: &str) -> String {
+    let mut out = format!("{name} is several functions; choose one by its address or as NAME@MODULE:\n");
+    let mut rows: Vec<_> = amounts.iter().collect();
+    rows.sort_by_key(|&(id, amount)| (std::cmp::Reverse(*amount), *id));
+    for (&id, &amount) in rows {
+        let f = symbols.function(FunctionId(id));
+        let (name, module) = (printable(&f.name), printable(&f.module));
+        let (amount, what) = (grouped(amount), what.replace("instructions", "insns"));
+        out += &format!("{amount:>15} {what}  {:#018x}  {name} {module}\n", f.start);
+    }
+    out
+}
+
+/// The same as JSON.
+pub fn several_json(symbols: &Symbols, amounts: &BTreeMap<u32, u64>, what: &str) -> Value {
+    let rows = amounts.iter().map(|(&id, amount)| {
+        let f = symbols.function(FunctionId(id));
+        json!({"function": f.name, "module": f.module, "start": format!("{:#x}", f.start), what: amount})
+    });
+    json!({ "several": rows.collect::<Vec<_>>() })
 }
 
 /// A number with its noun, in the plural if needed.

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Counts how often each instruction of some functions ran.
+//!
+//! In: a decoded flow, a text that names functions. Out: [`Counts`], and the debug information of a function.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, anyhow, bail};
+use kprism_debuginfo::source::Source;
+use kprism_flow::annotate::{Counter, Counts};
+use kprism_flow::replay::Task;
+use kprism_image::glob::glob;
+use kprism_image::symbols::{FunctionId, Symbols, under_root};
+use kprism_store::Run;
+
+use crate::cover::DebugFiles;
+use crate::flow::{Loaded, follow};
+use crate::flow_cover::installed_vmlinux;
+
+/// Names that are suggested for one that is not there.
+const SUGGESTIONS: usize = 5;
+
+/// Marks the functions that a text names: NAME, NAME@MODULE, or an address (`0x…`); `*` and `?` are allowed in names.
+///
+/// # Errors
+/// There is none. The error suggests others.
+pub fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
+    let mut chosen = vec![false; symbols.len()];
+    let all = || (0..symbols.len() as u32).map(FunctionId);
+    if let Some(address) = spec.strip_prefix("0x") {
+        let address = u64::from_str_radix(address, 16).map_err(|e| anyhow!("{spec}: {e}"))?;
+        if let Some(at) = symbols.locate(0, address, u64::MAX).filter(|_| address >> 63 == 1) {
+            chosen[at.func.0 as usize] = true;
+        }
+        // Programs' functions by their address in the file.
+        for id in all().filter(|&id| address >> 63 == 0 && symbols.function(id).start == address) {
+            chosen[id.0 as usize] = true;
+        }
+    } else {
+        let (name, module) = spec.rsplit_once('@').map_or((spec, None), |(n, m)| (n, Some(m)));
+        // The `@` of a PLT entry belongs to its name.
+        let (name, module) = if module == Some("plt") { (spec, None) } else { (name, module) };
+        let in_module = |id: FunctionId| {
+            let own = symbols.function(id).module.as_str();
+            let bare = own.trim_matches(['[', ']']);
+            let file = bare.rsplit('/').next();
+            module.is_none_or(|wanted| [Some(own), Some(bare), file].contains(&Some(wanted)))
+        };
+        for id in all() {
+            chosen[id.0 as usize] = glob(name, &symbols.function(id).name) && in_module(id);
+        }
+        // A function has one name here and may have several in the symbol table: `write` is `__write`.
+        if !chosen.contains(&true) {
+            for (_, id) in symbols.aliases().filter(|(alias, id)| glob(name, alias) && in_module(*id)) {
+                chosen[id.0 as usize] = true;
+            }
+        }
+    }
+    if chosen.contains(&true) {
+        return Ok(chosen);
+    }
+    let bare = spec.trim_start_matches('_');
+    let mut near: Vec<&str> = all()
+        .map(|id| symbols.function(id).name.as_str())
+        .filter(|n| n.contains(bare) && !n.starts_with("__pfx_"))
+        .collect();
+    near.sort_unstable_by_key(|n| (n.len(), *n));
+    near.dedup();
+    near.truncate(SUGGESTIONS);
+    let hint = if near.is_empty() {
+        "kprism report functions lists those that ran".to_owned()
+    } else {
+        format!("there are {}", near.join(", "))
+    };
+    bail!("{spec}: no such function; {hint}")
+}
+
+/// Counts the instructions of the functions that are marked in `chosen`, where `takes` accepts the CPU and the task.
+/// Ends early when `stop` returns true.
+pub fn count(
+    loaded: &Loaded,
+    chosen: &[bool],
+    takes: &dyn Fn(u16, &Task) -> bool,
+    stop: &dyn Fn() -> bool,
+) -> Counts {
+    let lanes = loaded.streams().len();
+    let mut counter = Counter::new(lanes, &loaded.symbols, chosen, takes, stop);
+    follow(loaded, &mut counter);
+    counter.finish()
+}
+
+/// Number of instructions by function, of those that ran.
+pub fn by_function(counts: &Counts) -> BTreeMap<u32, u64> {
+    let mut ran: BTreeMap<u32, u64> = BTreeMap::new();
+    for site in &counts.sites {
+        *ran.entry(site.func).or_default() += site.count;
+    }
+    ran
+}
+
+/// Debug information for a function, if there is some: in the file that was mapped, in `files`, or where distributions
+/// install it.
+///
+/// # Errors
+/// A file that was found or named cannot be used; the text says why.
+pub fn find_source(
+    run: &Run,
+    loaded: &Loaded,
+    func: u32,
+    files: &DebugFiles,
+) -> Result<Option<Source>, String> {
+    let symbols = &loaded.symbols;
+    let function = symbols.function(FunctionId(func));
+    let debug = files.folders();
+    if !function.kernel {
+        let Some(file) = under_root(&run.root(), &function.module) else { return Ok(None) };
+        return Source::of_file(&file, &debug);
+    }
+    if function.module != "[kernel]" {
+        return Ok(None);
+    }
+    let Some(vmlinux) = files.vmlinux.clone().or_else(|| installed_vmlinux(loaded, &debug)) else {
+        return Ok(None);
+    };
+    // The kernel's own text begins with its lowest function.
+    let start = (0..symbols.len() as u32)
+        .map(|id| symbols.function(FunctionId(id)))
+        .filter(|f| f.module == "[kernel]" && f.start >= 0xffff_ffff_8000_0000)
+        .map(|f| f.start)
+        .min()
+        .unwrap_or(0);
+    Source::of_kernel(&vmlinux, start, &function.name, function.start).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of several names at one address one is shown, and all are found.
+    #[test]
+    fn functions_are_found_by_their_other_names() {
+        let kallsyms =
+            b"ffffffff81000000 T _text\nffffffff81000010 T ksys_write\nffffffff81000010 t alias_of_it\n\
+            ffffffff81000100 T next_one\nffffffff81000200 T _etext\n";
+        let symbols = Symbols::load(kallsyms, &[], None).unwrap();
+        let found = |name: &str| {
+            let chosen = choose(name, &symbols).unwrap();
+            let all = (0..symbols.len() as u32).filter(|&id| chosen[id as usize]);
+            all.map(|id| symbols.function(FunctionId(id)).start).collect::<Vec<_>>()
+        };
+        assert_eq!(found("alias_of_it"), [0xffff_ffff_8100_0010]);
+        assert_eq!(found("ksys_write"), found("alias_of_it"));
+        assert_eq!(found("next_one"), [0xffff_ffff_8100_0100]);
+        assert!(choose("nobody", &symbols).is_err());
+    }
+}
