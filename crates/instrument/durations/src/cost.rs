@@ -7,6 +7,8 @@
 //! were kept, the dropped ones cost as much but were not counted. The share is then unknown; only the share on a path
 //! of many calls, such as the measured one, can be given. Code that calls nothing is not slowed down at all.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::rows::Row;
@@ -29,6 +31,12 @@ pub struct Cost {
 pub const INFLATED: f64 = 20.0;
 
 impl Cost {
+    /// The cost that was measured for a run, if it was. `entries` are the further fields of the run's manifest.
+    #[must_use]
+    pub fn of_run(entries: &BTreeMap<String, serde_json::Value>) -> Option<Self> {
+        Cost::deserialize(entries.get("tracing_cost")?).ok()
+    }
+
     /// The tracer's share of a function's total, ns; `None` if unknown.
     #[must_use]
     pub fn of(&self, row: &Row) -> Option<u64> {

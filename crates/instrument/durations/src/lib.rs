@@ -11,6 +11,7 @@
 //! | entries and exits to calls, task by task | [`calls`] |
 //! | calls to a tree of calling contexts and a timeline | [`tree`] |
 //! | the tree to rows: by function, by task, callers, callees | [`rows`] |
+//! | events of a trace without calls | [`events`] |
 //! | the tracer's share of a time | [`cost`] |
 //!
 //! A call's time is split when it ends. Its **self** time is its duration without its callees, without the time in
@@ -22,6 +23,7 @@
 pub mod aggregate;
 pub mod calls;
 pub mod cost;
+pub mod events;
 pub mod flow;
 pub mod ftrace;
 pub mod measured;

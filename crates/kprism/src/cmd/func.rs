@@ -2,7 +2,6 @@
 //! `kprism report func`: how long functions took.
 
 use std::io::Write;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kprism_durations::cost::Cost;
@@ -15,11 +14,10 @@ use kprism_report::{Style, Table, tree};
 use kprism_store::{Instrument, Manifest, Run};
 use serde_json::json;
 
-use super::func_events;
 use super::report::print_json;
 use crate::exit::Outcome;
 use kprism_session::Progress;
-use kprism_session::durations;
+use kprism_session::durations::{self, Events};
 
 /// Options of `kprism report func`.
 #[derive(Debug, Default, clap::Args)]
@@ -83,15 +81,15 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let (profile, times) = if run.holds(Instrument::Durations) {
-        durations::open(run, progress)?
-    } else {
-        kprism_session::flow_durations::measure(run, progress)?
+    let recorded = run.holds(Instrument::Durations);
+    let (profile, times) = match recorded {
+        true => durations::open(run, progress)?,
+        false => kprism_session::flow_durations::measure(run, progress)?,
     };
     progress.clear();
     if profile.funcs.is_empty()
-        && run.holds(Instrument::Durations)
-        && let Some(outcome) = func_events::run(run, view, progress, out)?
+        && recorded
+        && let Some(outcome) = events(run, view, progress, out)?
     {
         if args.is_given() {
             progress.say("no calls of functions were traced: callers, callees and the tree are not known");
@@ -100,7 +98,7 @@ pub fn run(
     }
     let manifest = run.manifest()?;
     let header = Header::new(&manifest, &profile);
-    let cost = cost(&manifest);
+    let cost = Cost::of_run(&manifest.other);
     if !view.filter.tasks(&profile).contains(&true) {
         progress.say("no task matches");
         return Ok(Outcome::NothingMatched);
@@ -118,9 +116,8 @@ pub fn run(
             .context("there is no second pass in this run: record it with --remeasure")?;
         let (again, again_times) = durations::open(&second, progress)?;
         progress.clear();
-        let least = manifest.options.get("settings").map_or(0, least_ns);
         let passes = [(&profile, &times), (&again, &again_times)];
-        let table = view::passes(passes, &view.filter, least);
+        let table = view::passes(passes, &view.filter, durations::threshold_ns(&manifest));
         return show(table, args, &profile, &times, (&header, None), view, out);
     }
     if args.tree {
@@ -138,21 +135,39 @@ pub fn whole(
     filter: &Filter,
 ) -> Result<(Table, serde_json::Value)> {
     let times = kprism_store::load_times(run, profile)?;
-    let cost = cost(manifest);
+    let cost = Cost::of_run(&manifest.other);
     let mut header = view::header_json(&Header::new(manifest, profile), &times.counts);
     header["tracing_cost"] = json!(cost);
     Ok((view::functions(profile, &times, filter, cost.as_ref()), header))
 }
 
-/// What tracing cost, where it was measured.
-fn cost(manifest: &Manifest) -> Option<Cost> {
-    serde_json::from_value(manifest.other.get("tracing_cost")?.clone()).ok()
-}
-
-/// The threshold of a recording's settings, ns.
-fn least_ns(settings: &serde_json::Value) -> u64 {
-    let time: Option<Duration> = serde_json::from_value(settings["longer_than"].clone()).ok().flatten();
-    time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+/// The events of a trace that holds no calls; nothing if it holds none either.
+fn events(run: &Run, view: &View<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Option<Outcome>> {
+    let Events { total, rows } = durations::events(run, &view.filter, progress)?;
+    progress.clear();
+    if total == 0 {
+        return Ok(None);
+    }
+    if rows.is_empty() {
+        progress.say("no task matches");
+        return Ok(Some(Outcome::NothingMatched));
+    }
+    let mut table = view::events(&rows);
+    if let Some(key) = view.sort {
+        table.sort_by(key)?;
+    }
+    if view.rows > 0 {
+        table.limit(view.rows);
+    }
+    let account = run.manifest()?.accounts.remove(&Instrument::Durations);
+    if view.csv {
+        out.write_all(table.to_csv().as_bytes())?;
+    } else if view.json {
+        print_json(&view::events_json(total, &table, account.as_ref()), out)?;
+    } else {
+        write!(out, "{}", view::events_text(total, &table, account.as_ref(), view.style))?;
+    }
+    Ok(Some(Outcome::Done))
 }
 
 fn table(args: &FuncArgs, profile: &Profile, times: &Times, filter: &Filter, cost: Option<&Cost>) -> Table {
@@ -185,27 +200,13 @@ fn show(
         return Ok(outcome);
     }
     if view.json {
-        let mut run = view::header_json(header, &times.counts);
-        run["tracing_cost"] = json!(cost);
-        print_json(&json!({"run": run, "rows": table.to_json(), "hidden": table.hidden}), out)?;
+        print_json(&view::to_json(header, &times.counts, cost, &table), out)?;
         return Ok(outcome);
     }
     if args.callees.is_none() && args.callers.is_none() && !args.by_task && !args.remeasured {
-        let mut keys = view::SHOWN.to_vec();
-        keys.retain(|key| cost.is_some() || !["tracing", "inflated"].contains(key));
-        keys.retain(|key| *key != "tracing" || cost.is_some_and(|cost| !cost.dropped));
-        // A column that was asked for is shown.
-        if let Some(key) = view.sort.map(|key| key.trim_start_matches('-')).filter(|key| !keys.contains(key))
-        {
-            keys.insert(keys.len() - 2, key);
-        }
-        table.select(&keys);
+        view::select(&mut table, cost, view.sort.map(|key| key.trim_start_matches('-')));
     }
-    write!(out, "{}", view::header(header, profile, &times.counts, view.style))?;
-    if let Some(cost) = cost {
-        writeln!(out, "{}", view::cost_line(cost))?;
-    }
-    write!(out, "\n{}\n{}", table.to_text(view.style), header.account_text(view.style))?;
+    write!(out, "{}", view::to_text(header, profile, &times.counts, cost, &table, view.style))?;
     Ok(outcome)
 }
 
@@ -228,15 +229,7 @@ fn show_tree(
     }
     let text = calltree::to_text(profile, &tree, &options, view.style);
     writeln!(out, "{}", view::header(header, profile, &times.counts, view.style))?;
-    let keep = if view.rows == 0 { usize::MAX } else { view.rows + 1 };
-    let total = text.lines().count();
-    for line in text.lines().take(keep) {
-        writeln!(out, "{line}")?;
-    }
-    if total > keep {
-        let note = format!("… {} more lines (--limit 0 shows all)", total - keep);
-        writeln!(out, "{}", view.style.dim(&note))?;
-    }
+    write!(out, "{}", calltree::limited(&text, view.rows, view.style))?;
     write!(out, "\n{}", header.account_text(view.style))?;
     Ok(Outcome::Done)
 }

@@ -13,7 +13,6 @@ mod explain;
 mod export;
 mod flow_cost;
 mod func;
-mod func_events;
 mod gcov_kernel;
 mod gdbserver;
 mod generate;

@@ -508,14 +508,7 @@ fn show_tree(
     }
     let text = calltree::to_text(profile, &tree, &options, style);
     writeln!(out, "{}", header.to_text(profile, style))?;
-    let keep = if args.limit() == 0 { usize::MAX } else { args.limit() + 1 };
-    let total = text.lines().count();
-    for line in text.lines().take(keep) {
-        writeln!(out, "{line}")?;
-    }
-    if total > keep {
-        writeln!(out, "{}", style.dim(&format!("… {} more lines (--limit 0 shows all)", total - keep)))?;
-    }
+    write!(out, "{}", calltree::limited(&text, args.limit(), style))?;
     write!(out, "\n{}", header.account_text(style))?;
     Ok(Outcome::Done)
 }

@@ -5,6 +5,7 @@
 //! tables, with the task switches as its sideband and what was read and lost in its manifest.
 
 mod account;
+mod events;
 mod facts;
 mod perf;
 mod wanted;
@@ -13,6 +14,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kprism_durations::ftrace::Collector;
@@ -29,17 +31,28 @@ use kprism_ftrace::{Data, Event, Exit, side};
 use kprism_image::symbols::Symbols;
 use kprism_profile::units::grouped;
 use kprism_profile::{CpuTotals, Profile, Times};
-use kprism_store::{Instrument, Run, has_times, load_profile, load_times, save_profile, save_times};
+use kprism_store::{
+    Instrument, Manifest, Run, has_times, load_profile, load_times, save_profile, save_times,
+};
 use serde_json::json;
 
 use crate::flow::{read, read_if_there};
 use crate::progress::Progress;
+pub use events::{Events, events};
 use facts::Facts;
 use wanted::Wanted;
 
 /// Where a run keeps the second pass of its recording.
 pub fn remeasured(run: &Run) -> PathBuf {
     run.dir().join("remeasured")
+}
+
+/// The duration in ns below which the recorder left calls out, by the run's settings; 0 if it left none out.
+pub fn threshold_ns(manifest: &Manifest) -> u64 {
+    let settings = manifest.options.get("settings");
+    let time: Option<Duration> =
+        settings.and_then(|settings| serde_json::from_value(settings["longer_than"].clone()).ok().flatten());
+    time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Opens a run of durations, measuring first if that was not done yet.

@@ -102,6 +102,18 @@ pub fn to_text(profile: &Profile, tree: &Tree, options: &Options, style: Style) 
     out
 }
 
+/// The first `rows` lines of a tree's text below its head, and how many more there are; 0 rows is all.
+pub fn limited(text: &str, rows: usize, style: Style) -> String {
+    let keep = if rows == 0 { usize::MAX } else { rows + 1 };
+    let mut out: String = text.lines().take(keep).map(|line| format!("{line}\n")).collect();
+    let more = text.lines().count().saturating_sub(keep);
+    if more > 0 {
+        out += &style.dim(&format!("… {more} more lines (--limit 0 shows all)"));
+        out.push('\n');
+    }
+    out
+}
+
 /// Formats the tree as JSON: nested objects
 /// `{name, module, kind, calls, instructions, total_instructions, self_ns, total_ns, children}`. Folded branches are
 /// counted in `folded`.

@@ -99,8 +99,7 @@ pub fn render_durations(
     budget: &Budget,
 ) -> Result<String, HtmlError> {
     let header = Header::new(manifest, profile);
-    let cost: Option<Cost> =
-        manifest.other.get("tracing_cost").and_then(|cost| serde_json::from_value(cost.clone()).ok());
+    let cost = Cost::of_run(&manifest.other);
     report(&header, embed::Data::new(&header, profile, Some((times, cost.as_ref())), budget))
 }
 

@@ -7,7 +7,6 @@
 use kprism_durations::cost::Cost;
 use kprism_profile::{Counts, Times};
 use kprism_store::{Account, Fate, Manifest};
-use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::Facts;
@@ -36,7 +35,7 @@ pub(super) fn account(manifest: &Manifest, times: &Times, facts: &Facts) -> Acco
         Some(what) => account.with(Fate::Lost, what, None),
         None => account,
     };
-    let cost = manifest.other.get("tracing_cost").and_then(|cost| Cost::deserialize(cost).ok());
+    let cost = Cost::of_run(&manifest.other);
     match cost {
         // Calls that the kernel dropped for being short cost time too, and nobody counted them.
         Some(cost) if cost.dropped => account.with(Fate::Guessed, "tracing's share of the times", None),
